@@ -1,0 +1,3 @@
+module github.com/nwt-go/nwt
+
+go 1.26
