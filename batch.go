@@ -1,0 +1,191 @@
+package nwt
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// A Batch is the samples of one training step, in a slot of its loader. It is
+// valid until the next iteration, or until Release after a Retain.
+type Batch struct {
+	l       *Loader
+	mem     []byte  // the slot
+	lens    []int32 // ragged × batch size, field by field
+	indices []int   // of the places
+	bad     faults
+
+	// What follows is of the batch that the slot holds now. The run writes it
+	// before it opens the slot to workers.
+	run   *run
+	epoch int
+	index int
+	from  int // position of place 0 in its epoch
+	size  int // places; once bad samples are left out, the samples that remain
+	state State
+
+	// refs is held while the loop body has the batch, plus one for each
+	// Retain. Whoever takes the last one off gives the slot back.
+	refs atomic.Int32
+}
+
+// held is the loader's own hold on a batch in refs.
+const held = 1 << 30
+
+// State is how far an epoch has come: all that is needed to go on from there
+// with [Loader.Resume], with another worker count, batch size or world size.
+type State struct {
+	Epoch   int `json:"epoch"`
+	Samples int `json:"samples"` // of the epoch, delivered over all ranks
+}
+
+// Len is the number of samples.
+func (b *Batch) Len() int { return b.size }
+
+// Index is the position of the batch in its epoch, 0-based.
+func (b *Batch) Index() int { return b.index }
+
+// Epoch is the epoch that the batch belongs to.
+func (b *Batch) Epoch() int { return b.epoch }
+
+// Indices is the dataset index of each sample.
+func (b *Batch) Indices() []int { return b.indices[:b.size] }
+
+// State is where to resume after this batch.
+func (b *Batch) State() State { return b.state }
+
+func (b *Batch) column(field int) *column { return b.l.layout.column(field) }
+
+// Bytes is a field of all samples, Len × the sample's shape, row-major, in host
+// memory. See [Values] for its elements.
+func (b *Batch) Bytes(field int) []byte {
+	n := b.column(field).size * b.size
+	from := b.l.offsets[field]
+	return b.mem[from : from+n : from+n]
+}
+
+// Lens is the length of each sample of a ragged field. It panics where the
+// field isn't ragged.
+func (b *Batch) Lens(field int) []int32 {
+	c := b.column(field)
+	if c.ragged < 0 {
+		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.MaxLen is false)", field, c.name))
+	}
+	return b.lensOf(c)[:b.size]
+}
+
+func (b *Batch) lensOf(c *column) []int32 {
+	from := c.ragged * b.l.opts.batchSize
+	return b.lens[from : from+b.l.opts.batchSize]
+}
+
+// Retain keeps the batch valid past the next iteration, and past the loader's
+// Close, until Release. The loader takes another slot meanwhile; so many
+// batches retained at once end the epoch with [ErrRetained].
+func (b *Batch) Retain() { b.refs.Add(1) }
+
+// Release takes back one Retain. It may be called from any goroutine. One
+// without a Retain before it panics.
+func (b *Batch) Release() {
+	switch n := b.refs.Add(-1); {
+	case n == 0:
+		b.l.slots.put(b, true)
+	case n < 0 || n == held-1:
+		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.index, b.epoch))
+	}
+}
+
+// letGo takes back the loader's own hold.
+func (b *Batch) letGo() {
+	if b.refs.Add(-held) == 0 {
+		b.l.slots.put(b, false)
+	} else {
+		b.l.slots.detach()
+	}
+}
+
+// slots is the batches that no run has open.
+type slots struct {
+	mu     sync.Mutex
+	free   []*Batch
+	total  int // with memory, wherever they are
+	loose  int // of these, retained past their iteration
+	keep   int // how many others to keep
+	closed bool
+}
+
+// maxRetained bounds the batches that are retained past their iteration.
+const maxRetained = 64
+
+// take finds or makes a slot.
+func (s *slots) take(l *Loader) (*Batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.free) - 1; n >= 0 {
+		b := s.free[n]
+		s.free = s.free[:n]
+		return b, nil
+	}
+	if s.loose >= maxRetained {
+		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.loose, maxRetained)
+	}
+	mem, err := allocSlot(l.slotBytes)
+	if err != nil {
+		return nil, err
+	}
+	s.total++
+	n := l.opts.batchSize
+	return &Batch{l: l, mem: mem, lens: make([]int32, n*l.layout.ragged), indices: make([]int, n)}, nil
+}
+
+// put takes back a slot that nobody uses.
+func (s *slots) put(b *Batch, loose bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if loose {
+		s.loose--
+	}
+	if s.closed || s.total-s.loose > s.keep {
+		s.drop(b)
+		return
+	}
+	s.free = append(s.free, b)
+}
+
+// detach counts a batch that is retained past its iteration.
+func (s *slots) detach() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loose++
+}
+
+// drop gives a slot's memory back. The caller holds mu.
+func (s *slots) drop(b *Batch) {
+	if err := freeSlot(b.mem); err != nil {
+		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
+	}
+	b.mem = nil
+	s.total--
+}
+
+// limit sets how many slots to keep beside retained ones.
+func (s *slots) limit(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keep = n
+	for len(s.free) > 0 && s.total-s.loose > n {
+		s.drop(s.free[len(s.free)-1])
+		s.free = s.free[:len(s.free)-1]
+	}
+}
+
+// close gives the memory back, of slots in use once they come back.
+func (s *slots) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, b := range s.free {
+		s.drop(b)
+	}
+	s.free = nil
+}

@@ -1,0 +1,50 @@
+package nwt
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrClosed is what a loader answers after Close.
+	ErrClosed = errors.New("nwt: the loader is closed")
+	// ErrBusy is what a second epoch gets while one of the loader is running.
+	ErrBusy = errors.New("nwt: an epoch of this loader is running")
+	// ErrRetained ends an epoch in which too many batches were retained and
+	// not released.
+	ErrRetained = errors.New("nwt: too many batches are retained")
+)
+
+// A LoadError is a sample that couldn't be loaded.
+type LoadError struct {
+	Index  int // in the dataset; −1 where WithWorkerInit or the sampler failed
+	Epoch  int
+	Worker int
+	Err    error
+	Stack  []byte // where Load panicked; else nil
+}
+
+func (e *LoadError) Error() string {
+	if e.Index < 0 {
+		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, e.Err)
+	}
+	return fmt.Sprintf("nwt: sample %d of epoch %d (worker %d): %v", e.Index, e.Epoch, e.Worker, e.Err)
+}
+
+func (e *LoadError) Unwrap() error { return e.Err }
+
+// An OptionError is an argument that can't be used: of an option, or of the
+// dataset. Constructors report all of them at once, joined.
+type OptionError struct {
+	Option string // e.g. "WithBatchSize"
+	Value  any
+	Reason string // what is wrong, with the bound
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("nwt: %s: %v: %s", e.Option, e.Value, e.Reason)
+}
+
+func optionError(option string, value any, format string, args ...any) error {
+	return &OptionError{option, value, fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,325 @@
+// Package ring hands the places of batches to many workers, and the finished
+// batches, in order, to one consumer.
+//
+// A batch has a sequence number and a number of places. The owner opens
+// batches; workers claim runs of places in order, several workers in one batch
+// side by side, and report them done; the owner awaits the batch it wants.
+//
+//	owner    Open ──► limit                     Await ◄─┐      Halt, Reset
+//	                    │ claimable: cursor … limit     │
+//	workers             └─► Claim ──► … load … ──► Done ┘      Park
+//
+// Nothing here allocates after New, and no lock is taken while there is work:
+// a claim is one compare-and-swap, a report one addition.
+package ring
+
+import "sync/atomic"
+
+const (
+	// Capacity bounds the batches that are open at once.
+	Capacity = 1024
+	// MaxPlaces bounds the places of one batch.
+	MaxPlaces = 1<<posBits - 1
+
+	posBits = 24
+	halted  = ^uint64(0) // a cursor no limit is above
+)
+
+// A Ring of batches whose content is a T.
+//
+// The owner is whoever may call Open, Await, Halt and Reset: one goroutine at
+// a time, handing over with synchronization of its own.
+type Ring[T any] struct {
+	// cursor is the first place nobody has claimed: seq<<posBits | place.
+	// Workers advance it by compare-and-swap. The owner swaps it to halted,
+	// after which no claim can succeed, and stores it again in Reset.
+	cursor atomic.Uint64
+	_      [56]byte
+
+	// limit is the first place that isn't open. Only the owner writes it, and
+	// only after the entry below it: a worker that sees a limit sees the entry.
+	limit atomic.Uint64
+	_     [56]byte
+
+	// quota is how many workers there should be: Park turns those with a
+	// higher id away. Written by SetQuota.
+	quota atomic.Int32
+	// parked counts workers that sleep, or are about to, and whom nobody has
+	// woken yet. A worker adds itself; whoever takes one off owes it a token.
+	parked atomic.Int32
+	tokens chan struct{} // one for each wake-up under way; never blocks its sender
+
+	loaded  gate // the owner's, or the stage's where there is one
+	staged  gate // the owner's, where there is a stage
+	stage   int32
+	stopped atomic.Bool // set by Stop, cleared by Reset
+
+	entries [Capacity]entry[T]
+}
+
+// entry is a batch. The owner writes item while the batch is closed; the
+// limit publishes it.
+type entry[T any] struct {
+	item *T
+	// size is atomic since a worker with an outdated cursor may read it while
+	// the owner reuses the entry; such a worker's claim then fails.
+	size atomic.Int32
+	// pending is the places not done yet, plus one where a stage follows.
+	// Whoever brings it to goal announces it.
+	pending atomic.Int32
+	goal    atomic.Int32 // 0, but for Halt: the places nobody will ever claim
+	_       [36]byte
+}
+
+// New makes a ring for workers with ids 0 … maxWorkers−1. With a stage, a
+// batch whose places are done is announced to AwaitLoaded, and to Await once
+// Staged has been called for it.
+func New[T any](maxWorkers int, stage bool) *Ring[T] {
+	r := &Ring[T]{tokens: make(chan struct{}, maxWorkers)}
+	r.loaded.token = make(chan struct{}, 1)
+	r.staged.token = make(chan struct{}, 1)
+	if stage {
+		r.stage = 1
+	}
+	r.cursor.Store(halted)
+	return r
+}
+
+func pack(seq uint64, place int) uint64 { return seq<<posBits | uint64(place) }
+
+func (r *Ring[T]) at(seq uint64) *entry[T] { return &r.entries[seq%Capacity] }
+
+// Open lets workers claim the places of batch seq. The owner opens sequence
+// numbers one after the other, at most Capacity of them ahead of the oldest
+// it still needs.
+func (r *Ring[T]) Open(seq uint64, item *T, places int) {
+	e := r.at(seq)
+	e.item = item
+	e.size.Store(int32(places))
+	e.goal.Store(0)
+	e.pending.Store(int32(places) + r.stage)
+	r.limit.Store(pack(seq+1, 0))
+	r.wakeOne()
+}
+
+// A Claim is places From … To−1 of batch Seq: the claimant's until its Done.
+type Claim[T any] struct {
+	Seq      uint64
+	Item     *T
+	From, To int
+}
+
+// Claim takes up to most places, in order, for a worker.
+func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
+	if int32(worker) >= r.quota.Load() {
+		return c, false
+	}
+	return r.claim(most, halted)
+}
+
+// ClaimOf takes places of batch seq alone: for an owner without workers.
+func (r *Ring[T]) ClaimOf(seq uint64, most int) (c Claim[T], ok bool) {
+	return r.claim(most, pack(seq+1, 0))
+}
+
+func (r *Ring[T]) claim(most int, below uint64) (c Claim[T], ok bool) {
+	for {
+		cursor, limit := r.cursor.Load(), r.limit.Load()
+		if cursor >= min(limit, below) {
+			return c, false
+		}
+		seq, from := cursor>>posBits, int(cursor&MaxPlaces)
+		e := r.at(seq)
+		size := int(e.size.Load())
+		to := min(from+most, size)
+		next := pack(seq, to)
+		if to >= size {
+			next = pack(seq+1, 0)
+		}
+		if r.cursor.CompareAndSwap(cursor, next) {
+			if next < limit {
+				r.wakeOne()
+			}
+			return Claim[T]{Seq: seq, Item: e.item, From: from, To: to}, true
+		}
+	}
+}
+
+// Done reports n claimed places of batch seq as loaded.
+func (r *Ring[T]) Done(seq uint64, n int) {
+	e := r.at(seq)
+	left := e.pending.Add(-int32(n))
+	if left == e.goal.Load()+r.stage {
+		r.loaded.announce(seq)
+	}
+}
+
+// Staged reports that the stage has done its part on batch seq.
+func (r *Ring[T]) Staged(seq uint64) {
+	if r.at(seq).pending.Add(-1) == 0 {
+		r.staged.announce(seq)
+	}
+}
+
+// Park sleeps until there may be something to claim. It reports false to a
+// worker that is one too many and should leave.
+func (r *Ring[T]) Park(worker int) bool {
+	r.parked.Add(1)
+	// Counted first, looked second; who opens a batch or lowers the quota does
+	// it in the opposite order, so that one of the two sees the other.
+	if r.cursor.Load() >= r.limit.Load() && int32(worker) < r.quota.Load() || !r.unpark() {
+		<-r.tokens
+	}
+	if int32(worker) < r.quota.Load() {
+		return true
+	}
+	r.wakeOne() // the token may have been meant for one that stays
+	return false
+}
+
+func (r *Ring[T]) unpark() bool {
+	for {
+		n := r.parked.Load()
+		if n <= 0 {
+			return false
+		}
+		if r.parked.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+}
+
+func (r *Ring[T]) wakeOne() {
+	if r.parked.Load() > 0 && r.unpark() {
+		r.tokens <- struct{}{}
+	}
+}
+
+// SetQuota sets how many workers there should be. Those with higher ids leave
+// once they have reported what they claimed.
+func (r *Ring[T]) SetQuota(n int) {
+	r.quota.Store(int32(n))
+	for r.unpark() {
+		r.tokens <- struct{}{}
+	}
+	r.loaded.wake()
+	r.staged.wake()
+}
+
+// Ready tells, without waiting, whether batch seq is.
+func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 }
+
+// Item is what batch seq was opened with.
+func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
+
+// Await sleeps until batch seq is ready. It reports false after Stop, and where
+// places of the batch are left to claim but no worker should.
+func (r *Ring[T]) Await(seq uint64) bool {
+	g, e := &r.loaded, r.at(seq)
+	if r.stage != 0 {
+		g = &r.staged
+	}
+	for {
+		if r.stopped.Load() {
+			return false
+		}
+		if e.pending.Load() == 0 {
+			return true
+		}
+		if r.forsaken(seq) {
+			return false
+		}
+		g.prepare(seq)
+		// As in Park: first say that one sleeps, then look.
+		g.sleep(seq, r.stopped.Load() || e.pending.Load() == 0 || r.forsaken(seq))
+	}
+}
+
+// forsaken tells whether nobody but the owner will claim the rest of batch seq.
+func (r *Ring[T]) forsaken(seq uint64) bool {
+	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0)
+}
+
+// AwaitLoaded sleeps until the places of batch seq are done, or reports false
+// after Stop. It is for the stage.
+func (r *Ring[T]) AwaitLoaded(seq uint64) bool {
+	e := r.at(seq)
+	for !r.stopped.Load() {
+		if e.pending.Load() <= r.stage {
+			return true
+		}
+		r.loaded.prepare(seq)
+		r.loaded.sleep(seq, r.stopped.Load() || e.pending.Load() <= r.stage)
+	}
+	return false
+}
+
+// Stop makes Await return false from now on. Anyone may call it.
+func (r *Ring[T]) Stop() {
+	r.stopped.Store(true)
+	r.loaded.wake()
+	r.staged.wake()
+}
+
+// Stopped tells whether Stop was called since the last Reset.
+func (r *Ring[T]) Stopped() bool { return r.stopped.Load() }
+
+// Halt ends claiming and waits until everything claimed of the batches from
+// oldest on is done. No stage may be waiting then.
+func (r *Ring[T]) Halt(oldest uint64) {
+	end := r.limit.Load()
+	cursor := min(r.cursor.Swap(halted), end)
+	for seq := oldest; seq < end>>posBits && seq <= cursor>>posBits; seq++ {
+		e := r.at(seq)
+		var unclaimed int32
+		if seq == cursor>>posBits {
+			unclaimed = e.size.Load() - int32(cursor&MaxPlaces)
+		}
+		e.goal.Store(unclaimed)
+		for e.pending.Load() > unclaimed+r.stage {
+			r.loaded.prepare(seq)
+			r.loaded.sleep(seq, e.pending.Load() <= unclaimed+r.stage)
+		}
+	}
+}
+
+// Reset readies a halted ring for batches from seq on.
+func (r *Ring[T]) Reset(seq uint64) {
+	r.stopped.Store(false)
+	r.limit.Store(pack(seq, 0))
+	r.cursor.Store(pack(seq, 0))
+}
+
+// A gate lets one goroutine sleep until a batch is announced.
+type gate struct {
+	// awaited is 1 + the sequence number its owner sleeps for, else 0. The
+	// owner sets it; whoever changes it to 0 for the owner sends the token.
+	awaited atomic.Uint64
+	token   chan struct{}
+	_       [48]byte
+}
+
+// prepare says that the owner is about to sleep for batch seq. It looks once
+// more whether it must, and sleeps.
+func (g *gate) prepare(seq uint64) { g.awaited.Store(seq + 1) }
+
+// sleep sleeps until an announcement or a wake; not if it needn't and nobody
+// has sent a token yet.
+func (g *gate) sleep(seq uint64, needless bool) {
+	if needless && g.awaited.CompareAndSwap(seq+1, 0) {
+		return
+	}
+	<-g.token
+}
+
+func (g *gate) announce(seq uint64) {
+	if g.awaited.Load() == seq+1 && g.awaited.CompareAndSwap(seq+1, 0) {
+		g.token <- struct{}{}
+	}
+}
+
+func (g *gate) wake() {
+	if g.awaited.Swap(0) != 0 {
+		g.token <- struct{}{}
+	}
+}

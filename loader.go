@@ -1,0 +1,243 @@
+package nwt
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/ring"
+)
+
+// A Loader feeds the batches of a dataset to a training loop. Its methods may
+// be called from any goroutine, but not from the dataset's Load.
+//
+// The life of a batch:
+//
+//	free ──► open ──► loaded ──► in use ──► free
+//	     run      workers    iterator   next iteration, or Release
+//
+// The workers live across epochs. Between epochs they sleep, and so they do
+// while as many batches as WithPrefetch allows are loaded.
+type Loader struct {
+	n         int // samples of the dataset
+	load      func(ctx context.Context, index int, dst *Sample) error
+	opts      *options
+	layout    *layout
+	offsets   []int // of the fields in a slot
+	slotBytes int
+	sampler   Sampler
+	order     order
+	seed      uint64 // of Sample.Rand
+
+	ring   *ring.Ring[Batch]
+	pace   pace
+	slots  slots
+	faulty faulty
+
+	workers atomic.Int32 // how many there should be; written under mu
+
+	mu     sync.Mutex
+	closed bool           // guarded by mu
+	run    *run           // guarded by mu; nil between epochs
+	alive  []bool         // guarded by mu; by worker: has a goroutine
+	pool   sync.WaitGroup // the goroutines of workers; added to under mu, or by one of them
+
+	// The running epoch's, handed from one to the next under mu.
+	seq    uint64  // sequence number of the next batch that is opened
+	inline *worker // loads where there are no workers
+}
+
+// NewLoader makes a loader. Nothing is started or loaded before the first
+// epoch. The error joins an *[OptionError] for everything that can't be used.
+func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
+	o, err := newOptions(opts)
+	n, layout, dsErr := checkDataset(ds)
+	if err := errors.Join(err, dsErr); err != nil {
+		return nil, err
+	}
+	if layout.bytes > maxBatchBytes/o.batchSize {
+		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
+			o.batchSize, layout.bytes, maxBatchBytes)
+	}
+	l := &Loader{n: n, load: ds.Load, opts: o, layout: layout}
+	if f, ok := ds.(*funcDataset); ok {
+		l.load = f.load // one call less for each sample
+	}
+	switch {
+	case o.sampler != nil:
+		l.sampler = o.sampler
+	case o.shuffle:
+		l.sampler = Shuffled(n, o.shuffled)
+	default:
+		l.sampler = Sequential(n)
+	}
+	positions := l.sampler.Len()
+	if positions < 1 {
+		return nil, optionError("WithSampler", positions, "the length of an epoch must be at least 1")
+	}
+	l.seed = o.shuffled
+	if o.seed != nil {
+		l.seed = *o.seed
+	}
+	l.offsets, l.slotBytes = layout.offsets(o.batchSize)
+	l.order = order{n: positions, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+	l.ring = ring.New[Batch](maxWorkers, false)
+	l.pace.batch = int32(o.batchSize)
+	l.inline = newWorker(l, 0)
+	l.setWorkers(o.workers)
+	return l, nil
+}
+
+// Len is the number of batches in an epoch.
+func (l *Loader) Len() int { return l.order.steps(0) }
+
+// Workers is how many workers the loader has.
+func (l *Loader) Workers() int { return int(l.workers.Load()) }
+
+// SetWorkers changes how many workers the loader has, 0 … 1024, at once even
+// while an epoch is running: what is loaded doesn't depend on it. A worker that
+// is one too many finishes the samples it has begun.
+func (l *Loader) SetWorkers(n int) error {
+	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	l.setWorkers(n)
+	if l.run != nil {
+		l.hire()
+	}
+	return nil
+}
+
+// setWorkers sets what follows from the number of workers. The caller holds mu,
+// or is the only one to know l.
+func (l *Loader) setWorkers(n int) {
+	l.workers.Store(int32(n))
+	l.ring.SetQuota(n)
+	l.slots.limit(l.depth())
+	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
+}
+
+// depth is how many batches are open or in use at once.
+func (l *Loader) depth() int {
+	n := l.Workers()
+	switch {
+	case n == 0:
+		return 1
+	case l.opts.prefetch > 0:
+		return l.opts.prefetch + 1
+	}
+	// Enough places for every worker, and a batch more that waits for the
+	// slowest of its samples.
+	return min(max(2, (n+l.opts.batchSize-1)/l.opts.batchSize+1), maxPrefetch) + 1
+}
+
+// hire starts the workers that have no goroutine. The caller holds mu.
+func (l *Loader) hire() {
+	for id := range l.Workers() {
+		if id == len(l.alive) {
+			l.alive = append(l.alive, false)
+		}
+		if !l.alive[id] {
+			l.alive[id] = true
+			l.pool.Go(newWorker(l, id).run)
+		}
+	}
+}
+
+// leave lets a worker go that is one too many, unless that has changed again.
+func (l *Loader) leave(w *worker) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.sample.worker < l.Workers() {
+		return false
+	}
+	l.alive[w.sample.worker] = false
+	return true
+}
+
+// Epoch yields the batches of an epoch, in order. An error ends it and comes
+// alone, after all batches before it:
+//
+//   - *[LoadError] where a sample of the next batch couldn't be loaded;
+//   - the context's where that ended;
+//   - [ErrBusy] while another epoch of the loader is running, [ErrClosed] once
+//     the loader is closed, [ErrRetained] where Release was forgotten.
+//
+// Leaving the loop early ends the epoch too. In every case no Load is running
+// any more when the loop is left, and the loader can be used again.
+func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
+	return l.Epochs(ctx, epoch, epoch+1)
+}
+
+// Epochs yields the batches of the epochs from first to before end as one
+// sequence: the first batches of an epoch are loaded while the last of the one
+// before are in use. See Epoch for the rest.
+func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		if first < 0 || end <= first {
+			yield(nil, optionError("Epoch", first, "epochs %d to before %d: must be at least 0, and at least one", first, end))
+			return
+		}
+		l.iterate(ctx, newCourse(&l.order, first, end-1, 0), yield)
+	}
+}
+
+// Resume yields the rest of an epoch: what had not been delivered when the
+// state was taken, whatever the worker count, batch size and world size were
+// then. The dataset, the sampler and the seed must be the same.
+func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		switch {
+		case s.Epoch < 0:
+			yield(nil, optionError("State.Epoch", s.Epoch, "must be at least 0"))
+		case s.Samples < 0 || s.Samples > l.order.n:
+			yield(nil, optionError("State.Samples", s.Samples, "must be 0 … %d, the samples of an epoch", l.order.n))
+		default:
+			l.iterate(ctx, newCourse(&l.order, s.Epoch, s.Epoch, s.Samples), yield)
+		}
+	}
+}
+
+func (l *Loader) iterate(ctx context.Context, c course, yield func(*Batch, error) bool) {
+	r, err := l.begin(ctx, c)
+	if err != nil {
+		yield(nil, err)
+		return
+	}
+	defer r.end()
+	for {
+		b, err := r.advance()
+		if b == nil && err == nil || !yield(b, err) || err != nil {
+			return
+		}
+	}
+}
+
+// Close ends the epoch that is running, waits for the loads under way, and
+// gives the memory back; that of the batch in use, and of retained ones, once
+// they are let go of. It must not be called from Load. Closing again does
+// nothing.
+func (l *Loader) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	r := l.run
+	l.mu.Unlock()
+	if r != nil {
+		r.stop(ErrClosed)
+		r.turn.Lock()
+		r.finish()
+		r.turn.Unlock()
+	}
+	l.workers.Store(0)
+	l.ring.SetQuota(0)
+	l.pool.Wait()
+	l.slots.close()
+	return nil
+}

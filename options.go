@@ -1,0 +1,189 @@
+package nwt
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"runtime"
+
+	"github.com/nwt-go/nwt/internal/ring"
+)
+
+// An Option configures [NewLoader] and [Tune]; both take all of them, so that
+// a program keeps one slice for both, and each ignores what concerns only the
+// other. Their order doesn't matter, but that of one given twice the last wins.
+type Option func(*options) error
+
+// options is what the options have set.
+type options struct {
+	batchSize int
+	workers   int
+	prefetch  int // 0: from workers and batch size
+	sampler   Sampler
+	shuffle   bool
+	seed      *uint64 // of Sample.Rand, where WithSeed gave one
+	shuffled  uint64  // the seed of WithShuffle
+	dropLast  bool
+	rank      int
+	world     int
+	maxBad    int
+	init      func(ctx context.Context, worker int) error
+	log       *slog.Logger
+}
+
+const (
+	maxWorkers  = 1024
+	maxPrefetch = ring.Capacity - 2
+)
+
+// newOptions applies opts to the defaults. All that is wrong is in the error.
+func newOptions(opts []Option) (*options, error) {
+	o := &options{
+		batchSize: 32,
+		workers:   min(runtime.GOMAXPROCS(0), maxWorkers),
+		world:     1,
+		log:       slog.Default(),
+	}
+	var errs []error
+	for i, opt := range opts {
+		if opt == nil {
+			errs = append(errs, optionError("Option", i, "option number %d is nil", i))
+			continue
+		}
+		errs = append(errs, opt(o))
+	}
+	if o.shuffle && o.sampler != nil {
+		errs = append(errs, optionError("WithSampler", o.sampler, "can't be combined with WithShuffle: a sampler is the whole order"))
+	}
+	return o, errors.Join(errs...)
+}
+
+// between is the error of an option whose value must lie in low … high.
+func between(option string, n, low, high int) error {
+	if n < low || n > high {
+		return optionError(option, n, "must be %d … %d", low, high)
+	}
+	return nil
+}
+
+// WithBatchSize sets the samples of a batch, 1 … 2²⁴−1. The default is 32. The
+// last batch of an epoch may be smaller.
+func WithBatchSize(n int) Option {
+	return func(o *options) error {
+		o.batchSize = n
+		return between("WithBatchSize", n, 1, ring.MaxPlaces)
+	}
+}
+
+// WithWorkers sets how many goroutines load samples, 0 … 1024. With 0 the
+// caller of the iterator loads each batch when it asks for it, and no goroutine
+// is started. The default is GOMAXPROCS; [Tune] finds a better one. Tune
+// ignores it.
+func WithWorkers(n int) Option {
+	return func(o *options) error {
+		o.workers = n
+		return between("WithWorkers", n, 0, maxWorkers)
+	}
+}
+
+// WithPrefetch sets how many batches are ready or in flight ahead of the one in
+// use, 1 … 1022. Each costs the memory of a batch. The default is 2, and more
+// where the workers outnumber the samples of a batch, so that all of them have
+// work. With 0 workers nothing is loaded ahead.
+func WithPrefetch(batches int) Option {
+	return func(o *options) error {
+		o.prefetch = batches
+		return between("WithPrefetch", batches, 1, maxPrefetch)
+	}
+}
+
+// WithShuffle gives every epoch another order, computed from the seed and the
+// epoch: see [Shuffled]. It also seeds [Sample.Rand]. By default the order is
+// the dataset's.
+func WithShuffle(seed uint64) Option {
+	return func(o *options) error {
+		o.shuffle, o.shuffled = true, seed
+		return nil
+	}
+}
+
+// WithSeed sets the seed of [Sample.Rand] by itself. The default is that of
+// WithShuffle, else 0.
+func WithSeed(seed uint64) Option {
+	return func(o *options) error {
+		o.seed = &seed
+		return nil
+	}
+}
+
+// WithSampler sets the order of the epochs. It excludes WithShuffle.
+func WithSampler(s Sampler) Option {
+	return func(o *options) error {
+		o.sampler = s
+		if s == nil {
+			return optionError("WithSampler", nil, "must not be nil")
+		}
+		return nil
+	}
+}
+
+// WithDropLast leaves out a last batch that would be smaller than the others.
+func WithDropLast() Option {
+	return func(o *options) error {
+		o.dropLast = true
+		return nil
+	}
+}
+
+// WithShard makes the loader that of one rank among world: 0 ≤ rank < world.
+// The ranks of an epoch see disjoint parts that make up all of it, in the same
+// number of batches. Only where fewer samples than ranks are left in all do
+// some ranks repeat one. The default is rank 0 of 1.
+func WithShard(rank, world int) Option {
+	return func(o *options) error {
+		o.rank, o.world = rank, world
+		if err := between("WithShard (world)", world, 1, maxWorld); err != nil {
+			return err
+		}
+		return between("WithShard (rank)", rank, 0, world-1)
+	}
+}
+
+const maxWorld = 1 << 20
+
+// WithErrorBudget leaves out up to maxBad samples an epoch that can't be loaded:
+// their batches are smaller by them, and one without any left is skipped. Each
+// is logged and remembered, see [Loader.BadSamples]; one more ends the epoch.
+// The default is 0: the first bad sample does.
+func WithErrorBudget(maxBad int) Option {
+	return func(o *options) error {
+		o.maxBad = maxBad
+		return between("WithErrorBudget", maxBad, 0, math.MaxInt32)
+	}
+}
+
+// WithWorkerInit calls f once in each worker's goroutine before its first
+// sample, to prepare what the worker needs; with 0 workers, once by the caller
+// as worker 0. Where f fails, the epoch ends with a *[LoadError] whose Index is
+// −1, and the next epoch tries again.
+func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
+	return func(o *options) error {
+		o.init = f
+		if f == nil {
+			return optionError("WithWorkerInit", nil, "must not be nil")
+		}
+		return nil
+	}
+}
+
+// WithLogger sets where warnings go. The default is slog.Default().
+func WithLogger(l *slog.Logger) Option {
+	return func(o *options) error {
+		o.log = l
+		if l == nil {
+			return optionError("WithLogger", nil, "must not be nil; for silence use slog.DiscardHandler")
+		}
+		return nil
+	}
+}

@@ -1,0 +1,88 @@
+package nwt
+
+// An order is which samples make up which batch, as arithmetic: nothing is
+// stored for an epoch, and every rank and every resumed run computes the same.
+//
+// An epoch is the positions 0 … n−1 of its sampler. A step takes the next
+// batch × world of them, rank r the r-th part of these in turn; so a number of
+// positions says exactly what all ranks have had.
+type order struct {
+	n           int // positions of an epoch
+	batch       int
+	rank, world int
+	dropLast    bool
+}
+
+// steps is the batches from position base to the end of the epoch: the same
+// number on every rank.
+func (o *order) steps(base int) int {
+	left, step := o.n-base, o.batch*o.world
+	if o.dropLast {
+		return left / step
+	}
+	return (left + step - 1) / step
+}
+
+// bounds is the positions of all ranks in step k from base.
+func (o *order) bounds(base, k int) (from, to int) {
+	step := o.batch * o.world
+	from, to = base+k*step, min(base+(k+1)*step, o.n)
+	// Where fewer positions than ranks are left for the last step, the one
+	// before gives some of its own, so that no rank goes without.
+	if short := o.world - (o.n-base)%step; short > 0 && short < o.world && o.batch > 1 && !o.dropLast {
+		if last := o.steps(base) - 1; last > 0 && k == last-1 {
+			to -= short
+		} else if last > 0 && k == last {
+			from -= short
+		}
+	}
+	return from, to
+}
+
+// part is the positions of this rank in step k from base. Where all ranks
+// together have fewer positions left than there are ranks, and no step before
+// to take from, the ranks that would have none repeat others' positions: a
+// rank without a batch would make a collective operation hang.
+func (o *order) part(base, k int) (from, to int) {
+	from, to = o.bounds(base, k)
+	n := to - from
+	if n < o.world {
+		from += o.rank % n
+		return from, from + 1
+	}
+	return from + n*o.rank/o.world, from + n*(o.rank+1)/o.world
+}
+
+// A course is the batches of one run through a loader: those of epoch first
+// from position base on, then the whole epochs up to last.
+type course struct {
+	*order
+	first, last int // epochs, last included
+	base        int
+
+	head, whole int // batches of the first epoch, and of every later one
+}
+
+func newCourse(o *order, first, last, base int) course {
+	return course{order: o, first: first, last: last, base: base, head: o.steps(base), whole: o.steps(0)}
+}
+
+// len is the batches of the course.
+func (c *course) len() int { return c.head + (c.last-c.first)*c.whole }
+
+// at is the epoch of batch i of the course, the position its epoch starts
+// from, and the batch's number from there.
+func (c *course) at(i int) (epoch, base, k int) {
+	if i < c.head {
+		return c.first, c.base, i
+	}
+	i -= c.head
+	return c.first + 1 + i/c.whole, 0, i % c.whole
+}
+
+// index is the number in its epoch of batch k from base: as if the positions
+// before base had been delivered in steps like these.
+func (c *course) index(base, k int) int {
+	step := c.batch * c.world
+	return (base+step-1)/step + k
+}

@@ -1,0 +1,190 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// A run is one iteration over batches: an epoch, the rest of one, or several.
+// It belongs to the goroutine that iterates, the consumer.
+type run struct {
+	l       *Loader
+	caller  context.Context
+	ctx     context.Context // what Load gets: ends with the run
+	cancel  context.CancelFunc
+	unwatch func() // ends the watch on the caller's context, and joins it
+	course  course
+	first   uint64 // sequence number of the course's first batch
+	tally   tally
+
+	// turn is held by the consumer, but not while the loop body has a batch,
+	// so that Close can finish a run in the middle of a long step. It guards
+	// what follows, and its holder is the owner of the ring.
+	turn     sync.Mutex
+	next     int    // number in the course of the batch that is delivered next
+	opened   int    // batches opened so far
+	current  *Batch // in the loop body, or nil
+	finished bool
+
+	// why is what the run was stopped with, nil until then. The first stays.
+	why atomic.Pointer[error]
+}
+
+// begin starts a run.
+func (l *Loader) begin(ctx context.Context, c course) (*run, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, ErrClosed
+	}
+	if l.run != nil {
+		return nil, ErrBusy
+	}
+	r := &run{l: l, caller: ctx, course: c, first: l.seq}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	l.ring.Reset(l.seq)
+	watched := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(watched)
+		r.stop(contextError(ctx))
+	})
+	r.unwatch = func() {
+		if !stop() {
+			<-watched
+		}
+	}
+	l.run = r
+	l.hire()
+	return r, nil
+}
+
+// contextError is ctx's error, with its cause where that says more.
+func contextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == err {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// stop makes the run end soon with err. Anyone may call it until end returns.
+func (r *run) stop(err error) {
+	r.why.CompareAndSwap(nil, &err)
+	r.cancel()
+	r.l.ring.Stop()
+}
+
+// advance ends the loop body's use of a batch and waits for the next: nil
+// after the last.
+func (r *run) advance() (*Batch, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.letGo()
+	for !r.finished && r.next < r.course.len() {
+		if err := r.caller.Err(); err != nil {
+			return nil, contextError(r.caller)
+		}
+		if err := r.open(); err != nil {
+			return nil, err
+		}
+		b := r.await()
+		if b == nil {
+			return nil, *r.why.Load()
+		}
+		r.next++
+		r.current = b
+		b.refs.Store(held)
+		if err := r.tally.admit(b); err != nil {
+			return nil, err
+		}
+		if b.size > 0 {
+			return b, nil
+		}
+		r.letGo()
+	}
+	if r.finished {
+		return nil, ErrClosed
+	}
+	return nil, nil
+}
+
+// open lets workers have as many batches as may be ahead of the next one.
+func (r *run) open() error {
+	for end := min(r.next+r.l.depth(), r.course.len()); r.opened < end; r.opened++ {
+		b, err := r.l.slots.take(r.l)
+		if err != nil {
+			return err
+		}
+		epoch, base, k := r.course.at(r.opened)
+		from, to := r.course.part(base, k)
+		_, delivered := r.course.bounds(base, k)
+		b.run, b.epoch, b.index, b.from, b.size = r, epoch, r.course.index(base, k), from, to-from
+		b.state = State{Epoch: epoch, Samples: delivered}
+		b.bad.reset()
+		r.l.ring.Open(r.first+uint64(r.opened), b, to-from)
+	}
+	return nil
+}
+
+// await waits until the next batch is loaded, and loads it where there are no
+// workers; nil where the run was stopped.
+func (r *run) await() *Batch {
+	seq := r.first + uint64(r.next)
+	for !r.l.ring.Await(seq) {
+		if r.l.ring.Stopped() {
+			return nil
+		}
+		r.help(seq)
+	}
+	return r.l.ring.Item(seq)
+}
+
+// help loads places of a batch in the consumer's goroutine.
+func (r *run) help(seq uint64) {
+	w := r.l.inline
+	var ok bool
+	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
+		defer r.l.ring.Done(seq, w.claim.To-w.claim.From) // runtime.Goexit in Load mustn't lose it
+		w.next = w.claim.From
+		w.load()
+	}
+}
+
+// letGo ends the loop body's use of a batch. The caller holds turn.
+func (r *run) letGo() {
+	if r.current != nil {
+		r.current.letGo()
+		r.current = nil
+	}
+}
+
+// finish waits for the loads under way and takes all slots back but that of the
+// batch in the loop body. The caller holds turn.
+func (r *run) finish() {
+	if r.finished {
+		return
+	}
+	r.finished = true
+	r.l.ring.Stop()
+	r.cancel()
+	oldest := r.first + uint64(r.next)
+	r.l.ring.Halt(oldest)
+	for seq := oldest; seq < r.first+uint64(r.opened); seq++ {
+		r.l.slots.put(r.l.ring.Item(seq), false)
+	}
+}
+
+// end ends the run: the loader is ready for the next one.
+func (r *run) end() {
+	r.unwatch()
+	r.turn.Lock()
+	r.letGo()
+	r.finish()
+	r.turn.Unlock()
+	r.l.mu.Lock()
+	r.l.seq = r.first + uint64(r.opened)
+	r.l.run = nil
+	r.l.mu.Unlock()
+}

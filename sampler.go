@@ -1,0 +1,148 @@
+package nwt
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Sampler is the order of an epoch: which sample of the dataset stands at
+// which position.
+//
+// At is a pure function: the same epoch and position always give the same
+// index, whoever asks, in whatever order. That is what lets a loader change its
+// workers, its batch size or the number of ranks, and resume in the middle of
+// an epoch, without changing what is trained on.
+type Sampler interface {
+	// Len is the number of positions in an epoch. It must not change.
+	Len() int
+	// At is the dataset index at position i of an epoch, 0 ≤ i < Len().
+	// It is called from many goroutines at once.
+	At(epoch, i int) int
+}
+
+// Sequential visits 0 … n−1 in that order in every epoch.
+func Sequential(n int) Sampler { return sequential(n) }
+
+type sequential int
+
+func (s sequential) Len() int { return int(s) }
+
+func (s sequential) At(_, i int) int {
+	checkPosition(i, int(s))
+	return i
+}
+
+// Shuffled visits each of 0 … n−1 once an epoch, in an order that depends on
+// the seed and the epoch.
+//
+// The order is computed, not stored: a keyed permutation takes no memory and no
+// start-up time, however large n is, and costs about 20 ns a position. It is a
+// Feistel network (Luby and Rackoff, "How to construct pseudorandom
+// permutations from pseudorandom functions", 1988) over a rectangle of about
+// √n × √n that holds all positions; what falls into the less than √n spare
+// places is sent through once more (cycle walking: Black and Rogaway, "Ciphers
+// with arbitrary finite domains", 2002). Its round function is the finalizer of
+// SplitMix64 (Steele, Lea and Flood, 2014; the constants are Stafford's Mix13).
+// It is for statistics, not for secrets.
+func Shuffled(n int, seed uint64) Sampler {
+	return &shuffled{n: n, seed: seed, perm: newPermutation(n)}
+}
+
+type shuffled struct {
+	n    int
+	seed uint64
+	perm permutation
+}
+
+func (s *shuffled) Len() int { return s.n }
+
+func (s *shuffled) At(epoch, i int) int {
+	checkPosition(i, s.n)
+	return s.perm.at(epochKey(s.seed, epoch), i)
+}
+
+// checkPosition panics as indexing a slice would: a position outside the epoch
+// is a mistake in the caller's code, and has no index.
+func checkPosition(i, n int) {
+	if i < 0 || i >= n {
+		panic(fmt.Sprintf("nwt: position %d is outside an epoch of %d samples", i, n))
+	}
+}
+
+// permutation is a family of permutations of 0 … n−1, one for each key.
+type permutation struct {
+	n      uint64
+	rows   uint64 // rows << bits ≥ n: a number is a row and, in its low bits, a column
+	bits   uint
+	rounds int // even
+}
+
+func newPermutation(n int) permutation {
+	width := max(1, bits.Len64(uint64(n-1)))
+	p := permutation{n: uint64(n), bits: uint(width / 2)}
+	p.rows = (p.n + 1<<p.bits - 1) >> p.bits
+	// Two rounds bring the joint distribution of two positions closer to the
+	// uniform one by a factor of about n. Enough of them for 2⁻³² make tiny
+	// permutations fair too; six are what large ones need against subtler
+	// structure (Patarin, "Security of random Feistel schemes with 5 or more
+	// rounds", 2004).
+	p.rounds = max(6, (64+width-1)/width+1) &^ 1
+	return p
+}
+
+func (p *permutation) at(key uint64, i int) int {
+	mask := uint64(1)<<p.bits - 1
+	x := uint64(i)
+	for {
+		row, column := x>>p.bits, x&mask
+		k := key
+		for range p.rounds / 2 {
+			shift, _ := bits.Mul64(mix64(k^column), p.rows)
+			if row += shift; row >= p.rows {
+				row -= p.rows
+			}
+			k += golden
+			column = (column + mix64(k^row)>>32) & mask
+			k += golden
+		}
+		if x = row<<p.bits | column; x < p.n {
+			return int(x)
+		}
+	}
+}
+
+// golden is 2⁶⁴ divided by the golden ratio: successive multiples of it are
+// spread as evenly as can be, which is what mix64 wants of its inputs.
+const golden = 0x9e3779b97f4a7c15
+
+// mix64 is the finalizer of SplitMix64, a bijection.
+func mix64(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// epochKey hashes the seed before the epoch is added, or epoch 1 of one seed
+// would be epoch 0 of another.
+func epochKey(seed uint64, epoch int) uint64 {
+	return mix64(mix64(seed+golden) + uint64(epoch)*golden)
+}
+
+// filler is what a sampler has that computes many positions faster than one by
+// one: fill sets indices to those at from, from+1, ….
+type filler interface {
+	fill(epoch, from int, indices []int)
+}
+
+func (s sequential) fill(_, from int, indices []int) {
+	for i := range indices {
+		indices[i] = from + i
+	}
+}
+
+func (s *shuffled) fill(epoch, from int, indices []int) {
+	key := epochKey(s.seed, epoch)
+	for i := range indices {
+		indices[i] = s.perm.at(key, from+i)
+	}
+}
