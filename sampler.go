@@ -86,7 +86,7 @@ func newPermutation(n int) permutation {
 	// permutations fair too; six are what large ones need against subtler
 	// structure (Patarin, "Security of random Feistel schemes with 5 or more
 	// rounds", 2004).
-	p.rounds = max(6, (64+width-1)/width+1) &^ 1
+	p.rounds = max(6, (64+width-1)/width+1)&^1
 	return p
 }
 
@@ -126,23 +126,4 @@ func mix64(z uint64) uint64 {
 // would be epoch 0 of another.
 func epochKey(seed uint64, epoch int) uint64 {
 	return mix64(mix64(seed+golden) + uint64(epoch)*golden)
-}
-
-// filler is what a sampler has that computes many positions faster than one by
-// one: fill sets indices to those at from, from+1, ….
-type filler interface {
-	fill(epoch, from int, indices []int)
-}
-
-func (s sequential) fill(_, from int, indices []int) {
-	for i := range indices {
-		indices[i] = from + i
-	}
-}
-
-func (s *shuffled) fill(epoch, from int, indices []int) {
-	key := epochKey(s.seed, epoch)
-	for i := range indices {
-		indices[i] = s.perm.at(key, from+i)
-	}
 }
