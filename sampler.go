@@ -45,12 +45,12 @@ func (s sequential) At(_, i int) int {
 // SplitMix64 (Steele, Lea and Flood, 2014; the constants are Stafford's Mix13).
 // It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
-	return &shuffled{n: n, seed: seed, perm: newPermutation(n)}
+	return &shuffled{n: n, key: seedKey(seed), perm: newPermutation(n)}
 }
 
 type shuffled struct {
 	n    int
-	seed uint64
+	key  uint64 // of the seed
 	perm permutation
 }
 
@@ -58,7 +58,7 @@ func (s *shuffled) Len() int { return s.n }
 
 func (s *shuffled) At(epoch, i int) int {
 	checkPosition(i, s.n)
-	return s.perm.at(epochKey(s.seed, epoch), i)
+	return s.perm.at(epochKey(s.key, epoch), i)
 }
 
 // checkPosition panics as indexing a slice would: a position outside the epoch
@@ -86,7 +86,7 @@ func newPermutation(n int) permutation {
 	// permutations fair too; six are what large ones need against subtler
 	// structure (Patarin, "Security of random Feistel schemes with 5 or more
 	// rounds", 2004).
-	p.rounds = max(6, (64+width-1)/width+1)&^1
+	p.rounds = max(6, (64+width-1)/width+1) &^ 1
 	return p
 }
 
@@ -122,8 +122,10 @@ func mix64(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// epochKey hashes the seed before the epoch is added, or epoch 1 of one seed
+// seedKey hashes a seed before an epoch is added to it, or epoch 1 of one seed
 // would be epoch 0 of another.
-func epochKey(seed uint64, epoch int) uint64 {
-	return mix64(mix64(seed+golden) + uint64(epoch)*golden)
+func seedKey(seed uint64) uint64 { return mix64(seed + golden) }
+
+func epochKey(seedKey uint64, epoch int) uint64 {
+	return mix64(seedKey + uint64(epoch)*golden)
 }
