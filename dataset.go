@@ -130,7 +130,7 @@ type Sample struct {
 	offsets []int   // of the fields in mem
 	place   int
 
-	seed         uint64
+	seedKey      uint64
 	epoch, index int
 	worker       int
 
@@ -190,7 +190,7 @@ func (s *Sample) lenOf(c *column) *int32 {
 func (s *Sample) Rand() *rand.Rand {
 	if !s.seeded {
 		s.seeded = true
-		key := epochKey(s.seed, s.epoch) + uint64(s.index)*golden
+		key := epochKey(s.seedKey, s.epoch) + uint64(s.index)*golden
 		s.pcg.Seed(mix64(key), mix64(key^golden))
 	}
 	return s.rand
@@ -324,7 +324,7 @@ func (l *layout) offsets(n int) (offsets []int, size int) {
 }
 
 func (s *Sample) init(l *layout, offsets []int) {
-	s.layout, s.offsets = l, offsets
+	s.layout, s.offsets, s.seedKey = l, offsets, seedKey(0)
 	s.rand = rand.New(&s.pcg)
 }
 

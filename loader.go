@@ -29,7 +29,7 @@ type Loader struct {
 	slotBytes int
 	sampler   Sampler
 	order     order
-	seed      uint64 // of Sample.Rand
+	seedKey   uint64 // of Sample.Rand
 
 	ring   *ring.Ring[Batch]
 	pace   pace
@@ -77,9 +77,9 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	if positions < 1 {
 		return nil, optionError("WithSampler", positions, "the length of an epoch must be at least 1")
 	}
-	l.seed = o.shuffled
+	l.seedKey = seedKey(o.shuffled)
 	if o.seed != nil {
-		l.seed = *o.seed
+		l.seedKey = seedKey(*o.seed)
 	}
 	l.offsets, l.slotBytes = layout.offsets(o.batchSize)
 	l.order = order{n: positions, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}

@@ -129,3 +129,22 @@ func seedKey(seed uint64) uint64 { return mix64(seed + golden) }
 func epochKey(seedKey uint64, epoch int) uint64 {
 	return mix64(seedKey + uint64(epoch)*golden)
 }
+
+// filler is what a sampler has that computes many positions faster than one by
+// one: fill sets indices to those at from, from+1, ….
+type filler interface {
+	fill(epoch, from int, indices []int)
+}
+
+func (s sequential) fill(_, from int, indices []int) {
+	for i := range indices {
+		indices[i] = from + i
+	}
+}
+
+func (s *shuffled) fill(epoch, from int, indices []int) {
+	key := epochKey(s.key, epoch)
+	for i := range indices {
+		indices[i] = s.perm.at(key, from+i)
+	}
+}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func order(s Sampler, epoch int) []int {
+func orderOf(s Sampler, epoch int) []int {
 	indices := make([]int, s.Len())
 	for i := range indices {
 		indices[i] = s.At(epoch, i)
@@ -19,7 +19,7 @@ func order(s Sampler, epoch int) []int {
 }
 
 func TestASequentialEpochIsInOrder(t *testing.T) {
-	require.Equal(t, []int{0, 1, 2, 3}, order(Sequential(4), 7))
+	require.Equal(t, []int{0, 1, 2, 3}, orderOf(Sequential(4), 7))
 }
 
 func TestAShuffledEpochVisitsEverySampleOnce(t *testing.T) {
@@ -29,7 +29,7 @@ func TestAShuffledEpochVisitsEverySampleOnce(t *testing.T) {
 	}
 	for _, n := range sizes {
 		for epoch := range 2 {
-			indices := order(Shuffled(n, uint64(n)), epoch)
+			indices := orderOf(Shuffled(n, uint64(n)), epoch)
 			seen := make([]bool, n)
 			for i, index := range indices {
 				if index < 0 || index >= n || seen[index] {
@@ -60,7 +60,7 @@ func TestShufflingCostsNothingPerSample(t *testing.T) {
 
 // A resumed run must find the order it left: these may never change.
 func TestShuffledOrdersStayWhatTheyWere(t *testing.T) {
-	require.Equal(t, []int{2, 4, 9, 6, 5, 1, 0, 7, 3, 8}, order(Shuffled(10, 42), 0))
+	require.Equal(t, []int{2, 4, 9, 6, 5, 1, 0, 7, 3, 8}, orderOf(Shuffled(10, 42), 0))
 	s := Shuffled(1_000_000_000, 42)
 	require.Equal(t, []int{429015936, 814679850, 50462666, 725626929, 973507952}, []int{s.At(0, 0), s.At(0, 1), s.At(1, 0), s.At(-1, 0), s.At(math.MaxInt, 999_999_999)})
 }
@@ -70,7 +70,7 @@ func TestEpochsAndSeedsDiffer(t *testing.T) {
 	for seed := range uint64(30) {
 		for epoch := -5; epoch < 30; epoch++ {
 			who := fmt.Sprintf("seed %d epoch %d", seed, epoch)
-			key := fmt.Sprint(order(Shuffled(50, seed), epoch))
+			key := fmt.Sprint(orderOf(Shuffled(50, seed), epoch))
 			require.Emptyf(t, orders[key], "%s has the same order", who)
 			orders[key] = who
 		}
@@ -91,11 +91,11 @@ func TestAPositionOutsideTheEpochPanicsWithBothNumbers(t *testing.T) {
 
 func TestGoroutinesAgreeOnTheOrder(t *testing.T) {
 	s := Shuffled(1000, 3)
-	want := order(s, 2)
+	want := orderOf(s, 2)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if !slices.Equal(want, order(s, 2)) {
+			if !slices.Equal(want, orderOf(s, 2)) {
 				t.Error("the order depends on who asks")
 			}
 		})
@@ -108,7 +108,7 @@ func TestEveryOrderOfAFewSamplesIsEquallyLikely(t *testing.T) {
 		counts := map[string]int{}
 		perOrder := 200
 		for draw := range orders * perOrder {
-			counts[fmt.Sprint(order(Shuffled(n, uint64(draw%17)), draw))]++
+			counts[fmt.Sprint(orderOf(Shuffled(n, uint64(draw%17)), draw))]++
 		}
 		requireUniform(t, values(counts), orders, orders-1, fmt.Sprintf("orders of %d samples", n))
 	}

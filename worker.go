@@ -25,7 +25,7 @@ type worker struct {
 func newWorker(l *Loader, id int) *worker {
 	w := &worker{l: l}
 	w.sample.init(l.layout, l.offsets)
-	w.sample.worker, w.sample.seed = id, l.seed
+	w.sample.worker, w.sample.seedKey = id, l.seedKey
 	return w
 }
 
