@@ -1,0 +1,15 @@
+//go:build !linux
+
+package host
+
+import "runtime"
+
+// affinity lists as many CPUs as Go counts: it asks the system itself where
+// that knows affinity.
+func affinity() ([]int, error) {
+	ids := make([]int, runtime.NumCPU())
+	for i := range ids {
+		ids[i] = i
+	}
+	return ids, nil
+}

@@ -1,0 +1,67 @@
+package host
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+
+	"github.com/shirou/gopsutil/v3/cpu"
+)
+
+// CPUFacts tells which CPUs there are and how many of them this process may
+// use.
+type CPUFacts struct {
+	Model      string  // "Intel(R) Xeon(R) …"; the architecture where it has no name
+	Logical    int     // of the machine, hyper-threads included
+	Physical   int     // cores of the machine; Logical where that can't be told
+	Affinity   int     // logical CPUs that this process may run on
+	Quota      float64 // CPU time a control group allows, in CPUs; 0: no quota
+	GOMAXPROCS int
+	Note       string // what couldn't be had and why
+}
+
+// Usable is how many CPUs this process may keep busy: its affinity, or its
+// quota rounded up, whichever is less.
+func (f CPUFacts) Usable() int {
+	if f.Quota <= 0 {
+		return f.Affinity
+	}
+	return min(f.Affinity, int(math.Ceil(f.Quota)))
+}
+
+// CPUs reads the CPU facts. What the machine has is looked up once; affinity,
+// quota and GOMAXPROCS can change and are read each time.
+func CPUs() CPUFacts {
+	f := silicon()
+	ids, err := affinity()
+	f.Affinity = len(ids)
+	if err != nil {
+		f.Affinity = runtime.NumCPU()
+		f.Note = joinNotes(f.Note, fmt.Sprintf("CPU affinity unknown: %v", err))
+	}
+	if runtime.GOOS == "linux" {
+		quota, note := here.quota()
+		f.Quota, f.Note = quota, joinNotes(f.Note, note)
+	}
+	f.GOMAXPROCS = runtime.GOMAXPROCS(0)
+	return f
+}
+
+// silicon is the part of the facts that stays.
+var silicon = sync.OnceValue(func() CPUFacts {
+	f := CPUFacts{Model: runtime.GOARCH}
+	var err error
+	if f.Logical, err = cpu.Counts(true); err != nil || f.Logical <= 0 {
+		f.Logical = runtime.NumCPU()
+		f.Note = joinNotes(f.Note, fmt.Sprintf("number of logical CPUs unknown, %d assumed", f.Logical))
+	}
+	if f.Physical, err = cpu.Counts(false); err != nil || f.Physical <= 0 {
+		f.Physical = f.Logical
+		f.Note = joinNotes(f.Note, "hyper-threads can't be told from cores")
+	}
+	if infos, err := cpu.Info(); err == nil && len(infos) > 0 && infos[0].ModelName != "" {
+		f.Model = infos[0].ModelName
+	}
+	return f
+})

@@ -1,0 +1,18 @@
+//go:build !unix
+
+package host
+
+import "time"
+
+// cpuTime is what this process has used of all CPUs so far.
+func cpuTime() (time.Duration, error) {
+	p, err := self()
+	if err != nil {
+		return 0, err
+	}
+	t, err := p.Times()
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration((t.User + t.System) * float64(time.Second)), nil
+}

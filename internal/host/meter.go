@@ -1,0 +1,136 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shirou/gopsutil/v3/cpu"
+)
+
+// CPUMeter measures how busy the CPUs are over an interval.
+type CPUMeter struct {
+	start, end reading
+}
+
+// reading is the state of the clocks at one moment.
+type reading struct {
+	at      time.Time
+	own     time.Duration // CPU time of this process
+	ownErr  error
+	busy    time.Duration // of everything, this process included, on the CPUs it may run on
+	busyErr error
+}
+
+// StartCPU begins an interval.
+func StartCPU() *CPUMeter {
+	m := &CPUMeter{}
+	m.start = readClocks()
+	return m
+}
+
+// Stop ends the interval and returns which share, 0 … 1, of the CPUs that this
+// process may use (CPUFacts.Usable) it kept busy, and which share everything
+// else took from it. CPUs that a quota keeps this process from using anyway
+// aren't taken from it.
+//
+// The share of others comes from the kernel's clock ticks: it is only told for
+// intervals of 100 ms and more, and is 0 otherwise, as Note says.
+func (m *CPUMeter) Stop() (own, others float64) {
+	m.end = readClocks()
+	return shares(m.start, m.end, allowed())
+}
+
+// Note says which share isn't known and why. To be asked after Stop.
+func (m *CPUMeter) Note() string {
+	var own, others string
+	if err := errors.Join(m.start.ownErr, m.end.ownErr); err != nil {
+		own = fmt.Sprintf("CPU time of this process unknown: %v", err)
+	}
+	if err := errors.Join(m.start.busyErr, m.end.busyErr); err != nil {
+		others = fmt.Sprintf("CPU time of other processes unknown: %v", err)
+	} else if d := m.end.at.Sub(m.start.at); d < shortest {
+		others = fmt.Sprintf("CPU time of other processes unknown: %v is too short to tell it", d)
+	}
+	return joinNotes(own, others)
+}
+
+// shortest interval in which ticks of 10 ms say something.
+const shortest = 100 * time.Millisecond
+
+func shares(start, end reading, cpus cpuSet) (own, others float64) {
+	wall := end.at.Sub(start.at)
+	if wall <= 0 || start.ownErr != nil || end.ownErr != nil {
+		return 0, 0
+	}
+	used := float64(end.own-start.own) / float64(wall) // in CPUs
+	own = clamp(used / float64(cpus.usable))
+	if wall < shortest || start.busyErr != nil || end.busyErr != nil {
+		return own, 0
+	}
+	elsewhere := float64(end.busy-start.busy)/float64(wall) - used
+	spare := float64(len(cpus.ids) - cpus.usable)
+	return own, clamp((elsewhere - spare) / float64(cpus.usable))
+}
+
+func clamp(share float64) float64 { return min(max(share, 0), 1) }
+
+// cpuSet is the CPUs of this process.
+type cpuSet struct {
+	ids    []int // it may run on, ascending
+	usable int   // of them at a time
+}
+
+// allowed is looked up once: reading the control groups for each interval
+// would cost more than the rest of the meter.
+var allowed = sync.OnceValue(func() cpuSet {
+	f := CPUs()
+	ids, err := affinity()
+	if err != nil {
+		ids = make([]int, f.Affinity)
+		for i := range ids {
+			ids[i] = i
+		}
+	}
+	return cpuSet{ids: ids, usable: max(f.Usable(), 1)}
+})
+
+func readClocks() reading {
+	var r reading
+	ids := allowed().ids
+	r.at = time.Now()
+	r.own, r.ownErr = cpuTime()
+	r.busy, r.busyErr = busyTime(ids)
+	return r
+}
+
+// busyTime is what everything has used of the given CPUs so far.
+func busyTime(ids []int) (time.Duration, error) {
+	times, err := cpu.Times(true)
+	if err != nil {
+		return 0, err
+	}
+	if len(times) == 0 {
+		return 0, errors.New("the system lists no CPU times")
+	}
+	return sumBusy(times, ids), nil
+}
+
+// sumBusy adds what is neither idle nor waiting for I/O. Where no more CPUs
+// are listed than this process may use, a container's view of /proc may have
+// numbered them anew: then all count.
+func sumBusy(times []cpu.TimesStat, ids []int) time.Duration {
+	all := len(times) <= len(ids)
+	var seconds float64
+	for _, t := range times {
+		id, err := strconv.Atoi(strings.TrimPrefix(t.CPU, "cpu"))
+		if _, mine := slices.BinarySearch(ids, id); all || (mine && err == nil) {
+			seconds += t.User + t.Nice + t.System + t.Irq + t.Softirq + t.Steal
+		}
+	}
+	return time.Duration(seconds * float64(time.Second))
+}

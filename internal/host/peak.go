@@ -1,0 +1,201 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Peak measures the largest resident set of this process over an interval.
+//
+// Linux keeps a high-water mark that can be started anew, so nothing between
+// Start and Stop escapes it; it is as exact as the kernel's own count of pages
+// (some tens of pages per CPU). Elsewhere, and where that mark can't be reset,
+// a goroutine looks every 10 ms.
+//
+// Resetting the mark shows outside: VmHWM and the maximum resident set of
+// getrusage then count from Start. Intervals may overlap within the process.
+type Peak struct {
+	marks *marks
+
+	// Guarded by marks.mu.
+	bytes   uint64 // the highest before the mark was last reset for another interval
+	stopped bool
+	exact   bool
+	note    string
+
+	// Only where the mark couldn't be reset.
+	markAtStart uint64
+	sampler     *sampler
+}
+
+// StartPeak begins an interval. Its Stop must be called.
+func StartPeak() *Peak { return ownMarks.start() }
+
+// Stop ends the interval and returns its peak in bytes, and whether that is
+// exact or sampled: then Note says why. 0 where not even sampling is possible.
+// Once it returns, no goroutine of the interval is left. Calling it again
+// returns the same.
+func (p *Peak) Stop() (bytes uint64, exact bool) { return p.marks.stop(p) }
+
+// Note says why the peak isn't exact; empty where it is. To be asked after Stop.
+func (p *Peak) Note() string {
+	p.marks.mu.Lock()
+	defer p.marks.mu.Unlock()
+	return p.note
+}
+
+// marks shares the one high-water mark of the process between overlapping
+// intervals: a reset for one hands the mark so far to the others.
+type marks struct {
+	machine machine
+	rss     func() (uint64, error)
+	every   time.Duration // between samples
+
+	mu   sync.Mutex
+	open map[*Peak]struct{} // the intervals that rely on the mark
+}
+
+var ownMarks = &marks{machine: here, rss: residentSet, every: 10 * time.Millisecond}
+
+func (ms *marks) start() *Peak {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	p := &Peak{marks: ms}
+	if err := ms.reset(); err != nil {
+		p.note = fmt.Sprintf("peak memory is sampled every %v: %v", ms.every, err)
+		p.markAtStart, _ = ms.machine.highWater()
+		p.sampler = startSampler(ms.rss, ms.every)
+		return p
+	}
+	if ms.open == nil {
+		ms.open = make(map[*Peak]struct{})
+	}
+	ms.open[p] = struct{}{}
+	return p
+}
+
+func (ms *marks) stop(p *Peak) (bytes uint64, exact bool) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if p.stopped {
+		return p.bytes, p.exact
+	}
+	p.stopped = true
+	delete(ms.open, p)
+	high, err := ms.machine.highWater()
+	if p.sampler == nil {
+		p.bytes, p.exact = max(p.bytes, high), err == nil
+		if err != nil {
+			p.note = fmt.Sprintf("peak memory unknown: %v", err)
+		}
+		return p.bytes, p.exact
+	}
+	bytes, sampleErr := p.sampler.stop()
+	switch {
+	case err == nil && p.markAtStart != 0 && high > p.markAtStart:
+		// The mark of the process's whole life fell into this interval.
+		p.bytes, p.exact, p.note = high, true, ""
+	case bytes == 0:
+		p.note = fmt.Sprintf("peak memory unknown: %v", sampleErr)
+	default:
+		p.bytes = bytes
+	}
+	return p.bytes, p.exact
+}
+
+// reset starts the mark anew, after handing the one so far to the open
+// intervals. Caller must hold mu.
+func (ms *marks) reset() error {
+	high, err := ms.machine.highWater()
+	if err != nil {
+		return err
+	}
+	for p := range ms.open {
+		p.bytes = max(p.bytes, high)
+	}
+	f, err := os.OpenFile(ms.machine.path("proc/self/clear_refs"), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("5") // reset the peak resident set: proc_pid_clear_refs(5)
+	return errors.Join(err, f.Close())
+}
+
+func (m machine) highWater() (uint64, error) {
+	data, err := m.read("proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	bytes, ok := parseStatus(data, "VmHWM")
+	if !ok {
+		return 0, errors.New("/proc/self/status has no VmHWM")
+	}
+	return bytes, nil
+}
+
+// parseStatus finds a size such as "VmHWM:	  1732 kB" and returns it in bytes.
+func parseStatus(data []byte, key string) (bytes uint64, ok bool) {
+	for line := range strings.Lines(string(data)) {
+		value, found := strings.CutPrefix(line, key+":")
+		if !found {
+			continue
+		}
+		kB, found := strings.CutSuffix(strings.TrimSpace(value), " kB")
+		if !found {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(kB, 10, 64-10)
+		return n << 10, err == nil
+	}
+	return 0, false
+}
+
+// sampler keeps the highest of what it sees, at its start and end too.
+type sampler struct {
+	read func() (uint64, error)
+	quit chan struct{}
+	done chan struct{}
+
+	// Of the goroutine until done is closed.
+	highest uint64
+	err     error
+}
+
+func startSampler(read func() (uint64, error), every time.Duration) *sampler {
+	s := &sampler{read: read, quit: make(chan struct{}), done: make(chan struct{})}
+	s.look()
+	go func() {
+		defer close(s.done)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				s.look()
+			case <-s.quit:
+				return
+			}
+		}
+	}()
+	return s
+}
+
+func (s *sampler) look() {
+	bytes, err := s.read()
+	s.highest = max(s.highest, bytes)
+	if err != nil {
+		s.err = err
+	}
+}
+
+func (s *sampler) stop() (highest uint64, err error) {
+	close(s.quit)
+	<-s.done
+	s.look()
+	return s.highest, s.err
+}
