@@ -1,0 +1,139 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fakeProcess is a /proc/self whose figures the test sets.
+type fakeProcess struct {
+	t    *testing.T
+	root string
+}
+
+func newProcess(t *testing.T) fakeProcess {
+	p := fakeProcess{t: t, root: t.TempDir()}
+	require.NoError(t, os.MkdirAll(filepath.Join(p.root, "proc/self"), 0o755))
+	return p
+}
+
+func (p fakeProcess) write(name, content string) {
+	require.NoError(p.t, os.WriteFile(filepath.Join(p.root, "proc/self", name), []byte(content), 0o644))
+}
+
+func (p fakeProcess) setMark(kB int) {
+	p.write("status", fmt.Sprintf("Name:\tx\nVmPeak:\t%8d kB\nVmHWM:\t%8d kB\nVmRSS:\t%8d kB\n", kB*9, kB, kB/2))
+}
+
+func (p fakeProcess) marks(rss func() (uint64, error)) *marks {
+	return &marks{machine: machine{root: p.root}, rss: rss, every: 10 * time.Millisecond}
+}
+
+func TestThePeakIsTheMarkOfTheKernel(t *testing.T) {
+	p := newProcess(t)
+	p.write("clear_refs", "")
+	p.setMark(900)
+	ms := p.marks(nil)
+
+	peak := ms.start()
+	reset, err := os.ReadFile(filepath.Join(p.root, "proc/self/clear_refs"))
+	require.NoError(t, err)
+	require.Equal(t, "5", string(reset))
+
+	p.setMark(300)
+	for range 2 {
+		bytes, exact := peak.Stop()
+		require.Equal(t, uint64(300<<10), bytes)
+		require.True(t, exact)
+		require.Empty(t, peak.Note())
+		p.setMark(700)
+	}
+}
+
+func TestOverlappingIntervalsKeepTheirOwnPeaks(t *testing.T) {
+	p := newProcess(t)
+	p.write("clear_refs", "")
+	p.setMark(100)
+	ms := p.marks(nil)
+
+	outer := ms.start()
+	p.setMark(500)
+	inner := ms.start()
+	p.setMark(200)
+
+	bytes, _ := inner.Stop()
+	require.Equal(t, uint64(200<<10), bytes)
+	bytes, exact := outer.Stop()
+	require.Equal(t, uint64(500<<10), bytes)
+	require.True(t, exact)
+}
+
+func TestWithoutAMarkToResetThePeakIsSampled(t *testing.T) {
+	for name, status := range map[string]string{
+		"no /proc":              "",
+		"unwritable clear_refs": "VmHWM:\t9000 kB\n",
+		"no mark":               "VmRSS:\t100 kB\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProcess(t)
+			if status != "" {
+				p.write("status", status)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				peak := p.marks(func() (uint64, error) {
+					if d := time.Since(began); 20*time.Millisecond < d && d < 40*time.Millisecond {
+						return 7000, nil
+					}
+					return 1000, nil
+				}).start()
+				time.Sleep(105 * time.Millisecond)
+				for range 2 {
+					bytes, exact := peak.Stop()
+					require.Equal(t, uint64(7000), bytes)
+					require.False(t, exact)
+					require.Contains(t, peak.Note(), "peak memory is sampled every 10ms: ")
+				}
+			}) // fails where the goroutine is still there
+		})
+	}
+}
+
+func TestAMarkThatRoseWithinTheIntervalIsExactWithoutAReset(t *testing.T) {
+	p := newProcess(t)
+	p.setMark(500)
+	peak := p.marks(func() (uint64, error) { return 100, nil }).start()
+	p.setMark(800)
+	bytes, exact := peak.Stop()
+	require.Equal(t, uint64(800<<10), bytes)
+	require.True(t, exact)
+	require.Empty(t, peak.Note())
+}
+
+func TestAPeakThatNobodyTellsIsNoted(t *testing.T) {
+	peak := newProcess(t).marks(func() (uint64, error) { return 0, errors.New("not on this system") }).start()
+	bytes, exact := peak.Stop()
+	require.Zero(t, bytes)
+	require.False(t, exact)
+	require.Equal(t, "peak memory unknown: not on this system", peak.Note())
+}
+
+func FuzzStatus(f *testing.F) {
+	f.Add("Name:\thead\nVmHWM:\t    1732 kB\n")
+	f.Add("VmHWM:\t18446744073709551615 kB\n")
+	f.Add("VmHWM:1 kB")
+	f.Fuzz(func(t *testing.T, data string) {
+		bytes, ok := parseStatus([]byte(data), "VmHWM")
+		if ok {
+			require.Contains(t, data, "VmHWM:")
+			require.Zero(t, bytes%1024)
+		}
+	})
+}
