@@ -21,14 +21,10 @@ import (
 // The workers live across epochs. Between epochs they sleep, and so they do
 // while as many batches as WithPrefetch allows are loaded.
 type Loader struct {
-	n         int // samples of the dataset
+	*source
 	load      func(ctx context.Context, index int, dst *Sample) error
-	opts      *options
-	layout    *layout
 	offsets   []int // of the fields in a slot
 	slotBytes int
-	sampler   Sampler
-	order     order
 	seedKey   uint64 // of Sample.Rand
 
 	ring   *ring.Ring[Batch]
@@ -52,6 +48,24 @@ type Loader struct {
 // NewLoader makes a loader. Nothing is started or loaded before the first
 // epoch. The error joins an *[OptionError] for everything that can't be used.
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
+	s, err := newSource(ds, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s.loader(s.opts.workers), nil
+}
+
+// A source is a dataset and options that fit together.
+type source struct {
+	ds      Dataset
+	n       int // samples of the dataset
+	layout  *layout
+	opts    *options
+	sampler Sampler
+	order   order
+}
+
+func newSource(ds Dataset, opts []Option) (*source, error) {
 	o, err := newOptions(opts)
 	n, layout, dsErr := checkDataset(ds)
 	if err := errors.Join(err, dsErr); err != nil {
@@ -61,33 +75,38 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.bytes, maxBatchBytes)
 	}
-	l := &Loader{n: n, load: ds.Load, opts: o, layout: layout}
-	if f, ok := ds.(*funcDataset); ok {
-		l.load = f.load // one call less for each sample
-	}
+	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler}
 	switch {
-	case o.sampler != nil:
-		l.sampler = o.sampler
+	case s.sampler != nil:
 	case o.shuffle:
-		l.sampler = Shuffled(n, o.shuffled)
+		s.sampler = Shuffled(n, o.shuffled)
 	default:
-		l.sampler = Sequential(n)
+		s.sampler = Sequential(n)
 	}
-	positions := l.sampler.Len()
+	positions := s.sampler.Len()
 	if positions < 1 {
 		return nil, optionError("WithSampler", positions, "the length of an epoch must be at least 1")
 	}
-	l.seedKey = seedKey(o.shuffled)
-	if o.seed != nil {
-		l.seedKey = seedKey(*o.seed)
+	s.order = order{n: positions, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+	return s, nil
+}
+
+// loader makes a loader with so many workers.
+func (s *source) loader(workers int) *Loader {
+	l := &Loader{source: s, load: s.ds.Load}
+	if f, ok := s.ds.(*funcDataset); ok {
+		l.load = f.load // one call less for each sample
 	}
-	l.offsets, l.slotBytes = layout.offsets(o.batchSize)
-	l.order = order{n: positions, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+	l.seedKey = seedKey(s.opts.shuffled)
+	if s.opts.seed != nil {
+		l.seedKey = seedKey(*s.opts.seed)
+	}
+	l.offsets, l.slotBytes = s.layout.offsets(s.opts.batchSize)
 	l.ring = ring.New[Batch](maxWorkers, false)
-	l.pace.batch = int32(o.batchSize)
+	l.pace.batch = int32(s.opts.batchSize)
 	l.inline = newWorker(l, 0)
-	l.setWorkers(o.workers)
-	return l, nil
+	l.setWorkers(workers)
+	return l
 }
 
 // Len is the number of batches in an epoch.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/ring"
 )
@@ -30,6 +31,15 @@ type options struct {
 	maxBad    int
 	init      func(ctx context.Context, worker int) error
 	log       *slog.Logger
+
+	// Of Tune alone.
+	strategy   Strategy
+	alpha      alpha
+	iterations int // 0: the default, adapted to how long a batch takes
+	most       int // −1: not bounded by WithMaxWorkers
+	budget     time.Duration
+	step       func(ctx context.Context, b *Batch) error
+	progress   func(Progress)
 }
 
 const (
@@ -44,6 +54,9 @@ func newOptions(opts []Option) (*options, error) {
 		workers:   min(runtime.GOMAXPROCS(0), maxWorkers),
 		world:     1,
 		log:       slog.Default(),
+		strategy:  Greedy(),
+		alpha:     defaultAlpha,
+		most:      -1,
 	}
 	var errs []error
 	for i, opt := range opts {
@@ -183,6 +196,100 @@ func WithLogger(l *slog.Logger) Option {
 		o.log = l
 		if l == nil {
 			return optionError("WithLogger", nil, "must not be nil; for silence use slog.DiscardHandler")
+		}
+		return nil
+	}
+}
+
+// WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
+func WithStrategy(s Strategy) Option {
+	return func(o *options) error {
+		o.strategy = s
+		if s == nil {
+			return optionError("WithStrategy", nil, "must not be nil")
+		}
+		return nil
+	}
+}
+
+// WithAlpha sets the difference in accumulated time that the choice of [Tune]
+// ignores: over as many iterations as WithIterations says, 100 by default. The
+// default is 0.5 s, but never more than 10 % of the fastest count's time; given
+// here, the duration alone counts. 0 chooses the fastest.
+func WithAlpha(d time.Duration) Option {
+	return func(o *options) error {
+		o.alpha = alpha{total: d, share: math.Inf(1)}
+		if d < 0 {
+			return optionError("WithAlpha", d, "must be at least 0")
+		}
+		return nil
+	}
+}
+
+// WithRelativeAlpha is WithAlpha as a share of the fastest count's time, 0 … 1;
+// that share alone counts.
+func WithRelativeAlpha(share float64) Option {
+	return func(o *options) error {
+		o.alpha = alpha{total: math.MaxInt64, share: share}
+		if !(share >= 0 && share <= 1) {
+			return optionError("WithRelativeAlpha", share, "must be 0 … 1")
+		}
+		return nil
+	}
+}
+
+// WithIterations sets how many batches [Tune] measures at a worker count that
+// stays in the race, 1 … 1 000 000. By default it is 100, and more or fewer
+// where batches are very fast or slow.
+func WithIterations(n int) Option {
+	return func(o *options) error {
+		o.iterations = n
+		return between("WithIterations", n, 1, 1_000_000)
+	}
+}
+
+// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. By
+// default that is GOMAXPROCS − 1, and more as long as more workers win while
+// CPUs are idle.
+func WithMaxWorkers(n int) Option {
+	return func(o *options) error {
+		o.most = n
+		return between("WithMaxWorkers", n, 0, maxWorkers)
+	}
+}
+
+// WithBudget bounds the time that [Tune] spends measuring. The best answer until
+// then is returned. By default the search ends when it is sure.
+func WithBudget(d time.Duration) Option {
+	return func(o *options) error {
+		o.budget = d
+		if d <= 0 {
+			return optionError("WithBudget", d, "must be more than 0")
+		}
+		return nil
+	}
+}
+
+// WithStep makes [Tune] run f on every batch that it measures, as training
+// would: the answer is then the fewest workers at which training doesn't wait.
+// What f changes is the program's to restore.
+func WithStep(f func(ctx context.Context, b *Batch) error) Option {
+	return func(o *options) error {
+		o.step = f
+		if f == nil {
+			return optionError("WithStep", nil, "must not be nil")
+		}
+		return nil
+	}
+}
+
+// WithProgress makes [Tune] call f whenever there is something to show, in the
+// goroutine that called Tune.
+func WithProgress(f func(Progress)) Option {
+	return func(o *options) error {
+		o.progress = f
+		if f == nil {
+			return optionError("WithProgress", nil, "must not be nil")
 		}
 		return nil
 	}

@@ -1,0 +1,382 @@
+package nwt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/host"
+)
+
+// A Result is what [Tune] found, with every figure behind it.
+type Result struct {
+	Workers    int           // the choice: fewest workers within Alpha of the fastest
+	Fastest    int           // the time-best count
+	Trials     []Trial       // one per worker count measured, ascending
+	Alpha      time.Duration // the difference that the choice ignores, over Iterations iterations
+	Iterations int           // that alpha and Trial.Total are accumulated over
+	Confidence float64       // how often a re-run would choose the same, 0 … 1; 0 where that isn't known
+
+	// Floor is an iteration's time with batches that are already loaded: what
+	// perfect loading would give.
+	Floor time.Duration
+
+	Strategy   string
+	Device     string
+	BatchSize  int
+	BatchBytes int
+	Step       bool // WithStep was given
+	Cached     bool // taken from the file of WithCache
+
+	Hardware Hardware
+	Reason   string        // of the choice, a sentence
+	Warnings []string      // what makes the answer less trustworthy
+	Elapsed  time.Duration // that tuning took
+}
+
+// Hardware is what the process had to run on.
+type Hardware struct {
+	CPU        string  // model
+	Logical    int     // CPUs of the machine, hyper-threads included
+	Physical   int     // cores of the machine
+	Affinity   int     // logical CPUs that the process may run on
+	Quota      float64 // CPUs' worth of time that the container may use; 0: no quota
+	GOMAXPROCS int
+	Memory     uint64 // bytes, of the machine
+}
+
+// A Trial is what was measured at one worker count.
+type Trial struct {
+	Workers    int
+	Iterations int           // measured; warm-up is left out
+	Mean       time.Duration // per iteration: wait + transfer (+ step, where one is given)
+	Low, High  time.Duration // the 95 % interval of the mean, free of drift that all counts share
+	Median     time.Duration // per iteration
+	P99        time.Duration // per iteration
+	Total      time.Duration // of Result.Iterations iterations
+
+	Wait     time.Duration // mean time blocked for a batch
+	Transfer time.Duration // mean time of the copy to the device that nothing hid
+	Step     time.Duration // mean time of the training step
+
+	FirstBatch time.Duration // from the start of the workers; the quickest seen
+	PeakRSS    uint64        // bytes, of the process
+	PeakExact  bool          // told by the kernel rather than sampled
+	SystemUsed uint64        // bytes in use on the machine when the trial ended
+	CPU        float64       // share of the machine's CPUs in use by this process, 0 … 1
+	OtherCPU   float64       // and by everything else
+}
+
+// Progress is where tuning stands.
+type Progress struct {
+	Phase   string        // "measuring", "floor" or "done"
+	Workers int           // the count that is being measured
+	Done    float64       // share, 0 … 1; it never falls
+	Elapsed time.Duration // since Tune was called
+	Left    time.Duration // estimate
+	Trial   *Trial        // what is known of a count that was just measured, else nil
+}
+
+// Tune measures, on this machine and with this dataset, how long a batch takes
+// to reach the device at each worker count, and picks the fewest workers that
+// are as good as the fastest. It takes the options that training will use, and
+// measures the loader that training will use; what it loads is thrown away.
+//
+// The errors are those of [NewLoader], of loading, of the step and of ctx.
+func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
+	src, err := newSource(ds, opts)
+	if err != nil {
+		return nil, err
+	}
+	t := &tuner{source: src, began: time.Now(), hardware: hardware()}
+	if src.order.steps(0) == 0 {
+		return nil, optionError("WithDropLast", src.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
+			src.opts.batchSize, src.opts.world, src.order.n)
+	}
+	return t.tune(ctx)
+}
+
+func hardware() Hardware {
+	c := host.CPUs()
+	return Hardware{
+		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
+		GOMAXPROCS: c.GOMAXPROCS, Memory: host.Memory().Total,
+	}
+}
+
+// A tuner measures for a search.
+type tuner struct {
+	*source
+	began    time.Time
+	hardware Hardware
+	series   []series // what the search has seen
+	counts   []*count // beside each of series: all the rest
+	next     State    // where the next visit begins, so that none profits from what another has read
+	done     float64  // share, as last shown
+}
+
+// A count is what a worker count's visits have measured together.
+type count struct {
+	Trial
+	took                      []time.Duration // per iteration
+	wait, transfer, step, all time.Duration   // sums
+	cpu, other                float64         // weighted by time
+}
+
+func (t *tuner) tune(ctx context.Context) (*Result, error) {
+	o := t.opts
+	sp := space{cpus: t.hardware.GOMAXPROCS, max: o.most, alpha: o.alpha, iterations: 100, budget: o.budget}
+	if o.iterations > 0 {
+		sp.iterations, sp.fixed = o.iterations, true
+	}
+	for {
+		req, more := o.strategy.next(sp, t.series)
+		if !more {
+			break
+		}
+		t.show(sp, "measuring", req.workers, nil)
+		c, err := t.visit(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		t.show(sp, "measuring", req.workers, &c.Trial)
+	}
+	if len(t.series) == 0 {
+		return nil, fmt.Errorf("nwt: the budget of %v ended before anything was measured", o.budget)
+	}
+	r := t.result(sp)
+	t.show(sp, "floor", r.Workers, nil)
+	var err error
+	if r.Floor, err = t.floor(ctx, r.Workers); err != nil {
+		return nil, err
+	}
+	r.Elapsed = time.Since(t.began)
+	t.show(sp, "done", r.Workers, nil)
+	return r, nil
+}
+
+// warmup is the batches at the start of a visit that aren't measured: until
+// the workers are all at work.
+const warmup = 2
+
+// visit measures one worker count for a while.
+func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
+	i := slices.IndexFunc(t.series, func(s series) bool { return s.workers == req.workers })
+	if i < 0 {
+		i = len(t.series)
+		t.series = append(t.series, series{workers: req.workers})
+		t.counts = append(t.counts, &count{Trial: Trial{Workers: req.workers, PeakExact: true}})
+	}
+	c := t.counts[i]
+	debug.FreeOSMemory() // what the last visit left isn't this one's
+	peak := host.StartPeak()
+	l := t.loader(req.workers)
+	m := measurement{iterations: req.iterations, limit: req.limit, took: c.took}
+	err := m.run(ctx, l, t.opts.step, t.next)
+	t.next = m.reached
+	_ = l.Close() // never fails
+	rss, exact := peak.Stop()
+	if err != nil {
+		return nil, err
+	}
+
+	n := len(m.took) - len(c.took)
+	t.series[i].blocks = append(t.series[i].blocks, block{
+		round: req.round, iterations: n, mean: m.all / time.Duration(n), cpu: m.cpu + m.other,
+	})
+	c.took, c.Iterations = m.took, len(m.took)
+	c.wait, c.transfer, c.step = c.wait+m.wait, c.transfer+m.transfer, c.step+m.step
+	c.cpu, c.other = c.cpu+m.cpu*float64(m.all), c.other+m.other*float64(m.all)
+	c.all += m.all
+	if c.FirstBatch == 0 || m.first < c.FirstBatch {
+		c.FirstBatch = m.first
+	}
+	c.PeakRSS, c.PeakExact = max(c.PeakRSS, rss), c.PeakExact && exact
+	c.SystemUsed = host.Memory().Used
+	c.settle()
+	return c, nil
+}
+
+// settle computes a trial's means from its sums.
+func (c *count) settle() {
+	n := time.Duration(len(c.took))
+	c.Mean, c.Wait, c.Transfer, c.Step = c.all/n, c.wait/n, c.transfer/n, c.step/n
+	c.CPU, c.OtherCPU = c.cpu/float64(c.all), c.other/float64(c.all)
+	sorted := slices.Sorted(slices.Values(c.took))
+	c.Median = sorted[len(sorted)/2]
+	c.P99 = sorted[min(len(sorted)-1, len(sorted)*99/100)]
+}
+
+// A measurement is some iterations over a loader's batches.
+type measurement struct {
+	iterations int           // wanted
+	limit      time.Duration // ends it early; 0: none
+	took       []time.Duration
+	first      time.Duration // until the first batch
+	reached    State
+	cpu, other float64
+
+	wait, transfer, step, all time.Duration // sums over what was measured
+}
+
+// run measures l's batches from a state on, epoch after epoch.
+func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) error {
+	m.took = slices.Grow(m.took, m.iterations)
+	var (
+		err   error
+		cpu   *host.CPUMeter
+		start = time.Now()
+		prev  = start
+		n     = -warmup
+	)
+	l.iterate(ctx, newCourse(&l.order, from.Epoch, math.MaxInt32, from.Samples), func(b *Batch, e error) bool {
+		if err = e; err != nil {
+			return false
+		}
+		got := time.Now()
+		if m.first == 0 {
+			m.first = got.Sub(start)
+		}
+		m.reached = b.State()
+		end := got
+		if step != nil {
+			if err = runStep(ctx, step, b); err != nil {
+				return false
+			}
+			end = time.Now()
+		}
+		switch n++; {
+		case n < 0:
+		case n == 0:
+			cpu = host.StartCPU()
+			end = time.Now()
+		default:
+			m.took = append(m.took, end.Sub(prev))
+			m.wait += got.Sub(prev)
+			m.step += end.Sub(got)
+			m.all += end.Sub(prev)
+		}
+		prev = end
+		return n < m.iterations && (m.limit == 0 || n < 1 || m.all < m.limit)
+	})
+	if cpu != nil {
+		m.cpu, m.other = cpu.Stop()
+	}
+	if err == nil && n < 1 {
+		err = errors.New("nwt: the dataset yields no batch")
+	}
+	return err
+}
+
+// runStep runs the user's step; its panic becomes an error.
+func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
+	finished := false
+	defer func() {
+		if !finished {
+			cause, stack := recovered(recover())
+			err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w\n%s", b.Index(), b.Epoch(), cause, stack)
+		}
+	}()
+	err = step(ctx, b)
+	finished = true
+	if err != nil {
+		return fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), err)
+	}
+	return nil
+}
+
+// floor measures iterations whose batches are already loaded: the same loader,
+// over a dataset that loads what fills its slots and then leaves them as they
+// are.
+func (t *tuner) floor(ctx context.Context, workers int) (time.Duration, error) {
+	l := t.loader(workers)
+	defer l.Close()
+	l.load = loadOnce(l)
+	m := measurement{iterations: 50, limit: time.Second}
+	err := m.run(ctx, l, t.opts.step, t.next)
+	if err != nil {
+		return 0, err
+	}
+	return m.all / time.Duration(len(m.took)), nil
+}
+
+// loadOnce is l's load for the samples that fill its slots for the first time,
+// and nothing from then on.
+func loadOnce(l *Loader) func(ctx context.Context, index int, dst *Sample) error {
+	load := l.load
+	var loaded atomic.Int64
+	places := int64(l.depth() * l.opts.batchSize)
+	return func(ctx context.Context, index int, dst *Sample) error {
+		if loaded.Load() < places && loaded.Add(1) <= places {
+			return load(ctx, index, dst)
+		}
+		for f, c := range l.layout.columns {
+			if c.ragged >= 0 {
+				dst.SetLen(f, c.rows)
+			}
+		}
+		return nil
+	}
+}
+
+func (t *tuner) result(sp space) *Result {
+	o := t.opts
+	c := choose(sp, t.series)
+	r := &Result{
+		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: sp.iterations, Confidence: c.confidence,
+		Strategy: o.strategy.String(), Device: "host", BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
+		Step: o.step != nil, Hardware: t.hardware,
+	}
+	for _, e := range c.estimates {
+		i := slices.IndexFunc(t.counts, func(c *count) bool { return c.Workers == e.workers })
+		trial := t.counts[i].Trial
+		trial.Low, trial.High = e.low, e.high
+		trial.Total = trial.Mean * time.Duration(sp.iterations)
+		r.Trials = append(r.Trials, trial)
+	}
+	r.Reason = r.reason()
+	return r
+}
+
+// show reports progress.
+func (t *tuner) show(sp space, phase string, workers int, trial *Trial) {
+	if t.opts.progress == nil {
+		return
+	}
+	visits := 0
+	for _, s := range t.series {
+		visits += len(s.blocks)
+	}
+	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Trial: trial}
+	if phase == "done" {
+		p.Done = 1
+	} else {
+		// How much is left depends on what will be measured: this assumes an
+		// ordinary search.
+		t.done = max(t.done, min(0.95, float64(visits)/float64(usualVisits(sp, t.opts.strategy))))
+		p.Done = t.done
+		if p.Done > 0 {
+			p.Left = time.Duration(float64(p.Elapsed) * (1 - p.Done) / p.Done)
+		}
+	}
+	t.opts.progress(p)
+}
+
+// usualVisits is how many visits a search ordinarily makes.
+func usualVisits(sp space, s Strategy) int {
+	top := sp.max
+	if top < 0 {
+		top = sp.cpus
+	}
+	if s == Exhaustive() {
+		return (top + 1) * sweeps
+	}
+	ladder := bits.Len(uint(top)) + 2
+	return ladder*looks + ladder*persevere/2
+}
