@@ -1,0 +1,218 @@
+// Package cuda is what a data loader needs of CUDA: page-locked memory, memory
+// on a GPU, and asynchronous copies from one to the other.
+//
+// It calls NVIDIA's driver, which must be there only at run time. How it does
+// depends on the build:
+//
+//	with cgo            purego loads libcuda.so.1 when the first device is opened
+//	-tags cuda          gorgonia.org/cu, linked at build time, which brings the
+//	                    CUDA toolkit in and shares contexts with Gorgonia
+//	CGO_ENABLED=0       not at all: the binary stays static and every Open fails
+//	  -tags nwt_purego  as with cgo, in a binary that needs glibc
+//
+// The code above the driver interface doesn't know which it is.
+package cuda
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// Library is the file to load the driver from. Only tests change it, while no
+// device is in use.
+var Library = "libcuda.so.1"
+
+// drivers are the libraries loaded so far, by file. They stay loaded.
+var drivers sync.Map
+
+// start loads the driver, once, and initializes it.
+func start() (driver, error) {
+	drv, ok := drivers.Load(Library)
+	if !ok {
+		d, err := load(Library)
+		if err != nil {
+			return nil, err
+		}
+		drv, _ = drivers.LoadOrStore(Library, d)
+	}
+	d := drv.(driver)
+	switch err := check("cuInit", d.init()); {
+	case errors.Is(err, NoDevice):
+		return nil, noGPU(err)
+	case errors.Is(err, StubLibrary):
+		return nil, fmt.Errorf("%w: %s is the stub of the CUDA toolkit and not the driver: %w", ErrNoDevice, Library, err)
+	default:
+		return d, err
+	}
+}
+
+func noGPU(err error) error {
+	only := ""
+	if v, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok {
+		only = fmt.Sprintf(" with CUDA_VISIBLE_DEVICES=%q", v)
+	}
+	return fmt.Errorf("%w: NVIDIA's driver is here but sees no GPU%s: %w", ErrNoDevice, only, err)
+}
+
+// Device is a GPU with the context to use on it. It holds nothing of the
+// driver's itself: its sessions and page-locked buffers do. Any goroutine may
+// use it.
+type Device struct {
+	drv     driver
+	gpu     int
+	context uintptr // the program's own; 0 is the GPU's primary context
+
+	name    string
+	memory  uint64
+	version int
+}
+
+// Open finds a GPU by its number, from 0. Work on it goes to its primary
+// context, which other CUDA libraries in this process use too. Where there is
+// no such GPU, the error says why and is ErrNoDevice.
+func Open(ordinal int) (*Device, error) {
+	drv, err := start()
+	if err != nil {
+		return nil, err
+	}
+	n, r := drv.deviceCount()
+	switch {
+	case r != Success:
+		return nil, check("cuDeviceGetCount", r)
+	case n == 0:
+		return nil, noGPU(check("cuDeviceGetCount", NoDevice))
+	case ordinal < 0 || ordinal >= n:
+		return nil, fmt.Errorf("%w: GPU %d asked for, and the driver has GPUs 0 to %d", ErrNoDevice, ordinal, n-1)
+	}
+	gpu, r := drv.device(ordinal)
+	if r != Success {
+		return nil, check("cuDeviceGet", r)
+	}
+	return describe(drv, gpu, 0)
+}
+
+// FromContext returns the device of a context that the program has, a CUcontext.
+// It must outlive everything that is opened or allocated here.
+func FromContext(handle uintptr) (*Device, error) {
+	if handle == 0 {
+		return nil, errors.New("cuda: the context is NULL")
+	}
+	drv, err := start()
+	if err != nil {
+		return nil, err
+	}
+	var gpu int
+	err = within(drv, handle, func() error {
+		var r Result
+		gpu, r = drv.currentDevice()
+		return check("cuCtxGetDevice", r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return describe(drv, gpu, handle)
+}
+
+func describe(drv driver, gpu int, context uintptr) (*Device, error) {
+	version, r1 := drv.version()
+	name, r2 := drv.deviceName(gpu)
+	memory, r3 := drv.totalMem(gpu)
+	err := cmp.Or(check("cuDriverGetVersion", r1), check("cuDeviceGetName", r2), check("cuDeviceTotalMem_v2", r3))
+	if err != nil {
+		return nil, err
+	}
+	return &Device{drv: drv, gpu: gpu, context: context, name: name, memory: memory, version: version}, nil
+}
+
+// Name is the GPU's, such as "NVIDIA H100 80GB HBM3".
+func (d *Device) Name() string { return d.name }
+
+// TotalMemory is the GPU's, in bytes.
+func (d *Device) TotalMemory() uint64 { return d.memory }
+
+// DriverVersion is the latest CUDA that the driver supports, such as "12.8".
+func (d *Device) DriverVersion() string {
+	return fmt.Sprintf("%d.%d", d.version/1000, d.version%1000/10)
+}
+
+// AllocHost returns page-locked memory, from which every context copies at full
+// speed. What it holds is undefined. It stays in place until FreeHost, whatever
+// is closed before: the buffer retains the primary context for itself.
+func (d *Device) AllocHost(size int) (b []byte, err error) {
+	err = d.borrow(func() (err error) {
+		b, err = d.allocHost(size)
+		return err
+	})
+	if err != nil && b != nil {
+		return nil, errors.Join(err, d.FreeHost(b))
+	}
+	return b, err
+}
+
+// FreeHost frees what AllocHost returned, all of it. No copy from it may be
+// under way.
+func (d *Device) FreeHost(b []byte) error {
+	return d.borrow(func() error { return d.freeHost(b) })
+}
+
+// allocHost needs the device's context to be current, as does freeHost.
+func (d *Device) allocHost(size int) ([]byte, error) {
+	if _, err := d.retain(); err != nil {
+		return nil, err
+	}
+	p, r := d.drv.allocHost(size)
+	if r != Success {
+		err := &Error{Call: "cuMemHostAlloc", Result: r, Asked: fmt.Sprintf("%d bytes of page-locked memory asked for", size)}
+		return nil, errors.Join(err, d.release())
+	}
+	return unsafe.Slice((*byte)(p), size), nil
+}
+
+func (d *Device) freeHost(b []byte) error {
+	r := d.drv.freeHost(unsafe.Pointer(unsafe.SliceData(b)))
+	if r == InvalidValue { // it isn't page-locked memory, so it retains nothing
+		return check("cuMemFreeHost", r)
+	}
+	return errors.Join(check("cuMemFreeHost", r), d.release())
+}
+
+// borrow calls f on one thread with the device's context current there.
+func (d *Device) borrow(f func() error) error {
+	ctx, err := d.retain()
+	if err != nil {
+		return err
+	}
+	return errors.Join(within(d.drv, ctx, f), d.release())
+}
+
+// retain returns the device's context, to use until release. The driver counts;
+// its primary context is there from the first retain to the last release.
+func (d *Device) retain() (uintptr, error) {
+	if d.context != 0 {
+		return d.context, nil
+	}
+	ctx, r := d.drv.retainPrimary(d.gpu)
+	return ctx, check("cuDevicePrimaryCtxRetain", r)
+}
+
+func (d *Device) release() error {
+	if d.context != 0 {
+		return nil
+	}
+	return check("cuDevicePrimaryCtxRelease_v2", d.drv.releasePrimary(d.gpu))
+}
+
+// within calls f on one thread with ctx as its current context.
+func within(drv driver, ctx uintptr, f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := check("cuCtxPushCurrent_v2", drv.push(ctx)); err != nil {
+		return err
+	}
+	return errors.Join(f(), check("cuCtxPopCurrent_v2", drv.pop()))
+}

@@ -1,0 +1,245 @@
+// Package cudatest gives tests a CUDA driver without a GPU: a library in C that
+// the real code loads. It is late, strict, and fails on demand; its rules are at
+// the head of fakecuda/fakecuda.c.
+package cudatest
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/nwt-go/nwt/internal/cuda"
+)
+
+//go:embed fakecuda/fakecuda.c
+var source []byte
+
+// fake holds the functions that the fake exports beside the driver's own.
+var fake struct {
+	reset       func()
+	gpus        func(n int32)
+	limit       func(kind int32, bytes uint64)
+	delay       func(us int32)
+	fail        func(name string, n, code int32)
+	live        func(kind int32) int32
+	calls       func() int32
+	failed      func() string
+	misuses     func() int32
+	primary     func(gpu int32) uintptr
+	context     func(gpu int32) uintptr
+	stream      func(ctx uintptr) uintptr
+	streamCopy  func(stream, dst, src uintptr, size uint64)
+	streamRec   func(stream, event uintptr)
+	streamWait  func(stream, event uintptr)
+	streamHold  func(stream uintptr)
+	streamGo    func(stream uintptr)
+	streamClose func(stream uintptr)
+	read        func(dst unsafe.Pointer, src uintptr, size uint64) int32
+}
+
+// errAbsent is a fake driver that can't be had here: a reason to skip.
+var errAbsent = errors.New("no fake CUDA driver")
+
+// library is the fake as package cuda finds it: the driver that was linked or,
+// with the backend that loads its driver at run time, one built for it.
+var library = sync.OnceValues(func() (string, error) {
+	file := "libcuda.so.1"
+	if cuda.Backend == "purego" {
+		dir, err := os.MkdirTemp("", "fakecuda")
+		if err != nil {
+			return "", err
+		}
+		defer os.RemoveAll(dir) // what is loaded needs its file no more
+		file = filepath.Join(dir, file)
+		if err := build(file); err != nil {
+			return "", err
+		}
+	}
+	err := bind(file, map[string]any{
+		"fake_reset":         &fake.reset,
+		"fake_gpus":          &fake.gpus,
+		"fake_limit":         &fake.limit,
+		"fake_delay":         &fake.delay,
+		"fake_fail":          &fake.fail,
+		"fake_live":          &fake.live,
+		"fake_calls":         &fake.calls,
+		"fake_failed":        &fake.failed,
+		"fake_misuses":       &fake.misuses,
+		"fake_primary":       &fake.primary,
+		"fake_context":       &fake.context,
+		"fake_stream":        &fake.stream,
+		"fake_stream_copy":   &fake.streamCopy,
+		"fake_stream_record": &fake.streamRec,
+		"fake_stream_wait":   &fake.streamWait,
+		"fake_stream_hold":   &fake.streamHold,
+		"fake_stream_go":     &fake.streamGo,
+		"fake_stream_close":  &fake.streamClose,
+		"fake_read":          &fake.read,
+	})
+	if err != nil {
+		return "", err
+	}
+	defer use(file)()
+	_, err = cuda.Open(0) // loads it while its file is there
+	return file, err
+})
+
+func build(file string) error {
+	cc, err := exec.LookPath("gcc")
+	if err != nil {
+		return fmt.Errorf("%w: it is built with gcc: %w", errAbsent, err)
+	}
+	c := filepath.Join(filepath.Dir(file), "fakecuda.c")
+	if err := os.WriteFile(c, source, 0o600); err != nil {
+		return err
+	}
+	out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", file, c).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("gcc: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func use(file string) (restore func()) {
+	before := cuda.Library
+	cuda.Library = file
+	return func() { cuda.Library = before }
+}
+
+// Kind is something that the driver counts.
+type Kind int32
+
+const (
+	HostMemory      Kind = iota // page-locked buffers
+	DeviceMemory                // buffers on a GPU
+	Streams                     // a program's own included
+	Events                      //
+	RetainedContext             // references to primary contexts
+	CurrentContext              // contexts pushed on threads
+)
+
+func (k Kind) String() string {
+	return [...]string{"page-locked buffers", "device buffers", "streams", "events", "retained contexts", "current contexts"}[k]
+}
+
+// Driver is the fake driver while a test has it.
+type Driver struct{}
+
+// Load makes the fake the driver that package cuda finds, until the test ends:
+// one GPU with 1 GiB of memory, 1 GiB of page-locked memory, streams that are up
+// to 0.1 ms late, no failures. A test that passes must have given everything
+// back by then and made no call that a driver would refuse. There is one fake a
+// process, so tests that load it don't run in parallel. Without gcc they skip.
+func Load(t testing.TB) Driver {
+	t.Helper()
+	file, err := library()
+	if errors.Is(err, errAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake.reset()
+	restore := use(file)
+	d := Driver{}
+	t.Cleanup(func() {
+		t.Helper()
+		restore()
+		if left := d.Left(); len(left) > 0 && !t.Failed() {
+			t.Errorf("left on the CUDA driver: %v", left)
+		}
+		if n := d.Misuses(); n > 0 && !t.Failed() {
+			t.Errorf("%d calls that the CUDA driver had to refuse", n)
+		}
+		fake.reset()
+	})
+	return d
+}
+
+// GPUs sets how many GPUs there are, 0 to 8.
+func (Driver) GPUs(n int) { fake.gpus(int32(n)) }
+
+// Limit bounds each GPU's memory (DeviceMemory) or all page-locked memory
+// (HostMemory), in bytes.
+func (Driver) Limit(kind Kind, bytes uint64) { fake.limit(int32(kind), bytes) }
+
+// Delay sets how late a stream begins each piece of its work, at most.
+func (Driver) Delay(d time.Duration) { fake.delay(int32(d.Microseconds())) }
+
+// Inline has the calling thread do the work of streams at once: for measuring
+// what calls cost.
+func (Driver) Inline() { fake.delay(-1) }
+
+// Fail makes the n-th call from now, the first being 1, return code: of all
+// calls, or of those of that name.
+func (Driver) Fail(call string, n int, code cuda.Result) { fake.fail(call, int32(n), int32(code)) }
+
+// Calls is how many calls the driver has had.
+func (Driver) Calls() int { return int(fake.calls()) }
+
+// Failed is the call that Fail made fail, "" before.
+func (Driver) Failed() string { return fake.failed() }
+
+// Misuses is how many calls were the caller's mistake since it was last asked: a
+// wrong context, a handle or an address of nothing, a second free.
+func (Driver) Misuses() int { return int(fake.misuses()) }
+
+// Left says what is allocated, open or retained.
+func (Driver) Left() map[Kind]int {
+	left := map[Kind]int{}
+	for kind := HostMemory; kind <= CurrentContext; kind++ {
+		if n := fake.live(int32(kind)); n != 0 {
+			left[kind] = int(n)
+		}
+	}
+	return left
+}
+
+// Read returns what n bytes of device memory hold now, done or not.
+func (Driver) Read(t testing.TB, address uintptr, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	if fake.read(unsafe.Pointer(unsafe.SliceData(b)), address, uint64(n)) == 0 {
+		t.Fatalf("no device memory at %#x with %d bytes", address, n)
+	}
+	return b
+}
+
+// Primary is the primary context of a GPU, which something else must retain.
+func (Driver) Primary(gpu int) uintptr { return fake.primary(int32(gpu)) }
+
+// Context is a context of the program's own on a GPU, a CUcontext.
+func (Driver) Context(gpu int) uintptr { return fake.context(int32(gpu)) }
+
+// Stream is a stream of the program's own, as late as every stream. Its handle
+// is a CUstream.
+type Stream uintptr
+
+// OpenStream opens a stream in a context, to be closed by the test.
+func (Driver) OpenStream(context uintptr) Stream { return Stream(fake.stream(context)) }
+
+// Copy queues a copy within the device: what a training step does, that reads
+// its batch some time later.
+func (s Stream) Copy(dst, src uintptr, n int) { fake.streamCopy(uintptr(s), dst, src, uint64(n)) }
+
+// Hold stops the stream before what is queued next, until Go.
+func (s Stream) Hold() { fake.streamHold(uintptr(s)) }
+
+// Go lets a stream that is held go on.
+func (s Stream) Go() { fake.streamGo(uintptr(s)) }
+
+// Record makes an event stand for everything that is queued so far.
+func (s Stream) Record(event uintptr) { fake.streamRec(uintptr(s), event) }
+
+// Wait makes later copies wait for an event.
+func (s Stream) Wait(event uintptr) { fake.streamWait(uintptr(s), event) }
+
+// Close finishes what is queued and closes the stream.
+func (s Stream) Close() { fake.streamClose(uintptr(s)) }

@@ -1,0 +1,39 @@
+package cuda
+
+import "unsafe"
+
+// driver is CUDA's driver API as far as it is needed here. Each method is the
+// one call that its comment names; whoever calls it turns the Result into an
+// error under that name. Handles (contexts, streams, events) and addresses on
+// the device are plain numbers.
+type driver interface {
+	init() Result                                  // cuInit
+	version() (int, Result)                        // cuDriverGetVersion
+	deviceCount() (int, Result)                    // cuDeviceGetCount
+	device(ordinal int) (int, Result)              // cuDeviceGet
+	deviceName(gpu int) (string, Result)           // cuDeviceGetName
+	totalMem(gpu int) (uint64, Result)             // cuDeviceTotalMem_v2
+	retainPrimary(gpu int) (ctx uintptr, _ Result) // cuDevicePrimaryCtxRetain
+	releasePrimary(gpu int) Result                 // cuDevicePrimaryCtxRelease_v2
+	push(ctx uintptr) Result                       // cuCtxPushCurrent_v2
+	pop() Result                                   // cuCtxPopCurrent_v2
+	currentDevice() (gpu int, _ Result)            // cuCtxGetDevice
+
+	memInfo() (free, total uint64, _ Result)                  // cuMemGetInfo_v2
+	alloc(size int) (ptr uintptr, _ Result)                   // cuMemAlloc_v2
+	free(ptr uintptr) Result                                  // cuMemFree_v2
+	allocHost(size int) (unsafe.Pointer, Result)              // cuMemHostAlloc, portable
+	freeHost(p unsafe.Pointer) Result                         // cuMemFreeHost
+	copyAsync(dst uintptr, src []byte, stream uintptr) Result // cuMemcpyHtoDAsync_v2
+
+	newStream() (stream uintptr, _ Result) // cuStreamCreate, non-blocking
+	destroyStream(stream uintptr) Result   // cuStreamDestroy_v2
+	syncStream(stream uintptr) Result      // cuStreamSynchronize
+	waitEvent(stream, ev uintptr) Result   // cuStreamWaitEvent
+
+	newEvent() (ev uintptr, _ Result) // cuEventCreate, without timing, waits without spinning
+	destroyEvent(ev uintptr) Result   // cuEventDestroy_v2
+	record(ev, stream uintptr) Result // cuEventRecord
+	syncEvent(ev uintptr) Result      // cuEventSynchronize
+	queryEvent(ev uintptr) Result     // cuEventQuery
+}

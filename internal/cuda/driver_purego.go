@@ -1,0 +1,206 @@
+//go:build linux && !android && (amd64 || arm64) && (cgo || nwt_purego) && !cuda
+
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// Backend says how this binary talks to the driver.
+const Backend = "purego"
+
+// loaded is the driver library, found at run time. Its fields are the addresses
+// of the functions they are named after.
+type loaded struct {
+	cuInit                       uintptr
+	cuDriverGetVersion           uintptr
+	cuDeviceGetCount             uintptr
+	cuDeviceGet                  uintptr
+	cuDeviceGetName              uintptr
+	cuDeviceTotalMem_v2          uintptr
+	cuDevicePrimaryCtxRetain     uintptr
+	cuDevicePrimaryCtxRelease_v2 uintptr
+	cuCtxPushCurrent_v2          uintptr
+	cuCtxPopCurrent_v2           uintptr
+	cuCtxGetDevice               uintptr
+	cuMemGetInfo_v2              uintptr
+	cuMemAlloc_v2                uintptr
+	cuMemFree_v2                 uintptr
+	cuMemHostAlloc               uintptr
+	cuMemFreeHost                uintptr
+	cuMemcpyHtoDAsync_v2         uintptr
+	cuStreamCreate               uintptr
+	cuStreamDestroy_v2           uintptr
+	cuStreamSynchronize          uintptr
+	cuStreamWaitEvent            uintptr
+	cuEventCreate                uintptr
+	cuEventDestroy_v2            uintptr
+	cuEventRecord                uintptr
+	cuEventSynchronize           uintptr
+	cuEventQuery                 uintptr
+}
+
+func load(library string) (driver, error) {
+	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: NVIDIA's driver library can't be loaded: %w", ErrNoDevice, err)
+	}
+	d := new(loaded)
+	var missing []error
+	for name, fn := range map[string]*uintptr{
+		"cuInit":                       &d.cuInit,
+		"cuDriverGetVersion":           &d.cuDriverGetVersion,
+		"cuDeviceGetCount":             &d.cuDeviceGetCount,
+		"cuDeviceGet":                  &d.cuDeviceGet,
+		"cuDeviceGetName":              &d.cuDeviceGetName,
+		"cuDeviceTotalMem_v2":          &d.cuDeviceTotalMem_v2,
+		"cuDevicePrimaryCtxRetain":     &d.cuDevicePrimaryCtxRetain,
+		"cuDevicePrimaryCtxRelease_v2": &d.cuDevicePrimaryCtxRelease_v2,
+		"cuCtxPushCurrent_v2":          &d.cuCtxPushCurrent_v2,
+		"cuCtxPopCurrent_v2":           &d.cuCtxPopCurrent_v2,
+		"cuCtxGetDevice":               &d.cuCtxGetDevice,
+		"cuMemGetInfo_v2":              &d.cuMemGetInfo_v2,
+		"cuMemAlloc_v2":                &d.cuMemAlloc_v2,
+		"cuMemFree_v2":                 &d.cuMemFree_v2,
+		"cuMemHostAlloc":               &d.cuMemHostAlloc,
+		"cuMemFreeHost":                &d.cuMemFreeHost,
+		"cuMemcpyHtoDAsync_v2":         &d.cuMemcpyHtoDAsync_v2,
+		"cuStreamCreate":               &d.cuStreamCreate,
+		"cuStreamDestroy_v2":           &d.cuStreamDestroy_v2,
+		"cuStreamSynchronize":          &d.cuStreamSynchronize,
+		"cuStreamWaitEvent":            &d.cuStreamWaitEvent,
+		"cuEventCreate":                &d.cuEventCreate,
+		"cuEventDestroy_v2":            &d.cuEventDestroy_v2,
+		"cuEventRecord":                &d.cuEventRecord,
+		"cuEventSynchronize":           &d.cuEventSynchronize,
+		"cuEventQuery":                 &d.cuEventQuery,
+	} {
+		if *fn, err = purego.Dlsym(lib, name); err != nil {
+			missing = append(missing, err)
+		}
+	}
+	if missing != nil {
+		return nil, fmt.Errorf("cuda: the driver is older than CUDA 11: %w", errors.Join(missing...))
+	}
+	return d, nil
+}
+
+// call calls a C function. An argument of the form uintptr(unsafe.Pointer(p))
+// keeps p alive and in place until it returns.
+//
+//go:uintptrescapes
+func call(fn uintptr, args ...uintptr) Result {
+	r, _, _ := purego.SyscallN(fn, args...)
+	return Result(int32(r))
+}
+
+func (d *loaded) init() Result { return call(d.cuInit, 0) }
+
+func (d *loaded) version() (int, Result) {
+	var v int32
+	r := call(d.cuDriverGetVersion, uintptr(unsafe.Pointer(&v)))
+	return int(v), r
+}
+
+func (d *loaded) deviceCount() (int, Result) {
+	var n int32
+	r := call(d.cuDeviceGetCount, uintptr(unsafe.Pointer(&n)))
+	return int(n), r
+}
+
+func (d *loaded) device(ordinal int) (int, Result) {
+	var gpu int32
+	r := call(d.cuDeviceGet, uintptr(unsafe.Pointer(&gpu)), uintptr(ordinal))
+	return int(gpu), r
+}
+
+func (d *loaded) deviceName(gpu int) (string, Result) {
+	name := make([]byte, 256)
+	r := call(d.cuDeviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(gpu))
+	name, _, _ = bytes.Cut(name, []byte{0})
+	return string(name), r
+}
+
+func (d *loaded) totalMem(gpu int) (n uint64, r Result) {
+	r = call(d.cuDeviceTotalMem_v2, uintptr(unsafe.Pointer(&n)), uintptr(gpu))
+	return n, r
+}
+
+func (d *loaded) retainPrimary(gpu int) (ctx uintptr, r Result) {
+	r = call(d.cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&ctx)), uintptr(gpu))
+	return ctx, r
+}
+
+func (d *loaded) releasePrimary(gpu int) Result {
+	return call(d.cuDevicePrimaryCtxRelease_v2, uintptr(gpu))
+}
+
+func (d *loaded) push(ctx uintptr) Result { return call(d.cuCtxPushCurrent_v2, ctx) }
+
+func (d *loaded) pop() Result {
+	var ctx uintptr
+	return call(d.cuCtxPopCurrent_v2, uintptr(unsafe.Pointer(&ctx)))
+}
+
+func (d *loaded) currentDevice() (int, Result) {
+	var gpu int32
+	r := call(d.cuCtxGetDevice, uintptr(unsafe.Pointer(&gpu)))
+	return int(gpu), r
+}
+
+func (d *loaded) memInfo() (free, total uint64, r Result) {
+	r = call(d.cuMemGetInfo_v2, uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
+	return free, total, r
+}
+
+func (d *loaded) alloc(size int) (ptr uintptr, r Result) {
+	r = call(d.cuMemAlloc_v2, uintptr(unsafe.Pointer(&ptr)), uintptr(size))
+	return ptr, r
+}
+
+func (d *loaded) free(ptr uintptr) Result { return call(d.cuMemFree_v2, ptr) }
+
+func (d *loaded) allocHost(size int) (p unsafe.Pointer, r Result) {
+	const portable = 1 // CU_MEMHOSTALLOC_PORTABLE
+	r = call(d.cuMemHostAlloc, uintptr(unsafe.Pointer(&p)), uintptr(size), portable)
+	return p, r
+}
+
+func (d *loaded) freeHost(p unsafe.Pointer) Result { return call(d.cuMemFreeHost, uintptr(p)) }
+
+func (d *loaded) copyAsync(dst uintptr, src []byte, stream uintptr) Result {
+	return call(d.cuMemcpyHtoDAsync_v2, dst, uintptr(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), stream)
+}
+
+func (d *loaded) newStream() (stream uintptr, r Result) {
+	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
+	r = call(d.cuStreamCreate, uintptr(unsafe.Pointer(&stream)), nonBlocking)
+	return stream, r
+}
+
+func (d *loaded) destroyStream(stream uintptr) Result { return call(d.cuStreamDestroy_v2, stream) }
+
+func (d *loaded) syncStream(stream uintptr) Result { return call(d.cuStreamSynchronize, stream) }
+
+func (d *loaded) waitEvent(stream, ev uintptr) Result {
+	return call(d.cuStreamWaitEvent, stream, ev, 0)
+}
+
+func (d *loaded) newEvent() (ev uintptr, r Result) {
+	const flags = 1 | 2 // CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
+	r = call(d.cuEventCreate, uintptr(unsafe.Pointer(&ev)), flags)
+	return ev, r
+}
+
+func (d *loaded) destroyEvent(ev uintptr) Result { return call(d.cuEventDestroy_v2, ev) }
+
+func (d *loaded) record(ev, stream uintptr) Result { return call(d.cuEventRecord, ev, stream) }
+
+func (d *loaded) syncEvent(ev uintptr) Result { return call(d.cuEventSynchronize, ev) }
+
+func (d *loaded) queryEvent(ev uintptr) Result { return call(d.cuEventQuery, ev) }

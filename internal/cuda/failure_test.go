@@ -1,0 +1,142 @@
+package cuda_test
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+func TestOutOfMemorySaysHowMuchWasAskedFor(t *testing.T) {
+	driver := cudatest.Load(t)
+	driver.Limit(cudatest.DeviceMemory, 3*size)
+	driver.Limit(cudatest.HostMemory, 3*size)
+	s := session(t, gpu(t, 0))
+	device(t, s, size)
+
+	_, err := s.AllocDevice(4 * size)
+	require.ErrorIs(t, err, cuda.OutOfMemory)
+	require.EqualError(t, err, "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): 262144 bytes of device memory asked for, 131072 of 196608 are free")
+	_, err = s.AllocHost(4 * size)
+	require.ErrorIs(t, err, cuda.OutOfMemory)
+	require.EqualError(t, err, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): 262144 bytes of page-locked memory asked for")
+	_, err = s.AllocDevice(0)
+	require.ErrorContains(t, err, "CUDA_ERROR_INVALID_VALUE (1): 0 bytes of device memory")
+	_, err = s.AllocHost(-1)
+	require.ErrorContains(t, err, "-1 bytes of page-locked memory")
+}
+
+func TestAResultThatIsNotKnownIsANumber(t *testing.T) {
+	require.Equal(t, "CUresult (12345)", cuda.Result(12345).Error())
+}
+
+// epoch does everything that a loader does with a device, and gives back what
+// it got however it ends.
+func epoch() (err error) {
+	undo := func(f func() error) { err = errors.Join(err, f()) }
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	d, err := cuda.Open(0)
+	if err != nil {
+		return err
+	}
+	s, err := d.Session()
+	if err != nil {
+		return err
+	}
+	defer undo(s.Close)
+	src, err := s.AllocHost(size)
+	if err != nil {
+		return err
+	}
+	defer undo(func() error { return s.FreeHost(src) })
+	dst, err := s.AllocDevice(size)
+	if err != nil {
+		return err
+	}
+	defer undo(func() error { return s.FreeDevice(dst) })
+	ev, err := s.NewEvent()
+	if err != nil {
+		return err
+	}
+	defer undo(func() error { return s.FreeEvent(ev) })
+
+	for range 3 {
+		if err := errors.Join(s.WaitStream(0), s.WaitEvent(ev), s.Copy(dst, src), s.Record(ev)); err != nil {
+			return errors.Join(err, s.Record(ev), s.Wait(ev))
+		}
+		if _, err := s.Done(ev); err != nil {
+			return errors.Join(err, s.Wait(ev))
+		}
+		if err := s.Wait(ev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestEveryCallThatFailsIsNamedAndNothingIsLeft(t *testing.T) {
+	driver := cudatest.Load(t)
+	everyFailure(t, driver, epoch)
+}
+
+func TestEveryCallThatFailsAroundPageLockedMemoryIsNamedAndNothingIsLeft(t *testing.T) {
+	driver := cudatest.Load(t)
+	everyFailure(t, driver, func() error {
+		d, err := cuda.Open(0)
+		if err != nil {
+			return err
+		}
+		b, err := d.AllocHost(size)
+		if err != nil {
+			return err
+		}
+		err = d.FreeHost(b)
+		if driver.Left()[cudatest.HostMemory] > 0 { // the context couldn't be had; it can be now
+			return errors.Join(err, d.FreeHost(b))
+		}
+		return err
+	})
+}
+
+func TestEveryCallThatFailsInAProgramsContextIsNamedAndNothingIsLeft(t *testing.T) {
+	driver := cudatest.Load(t)
+	everyFailure(t, driver, func() error {
+		d, err := cuda.FromContext(driver.Context(0))
+		if err != nil {
+			return err
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		s, err := d.Session()
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	})
+}
+
+// everyFailure runs a program again and again, its first call failing, then its
+// second, and so on to the last.
+func everyFailure(t *testing.T, driver cudatest.Driver, program func() error) {
+	t.Helper()
+	const code = cuda.Result(719)
+	for n := 1; ; n++ {
+		driver.Fail("", n, code)
+		err := program()
+		require.Empty(t, driver.Left(), "after a failure of call %d, %s", n, driver.Failed())
+		require.Zero(t, driver.Misuses(), "after a failure of call %d, %s", n, driver.Failed())
+		if driver.Failed() == "" {
+			require.NoError(t, err)
+			require.Greater(t, n, 5)
+			return
+		}
+		require.ErrorContains(t, err, driver.Failed()+": CUDA_ERROR_LAUNCH_FAILED (719)")
+		require.ErrorIs(t, err, code)
+	}
+}

@@ -1,0 +1,150 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Session is a stream of copies to one device. It belongs to one OS thread: the
+// caller locks it (runtime.LockOSThread) from Device.Session to Close and calls
+// every method there. A session that is opened later on the same thread must be
+// closed before this one is used again. Events are the driver's handles,
+// CUevents, that other libraries can wait for.
+type Session struct {
+	dev    *Device
+	drv    driver
+	stream uintptr // the copies, in order
+	mark   uintptr // the event with which the stream waits for other streams
+	closed bool
+}
+
+// Session makes the device's context current on the calling thread and opens a
+// stream there that doesn't wait for the default stream.
+func (d *Device) Session() (*Session, error) {
+	ctx, err := d.retain()
+	if err != nil {
+		return nil, err
+	}
+	if err := check("cuCtxPushCurrent_v2", d.drv.push(ctx)); err != nil {
+		return nil, errors.Join(err, d.release())
+	}
+	s := &Session{dev: d, drv: d.drv}
+	var r Result
+	if s.stream, r = s.drv.newStream(); r != Success {
+		return nil, errors.Join(check("cuStreamCreate", r), s.Close())
+	}
+	if s.mark, err = s.NewEvent(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close waits for all copies and gives back what the session itself opened:
+// memory and events are the caller's to free before. What was the thread's
+// current context before the session is so again.
+func (s *Session) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var errs []error
+	if s.stream != 0 {
+		errs = append(errs,
+			check("cuStreamSynchronize", s.drv.syncStream(s.stream)),
+			check("cuStreamDestroy_v2", s.drv.destroyStream(s.stream)))
+	}
+	if s.mark != 0 {
+		errs = append(errs, s.FreeEvent(s.mark))
+	}
+	errs = append(errs, check("cuCtxPopCurrent_v2", s.drv.pop()), s.dev.release())
+	return errors.Join(errs...)
+}
+
+// AllocHost returns page-locked memory, as Device.AllocHost does.
+func (s *Session) AllocHost(size int) ([]byte, error) { return s.dev.allocHost(size) }
+
+// FreeHost frees what AllocHost returned. After Close any goroutine may call it.
+func (s *Session) FreeHost(b []byte) error {
+	if s.closed {
+		return s.dev.FreeHost(b)
+	}
+	return s.dev.freeHost(b)
+}
+
+// AllocDevice returns the address of new memory on the device, aligned for
+// every type. What it holds is undefined.
+func (s *Session) AllocDevice(size int) (uintptr, error) {
+	ptr, r := s.drv.alloc(size)
+	if r == Success {
+		return ptr, nil
+	}
+	asked := fmt.Sprintf("%d bytes of device memory asked for", size)
+	if free, total, r := s.drv.memInfo(); r == Success {
+		asked += fmt.Sprintf(", %d of %d are free", free, total)
+	}
+	return 0, &Error{Call: "cuMemAlloc_v2", Result: r, Asked: asked}
+}
+
+// FreeDevice frees what AllocDevice returned. No copy to it may be under way.
+func (s *Session) FreeDevice(ptr uintptr) error { return check("cuMemFree_v2", s.drv.free(ptr)) }
+
+// MemInfo says how many bytes of the device's memory are free, of how many.
+func (s *Session) MemInfo() (free, total uint64, err error) {
+	free, total, r := s.drv.memInfo()
+	return free, total, check("cuMemGetInfo_v2", r)
+}
+
+// NewEvent returns an event that measures no time. An event that was never
+// recorded counts as done.
+func (s *Session) NewEvent() (uintptr, error) {
+	ev, r := s.drv.newEvent()
+	return ev, check("cuEventCreate", r)
+}
+
+// FreeEvent frees an event. Work that waits for it still does.
+func (s *Session) FreeEvent(ev uintptr) error {
+	return check("cuEventDestroy_v2", s.drv.destroyEvent(ev))
+}
+
+// Copy queues a copy of src to the device's memory at dst. Until an event that
+// is recorded after it is done, src must not change and dst is undefined; from
+// memory that isn't page-locked it may instead be read, slower, before Copy
+// returns.
+func (s *Session) Copy(dst uintptr, src []byte) error {
+	if len(src) == 0 {
+		return nil
+	}
+	return check("cuMemcpyHtoDAsync_v2", s.drv.copyAsync(dst, src, s.stream))
+}
+
+// Record makes ev stand for everything that is queued so far.
+func (s *Session) Record(ev uintptr) error {
+	return check("cuEventRecord", s.drv.record(ev, s.stream))
+}
+
+// Wait blocks the thread, without spinning, until ev is done.
+func (s *Session) Wait(ev uintptr) error { return check("cuEventSynchronize", s.drv.syncEvent(ev)) }
+
+// Done says whether ev is done.
+func (s *Session) Done(ev uintptr) (bool, error) {
+	r := s.drv.queryEvent(ev)
+	if r == NotReady {
+		return false, nil
+	}
+	return r == Success, check("cuEventQuery", r)
+}
+
+// WaitEvent makes later copies wait, on the device, for what ev stands for now.
+func (s *Session) WaitEvent(ev uintptr) error {
+	return check("cuStreamWaitEvent", s.drv.waitEvent(s.stream, ev))
+}
+
+// WaitStream makes later copies wait, on the device, for everything that is
+// queued now on another stream of the same context, a CUstream. 0 is the
+// default stream.
+func (s *Session) WaitStream(stream uintptr) error {
+	if err := check("cuEventRecord", s.drv.record(s.mark, stream)); err != nil {
+		return err
+	}
+	return s.WaitEvent(s.mark)
+}

@@ -1,0 +1,301 @@
+package cuda_test
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+func gpu(t testing.TB, ordinal int) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(ordinal)
+	require.NoError(t, err)
+	return d
+}
+
+// session and the helpers below give back what they took when the test ends.
+func session(t testing.TB, d *cuda.Device) *cuda.Session {
+	t.Helper()
+	runtime.LockOSThread()
+	s, err := d.Session()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		runtime.UnlockOSThread()
+	})
+	return s
+}
+
+func host(t testing.TB, s *cuda.Session, n int) []byte {
+	t.Helper()
+	b, err := s.AllocHost(n)
+	require.NoError(t, err)
+	require.Len(t, b, n)
+	t.Cleanup(func() { require.NoError(t, s.FreeHost(b)) })
+	return b
+}
+
+func device(t testing.TB, s *cuda.Session, n int) uintptr {
+	t.Helper()
+	ptr, err := s.AllocDevice(n)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.FreeDevice(ptr)) })
+	return ptr
+}
+
+func event(t testing.TB, s *cuda.Session) uintptr {
+	t.Helper()
+	ev, err := s.NewEvent()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.FreeEvent(ev)) })
+	return ev
+}
+
+// finish waits for everything that the session has queued.
+func finish(t testing.TB, s *cuda.Session) {
+	t.Helper()
+	ev := event(t, s)
+	require.NoError(t, s.Record(ev))
+	require.NoError(t, s.Wait(ev))
+}
+
+func fill(b []byte, v byte) []byte {
+	for i := range b {
+		b[i] = v
+	}
+	return b
+}
+
+func all(v byte, n int) []byte { return bytes.Repeat([]byte{v}, n) }
+
+const size = 64 << 10
+
+func TestCopiesArriveInTheirOrder(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	dst := device(t, s, size)
+	for v := range byte(20) {
+		require.NoError(t, s.Copy(dst, fill(host(t, s, size), v)))
+	}
+	finish(t, s)
+	require.Equal(t, all(19, size), driver.Read(t, dst, size))
+}
+
+func TestCopiesFromOrdinaryMemoryArriveToo(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	dst := device(t, s, size)
+	require.NoError(t, s.Copy(dst, all(7, size)))
+	finish(t, s)
+	require.Equal(t, all(7, size), driver.Read(t, dst, size))
+}
+
+func TestAnEmptyCopyIsNoCall(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	before := driver.Calls()
+	require.NoError(t, s.Copy(0, nil))
+	require.Equal(t, before, driver.Calls())
+}
+
+func TestAnEventIsDoneWhenWhatItStandsForIs(t *testing.T) {
+	driver := cudatest.Load(t)
+	d := gpu(t, 0)
+	s := session(t, d)
+	dst, src, ev := device(t, s, size), fill(host(t, s, size), 1), event(t, s)
+
+	done, err := s.Done(ev)
+	require.NoError(t, err)
+	require.True(t, done, "nothing was recorded")
+
+	theirs := driver.OpenStream(driver.Primary(0))
+	theirs.Hold()
+	require.NoError(t, s.WaitStream(uintptr(theirs)))
+	require.NoError(t, s.Copy(dst, src))
+	require.NoError(t, s.Record(ev))
+	done, err = s.Done(ev)
+	require.NoError(t, err)
+	require.False(t, done)
+
+	theirs.Go()
+	require.NoError(t, s.Wait(ev))
+	done, err = s.Done(ev)
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Equal(t, all(1, size), driver.Read(t, dst, size))
+	theirs.Close()
+}
+
+func TestCopiesWaitForWhatIsQueuedOnTheProgramsStream(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	batch, seen := device(t, s, size), device(t, s, size)
+	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 1)))
+	finish(t, s)
+
+	step := driver.OpenStream(driver.Primary(0))
+	step.Hold()
+	step.Copy(seen, batch, size) // the step reads its batch, but not yet
+	require.NoError(t, s.WaitStream(uintptr(step)))
+	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 2)))
+	step.Go()
+	step.Close()
+	finish(t, s)
+	require.Equal(t, all(1, size), driver.Read(t, seen, size))
+	require.Equal(t, all(2, size), driver.Read(t, batch, size))
+}
+
+func TestCopiesWaitForTheProgramsEvent(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	batch, seen, ev := device(t, s, size), device(t, s, size), event(t, s)
+	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 1)))
+	finish(t, s)
+
+	step := driver.OpenStream(driver.Primary(0))
+	step.Hold()
+	step.Copy(seen, batch, size)
+	step.Record(ev)
+	require.NoError(t, s.WaitEvent(ev))
+	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 2)))
+	step.Go()
+	step.Close()
+	finish(t, s)
+	require.Equal(t, all(1, size), driver.Read(t, seen, size))
+}
+
+func TestTheProgramsStreamCanWaitForACopy(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	batch, seen, ev := device(t, s, size), device(t, s, size), event(t, s)
+
+	late := driver.OpenStream(driver.Primary(0))
+	late.Hold()
+	require.NoError(t, s.WaitStream(uintptr(late)))
+	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 3)))
+	require.NoError(t, s.Record(ev))
+
+	step := driver.OpenStream(driver.Primary(0))
+	step.Wait(ev)
+	step.Copy(seen, batch, size)
+	late.Go()
+	step.Close()
+	late.Close()
+	require.Equal(t, all(3, size), driver.Read(t, seen, size))
+}
+
+func TestTheDefaultStreamCanBeWaitedFor(t *testing.T) {
+	cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	require.NoError(t, s.WaitStream(0))
+	finish(t, s)
+}
+
+func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
+	driver := cudatest.Load(t)
+	driver.GPUs(3)
+	var threads sync.WaitGroup
+	for i := range 6 {
+		threads.Go(func() {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				s := session(t, gpu(t, i%3))
+				dst, src, ev := device(t, s, size), host(t, s, size), event(t, s)
+				for v := range byte(20) {
+					require.NoError(t, s.Copy(dst, fill(src, v)))
+					require.NoError(t, s.Record(ev))
+					require.NoError(t, s.Wait(ev))
+					require.Equal(t, all(v, size), driver.Read(t, dst, size))
+				}
+			})
+		})
+	}
+	threads.Wait()
+}
+
+func TestASessionPutsBackTheThreadsContext(t *testing.T) {
+	driver := cudatest.Load(t)
+	outer, err := cuda.FromContext(driver.Context(0))
+	require.NoError(t, err)
+	s := session(t, outer)
+	dst := device(t, s, 1)
+
+	inner, err := gpu(t, 0).Session()
+	require.NoError(t, err)
+	require.NoError(t, inner.Close())
+	require.NoError(t, inner.Close(), "closing twice is closing once")
+	require.NoError(t, s.Copy(dst, []byte{1}))
+	finish(t, s)
+}
+
+func TestPageLockedMemoryOutlivesItsSession(t *testing.T) {
+	driver := cudatest.Load(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	s, err := gpu(t, 0).Session()
+	require.NoError(t, err)
+	b, err := s.AllocHost(size)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.Equal(t, map[cudatest.Kind]int{cudatest.HostMemory: 1, cudatest.RetainedContext: 1}, driver.Left())
+
+	fill(b, 1)
+	var other sync.WaitGroup
+	other.Go(func() { require.NoError(t, s.FreeHost(b)) })
+	other.Wait()
+	require.Empty(t, driver.Left())
+}
+
+func TestPageLockedMemoryNeedsNoSession(t *testing.T) {
+	driver := cudatest.Load(t)
+	d := gpu(t, 0)
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 20 {
+				b, err := d.AllocHost(size + i)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				fill(b, byte(i))
+				if err := d.FreeHost(b); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Empty(t, driver.Left())
+}
+
+func TestASecondFreeIsRefusedAndReleasesNothingMore(t *testing.T) {
+	driver := cudatest.Load(t)
+	d := gpu(t, 0)
+	keep, err := d.AllocHost(size)
+	require.NoError(t, err)
+	b, err := d.AllocHost(size)
+	require.NoError(t, err)
+	require.NoError(t, d.FreeHost(b))
+	require.EqualError(t, d.FreeHost(b), "cuMemFreeHost: CUDA_ERROR_INVALID_VALUE (1)")
+	require.Error(t, d.FreeHost(make([]byte, size)), "memory of Go's")
+	require.Equal(t, 2, driver.Misuses())
+	require.Equal(t, 1, driver.Left()[cudatest.RetainedContext], "the other buffer's")
+	require.NoError(t, d.FreeHost(keep))
+}
+
+func TestMemInfoCountsWhatIsAllocated(t *testing.T) {
+	driver := cudatest.Load(t)
+	driver.Limit(cudatest.DeviceMemory, 10*size)
+	s := session(t, gpu(t, 0))
+	device(t, s, size)
+	free, total, err := s.MemInfo()
+	require.NoError(t, err)
+	require.Equal(t, [2]uint64{9 * size, 10 * size}, [2]uint64{free, total})
+}
