@@ -37,22 +37,26 @@ func Memory() MemoryFacts {
 	return f
 }
 
-// Available is how much more memory this process may take: what the machine
-// has available or what its control groups leave, whichever is less. 0 with a
-// note where neither is known.
-func Available() (bytes uint64, note string) {
-	m, l := Memory(), Limit()
-	return available(m, l), joinNotes(m.Note, l.Note)
+// Room is how much more memory this process may take.
+type Room struct {
+	Bytes uint64
+	Of    string // whose it is: "the machine" or "the container"; empty: unknown
+	Note  string
 }
 
-func available(m MemoryFacts, l MemoryLimit) uint64 {
-	switch {
-	case l.Bytes == 0:
-		return m.Available
-	case m.Total == 0:
-		return l.Left()
+// Available is what the machine has available or what the control groups of
+// the container leave, whichever is less.
+func Available() Room { return available(Memory(), Limit()) }
+
+func available(m MemoryFacts, l MemoryLimit) Room {
+	r := Room{Note: joinNotes(m.Note, l.Note)}
+	if m.Total != 0 {
+		r.Bytes, r.Of = m.Available, "the machine"
 	}
-	return min(m.Available, l.Left())
+	if l.Bytes != 0 && (r.Of == "" || l.Left() < r.Bytes) {
+		r.Bytes, r.Of = l.Left(), "the container"
+	}
+	return r
 }
 
 var self = sync.OnceValues(func() (*process.Process, error) {

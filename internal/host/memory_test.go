@@ -13,9 +13,9 @@ func TestThisProcessAndItsMachineHaveMemory(t *testing.T) {
 	require.Greater(t, m.Total, m.RSS)
 	require.LessOrEqual(t, m.Available, m.Total)
 
-	left, _ := Available()
-	require.Positive(t, left)
-	require.LessOrEqual(t, left, m.Total)
+	room := Available()
+	require.Positive(t, room.Bytes)
+	require.LessOrEqual(t, room.Bytes, m.Total)
 }
 
 func TestAvailableIsTheLessOfMachineAndContainer(t *testing.T) {
@@ -23,15 +23,17 @@ func TestAvailableIsTheLessOfMachineAndContainer(t *testing.T) {
 	for _, tt := range []struct {
 		machine MemoryFacts
 		limit   MemoryLimit
-		want    uint64
+		bytes   uint64
+		of      string
 	}{
-		{machine, MemoryLimit{}, 40},
-		{machine, MemoryLimit{Bytes: 16, Used: 4}, 12},
-		{machine, MemoryLimit{Bytes: 60, Used: 4}, 40},
-		{machine, MemoryLimit{Bytes: 16, Used: 17}, 0},
-		{MemoryFacts{}, MemoryLimit{Bytes: 16, Used: 4}, 12},
-		{MemoryFacts{}, MemoryLimit{}, 0},
+		{machine, MemoryLimit{}, 40, "the machine"},
+		{machine, MemoryLimit{Bytes: 16, Used: 4}, 12, "the container"},
+		{machine, MemoryLimit{Bytes: 60, Used: 4}, 40, "the machine"},
+		{machine, MemoryLimit{Bytes: 16, Used: 17}, 0, "the container"},
+		{MemoryFacts{}, MemoryLimit{Bytes: 16, Used: 4}, 12, "the container"},
+		{MemoryFacts{}, MemoryLimit{}, 0, ""},
 	} {
-		require.Equal(t, tt.want, available(tt.machine, tt.limit), "%+v, %+v", tt.machine, tt.limit)
+		room := available(tt.machine, tt.limit)
+		require.Equal(t, Room{Bytes: tt.bytes, Of: tt.of}, room, "%+v, %+v", tt.machine, tt.limit)
 	}
 }

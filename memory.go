@@ -1,0 +1,110 @@
+package nwt
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/nwt-go/nwt/internal/host"
+)
+
+// memoryShare of what is left to this process is what tuning may take where no
+// limit is set.
+const memoryShare = 0.8
+
+// memoryLimit is the peak RSS that a trial must not pass.
+type memoryLimit struct {
+	bytes uint64 // math.MaxUint64: unknown, and so none
+	from  string // where it comes from, for a person
+}
+
+// defaultMemoryLimit lets the process grow by 80 % of what its container or
+// the machine has left. To be asked before the first trial.
+func defaultMemoryLimit() memoryLimit { return limitFrom(host.Memory().RSS, host.Available()) }
+
+func limitFrom(rss uint64, left host.Room) memoryLimit {
+	if left.Of == "" {
+		return memoryLimit{bytes: math.MaxUint64, from: "none: " + left.Note}
+	}
+	return memoryLimit{
+		bytes: rss + uint64(memoryShare*float64(left.Bytes)),
+		from:  fmt.Sprintf("80 %% of the %s that %s has left", formatBytes(left.Bytes), left.Of),
+	}
+}
+
+// memoryPeak is the peak RSS measured at a worker count.
+type memoryPeak struct {
+	workers int
+	bytes   uint64
+}
+
+// allows predicts the peak RSS at a worker count and says why that count must
+// not be tried; empty where it may.
+//
+// The prediction follows the line through the two nearest counts measured
+// below, or below and above: memory is flat as long as the ring of slots is and
+// grows with the workers from there, which one line through all counts would
+// underestimate. It never falls below what fewer workers took.
+func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
+	peaks := slices.SortedFunc(slices.Values(measured), func(a, b memoryPeak) int { return a.workers - b.workers })
+	at, found := slices.BinarySearchFunc(peaks, workers, func(p memoryPeak, w int) int { return p.workers - w })
+	if found {
+		if peaks[at].bytes > l.bytes {
+			return fmt.Sprintf("%s took %s: over the limit of %s",
+				countWorkers(workers), formatBytes(peaks[at].bytes), l)
+		}
+		return ""
+	}
+	if at == 0 {
+		return "" // nothing with fewer workers to go by
+	}
+	below := peaks[at-1]
+	predicted := float64(below.bytes)
+	if at < len(peaks) {
+		predicted = max(predicted, extrapolate(below, peaks[at], workers))
+	} else if at > 1 {
+		predicted = max(predicted, extrapolate(peaks[at-2], below, workers))
+	}
+	if predicted > float64(l.bytes) {
+		return fmt.Sprintf("%s would take about %s (%d took %s): over the limit of %s",
+			countWorkers(workers), formatBytes(uint64(predicted)), below.workers, formatBytes(below.bytes), l)
+	}
+	return ""
+}
+
+// extrapolate follows the line through two peaks to a worker count.
+func extrapolate(a, b memoryPeak, workers int) float64 {
+	growth := (float64(b.bytes) - float64(a.bytes)) / float64(b.workers-a.workers)
+	return float64(a.bytes) + growth*float64(workers-a.workers)
+}
+
+func (l memoryLimit) String() string {
+	if l.bytes == math.MaxUint64 {
+		return l.from
+	}
+	return fmt.Sprintf("%s (%s)", formatBytes(l.bytes), l.from)
+}
+
+func countWorkers(n int) string {
+	if n == 1 {
+		return "1 worker"
+	}
+	return fmt.Sprintf("%d workers", n)
+}
+
+// formatBytes writes a size for people, in decimal units: "1.5 GB", "24.7 MB",
+// "153 MB", "512 B".
+func formatBytes(n uint64) string {
+	const units = "kMGTPE"
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n)/1000, 0
+	for value >= 999.5 {
+		value, unit = value/1000, unit+1
+	}
+	if value >= 99.95 {
+		return fmt.Sprintf("%.0f %cB", value, units[unit])
+	}
+	return fmt.Sprintf("%.1f %cB", value, units[unit])
+}
