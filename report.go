@@ -134,13 +134,6 @@ func (r *Result) WriteCSV(w io.Writer) error {
 	return c.Error() // of any of the writes
 }
 
-func countWorkers(n int) string {
-	if n == 1 {
-		return "1 worker"
-	}
-	return fmt.Sprintf("%d workers", n)
-}
-
 func isAre(n int) string {
 	if n == 1 {
 		return "is"
@@ -181,18 +174,4 @@ func percent(share float64) string {
 		return fmt.Sprintf("%.1f %%", 100*share)
 	}
 	return fmt.Sprintf("%.0f %%", 100*share)
-}
-
-// formatBytes is a size in the decimal units that memory is reported in.
-func formatBytes(n uint64) string {
-	switch {
-	case n >= 1e9:
-		return fmt.Sprintf("%.2f GB", float64(n)/1e9)
-	case n >= 1e6:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	case n >= 1e3:
-		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
-	default:
-		return fmt.Sprintf("%d B", n)
-	}
 }
