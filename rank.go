@@ -1,0 +1,183 @@
+package nwt
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Rank is the place of this process among those that train together.
+type Rank struct {
+	Rank, World           int    // this process and how many there are
+	LocalRank, LocalWorld int    // the same among those of this host; 0 of 1 where the launcher doesn't tell
+	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
+	Vars                  string // what it was read from: "WORLD_SIZE=8 RANK=3 …"
+}
+
+// String says what was found, and where.
+func (r Rank) String() string {
+	found := fmt.Sprintf("rank %d of %d, %d of %d on this host, launcher: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, r.Source)
+	if r.Vars != "" {
+		found += " (" + r.Vars + ")"
+	}
+	return found
+}
+
+// RankFromEnv reads rank and world from the environment that a launcher sets.
+// Where several have left their variables, the innermost counts, in this order:
+//
+//	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+//	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
+//	            OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
+//	MPICH       PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS; Intel MPI too
+//	Slurm       SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID
+//	            SLURM_STEP_TASKS_PER_NODE SLURM_NODEID
+//	Kubernetes  JOB_COMPLETION_INDEX and, from the manifest, WORLD_SIZE
+//
+// Of Slurm's variables, those of a step count: srun sets them. A program that a
+// batch script starts without srun is a single process, although SLURM_PROCID
+// and SLURM_NTASKS are set for it. Kubernetes tells a pod of an Indexed Job its
+// index but not how many there are, so the Job's manifest must set WORLD_SIZE to
+// its completions.
+//
+// Without a launcher it is rank 0 of 1. A variable that is missing, malformed or
+// out of range is an error. Lookup is [os.LookupEnv] where it is nil; an empty
+// variable counts as missing.
+func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
+	if lookup == nil {
+		lookup = os.LookupEnv
+	}
+	for _, l := range launchers {
+		env := &launchEnv{lookup: lookup}
+		if _, ok := env.value(l.started); !ok {
+			continue
+		}
+		r, err := env.rank(l)
+		if err != nil {
+			return Rank{}, fmt.Errorf("nwt: rank and world from %s: %w", l.source, err)
+		}
+		return r, nil
+	}
+	return Rank{World: 1, LocalWorld: 1, Source: "none"}, nil
+}
+
+// launcher names the variables that a launcher sets; "" where it has none.
+type launcher struct {
+	source      string
+	started     string // set: this process was started by this launcher
+	rank, world string
+	localRank   string
+	localWorld  string // a number, or where node is given, a list of one for each node
+	node        string
+}
+
+// From the innermost to the outermost: torchrun is started by mpirun or srun,
+// mpirun within a Slurm allocation, all of them in pods, and each inherits the
+// variables of those around it.
+var launchers = []launcher{
+	{
+		source: "torchrun", started: "RANK", rank: "RANK", world: "WORLD_SIZE",
+		localRank: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE",
+	},
+	{
+		source: "Open MPI", started: "OMPI_COMM_WORLD_RANK", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE",
+		localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE",
+	},
+	{
+		source: "MPICH", started: "PMI_RANK", rank: "PMI_RANK", world: "PMI_SIZE",
+		localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS",
+	},
+	{
+		source: "Slurm", started: "SLURM_STEP_NUM_TASKS", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS",
+		localRank: "SLURM_LOCALID", localWorld: "SLURM_STEP_TASKS_PER_NODE", node: "SLURM_NODEID",
+	},
+	{
+		source: "Kubernetes", started: "JOB_COMPLETION_INDEX", rank: "JOB_COMPLETION_INDEX", world: "WORLD_SIZE",
+	},
+}
+
+type launchEnv struct {
+	lookup func(key string) (string, bool)
+	used   []string // NAME=value
+}
+
+func (e *launchEnv) value(name string) (string, bool) {
+	value, ok := e.lookup(name)
+	return value, ok && value != ""
+}
+
+func (e *launchEnv) rank(l launcher) (r Rank, err error) {
+	r = Rank{LocalWorld: 1, Source: l.source}
+	if r.World, err = e.number(l.world, 1, math.MaxInt32); err != nil {
+		return r, err
+	}
+	if r.Rank, err = e.number(l.rank, 0, r.World-1); err != nil {
+		return r, err
+	}
+	_, hasRank := e.value(l.localRank)
+	_, hasWorld := e.value(l.localWorld)
+	if hasRank && hasWorld {
+		if r.LocalWorld, err = e.localWorld(l, r.World); err != nil {
+			return r, err
+		}
+		if r.LocalRank, err = e.number(l.localRank, 0, r.LocalWorld-1); err != nil {
+			return r, err
+		}
+	}
+	r.Vars = strings.Join(e.used, " ")
+	return r, nil
+}
+
+func (e *launchEnv) localWorld(l launcher, world int) (int, error) {
+	if l.node == "" {
+		return e.number(l.localWorld, 1, world)
+	}
+	node, err := e.number(l.node, 0, world-1)
+	if err != nil {
+		return 0, err
+	}
+	list, _ := e.value(l.localWorld)
+	tasks, ok := tasksOnNode(list, node)
+	if !ok || tasks > world {
+		return 0, fmt.Errorf(`%s is %q; want a number from 1 to %d for node %d, as in "4(x2),3"`, l.localWorld, list, world, node)
+	}
+	e.used = append(e.used, l.localWorld+"="+list)
+	return tasks, nil
+}
+
+// number reads a variable that must be set, to something from low to high.
+func (e *launchEnv) number(name string, low, high int) (int, error) {
+	value, ok := e.value(name)
+	if !ok {
+		return 0, fmt.Errorf("%s is not set; want a number from %d to %d", name, low, high)
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%s is %q; want a number from %d to %d", name, value, low, high)
+	}
+	e.used = append(e.used, name+"="+value)
+	return n, nil
+}
+
+// tasksOnNode reads Slurm's short form of a number for each node: "4(x2),3" is
+// 4, 4 and 3. It is false where the list is malformed or ends before the node.
+func tasksOnNode(list string, node int) (tasks int, ok bool) {
+	for group := range strings.SplitSeq(list, ",") {
+		count, repeat, repeated := strings.Cut(group, "(x")
+		nodes := 1
+		if repeated {
+			var err error
+			if nodes, err = strconv.Atoi(strings.TrimSuffix(repeat, ")")); err != nil || nodes < 1 || !strings.HasSuffix(repeat, ")") {
+				return 0, false
+			}
+		}
+		if node < nodes {
+			tasks, err := strconv.Atoi(count)
+			return tasks, err == nil && tasks >= 1
+		}
+		node -= nodes
+	}
+	return 0, false
+}

@@ -1,0 +1,125 @@
+package nwt
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func variables(assignments string) map[string]string {
+	vars := map[string]string{}
+	for assignment := range strings.FieldsSeq(assignments) {
+		name, value, _ := strings.Cut(assignment, "=")
+		vars[name] = value
+	}
+	return vars
+}
+
+func rankFrom(vars map[string]string) (Rank, error) {
+	return RankFromEnv(func(key string) (string, bool) {
+		value, ok := vars[key]
+		return value, ok
+	})
+}
+
+const (
+	torchrun   = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=a"
+	openMPI    = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2"
+	mpich      = "PMI_RANK=3 PMI_SIZE=4 PMI_FD=7 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
+	srun       = "SLURM_JOB_ID=9 SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_LOCALID=1 SLURM_NODEID=2 SLURM_STEP_NUM_TASKS=11 SLURM_STEP_TASKS_PER_NODE=4(x2),3"
+	sbatch     = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=1(x4)"
+	indexedJob = "JOB_COMPLETION_INDEX=2 WORLD_SIZE=3"
+)
+
+func TestRankIsWhatTheInnermostLauncherSays(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  string
+		want Rank
+	}{
+		"nothing":           {"HOME=/", Rank{0, 1, 0, 1, "none", ""}},
+		"torchrun":          {torchrun, Rank{5, 8, 1, 4, "torchrun", "WORLD_SIZE=8 RANK=5 LOCAL_WORLD_SIZE=4 LOCAL_RANK=1"}},
+		"Open MPI":          {openMPI, Rank{2, 6, 0, 2, "Open MPI", "OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0"}},
+		"MPICH":             {mpich, Rank{3, 4, 1, 2, "MPICH", "PMI_SIZE=4 PMI_RANK=3 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1"}},
+		"srun":              {srun, Rank{9, 11, 1, 3, "Slurm", "SLURM_STEP_NUM_TASKS=11 SLURM_PROCID=9 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_LOCALID=1"}},
+		"Kubernetes":        {indexedJob, Rank{2, 3, 0, 1, "Kubernetes", "WORLD_SIZE=3 JOB_COMPLETION_INDEX=2"}},
+		"a training pod":    {"RANK=1 WORLD_SIZE=2", Rank{1, 2, 0, 1, "torchrun", "WORLD_SIZE=2 RANK=1"}},
+		"half a locality":   {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", Rank{1, 2, 0, 1, "torchrun", "WORLD_SIZE=2 RANK=1"}},
+		"empty variables":   {"RANK= LOCAL_RANK= JOB_COMPLETION_INDEX=0 WORLD_SIZE=1", Rank{0, 1, 0, 1, "Kubernetes", "WORLD_SIZE=1 JOB_COMPLETION_INDEX=0"}},
+		"a batch script":    {sbatch, Rank{0, 1, 0, 1, "none", ""}},
+		"a world size only": {"WORLD_SIZE=4", Rank{0, 1, 0, 1, "none", ""}},
+	} {
+		got, err := rankFrom(variables(c.env))
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, got, name)
+	}
+}
+
+func TestInnerLaunchersWinOverOuterOnes(t *testing.T) {
+	inside := map[string]string{} // from the outermost to the innermost
+	for _, l := range []struct{ source, env string }{
+		{"none", sbatch}, {"Kubernetes", indexedJob}, {"Slurm", srun}, {"MPICH", mpich}, {"Open MPI", openMPI}, {"torchrun", torchrun},
+	} {
+		maps.Copy(inside, variables(l.env))
+		got, err := rankFrom(inside)
+		require.NoError(t, err)
+		require.Equal(t, l.source, got.Source)
+	}
+}
+
+func TestWrongVariablesAreNamedWithTheirBound(t *testing.T) {
+	for _, c := range []struct{ env, change, want string }{
+		{torchrun, "RANK=8", `torchrun: RANK is "8"; want a number from 0 to 7`},
+		{torchrun, "RANK=-1", `torchrun: RANK is "-1"; want a number from 0 to 7`},
+		{torchrun, "RANK=one", `RANK is "one"; want a number from 0 to 7`},
+		{torchrun, "RANK=99999999999999999999", `RANK is "99999999999999999999"; want`},
+		{torchrun, "WORLD_SIZE=0", `WORLD_SIZE is "0"; want a number from 1 to 2147483647`},
+		{torchrun, "WORLD_SIZE=", "WORLD_SIZE is not set; want a number from 1 to 2147483647"},
+		{torchrun, "LOCAL_WORLD_SIZE=9", `LOCAL_WORLD_SIZE is "9"; want a number from 1 to 8`},
+		{torchrun, "LOCAL_RANK=4", `LOCAL_RANK is "4"; want a number from 0 to 3`},
+		{openMPI, "OMPI_COMM_WORLD_RANK=6", `Open MPI: OMPI_COMM_WORLD_RANK is "6"; want a number from 0 to 5`},
+		{mpich, "PMI_SIZE=", "MPICH: PMI_SIZE is not set"},
+		{srun, "SLURM_PROCID=", "Slurm: SLURM_PROCID is not set; want a number from 0 to 10"},
+		{srun, "SLURM_NODEID=", "Slurm: SLURM_NODEID is not set"},
+		{srun, "SLURM_NODEID=3", `SLURM_STEP_TASKS_PER_NODE is "4(x2),3"; want a number from 1 to 11 for node 3`},
+		{srun, "SLURM_STEP_TASKS_PER_NODE=12(x3)", `SLURM_STEP_TASKS_PER_NODE is "12(x3)"; want a number from 1 to 11 for node 2`},
+		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x2,3", `SLURM_STEP_TASKS_PER_NODE is "4(x2,3"`},
+		{indexedJob, "WORLD_SIZE=2", `Kubernetes: JOB_COMPLETION_INDEX is "2"; want a number from 0 to 1`},
+		{indexedJob, "WORLD_SIZE=", "Kubernetes: WORLD_SIZE is not set"},
+	} {
+		vars := variables(c.env)
+		maps.Copy(vars, variables(c.change))
+		got, err := rankFrom(vars)
+		require.ErrorContains(t, err, c.want, c.change)
+		require.Zero(t, got, c.change)
+	}
+}
+
+func TestRankFromEnvReadsTheEnvironmentOfTheProcess(t *testing.T) {
+	for name, value := range variables(torchrun) {
+		t.Setenv(name, value)
+	}
+	got, err := RankFromEnv(nil)
+	require.NoError(t, err)
+	require.Equal(t, "rank 5 of 8, 1 of 4 on this host, launcher: torchrun (WORLD_SIZE=8 RANK=5 LOCAL_WORLD_SIZE=4 LOCAL_RANK=1)", got.String())
+	none, err := rankFrom(nil)
+	require.NoError(t, err)
+	require.Equal(t, "rank 0 of 1, 0 of 1 on this host, launcher: none", none.String())
+}
+
+func FuzzTasksOnNode(f *testing.F) {
+	f.Add("4(x2),3", 2)
+	f.Add("1", 0)
+	f.Add("2(x", 0)
+	f.Add(",(x1)", 1)
+	f.Add("1(x9223372036854775807),2", 5)
+	f.Fuzz(func(t *testing.T, list string, node int) {
+		tasks, ok := tasksOnNode(list, node)
+		if ok && node >= 0 {
+			require.GreaterOrEqual(t, tasks, 1)
+			require.Contains(t, list, fmt.Sprint(tasks))
+		}
+	})
+}
