@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A Batch is the samples of one training step, in a slot of its loader. It is
@@ -24,8 +25,14 @@ type Batch struct {
 	size  int // places; once bad samples are left out, the samples that remain
 	state State
 
-	// refs is held while the loop body has the batch, plus one for each
-	// Retain. Whoever takes the last one off gives the slot back.
+	// Written by the stage before it announces the batch, where there is one.
+	device               *deviceBuffer
+	copyBegan, copyEnded time.Time
+	err                  error // that ends the epoch instead of this batch
+
+	// refs is held from the opening of the slot until the loop body has let go
+	// of the batch, plus one for each Retain. Whoever takes the last one off
+	// gives the slot back.
 	refs atomic.Int32
 }
 
@@ -99,8 +106,11 @@ func (b *Batch) Release() {
 func (b *Batch) letGo() {
 	if b.refs.Add(-held) == 0 {
 		b.l.slots.put(b, false)
-	} else {
-		b.l.slots.detach()
+		return
+	}
+	b.l.slots.detach()
+	if b.l.stage != nil {
+		b.l.stage.detach()
 	}
 }
 
@@ -129,9 +139,9 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 	if s.loose >= maxRetained {
 		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.loose, maxRetained)
 	}
-	mem, err := allocSlot(l.slotBytes)
+	mem, err := l.memory.alloc(l.slotBytes)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
 	}
 	s.total++
 	n := l.opts.batchSize
@@ -140,6 +150,10 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 
 // put takes back a slot that nobody uses.
 func (s *slots) put(b *Batch, loose bool) {
+	if b.device != nil {
+		b.l.stage.put(b.device, loose)
+		b.device = nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if loose {
@@ -161,7 +175,7 @@ func (s *slots) detach() {
 
 // drop gives a slot's memory back. The caller holds mu.
 func (s *slots) drop(b *Batch) {
-	if err := freeSlot(b.mem); err != nil {
+	if err := b.l.memory.free(b.mem); err != nil {
 		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
 	b.mem = nil

@@ -27,6 +27,8 @@ type Loader struct {
 	slotBytes int
 	seedKey   uint64 // of Sample.Rand
 
+	memory hostMemory
+	stage  *stage // nil where the device is the host
 	ring   *ring.Ring[Batch]
 	pace   pace
 	slots  slots
@@ -102,7 +104,11 @@ func (s *source) loader(workers int) *Loader {
 		l.seedKey = seedKey(*s.opts.seed)
 	}
 	l.offsets, l.slotBytes = s.layout.offsets(s.opts.batchSize)
-	l.ring = ring.New[Batch](maxWorkers, false)
+	l.memory = newHostMemory(s.opts)
+	if !onHost(s.opts.device) {
+		l.stage = newStage(l, s.opts.device)
+	}
+	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
 	l.inline = newWorker(l, 0)
 	l.setWorkers(workers)
@@ -256,6 +262,9 @@ func (l *Loader) Close() error {
 	}
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
+	if l.stage != nil {
+		l.stage.end.Do(func() { close(l.stage.runs) })
+	}
 	l.pool.Wait()
 	l.slots.close()
 	return nil

@@ -31,6 +31,9 @@ type options struct {
 	maxBad    int
 	init      func(ctx context.Context, worker int) error
 	log       *slog.Logger
+	device    Device
+	pinned    *bool // nil: where the device is not the host
+	async     bool
 
 	// Of Tune alone.
 	strategy   Strategy
@@ -54,6 +57,7 @@ func newOptions(opts []Option) (*options, error) {
 		workers:   min(runtime.GOMAXPROCS(0), maxWorkers),
 		world:     1,
 		log:       slog.Default(),
+		device:    Host(),
 		strategy:  Greedy(),
 		alpha:     defaultAlpha,
 		most:      -1,
@@ -197,6 +201,41 @@ func WithLogger(l *slog.Logger) Option {
 		if l == nil {
 			return optionError("WithLogger", nil, "must not be nil; for silence use slog.DiscardHandler")
 		}
+		return nil
+	}
+}
+
+// WithDevice sets where batches must end up. The default is [Host].
+func WithDevice(d Device) Option {
+	return func(o *options) error {
+		o.device = d
+		if d == nil {
+			return optionError("WithDevice", nil, "must not be nil")
+		}
+		return nil
+	}
+}
+
+// WithPinned decides whether batches are loaded into page-locked memory. It is
+// the default where the device is a GPU, whose copies are slower and not
+// asynchronous from elsewhere. On the [Host] the default is ordinary memory;
+// true is for programs whose runtime copies batches to a GPU by itself: it gives
+// the CUDA driver's page-locked memory where there is one, else pages locked by
+// the system, else ordinary ones, and a log line that says which limit is too
+// low.
+func WithPinned(on bool) Option {
+	return func(o *options) error {
+		o.pinned = &on
+		return nil
+	}
+}
+
+// WithAsyncTransfer delivers batches when their copy to the device is queued,
+// before it is done: the training program's stream must wait for [Batch.Event],
+// and no CPU has to.
+func WithAsyncTransfer() Option {
+	return func(o *options) error {
+		o.async = true
 		return nil
 	}
 }

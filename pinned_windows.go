@@ -17,3 +17,11 @@ func mapPages(size int) ([]byte, error) {
 func unmapPages(mem []byte) error {
 	return windows.VirtualFree(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), 0, windows.MEM_RELEASE)
 }
+
+// lockPages locks mem into memory until it is freed.
+func lockPages(mem []byte) error {
+	return windows.VirtualLock(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)))
+}
+
+// lockLimit says what bounds locked memory.
+func lockLimit() string { return "the process's minimum working set" }

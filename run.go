@@ -16,8 +16,9 @@ type run struct {
 	cancel  context.CancelFunc
 	unwatch func() // ends the watch on the caller's context, and joins it
 	course  course
-	first   uint64 // sequence number of the course's first batch
-	tally   tally
+	first   uint64        // sequence number of the course's first batch
+	tally   tally         // the stage's where there is one, else the consumer's
+	staged  chan struct{} // closed by the stage when it is done with the run
 
 	// turn is held by the consumer, but not while the loop body has a batch,
 	// so that Close can finish a run in the middle of a long step. It guards
@@ -57,6 +58,11 @@ func (l *Loader) begin(ctx context.Context, c course) (*run, error) {
 	}
 	l.run = r
 	l.hire()
+	if l.stage != nil {
+		l.stage.started.Do(func() { l.pool.Go(l.stage.run) })
+		r.staged = make(chan struct{})
+		l.stage.runs <- r
+	}
 	return r, nil
 }
 
@@ -95,9 +101,11 @@ func (r *run) advance() (*Batch, error) {
 		}
 		r.next++
 		r.current = b
-		b.refs.Store(held)
-		if err := r.tally.admit(b); err != nil {
-			return nil, err
+		if r.l.stage == nil {
+			b.err = r.tally.admit(b)
+		}
+		if b.err != nil {
+			return nil, b.err
 		}
 		if b.size > 0 {
 			return b, nil
@@ -122,6 +130,7 @@ func (r *run) open() error {
 		_, delivered := r.course.bounds(base, k)
 		b.run, b.epoch, b.index, b.from, b.size = r, epoch, r.course.index(base, k), from, to-from
 		b.state = State{Epoch: epoch, Samples: delivered}
+		b.refs.Store(held)
 		b.bad.reset()
 		r.l.ring.Open(r.first+uint64(r.opened), b, to-from)
 	}
@@ -169,10 +178,13 @@ func (r *run) finish() {
 	r.finished = true
 	r.l.ring.Stop()
 	r.cancel()
+	if r.l.stage != nil {
+		<-r.staged
+	}
 	oldest := r.first + uint64(r.next)
 	r.l.ring.Halt(oldest)
 	for seq := oldest; seq < r.first+uint64(r.opened); seq++ {
-		r.l.slots.put(r.l.ring.Item(seq), false)
+		r.l.ring.Item(seq).letGo()
 	}
 }
 

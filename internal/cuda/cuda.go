@@ -181,6 +181,44 @@ func (d *Device) freeHost(b []byte) error {
 	return errors.Join(check("cuMemFreeHost", r), d.release())
 }
 
+// Alloc returns the address of new memory on the device, as Session.AllocDevice
+// does, that stays until Free, whatever is closed before.
+func (d *Device) Alloc(size int) (ptr uintptr, err error) {
+	if _, err := d.retain(); err != nil {
+		return 0, err
+	}
+	err = d.borrow(func() (err error) {
+		ptr, err = d.alloc(size)
+		return err
+	})
+	switch {
+	case ptr == 0:
+		return 0, errors.Join(err, d.release())
+	case err != nil:
+		return 0, errors.Join(err, d.Free(ptr))
+	}
+	return ptr, nil
+}
+
+// Free frees what Alloc returned. No copy to it may be under way.
+func (d *Device) Free(ptr uintptr) error {
+	err := d.borrow(func() error { return check("cuMemFree_v2", d.drv.free(ptr)) })
+	return errors.Join(err, d.release())
+}
+
+// alloc needs the device's context to be current.
+func (d *Device) alloc(size int) (uintptr, error) {
+	ptr, r := d.drv.alloc(size)
+	if r == Success {
+		return ptr, nil
+	}
+	asked := fmt.Sprintf("%d bytes of device memory asked for", size)
+	if free, total, r := d.drv.memInfo(); r == Success {
+		asked += fmt.Sprintf(", %d of %d are free", free, total)
+	}
+	return 0, &Error{Call: "cuMemAlloc_v2", Result: r, Asked: asked}
+}
+
 // borrow calls f on one thread with the device's context current there.
 func (d *Device) borrow(f func() error) error {
 	ctx, err := d.retain()

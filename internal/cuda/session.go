@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 )
 
 // Session is a stream of copies to one device. It belongs to one OS thread: the
@@ -73,17 +72,7 @@ func (s *Session) FreeHost(b []byte) error {
 
 // AllocDevice returns the address of new memory on the device, aligned for
 // every type. What it holds is undefined.
-func (s *Session) AllocDevice(size int) (uintptr, error) {
-	ptr, r := s.drv.alloc(size)
-	if r == Success {
-		return ptr, nil
-	}
-	asked := fmt.Sprintf("%d bytes of device memory asked for", size)
-	if free, total, r := s.drv.memInfo(); r == Success {
-		asked += fmt.Sprintf(", %d of %d are free", free, total)
-	}
-	return 0, &Error{Call: "cuMemAlloc_v2", Result: r, Asked: asked}
-}
+func (s *Session) AllocDevice(size int) (uintptr, error) { return s.dev.alloc(size) }
 
 // FreeDevice frees what AllocDevice returned. No copy to it may be under way.
 func (s *Session) FreeDevice(ptr uintptr) error { return check("cuMemFree_v2", s.drv.free(ptr)) }

@@ -240,18 +240,18 @@ func (r *Ring[T]) forsaken(seq uint64) bool {
 	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0)
 }
 
-// AwaitLoaded sleeps until the places of batch seq are done, or reports false
-// after Stop. It is for the stage.
-func (r *Ring[T]) AwaitLoaded(seq uint64) bool {
-	e := r.at(seq)
-	for !r.stopped.Load() {
-		if e.pending.Load() <= r.stage {
-			return true
-		}
+// Loaded tells whether batch seq is open and its places are done. It and
+// AwaitLoaded are for the stage.
+func (r *Ring[T]) Loaded(seq uint64) bool {
+	return r.limit.Load() > pack(seq, 0) && r.at(seq).pending.Load() <= r.stage
+}
+
+// AwaitLoaded sleeps until Loaded, or until Stop.
+func (r *Ring[T]) AwaitLoaded(seq uint64) {
+	for !r.stopped.Load() && !r.Loaded(seq) {
 		r.loaded.prepare(seq)
-		r.loaded.sleep(seq, r.stopped.Load() || e.pending.Load() <= r.stage)
+		r.loaded.sleep(seq, r.stopped.Load() || r.Loaded(seq))
 	}
-	return false
 }
 
 // Stop makes Await return false from now on. Anyone may call it.
