@@ -86,3 +86,22 @@ func (c *course) index(base, k int) int {
 	step := c.batch * c.world
 	return (base+step-1)/step + k
 }
+
+// filler is what a sampler has that computes many positions faster than one by
+// one: fill sets indices to those at from, from+1, ….
+type filler interface {
+	fill(epoch, from int, indices []int)
+}
+
+func (s sequential) fill(_, from int, indices []int) {
+	for i := range indices {
+		indices[i] = from + i
+	}
+}
+
+func (s *shuffled) fill(epoch, from int, indices []int) {
+	key := epochKey(s.key, epoch)
+	for i := range indices {
+		indices[i] = s.perm.at(key, from+i)
+	}
+}

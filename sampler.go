@@ -1,8 +1,12 @@
 package nwt
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
 )
 
 // Sampler is the order of an epoch: which sample of the dataset stands at
@@ -59,6 +63,42 @@ func (s *shuffled) Len() int { return s.n }
 func (s *shuffled) At(epoch, i int) int {
 	checkPosition(i, s.n)
 	return s.perm.at(epochKey(s.key, epoch), i)
+}
+
+// Select is the order of s over part of a dataset: where s has 0, it has
+// indices[0], and so on. Select(Shuffled(len(indices), seed), indices) shuffles
+// the part; an index listed twice comes twice. So s must be an order of
+// 0 … len(indices)−1; At panics where it isn't.
+//
+// The indices are copied. They must not be negative.
+func Select(s Sampler, indices []int) (Sampler, error) {
+	if s == nil {
+		return nil, errors.New("nwt: the sampler to select by is nil")
+	}
+	if len(indices) == 0 {
+		return nil, errors.New("nwt: 0 indices to select; want 1 or more")
+	}
+	for i, index := range indices {
+		if index < 0 {
+			return nil, fmt.Errorf("nwt: index %d to select is %d; want 0 or more", i, index)
+		}
+	}
+	return &selected{order: s, indices: slices.Clone(indices)}, nil
+}
+
+type selected struct {
+	order   Sampler
+	indices []int
+}
+
+func (s *selected) Len() int { return s.order.Len() }
+
+func (s *selected) At(epoch, i int) int {
+	k := s.order.At(epoch, i)
+	if k < 0 || k >= len(s.indices) {
+		panic(fmt.Sprintf("nwt: position %d of epoch %d selects index %d of %d", i, epoch, k, len(s.indices)))
+	}
+	return s.indices[k]
 }
 
 // checkPosition panics as indexing a slice would: a position outside the epoch
@@ -130,21 +170,37 @@ func epochKey(seedKey uint64, epoch int) uint64 {
 	return mix64(seedKey + uint64(epoch)*golden)
 }
 
-// filler is what a sampler has that computes many positions faster than one by
-// one: fill sets indices to those at from, from+1, ….
-type filler interface {
-	fill(epoch, from int, indices []int)
+// orders keeps the latest of those orders that are too dear to be computed
+// position by position. That changes what At costs, never what it says. An order
+// is that of an epoch, or of one of the parts that each epoch is cut into.
+type orders[T any] struct {
+	// Successive parts, on into the next epoch, have successive slots, so that
+	// they don't displace each other. A slot is replaced as a whole; who has
+	// loaded it may go on using it.
+	slots   []atomic.Pointer[partOrder[T]]
+	parts   int // of an epoch
+	compute func(epoch, part int) []T
 }
 
-func (s sequential) fill(_, from int, indices []int) {
-	for i := range indices {
-		indices[i] = from + i
-	}
+type partOrder[T any] struct {
+	epoch, part int
+	indices     func() []T // the first caller computes, the others wait for it
 }
 
-func (s *shuffled) fill(epoch, from int, indices []int) {
-	key := epochKey(s.key, epoch)
-	for i := range indices {
-		indices[i] = s.perm.at(key, from+i)
+func newOrders[T any](keep, parts int, compute func(epoch, part int) []T) *orders[T] {
+	return &orders[T]{slots: make([]atomic.Pointer[partOrder[T]], keep), parts: parts, compute: compute}
+}
+
+func (o *orders[T]) get(epoch, part int) []T {
+	slot := &o.slots[uint(epoch*o.parts+part)%uint(len(o.slots))]
+	for {
+		kept := slot.Load()
+		if kept != nil && kept.epoch == epoch && kept.part == part {
+			return kept.indices()
+		}
+		fresh := &partOrder[T]{epoch: epoch, part: part, indices: sync.OnceValue(func() []T { return o.compute(epoch, part) })}
+		if slot.CompareAndSwap(kept, fresh) {
+			return fresh.indices()
+		}
 	}
 }

@@ -103,6 +103,28 @@ func TestGoroutinesAgreeOnTheOrder(t *testing.T) {
 	wg.Wait()
 }
 
+func TestSelectShufflesAPartOfTheDataset(t *testing.T) {
+	part := []int{40, 10, 30, 10}
+	s, err := Select(Shuffled(len(part), 1), part)
+	require.NoError(t, err)
+	clear(part)
+	require.Equal(t, 4, s.Len())
+	require.ElementsMatch(t, []int{40, 10, 30, 10}, orderOf(s, 0))
+	require.NotEqual(t, orderOf(s, 0), orderOf(s, 1))
+}
+
+func TestSelectSaysWhatIsWrong(t *testing.T) {
+	_, err := Select(nil, []int{1})
+	require.ErrorContains(t, err, "the sampler to select by is nil")
+	_, err = Select(Sequential(1), nil)
+	require.ErrorContains(t, err, "0 indices to select; want 1 or more")
+	_, err = Select(Sequential(2), []int{3, -4})
+	require.ErrorContains(t, err, "index 1 to select is -4; want 0 or more")
+	s, err := Select(Sequential(3), []int{5, 6})
+	require.NoError(t, err)
+	require.PanicsWithValue(t, "nwt: position 2 of epoch 4 selects index 2 of 2", func() { s.At(4, 2) })
+}
+
 func TestEveryOrderOfAFewSamplesIsEquallyLikely(t *testing.T) {
 	for n, orders := range map[int]int{2: 2, 3: 6, 4: 24, 5: 120, 6: 720} {
 		counts := map[string]int{}

@@ -1,0 +1,190 @@
+package nwt
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// lengthOf is as uneven as the lengths of sentences: 1 … 1000, mostly short.
+func lengthOf(index int) int {
+	u := float64(mix64(uint64(index))>>11) / (1 << 53)
+	return 1 + int(999*u*u*u)
+}
+
+// padding is the share of places that hold nothing where each batch is as wide
+// as its longest sample.
+func padding(indices []int, batch int) float64 {
+	var used, places int
+	for samples := range slices.Chunk(indices, batch) {
+		longest := 0
+		for _, index := range samples {
+			used += lengthOf(index)
+			longest = max(longest, lengthOf(index))
+		}
+		places += longest * len(samples)
+	}
+	return 1 - float64(used)/float64(places)
+}
+
+func TestABucketedEpochVisitsEverySampleOnce(t *testing.T) {
+	for _, n := range []int{1, 2, 7, 8, 9, 63, 64, 65, 100, 1000, 4321} {
+		for _, b := range []Buckets{
+			{BatchSize: 1, Window: 1}, {BatchSize: 8}, {BatchSize: 8, World: 3, Window: 2},
+			{BatchSize: 5, Window: 7}, {BatchSize: 3, Window: math.MaxInt}, {BatchSize: 5000},
+		} {
+			s, err := Bucketed(n, lengthOf, b, 1)
+			require.NoError(t, err)
+			require.Equal(t, n, s.Len())
+			for epoch := -1; epoch < 2; epoch++ {
+				indices := orderOf(s, epoch)
+				slices.Sort(indices)
+				require.Equal(t, orderOf(Sequential(n), 0), indices, "n = %d, %+v, epoch %d", n, b, epoch)
+			}
+		}
+	}
+}
+
+func TestBucketsSaveMostOfThePadding(t *testing.T) {
+	const n, batch = 100_000, 32
+	s, err := Bucketed(n, lengthOf, Buckets{BatchSize: batch}, 1)
+	require.NoError(t, err)
+	for epoch := range 3 {
+		require.Greater(t, padding(orderOf(Shuffled(n, 1), epoch), batch), 0.7)
+		require.Less(t, padding(orderOf(s, epoch), batch), 0.05)
+	}
+}
+
+func TestTheBatchesOfAStepAreAlikeOnAllRanks(t *testing.T) {
+	const batch, world, steps = 4, 3, 40
+	s, err := Bucketed(batch*world*steps, lengthOf, Buckets{BatchSize: batch, World: world, Window: steps}, 1)
+	require.NoError(t, err)
+	var ranges [][2]int
+	for samples := range slices.Chunk(orderOf(s, 0), batch*world) {
+		slices.SortFunc(samples, func(a, b int) int { return lengthOf(a) - lengthOf(b) })
+		ranges = append(ranges, [2]int{lengthOf(samples[0]), lengthOf(samples[len(samples)-1])})
+	}
+	require.False(t, slices.IsSortedFunc(ranges, func(a, b [2]int) int { return a[0] - b[0] }), "steps are shuffled")
+	slices.SortFunc(ranges, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
+	for i := range ranges[1:] {
+		require.LessOrEqual(t, ranges[i][1], ranges[i+1][0], "no step reaches into the lengths of another")
+	}
+}
+
+func TestNoLengthIsFavouredAtTheEndOfAnEpoch(t *testing.T) {
+	const n, batch, epochs = 1003, 10, 400
+	s, err := Bucketed(n, lengthOf, Buckets{BatchSize: batch}, 1)
+	require.NoError(t, err)
+	var all, last float64
+	for i := range n {
+		all += float64(lengthOf(i)) / n
+	}
+	for epoch := range epochs {
+		for i := n - n%batch; i < n; i++ {
+			last += float64(lengthOf(s.At(epoch, i))) / (epochs * (n % batch))
+		}
+	}
+	require.InEpsilon(t, all, last, 0.15)
+}
+
+func TestBucketsOfEqualLengthsAreWellMixed(t *testing.T) {
+	const n, batch, cells = 32_000, 10, 20
+	s, err := Bucketed(n, func(int) int { return 7 }, Buckets{BatchSize: batch}, 1)
+	require.NoError(t, err)
+	position, epochs := make([]int, cells*cells), make([]int, cells*cells)
+	for i := range n {
+		index := s.At(0, i) * cells / n
+		position[i*cells/n*cells+index]++
+		epochs[index*cells+s.At(1, i)*cells/n]++
+	}
+	requireUniform(t, position, cells*cells, (cells-1)*(cells-1), "position and index")
+	requireUniform(t, epochs, cells*cells, (cells-1)*(cells-1), "one epoch and the next")
+}
+
+func TestOrdersThatAreKeptStayPure(t *testing.T) {
+	weights := make([]float64, 300)
+	for i := range weights {
+		weights[i] = float64(i + 1)
+	}
+	once, err := WeightedWithoutReplacement(weights, 300, 1)
+	require.NoError(t, err)
+	buckets, err := Bucketed(300, lengthOf, Buckets{BatchSize: 4, Window: 5}, 1)
+	require.NoError(t, err)
+	for _, s := range []Sampler{once, buckets} {
+		const epochs = 6
+		var want [epochs][]int
+		for epoch := range want {
+			want[epoch] = orderOf(s, epoch)
+		}
+		var wg sync.WaitGroup
+		for goroutine := range uint64(8) {
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(1, goroutine))
+				for range 300 { // all over the epochs: most find their order gone
+					epoch, i := random.IntN(epochs), random.IntN(300)
+					if got := s.At(epoch, i); got != want[epoch][i] {
+						t.Errorf("%T: epoch %d, position %d: %d, alone it was %d", s, epoch, i, got, want[epoch][i])
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+func TestAnEpochInOrderIsComputedOnce(t *testing.T) {
+	const n = 1000
+	calls := 0
+	s, err := Bucketed(n, func(index int) int { calls++; return lengthOf(index) }, Buckets{BatchSize: 10, Window: 10}, 1)
+	require.NoError(t, err)
+	for epoch := range 3 {
+		for i := range n {
+			s.At(epoch, i)
+			s.At(epoch, max(0, i-150)) // what others still look at
+		}
+	}
+	require.Equal(t, 3*n, calls)
+}
+
+func TestBucketedOrdersStayWhatTheyWere(t *testing.T) {
+	s, err := Bucketed(11, lengthOf, Buckets{BatchSize: 2, Window: 3}, 42)
+	require.NoError(t, err)
+	require.Equal(t, []int{6, 2, 10, 1, 9, 4, 0, 7, 3, 8, 5}, orderOf(s, 0))
+	require.Equal(t, []int{1, 4, 0, 10, 6, 2, 5, 8, 3, 9, 7}, orderOf(s, 1))
+}
+
+func TestBadBucketsAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		n      int
+		length func(int) int
+		b      Buckets
+		want   string
+	}{
+		{0, lengthOf, Buckets{BatchSize: 1}, "0 samples to bucket; want 1 or more"},
+		{9, nil, Buckets{BatchSize: 1}, "the length function of Bucketed is nil"},
+		{9, lengthOf, Buckets{}, "Buckets.BatchSize is 0; want 1 or more"},
+		{9, lengthOf, Buckets{BatchSize: 1, World: -2}, "Buckets.World is -2; want 1 or more, or 0 for 1"},
+		{9, lengthOf, Buckets{BatchSize: 1, Window: -1}, "Buckets.Window is -1; want 1 or more, or 0 for 64"},
+		{9, lengthOf, Buckets{BatchSize: math.MaxInt, World: 2}, fmt.Sprintf("Buckets.BatchSize %d × World 2 is more than %[1]d", math.MaxInt)},
+	} {
+		s, err := Bucketed(c.n, c.length, c.b, 1)
+		require.ErrorContains(t, err, c.want)
+		require.Nil(t, s)
+	}
+}
+
+func BenchmarkBucketed(b *testing.B) {
+	const n = 1_000_000
+	s, err := Bucketed(n, lengthOf, Buckets{BatchSize: 128}, 1)
+	require.NoError(b, err)
+	i := 0
+	for b.Loop() {
+		s.At(i/n, i%n)
+		i++
+	}
+}
