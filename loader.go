@@ -27,12 +27,13 @@ type Loader struct {
 	slotBytes int
 	seedKey   uint64 // of Sample.Rand
 
-	memory hostMemory
-	stage  *stage // nil where the device is the host
-	ring   *ring.Ring[Batch]
-	pace   pace
-	slots  slots
-	faulty faulty
+	memory   hostMemory
+	stage    *stage // nil where the device is the host
+	ring     *ring.Ring[Batch]
+	pace     pace
+	slots    slots
+	faulty   faulty
+	counters counters
 
 	workers atomic.Int32 // how many there should be; written under mu
 

@@ -3,8 +3,10 @@ package nwt
 import (
 	"context"
 	"fmt"
+	"runtime/trace"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A run is one iteration over batches: an epoch, the rest of one, or several.
@@ -108,6 +110,9 @@ func (r *run) advance() (*Batch, error) {
 			return nil, b.err
 		}
 		if b.size > 0 {
+			c := &r.l.counters
+			c.batches.Add(1)
+			c.samples.Add(int64(b.size))
 			return b, nil
 		}
 		r.letGo()
@@ -141,12 +146,19 @@ func (r *run) open() error {
 // workers; nil where the run was stopped.
 func (r *run) await() *Batch {
 	seq := r.first + uint64(r.next)
+	if r.l.ring.Ready(seq) && !r.l.ring.Stopped() {
+		r.l.counters.ready.Add(1)
+		return r.l.ring.Item(seq)
+	}
+	defer trace.StartRegion(r.caller, "nwt.wait").End()
+	began := time.Now()
 	for !r.l.ring.Await(seq) {
 		if r.l.ring.Stopped() {
 			return nil
 		}
 		r.help(seq)
 	}
+	r.l.counters.wait.Add(int64(time.Since(began)))
 	return r.l.ring.Item(seq)
 }
 

@@ -1,9 +1,12 @@
 package nwt
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/pprof"
+	"runtime/trace"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -162,6 +165,7 @@ func newStage(l *Loader, dev Device) *stage {
 func (s *stage) run() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	for r := range s.runs {
 		if err := s.serve(r); err != nil {
 			r.stop(fmt.Errorf("nwt: transfer to %s: %w", s.dev, err))
@@ -252,7 +256,9 @@ func (s *stage) begin(r *run, seq uint64) (err error) {
 func (s *stage) finish() error {
 	t := s.queue[0]
 	s.queue = append(s.queue[:0], s.queue[1:]...)
+	region := trace.StartRegion(t.run.ctx, "nwt.transfer")
 	err := s.session.Wait(t.device.event)
+	region.End()
 	began := later(t.queued, s.last)
 	s.last = time.Now()
 	s.copied.Add(1)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"runtime/pprof"
+	"runtime/trace"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +34,7 @@ func newWorker(l *Loader, id int) *worker {
 
 // run is the worker's goroutine.
 func (w *worker) run() {
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.sample.worker))))
 	left := false
 	defer func() {
 		if !left {
@@ -61,6 +65,9 @@ func (w *worker) load() {
 		w.next = w.claim.To
 		return
 	}
+	if trace.IsEnabled() {
+		defer trace.StartRegion(b.run.ctx, "nwt.load").End()
+	}
 	n := w.claim.To - w.next
 	if !w.l.pace.timed(&w.untimed, n) {
 		for w.next < w.claim.To {
@@ -72,7 +79,9 @@ func (w *worker) load() {
 	for w.next < w.claim.To {
 		w.loadUntilPanic(b)
 	}
-	w.l.pace.took(time.Since(began), n)
+	took := time.Since(began)
+	w.l.pace.took(took, n)
+	w.l.counters.loads.add(took/time.Duration(n), n)
 }
 
 // loadUntilPanic loads places until there are none left, or user code panics.

@@ -1,0 +1,117 @@
+package nwt
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// Stats is what a loader has done since it was made: a snapshot that doesn't
+// change.
+type Stats struct {
+	Batches int // delivered
+	Samples int // delivered
+	Bad     int // samples left out under WithErrorBudget
+
+	Wait      time.Duration // in which the consumer was blocked for batches
+	Occupancy float64       // share of the batches that were ready when asked for: 1 always, 0 never (starved)
+
+	// LoadMedian and LoadP99 are of the time that a sample's Load took, within
+	// 10 %. Samples that load in much less than a microsecond are timed
+	// together, and not all of them.
+	LoadMedian, LoadP99 time.Duration
+
+	Copied       int           // batches that were copied to the device
+	Transfer     time.Duration // that their copies took
+	DeviceBytes  int           // of the device's memory that the loader has
+	Workers      int
+	Slots        int // batches with memory, retained ones included
+	SlotBytes    int // of all slots
+	Retained     int // batches retained past their iteration
+	DatasetBytes int // that cached samples take (see [Cached])
+}
+
+// counters are what Stats is made of and nobody else counts.
+type counters struct {
+	// Written by the consumer alone.
+	batches, samples, ready atomic.Int64
+	wait                    atomic.Int64 // nanoseconds
+
+	loads histogram // written by workers
+}
+
+// Stats is a snapshot of the loader's figures. It may be called at any time and
+// costs the loader nothing.
+func (l *Loader) Stats() Stats {
+	s := Stats{
+		Batches: int(l.counters.batches.Load()),
+		Samples: int(l.counters.samples.Load()),
+		Wait:    time.Duration(l.counters.wait.Load()),
+		Workers: l.Workers(),
+	}
+	if s.Batches > 0 {
+		s.Occupancy = float64(l.counters.ready.Load()) / float64(s.Batches)
+	}
+	s.LoadMedian, s.LoadP99 = l.counters.loads.quantile(0.5), l.counters.loads.quantile(0.99)
+	l.faulty.mu.Lock()
+	s.Bad = l.faulty.count
+	l.faulty.mu.Unlock()
+	l.slots.mu.Lock()
+	s.Slots, s.Retained = l.slots.total, l.slots.loose
+	s.SlotBytes = s.Slots * l.slotBytes
+	l.slots.mu.Unlock()
+	if l.stage != nil {
+		s.Copied, s.Transfer = int(l.stage.copied.Load()), time.Duration(l.stage.copyNanos.Load())
+		l.stage.mu.Lock()
+		s.DeviceBytes = l.stage.total * l.slotBytes
+		l.stage.mu.Unlock()
+	}
+	if c, ok := l.ds.(cacher); ok {
+		s.DatasetBytes = int(c.cacheBytes())
+	}
+	return s
+}
+
+// A cacher is a dataset that keeps samples in memory.
+type cacher interface {
+	cacheBytes() int64
+}
+
+// A histogram counts durations in buckets of 1/8 of a power of two, which are
+// at most 12.5 % wide.
+type histogram [64 << 3]atomic.Int64
+
+func (h *histogram) add(d time.Duration, n int) {
+	h[bucket(uint64(max(d, 0)))].Add(int64(n))
+}
+
+// bucket is a duration's: its highest bit, and the three below.
+func bucket(ns uint64) int {
+	if ns < 16 {
+		return int(ns)
+	}
+	top := bits.Len64(ns) - 1
+	return top<<3 | int(ns>>(top-3))&7
+}
+
+// middle is the middle of a bucket.
+func middleOf(bucket int) time.Duration {
+	if bucket < 16 {
+		return time.Duration(bucket)
+	}
+	top, low := bucket>>3, bucket&7
+	return time.Duration((16 + 2*low + 1) << top >> 4)
+}
+
+func (h *histogram) quantile(q float64) time.Duration {
+	var all, seen int64
+	for i := range h {
+		all += h[i].Load()
+	}
+	for i := range h {
+		if seen += h[i].Load(); seen > 0 && float64(seen) >= q*float64(all) {
+			return middleOf(i)
+		}
+	}
+	return 0
+}

@@ -1,0 +1,30 @@
+package nwt_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
+	l := newLoader(t, sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		if b.Index() == 2 {
+			break
+		}
+	}
+	s := l.Stats()
+	require.Equal(t, 3, s.Batches)
+	require.Equal(t, 30, s.Samples)
+	require.Equal(t, 2, s.Workers)
+	require.Equal(t, 3, s.Slots)
+	require.Equal(t, 3*64, s.SlotBytes)
+	require.Positive(t, s.Wait)
+	require.GreaterOrEqual(t, s.LoadMedian, 900*time.Microsecond)
+	require.GreaterOrEqual(t, s.LoadP99, s.LoadMedian)
+	require.LessOrEqual(t, s.Occupancy, 1.0)
+}
