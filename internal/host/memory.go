@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"os"
+	"runtime/metrics"
 	"sync"
 
 	"github.com/shirou/gopsutil/v3/mem"
@@ -15,7 +16,7 @@ type MemoryFacts struct {
 	Total     uint64 // of the machine
 	Used      uint64 // by everything on the machine, without buffers and page cache
 	Available uint64 // what the machine can give without swapping, its page cache included
-	RSS       uint64 // resident set of this process
+	RSS       uint64 // resident set of this process, or what Go's runtime holds of it
 	Note      string // what couldn't be had and why; empty where all is known
 }
 
@@ -24,16 +25,16 @@ type MemoryFacts struct {
 func Memory() MemoryFacts {
 	var f MemoryFacts
 	var system, own string
-	if v, err := mem.VirtualMemory(); err != nil {
+	switch v, err := mem.VirtualMemory(); {
+	case err != nil:
 		system = fmt.Sprintf("system memory unknown: %v", err)
-	} else {
+	case v.Total == 0:
+		system = "system memory unknown: the system tells no total"
+	default:
 		f.Total, f.Used, f.Available = v.Total, v.Used, v.Available
 	}
-	rss, err := residentSet()
-	if err != nil {
-		own = fmt.Sprintf("resident set unknown: %v", err)
-	}
-	f.RSS, f.Note = rss, joinNotes(system, own)
+	f.RSS, own = residentSet()
+	f.Note = joinNotes(system, own)
 	return f
 }
 
@@ -63,14 +64,17 @@ var self = sync.OnceValues(func() (*process.Process, error) {
 	return process.NewProcess(int32(os.Getpid()))
 })
 
-func residentSet() (uint64, error) {
+// residentSet falls back to what the Go runtime holds.
+func residentSet() (bytes uint64, note string) {
 	p, err := self()
-	if err != nil {
-		return 0, err
+	if err == nil {
+		var info *process.MemoryInfoStat
+		if info, err = p.MemoryInfo(); err == nil {
+			return info.RSS, ""
+		}
 	}
-	info, err := p.MemoryInfo()
-	if err != nil {
-		return 0, err
-	}
-	return info.RSS, nil
+	goes := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(goes)
+	return goes[0].Value.Uint64() - goes[1].Value.Uint64(),
+		fmt.Sprintf("resident set unknown, only the memory of the Go runtime counted: %v", err)
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,10 +49,10 @@ func (m *CPUMeter) Stop() (own, others float64) {
 // Note says which share isn't known and why. To be asked after Stop.
 func (m *CPUMeter) Note() string {
 	var own, others string
-	if err := errors.Join(m.start.ownErr, m.end.ownErr); err != nil {
+	if err := cmp.Or(m.start.ownErr, m.end.ownErr); err != nil {
 		own = fmt.Sprintf("CPU time of this process unknown: %v", err)
 	}
-	if err := errors.Join(m.start.busyErr, m.end.busyErr); err != nil {
+	if err := cmp.Or(m.start.busyErr, m.end.busyErr); err != nil {
 		others = fmt.Sprintf("CPU time of other processes unknown: %v", err)
 	} else if d := m.end.at.Sub(m.start.at); d < shortest {
 		others = fmt.Sprintf("CPU time of other processes unknown: %v is too short to tell it", d)

@@ -15,7 +15,7 @@ import (
 // Linux keeps a high-water mark that can be started anew, so nothing between
 // Start and Stop escapes it; it is as exact as the kernel's own count of pages
 // (some tens of pages per CPU). Elsewhere, and where that mark can't be reset,
-// a goroutine looks every 10 ms.
+// a goroutine looks every 10 ms, or less often where a look takes long.
 //
 // Resetting the mark shows outside: VmHWM and the maximum resident set of
 // getrusage then count from Start. Intervals may overlap within the process.
@@ -29,7 +29,7 @@ type Peak struct {
 	note    string
 
 	// Only where the mark couldn't be reset.
-	markAtStart uint64
+	lifeAtStart uint64 // peak of the process's whole life until Start
 	sampler     *sampler
 }
 
@@ -37,9 +37,8 @@ type Peak struct {
 func StartPeak() *Peak { return ownMarks.start() }
 
 // Stop ends the interval and returns its peak in bytes, and whether that is
-// exact or sampled: then Note says why. 0 where not even sampling is possible.
-// Once it returns, no goroutine of the interval is left. Calling it again
-// returns the same.
+// exact or sampled: then Note says why. Once it returns, no goroutine of the
+// interval is left. Calling it again returns the same.
 func (p *Peak) Stop() (bytes uint64, exact bool) { return p.marks.stop(p) }
 
 // Note says why the peak isn't exact; empty where it is. To be asked after Stop.
@@ -53,23 +52,24 @@ func (p *Peak) Note() string {
 // intervals: a reset for one hands the mark so far to the others.
 type marks struct {
 	machine machine
-	rss     func() (uint64, error)
+	rss     func() (bytes uint64, note string)
+	life    func() uint64 // peak of the process's whole life; 0: unknown
 	every   time.Duration // between samples
 
 	mu   sync.Mutex
 	open map[*Peak]struct{} // the intervals that rely on the mark
 }
 
-var ownMarks = &marks{machine: here, rss: residentSet, every: 10 * time.Millisecond}
+var ownMarks = &marks{machine: here, rss: residentSet, life: lifePeak, every: 10 * time.Millisecond}
 
 func (ms *marks) start() *Peak {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	p := &Peak{marks: ms}
 	if err := ms.reset(); err != nil {
-		p.note = fmt.Sprintf("peak memory is sampled every %v: %v", ms.every, err)
-		p.markAtStart, _ = ms.machine.highWater()
+		p.lifeAtStart = ms.life()
 		p.sampler = startSampler(ms.rss, ms.every)
+		p.note = fmt.Sprintf("peak memory is sampled every %v: %v", p.sampler.every, err)
 		return p
 	}
 	if ms.open == nil {
@@ -86,25 +86,22 @@ func (ms *marks) stop(p *Peak) (bytes uint64, exact bool) {
 		return p.bytes, p.exact
 	}
 	p.stopped = true
-	delete(ms.open, p)
-	high, err := ms.machine.highWater()
 	if p.sampler == nil {
+		delete(ms.open, p)
+		high, err := ms.machine.highWater()
 		p.bytes, p.exact = max(p.bytes, high), err == nil
 		if err != nil {
 			p.note = fmt.Sprintf("peak memory unknown: %v", err)
 		}
 		return p.bytes, p.exact
 	}
-	bytes, sampleErr := p.sampler.stop()
-	switch {
-	case err == nil && p.markAtStart != 0 && high > p.markAtStart:
-		// The mark of the process's whole life fell into this interval.
-		p.bytes, p.exact, p.note = high, true, ""
-	case bytes == 0:
-		p.note = fmt.Sprintf("peak memory unknown: %v", sampleErr)
-	default:
-		p.bytes = bytes
+	highest, note := p.sampler.stop()
+	if life := ms.life(); p.lifeAtStart != 0 && life > p.lifeAtStart {
+		// The peak of the process's whole life fell into this interval.
+		p.bytes, p.exact, p.note = life, true, ""
+		return p.bytes, p.exact
 	}
+	p.bytes, p.note = highest, joinNotes(p.note, note)
 	return p.bytes, p.exact
 }
 
@@ -157,21 +154,26 @@ func parseStatus(data []byte, key string) (bytes uint64, ok bool) {
 
 // sampler keeps the highest of what it sees, at its start and end too.
 type sampler struct {
-	read func() (uint64, error)
-	quit chan struct{}
-	done chan struct{}
+	read  func() (bytes uint64, note string)
+	every time.Duration
+	quit  chan struct{}
+	done  chan struct{}
 
 	// Of the goroutine until done is closed.
 	highest uint64
-	err     error
+	note    string // of the last look
 }
 
-func startSampler(read func() (uint64, error), every time.Duration) *sampler {
+// startSampler looks at every interval, or less often where looking is so slow
+// (a process of its own, on some systems) that it would disturb the measuring.
+func startSampler(read func() (bytes uint64, note string), every time.Duration) *sampler {
 	s := &sampler{read: read, quit: make(chan struct{}), done: make(chan struct{})}
+	began := time.Now()
 	s.look()
+	s.every = max(every, 100*time.Since(began)).Round(every)
 	go func() {
 		defer close(s.done)
-		tick := time.NewTicker(every)
+		tick := time.NewTicker(s.every)
 		defer tick.Stop()
 		for {
 			select {
@@ -186,16 +188,13 @@ func startSampler(read func() (uint64, error), every time.Duration) *sampler {
 }
 
 func (s *sampler) look() {
-	bytes, err := s.read()
-	s.highest = max(s.highest, bytes)
-	if err != nil {
-		s.err = err
-	}
+	bytes, note := s.read()
+	s.highest, s.note = max(s.highest, bytes), note
 }
 
-func (s *sampler) stop() (highest uint64, err error) {
+func (s *sampler) stop() (highest uint64, note string) {
 	close(s.quit)
 	<-s.done
 	s.look()
-	return s.highest, s.err
+	return s.highest, s.note
 }

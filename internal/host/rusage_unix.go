@@ -1,0 +1,33 @@
+//go:build unix
+
+package host
+
+import (
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cpuTime is what this process has used of all CPUs so far.
+func cpuTime() (time.Duration, error) {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0, os.NewSyscallError("getrusage", err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+}
+
+// lifePeak is the largest resident set of this process in its whole life; 0
+// where the system doesn't keep it.
+func lifePeak() uint64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil || u.Maxrss < 0 {
+		return 0
+	}
+	if runtime.GOOS == "darwin" || runtime.GOOS == "ios" {
+		return uint64(u.Maxrss) // bytes there, kB elsewhere
+	}
+	return uint64(u.Maxrss) << 10
+}
