@@ -97,15 +97,15 @@ func (c cache) tryStore(ctx context.Context, key cacheKey, value json.RawMessage
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	unlock, err := lockFile(ctx, c.path+".lock")
-	if ctx.Err() != nil {
+	switch {
+	case err == nil:
+		defer unlock()
+	case ctx.Err() != nil:
 		return fmt.Errorf("waiting for %s.lock: %w", c.path, ctx.Err())
-	}
-	if err != nil {
+	default:
 		// Some network file systems have no locks. The file stays whole
 		// without, but of two results stored at once one is lost.
 		c.log.Warn("writing the cache of tuning results without a lock", "error", err)
-	} else {
-		defer unlock()
 	}
 
 	file, err := readCache(c.path)
