@@ -51,12 +51,22 @@ func TestABucketedEpochVisitsEverySampleOnce(t *testing.T) {
 }
 
 func TestBucketsSaveMostOfThePadding(t *testing.T) {
-	const n, batch = 100_000, 32
+	const n, batch = 20_000, 32
 	s, err := Bucketed(n, lengthOf, Buckets{BatchSize: batch}, 1)
 	require.NoError(t, err)
-	for epoch := range 3 {
+	for epoch := range 2 {
 		require.Greater(t, padding(orderOf(Shuffled(n, 1), epoch), batch), 0.7)
 		require.Less(t, padding(orderOf(s, epoch), batch), 0.05)
+	}
+}
+
+func TestAStepBeyondTheLastWindowIsBucketedToo(t *testing.T) {
+	const batch, window = 32, 20
+	s, err := Bucketed(batch*(window+1), lengthOf, Buckets{BatchSize: batch, Window: window}, 1)
+	require.NoError(t, err)
+	for epoch := range 10 {
+		last := orderOf(s, epoch)[batch*window:]
+		require.Less(t, padding(last, batch), 0.5)
 	}
 }
 
@@ -137,18 +147,26 @@ func TestOrdersThatAreKeptStayPure(t *testing.T) {
 	}
 }
 
-func TestAnEpochInOrderIsComputedOnce(t *testing.T) {
-	const n = 1000
+func TestAWindowIsSortedOnceWhileALoaderPasses(t *testing.T) {
+	const n, behind = 1000, 150
 	calls := 0
 	s, err := Bucketed(n, func(index int) int { calls++; return lengthOf(index) }, Buckets{BatchSize: 10, Window: 10}, 1)
 	require.NoError(t, err)
-	for epoch := range 3 {
-		for i := range n {
-			s.At(epoch, i)
-			s.At(epoch, max(0, i-150)) // what others still look at
+	for k := range 3 * n {
+		s.At(k/n, k%n)
+		if late := k - behind; late >= 0 { // what slow workers still look at
+			s.At(late/n, late%n)
 		}
 	}
 	require.Equal(t, 3*n, calls)
+}
+
+func TestTwoSuccessiveEpochsAreKept(t *testing.T) {
+	s, err := WeightedWithoutReplacement([]float64{1, 2, 3}, 3, 1)
+	require.NoError(t, err)
+	for epoch := -3; epoch < 3; epoch++ {
+		require.Zero(t, testing.AllocsPerRun(5, func() { s.At(epoch, 2); s.At(epoch+1, 0) }))
+	}
 }
 
 func TestBucketedOrdersStayWhatTheyWere(t *testing.T) {

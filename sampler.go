@@ -43,7 +43,7 @@ func (s sequential) At(_, i int) int {
 // start-up time, however large n is, and costs about 20 ns a position. It is a
 // Feistel network (Luby and Rackoff, "How to construct pseudorandom
 // permutations from pseudorandom functions", 1988) over a rectangle of about
-// √n × √n that holds all positions; what falls into the less than √n spare
+// √n × √n that holds all positions; what falls into one of the √n or so spare
 // places is sent through once more (cycle walking: Black and Rogaway, "Ciphers
 // with arbitrary finite domains", 2002). Its round function is the finalizer of
 // SplitMix64 (Steele, Lea and Flood, 2014; the constants are Stafford's Mix13).

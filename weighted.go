@@ -83,7 +83,12 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 	var low, high []int32
 	for i := range height {
 		height[i] *= float64(n) / total
+		// A column that rounding leaves over is its alias alone. That may not be
+		// an index of weight 0.
 		table[i].alias = int32(i)
+		if weights[i] == 0 {
+			table[i].alias = int32(heaviest)
+		}
 		if height[i] < 1 {
 			low = append(low, int32(i))
 		} else {
@@ -96,13 +101,6 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 		table[l] = aliasColumn{share: uint64(height[l] * (1 << 64)), alias: h}
 		if height[h] -= 1 - height[l]; height[h] < 1 {
 			low, high = append(low, h), high[:len(high)-1]
-		}
-	}
-	// What rounding leaves over is a full column: its alias is itself, whatever
-	// its share. But no rounding may turn a weight of 0 into one.
-	for _, l := range low {
-		if weights[l] == 0 {
-			table[l].alias = int32(heaviest)
 		}
 	}
 	return table
