@@ -15,6 +15,7 @@ type Batch struct {
 	lens    []int32 // ragged × batch size, field by field
 	indices []int   // of the places
 	bad     faults
+	hung    *hungMemory // mem, where calls that were given up may write to it
 
 	// What follows is of the batch that the slot holds now. The run writes it
 	// before it opens the slot to workers.
@@ -154,10 +155,15 @@ func (s *slots) put(b *Batch, loose bool) {
 		b.l.stage.put(b.device, loose)
 		b.device = nil
 	}
+	disowned := b.disown()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if loose {
 		s.loose--
+	}
+	if disowned {
+		s.total--
+		return
 	}
 	if s.closed || s.total-s.loose > s.keep {
 		s.drop(b)

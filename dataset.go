@@ -29,6 +29,17 @@ type Dataset interface {
 	Load(ctx context.Context, index int, dst *Sample) error
 }
 
+// A BatchDataset is a Dataset that would rather load many samples in one call:
+// by a database query, an HTTP range, a Parquet row group.
+type BatchDataset interface {
+	Dataset
+	// LoadBatch loads the samples of indices into dst, one each, under the rules
+	// of Load. The loader chooses how many, at most a batch, so that all workers
+	// have some. Where it fails, the samples are loaded one by one with Load, so
+	// that only those that are bad are called bad.
+	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
+}
+
 // A Field is one named tensor of a sample.
 type Field struct {
 	Name string

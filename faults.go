@@ -66,6 +66,11 @@ func (t *tally) admit(b *Batch) error {
 		}
 		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", t.bad, b.epoch, budget, f.err)
 	}
+	if b.hung != nil {
+		if err := b.moveOut(); err != nil {
+			return err
+		}
+	}
 	b.leaveOut(list)
 	if b.size == 0 && b.l.order.world > 1 {
 		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, list[len(list)-1].err)

@@ -23,7 +23,8 @@ import (
 type Loader struct {
 	*source
 	load      func(ctx context.Context, index int, dst *Sample) error
-	offsets   []int // of the fields in a slot
+	loadBatch func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has none
+	offsets   []int                                                         // of the fields in a slot
 	slotBytes int
 	seedKey   uint64 // of Sample.Rand
 
@@ -37,11 +38,13 @@ type Loader struct {
 
 	workers atomic.Int32 // how many there should be; written under mu
 
-	mu     sync.Mutex
-	closed bool           // guarded by mu
-	run    *run           // guarded by mu; nil between epochs
-	alive  []bool         // guarded by mu; by worker: has a goroutine
-	pool   sync.WaitGroup // the goroutines of workers; added to under mu, or by one of them
+	mu           sync.Mutex
+	closed       bool           // guarded by mu
+	run          *run           // guarded by mu; nil between epochs
+	crew         []*worker      // guarded by mu; by number, nil where there is no goroutine
+	pool         sync.WaitGroup // the goroutines of workers, of the stage and of the watchdog
+	closing      chan struct{}  // closed by Close
+	began, ended sync.Once      // the stage and the watchdog
 
 	// The running epoch's, handed from one to the next under mu.
 	seq    uint64  // sequence number of the next batch that is opened
@@ -100,6 +103,10 @@ func (s *source) loader(workers int) *Loader {
 	if f, ok := s.ds.(*funcDataset); ok {
 		l.load = f.load // one call less for each sample
 	}
+	if d, ok := s.ds.(BatchDataset); ok {
+		l.loadBatch = d.LoadBatch
+	}
+	l.closing = make(chan struct{})
 	l.seedKey = seedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
 		l.seedKey = seedKey(*s.opts.seed)
@@ -167,12 +174,17 @@ func (l *Loader) depth() int {
 // hire starts the workers that have no goroutine. The caller holds mu.
 func (l *Loader) hire() {
 	for id := range l.Workers() {
-		if id == len(l.alive) {
-			l.alive = append(l.alive, false)
+		if id == len(l.crew) {
+			l.crew = append(l.crew, nil)
 		}
-		if !l.alive[id] {
-			l.alive[id] = true
-			l.pool.Go(newWorker(l, id).run)
+		if l.crew[id] == nil {
+			w := newWorker(l, id)
+			if l.opts.timeout > 0 {
+				w.watch = &watch{}
+			}
+			l.crew[id] = w
+			l.pool.Add(1)
+			go w.run()
 		}
 	}
 }
@@ -184,7 +196,7 @@ func (l *Loader) leave(w *worker) bool {
 	if w.sample.worker < l.Workers() {
 		return false
 	}
-	l.alive[w.sample.worker] = false
+	l.crew[w.sample.worker] = nil
 	return true
 }
 
@@ -263,9 +275,12 @@ func (l *Loader) Close() error {
 	}
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
-	if l.stage != nil {
-		l.stage.end.Do(func() { close(l.stage.runs) })
-	}
+	l.ended.Do(func() {
+		close(l.closing)
+		if l.stage != nil {
+			close(l.stage.runs)
+		}
+	})
 	l.pool.Wait()
 	l.slots.close()
 	return nil

@@ -29,6 +29,9 @@ type options struct {
 	rank      int
 	world     int
 	maxBad    int
+	timeout   time.Duration // of a sample; 0: none
+	retries   int
+	backoff   time.Duration
 	init      func(ctx context.Context, worker int) error
 	log       *slog.Logger
 	device    Device
@@ -58,6 +61,8 @@ func newOptions(opts []Option) (*options, error) {
 		world:     1,
 		log:       slog.Default(),
 		device:    Host(),
+		retries:   3,
+		backoff:   10 * time.Millisecond,
 		strategy:  Greedy(),
 		alpha:     defaultAlpha,
 		most:      -1,
@@ -177,6 +182,38 @@ func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
 		return between("WithErrorBudget", maxBad, 0, math.MaxInt32)
+	}
+}
+
+// WithTimeout gives up a call of Load that takes longer than perSample: the
+// sample is bad, with an error that is [context.DeadlineExceeded], and the
+// call's context ends. The call itself can't be stopped: it goes on in a
+// goroutine that neither the epoch nor Close waits for, with memory that is
+// given back when it returns, while another goroutine does the worker's work.
+// A call is given up within 9/8 of perSample. Without workers the caller's
+// goroutine can't be left: the loader waits for the call. The default is to
+// wait for ever.
+func WithTimeout(perSample time.Duration) Option {
+	return func(o *options) error {
+		o.timeout = perSample
+		if perSample < time.Millisecond {
+			return optionError("WithTimeout", perSample, "must be at least 1ms")
+		}
+		return nil
+	}
+}
+
+// WithRetry sets how often a sample is loaded once more when its error calls
+// itself temporary (has a method Temporary() bool that returns true), 0 … 100,
+// and how long to wait before the first time; the wait doubles each time. The
+// default is 3 times from 10 ms on.
+func WithRetry(times int, wait time.Duration) Option {
+	return func(o *options) error {
+		o.retries, o.backoff = times, wait
+		if wait < 0 {
+			return optionError("WithRetry", wait, "the wait must be at least 0")
+		}
+		return between("WithRetry", times, 0, 100)
 	}
 }
 

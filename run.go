@@ -60,8 +60,17 @@ func (l *Loader) begin(ctx context.Context, c course) (*run, error) {
 	}
 	l.run = r
 	l.hire()
+	l.began.Do(func() {
+		if l.stage != nil {
+			l.pool.Add(1)
+			go l.stage.run()
+		}
+		if l.opts.timeout > 0 {
+			l.pool.Add(1)
+			go l.watchdog()
+		}
+	})
 	if l.stage != nil {
-		l.stage.started.Do(func() { l.pool.Go(l.stage.run) })
 		r.staged = make(chan struct{})
 		l.stage.runs <- r
 	}

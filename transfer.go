@@ -134,11 +134,9 @@ const deviceBuffers = 2
 // goroutine that is locked to its OS thread. It starts with the first epoch and
 // ends with Close.
 type stage struct {
-	l   *Loader
-	dev Device
-
-	started, end sync.Once
-	runs         chan *run // the run to serve next; closed by Close
+	l    *Loader
+	dev  Device
+	runs chan *run // the run to serve next; closed by Close
 
 	// The stage's alone.
 	session Session
@@ -163,6 +161,7 @@ func newStage(l *Loader, dev Device) *stage {
 
 // run is the stage's goroutine.
 func (s *stage) run() {
+	defer s.l.pool.Done()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))

@@ -20,9 +20,13 @@ type worker struct {
 	l       *Loader
 	sample  Sample
 	claim   ring.Claim[Batch]
+	claimed bool // claim has yet to be reported done
 	next    int  // place that is being loaded, or is to be loaded next
 	ready   bool // WithWorkerInit has succeeded
 	untimed int  // claims since one was timed
+
+	together []*Sample // places of a claim, for a BatchDataset; grown on demand
+	watch    *watch    // with WithTimeout, in a goroutine of its own; else nil
 }
 
 func newWorker(l *Loader, id int) *worker {
@@ -37,18 +41,25 @@ func (w *worker) run() {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.sample.worker))))
 	left := false
 	defer func() {
-		if !left {
-			// Load called runtime.Goexit. Go on with what is claimed elsewhere.
-			w.l.pool.Go(w.run)
+		switch {
+		case w.lost():
+			w.watch.hung.release() // somebody else has been in this one's place
+		case !left:
+			go w.run() // Load called runtime.Goexit: go on with the claim elsewhere
+		default:
+			w.l.pool.Done()
 		}
 	}()
 	for !left {
-		if w.next < w.claim.To {
+		if w.claimed {
 			w.load()
+			if w.lost() {
+				return
+			}
+			w.claimed = false
 			w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From)
 		}
-		var ok bool
-		if w.claim, ok = w.l.ring.Claim(w.sample.worker, w.l.pace.claim()); ok {
+		if w.claim, w.claimed = w.l.ring.Claim(w.sample.worker, w.l.claimSize()); w.claimed {
 			w.next = w.claim.From
 		} else if !w.l.ring.Park(w.sample.worker) {
 			left = w.l.leave(w)
@@ -61,8 +72,8 @@ func (w *worker) load() {
 	b := w.claim.Item
 	s := &w.sample
 	s.mem, s.lens, s.epoch = b.mem, b.lens, b.epoch
-	if !w.ready && !w.start(b) {
-		w.next = w.claim.To
+	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
+		w.next = w.claim.To // nobody will see these samples
 		return
 	}
 	if trace.IsEnabled() {
@@ -70,26 +81,33 @@ func (w *worker) load() {
 	}
 	n := w.claim.To - w.next
 	if !w.l.pace.timed(&w.untimed, n) {
-		for w.next < w.claim.To {
-			w.loadUntilPanic(b)
-		}
+		w.loadPlaces(b)
 		return
 	}
 	began := time.Now()
-	for w.next < w.claim.To {
+	w.loadPlaces(b)
+	took := time.Since(began)
+	if n > 0 && !w.lost() {
+		w.l.pace.took(took, n)
+		w.l.counters.loads.add(took/time.Duration(n), n)
+	}
+}
+
+func (w *worker) loadPlaces(b *Batch) {
+	if w.l.loadBatch != nil && w.next < w.claim.To {
+		w.loadTogether(b)
+	}
+	for w.next < w.claim.To && !w.lost() {
 		w.loadUntilPanic(b)
 	}
-	took := time.Since(began)
-	w.l.pace.took(took, n)
-	w.l.counters.loads.add(took/time.Duration(n), n)
 }
 
 // loadUntilPanic loads places until there are none left, or user code panics.
 func (w *worker) loadUntilPanic(b *Batch) {
-	l, s, ctx := w.l, &w.sample, b.run.ctx
+	l, s, ctx := w.l, &w.sample, w.context(b.run)
 	finished := false
 	defer func() {
-		if !finished {
+		if !finished && !w.returned() {
 			err, stack := recovered(recover())
 			b.bad.add(w.next, s.error(err, stack))
 			w.next++
@@ -108,7 +126,16 @@ func (w *worker) loadUntilPanic(b *Batch) {
 			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index for position %d is out of range 0 … %d", b.from+w.next, l.n-1), nil))
 			continue
 		}
+		if w.watch != nil {
+			w.watch.begin(w.next + 1)
+		}
 		err := l.load(ctx, index, s)
+		if err != nil {
+			err = w.again(ctx, err)
+		}
+		if w.returned() {
+			break
+		}
 		if l.layout.ragged > 0 && err == nil {
 			err = s.end()
 		}
@@ -117,6 +144,75 @@ func (w *worker) loadUntilPanic(b *Batch) {
 		}
 	}
 	finished = true
+}
+
+// again loads the current sample once more, up to WithRetry's number of times,
+// while the error calls itself temporary.
+func (w *worker) again(ctx context.Context, err error) error {
+	pause := w.l.opts.backoff
+	for range w.l.opts.retries {
+		var t interface{ Temporary() bool }
+		if !errors.As(err, &t) || !t.Temporary() {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+		pause *= 2
+		w.sample.begin(w.sample.place, w.sample.index)
+		if err = w.l.load(ctx, w.sample.index, &w.sample); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// loadTogether loads the claimed places in one call. Where that fails they are
+// left to be loaded one by one, so that only bad samples are called bad.
+func (w *worker) loadTogether(b *Batch) {
+	l := w.l
+	n := w.claim.To - w.next
+	finished := false
+	defer func() {
+		if !finished && !w.returned() {
+			recover() // one by one it comes again, with the sample's name
+		}
+	}()
+	l.indices(b, w.next, w.claim.To)
+	indices := b.indices[w.next:w.claim.To]
+	for len(w.together) < n {
+		s := &Sample{}
+		s.init(l.layout, l.offsets)
+		s.worker, s.seedKey = w.sample.worker, l.seedKey
+		w.together = append(w.together, s)
+	}
+	for i, index := range indices {
+		if uint(index) >= uint(l.n) {
+			finished = true
+			return
+		}
+		s := w.together[i]
+		s.mem, s.lens, s.epoch = b.mem, b.lens, b.epoch
+		s.begin(w.next+i, index)
+	}
+	if w.watch != nil {
+		w.watch.begin(w.claim.To)
+	}
+	err := l.loadBatch(w.context(b.run), indices, w.together[:n])
+	finished = true
+	if w.returned() || err != nil {
+		return
+	}
+	if l.layout.ragged > 0 {
+		for _, s := range w.together[:n] {
+			if err := s.end(); err != nil {
+				b.bad.add(s.place, s.error(err, nil))
+			}
+		}
+	}
+	w.next = w.claim.To
 }
 
 // indices asks the sampler which samples places from … to−1 of b are.
@@ -185,6 +281,15 @@ const (
 	timingCost = 2 * time.Microsecond  // below that, only some claims are timed
 	timeOneIn  = 32
 )
+
+// claimSize is how many places a worker claims at once.
+func (l *Loader) claimSize() int {
+	if l.loadBatch != nil {
+		// As many as leave every worker something of what may be ahead.
+		return max(1, min(l.opts.batchSize, (l.depth()-1)*l.opts.batchSize/max(1, l.Workers())))
+	}
+	return l.pace.claim()
+}
 
 func (p *pace) claim() int {
 	per := p.perSample.Load()

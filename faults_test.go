@@ -1,0 +1,168 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// numbered is a dataset whose samples are their index, loaded by load before.
+func numbered(n int, load func(ctx context.Context, i int, dst *nwt.Sample) error) nwt.Dataset {
+	return nwt.NewDataset(n, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(ctx context.Context, i int, dst *nwt.Sample) error {
+		if err := load(ctx, i, dst); err != nil {
+			return err
+		}
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		return nil
+	})
+}
+
+func values(t *testing.T, l *nwt.Loader, epoch int) (all []int64, err error) {
+	t.Helper()
+	for b, e := range l.Epoch(t.Context(), epoch) {
+		if e != nil {
+			return all, e
+		}
+		all = append(all, nwt.Values[int64](b, 0)...)
+	}
+	return all, nil
+}
+
+func upTo(n int, without ...int64) (out []int64) {
+	for i := range int64(n) {
+		out = append(out, i)
+		for _, w := range without {
+			if w == i {
+				out = out[:len(out)-1]
+			}
+		}
+	}
+	return out
+}
+
+func TestASampleThatHangsIsNamedAndTheEpochGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var loose atomic.Int32
+		ds := numbered(40, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if i == 13 && dst.Epoch() == 0 {
+				loose.Add(1)
+				<-release
+				nwt.Values[int64](dst, 0)[0] = -1
+				loose.Add(-1)
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1))
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(40, 13), got)
+		require.Len(t, l.BadSamples(), 1)
+		require.Equal(t, 13, l.BadSamples()[0].Index)
+		require.ErrorIs(t, l.BadSamples()[0], context.DeadlineExceeded)
+		got, err = values(t, l, 1)
+		require.NoError(t, err)
+		require.Equal(t, upTo(40), got)
+		require.NoError(t, l.Close()) // although the call still hangs
+		require.EqualValues(t, 1, loose.Load())
+		close(release)
+		synctest.Wait()
+		require.Zero(t, loose.Load())
+	})
+}
+
+func TestWithoutABudgetAHungSampleEndsTheEpochInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := numbered(40, func(ctx context.Context, i int, dst *nwt.Sample) error {
+			if i == 20 {
+				<-ctx.Done() // a Load that minds its context ends with it
+				return ctx.Err()
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second))
+		for range 3 {
+			got, err := values(t, l, 0)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "sample 20")
+			require.Equal(t, upTo(16), got)
+		}
+		require.NoError(t, l.Close())
+	})
+}
+
+type busyError struct{}
+
+func (busyError) Error() string   { return "busy" }
+func (busyError) Temporary() bool { return true }
+
+func TestWhatCallsItselfTemporaryIsLoadedAgain(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var tries sync.Map
+		ds := numbered(20, func(_ context.Context, i int, dst *nwt.Sample) error {
+			n, _ := tries.LoadOrStore(i, new(atomic.Int32))
+			if i%5 == 0 && n.(*atomic.Int32).Add(1) <= 2 {
+				return busyError{}
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithRetry(2, time.Microsecond))
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(20), got)
+	}
+}
+
+// together is a dataset that loads many samples at once.
+type together struct {
+	nwt.Dataset
+	calls, samples atomic.Int64
+	fail           func(index int) error
+}
+
+func (d *together) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	d.calls.Add(1)
+	for i, index := range indices {
+		if d.fail != nil && d.fail(index) != nil {
+			return d.fail(index)
+		}
+		d.samples.Add(1)
+		nwt.Values[int64](dst[i], 0)[0] = int64(index)
+	}
+	return nil
+}
+
+func TestABatchDatasetIsGivenManySamplesAtOnce(t *testing.T) {
+	for _, workers := range []int{0, 1, 4} {
+		ds := &together{Dataset: numbered(256, func(context.Context, int, *nwt.Sample) error { return errors.New("one by one") })}
+		l := newLoader(t, ds, nwt.WithBatchSize(32), nwt.WithWorkers(workers))
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(256), got)
+		require.EqualValues(t, 256, ds.samples.Load())
+		require.LessOrEqual(t, ds.calls.Load(), int64(256/16))
+	}
+}
+
+func TestOnlyTheBadSamplesOfABatchDatasetAreBad(t *testing.T) {
+	bad := errors.New("bad")
+	fail := func(i int) error {
+		if i == 7 || i == 90 {
+			return bad
+		}
+		return nil
+	}
+	ds := &together{Dataset: numbered(100, func(_ context.Context, i int, _ *nwt.Sample) error { return fail(i) }), fail: fail}
+	l := newLoader(t, ds, nwt.WithBatchSize(32), nwt.WithWorkers(2), nwt.WithErrorBudget(2))
+	got, err := values(t, l, 0)
+	require.NoError(t, err)
+	require.Equal(t, upTo(100, 7, 90), got)
+}
