@@ -235,6 +235,10 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 		switch {
 		case s.Epoch < 0:
 			yield(nil, optionError("State.Epoch", s.Epoch, "must be at least 0"))
+		case s.Samples == -1:
+			yield(nil, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed"))
+		case l.opts.unordered:
+			yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
 		case s.Samples < 0 || s.Samples > l.order.n:
 			yield(nil, optionError("State.Samples", s.Samples, "must be 0 … %d, the samples of an epoch", l.order.n))
 		default:

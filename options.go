@@ -34,6 +34,8 @@ type options struct {
 	backoff   time.Duration
 	init      func(ctx context.Context, worker int) error
 	log       *slog.Logger
+	unordered bool
+	launcher  *Rank // with WithLauncher
 	device    Device
 	pinned    *bool // nil: where the device is not the host
 	async     bool
@@ -57,7 +59,7 @@ const (
 func newOptions(opts []Option) (*options, error) {
 	o := &options{
 		batchSize: 32,
-		workers:   min(runtime.GOMAXPROCS(0), maxWorkers),
+		workers:   -1,
 		world:     1,
 		log:       slog.Default(),
 		device:    Host(),
@@ -75,10 +77,25 @@ func newOptions(opts []Option) (*options, error) {
 		}
 		errs = append(errs, opt(o))
 	}
+	if o.launcher != nil {
+		o.log.Info("nwt: " + o.launcher.String())
+	}
+	if o.workers < 0 {
+		o.workers = min(o.cpus(), maxWorkers)
+	}
 	if o.shuffle && o.sampler != nil {
 		errs = append(errs, optionError("WithSampler", o.sampler, "can't be combined with WithShuffle: a sampler is the whole order"))
 	}
 	return o, errors.Join(errs...)
+}
+
+// cpus is how many CPUs this process has for itself.
+func (o *options) cpus() int {
+	n := runtime.GOMAXPROCS(0)
+	if o.launcher != nil {
+		n /= o.launcher.LocalWorld
+	}
+	return max(1, n)
 }
 
 // between is the error of an option whose value must lie in low … high.
@@ -173,6 +190,33 @@ func WithShard(rank, world int) Option {
 }
 
 const maxWorld = 1 << 20
+
+// WithLauncher is WithShard with what the environment of a launcher says, see
+// [RankFromEnv]: torchrun, Open MPI, MPICH, Slurm, Kubernetes. It logs what it
+// found. The ranks of a host share its CPUs: the default of WithWorkers and the
+// space that [Tune] searches are GOMAXPROCS divided by their number. An
+// environment that contradicts itself is an error.
+func WithLauncher() Option {
+	return func(o *options) error {
+		r, err := RankFromEnv(nil)
+		if err != nil {
+			return optionError("WithLauncher", "environment", "%v", err)
+		}
+		o.launcher, o.rank, o.world = &r, r.Rank, r.World
+		return nil
+	}
+}
+
+// WithUnordered delivers batches as soon as they are loaded, each once, so that a
+// slow one holds up nothing. Which samples are in a batch doesn't change. Such a
+// loader can't be resumed. On the way to a GPU, batches are copied and so
+// delivered in order all the same.
+func WithUnordered() Option {
+	return func(o *options) error {
+		o.unordered = true
+		return nil
+	}
+}
 
 // WithErrorBudget leaves out up to maxBad samples an epoch that can't be loaded:
 // their batches are smaller by them, and one without any left is skipped. Each

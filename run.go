@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"runtime/trace"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/ring"
 )
 
 // A run is one iteration over batches: an epoch, the rest of one, or several.
@@ -26,9 +29,10 @@ type run struct {
 	// so that Close can finish a run in the middle of a long step. It guards
 	// what follows, and its holder is the owner of the ring.
 	turn     sync.Mutex
-	next     int    // number in the course of the batch that is delivered next
-	opened   int    // batches opened so far
-	current  *Batch // in the loop body, or nil
+	taken    int      // batches taken from the ring so far
+	opened   int      // batches opened so far
+	ahead    []uint64 // sequence numbers of those opened and not taken, ascending
+	current  *Batch   // in the loop body, or nil
 	finished bool
 
 	// why is what the run was stopped with, nil until then. The first stays.
@@ -99,7 +103,7 @@ func (r *run) advance() (*Batch, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	r.letGo()
-	for !r.finished && r.next < r.course.len() {
+	for !r.finished && r.taken < r.course.len() {
 		if err := r.caller.Err(); err != nil {
 			return nil, contextError(r.caller)
 		}
@@ -110,7 +114,6 @@ func (r *run) advance() (*Batch, error) {
 		if b == nil {
 			return nil, *r.why.Load()
 		}
-		r.next++
 		r.current = b
 		if r.l.stage == nil {
 			b.err = r.tally.admit(b)
@@ -134,7 +137,7 @@ func (r *run) advance() (*Batch, error) {
 
 // open lets workers have as many batches as may be ahead of the next one.
 func (r *run) open() error {
-	for end := min(r.next+r.l.depth(), r.course.len()); r.opened < end; r.opened++ {
+	for r.opened < r.course.len() && len(r.ahead) < r.l.depth() && (len(r.ahead) == 0 || r.ahead[0]+ring.Capacity > r.first+uint64(r.opened)) {
 		b, err := r.l.slots.take(r.l)
 		if err != nil {
 			return err
@@ -144,30 +147,50 @@ func (r *run) open() error {
 		_, delivered := r.course.bounds(base, k)
 		b.run, b.epoch, b.index, b.from, b.size = r, epoch, r.course.index(base, k), from, to-from
 		b.state = State{Epoch: epoch, Samples: delivered}
+		if r.l.opts.unordered {
+			b.state.Samples = -1
+		}
 		b.refs.Store(held)
 		b.bad.reset()
-		r.l.ring.Open(r.first+uint64(r.opened), b, to-from)
+		seq := r.first + uint64(r.opened)
+		r.opened++
+		r.ahead = append(r.ahead, seq)
+		r.l.ring.Open(seq, b, to-from)
 	}
 	return nil
 }
 
-// await waits until the next batch is loaded, and loads it where there are no
-// workers; nil where the run was stopped.
+// await waits until a batch is ready, loads it where there are no workers, and
+// takes it from the ring; nil where the run was stopped.
 func (r *run) await() *Batch {
-	seq := r.first + uint64(r.next)
-	if r.l.ring.Ready(seq) && !r.l.ring.Stopped() {
+	candidates := r.ahead[:1]
+	if r.l.opts.unordered {
+		candidates = r.ahead
+	}
+	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
 		r.l.counters.ready.Add(1)
-		return r.l.ring.Item(seq)
+		return r.take(r.ahead[0])
 	}
 	defer trace.StartRegion(r.caller, "nwt.wait").End()
 	began := time.Now()
-	for !r.l.ring.Await(seq) {
-		if r.l.ring.Stopped() {
+	for {
+		seq, ok := r.l.ring.Await(candidates)
+		switch {
+		case ok:
+			r.l.counters.wait.Add(int64(time.Since(began)))
+			return r.take(seq)
+		case r.l.ring.Stopped():
 			return nil
 		}
 		r.help(seq)
 	}
-	r.l.counters.wait.Add(int64(time.Since(began)))
+}
+
+// take takes a batch that is ready from the ring.
+func (r *run) take(seq uint64) *Batch {
+	i := slices.Index(r.ahead, seq)
+	r.ahead = append(r.ahead[:i], r.ahead[i+1:]...)
+	r.taken++
 	return r.l.ring.Item(seq)
 }
 
@@ -202,9 +225,12 @@ func (r *run) finish() {
 	if r.l.stage != nil {
 		<-r.staged
 	}
-	oldest := r.first + uint64(r.next)
-	r.l.ring.Halt(oldest)
-	for seq := oldest; seq < r.first+uint64(r.opened); seq++ {
+	if len(r.ahead) == 0 {
+		r.l.ring.Halt(r.first + uint64(r.opened))
+		return
+	}
+	r.l.ring.Halt(r.ahead[0])
+	for _, seq := range r.ahead {
 		r.l.ring.Item(seq).letGo()
 	}
 }

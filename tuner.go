@@ -131,7 +131,7 @@ type count struct {
 
 func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	o := t.opts
-	sp := space{cpus: t.hardware.GOMAXPROCS, max: o.most, alpha: o.alpha, iterations: 100, budget: o.budget}
+	sp := space{cpus: o.cpus(), max: o.most, alpha: o.alpha, iterations: 100, budget: o.budget}
 	if o.iterations > 0 {
 		sp.iterations, sp.fixed = o.iterations, true
 	}

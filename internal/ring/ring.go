@@ -212,27 +212,40 @@ func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 
 // Item is what batch seq was opened with.
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
-// Await sleeps until batch seq is ready. It reports false after Stop, and where
-// places of the batch are left to claim but no worker should.
-func (r *Ring[T]) Await(seq uint64) bool {
-	g, e := &r.loaded, r.at(seq)
+// Await sleeps until one of the batches seqs, in order, is ready, and returns
+// the first that is. It reports false after Stop; and, with its number, where
+// places of the first of them are left to claim but no worker should.
+func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
+	g := &r.loaded
 	if r.stage != 0 {
 		g = &r.staged
 	}
 	for {
 		if r.stopped.Load() {
-			return false
+			return 0, false
 		}
-		if e.pending.Load() == 0 {
-			return true
+		if seq, ok = r.anyReady(seqs); ok {
+			return seq, true
 		}
-		if r.forsaken(seq) {
-			return false
+		if r.forsaken(seqs[0]) {
+			return seqs[0], false
 		}
-		g.prepare(seq)
-		// As in Park: first say that one sleeps, then look.
-		g.sleep(seq, r.stopped.Load() || e.pending.Load() == 0 || r.forsaken(seq))
+		g.prepare(anySeq)
+		_, ready := r.anyReady(seqs)
+		g.sleep(anySeq, ready || r.stopped.Load() || r.forsaken(seqs[0]))
 	}
+}
+
+// anySeq stands for whatever batch is announced next.
+const anySeq = ^uint64(0) - 1
+
+func (r *Ring[T]) anyReady(seqs []uint64) (uint64, bool) {
+	for _, seq := range seqs {
+		if r.Ready(seq) {
+			return seq, true
+		}
+	}
+	return 0, false
 }
 
 // forsaken tells whether nobody but the owner will claim the rest of batch seq.
@@ -313,7 +326,7 @@ func (g *gate) sleep(seq uint64, needless bool) {
 }
 
 func (g *gate) announce(seq uint64) {
-	if g.awaited.Load() == seq+1 && g.awaited.CompareAndSwap(seq+1, 0) {
+	if a := g.awaited.Load(); (a == seq+1 || a == anySeq+1) && g.awaited.CompareAndSwap(a, 0) {
 		g.token <- struct{}{}
 	}
 }
