@@ -103,8 +103,7 @@ func choose(sp space, seen []series) choice {
 	c.workers, c.fastest = e.counts[chosen], e.counts[fastest]
 	c.alpha = time.Duration(sp.alpha.of(e.mean[fastest], sp.iterations) * float64(sp.iterations))
 	if e.df[chosen] > 0 {
-		votes, _ := e.vote(1000)
-		c.confidence = votes[chosen]
+		c.confidence = e.vote(1000)[chosen]
 	}
 	return c
 }
@@ -114,7 +113,9 @@ func choose(sp space, seen []series) choice {
 type evidence struct {
 	sp     space
 	counts []int
+	visits []int
 	done   []int     // iterations measured
+	low    []float64 // the fastest visit, nanoseconds per iteration
 	mean   []float64 // nanoseconds per iteration
 	se     []float64 // standard error of the mean's logarithm
 	df     []float64 // degrees of freedom behind se; 0: unknown
@@ -139,7 +140,8 @@ func weigh(sp space, seen []series) evidence {
 			done += b.iterations
 			rounds = max(rounds, b.round+1)
 		}
-		e.counts, e.done = append(e.counts, s.workers), append(e.done, done)
+		e.counts, e.visits = append(e.counts, s.workers), append(e.visits, len(s.blocks))
+		e.done, e.low = append(e.done, done), append(e.low, quickest(s.blocks))
 	}
 	for _, row := range stat.TwoWay(obs, len(e.counts), rounds) {
 		e.mean = append(e.mean, math.Exp(row.Effect))
@@ -153,9 +155,10 @@ func byWorkers(a, b series) int { return cmp.Compare(a.workers, b.workers) }
 
 // pick applies the rule to one set of times: the fewest workers that aren't
 // slower than the fastest by more than alpha, as far as the measuring tells.
+// The fastest is so beyond a standard error, or luck would choose among equals.
 func (e evidence) pick(mean []float64) (chosen, fastest int) {
 	for i, m := range mean {
-		if m < mean[fastest] {
+		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
 			fastest = i
 		}
 	}
@@ -170,31 +173,35 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 }
 
 // vote draws what re-runs would measure, and answers in which share of them
-// each count would be chosen, and be the fastest. What was measured misses the
-// truth by its error, and a re-run misses it again: hence √2.
-func (e evidence) vote(draws int) (chosen, fastest []float64) {
-	chosen, fastest = make([]float64, len(e.counts)), make([]float64, len(e.counts))
+// each count would be chosen. What was measured misses the truth by its error,
+// and a re-run misses it again: hence √2.
+func (e evidence) vote(draws int) []float64 {
+	votes := make([]float64, len(e.counts))
 	rng := rand.New(rand.NewPCG(1, 2))
 	mean := make([]float64, len(e.counts))
 	for range draws {
 		for i, m := range e.mean {
 			mean[i] = m * math.Exp(math.Sqrt2*e.se[i]*rng.NormFloat64())
 		}
-		c, f := e.pick(mean)
-		chosen[c] += 1 / float64(draws)
-		fastest[f] += 1 / float64(draws)
+		c, _ := e.pick(mean)
+		votes[c]++
 	}
-	return chosen, fastest
+	for i := range votes {
+		votes[i] /= float64(draws)
+	}
+	return votes
 }
 
 // What the searches do with their figures.
 const (
-	doubt      = 0.5                   // standard errors in whose favour a count with fewer workers is judged
-	sure       = 0.95                  // confidence at which measuring ends
-	persevere  = 4                     // times the usual iterations that an undecided count may get
+	doubt      = 1                     // standard errors in whose favour a count with fewer workers is judged
+	sure       = 0.98                  // confidence at which measuring ends
+	persevere  = 10                    // times the usual iterations that an undecided count may get …
+	patience   = 10                    // … while all counts together got so many times them,
+	share      = 0.2                   // or took this share of what measuring every count would
 	looks      = 2                     // short first visits to each rung of the ladder
 	sweeps     = 4                     // rounds of an exhaustive search
-	lastRound  = 24                    // whatever is still undecided then stays so
+	lastRound  = 48                    // whatever is still undecided then stays so
 	idle       = 0.7                   // share of CPUs in use below which more workers than CPUs may help
 	mostEver   = 1024                  // where a growing space ends
 	hopeless   = 2                     // times the fastest's time at which a visit ends early
@@ -289,20 +296,19 @@ func newSearch(sp space, seen []series) search {
 			s.round = max(s.round, b.round)
 			s.left -= time.Duration(b.iterations) * b.mean
 		}
-		if len(one.blocks) > 0 {
-			s.best = min(s.best, typical(one.blocks))
-		}
+		s.best = min(s.best, quickest(one.blocks))
 	}
 	return s
 }
 
-// typical is a quick figure for a count; it decides where to look, not what to choose.
-func typical(blocks []block) float64 {
-	means := make([]float64, len(blocks))
-	for i, b := range blocks {
-		means[i] = float64(max(b.mean, 1))
+// quickest is a first figure for a count, as what disturbs a visit can only
+// slow it; it decides where to look, not what to choose.
+func quickest(blocks []block) float64 {
+	low := math.Inf(1)
+	for _, b := range blocks {
+		low = min(low, float64(max(b.mean, 1)))
 	}
-	return stat.Median(means)
+	return low
 }
 
 func (s search) visited(workers, round int) bool {
@@ -363,10 +369,10 @@ func (s search) wins(top int) bool {
 	if cpu >= idle {
 		return false
 	}
-	mean := typical(blocks)
+	mean := quickest(blocks)
 	for w, below := range s.seen {
 		// One worker can't beat none by working side by side; two can.
-		if top > 1 && 2*w <= top+1 && len(below) > 0 && typical(below) <= mean+s.sp.alpha.of(mean, s.sp.iterations) {
+		if top > 1 && 2*w <= top+1 && len(below) > 0 && quickest(below) <= mean+s.sp.alpha.of(mean, s.sp.iterations) {
 			return false
 		}
 	}
@@ -411,41 +417,76 @@ func (e evidence) between() (w int, found bool) {
 	if w, found = e.gap(chosen-1, 1); found {
 		return w, true
 	}
-	if w, found = e.gap(fastest-1, 2); found {
-		return w, true
+	for _, i := range []int{chosen, fastest - 1, fastest} {
+		if w, found = e.gap(i, 1.5); found {
+			return w, true
+		}
 	}
-	return e.gap(fastest, 2)
+	return 0, false
 }
 
-// gap is the middle between the i-th count and the next, if they are more than
-// so many steps apart.
-func (e evidence) gap(i, steps int) (w int, found bool) {
+// gap is the middle between the i-th count and the next, if that is more than
+// so many times as high.
+func (e evidence) gap(i int, times float64) (w int, found bool) {
 	if i < 0 || i+1 >= len(e.counts) {
 		return 0, false
 	}
 	low, high := e.counts[i], e.counts[i+1]
 	w, found = middle(low, high)
-	return w, found && high-low > steps*step(w) && e.sp.allows(w)
+	return w, found && float64(high) > times*float64(low) && e.sp.allows(w)
 }
 
 // undecided are the counts to measure on, ascending: those that a re-run might
-// choose, and the fastest, until they have all their iterations; and more of
-// them while the choice isn't sure.
+// choose, and those that may be the fastest, until they have their iterations,
+// and more of them while the choice isn't sure. In the end every count that
+// isn't hopeless gets a last look: its first ones may have had bad luck.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
-	choices, firsts := e.vote(200)
-	var out []int
+	best := e.mean[fastest]
+	alpha := e.sp.alpha.of(best, e.sp.iterations)
+	want := e.sp.enough(best)
+	votes := e.vote(200)
+	patient := e.spent() < max(share*e.sweep(), patience*best)*float64(want)
+	most := want
+	if patient && votes[chosen] < sure && !e.sp.fixed {
+		most *= persevere
+	}
+	var race, last []int
 	for i, w := range e.counts {
-		if i != chosen && i != fastest && choices[i] < 1-sure && firsts[i] < 0.25 {
-			continue
-		}
-		want := e.sp.enough(e.mean[fastest])
-		if choices[chosen] < sure && !e.sp.fixed {
-			want *= persevere
-		}
-		if e.done[i] < want {
-			out = append(out, w)
+		mightWin := e.low[i] < best-alpha/2 || i < chosen && e.low[i] < best+alpha || e.mean[i]*(1-2*e.se[i]) < best-alpha/2
+		switch {
+		case i == chosen || i == fastest || patient && votes[i] > 1-sure:
+			if e.done[i] < most {
+				race = append(race, w)
+			}
+		case patient && mightWin:
+			if e.done[i] < want {
+				race = append(race, w)
+			}
+		case patient && e.mean[i] < hopeless*best && e.visits[i] <= looks:
+			last = append(last, w)
 		}
 	}
-	return out
+	if len(race) == 0 {
+		return last
+	}
+	return race
+}
+
+func (e evidence) spent() float64 {
+	sum := 0.0
+	for i, m := range e.mean {
+		sum += float64(e.done[i]) * m
+	}
+	return sum
+}
+
+// sweep is about how long one iteration at every count would take.
+func (e evidence) sweep() float64 {
+	sum, next := 0.0, 0
+	for i, w := range e.counts {
+		sum += float64(w+1-next) * e.mean[i]
+		next = w + 1
+	}
+	return sum
 }

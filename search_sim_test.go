@@ -20,7 +20,7 @@ type curve struct {
 	cpus          int
 	grows         bool                // the space may pass the CPUs
 	time          func(w int) float64 // nanoseconds per iteration, undisturbed
-	busy          float64             // CPUs that one worker keeps busy
+	work          float64             // CPU time of an iteration, nanoseconds
 	noise         float64             // coefficient of variation of one iteration
 	seed          uint64
 }
@@ -58,7 +58,7 @@ func (c curve) truth() int {
 // kinds are the shapes of curves; each draws its own parameters.
 var kinds = []struct {
 	name  string
-	shape func(rng *rand.Rand, cpus float64) (time func(w float64) float64, busy float64)
+	shape func(rng *rand.Rand, cpus float64) (time func(w float64) float64, work float64)
 }{
 	{"CPU-bound", func(rng *rand.Rand, cpus float64) (func(float64) float64, float64) {
 		serial := rng.Float64() * 0.02
@@ -66,7 +66,7 @@ var kinds = []struct {
 	}},
 	{"latency-bound", func(rng *rand.Rand, cpus float64) (func(float64) float64, float64) {
 		floor := 1 / (16 + rng.Float64()*200)
-		return func(w float64) float64 { return 1/w + floor }, 0.02
+		return func(w float64) float64 { return max(1/w+floor, 0.01/cpus) }, 0.01
 	}},
 	{"bandwidth-limited", func(rng *rand.Rand, cpus float64) (func(float64) float64, float64) {
 		knee := 1 + rng.Float64()*cpus
@@ -106,12 +106,12 @@ func curves() []curve {
 			for t, trouble := range troubles {
 				seed := uint64(10000*k + 100*i + t)
 				rng := rand.New(rand.NewPCG(seed, 1))
-				shape, busy := kind.shape(rng, float64(cpus))
+				shape, work := kind.shape(rng, float64(cpus))
 				unit, wait := 0.0, 0.0
 				if kind.name == "step-bound" {
 					wait = 1 // nothing overlaps where the caller loads
 				}
-				c := curve{kind: kind.name, trouble: trouble, cpus: cpus, seed: seed, busy: busy,
+				c := curve{kind: kind.name, trouble: trouble, cpus: cpus, seed: seed,
 					noise: []float64{0, 0.05, 0.1, 0.2}[(k+i+t)%4], grows: kind.name == "latency-bound" && i%2 == 0}
 				c.time = func(w int) float64 {
 					if w == 0 {
@@ -125,6 +125,7 @@ func curves() []curve {
 					best = min(best, c.time(w))
 				}
 				unit = 3e5 * math.Pow(100, rng.Float64()) / best // the fastest takes 0.3 to 30 ms
+				c.work = unit * work
 				out = append(out, c)
 			}
 		}
@@ -163,7 +164,7 @@ func (c curve) run(s Strategy, again uint64) tuning {
 		case "neighbours":
 			for r.cost > until {
 				burst = !burst
-				until += unit * (20 + 300*rng.ExpFloat64())
+				until += unit * (20 + 200*rng.ExpFloat64()) * map[bool]float64{true: 1, false: 2}[burst]
 			}
 			if burst {
 				t *= 1.4
@@ -189,7 +190,7 @@ func (c curve) run(s Strategy, again uint64) tuning {
 			b.iterations++
 		}
 		b.mean = time.Duration(spent / float64(b.iterations))
-		b.cpu = min(1, c.busy*float64(max(1, q.workers))/float64(c.cpus))
+		b.cpu = min(1, c.work/c.time(q.workers)/float64(c.cpus))
 		i := slices.IndexFunc(seen, func(s series) bool { return s.workers == q.workers })
 		if i < 0 {
 			i = len(seen)

@@ -21,8 +21,9 @@ type Row struct {
 
 // The shape of the robust fit.
 const (
-	passes    = 20
-	huber     = 1.345 // residuals beyond so many scales lose weight: 95 % efficient for normal noise
+	passes    = 10
+	huberDown = 2.0
+	huberUp   = 0.7
 	madScale  = 1.4826
 	colPrior  = 0.25 // pull of a column towards no effect, in mean weights: keeps the split unique
 	priorRows = 4    // degrees of freedom lent to a row by all the others
@@ -90,18 +91,23 @@ func (f *fit) residual(o Obs) float64 {
 }
 
 func (f *fit) weigh() {
-	rest := make([]float64, len(f.obs))
+	rest, abs := make([]float64, len(f.obs)), make([]float64, len(f.obs))
 	for i, o := range f.obs {
-		rest[i] = math.Abs(f.residual(o))
+		rest[i] = f.residual(o)
+		abs[i] = math.Abs(rest[i])
 	}
-	scale := madScale * Median(rest)
+	scale := madScale * Median(abs)
 	if f.df > 0 {
 		scale *= math.Sqrt(float64(len(f.obs)) / f.df)
 	}
 	for i, o := range f.obs {
 		f.weight[i] = o.Weight
-		if rest[i] > huber*scale && scale > 0 {
-			f.weight[i] *= huber * scale / rest[i]
+		bound := huberUp * scale
+		if rest[i] < 0 {
+			bound = huberDown * scale
+		}
+		if abs[i] > bound && scale > 0 {
+			f.weight[i] *= bound / abs[i]
 		}
 	}
 }
@@ -132,16 +138,20 @@ func (f *fit) fitCols() {
 	}
 }
 
+// result gives each row its standard error by the usual formula for Huber's
+// estimate: bounded residuals, divided by the share of them that is not bounded.
 func (f *fit) result() []Row {
 	squares, weight, count := make([]float64, len(f.row)), make([]float64, len(f.row)), make([]float64, len(f.row))
-	all := 0.0
+	all, inside := 0.0, 0.0
 	for i, o := range f.obs {
-		r := f.residual(o)
-		s := f.weight[i] / o.Weight * r * r
-		squares[o.Row] += s
-		all += s
-		weight[o.Row] += f.weight[i]
+		bounded := f.weight[i] / o.Weight * f.residual(o)
+		squares[o.Row] += bounded * bounded
+		all += bounded * bounded
+		weight[o.Row] += o.Weight
 		count[o.Row]++
+		if f.weight[i] == o.Weight {
+			inside += 1 / float64(len(f.obs))
+		}
 	}
 	out := make([]Row, len(f.row))
 	for r := range out {
@@ -152,7 +162,7 @@ func (f *fit) result() []Row {
 		lent := min(priorRows, f.df)
 		own := max(count[r]-1, 0)
 		variance := (lent*all/f.df + squares[r]) / (lent + own)
-		out[r].SE = math.Sqrt(variance / weight[r])
+		out[r].SE = math.Sqrt(variance/weight[r]) / max(inside, 0.5)
 		out[r].DF = lent + own
 	}
 	return out
