@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -90,88 +91,94 @@ func load(library string) (driver, error) {
 	return d, nil
 }
 
-// call calls a C function. An argument of the form uintptr(unsafe.Pointer(p))
-// keeps p alive and in place until it returns.
+// arguments are lent to SyscallN, to which a slice of arguments always escapes.
+var arguments = sync.Pool{New: func() any { return new([4]uintptr) }}
+
+// call calls a C function of up to four arguments. One that is written as
+// uintptr(unsafe.Pointer(p)) keeps p alive and in place until it returns.
 //
 //go:uintptrescapes
-func call(fn uintptr, args ...uintptr) Result {
-	r, _, _ := purego.SyscallN(fn, args...)
+func call(fn, a, b, c, d uintptr) Result {
+	args := arguments.Get().(*[4]uintptr)
+	*args = [4]uintptr{a, b, c, d}
+	r, _, _ := purego.SyscallN(fn, args[:]...)
+	arguments.Put(args)
 	return Result(int32(r))
 }
 
-func (d *loaded) init() Result { return call(d.cuInit, 0) }
+func (d *loaded) init() Result { return call(d.cuInit, 0, 0, 0, 0) }
 
 func (d *loaded) version() (int, Result) {
 	var v int32
-	r := call(d.cuDriverGetVersion, uintptr(unsafe.Pointer(&v)))
+	r := call(d.cuDriverGetVersion, uintptr(unsafe.Pointer(&v)), 0, 0, 0)
 	return int(v), r
 }
 
 func (d *loaded) deviceCount() (int, Result) {
 	var n int32
-	r := call(d.cuDeviceGetCount, uintptr(unsafe.Pointer(&n)))
+	r := call(d.cuDeviceGetCount, uintptr(unsafe.Pointer(&n)), 0, 0, 0)
 	return int(n), r
 }
 
 func (d *loaded) device(ordinal int) (int, Result) {
 	var gpu int32
-	r := call(d.cuDeviceGet, uintptr(unsafe.Pointer(&gpu)), uintptr(ordinal))
+	r := call(d.cuDeviceGet, uintptr(unsafe.Pointer(&gpu)), uintptr(ordinal), 0, 0)
 	return int(gpu), r
 }
 
 func (d *loaded) deviceName(gpu int) (string, Result) {
 	name := make([]byte, 256)
-	r := call(d.cuDeviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(gpu))
+	r := call(d.cuDeviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(gpu), 0)
 	name, _, _ = bytes.Cut(name, []byte{0})
 	return string(name), r
 }
 
 func (d *loaded) totalMem(gpu int) (n uint64, r Result) {
-	r = call(d.cuDeviceTotalMem_v2, uintptr(unsafe.Pointer(&n)), uintptr(gpu))
+	r = call(d.cuDeviceTotalMem_v2, uintptr(unsafe.Pointer(&n)), uintptr(gpu), 0, 0)
 	return n, r
 }
 
 func (d *loaded) retainPrimary(gpu int) (ctx uintptr, r Result) {
-	r = call(d.cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&ctx)), uintptr(gpu))
+	r = call(d.cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&ctx)), uintptr(gpu), 0, 0)
 	return ctx, r
 }
 
 func (d *loaded) releasePrimary(gpu int) Result {
-	return call(d.cuDevicePrimaryCtxRelease_v2, uintptr(gpu))
+	return call(d.cuDevicePrimaryCtxRelease_v2, uintptr(gpu), 0, 0, 0)
 }
 
-func (d *loaded) push(ctx uintptr) Result { return call(d.cuCtxPushCurrent_v2, ctx) }
+func (d *loaded) push(ctx uintptr) Result { return call(d.cuCtxPushCurrent_v2, ctx, 0, 0, 0) }
 
 func (d *loaded) pop() Result {
 	var ctx uintptr
-	return call(d.cuCtxPopCurrent_v2, uintptr(unsafe.Pointer(&ctx)))
+	return call(d.cuCtxPopCurrent_v2, uintptr(unsafe.Pointer(&ctx)), 0, 0, 0)
 }
 
 func (d *loaded) currentDevice() (int, Result) {
 	var gpu int32
-	r := call(d.cuCtxGetDevice, uintptr(unsafe.Pointer(&gpu)))
+	r := call(d.cuCtxGetDevice, uintptr(unsafe.Pointer(&gpu)), 0, 0, 0)
 	return int(gpu), r
 }
 
 func (d *loaded) memInfo() (free, total uint64, r Result) {
-	r = call(d.cuMemGetInfo_v2, uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
+	r = call(d.cuMemGetInfo_v2, uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)), 0, 0)
 	return free, total, r
 }
 
 func (d *loaded) alloc(size int) (ptr uintptr, r Result) {
-	r = call(d.cuMemAlloc_v2, uintptr(unsafe.Pointer(&ptr)), uintptr(size))
+	r = call(d.cuMemAlloc_v2, uintptr(unsafe.Pointer(&ptr)), uintptr(size), 0, 0)
 	return ptr, r
 }
 
-func (d *loaded) free(ptr uintptr) Result { return call(d.cuMemFree_v2, ptr) }
+func (d *loaded) free(ptr uintptr) Result { return call(d.cuMemFree_v2, ptr, 0, 0, 0) }
 
 func (d *loaded) allocHost(size int) (p unsafe.Pointer, r Result) {
 	const portable = 1 // CU_MEMHOSTALLOC_PORTABLE
-	r = call(d.cuMemHostAlloc, uintptr(unsafe.Pointer(&p)), uintptr(size), portable)
+	r = call(d.cuMemHostAlloc, uintptr(unsafe.Pointer(&p)), uintptr(size), portable, 0)
 	return p, r
 }
 
-func (d *loaded) freeHost(p unsafe.Pointer) Result { return call(d.cuMemFreeHost, uintptr(p)) }
+func (d *loaded) freeHost(p unsafe.Pointer) Result { return call(d.cuMemFreeHost, uintptr(p), 0, 0, 0) }
 
 func (d *loaded) copyAsync(dst uintptr, src []byte, stream uintptr) Result {
 	return call(d.cuMemcpyHtoDAsync_v2, dst, uintptr(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), stream)
@@ -179,28 +186,32 @@ func (d *loaded) copyAsync(dst uintptr, src []byte, stream uintptr) Result {
 
 func (d *loaded) newStream() (stream uintptr, r Result) {
 	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
-	r = call(d.cuStreamCreate, uintptr(unsafe.Pointer(&stream)), nonBlocking)
+	r = call(d.cuStreamCreate, uintptr(unsafe.Pointer(&stream)), nonBlocking, 0, 0)
 	return stream, r
 }
 
-func (d *loaded) destroyStream(stream uintptr) Result { return call(d.cuStreamDestroy_v2, stream) }
+func (d *loaded) destroyStream(stream uintptr) Result {
+	return call(d.cuStreamDestroy_v2, stream, 0, 0, 0)
+}
 
-func (d *loaded) syncStream(stream uintptr) Result { return call(d.cuStreamSynchronize, stream) }
+func (d *loaded) syncStream(stream uintptr) Result {
+	return call(d.cuStreamSynchronize, stream, 0, 0, 0)
+}
 
 func (d *loaded) waitEvent(stream, ev uintptr) Result {
-	return call(d.cuStreamWaitEvent, stream, ev, 0)
+	return call(d.cuStreamWaitEvent, stream, ev, 0, 0)
 }
 
 func (d *loaded) newEvent() (ev uintptr, r Result) {
 	const flags = 1 | 2 // CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
-	r = call(d.cuEventCreate, uintptr(unsafe.Pointer(&ev)), flags)
+	r = call(d.cuEventCreate, uintptr(unsafe.Pointer(&ev)), flags, 0, 0)
 	return ev, r
 }
 
-func (d *loaded) destroyEvent(ev uintptr) Result { return call(d.cuEventDestroy_v2, ev) }
+func (d *loaded) destroyEvent(ev uintptr) Result { return call(d.cuEventDestroy_v2, ev, 0, 0, 0) }
 
-func (d *loaded) record(ev, stream uintptr) Result { return call(d.cuEventRecord, ev, stream) }
+func (d *loaded) record(ev, stream uintptr) Result { return call(d.cuEventRecord, ev, stream, 0, 0) }
 
-func (d *loaded) syncEvent(ev uintptr) Result { return call(d.cuEventSynchronize, ev) }
+func (d *loaded) syncEvent(ev uintptr) Result { return call(d.cuEventSynchronize, ev, 0, 0, 0) }
 
-func (d *loaded) queryEvent(ev uintptr) Result { return call(d.cuEventQuery, ev) }
+func (d *loaded) queryEvent(ev uintptr) Result { return call(d.cuEventQuery, ev, 0, 0, 0) }

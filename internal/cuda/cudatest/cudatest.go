@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -117,12 +118,12 @@ func use(file string) (restore func()) {
 type Kind int32
 
 const (
-	HostMemory      Kind = iota // page-locked buffers
-	DeviceMemory                // buffers on a GPU
-	Streams                     // a program's own included
-	Events                      //
-	RetainedContext             // references to primary contexts
-	CurrentContext              // contexts pushed on threads
+	HostMemory   Kind = iota // page-locked buffers
+	DeviceMemory             // buffers on a GPU
+	Streams                  // a program's own included
+	Events
+	RetainedContext // references to primary contexts
+	CurrentContext  // contexts pushed on threads
 )
 
 func (k Kind) String() string {
@@ -162,6 +163,9 @@ func Load(t testing.TB) Driver {
 	})
 	return d
 }
+
+// Reset frees everything and forgets every setting, as Load does.
+func (Driver) Reset() { fake.reset() }
 
 // GPUs sets how many GPUs there are, 0 to 8.
 func (Driver) GPUs(n int) { fake.gpus(int32(n)) }
@@ -243,3 +247,42 @@ func (s Stream) Wait(event uintptr) { fake.streamWait(uintptr(s), event) }
 
 // Close finishes what is queued and closes the stream.
 func (s Stream) Close() { fake.streamClose(uintptr(s)) }
+
+// ReadBack copies device memory back over whichever driver package cuda finds,
+// the real one too: the calls that only tests make.
+func ReadBack(t testing.TB, gpu int, address uintptr, n int) []byte {
+	t.Helper()
+	var d struct {
+		retain  func(ctx *uintptr, gpu int32) cuda.Result
+		push    func(ctx uintptr) cuda.Result
+		read    func(dst unsafe.Pointer, src uintptr, n uint64) cuda.Result
+		pop     func(ctx *uintptr) cuda.Result
+		release func(gpu int32) cuda.Result
+	}
+	err := bind(cuda.Library, map[string]any{
+		"cuDevicePrimaryCtxRetain":     &d.retain,
+		"cuCtxPushCurrent_v2":          &d.push,
+		"cuMemcpyDtoH_v2":              &d.read,
+		"cuCtxPopCurrent_v2":           &d.pop,
+		"cuDevicePrimaryCtxRelease_v2": &d.release,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var ctx uintptr
+	b := make([]byte, n)
+	for _, r := range []cuda.Result{
+		d.retain(&ctx, int32(gpu)),
+		d.push(ctx),
+		d.read(unsafe.Pointer(unsafe.SliceData(b)), address, uint64(n)),
+		d.pop(&ctx),
+		d.release(int32(gpu)),
+	} {
+		if r != cuda.Success {
+			t.Fatal(r)
+		}
+	}
+	return b
+}

@@ -410,6 +410,14 @@ CUresult cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, object
 	return leave(r);
 }
 
+CUresult cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size) {
+	CUresult r = enter("cuMemcpyDtoH_v2", IN_CONTEXT);
+	if (r) return leave(r);
+	if (!holding(src, size)) return deny(INVALID_VALUE);
+	memcpy(dst, plain(src), size);
+	return leave(r);
+}
+
 CUresult cuStreamCreate(object **stream, unsigned flags) {
 	CUresult r = enter("cuStreamCreate", IN_CONTEXT);
 	if (r) return leave(r);
@@ -492,6 +500,8 @@ CUresult cuEventQuery(object *event) {
 
 __attribute__((constructor)) void fake_reset(void) {
 	pthread_mutex_lock(&lock);
+	for (object *o = objects; o; o = o->next)
+		if (o->kind == STREAM && o->mark) o->mark->done = 1; // let go what is held
 	for (object *o = objects, *next; o; o = next) {
 		next = o->next;
 		if (o->kind == STREAM) close_stream(o);

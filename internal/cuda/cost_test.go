@@ -1,0 +1,73 @@
+//go:build !race
+
+// The race detector has sync.Pool drop what it is given, at random.
+
+package cuda_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+func TestWhatIsCalledForEachBatchAllocatesNothing(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	theirs := driver.OpenStream(driver.Primary(0))
+	theirs.Hold()
+	pending := event(t, s)
+	theirs.Record(pending)
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = s.Done(pending) }), "Done, when it isn't")
+	theirs.Go()
+	theirs.Close()
+
+	driver.Inline()
+	dst, src, ev := device(t, s, size), host(t, s, size), event(t, s)
+	for name, f := range map[string]func() error{
+		"Copy":       func() error { return s.Copy(dst, src) },
+		"Record":     func() error { return s.Record(ev) },
+		"Wait":       func() error { return s.Wait(ev) },
+		"Done":       func() error { _, err := s.Done(ev); return err },
+		"WaitEvent":  func() error { return s.WaitEvent(ev) },
+		"WaitStream": func() error { return s.WaitStream(0) },
+	} {
+		require.NoError(t, f(), name)
+		require.Zero(t, testing.AllocsPerRun(100, func() { _ = f() }), name)
+	}
+}
+
+// The driver's own part is small here: nothing to copy to speak of, and no
+// other thread.
+func BenchmarkCall(b *testing.B) {
+	driver := cudatest.Load(b)
+	driver.Inline()
+	s := session(b, gpu(b, 0))
+	ev := event(b, s)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Done(ev); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkBatchOfOneField(b *testing.B) {
+	driver := cudatest.Load(b)
+	driver.Inline()
+	s := session(b, gpu(b, 0))
+	dst, src, ev := device(b, s, 64), host(b, s, 64), event(b, s)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Copy(dst, src); err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Record(ev); err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Wait(ev); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

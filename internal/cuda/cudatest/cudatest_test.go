@@ -1,0 +1,159 @@
+package cudatest_test
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+// What the fake is for: each of these is a mistake that a real driver would let
+// pass, now and then.
+
+const (
+	size           = 4 << 10
+	invalidContext = cuda.Result(201)
+	invalidHandle  = cuda.Result(400)
+	illegalAddress = cuda.Result(700)
+)
+
+func session(t *testing.T) *cuda.Session {
+	d, err := cuda.Open(0)
+	require.NoError(t, err)
+	runtime.LockOSThread()
+	s, err := d.Session()
+	require.NoError(t, err)
+	t.Cleanup(runtime.UnlockOSThread)
+	return s
+}
+
+// held is a session whose copies wait until the stream is let go.
+func held(t *testing.T, driver cudatest.Driver) (*cuda.Session, cudatest.Stream) {
+	s := session(t)
+	stream := driver.OpenStream(driver.Primary(0))
+	stream.Hold()
+	require.NoError(t, s.WaitStream(uintptr(stream)))
+	return s, stream
+}
+
+func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
+	driver := cudatest.Load(t)
+	s, stream := held(t, driver)
+	dst, err := s.AllocDevice(size)
+	require.NoError(t, err)
+	src, err := s.AllocHost(size)
+	require.NoError(t, err)
+
+	copy(src, bytes.Repeat([]byte{1}, size))
+	require.NoError(t, s.Copy(dst, src))
+	copy(src, bytes.Repeat([]byte{2}, size))
+	require.NotContains(t, driver.Read(t, dst, size), byte(1), "the copy is late")
+	stream.Go()
+	require.NoError(t, s.Close())
+	require.Equal(t, bytes.Repeat([]byte{2}, size), driver.Read(t, dst, size))
+
+	require.NoError(t, s.FreeHost(src))
+	driver.Reset()
+}
+
+func TestASlotOfOrdinaryMemoryIsReadAtTheCall(t *testing.T) {
+	driver := cudatest.Load(t)
+	s, stream := held(t, driver)
+	dst, err := s.AllocDevice(size)
+	require.NoError(t, err)
+	src := bytes.Repeat([]byte{1}, size)
+	require.NoError(t, s.Copy(dst, src))
+	clear(src)
+	stream.Go()
+	require.NoError(t, s.Close())
+	require.Equal(t, bytes.Repeat([]byte{1}, size), driver.Read(t, dst, size))
+	driver.Reset()
+}
+
+func TestMemoryThatIsFreedUnderACopyFailsEverythingAfter(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		free func(s *cuda.Session, dst uintptr, src []byte) error
+	}{
+		{"the slot", func(s *cuda.Session, _ uintptr, src []byte) error { return s.FreeHost(src) }},
+		{"the device's buffer", func(s *cuda.Session, dst uintptr, _ []byte) error { return s.FreeDevice(dst) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			driver := cudatest.Load(t)
+			s, stream := held(t, driver)
+			dst, err := s.AllocDevice(size)
+			require.NoError(t, err)
+			src, err := s.AllocHost(size)
+			require.NoError(t, err)
+			require.NoError(t, s.Copy(dst, src))
+			require.NoError(t, c.free(s, dst, src))
+			stream.Go()
+			require.ErrorIs(t, s.Close(), illegalAddress)
+			driver.Reset()
+		})
+	}
+}
+
+func TestACallFromAnotherThreadIsRefused(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t)
+	var other sync.WaitGroup
+	other.Go(func() {
+		runtime.LockOSThread() // and never unlocks: this thread ends here
+		_, err := s.NewEvent()
+		require.ErrorIs(t, err, invalidContext)
+	})
+	other.Wait()
+	require.Equal(t, 1, driver.Misuses())
+	require.NoError(t, s.Close())
+}
+
+func TestFreesOfWhatIsNotThereAreRefused(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t)
+	ptr, err := s.AllocDevice(size)
+	require.NoError(t, err)
+	ev, err := s.NewEvent()
+	require.NoError(t, err)
+
+	require.ErrorIs(t, s.FreeDevice(ptr+1), cuda.InvalidValue)
+	require.NoError(t, s.FreeDevice(ptr))
+	require.ErrorIs(t, s.FreeDevice(ptr), cuda.InvalidValue)
+	require.NoError(t, s.FreeEvent(ev))
+	require.ErrorIs(t, s.FreeEvent(ev), invalidHandle)
+	require.ErrorIs(t, s.Copy(ptr, make([]byte, 1)), cuda.InvalidValue)
+	require.Equal(t, 4, driver.Misuses())
+	require.NoError(t, s.Close())
+}
+
+func TestACallFailsWhenItIsToldTo(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t)
+	driver.Fail("cuEventCreate", 2, cuda.OutOfMemory)
+	ev, err := s.NewEvent()
+	require.NoError(t, err)
+	require.Empty(t, driver.Failed())
+	_, err = s.NewEvent()
+	require.ErrorIs(t, err, cuda.OutOfMemory)
+	require.Equal(t, "cuEventCreate", driver.Failed())
+
+	driver.Fail("cuEventDestroy_v2", 1, cuda.OutOfMemory)
+	require.ErrorIs(t, s.FreeEvent(ev), cuda.OutOfMemory, "and it is freed all the same")
+	require.NoError(t, s.Close())
+}
+
+func TestLeftNamesWhatIsLeft(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t)
+	_, err := s.AllocDevice(size)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.Equal(t, map[cudatest.Kind]int{cudatest.DeviceMemory: 1}, driver.Left())
+	require.Equal(t, "device buffers", cudatest.DeviceMemory.String())
+	driver.Reset()
+}

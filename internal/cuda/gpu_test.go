@@ -1,0 +1,81 @@
+package cuda_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+// These run where there is a GPU, on its own driver.
+
+func realGPU(t testing.TB) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(0)
+	if err != nil {
+		t.Skip(err)
+	}
+	if strings.HasPrefix(d.Name(), "Fake") {
+		t.Skip("this binary is linked with the fake driver")
+	}
+	return d
+}
+
+func TestAGPUHoldsWhatWasCopied(t *testing.T) { holdsWhatWasCopied(t, realGPU(t)) }
+
+func TestTheFakeHoldsWhatWasCopied(t *testing.T) {
+	cudatest.Load(t)
+	holdsWhatWasCopied(t, gpu(t, 0))
+}
+
+func holdsWhatWasCopied(t *testing.T, d *cuda.Device) {
+	s := session(t, d)
+	const n = 5<<20 + 3
+	random := rand.NewChaCha8([32]byte{1})
+	for range 4 {
+		pageLocked, dst, ev := host(t, s, n), device(t, s, n), event(t, s)
+		_, _ = random.Read(pageLocked)
+		require.NoError(t, s.WaitStream(0))
+		require.NoError(t, s.Copy(dst, pageLocked))
+		require.NoError(t, s.Record(ev))
+		require.NoError(t, s.WaitEvent(ev))
+		require.NoError(t, s.Wait(ev))
+		done, err := s.Done(ev)
+		require.NoError(t, err)
+		require.True(t, done)
+		require.Equal(t, pageLocked, cudatest.ReadBack(t, 0, dst, n))
+	}
+	free, total, err := s.MemInfo()
+	require.NoError(t, err)
+	require.Less(t, free, total)
+	_, err = s.AllocDevice(1 << 50)
+	require.ErrorIs(t, err, cuda.OutOfMemory)
+}
+
+// BenchmarkCopy moves a batch of 128 images of 3 × 224 × 224 float32.
+func BenchmarkCopy(b *testing.B) {
+	const n = 128 * 3 * 224 * 224 * 4
+	d := realGPU(b)
+	s := session(b, d)
+	dst, ev := device(b, s, n), event(b, s)
+	for _, c := range []struct {
+		from string
+		src  []byte
+	}{
+		{"page-locked", host(b, s, n)},
+		{"ordinary", make([]byte, n)},
+	} {
+		b.Run(c.from, func(b *testing.B) {
+			b.SetBytes(n)
+			for b.Loop() {
+				require.NoError(b, s.Copy(dst, c.src))
+				require.NoError(b, s.Record(ev))
+				require.NoError(b, s.Wait(ev))
+			}
+		})
+	}
+}
