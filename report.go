@@ -46,8 +46,15 @@ func (r *Result) String() string {
 	w.Flush()
 	fmt.Fprintf(&b, "\nPerfect loading would take %s a batch. Batches of %d samples, %s, to %s; %s search over %s in %s.\n",
 		short(r.Floor), r.BatchSize, formatBytes(uint64(r.BatchBytes)), r.Device, r.Strategy, r.Hardware, short(r.Elapsed))
+	if len(r.RuledOut) > 0 {
+		fmt.Fprintf(&b, "Ruled out: %s", r.RuledOut[len(r.RuledOut)-1].Reason)
+		b.WriteByte('\n')
+	}
 	for _, warning := range r.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
+	}
+	for _, advice := range r.Advice {
+		fmt.Fprintf(&b, "Advice: %s\n", advice)
 	}
 	return b.String()
 }
