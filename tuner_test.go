@@ -187,7 +187,9 @@ func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
 		"cut off":      func(data []byte) []byte { return data[:len(data)/2] },
 		"other file":   func([]byte) []byte { return []byte("weights") },
 		"other result": func(data []byte) []byte { return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":"`), 1) },
-		"impossible":   func(data []byte) []byte { return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":9999`), 1) },
+		"impossible": func(data []byte) []byte {
+			return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":9999`), 1)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ds, path, warnings := emptyDataset(1000), filepath.Join(t.TempDir(), "tuning.json"), new(bytes.Buffer)
