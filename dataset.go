@@ -136,9 +136,10 @@ func Values[T Element](v View, field int) []T {
 // valid during that Load only.
 type Sample struct {
 	layout  *layout
-	mem     []byte  // the slot
-	lens    []int32 // ragged × capacity, field by field
-	offsets []int   // of the fields in mem
+	mem     []byte    // the slot
+	lens    []int32   // ragged × capacity, field by field
+	offsets []int     // of the fields in mem
+	records []*Record // of the batch, for a stream
 	place   int
 
 	seedKey      uint64
@@ -371,6 +372,13 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len or Fields panicked: %v", p)
 		}
 	}()
+	if s, ok := ds.(*streamDataset); ok {
+		if err := s.check(); err != nil {
+			return 0, nil, err
+		}
+		l, err = newLayout(ds.Fields())
+		return endless, l, err
+	}
 	var errs []error
 	if n = ds.Len(); n < 1 {
 		errs = append(errs, optionError("Dataset.Len", n, "must be at least 1"))

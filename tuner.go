@@ -95,7 +95,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 		return nil, err
 	}
 	t := &tuner{source: src, began: time.Now(), hardware: hardware()}
-	if src.order.steps(0) == 0 {
+	if src.order.n != endless && src.order.steps(0) == 0 {
 		return nil, optionError("WithDropLast", src.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
 			src.opts.batchSize, src.opts.world, src.order.n)
 	}
@@ -179,7 +179,9 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 	l := t.loader(req.workers)
 	m := measurement{iterations: req.iterations, limit: req.limit, took: c.took}
 	err := m.run(ctx, l, t.opts.step, t.next)
-	t.next = m.reached
+	if t.next = m.reached; t.order.n == endless {
+		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
+	}
 	_ = l.Close() // never fails
 	rss, exact := peak.Stop()
 	if err != nil {

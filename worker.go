@@ -71,7 +71,7 @@ func (w *worker) run() {
 func (w *worker) load() {
 	b := w.claim.Item
 	s := &w.sample
-	s.mem, s.lens, s.epoch = b.mem, b.lens, b.epoch
+	s.mem, s.lens, s.records, s.epoch = b.mem, b.lens, b.records, b.epoch
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
 		return
@@ -218,6 +218,9 @@ func (w *worker) loadTogether(b *Batch) {
 // indices asks the sampler which samples places from … to−1 of b are.
 func (l *Loader) indices(b *Batch, from, to int) {
 	places := b.indices[from:to]
+	if b.records != nil {
+		return // the reader has set them
+	}
 	if s, ok := l.sampler.(filler); ok {
 		s.fill(b.epoch, b.from+from, places)
 		return
