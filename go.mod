@@ -28,6 +28,7 @@ require (
 	github.com/tklauser/go-sysconf v0.3.12 // indirect
 	github.com/tklauser/numcpus v0.6.1 // indirect
 	github.com/yusufpapurcu/wmi v1.2.4 // indirect
+	golang.org/x/image v0.47.0
 	golang.org/x/term v0.47.0
 	gorgonia.org/cu v0.9.6
 )
