@@ -75,6 +75,7 @@ class WrongData(Exception):
 def check_epoch(name, batches, source):
     """Reads one epoch and raises WrongData unless it is the workload's: shapes, types, values, each sample once, shuffled."""
     workload = WORKLOADS[name]
+    source = np.asarray(source)
     lengths, ids, seen = [], [], 0
     placed = set()
     while seen < workload.samples:
