@@ -1,7 +1,6 @@
 """SPDL.
 
-A worker is a thread, of a pipeline that lives over all epochs. (SPDL shines where the work leaves the interpreter
-lock alone, and with a Python that has none.)
+A worker is a thread, of a pipeline that lives over all epochs.
 
   sample      a stage by sample, aggregated, collated
   vectorised  a stage by batch of indices, which the source deals out

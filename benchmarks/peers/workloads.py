@@ -104,12 +104,17 @@ def check_epoch(name, batches, source):
 
 
 def _indices(name, batch):
-    if name not in IMAGES:
-        return batch.astype(np.int64)
-    middle = batch[:, :, 16, 16]
-    if name == "augment":
-        middle = np.rint((middle - SHIFT[:, 0, 0]) / SCALE[:, 0, 0])
-    return middle.astype(np.int64) @ [1, 1 << 8, 1 << 16]
+    if name in IMAGES:
+        middle = batch[:, :, 16, 16]
+        if name == "augment":
+            middle = np.rint((middle - SHIFT[:, 0, 0]) / SCALE[:, 0, 0])
+        indices = middle.astype(np.int64) @ [1, 1 << 8, 1 << 16]
+    else:
+        indices = batch.astype(np.int64)
+    samples = WORKLOADS[name].samples
+    if indices.min() < 0 or indices.max() >= samples:
+        raise WrongData(f"samples {indices.min()} to {indices.max()} of a dataset of {samples}")
+    return indices
 
 
 def _placement(image, source):
