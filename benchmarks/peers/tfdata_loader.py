@@ -56,20 +56,20 @@ def by_batch(workload, data):
         x = tf.gather(tf.transpose(x, [0, 3, 2, 1]), columns, axis=1, batch_dims=1)
         return normalise(tf.transpose(x, [0, 2, 3, 1]))
 
-    return {
-        "augment": augment,
-        "raw": lambda indices: tf.gather(data, indices),
-        "empty": lambda indices: tf.cast(indices, tf.float32),
-    }[workload]
+    return {"augment": augment, "raw": lambda indices: tf.gather(data, indices)}[workload]
 
 
 def loader(name, workload, variant, workers, data):
     parallel = {"num_parallel_calls": workers, "deterministic": False} if workers else {}
-    indices = tf.data.Dataset.range(workload.samples).shuffle(workload.samples)
-    if variant == "sample":
-        batches = indices.map(by_sample(name, data), **parallel).batch(workload.batch)
+    if (name, variant) == ("empty", "vectorised"):  # the numbers are the samples: nothing to map
+        indices = tf.data.Dataset.range(workload.samples, output_type=tf.float32)
+        batches = indices.shuffle(workload.samples).batch(workload.batch)
     else:
-        batches = indices.batch(workload.batch).map(by_batch(name, data), **parallel)
+        indices = tf.data.Dataset.range(workload.samples).shuffle(workload.samples)
+        if variant == "sample":
+            batches = indices.map(by_sample(name, data), **parallel).batch(workload.batch)
+        else:
+            batches = indices.batch(workload.batch).map(by_batch(name, data), **parallel)
     batches = batches.repeat()
     if workers:
         batches = batches.prefetch(tf.data.AUTOTUNE)
