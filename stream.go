@@ -207,8 +207,9 @@ func (q *sequence) readInOrder(r **Record) bool {
 	return false
 }
 
-// fill reads the records of a batch, offering each to the workers as it comes. At
-// the end of the course the batch stays smaller or empty.
+// fill reads the records of a batch and offers them to the workers: each as it
+// comes, or with WithDropLast all at once, since a short batch is not to be
+// loaded. At the end of the course the batch stays smaller or empty.
 func (q *sequence) fill(seq uint64, b *Batch) {
 	o := q.l.opts
 	n := 0
@@ -222,7 +223,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		for n < o.batchSize && !q.l.ring.Stopped() && q.read(&b.records[n]) {
 			b.indices[n] = (q.delivered-1)*o.world + o.rank
 			n++
-			if n < o.batchSize {
+			if n < o.batchSize && !o.dropLast {
 				q.l.ring.Offer(seq, n)
 			}
 		}
