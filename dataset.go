@@ -414,7 +414,7 @@ func (s *Sample) load(ctx context.Context, ds Dataset) (err error) {
 	finished := false
 	defer func() {
 		if !finished {
-			cause, stack := recovered(recover())
+			stack, cause := recovered(recover())
 			err = s.error(cause, stack)
 		}
 	}()

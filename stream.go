@@ -355,7 +355,7 @@ func (l *lane) attempt(r *Record) (err error) {
 	finished := false
 	defer func() {
 		if !finished {
-			cause, stack := recovered(recover())
+			stack, cause := recovered(recover())
 			err = fmt.Errorf("%w\n%s", cause, stack)
 		}
 	}()

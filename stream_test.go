@@ -22,8 +22,10 @@ type shelves struct {
 	failAt  int // number of a record that can't be read; −1: none
 }
 
-func (s *shelves) Fields() []nwt.Field { return []nwt.Field{{Name: "i", Type: nwt.Int64}, {Name: "noise", Type: nwt.Int64}} }
-func (s *shelves) Shards() int         { return len(s.lengths) }
+func (s *shelves) Fields() []nwt.Field {
+	return []nwt.Field{{Name: "i", Type: nwt.Int64}, {Name: "noise", Type: nwt.Int64}}
+}
+func (s *shelves) Shards() int { return len(s.lengths) }
 
 func (s *shelves) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
 	s.open.Add(1)

@@ -281,7 +281,7 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 	finished := false
 	defer func() {
 		if !finished {
-			cause, stack := recovered(recover())
+			stack, cause := recovered(recover())
 			err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w\n%s", b.Index(), b.Epoch(), cause, stack)
 		}
 	}()
