@@ -22,8 +22,8 @@ type Row struct {
 // The shape of the robust fit.
 const (
 	passes    = 10
-	huberDown = 2.0
-	huberUp   = 0.7
+	huberDown = 2.0 // residuals below so many scales lose weight …
+	huberUp   = 0.7 // … and above so many: what disturbs a measurement slows it
 	madScale  = 1.4826
 	colPrior  = 0.25 // pull of a column towards no effect, in mean weights: keeps the split unique
 	priorRows = 4    // degrees of freedom lent to a row by all the others
@@ -32,7 +32,7 @@ const (
 // TwoWay splits observations into row and column effects by iteratively
 // reweighted least squares with Huber's weights (Huber, "Robust estimation of
 // a location parameter", 1964), so that a few outlying values hardly move a
-// row. A row's variance is its own, shrunk towards that of all rows (Smyth,
+// row; more tightly bounded above than below, which shifts all rows alike. A row's variance is its own, shrunk towards that of all rows (Smyth,
 // "Linear models and empirical Bayes methods", 2004): with a handful of values
 // a row, its own alone would be worth little. Columns seen in one row only
 // have no effect.
@@ -106,7 +106,7 @@ func (f *fit) weigh() {
 		if rest[i] < 0 {
 			bound = huberDown * scale
 		}
-		if abs[i] > bound && scale > 0 {
+		if abs[i] > bound && bound > 0 {
 			f.weight[i] *= bound / abs[i]
 		}
 	}
