@@ -201,7 +201,7 @@ func (s search) done(workers int) int {
 // left of the budget.
 func (s search) visit(workers, parts, round, sharers int) request {
 	want := s.sp.enough(s.best)
-	r := request{workers: workers, round: round, iterations: max(1, (want+parts-1)/parts), limit: s.left / time.Duration(sharers)}
+	r := request{workers: workers, round: round, iterations: max(1, (want+parts-1)/parts), limit: max(1, s.left/time.Duration(sharers))}
 	if s.sp.fixed {
 		r.iterations = max(1, min(r.iterations, want-s.done(workers)))
 	}
@@ -288,4 +288,3 @@ func middle(low, high int) (w int, found bool) {
 	w = (w + by/2) / by * by
 	return w, w-low >= (by+1)/2 && high-w >= (by+1)/2
 }
-

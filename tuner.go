@@ -377,8 +377,8 @@ func usualVisits(sp space, s Strategy) int {
 		top = sp.cpus
 	}
 	if s == Exhaustive() {
-		return (top + 1) * sweeps
+		return (top + 1) * sweepRounds
 	}
 	ladder := bits.Len(uint(top)) + 2
-	return ladder*looks + ladder*persevere/2
+	return ladder*firstLooks + 2*ladder
 }
