@@ -149,6 +149,9 @@ type Sample struct {
 	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 	seeded bool
+
+	outer   *Sample   // of a scratch sample: the one it is for, whose Rand it shares
+	scratch []*Sample // one for each layout that was asked for
 }
 
 // column is a field as memory.
@@ -200,6 +203,9 @@ func (s *Sample) lenOf(c *column) *int32 {
 // Rand is the sample's source of randomness. It is seeded by (seed, epoch,
 // index) alone, so that augmentation doesn't depend on workers or timing.
 func (s *Sample) Rand() *rand.Rand {
+	if s.outer != nil {
+		return s.outer.Rand()
+	}
 	if !s.seeded {
 		s.seeded = true
 		key := epochKey(s.seedKey, s.epoch) + uint64(s.index)*golden
@@ -340,6 +346,31 @@ func (s *Sample) init(l *layout, offsets []int) {
 	s.rand = rand.New(&s.pcg)
 }
 
+// newSample makes a sample with memory of its own.
+func newSample(l *layout) *Sample {
+	offsets, size := l.offsets(1)
+	s := &Sample{mem: heapBytes(size), lens: make([]int32, l.ragged)}
+	s.init(l, offsets)
+	return s
+}
+
+// scratchOf is a sample of another layout to load into on the way to s, of the
+// same epoch, index and worker. It lives as long as s, which is a worker's, so
+// that nothing is allocated or locked for each sample.
+func (s *Sample) scratchOf(l *layout) *Sample {
+	i := slices.IndexFunc(s.scratch, func(t *Sample) bool { return t.layout == l })
+	if i < 0 {
+		i = len(s.scratch)
+		t := newSample(l)
+		t.outer = s
+		s.scratch = append(s.scratch, t)
+	}
+	t := s.scratch[i]
+	t.epoch, t.worker = s.epoch, s.worker
+	t.begin(0, s.index)
+	return t
+}
+
 // NewDataset makes a dataset of n samples from a function, which must satisfy
 // what [Dataset] asks of Load. Where n, fields or load can't be used,
 // [NewLoader] and [Tune] say so.
@@ -359,19 +390,32 @@ func (d *funcDataset) Load(ctx context.Context, index int, dst *Sample) error {
 	return d.load(ctx, index, dst)
 }
 
+func (d *funcDataset) invalid() error {
+	if d.load == nil {
+		return optionError("NewDataset", nil, "its load function must not be nil")
+	}
+	return nil
+}
+
+// validated is a dataset made by a function that can't report an error: it
+// tells what was wrong with the arguments.
+type validated interface{ invalid() error }
+
 // checkDataset is what NewLoader, Tune and LoadSample require of a dataset.
 func checkDataset(ds Dataset) (n int, l *layout, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "must not be nil")
-	}
-	if f, ok := ds.(*funcDataset); ok && f.load == nil {
-		return 0, nil, optionError("NewDataset", nil, "its load function must not be nil")
 	}
 	defer func() {
 		if p := recover(); p != nil {
 			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len or Fields panicked: %v", p)
 		}
 	}()
+	if v, ok := ds.(validated); ok {
+		if err := v.invalid(); err != nil {
+			return 0, nil, err
+		}
+	}
 	if s, ok := ds.(*streamDataset); ok {
 		if err := s.check(); err != nil {
 			return 0, nil, err
@@ -399,9 +443,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	if index < 0 || index >= n {
 		return nil, optionError("index", index, "is out of range 0 … %d", n-1)
 	}
-	offsets, size := l.offsets(1)
-	s := &Sample{mem: heapBytes(size), lens: make([]int32, l.ragged)}
-	s.init(l, offsets)
+	s := newSample(l)
 	s.begin(0, index)
 	if err := s.load(ctx, ds); err != nil {
 		return nil, err
