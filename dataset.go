@@ -105,6 +105,25 @@ func (t DType) String() string {
 	return dtypes[t].name
 }
 
+// MarshalText is the type's name.
+func (t DType) MarshalText() ([]byte, error) {
+	if !t.valid() {
+		return nil, fmt.Errorf("nwt: unknown type %v: must be one of Bool … Float64", t)
+	}
+	return []byte(t.String()), nil
+}
+
+// UnmarshalText reads a type's name.
+func (t *DType) UnmarshalText(name []byte) error {
+	for d := Bool; d.valid(); d++ {
+		if dtypes[d].name == string(name) {
+			*t = d
+			return nil
+		}
+	}
+	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
+}
+
 // Element is the Go types that a field's elements can be seen as: bool for
 // Bool, uint8 for Uint8 and so on, uint16 for Float16 and BFloat16.
 type Element interface {
