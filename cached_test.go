@@ -9,7 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -186,13 +188,12 @@ func TestABadSampleOfACacheIsNamedByTheIndexAndEpochOfTheLoader(t *testing.T) {
 	require.NotNil(t, le.Stack)
 }
 
-// held is a dataset of one sample whose first Load says that it has begun and
-// then waits for its context, or for release; it fails unless released.
-func held() (ds nwt.Dataset, begun, release chan struct{}, loads *atomic.Int32) {
-	begun, release, loads = make(chan struct{}), make(chan struct{}), new(atomic.Int32)
+// held is a dataset of one sample whose first Load waits for release, or fails
+// when its context ends.
+func held() (ds nwt.Dataset, release chan struct{}, loads *atomic.Int32) {
+	release, loads = make(chan struct{}), new(atomic.Int32)
 	return nwt.NewDataset(1, scalar, func(ctx context.Context, _ int, dst *nwt.Sample) error {
 		if loads.Add(1) == 1 {
-			close(begun)
 			select {
 			case <-release:
 			case <-ctx.Done():
@@ -201,44 +202,76 @@ func held() (ds nwt.Dataset, begun, release chan struct{}, loads *atomic.Int32) 
 		}
 		nwt.Values[float32](dst, 0)[0] = 5
 		return nil
-	}), begun, release, loads
+	}), release, loads
 }
 
 func TestWaitingForAnothersLoadEndsWithTheContext(t *testing.T) {
-	source, begun, release, loads := held()
-	ds := nwt.Cached(source, 1<<20)
-	var first sync.WaitGroup
-	first.Go(func() { _, _ = nwt.LoadSample(t.Context(), ds, 0) })
-	<-begun
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := nwt.LoadSample(ctx, ds, 0)
-	require.ErrorIs(t, err, context.Canceled)
-	close(release)
-	first.Wait()
-	require.EqualValues(t, 1, loads.Load())
-}
-
-func TestWhoWaitsForALoadThatIsCancelledTriesItself(t *testing.T) {
-	source, begun, _, loads := held()
-	ds := nwt.Cached(source, 1<<20)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	all.Go(func() {
+	synctest.Test(t, func(t *testing.T) {
+		source, release, loads := held()
+		ds := nwt.Cached(source, 1<<20)
+		go nwt.LoadSample(t.Context(), ds, 0)
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			synctest.Wait() // until the others wait
+			cancel()
+		}()
 		_, err := nwt.LoadSample(ctx, ds, 0)
 		require.ErrorIs(t, err, context.Canceled)
+		close(release)
+		_, err = nwt.LoadSample(t.Context(), ds, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, loads.Load())
 	})
-	<-begun
-	for range 8 {
-		all.Go(func() {
-			s, err := nwt.LoadSample(t.Context(), ds, 0)
+}
+
+func TestOfThoseWhoWaitForALoadThatFailsOneTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, _, loads := held()
+		ds := nwt.Cached(source, 1<<20)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			_, err := nwt.LoadSample(ctx, ds, 0)
+			assert.ErrorIs(t, err, context.Canceled)
+		}()
+		synctest.Wait()
+		for range 8 {
+			go func() {
+				s, err := nwt.LoadSample(t.Context(), ds, 0)
+				if assert.NoError(t, err) {
+					assert.Equal(t, []float32{5}, nwt.Values[float32](s, 0))
+				}
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.EqualValues(t, 2, loads.Load())
+	})
+}
+
+func TestACacheLeavesTheRandomnessOfWhoAsksItAlone(t *testing.T) {
+	source, _ := counted(1)
+	kept := nwt.Cached(source, 1<<20)
+	asking := nwt.NewDataset(1, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		first := dst.Rand().Float64()
+		if err := kept.Load(ctx, i, dst); err != nil {
+			return err
+		}
+		nwt.Values[float64](dst, 1)[0] = first - dst.Rand().Float64()
+		return nil
+	})
+	var differences []float64
+	l := newLoader(t, asking, nwt.WithSeed(7))
+	for range 2 { // a miss, then a hit
+		for b, err := range l.Epoch(t.Context(), 3) {
 			require.NoError(t, err)
-			require.Equal(t, []float32{5}, nwt.Values[float32](s, 0))
-		})
+			differences = append(differences, nwt.Values[float64](b, 1)...)
+		}
 	}
-	cancel()
-	all.Wait()
-	require.EqualValues(t, 2, loads.Load())
+	require.Len(t, differences, 2)
+	require.Equal(t, differences[0], differences[1])
+	require.NotZero(t, differences[0])
 }
 
 func TestAClosedCacheLoadsAnew(t *testing.T) {

@@ -27,20 +27,22 @@ func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
 	require.Zero(t, cacheBytes(source))
 }
 
-func TestACacheKeepsToItsBoundInItsBlocksToo(t *testing.T) {
-	b := &blocks{}
-	b.init(1<<20, 3<<20, 100<<20)
-	require.EqualValues(t, minBlock, b.size)
-	defer func() { require.NoError(t, b.free()) }()
-	used := int64(0)
-	places := map[uint64]bool{}
-	for used+3<<20 <= 100<<20 {
-		place, err := b.reserve(3<<20, 100<<20-used)
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, len(b.at(place)), 3<<20)
-		require.False(t, places[place])
-		places[place] = true
-		used += 3 << 20
+func TestLessThanAnEighthOfABlockStaysEmpty(t *testing.T) {
+	for _, sample := range []int{100, 3 << 20, 20 << 20, 31 << 20} {
+		const limit = 1 << 30
+		b := &blocks{}
+		b.init(1<<30, int64(sample), limit)
+		places := map[uint64]bool{}
+		for left := int64(limit); left >= int64(sample) && len(places) < 1000; left -= int64(sample) {
+			place, err := b.reserve(sample, left)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, len(b.at(place)), sample)
+			require.False(t, places[place])
+			places[place] = true
+		}
+		for _, mem := range b.list[:b.count-1] {
+			require.Less(t, len(mem)%sample, len(mem)/8)
+		}
+		require.NoError(t, b.free())
 	}
-	require.Equal(t, 4, b.count)
 }

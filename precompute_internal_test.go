@@ -56,6 +56,25 @@ func TestWhereAFileCannotBeMappedItIsRead(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
+func TestSamplesInEachOthersPlaceAreNoticed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lines")
+	p, err := Precompute(t.Context(), lines(100), path, "")
+	require.NoError(t, err)
+	at := func(i int) uint64 { return binary.LittleEndian.Uint64(p.mem[p.index+int64(8*i):]) }
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	one, other := file[at(3):at(4)], file[at(8):at(9)]
+	for i := range one {
+		one[i], other[i] = other[i], one[i]
+	}
+	require.NoError(t, p.Close())
+	require.NoError(t, os.WriteFile(path, file, 0o644))
+	p, err = Precompute(t.Context(), lines(100), path, "", WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	requireLines(t, p)
+	require.NoError(t, p.Close())
+}
+
 func FuzzAHeaderIsReadAsWrittenOrRefused(f *testing.F) {
 	header := fileHeader{Version: "v1", ByteOrder: nativeOrder(), Samples: 3, Fields: lines(3).Fields()}
 	want, err := header.describe()
