@@ -108,7 +108,7 @@ func TestAFileThatIsCutShortOrLongerIsMadeAnew(t *testing.T) {
 	precompute(t, source, path)
 	good, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for n := range good {
+	for n := 0; n < len(good); n += 7 {
 		require.NoError(t, os.WriteFile(path, good[:n], 0o644))
 		requireSamples(t, precompute(t, source, path))
 		got, err := os.ReadFile(path)
