@@ -11,9 +11,10 @@ import (
 // valid until the next iteration, or until Release after a Retain.
 type Batch struct {
 	l       *Loader
-	mem     []byte  // the slot
-	lens    []int32 // ragged × batch size, field by field
-	indices []int   // of the places
+	mem     []byte    // the slot
+	lens    []int32   // ragged × batch size, field by field
+	indices []int     // of the places
+	records []*Record // of the places, for a stream
 	bad     faults
 	hung    *hungMemory // mem, where calls that were given up may write to it
 
@@ -25,6 +26,8 @@ type Batch struct {
 	from  int // position of place 0 in its epoch
 	size  int // places; once bad samples are left out, the samples that remain
 	state State
+	seq   uint64 // in the ring
+	end   bool   // the stream is over: there is nothing in the batch
 
 	// Written by the stage before it announces the batch, where there is one.
 	device               *deviceBuffer
@@ -146,7 +149,14 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 	}
 	s.total++
 	n := l.opts.batchSize
-	return &Batch{l: l, mem: mem, lens: make([]int32, n*l.layout.ragged), indices: make([]int, n)}, nil
+	b := &Batch{l: l, mem: mem, lens: make([]int32, n*l.layout.ragged), indices: make([]int, n)}
+	if l.order.n == endless {
+		b.records = make([]*Record, n)
+		for i := range b.records {
+			b.records[i] = &Record{}
+		}
+	}
+	return b, nil
 }
 
 // put takes back a slot that nobody uses.

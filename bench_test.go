@@ -3,11 +3,18 @@ package nwt_test
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/host"
 )
+
+// The benchmarks compare the loader with what a user would write by hand, in
+// one run: sub-benchmarks differ in loader=… alone, for benchstat -col /loader.
 
 var scalar = []nwt.Field{{Name: "x", Type: nwt.Float32}}
 
@@ -15,74 +22,250 @@ func emptyDataset(n int) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error { return nil })
 }
 
-func BenchmarkEmpty(b *testing.B) {
-	for _, workers := range []int{0, 1, 2, 4, 16} {
-		b.Run(fmt.Sprintf("loader=nwt/workers=%d", workers), func(b *testing.B) {
-			l, err := nwt.NewLoader(emptyDataset(1<<30), nwt.WithBatchSize(128), nwt.WithWorkers(workers))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer l.Close()
-			b.ReportAllocs()
-			n := 0
-			for _, err := range l.Epochs(b.Context(), 0, 1000) {
-				if err != nil {
-					b.Fatal(err)
-				}
-				if n++; n == 100 {
-					b.ResetTimer()
-				}
-				if n == b.N+100 {
-					break
-				}
-			}
-		})
-		if workers > 0 {
-			b.Run(fmt.Sprintf("loader=hand/workers=%d", workers), func(b *testing.B) {
-				b.ReportAllocs()
-				handLoop(b, workers, 128, b.N)
-			})
+func sleepyDataset(n int, d time.Duration) nwt.Dataset {
+	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error { time.Sleep(d); return nil })
+}
+
+// spin keeps a CPU busy, for the same work each time.
+func spin(n int) float32 {
+	x := float32(1)
+	for range n {
+		x = x*1.0000001 + 1e-9
+	}
+	return x
+}
+
+const spinning = 20_000 // about 80 µs
+
+func busyDataset(n int) nwt.Dataset {
+	return nwt.NewDataset(n, scalar, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		nwt.Values[float32](dst, 0)[0] = spin(spinning)
+		return nil
+	})
+}
+
+// benchBatches measures the batches of a loader, from the second on.
+func benchBatches(b *testing.B, ds nwt.Dataset, opts ...nwt.Option) {
+	b.Helper()
+	l, err := nwt.NewLoader(ds, opts...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	b.ReportAllocs()
+	for _, err := range l.Epochs(b.Context(), 0, 1<<30) {
+		if err != nil {
+			b.Fatal(err)
+		}
+		if !b.Loop() {
+			return
 		}
 	}
 }
 
-func handLoop(b *testing.B, workers, batch, n int) {
-	jobs := make(chan int, 2*workers)
-	type res struct {
-		i    int
-		data []float32
+// handWritten is the loop that one writes without a loader: a worker a batch, a
+// channel of jobs, and results put in order by a channel for each.
+func handWritten(ctx context.Context, ds nwt.Dataset, workers, batch int, use func([]float32) bool) {
+	type job struct {
+		first  int
+		result chan []float32
 	}
-	out := make(chan res, 2*workers)
+	ctx, cancel := context.WithCancel(ctx)
+	jobs, order := make(chan job), make(chan chan []float32, 2*workers)
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			for i := range jobs {
-				r := res{i, make([]float32, batch)}
-				for k := range r.data {
-					r.data[k] = float32(k)
+			s, _ := nwt.LoadSample(ctx, ds, 0)
+			for j := range jobs {
+				out := make([]float32, batch)
+				for i := range out {
+					if ds.Load(ctx, j.first+i, s) != nil {
+						return
+					}
+					out[i] = nwt.Values[float32](s, 0)[0]
 				}
-				out <- r
+				j.result <- out
 			}
 		})
 	}
-	go func() {
-		for i := range n {
-			jobs <- i
-		}
-		close(jobs)
-		wg.Wait()
-		close(out)
-	}()
-	next := 0
-	pending := map[int]res{}
-	for r := range out {
-		pending[r.i] = r
-		for {
-			if _, ok := pending[next]; !ok {
-				break
+	wg.Go(func() {
+		defer close(jobs)
+		for n := 0; ; n++ {
+			j := job{n * batch % (ds.Len() - batch), make(chan []float32, 1)}
+			select {
+			case order <- j.result:
+				jobs <- j
+			case <-ctx.Done():
+				return
 			}
-			delete(pending, next)
-			next++
+		}
+	})
+	for use(<-<-order) {
+	}
+	cancel()
+	for {
+		select {
+		case <-order: // the feeder may be waiting for room
+		default:
+			wg.Wait()
+			return
 		}
 	}
+}
+
+func benchHandWritten(b *testing.B, ds nwt.Dataset, workers, batch int) {
+	b.ReportAllocs()
+	handWritten(b.Context(), ds, workers, batch, func([]float32) bool { return b.Loop() })
+}
+
+func BenchmarkEmptySamples(b *testing.B) {
+	ds := emptyDataset(1 << 30)
+	for _, workers := range []int{0, 1, 2, 4, 16} {
+		b.Run(fmt.Sprintf("workers=%d/loader=nwt", workers), func(b *testing.B) {
+			benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(workers))
+		})
+		if workers > 0 {
+			b.Run(fmt.Sprintf("workers=%d/loader=hand", workers), func(b *testing.B) {
+				benchHandWritten(b, ds, workers, 128)
+			})
+		}
+	}
+	b.Run("workers=2/loader=nwt/order=shuffled", func(b *testing.B) {
+		benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(2), nwt.WithShuffle(1))
+	})
+}
+
+// BenchmarkBusySamples reports, as of-bare, the rate of samples by that of bare
+// goroutines that do the same work, with workers = CPUs.
+func BenchmarkBusySamples(b *testing.B) {
+	const workers, batch = 2, 32
+	bare := func(samples int) time.Duration {
+		var next atomic.Int64
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range workers {
+			wg.Go(func() {
+				var sink float32
+				for next.Add(1) <= int64(samples) {
+					sink += spin(spinning)
+				}
+				_ = sink
+			})
+		}
+		wg.Wait()
+		return time.Since(began)
+	}
+	l, err := nwt.NewLoader(busyDataset(1<<30), nwt.WithBatchSize(batch), nwt.WithWorkers(workers))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	// In turns, so that a machine whose speed drifts is fair to both.
+	var ours, theirs time.Duration
+	const round = 64
+	n := 0
+	var began time.Time
+	for _, err := range l.Epochs(b.Context(), 0, 1<<30) {
+		if err != nil {
+			b.Fatal(err)
+		}
+		switch n++; {
+		case n%round == 4: // the first of a round were loaded beside the bare loop
+			began = time.Now()
+		case n%round == 0:
+			ours += time.Since(began)
+			time.Sleep(20 * time.Millisecond) // until as much is loaded ahead as may be
+			theirs += bare((round - 4) * batch)
+		}
+		if !b.Loop() {
+			break
+		}
+	}
+	if theirs > 0 {
+		b.ReportMetric(float64(theirs)/float64(ours), "of-bare")
+	}
+}
+
+// BenchmarkWaitingSamples reports, as of-ideal, the rate of batches by workers /
+// (batch × the real sleep).
+func BenchmarkWaitingSamples(b *testing.B) {
+	const batch = 64
+	for _, workers := range []int{16, 64, 256} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			benchBatches(b, sleepyDataset(1<<30, time.Millisecond), nwt.WithBatchSize(batch), nwt.WithWorkers(workers))
+			perBatch := b.Elapsed() / time.Duration(b.N)
+			began := time.Now()
+			for range 200 {
+				time.Sleep(time.Millisecond)
+			}
+			sleep := time.Since(began) / 200
+			b.ReportMetric(float64(batch*sleep)/float64(workers)/float64(perBatch), "of-ideal")
+		})
+	}
+}
+
+// BenchmarkMemory reports the peak resident set while batches of 64 images of
+// 224 × 224 × 3 bytes are loaded.
+func BenchmarkMemory(b *testing.B) {
+	ds := nwt.NewDataset(1<<20, []nwt.Field{{Name: "image", Type: nwt.Uint8, Shape: []int{224, 224, 3}}},
+		func(_ context.Context, i int, dst *nwt.Sample) error {
+			px := dst.Bytes(0)
+			for k := range px {
+				px[k] = byte(i)
+			}
+			return nil
+		})
+	for _, workers := range []int{1, 16, 64} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			debug.FreeOSMemory()
+			peak := host.StartPeak()
+			benchBatches(b, ds, nwt.WithBatchSize(64), nwt.WithWorkers(workers))
+			bytes, _ := peak.Stop()
+			b.ReportMetric(float64(bytes)/1e6, "peak-MB")
+		})
+	}
+}
+
+// BenchmarkFirstBatch is the time to the first batch where a sample takes 5 ms.
+func BenchmarkFirstBatch(b *testing.B) {
+	for _, workers := range []int{1, 16} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			ds := sleepyDataset(1<<20, 5*time.Millisecond)
+			for b.Loop() {
+				l, err := nwt.NewLoader(ds, nwt.WithBatchSize(64), nwt.WithWorkers(workers))
+				if err != nil {
+					b.Fatal(err)
+				}
+				for range l.Epoch(b.Context(), 0) {
+					break
+				}
+				l.Close()
+			}
+		})
+	}
+}
+
+// BenchmarkOverlap reports, as of-steps, the whole time by that of the steps
+// alone, where a step takes 5 ms and loading a batch 4 ms.
+func BenchmarkOverlap(b *testing.B) {
+	l, err := nwt.NewLoader(sleepyDataset(1<<30, 4*time.Millisecond/32), nwt.WithBatchSize(32), nwt.WithWorkers(4))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	var steps time.Duration
+	n := 0
+	for _, err := range l.Epochs(b.Context(), 0, 1<<30) {
+		if err != nil {
+			b.Fatal(err)
+		}
+		if !b.Loop() {
+			break
+		}
+		n++
+		began := time.Now()
+		time.Sleep(5 * time.Millisecond)
+		steps += time.Since(began)
+	}
+	b.ReportMetric(float64(b.Elapsed())/float64(steps), "of-steps")
 }

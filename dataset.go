@@ -105,6 +105,25 @@ func (t DType) String() string {
 	return dtypes[t].name
 }
 
+// MarshalText is the type's name.
+func (t DType) MarshalText() ([]byte, error) {
+	if !t.valid() {
+		return nil, fmt.Errorf("nwt: unknown type %v: must be one of Bool … Float64", t)
+	}
+	return []byte(t.String()), nil
+}
+
+// UnmarshalText reads a type's name.
+func (t *DType) UnmarshalText(name []byte) error {
+	for d := Bool; d.valid(); d++ {
+		if dtypes[d].name == string(name) {
+			*t = d
+			return nil
+		}
+	}
+	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
+}
+
 // Element is the Go types that a field's elements can be seen as: bool for
 // Bool, uint8 for Uint8 and so on, uint16 for Float16 and BFloat16.
 type Element interface {
@@ -136,9 +155,10 @@ func Values[T Element](v View, field int) []T {
 // valid during that Load only.
 type Sample struct {
 	layout  *layout
-	mem     []byte  // the slot
-	lens    []int32 // ragged × capacity, field by field
-	offsets []int   // of the fields in mem
+	mem     []byte    // the slot
+	lens    []int32   // ragged × capacity, field by field
+	offsets []int     // of the fields in mem
+	records []*Record // of the batch, for a stream
 	place   int
 
 	seedKey      uint64
@@ -148,6 +168,9 @@ type Sample struct {
 	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 	seeded bool
+
+	outer   *Sample   // of a scratch sample: the one it is for, whose Rand it shares
+	scratch []*Sample // one for each layout that was asked for
 }
 
 // column is a field as memory.
@@ -199,6 +222,9 @@ func (s *Sample) lenOf(c *column) *int32 {
 // Rand is the sample's source of randomness. It is seeded by (seed, epoch,
 // index) alone, so that augmentation doesn't depend on workers or timing.
 func (s *Sample) Rand() *rand.Rand {
+	if s.outer != nil {
+		return s.outer.Rand()
+	}
 	if !s.seeded {
 		s.seeded = true
 		key := epochKey(s.seedKey, s.epoch) + uint64(s.index)*golden
@@ -339,6 +365,31 @@ func (s *Sample) init(l *layout, offsets []int) {
 	s.rand = rand.New(&s.pcg)
 }
 
+// newSample makes a sample with memory of its own.
+func newSample(l *layout) *Sample {
+	offsets, size := l.offsets(1)
+	s := &Sample{mem: heapBytes(size), lens: make([]int32, l.ragged)}
+	s.init(l, offsets)
+	return s
+}
+
+// scratchOf is a sample of another layout to load into on the way to s, of the
+// same epoch, index and worker. It lives as long as s, which is a worker's, so
+// that nothing is allocated or locked for each sample.
+func (s *Sample) scratchOf(l *layout) *Sample {
+	i := slices.IndexFunc(s.scratch, func(t *Sample) bool { return t.layout == l })
+	if i < 0 {
+		i = len(s.scratch)
+		t := newSample(l)
+		t.outer = s
+		s.scratch = append(s.scratch, t)
+	}
+	t := s.scratch[i]
+	t.epoch, t.worker = s.epoch, s.worker
+	t.begin(0, s.index)
+	return t
+}
+
 // NewDataset makes a dataset of n samples from a function, which must satisfy
 // what [Dataset] asks of Load. Where n, fields or load can't be used,
 // [NewLoader] and [Tune] say so.
@@ -358,19 +409,39 @@ func (d *funcDataset) Load(ctx context.Context, index int, dst *Sample) error {
 	return d.load(ctx, index, dst)
 }
 
+func (d *funcDataset) invalid() error {
+	if d.load == nil {
+		return optionError("NewDataset", nil, "its load function must not be nil")
+	}
+	return nil
+}
+
+// validated is a dataset made by a function that can't report an error: it
+// tells what was wrong with the arguments.
+type validated interface{ invalid() error }
+
 // checkDataset is what NewLoader, Tune and LoadSample require of a dataset.
 func checkDataset(ds Dataset) (n int, l *layout, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "must not be nil")
-	}
-	if f, ok := ds.(*funcDataset); ok && f.load == nil {
-		return 0, nil, optionError("NewDataset", nil, "its load function must not be nil")
 	}
 	defer func() {
 		if p := recover(); p != nil {
 			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len or Fields panicked: %v", p)
 		}
 	}()
+	if v, ok := ds.(validated); ok {
+		if err := v.invalid(); err != nil {
+			return 0, nil, err
+		}
+	}
+	if s, ok := ds.(*streamDataset); ok {
+		if err := s.check(); err != nil {
+			return 0, nil, err
+		}
+		l, err = newLayout(ds.Fields())
+		return endless, l, err
+	}
 	var errs []error
 	if n = ds.Len(); n < 1 {
 		errs = append(errs, optionError("Dataset.Len", n, "must be at least 1"))
@@ -391,9 +462,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	if index < 0 || index >= n {
 		return nil, optionError("index", index, "is out of range 0 … %d", n-1)
 	}
-	offsets, size := l.offsets(1)
-	s := &Sample{mem: heapBytes(size), lens: make([]int32, l.ragged)}
-	s.init(l, offsets)
+	s := newSample(l)
 	s.begin(0, index)
 	if err := s.load(ctx, ds); err != nil {
 		return nil, err
@@ -406,7 +475,7 @@ func (s *Sample) load(ctx context.Context, ds Dataset) (err error) {
 	finished := false
 	defer func() {
 		if !finished {
-			cause, stack := recovered(recover())
+			stack, cause := recovered(recover())
 			err = s.error(cause, stack)
 		}
 	}()

@@ -82,6 +82,13 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 			o.batchSize, layout.bytes, maxBatchBytes)
 	}
 	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler}
+	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+	if n == endless {
+		if o.sampler != nil {
+			return nil, optionError("WithSampler", o.sampler, "can't be combined with a stream, whose order is that of reading")
+		}
+		return s, nil
+	}
 	switch {
 	case s.sampler != nil:
 	case o.shuffle:
@@ -93,15 +100,18 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	if positions < 1 {
 		return nil, optionError("WithSampler", positions, "the length of an epoch must be at least 1")
 	}
-	s.order = order{n: positions, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+	s.order.n = positions
 	return s, nil
 }
 
 // loader makes a loader with so many workers.
 func (s *source) loader(workers int) *Loader {
 	l := &Loader{source: s, load: s.ds.Load}
-	if f, ok := s.ds.(*funcDataset); ok {
-		l.load = f.load // one call less for each sample
+	switch ds := s.ds.(type) {
+	case *funcDataset:
+		l.load = ds.load // one call less for each sample
+	case *streamDataset:
+		l.load = ds.loadRecord
 	}
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch
@@ -123,8 +133,18 @@ func (s *source) loader(workers int) *Loader {
 	return l
 }
 
-// Len is the number of batches in an epoch.
-func (l *Loader) Len() int { return l.order.steps(0) }
+// Len is the number of batches in an epoch; −1 for a stream without
+// WithEpochSamples, whose end shows when it is reached.
+func (l *Loader) Len() int {
+	switch {
+	case l.order.n != endless:
+		return l.order.steps(0)
+	case l.opts.epochSamples == 0:
+		return -1
+	}
+	perRank := order{n: max(1, l.opts.epochSamples/l.opts.world), batch: l.opts.batchSize, world: 1, dropLast: l.opts.dropLast}
+	return perRank.steps(0)
+}
 
 // Workers is how many workers the loader has.
 func (l *Loader) Workers() int { return int(l.workers.Load()) }
@@ -239,6 +259,8 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 			yield(nil, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed"))
 		case l.opts.unordered:
 			yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
+		case l.order.n == endless && s.Samples%l.opts.world != 0:
+			yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
 		case s.Samples < 0 || s.Samples > l.order.n:
 			yield(nil, optionError("State.Samples", s.Samples, "must be 0 … %d, the samples of an epoch", l.order.n))
 		default:

@@ -35,10 +35,16 @@ type options struct {
 	init      func(ctx context.Context, worker int) error
 	log       *slog.Logger
 	unordered bool
-	launcher  *Rank // with WithLauncher
-	device    Device
-	pinned    *bool // nil: where the device is not the host
-	async     bool
+
+	// Of streams alone.
+	interleave   int
+	window       int
+	epochSamples int
+
+	launcher *Rank // with WithLauncher
+	device   Device
+	pinned   *bool // nil: where the device is not the host
+	async    bool
 
 	// Of Tune alone.
 	strategy   Strategy
@@ -60,16 +66,18 @@ const (
 // newOptions applies opts to the defaults. All that is wrong is in the error.
 func newOptions(opts []Option) (*options, error) {
 	o := &options{
-		batchSize: 32,
-		workers:   -1,
-		world:     1,
-		log:       slog.Default(),
-		device:    Host(),
-		retries:   3,
-		backoff:   10 * time.Millisecond,
-		strategy:  Greedy(),
-		alpha:     defaultAlpha,
-		most:      -1,
+		batchSize:  32,
+		workers:    -1,
+		world:      1,
+		log:        slog.Default(),
+		device:     Host(),
+		interleave: 4,
+		window:     1024,
+		retries:    3,
+		backoff:    10 * time.Millisecond,
+		strategy:   Greedy(),
+		alpha:      defaultAlpha,
+		most:       -1,
 	}
 	var errs []error
 	for i, opt := range opts {
@@ -221,6 +229,36 @@ func WithUnordered() Option {
 	return func(o *options) error {
 		o.unordered = true
 		return nil
+	}
+}
+
+// WithInterleave sets how many shards of a stream are read at once, a sample of
+// each in turn, 1 … 1024. The default is 4. It is part of the order.
+func WithInterleave(shards int) Option {
+	return func(o *options) error {
+		o.interleave = shards
+		return between("WithInterleave", shards, 1, 1024)
+	}
+}
+
+// WithShuffleWindow sets within how many records WithShuffle mixes a stream,
+// 1 … 2²⁴: so many are kept in memory as they were read. The default is 1024.
+// It is part of the order.
+func WithShuffleWindow(samples int) Option {
+	return func(o *options) error {
+		o.window = samples
+		return between("WithShuffleWindow", samples, 1, 1<<24)
+	}
+}
+
+// WithEpochSamples makes n samples an epoch of a stream, over all ranks, so that
+// each rank has the same number of batches: one whose shards hold fewer than its
+// n/world begins them again, what is more is left out. By default an epoch is
+// all that the shards hold.
+func WithEpochSamples(n int) Option {
+	return func(o *options) error {
+		o.epochSamples = n
+		return between("WithEpochSamples", n, 1, math.MaxInt32)
 	}
 }
 

@@ -1,5 +1,7 @@
 package nwt
 
+import "math"
+
 // An order is which samples make up which batch, as arithmetic: nothing is
 // stored for an epoch, and every rank and every resumed run computes the same.
 //
@@ -7,7 +9,7 @@ package nwt
 // batch × world of them, rank r the r-th part of these in turn; so a number of
 // positions says exactly what all ranks have had.
 type order struct {
-	n           int // positions of an epoch
+	n           int // positions of an epoch; endless for a stream
 	batch       int
 	rank, world int
 	dropLast    bool
@@ -53,6 +55,9 @@ func (o *order) part(base, k int) (from, to int) {
 	return from + n*o.rank/o.world, from + n*(o.rank+1)/o.world
 }
 
+// endless is the length of what ends when it does: a stream.
+const endless = math.MaxInt
+
 // A course is the batches of one run through a loader: those of epoch first
 // from position base on, then the whole epochs up to last.
 type course struct {
@@ -64,11 +69,19 @@ type course struct {
 }
 
 func newCourse(o *order, first, last, base int) course {
+	if o.n == endless {
+		return course{order: o, first: first, last: last, base: base, head: endless}
+	}
 	return course{order: o, first: first, last: last, base: base, head: o.steps(base), whole: o.steps(0)}
 }
 
 // len is the batches of the course.
-func (c *course) len() int { return c.head + (c.last-c.first)*c.whole }
+func (c *course) len() int {
+	if c.head == endless {
+		return endless
+	}
+	return c.head + (c.last-c.first)*c.whole
+}
 
 // at is the epoch of batch i of the course, the position its epoch starts
 // from, and the batch's number from there.

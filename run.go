@@ -25,6 +25,12 @@ type run struct {
 	tally   tally         // the stage's where there is one, else the consumer's
 	staged  chan struct{} // closed by the stage when it is done with the run
 
+	// For a stream: what fills batches. With workers that is a goroutine, which
+	// toFill hands batches to and which closes fed; else the consumer.
+	sequence *sequence
+	toFill   chan *Batch
+	fed      chan struct{}
+
 	// turn is held by the consumer, but not while the loop body has a batch,
 	// so that Close can finish a run in the middle of a long step. It guards
 	// what follows, and its holder is the owner of the ring.
@@ -63,6 +69,13 @@ func (l *Loader) begin(ctx context.Context, c course) (*run, error) {
 		}
 	}
 	l.run = r
+	if c.n == endless {
+		r.sequence = newSequence(r, l.Workers() > 0)
+		if l.Workers() > 0 {
+			r.toFill, r.fed = make(chan *Batch, ring.Capacity), make(chan struct{})
+			go r.sequence.feed(r)
+		}
+	}
 	l.hire()
 	l.began.Do(func() {
 		if l.stage != nil {
@@ -121,6 +134,9 @@ func (r *run) advance() (*Batch, error) {
 		if b.err != nil {
 			return nil, b.err
 		}
+		if b.end {
+			return nil, nil
+		}
 		if b.size > 0 {
 			c := &r.l.counters
 			c.batches.Add(1)
@@ -142,22 +158,36 @@ func (r *run) open() error {
 		if err != nil {
 			return err
 		}
-		epoch, base, k := r.course.at(r.opened)
-		from, to := r.course.part(base, k)
-		_, delivered := r.course.bounds(base, k)
-		b.run, b.epoch, b.index, b.from, b.size = r, epoch, r.course.index(base, k), from, to-from
-		b.state = State{Epoch: epoch, Samples: delivered}
-		if r.l.opts.unordered {
-			b.state.Samples = -1
-		}
+		b.run, b.seq = r, r.first+uint64(r.opened)
 		b.refs.Store(held)
 		b.bad.reset()
-		seq := r.first + uint64(r.opened)
 		r.opened++
-		r.ahead = append(r.ahead, seq)
-		r.l.ring.Open(seq, b, to-from)
+		r.ahead = append(r.ahead, b.seq)
+		switch {
+		case r.sequence == nil:
+			r.place(b, r.opened-1)
+			r.l.ring.Open(b.seq, b, b.size)
+		case r.toFill != nil:
+			r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
+			r.toFill <- b // has room for all that can be open
+		default:
+			r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
+			r.sequence.fill(b.seq, b)
+		}
 	}
 	return nil
+}
+
+// place says what batch i of the course is.
+func (r *run) place(b *Batch, i int) {
+	epoch, base, k := r.course.at(i)
+	from, to := r.course.part(base, k)
+	_, delivered := r.course.bounds(base, k)
+	b.epoch, b.index, b.from, b.size = epoch, r.course.index(base, k), from, to-from
+	b.state = State{Epoch: epoch, Samples: delivered}
+	if r.l.opts.unordered {
+		b.state.Samples = -1
+	}
 }
 
 // await waits until a batch is ready, loads it where there are no workers, and
@@ -224,6 +254,12 @@ func (r *run) finish() {
 	r.cancel()
 	if r.l.stage != nil {
 		<-r.staged
+	}
+	switch {
+	case r.toFill != nil:
+		<-r.fed
+	case r.sequence != nil:
+		r.sequence.stop()
 	}
 	if len(r.ahead) == 0 {
 		r.l.ring.Halt(r.first + uint64(r.opened))

@@ -1,15 +1,11 @@
 package nwt
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // A Strategy decides which worker counts Tune measures, and for how long.
@@ -65,149 +61,8 @@ type request struct {
 	workers    int
 	iterations int
 	round      int           // goes into the block
-	limit      time.Duration // end at the first iteration past it: the count can't win; 0: none
+	limit      time.Duration // end with the first iteration past it: the count can't win, or the budget is spent
 }
-
-// A choice is what a search comes to.
-type choice struct {
-	workers    int           // fewest within alpha of the fastest; −1 where nothing allowed was measured
-	fastest    int           // the time-best count
-	alpha      time.Duration // accumulated over the space's iterations
-	confidence float64       // how often a re-run would choose the same, 0 … 1; 0 where nothing was measured twice
-	estimates  []estimate    // one per count measured, ascending
-}
-
-// An estimate is what a series says of its count: free of the drift that all
-// counts of a round share, and hardly moved by a few outlying blocks.
-type estimate struct {
-	workers   int
-	mean      time.Duration // per iteration
-	low, high time.Duration // its 95 % interval; both mean where nothing was measured twice
-}
-
-// choose finds the fewest workers within alpha of the fastest.
-func choose(sp space, seen []series) choice {
-	e := weigh(sp, seen)
-	if len(e.counts) == 0 {
-		return choice{workers: -1, fastest: -1}
-	}
-	c := choice{estimates: make([]estimate, len(e.counts))}
-	for i, w := range e.counts {
-		mean, margin := e.mean[i], 1.0
-		if e.df[i] > 0 {
-			margin = math.Exp(e.se[i] * stat.StudentT(0.95, e.df[i]))
-		}
-		c.estimates[i] = estimate{w, time.Duration(mean), time.Duration(mean / margin), time.Duration(mean * margin)}
-	}
-	chosen, fastest := e.pick(e.mean)
-	c.workers, c.fastest = e.counts[chosen], e.counts[fastest]
-	c.alpha = time.Duration(sp.alpha.of(e.mean[fastest], sp.iterations) * float64(sp.iterations))
-	if e.df[chosen] > 0 {
-		c.confidence = e.vote(1000)[chosen]
-	}
-	return c
-}
-
-// The evidence is what all series together say of the counts that may be
-// chosen, ascending.
-type evidence struct {
-	sp     space
-	counts []int
-	visits []int
-	done   []int     // iterations measured
-	low    []float64 // the fastest visit, nanoseconds per iteration
-	mean   []float64 // nanoseconds per iteration
-	se     []float64 // standard error of the mean's logarithm
-	df     []float64 // degrees of freedom behind se; 0: unknown
-}
-
-// weigh takes apart what belongs to a count and what all counts of a round
-// share. Times multiply, so it does so with their logarithms.
-func weigh(sp space, seen []series) evidence {
-	e := evidence{sp: sp}
-	var obs []stat.Obs
-	rounds := 0
-	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
-		if len(s.blocks) == 0 || !sp.allows(s.workers) {
-			continue
-		}
-		done := 0
-		for _, b := range s.blocks {
-			obs = append(obs, stat.Obs{
-				Row: len(e.counts), Col: b.round,
-				Value: math.Log(float64(max(b.mean, 1))), Weight: float64(max(b.iterations, 1)),
-			})
-			done += b.iterations
-			rounds = max(rounds, b.round+1)
-		}
-		e.counts, e.visits = append(e.counts, s.workers), append(e.visits, len(s.blocks))
-		e.done, e.low = append(e.done, done), append(e.low, quickest(s.blocks))
-	}
-	for _, row := range stat.TwoWay(obs, len(e.counts), rounds) {
-		e.mean = append(e.mean, math.Exp(row.Effect))
-		e.se = append(e.se, row.SE)
-		e.df = append(e.df, row.DF)
-	}
-	return e
-}
-
-func byWorkers(a, b series) int { return cmp.Compare(a.workers, b.workers) }
-
-// pick applies the rule to one set of times: the fewest workers that aren't
-// slower than the fastest by more than alpha, as far as the measuring tells.
-// The fastest is so beyond a standard error, or luck would choose among equals.
-func (e evidence) pick(mean []float64) (chosen, fastest int) {
-	for i, m := range mean {
-		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
-			fastest = i
-		}
-	}
-	best := mean[fastest]
-	within := best + e.sp.alpha.of(best, e.sp.iterations)
-	for i, m := range mean {
-		if m <= within*(1+doubt*math.Hypot(e.se[i], e.se[fastest])) {
-			return i, fastest
-		}
-	}
-	return fastest, fastest
-}
-
-// vote draws what re-runs would measure, and answers in which share of them
-// each count would be chosen. What was measured misses the truth by its error,
-// and a re-run misses it again: hence √2.
-func (e evidence) vote(draws int) []float64 {
-	votes := make([]float64, len(e.counts))
-	rng := rand.New(rand.NewPCG(1, 2))
-	mean := make([]float64, len(e.counts))
-	for range draws {
-		for i, m := range e.mean {
-			mean[i] = m * math.Exp(math.Sqrt2*e.se[i]*rng.NormFloat64())
-		}
-		c, _ := e.pick(mean)
-		votes[c]++
-	}
-	for i := range votes {
-		votes[i] /= float64(draws)
-	}
-	return votes
-}
-
-// What the searches do with their figures.
-const (
-	doubt      = 1                     // standard errors in whose favour a count with fewer workers is judged
-	sure       = 0.98                  // confidence at which measuring ends
-	persevere  = 10                    // times the usual iterations that an undecided count may get …
-	patience   = 10                    // … while all counts together got so many times them,
-	share      = 0.2                   // or took this share of what measuring every count would
-	looks      = 2                     // short first visits to each rung of the ladder
-	sweeps     = 4                     // rounds of an exhaustive search
-	lastRound  = 48                    // whatever is still undecided then stays so
-	idle       = 0.7                   // share of CPUs in use below which more workers than CPUs may help
-	mostEver   = 1024                  // where a growing space ends
-	hopeless   = 2                     // times the fastest's time at which a visit ends early
-	minMeasure = 50 * time.Millisecond // per count: shorter than this is all noise …
-	maxMeasure = 5 * time.Second       // … and longer than this is patience
-)
 
 func (sp space) allows(workers int) bool {
 	return sp.allowed == nil || sp.allowed(workers)
@@ -228,13 +83,16 @@ func (greedy) next(sp space, seen []series) (request, bool) {
 	if s.left <= 0 {
 		return request{}, false
 	}
-	for look := range looks {
+	for look := range firstLooks {
 		ahead := s.missing(look)
 		if len(ahead) > 0 {
 			return s.visit(ahead[0], 20, max(look, s.round), len(ahead)), true
 		}
 	}
 	e := weigh(sp, seen)
+	if len(e.counts) == 0 {
+		return request{}, false
+	}
 	if w, found := e.between(); found {
 		return s.visit(w, 4, s.round, 1), true
 	}
@@ -263,7 +121,7 @@ func (exhaustive) String() string { return "exhaustive" }
 
 func (exhaustive) next(sp space, seen []series) (request, bool) {
 	s := newSearch(sp, seen)
-	rounds := min(sweeps, sp.iterations)
+	rounds := min(sweepRounds, sp.iterations)
 	top := s.ceiling()
 	for round := range rounds {
 		iterations := sp.iterations*(round+1)/rounds - sp.iterations*round/rounds
@@ -275,6 +133,22 @@ func (exhaustive) next(sp space, seen []series) (request, bool) {
 	}
 	return request{}, false
 }
+
+// What the searches do with their figures.
+const (
+	firstLooks  = 2    // short visits to each rung of the ladder, before anything is decided
+	lastRound   = 48   // whatever is still undecided then stays so
+	sweepRounds = 4    // of an exhaustive search
+	hopeless    = 2    // times the fastest's time at which a visit ends early
+	idleCPU     = 0.7  // share of CPUs in use below which workers wait for something else
+	mostWorkers = 1024 // where a growing space ends
+
+	// A count's iterations take so long at least, where that is no more than
+	// ten times as many: shorter is all noise. Where they take longer than the
+	// second, a fifth of them may do.
+	minMeasure = 30 * time.Millisecond
+	maxMeasure = 5 * time.Second
+)
 
 // A search is the state that strategies share, rebuilt from what was seen.
 type search struct {
@@ -315,20 +189,24 @@ func (s search) visited(workers, round int) bool {
 	return slices.ContainsFunc(s.seen[workers], func(b block) bool { return b.round == round })
 }
 
+func (s search) done(workers int) int {
+	sum := 0
+	for _, b := range s.seen[workers] {
+		sum += b.iterations
+	}
+	return sum
+}
+
 // visit asks for one part of a count's iterations, within a share of what is
 // left of the budget.
 func (s search) visit(workers, parts, round, sharers int) request {
-	done := 0
-	for _, b := range s.seen[workers] {
-		done += b.iterations
-	}
 	want := s.sp.enough(s.best)
-	r := request{workers: workers, round: round, iterations: max(1, (want+parts-1)/parts), limit: s.left / time.Duration(sharers)}
+	r := request{workers: workers, round: round, iterations: max(1, (want+parts-1)/parts), limit: max(1, s.left/time.Duration(sharers))}
 	if s.sp.fixed {
-		r.iterations = max(1, min(r.iterations, want-done))
+		r.iterations = max(1, min(r.iterations, want-s.done(workers)))
 	}
 	if !math.IsInf(s.best, 1) {
-		r.limit = min(r.limit, time.Duration(float64(r.iterations)*s.best*hopeless*(1+min(s.sp.alpha.share, 1))))
+		r.limit = min(r.limit, time.Duration(float64(r.iterations)*(s.best+s.sp.alpha.of(s.best, s.sp.iterations))*hopeless))
 	}
 	return r
 }
@@ -351,8 +229,8 @@ func (s search) ceiling() int {
 		return s.sp.max
 	}
 	top := max(s.sp.cpus-1, 0)
-	for top < mostEver && s.wins(top) {
-		top = min(max(2*top, s.sp.cpus), mostEver)
+	for top < mostWorkers && s.wins(top) {
+		top = min(max(2*top, s.sp.cpus), mostWorkers)
 	}
 	return top
 }
@@ -366,7 +244,7 @@ func (s search) wins(top int) bool {
 	for _, b := range blocks {
 		cpu += b.cpu / float64(len(blocks))
 	}
-	if cpu >= idle {
+	if cpu >= idleCPU {
 		return false
 	}
 	mean := quickest(blocks)
@@ -385,7 +263,8 @@ func (s search) missing(looks int) []int {
 	var out []int
 	top := s.ceiling()
 	rung := func(w int) {
-		if s.sp.allows(w) && len(s.seen[w]) <= looks {
+		full := looks > 0 && s.sp.fixed && s.done(w) >= s.sp.iterations
+		if s.sp.allows(w) && len(s.seen[w]) <= looks && !full {
 			out = append(out, w)
 		}
 	}
@@ -399,94 +278,13 @@ func (s search) missing(looks int) []int {
 	return out
 }
 
-// step is how far apart counts near w are that the search tells apart.
-func step(w int) int { return 1 << max(0, bits.Len(uint(w))-3) }
+// stepAt is how far apart counts near w are that the search tells apart.
+func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-3) }
 
 // middle is the count halfway between two that are more than a step apart.
 func middle(low, high int) (w int, found bool) {
 	w = (low + high) / 2
-	by := step(w)
+	by := stepAt(w)
 	w = (w + by/2) / by * by
 	return w, w-low >= (by+1)/2 && high-w >= (by+1)/2
-}
-
-// between finds the next count of the bisection: towards the fewest workers
-// within alpha, and around the fastest, whose time sets what alpha is added to.
-func (e evidence) between() (w int, found bool) {
-	chosen, fastest := e.pick(e.mean)
-	if w, found = e.gap(chosen-1, 1); found {
-		return w, true
-	}
-	for _, i := range []int{chosen, fastest - 1, fastest} {
-		if w, found = e.gap(i, 1.5); found {
-			return w, true
-		}
-	}
-	return 0, false
-}
-
-// gap is the middle between the i-th count and the next, if that is more than
-// so many times as high.
-func (e evidence) gap(i int, times float64) (w int, found bool) {
-	if i < 0 || i+1 >= len(e.counts) {
-		return 0, false
-	}
-	low, high := e.counts[i], e.counts[i+1]
-	w, found = middle(low, high)
-	return w, found && float64(high) > times*float64(low) && e.sp.allows(w)
-}
-
-// undecided are the counts to measure on, ascending: those that a re-run might
-// choose, and those that may be the fastest, until they have their iterations,
-// and more of them while the choice isn't sure. In the end every count that
-// isn't hopeless gets a last look: its first ones may have had bad luck.
-func (e evidence) undecided() []int {
-	chosen, fastest := e.pick(e.mean)
-	best := e.mean[fastest]
-	alpha := e.sp.alpha.of(best, e.sp.iterations)
-	want := e.sp.enough(best)
-	votes := e.vote(200)
-	patient := e.spent() < max(share*e.sweep(), patience*best)*float64(want)
-	most := want
-	if patient && votes[chosen] < sure && !e.sp.fixed {
-		most *= persevere
-	}
-	var race, last []int
-	for i, w := range e.counts {
-		mightWin := e.low[i] < best-alpha/2 || i < chosen && e.low[i] < best+alpha || e.mean[i]*(1-2*e.se[i]) < best-alpha/2
-		switch {
-		case i == chosen || i == fastest || patient && votes[i] > 1-sure:
-			if e.done[i] < most {
-				race = append(race, w)
-			}
-		case patient && mightWin:
-			if e.done[i] < want {
-				race = append(race, w)
-			}
-		case patient && e.mean[i] < hopeless*best && e.visits[i] <= looks:
-			last = append(last, w)
-		}
-	}
-	if len(race) == 0 {
-		return last
-	}
-	return race
-}
-
-func (e evidence) spent() float64 {
-	sum := 0.0
-	for i, m := range e.mean {
-		sum += float64(e.done[i]) * m
-	}
-	return sum
-}
-
-// sweep is about how long one iteration at every count would take.
-func (e evidence) sweep() float64 {
-	sum, next := 0.0, 0
-	for i, w := range e.counts {
-		sum += float64(w+1-next) * e.mean[i]
-		next = w + 1
-	}
-	return sum
 }

@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -136,16 +137,13 @@ func curves() []curve {
 // A tuning is one search on one curve, in virtual time.
 type tuning struct {
 	choice
-	cost   float64 // nanoseconds measured
-	visits int
-	top    int // highest count measured
+	cost     float64 // nanoseconds measured
+	requests []request
 }
 
 func (c curve) run(s Strategy, again uint64) tuning {
 	rng := rand.New(rand.NewPCG(c.seed, 1000+again))
 	var r tuning
-	var seen []series
-	sp := c.space()
 	unit := c.time(c.truth())
 	spread := math.Sqrt(math.Log(1 + c.noise*c.noise))
 	burst, until := false, 0.0
@@ -174,16 +172,9 @@ func (c curve) run(s Strategy, again uint64) tuning {
 		}
 		return t
 	}
-	for {
-		q, more := s.next(sp, seen)
-		if !more {
-			r.choice = choose(sp, seen)
-			return r
-		}
-		r.visits++
-		r.top = max(r.top, q.workers)
+	seen, requests := drive(s, c.space(), func(q request) block {
 		b, spent := block{round: q.round}, 0.0
-		for b.iterations < q.iterations && (q.limit == 0 || b.iterations == 0 || spent < float64(q.limit)) {
+		for b.iterations < q.iterations && (b.iterations == 0 || spent < float64(q.limit)) {
 			t := iteration(q.workers)
 			spent += t
 			r.cost += t
@@ -191,67 +182,146 @@ func (c curve) run(s Strategy, again uint64) tuning {
 		}
 		b.mean = time.Duration(spent / float64(b.iterations))
 		b.cpu = min(1, c.work/c.time(q.workers)/float64(c.cpus))
-		i := slices.IndexFunc(seen, func(s series) bool { return s.workers == q.workers })
-		if i < 0 {
-			i = len(seen)
-			seen = append(seen, series{workers: q.workers})
-		}
-		seen[i].blocks = append(seen[i].blocks, b)
-	}
+		return b
+	})
+	r.choice, r.requests = choose(c.space(), seen), requests
+	return r
 }
 
-func TestGreedyFindsWhatExhaustiveWouldAtASmallPartOfTheCost(t *testing.T) {
-	all := curves()
-	require.GreaterOrEqual(t, len(all), 200)
-	type row struct{ cost, regret, above, agree, claimed []float64 }
-	rows := map[string]*row{}
-	order := []string{}
-	at := func(name string) *row {
-		if rows[name] == nil {
-			rows[name] = &row{}
-			order = append(order, name)
-		}
-		return rows[name]
-	}
-	for _, c := range all {
-		g := c.run(Greedy(), 0)
-		truth := c.truth()
-		regret := max(0, c.time(g.workers)/c.time(truth)-1)
-		above := max(0, float64(g.workers-truth)/float64(step(truth)))
-		cost := math.NaN()
+var reRunAll = flag.Bool("rerun.all", false, "re-run every simulated curve, not a sample of them")
+
+// An outcome is how searching a curve went.
+type outcome struct {
+	cost   float64 // of the exhaustive search's; NaN but for 64 counts
+	regret float64 // time at the choice over time at the best choice, less one
+	above  float64 // steps of the search that the choice lies above the best choice
+	sure   float64 // confidence claimed
+	same   float64 // share of re-runs with the commonest choice
+	near   float64 // share of re-runs within a step of it
+}
+
+// search makes a number of searches with noise of their own.
+func (c curve) search(times int) []outcome {
+	truth := c.truth()
+	out := make([]outcome, times)
+	for i := range out {
+		greedy := c.run(Greedy(), uint64(i))
+		out[i].regret = max(0, c.time(greedy.workers)/c.time(truth)-1)
+		out[i].above = max(0, float64(greedy.workers-truth)/float64(stepAt(truth)))
+		out[i].cost = math.NaN()
 		if c.cpus == 64 && !c.grows {
-			cost = g.cost / c.run(Exhaustive(), 0).cost
+			out[i].cost = greedy.cost / c.run(Exhaustive(), uint64(i)).cost
 		}
-		same := map[int]int{}
-		most := 0
-		for again := range 20 {
-			w := c.run(Greedy(), uint64(again)).workers
-			same[w]++
-			most = max(most, same[w])
+	}
+	return out
+}
+
+// reRun makes a number of searches and compares their choices.
+func (c curve) reRun(times int) []outcome {
+	var o outcome
+	choices := make([]int, times)
+	for i := range choices {
+		r := c.run(Greedy(), uint64(i))
+		choices[i] = r.workers
+		o.sure += r.confidence / float64(times)
+	}
+	counts := map[int]int{}
+	common := choices[0]
+	for _, w := range choices {
+		counts[w]++
+		if counts[w] > counts[common] {
+			common = w
 		}
-		if regret > 0.02 || above > 1 || cost > 0.15 || most < 15 {
-			t.Logf("%v: truth %d, choice %d (fastest %d), regret %.3f, above %.1f, cost %.3f, visits %d, confidence %.2f, same %v", c, truth, g.workers, g.fastest, regret, above, cost, g.visits, g.confidence, same)
+	}
+	o.same = float64(counts[common]) / float64(times)
+	for _, w := range choices {
+		if math.Abs(float64(w-common)) <= float64(stepAt(max(w, common))) {
+			o.near += 1 / float64(times)
 		}
+	}
+	return []outcome{o}
+}
+
+// groups files the outcomes under kind, trouble and all.
+func groups(curves []curve, of func(curve) []outcome) (names []string, by map[string][]outcome) {
+	by = map[string][]outcome{}
+	for _, c := range curves {
+		o := of(c)
 		for _, name := range []string{c.kind, c.trouble, "all"} {
-			r := at(name)
-			if !math.IsNaN(cost) {
-				r.cost = append(r.cost, cost)
-			}
-			r.regret = append(r.regret, regret)
-			r.above = append(r.above, above)
-			r.agree = append(r.agree, float64(most)/20)
-			r.claimed = append(r.claimed, g.confidence)
+			by[name] = append(by[name], o...)
 		}
 	}
-	for _, name := range order {
-		r := rows[name]
-		within := 0.0
-		for _, a := range r.above {
-			if a <= 1 {
-				within += 1 / float64(len(r.above))
-			}
-		}
-		t.Logf("%-22s n=%d cost median %.3f max %.3f; regret p95 %.4f max %.3f; within a step %.3f; agree mean %.3f; claimed %.3f", name, len(r.regret),
-			stat.Median(r.cost), stat.Quantile(r.cost, 1), stat.Quantile(r.regret, 0.95), stat.Quantile(r.regret, 1), within, stat.Mean(r.agree), stat.Mean(r.claimed))
+	for _, kind := range kinds {
+		names = append(names, kind.name)
 	}
+	names = append(append(names, troubles...), "all")
+	return slices.DeleteFunc(names, func(n string) bool { return len(by[n]) == 0 }), by
+}
+
+func columnOf(outcomes []outcome, of func(outcome) float64) []float64 {
+	var out []float64
+	for _, o := range outcomes {
+		if x := of(o); !math.IsNaN(x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func cost(o outcome) float64   { return o.cost }
+func regret(o outcome) float64 { return o.regret }
+func sure(o outcome) float64   { return o.sure }
+func same(o outcome) float64   { return o.same }
+func near(o outcome) float64   { return o.near }
+func withinAStep(o outcome) float64 {
+	if o.above <= 1 {
+		return 1
+	}
+	return 0
+}
+
+func percentOf(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+
+func TestGreedyFindsTheFewestWorkersAtASmallPartOfTheSweepsCost(t *testing.T) {
+	suite := curves()
+	require.GreaterOrEqual(t, len(suite), 200)
+	names, by := groups(suite, func(c curve) []outcome { return c.search(4) })
+	fmt.Fprintln(t.Output(), "| curves | searches | cost, median | cost, worst | regret, p95 | regret, worst | within a step |")
+	fmt.Fprintln(t.Output(), "| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+	for _, name := range names {
+		costs, regrets := columnOf(by[name], cost), columnOf(by[name], regret)
+		fmt.Fprintf(t.Output(), "| %s | %d | %s | %s | %s | %s | %s |\n", name, len(by[name]),
+			percentOf(stat.Median(costs)), percentOf(stat.Quantile(costs, 1)),
+			percentOf(stat.Quantile(regrets, 0.95)), percentOf(stat.Quantile(regrets, 1)),
+			percentOf(stat.Mean(columnOf(by[name], withinAStep))))
+	}
+	costs := columnOf(by["all"], cost)
+	require.LessOrEqual(t, stat.Median(costs), 0.15)
+	require.LessOrEqual(t, stat.Quantile(costs, 1), 0.30)
+	require.LessOrEqual(t, stat.Quantile(columnOf(by["all"], regret), 0.95), 0.02)
+	require.GreaterOrEqual(t, stat.Mean(columnOf(by["all"], withinAStep)), 0.95)
+}
+
+func TestReRunsChooseTheSameAsOftenAsTheyClaim(t *testing.T) {
+	suite := curves()
+	if !*reRunAll {
+		some := make([]curve, 40)
+		for i, at := range rand.New(rand.NewPCG(3, 5)).Perm(len(suite))[:len(some)] {
+			some[i] = suite[at]
+		}
+		suite = some
+	}
+	names, by := groups(suite, func(c curve) []outcome { return c.reRun(20) })
+	fmt.Fprintln(t.Output(), "| curves | number | same choice, median | same choice, mean | claimed | within a step, mean |")
+	fmt.Fprintln(t.Output(), "| --- | ---: | ---: | ---: | ---: | ---: |")
+	for _, name := range names {
+		fmt.Fprintf(t.Output(), "| %s | %d | %s | %s | %s | %s |\n", name, len(by[name]),
+			percentOf(stat.Median(columnOf(by[name], same))), percentOf(stat.Mean(columnOf(by[name], same))),
+			percentOf(stat.Mean(columnOf(by[name], sure))), percentOf(stat.Mean(columnOf(by[name], near))))
+	}
+	all := by["all"]
+	require.GreaterOrEqual(t, stat.Median(columnOf(all, same)), 0.95)
+	require.GreaterOrEqual(t, stat.Mean(columnOf(by["steady"], same)), 0.95)
+	require.GreaterOrEqual(t, stat.Mean(columnOf(all, near)), 0.95)
+	require.InDelta(t, stat.Mean(columnOf(all, same)), stat.Mean(columnOf(all, sure)), 0.05)
 }

@@ -108,7 +108,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if src.order.steps(0) == 0 {
+	if src.order.n != endless && src.order.steps(0) == 0 {
 		return nil, optionError("WithDropLast", src.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
 			src.opts.batchSize, src.opts.world, src.order.n)
 	}
@@ -202,7 +202,9 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 	l := t.loader(req.workers)
 	m := measurement{iterations: req.iterations, limit: req.limit, took: c.took}
 	err := m.run(ctx, l, t.opts.step, t.next)
-	t.next = m.reached
+	if t.next = m.reached; t.order.n == endless {
+		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
+	}
 	_ = l.Close() // never fails
 	rss, exact := peak.Stop()
 	if err != nil {
@@ -321,7 +323,7 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 	finished := false
 	defer func() {
 		if !finished {
-			cause, stack := recovered(recover())
+			stack, cause := recovered(recover())
 			err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w\n%s", b.Index(), b.Epoch(), cause, stack)
 		}
 	}()
@@ -424,8 +426,8 @@ func usualVisits(sp space, s Strategy) int {
 		top = sp.cpus
 	}
 	if s == Exhaustive() {
-		return (top + 1) * sweeps
+		return (top + 1) * sweepRounds
 	}
 	ladder := bits.Len(uint(top)) + 2
-	return ladder*looks + ladder*persevere/2
+	return ladder*firstLooks + 2*ladder
 }

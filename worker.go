@@ -71,7 +71,7 @@ func (w *worker) run() {
 func (w *worker) load() {
 	b := w.claim.Item
 	s := &w.sample
-	s.mem, s.lens, s.epoch = b.mem, b.lens, b.epoch
+	s.mem, s.lens, s.records, s.epoch = b.mem, b.lens, b.records, b.epoch
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
 		return
@@ -108,7 +108,7 @@ func (w *worker) loadUntilPanic(b *Batch) {
 	finished := false
 	defer func() {
 		if !finished && !w.returned() {
-			err, stack := recovered(recover())
+			stack, err := recovered(recover())
 			b.bad.add(w.next, s.error(err, stack))
 			w.next++
 		}
@@ -218,6 +218,9 @@ func (w *worker) loadTogether(b *Batch) {
 // indices asks the sampler which samples places from … to−1 of b are.
 func (l *Loader) indices(b *Batch, from, to int) {
 	places := b.indices[from:to]
+	if b.records != nil {
+		return // the reader has set them
+	}
 	if s, ok := l.sampler.(filler); ok {
 		s.fill(b.epoch, b.from+from, places)
 		return
@@ -231,7 +234,7 @@ func (l *Loader) indices(b *Batch, from, to int) {
 func (w *worker) start(b *Batch) bool {
 	if w.l.opts.init != nil {
 		w.sample.index = -1
-		if err, stack := w.initialize(b.run.ctx); err != nil {
+		if stack, err := w.initialize(b.run.ctx); err != nil {
 			b.run.stop(w.sample.error(fmt.Errorf("WithWorkerInit: %w", err), stack))
 			return false
 		}
@@ -240,28 +243,28 @@ func (w *worker) start(b *Batch) bool {
 	return true
 }
 
-func (w *worker) initialize(ctx context.Context) (err error, stack []byte) {
+func (w *worker) initialize(ctx context.Context) (stack []byte, err error) {
 	finished := false
 	defer func() {
 		if !finished {
-			err, stack = recovered(recover())
+			stack, err = recovered(recover())
 		}
 	}()
 	err = w.l.opts.init(ctx, w.sample.worker)
 	finished = true
-	return err, nil
+	return nil, err
 }
 
 // recovered makes an error of what recover returned in a function that was to
 // return normally.
-func recovered(p any) (err error, stack []byte) {
+func recovered(p any) (stack []byte, err error) {
 	switch p := p.(type) {
 	case nil:
-		return errGoexit, debug.Stack()
+		return debug.Stack(), errGoexit
 	case error:
-		return fmt.Errorf("panic: %w", p), debug.Stack()
+		return debug.Stack(), fmt.Errorf("panic: %w", p)
 	default:
-		return fmt.Errorf("panic: %v", p), debug.Stack()
+		return debug.Stack(), fmt.Errorf("panic: %v", p)
 	}
 }
 

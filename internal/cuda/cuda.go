@@ -1,12 +1,13 @@
 // Package cuda is what a data loader needs of CUDA: page-locked memory, memory
 // on a GPU, and asynchronous copies from one to the other.
 //
-// It calls NVIDIA's driver, which must be there only at run time. How it does
-// depends on the build:
+// It calls NVIDIA's driver, which must be there only at run time. How depends on
+// the build:
 //
 //	with cgo            purego loads libcuda.so.1 when the first device is opened
-//	-tags cuda          gorgonia.org/cu, linked at build time, which brings the
-//	                    CUDA toolkit in and shares contexts with Gorgonia
+//	-tags cuda          gorgonia.org/cu, linked to the driver: for programs that
+//	                    share contexts with Gorgonia. Needs the CUDA toolkit (11
+//	                    or 12), and doesn't start where there is no GPU
 //	CGO_ENABLED=0       not at all: the binary stays static and every Open fails
 //	  -tags nwt_purego  as with cgo, in a binary that needs glibc
 //

@@ -219,6 +219,18 @@ func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
 	threads.Wait()
 }
 
+func TestCloseWaitsForTheCopies(t *testing.T) {
+	driver := cudatest.Load(t)
+	s := session(t, gpu(t, 0))
+	dst, err := s.AllocDevice(size)
+	require.NoError(t, err)
+	require.NoError(t, s.Copy(dst, all(1, size)))
+	require.NoError(t, s.Close())
+	require.Equal(t, all(1, size), driver.Read(t, dst, size))
+	require.Zero(t, driver.Misuses())
+	driver.Reset() // nobody is left to free dst
+}
+
 func TestASessionPutsBackTheThreadsContext(t *testing.T) {
 	driver := cudatest.Load(t)
 	outer, err := cuda.FromContext(driver.Context(0))

@@ -36,8 +36,9 @@ type Ring[T any] struct {
 	cursor atomic.Uint64
 	_      [56]byte
 
-	// limit is the first place that isn't open. Only the owner writes it, and
-	// only after the entry below it: a worker that sees a limit sees the entry.
+	// limit is the first place that isn't open. The owner writes it, or between
+	// Reset and Halt the reader that Announce speaks of, and only after the entry
+	// below it: a worker that sees a limit sees the entry.
 	limit atomic.Uint64
 	_     [56]byte
 
@@ -93,13 +94,39 @@ func (r *Ring[T]) at(seq uint64) *entry[T] { return &r.entries[seq%Capacity] }
 // numbers one after the other, at most Capacity of them ahead of the oldest
 // it still needs.
 func (r *Ring[T]) Open(seq uint64, item *T, places int) {
+	r.Announce(seq, item, places)
+	r.limit.Store(pack(seq+1, 0))
+	r.wakeOne()
+}
+
+// Announce is Open for a batch whose places become claimable bit by bit, by
+// Offer and Seal: of a stream, whose reader comes to know them. The reader is
+// then who writes limit; Announce happens before its first Offer.
+func (r *Ring[T]) Announce(seq uint64, item *T, places int) {
 	e := r.at(seq)
 	e.item = item
 	e.size.Store(int32(places))
 	e.goal.Store(0)
 	e.pending.Store(int32(places) + r.stage)
+}
+
+// Offer lets workers claim the places of batch seq below upto, which is less
+// than the batch has.
+func (r *Ring[T]) Offer(seq uint64, upto int) {
+	r.limit.Store(pack(seq, upto))
+	r.wakeOne()
+}
+
+// Seal lets workers claim the places of batch seq below upto, and drops the
+// others, none of which was offered.
+func (r *Ring[T]) Seal(seq uint64, upto int) {
+	e := r.at(seq)
+	dropped := int(e.size.Swap(int32(upto))) - upto
 	r.limit.Store(pack(seq+1, 0))
 	r.wakeOne()
+	if dropped > 0 {
+		r.Done(seq, dropped)
+	}
 }
 
 // A Claim is places From … To−1 of batch Seq: the claimant's until its Done.
@@ -131,7 +158,14 @@ func (r *Ring[T]) claim(most int, below uint64) (c Claim[T], ok bool) {
 		seq, from := cursor>>posBits, int(cursor&MaxPlaces)
 		e := r.at(seq)
 		size := int(e.size.Load())
+		if from >= size { // sealed after its last place was claimed
+			r.cursor.CompareAndSwap(cursor, pack(seq+1, 0))
+			continue
+		}
 		to := min(from+most, size)
+		if limit>>posBits == seq {
+			to = min(to, int(limit&MaxPlaces))
+		}
 		next := pack(seq, to)
 		if to >= size {
 			next = pack(seq+1, 0)
@@ -282,7 +316,7 @@ func (r *Ring[T]) Stopped() bool { return r.stopped.Load() }
 func (r *Ring[T]) Halt(oldest uint64) {
 	end := r.limit.Load()
 	cursor := min(r.cursor.Swap(halted), end)
-	for seq := oldest; seq < end>>posBits && seq <= cursor>>posBits; seq++ {
+	for seq := oldest; pack(seq, 0) < cursor; seq++ {
 		e := r.at(seq)
 		var unclaimed int32
 		if seq == cursor>>posBits {

@@ -21,68 +21,97 @@ type Row struct {
 
 // The shape of the robust fit.
 const (
+	polishes  = 3
 	passes    = 10
-	huberDown = 2.0
-	huberUp   = 0.7
+	huberDown = 2.0 // residuals below so many scales lose weight …
+	huberUp   = 0.7 // … and above so many: what disturbs a measurement slows it
 	madScale  = 1.4826
-	colPrior  = 0.25 // pull of a column towards no effect, in mean weights: keeps the split unique
+	colPrior  = 0.01 // pull of a column towards no effect, in mean weights: keeps the split unique
 	priorRows = 4    // degrees of freedom lent to a row by all the others
 )
 
 // TwoWay splits observations into row and column effects by iteratively
 // reweighted least squares with Huber's weights (Huber, "Robust estimation of
-// a location parameter", 1964), so that a few outlying values hardly move a
-// row. A row's variance is its own, shrunk towards that of all rows (Smyth,
+// a location parameter", 1964), starting from Tukey's median polish
+// ("Exploratory data analysis", 1977), so that a few outlying values hardly
+// move a row; more tightly bounded above than below, which shifts all rows
+// alike. A row's variance is its own, shrunk towards that of all rows (Smyth,
 // "Linear models and empirical Bayes methods", 2004): with a handful of values
 // a row, its own alone would be worth little. Columns seen in one row only
 // have no effect.
 func TwoWay(obs []Obs, rows, cols int) []Row {
 	f := newFit(obs, rows, cols)
+	f.polish()
 	for range passes {
+		f.weigh()
 		f.fitRows()
 		f.fitCols()
-		f.weigh()
 	}
+	f.weigh()
 	return f.result()
 }
 
 type fit struct {
-	obs       []Obs
-	row, col  []float64
-	weight    []float64 // of each observation, Huber's factor included
-	df        float64   // observations beyond parameters
-	shared    []bool    // columns seen in several rows
-	colWeight float64
+	obs          []Obs
+	row, col     []float64
+	inRow, inCol [][]int   // which observations
+	shared       []bool    // columns seen in several rows
+	weight       []float64 // of each observation, Huber's factor included
+	prior        float64   // weight with which a column is no different
+	df           float64   // observations beyond effects
 }
 
 func newFit(obs []Obs, rows, cols int) *fit {
 	f := &fit{
 		obs: obs, row: make([]float64, rows), col: make([]float64, cols),
-		weight: make([]float64, len(obs)), shared: make([]bool, cols),
+		inRow: make([][]int, rows), inCol: make([][]int, cols),
+		shared: make([]bool, cols), weight: make([]float64, len(obs)), df: float64(len(obs)),
 	}
-	first := make([]int, cols) // a column's first row, plus one
-	seen := make([]bool, rows)
-	effects := 0
 	for i, o := range obs {
-		f.weight[i] = o.Weight
-		f.colWeight += colPrior * o.Weight / float64(len(obs))
-		if !seen[o.Row] {
-			seen[o.Row] = true
-			effects++
+		f.inRow[o.Row] = append(f.inRow[o.Row], i)
+		f.inCol[o.Col] = append(f.inCol[o.Col], i)
+		f.shared[o.Col] = f.shared[o.Col] || o.Row != obs[f.inCol[o.Col][0]].Row
+		f.prior += colPrior * o.Weight / float64(len(obs))
+	}
+	for _, in := range f.inRow {
+		if len(in) > 0 {
+			f.df--
 		}
-		switch {
-		case first[o.Col] == 0:
-			first[o.Col] = o.Row + 1
-		case first[o.Col] != o.Row+1 && !f.shared[o.Col]:
-			f.shared[o.Col] = true
-			effects++
+	}
+	for _, shared := range f.shared {
+		if shared {
+			f.df--
 		}
 	}
 	if slices.Contains(f.shared, true) {
-		effects-- // one column is what the others are compared with
+		f.df++ // one column is what the others are compared with
 	}
-	f.df = float64(len(obs) - effects)
 	return f
+}
+
+// polish takes medians of rows and columns in turn.
+func (f *fit) polish() {
+	rest := make([]float64, 0, len(f.obs))
+	for range polishes {
+		for r, in := range f.inRow {
+			rest = rest[:0]
+			for _, i := range in {
+				rest = append(rest, f.obs[i].Value-f.col[f.obs[i].Col])
+			}
+			if len(in) > 0 {
+				f.row[r] = Median(rest)
+			}
+		}
+		for c, in := range f.inCol {
+			rest = rest[:0]
+			for _, i := range in {
+				rest = append(rest, f.obs[i].Value-f.row[f.obs[i].Row])
+			}
+			if f.shared[c] {
+				f.col[c] = Median(rest)
+			}
+		}
+	}
 }
 
 // residual is what is left of an observation, in units of weight 1.
@@ -106,63 +135,69 @@ func (f *fit) weigh() {
 		if rest[i] < 0 {
 			bound = huberDown * scale
 		}
-		if abs[i] > bound && scale > 0 {
+		if abs[i] > bound && bound > 0 {
 			f.weight[i] *= bound / abs[i]
 		}
 	}
 }
 
 func (f *fit) fitRows() {
-	sum, weight := make([]float64, len(f.row)), make([]float64, len(f.row))
-	for i, o := range f.obs {
-		sum[o.Row] += f.weight[i] * (o.Value - f.col[o.Col])
-		weight[o.Row] += f.weight[i]
-	}
-	for r := range f.row {
-		if weight[r] > 0 {
-			f.row[r] = sum[r] / weight[r]
+	for r, in := range f.inRow {
+		sum, weight := 0.0, 0.0
+		for _, i := range in {
+			sum += f.weight[i] * (f.obs[i].Value - f.col[f.obs[i].Col])
+			weight += f.weight[i]
+		}
+		if weight > 0 {
+			f.row[r] = sum / weight
 		}
 	}
 }
 
 func (f *fit) fitCols() {
-	sum, weight := make([]float64, len(f.col)), make([]float64, len(f.col))
-	for i, o := range f.obs {
-		sum[o.Col] += f.weight[i] * (o.Value - f.row[o.Row])
-		weight[o.Col] += f.weight[i]
-	}
-	for c := range f.col {
+	for c, in := range f.inCol {
+		sum, weight := 0.0, f.prior
+		for _, i := range in {
+			sum += f.weight[i] * (f.obs[i].Value - f.row[f.obs[i].Row])
+			weight += f.weight[i]
+		}
 		if f.shared[c] {
-			f.col[c] = sum[c] / (weight[c] + f.colWeight)
+			f.col[c] = sum / weight
 		}
 	}
 }
 
 // result gives each row its standard error by the usual formula for Huber's
-// estimate: bounded residuals, divided by the share of them that is not bounded.
+// estimate: bounded residuals, divided by the share of them that is not
+// bounded, and his correction for few observations (Huber & Ronchetti, "Robust
+// statistics", 2009, §7.6).
 func (f *fit) result() []Row {
-	squares, weight, count := make([]float64, len(f.row)), make([]float64, len(f.row)), make([]float64, len(f.row))
+	bounded := make([]float64, len(f.obs)) // squares
 	all, inside := 0.0, 0.0
 	for i, o := range f.obs {
-		bounded := f.weight[i] / o.Weight * f.residual(o)
-		squares[o.Row] += bounded * bounded
-		all += bounded * bounded
-		weight[o.Row] += o.Weight
-		count[o.Row]++
+		b := f.weight[i] / o.Weight * f.residual(o)
+		bounded[i] = b * b
+		all += b * b
 		if f.weight[i] == o.Weight {
 			inside += 1 / float64(len(f.obs))
 		}
 	}
+	inside = max(inside, 0.5)
+	few := 1 + (1-f.df/float64(len(f.obs)))*(1-inside)/inside
 	out := make([]Row, len(f.row))
-	for r := range out {
+	for r, in := range f.inRow {
 		out[r].Effect = f.row[r]
-		if f.df <= 0 || count[r] == 0 {
+		if f.df <= 0 || len(in) == 0 {
 			continue
 		}
-		lent := min(priorRows, f.df)
-		own := max(count[r]-1, 0)
-		variance := (lent*all/f.df + squares[r]) / (lent + own)
-		out[r].SE = math.Sqrt(variance/weight[r]) / max(inside, 0.5)
+		squares, weight := 0.0, 0.0
+		for _, i := range in {
+			squares += bounded[i]
+			weight += f.obs[i].Weight
+		}
+		lent, own := min(priorRows, f.df), float64(len(in)-1)
+		variance := (lent*all/f.df + squares) / (lent + own)
+		out[r].SE = few * math.Sqrt(variance/weight) / inside
 		out[r].DF = lent + own
 	}
 	return out

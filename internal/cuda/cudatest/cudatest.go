@@ -24,25 +24,25 @@ var source []byte
 
 // fake holds the functions that the fake exports beside the driver's own.
 var fake struct {
-	reset       func()
-	gpus        func(n int32)
-	limit       func(kind int32, bytes uint64)
-	delay       func(us int32)
-	fail        func(name string, n, code int32)
-	live        func(kind int32) int32
-	calls       func() int32
-	failed      func() string
-	misuses     func() int32
-	primary     func(gpu int32) uintptr
-	context     func(gpu int32) uintptr
-	stream      func(ctx uintptr) uintptr
-	streamCopy  func(stream, dst, src uintptr, size uint64)
-	streamRec   func(stream, event uintptr)
-	streamWait  func(stream, event uintptr)
-	streamHold  func(stream uintptr)
-	streamGo    func(stream uintptr)
-	streamClose func(stream uintptr)
-	read        func(dst unsafe.Pointer, src uintptr, size uint64) int32
+	reset        func()
+	gpus         func(n int32)
+	limit        func(kind int32, bytes uint64)
+	delay        func(us int32)
+	fail         func(name string, n, code int32)
+	live         func(kind int32) int32
+	calls        func() int32
+	failed       func() string
+	misuses      func() int32
+	primary      func(gpu int32) uintptr
+	context      func(gpu int32) uintptr
+	stream       func(ctx uintptr) uintptr
+	streamCopy   func(stream, dst, src uintptr, size uint64)
+	streamRecord func(stream, event uintptr)
+	streamWait   func(stream, event uintptr)
+	streamHold   func(stream uintptr)
+	streamGo     func(stream uintptr)
+	streamClose  func(stream uintptr)
+	read         func(dst unsafe.Pointer, src uintptr, size uint64) int32
 }
 
 // errAbsent is a fake driver that can't be had here: a reason to skip.
@@ -77,7 +77,7 @@ var library = sync.OnceValues(func() (string, error) {
 		"fake_context":       &fake.context,
 		"fake_stream":        &fake.stream,
 		"fake_stream_copy":   &fake.streamCopy,
-		"fake_stream_record": &fake.streamRec,
+		"fake_stream_record": &fake.streamRecord,
 		"fake_stream_wait":   &fake.streamWait,
 		"fake_stream_hold":   &fake.streamHold,
 		"fake_stream_go":     &fake.streamGo,
@@ -240,7 +240,7 @@ func (s Stream) Hold() { fake.streamHold(uintptr(s)) }
 func (s Stream) Go() { fake.streamGo(uintptr(s)) }
 
 // Record makes an event stand for everything that is queued so far.
-func (s Stream) Record(event uintptr) { fake.streamRec(uintptr(s), event) }
+func (s Stream) Record(event uintptr) { fake.streamRecord(uintptr(s), event) }
 
 // Wait makes later copies wait for an event.
 func (s Stream) Wait(event uintptr) { fake.streamWait(uintptr(s), event) }

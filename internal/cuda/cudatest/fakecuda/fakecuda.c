@@ -431,6 +431,7 @@ CUresult cuStreamDestroy_v2(object *stream) {
 	if (denied) return leave(r);
 	object *s = find(STREAM, stream);
 	if (!s) return deny(INVALID_HANDLE);
+	misuses += s->head != NULL; // a real one would be destroyed under its work
 	close_stream(s);
 	return leave(r);
 }

@@ -1,0 +1,308 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// counted is a dataset of ragged samples that says how often each was loaded.
+// Sample i is i%9 elements of value i, then a random number.
+func counted(n int) (nwt.Dataset, []atomic.Int32) {
+	loads := make([]atomic.Int32, n)
+	fields := []nwt.Field{
+		{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}, MaxLen: true},
+		{Name: "noise", Type: nwt.Float64},
+	}
+	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		loads[i].Add(1)
+		dst.SetLen(0, i%9)
+		for k := range nwt.Values[int32](dst, 0) {
+			nwt.Values[int32](dst, 0)[k] = int32(i) // past the length too: nobody may see that
+		}
+		nwt.Values[float64](dst, 1)[0] = dst.Rand().Float64()
+		return nil
+	}), loads
+}
+
+// countedBytes is what a cache needs for the first n of counted's samples.
+func countedBytes(n int) (size int64) {
+	for i := range n {
+		size += 8 + 4 + int64(i%9)*12 + 8
+	}
+	return size
+}
+
+// requireCounted checks an epoch of counted's samples.
+func requireCounted(t testing.TB, l *nwt.Loader, epoch int) {
+	t.Helper()
+	n := 0
+	for b, err := range l.Epoch(t.Context(), epoch) {
+		require.NoError(t, err)
+		for p, i := range b.Indices() {
+			n++
+			require.EqualValues(t, i%9, b.Lens(0)[p])
+			want := append(slices.Repeat([]int32{int32(i)}, i%9*3), make([]int32, (8-i%9)*3)...)
+			require.Equal(t, want, nwt.Values[int32](b, 0)[p*24:(p+1)*24], "sample %d", i)
+		}
+	}
+	require.NotZero(t, n)
+}
+
+func counts(loads []atomic.Int32) (all []int) {
+	for i := range loads {
+		all = append(all, int(loads[i].Load()))
+	}
+	return all
+}
+
+func TestACachedSampleIsLoadedOnceWhoeverAsks(t *testing.T) {
+	source, loads := counted(500)
+	ds := nwt.Cached(source, 1<<20)
+	var all sync.WaitGroup
+	for seed := range uint64(3) {
+		l := newLoader(t, ds, nwt.WithBatchSize(7), nwt.WithWorkers(16), nwt.WithShuffle(seed))
+		all.Go(func() {
+			for epoch := range 4 {
+				requireCounted(t, l, epoch)
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, slices.Repeat([]int{1}, 500), counts(loads))
+	require.NoError(t, ds.(io.Closer).Close())
+}
+
+func TestWhatDoesNotFitIsLoadedAnew(t *testing.T) {
+	source, loads := counted(200)
+	ds := nwt.Cached(source, 200*8+countedBytes(80)-80*8)
+	l := newLoader(t, ds, nwt.WithWorkers(1))
+	for epoch := range 3 {
+		requireCounted(t, l, epoch)
+	}
+	require.Equal(t, append(slices.Repeat([]int{1}, 80), slices.Repeat([]int{3}, 120)...), counts(loads))
+}
+
+func TestACacheTooSmallForItsBookkeepingStillLoads(t *testing.T) {
+	source, loads := counted(50)
+	ds := nwt.Cached(source, 1)
+	l := newLoader(t, ds, nwt.WithWorkers(4))
+	requireCounted(t, l, 0)
+	requireCounted(t, l, 1)
+	require.Equal(t, slices.Repeat([]int{2}, 50), counts(loads))
+}
+
+func TestACachedSampleIsThatOfLoadSampleWhetherItFitsOrNot(t *testing.T) {
+	source, _ := counted(60)
+	for _, size := range []int64{1, countedBytes(30), 1 << 20} {
+		l := newLoader(t, nwt.Cached(source, size), nwt.WithWorkers(3), nwt.WithShuffle(99), nwt.WithBatchSize(60))
+		for epoch := range 2 {
+			for b, err := range l.Epoch(t.Context(), epoch) {
+				require.NoError(t, err)
+				for p, i := range b.Indices() {
+					want, err := nwt.LoadSample(t.Context(), source, i)
+					require.NoError(t, err)
+					require.Equal(t, nwt.Values[float64](want, 1)[0], nwt.Values[float64](b, 1)[p])
+				}
+			}
+		}
+	}
+}
+
+func TestAugmentationOverACacheDiffersByEpoch(t *testing.T) {
+	source, loads := counted(40)
+	noise := []nwt.Field{{Name: "kept", Type: nwt.Float64}, {Name: "drawn", Type: nwt.Float64}}
+	ds := nwt.Map(nwt.Cached(source, 1<<20), noise, func(_ context.Context, src, dst *nwt.Sample) error {
+		nwt.Values[float64](dst, 0)[0] = nwt.Values[float64](src, 1)[0]
+		nwt.Values[float64](dst, 1)[0] = src.Rand().Float64()
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithWorkers(3), nwt.WithBatchSize(40), nwt.WithSeed(5))
+	var kept, drawn [][]float64
+	for _, epoch := range []int{0, 1, 0} {
+		for b, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+			kept = append(kept, slices.Clone(nwt.Values[float64](b, 0)))
+			drawn = append(drawn, slices.Clone(nwt.Values[float64](b, 1)))
+		}
+	}
+	require.Equal(t, kept[0], kept[1])
+	require.NotEqual(t, drawn[0], drawn[1])
+	require.Equal(t, drawn[0], drawn[2], "a hit must draw as many numbers as a miss")
+	require.Equal(t, slices.Repeat([]int{1}, 40), counts(loads))
+}
+
+func TestAFailedLoadIsNotKept(t *testing.T) {
+	var tries atomic.Int32
+	ds := nwt.Cached(nwt.NewDataset(1, scalar, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		switch tries.Add(1) {
+		case 1:
+			return errors.New("busy")
+		case 2:
+			panic("a bad day")
+		}
+		nwt.Values[float32](dst, 0)[0] = 7
+		return nil
+	}), 1<<20)
+	for _, want := range []string{"busy", "a bad day"} {
+		_, err := nwt.LoadSample(t.Context(), ds, 0)
+		require.ErrorContains(t, err, want)
+		var le *nwt.LoadError
+		require.ErrorAs(t, err, &le)
+	}
+	for range 3 {
+		s, err := nwt.LoadSample(t.Context(), ds, 0)
+		require.NoError(t, err)
+		require.Equal(t, []float32{7}, nwt.Values[float32](s, 0))
+	}
+	require.EqualValues(t, 3, tries.Load())
+}
+
+func TestABadSampleOfACacheIsNamedByTheIndexAndEpochOfTheLoader(t *testing.T) {
+	source := nwt.NewDataset(10, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 3 {
+			panic("rotten")
+		}
+		return nil
+	})
+	sub, err := nwt.Subset(nwt.Cached(source, 1<<20), []int{1, 2, 3})
+	require.NoError(t, err)
+	l := newLoader(t, sub, nwt.WithWorkers(2))
+	var le *nwt.LoadError
+	for _, err = range l.Epoch(t.Context(), 6) {
+	}
+	require.ErrorAs(t, err, &le)
+	require.Equal(t, 2, le.Index)
+	require.Equal(t, 6, le.Epoch)
+	require.NotNil(t, le.Stack)
+}
+
+// held is a dataset of one sample whose first Load waits for release, or fails
+// when its context ends.
+func held() (ds nwt.Dataset, release chan struct{}, loads *atomic.Int32) {
+	release, loads = make(chan struct{}), new(atomic.Int32)
+	return nwt.NewDataset(1, scalar, func(ctx context.Context, _ int, dst *nwt.Sample) error {
+		if loads.Add(1) == 1 {
+			select {
+			case <-release:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		nwt.Values[float32](dst, 0)[0] = 5
+		return nil
+	}), release, loads
+}
+
+func TestWaitingForAnothersLoadEndsWithTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, release, loads := held()
+		ds := nwt.Cached(source, 1<<20)
+		go nwt.LoadSample(t.Context(), ds, 0)
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			synctest.Wait() // until the others wait
+			cancel()
+		}()
+		_, err := nwt.LoadSample(ctx, ds, 0)
+		require.ErrorIs(t, err, context.Canceled)
+		close(release)
+		_, err = nwt.LoadSample(t.Context(), ds, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, loads.Load())
+	})
+}
+
+func TestOfThoseWhoWaitForALoadThatFailsOneTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, _, loads := held()
+		ds := nwt.Cached(source, 1<<20)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			_, err := nwt.LoadSample(ctx, ds, 0)
+			assert.ErrorIs(t, err, context.Canceled)
+		}()
+		synctest.Wait()
+		for range 8 {
+			go func() {
+				s, err := nwt.LoadSample(t.Context(), ds, 0)
+				if assert.NoError(t, err) {
+					assert.Equal(t, []float32{5}, nwt.Values[float32](s, 0))
+				}
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.EqualValues(t, 2, loads.Load())
+	})
+}
+
+func TestACacheLeavesTheRandomnessOfWhoAsksItAlone(t *testing.T) {
+	source, _ := counted(1)
+	kept := nwt.Cached(source, 1<<20)
+	asking := nwt.NewDataset(1, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		first := dst.Rand().Float64()
+		if err := kept.Load(ctx, i, dst); err != nil {
+			return err
+		}
+		nwt.Values[float64](dst, 1)[0] = first - dst.Rand().Float64()
+		return nil
+	})
+	var differences []float64
+	l := newLoader(t, asking, nwt.WithSeed(7))
+	for range 2 { // a miss, then a hit
+		for b, err := range l.Epoch(t.Context(), 3) {
+			require.NoError(t, err)
+			differences = append(differences, nwt.Values[float64](b, 1)...)
+		}
+	}
+	require.Len(t, differences, 2)
+	require.Equal(t, differences[0], differences[1])
+	require.NotZero(t, differences[0])
+}
+
+func TestAClosedCacheLoadsAnew(t *testing.T) {
+	source, loads := counted(100)
+	ds := nwt.Cached(source, 1<<20)
+	l := newLoader(t, ds, nwt.WithWorkers(8), nwt.WithBatchSize(5))
+	requireCounted(t, l, 0)
+	var closing sync.WaitGroup
+	for epoch := range 20 {
+		if epoch == 3 {
+			closing.Go(func() { require.NoError(t, ds.(io.Closer).Close()) })
+		}
+		requireCounted(t, l, epoch)
+	}
+	closing.Wait()
+	requireCounted(t, l, 20)
+	require.NoError(t, ds.(io.Closer).Close())
+	for i := range loads {
+		require.Greater(t, loads[i].Load(), int32(1))
+	}
+}
+
+func TestAHitAllocatesNothing(t *testing.T) {
+	source, _ := counted(64)
+	ds := nwt.Map(nwt.Cached(source, 1<<20), scalar, func(_ context.Context, src, dst *nwt.Sample) error {
+		nwt.Values[float32](dst, 0)[0] = src.Rand().Float32()
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithWorkers(0), nwt.WithBatchSize(64))
+	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<30))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}

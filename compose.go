@@ -1,0 +1,178 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Subset is the samples of ds at indices, in that order. An index may occur
+// more than once; its occurrences are augmented differently, since
+// [Sample.Rand] follows the subset's own index. The indices are copied.
+func Subset(ds Dataset, indices []int) (Dataset, error) {
+	n, _, err := checkDataset(ds)
+	if err != nil {
+		return nil, fmt.Errorf("nwt: Subset: %w", err)
+	}
+	if len(indices) == 0 {
+		return nil, optionError("Subset", indices, "needs at least one index")
+	}
+	for i, index := range indices {
+		if index < 0 || index >= n {
+			return nil, optionError("Subset", index, "index number %d is out of range 0 … %d", i, n-1)
+		}
+	}
+	return &subset{ds, slices.Clone(indices)}, nil
+}
+
+type subset struct {
+	ds      Dataset
+	indices []int
+}
+
+func (d *subset) Len() int         { return len(d.indices) }
+func (d *subset) Fields() []Field  { return d.ds.Fields() }
+func (d *subset) parts() []Dataset { return []Dataset{d.ds} }
+func (d *subset) Load(ctx context.Context, index int, dst *Sample) error {
+	return d.ds.Load(ctx, d.indices[index], dst)
+}
+
+// Concat is the samples of several datasets, one after the other. Their fields
+// must be the same, names included; the error names the first difference.
+func Concat(ds ...Dataset) (Dataset, error) {
+	if len(ds) == 0 {
+		return nil, optionError("Concat", ds, "needs at least one dataset")
+	}
+	c := &concat{ds: slices.Clone(ds)}
+	var first *layout
+	end := 0
+	for i, d := range ds {
+		n, l, err := checkDataset(d)
+		if err != nil {
+			return nil, fmt.Errorf("nwt: Concat: dataset %d: %w", i, err)
+		}
+		if first == nil {
+			first = l
+		}
+		if diff := difference(first.fields, l.fields); diff != "" {
+			return nil, optionError("Concat", i, "dataset %d differs from dataset 0: %s", i, diff)
+		}
+		if n > math.MaxInt-end {
+			return nil, optionError("Concat", n, "the samples up to dataset %d are more than %d", i, math.MaxInt)
+		}
+		end += n
+		c.ends = append(c.ends, end)
+	}
+	return c, nil
+}
+
+// difference is the first between what fields should be and what they are; ""
+// where there is none.
+func difference(want, got []Field) string {
+	for i := range max(len(want), len(got)) {
+		switch {
+		case i == len(got):
+			return fmt.Sprintf("field %d (%q) is missing", i, want[i].Name)
+		case i == len(want):
+			return fmt.Sprintf("field %d (%q) is one too many", i, got[i].Name)
+		}
+		w, g := want[i], got[i]
+		switch {
+		case g.Name != w.Name:
+			return fmt.Sprintf("field %d has the name %q, want %q", i, g.Name, w.Name)
+		case g.Type != w.Type:
+			return fmt.Sprintf("field %d (%q) has the type %v, want %v", i, g.Name, g.Type, w.Type)
+		case !slices.Equal(g.Shape, w.Shape):
+			return fmt.Sprintf("field %d (%q) has the shape %v, want %v", i, g.Name, g.Shape, w.Shape)
+		case g.MaxLen != w.MaxLen:
+			return fmt.Sprintf("field %d (%q) has MaxLen %t, want %t", i, g.Name, g.MaxLen, w.MaxLen)
+		}
+	}
+	return ""
+}
+
+type concat struct {
+	ds   []Dataset
+	ends []int // the number of samples up to each dataset, itself included
+}
+
+func (d *concat) Len() int         { return d.ends[len(d.ends)-1] }
+func (d *concat) Fields() []Field  { return d.ds[0].Fields() }
+func (d *concat) parts() []Dataset { return d.ds }
+func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
+	i, last := slices.BinarySearch(d.ends, index)
+	if last {
+		i++ // an end is the first index of the next dataset
+	}
+	if i > 0 {
+		index -= d.ends[i-1]
+	}
+	return d.ds[i].Load(ctx, index, dst)
+}
+
+// Map is a dataset whose samples f makes from those of ds: what is augmented,
+// decoded or chosen from it, in fields of its own. Every sample of ds is loaded
+// into src, f writes dst from it, and may write to src too.
+//
+// Epoch, Index and Worker of src are those of dst, and both draw from the same
+// Rand: f goes on where the Load of ds stopped. A nil f, and a dataset or
+// fields that can't be used, are reported by [NewLoader] and [Tune].
+func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
+	m := &mapped{ds: ds, fields: fields, f: f}
+	m.n, m.src, m.err = checkDataset(ds)
+	switch {
+	case m.err != nil:
+		m.err = fmt.Errorf("nwt: Map: %w", m.err)
+	case f == nil:
+		m.err = optionError("Map", nil, "its function must not be nil")
+	}
+	return m
+}
+
+type mapped struct {
+	ds     Dataset
+	n      int
+	src    *layout // of ds
+	fields []Field
+	f      func(ctx context.Context, src, dst *Sample) error
+	err    error // what is wrong with the arguments
+}
+
+func (d *mapped) Len() int         { return d.n }
+func (d *mapped) Fields() []Field  { return d.fields }
+func (d *mapped) invalid() error   { return d.err }
+func (d *mapped) parts() []Dataset { return []Dataset{d.ds} }
+func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
+	if d.err != nil {
+		return d.err
+	}
+	src := dst.scratchOf(d.src)
+	if err := d.ds.Load(ctx, index, src); err != nil {
+		return err
+	}
+	if err := src.end(); err != nil {
+		return err
+	}
+	return d.f(ctx, src, dst)
+}
+
+// cacheBytes is the memory of the caches that ds is made of, each counted once.
+func cacheBytes(ds Dataset) int64 {
+	var sum int64
+	seen := map[*cached]bool{}
+	var visit func(Dataset)
+	visit = func(ds Dataset) {
+		if c, ok := ds.(*cached); ok && !seen[c] {
+			seen[c] = true
+			sum += c.bytes()
+		}
+		if d, ok := ds.(interface{ parts() []Dataset }); ok {
+			for _, part := range d.parts() {
+				visit(part)
+			}
+		}
+	}
+	visit(ds)
+	return sum
+}

@@ -1,0 +1,48 @@
+package nwt
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
+	bytes := []Field{{Name: "x", Type: Uint8, Shape: []int{100}}}
+	source := NewDataset(10, bytes, func(context.Context, int, *Sample) error { return nil })
+	c := Cached(source, 1<<20)
+	part, err := Subset(c, []int{1, 2})
+	require.NoError(t, err)
+	both, err := Concat(part, c)
+	require.NoError(t, err)
+	ds := Map(both, bytes, func(context.Context, *Sample, *Sample) error { return nil })
+	require.EqualValues(t, 80, cacheBytes(ds))
+	for i := range 5 {
+		_, err := LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 80+3*100, cacheBytes(ds), "samples 1 and 2 of the subset, 0 to 2 of the whole")
+	require.NoError(t, c.(*cached).Close())
+	require.Zero(t, cacheBytes(ds))
+	require.Zero(t, cacheBytes(source))
+}
+
+func TestLessThanAnEighthOfABlockStaysEmpty(t *testing.T) {
+	for _, sample := range []int{100, 3 << 20, 20 << 20, 31 << 20} {
+		const limit = 1 << 30
+		b := &blocks{}
+		b.init(1<<30, int64(sample), limit)
+		places := map[uint64]bool{}
+		for left := int64(limit); left >= int64(sample) && len(places) < 1000; left -= int64(sample) {
+			place, err := b.reserve(sample, left)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, len(b.at(place)), sample)
+			require.False(t, places[place])
+			places[place] = true
+		}
+		for _, mem := range b.list[:b.count-1] {
+			require.Less(t, len(mem)%sample, len(mem)/8)
+		}
+		require.NoError(t, b.free())
+	}
+}

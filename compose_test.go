@@ -1,0 +1,240 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// numbers is a dataset of the numbers from … from+n−1.
+func numbers(from, n int) nwt.Dataset {
+	return nwt.NewDataset(n, []nwt.Field{{Name: "number", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(from + i)
+		return nil
+	})
+}
+
+// epochOf is the numbers of an epoch, in order.
+func epochOf(t testing.TB, ds nwt.Dataset, epoch int, opts ...nwt.Option) (all []int64) {
+	t.Helper()
+	for b, err := range newLoader(t, ds, append(opts, nwt.WithBatchSize(3))...).Epoch(t.Context(), epoch) {
+		require.NoError(t, err)
+		all = append(all, nwt.Values[int64](b, 0)...)
+	}
+	return all
+}
+
+func TestASubsetIsTheSamplesAtItsIndices(t *testing.T) {
+	indices := []int{9, 0, 4, 4, 7}
+	ds, err := nwt.Subset(numbers(100, 10), indices)
+	require.NoError(t, err)
+	clear(indices)
+	require.Equal(t, []int64{109, 100, 104, 104, 107}, epochOf(t, ds, 0))
+}
+
+func TestAConcatenationIsOneDatasetAfterTheOther(t *testing.T) {
+	ds, err := nwt.Concat(numbers(0, 3), numbers(50, 1), numbers(70, 4))
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 1, 2, 50, 70, 71, 72, 73}, epochOf(t, ds, 0))
+}
+
+func TestEveryCopyOfASampleIsAugmentedDifferently(t *testing.T) {
+	source := augmented(5)
+	twice, err := nwt.Concat(source, source)
+	require.NoError(t, err)
+	thrice, err := nwt.Subset(source, []int{2, 2, 2})
+	require.NoError(t, err)
+	for _, ds := range []nwt.Dataset{twice, thrice} {
+		seen := map[float32]bool{}
+		for b, err := range newLoader(t, ds).Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			for _, x := range nwt.Values[float32](b, 1) {
+				require.False(t, seen[x])
+				seen[x] = true
+			}
+		}
+		require.Len(t, seen, ds.Len()*6)
+	}
+}
+
+func TestCompositionKeepsRaggedFields(t *testing.T) {
+	source, _ := counted(30)
+	ds := nwt.Dataset(nwt.Map(source, source.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		dst.SetLen(0, src.Len(0))
+		copy(nwt.Values[int32](dst, 0), nwt.Values[int32](src, 0))
+		return nil
+	}))
+	ds, err := nwt.Concat(ds, ds)
+	require.NoError(t, err)
+	ds, err = nwt.Subset(ds, []int{0, 8, 29, 1, 7, 2})
+	require.NoError(t, err)
+	for b, err := range newLoader(t, ds, nwt.WithWorkers(2)).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []int32{0, 8, 2, 1, 7, 2}, b.Lens(0))
+		require.Equal(t, append(slices.Repeat([]int32{29}, 6), make([]int32, 18)...), nwt.Values[int32](b, 0)[48:72])
+	}
+}
+
+func TestMapSeesWhatTheRestOfARaggedFieldIsIn(t *testing.T) {
+	source, _ := counted(9)
+	ds := nwt.Map(source, []nwt.Field{{Name: "sum", Type: nwt.Int64}}, func(_ context.Context, src, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = 0
+		for _, x := range nwt.Values[int32](src, 0) {
+			nwt.Values[int64](dst, 0)[0] += int64(x)
+		}
+		return nil
+	})
+	require.Equal(t, []int64{0, 3, 12, 27, 48, 75, 108, 147, 192}, epochOf(t, ds, 0, nwt.WithWorkers(1)))
+}
+
+// doubled is numbers mapped to twice themselves.
+func doubled(ds nwt.Dataset) nwt.Dataset {
+	return nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = 2 * nwt.Values[int64](src, 0)[0]
+		return nil
+	})
+}
+
+func TestMapsNestAndStandSideBySide(t *testing.T) {
+	ds, err := nwt.Concat(doubled(doubled(numbers(1, 2))), doubled(numbers(10, 2)), numbers(7, 1))
+	require.NoError(t, err)
+	for _, workers := range []int{0, 1, 5} {
+		require.Equal(t, []int64{4, 8, 20, 22, 7}, epochOf(t, ds, 0, nwt.WithWorkers(workers)))
+	}
+}
+
+func TestAMapThatChangesNothingChangesNoRandomness(t *testing.T) {
+	source := augmented(50)
+	same := nwt.Map(source, source.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(dst.Bytes(0), src.Bytes(0))
+		copy(dst.Bytes(1), src.Bytes(1))
+		return nil
+	})
+	opts := []nwt.Option{nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(4)}
+	require.Equal(t, collect(t, newLoader(t, source, opts...), 2), collect(t, newLoader(t, same, opts...), 2))
+}
+
+func TestMapGoesOnWithTheNumbersThatTheSourceLeft(t *testing.T) {
+	drawing := nwt.NewDataset(20, []nwt.Field{{Name: "x", Type: nwt.Float64}}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		nwt.Values[float64](dst, 0)[0] = dst.Rand().Float64()
+		return nil
+	})
+	pair := []nwt.Field{{Name: "of the source", Type: nwt.Float64}, {Name: "of the map", Type: nwt.Float64, Shape: []int{2}}}
+	ds := nwt.Map(drawing, pair, func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(nwt.Values[float64](dst, 0), nwt.Values[float64](src, 0))
+		nwt.Values[float64](dst, 1)[0] = src.Rand().Float64()
+		nwt.Values[float64](dst, 1)[1] = dst.Rand().Float64()
+		return nil
+	})
+	seen := map[float64]bool{}
+	for b, err := range newLoader(t, ds).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		for _, x := range slices.Concat(nwt.Values[float64](b, 0), nwt.Values[float64](b, 1)) {
+			seen[x] = true
+		}
+	}
+	require.Len(t, seen, 3*20, "no number is drawn twice")
+}
+
+func TestTheSourceOfAMapIsLoadedForTheSameSampleEpochAndWorker(t *testing.T) {
+	same := func(_ context.Context, _ int, dst *nwt.Sample) error {
+		copy(nwt.Values[int64](dst, 0), []int64{int64(dst.Index()), int64(dst.Epoch()), int64(dst.Worker())})
+		return nil
+	}
+	who := []nwt.Field{{Name: "who", Type: nwt.Int64, Shape: []int{3}}}
+	ds := nwt.Map(nwt.NewDataset(50, who, same), who, func(_ context.Context, src, dst *nwt.Sample) error {
+		want := nwt.Values[int64](src, 0)
+		if got := []int64{int64(dst.Index()), int64(dst.Epoch()), int64(dst.Worker())}; !slices.Equal(want, got) {
+			t.Errorf("the source was loaded for %d, the map for %d", want, got)
+		}
+		if src.Index() != dst.Index() || src.Epoch() != dst.Epoch() || src.Worker() != dst.Worker() {
+			t.Error("src and dst differ")
+		}
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithWorkers(4), nwt.WithBatchSize(2))
+	for epoch := range 3 {
+		for _, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+		}
+	}
+}
+
+func TestAFaultInAMapNamesTheSample(t *testing.T) {
+	bad := errors.New("bad")
+	forgetful, _ := counted(1)
+	forgetful = nwt.NewDataset(10, forgetful.Fields(), func(context.Context, int, *nwt.Sample) error { return nil })
+	fail := func(_ context.Context, i int, dst *nwt.Sample) error {
+		if dst.Index() == 4 {
+			return bad
+		}
+		return nil
+	}
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		want string
+	}{
+		"the source fails": {nwt.Map(nwt.NewDataset(10, scalar, fail), scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), "sample 4 of epoch 2 (worker 0): bad"},
+		"the map fails":    {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error { return fail(ctx, 0, dst) }), "sample 4 of epoch 2 (worker 0): bad"},
+		"the map panics": {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error {
+			if dst.Index() == 4 {
+				panic(bad)
+			}
+			return nil
+		}), "sample 4 of epoch 2 (worker 0): panic: bad"},
+		"the source forgets a length": {nwt.Map(forgetful, scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), `did not call SetLen(0, n) for the ragged field "tokens"`},
+	} {
+		var err error
+		for _, err = range newLoader(t, c.ds, nwt.WithWorkers(1)).Epoch(t.Context(), 2) {
+		}
+		var le *nwt.LoadError
+		require.ErrorAs(t, err, &le, name)
+		require.ErrorContains(t, err, c.want, name)
+	}
+}
+
+func TestWhatCannotBeComposedIsNamed(t *testing.T) {
+	f := func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }
+	field := func(f nwt.Field) nwt.Dataset {
+		return nwt.NewDataset(1, []nwt.Field{f}, func(context.Context, int, *nwt.Sample) error { return nil })
+	}
+	failed := func(_ nwt.Dataset, err error) func() error { return func() error { return err } }
+	loader := func(ds nwt.Dataset) func() error {
+		return func() error { _, err := nwt.NewLoader(ds); return err }
+	}
+	base := nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}}
+	for want, attempt := range map[string]func() error{
+		"Subset: nwt: Dataset: <nil>: must not be nil":                                     failed(nwt.Subset(nil, []int{0})),
+		"Subset: []: needs at least one index":                                             failed(nwt.Subset(numbers(0, 3), nil)),
+		"Subset: 3: index number 1 is out of range 0 … 2":                                  failed(nwt.Subset(numbers(0, 3), []int{0, 3})),
+		"Subset: -1: index number 0 is out of range 0 … 2":                                 failed(nwt.Subset(numbers(0, 3), []int{-1})),
+		"Concat: []: needs at least one dataset":                                           failed(nwt.Concat()),
+		"Concat: dataset 1: nwt: Dataset: <nil>: must not be nil":                          failed(nwt.Concat(numbers(0, 3), nil)),
+		`dataset 1 differs from dataset 0: field 0 has the name "y", want "x"`:             failed(nwt.Concat(field(base), field(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{4}}))),
+		`dataset 1 differs from dataset 0: field 0 ("x") has the type Int32, want Float32`: failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{4}}))),
+		`dataset 2 differs from dataset 0: field 0 ("x") has the shape [2 2], want [4]`:    failed(nwt.Concat(field(base), field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 2}}))),
+		`dataset 1 differs from dataset 0: field 0 ("x") has MaxLen true, want false`:      failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, MaxLen: true}))),
+		`dataset 1 differs from dataset 0: field 1 ("noise") is one too many`:              failed(nwt.Concat(numbersNamed("index"), augmented(1))),
+		`dataset 1 differs from dataset 0: field 1 ("noise") is missing`:                   failed(nwt.Concat(augmented(1), numbersNamed("index"))),
+		"Map: <nil>: its function must not be nil":                                         loader(nwt.Map(numbers(0, 3), scalar, nil)),
+		"Map: nwt: Dataset: <nil>: must not be nil":                                        loader(nwt.Map(nil, scalar, f)),
+		"nwt: Map: nwt: Cached: nwt: NewDataset: <nil>: its load function must not be nil": loader(nwt.Map(nwt.Cached(nwt.NewDataset(1, scalar, nil), 1), scalar, f)),
+		"Dataset.Fields: []: a sample needs at least one field":                            loader(nwt.Map(numbers(0, 3), nil, f)),
+		"Cached: 0: maxBytes must be at least 1":                                           loader(nwt.Cached(numbers(0, 3), 0)),
+		"Cached: nwt: Dataset: <nil>: must not be nil":                                     loader(nwt.Cached(nil, 1)),
+	} {
+		err := attempt()
+		require.ErrorContains(t, err, want)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+	}
+}
+
+func numbersNamed(name string) nwt.Dataset {
+	return nwt.Map(numbers(0, 1), []nwt.Field{{Name: name, Type: nwt.Int64}}, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil })
+}

@@ -1,0 +1,58 @@
+// Package nwt measures how many data-loader workers training needs, and feeds
+// the training loop at that count.
+//
+// Training waits for data when too few workers load it; too many waste memory
+// and CPU. [Tune] times the real loader with the program's own dataset, device
+// and, if given, training step at several worker counts, and picks the fewest
+// that are as good as the fastest. A [Loader] then trains at that count:
+//
+//	opts := []nwt.Option{nwt.WithBatchSize(128), nwt.WithShuffle(42)}
+//	res, err := nwt.Tune(ctx, ds, opts...)
+//	…
+//	loader, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(res.Workers))...)
+//	…
+//	defer loader.Close()
+//	for epoch := range epochs {
+//		for batch, err := range loader.Epoch(ctx, epoch) {
+//			…
+//			train(nwt.Values[float32](batch, 0), nwt.Values[int64](batch, 1))
+//		}
+//	}
+//
+// # Terms
+//
+//   - A [Dataset] is a map-style source: Len, Fields, Load by index. A [Stream]
+//     is an iterable-style one: shards that are read in sequence.
+//   - A [Field] is one named tensor of a sample: element type and shape.
+//   - A [Sample] is one item; while it is loaded, the view of its place in a
+//     batch.
+//   - A [Batch] is the samples of one training step, each field contiguous.
+//   - A slot is a batch's memory: reused, outside the Go heap, page-locked where
+//     copies to a GPU need it.
+//   - A [Sampler] is the order of an epoch: position → dataset index. An epoch
+//     is one pass over it.
+//   - A worker is a goroutine that loads samples. With 0 workers the caller
+//     loads them itself.
+//   - Prefetch is how many batches are ready or in flight ahead of the one in
+//     use.
+//   - A step is what the training program does with a batch, wait the time that
+//     it is blocked asking for one, transfer the copy of a batch to the [Device].
+//   - A trial is the measurement of one worker count, alpha the difference in
+//     accumulated time that the choice ignores.
+//   - Rank and world number the processes that train together.
+//
+// # What is promised
+//
+// Order, augmentation ([Sample.Rand]) and resume points ([State]) depend on
+// (seed, epoch, index) alone: never on the worker count or on timing. So tuning
+// changes how fast training runs and nothing of what is trained on.
+//
+// A batch costs no allocation, and memory depends on the prefetch depth and not
+// on the worker count: workers fill samples straight into their place in the
+// batch, several of them in one batch side by side.
+//
+// A bad sample, a panic in Load or a hung call is an error that names the sample,
+// and arrives after every batch before it. When an epoch's loop is left, in
+// whatever way, no Load of it is running any more, and the loader can be used
+// again.
+package nwt

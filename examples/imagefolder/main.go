@@ -1,0 +1,139 @@
+// Imagefolder tunes the loading of a folder of images, and then goes over them
+// once as a training program would. It prints the means and deviations of their
+// channels, by which such a program would normalize them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/progress"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "imagefolder:", err)
+		os.Exit(1)
+	}
+}
+
+var strategies = map[string]nwt.Strategy{"greedy": nwt.Greedy(), "exhaustive": nwt.Exhaustive()}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("imagefolder", flag.ExitOnError)
+	dir := flags.String("dir", "", "`folder` of JPEG, PNG and GIF files, in one folder per class (default: the images that come with Go)")
+	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
+	batch := flags.Int("batch", 32, "`images` of a batch")
+	repeat := flags.Int("repeat", 0, "`times` that an epoch goes over the files (default: until it has 1000 images)")
+	strategy := flags.String("strategy", "greedy", "greedy or exhaustive")
+	_ = flags.Parse(args) // exits where it fails
+	search, known := strategies[*strategy]
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected %q: the folder is named by -dir", flags.Arg(0))
+	case *size < 1 || *size > 4096:
+		return fmt.Errorf("-size %d: must be 1 … 4096", *size)
+	case *repeat < 0 || *repeat > 1_000_000:
+		return fmt.Errorf("-repeat %d: must be 0 … 1000000", *repeat)
+	case !known:
+		return fmt.Errorf("-strategy %q: must be greedy or exhaustive", *strategy)
+	}
+	if *dir == "" {
+		var err error
+		if *dir, err = bundled(ctx); err != nil {
+			return err
+		}
+	}
+
+	images, err := open(*dir, *size)
+	if err != nil {
+		return err
+	}
+	found := len(images.files)
+	report, done := progress.Show(stderr)
+	bad, err := images.check(ctx, report)
+	done()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%s: %d images, classes: %d\n", *dir, found, len(images.classes))
+	if len(bad) > 0 {
+		fmt.Fprintf(stdout, "left out, for they can't be decoded: %d\n", found-len(images.files))
+		for _, err := range bad[:min(len(bad), 10)] {
+			fmt.Fprintln(stdout, "  ", err)
+		}
+	}
+	if images.repeat = *repeat; *repeat == 0 {
+		images.repeat = (999 + len(images.files)) / len(images.files)
+	}
+
+	report, done = progress.Show(stderr)
+	opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithStrategy(search), nwt.WithProgress(report)}
+	result, err := nwt.Tune(ctx, images, opts...)
+	done()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "\n%v\n", result)
+	return epoch(ctx, images, append(opts, nwt.WithWorkers(result.Workers)), stdout)
+}
+
+// epoch goes over the images once, and prints what it saw.
+func epoch(ctx context.Context, images *folder, opts []nwt.Option, stdout io.Writer) error {
+	loader, err := nwt.NewLoader(images, opts...)
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	var (
+		channels [3]moments
+		waited   time.Duration
+		start    = time.Now()
+		asked    = start
+	)
+	for batch, err := range loader.Epoch(ctx, 0) {
+		if err != nil {
+			return err
+		}
+		waited += time.Since(asked)
+		plane := 0
+		for pixels := range slices.Chunk(nwt.Values[float32](batch, 0), images.size*images.size) {
+			channels[plane%3].add(pixels)
+			plane++
+		}
+		asked = time.Now()
+	}
+	took := time.Since(start)
+	fmt.Fprintf(stdout, "An epoch, workers: %d: %d images in %v, %.0f images/s, %.0f %% of the time waiting.\n",
+		loader.Workers(), images.Len(), took.Round(time.Millisecond), float64(images.Len())/took.Seconds(), 100*waited.Seconds()/took.Seconds())
+	for c, m := range channels {
+		// What was seen is normalized: undo that.
+		fmt.Fprintf(stdout, "%-5s  mean %.4f  deviation %.4f\n", [...]string{"red", "green", "blue"}[c],
+			mean[c]+deviation[c]*m.mean, deviation[c]*m.deviation())
+	}
+	return nil
+}
+
+// bundled is the folder of the images that come with Go, for its own tests.
+// Some of them are corrupt on purpose.
+func bundled(ctx context.Context) (string, error) {
+	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	dir := filepath.Join(strings.TrimSpace(string(root)), "src", "image")
+	if _, missing := os.Stat(filepath.Join(dir, "testdata")); err != nil || missing != nil {
+		return "", errors.New("the images that come with Go, below image in its sources, aren't here: pass a folder of images with -dir")
+	}
+	return dir, nil
+}

@@ -1,0 +1,386 @@
+package nwt
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// Precompute keeps the samples of ds in a file. Where the file at path has them
+// already, it is mapped into memory, and nothing is loaded; otherwise all are
+// loaded first, by the workers of a [Loader]. So the first run writes what
+// later runs start with.
+//
+// The file is used if the number of samples, the fields and version are those
+// that it was written for. Put into version what else the samples depend on: a
+// date of the data, a number that changes with the code. A file of another
+// version, one that is damaged or cut short, is replaced, with a warning in the
+// log; what Precompute can't have written is moved out of the way to
+// path.foreign. A sample has a checksum of its own, compared when it is first
+// read: one that is wrong is loaded from ds, and the next Precompute writes the
+// file anew.
+//
+// The samples are those of [LoadSample], of epoch 0 and seed 0: augmentation
+// belongs in a [Map] over the result. Of the options, those that say how to load
+// count: workers, batch size, prefetch, worker init, logger, and the error
+// budget, whose bad samples are left out of the file and tried again whenever
+// they are asked for.
+//
+// Several processes may call it at the same time: one writes, under the lock
+// path.lock, and the others wait for it. The file appears under its name when it
+// is complete and on disk; what is written of it until then is path.partial.
+func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
+	o, err := newOptions(opts)
+	n, l, dsErr := checkDataset(ds)
+	if path == "" {
+		err = errors.Join(err, optionError("Precompute", path, "the path must not be empty"))
+	}
+	if err := errors.Join(err, dsErr); err != nil {
+		return nil, err
+	}
+	head := fileHeader{Version: version, ByteOrder: nativeOrder(), Samples: n, Fields: l.fields}
+	description, err := head.describe()
+	if err != nil {
+		return nil, err
+	}
+	p := &Precomputed{ds: ds, path: path, n: n, layout: l, log: o.log, description: description}
+	p.index = indexOffset(len(description))
+	p.data = p.index + 8*int64(n+1)
+	if err := p.open(); err == nil || !rewritable(err) {
+		return p.orError(err)
+	}
+	lock := flock.New(path + ".lock")
+	if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
+		return p.orError(fmt.Errorf("locking %s.lock: %w", path, err))
+	}
+	defer lock.Close()
+	// Another process may have written it while this one waited.
+	switch err := p.open(); {
+	case err == nil || !rewritable(err):
+		return p.orError(err)
+	case !errors.Is(err, fs.ErrNotExist):
+		o.log.Warn("nwt: the precomputed samples can't be used and are made anew", "path", path, "reason", err)
+		if errors.Is(err, errForeign) {
+			if err := moveAway(path); err != nil {
+				return p.orError(err)
+			}
+		}
+	}
+	if err := p.write(ctx, opts); err != nil {
+		return p.orError(err)
+	}
+	return p.orError(p.open())
+}
+
+// lockPoll is how often to ask for the lock of a file that others write.
+const lockPoll = 100 * time.Millisecond
+
+// Precomputed is a dataset whose samples are in a file: see [Precompute].
+type Precomputed struct {
+	ds     Dataset
+	path   string
+	n      int
+	layout *layout
+	log    *slog.Logger
+
+	description []byte
+	index       int64 // where the file's index begins
+	data        int64 // and where that ends
+
+	// memory is entered to use what follows; Close has it alone.
+	memory inUse
+	file   *os.File // nil once closed
+	mem    []byte   // the file; nil where it can't be mapped
+	size   int64
+
+	verified []atomic.Uint64 // a bit for each sample whose checksum was right
+	warn     sync.Once
+	buffers  sync.Pool // of *[]byte, to read into where the file isn't mapped
+}
+
+// Len is the number of samples.
+func (p *Precomputed) Len() int { return p.n }
+
+// Fields is the layout of a sample.
+func (p *Precomputed) Fields() []Field { return p.layout.fields }
+
+func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
+
+// Load copies a sample from the file. After Close its error is os.ErrClosed.
+func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
+	switch err := p.read(index, dst); {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrClosed):
+		return err
+	case !errors.Is(err, errLeftOut):
+		p.distrust(index, err)
+	}
+	return dst.loadAlone(ctx, p.ds, index)
+}
+
+// Close unmaps the file.
+func (p *Precomputed) Close() error {
+	var err error
+	p.memory.alone(func() {
+		if p.mem != nil {
+			err = unmapFile(p.mem)
+		}
+		if p.file != nil {
+			err = errors.Join(err, p.file.Close())
+		}
+		p.file, p.mem = nil, nil
+	})
+	return err
+}
+
+// The errors of a file; all but the last can be mended by writing it anew.
+var (
+	errForeign = errors.New("it is not a file of precomputed samples")
+	errDamaged = errors.New("it is damaged")
+	errOther   = errors.New("it was made for something else")
+	errLeftOut = errors.New("the sample is not in the file")
+)
+
+// rewritable tells whether there is no file, or one that must be replaced.
+func rewritable(err error) bool {
+	for _, known := range []error{fs.ErrNotExist, errForeign, errDamaged, errOther} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Precomputed) orError(err error) (*Precomputed, error) {
+	if err != nil {
+		return nil, fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, err)
+	}
+	return p, nil
+}
+
+// open opens and maps the file, if it is what it should be.
+func (p *Precomputed) open() (err error) {
+	f, err := os.Open(p.path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("it is not a regular file: %v", info.Mode())
+	}
+	if err := checkHeader(f, info.Size(), p.description); err != nil {
+		return err
+	}
+	if p.data > info.Size() {
+		return fmt.Errorf("%w: its index ends at byte %d of %d", errDamaged, p.data, info.Size())
+	}
+	p.file, p.size = f, info.Size()
+	p.verified = make([]atomic.Uint64, (p.n+63)/64)
+	if p.mem, err = mapFile(f, p.size); err != nil {
+		p.log.Debug("nwt: the precomputed samples are read, not mapped", "path", p.path, "reason", err)
+		p.buffers.New = func() any { return new([]byte) }
+	}
+	return nil
+}
+
+// read copies a sample from the file.
+func (p *Precomputed) read(index int, dst *Sample) (err error) {
+	lock := p.memory.enter(dst.worker)
+	defer lock.RUnlock()
+	if p.file == nil {
+		return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, os.ErrClosed)
+	}
+	// Where the file is cut short while it is mapped, or the disk fails, reading
+	// it is a fault, which would end the program.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch fault := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }:
+			err = fmt.Errorf("its memory can't be read: %v", fault)
+		default:
+			panic(fault)
+		}
+	}()
+	var buf *[]byte
+	if p.mem == nil {
+		buf = p.buffers.Get().(*[]byte)
+		defer p.buffers.Put(buf)
+	}
+	bounds, err := p.bytes(p.index+8*int64(index), 16, buf)
+	if err != nil {
+		return err
+	}
+	from, to := binary.LittleEndian.Uint64(bounds), binary.LittleEndian.Uint64(bounds[8:])
+	if from < uint64(p.data) || to > uint64(p.size) || from > to || to-from < sumBytes || to-from > uint64(sumBytes+p.layout.packed()) {
+		return fmt.Errorf("%w: sample %d is said to be its bytes %d to %d", errDamaged, index, from, to)
+	}
+	rec, err := p.bytes(int64(from), int(to-from), buf)
+	if err != nil {
+		return err
+	}
+	word, bit := &p.verified[index/64], uint64(1)<<(index%64)
+	if word.Load()&bit == 0 {
+		if want, got := binary.LittleEndian.Uint32(rec), checksum(index, rec[sumBytes:]); got != want {
+			return fmt.Errorf("%w: the checksum of sample %d is %08x, not %08x", errDamaged, index, got, want)
+		}
+		word.Or(bit)
+	}
+	if len(rec) == sumBytes {
+		return errLeftOut
+	}
+	if rest, ok := dst.unpack(rec[sumBytes:]); !ok || len(rest) > 0 {
+		return fmt.Errorf("%w: sample %d is no sample of these fields", errDamaged, index)
+	}
+	return nil
+}
+
+// bytes is n bytes of the file, in buf where it isn't mapped.
+func (p *Precomputed) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
+	if p.mem != nil {
+		return p.mem[from : from+int64(n)], nil
+	}
+	*buf = slices.Grow((*buf)[:0], n)[:n]
+	_, err := p.file.ReadAt(*buf, from)
+	return *buf, err
+}
+
+// distrust says once that samples can't be read, and has the next Precompute
+// replace a file that is damaged: unless somebody has already.
+func (p *Precomputed) distrust(index int, err error) {
+	p.warn.Do(func() {
+		p.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
+			"path", p.path, "index", index, "reason", err)
+	})
+	lock := p.memory.enter(0)
+	defer lock.RUnlock()
+	if p.file == nil || !errors.Is(err, errDamaged) {
+		return
+	}
+	ours, err := p.file.Stat()
+	if err != nil {
+		return
+	}
+	if there, err := os.Stat(p.path); err == nil && os.SameFile(ours, there) {
+		_ = os.Remove(p.path) // where that fails, the next run finds the damage as this one did
+	}
+}
+
+// write makes the file. The caller holds its lock.
+func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
+	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad)...)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	partial := p.path + ".partial"
+	// Left by a process that was killed. Truncating it would do too, but not
+	// where the file system's locks hold on one machine only.
+	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(partial, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	err = p.writeTo(ctx, f, l)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(partial, p.path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(partial))
+	}
+	return nil
+}
+
+func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error {
+	index := bufio.NewWriter(io.NewOffsetWriter(f, p.index))
+	data := bufio.NewWriterSize(io.NewOffsetWriter(f, p.data), 1<<20)
+	next, end := 0, p.data // number of the next sample, and where it begins
+	mark := func() { index.Write(binary.LittleEndian.AppendUint64(index.AvailableBuffer(), uint64(end))) }
+	// write adds a sample, given with room for its checksum. Flush tells its errors.
+	write := func(rec []byte) {
+		mark()
+		binary.LittleEndian.PutUint32(rec, checksum(next, rec[sumBytes:]))
+		data.Write(rec)
+		next++
+		end += int64(len(rec))
+	}
+	rec := make([]byte, sumBytes)
+	leaveOut := func(to int) {
+		for next < to {
+			write(rec[:sumBytes])
+		}
+	}
+	for b, err := range l.Epoch(ctx, 0) {
+		if err != nil {
+			return err
+		}
+		s := Sample{layout: l.layout, offsets: l.offsets, mem: b.mem, lens: b.lens}
+		for place, i := range b.Indices() {
+			leaveOut(i)
+			s.place = place
+			n := sumBytes + s.packedSize()
+			rec = slices.Grow(rec[:0], n)[:n]
+			s.pack(rec[sumBytes:])
+			write(rec)
+		}
+		if _, err := data.Write(nil); err != nil {
+			return err // the disk is full: loading the rest is for nothing
+		}
+	}
+	leaveOut(p.n)
+	mark()
+	if err := errors.Join(index.Flush(), data.Flush()); err != nil {
+		return err
+	}
+	_, err := f.WriteAt(encodeHeader(p.description, end), 0)
+	return err
+}
+
+// onlyHowToLoad takes back what an option says of order, delivery and tuning.
+func onlyHowToLoad(o *options) error {
+	plain, err := newOptions(nil)
+	if err != nil {
+		return err
+	}
+	plain.batchSize, plain.workers, plain.prefetch = o.batchSize, o.workers, o.prefetch
+	plain.init, plain.log, plain.maxBad = o.init, o.log, o.maxBad
+	*o = *plain
+	return nil
+}
+
+// moveAway keeps what somebody else has put where the file is to be.
+func moveAway(path string) error {
+	to := path + ".foreign"
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("it is none, and can't be moved to %s, which exists: move or remove one of them", to)
+	}
+	return os.Rename(path, to)
+}

@@ -1,0 +1,319 @@
+package nwt_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+func precompute(t testing.TB, ds nwt.Dataset, path string, opts ...nwt.Option) *nwt.Precomputed {
+	t.Helper()
+	p, err := nwt.Precompute(t.Context(), ds, path, "v1", append([]nwt.Option{nwt.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// requireLoads checks that all samples of ds are those of counted, by
+// themselves, and that it took so many loads of its source.
+func requireLoads(t testing.TB, ds nwt.Dataset, loads []atomic.Int32, want int) {
+	t.Helper()
+	requireSamples(t, ds)
+	sum := 0
+	for _, n := range counts(loads) {
+		sum += n
+	}
+	require.Equal(t, want, sum)
+}
+
+func requireSamples(t testing.TB, ds nwt.Dataset) {
+	t.Helper()
+	fresh, _ := counted(ds.Len())
+	for i := range ds.Len() {
+		want, err := nwt.LoadSample(t.Context(), fresh, i)
+		require.NoError(t, err)
+		got, err := nwt.LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+		require.Equal(t, want.Len(0), got.Len(0))
+		require.Equal(t, want.Bytes(0), got.Bytes(0))
+		require.Equal(t, want.Bytes(1), got.Bytes(1))
+	}
+}
+
+func TestASecondRunLoadsNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, loads := counted(300)
+	requireLoads(t, precompute(t, source, path), loads, 300)
+	ds := precompute(t, source, path)
+	requireLoads(t, ds, loads, 300)
+	l := newLoader(t, ds, nwt.WithWorkers(12), nwt.WithBatchSize(7), nwt.WithShuffle(5))
+	for epoch := range 3 {
+		requireCounted(t, l, epoch)
+	}
+	requireLoads(t, ds, loads, 300)
+}
+
+func TestOrderAndSeedDoNotMatterToWhatIsPrecomputed(t *testing.T) {
+	source, loads := counted(100)
+	for _, opts := range [][]nwt.Option{
+		{nwt.WithShuffle(8), nwt.WithSeed(9), nwt.WithShard(1, 3), nwt.WithDropLast(), nwt.WithBatchSize(64), nwt.WithWorkers(3)},
+		{nwt.WithSampler(nwt.Shuffled(10, 4)), nwt.WithWorkers(0)},
+	} {
+		before := len(loads)
+		ds := precompute(t, source, filepath.Join(t.TempDir(), "samples"), opts...)
+		requireSamples(t, ds)
+		require.Len(t, loads, before)
+	}
+	require.Equal(t, slices.Repeat([]int{2}, 100), counts(loads))
+}
+
+func TestWhicheverByteIsDamagedItIsNoticedAndEverySampleIsRight(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, loads := counted(4)
+	precompute(t, source, path)
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for at := range good {
+		for i := range loads {
+			loads[i].Store(0)
+		}
+		bad := slices.Clone(good)
+		bad[at] ^= 0x10
+		require.NoError(t, os.WriteFile(path, bad, 0o644))
+		requireSamples(t, precompute(t, source, path))
+		require.NotEqual(t, []int{0, 0, 0, 0}, counts(loads), "byte %d of %d", at, len(good))
+		precompute(t, source, path)
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, good, got, "byte %d is mended", at)
+		_ = os.Remove(path + ".foreign")
+	}
+}
+
+func TestAFileThatIsCutShortOrLongerIsMadeAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, _ := counted(4)
+	precompute(t, source, path)
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for n := 0; n < len(good); n += 7 {
+		require.NoError(t, os.WriteFile(path, good[:n], 0o644))
+		requireSamples(t, precompute(t, source, path))
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, good, got, "cut to %d", n)
+		_ = os.Remove(path + ".foreign")
+	}
+	require.NoError(t, os.WriteFile(path, append(slices.Clone(good), 0), 0o644))
+	requireSamples(t, precompute(t, source, path))
+}
+
+func TestAFileCutShortWhileItIsMappedIsNoFault(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, loads := counted(2000)
+	ds := precompute(t, source, path)
+	requireLoads(t, ds, loads, 2000)
+	require.NoError(t, os.Truncate(path, 5000))
+	l := newLoader(t, ds, nwt.WithWorkers(4))
+	requireCounted(t, l, 0)
+	requireCounted(t, l, 1)
+}
+
+func TestADamagedSampleIsLoadedAnewAndTheFileWrittenAnewNextTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, loads := counted(50)
+	precompute(t, source, path)
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	file[len(file)-1] ^= 1
+	require.NoError(t, os.WriteFile(path, file, 0o644))
+	var log bytes.Buffer
+	ds := precompute(t, source, path, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	requireLoads(t, ds, loads, 51)
+	requireLoads(t, ds, loads, 52)
+	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("index=49")), "warned once: %s", &log)
+	require.NoFileExists(t, path)
+	again := precompute(t, source, path)
+	requireLoads(t, again, loads, 102)
+	requireLoads(t, ds, loads, 103)
+	require.FileExists(t, path, "a file that somebody has replaced is left alone")
+}
+
+func TestAFileMadeForSomethingElseIsReplacedWithAWarning(t *testing.T) {
+	source, _ := counted(9)
+	more, _ := counted(10)
+	noop := func(context.Context, int, *nwt.Sample) error { return nil }
+	for reason, c := range map[string]struct {
+		ds      nwt.Dataset
+		version string
+	}{
+		`version \"v1\", not \"v2\"`:                           {source, "v2"},
+		`9 samples, not 10`:                                    {more, "v1"},
+		`field 0 has the name \"tokens\", want \"x\"`:          {nwt.NewDataset(9, scalar, noop), "v1"},
+		`field 1 (\"noise\") has the type Float64, want Int64`: {nwt.NewDataset(9, []nwt.Field{source.Fields()[0], {Name: "noise", Type: nwt.Int64}}, func(_ context.Context, _ int, dst *nwt.Sample) error { dst.SetLen(0, 1); return nil }), "v1"},
+		`field 0 (\"tokens\") has MaxLen true, want false`:     {nwt.NewDataset(9, []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}}, source.Fields()[1]}, noop), "v1"},
+	} {
+		path := filepath.Join(t.TempDir(), "samples")
+		precompute(t, source, path)
+		var log bytes.Buffer
+		p, err := nwt.Precompute(t.Context(), c.ds, path, c.version, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		require.Contains(t, log.String(), reason)
+		log.Reset()
+		p, err = nwt.Precompute(t.Context(), c.ds, path, c.version, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		require.Empty(t, log.String())
+	}
+}
+
+func TestAForeignFileIsMovedAwayNotOverwritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "train.csv")
+	require.NoError(t, os.WriteFile(path, []byte("years of work"), 0o644))
+	source, _ := counted(9)
+	requireSamples(t, precompute(t, source, path))
+	kept, err := os.ReadFile(path + ".foreign")
+	require.NoError(t, err)
+	require.Equal(t, "years of work", string(kept))
+
+	require.NoError(t, os.WriteFile(path, []byte("more work"), 0o644))
+	_, err = nwt.Precompute(t.Context(), source, path, "v1")
+	require.ErrorContains(t, err, "train.csv.foreign, which exists")
+	kept, err = os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "more work", string(kept))
+}
+
+func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, _ := counted(100)
+	rotten := errors.New("rotten")
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, interruption := range []func(i int) error{
+		func(i int) error {
+			if i == 60 {
+				return rotten
+			}
+			return nil
+		},
+		func(i int) error {
+			if i == 60 {
+				cancel()
+			}
+			return nil
+		},
+	} {
+		failing := nwt.NewDataset(100, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+			return errors.Join(source.Load(ctx, i, dst), interruption(i))
+		})
+		_, err := nwt.Precompute(ctx, failing, path, "v1", nwt.WithWorkers(3), nwt.WithBatchSize(8))
+		require.Error(t, err)
+		require.True(t, errors.Is(err, rotten) || errors.Is(err, context.Canceled), "%v", err)
+		require.NoFileExists(t, path)
+		require.NoFileExists(t, path+".partial")
+	}
+	require.NoError(t, os.WriteFile(path+".partial", []byte("left by a process that was killed"), 0o644))
+	requireSamples(t, precompute(t, source, path))
+	require.NoFileExists(t, path+".partial")
+}
+
+func TestOneWritesAndTheOthersWait(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, loads := counted(200)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			p, err := nwt.Precompute(t.Context(), source, path, "v1", nwt.WithWorkers(2))
+			if err == nil {
+				err = p.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, slices.Repeat([]int{1}, 200), counts(loads))
+}
+
+func TestABadSampleIsLeftOutAndTriedAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, _ := counted(40)
+	mended := false
+	var tries atomic.Int32
+	sometimes := nwt.NewDataset(40, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		if i == 0 || i == 17 || i == 39 {
+			tries.Add(1)
+			if !mended {
+				return errors.New("rotten")
+			}
+		}
+		return source.Load(ctx, i, dst)
+	})
+	ds := precompute(t, sometimes, path, nwt.WithErrorBudget(3), nwt.WithBatchSize(6))
+	_, err := nwt.LoadSample(t.Context(), ds, 17)
+	require.ErrorContains(t, err, "rotten")
+	mended = true
+	requireSamples(t, ds)
+	require.EqualValues(t, 3+1+3, tries.Load())
+	require.FileExists(t, path, "what is left out is no damage")
+}
+
+func TestAClosedFileOfSamplesSaysSo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	source, loads := counted(1000)
+	ds := precompute(t, source, path)
+	l := newLoader(t, ds, nwt.WithWorkers(6))
+	var closing sync.WaitGroup
+	var err error
+	for b, e := range l.Epoch(t.Context(), 0) {
+		if err = e; err == nil && b.Index() == 2 {
+			closing.Go(func() { require.NoError(t, ds.Close()) })
+		}
+	}
+	closing.Wait()
+	_, err = nwt.LoadSample(t.Context(), ds, 1)
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.NoError(t, ds.Close())
+	require.Equal(t, slices.Repeat([]int{1}, 1000), counts(loads))
+}
+
+func TestReadingAPrecomputedSampleAllocatesNothing(t *testing.T) {
+	source, _ := counted(64)
+	ds := precompute(t, source, filepath.Join(t.TempDir(), "samples"))
+	next, stop := iter.Pull2(newLoader(t, ds, nwt.WithWorkers(0), nwt.WithBatchSize(64)).Epochs(t.Context(), 0, 1<<30))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+func TestWhatCannotBePrecomputedIsNamed(t *testing.T) {
+	source, _ := counted(9)
+	dir := t.TempDir()
+	for want, attempt := range map[string]func() (*nwt.Precomputed, error){
+		"the path must not be empty":      func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, "", "v1") },
+		"Dataset: <nil>: must not be nil": func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), nil, "x", "v1") },
+		"WithWorkers: -1": func() (*nwt.Precomputed, error) {
+			return nwt.Precompute(t.Context(), source, "x", "v1", nwt.WithWorkers(-1))
+		},
+		"must be valid UTF-8":       func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, "x", "\xff") },
+		"not a regular file":        func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, dir, "v1") },
+		"no such file or directory": func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, dir+"/a/b", "v1") },
+	} {
+		_, err := attempt()
+		require.ErrorContains(t, err, want)
+	}
+}
