@@ -56,6 +56,8 @@ type options struct {
 	progress   func(Progress)
 	memory     uint64 // bytes; 0: the default
 	cache      string // path; empty: none
+
+	auto bool // of NewLoader alone
 }
 
 const (
@@ -493,6 +495,22 @@ func WithCache(path string) Option {
 		if path == "" {
 			return optionError("WithCache", path, "must be the path of a file")
 		}
+		return nil
+	}
+}
+
+// WithAutoWorkers makes a loader tune itself while training goes on: it times
+// the first batches at one worker count after another, the loop body's time
+// included, and settles on the fewest workers at which training hardly waits;
+// see [Loader.Result]. Where the share of time spent waiting drifts from what
+// that promised, it measures again. What is trained on doesn't change.
+//
+// WithWorkers is where it starts, WithMaxWorkers the highest count it tries, and
+// WithAlpha or WithRelativeAlpha what it ignores, by default 2 % of the fastest.
+// A [Loader.SetWorkers] of the program's own ends it. [Tune] ignores it.
+func WithAutoWorkers() Option {
+	return func(o *options) error {
+		o.auto = true
 		return nil
 	}
 }

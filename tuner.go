@@ -124,6 +124,13 @@ func (s *source) memoryLimit() memoryLimit {
 	return defaultMemoryLimit(s.opts.ranks())
 }
 
+func thisMachine(c host.CPUFacts) Hardware {
+	return Hardware{
+		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
+		GOMAXPROCS: c.GOMAXPROCS, Memory: host.Memory().Total,
+	}
+}
+
 // A tuner measures for a search.
 type tuner struct {
 	*source
@@ -375,11 +382,8 @@ func (t *tuner) result(sp space) *Result {
 	r := &Result{
 		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: sp.iterations, Confidence: c.confidence,
 		Strategy: o.strategy.String(), Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
-		Step: o.step != nil,
-		Hardware: Hardware{
-			CPU: t.cpus.Model, Logical: t.cpus.Logical, Physical: t.cpus.Physical, Affinity: t.cpus.Affinity,
-			Quota: t.cpus.Quota, GOMAXPROCS: t.cpus.GOMAXPROCS, Memory: host.Memory().Total,
-		},
+		Step:     o.step != nil,
+		Hardware: thisMachine(t.cpus),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
 		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
