@@ -377,7 +377,7 @@ func (a *auto) report(c choice) *Result {
 	o := a.l.opts
 	r := &Result{
 		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: a.sp.iterations, Confidence: c.confidence,
-		Strategy: "while training", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
+		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
 		Step: true, Hardware: thisMachine(host.CPUs()), Floor: a.body, Elapsed: time.Since(a.began),
 	}
 	for _, e := range c.estimates {

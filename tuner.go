@@ -33,7 +33,7 @@ type Result struct {
 	// for the memory they take, ascending.
 	RuledOut []RuledOut `json:"ruled_out,omitempty"`
 
-	Strategy   string `json:"strategy"`
+	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" where a loader tuned itself
 	Device     string `json:"device"`
 	BatchSize  int    `json:"batch_size"`
 	BatchBytes int    `json:"batch_bytes"`
