@@ -178,16 +178,17 @@ func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 func (a *auto) enough() bool {
 	p := &a.probe
 	all := p.wait + p.body
+	wave := a.l.wave(a.workers)
 	if len(a.series) == 0 || a.climbing() {
 		// The count is far from enough: what matters is only that.
-		if p.iterations >= 2 && p.wait > all/2 && all > probeTime {
+		if p.iterations >= 2*wave && p.wait > all/2 && all > probeTime {
 			return true
 		}
 	}
-	if best := a.best(); float64(all)-float64(p.iterations)*best > costly*best {
+	if best := a.best(); p.iterations >= wave && float64(all)-float64(p.iterations)*best > costly*best {
 		return true
 	}
-	return p.iterations >= probeBatches && all >= probeTime || p.iterations >= probeMost
+	return p.iterations >= max(probeBatches, fewestWaves*wave) && (all >= probeTime || p.iterations >= probeMost)
 }
 
 // climbing tells whether the probe is at the highest count so far.

@@ -68,16 +68,17 @@ type Hardware struct {
 type Trial struct {
 	Workers    int           `json:"workers"`
 	Iterations int           `json:"iterations"` // measured; warm-up is left out
-	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step, where one is given)
-	Low        time.Duration `json:"low_ns"`     // with High the 95 % interval of the mean, free of drift that all counts share
+	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step), free of drift that all counts share, hardly moved by outliers
+	Low        time.Duration `json:"low_ns"`     // with High the 95 % interval of Mean
 	High       time.Duration `json:"high_ns"`
 	Median     time.Duration `json:"median_ns"` // per iteration
 	P99        time.Duration `json:"p99_ns"`    // per iteration
 	Total      time.Duration `json:"total_ns"`  // of Result.Iterations iterations
 
-	Wait     time.Duration `json:"wait_ns"`     // mean time blocked for a batch
-	Transfer time.Duration `json:"transfer_ns"` // mean time of the copy to the device that nothing hid
-	Step     time.Duration `json:"step_ns"`     // mean time of the training step
+	// Plain means, so that their sum may differ a little from Mean.
+	Wait     time.Duration `json:"wait_ns"`     // blocked for a batch
+	Transfer time.Duration `json:"transfer_ns"` // in the copy to the device, as far as nothing hid it
+	Step     time.Duration `json:"step_ns"`     // in the training step
 
 	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers; the quickest seen
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process
@@ -191,9 +192,19 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// warmup is the batches at the start of a visit that aren't measured: until
-// the workers are all at work.
-const warmup = 2
+// wave is how many batches workers have in hand at once, and so finish at about
+// the same time where their samples take equally long.
+func (s *source) wave(workers int) int {
+	return max(1, (workers+s.opts.batchSize-1)/s.opts.batchSize)
+}
+
+// A visit leaves out the first batches, until all workers are at work, and
+// measures so many waves at least: in fewer it would see a burst, or the pause
+// between two.
+const (
+	warmupBatches = 2
+	fewestWaves   = 4
+)
 
 // visit measures one worker count for a while.
 func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
@@ -207,7 +218,14 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 	debug.FreeOSMemory() // what the last visit left isn't this one's
 	peak := host.StartPeak()
 	l := t.loader(req.workers)
-	m := measurement{iterations: req.iterations, limit: req.limit, took: c.took}
+	wave := t.wave(req.workers)
+	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: max(req.iterations, fewestWaves*wave), took: c.took}
+	if req.limit > 0 {
+		m.limit = time.Duration(float64(req.limit) * float64(m.iterations) / float64(req.iterations))
+	}
+	if t.opts.budget > 0 {
+		m.limit = min(m.limit, max(1, t.opts.budget-time.Since(t.began)))
+	}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	if t.next = m.reached; t.order.n == endless {
 		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
@@ -264,6 +282,8 @@ func (c *count) settle() {
 
 // A measurement is some iterations over a loader's batches.
 type measurement struct {
+	warmup     int           // batches before
+	wave       int           // batches that are measured at least
 	iterations int           // wanted
 	limit      time.Duration // ends it early; 0: none
 	took       []time.Duration
@@ -282,7 +302,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		cpu   *host.CPUMeter
 		start = time.Now()
 		prev  = start
-		n     = -warmup
+		n     = -m.warmup
 	)
 	l.iterate(ctx, newCourse(&l.order, from.Epoch, math.MaxInt32, from.Samples), func(b *Batch, e error) bool {
 		if err = e; err != nil {
@@ -302,7 +322,10 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			}
 			end = time.Now()
 		}
-		switch n++; {
+		if n++; n < 0 && m.limit > 0 && end.Sub(start) > m.limit {
+			n = 0 // no time for more of a warm-up
+		}
+		switch {
 		case n < 0:
 		case n == 0:
 			cpu = host.StartCPU()
@@ -314,7 +337,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			m.all += end.Sub(prev)
 		}
 		prev = end
-		return n < m.iterations && (m.limit == 0 || n < 1 || m.all < m.limit)
+		return n < m.iterations && (m.limit == 0 || n < max(1, m.wave) || m.all < m.limit)
 	})
 	if cpu != nil {
 		m.cpu, m.other = cpu.Stop()
@@ -348,8 +371,8 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 func (t *tuner) floor(ctx context.Context, workers int) (time.Duration, error) {
 	l := t.loader(workers)
 	defer l.Close()
-	l.load = loadOnce(l)
-	m := measurement{iterations: 50, limit: time.Second}
+	l.load, l.loadBatch = loadOnce(l), nil
+	m := measurement{warmup: l.depth() + 1, iterations: 50, limit: time.Second}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	if err != nil {
 		return 0, err
@@ -391,7 +414,7 @@ func (t *tuner) result(sp space) *Result {
 	for _, e := range c.estimates {
 		i := slices.IndexFunc(t.counts, func(c *count) bool { return c.Workers == e.workers })
 		trial := t.counts[i].Trial
-		trial.Low, trial.High = e.low, e.high
+		trial.Mean, trial.Low, trial.High = e.mean, e.low, e.high
 		trial.Total = trial.Mean * time.Duration(sp.iterations)
 		r.Trials = append(r.Trials, trial)
 	}
