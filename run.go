@@ -180,10 +180,10 @@ func (r *run) open() error {
 
 // place says what batch i of the course is.
 func (r *run) place(b *Batch, i int) {
-	epoch, base, k := r.course.at(i)
+	epoch, base, k, index := r.course.at(i)
 	from, to := r.course.part(base, k)
 	_, delivered := r.course.bounds(base, k)
-	b.epoch, b.index, b.from, b.size = epoch, r.course.index(base, k), from, to-from
+	b.epoch, b.index, b.from, b.size = epoch, index, from, to-from
 	b.state = State{Epoch: epoch, Samples: delivered}
 	if r.l.opts.unordered {
 		b.state.Samples = -1

@@ -133,7 +133,7 @@ func (w *worker) loadUntilPanic(b *Batch) {
 		if err != nil {
 			err = w.again(ctx, err)
 		}
-		if w.returned() {
+		if w.watch != nil && w.returned() {
 			break
 		}
 		if l.layout.ragged > 0 && err == nil {
