@@ -70,7 +70,8 @@ func TestMillionsOfBatchesTakeNoMoreMemoryAndTimeThanTheFirst(t *testing.T) {
 	first, last := all[0], all[parts-1]
 	t.Logf("resident %d → %d bytes, heap objects %d → %d, %v → %v a batch", first.rss, last.rss, first.objects, last.objects,
 		first.took/time.Duration(batches/parts), last.took/time.Duration(batches/parts))
-	require.LessOrEqual(t, last.objects, first.objects+first.objects/10)
+	// The runtime keeps a little for each goroutine there ever was at once.
+	require.LessOrEqual(t, last.objects, first.objects+500)
 	require.LessOrEqual(t, last.rss, first.rss+max(first.rss/100, 1<<20))
 	if *soak {
 		require.Less(t, last.took, 2*first.took)
