@@ -2,10 +2,15 @@ package nwt_test
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -25,6 +30,14 @@ func augmented(n int) nwt.Dataset {
 			nwt.Values[float32](dst, 1)[k] = dst.Rand().Float32()
 		}
 		return nil
+	})
+}
+
+// loads is a dataset of n scalars that hold index + 1, once load has agreed.
+func loads(n int, load func(ctx context.Context, i int, dst *nwt.Sample) error) nwt.Dataset {
+	return nwt.NewDataset(n, scalar, func(ctx context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[float32](dst, 0)[0] = float32(i + 1)
+		return load(ctx, i, dst)
 	})
 }
 
@@ -49,6 +62,15 @@ func collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
 	return batches
 }
 
+// noSlotLost requires that between epochs every slot is free, but for those
+// that are retained.
+func noSlotLost(t testing.TB, l *nwt.Loader, retained int) {
+	t.Helper()
+	c := l.SlotCount()
+	require.Equal(t, retained, c.Retained)
+	require.Equal(t, c.Memory, c.Free+c.Retained)
+}
+
 func TestBatchesAreTheSameWhateverTheWorkerCount(t *testing.T) {
 	ds := augmented(333)
 	want := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithShuffle(7), nwt.WithWorkers(0))
@@ -65,63 +87,232 @@ func TestBatchesAreTheSameWhateverTheWorkerCount(t *testing.T) {
 	}
 }
 
-func TestAnEpochOfABillionSamplesStartsAtOnce(t *testing.T) {
-	l := newLoader(t, augmented(1e9), nwt.WithShuffle(1), nwt.WithWorkers(2))
-	for b, err := range l.Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		require.Equal(t, 32, b.Len())
-		break
+func TestEpochsInOneSequenceAreTheEpochsOneByOne(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		l := newLoader(t, augmented(50), nwt.WithBatchSize(8), nwt.WithShuffle(7), nwt.WithWorkers(workers))
+		var want [][]byte
+		for epoch := 2; epoch < 6; epoch++ {
+			want = append(want, collect(t, l, epoch)...)
+		}
+		var got [][]byte
+		for b, err := range l.Epochs(t.Context(), 2, 6) {
+			require.NoError(t, err)
+			require.Equal(t, 2+len(got)/l.Len(), b.Epoch())
+			require.Equal(t, len(got)%l.Len(), b.Index())
+			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
+		}
+		require.Equal(t, want, got)
 	}
 }
 
-func TestLeavingAnEpochAnywhereLosesNothing(t *testing.T) {
-	ds := augmented(100)
-	for _, workers := range []int{0, 1, 3} {
-		l := newLoader(t, ds, nwt.WithBatchSize(7), nwt.WithWorkers(workers), nwt.WithShuffle(3))
-		want := collect(t, l, 5)
-		for cut := range 100 {
-			n := 0
-			for _, err := range l.Epoch(t.Context(), cut) {
-				require.NoError(t, err)
-				if n++; n > cut%16 {
-					break
+func TestAnEpochOfABillionSamplesStartsAtOnce(t *testing.T) {
+	for _, n := range []int{1e9, math.MaxInt} {
+		l := newLoader(t, augmented(n), nwt.WithShuffle(1), nwt.WithWorkers(2))
+		require.Positive(t, l.Len())
+		seen := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, 32, b.Len())
+			if seen++; seen == 3 {
+				break
+			}
+		}
+		require.Equal(t, 3, seen)
+	}
+}
+
+func TestEpochsMayBeEndless(t *testing.T) {
+	l := newLoader(t, augmented(64), nwt.WithBatchSize(32), nwt.WithWorkers(1))
+	seen := 0
+	for b, err := range l.Epochs(t.Context(), 0, math.MaxInt) {
+		require.NoError(t, err)
+		require.Equal(t, seen/2, b.Epoch())
+		if seen++; seen == 100 {
+			break
+		}
+	}
+	require.Equal(t, 100, seen)
+}
+
+func TestABatchTellsItsSamplesAndWhereToResume(t *testing.T) {
+	sampler := nwt.Shuffled(20, 3)
+	l := newLoader(t, augmented(20), nwt.WithBatchSize(6), nwt.WithShuffle(3), nwt.WithWorkers(2))
+	require.Equal(t, 4, l.Len())
+	delivered := 0
+	for b, err := range l.Epoch(t.Context(), 4) {
+		require.NoError(t, err)
+		require.Equal(t, min(6, 20-delivered), b.Len())
+		for p, index := range b.Indices() {
+			require.Equal(t, sampler.At(4, delivered+p), index)
+			require.Equal(t, int64(index), nwt.Values[int64](b, 0)[p])
+		}
+		require.Len(t, nwt.Values[float32](b, 1), 6*b.Len())
+		delivered += b.Len()
+		require.Equal(t, nwt.State{Epoch: 4, Samples: delivered}, b.State())
+	}
+	text, err := json.Marshal(nwt.State{Epoch: 4, Samples: 12})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"epoch":4,"samples":12}`, string(text))
+}
+
+func TestResumeRefusesAStateThatDoesNotFit(t *testing.T) {
+	l := newLoader(t, augmented(20))
+	for _, s := range []nwt.State{{Epoch: -1}, {Samples: -1}, {Samples: 21}} {
+		n := 0
+		for b, err := range l.Resume(t.Context(), s) {
+			n++
+			require.Nil(t, b)
+			var bad *nwt.OptionError
+			require.ErrorAs(t, err, &bad)
+			require.Contains(t, bad.Option, "State")
+		}
+		require.Equal(t, 1, n)
+	}
+	for range l.Resume(t.Context(), nwt.State{Samples: 20}) {
+		require.Fail(t, "nothing is left")
+	}
+	for _, bad := range [][2]int{{-1, 2}, {3, 3}, {3, 2}} {
+		for _, err := range l.Epochs(t.Context(), bad[0], bad[1]) {
+			require.ErrorAs(t, err, new(*nwt.OptionError))
+		}
+	}
+}
+
+func TestWithoutWorkersTheCallerLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := new(atomic.Bool)
+		ds := loads(10, func(context.Context, int, *nwt.Sample) error {
+			require.True(t, before.Load(), "loaded ahead")
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0))
+		before.Store(true)
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			before.Store(false)
+			synctest.Wait()
+			require.Equal(t, 1, l.SlotCount().Memory)
+			before.Store(true)
+		}
+	})
+}
+
+func TestTheWorkersChangeInTheMiddleOfAnEpoch(t *testing.T) {
+	ds := augmented(400)
+	l := newLoader(t, ds, nwt.WithBatchSize(7), nwt.WithShuffle(5), nwt.WithWorkers(1))
+	want := collect(t, l, 1)
+	for _, counts := range [][]int{{0}, {4}, {0, 1}, {1, 0}, {9, 2, 0, 3}, {0, 0, 64, 1}} {
+		var got [][]byte
+		for b, err := range l.Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
+			n := counts[b.Index()%len(counts)]
+			require.NoError(t, l.SetWorkers(n))
+			require.Equal(t, n, l.Workers())
+		}
+		require.Equal(t, want, got, "%v", counts)
+		noSlotLost(t, l, 0)
+	}
+	for _, n := range []int{-1, 1025} {
+		require.ErrorAs(t, l.SetWorkers(n), new(*nwt.OptionError))
+	}
+}
+
+func TestTheWorkersChangeFromOtherGoroutinesAtAnyMoment(t *testing.T) {
+	l := newLoader(t, augmented(2000), nwt.WithBatchSize(3), nwt.WithShuffle(5), nwt.WithWorkers(1))
+	want := collect(t, l, 1)
+	var wg sync.WaitGroup
+	over := make(chan struct{})
+	for g := range 2 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-over:
+					return
+				default:
+					require.NoError(t, l.SetWorkers((i*7+g)%6))
+					time.Sleep(time.Duration(i%50) * time.Microsecond)
 				}
 			}
-			if cut%10 == 0 {
-				require.Equal(t, want, collect(t, l, 5))
+		})
+	}
+	for range 10 {
+		require.Equal(t, want, collect(t, l, 1))
+	}
+	close(over)
+	wg.Wait()
+	noSlotLost(t, l, 0)
+}
+
+// A dataset may keep something for each worker without a lock.
+func TestNoTwoLoadsHaveTheSameWorkerAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy [8]atomic.Int32
+		ds := loads(300, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if n := busy[dst.Worker()].Add(1); n != 1 {
+				t.Errorf("%d loads as worker %d at once", n, dst.Worker())
+			}
+			time.Sleep(time.Duration(1+i%5) * time.Millisecond)
+			busy[dst.Worker()].Add(-1)
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(3))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range 60 {
+				time.Sleep(time.Duration(i%9) * time.Millisecond)
+				require.NoError(t, l.SetWorkers([]int{0, 1, 8, 0, 3}[i%5]))
+			}
+		})
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		wg.Wait()
+	})
+}
+
+func TestWorkersLiveAcrossEpochsAndAreInitializedOnce(t *testing.T) {
+	var mu sync.Mutex
+	inits := map[int]int{}
+	initialize := func(_ context.Context, worker int) error {
+		mu.Lock()
+		defer mu.Unlock()
+		inits[worker]++
+		return nil
+	}
+	ds := loads(64, func(context.Context, int, *nwt.Sample) error { time.Sleep(50 * time.Microsecond); return nil })
+	for _, workers := range []int{0, 3} {
+		clear(inits)
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithWorkerInit(initialize))
+		for epoch := range 5 {
+			for _, err := range l.Epoch(t.Context(), epoch) {
+				require.NoError(t, err)
 			}
 		}
+		mu.Lock()
+		require.NotEmpty(t, inits)
+		for id, n := range inits {
+			require.Less(t, id, max(1, workers))
+			require.Equal(t, 1, n)
+		}
+		mu.Unlock()
 	}
 }
 
-func TestABadSampleEndsTheEpochAfterTheBatchesBeforeIt(t *testing.T) {
-	boom := errors.New("boom")
-	ds := nwt.NewDataset(100, scalar, func(_ context.Context, i int, dst *nwt.Sample) error {
-		switch {
-		case i == 47:
-			return fmt.Errorf("file 47: %w", boom)
-		case i == 73 && dst.Epoch() == 1:
-			panic("a bad day")
-		case dst.Epoch() == 2 && i == 30:
-			nwt.Values[int64](dst, 0)[0] = 1
-		}
-		return nil
-	})
-	for _, workers := range []int{0, 1, 4} {
-		l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers))
-		n := 0
-		var err error
-		for b, e := range l.Epoch(t.Context(), 0) {
-			if err = e; err == nil {
-				n++
-				require.Equal(t, 10, b.Len())
-			}
-		}
-		require.Equal(t, 4, n)
-		var le *nwt.LoadError
-		require.ErrorAs(t, err, &le)
-		require.ErrorIs(t, err, boom)
-		require.Equal(t, 47, le.Index)
-		require.Nil(t, le.Stack)
+func TestPrefetchBoundsWhatIsLoadedAhead(t *testing.T) {
+	for _, prefetch := range []int{1, 2, 7} {
+		t.Run(fmt.Sprint(prefetch), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var loaded atomic.Int64
+				ds := loads(400, func(context.Context, int, *nwt.Sample) error { loaded.Add(1); return nil })
+				l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(3), nwt.WithPrefetch(prefetch))
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					synctest.Wait()
+					require.EqualValues(t, min(400, 4*(b.Index()+1+prefetch)), loaded.Load())
+				}
+				require.Equal(t, prefetch+1, l.SlotCount().Memory)
+			})
+		})
 	}
 }

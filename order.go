@@ -1,6 +1,9 @@
 package nwt
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // An order is which samples make up which batch, as arithmetic: nothing is
 // stored for an epoch, and every rank and every resumed run computes the same.
@@ -22,13 +25,17 @@ func (o *order) steps(base int) int {
 	if o.dropLast {
 		return left / step
 	}
-	return (left + step - 1) / step
+	return left/step + min(left%step, 1)
 }
 
 // bounds is the positions of all ranks in step k from base.
 func (o *order) bounds(base, k int) (from, to int) {
 	step := o.batch * o.world
-	from, to = base+k*step, min(base+(k+1)*step, o.n)
+	from, to = base+k*step, base+(k+1)*step
+	if to <= o.n-o.world {
+		return from, to
+	}
+	to = min(to, o.n)
 	// Where fewer positions than ranks are left for the last step, the one
 	// before gives some of its own, so that no rank goes without.
 	if short := o.world - (o.n-base)%step; short > 0 && short < o.world && o.batch > 1 && !o.dropLast {
@@ -48,6 +55,9 @@ func (o *order) bounds(base, k int) (from, to int) {
 func (o *order) part(base, k int) (from, to int) {
 	from, to = o.bounds(base, k)
 	n := to - from
+	if o.world == 1 {
+		return from, to
+	}
 	if n < o.world {
 		from += o.rank % n
 		return from, from + 1
@@ -66,13 +76,16 @@ type course struct {
 	base        int
 
 	head, whole int // batches of the first epoch, and of every later one
+	skipped     int // batches like these that base stands for, rounded up
 }
 
 func newCourse(o *order, first, last, base int) course {
-	if o.n == endless {
-		return course{order: o, first: first, last: last, base: base, head: endless}
+	step := o.batch * o.world
+	c := course{order: o, first: first, last: last, base: base, head: endless, skipped: base/step + min(base%step, 1)}
+	if o.n != endless {
+		c.head, c.whole = o.steps(base), o.steps(0)
 	}
-	return course{order: o, first: first, last: last, base: base, head: o.steps(base), whole: o.steps(0)}
+	return c
 }
 
 // len is the batches of the course.
@@ -80,24 +93,20 @@ func (c *course) len() int {
 	if c.head == endless {
 		return endless
 	}
-	return c.head + (c.last-c.first)*c.whole
+	if hi, lo := bits.Mul64(uint64(c.last-c.first), uint64(c.whole)); hi == 0 && lo < endless-uint64(c.head) {
+		return c.head + int(lo)
+	}
+	return endless
 }
 
 // at is the epoch of batch i of the course, the position its epoch starts
-// from, and the batch's number from there.
-func (c *course) at(i int) (epoch, base, k int) {
+// from, the batch's number from there, and its number in the epoch.
+func (c *course) at(i int) (epoch, base, k, index int) {
 	if i < c.head {
-		return c.first, c.base, i
+		return c.first, c.base, i, c.skipped + i
 	}
 	i -= c.head
-	return c.first + 1 + i/c.whole, 0, i % c.whole
-}
-
-// index is the number in its epoch of batch k from base: as if the positions
-// before base had been delivered in steps like these.
-func (c *course) index(base, k int) int {
-	step := c.batch * c.world
-	return (base+step-1)/step + k
+	return c.first + 1 + i/c.whole, 0, i % c.whole, i % c.whole
 }
 
 // filler is what a sampler has that computes many positions faster than one by

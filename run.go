@@ -106,8 +106,8 @@ func contextError(ctx context.Context) error {
 // stop makes the run end soon with err. Anyone may call it until end returns.
 func (r *run) stop(err error) {
 	r.why.CompareAndSwap(nil, &err)
+	r.l.ring.Stop() // first: what Load makes of the end of ctx is nobody's to see
 	r.cancel()
-	r.l.ring.Stop()
 }
 
 // advance ends the loop body's use of a batch and waits for the next: nil
@@ -128,6 +128,9 @@ func (r *run) advance() (*Batch, error) {
 			return nil, *r.why.Load()
 		}
 		r.current = b
+		if r.caller.Err() != nil {
+			return nil, contextError(r.caller) // rather than what Load made of it
+		}
 		if r.l.stage == nil {
 			b.err = r.tally.admit(b)
 		}
@@ -155,7 +158,10 @@ func (r *run) advance() (*Batch, error) {
 func (r *run) open() error {
 	for r.opened < r.course.len() && len(r.ahead) < r.l.depth() && (len(r.ahead) == 0 || r.ahead[0]+ring.Capacity > r.first+uint64(r.opened)) {
 		b, err := r.l.slots.take(r.l)
-		if err != nil {
+		switch {
+		case err != nil && len(r.ahead) > 0:
+			return nil // go on with fewer batches ahead
+		case err != nil:
 			return err
 		}
 		b.run, b.seq = r, r.first+uint64(r.opened)
@@ -180,10 +186,10 @@ func (r *run) open() error {
 
 // place says what batch i of the course is.
 func (r *run) place(b *Batch, i int) {
-	epoch, base, k := r.course.at(i)
+	epoch, base, k, index := r.course.at(i)
 	from, to := r.course.part(base, k)
 	_, delivered := r.course.bounds(base, k)
-	b.epoch, b.index, b.from, b.size = epoch, r.course.index(base, k), from, to-from
+	b.epoch, b.index, b.from, b.size = epoch, index, from, to-from
 	b.state = State{Epoch: epoch, Samples: delivered}
 	if r.l.opts.unordered {
 		b.state.Samples = -1

@@ -107,7 +107,7 @@ func newSequence(r *run, ahead bool) *sequence {
 	c := r.course
 	return &sequence{
 		l: r.l, stream: r.l.ds.(*streamDataset).Stream, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
-		skip: c.base / r.l.order.world, index: c.index(c.base, 0),
+		skip: c.base / r.l.order.world, index: c.skipped,
 	}
 }
 

@@ -259,10 +259,12 @@ func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 		g = &r.staged
 	}
 	for {
+		// Looked at in this order: workers that see stopped skip places.
+		seq, ok = r.anyReady(seqs)
 		if r.stopped.Load() {
 			return 0, false
 		}
-		if seq, ok = r.anyReady(seqs); ok {
+		if ok {
 			return seq, true
 		}
 		if r.forsaken(seqs[0]) {
@@ -297,9 +299,13 @@ func (r *Ring[T]) Loaded(seq uint64) bool {
 	return r.limit.Load() > pack(seq, 0) && r.at(seq).pending.Load() <= r.stage
 }
 
-// AwaitLoaded sleeps until Loaded, or until Stop.
-func (r *Ring[T]) AwaitLoaded(seq uint64) {
-	for !r.stopped.Load() && !r.Loaded(seq) {
+// AwaitLoaded sleeps until Loaded; false after Stop.
+func (r *Ring[T]) AwaitLoaded(seq uint64) bool {
+	for {
+		loaded := r.Loaded(seq)
+		if loaded || r.stopped.Load() {
+			return !r.stopped.Load() // looked at second, as in Await
+		}
 		r.loaded.prepare(seq)
 		r.loaded.sleep(seq, r.stopped.Load() || r.Loaded(seq))
 	}

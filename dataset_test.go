@@ -1,0 +1,295 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// one loads the only sample of a dataset with these fields.
+func one(t *testing.T, fields []nwt.Field, load func(dst *nwt.Sample) error) (*nwt.Sample, error) {
+	t.Helper()
+	return nwt.LoadSample(t.Context(), nwt.NewDataset(1, fields, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		return load(dst)
+	}), 0)
+}
+
+// see checks that a field of type dtype is seen as elements of type T.
+func see[T nwt.Element](t *testing.T, dtype nwt.DType, size int, v T) {
+	t.Helper()
+	require.Equal(t, size, dtype.Size())
+	fields := []nwt.Field{{Name: "odd", Type: nwt.Uint8, Shape: []int{3}}, {Name: "v", Type: dtype, Shape: []int{2, 3}}}
+	s, err := one(t, fields, func(dst *nwt.Sample) error {
+		values := nwt.Values[T](dst, 1)
+		require.Len(t, values, 6)
+		require.Len(t, dst.Bytes(1), 6*size)
+		values[5] = v
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, v, nwt.Values[T](s, 1)[5])
+	require.Zero(t, nwt.Values[T](s, 1)[4])
+}
+
+type grade uint8
+
+func TestEveryElementTypeIsSeenAsItsGoType(t *testing.T) {
+	see(t, nwt.Bool, 1, true)
+	see(t, nwt.Uint8, 1, uint8(200))
+	see(t, nwt.Uint8, 1, grade(3))
+	see(t, nwt.Int8, 1, int8(-3))
+	see(t, nwt.Int16, 2, int16(-300))
+	see(t, nwt.Int32, 4, int32(math.MinInt32))
+	see(t, nwt.Int64, 8, int64(math.MinInt64))
+	see(t, nwt.Float16, 2, uint16(0x3c00))
+	see(t, nwt.BFloat16, 2, uint16(0x3f80))
+	see(t, nwt.Float32, 4, float32(1.5))
+	see(t, nwt.Float64, 8, 1.5)
+	require.Zero(t, nwt.DType(0).Size())
+	require.Equal(t, "DType(77)", nwt.DType(77).String())
+	require.Equal(t, "BFloat16", nwt.BFloat16.String())
+}
+
+var mixed = []nwt.Field{
+	{Name: "image", Type: nwt.Uint8, Shape: []int{2}},
+	{Name: "tokens", Type: nwt.Int32, Shape: []int{5}, MaxLen: true},
+}
+
+func TestMisuseOfASampleNamesTheFieldAndIsALoadError(t *testing.T) {
+	for _, c := range []struct {
+		misuse func(dst *nwt.Sample)
+		says   []string
+	}{
+		{func(dst *nwt.Sample) { nwt.Values[float32](dst, 0) }, []string{"Values[float32]", `"image"`, "Uint8", "Values[uint8]"}},
+		{func(dst *nwt.Sample) { nwt.Values[bool](dst, 0) }, []string{"Values[bool]", `"image"`, "Uint8"}},
+		{func(dst *nwt.Sample) { nwt.Values[uint8](dst, 2) }, []string{"field 2", "has 2", "image, tokens"}},
+		{func(dst *nwt.Sample) { dst.Bytes(-1) }, []string{"field -1", "has 2", "image, tokens"}},
+		{func(dst *nwt.Sample) { dst.SetLen(0, 1) }, []string{"SetLen(0, 1)", `"image"`, "not ragged"}},
+		{func(dst *nwt.Sample) { dst.SetLen(1, 6) }, []string{"length 6", `"tokens"`, "0 … 5"}},
+		{func(dst *nwt.Sample) { dst.SetLen(1, -1) }, []string{"length -1", `"tokens"`, "0 … 5"}},
+		{func(dst *nwt.Sample) { dst.SetLen(9, 1) }, []string{"field 9", "image, tokens"}},
+		{func(dst *nwt.Sample) { dst.Len(0) }, []string{"Len(0)", `"image"`, "not ragged"}},
+		{func(dst *nwt.Sample) {}, []string{"SetLen(1, n)", `"tokens"`}},
+	} {
+		load := func(dst *nwt.Sample) error { c.misuse(dst); return nil }
+		_, alone := one(t, mixed, load)
+		l := newLoader(t, nwt.NewDataset(1, mixed, func(_ context.Context, _ int, dst *nwt.Sample) error { return load(dst) }))
+		_, inLoader := epoch(t.Context(), l, 0)
+		for _, err := range []error{alone, inLoader} {
+			var le *nwt.LoadError
+			require.ErrorAs(t, err, &le)
+			require.Zero(t, le.Index)
+			for _, s := range c.says {
+				require.ErrorContains(t, err, s)
+			}
+		}
+	}
+}
+
+func TestMisuseOfABatchPanicsNamingTheField(t *testing.T) {
+	l := newLoader(t, nwt.NewDataset(1, mixed, func(_ context.Context, _ int, dst *nwt.Sample) error { dst.SetLen(1, 0); return nil }))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.PanicsWithValue(t, `nwt: Values[int64] of field 1 ("tokens"), whose type is Int32: want Values[int32]`, func() { nwt.Values[int64](b, 1) })
+		require.PanicsWithValue(t, "nwt: field 2 is out of range: the dataset has 2 (image, tokens)", func() { b.Bytes(2) })
+		require.PanicsWithValue(t, `nwt: Lens(0): field "image" is not ragged (Field.MaxLen is false)`, func() { b.Lens(0) })
+		require.Panics(t, func() { b.Lens(-1) })
+	}
+}
+
+func TestTheMemoryOfAFieldEndsWithIt(t *testing.T) {
+	_, err := one(t, mixed, func(dst *nwt.Sample) error {
+		_ = append(dst.Bytes(0), 1, 2, 3, 4) // must not reach the next place or field
+		dst.SetLen(1, 5)
+		require.Equal(t, 2, cap(dst.Bytes(0)))
+		require.Equal(t, 5, cap(nwt.Values[int32](dst, 1)))
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// fake is a Dataset that isn't made by NewDataset.
+type fake struct {
+	n      int
+	fields func() []nwt.Field
+}
+
+func (f *fake) Len() int                                     { return f.n }
+func (f *fake) Fields() []nwt.Field                          { return f.fields() }
+func (f *fake) Load(context.Context, int, *nwt.Sample) error { return nil }
+
+func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
+	nop := func(context.Context, int, *nwt.Sample) error { return nil }
+	with := func(fields ...nwt.Field) nwt.Dataset { return nwt.NewDataset(1, fields, nop) }
+	f32 := func(shape ...int) nwt.Field { return nwt.Field{Name: "x", Type: nwt.Float32, Shape: shape} }
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		says []string
+	}{
+		"nil":            {nil, []string{"Dataset", "must not be nil"}},
+		"nil pointer":    {(*fake)(nil), []string{"*nwt_test.fake", "panicked"}},
+		"nil function":   {nwt.NewDataset(1, scalar, nil), []string{"NewDataset", "load function must not be nil"}},
+		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", "1 … 2⁶²"}},
+		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", "1 … 2⁶²"}},
+		"no fields":      {with(), []string{"at least one field"}},
+		"panic":          {&fake{1, func() []nwt.Field { panic("not mounted") }}, []string{"panicked: not mounted"}},
+		"no type":        {with(nwt.Field{Name: "x"}), []string{`field 0 ("x")`, "unknown type DType(0)", "Bool … Float64"}},
+		"unknown type":   {with(nwt.Field{Name: "x", Type: 99}), []string{"unknown type DType(99)"}},
+		"zero dim":       {with(f32(3, 0, 2)), []string{`field 0 ("x")`, "dimension 1", "[3 0 2]", "is 0", "at least 1"}},
+		"negative dim":   {with(f32(-7)), []string{"dimension 0", "is -7"}},
+		"too big":        {with(f32(1<<39, 2)), []string{"more than 1099511627776 bytes"}},
+		"overflow":       {with(f32(math.MaxInt, math.MaxInt, 16)), []string{"more than"}},
+		"wraps to small": {with(f32(1<<31, 1<<31, 4)), []string{"more than"}},
+		"sum too big":    {with(f32(1<<37), f32(1<<37), f32(1<<37)), []string{`field 2`, "more than"}},
+		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, MaxLen: true}), []string{`field 0 ("r")`, "MaxLen needs a Shape"}},
+		"several": {nwt.NewDataset(0, []nwt.Field{f32(0), f32(), {Name: "y", Type: 50}}, nop),
+			[]string{"Dataset.Len: 0", `field 0 ("x")`, `field 2 ("y")`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := nwt.NewLoader(c.ds)
+			require.Nil(t, l)
+			s, alone := nwt.LoadSample(t.Context(), c.ds, 0)
+			require.Nil(t, s)
+			_, tuning := nwt.Tune(t.Context(), c.ds)
+			for _, err := range []error{err, alone, tuning} {
+				require.ErrorAs(t, err, new(*nwt.OptionError))
+				for _, s := range c.says {
+					require.ErrorContains(t, err, s)
+				}
+			}
+		})
+	}
+}
+
+func TestABatchThatIsTooLargeIsAnError(t *testing.T) {
+	ds := nwt.NewDataset(1, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{1 << 30}}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	_, err := nwt.NewLoader(ds, nwt.WithBatchSize(1<<20))
+	require.ErrorAs(t, err, new(*nwt.OptionError))
+	require.ErrorContains(t, err, "WithBatchSize: 1048576")
+	require.ErrorContains(t, err, "8589934592")
+
+	// What the system refuses comes when the memory is asked for, with its size.
+	l := newLoader(t, ds, nwt.WithBatchSize(128), nwt.WithWorkers(0))
+	for _, err := range l.Epoch(t.Context(), 0) {
+		if err != nil { // a machine may well grant pages that nobody touches
+			require.ErrorContains(t, err, "1099511627776 bytes for a batch")
+		}
+		break
+	}
+}
+
+func TestLoadSampleStandsByItself(t *testing.T) {
+	ds := augmented(10)
+	for i := range 10 {
+		s, err := nwt.LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+		require.Equal(t, int64(i), nwt.Values[int64](s, 0)[0])
+		require.Equal(t, i, s.Index())
+		require.Zero(t, s.Epoch())
+		require.Zero(t, s.Worker())
+	}
+	for _, i := range []int{-1, 10, math.MinInt} {
+		_, err := nwt.LoadSample(t.Context(), ds, i)
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, fmt.Sprint(i))
+		require.ErrorContains(t, err, "0 … 9")
+	}
+	boom := errors.New("boom")
+	_, err := one(t, scalar, func(*nwt.Sample) error { return boom })
+	require.ErrorIs(t, err, boom)
+	_, err = one(t, scalar, func(*nwt.Sample) error { panic(boom) })
+	var le *nwt.LoadError
+	require.ErrorAs(t, err, &le)
+	require.ErrorIs(t, err, boom)
+	require.Contains(t, string(le.Stack), "dataset_test.go")
+}
+
+func TestRandomnessDependsOnSeedEpochAndIndexAlone(t *testing.T) {
+	const n = 50
+	fields := []nwt.Field{{Name: "noise", Type: nwt.Int64, Shape: []int{2}}}
+	ds := nwt.NewDataset(n, fields, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		v := nwt.Values[int64](dst, 0)
+		v[0], v[1] = dst.Rand().Int64(), dst.Rand().Int64()
+		return nil
+	})
+	type key struct {
+		seed         uint64
+		epoch, index int
+	}
+	seen := map[key][2]int64{}
+	firsts := map[int64]bool{}
+	for _, seed := range []uint64{0, 1, 2} {
+		for _, opts := range [][]nwt.Option{
+			{nwt.WithShuffle(seed)},
+			{nwt.WithSeed(seed), nwt.WithWorkers(3), nwt.WithBatchSize(7)},
+			{nwt.WithSeed(seed), nwt.WithShuffle(99), nwt.WithShard(1, 3)},
+		} {
+			l := newLoader(t, ds, opts...)
+			for b, err := range l.Epochs(t.Context(), 0, 3) {
+				require.NoError(t, err)
+				for p, i := range b.Indices() {
+					k := key{seed, b.Epoch(), i}
+					v := [2]int64(nwt.Values[int64](b, 0)[2*p:])
+					if old, ok := seen[k]; ok {
+						require.Equal(t, old, v)
+					} else {
+						require.False(t, firsts[v[0]])
+						firsts[v[0]] = true
+					}
+					seen[k] = v
+				}
+			}
+		}
+	}
+	require.Len(t, seen, 3*3*n)
+	for i := range n {
+		s, err := nwt.LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+		require.Equal(t, seen[key{0, 0, i}], [2]int64(nwt.Values[int64](s, 0)))
+	}
+}
+
+func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
+	fields := []nwt.Field{
+		{Name: "pairs", Type: nwt.Int16, Shape: []int{6, 2}, MaxLen: true},
+		{Name: "x", Type: nwt.Int8},
+		{Name: "text", Type: nwt.Uint8, Shape: []int{9}, MaxLen: true},
+	}
+	length := func(epoch, i, field int) int { return (epoch*5 + i*3 + field) % []int{7, 0, 10}[field] }
+	ds := nwt.NewDataset(40, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		for f := range 3 {
+			for k := range dst.Bytes(f) {
+				dst.Bytes(f)[k] = 0xff // more than it says
+			}
+		}
+		require.Equal(t, -1, dst.Len(0))
+		dst.SetLen(0, 1)
+		dst.SetLen(0, length(dst.Epoch(), i, 0)) // the last word counts
+		dst.SetLen(2, length(dst.Epoch(), i, 2))
+		return nil
+	})
+	for _, workers := range []int{0, 3} {
+		l := newLoader(t, ds, nwt.WithBatchSize(7), nwt.WithWorkers(workers))
+		for b, err := range l.Epochs(t.Context(), 0, 6) {
+			require.NoError(t, err)
+			for p, i := range b.Indices() {
+				for f, row := range map[int]int{0: 4, 2: 1} {
+					n := length(b.Epoch(), i, f)
+					require.EqualValues(t, n, b.Lens(f)[p])
+					size := len(b.Bytes(f)) / b.Len()
+					for k, v := range b.Bytes(f)[p*size : (p+1)*size] {
+						require.Equal(t, k < n*row, v == 0xff, "field %d byte %d", f, k)
+						require.True(t, v == 0 || v == 0xff)
+					}
+				}
+			}
+			require.Len(t, b.Lens(0), b.Len())
+		}
+	}
+}

@@ -1,0 +1,416 @@
+package ring
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// parcel is the content of a batch: how often each place was claimed.
+type parcel struct {
+	claimed []atomic.Int32
+	skipped atomic.Bool // by a worker that saw the ring stopped
+}
+
+func newParcel(places int) *parcel { return &parcel{claimed: make([]atomic.Int32, places)} }
+
+// model is the ring as one thread sees it: what is open, claimed and done.
+type model struct {
+	t      *testing.T
+	r      *Ring[parcel]
+	first  uint64
+	sizes  []int // of the batches opened
+	done   []int // places of each
+	cursor int   // place over all batches that is claimed next
+	quota  int
+	out    []Claim[parcel] // claimed and not done
+}
+
+func (m *model) open(places int) {
+	m.r.Open(m.first+uint64(len(m.sizes)), newParcel(places), places)
+	m.sizes, m.done = append(m.sizes, places), append(m.done, 0)
+}
+
+// next is the batch and the place of it that come next, and false where
+// nothing is left.
+func (m *model) next() (batch, place int, ok bool) {
+	place = m.cursor
+	for i, n := range m.sizes {
+		if place < n {
+			return i, place, true
+		}
+		place -= n
+	}
+	return 0, 0, false
+}
+
+func (m *model) claim(c Claim[parcel], got, allowed bool, most int) {
+	batch, place, ok := m.next()
+	require.Equal(m.t, ok && allowed, got)
+	if !got {
+		return
+	}
+	require.Equal(m.t, m.first+uint64(batch), c.Seq)
+	require.Same(m.t, m.r.Item(c.Seq), c.Item)
+	require.Equal(m.t, place, c.From)
+	require.Equal(m.t, min(place+most, m.sizes[batch]), c.To)
+	m.cursor += c.To - c.From
+	m.out = append(m.out, c)
+}
+
+func (m *model) finish(i int) {
+	c := m.out[i]
+	m.out = append(m.out[:i:i], m.out[i+1:]...)
+	m.r.Done(c.Seq, c.To-c.From)
+	m.done[c.Seq-m.first] += c.To - c.From
+}
+
+// await waits for one batch.
+func await[T any](r *Ring[T], seq uint64) bool {
+	_, ok := r.Await([]uint64{seq})
+	return ok
+}
+
+func (m *model) check() {
+	for i, n := range m.sizes {
+		seq := m.first + uint64(i)
+		require.Equal(m.t, m.done[i] == n, m.r.Ready(seq))
+		if m.done[i] == n {
+			require.True(m.t, await(m.r, seq))
+		}
+	}
+	if batch, _, ok := m.next(); ok && m.quota == 0 {
+		require.False(m.t, await(m.r, m.first+uint64(batch)), "nobody else would ever claim the rest")
+	}
+}
+
+// Every sequence of up to eight calls, with two batches of up to three places.
+func TestEverySmallSequenceOfCallsBehavesAsThePlainModel(t *testing.T) {
+	depth := 8
+	if testing.Short() {
+		depth = 6
+	}
+	r := New[parcel](2, false)
+	first, sequences := uint64(0), 0
+	var run func(prefix []int)
+	ops := []func(m *model) bool{
+		func(m *model) bool { return m.grow(1) },
+		func(m *model) bool { return m.grow(3) },
+		func(m *model) bool { c, ok := m.r.Claim(0, 1); m.claim(c, ok, m.quota > 0, 1); return ok },
+		func(m *model) bool { c, ok := m.r.Claim(1, 2); m.claim(c, ok, m.quota > 1, 2); return ok },
+		func(m *model) bool { return len(m.out) > 0 && m.drop(0) },
+		func(m *model) bool { return len(m.out) > 1 && m.drop(len(m.out)-1) },
+		func(m *model) bool { m.quota = (m.quota + 1) % 3; m.r.SetQuota(m.quota); return true },
+	}
+	run = func(prefix []int) {
+		for op := range ops {
+			m := &model{t: t, r: r, first: first, quota: 2}
+			r.Reset(first)
+			r.SetQuota(2)
+			useful := true
+			program := append(prefix, op)
+			for _, op := range program {
+				useful = ops[op](m)
+			}
+			m.check()
+			for len(m.out) > 0 {
+				m.finish(0)
+			}
+			r.Halt(first)
+			first += uint64(len(m.sizes))
+			sequences++
+			if useful && len(program) < depth {
+				run(program)
+			}
+		}
+	}
+	run(nil)
+	t.Logf("%d sequences", sequences)
+}
+
+func (m *model) grow(places int) bool {
+	if len(m.sizes) == 2 {
+		return false
+	}
+	m.open(places)
+	return true
+}
+
+func (m *model) drop(i int) bool { m.finish(i); return true }
+
+func TestAnOwnerWithoutWorkersClaimsOneBatchAtATime(t *testing.T) {
+	r := New[parcel](1, false)
+	r.Reset(7)
+	r.Open(7, newParcel(3), 3)
+	r.Open(8, newParcel(2), 2)
+	_, ok := r.Claim(0, 10)
+	require.False(t, ok, "the quota is 0")
+	for seq, n := range map[uint64]int{7: 3} {
+		require.False(t, await(r, seq))
+		c, ok := r.ClaimOf(seq, 10)
+		require.True(t, ok)
+		require.Equal(t, n, c.To-c.From)
+		_, ok = r.ClaimOf(seq, 10)
+		require.False(t, ok, "places of batch 8 are not of batch 7")
+		r.Done(seq, n)
+		require.True(t, await(r, seq))
+	}
+	r.Halt(8)
+}
+
+// crew is workers as a loader has them: they leave when they are too many, and
+// are hired again when they are too few.
+type crew struct {
+	t     testing.TB
+	r     *Ring[parcel]
+	most  func() int
+	pause func()
+	stage bool
+
+	mu    sync.Mutex
+	want  int
+	alive []bool
+	wg    sync.WaitGroup
+}
+
+func newCrew(t testing.TB, maxWorkers int, stage bool, most func() int, pause func()) *crew {
+	return &crew{t: t, r: New[parcel](maxWorkers, stage), most: most, pause: pause, stage: stage, alive: make([]bool, maxWorkers)}
+}
+
+func (c *crew) set(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.want = n
+	c.r.SetQuota(n)
+	for id := range n {
+		if !c.alive[id] {
+			c.alive[id] = true
+			c.wg.Go(func() { c.work(id) })
+		}
+	}
+}
+
+func (c *crew) work(id int) {
+	for {
+		if claim, ok := c.r.Claim(id, c.most()); ok {
+			c.load(claim)
+		} else if !c.r.Park(id) && c.leave(id) {
+			return
+		}
+	}
+}
+
+func (c *crew) leave(id int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id < c.want {
+		return false
+	}
+	c.alive[id] = false
+	return true
+}
+
+func (c *crew) load(claim Claim[parcel]) {
+	if c.r.Stopped() {
+		claim.Item.skipped.Store(true)
+	}
+	c.pause()
+	for p := claim.From; p < claim.To; p++ {
+		if n := claim.Item.claimed[p].Add(1); n != 1 {
+			c.t.Errorf("place %d of batch %d was claimed %d times", p, claim.Seq, n)
+		}
+	}
+	c.r.Done(claim.Seq, claim.To-claim.From)
+}
+
+// run opens batches of random sizes from seq on, up to ahead of them at once,
+// and awaits them in order, until n are delivered or the ring is stopped. It
+// is the sequence number after the last one opened.
+func (c *crew) run(rng *rand.Rand, seq uint64, n, ahead int) uint64 {
+	c.r.Reset(seq)
+	next, opened, end := seq, seq, seq+uint64(n)
+	stage, stop := c.transfer()
+	for next < end {
+		for opened < min(next+uint64(ahead), end) {
+			places := 1 + rng.IntN(9)
+			c.r.Open(opened, newParcel(places), places)
+			if stage != nil {
+				stage <- opened
+			}
+			opened++
+		}
+		for !await(c.r, next) {
+			if c.r.Stopped() {
+				stop()
+				c.r.Halt(next)
+				return opened
+			}
+			if claim, ok := c.r.ClaimOf(next, 1+rng.IntN(9)); ok {
+				c.load(claim)
+			}
+		}
+		item := c.r.Item(next)
+		if item.skipped.Load() {
+			c.t.Errorf("batch %d was delivered, but not all of it was loaded", next)
+		}
+		for p := range item.claimed {
+			if got := item.claimed[p].Load(); got != 1 {
+				c.t.Errorf("place %d of batch %d was delivered having been claimed %d times", p, next, got)
+			}
+		}
+		next++
+	}
+	stop()
+	c.r.Halt(next)
+	return opened
+}
+
+// transfer is the stage, where there is one: it takes the batches it is told
+// of until the function it returns is called.
+func (c *crew) transfer() (opened chan<- uint64, stop func()) {
+	if !c.stage {
+		return nil, func() {}
+	}
+	batches := make(chan uint64, Capacity)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for seq := range batches {
+			if c.r.AwaitLoaded(seq) {
+				c.pause()
+				c.r.Staged(seq)
+			}
+		}
+	})
+	return batches, sync.OnceFunc(func() { close(batches); c.r.Stop(); wg.Wait() })
+}
+
+func (c *crew) close() {
+	c.set(0)
+	c.wg.Wait()
+}
+
+// In a bubble a lost wake-up is a deadlock, which fails the test, and sleeps
+// of random lengths interleave the goroutines in as many orders as there are
+// seeds, whatever the machine does.
+func TestNobodySleepsForeverWhateverHappensWhen(t *testing.T) {
+	seeds := 400
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(seed, 1))
+				c := newCrew(t, 8, seed%3 == 2, func() int { return 1 + int(rand.Uint32N(4)) }, func() {
+					switch rand.Uint32N(3) {
+					case 0:
+						time.Sleep(time.Duration(rand.Uint32N(4)) * time.Microsecond)
+					case 1:
+						runtime.Gosched()
+					}
+				})
+				c.set(rng.IntN(5))
+				seq := uint64(rng.Uint32N(5000))
+				for range 4 {
+					var wg sync.WaitGroup
+					changes := rng.IntN(20)
+					wg.Go(func() { // somebody changes the number of workers
+						for range changes {
+							time.Sleep(time.Duration(rand.Uint32N(9)) * time.Microsecond)
+							c.set(int(rand.Uint32N(9)))
+						}
+					})
+					if rng.IntN(2) == 0 {
+						wg.Go(func() { // and somebody stops the run
+							time.Sleep(time.Duration(rand.Uint32N(60)) * time.Microsecond)
+							c.r.Stop()
+						})
+					}
+					seq = c.run(rng, seq, 40, 1+rng.IntN(6))
+					wg.Wait()
+				}
+				c.close()
+			})
+		})
+	}
+}
+
+// The same with real parallelism and more workers than processors.
+func TestManyWorkersShareBatchesWithoutLosingOrRepeatingAPlace(t *testing.T) {
+	batches := 30_000
+	if testing.Short() {
+		batches = 3000
+	}
+	for _, workers := range []int{1, 2, 7, 64} {
+		for _, stage := range []bool{false, true} {
+			c := newCrew(t, workers, stage, func() int { return 1 + int(rand.Uint32N(3)) }, func() {})
+			c.set(workers)
+			rng := rand.New(rand.NewPCG(uint64(workers), 2))
+			seq := uint64(0)
+			for range 3 {
+				seq = c.run(rng, seq, batches/3, 1+rng.IntN(8))
+			}
+			require.Equal(t, uint64(batches), seq)
+			c.close()
+		}
+	}
+}
+
+func TestTheEntriesAreUsedAgainAtFullCapacity(t *testing.T) {
+	c := newCrew(t, 3, false, func() int { return 2 }, func() {})
+	c.set(3)
+	require.EqualValues(t, 5*Capacity, c.run(rand.New(rand.NewPCG(3, 3)), 0, 5*Capacity, Capacity))
+	c.close()
+}
+
+// Who stops a run lets workers skip what they have claimed. No batch with such
+// a gap may then pass for a ready one.
+func TestABatchThatStopCutShortIsNeverReady(t *testing.T) {
+	tries := uint64(200_000)
+	if testing.Short() {
+		tries = 20_000
+	}
+	r := New[parcel](1, false)
+	r.SetQuota(1)
+	var begun atomic.Uint64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for try := range tries {
+			for begun.Load() <= try {
+				runtime.Gosched()
+			}
+			for range try % 16 { // vary who comes first
+				begun.Load()
+			}
+			r.Stop()
+			r.Done(try, 1) // skipped
+		}
+	})
+	passed := 0
+	for try := range tries {
+		r.Reset(try)
+		r.Open(try, nil, 1)
+		_, ok := r.Claim(0, 1)
+		require.True(t, ok)
+		begun.Store(try + 1)
+		for range try % 13 {
+			begun.Load()
+		}
+		if await(r, try) {
+			passed++
+		}
+		r.Halt(try)
+	}
+	wg.Wait()
+	require.Zero(t, passed, "of %d", tries)
+}

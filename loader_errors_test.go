@@ -1,0 +1,338 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+var errBoom = errors.New("boom")
+
+// epoch runs an epoch to its end: the batches before the error, and the error.
+func epoch(ctx context.Context, l *nwt.Loader, n int) (batches [][]int, err error) {
+	for b, e := range l.Epoch(ctx, n) {
+		if e != nil {
+			err = e
+			continue
+		}
+		batches = append(batches, slices.Clone(b.Indices()))
+	}
+	return batches, err
+}
+
+// The ways in which user code fails to load a sample.
+var failures = []struct {
+	name  string
+	fail  func(dst *nwt.Sample) error
+	says  string
+	is    error
+	stack bool
+}{
+	{"error", func(*nwt.Sample) error { return fmt.Errorf("file: %w", errBoom) }, "file: boom", errBoom, false},
+	{"panic", func(*nwt.Sample) error { panic("a bad day") }, "panic: a bad day", nil, true},
+	{"panic with an error", func(*nwt.Sample) error { panic(errBoom) }, "panic: boom", errBoom, true},
+	{"runtime error", func(*nwt.Sample) error { var s []int; _ = s[dst0]; return nil }, "index out of range", nil, true},
+	{"Goexit", func(*nwt.Sample) error { runtime.Goexit(); return nil }, "runtime.Goexit was called", nil, true},
+	{"misuse", func(dst *nwt.Sample) error { nwt.Values[int64](dst, 0)[0] = 1; return nil }, `Values[int64] of field 0 ("x"), whose type is Float32`, nil, true},
+}
+
+const dst0 = 0
+
+func TestABadSampleEndsTheEpochAfterTheBatchesBeforeIt(t *testing.T) {
+	for _, f := range failures {
+		for _, workers := range []int{0, 1, 4} {
+			if workers == 0 && f.name == "Goexit" {
+				continue // it ends the caller's goroutine: see below
+			}
+			for _, bad := range []int{0, 9, 10, 47, 99} {
+				for _, batch := range []int{1, 10} {
+					t.Run(fmt.Sprintf("%s/workers=%d/bad=%d/batch=%d", f.name, workers, bad, batch), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							ds := loads(100, func(_ context.Context, i int, dst *nwt.Sample) error {
+								if i == bad && dst.Epoch() == 3 {
+									return f.fail(dst)
+								}
+								return nil
+							})
+							l := newLoader(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(workers))
+							batches, err := epoch(t.Context(), l, 3)
+							require.Len(t, batches, bad/batch)
+							var le *nwt.LoadError
+							require.ErrorAs(t, err, &le)
+							require.Equal(t, bad, le.Index)
+							require.Equal(t, 3, le.Epoch)
+							require.Less(t, le.Worker, max(1, workers))
+							require.ErrorContains(t, err, f.says)
+							require.ErrorContains(t, err, fmt.Sprintf("sample %d of epoch 3", bad))
+							if f.is != nil {
+								require.ErrorIs(t, err, f.is)
+							}
+							require.Equal(t, f.stack, len(le.Stack) > 0)
+							noSlotLost(t, l, 0)
+
+							batches, err = epoch(t.Context(), l, 0)
+							require.NoError(t, err, "usable afterwards")
+							require.Len(t, batches, l.Len())
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+func TestGoexitInTheCallersLoadEndsTheCallerAlone(t *testing.T) {
+	ds := loads(30, func(_ context.Context, i int, dst *nwt.Sample) error {
+		if i == 17 && dst.Epoch() == 0 {
+			runtime.Goexit()
+		}
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(0))
+	batches, returned := 0, false
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range l.Epoch(t.Context(), 0) {
+			batches++
+		}
+		returned = true
+	}()
+	<-done
+	require.Equal(t, 1, batches)
+	require.False(t, returned)
+	noSlotLost(t, l, 0)
+	all, err := epoch(t.Context(), l, 1)
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+}
+
+func TestTheFirstBadSampleInOrderIsTheOneReported(t *testing.T) {
+	ds := loads(100, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i%10 == 3 {
+			return errBoom
+		}
+		return nil
+	})
+	for _, workers := range []int{0, 1, 7} {
+		l := newLoader(t, ds, nwt.WithBatchSize(50), nwt.WithWorkers(workers))
+		for n := range 20 {
+			_, err := epoch(t.Context(), l, n)
+			var le *nwt.LoadError
+			require.ErrorAs(t, err, &le)
+			require.Equal(t, 3, le.Index)
+		}
+	}
+}
+
+type samplerFunc struct {
+	n  int
+	at func(epoch, i int) int
+}
+
+func (s samplerFunc) Len() int            { return s.n }
+func (s samplerFunc) At(epoch, i int) int { return s.at(epoch, i) }
+
+func TestASamplerThatFailsEndsTheEpochInOrder(t *testing.T) {
+	for _, f := range []struct {
+		name string
+		at   func() int
+		says []string
+	}{
+		{"too high", func() int { return 100 }, []string{"index 100 for position 25", "0 … 99"}},
+		{"negative", func() int { return -5 }, []string{"index -5 for position 25", "0 … 99"}},
+		{"panic", func() int { panic("no such thing") }, []string{"panic: no such thing"}},
+	} {
+		for _, workers := range []int{0, 3} {
+			t.Run(fmt.Sprintf("%s/workers=%d", f.name, workers), func(t *testing.T) {
+				s := samplerFunc{40, func(epoch, i int) int {
+					if i == 25 && epoch == 0 {
+						return f.at()
+					}
+					return 99 - i
+				}}
+				ds := loads(100, func(context.Context, int, *nwt.Sample) error { return nil })
+				l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithSampler(s))
+				batches, err := epoch(t.Context(), l, 0)
+				require.Len(t, batches, 2)
+				require.ErrorAs(t, err, new(*nwt.LoadError))
+				for _, s := range f.says {
+					require.ErrorContains(t, err, s)
+				}
+				batches, err = epoch(t.Context(), l, 1)
+				require.NoError(t, err)
+				require.Equal(t, []int{69, 68, 67, 66, 65, 64, 63, 62, 61, 60}, batches[3])
+			})
+		}
+	}
+}
+
+// However the places are shared out, it is one sample that is left out.
+func TestASamplerThatPanicsOnceCostsOneSample(t *testing.T) {
+	s := samplerFunc{40, func(_, i int) int {
+		if i == 25 {
+			panic("no such thing")
+		}
+		return i
+	}}
+	for _, workers := range []int{0, 1, 3} {
+		l := newLoader(t, emptyDataset(40), nwt.WithBatchSize(40), nwt.WithWorkers(workers), nwt.WithSampler(s),
+			nwt.WithErrorBudget(40), nwt.WithLogger(slog.New(slog.DiscardHandler)))
+		batches, err := epoch(t.Context(), l, 0)
+		require.NoError(t, err)
+		require.Len(t, batches[0], 39)
+		require.Len(t, l.BadSamples(), 1)
+	}
+}
+
+func TestAWorkerThatCannotStartEndsTheEpochAndTriesAgain(t *testing.T) {
+	for _, f := range []struct {
+		name  string
+		fail  func() error
+		says  string
+		stack bool
+	}{
+		{"error", func() error { return errBoom }, "WithWorkerInit: boom", false},
+		{"panic", func() error { panic(errBoom) }, "WithWorkerInit: panic: boom", true},
+		{"Goexit", func() error { runtime.Goexit(); return nil }, "WithWorkerInit: runtime.Goexit was called", true},
+	} {
+		for _, workers := range []int{0, 1, 3} {
+			if workers == 0 && f.name == "Goexit" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/workers=%d", f.name, workers), func(t *testing.T) {
+				broken := true
+				l := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithWorkers(workers),
+					nwt.WithWorkerInit(func(_ context.Context, worker int) error {
+						if broken {
+							return f.fail()
+						}
+						return nil
+					}))
+				batches, err := epoch(t.Context(), l, 2)
+				require.Empty(t, batches)
+				var le *nwt.LoadError
+				require.ErrorAs(t, err, &le)
+				require.Equal(t, -1, le.Index)
+				require.Equal(t, 2, le.Epoch)
+				require.Equal(t, f.stack, len(le.Stack) > 0)
+				require.ErrorContains(t, err, f.says)
+				require.ErrorContains(t, err, fmt.Sprintf("worker %d", le.Worker))
+				noSlotLost(t, l, 0)
+				broken = false
+				batches, err = epoch(t.Context(), l, 2)
+				require.NoError(t, err)
+				require.Len(t, batches, 10)
+			})
+		}
+	}
+}
+
+// budgeted is a loader of 60 samples of which those of bad fail.
+func budgeted(t *testing.T, workers, budget int, bad func(i int) bool, opts ...nwt.Option) *nwt.Loader {
+	fields := []nwt.Field{
+		{Name: "x", Type: nwt.Float32},
+		{Name: "tokens", Type: nwt.Int16, Shape: []int{4}, MaxLen: true},
+	}
+	ds := nwt.NewDataset(60, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[float32](dst, 0)[0] = float32(i)
+		dst.SetLen(1, i%5)
+		for k := range i % 5 {
+			nwt.Values[int16](dst, 1)[k] = int16(i)
+		}
+		switch {
+		case !bad(i):
+			return nil
+		case i%2 == 0:
+			panic(errBoom)
+		}
+		return errBoom
+	})
+	return newLoader(t, ds, append([]nwt.Option{nwt.WithBatchSize(6), nwt.WithWorkers(workers), nwt.WithErrorBudget(budget),
+		nwt.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+}
+
+func TestBadSamplesWithinTheBudgetAreLeftOutInOrder(t *testing.T) {
+	for name, bad := range map[string]func(int) bool{
+		"none":          func(int) bool { return false },
+		"first":         func(i int) bool { return i%6 == 0 },
+		"last":          func(i int) bool { return i%6 == 5 },
+		"neighbours":    func(i int) bool { return i%6 == 2 || i%6 == 3 },
+		"whole batches": func(i int) bool { return i/6 == 0 || i/6 == 4 || i/6 == 9 },
+		"all":           func(int) bool { return true },
+	} {
+		for _, workers := range []int{0, 1, 5} {
+			t.Run(fmt.Sprintf("%s/workers=%d", name, workers), func(t *testing.T) {
+				l := budgeted(t, workers, 60, bad)
+				var good, want []int
+				var wantBad, gotBad []int
+				for i := range 60 {
+					if bad(i) {
+						wantBad = append(wantBad, i)
+					} else {
+						want = append(want, i)
+					}
+				}
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					require.NotZero(t, b.Len())
+					require.Len(t, b.Indices(), b.Len())
+					require.Equal(t, b.Index(), b.Indices()[0]/6)
+					require.Equal(t, 6*(b.Index()+1), b.State().Samples)
+					good = append(good, b.Indices()...)
+					for p, i := range b.Indices() {
+						require.Equal(t, float32(i), nwt.Values[float32](b, 0)[p])
+						require.Equal(t, int32(i%5), b.Lens(1)[p])
+						row := make([]int16, 4)
+						for k := range i % 5 {
+							row[k] = int16(i)
+						}
+						require.Equal(t, row, nwt.Values[int16](b, 1)[4*p:4*p+4])
+					}
+				}
+				require.Equal(t, want, good)
+				for _, e := range l.BadSamples() {
+					require.ErrorIs(t, e, errBoom)
+					gotBad = append(gotBad, e.Index)
+				}
+				require.Equal(t, wantBad, gotBad)
+				noSlotLost(t, l, 0)
+			})
+		}
+	}
+}
+
+func TestOneBadSampleTooManyEndsTheEpoch(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		l := budgeted(t, workers, 2, func(i int) bool { return i == 5 || i == 20 || i == 33 })
+		for n := 1; n <= 2; n++ { // the budget is that of one epoch
+			batches, err := epoch(t.Context(), l, n)
+			require.Len(t, batches, 5)
+			require.Len(t, batches[0], 5)
+			require.ErrorContains(t, err, "3 bad samples")
+			require.ErrorContains(t, err, "allows 2")
+			var le *nwt.LoadError
+			require.ErrorAs(t, err, &le)
+			require.Equal(t, 33, le.Index)
+			require.Len(t, l.BadSamples(), 2*n)
+		}
+	}
+}
+
+func TestARankWithoutASampleForABatchEndsItsEpoch(t *testing.T) {
+	l := budgeted(t, 2, 60, func(i int) bool { return 12 <= i && i < 18 }, nwt.WithShard(0, 2))
+	batches, err := epoch(t.Context(), l, 0)
+	require.Len(t, batches, 1)
+	require.ErrorIs(t, err, errBoom)
+	require.ErrorContains(t, err, "other ranks")
+	noSlotLost(t, l, 0)
+}

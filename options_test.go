@@ -1,0 +1,114 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// optionErrors is all of them that err joins.
+func optionErrors(err error) (all []*nwt.OptionError) {
+	switch e := err.(type) {
+	case *nwt.OptionError:
+		return append(all, e)
+	case interface{ Unwrap() []error }:
+		for _, e := range e.Unwrap() {
+			all = append(all, optionErrors(e)...)
+		}
+	}
+	return all
+}
+
+var badOptions = []struct {
+	opt    nwt.Option
+	option string
+	value  any
+	bound  string
+}{
+	{nwt.WithBatchSize(0), "WithBatchSize", 0, "1 … 16777215"},
+	{nwt.WithBatchSize(1 << 24), "WithBatchSize", 1 << 24, "1 … 16777215"},
+	{nwt.WithWorkers(-1), "WithWorkers", -1, "0 … 1024"},
+	{nwt.WithWorkers(1025), "WithWorkers", 1025, "0 … 1024"},
+	{nwt.WithPrefetch(0), "WithPrefetch", 0, "1 … 1022"},
+	{nwt.WithPrefetch(1023), "WithPrefetch", 1023, "1 … 1022"},
+	{nwt.WithSampler(nil), "WithSampler", nil, "must not be nil"},
+	{nwt.WithShard(0, 0), "WithShard (world)", 0, "1 … 1048576"},
+	{nwt.WithShard(0, 1<<20+1), "WithShard (world)", 1<<20 + 1, "1 … 1048576"},
+	{nwt.WithShard(-1, 3), "WithShard (rank)", -1, "0 … 2"},
+	{nwt.WithShard(3, 3), "WithShard (rank)", 3, "0 … 2"},
+	{nwt.WithErrorBudget(-1), "WithErrorBudget", -1, "0 … 2147483647"},
+	{nwt.WithWorkerInit(nil), "WithWorkerInit", nil, "must not be nil"},
+	{nwt.WithLogger(nil), "WithLogger", nil, "must not be nil"},
+	{nil, "Option", 0, "is nil"},
+}
+
+func TestABadOptionIsNamedWithItsValueAndBound(t *testing.T) {
+	for _, c := range badOptions {
+		t.Run(fmt.Sprintf("%s(%v)", c.option, c.value), func(t *testing.T) {
+			l, err := nwt.NewLoader(emptyDataset(1), c.opt)
+			require.Nil(t, l)
+			_, tuning := nwt.Tune(t.Context(), emptyDataset(1), c.opt)
+			for _, err := range []error{err, tuning} {
+				all := optionErrors(err)
+				require.Len(t, all, 1)
+				require.Equal(t, c.option, all[0].Option)
+				require.Equal(t, c.value, all[0].Value)
+				require.Contains(t, all[0].Reason, c.bound)
+				require.ErrorContains(t, err, fmt.Sprint(c.value))
+			}
+		})
+	}
+}
+
+func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
+	var opts []nwt.Option
+	for _, c := range badOptions {
+		opts = append(opts, c.opt)
+	}
+	_, err := nwt.NewLoader(nwt.NewDataset(0, nil, func(context.Context, int, *nwt.Sample) error { return nil }), opts...)
+	require.Len(t, optionErrors(err), len(badOptions)+2)
+	_, err = nwt.NewLoader(nil, nwt.WithWorkers(-1))
+	require.Len(t, optionErrors(err), 2)
+}
+
+func TestASamplerExcludesShuffling(t *testing.T) {
+	s := nwt.Sequential(3)
+	for _, opts := range [][]nwt.Option{{nwt.WithSampler(s), nwt.WithShuffle(1)}, {nwt.WithShuffle(1), nwt.WithSampler(s)}} {
+		_, err := nwt.NewLoader(emptyDataset(3), opts...)
+		require.Len(t, optionErrors(err), 1)
+		require.ErrorContains(t, err, "WithShuffle")
+	}
+}
+
+func TestASamplerThatCannotBeUsedIsAnError(t *testing.T) {
+	for name, s := range map[string]nwt.Sampler{
+		"empty":       samplerFunc{n: 0},
+		"negative":    samplerFunc{n: -4},
+		"nil pointer": (*samplerFunc)(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := nwt.NewLoader(emptyDataset(3), nwt.WithSampler(s))
+			all := optionErrors(err)
+			require.Len(t, all, 1)
+			require.Equal(t, "WithSampler", all[0].Option)
+		})
+	}
+}
+
+func TestOfAnOptionGivenTwiceTheLastWins(t *testing.T) {
+	l := newLoader(t, emptyDataset(100), nwt.WithBatchSize(3), nwt.WithWorkers(9), nwt.WithBatchSize(10), nwt.WithWorkers(2))
+	require.Equal(t, 10, l.Len())
+	require.Equal(t, 2, l.Workers())
+}
+
+func TestTheDefaultsAreAsDocumented(t *testing.T) {
+	l := newLoader(t, emptyDataset(100))
+	require.Equal(t, 4, l.Len(), "batches of 32")
+	require.Positive(t, l.Workers())
+	require.ErrorIs(t, errors.Join(l.Close()), nil)
+}

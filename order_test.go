@@ -1,0 +1,143 @@
+package nwt
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ranks is the orders of all ranks.
+func ranks(n, batch, world int, dropLast bool) (all []order) {
+	for rank := range world {
+		all = append(all, order{n: n, batch: batch, rank: rank, world: world, dropLast: dropLast})
+	}
+	return all
+}
+
+// deliver counts in seen how often ranks deliver each position in steps from
+// base on, at most so many, and is the position after them.
+func deliver(t *testing.T, ranks []order, base, steps int, seen []int) (delivered int) {
+	t.Helper()
+	delivered = base
+	for k := range steps {
+		from, to := ranks[0].bounds(base, k)
+		require.Equal(t, delivered, from, "step %d goes on where the one before ended", k)
+		require.Greater(t, to, from)
+		for r := range ranks {
+			o := &ranks[r]
+			at, end := o.part(base, k)
+			require.True(t, from <= at && at < end && end <= to, "rank %d has some of step %d", r, k)
+			require.LessOrEqual(t, end-at, o.batch)
+			for ; at < end; at++ {
+				seen[at]++
+			}
+		}
+		delivered = to
+	}
+	return delivered
+}
+
+// Whatever n, batch size and world size are, all ranks together deliver each
+// position once, in equally many batches, and resumed from any step with
+// another batch size and world size, exactly the rest.
+func TestRanksShareAnEpochFairlyAndResumeIt(t *testing.T) {
+	for n := 1; n <= 40; n++ {
+		for batch := 1; batch <= 6; batch++ {
+			for world := 1; world <= 6; world++ {
+				all := ranks(n, batch, world, false)
+				steps := all[0].steps(0)
+				require.Equal(t, (n+batch*world-1)/(batch*world), steps)
+				for cut := 0; cut <= steps; cut++ {
+					again := ranks(n, 1+(n+cut)%5, 1+(batch+cut)%5, false)
+					seen := make([]int, n)
+					at := deliver(t, all, 0, cut, seen)
+					require.Equal(t, n, deliver(t, again, at, again[0].steps(at), seen))
+					for p, times := range seen {
+						if times != 1 && !repeats(all, 0, cut, p) && !repeats(again, at, again[0].steps(at), p) {
+							require.Failf(t, "wrong count", "position %d of %d: %d times (batch %d, world %d, cut %d)", p, n, times, batch, world, cut)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// repeats tells whether p may be repeated: it is of a last step with fewer
+// positions than ranks, and no step before could give some of its own.
+func repeats(ranks []order, base, steps, p int) bool {
+	o := ranks[0]
+	last := o.steps(base) - 1
+	if steps <= last || last > 0 && o.batch > 1 {
+		return false
+	}
+	from, to := o.bounds(base, last)
+	return to-from < o.world && from <= p && p < to
+}
+
+func TestDroppingTheLastBatchLeavesWholeOnes(t *testing.T) {
+	for n := 1; n <= 50; n++ {
+		for batch := 1; batch <= 5; batch++ {
+			for world := 1; world <= 5; world++ {
+				all := ranks(n, batch, world, true)
+				require.Equal(t, n/(batch*world), all[0].steps(0))
+				seen := make([]int, n)
+				at := deliver(t, all, 0, all[0].steps(0), seen)
+				require.Equal(t, n/(batch*world)*batch*world, at)
+				for p, times := range seen {
+					require.Equal(t, p < at, times == 1)
+				}
+				for r := range all {
+					for k := range all[r].steps(0) {
+						from, to := all[r].part(0, k)
+						require.Equal(t, batch, to-from)
+					}
+				}
+				require.Zero(t, all[0].steps(at))
+			}
+		}
+	}
+}
+
+func TestNothingOverflowsAtTheLargestSizes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 1000 {
+		o := order{n: maxSamples - rng.IntN(3), batch: 1 + rng.IntN(1<<20), world: 1 + rng.IntN(1000)}
+		o.rank = rng.IntN(o.world)
+		steps := o.steps(0)
+		require.Positive(t, steps)
+		require.Equal(t, (o.n-1)/(o.batch*o.world)+1, steps)
+		for _, k := range []int{0, 1, steps / 2, steps - 2} {
+			from, to := o.part(0, k)
+			require.True(t, 0 <= from && from < to && to <= o.n)
+		}
+	}
+}
+
+func TestACourseIsItsEpochsOneAfterTheOther(t *testing.T) {
+	for _, base := range []int{0, 1, 20, 30} {
+		o := order{n: 30, batch: 4, world: 2, rank: 1}
+		c := newCourse(&o, 5, 7, base)
+		i := 0
+		for epoch := 5; epoch <= 7; epoch++ {
+			b := 0
+			if epoch == 5 {
+				b = base
+			}
+			for k := range o.steps(b) {
+				gotEpoch, gotBase, gotK, _ := c.at(i)
+				require.Equal(t, []int{epoch, b, k}, []int{gotEpoch, gotBase, gotK}, fmt.Sprint("batch ", i))
+				i++
+			}
+		}
+		require.Equal(t, i, c.len())
+	}
+	o := order{n: 30, batch: 4, world: 1}
+	c := newCourse(&o, 0, math.MaxInt-1, 3)
+	require.Positive(t, c.len())
+	epoch, _, _, _ := c.at(1 << 40)
+	require.Equal(t, 1+(1<<40-7)/8, epoch)
+}

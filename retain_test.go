@@ -1,0 +1,160 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		var nothing = func(context.Context, int, *nwt.Sample) error { return nil }
+		l := newLoader(t, loads(90, nothing), nwt.WithBatchSize(3), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+		var kept []*nwt.Batch
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if b.Index()%3 == 0 {
+				b.Retain()
+				b.Retain()
+				kept = append(kept, b)
+			}
+		}
+		noSlotLost(t, l, 10)
+		for range 2 {
+			_, err := epoch(t.Context(), l, 1)
+			require.NoError(t, err)
+		}
+		for k, b := range kept[:5] {
+			require.Equal(t, 3*k, b.Index())
+			require.Zero(t, b.Epoch())
+			intact(t, b)
+			b.Release()
+			intact(t, b)
+			b.Release()
+		}
+		noSlotLost(t, l, 5)
+		require.NoError(t, l.Close())
+		require.Equal(t, nwt.SlotCount{Memory: 5, Retained: 5}, l.SlotCount())
+		var wg sync.WaitGroup
+		for _, b := range kept[5:] {
+			for range 2 {
+				wg.Go(func() { intact(t, b); b.Release() })
+			}
+		}
+		wg.Wait()
+		require.Zero(t, l.SlotCount())
+	}
+}
+
+func TestBatchesAreReleasedByOtherGoroutinesAtAnyMoment(t *testing.T) {
+	var nothing = func(context.Context, int, *nwt.Sample) error { return nil }
+	l := newLoader(t, loads(3000, nothing), nwt.WithBatchSize(3), nwt.WithWorkers(2))
+	var wg sync.WaitGroup
+	room := make(chan struct{}, 20)
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		b.Retain()
+		room <- struct{}{}
+		wg.Go(func() {
+			time.Sleep(time.Duration(b.Index()%7) * 10 * time.Microsecond)
+			intact(t, b)
+			b.Release()
+			<-room
+		})
+	}
+	wg.Wait()
+	noSlotLost(t, l, 0)
+	require.LessOrEqual(t, l.SlotCount().Memory, 3+1, "as many as without")
+}
+
+func TestForgettingToReleaseIsNoticed(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		l := newLoader(t, emptyDataset(300), nwt.WithBatchSize(1), nwt.WithWorkers(workers))
+		var kept []*nwt.Batch
+		var last error
+		for b, err := range l.Epoch(t.Context(), 0) {
+			if last = err; err == nil {
+				b.Retain()
+				kept = append(kept, b)
+				require.Less(t, len(kept), 300)
+			}
+		}
+		require.ErrorIs(t, last, nwt.ErrRetained)
+		require.ErrorContains(t, last, "the bound is 64")
+		require.GreaterOrEqual(t, len(kept), 64)
+		for i, b := range kept {
+			require.Equal(t, i, b.Index(), "every batch before the error was delivered")
+			b.Release()
+		}
+		noSlotLost(t, l, 0)
+		_, err := epoch(t.Context(), l, 1)
+		require.NoError(t, err)
+	}
+}
+
+// As long as some slot is left the epoch goes on.
+func TestAProgramAtTheBoundGoesOnWithFewerBatchesAhead(t *testing.T) {
+	l := newLoader(t, emptyDataset(300), nwt.WithBatchSize(1), nwt.WithWorkers(2), nwt.WithPrefetch(8))
+	var kept []*nwt.Batch
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		b.Retain()
+		if kept = append(kept, b); len(kept) > 64 {
+			kept[0].Release()
+			kept = kept[1:]
+		}
+	}
+	for _, b := range kept {
+		b.Release()
+	}
+	noSlotLost(t, l, 0)
+}
+
+func TestAReleaseTooManyPanicsAndHarmsNobody(t *testing.T) {
+	l := newLoader(t, emptyDataset(30), nwt.WithBatchSize(3), nwt.WithWorkers(1))
+	tooMany := func(b *nwt.Batch) {
+		require.PanicsWithValue(t, "nwt: Release of batch 2 of epoch 7 without a Retain", b.Release)
+	}
+	for range 100 {
+		var kept *nwt.Batch
+		for b, err := range l.Epoch(t.Context(), 7) {
+			require.NoError(t, err)
+			if b.Index() == 2 {
+				tooMany(b)
+				b.Retain()
+				b.Release()
+				tooMany(b)
+				b.Retain()
+				kept = b
+				break
+			}
+		}
+		kept.Release()
+		tooMany(kept)
+		noSlotLost(t, l, 0)
+	}
+}
+
+func TestARetainedBatchSurvivesALoopThatPanics(t *testing.T) {
+	l := newLoader(t, emptyDataset(30), nwt.WithBatchSize(3), nwt.WithWorkers(2))
+	var kept *nwt.Batch
+	require.PanicsWithError(t, "boom", func() {
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			b.Retain()
+			kept = b
+			panic(errors.New("boom"))
+		}
+	})
+	noSlotLost(t, l, 1)
+	require.NoError(t, l.Close())
+	require.Equal(t, 3, kept.Len())
+	kept.Release()
+	require.Zero(t, l.SlotCount())
+}

@@ -1,0 +1,79 @@
+package nwt_test
+
+import (
+	"flag"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+var soak = flag.Bool("soak", false, "run ten million batches instead of 100 000, and require flat throughput")
+
+// resident is the bytes of this process in memory, 0 where nobody tells.
+func resident() uint64 {
+	text, _ := os.ReadFile("/proc/self/statm")
+	if fields := strings.Fields(string(text)); len(fields) > 1 {
+		pages, _ := strconv.ParseUint(fields[1], 10, 64)
+		return pages * uint64(os.Getpagesize())
+	}
+	return 0
+}
+
+func TestMillionsOfBatchesTakeNoMoreMemoryAndTimeThanTheFirst(t *testing.T) {
+	batches := 100_000
+	if *soak {
+		batches = 10_000_000
+	}
+	const parts = 10
+	type part struct {
+		rss, objects uint64
+		took         time.Duration
+	}
+	var all [parts]part
+	l := newLoader(t, emptyDataset(1<<20), nwt.WithBatchSize(8), nwt.WithShuffle(1), nwt.WithWorkers(2))
+	began, n := time.Now(), 0
+	var kept *nwt.Batch
+	for b, err := range l.Epochs(t.Context(), 0, 1<<30) {
+		require.NoError(t, err)
+		if n%1000 == 0 { // what a program does now and then
+			if kept != nil {
+				kept.Release()
+			}
+			b.Retain()
+			kept = b
+			require.NoError(t, l.SetWorkers(1+n/1000%3))
+		}
+		if n++; n%(batches/parts) != 0 {
+			continue
+		}
+		p := &all[n/(batches/parts)-1]
+		p.took = time.Since(began)
+		debug.FreeOSMemory()
+		var mem runtime.MemStats
+		runtime.ReadMemStats(&mem)
+		p.rss, p.objects = resident(), mem.HeapObjects
+		began = time.Now()
+		if n == batches {
+			break
+		}
+	}
+	kept.Release()
+	noSlotLost(t, l, 0)
+	first, last := all[0], all[parts-1]
+	t.Logf("resident %d → %d bytes, heap objects %d → %d, %v → %v a batch", first.rss, last.rss, first.objects, last.objects,
+		first.took/time.Duration(batches/parts), last.took/time.Duration(batches/parts))
+	// The runtime keeps a little for each goroutine there ever was at once.
+	require.LessOrEqual(t, last.objects, first.objects+500)
+	require.LessOrEqual(t, last.rss, first.rss+max(first.rss/100, 1<<20))
+	if *soak {
+		require.Less(t, last.took, 2*first.took)
+	}
+}
