@@ -1,0 +1,77 @@
+package plot_test
+
+import (
+	"image/png"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/plot"
+)
+
+// The paper's Table 2, with counts in between.
+func paper() *nwt.Result {
+	r := &nwt.Result{
+		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Strategy: "exhaustive",
+		Device: "cuda:0 (GeForce RTX 3090)", BatchSize: 128, Hardware: nwt.Hardware{CPU: "AMD EPYC 7502", Logical: 64, GOMAXPROCS: 64, Memory: 270e9},
+	}
+	for _, row := range []struct {
+		workers   int
+		total, mb float64
+	}{{0, 14.25, 2757.84}, {1, 13.9, 2110}, {2, 7.3, 2030}, {4, 3.9, 2005}, {8, 2.12, 2010}, {12, 1.62, 2018}, {14, 1.49, 2025.32},
+		{16, 1.41, 2055.37}, {24, 1.47, 2160}, {32, 1.55, 2275.36}, {48, 1.83, 2510}, {63, 2.21, 2773.6}} {
+		mean := time.Duration(row.total * 1e7)
+		r.Trials = append(r.Trials, nwt.Trial{Workers: row.workers, Mean: mean, Low: mean - mean/25, High: mean + mean/25,
+			Total: 100 * mean, PeakRSS: uint64(row.mb * 1e6)})
+	}
+	return r
+}
+
+func TestAPictureIsWrittenInTheFormatOfItsName(t *testing.T) {
+	dir := os.Getenv("PICTURES") // to look at them
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	for name, head := range map[string]string{"paper.png": "\x89PNG", "paper.svg": "<?xml", "paper.PDF": "%PDF"} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, plot.Save(paper(), path))
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, head, string(data[:len(head)]))
+	}
+}
+
+func TestWhatWasNotMeasuredIsNotDrawn(t *testing.T) {
+	height := func(r *nwt.Result) int {
+		path := filepath.Join(t.TempDir(), "x.png")
+		require.NoError(t, plot.Save(r, path))
+		f, err := os.Open(path)
+		require.NoError(t, err)
+		defer f.Close()
+		c, err := png.DecodeConfig(f)
+		require.NoError(t, err)
+		return c.Height
+	}
+	r := paper()
+	both := height(r)
+	for i := range r.Trials {
+		r.Trials[i].PeakRSS = 0
+	}
+	require.InDelta(t, both/2, height(r), 1)
+	r.Workers, r.Fastest, r.Trials = 0, 0, r.Trials[:1]
+	r.Trials[0].Low, r.Trials[0].High = 0, 0
+	require.InDelta(t, both/2, height(r), 1)
+}
+
+func TestWhatCannotBeDrawnIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	require.ErrorContains(t, plot.Save(nil, filepath.Join(dir, "x.png")), "no trials")
+	require.ErrorContains(t, plot.Save(&nwt.Result{}, filepath.Join(dir, "x.png")), "no trials")
+	require.ErrorContains(t, plot.Save(paper(), filepath.Join(dir, "x")), "no extension")
+	require.ErrorContains(t, plot.Save(paper(), filepath.Join(dir, "x.webp")), `the format "webp"`)
+	require.ErrorIs(t, plot.Save(paper(), filepath.Join(dir, "none", "x.png")), os.ErrNotExist)
+}
