@@ -35,6 +35,7 @@ type Loader struct {
 	pace     pace
 	slots    slots
 	faulty   faulty
+	auto     *auto // nil without WithAutoWorkers
 	counters counters
 
 	workers atomic.Int32 // how many there should be; written under mu
@@ -63,7 +64,11 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.loader(s.opts.workers), nil
+	l := s.loader(s.opts.workers)
+	if s.opts.auto {
+		l.auto = newAuto(l)
+	}
+	return l, nil
 }
 
 // A source is a dataset and options that fit together.
@@ -194,8 +199,10 @@ func (l *Loader) setWorkers(n int) {
 }
 
 // depth is how many batches are open or in use at once.
-func (l *Loader) depth() int {
-	n := l.Workers()
+func (l *Loader) depth() int { return l.depthOf(l.Workers()) }
+
+// depthOf is depth with n workers.
+func (l *Loader) depthOf(n int) int {
 	switch {
 	case n == 0:
 		return 1
@@ -292,8 +299,14 @@ func (l *Loader) iterate(ctx context.Context, c course, yield func(*Batch, error
 		return
 	}
 	defer r.end()
+	if l.auto != nil {
+		l.auto.begin()
+	}
 	for {
 		b, err := r.advance()
+		if l.auto != nil && b != nil {
+			l.auto.delivered(r)
+		}
 		if b == nil && err == nil || !yield(b, err) || err != nil {
 			return
 		}

@@ -241,6 +241,17 @@ func (r *run) help(seq uint64) {
 	}
 }
 
+// loadedAhead is how many places of the batches ahead are loaded. The caller
+// is the consumer.
+func (r *run) loadedAhead() (places int) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	for _, seq := range r.ahead {
+		places += r.l.opts.batchSize - r.l.ring.Pending(seq)
+	}
+	return places
+}
+
 // letGo ends the loop body's use of a batch. The caller holds turn.
 func (r *run) letGo() {
 	if r.current != nil {
