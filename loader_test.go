@@ -123,7 +123,7 @@ func TestAnEpochOfABillionSamplesStartsAtOnce(t *testing.T) {
 func TestEpochsMayBeEndless(t *testing.T) {
 	l := newLoader(t, augmented(64), nwt.WithBatchSize(32), nwt.WithWorkers(1))
 	seen := 0
-	for b, err := range l.Epochs(t.Context(), 0, 1 << 62) {
+	for b, err := range l.Epochs(t.Context(), 0, 1<<62) {
 		require.NoError(t, err)
 		require.Equal(t, seen/2, b.Epoch())
 		if seen++; seen == 100 {
