@@ -178,7 +178,7 @@ func TestABatchThatIsTooLargeIsAnError(t *testing.T) {
 	l := newLoader(t, ds, nwt.WithBatchSize(128), nwt.WithWorkers(0))
 	for _, err := range l.Epoch(t.Context(), 0) {
 		if err != nil { // a machine may well grant pages that nobody touches
-			require.ErrorContains(t, err, "1099511627776 bytes for a batch")
+			require.ErrorContains(t, err, "1099511627776 bytes of host memory for a batch")
 		}
 		break
 	}

@@ -52,7 +52,9 @@ func (w *worker) run() {
 	}()
 	for !left {
 		if w.claimed {
-			w.load()
+			if w.next < w.claim.To { // else Load ended a goroutine at its last place
+				w.load()
+			}
 			if w.lost() {
 				return
 			}

@@ -1,0 +1,237 @@
+package nwt
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"reflect"
+	"slices"
+	"strings"
+	"unsafe"
+)
+
+// A Field is one named tensor of a sample.
+type Field struct {
+	Name string
+	Type DType
+	// Shape is that of one sample, row-major; nil means a scalar.
+	Shape []int
+	// MaxLen makes the field ragged: the first dimension of Shape is the
+	// longest allowed, Load calls [Sample.SetLen] with the real one, the rest
+	// is zero, and [Batch.Lens] tells the lengths.
+	MaxLen bool
+}
+
+// A DType is the type of a field's elements.
+type DType uint8
+
+// The element types. Float16 and BFloat16 are stored as uint16, since Go has
+// no type for them.
+const (
+	Bool DType = iota + 1
+	Uint8
+	Int8
+	Int16
+	Int32
+	Int64
+	Float16
+	BFloat16
+	Float32
+	Float64
+)
+
+// dtypes tells each type's name, size in bytes and Go kind.
+var dtypes = [...]struct {
+	name string
+	size int
+	kind reflect.Kind
+}{
+	Bool:     {"Bool", 1, reflect.Bool},
+	Uint8:    {"Uint8", 1, reflect.Uint8},
+	Int8:     {"Int8", 1, reflect.Int8},
+	Int16:    {"Int16", 2, reflect.Int16},
+	Int32:    {"Int32", 4, reflect.Int32},
+	Int64:    {"Int64", 8, reflect.Int64},
+	Float16:  {"Float16", 2, reflect.Uint16},
+	BFloat16: {"BFloat16", 2, reflect.Uint16},
+	Float32:  {"Float32", 4, reflect.Float32},
+	Float64:  {"Float64", 8, reflect.Float64},
+}
+
+func (t DType) valid() bool { return t >= Bool && t <= Float64 }
+
+// Size is the bytes of one element, 0 for an unknown type.
+func (t DType) Size() int {
+	if !t.valid() {
+		return 0
+	}
+	return dtypes[t].size
+}
+
+func (t DType) String() string {
+	if !t.valid() {
+		return fmt.Sprintf("DType(%d)", uint8(t))
+	}
+	return dtypes[t].name
+}
+
+// MarshalText is the type's name.
+func (t DType) MarshalText() ([]byte, error) {
+	if !t.valid() {
+		return nil, fmt.Errorf("nwt: unknown type %v: must be one of Bool … Float64", t)
+	}
+	return []byte(t.String()), nil
+}
+
+// UnmarshalText reads a type's name.
+func (t *DType) UnmarshalText(name []byte) error {
+	for d := Bool; d.valid(); d++ {
+		if dtypes[d].name == string(name) {
+			*t = d
+			return nil
+		}
+	}
+	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
+}
+
+// Element is the Go types that a field's elements can be seen as: bool for
+// Bool, uint8 for Uint8 and so on, uint16 for Float16 and BFloat16.
+type Element interface {
+	~bool | ~uint8 | ~int8 | ~int16 | ~uint16 | ~int32 | ~int64 | ~float32 | ~float64
+}
+
+// A View is what [Values] can look into: a *[Sample] or a *[Batch].
+type View interface {
+	// Bytes is the memory of a field.
+	Bytes(field int) []byte
+	column(field int) *column
+}
+
+// Values is the elements of a field of a sample or a batch, row-major, without
+// a copy: writing to them writes to the sample. They are valid as long as the
+// view is. It panics, naming the field and both types, where T isn't the
+// field's element type.
+func Values[T Element](v View, field int) []T {
+	c := v.column(field)
+	if kind := reflect.TypeFor[T]().Kind(); kind != dtypes[c.dtype].kind {
+		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
+			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))
+	}
+	b := v.Bytes(field)
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/c.dtype.Size())
+}
+
+// column is a field as memory.
+type column struct {
+	name   string
+	dtype  DType
+	size   int // bytes of a sample
+	row    int // ragged: bytes of one step of the first dimension
+	rows   int // ragged: the longest allowed
+	ragged int // ragged: number among the ragged fields, else −1
+}
+
+// A layout is the fields of a dataset, checked, as memory.
+type layout struct {
+	fields  []Field
+	columns []column
+	bytes   int // of a sample
+	ragged  int // how many fields are
+}
+
+// maxBatchBytes and maxSamples bound a batch and an epoch, so that sizes and
+// positions never overflow.
+const (
+	maxBatchBytes = 1 << (30 + 10*wide)
+	maxSamples    = 1 << (30 + 32*wide)
+	wide          = ^uint(0) >> 63 // 1 where an int has 64 bits, else 0
+)
+
+// newLayout checks fields; all that is wrong with them is in the error.
+func newLayout(fields []Field) (*layout, error) {
+	l := &layout{}
+	var errs []error
+	bad := func(i int, f Field, format string, args ...any) {
+		errs = append(errs, optionError("Dataset.Fields", f, "field %d (%q): %s", i, f.Name, fmt.Sprintf(format, args...)))
+	}
+	if len(fields) == 0 {
+		errs = append(errs, optionError("Dataset.Fields", fields, "a sample needs at least one field"))
+	}
+	for i, f := range fields {
+		f.Shape = slices.Clone(f.Shape)
+		if !f.Type.valid() {
+			bad(i, f, "unknown type %v: must be one of Bool … Float64", f.Type)
+		}
+		if f.MaxLen && len(f.Shape) == 0 {
+			bad(i, f, "MaxLen needs a Shape whose first dimension is the longest length")
+		}
+		size, whole := uint64(f.Type.Size()), true
+		for d, n := range f.Shape {
+			if n < 1 {
+				bad(i, f, "dimension %d of shape %v is %d: must be at least 1", d, f.Shape, n)
+				whole = false
+				break
+			}
+			hi, lo := bits.Mul64(size, uint64(n))
+			if hi != 0 || lo > maxBatchBytes {
+				bad(i, f, "shape %v of %v is more than %d bytes a sample", f.Shape, f.Type, maxBatchBytes)
+				whole = false
+				break
+			}
+			size = lo
+		}
+		if !whole {
+			size = 0
+		}
+		c := column{name: f.Name, dtype: f.Type, size: int(size), ragged: -1}
+		if f.MaxLen && whole && len(f.Shape) > 0 {
+			c.rows, c.row, c.ragged = f.Shape[0], int(size)/f.Shape[0], l.ragged
+			l.ragged++
+		}
+		l.fields = append(l.fields, f)
+		l.columns = append(l.columns, c)
+		l.bytes += int(size)
+		if l.bytes > maxBatchBytes {
+			bad(i, f, "the fields up to this one are more than %d bytes a sample", maxBatchBytes)
+			break
+		}
+	}
+	return l, errors.Join(errs...)
+}
+
+func (l *layout) column(field int) *column {
+	if uint(field) >= uint(len(l.columns)) {
+		panic(fmt.Sprintf("nwt: field %d is out of range: the dataset has %d (%s)", field, len(l.columns), l.names()))
+	}
+	return &l.columns[field]
+}
+
+func (l *layout) names() string {
+	var names []string
+	for _, f := range l.fields {
+		names = append(names, f.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// fieldAlign is what fields are aligned to in a slot: a cache line, and as
+// much as any vector instruction or copy engine wants.
+const fieldAlign = 64
+
+// offsets is where the fields of a batch of n samples lie, and their end.
+func (l *layout) offsets(n int) (offsets []int, size int) {
+	for _, c := range l.columns {
+		offsets = append(offsets, size)
+		size += (c.size*n + fieldAlign - 1) / fieldAlign * fieldAlign
+	}
+	return offsets, size
+}
+
+// heapBytes is n bytes of the heap, aligned for every element type.
+func heapBytes(n int) []byte {
+	if n == 0 {
+		return nil
+	}
+	words := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)
+}
