@@ -375,11 +375,11 @@ func (w *watching) odds(took, waited time.Duration, ignored alpha) bool {
 
 // report is the choice with the figures behind it.
 func (a *auto) report(c choice) *Result {
-	o := a.l.opts
+	o, cpus := a.l.opts, host.CPUs()
 	r := &Result{
 		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: a.sp.iterations, Confidence: c.confidence,
 		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
-		Step: true, Hardware: thisMachine(host.CPUs()), Floor: a.body, Elapsed: time.Since(a.began),
+		Step: true, Hardware: thisMachine(cpus), Floor: a.body, Elapsed: time.Since(a.began),
 	}
 	for _, e := range c.estimates {
 		m := a.at(e.workers)
@@ -393,7 +393,7 @@ func (a *auto) report(c choice) *Result {
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", percent(r.Confidence)))
 	}
-	r.Advice = []string{r.verdict()}
+	r.Advice = a.l.advice(r, cpus.Usable(), a.limit)
 	return r
 }
 

@@ -202,16 +202,16 @@ func (l *Loader) setWorkers(n int) {
 func (l *Loader) depth() int { return l.depthOf(l.Workers()) }
 
 // depthOf is depth with n workers.
-func (l *Loader) depthOf(n int) int {
+func (s *source) depthOf(n int) int {
 	switch {
 	case n == 0:
 		return 1
-	case l.opts.prefetch > 0:
-		return l.opts.prefetch + 1
+	case s.opts.prefetch > 0:
+		return s.opts.prefetch + 1
 	}
 	// Enough places for every worker, and a batch more that waits for the
 	// slowest of its samples.
-	return min(max(2, (n+l.opts.batchSize-1)/l.opts.batchSize+1), maxPrefetch) + 1
+	return min(max(2, (n+s.opts.batchSize-1)/s.opts.batchSize+1), maxPrefetch) + 1
 }
 
 // hire starts the workers that have no goroutine. The caller holds mu.

@@ -187,7 +187,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	}
 	r.Elapsed = time.Since(t.began)
 	r.Warnings = t.warnings(r, others, outOfTime)
-	r.Advice = append(r.Advice, r.verdict())
+	r.Advice = t.advice(r, t.cpus.Usable(), t.limit)
 	t.show(sp, "done", r.Workers, nil)
 	return r, nil
 }

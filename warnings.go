@@ -8,11 +8,10 @@ import (
 
 // What makes a result less trustworthy.
 const (
-	busyOthers   = 0.10 // share of the CPUs that others use
-	unsure       = 0.90 // confidence
-	fewBatches   = 10   // measured at the choice
-	drifted      = 1.25 // times as slow, or as fast, as at first
-	hardlyBehind = 0.05 // share of an iteration that loading may cost: the step is what counts
+	busyOthers = 0.10 // share of the CPUs that others use
+	unsure     = 0.90 // confidence
+	fewBatches = 10   // measured at the choice
+	drifted    = 1.25 // times as slow, or as fast, as at first
 )
 
 // warnings are what the reader of the result should know: others is the share
@@ -84,20 +83,26 @@ func medianOf(blocks []block) float64 {
 	return float64(max(blocks[(len(blocks)-1)/2].mean, 1)+max(blocks[len(blocks)/2].mean, 1)) / 2
 }
 
-// verdict says how far the choice is from perfect loading, and whether to work
-// on loading or on the model.
-func (r *Result) verdict() string {
-	mean := r.trial(r.Workers).Mean
-	lost := 1 - float64(r.Floor)/float64(max(mean, 1))
+// advice says what to work on and what to change.
+func (s *source) advice(r *Result, cpus int, limit memoryLimit) []string {
+	t := r.trial(r.Workers)
+	f := figures{
+		workers: r.Workers, cpus: cpus, prefetch: s.depthOf(r.Workers) - 1,
+		wait: t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
+		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU,
+		batchBytes: uint64(r.BatchBytes), rss: t.PeakRSS,
+	}
+	if limit.bytes != math.MaxUint64 {
+		f.limit = limit.bytes
+	}
+	advice := advise(f)
 	switch {
-	case r.Step && lost <= hardlyBehind:
-		return fmt.Sprintf("Work on the model: with perfect loading an iteration would still take %s of %s.", short(min(r.Floor, mean)), short(mean))
-	case r.Step:
-		return fmt.Sprintf("Work on loading: it costs %s of every iteration, %s of %s.", percent(lost), short(mean-r.Floor), short(mean))
+	case r.Step: // advise has said whether to work on loading or on the model
+		return advice
 	case r.Workers == 0:
-		return fmt.Sprintf("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", short(mean))
+		return append([]string{fmt.Sprintf("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", short(t.Mean))}, advice...)
 	default:
-		return fmt.Sprintf("A training step that takes longer than %s hides loading: then work on the model, else on loading. WithStep measures which.", short(mean))
+		return append([]string{fmt.Sprintf("A training step that takes longer than %s hides loading: then work on the model, else on loading. WithStep measures which.", short(t.Mean))}, advice...)
 	}
 }
 

@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -44,29 +45,25 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 	require.Contains(t, tun.warnings(r, 0.35, false)[0], "other processes kept 35 % of the CPUs busy")
 }
 
-func TestTheVerdictSaysWhatToWorkOn(t *testing.T) {
+func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		step  bool
-		count int
-		mean  time.Duration
-		floor time.Duration
-		want  string
+		name       string
+		workers    int
+		wait, step time.Duration
+		want       string
 	}{
-		{"step-bound", true, 1, 5100 * time.Microsecond, 5 * time.Millisecond,
-			"Work on the model: with perfect loading an iteration would still take 5 ms of 5.1 ms."},
-		{"waits", true, 4, 10 * time.Millisecond, 5 * time.Millisecond,
-			"Work on loading: it costs 50 % of every iteration, 5 ms of 10 ms."},
-		{"no step", false, 4, 10 * time.Millisecond, time.Microsecond,
-			"A training step that takes longer than 10 ms hides loading: then work on the model, else on loading. WithStep measures which."},
-		{"no step, no workers", false, 0, 10 * time.Millisecond, time.Microsecond,
-			"Without workers, loading adds 10 ms to every training step; WithStep measures whether a worker would hide it."},
-		{"faster than its floor", true, 1, 5 * time.Millisecond, 6 * time.Millisecond,
-			"Work on the model: with perfect loading an iteration would still take 5 ms of 5 ms."},
+		{"step-bound", 1, 100 * time.Microsecond, 5 * time.Millisecond, "Work on the model"},
+		{"waits", 4, 5 * time.Millisecond, 5 * time.Millisecond, "Training waits for data"},
+		{"no step", 4, 10 * time.Millisecond, 0, "A training step that takes longer than 10 ms hides loading"},
+		{"no step, no workers", 0, 10 * time.Millisecond, 0, "Without workers, loading adds 10 ms to every training step"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := &Result{Workers: tt.count, Step: tt.step, Floor: tt.floor, Trials: []Trial{{Workers: tt.count, Mean: tt.mean}}}
-			require.Equal(t, tt.want, r.verdict())
+			s := &source{opts: &options{batchSize: 32}}
+			r := &Result{Workers: tt.workers, Step: tt.step > 0, Floor: tt.step, Trials: []Trial{
+				{Workers: tt.workers, Mean: tt.wait + tt.step, Wait: tt.wait, Step: tt.step, CPU: 0.6}}}
+			advice := s.advice(r, 4, memoryLimit{bytes: math.MaxUint64})
+			require.Len(t, advice, 1)
+			require.Contains(t, advice[0], tt.want)
 		})
 	}
 }
