@@ -1,0 +1,107 @@
+package blob_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	gcblob "gocloud.dev/blob"
+	_ "gocloud.dev/blob/memblob" // or s3blob, gcsblob, azureblob, fileblob
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/blob"
+)
+
+// Each object is a sample: here a grey image of 2 × 2 pixels, whose class is in
+// its key.
+func ExampleObjects() {
+	ctx := context.Background()
+	bucket, err := gcblob.OpenBucket(ctx, "mem://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer bucket.Close()
+	_ = bucket.WriteAll(ctx, "train/0/a.raw", []byte{1, 2, 3, 4}, nil)
+	_ = bucket.WriteAll(ctx, "train/7/b.raw", []byte{5, 6, 7, 8}, nil)
+
+	keys, err := blob.List(ctx, bucket, "train/", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fields := []nwt.Field{
+		{Name: "image", Type: nwt.Uint8, Shape: []int{2, 2}},
+		{Name: "class", Type: nwt.Int64},
+	}
+	ds, err := blob.Objects(bucket, keys, fields, func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
+		image := dst.Bytes(0)
+		if len(data) != len(image) {
+			return fmt.Errorf("%d bytes, want %d", len(data), len(image))
+		}
+		copy(image, data)
+		_, err := fmt.Sscanf(key, "train/%d/", &nwt.Values[int64](dst, 1)[0])
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(2), nwt.WithWorkers(32))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(ctx, 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(batch.Bytes(0), nwt.Values[int64](batch, 1))
+	}
+	// Output: [1 2 3 4 5 6 7 8] [0 7]
+}
+
+// An object of records of the same length, as those of CIFAR-10, needs no list
+// of offsets: the index is computed from its size.
+func ExamplePacked() {
+	const record = 3 // a label and two pixels
+	ctx := context.Background()
+	bucket, err := gcblob.OpenBucket(ctx, "mem://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer bucket.Close()
+	_ = bucket.WriteAll(ctx, "data_batch_1.bin", []byte{0, 11, 12, 1, 21, 22, 2, 31, 32}, nil)
+
+	about, err := bucket.Attributes(ctx, "data_batch_1.bin")
+	if err != nil {
+		log.Fatal(err)
+	}
+	var index blob.Index
+	for at := int64(0); at < about.Size; at += record {
+		index.Add("data_batch_1.bin", at, record)
+	}
+	fields := []nwt.Field{
+		{Name: "label", Type: nwt.Uint8},
+		{Name: "pixels", Type: nwt.Uint8, Shape: []int{2}},
+	}
+	ds, err := blob.Packed(bucket, &index, fields, func(_ context.Context, _ string, data []byte, dst *nwt.Sample) error {
+		copy(dst.Bytes(0), data[:1])
+		copy(dst.Bytes(1), data[1:])
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(3), nwt.WithWorkers(1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(ctx, 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(batch.Bytes(0), batch.Bytes(1))
+	}
+	// Output: [0 1 2] [11 12 21 22 31 32]
+}

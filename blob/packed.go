@@ -1,0 +1,141 @@
+package blob
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"gocloud.dev/blob"
+
+	"github.com/nwt-go/nwt"
+)
+
+// An Index says where samples lie in large objects. A sample costs 16 bytes. The
+// zero value is an empty index; once a dataset uses it, it must not be added to.
+type Index struct {
+	objects Keys
+	numbers map[string]uint32 // of the objects
+	parts   []part
+	bad     error // the first part that can't be
+}
+
+type part struct {
+	offset int64
+	length uint32
+	object uint32
+}
+
+// Add appends a sample: length bytes at offset of the object key, 0 … 2³²−1. What
+// can't be is reported by [Packed].
+func (x *Index) Add(key string, offset, length int64) {
+	if x.bad == nil && (offset < 0 || length < 0 || length > math.MaxUint32 || offset > math.MaxInt64-length) {
+		x.bad = argument("Index.Add", key, "%d bytes at %d: the offset must be at least 0, the length 0 … %d", length, offset, uint32(math.MaxUint32))
+	}
+	object, known := x.numbers[key]
+	if !known {
+		if x.numbers == nil {
+			x.numbers = map[string]uint32{}
+		}
+		object = uint32(x.objects.Len())
+		x.objects.Add(key)
+		x.numbers[key] = object
+	}
+	x.parts = append(x.parts, part{offset, uint32(length), object})
+}
+
+// Len is the number of samples.
+func (x *Index) Len() int { return len(x.parts) }
+
+// Packed is a dataset of samples packed in large objects: sample i is the part
+// that was added to the index as number i. Parts are read by range. Those that a
+// worker is to load together and that lie at most 64 KiB apart, up to 8 MiB in
+// all, are read in one request: so an epoch in the order of the objects needs
+// fewer of them than one that is shuffled.
+func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode) (nwt.BatchDataset, error) {
+	switch {
+	case index == nil || index.Len() == 0:
+		return nil, argument("Packed", "index", "must hold at least one sample")
+	case index.bad != nil:
+		return nil, index.bad
+	}
+	s, err := newStore("Packed", bucket, fields, decode)
+	if err != nil {
+		return nil, err
+	}
+	return &packed{s, index}, nil
+}
+
+const (
+	// maxGap is how far apart parts may lie for one request: reading 64 KiB that
+	// nobody wants takes a millisecond or so, another request tens.
+	maxGap = 64 << 10
+	// maxRange bounds a request for several parts, and so a worker's buffer.
+	maxRange = 8 << 20
+)
+
+type packed struct {
+	*store
+	index *Index
+}
+
+func (d *packed) Len() int { return d.index.Len() }
+
+func (d *packed) Load(ctx context.Context, index int, dst *nwt.Sample) error {
+	p := d.index.parts[index]
+	key := d.index.objects.At(int(p.object))
+	buf := d.take()
+	defer d.buffers.Put(buf)
+	if err := d.fetch(ctx, buf, key, p.offset, int64(p.length)); err != nil {
+		return d.error(p, err, temporary(err))
+	}
+	if err := d.decode(ctx, key, buf.data, dst); err != nil {
+		return d.error(p, err, false)
+	}
+	return nil
+}
+
+// LoadBatch reads neighbours together, in the order of the objects.
+func (d *packed) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	parts := d.index.parts
+	buf := d.take()
+	defer d.buffers.Put(buf)
+	buf.places = buf.places[:0]
+	for place := range indices {
+		buf.places = append(buf.places, place)
+	}
+	slices.SortFunc(buf.places, func(a, b int) int {
+		p, q := parts[indices[a]], parts[indices[b]]
+		return cmp.Or(cmp.Compare(p.object, q.object), cmp.Compare(p.offset, q.offset))
+	})
+	for rest := buf.places; len(rest) > 0; {
+		first := parts[indices[rest[0]]]
+		end, n := first.end(), 1
+		for ; n < len(rest); n++ {
+			p := parts[indices[rest[n]]]
+			if p.object != first.object || p.offset-end > maxGap || p.end()-first.offset > maxRange {
+				break
+			}
+			end = max(end, p.end())
+		}
+		key := d.index.objects.At(int(first.object))
+		if err := d.fetch(ctx, buf, key, first.offset, end-first.offset); err != nil {
+			return d.error(first, err, temporary(err))
+		}
+		for _, place := range rest[:n] {
+			p := parts[indices[place]]
+			from, to := p.offset-first.offset, p.end()-first.offset
+			if err := d.decode(ctx, key, buf.data[from:to:to], dst[place]); err != nil {
+				return d.error(p, err, false)
+			}
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+func (p part) end() int64 { return p.offset + int64(p.length) }
+
+func (d *packed) error(p part, err error, temporary bool) error {
+	return &Error{Key: d.index.objects.At(int(p.object)), Offset: p.offset, Length: int64(p.length), Err: err, temporary: temporary}
+}
