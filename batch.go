@@ -102,6 +102,7 @@ func (b *Batch) Release() {
 	case n == 0:
 		b.l.slots.put(b, true)
 	case n < 0 || n == held-1:
+		b.refs.Add(1)
 		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.index, b.epoch))
 	}
 }

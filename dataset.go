@@ -277,8 +277,13 @@ type layout struct {
 	ragged  int // how many fields are
 }
 
-// maxBatchBytes bounds a batch, so that sizes never overflow.
-const maxBatchBytes = 1 << 40
+// maxBatchBytes and maxSamples bound a batch and an epoch, so that sizes and
+// positions never overflow.
+const (
+	maxBatchBytes = 1 << (30 + 10*wide)
+	maxSamples    = 1 << (30 + 32*wide)
+	wide          = ^uint(0) >> 63 // 1 where an int has 64 bits, else 0
+)
 
 // newLayout checks fields; all that is wrong with them is in the error.
 func newLayout(fields []Field) (*layout, error) {
@@ -443,8 +448,8 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 		return endless, l, err
 	}
 	var errs []error
-	if n = ds.Len(); n < 1 {
-		errs = append(errs, optionError("Dataset.Len", n, "must be at least 1"))
+	if n = ds.Len(); n < 1 || n > maxSamples {
+		errs = append(errs, optionError("Dataset.Len", n, "must be 1 … 2⁶²"))
 	}
 	l, err = newLayout(ds.Fields())
 	return n, l, errors.Join(append(errs, err)...)

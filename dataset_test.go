@@ -135,8 +135,8 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 		"nil":            {nil, []string{"Dataset", "must not be nil"}},
 		"nil pointer":    {(*fake)(nil), []string{"*nwt_test.fake", "panicked"}},
 		"nil function":   {nwt.NewDataset(1, scalar, nil), []string{"NewDataset", "load function must not be nil"}},
-		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", "at least 1"}},
-		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", "at least 1"}},
+		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", "1 … 2⁶²"}},
+		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", "1 … 2⁶²"}},
 		"no fields":      {with(), []string{"at least one field"}},
 		"panic":          {&fake{1, func() []nwt.Field { panic("not mounted") }}, []string{"panicked: not mounted"}},
 		"no type":        {with(nwt.Field{Name: "x"}), []string{`field 0 ("x")`, "unknown type DType(0)", "Bool … Float64"}},
@@ -178,7 +178,7 @@ func TestABatchThatIsTooLargeIsAnError(t *testing.T) {
 	l := newLoader(t, ds, nwt.WithBatchSize(128), nwt.WithWorkers(0))
 	for _, err := range l.Epoch(t.Context(), 0) {
 		if err != nil { // a machine may well grant pages that nobody touches
-			require.ErrorContains(t, err, "1099511627776 bytes for a batch")
+			require.ErrorContains(t, err, "1099511627776 bytes of host memory for a batch")
 		}
 		break
 	}

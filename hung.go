@@ -107,6 +107,9 @@ func (w *worker) replace() *worker {
 		b.bad.add(place, &LoadError{Index: b.indices[place], Epoch: b.epoch, Worker: w.sample.worker, Err: err})
 	}
 	w.watch.cancel(err)
+	if w.sample.worker == 0 {
+		<-w.l.zero
+	}
 	next := newWorker(w.l, w.sample.worker)
 	next.claim, next.claimed, next.next = w.claim, true, upto
 	next.watch = &watch{}

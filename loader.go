@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,7 @@ type Loader struct {
 	pace     pace
 	slots    slots
 	faulty   faulty
+	auto     *auto // nil without WithAutoWorkers
 	counters counters
 
 	workers atomic.Int32 // how many there should be; written under mu
@@ -49,6 +51,10 @@ type Loader struct {
 	// The running epoch's, handed from one to the next under mu.
 	seq    uint64  // sequence number of the next batch that is opened
 	inline *worker // loads where there are no workers
+
+	// zero is full while somebody loads as worker 0: the caller and a goroutine
+	// would both while SetWorkers leads from one to the other.
+	zero chan struct{}
 }
 
 // NewLoader makes a loader. Nothing is started or loaded before the first
@@ -58,7 +64,11 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.loader(s.opts.workers), nil
+	l := s.loader(s.opts.workers)
+	if s.opts.auto {
+		l.auto = newAuto(l)
+	}
+	return l, nil
 }
 
 // A source is a dataset and options that fit together.
@@ -96,17 +106,28 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	default:
 		s.sampler = Sequential(n)
 	}
-	positions := s.sampler.Len()
-	if positions < 1 {
-		return nil, optionError("WithSampler", positions, "the length of an epoch must be at least 1")
+	if s.order.n, err = epochLen(s.sampler); err != nil {
+		return nil, err
 	}
-	s.order.n = positions
 	return s, nil
+}
+
+// epochLen is the length of a sampler that may be the user's.
+func epochLen(s Sampler) (n int, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = optionError("WithSampler", fmt.Sprintf("%T", s), "Len panicked: %v", p)
+		}
+	}()
+	if n = s.Len(); n < 1 || n > maxSamples {
+		return 0, optionError("WithSampler", n, "the length of an epoch must be 1 … 2⁶²")
+	}
+	return n, nil
 }
 
 // loader makes a loader with so many workers.
 func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, load: s.ds.Load}
+	l := &Loader{source: s, load: s.ds.Load, zero: make(chan struct{}, 1)}
 	switch ds := s.ds.(type) {
 	case *funcDataset:
 		l.load = ds.load // one call less for each sample
@@ -178,8 +199,10 @@ func (l *Loader) setWorkers(n int) {
 }
 
 // depth is how many batches are open or in use at once.
-func (l *Loader) depth() int {
-	n := l.Workers()
+func (l *Loader) depth() int { return l.depthOf(l.Workers()) }
+
+// depthOf is depth with n workers.
+func (l *Loader) depthOf(n int) int {
 	switch {
 	case n == 0:
 		return 1
@@ -276,8 +299,14 @@ func (l *Loader) iterate(ctx context.Context, c course, yield func(*Batch, error
 		return
 	}
 	defer r.end()
+	if l.auto != nil {
+		l.auto.begin()
+	}
 	for {
 		b, err := r.advance()
+		if l.auto != nil && b != nil {
+			l.auto.delivered(r)
+		}
 		if b == nil && err == nil || !yield(b, err) || err != nil {
 			return
 		}

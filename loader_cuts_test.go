@@ -17,9 +17,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// counted is a dataset of n samples that take a moment each and of which
+// tallied is a dataset of n samples that take a moment each and of which
 // running are being loaded.
-func counted(n int, running *atomic.Int32) nwt.Dataset {
+func tallied(n int, running *atomic.Int32) nwt.Dataset {
 	return loads(n, func(ctx context.Context, i int, _ *nwt.Sample) error {
 		running.Add(1)
 		defer running.Add(-1)
@@ -51,7 +51,7 @@ func TestALoopLeftAnywhereLeavesNothingBehind(t *testing.T) {
 	for _, workers := range []int{0, 1, 3} {
 		for name, exit := range exits {
 			var running atomic.Int32
-			l := newLoader(t, counted(n, &running), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+			l := newLoader(t, tallied(n, &running), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 			for cut := range 2 * l.Len() {
 				cut %= l.Len()
 				ctx, cancel := context.WithCancelCause(context.Background())
@@ -103,7 +103,7 @@ func TestClosingAtAnyMomentFromAnywhereLeavesNothingBehind(t *testing.T) {
 	for _, workers := range []int{0, 1, 4} {
 		for try := range tries {
 			var running atomic.Int32
-			l, err := nwt.NewLoader(counted(60, &running), nwt.WithBatchSize(3), nwt.WithWorkers(workers))
+			l, err := nwt.NewLoader(tallied(60, &running), nwt.WithBatchSize(3), nwt.WithWorkers(workers))
 			require.NoError(t, err)
 			var wg sync.WaitGroup
 			for range 1 + try%2 {
@@ -141,7 +141,7 @@ func TestClosingInTheLoopBodyEndsTheLoop(t *testing.T) {
 	for _, workers := range []int{0, 1, 4} {
 		for cut := range 20 {
 			var running atomic.Int32
-			l, err := nwt.NewLoader(counted(60, &running), nwt.WithBatchSize(3), nwt.WithWorkers(workers))
+			l, err := nwt.NewLoader(tallied(60, &running), nwt.WithBatchSize(3), nwt.WithWorkers(workers))
 			require.NoError(t, err)
 			var last error
 			for b, err := range l.Epoch(t.Context(), 0) {
@@ -222,7 +222,7 @@ func TestCancellingAtAnyMomentNeverDeliversAPartOfABatch(t *testing.T) {
 	}
 	var running atomic.Int32
 	for _, workers := range []int{0, 1, 4} {
-		l := newLoader(t, counted(60, &running), nwt.WithBatchSize(3), nwt.WithWorkers(workers))
+		l := newLoader(t, tallied(60, &running), nwt.WithBatchSize(3), nwt.WithWorkers(workers))
 		for try := range tries {
 			ctx, cancel := context.WithCancel(t.Context())
 			timer := time.AfterFunc(time.Duration(try%300)*time.Microsecond, cancel)

@@ -18,18 +18,25 @@ type memoryLimit struct {
 	from  string // where it comes from, for a person
 }
 
-// defaultMemoryLimit lets the process grow by 80 % of what its container or
-// the machine has left. To be asked before the first trial.
-func defaultMemoryLimit() memoryLimit { return limitFrom(host.Memory().RSS, host.Available()) }
+// defaultMemoryLimit lets the process grow by its part, among the processes
+// that share the host, of 80 % of what its container or the machine has left.
+// To be asked before the first trial.
+func defaultMemoryLimit(processes int) memoryLimit {
+	return limitFrom(host.Memory().RSS, host.Available(), processes)
+}
 
-func limitFrom(rss uint64, left host.Room) memoryLimit {
+func limitFrom(rss uint64, left host.Room, processes int) memoryLimit {
 	if left.Of == "" {
 		return memoryLimit{bytes: math.MaxUint64, from: "none: " + left.Note}
 	}
-	return memoryLimit{
-		bytes: rss + uint64(memoryShare*float64(left.Bytes)),
+	l := memoryLimit{
+		bytes: rss + uint64(memoryShare*float64(left.Bytes)/float64(processes)),
 		from:  fmt.Sprintf("80 %% of the %s that %s has left", formatBytes(left.Bytes), left.Of),
 	}
+	if processes > 1 {
+		l.from += fmt.Sprintf(", for each of %d processes", processes)
+	}
+	return l
 }
 
 // memoryPeak is the peak RSS measured at a worker count.

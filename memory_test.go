@@ -42,16 +42,20 @@ func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
 }
 
 func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
-	limit := limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the container"})
+	limit := limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the container"}, 1)
 	require.Equal(t, uint64(8500e6), limit.bytes)
 	require.Equal(t, "8.5 GB (80 % of the 10.0 GB that the container has left)", limit.String())
 
-	unknown := limitFrom(0, host.Room{Note: "system memory unknown: no such call"})
+	limit = limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the machine"}, 4)
+	require.Equal(t, uint64(2500e6), limit.bytes)
+	require.Equal(t, "2.5 GB (80 % of the 10.0 GB that the machine has left, for each of 4 processes)", limit.String())
+
+	unknown := limitFrom(0, host.Room{Note: "system memory unknown: no such call"}, 1)
 	require.Equal(t, uint64(math.MaxUint64), unknown.bytes)
 	require.Equal(t, "none: system memory unknown: no such call", unknown.String())
 	require.Empty(t, unknown.allows(1<<20, []memoryPeak{{0, 1e9}, {1, 2e9}}))
 
-	require.Greater(t, defaultMemoryLimit().bytes, host.Memory().RSS)
+	require.Greater(t, defaultMemoryLimit(1).bytes, host.Memory().RSS)
 }
 
 func TestSizesAreWrittenForPeople(t *testing.T) {

@@ -54,6 +54,10 @@ type options struct {
 	budget     time.Duration
 	step       func(ctx context.Context, b *Batch) error
 	progress   func(Progress)
+	memory     uint64 // bytes; 0: the default
+	cache      string // path; empty: none
+
+	auto bool // of NewLoader alone
 }
 
 const (
@@ -99,11 +103,15 @@ func newOptions(opts []Option) (*options, error) {
 
 // cpus is how many CPUs this process has for itself.
 func (o *options) cpus() int {
-	n := runtime.GOMAXPROCS(0)
-	if o.launcher != nil {
-		n /= o.launcher.LocalWorld
+	return max(1, runtime.GOMAXPROCS(0)/o.ranks())
+}
+
+// ranks is how many processes share this host.
+func (o *options) ranks() int {
+	if o.launcher == nil {
+		return 1
 	}
-	return max(1, n)
+	return o.launcher.LocalWorld
 }
 
 // between is the error of an option whose value must lie in low … high.
@@ -449,6 +457,60 @@ func WithProgress(f func(Progress)) Option {
 		if f == nil {
 			return optionError("WithProgress", nil, "must not be nil")
 		}
+		return nil
+	}
+}
+
+// WithMemoryLimit sets the peak resident set, in bytes, that the whole process
+// may reach at the worker count that [Tune] chooses. A count that exceeds it, or
+// by what fewer workers took would, is ruled out: see Result.RuledOut. By
+// default the process may grow by 80 % of what the container or the machine has
+// left, divided by the ranks of the host that WithLauncher found.
+func WithMemoryLimit(bytes uint64) Option {
+	return func(o *options) error {
+		o.memory = bytes
+		if bytes == 0 {
+			return optionError("WithMemoryLimit", bytes, "must be at least 1 byte")
+		}
+		return nil
+	}
+}
+
+// WithCache keeps what [Tune] finds in a file, and takes it from there the next
+// time: for the same hardware, device, fields, dataset type, step function and
+// options, and batches within a factor of two in bytes. What Load does, and the
+// storage it reads from, don't count: datasets that differ in these alone need
+// a file each.
+//
+// Several processes may share the file. Those that start together wait for the
+// first of them to tune, and read its answer. The CPUs and the memory that it
+// may choose from are its share of the host (see WithLauncher); but it measures
+// while the others wait, so what they all will do to storage, memory bandwidth
+// and the network at once is not in its figures.
+//
+// A file that can't be read or written costs a log line, and tuning anew.
+func WithCache(path string) Option {
+	return func(o *options) error {
+		o.cache = path
+		if path == "" {
+			return optionError("WithCache", path, "must be the path of a file")
+		}
+		return nil
+	}
+}
+
+// WithAutoWorkers makes a loader tune itself while training goes on: it times
+// the first batches at one worker count after another, the loop body's time
+// included, and settles on the fewest workers at which training hardly waits;
+// see [Loader.Result]. Where the share of time spent waiting drifts from what
+// that promised, it measures again. What is trained on doesn't change.
+//
+// WithWorkers is where it starts, WithMaxWorkers the highest count it tries, and
+// WithAlpha or WithRelativeAlpha what it ignores, by default 2 % of the fastest.
+// A [Loader.SetWorkers] of the program's own ends it. [Tune] ignores it.
+func WithAutoWorkers() Option {
+	return func(o *options) error {
+		o.auto = true
 		return nil
 	}
 }

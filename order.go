@@ -1,6 +1,9 @@
 package nwt
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // An order is which samples make up which batch, as arithmetic: nothing is
 // stored for an epoch, and every rank and every resumed run computes the same.
@@ -22,7 +25,7 @@ func (o *order) steps(base int) int {
 	if o.dropLast {
 		return left / step
 	}
-	return (left + step - 1) / step
+	return left/step + min(left%step, 1)
 }
 
 // bounds is the positions of all ranks in step k from base.
@@ -78,7 +81,7 @@ type course struct {
 
 func newCourse(o *order, first, last, base int) course {
 	step := o.batch * o.world
-	c := course{order: o, first: first, last: last, base: base, head: endless, skipped: (base + step - 1) / step}
+	c := course{order: o, first: first, last: last, base: base, head: endless, skipped: base/step + min(base%step, 1)}
 	if o.n != endless {
 		c.head, c.whole = o.steps(base), o.steps(0)
 	}
@@ -90,7 +93,10 @@ func (c *course) len() int {
 	if c.head == endless {
 		return endless
 	}
-	return c.head + (c.last-c.first)*c.whole
+	if hi, lo := bits.Mul64(uint64(c.last-c.first), uint64(c.whole)); hi == 0 && lo < endless-uint64(c.head) {
+		return c.head + int(lo)
+	}
+	return endless
 }
 
 // at is the epoch of batch i of the course, the position its epoch starts

@@ -4,6 +4,8 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -11,50 +13,98 @@ import (
 	"unicode/utf8"
 )
 
-// String is the table that a person reads: a row per worker count, the choice
-// and the fastest marked, and a sentence that says why.
+// String is the report that a person reads: the choice and why, a row per
+// worker count with the choice and the fastest marked, and what else to know.
 func (r *Result) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "nwt: %s", countWorkers(r.Workers))
-	if r.Cached {
-		b.WriteString(" (tuned before)")
-	}
-	fmt.Fprintf(&b, "\n%s\n\n", r.Reason)
-	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
-	header := []string{"workers", fmt.Sprintf("%d batches", r.Iterations), "a batch", "± 95 %", "waiting"}
-	transfers := false
-	for _, t := range r.Trials {
-		transfers = transfers || t.Transfer > 0
-	}
-	if transfers {
-		header = append(header, "transfer")
-	}
-	if r.Step {
-		header = append(header, "step")
-	}
-	row(w, append(header, "CPUs busy", "peak memory"), "")
-	for _, t := range r.Trials {
-		cells := []string{strconv.Itoa(t.Workers), short(t.Total), short(t.Mean), margin(t), short(t.Wait)}
-		if transfers {
-			cells = append(cells, short(t.Transfer))
-		}
-		if r.Step {
-			cells = append(cells, short(t.Step))
-		}
-		row(w, append(cells, percent(t.CPU), formatBytes(t.PeakRSS)), r.mark(t))
-	}
-	w.Flush()
-	fmt.Fprintf(&b, "\nPerfect loading would take %s a batch. Batches of %d samples, %s, to %s; %s search over %s in %s.\n",
-		short(r.Floor), r.BatchSize, formatBytes(uint64(r.BatchBytes)), r.Device, r.Strategy, r.Hardware, short(r.Elapsed))
-	for _, warning := range r.Warnings {
-		fmt.Fprintf(&b, "Warning: %s\n", warning)
-	}
+	b.WriteString(r.Reason)
+	b.WriteString("\n\n")
+	r.writeTable(&b)
+	b.WriteByte('\n')
+	r.writeNotes(&b)
 	return b.String()
 }
 
-// row writes right-aligned cells and a mark behind them.
-func row(w io.Writer, cells []string, mark string) {
-	fmt.Fprintf(w, "%s\t%s\n", strings.Join(cells, "\t"), mark)
+// writeTable writes one unit a column, so that figures can be compared at a
+// glance.
+func (r *Result) writeTable(b *strings.Builder) {
+	quickest, least := Trial{Mean: math.MaxInt64, Total: math.MaxInt64}, uint64(math.MaxUint64)
+	transfers, memory := false, false
+	for _, t := range r.Trials {
+		if t.Mean < quickest.Mean {
+			quickest = t
+		}
+		least = min(least, t.PeakRSS)
+		transfers, memory = transfers || t.Transfer > 0, memory || t.PeakRSS > 0
+	}
+	total, each, bytes := scaleOf(quickest.Total), scaleOf(quickest.Mean), scaleOfBytes(least)
+
+	type column struct {
+		title, unit string
+		cell        func(Trial) string
+	}
+	columns := []column{
+		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
+		{fmt.Sprintf("%d batches", r.Iterations), total.unit, func(t Trial) string { return total.write(float64(t.Total)) }},
+		{"a batch", each.unit, func(t Trial) string { return each.write(float64(t.Mean)) }},
+		{"± 95 %", "", margin},
+		{"waiting", each.unit, func(t Trial) string { return each.write(float64(t.Wait)) }},
+	}
+	if transfers {
+		columns = append(columns, column{"transfer", each.unit, func(t Trial) string { return each.write(float64(t.Transfer)) }})
+	}
+	if r.Step {
+		columns = append(columns, column{"step", each.unit, func(t Trial) string { return each.write(float64(t.Step)) }})
+	}
+	columns = append(columns, column{"CPUs busy", "", func(t Trial) string { return fmt.Sprintf("%.0f %%", 100*t.CPU) }})
+	if memory {
+		columns = append(columns, column{"peak memory", bytes.unit, func(t Trial) string { return bytes.write(float64(t.PeakRSS)) }})
+	}
+
+	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	row := func(cell func(column) string, mark string) {
+		for _, c := range columns {
+			fmt.Fprint(w, cell(c), "\t")
+		}
+		fmt.Fprintln(w, mark)
+	}
+	row(func(c column) string { return c.title }, "")
+	row(func(c column) string { return c.unit }, "")
+	for _, t := range r.Trials {
+		row(func(c column) string { return c.cell(t) }, r.mark(t))
+	}
+	w.Flush()
+}
+
+// writeNotes writes what stands below the table, each under a word.
+func (r *Result) writeNotes(b *strings.Builder) {
+	note := func(word, format string, args ...any) {
+		fmt.Fprintf(b, "%11s  %s\n", word, fmt.Sprintf(format, args...))
+	}
+	if r.Confidence > 0 {
+		note("confidence", "another run would choose the same in %.0f %% of cases", 100*r.Confidence)
+	}
+	note("floor", "%s a batch, if loading were perfect", short(r.Floor))
+	note("batches", "%d samples, %s, to %s", r.BatchSize, formatBytes(uint64(r.BatchBytes)), r.Device)
+	note("machine", "%s", r.Hardware)
+	tuned := fmt.Sprintf("by %s search in %s", r.Strategy, short(r.Elapsed))
+	if r.Cached {
+		tuned = "earlier, " + tuned
+	}
+	note("tuned", "%s", tuned)
+	if len(r.RuledOut) > 0 {
+		s := r.RuledOut[0].Reason
+		for _, also := range r.RuledOut[1:] {
+			s += fmt.Sprintf(", %d too", also.Workers)
+		}
+		note("ruled out", "%s", s)
+	}
+	for _, s := range r.Warnings {
+		note("warning", "%s", s)
+	}
+	for _, s := range r.Advice {
+		note("advice", "%s", s)
+	}
 }
 
 func (r *Result) mark(t Trial) string {
@@ -73,45 +123,41 @@ func (r *Result) mark(t Trial) string {
 
 // String names the hardware in a few words.
 func (h Hardware) String() string {
-	s := fmt.Sprintf("%d CPUs", h.GOMAXPROCS)
+	s := countCPUs(float64(h.GOMAXPROCS))
 	if h.GOMAXPROCS != h.Logical {
 		s += fmt.Sprintf(" of %d", h.Logical)
 	}
 	if h.CPU != "" {
-		s += " (" + h.CPU + ")"
+		s += ", " + h.CPU
+	}
+	if h.Memory > 0 {
+		s += ", " + formatBytes(h.Memory)
 	}
 	return s
 }
 
 // reason says in a sentence why the choice was made.
 func (r *Result) reason() string {
-	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
-	var s string
-	switch {
+	switch workers := capital(countWorkers(r.Workers)); {
 	case len(r.Trials) == 1:
-		s = fmt.Sprintf("Only %s could be measured", countWorkers(r.Workers))
-	case r.Workers == r.Fastest && chosen.Workers == 0:
-		s = "No worker count was faster than loading without workers"
+		return fmt.Sprintf("%s: nothing else could be measured.", workers)
+	case r.Workers == r.Fastest && r.Workers == 0:
+		return fmt.Sprintf("%s: no more are faster.", workers)
+	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
+		return fmt.Sprintf("%s: no more are faster, and fewer were not measured.", workers)
 	case r.Workers == r.Fastest:
-		s = fmt.Sprintf("%s %s the fastest, and fewer are slower by more than %s over %d batches",
-			capital(countWorkers(r.Workers)), isAre(r.Workers), short(r.Alpha), r.Iterations)
+		return fmt.Sprintf("%s: the fastest; fewer take over %s longer for %d batches.", workers, short(r.Alpha), r.Iterations)
 	default:
-		s = fmt.Sprintf("%s %s the fewest within %s, over %d batches, of the fastest (%d)",
-			capital(countWorkers(r.Workers)), isAre(r.Workers), short(r.Alpha), r.Iterations, fastest.Workers)
+		return fmt.Sprintf("%s: the fewest within %s, over %d batches, of the fastest (%d).", workers, short(r.Alpha), r.Iterations, r.Fastest)
 	}
-	if r.Confidence > 0 {
-		s += fmt.Sprintf("; another run would choose the same in %s of cases", percent(r.Confidence))
-	}
-	return s + "."
 }
 
 func (r *Result) trial(workers int) Trial {
-	for _, t := range r.Trials {
-		if t.Workers == workers {
-			return t
-		}
+	i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == workers })
+	if i < 0 {
+		return Trial{Workers: workers}
 	}
-	return Trial{Workers: workers}
+	return r.Trials[i]
 }
 
 // WriteCSV writes the trials as comma-separated values under a header. Times
@@ -134,41 +180,68 @@ func (r *Result) WriteCSV(w io.Writer) error {
 	return c.Error() // of any of the writes
 }
 
-func isAre(n int) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
-}
-
 func capital(s string) string {
 	r, size := utf8.DecodeRuneInString(s)
 	return strings.ToUpper(string(r)) + s[size:]
 }
 
-// short is a duration with three digits.
-func short(d time.Duration) string {
-	switch {
-	case d >= time.Minute:
-		return d.Round(time.Second).String()
-	case d >= time.Second:
-		return fmt.Sprintf("%.3g s", d.Seconds())
-	case d >= time.Millisecond:
-		return fmt.Sprintf("%.3g ms", float64(d)/1e6)
-	case d >= time.Microsecond:
-		return fmt.Sprintf("%.3g µs", float64(d)/1e3)
-	default:
-		return fmt.Sprintf("%d ns", d.Nanoseconds())
-	}
+// A scale is how the figures of a column are written.
+type scale struct {
+	unit     string
+	size     float64 // of the unit
+	decimals int
 }
 
+func (s scale) write(x float64) string { return strconv.FormatFloat(x/s.size, 'f', s.decimals, 64) }
+
+// scaleOf is the scale in which a duration has three digits.
+func scaleOf(d time.Duration) scale {
+	return scaleFor(float64(d), []scale{{unit: "ns", size: 1}, {unit: "µs", size: 1e3}, {unit: "ms", size: 1e6}, {unit: "s", size: 1e9}})
+}
+
+func scaleOfBytes(n uint64) scale {
+	return scaleFor(float64(n), []scale{{unit: "B", size: 1}, {unit: "kB", size: 1e3}, {unit: "MB", size: 1e6}, {unit: "GB", size: 1e9}})
+}
+
+func scaleFor(x float64, units []scale) scale {
+	s := units[0]
+	for _, u := range units[1:] {
+		if x >= 0.9995*u.size {
+			s = u
+		}
+	}
+	switch x /= s.size; {
+	case s.size == 1 || x >= 99.95:
+	case x >= 9.995:
+		s.decimals = 1
+	default:
+		s.decimals = 2
+	}
+	return s
+}
+
+// short is a duration in three digits.
+func short(d time.Duration) string {
+	if d >= time.Minute {
+		return d.Round(time.Second).String()
+	}
+	s := scaleOf(d)
+	number := s.write(float64(d))
+	if strings.Contains(number, ".") {
+		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number + " " + s.unit
+}
+
+// margin is half the interval, as a share of the mean.
 func margin(t Trial) string {
 	if t.High <= t.Low || t.Mean == 0 {
 		return "?"
 	}
-	return percent(float64(t.High-t.Low) / 2 / float64(t.Mean))
+	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
 }
 
+// percent is a share in two digits or so.
 func percent(share float64) string {
 	if share < 0.0995 {
 		return fmt.Sprintf("%.1f %%", 100*share)

@@ -106,8 +106,8 @@ func contextError(ctx context.Context) error {
 // stop makes the run end soon with err. Anyone may call it until end returns.
 func (r *run) stop(err error) {
 	r.why.CompareAndSwap(nil, &err)
+	r.l.ring.Stop() // first: what Load makes of the end of ctx is nobody's to see
 	r.cancel()
-	r.l.ring.Stop()
 }
 
 // advance ends the loop body's use of a batch and waits for the next: nil
@@ -128,6 +128,9 @@ func (r *run) advance() (*Batch, error) {
 			return nil, *r.why.Load()
 		}
 		r.current = b
+		if r.caller.Err() != nil {
+			return nil, contextError(r.caller) // rather than what Load made of it
+		}
 		if r.l.stage == nil {
 			b.err = r.tally.admit(b)
 		}
@@ -155,7 +158,10 @@ func (r *run) advance() (*Batch, error) {
 func (r *run) open() error {
 	for r.opened < r.course.len() && len(r.ahead) < r.l.depth() && (len(r.ahead) == 0 || r.ahead[0]+ring.Capacity > r.first+uint64(r.opened)) {
 		b, err := r.l.slots.take(r.l)
-		if err != nil {
+		switch {
+		case err != nil && len(r.ahead) > 0:
+			return nil // go on with fewer batches ahead
+		case err != nil:
 			return err
 		}
 		b.run, b.seq = r, r.first+uint64(r.opened)
@@ -233,6 +239,17 @@ func (r *run) help(seq uint64) {
 		w.next = w.claim.From
 		w.load()
 	}
+}
+
+// loadedAhead is how many places of the batches ahead are loaded. The caller
+// is the consumer.
+func (r *run) loadedAhead() (places int) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	for _, seq := range r.ahead {
+		places += r.l.opts.batchSize - r.l.ring.Pending(seq)
+	}
+	return places
 }
 
 // letGo ends the loop body's use of a batch. The caller holds turn.

@@ -283,6 +283,9 @@ func withinAStep(o outcome) float64 {
 func percentOf(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 
 func TestGreedyFindsTheFewestWorkersAtASmallPartOfTheSweepsCost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a thousand searches; no goroutine in them")
+	}
 	suite := curves()
 	require.GreaterOrEqual(t, len(suite), 200)
 	names, by := groups(suite, func(c curve) []outcome { return c.search(4) })
@@ -303,6 +306,9 @@ func TestGreedyFindsTheFewestWorkersAtASmallPartOfTheSweepsCost(t *testing.T) {
 }
 
 func TestReRunsChooseTheSameAsOftenAsTheyClaim(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a thousand searches; no goroutine in them")
+	}
 	suite := curves()
 	if !*reRunAll {
 		some := make([]curve, 40)

@@ -119,8 +119,8 @@ func TestGreedyClimbsByPowersOfTwoAndThenBisects(t *testing.T) {
 
 func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
 	seen, _ := drive(Greedy(), sixteen(), steady(halving))
-	require.LessOrEqual(t, iterationsAt(seen, 0), 10)
-	require.LessOrEqual(t, iterationsAt(seen, 1), 10)
+	require.LessOrEqual(t, iterationsAt(seen, 0), 6)
+	require.LessOrEqual(t, iterationsAt(seen, 1), 6)
 	require.GreaterOrEqual(t, iterationsAt(seen, 15), 100)
 }
 

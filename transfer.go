@@ -201,13 +201,13 @@ func (s *stage) serve(r *run) (err error) {
 	for {
 		seq := r.first + uint64(begun)
 		switch {
-		case s.l.ring.Stopped():
-			return nil
-		case begun < r.course.len() && s.available() && s.l.ring.Loaded(seq):
+		case begun < r.course.len() && s.available() && s.l.ring.Loaded(seq) && !s.l.ring.Stopped():
 			if err := s.begin(r, seq); err != nil {
 				return err
 			}
 			begun++
+		case s.l.ring.Stopped():
+			return nil
 		case len(s.queue) > 0:
 			if err := s.finish(); err != nil {
 				return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"runtime/debug"
@@ -14,63 +15,77 @@ import (
 	"github.com/nwt-go/nwt/internal/host"
 )
 
-// A Result is what [Tune] found, with every figure behind it.
+// A Result is what [Tune] found, with every figure behind it. As JSON its names
+// are these in snake case, and durations are whole nanoseconds.
 type Result struct {
-	Workers    int           // the choice: fewest workers within Alpha of the fastest
-	Fastest    int           // the time-best count
-	Trials     []Trial       // one per worker count measured, ascending
-	Alpha      time.Duration // the difference that the choice ignores, over Iterations iterations
-	Iterations int           // that alpha and Trial.Total are accumulated over
-	Confidence float64       // how often a re-run would choose the same, 0 … 1; 0 where that isn't known
+	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest
+	Fastest    int           `json:"fastest"`    // the time-best count
+	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending
+	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
+	Iterations int           `json:"iterations"` // that alpha and Trial.Total are accumulated over
+	Confidence float64       `json:"confidence"` // how often a re-run would choose the same, 0 … 1; 0 where that isn't known
 
 	// Floor is an iteration's time with batches that are already loaded: what
 	// perfect loading would give.
-	Floor time.Duration
+	Floor time.Duration `json:"floor_ns"`
 
-	Strategy   string
-	Device     string
-	BatchSize  int
-	BatchBytes int
-	Step       bool // WithStep was given
-	Cached     bool // taken from the file of WithCache
+	// RuledOut are worker counts that the search would have tried or chosen but
+	// for the memory they take, ascending.
+	RuledOut []RuledOut `json:"ruled_out,omitempty"`
 
-	Hardware Hardware
-	Reason   string        // of the choice, a sentence
-	Warnings []string      // what makes the answer less trustworthy
-	Elapsed  time.Duration // that tuning took
+	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" where a loader tuned itself
+	Device     string `json:"device"`
+	BatchSize  int    `json:"batch_size"`
+	BatchBytes int    `json:"batch_bytes"`
+	Step       bool   `json:"step"`   // iterations include a training step: WithStep was given
+	Cached     bool   `json:"cached"` // taken from the file of WithCache
+
+	Hardware Hardware      `json:"hardware"`
+	Reason   string        `json:"reason"`             // of the choice, a sentence
+	Warnings []string      `json:"warnings,omitempty"` // what makes the answer less trustworthy
+	Advice   []string      `json:"advice,omitempty"`   // what to change, from what was measured
+	Elapsed  time.Duration `json:"elapsed_ns"`         // that tuning took
+}
+
+// RuledOut is a worker count that may not be chosen.
+type RuledOut struct {
+	Workers int    `json:"workers"`
+	Reason  string `json:"reason"`
 }
 
 // Hardware is what the process had to run on.
 type Hardware struct {
-	CPU        string  // model
-	Logical    int     // CPUs of the machine, hyper-threads included
-	Physical   int     // cores of the machine
-	Affinity   int     // logical CPUs that the process may run on
-	Quota      float64 // CPUs' worth of time that the container may use; 0: no quota
-	GOMAXPROCS int
-	Memory     uint64 // bytes, of the machine
+	CPU        string  `json:"cpu"`      // model
+	Logical    int     `json:"logical"`  // CPUs of the machine, hyper-threads included
+	Physical   int     `json:"physical"` // cores of the machine
+	Affinity   int     `json:"affinity"` // logical CPUs that the process may run on
+	Quota      float64 `json:"quota"`    // CPUs' worth of time that the container may use; 0: no quota
+	GOMAXPROCS int     `json:"gomaxprocs"`
+	Memory     uint64  `json:"memory"` // bytes, of the machine
 }
 
 // A Trial is what was measured at one worker count.
 type Trial struct {
-	Workers    int
-	Iterations int           // measured; warm-up is left out
-	Mean       time.Duration // per iteration: wait + transfer (+ step, where one is given)
-	Low, High  time.Duration // the 95 % interval of the mean, free of drift that all counts share
-	Median     time.Duration // per iteration
-	P99        time.Duration // per iteration
-	Total      time.Duration // of Result.Iterations iterations
+	Workers    int           `json:"workers"`
+	Iterations int           `json:"iterations"` // measured; warm-up is left out
+	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step), free of drift that all counts share, hardly moved by outliers
+	Low        time.Duration `json:"low_ns"`     // with High the 95 % interval of Mean
+	High       time.Duration `json:"high_ns"`
+	Median     time.Duration `json:"median_ns"` // per iteration
+	P99        time.Duration `json:"p99_ns"`    // per iteration
+	Total      time.Duration `json:"total_ns"`  // of Result.Iterations iterations
 
-	Wait     time.Duration // mean time blocked for a batch
-	Transfer time.Duration // mean time of the copy to the device that nothing hid
-	Step     time.Duration // mean time of the training step
+	// Plain means, so that their sum may differ a little from Mean.
+	Wait     time.Duration `json:"wait_ns"`     // blocked for a batch
+	Transfer time.Duration `json:"transfer_ns"` // in the copy to the device, as far as nothing hid it
+	Step     time.Duration `json:"step_ns"`     // in the training step
 
-	FirstBatch time.Duration // from the start of the workers; the quickest seen
-	PeakRSS    uint64        // bytes, of the process
-	PeakExact  bool          // told by the kernel rather than sampled
-	SystemUsed uint64        // bytes in use on the machine when the trial ended
-	CPU        float64       // share of the machine's CPUs in use by this process, 0 … 1
-	OtherCPU   float64       // and by everything else
+	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers; the quickest seen
+	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process
+	PeakExact  bool          `json:"peak_exact"`     // told by the kernel rather than sampled
+	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
+	CPU        float64       `json:"cpu"`            // share of the machine's CPUs in use by this process, 0 … 1
+	OtherCPU   float64       `json:"other_cpu"`      // and by everything else
 }
 
 // Progress is where tuning stands.
@@ -94,16 +109,23 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tuner{source: src, began: time.Now(), hardware: hardware()}
 	if src.order.n != endless && src.order.steps(0) == 0 {
 		return nil, optionError("WithDropLast", src.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
 			src.opts.batchSize, src.opts.world, src.order.n)
 	}
-	return t.tune(ctx)
+	t := &tuner{source: src, began: time.Now(), cpus: host.CPUs(), limit: src.memoryLimit(), refused: make(map[int]string)}
+	return t.remembered(ctx)
 }
 
-func hardware() Hardware {
-	c := host.CPUs()
+// memoryLimit is the peak that no worker count may pass.
+func (s *source) memoryLimit() memoryLimit {
+	if s.opts.memory > 0 {
+		return memoryLimit{bytes: s.opts.memory, from: "set by WithMemoryLimit"}
+	}
+	return defaultMemoryLimit(s.opts.ranks())
+}
+
+func thisMachine(c host.CPUFacts) Hardware {
 	return Hardware{
 		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
 		GOMAXPROCS: c.GOMAXPROCS, Memory: host.Memory().Total,
@@ -113,12 +135,15 @@ func hardware() Hardware {
 // A tuner measures for a search.
 type tuner struct {
 	*source
-	began    time.Time
-	hardware Hardware
-	series   []series // what the search has seen
-	counts   []*count // beside each of series: all the rest
-	next     State    // where the next visit begins, so that none profits from what another has read
-	done     float64  // share, as last shown
+	began   time.Time
+	cpus    host.CPUFacts
+	limit   memoryLimit
+	refused map[int]string // worker counts that memory rules out, and why
+	series  []series       // what the search has seen
+	counts  []*count       // beside each of series: all the rest
+	next    State          // where the next visit begins, so that none profits from what another has read
+	sampled string         // why peaks aren't exact
+	done    float64        // share, as last shown
 }
 
 // A count is what a worker count's visits have measured together.
@@ -132,12 +157,15 @@ type count struct {
 func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	o := t.opts
 	sp := space{cpus: o.cpus(), max: o.most, alpha: o.alpha, iterations: 100, budget: o.budget}
+	sp.allowed = t.allowed
 	if o.iterations > 0 {
 		sp.iterations, sp.fixed = o.iterations, true
 	}
+	busy := host.StartCPU()
+	outOfTime := false
 	for {
 		req, more := o.strategy.next(sp, t.series)
-		if !more {
+		if outOfTime = o.budget > 0 && len(t.series) > 0 && time.Since(t.began) >= o.budget; outOfTime || !more {
 			break
 		}
 		t.show(sp, "measuring", req.workers, nil)
@@ -145,11 +173,12 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
+		if !slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) }) {
+			return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", t.refused[t.counts[0].Workers])
+		}
 		t.show(sp, "measuring", req.workers, &c.Trial)
 	}
-	if len(t.series) == 0 {
-		return nil, fmt.Errorf("nwt: the budget of %v ended before anything was measured", o.budget)
-	}
+	_, others := busy.Stop()
 	r := t.result(sp)
 	t.show(sp, "floor", r.Workers, nil)
 	var err error
@@ -157,13 +186,25 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	r.Elapsed = time.Since(t.began)
+	r.Warnings = t.warnings(r, others, outOfTime)
+	r.Advice = append(r.Advice, r.verdict())
 	t.show(sp, "done", r.Workers, nil)
 	return r, nil
 }
 
-// warmup is the batches at the start of a visit that aren't measured: until
-// the workers are all at work.
-const warmup = 2
+// wave is how many batches workers have in hand at once, and so finish at about
+// the same time where their samples take equally long.
+func (s *source) wave(workers int) int {
+	return max(1, (workers+s.opts.batchSize-1)/s.opts.batchSize)
+}
+
+// A visit leaves out the first batches, until all workers are at work, and
+// measures so many waves at least: in fewer it would see a burst, or the pause
+// between two.
+const (
+	warmupBatches = 2
+	fewestWaves   = 4
+)
 
 // visit measures one worker count for a while.
 func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
@@ -177,7 +218,14 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 	debug.FreeOSMemory() // what the last visit left isn't this one's
 	peak := host.StartPeak()
 	l := t.loader(req.workers)
-	m := measurement{iterations: req.iterations, limit: req.limit, took: c.took}
+	wave := t.wave(req.workers)
+	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: max(req.iterations, fewestWaves*wave), took: c.took}
+	if req.limit > 0 {
+		m.limit = time.Duration(float64(req.limit) * float64(m.iterations) / float64(req.iterations))
+	}
+	if t.opts.budget > 0 {
+		m.limit = min(m.limit, max(1, t.opts.budget-time.Since(t.began)))
+	}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	if t.next = m.reached; t.order.n == endless {
 		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
@@ -200,9 +248,26 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 		c.FirstBatch = m.first
 	}
 	c.PeakRSS, c.PeakExact = max(c.PeakRSS, rss), c.PeakExact && exact
+	if !exact {
+		t.sampled = peak.Note()
+	}
 	c.SystemUsed = host.Memory().Used
 	c.settle()
 	return c, nil
+}
+
+// allowed tells whether a worker count fits into memory, as far as is known.
+func (t *tuner) allowed(workers int) bool {
+	peaks := make([]memoryPeak, len(t.counts))
+	for i, c := range t.counts {
+		peaks[i] = memoryPeak{c.Workers, c.PeakRSS}
+	}
+	why := t.limit.allows(workers, peaks)
+	delete(t.refused, workers)
+	if why != "" {
+		t.refused[workers] = why
+	}
+	return why == ""
 }
 
 // settle computes a trial's means from its sums.
@@ -217,6 +282,8 @@ func (c *count) settle() {
 
 // A measurement is some iterations over a loader's batches.
 type measurement struct {
+	warmup     int           // batches before
+	wave       int           // batches that are measured at least
 	iterations int           // wanted
 	limit      time.Duration // ends it early; 0: none
 	took       []time.Duration
@@ -235,7 +302,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		cpu   *host.CPUMeter
 		start = time.Now()
 		prev  = start
-		n     = -warmup
+		n     = -m.warmup
 	)
 	l.iterate(ctx, newCourse(&l.order, from.Epoch, math.MaxInt32, from.Samples), func(b *Batch, e error) bool {
 		if err = e; err != nil {
@@ -245,7 +312,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if m.first == 0 {
 			m.first = got.Sub(start)
 		}
-		m.reached = b.State()
+		if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
+			m.reached.Samples = b.from + b.size
+		}
 		end := got
 		if step != nil {
 			if err = runStep(ctx, step, b); err != nil {
@@ -253,7 +322,10 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			}
 			end = time.Now()
 		}
-		switch n++; {
+		if n++; n < 0 && m.limit > 0 && end.Sub(start) > m.limit {
+			n = 0 // no time for more of a warm-up
+		}
+		switch {
 		case n < 0:
 		case n == 0:
 			cpu = host.StartCPU()
@@ -265,7 +337,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			m.all += end.Sub(prev)
 		}
 		prev = end
-		return n < m.iterations && (m.limit == 0 || n < 1 || m.all < m.limit)
+		return n < m.iterations && (m.limit == 0 || n < max(1, m.wave) || m.all < m.limit)
 	})
 	if cpu != nil {
 		m.cpu, m.other = cpu.Stop()
@@ -299,8 +371,8 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 func (t *tuner) floor(ctx context.Context, workers int) (time.Duration, error) {
 	l := t.loader(workers)
 	defer l.Close()
-	l.load = loadOnce(l)
-	m := measurement{iterations: 50, limit: time.Second}
+	l.load, l.loadBatch = loadOnce(l), nil
+	m := measurement{warmup: l.depth() + 1, iterations: 50, limit: time.Second}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	if err != nil {
 		return 0, err
@@ -332,13 +404,17 @@ func (t *tuner) result(sp space) *Result {
 	c := choose(sp, t.series)
 	r := &Result{
 		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: sp.iterations, Confidence: c.confidence,
-		Strategy: o.strategy.String(), Device: "host", BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
-		Step: o.step != nil, Hardware: t.hardware,
+		Strategy: o.strategy.String(), Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
+		Step:     o.step != nil,
+		Hardware: thisMachine(t.cpus),
+	}
+	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
+		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
 	}
 	for _, e := range c.estimates {
 		i := slices.IndexFunc(t.counts, func(c *count) bool { return c.Workers == e.workers })
 		trial := t.counts[i].Trial
-		trial.Low, trial.High = e.low, e.high
+		trial.Mean, trial.Low, trial.High = e.mean, e.low, e.high
 		trial.Total = trial.Mean * time.Duration(sp.iterations)
 		r.Trials = append(r.Trials, trial)
 	}

@@ -1,14 +1,22 @@
 package nwt_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/host"
 )
 
 func sleeping(n int, d time.Duration) nwt.Dataset {
@@ -65,4 +73,152 @@ func TestTuningEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := nwt.Tune(ctx, sleeping(1000, time.Millisecond), nwt.WithProgress(func(nwt.Progress) { cancel() }))
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestWorkerCountsThatNeedTooMuchMemoryAreRuledOut(t *testing.T) {
+	const size = 8 << 20 // a batch; with more workers there are more of them
+	ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{size}}},
+		func(_ context.Context, _ int, s *nwt.Sample) error {
+			clear(s.Bytes(0))
+			time.Sleep(5 * time.Millisecond)
+			return nil
+		})
+	limit := host.Memory().RSS + 10*size
+	r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(1), nwt.WithMaxWorkers(32), nwt.WithIterations(8), nwt.WithMemoryLimit(limit))
+	require.NoError(t, err)
+	require.LessOrEqual(t, r.Workers, 10)
+	require.NotEmpty(t, r.RuledOut)
+	last := r.RuledOut[len(r.RuledOut)-1]
+	require.Equal(t, 32, last.Workers)
+	require.Contains(t, last.Reason, "(set by WithMemoryLimit)")
+	require.Contains(t, r.String(), r.RuledOut[0].Reason)
+	for _, trial := range r.Trials {
+		require.LessOrEqual(t, trial.PeakRSS, limit)
+	}
+}
+
+func TestALimitThatNothingFitsInIsAnError(t *testing.T) {
+	_, err := nwt.Tune(t.Context(), emptyDataset(1000), nwt.WithMemoryLimit(1))
+	require.ErrorContains(t, err, "0 workers took")
+	require.ErrorContains(t, err, "over the limit of 1 B (set by WithMemoryLimit)")
+}
+
+// countedDataset counts the calls of Load.
+func countedDataset(calls *atomic.Int64) nwt.Dataset {
+	return nwt.NewDataset(1000, scalar, func(context.Context, int, *nwt.Sample) error { calls.Add(1); return nil })
+}
+
+func TestAResultIsTakenFromTheCache(t *testing.T) {
+	var calls atomic.Int64
+	ds := countedDataset(&calls)
+	opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(filepath.Join(t.TempDir(), "tuning.json"))}
+	first, err := nwt.Tune(t.Context(), ds, opts...)
+	require.NoError(t, err)
+	require.False(t, first.Cached)
+	loaded := calls.Load()
+
+	again, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithShuffle(1), nwt.WithSampler(nil))...)
+	require.Error(t, err, "options are checked all the same")
+	require.Nil(t, again)
+	again, err = nwt.Tune(t.Context(), ds, append(opts, nwt.WithBatchSize(40), nwt.WithStrategy(nwt.Exhaustive()), nwt.WithShard(1, 2))...)
+	require.NoError(t, err)
+	require.Equal(t, loaded, calls.Load())
+	require.True(t, again.Cached)
+	again.Cached = false
+	require.Equal(t, first, again)
+}
+
+func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
+	step := func(context.Context, *nwt.Batch) error { return nil }
+	for name, opt := range map[string]nwt.Option{
+		"alpha":       nwt.WithRelativeAlpha(0.5),
+		"batch size":  nwt.WithBatchSize(100),
+		"iterations":  nwt.WithIterations(21),
+		"max workers": nwt.WithMaxWorkers(2),
+		"memory":      nwt.WithMemoryLimit(1 << 40),
+		"order":       nwt.WithShuffle(1),
+		"prefetch":    nwt.WithPrefetch(7),
+		"step":        nwt.WithStep(step),
+		"unordered":   nwt.WithUnordered(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ds := emptyDataset(1000)
+			opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(filepath.Join(t.TempDir(), "tuning.json"))}
+			_, err := nwt.Tune(t.Context(), ds, opts...)
+			require.NoError(t, err)
+			r, err := nwt.Tune(t.Context(), ds, append(opts, opt)...)
+			require.NoError(t, err)
+			require.False(t, r.Cached)
+			r, err = nwt.Tune(t.Context(), ds, append(opts, opt)...)
+			require.NoError(t, err)
+			require.True(t, r.Cached)
+		})
+	}
+}
+
+func TestRanksThatStartTogetherAgreeOnOneAnswer(t *testing.T) {
+	var calls atomic.Int64
+	ds := countedDataset(&calls)
+	path := filepath.Join(t.TempDir(), "tuning.json")
+	results := make([]*nwt.Result, 4)
+	var ranks sync.WaitGroup
+	for rank := range results {
+		ranks.Go(func() {
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithShard(rank, 4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(path))
+			if err == nil {
+				results[rank] = r
+			}
+		})
+	}
+	ranks.Wait()
+	tuned := 0
+	for _, r := range results {
+		require.NotNil(t, r)
+		require.Equal(t, results[0].Workers, r.Workers)
+		if !r.Cached {
+			tuned++
+		}
+	}
+	require.Equal(t, 1, tuned)
+}
+
+func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
+	for name, damage := range map[string]func(data []byte) []byte{
+		"cut off":      func(data []byte) []byte { return data[:len(data)/2] },
+		"other file":   func([]byte) []byte { return []byte("weights") },
+		"other result": func(data []byte) []byte { return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":"`), 1) },
+		"impossible": func(data []byte) []byte {
+			return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":9999`), 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ds, path, warnings := emptyDataset(1000), filepath.Join(t.TempDir(), "tuning.json"), new(bytes.Buffer)
+			opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(path),
+				nwt.WithLogger(slog.New(slog.NewTextHandler(warnings, nil)))}
+			_, err := nwt.Tune(t.Context(), ds, opts...)
+			require.NoError(t, err)
+			require.Empty(t, warnings.String())
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, damage(data), 0o644))
+
+			r, err := nwt.Tune(t.Context(), ds, opts...)
+			require.NoError(t, err)
+			require.False(t, r.Cached)
+			require.Contains(t, warnings.String(), "ignoring")
+			r, err = nwt.Tune(t.Context(), ds, opts...)
+			require.NoError(t, err)
+			require.True(t, r.Cached)
+		})
+	}
+}
+
+func TestAResultSurvivesJSON(t *testing.T) {
+	r, err := nwt.Tune(t.Context(), emptyDataset(1000), nwt.WithMaxWorkers(2), nwt.WithIterations(20))
+	require.NoError(t, err)
+	data, err := json.Marshal(r)
+	require.NoError(t, err)
+	again := &nwt.Result{}
+	require.NoError(t, json.Unmarshal(data, again))
+	require.Equal(t, r, again)
 }

@@ -52,7 +52,9 @@ func (w *worker) run() {
 	}()
 	for !left {
 		if w.claimed {
-			w.load()
+			if w.next < w.claim.To { // else Load ended a goroutine at its last place
+				w.load()
+			}
 			if w.lost() {
 				return
 			}
@@ -71,6 +73,14 @@ func (w *worker) run() {
 func (w *worker) load() {
 	b := w.claim.Item
 	s := &w.sample
+	if s.worker == 0 {
+		w.l.zero <- struct{}{}
+		defer func() {
+			if !w.lost() { // else the watchdog has emptied it
+				<-w.l.zero
+			}
+		}()
+	}
 	s.mem, s.lens, s.records, s.epoch = b.mem, b.lens, b.records, b.epoch
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
@@ -113,17 +123,20 @@ func (w *worker) loadUntilPanic(b *Batch) {
 			w.next++
 		}
 	}()
-	s.index = -1
-	l.indices(b, w.next, w.claim.To)
+	known := l.indices(b, w.next, w.claim.To)
 	for ; w.next < w.claim.To; w.next++ {
 		if l.ring.Stopped() {
 			w.next = w.claim.To // nobody will see the batch
 			break
 		}
+		if !known {
+			s.index = -1 // what a panic of the sampler is reported with
+			b.indices[w.next] = l.sampler.At(b.epoch, b.from+w.next)
+		}
 		index := b.indices[w.next]
 		s.begin(w.next, index)
 		if uint(index) >= uint(l.n) {
-			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index for position %d is out of range 0 … %d", b.from+w.next, l.n-1), nil))
+			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
 			continue
 		}
 		if w.watch != nil {
@@ -180,8 +193,12 @@ func (w *worker) loadTogether(b *Batch) {
 			recover() // one by one it comes again, with the sample's name
 		}
 	}()
-	l.indices(b, w.next, w.claim.To)
 	indices := b.indices[w.next:w.claim.To]
+	if !l.indices(b, w.next, w.claim.To) {
+		for i := range indices {
+			indices[i] = l.sampler.At(b.epoch, b.from+w.next+i)
+		}
+	}
 	for len(w.together) < n {
 		s := &Sample{}
 		s.init(l.layout, l.offsets)
@@ -215,44 +232,47 @@ func (w *worker) loadTogether(b *Batch) {
 	w.next = w.claim.To
 }
 
-// indices asks the sampler which samples places from … to−1 of b are.
-func (l *Loader) indices(b *Batch, from, to int) {
-	places := b.indices[from:to]
-	if b.records != nil {
-		return // the reader has set them
-	}
+// indices fills in which samples places from … to−1 of b are, where that is
+// known without asking a sampler of the user's.
+func (l *Loader) indices(b *Batch, from, to int) bool {
 	if s, ok := l.sampler.(filler); ok {
-		s.fill(b.epoch, b.from+from, places)
-		return
+		s.fill(b.epoch, b.from+from, b.indices[from:to])
+		return true
 	}
-	for i := range places {
-		places[i] = l.sampler.At(b.epoch, b.from+from+i)
-	}
+	return b.records != nil // the reader of a stream has set them
 }
 
 // start runs WithWorkerInit.
 func (w *worker) start(b *Batch) bool {
 	if w.l.opts.init != nil {
 		w.sample.index = -1
-		if stack, err := w.initialize(b.run.ctx); err != nil {
-			b.run.stop(w.sample.error(fmt.Errorf("WithWorkerInit: %w", err), stack))
+		from := w.next
+		w.next = w.claim.To // what holds where it ends the goroutine
+		if !w.initialize(b.run) {
 			return false
 		}
+		w.next = from
 	}
 	w.ready = true
 	return true
 }
 
-func (w *worker) initialize(ctx context.Context) (stack []byte, err error) {
+func (w *worker) initialize(r *run) bool {
+	fail := func(stack []byte, err error) {
+		r.stop(w.sample.error(fmt.Errorf("WithWorkerInit: %w", err), stack))
+	}
 	finished := false
 	defer func() {
 		if !finished {
-			stack, err = recovered(recover())
+			fail(recovered(recover()))
 		}
 	}()
-	err = w.l.opts.init(ctx, w.sample.worker)
+	err := w.l.opts.init(r.ctx, w.sample.worker)
 	finished = true
-	return nil, err
+	if err != nil {
+		fail(nil, err)
+	}
+	return err == nil
 }
 
 // recovered makes an error of what recover returned in a function that was to

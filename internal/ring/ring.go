@@ -243,6 +243,10 @@ func (r *Ring[T]) SetQuota(n int) {
 // Ready tells, without waiting, whether batch seq is.
 func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 }
 
+// Pending is how many places of batch seq aren't done, plus one where a stage
+// follows that hasn't done its part.
+func (r *Ring[T]) Pending(seq uint64) int { return int(r.at(seq).pending.Load()) }
+
 // Item is what batch seq was opened with.
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
@@ -255,10 +259,12 @@ func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 		g = &r.staged
 	}
 	for {
+		// Looked at in this order: workers that see stopped skip places.
+		seq, ok = r.anyReady(seqs)
 		if r.stopped.Load() {
 			return 0, false
 		}
-		if seq, ok = r.anyReady(seqs); ok {
+		if ok {
 			return seq, true
 		}
 		if r.forsaken(seqs[0]) {
@@ -293,9 +299,13 @@ func (r *Ring[T]) Loaded(seq uint64) bool {
 	return r.limit.Load() > pack(seq, 0) && r.at(seq).pending.Load() <= r.stage
 }
 
-// AwaitLoaded sleeps until Loaded, or until Stop.
-func (r *Ring[T]) AwaitLoaded(seq uint64) {
-	for !r.stopped.Load() && !r.Loaded(seq) {
+// AwaitLoaded sleeps until Loaded; false after Stop.
+func (r *Ring[T]) AwaitLoaded(seq uint64) bool {
+	for {
+		loaded := r.Loaded(seq)
+		if loaded || r.stopped.Load() {
+			return !r.stopped.Load() // looked at second, as in Await
+		}
 		r.loaded.prepare(seq)
 		r.loaded.sleep(seq, r.stopped.Load() || r.Loaded(seq))
 	}

@@ -75,16 +75,22 @@ func (m *model) finish(i int) {
 	m.done[c.Seq-m.first] += c.To - c.From
 }
 
+// await waits for one batch.
+func await[T any](r *Ring[T], seq uint64) bool {
+	_, ok := r.Await([]uint64{seq})
+	return ok
+}
+
 func (m *model) check() {
 	for i, n := range m.sizes {
 		seq := m.first + uint64(i)
 		require.Equal(m.t, m.done[i] == n, m.r.Ready(seq))
 		if m.done[i] == n {
-			require.True(m.t, m.r.Await(seq))
+			require.True(m.t, await(m.r, seq))
 		}
 	}
 	if batch, _, ok := m.next(); ok && m.quota == 0 {
-		require.False(m.t, m.r.Await(m.first+uint64(batch)), "nobody else would ever claim the rest")
+		require.False(m.t, await(m.r, m.first+uint64(batch)), "nobody else would ever claim the rest")
 	}
 }
 
@@ -150,14 +156,14 @@ func TestAnOwnerWithoutWorkersClaimsOneBatchAtATime(t *testing.T) {
 	_, ok := r.Claim(0, 10)
 	require.False(t, ok, "the quota is 0")
 	for seq, n := range map[uint64]int{7: 3} {
-		require.False(t, r.Await(seq))
+		require.False(t, await(r, seq))
 		c, ok := r.ClaimOf(seq, 10)
 		require.True(t, ok)
 		require.Equal(t, n, c.To-c.From)
 		_, ok = r.ClaimOf(seq, 10)
 		require.False(t, ok, "places of batch 8 are not of batch 7")
 		r.Done(seq, n)
-		require.True(t, r.Await(seq))
+		require.True(t, await(r, seq))
 	}
 	r.Halt(8)
 }
@@ -243,7 +249,7 @@ func (c *crew) run(rng *rand.Rand, seq uint64, n, ahead int) uint64 {
 			}
 			opened++
 		}
-		for !c.r.Await(next) {
+		for !await(c.r, next) {
 			if c.r.Stopped() {
 				stop()
 				c.r.Halt(next)
@@ -400,7 +406,7 @@ func TestABatchThatStopCutShortIsNeverReady(t *testing.T) {
 		for range try % 13 {
 			begun.Load()
 		}
-		if r.Await(try) {
+		if await(r, try) {
 			passed++
 		}
 		r.Halt(try)

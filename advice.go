@@ -1,0 +1,113 @@
+package nwt
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// figures are what was measured at the chosen count, as far as advice needs it.
+type figures struct {
+	workers, cpus, prefetch int
+	wait, transfer, step    time.Duration // means per iteration; step 0: none was given
+	floor                   time.Duration // per iteration, with batches already loaded
+	first, median, p99      time.Duration // the first batch; iterations after warm-up
+	cpu                     float64       // share of the machine's CPUs in use, 0 … 1
+	batchBytes              uint64
+	rss, limit              uint64 // peak, and what the process may use; limit 0: unknown
+}
+
+// Where a figure becomes worth a sentence.
+const (
+	littleWait  = 0.05 // share of an iteration lost to loading that nobody notices
+	cpuFull     = 0.90
+	cpuIdle     = 0.50
+	muchCopy    = 0.20 // share of an iteration spent copying to the device
+	slowTail    = 4    // times the median that one iteration in a hundred takes
+	slowFirst   = 20   // times the median that the first batch takes …
+	firstNotice = time.Second
+	nearLimit   = 0.80
+	mostSlots   = 64 // no deeper prefetch is advised
+)
+
+// advise says what to do next, in whole sentences, the most telling first. It
+// draws on what was measured alone; where that tells nothing, it is silent.
+func advise(f figures) []string {
+	var out []string
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+
+	iteration := f.wait + f.transfer + f.step
+	if iteration <= 0 {
+		return nil
+	}
+	lost := max(0, 1-float64(f.floor)/float64(iteration))
+	starved := f.step == 0 || lost > littleWait
+	switch {
+	case !starved:
+		say("Training is bound by its step: an iteration takes %v, and %v with batches already loaded. Work on the model; faster loading gains at most %s.",
+			rounded(iteration), rounded(f.floor), share(lost))
+	case f.step > 0:
+		say("Training waits for data: an iteration takes %v, and would take %v with batches already loaded (%s lost).",
+			rounded(iteration), rounded(f.floor), share(lost))
+	}
+	if starved {
+		switch {
+		case f.cpu >= cpuFull:
+			say("The CPUs are saturated (%s in use): decode less or decode once, by Cached or by storing what is decoded.", share(f.cpu))
+		case f.cpu < cpuIdle && f.workers > f.cpus:
+			say("Loading waits more than it computes (%s of %d CPUs in use), so %d workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
+				share(f.cpu), f.cpus, f.workers)
+		case f.cpu < cpuIdle:
+			say("CPUs idle (%s of %d in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", share(f.cpu), f.cpus)
+		}
+		if deeper := f.deeperPrefetch(); deeper > f.prefetch {
+			say("One batch in a hundred takes %v or more, the median %v: WithPrefetch(%d), now %d, would ride that out for %s more memory.",
+				rounded(f.p99), rounded(f.median), deeper, f.prefetch, mebibytes(uint64(deeper-f.prefetch)*f.batchBytes))
+		}
+	}
+	if copying := float64(f.transfer) / float64(iteration); copying > muchCopy {
+		say("The copy to the device takes %s of an iteration: a smaller element type (Uint8, converted on the device) or a longer step hides it.", share(copying))
+	}
+	if f.first >= firstNotice && f.first > slowFirst*f.median {
+		say("The first batch took %v, the median one %v: open files and connections once, in WithWorkerInit, or expect that pause at the start of training.",
+			rounded(f.first), rounded(f.median))
+	}
+	if f.limit > 0 && float64(f.rss) >= nearLimit*float64(f.limit) {
+		batches := uint64(f.prefetch) * f.batchBytes
+		if 2*batches > f.rss {
+			say("Memory is nearly used up (%s of %s), %s of it by batches: a smaller batch or less prefetch (now %d) frees most.",
+				mebibytes(f.rss), mebibytes(f.limit), mebibytes(batches), f.prefetch)
+		} else {
+			say("Memory is nearly used up (%s of %s), only %s of it by batches: what the dataset itself keeps is the place to save.",
+				mebibytes(f.rss), mebibytes(f.limit), mebibytes(batches))
+		}
+	}
+	return out
+}
+
+// deeperPrefetch is how many batches ahead outlast one slow batch, as far as
+// memory allows; the present depth where batches come evenly.
+func (f figures) deeperPrefetch() int {
+	if f.median <= 0 || f.p99 < slowTail*f.median {
+		return f.prefetch
+	}
+	depth := int(min(math.Ceil(float64(f.p99)/float64(f.median)), mostSlots))
+	if f.limit > 0 && f.batchBytes > 0 {
+		free := max(0, nearLimit*float64(f.limit)-float64(f.rss))
+		depth = min(depth, f.prefetch+int(min(free/float64(f.batchBytes), mostSlots)))
+	}
+	return depth
+}
+
+// rounded keeps three digits of a duration.
+func rounded(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}
+
+func share(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
+
+func mebibytes(n uint64) string { return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20)) }

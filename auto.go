@@ -1,0 +1,407 @@
+package nwt
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/host"
+)
+
+// auto tunes a loader while it feeds training. It measures between deliveries,
+// the loop body's time included, and changes the worker count there.
+//
+//	measuring ──► settled ──► measuring …
+//	    └ count after count      └ watching the share of time spent waiting
+//
+// All of it but the result belongs to the goroutine that iterates; a run hands
+// it to the next under Loader.mu.
+type auto struct {
+	l       *Loader
+	sp      space
+	limit   memoryLimit
+	result  atomic.Pointer[Result]
+	left    int // batches until the next look
+	workers int // as set last; where the loader has another number, someone else set it
+	settled bool
+
+	// At the last look.
+	fresh    bool // a run has begun since
+	last     time.Time
+	lastWait time.Duration
+	lastDone int // places loaded ahead
+
+	// While measuring.
+	began  time.Time
+	skip   int // batches to leave out, as they were begun at another count
+	series []series
+	counts []*autoCount // beside each of series
+	probe  probe
+	body   time.Duration // that a loop body ordinarily takes
+
+	watch watching
+}
+
+// An autoCount is what was measured at a worker count.
+type autoCount struct {
+	workers    int
+	iterations int
+	wait, body time.Duration // sums
+	cpu        float64       // share of the CPUs in use, of the last block
+	rss        uint64        // the highest seen
+}
+
+// A probe is the block that is being measured.
+type probe struct {
+	iterations int
+	wait, body time.Duration
+	gained     int // places loaded ahead that there are more of now than at its beginning
+	cpu        *host.CPUMeter
+}
+
+// A watching is what a settled loader sees of its wait share.
+type watching struct {
+	expected   float64 // wait share of the choice as measured
+	batches    int
+	time, wait time.Duration
+	odd        int // windows in a row that were off
+	patience   int // … after which it is tuned again
+}
+
+const (
+	probeBatches = 16                   // of a probe, and more where they take less than …
+	probeTime    = 5 * time.Millisecond // … this in all
+	probeMost    = 256
+	costly       = 3  // batches' time that a probe may cost against the best before it ends
+	leap         = 16 // times as many workers that a step upwards may try
+	restart      = 4  // times its ordinary duration that a loop body counts for at most: the rest is a pause
+
+	windowBatches = 64
+	windowTime    = 200 * time.Millisecond
+	windows       = 3    // in a row
+	windowsMost   = 48   // where tuning again and again changed nothing
+	waitMore      = 0.04 // by which the wait share must have grown
+	waitLess      = 0.10 // or shrunk
+)
+
+// autoAlpha is the alpha of tuning while training where none was given: workers
+// that are there cost little, and what training waits is lost.
+var autoAlpha = alpha{total: math.MaxInt64, share: 0.02}
+
+func newAuto(l *Loader) *auto {
+	o := l.opts
+	a := &auto{l: l, limit: l.memoryLimit(), workers: l.Workers()}
+	a.sp = space{cpus: o.cpus(), max: mostWorkers, alpha: o.alpha, iterations: 100}
+	if o.alpha == defaultAlpha {
+		a.sp.alpha = autoAlpha
+	}
+	if o.iterations > 0 {
+		a.sp.iterations = o.iterations
+	}
+	if o.most >= 0 {
+		a.sp.max = max(o.most, a.workers)
+	}
+	a.watch.patience = windows
+	return a
+}
+
+// begin is called when a run has begun.
+func (a *auto) begin() { a.left, a.fresh = 1, true }
+
+// delivered is called at each batch, before the loop body has it.
+func (a *auto) delivered(r *run) {
+	if a.left--; a.left <= 0 {
+		a.look(r)
+	}
+}
+
+func (a *auto) look(r *run) {
+	if a.l.Workers() != a.workers {
+		a.left = math.MaxInt // set by hand, so it stays
+		return
+	}
+	now, wait := time.Now(), time.Duration(a.l.counters.wait.Load())
+	took, waited, fresh := now.Sub(a.last), wait-a.lastWait, a.fresh
+	a.last, a.lastWait, a.fresh, a.left = now, wait, false, 1
+	if a.settled {
+		a.left = windowBatches
+		if !fresh && a.watch.odds(took, waited, a.sp.alpha) {
+			a.again()
+		}
+		return
+	}
+	done := r.loadedAhead()
+	gained := done - a.lastDone
+	a.lastDone = done
+	switch {
+	case fresh:
+		a.skip = 1 // the first batch starts workers up
+		if a.began.IsZero() {
+			a.began = now
+		}
+	case a.skip > 0:
+		a.skip--
+	case r.opened == r.course.len():
+		// The last batches of a run: none is loaded behind them.
+	default:
+		a.measure(r, took, waited, gained)
+	}
+}
+
+// measure counts an iteration in, and goes on to the next worker count where
+// that was enough.
+func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
+	p := &a.probe
+	if p.cpu == nil {
+		p.cpu = host.StartCPU() // from the end of the first iteration on: starting takes a while too
+		a.last = time.Now()
+	}
+	body := took - waited
+	if a.body == 0 || body < a.body {
+		a.body += (body - a.body) / cmp.Or(min(a.body, 2), 1)
+	} else {
+		body = min(body, restart*a.body)
+		a.body += (body - a.body) / 8
+	}
+	p.iterations++
+	p.wait, p.body, p.gained = p.wait+waited, p.body+body, p.gained+gained
+	if a.enough() {
+		a.conclude()
+		a.proceed(r)
+	}
+}
+
+// enough tells whether the probe is long enough, or has cost too much.
+func (a *auto) enough() bool {
+	p := &a.probe
+	all := p.wait + p.body
+	wave := a.l.wave(a.workers)
+	if len(a.series) == 0 || a.climbing() {
+		// The count is far from enough: what matters is only that.
+		if p.iterations >= 2*wave && p.wait > all/2 && all > probeTime {
+			return true
+		}
+	}
+	if best := a.best(); p.iterations >= wave && float64(all)-float64(p.iterations)*best > costly*best {
+		return true
+	}
+	return p.iterations >= max(probeBatches, fewestWaves*wave) && (all >= probeTime || p.iterations >= probeMost)
+}
+
+// climbing tells whether the probe is at the highest count so far.
+func (a *auto) climbing() bool {
+	return !slices.ContainsFunc(a.series, func(s series) bool { return s.workers >= a.workers })
+}
+
+// best is the quickest iteration of any count so far, in nanoseconds.
+func (a *auto) best() float64 {
+	best := math.Inf(1)
+	for _, s := range a.series {
+		best = min(best, quickest(s.blocks))
+	}
+	return best
+}
+
+// conclude makes a block of the probe.
+func (a *auto) conclude() {
+	p := &a.probe
+	i := slices.IndexFunc(a.series, func(s series) bool { return s.workers == a.workers })
+	if i < 0 {
+		i = len(a.series)
+		a.series, a.counts = append(a.series, series{workers: a.workers}), append(a.counts, &autoCount{workers: a.workers})
+	}
+	own, others := p.cpu.Stop()
+	all := p.wait + p.body
+	// What was loaded ahead at the beginning and then used up has hidden that
+	// loading is slower than that.
+	if loaded := float64(p.iterations) + float64(p.gained)/float64(a.l.opts.batchSize); p.gained < 0 && loaded > 0.5 {
+		all = time.Duration(float64(all) * float64(p.iterations) / loaded)
+	}
+	s, c := &a.series[i], a.counts[i]
+	s.blocks = append(s.blocks, block{
+		round: len(s.blocks), iterations: p.iterations, mean: all / time.Duration(p.iterations), cpu: own + others,
+	})
+	c.iterations, c.wait, c.body = c.iterations+p.iterations, c.wait+all-p.body, c.body+p.body
+	c.cpu, c.rss = own+others, max(c.rss, host.Memory().RSS)
+	a.probe = probe{}
+}
+
+// proceed changes to the next count to measure, or to the choice.
+func (a *auto) proceed(r *run) {
+	c := choose(a.sp, a.series)
+	next, more := a.above(c)
+	if !more {
+		next, more = a.below(c, r)
+	}
+	if !more {
+		next, more = a.doubtful(c)
+	}
+	if !more {
+		next = c.workers
+		a.settle(c)
+	}
+	if next != a.workers && a.l.SetWorkers(next) == nil {
+		a.workers, a.skip = next, len(r.ahead)
+	}
+}
+
+// above finds a higher count to measure: as long as training waits, CPUs are
+// idle, and the last step upwards was worth it. It leaps to where, if workers
+// didn't hinder each other, none would wait.
+func (a *auto) above(c choice) (workers int, found bool) {
+	top := c.estimates[len(c.estimates)-1]
+	at := a.at(top.workers)
+	body := float64(at.body) / float64(at.iterations)
+	mean := float64(top.mean)
+	alpha := a.sp.alpha.of(mean, a.sp.iterations)
+	if mean-body <= alpha || at.cpu >= idleCPU || top.workers >= a.sp.max {
+		return 0, false
+	}
+	for _, e := range c.estimates {
+		if top.workers > 1 && 2*e.workers <= top.workers+1 && float64(e.mean) <= mean+alpha {
+			return 0, false
+		}
+	}
+	times := min(leap, 1/max(at.cpu, 1.0/leap), 1.1*mean/max(body, mean/leap))
+	workers = min(max(top.workers+1, int(math.Ceil(float64(max(top.workers, 1))*times))), a.sp.max)
+	for workers > top.workers && !a.fits(workers) {
+		workers = (workers + top.workers) / 2
+	}
+	return workers, workers > top.workers
+}
+
+// fits tells whether the batches of so many workers fit into memory.
+func (a *auto) fits(workers int) bool {
+	var peaks []memoryPeak
+	for _, c := range a.counts {
+		peaks = append(peaks, memoryPeak{c.workers, c.rss})
+	}
+	more := a.l.depthOf(workers) - a.l.depth()
+	now := a.at(a.workers).rss
+	return a.limit.allows(workers, peaks) == "" && now+uint64(max(more, 0)*a.l.slotBytes) <= a.limit.bytes
+}
+
+func (a *auto) at(workers int) *autoCount {
+	return a.counts[slices.IndexFunc(a.counts, func(c *autoCount) bool { return c.workers == workers })]
+}
+
+// below finds a lower count to measure: half of the choice while fewer are as
+// good, and then halfway to one that isn't.
+func (a *auto) below(c choice, r *run) (workers int, found bool) {
+	i := slices.IndexFunc(c.estimates, func(e estimate) bool { return e.workers == c.workers })
+	switch {
+	case i > 0:
+		return middle(c.estimates[i-1].workers, c.workers)
+	case c.workers > 1:
+		return c.workers / 2, true
+	case c.workers == 1:
+		return 0, r.sequence == nil && a.worthwhileInline(c)
+	}
+	return 0, false
+}
+
+// worthwhileInline tells whether loading by the consumer may be as good as one
+// worker: then a batch must load in next to no time.
+func (a *auto) worthwhileInline(c choice) bool {
+	one := a.at(1)
+	batch := float64(a.l.pace.perSample.Load()) * float64(a.l.opts.batchSize)
+	best := float64(c.estimates[slices.IndexFunc(c.estimates, func(e estimate) bool { return e.workers == c.fastest })].mean)
+	return batch+float64(one.body)/float64(one.iterations) < 1.1*(best+a.sp.alpha.of(best, a.sp.iterations))
+}
+
+// doubtful finds a count to measure once more: the choice, the fastest and the
+// next lower one, until each was measured twice, and further until the choice
+// is sure or a few times is enough.
+func (a *auto) doubtful(c choice) (workers int, found bool) {
+	fewest := 2
+	if c.confidence < sureAt {
+		fewest = 5
+	}
+	for i, e := range c.estimates {
+		near := i+1 < len(c.estimates) && c.estimates[i+1].workers == c.workers && float64(e.mean) < 1.25*a.best()
+		if e.workers != c.workers && e.workers != c.fastest && !near {
+			continue
+		}
+		n := slices.IndexFunc(a.series, func(s series) bool { return s.workers == e.workers })
+		if seen := len(a.series[n].blocks); seen < fewest {
+			workers, fewest, found = e.workers, seen, true
+		}
+	}
+	return workers, found
+}
+
+// settle ends measuring.
+func (a *auto) settle(c choice) {
+	before := a.result.Load()
+	r := a.report(c)
+	a.result.Store(r)
+	chosen := a.at(c.workers)
+	w := watching{expected: float64(chosen.wait) / float64(max(chosen.wait+chosen.body, 1)), patience: windows}
+	if before != nil && before.Workers == r.Workers {
+		w.patience = min(2*a.watch.patience, windowsMost)
+	}
+	a.watch, a.settled, a.left = w, true, windowBatches
+	a.fresh = true // the next look begins a window
+	a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
+}
+
+// again starts measuring anew, from the present count.
+func (a *auto) again() {
+	a.l.opts.log.Info("nwt: training waits for data more or less than it did: tuning again",
+		"workers", a.workers, "wait share then", a.watch.expected)
+	a.settled, a.series, a.counts, a.began = false, nil, nil, a.last
+	a.left, a.skip, a.body = 1, 1, 0
+}
+
+// odds takes another stretch of batches in and tells whether the wait share has
+// been off for long enough to tune again.
+func (w *watching) odds(took, waited time.Duration, ignored alpha) bool {
+	w.batches, w.time, w.wait = w.batches+windowBatches, w.time+took, w.wait+waited
+	if w.time < windowTime {
+		return false
+	}
+	share := float64(w.wait) / float64(w.time)
+	w.batches, w.time, w.wait = 0, 0, 0
+	if share > w.expected+max(waitMore, 2*min(ignored.share, waitLess)) || share < w.expected-waitLess {
+		w.odd++
+	} else {
+		w.odd = 0
+	}
+	return w.odd >= w.patience
+}
+
+// report is the choice with the figures behind it.
+func (a *auto) report(c choice) *Result {
+	o := a.l.opts
+	r := &Result{
+		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: a.sp.iterations, Confidence: c.confidence,
+		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
+		Step: true, Hardware: thisMachine(host.CPUs()), Floor: a.body, Elapsed: time.Since(a.began),
+	}
+	for _, e := range c.estimates {
+		m := a.at(e.workers)
+		n := time.Duration(m.iterations)
+		r.Trials = append(r.Trials, Trial{
+			Workers: e.workers, Iterations: m.iterations, Mean: e.mean, Low: e.low, High: e.high,
+			Total: e.mean * time.Duration(a.sp.iterations), Wait: m.wait / n, Step: m.body / n, PeakRSS: m.rss, CPU: m.cpu,
+		})
+	}
+	r.Reason = r.reason()
+	if r.Confidence < unsure {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", percent(r.Confidence)))
+	}
+	r.Advice = []string{r.verdict()}
+	return r
+}
+
+// Result is what a loader WithAutoWorkers settled on last; nil before it has,
+// and without that option. Its trials' steps are the loop body.
+func (l *Loader) Result() *Result {
+	if l.auto == nil {
+		return nil
+	}
+	return l.auto.result.Load()
+}

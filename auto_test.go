@@ -1,0 +1,182 @@
+package nwt_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+var silent = nwt.WithLogger(slog.New(slog.DiscardHandler))
+
+// train runs so many batches with a step each, and returns what they took.
+func train(t *testing.T, l *nwt.Loader, batches int, step func()) time.Duration {
+	began, n := time.Now(), 0
+	for _, err := range l.Epochs(t.Context(), 0, 1<<20) {
+		require.NoError(t, err)
+		step()
+		if n++; n == batches {
+			break
+		}
+	}
+	return time.Since(began)
+}
+
+// In virtual time workers don't hinder each other: the most are the fastest.
+func TestTuningWhileTrainingCostsLittle(t *testing.T) {
+	const batch, batches, most = 32, 2000, 64
+	sleep := func(d time.Duration) func(*rand.Rand) time.Duration {
+		return func(*rand.Rand) time.Duration { return d }
+	}
+	noisy := func(d time.Duration) func(*rand.Rand) time.Duration {
+		return func(rng *rand.Rand) time.Duration { return time.Duration(float64(d) * (0.9 + 0.1*rng.ExpFloat64())) }
+	}
+	for _, tt := range []struct {
+		name       string
+		load, step func(*rand.Rand) time.Duration // load: of a batch, as if one worker loaded it
+		start      int
+		want       [2]int // workers, from … to
+	}{
+		{"loading is faster than the step", sleep(4 * time.Millisecond), sleep(5 * time.Millisecond), 4, [2]int{1, 1}},
+		{"loading is as fast as the step", sleep(5 * time.Millisecond), sleep(5 * time.Millisecond), 4, [2]int{1, 1}},
+		{"loading is a little slower than the step", sleep(5200 * time.Microsecond), sleep(5 * time.Millisecond), 4, [2]int{2, 2}},
+		{"too few workers", sleep(32 * time.Millisecond), sleep(4 * time.Millisecond), 2, [2]int{8, 9}},
+		{"far too few workers", sleep(32 * time.Millisecond), sleep(2 * time.Millisecond), 2, [2]int{16, 18}},
+		{"far too many workers", sleep(32 * time.Millisecond), sleep(10 * time.Millisecond), most, [2]int{4, 4}},
+		{"no workers", sleep(16 * time.Millisecond), sleep(4 * time.Millisecond), 0, [2]int{4, 4}},
+		{"workers are of no use", sleep(32), sleep(5 * time.Millisecond), 2, [2]int{0, 0}},
+		{"no step to speak of", sleep(32 * time.Millisecond), sleep(100 * time.Microsecond), 16, [2]int{most, most}},
+		{"noise", noisy(20 * time.Millisecond), noisy(5 * time.Millisecond), 2, [2]int{4, 6}},
+		{"noise and pauses", noisy(20 * time.Millisecond), func(rng *rand.Rand) time.Duration {
+			if rng.IntN(200) == 0 {
+				return time.Second
+			}
+			return noisy(5 * time.Millisecond)(rng)
+		}, 2, [2]int{4, 6}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+					time.Sleep(tt.load(s.Rand()) / batch)
+					return nil
+				})
+				run := func(opts ...nwt.Option) (*nwt.Loader, time.Duration) {
+					rng := rand.New(rand.NewPCG(1, 1))
+					l := newLoader(t, ds, append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent)...)
+					return l, train(t, l, batches, func() { time.Sleep(tt.step(rng)) })
+				}
+				_, best := run(nwt.WithWorkers(most))
+				l, took := run(nwt.WithAutoWorkers(), nwt.WithWorkers(tt.start))
+				r := l.Result()
+				require.NotNil(t, r)
+				require.Equal(t, r.Workers, l.Workers())
+				require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
+				require.LessOrEqual(t, r.Workers, tt.want[1], "%v", r)
+				require.LessOrEqual(t, float64(took), 1.03*float64(best), "%v", r)
+			})
+		})
+	}
+}
+
+func TestALoaderThatTunesItselfDeliversTheSameBatches(t *testing.T) {
+	ds := augmented(3000)
+	opts := []nwt.Option{nwt.WithBatchSize(4), nwt.WithShuffle(7), nwt.WithMaxWorkers(8), silent}
+	fixed := newLoader(t, ds, append(opts, nwt.WithWorkers(3))...)
+	l := newLoader(t, ds, append(opts, nwt.WithAutoWorkers())...)
+	for epoch := range 3 {
+		require.Equal(t, collect(t, fixed, epoch), collect(t, l, epoch))
+	}
+}
+
+func TestTuningGoesOnFromRunToRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, sleeping(64*10, time.Millisecond), nwt.WithBatchSize(64), nwt.WithAutoWorkers(), nwt.WithWorkers(4), nwt.WithMaxWorkers(32), silent)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for epoch := 0; l.Result() == nil; epoch++ { // ten batches each, and some broken off
+			require.Less(t, epoch, 60)
+			var at nwt.State
+			for b, err := range l.Epoch(ctx, epoch) {
+				require.NoError(t, err)
+				at = b.State()
+				time.Sleep(8 * time.Millisecond)
+				if b.Index() == epoch%10 {
+					break
+				}
+			}
+			for _, err := range l.Resume(ctx, at) {
+				require.NoError(t, err)
+				time.Sleep(8 * time.Millisecond)
+			}
+		}
+		require.Equal(t, 8, l.Result().Workers, "%v", l.Result())
+		cancel()
+		for _, err := range l.Epoch(ctx, 0) {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+	})
+}
+
+func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var load atomic.Int64 // of a batch
+		load.Store(int64(4 * time.Millisecond))
+		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(time.Duration(load.Load()) / 32)
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent)
+		step := func() { time.Sleep(5 * time.Millisecond) }
+		train(t, l, 1000, step)
+		before := l.Result()
+		require.Equal(t, 1, before.Workers)
+
+		train(t, l, 1000, step)
+		require.Same(t, before, l.Result(), "nothing has changed")
+
+		load.Store(int64(40 * time.Millisecond))
+		train(t, l, 1000, step)
+		require.Equal(t, 8, l.Workers())
+		require.Equal(t, 8, l.Result().Workers, "%v", l.Result())
+
+		load.Store(int64(4 * time.Millisecond)) // more workers than needed wait for nothing, and stay
+		train(t, l, 2000, step)
+		require.Equal(t, 8, l.Workers())
+	})
+}
+
+func TestAWorkerCountSetByHandStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, sleeping(1_000_000, time.Millisecond), nwt.WithAutoWorkers(), nwt.WithWorkers(2), silent)
+		train(t, l, 3, func() {})
+		require.NoError(t, l.SetWorkers(5))
+		train(t, l, 500, func() {})
+		require.Equal(t, 5, l.Workers())
+		require.Nil(t, l.Result())
+	})
+}
+
+func TestOnlyALoaderThatTunesItselfHasAResult(t *testing.T) {
+	l := newLoader(t, emptyDataset(100_000), nwt.WithWorkers(1))
+	train(t, l, 1000, func() {})
+	require.Nil(t, l.Result())
+	l = newLoader(t, emptyDataset(100_000), nwt.WithAutoWorkers())
+	require.Nil(t, l.Result())
+}
+
+func TestSettlingIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		l := newLoader(t, sleeping(1_000_000, time.Microsecond), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		train(t, l, 500, func() { time.Sleep(time.Millisecond) })
+		require.Contains(t, log.String(), "workers=1")
+	})
+}

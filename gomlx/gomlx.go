@@ -1,0 +1,279 @@
+// Package gomlx feeds the batches of a [nwt.Loader] to training in GoMLX
+// (github.com/gomlx/gomlx).
+//
+//	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Fields: images.Fields(), Labels: []string{"label"}})
+//	…
+//	result, err := nwt.Tune(ctx, images, append(opts, nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+//		batch, err := adapter.Batch(b)
+//		if err != nil {
+//			return err
+//		}
+//		_, err = trainer.TrainStep(batch)
+//		return err
+//	}))...)
+//	…
+//	loader, err := nwt.NewLoader(images, append(opts, nwt.WithWorkers(result.Workers))...)
+//	…
+//	metrics, err := train.NewLoop(trainer).RunEpochs(adapter.Dataset(ctx, "cifar10", loader), 10)
+//
+// # Ownership
+//
+// The tensors of a batch belong to whoever gets it: GoMLX's trainer frees them
+// after their step. GoMLX has no tensor over memory that isn't its own, so that
+// a batch is copied once, from its slot to memory of the backend: straight to
+// the accelerator where that is one. When the tensors are there the slot is free
+// for the next batch, and nothing has to be retained or released.
+package gomlx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/gomlx/gomlx/ml/train"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A Config says what becomes of a batch.
+type Config struct {
+	// Backend is GoMLX's backend that the batches are for.
+	Backend compute.Backend
+	// Device is the backend's device that they are copied to, 0 by default. The
+	// loader's own device should be the host, with [nwt.WithPinned] where the
+	// backend is an accelerator.
+	Device compute.DeviceNum
+	// Fields is the layout of a sample, as the loader's dataset tells it.
+	Fields []nwt.Field
+	// Labels names the fields that are labels. The others are inputs: at least
+	// one.
+	Labels []string
+}
+
+// An Adapter makes GoMLX's batches from nwt's. Its methods may be called from
+// any goroutine.
+//
+// A field is a tensor of the batch's samples × the field's shape, inputs and
+// labels each in the order of the fields. A label that is a scalar has the shape
+// [n, 1] that GoMLX's losses and metrics want; a scalar input has [n]. A ragged
+// field is two tensors: the values, padded with zeros to the longest allowed, so
+// that their shape is that of every batch, and then the lengths, an Int32 [n].
+//
+// A last batch that is shorter makes GoMLX compile the model once more; with
+// [nwt.WithDropLast] there is none.
+type Adapter struct {
+	config Config
+	fields []field
+}
+
+// A field is how a field of nwt's becomes a tensor.
+type field struct {
+	dtype      dtypes.DType
+	dimensions []int // the samples' number first
+	label      bool
+	ragged     bool
+}
+
+var types = map[nwt.DType]dtypes.DType{
+	nwt.Bool:     dtypes.Bool,
+	nwt.Uint8:    dtypes.Uint8,
+	nwt.Int8:     dtypes.Int8,
+	nwt.Int16:    dtypes.Int16,
+	nwt.Int32:    dtypes.Int32,
+	nwt.Int64:    dtypes.Int64,
+	nwt.Float16:  dtypes.Float16,
+	nwt.BFloat16: dtypes.BFloat16,
+	nwt.Float32:  dtypes.Float32,
+	nwt.Float64:  dtypes.Float64,
+}
+
+// New makes an adapter. The error joins an *[nwt.OptionError] for everything
+// that can't be used.
+func New(c Config) (*Adapter, error) {
+	a := &Adapter{config: c}
+	var errs []error
+	bad := func(what string, value any, reason string, args ...any) {
+		errs = append(errs, &nwt.OptionError{Option: "Config." + what, Value: value, Reason: fmt.Sprintf(reason, args...)})
+	}
+	if c.Backend == nil {
+		bad("Backend", nil, "must not be nil")
+	}
+	var names []string
+	inputs := 0
+	for i, f := range c.Fields {
+		t := field{
+			dtype:      types[f.Type],
+			dimensions: append([]int{0}, f.Shape...),
+			label:      slices.Contains(c.Labels, f.Name),
+			ragged:     f.MaxLen,
+		}
+		if t.dtype == dtypes.InvalidDType {
+			bad("Fields", f.Type, "field %d (%q) has a type that GoMLX doesn't", i, f.Name)
+		}
+		switch {
+		case !t.label:
+			inputs++
+		case len(f.Shape) == 0:
+			t.dimensions = []int{0, 1}
+		}
+		a.fields = append(a.fields, t)
+		names = append(names, fmt.Sprintf("%q", f.Name))
+	}
+	for _, label := range c.Labels {
+		if !slices.ContainsFunc(c.Fields, func(f nwt.Field) bool { return f.Name == label }) {
+			bad("Labels", label, "must be one of the fields: %s", strings.Join(names, ", "))
+		}
+	}
+	if inputs == 0 {
+		bad("Fields", names, "at least one must be an input, and not among the labels")
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return a, nil
+}
+
+// Batch copies a batch to tensors on the backend. They belong to the caller,
+// and b isn't needed any more. It is for nwt.WithStep and for training loops of
+// one's own; see [Adapter.Dataset] for GoMLX's.
+func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, batch.Finalize())
+			batch = train.Batch{}
+		}
+	}()
+	for i, f := range a.fields {
+		dimensions := slices.Clone(f.dimensions)
+		dimensions[0] = b.Len()
+		t, err := tensors.FromRaw(a.config.Backend, a.config.Device, shapes.Make(f.dtype, dimensions...), b.Bytes(i))
+		if err != nil {
+			return batch, fmt.Errorf("field %d (%q): %w", i, a.config.Fields[i].Name, err)
+		}
+		to := &batch.Inputs
+		if f.label {
+			to = &batch.Labels
+		}
+		*to = append(*to, t)
+		if f.ragged {
+			*to = append(*to, tensors.FromFlatDataAndDimensions(b.Lens(i), b.Len()))
+		}
+	}
+	return batch, nil
+}
+
+// Dataset makes what GoMLX trains and evaluates on. Every iteration is the next
+// epoch, from 0 on. ctx ends the iterations; errors are those of
+// [nwt.Loader.Epoch], so that a second iteration beside one that runs is
+// [nwt.ErrBusy].
+//
+// The loader remains the caller's, to close when training is over.
+func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Dataset {
+	return &Dataset{ctx: ctx, name: name, adapter: a, loader: l}
+}
+
+// A Dataset is GoMLX's [train.Dataset] over a loader.
+type Dataset struct {
+	ctx      context.Context // of every iteration: Iter has none
+	name     string
+	adapter  *Adapter
+	loader   *nwt.Loader
+	infinite bool
+
+	mu    sync.Mutex
+	state nwt.State // of the last batch given away; guarded by mu
+	next  nwt.State // where the next iteration begins; guarded by mu
+}
+
+var (
+	_ train.Dataset      = (*Dataset)(nil)
+	_ train.HasShortName = (*Dataset)(nil)
+)
+
+// Infinite makes an iteration go on with the next epoch where one ends, for
+// train.Loop.RunSteps: the first batches of an epoch are loaded while the last
+// of the one before are trained on. It answers d.
+func (d *Dataset) Infinite() *Dataset {
+	d.infinite = true
+	return d
+}
+
+// Name is the name given to [Adapter.Dataset].
+func (d *Dataset) Name() string { return d.name }
+
+// ShortName is the first three letters of the name.
+func (d *Dataset) ShortName() string {
+	r := []rune(d.name)
+	return string(r[:min(3, len(r))])
+}
+
+// State is where the last batch that was given away ends, to go on after it with
+// Resume. It belongs with the model's checkpoint, saved by a train.Loop.OnStep.
+// Behind one of GoMLX's datasets that read ahead it is that of a later batch than
+// the one that is trained on; nwt reads ahead by itself.
+func (d *Dataset) State() nwt.State {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.state
+}
+
+// Resume makes the next iteration the rest of the epoch that s is in.
+func (d *Dataset) Resume(s nwt.State) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state, d.next = s, s
+}
+
+// Iter yields the batches of the next epoch. An iteration that is left early
+// counts as one.
+func (d *Dataset) Iter() iter.Seq2[train.Batch, error] {
+	return func(yield func(train.Batch, error) bool) {
+		d.mu.Lock()
+		from := d.next
+		d.mu.Unlock()
+		if from.Samples != 0 {
+			given, ended := d.give(d.loader.Resume(d.ctx, from), yield)
+			if !ended || given > 0 && !d.infinite {
+				return
+			}
+			from.Epoch++
+		}
+		end := from.Epoch + 1
+		if d.infinite {
+			end = math.MaxInt32
+		}
+		d.give(d.loader.Epochs(d.ctx, from.Epoch, end), yield)
+	}
+}
+
+// give yields tensors of all batches; it answers how many, and whether it came
+// to their end.
+func (d *Dataset) give(batches iter.Seq2[*nwt.Batch, error], yield func(train.Batch, error) bool) (given int, ended bool) {
+	for b, err := range batches {
+		var batch train.Batch
+		if err == nil {
+			batch, err = d.adapter.Batch(b)
+		}
+		if err != nil {
+			yield(train.Batch{}, err)
+			return given, false
+		}
+		given++
+		d.mu.Lock()
+		d.state, d.next = b.State(), nwt.State{Epoch: b.Epoch() + 1}
+		d.mu.Unlock()
+		if !yield(batch, nil) {
+			return given, false
+		}
+	}
+	return given, true
+}

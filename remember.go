@@ -1,0 +1,128 @@
+package nwt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+)
+
+// remembered is tune, but for a result that the file of WithCache has.
+func (t *tuner) remembered(ctx context.Context) (*Result, error) {
+	if t.opts.cache == "" {
+		return t.tune(ctx)
+	}
+	c := cache{path: t.opts.cache, log: t.opts.log}
+	key := t.cacheKey()
+	r := t.recall(c, key)
+	if r != nil {
+		return r, nil
+	}
+	err := c.whileTuning(ctx, func() (err error) {
+		if r = t.recall(c, key); r != nil {
+			return nil // found by whom this waited for
+		}
+		if r, err = t.tune(ctx); err != nil {
+			return err
+		}
+		value, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("nwt: the result as JSON: %w", err)
+		}
+		c.store(ctx, key, value)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// recall is the result that the cache has; nil where it has none.
+func (t *tuner) recall(c cache, key cacheKey) *Result {
+	entry, ok := c.lookup(key)
+	if !ok {
+		return nil
+	}
+	r := &Result{}
+	if err := json.Unmarshal(entry.Value, r); err != nil {
+		c.log.Warn("ignoring a result in the cache of tuning results", "path", c.path, "error", err)
+		return nil
+	}
+	if len(r.Trials) == 0 || r.Workers < 0 || r.Workers > maxWorkers {
+		c.log.Warn("ignoring a result in the cache of tuning results", "path", c.path, "workers", r.Workers, "trials", len(r.Trials))
+		return nil
+	}
+	r.Cached = true
+	t.show(space{}, "done", r.Workers, nil)
+	return r
+}
+
+// cacheKey names what the answer depends on. The strategy isn't among it, nor
+// seed, rank, world size, retries and error budget: they change which samples
+// are loaded and how the answer is looked for, not what it is. Whether the
+// order is shuffled counts, since storage cares.
+func (s *source) cacheKey() cacheKey {
+	o := s.opts
+	pinned := "default"
+	if o.pinned != nil {
+		pinned = fmt.Sprint(*o.pinned)
+	}
+	options := []string{
+		"dataset=" + nameOf(s.ds),
+		fmt.Sprintf("sampler=%T", s.sampler),
+		fmt.Sprintf("prefetch=%d", o.prefetch),
+		fmt.Sprintf("unordered=%t", o.unordered),
+		"pinned=" + pinned,
+		fmt.Sprintf("async=%t", o.async),
+		fmt.Sprintf("timeout=%t", o.timeout > 0), // calls are watched
+		fmt.Sprintf("ranks=%d", o.ranks()),
+		fmt.Sprintf("alpha=%v/%v", o.alpha.total, o.alpha.share),
+		fmt.Sprintf("iterations=%d", o.iterations),
+		fmt.Sprintf("max=%d", o.most),
+		fmt.Sprintf("budget=%v", o.budget),
+		fmt.Sprintf("memory=%d", o.memory),
+	}
+	device := o.device.String()
+	if d, ok := o.device.(cudaDevice); ok {
+		device = "cuda (" + d.Name() + ")" // whichever of the host's it is
+	}
+	if o.step != nil {
+		options = append(options, "step="+functionName(o.step))
+	}
+	return cacheKey{
+		Hardware:   thisHardware(),
+		Device:     device,
+		Fields:     s.layout.String(),
+		BatchBytes: int64(s.layout.bytes) * int64(o.batchSize),
+		Options:    strings.Join(options, " "),
+	}
+}
+
+// nameOf is a dataset's type, or the function that it was made from.
+func nameOf(ds Dataset) string {
+	if f, ok := ds.(*funcDataset); ok {
+		return functionName(f.load)
+	}
+	return fmt.Sprintf("%T", ds)
+}
+
+func functionName(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
+
+// String is the layout in a line: "image Uint8[3 224 224], label Int64".
+func (l *layout) String() string {
+	var fields []string
+	for _, f := range l.fields {
+		s := fmt.Sprintf("%s %v", f.Name, f.Type)
+		if len(f.Shape) > 0 {
+			s += fmt.Sprint(f.Shape)
+		}
+		if f.MaxLen {
+			s += "…"
+		}
+		fields = append(fields, s)
+	}
+	return strings.Join(fields, ", ")
+}

@@ -1,0 +1,109 @@
+package nwt
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// What makes a result less trustworthy.
+const (
+	busyOthers   = 0.10 // share of the CPUs that others use
+	unsure       = 0.90 // confidence
+	fewBatches   = 10   // measured at the choice
+	drifted      = 1.25 // times as slow, or as fast, as at first
+	hardlyBehind = 0.05 // share of an iteration that loading may cost: the step is what counts
+)
+
+// warnings are what the reader of the result should know: others is the share
+// of the CPUs that other processes used while tuning.
+func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string) {
+	add := func(format string, args ...any) { w = append(w, fmt.Sprintf(format, args...)) }
+	if others > busyOthers {
+		add("other processes kept %s of the CPUs busy meanwhile: on a quiet machine the choice may be another", percent(others))
+	}
+	switch c := t.cpus; {
+	case c.Usable() >= c.GOMAXPROCS:
+	case c.Affinity < c.GOMAXPROCS:
+		add("GOMAXPROCS is %d, but the process may run on %s only", c.GOMAXPROCS, countCPUs(float64(c.Affinity)))
+	default:
+		add("GOMAXPROCS is %d, but the container may use %s only, and is stopped for a while whenever it uses more", c.GOMAXPROCS, countCPUs(c.Quota))
+	}
+	measured := 0.0
+	for _, s := range t.series {
+		for _, b := range s.blocks {
+			measured += float64(b.iterations) * float64(b.mean)
+		}
+	}
+	if outOfTime || t.opts.budget > 0 && measured >= float64(t.opts.budget) {
+		add("the budget of %v ended the search: what it had not measured by then, or hardly, may be better", t.opts.budget)
+	}
+	chosen := r.trial(r.Workers)
+	if chosen.Iterations < fewBatches {
+		add("only %d batches were measured at the choice", chosen.Iterations)
+	}
+	switch {
+	case len(r.Trials) < 2:
+	case r.Confidence == 0:
+		add("nothing was measured twice, so how sure the choice is can't be told")
+	case r.Confidence < unsure:
+		add("the choice is not sure: another run would make it in %s of cases", percent(r.Confidence))
+	}
+	switch d := drift(t.series); {
+	case d > drifted:
+		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", percent(d-1))
+	case d < 1/drifted:
+		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", percent(1-d))
+	}
+	if t.sampled != "" {
+		add("%s; it may have been higher", t.sampled)
+	}
+	return w
+}
+
+// drift is how much longer iterations took late than early, in the median of
+// all worker counts with visits enough to tell.
+func drift(seen []series) float64 {
+	var logs []float64
+	for _, s := range seen {
+		if half := len(s.blocks) / 2; half >= 2 {
+			early, late := slices.Clone(s.blocks[:half]), slices.Clone(s.blocks[len(s.blocks)-half:])
+			logs = append(logs, math.Log(medianOf(late)/medianOf(early)))
+		}
+	}
+	if len(logs) == 0 {
+		return 1
+	}
+	slices.Sort(logs)
+	return math.Exp((logs[(len(logs)-1)/2] + logs[len(logs)/2]) / 2)
+}
+
+// medianOf sorts blocks by their mean.
+func medianOf(blocks []block) float64 {
+	slices.SortFunc(blocks, func(a, b block) int { return int(a.mean - b.mean) })
+	return float64(max(blocks[(len(blocks)-1)/2].mean, 1)+max(blocks[len(blocks)/2].mean, 1)) / 2
+}
+
+// verdict says how far the choice is from perfect loading, and whether to work
+// on loading or on the model.
+func (r *Result) verdict() string {
+	mean := r.trial(r.Workers).Mean
+	lost := 1 - float64(r.Floor)/float64(max(mean, 1))
+	switch {
+	case r.Step && lost <= hardlyBehind:
+		return fmt.Sprintf("Work on the model: with perfect loading an iteration would still take %s of %s.", short(min(r.Floor, mean)), short(mean))
+	case r.Step:
+		return fmt.Sprintf("Work on loading: it costs %s of every iteration, %s of %s.", percent(lost), short(mean-r.Floor), short(mean))
+	case r.Workers == 0:
+		return fmt.Sprintf("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", short(mean))
+	default:
+		return fmt.Sprintf("A training step that takes longer than %s hides loading: then work on the model, else on loading. WithStep measures which.", short(mean))
+	}
+}
+
+func countCPUs(n float64) string {
+	if n == 1 {
+		return "1 CPU"
+	}
+	return fmt.Sprintf("%.3g CPUs", n)
+}
