@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,7 +16,10 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-var silent = nwt.WithLogger(slog.New(slog.DiscardHandler))
+var (
+	quiet  = slog.New(slog.DiscardHandler)
+	silent = nwt.WithLogger(quiet)
+)
 
 // train runs so many batches with a step each, and returns what they took.
 func train(t *testing.T, l *nwt.Loader, batches int, step func()) time.Duration {
@@ -94,6 +98,28 @@ func TestALoaderThatTunesItselfDeliversTheSameBatches(t *testing.T) {
 	for epoch := range 3 {
 		require.Equal(t, collect(t, fixed, epoch), collect(t, l, epoch))
 	}
+}
+
+func TestAStreamsLoaderTunesItselfToo(t *testing.T) {
+	for _, start := range []int{0, 2} {
+		l := newLoader(t, nwt.Streamed(newShelves(9000, 50)), nwt.WithBatchSize(4), nwt.WithMaxWorkers(8), silent, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
+		fixed := newLoader(t, nwt.Streamed(newShelves(9000, 50)), nwt.WithBatchSize(4), nwt.WithWorkers(3))
+		var want [][]byte
+		for b, err := range fixed.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			want = append(want, slices.Clone(b.Bytes(0)))
+		}
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, want[b.Index()], b.Bytes(0))
+		}
+		require.NotNil(t, l.Result())
+	}
+}
+
+func TestTheHighestCountBoundsTheFirstToo(t *testing.T) {
+	require.Equal(t, 2, newLoader(t, emptyDataset(1), nwt.WithAutoWorkers(), nwt.WithWorkers(8), nwt.WithMaxWorkers(2)).Workers())
+	require.Equal(t, 8, newLoader(t, emptyDataset(1), nwt.WithWorkers(8), nwt.WithMaxWorkers(2)).Workers())
 }
 
 func TestTuningGoesOnFromRunToRun(t *testing.T) {
