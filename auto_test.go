@@ -60,7 +60,7 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 		{"no step to speak of", sleep(32 * time.Millisecond), sleep(100 * time.Microsecond), 16, [2]int{most, most}},
 		{"noise", noisy(20 * time.Millisecond), noisy(5 * time.Millisecond), 2, [2]int{4, 6}},
 		{"noise and pauses", noisy(20 * time.Millisecond), func(rng *rand.Rand) time.Duration {
-			if rng.IntN(200) == 0 {
+			if rng.IntN(40) == 0 {
 				return time.Second
 			}
 			return noisy(5 * time.Millisecond)(rng)
