@@ -77,12 +77,12 @@ const (
 	leap         = 16 // times as many workers that a step upwards may try
 	pause        = 4  // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
 
-	windowBatches = 64                     // of a window, and more where they take less than …
-	windowTime    = 200 * time.Millisecond // … this in all
-	windows       = 3                      // in a row
-	windowsMost   = 48                     // where tuning again and again changed nothing
-	waitMore      = 0.04                   // by which the wait share must have grown
-	waitLess      = 0.10                   // or shrunk
+	windowBatches  = 64                     // of a window, and more where they take less than …
+	windowTime     = 200 * time.Millisecond // … this in all
+	oddWindows     = 3                      // in a row
+	oddWindowsMost = 48                     // where tuning again and again changed nothing
+	waitMore       = 0.04                   // by which the wait share must have grown
+	waitLess       = 0.10                   // or shrunk
 )
 
 // autoAlpha is the alpha of tuning while training where none was given: workers
@@ -102,7 +102,7 @@ func newAuto(l *Loader) *auto {
 	if o.most >= 0 {
 		a.sp.max = o.most
 	}
-	a.watch.patience = windows
+	a.watch.patience = oddWindows
 	return a
 }
 
@@ -340,9 +340,9 @@ func (a *auto) settle(c choice) {
 	r := a.report(c)
 	a.result.Store(r)
 	chosen := a.at(c.workers)
-	w := watching{expected: float64(chosen.wait) / float64(max(chosen.wait+chosen.body, 1)), patience: windows}
+	w := watching{expected: float64(chosen.wait) / float64(max(chosen.wait+chosen.body, 1)), patience: oddWindows}
 	if before != nil && before.Workers == r.Workers {
-		w.patience = min(2*a.watch.patience, windowsMost)
+		w.patience = min(2*a.watch.patience, oddWindowsMost)
 	}
 	a.watch, a.settled, a.left = w, true, windowBatches
 	a.fresh = true // the next look begins a window

@@ -21,7 +21,8 @@ import (
 //
 // A kept sample is the same in every epoch, so ds is always asked for what
 // [LoadSample] would load, that of epoch 0 and seed 0, whether it fits or not.
-// Augmentation belongs in a [Map] over the cache.
+// Augmentation belongs in a [Map] over the cache. It is asked for one sample at
+// a time, even if it is a [BatchDataset].
 //
 // The memory lies outside the Go heap. It is given back when the dataset is
 // garbage, or at once when it is closed: it is an io.Closer, and its samples are
@@ -29,7 +30,7 @@ import (
 // are reported by [NewLoader] and [Tune].
 func Cached(ds Dataset, maxBytes int64) Dataset {
 	c := &cached{ds: ds, maxBytes: maxBytes, blocks: &blocks{}, waiting: map[int]chan struct{}{}}
-	n, l, err := checkDataset(ds)
+	n, l, err := checkIndexed(ds)
 	switch {
 	case err != nil:
 		c.err = fmt.Errorf("nwt: Cached: %w", err)

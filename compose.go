@@ -11,7 +11,7 @@ import (
 // more than once; its occurrences are augmented differently, since
 // [Sample.Rand] follows the subset's own index. The indices are copied.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
-	n, _, err := checkDataset(ds)
+	n, _, err := checkIndexed(ds)
 	if err != nil {
 		return nil, fmt.Errorf("nwt: Subset: %w", err)
 	}
@@ -23,7 +23,8 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 			return nil, optionError("Subset", index, "index number %d is out of range 0 … %d", i, n-1)
 		}
 	}
-	return &subset{ds, slices.Clone(indices)}, nil
+	d := &subset{ds, slices.Clone(indices)}
+	return orBatched(d, d.loadBatch), nil
 }
 
 type subset struct {
@@ -38,6 +39,14 @@ func (d *subset) Load(ctx context.Context, index int, dst *Sample) error {
 	return d.ds.Load(ctx, d.indices[index], dst)
 }
 
+func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	there := make([]int, len(indices))
+	for i, index := range indices {
+		there[i] = d.indices[index]
+	}
+	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
+}
+
 // Concat is the samples of several datasets, one after the other. Their fields
 // must be the same, names included; the error names the first difference.
 func Concat(ds ...Dataset) (Dataset, error) {
@@ -48,7 +57,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 	var first *layout
 	end := 0
 	for i, d := range ds {
-		n, l, err := checkDataset(d)
+		n, l, err := checkIndexed(d)
 		if err != nil {
 			return nil, fmt.Errorf("nwt: Concat: dataset %d: %w", i, err)
 		}
@@ -64,7 +73,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		end += n
 		c.ends = append(c.ends, end)
 	}
-	return c, nil
+	return orBatched(c, c.loadBatch), nil
 }
 
 // difference is the first between what fields should be and what they are; ""
@@ -101,14 +110,44 @@ func (d *concat) Len() int         { return d.ends[len(d.ends)-1] }
 func (d *concat) Fields() []Field  { return d.ds[0].Fields() }
 func (d *concat) parts() []Dataset { return d.ds }
 func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
-	i, last := slices.BinarySearch(d.ends, index)
+	part, index := d.find(index)
+	return d.ds[part].Load(ctx, index, dst)
+}
+
+// find is the dataset that a sample is in, and its index there.
+func (d *concat) find(index int) (part, there int) {
+	part, last := slices.BinarySearch(d.ends, index)
 	if last {
-		i++ // an end is the first index of the next dataset
+		part++ // an end is the first index of the next dataset
 	}
-	if i > 0 {
-		index -= d.ends[i-1]
+	if part > 0 {
+		index -= d.ends[part-1]
 	}
-	return d.ds[i].Load(ctx, index, dst)
+	return part, index
+}
+
+// loadBatch loads what is in each dataset together, in as few calls as there are
+// datasets.
+func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	there, samples := make([][]int, len(d.ds)), make([][]*Sample, len(d.ds))
+	for i, index := range indices {
+		part, index := d.find(index)
+		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
+	}
+	for part, ds := range d.ds {
+		if b, ok := ds.(BatchDataset); ok && len(there[part]) > 0 {
+			if err := b.LoadBatch(ctx, there[part], samples[part]); err != nil {
+				return err
+			}
+			continue
+		}
+		for i, index := range there[part] {
+			if err := ds.Load(ctx, index, samples[part][i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Map is a dataset whose samples f makes from those of ds: what is augmented,
@@ -120,12 +159,14 @@ func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 // fields that can't be used, are reported by [NewLoader] and [Tune].
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, fields: fields, f: f}
-	m.n, m.src, m.err = checkDataset(ds)
+	m.n, m.src, m.err = checkIndexed(ds)
 	switch {
 	case m.err != nil:
 		m.err = fmt.Errorf("nwt: Map: %w", m.err)
 	case f == nil:
 		m.err = optionError("Map", nil, "its function must not be nil")
+	default:
+		return orBatched(m, m.loadBatch)
 	}
 	return m
 }
@@ -151,10 +192,64 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 	if err := d.ds.Load(ctx, index, src); err != nil {
 		return err
 	}
+	return d.apply(ctx, src, dst)
+}
+
+func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	src := make([]*Sample, len(dst))
+	for i := range src {
+		src[i] = dst[i].scratchOf(d.src)
+	}
+	if err := d.ds.(BatchDataset).LoadBatch(ctx, indices, src); err != nil {
+		return err
+	}
+	for i := range src {
+		if err := d.apply(ctx, src[i], dst[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply makes a sample of one that is loaded.
+func (d *mapped) apply(ctx context.Context, src, dst *Sample) error {
 	if err := src.end(); err != nil {
 		return err
 	}
 	return d.f(ctx, src, dst)
+}
+
+// checkIndexed is checkDataset for what asks for samples by their index.
+func checkIndexed(ds Dataset) (n int, l *layout, err error) {
+	if n, l, err = checkDataset(ds); err == nil && n == endless {
+		err = optionError("Dataset", fmt.Sprintf("%T", ds), "must not be a stream, which has no sample by index")
+	}
+	return n, l, err
+}
+
+// composed is a dataset made of others.
+type composed interface {
+	Dataset
+	parts() []Dataset
+}
+
+// orBatched is d, as a [BatchDataset] where one of its parts is.
+func orBatched(d composed, load func(ctx context.Context, indices []int, dst []*Sample) error) Dataset {
+	for _, part := range d.parts() {
+		if _, ok := part.(BatchDataset); ok {
+			return &batched{d, load}
+		}
+	}
+	return d
+}
+
+type batched struct {
+	composed
+	load func(ctx context.Context, indices []int, dst []*Sample) error
+}
+
+func (d *batched) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	return d.load(ctx, indices, dst)
 }
 
 // cacheBytes is the memory of the caches that ds is made of, each counted once.
@@ -167,7 +262,7 @@ func cacheBytes(ds Dataset) int64 {
 			seen[c] = true
 			sum += c.bytes()
 		}
-		if d, ok := ds.(interface{ parts() []Dataset }); ok {
+		if d, ok := ds.(composed); ok {
 			for _, part := range d.parts() {
 				visit(part)
 			}

@@ -207,26 +207,29 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 	loader := func(ds nwt.Dataset) func() error {
 		return func() error { _, err := nwt.NewLoader(ds); return err }
 	}
+	stream := nwt.Streamed(newShelves(3))
 	base := nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}}
 	for want, attempt := range map[string]func() error{
-		"Subset: nwt: Dataset: <nil>: must not be nil":                                     failed(nwt.Subset(nil, []int{0})),
-		"Subset: []: needs at least one index":                                             failed(nwt.Subset(numbers(0, 3), nil)),
-		"Subset: 3: index number 1 is out of range 0 … 2":                                  failed(nwt.Subset(numbers(0, 3), []int{0, 3})),
-		"Subset: -1: index number 0 is out of range 0 … 2":                                 failed(nwt.Subset(numbers(0, 3), []int{-1})),
-		"Concat: []: needs at least one dataset":                                           failed(nwt.Concat()),
-		"Concat: dataset 1: nwt: Dataset: <nil>: must not be nil":                          failed(nwt.Concat(numbers(0, 3), nil)),
-		`dataset 1 differs from dataset 0: field 0 has the name "y", want "x"`:             failed(nwt.Concat(field(base), field(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{4}}))),
-		`dataset 1 differs from dataset 0: field 0 ("x") has the type Int32, want Float32`: failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{4}}))),
-		`dataset 2 differs from dataset 0: field 0 ("x") has the shape [2 2], want [4]`:    failed(nwt.Concat(field(base), field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 2}}))),
-		`dataset 1 differs from dataset 0: field 0 ("x") has MaxLen true, want false`:      failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, MaxLen: true}))),
-		`dataset 1 differs from dataset 0: field 1 ("noise") is one too many`:              failed(nwt.Concat(numbersNamed("index"), augmented(1))),
-		`dataset 1 differs from dataset 0: field 1 ("noise") is missing`:                   failed(nwt.Concat(augmented(1), numbersNamed("index"))),
-		"Map: <nil>: its function must not be nil":                                         loader(nwt.Map(numbers(0, 3), scalar, nil)),
-		"Map: nwt: Dataset: <nil>: must not be nil":                                        loader(nwt.Map(nil, scalar, f)),
-		"nwt: Map: nwt: Cached: nwt: NewDataset: <nil>: its load function must not be nil": loader(nwt.Map(nwt.Cached(nwt.NewDataset(1, scalar, nil), 1), scalar, f)),
-		"Dataset.Fields: []: a sample needs at least one field":                            loader(nwt.Map(numbers(0, 3), nil, f)),
-		"Cached: 0: maxBytes must be at least 1":                                           loader(nwt.Cached(numbers(0, 3), 0)),
-		"Cached: nwt: Dataset: <nil>: must not be nil":                                     loader(nwt.Cached(nil, 1)),
+		"Subset: nwt: Dataset: <nil>: must not be nil":                                                 failed(nwt.Subset(nil, []int{0})),
+		"Subset: nwt: Dataset: *nwt.streamDataset: must not be a stream, which has no sample by index": failed(nwt.Subset(stream, []int{0})),
+		"Map: nwt: Dataset: *nwt.streamDataset: must not be a stream, which has no sample by index":    loader(nwt.Map(stream, scalar, f)),
+		"Subset: []: needs at least one index":                                                         failed(nwt.Subset(numbers(0, 3), nil)),
+		"Subset: 3: index number 1 is out of range 0 … 2":                                              failed(nwt.Subset(numbers(0, 3), []int{0, 3})),
+		"Subset: -1: index number 0 is out of range 0 … 2":                                             failed(nwt.Subset(numbers(0, 3), []int{-1})),
+		"Concat: []: needs at least one dataset":                                                       failed(nwt.Concat()),
+		"Concat: dataset 1: nwt: Dataset: <nil>: must not be nil":                                      failed(nwt.Concat(numbers(0, 3), nil)),
+		`dataset 1 differs from dataset 0: field 0 has the name "y", want "x"`:                         failed(nwt.Concat(field(base), field(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{4}}))),
+		`dataset 1 differs from dataset 0: field 0 ("x") has the type Int32, want Float32`:             failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{4}}))),
+		`dataset 2 differs from dataset 0: field 0 ("x") has the shape [2 2], want [4]`:                failed(nwt.Concat(field(base), field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 2}}))),
+		`dataset 1 differs from dataset 0: field 0 ("x") has MaxLen true, want false`:                  failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, MaxLen: true}))),
+		`dataset 1 differs from dataset 0: field 1 ("noise") is one too many`:                          failed(nwt.Concat(numbersNamed("index"), augmented(1))),
+		`dataset 1 differs from dataset 0: field 1 ("noise") is missing`:                               failed(nwt.Concat(augmented(1), numbersNamed("index"))),
+		"Map: <nil>: its function must not be nil":                                                     loader(nwt.Map(numbers(0, 3), scalar, nil)),
+		"Map: nwt: Dataset: <nil>: must not be nil":                                                    loader(nwt.Map(nil, scalar, f)),
+		"nwt: Map: nwt: Cached: nwt: NewDataset: <nil>: its load function must not be nil":             loader(nwt.Map(nwt.Cached(nwt.NewDataset(1, scalar, nil), 1), scalar, f)),
+		"Dataset.Fields: []: a sample needs at least one field":                                        loader(nwt.Map(numbers(0, 3), nil, f)),
+		"Cached: 0: maxBytes must be at least 1":                                                       loader(nwt.Cached(numbers(0, 3), 0)),
+		"Cached: nwt: Dataset: <nil>: must not be nil":                                                 loader(nwt.Cached(nil, 1)),
 	} {
 		err := attempt()
 		require.ErrorContains(t, err, want)
@@ -237,4 +240,35 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 
 func numbersNamed(name string) nwt.Dataset {
 	return nwt.Map(numbers(0, 1), []nwt.Field{{Name: name, Type: nwt.Int64}}, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil })
+}
+
+func TestWhatLoadsBatchesDoesSoInACompositionToo(t *testing.T) {
+	singly := func(context.Context, int, *nwt.Sample) error { return errors.New("one by one") }
+	first, second := &together{Dataset: numbered(20, singly)}, &together{Dataset: numbered(20, singly)}
+	between := numbered(3, func(context.Context, int, *nwt.Sample) error { return nil })
+	ds, err := nwt.Concat(first, between, second)
+	require.NoError(t, err)
+	ds, err = nwt.Subset(doubled(ds), []int{0, 42, 21, 7, 23, 24})
+	require.NoError(t, err)
+	got, err := values(t, newLoader(t, ds, nwt.WithBatchSize(6), nwt.WithWorkers(0)), 0)
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 38, 2, 14, 0, 2}, got)
+	require.EqualValues(t, 1, first.calls.Load())
+	require.EqualValues(t, 1, second.calls.Load())
+
+	_, batches := doubled(between).(nwt.BatchDataset)
+	require.False(t, batches, "what loads one by one is shared among the workers one by one")
+}
+
+func TestABatchThatFailsInACompositionIsLoadedOneByOne(t *testing.T) {
+	fail := func(i int) error {
+		if i == 4 {
+			return errors.New("rotten")
+		}
+		return nil
+	}
+	source := &together{Dataset: numbered(6, func(_ context.Context, i int, _ *nwt.Sample) error { return fail(i) }), fail: fail}
+	got, err := values(t, newLoader(t, doubled(source), nwt.WithWorkers(2), nwt.WithErrorBudget(1)), 0)
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 2, 4, 6, 10}, got)
 }

@@ -35,16 +35,16 @@ import (
 //
 // The samples are those of [LoadSample], of epoch 0 and seed 0: augmentation
 // belongs in a [Map] over the result. Of the options, those that say how to load
-// count: workers, batch size, prefetch, worker init, logger, and the error
-// budget, whose bad samples are left out of the file and tried again whenever
-// they are asked for.
+// count: workers, batch size, prefetch, worker init, timeout, retries, logger,
+// and the error budget, whose bad samples are left out of the file and tried
+// again whenever they are asked for.
 //
 // Several processes may call it at the same time: one writes, under the lock
 // path.lock, and the others wait for it. The file appears under its name when it
 // is complete and on disk; what is written of it until then is path.partial.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
-	n, l, dsErr := checkDataset(ds)
+	n, l, dsErr := checkIndexed(ds)
 	if path == "" {
 		err = errors.Join(err, optionError("Precompute", path, "the path must not be empty"))
 	}
@@ -372,6 +372,7 @@ func onlyHowToLoad(o *options) error {
 	}
 	plain.batchSize, plain.workers, plain.prefetch = o.batchSize, o.workers, o.prefetch
 	plain.init, plain.log, plain.maxBad = o.init, o.log, o.maxBad
+	plain.timeout, plain.retries, plain.backoff = o.timeout, o.retries, o.backoff
 	*o = *plain
 	return nil
 }

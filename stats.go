@@ -66,15 +66,8 @@ func (l *Loader) Stats() Stats {
 		s.DeviceBytes = l.stage.total * l.slotBytes
 		l.stage.mu.Unlock()
 	}
-	if c, ok := l.ds.(cacher); ok {
-		s.DatasetBytes = int(c.cacheBytes())
-	}
+	s.DatasetBytes = int(cacheBytes(l.ds))
 	return s
-}
-
-// A cacher is a dataset that keeps samples in memory.
-type cacher interface {
-	cacheBytes() int64
 }
 
 // A histogram counts durations in buckets of 1/8 of a power of two, which are

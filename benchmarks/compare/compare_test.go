@@ -1,0 +1,107 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// made is a measurement by hand.
+func made(peer, workload, variant string, workers int, rate float64) measurement {
+	return measurement{
+		combination: combination{peer, workload, variant, workers},
+		BatchesPerS: rate, FirstBatchS: 0.01, PeakBytes: 3e6, DatasetBytes: 1e6,
+	}
+}
+
+func TestAFigureIsTheMedianOfItsRounds(t *testing.T) {
+	all := []measurement{
+		made("nwt", "raw", "sample", 2, 100), made("nwt", "raw", "sample", 2, 900), made("nwt", "raw", "sample", 2, 300),
+		made("nwt", "raw", "sample", 4, 10), made("nwt", "raw", "sample", 4, 20),
+		{combination: combination{"torch", "raw", "sample", 2}, Error: "lost"},
+	}
+	figs := figures(all)
+	require.Len(t, figs, 2)
+	require.Equal(t, 300.0, figs[0].rate)
+	require.Equal(t, 3, figs[0].rounds)
+	require.Equal(t, 2e6, figs[0].memory)
+	require.Equal(t, 15.0, figs[1].rate)
+}
+
+func TestRatiosSetTheTunedCountAgainstThePeersBest(t *testing.T) {
+	r := &run{Tuned: []tuning{{Workload: "augment", Workers: 2}}}
+	figs := figures([]measurement{
+		made("nwt", "augment", "sample", 2, 5000),
+		made("nwt", "augment", "sample", 4, 9999), // faster, but not what Tune chose
+		made("torch", "augment", "sample", 0, 400), made("torch", "augment", "sample", 2, 300),
+		made("spdl", "augment", "vectorised", 1, 1250),
+		made("hand", "augment", "batch", 2, 8000), // no peer of this row
+	})
+	goals := r.goals(figs)
+	require.Equal(t, "the best peer by sample", goals[0].what)
+	require.InDelta(t, 12.5, goals[0].ratio, 1e-9)
+	require.True(t, goals[0].reached)
+	require.Equal(t, "the best vectorised peer", goals[1].what)
+	require.InDelta(t, 4, goals[1].ratio, 1e-9)
+	require.False(t, goals[1].reached)
+	require.Len(t, goals, 2, "what wasn't measured has no ratio")
+}
+
+func TestOfMemoryAndFirstBatchesLessIsBetter(t *testing.T) {
+	r := &run{}
+	ours, theirs := made("nwt", "raw", "sample", 16, 1), made("torch", "raw", "sample", 16, 1)
+	theirs.PeakBytes, theirs.FirstBatchS = 11e6, 0.1
+	goals := r.goals(figures([]measurement{ours, theirs}))
+	require.Len(t, goals, 2)
+	require.True(t, goals[0].reached, "2 MB are a fifth of 10 MB")
+	require.False(t, goals[1].reached, "10 ms are a tenth of 100 ms, a twentieth is wanted")
+}
+
+func TestOnlyWhatMayWinIsMeasuredAgain(t *testing.T) {
+	all := []measurement{
+		made("nwt", "raw", "sample", 16, 1),
+		made("torch", "raw", "sample", 0, 100), made("torch", "raw", "sample", 2, 51), made("torch", "raw", "sample", 4, 49),
+		made("torch", "raw", "sample", 16, 1), // its memory is compared
+		made("torch", "raw", "vectorised", 0, 900),
+		{combination: combination{"grain", "raw", "sample", 0}, Skipped: "not installed"},
+	}
+	var plan []combination
+	for _, m := range all {
+		plan = append(plan, m.combination)
+	}
+	again := contenders(plan, figures(all))
+	require.Equal(t, []combination{plan[0], plan[1], plan[2], plan[4], plan[5]}, again)
+}
+
+func TestTheReportTakesThePlaceBetweenTheMarks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "compared.md")
+	require.NoError(t, os.WriteFile(path, []byte("before\n"+beginMark+"\nold\n"+endMark+"\nafter\n"), 0o644))
+	r := &run{Go: "go1.26", Measurements: []measurement{
+		made("nwt", "wait", "sample", 16, 230), made("grain", "wait", "sample", 16, 197),
+		{combination: combination{"spdl", "wait", "sample", 16}, Skipped: "No module named 'spdl'"},
+	}}
+	require.NoError(t, r.writeDocument(path))
+	require.NoError(t, r.writeDocument(path), "again, into what it has written")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(string(text), "before\n") && strings.HasSuffix(string(text), "after\n"))
+	require.NotContains(t, string(text), "old")
+	for _, want := range []string{"every peer at 16 workers | ≥ 1 × | 1.17 | reached", "spdl wait sample 16: No module", "Grain"} {
+		require.Contains(t, string(text), want)
+	}
+	drawn, err := os.ReadFile(filepath.Join(filepath.Dir(path), "compared.svg"))
+	require.NoError(t, err)
+	require.Contains(t, string(drawn), "Grain")
+}
+
+func TestADocumentWithoutMarksIsLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "compared.md")
+	require.NoError(t, os.WriteFile(path, []byte("prose\n"), 0o644))
+	require.ErrorContains(t, (&run{}).writeDocument(path), "marks are missing")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "prose\n", string(text))
+}

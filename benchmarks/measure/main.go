@@ -1,0 +1,230 @@
+// Command measure measures one Go loader on one workload, once, and prints one
+// JSON object of the form that peers/run.py prints:
+//
+//	measure -peer nwt -workload augment -workers 2
+//	measure -list
+//	measure -tune -workload augment
+//
+// In steady state, after the first batch and a warm-up, it counts batches a
+// second and allocations a batch; memory is sampled afterwards, while no time is
+// taken. A bound isn't a loader, and has batches a second alone.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"iter"
+	"log"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A combination is something to measure.
+type combination struct {
+	Peer     string `json:"peer"`
+	Workload string `json:"workload"`
+	Variant  string `json:"variant"`
+	Workers  int    `json:"workers"`
+}
+
+type measurement struct {
+	combination
+	Version        string  `json:"version"`
+	BatchesPerS    float64 `json:"batches_per_s"`
+	FirstBatchS    float64 `json:"first_batch_s,omitempty"`
+	PeakBytes      int64   `json:"peak_bytes,omitempty"`
+	DatasetBytes   int64   `json:"dataset_bytes,omitempty"`
+	AllocsPerBatch float64 `json:"allocs_per_batch"`
+}
+
+// A tuning is what nwt.Tune has found.
+type tuning struct {
+	Workload string  `json:"workload"`
+	Workers  int     `json:"workers"`
+	Seconds  float64 `json:"seconds"`
+	Reason   string  `json:"reason"`
+
+	Hardware nwt.Hardware `json:"hardware"`
+}
+
+var (
+	workloads = []string{"augment", "raw", "wait", "empty"}
+	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
+)
+
+// variants is what peer offers for a workload: a whole batch at a time, or for
+// rill a sample at a time too. nil: not measured.
+func variants(peer, workload string) []string {
+	switch {
+	case peer == "bound" && workload == "empty":
+		return nil
+	case peer == "nwt":
+		return []string{"sample"}
+	case peer == "rill" && workload == "wait":
+		return []string{"batch", "sample"}
+	}
+	return []string{"batch"}
+}
+
+func combinations() (all []combination) {
+	for _, workload := range workloads {
+		for _, peer := range []string{"nwt", "hand", "gomlx", "rill", "bound"} {
+			counts := []int{0, 1, 2, 4, 16}
+			if workload == "wait" {
+				counts = append(counts, 32, 64, 128, 256)
+			}
+			if peer == "rill" || peer == "bound" { // nothing without goroutines
+				counts = counts[1:]
+			}
+			for _, variant := range variants(peer, workload) {
+				for _, workers := range counts {
+					all = append(all, combination{peer, workload, variant, workers})
+				}
+			}
+		}
+	}
+	return all
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("measure: ")
+	c := combination{}
+	flag.StringVar(&c.Peer, "peer", "nwt", "nwt, hand, gomlx, rill or bound")
+	flag.StringVar(&c.Workload, "workload", "augment", "augment, raw, wait or empty")
+	flag.StringVar(&c.Variant, "variant", "", "by default the peer's first")
+	flag.IntVar(&c.Workers, "workers", 1, "goroutines that load")
+	seconds := flag.Float64("seconds", 1.5, "of steady state")
+	list := flag.Bool("list", false, "print every combination, a JSON object a line")
+	tuned := flag.Bool("tune", false, "print the worker count that nwt.Tune finds for the workload")
+	flag.Parse()
+
+	print := json.NewEncoder(os.Stdout).Encode
+	if *list {
+		for _, c := range combinations() {
+			_ = print(c)
+		}
+		return
+	}
+	offered := variants(c.Peer, c.Workload)
+	if c.Variant == "" && len(offered) > 0 {
+		c.Variant = offered[0]
+	}
+	if !slices.Contains(workloads, c.Workload) || !slices.Contains(offered, c.Variant) {
+		log.Fatalf("%s %s -variant %q: there is %q", c.Peer, c.Workload, c.Variant, offered)
+	}
+	switch c.Workload {
+	case "augment":
+		answer(augmented(makeImages(50_000)), c, *seconds, *tuned)
+	case "raw":
+		answer(raw(makeImages(50_000)), c, *seconds, *tuned)
+	case "wait":
+		answer(waiting(), c, *seconds, *tuned)
+	case "empty":
+		answer(empty(), c, *seconds, *tuned)
+	}
+}
+
+func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, tuned bool) {
+	print := json.NewEncoder(os.Stdout).Encode
+	if tuned {
+		r := tune(w)
+		_ = print(tuning{c.Workload, r.Workers, r.Elapsed.Seconds(), r.Reason, r.Hardware})
+		return
+	}
+	d := time.Duration(seconds * float64(time.Second))
+	if c.Peer == "bound" {
+		_ = print(measurement{combination: c, Version: version(c.Peer), BatchesPerS: bound(w, c.Workers, d)})
+		return
+	}
+	_ = print(measure(w, loader(w, c), c, d))
+}
+
+func loader[T float32 | uint8](w *workload[T], c combination) iter.Seq[[]T] {
+	switch c.Peer {
+	case "nwt":
+		return nwtLoader(w, c.Workers)
+	case "hand":
+		return handWritten(w, c.Workers)
+	case "gomlx":
+		return gomlxParallel(w, c.Workers)
+	}
+	if c.Variant == "sample" {
+		return rillSamples(w, c.Workers)
+	}
+	return rillBatches(w, c.Workers)
+}
+
+// measure takes batches: the first, then a warm-up, then those that count, then
+// some while memory is watched.
+func measure[T float32 | uint8](w *workload[T], batches iter.Seq[[]T], c combination, steady time.Duration) measurement {
+	m := measurement{combination: c, Version: version(c.Peer)}
+	runtime.GC()
+	m.DatasetBytes = pss()
+	var (
+		over           atomic.Bool // the phase is as long as it should be
+		taken, samples int         // in the phase
+		atLeast        = 1         // batches that it must have
+		phase          int
+		mallocs        uint64
+		stopMemory     func() int64
+	)
+	over.Store(true)
+	began := time.Now()
+	begin := func(d time.Duration, batches int) {
+		taken, samples, atLeast = 0, 0, batches
+		over.Store(false)
+		time.AfterFunc(d, func() { over.Store(true) })
+		began = time.Now()
+	}
+	for batch := range batches {
+		taken++
+		samples += len(batch) / w.size
+		if !over.Load() || taken < atLeast {
+			continue
+		}
+		elapsed := time.Since(began)
+		switch phase++; phase {
+		case 1:
+			m.FirstBatchS = elapsed.Seconds()
+			m.PeakBytes = pss()
+			begin(200*time.Millisecond, max(4, 2*c.Workers))
+		case 2:
+			mallocs = allocations()
+			begin(steady, 10)
+		case 3:
+			m.AllocsPerBatch = float64(allocations()-mallocs) / float64(taken)
+			m.BatchesPerS = float64(samples) / float64(w.batch) / elapsed.Seconds()
+			stopMemory = watchMemory()
+			begin(300*time.Millisecond, 4)
+		case 4:
+			m.PeakBytes = max(m.PeakBytes, stopMemory())
+			return m
+		}
+	}
+	return m
+}
+
+func allocations() uint64 {
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.Mallocs
+}
+
+func version(peer string) string {
+	info, ok := debug.ReadBuildInfo()
+	if ok {
+		for _, dep := range info.Deps {
+			if dep.Path == modules[peer] {
+				return dep.Version
+			}
+		}
+	}
+	return runtime.Version()
+}

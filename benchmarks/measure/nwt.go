@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"iter"
+	"log"
+	"math"
+
+	"github.com/nwt-go/nwt"
+)
+
+func nwtDataset[T float32 | uint8](w *workload[T]) (nwt.Dataset, []nwt.Option) {
+	field := nwt.Field{Name: w.name, Type: nwt.Float32}
+	if _, bytes := any(w).(*workload[uint8]); bytes {
+		field.Type = nwt.Uint8
+	}
+	if w.size == pixels {
+		field.Shape = []int{3, side, side}
+	}
+	ds := nwt.NewDataset(w.samples, []nwt.Field{field}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		w.load(nwt.Values[T](dst, 0), i, dst)
+		return nil
+	})
+	return ds, []nwt.Option{nwt.WithBatchSize(w.batch), nwt.WithShuffle(1)}
+}
+
+// nwtLoader is the subject.
+func nwtLoader[T float32 | uint8](w *workload[T], workers int) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		ds, opts := nwtDataset(w)
+		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(workers))...)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer l.Close()
+		for b, err := range l.Epochs(context.Background(), 0, math.MaxInt32) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			if !yield(nwt.Values[T](b, 0)) {
+				return
+			}
+		}
+	}
+}
+
+// tune is the count that nwt finds for a workload, with default options.
+func tune[T float32 | uint8](w *workload[T]) *nwt.Result {
+	ds, opts := nwtDataset(w)
+	r, err := nwt.Tune(context.Background(), ds, opts...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return r
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/cifar"
+)
+
+// grid measures worker counts × batch sizes on CIFAR-10, with a training step
+// that is real, and without.
+func grid(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o := newOptions("grid")
+	dir := o.String("dir", "", "`folder` with data_batch_*.bin (default: noise of the same format)")
+	n := o.Int("images", 10_000, "`number` of images of an epoch")
+	rounds := o.Int("rounds", 3, "`times` to measure each, of which the quickest counts")
+	workers := o.counts("workers", "0,1,2,4,8,16", "worker `counts`")
+	batches := o.counts("batches", "100,1000,10000", "batch `sizes`")
+	if err := o.parse(args); err != nil {
+		return err
+	}
+	images, err := openCIFAR(*dir, stdout)
+	if err != nil {
+		return err
+	}
+	some := make([]int, min(*n, images.Len()))
+	for i := range some {
+		some[i] = i
+	}
+	ds, err := nwt.Subset(images, some)
+	if err != nil {
+		return err
+	}
+	model := newSoftmax(cifar.Classes, cifar.Channels*cifar.Side*cifar.Side)
+	train := func(b *nwt.Batch) { model.step(nwt.Values[float32](b, 0), nwt.Values[int64](b, 1)) }
+	var figures []figure
+	for _, c := range []struct {
+		name string
+		step func(*nwt.Batch)
+	}{
+		{"Loading and training (softmax regression)", train},
+		{"Loading alone", func(*nwt.Batch) {}},
+	} {
+		t := &table{workers: *workers, batches: *batches}
+		if err := t.measure(ctx, ds, c.step, *rounds); err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "%s, ms per 1000 images:\n\n%v\n", c.name, t)
+		figures = append(figures, t.figure(c.name))
+	}
+	return drawTo(*o.plot, figures...)
+}
+
+// A table is the milliseconds that 1000 images take, by worker count and batch
+// size.
+type table struct {
+	workers, batches []int
+	ms               [][]float64
+}
+
+// measure fills the table. It goes through all of it in each round, so that a
+// disturbance doesn't fall on one cell alone.
+func (t *table) measure(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batch), rounds int) error {
+	for range t.workers {
+		t.ms = append(t.ms, slices.Repeat([]float64{math.Inf(1)}, len(t.batches)))
+	}
+	for range rounds {
+		for w, workers := range t.workers {
+			for b, batch := range t.batches {
+				took, err := epochs(ctx, ds, step, nwt.WithWorkers(workers), nwt.WithBatchSize(batch))
+				if err != nil {
+					return err
+				}
+				t.ms[w][b] = min(t.ms[w][b], 1e6*took.Seconds()/float64(measured*ds.Len()))
+			}
+		}
+	}
+	return nil
+}
+
+// measured is how many epochs are measured in one go.
+const measured = 2
+
+// epochs is the time that epochs take, from the start of the first on. Some
+// batches are loaded before, so that their memory is there.
+func epochs(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batch), opts ...nwt.Option) (time.Duration, error) {
+	loader, err := nwt.NewLoader(ds, append(opts, nwt.WithShuffle(1))...)
+	if err != nil {
+		return 0, err
+	}
+	defer loader.Close()
+	warm := 0
+	for _, err := range loader.Epochs(ctx, 0, 8) {
+		if err != nil {
+			return 0, err
+		}
+		if warm++; warm == 8 { // more than are ever loaded ahead here
+			break
+		}
+	}
+	start := time.Now()
+	for b, err := range loader.Epochs(ctx, 1, 1+measured) {
+		if err != nil {
+			return 0, err
+		}
+		step(b)
+	}
+	return time.Since(start), nil
+}
+
+// near is how much slower than the best of its batch size a count is as good.
+const near = 1.05
+
+// best is the row of the quickest count of a column, and of the fewest workers
+// that are as good.
+func (t *table) best(column int) (quickest, fewest int) {
+	for w := range t.workers {
+		if t.ms[w][column] < t.ms[quickest][column] {
+			quickest = w
+		}
+	}
+	fewest = quickest
+	for w, workers := range t.workers {
+		if workers < t.workers[fewest] && t.ms[w][column] <= near*t.ms[quickest][column] {
+			fewest = w
+		}
+	}
+	return quickest, fewest
+}
+
+// String is a column for each batch size, its best cell marked ◄ and the fewest
+// workers that are as good ✓.
+func (t *table) String() string {
+	var s strings.Builder
+	w := tabwriter.NewWriter(&s, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "workers\t")
+	for _, b := range t.batches {
+		fmt.Fprintf(w, "batch %d  \t", b)
+	}
+	fmt.Fprintln(w)
+	for row, workers := range t.workers {
+		fmt.Fprintf(w, "%d\t", workers)
+		for column := range t.batches {
+			mark := " "
+			switch quickest, fewest := t.best(column); row {
+			case quickest:
+				mark = "◄"
+			case fewest:
+				mark = "✓"
+			}
+			fmt.Fprintf(w, "%.2f %s\t", t.ms[row][column], mark)
+		}
+		fmt.Fprintln(w)
+	}
+	w.Flush()
+	return s.String() + "(◄ the best, ✓ the fewest workers within 5 % of it)\n"
+}
+
+func (t *table) figure(title string) figure {
+	f := figure{title: title, x: "workers", y: "ms per 1000 images"}
+	for _, w := range t.workers {
+		f.ticks = append(f.ticks, strconv.Itoa(w))
+	}
+	for b, batch := range t.batches {
+		l := line{name: fmt.Sprintf("batch %d", batch)}
+		for w := range t.workers {
+			l.y = append(l.y, t.ms[w][b])
+		}
+		f.lines = append(f.lines, l)
+	}
+	return f
+}
