@@ -1,7 +1,6 @@
 package nwt
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -50,7 +49,7 @@ type autoCount struct {
 	workers    int
 	iterations int
 	wait, body time.Duration // sums
-	cpu        float64       // share of the CPUs in use, of the last block
+	cpu        float64       // share of the CPUs that the process used, in the last block
 	rss        uint64        // the highest seen
 }
 
@@ -64,11 +63,10 @@ type probe struct {
 
 // A watching is what a settled loader sees of its wait share.
 type watching struct {
-	expected   float64 // wait share of the choice as measured
-	batches    int
-	time, wait time.Duration
-	odd        int // windows in a row that were off
-	patience   int // … after which it is tuned again
+	expected   float64       // wait share of the choice as measured
+	time, wait time.Duration // of the window
+	odd        int           // windows in a row that were off
+	patience   int           // … after which it is tuned again
 }
 
 const (
@@ -77,14 +75,14 @@ const (
 	probeMost    = 256
 	costly       = 3  // batches' time that a probe may cost against the best before it ends
 	leap         = 16 // times as many workers that a step upwards may try
-	restart      = 4  // times its ordinary duration that a loop body counts for at most: the rest is a pause
+	pause        = 4  // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
 
-	windowBatches  = 64
-	windowTime     = 200 * time.Millisecond
-	oddWindows     = 3    // in a row
-	oddWindowsMost = 48   // where tuning again and again changed nothing
-	waitMore       = 0.04 // by which the wait share must have grown
-	waitLess       = 0.10 // or shrunk
+	windowBatches  = 64                     // of a window, and more where they take less than …
+	windowTime     = 200 * time.Millisecond // … this in all
+	oddWindows     = 3                      // in a row
+	oddWindowsMost = 48                     // where tuning again and again changed nothing
+	waitMore       = 0.04                   // by which the wait share must have grown
+	waitLess       = 0.10                   // or shrunk
 )
 
 // autoAlpha is the alpha of tuning while training where none was given: workers
@@ -102,7 +100,7 @@ func newAuto(l *Loader) *auto {
 		a.sp.iterations = o.iterations
 	}
 	if o.most >= 0 {
-		a.sp.max = max(o.most, a.workers)
+		a.sp.max = o.most
 	}
 	a.watch.patience = oddWindows
 	return a
@@ -127,8 +125,8 @@ func (a *auto) look(r *run) {
 	took, waited, fresh := now.Sub(a.last), wait-a.lastWait, a.fresh
 	a.last, a.lastWait, a.fresh, a.left = now, wait, false, 1
 	if a.settled {
-		a.left = windowBatches
-		if !fresh && a.watch.odds(took, waited, a.sp.alpha) {
+		a.left = min(windowBatches, max(1, r.course.len()-r.taken)) // the last batch of a run ends a window too
+		if !fresh && a.watch.drifted(took, waited, a.sp.alpha) {
 			a.again()
 		}
 		return
@@ -160,10 +158,13 @@ func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 		a.last = time.Now()
 	}
 	body := took - waited
-	if a.body == 0 || body < a.body {
-		a.body += (body - a.body) / cmp.Or(min(a.body, 2), 1)
-	} else {
-		body = min(body, restart*a.body)
+	switch {
+	case a.body == 0:
+		a.body = body
+	case body < a.body: // a slow first step is soon forgotten
+		a.body -= (a.body - body) / 2
+	default:
+		body = min(body, pause*a.body)
 		a.body += (body - a.body) / 8
 	}
 	p.iterations++
@@ -213,7 +214,7 @@ func (a *auto) conclude() {
 		i = len(a.series)
 		a.series, a.counts = append(a.series, series{workers: a.workers}), append(a.counts, &autoCount{workers: a.workers})
 	}
-	own, others := p.cpu.Stop()
+	own, _ := p.cpu.Stop()
 	all := p.wait + p.body
 	// What was loaded ahead at the beginning and then used up has hidden that
 	// loading is slower than that.
@@ -222,10 +223,10 @@ func (a *auto) conclude() {
 	}
 	s, c := &a.series[i], a.counts[i]
 	s.blocks = append(s.blocks, block{
-		round: len(s.blocks), iterations: p.iterations, mean: all / time.Duration(p.iterations), cpu: own + others,
+		round: len(s.blocks), iterations: p.iterations, mean: all / time.Duration(p.iterations), cpu: own,
 	})
 	c.iterations, c.wait, c.body = c.iterations+p.iterations, c.wait+all-p.body, c.body+p.body
-	c.cpu, c.rss = own+others, max(c.rss, host.Memory().RSS)
+	c.cpu, c.rss = own, max(c.rss, host.Memory().RSS)
 	a.probe = probe{}
 }
 
@@ -356,15 +357,15 @@ func (a *auto) again() {
 	a.left, a.skip, a.body = 1, 1, 0
 }
 
-// odds takes another stretch of batches in and tells whether the wait share has
-// been off for long enough to tune again.
-func (w *watching) odds(took, waited time.Duration, ignored alpha) bool {
-	w.batches, w.time, w.wait = w.batches+windowBatches, w.time+took, w.wait+waited
+// drifted takes another stretch of batches in and tells whether the wait share
+// has been off for long enough to tune again.
+func (w *watching) drifted(took, waited time.Duration, ignored alpha) bool {
+	w.time, w.wait = w.time+took, w.wait+waited
 	if w.time < windowTime {
 		return false
 	}
 	share := float64(w.wait) / float64(w.time)
-	w.batches, w.time, w.wait = 0, 0, 0
+	w.time, w.wait = 0, 0
 	if share > w.expected+max(waitMore, 2*min(ignored.share, waitLess)) || share < w.expected-waitLess {
 		w.odd++
 	} else {
@@ -375,11 +376,11 @@ func (w *watching) odds(took, waited time.Duration, ignored alpha) bool {
 
 // report is the choice with the figures behind it.
 func (a *auto) report(c choice) *Result {
-	o, cpus := a.l.opts, host.CPUs()
+	o, cpus, chosen := a.l.opts, host.CPUs(), a.at(c.workers)
 	r := &Result{
 		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: a.sp.iterations, Confidence: c.confidence,
 		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
-		Step: true, Hardware: thisMachine(cpus), Floor: a.body, Elapsed: time.Since(a.began),
+		Step: true, Hardware: thisMachine(cpus), Floor: chosen.body / time.Duration(chosen.iterations), Elapsed: time.Since(a.began),
 	}
 	for _, e := range c.estimates {
 		m := a.at(e.workers)

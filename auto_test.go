@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,7 +16,10 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-var silent = nwt.WithLogger(slog.New(slog.DiscardHandler))
+var (
+	quiet  = slog.New(slog.DiscardHandler)
+	silent = nwt.WithLogger(quiet)
+)
 
 // train runs so many batches with a step each, and returns what they took.
 func train(t *testing.T, l *nwt.Loader, batches int, step func()) time.Duration {
@@ -56,7 +60,7 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 		{"no step to speak of", sleep(32 * time.Millisecond), sleep(100 * time.Microsecond), 16, [2]int{most, most}},
 		{"noise", noisy(20 * time.Millisecond), noisy(5 * time.Millisecond), 2, [2]int{4, 6}},
 		{"noise and pauses", noisy(20 * time.Millisecond), func(rng *rand.Rand) time.Duration {
-			if rng.IntN(200) == 0 {
+			if rng.IntN(40) == 0 {
 				return time.Second
 			}
 			return noisy(5 * time.Millisecond)(rng)
@@ -81,6 +85,7 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 				require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
 				require.LessOrEqual(t, r.Workers, tt.want[1], "%v", r)
 				require.LessOrEqual(t, float64(took), 1.03*float64(best), "%v", r)
+				t.Logf("settled on %d workers, %.2f %% slower than %d from the start", r.Workers, 100*(float64(took)/float64(best)-1), most)
 			})
 		})
 	}
@@ -94,6 +99,28 @@ func TestALoaderThatTunesItselfDeliversTheSameBatches(t *testing.T) {
 	for epoch := range 3 {
 		require.Equal(t, collect(t, fixed, epoch), collect(t, l, epoch))
 	}
+}
+
+func TestAStreamsLoaderTunesItselfToo(t *testing.T) {
+	for _, start := range []int{0, 2} {
+		l := newLoader(t, nwt.Streamed(newShelves(9000, 50)), nwt.WithBatchSize(4), nwt.WithMaxWorkers(8), silent, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
+		fixed := newLoader(t, nwt.Streamed(newShelves(9000, 50)), nwt.WithBatchSize(4), nwt.WithWorkers(3))
+		var want [][]byte
+		for b, err := range fixed.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			want = append(want, slices.Clone(b.Bytes(0)))
+		}
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, want[b.Index()], b.Bytes(0))
+		}
+		require.NotNil(t, l.Result())
+	}
+}
+
+func TestTheHighestCountBoundsTheFirstToo(t *testing.T) {
+	require.Equal(t, 2, newLoader(t, emptyDataset(1), nwt.WithAutoWorkers(), nwt.WithWorkers(8), nwt.WithMaxWorkers(2)).Workers())
+	require.Equal(t, 8, newLoader(t, emptyDataset(1), nwt.WithWorkers(8), nwt.WithMaxWorkers(2)).Workers())
 }
 
 func TestTuningGoesOnFromRunToRun(t *testing.T) {

@@ -64,10 +64,15 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := s.loader(s.opts.workers)
-	if s.opts.auto {
-		l.auto = newAuto(l)
+	if !s.opts.auto {
+		return s.loader(s.opts.workers), nil
 	}
+	start := s.opts.workers
+	if most := s.opts.most; most >= 0 {
+		start = min(start, most)
+	}
+	l := s.loader(start)
+	l.auto = newAuto(l)
 	return l, nil
 }
 

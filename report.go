@@ -93,12 +93,11 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 	note("tuned", "%s", tuned)
 	if len(r.RuledOut) > 0 {
-		var s strings.Builder
-		s.WriteString(r.RuledOut[0].Reason)
+		counts := []string{r.RuledOut[0].Reason}
 		for _, also := range r.RuledOut[1:] {
-			fmt.Fprintf(&s, ", %d too", also.Workers)
+			counts = append(counts, fmt.Sprintf("%d too", also.Workers))
 		}
-		note("ruled out", "%s", s.String())
+		note("ruled out", "%s", strings.Join(counts, ", "))
 	}
 	for _, s := range r.Warnings {
 		note("warning", "%s", s)

@@ -53,7 +53,7 @@ type block struct {
 	round      int           // as requested
 	iterations int           // measured; fewer than requested where the limit passed
 	mean       time.Duration // per iteration
-	cpu        float64       // share of the machine's CPUs in use, 0 … 1
+	cpu        float64       // share of the CPUs that this process used, 0 … 1; others must not keep workers from being tried
 }
 
 // A request is one visit to make.

@@ -238,7 +238,7 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 
 	n := len(m.took) - len(c.took)
 	t.series[i].blocks = append(t.series[i].blocks, block{
-		round: req.round, iterations: n, mean: m.all / time.Duration(n), cpu: m.cpu + m.other,
+		round: req.round, iterations: n, mean: m.all / time.Duration(n), cpu: m.cpu,
 	})
 	c.took, c.Iterations = m.took, len(m.took)
 	c.wait, c.transfer, c.step = c.wait+m.wait, c.transfer+m.transfer, c.step+m.step

@@ -92,6 +92,9 @@ func (s *source) advice(r *Result, cpus int, limit memoryLimit) []string {
 		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU,
 		batchBytes: uint64(r.BatchBytes), rss: t.PeakRSS,
 	}
+	if s.wave(r.Workers) > 1 { // batches come in bursts, so a single one's time says nothing
+		f.median, f.p99 = t.Mean, t.Mean
+	}
 	if limit.bytes != math.MaxUint64 {
 		f.limit = limit.bytes
 	}

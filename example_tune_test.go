@@ -1,0 +1,120 @@
+package nwt_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nwt-go/nwt"
+)
+
+// images stands for a dataset that decodes.
+func images() nwt.Dataset {
+	fields := []nwt.Field{{Name: "image", Type: nwt.Float32, Shape: []int{3, 8, 8}}, {Name: "label", Type: nwt.Int64}}
+	return nwt.NewDataset(10_000, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[float32](dst, 0)[0] = dst.Rand().Float32()
+		nwt.Values[int64](dst, 1)[0] = int64(i % 10)
+		return nil
+	})
+}
+
+// A program keeps one slice of options for tuning and for training.
+func ExampleTune() {
+	opts := []nwt.Option{nwt.WithBatchSize(64), nwt.WithShuffle(42)}
+	res, err := nwt.Tune(context.Background(), images(), opts...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	loader, err := nwt.NewLoader(images(), append(opts, nwt.WithWorkers(res.Workers))...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	batches := 0
+	for _, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		batches++
+	}
+	fmt.Println(batches, "batches")
+	// Output: 157 batches
+}
+
+// With the training step, the answer is the fewest workers at which training
+// doesn't wait.
+func ExampleTune_step() {
+	res, err := nwt.Tune(context.Background(), images(),
+		nwt.WithIterations(20),
+		nwt.WithMaxWorkers(2),
+		nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+			time.Sleep(2 * time.Millisecond) // forward, backward, update
+			return nil
+		}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Step, res.Floor >= 2*time.Millisecond) // perfect loading leaves the step
+	// Output: true true
+}
+
+// Tuning costs a moment at each start, unless the answer is kept.
+func ExampleWithCache() {
+	dir, err := os.MkdirTemp("", "nwt")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for range 2 {
+		res, err := nwt.Tune(context.Background(), images(), nwt.WithMaxWorkers(2), nwt.WithCache(dir+"/tuning.json"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(res.Cached)
+	}
+	// Output:
+	// false
+	// true
+}
+
+// A loader that tunes itself needs no Tune before: it measures while training
+// goes on.
+func ExampleWithAutoWorkers() {
+	loader, err := nwt.NewLoader(images(), nwt.WithAutoWorkers(), nwt.WithLogger(quiet))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for epoch := 0; loader.Result() == nil; epoch++ {
+		for batch, err := range loader.Epoch(context.Background(), epoch) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			_ = batch // train
+		}
+	}
+	fmt.Println(loader.Workers() == loader.Result().Workers)
+	// Output: true
+}
+
+// The figures behind an answer, for other programs.
+func ExampleResult() {
+	res, err := nwt.Tune(context.Background(), images(), nwt.WithMaxWorkers(2), nwt.WithIterations(20))
+	if err != nil {
+		log.Fatal(err)
+	}
+	data, err := json.Marshal(res) // durations are nanoseconds
+	if err != nil {
+		log.Fatal(err)
+	}
+	var table strings.Builder
+	if err := res.WriteCSV(&table); err != nil { // and seconds here
+		log.Fatal(err)
+	}
+	fmt.Println(json.Valid(data), strings.Count(table.String(), "\n"), "lines")
+	// Output: true 4 lines
+}
