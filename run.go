@@ -24,6 +24,7 @@ type run struct {
 	first   uint64        // sequence number of the course's first batch
 	tally   tally         // the stage's where there is one, else the consumer's
 	staged  chan struct{} // closed by the stage when it is done with the run
+	broken  error         // the stage's, to be read once staged is closed
 
 	// For a stream: what fills batches. With workers that is a goroutine, which
 	// toFill hands batches to and which closes fed; else the consumer.
@@ -138,7 +139,7 @@ func (r *run) advance() (*Batch, error) {
 			return nil, b.err
 		}
 		if b.end {
-			return nil, nil
+			break
 		}
 		if b.size > 0 {
 			c := &r.l.counters
@@ -151,7 +152,8 @@ func (r *run) advance() (*Batch, error) {
 	if r.finished {
 		return nil, ErrClosed
 	}
-	return nil, nil
+	r.finish() // copies that nobody waited for may still fail
+	return nil, r.broken
 }
 
 // open lets workers have as many batches as may be ahead of the next one.
