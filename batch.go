@@ -31,17 +31,19 @@ type Batch struct {
 
 	// Written by the stage before it announces the batch, where there is one.
 	device               *deviceBuffer
-	copyBegan, copyEnded time.Time
-	err                  error // that ends the epoch instead of this batch
+	copyBegan, copyEnded time.Time // zero with WithAsyncTransfer
+	err                  error     // that ends the epoch instead of this batch
+	queued               time.Time // of the copy; the stage's alone
 
 	// refs is held from the opening of the slot until the loop body has let go
-	// of the batch, plus one for each Retain. Whoever takes the last one off
-	// gives the slot back.
+	// of the batch, and once more while a copy that it doesn't wait for is under
+	// way, plus one for each Retain. Whoever takes the last one off gives the
+	// slot back.
 	refs atomic.Int32
 }
 
-// held is the loader's own hold on a batch in refs.
-const held = 1 << 30
+// held is one of the loader's own holds on a batch in refs.
+const held = 1 << 28
 
 // State is how far an epoch has come: all that is needed to go on from there
 // with [Loader.Resume], with another worker count, batch size or world size.
@@ -101,21 +103,22 @@ func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:
 		b.l.slots.put(b, true)
-	case n < 0 || n == held-1:
+	case (n+1)%held == 0:
 		b.refs.Add(1)
 		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.index, b.epoch))
 	}
 }
 
-// letGo takes back the loader's own hold.
+// letGo takes back one of the loader's own holds.
 func (b *Batch) letGo() {
-	if b.refs.Add(-held) == 0 {
+	switch n := b.refs.Add(-held); {
+	case n == 0:
 		b.l.slots.put(b, false)
-		return
-	}
-	b.l.slots.detach()
-	if b.l.stage != nil {
-		b.l.stage.detach()
+	case n < held: // retained
+		b.l.slots.detach()
+		if b.l.stage != nil {
+			b.l.stage.detach()
+		}
 	}
 }
 

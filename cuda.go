@@ -1,7 +1,9 @@
 package nwt
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/nwt-go/nwt/internal/cuda"
 )
@@ -46,9 +48,61 @@ type cudaDevice struct {
 func (d cudaDevice) String() string { return d.name }
 
 func (d cudaDevice) Open() (Session, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	s, err := d.Session()
 	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	if err := s.Leave(); err != nil {
+		return nil, errors.Join(err, cudaSession{s}.Close())
+	}
+	return cudaSession{s}, nil
+}
+
+// A cudaSession makes its context current only for as long as a method runs: the
+// goroutine needn't keep an OS thread, to which every switch would cost 17 µs.
+type cudaSession struct{ session *cuda.Session }
+
+func (s cudaSession) Copy(parts []Copy, event uintptr) error {
+	return s.do(func() error {
+		for _, p := range parts {
+			if err := s.session.Copy(p.Dst, p.Src); err != nil {
+				return err
+			}
+		}
+		return s.session.Record(event)
+	})
+}
+
+func (s cudaSession) Wait(event uintptr) error {
+	return s.do(func() error { return s.session.Wait(event) })
+}
+
+func (s cudaSession) WaitEvent(event uintptr) error {
+	return s.do(func() error { return s.session.WaitEvent(event) })
+}
+
+func (s cudaSession) WaitStream(stream uintptr) error {
+	return s.do(func() error { return s.session.WaitStream(stream) })
+}
+
+func (s cudaSession) Close() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := s.session.Enter()
+	if err != nil && s.session.Enter() != nil { // the first may only report what went wrong before
+		return err
+	}
+	return errors.Join(err, s.session.Close())
+}
+
+// do calls f on one thread with the session's context current there.
+func (s cudaSession) do(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := s.session.Enter(); err != nil {
+		return err
+	}
+	return errors.Join(f(), s.session.Leave())
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// images stands for a dataset that decodes.
-func images() nwt.Dataset {
+// photographs stands for a dataset that decodes.
+func photographs() nwt.Dataset {
 	fields := []nwt.Field{{Name: "image", Type: nwt.Float32, Shape: []int{3, 8, 8}}, {Name: "label", Type: nwt.Int64}}
 	return nwt.NewDataset(10_000, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		nwt.Values[float32](dst, 0)[0] = dst.Rand().Float32()
@@ -25,11 +25,11 @@ func images() nwt.Dataset {
 // A program keeps one slice of options for tuning and for training.
 func ExampleTune() {
 	opts := []nwt.Option{nwt.WithBatchSize(64), nwt.WithShuffle(42)}
-	res, err := nwt.Tune(context.Background(), images(), opts...)
+	res, err := nwt.Tune(context.Background(), photographs(), opts...)
 	if err != nil {
 		log.Fatal(err)
 	}
-	loader, err := nwt.NewLoader(images(), append(opts, nwt.WithWorkers(res.Workers))...)
+	loader, err := nwt.NewLoader(photographs(), append(opts, nwt.WithWorkers(res.Workers))...)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func ExampleTune() {
 // With the training step, the answer is the fewest workers at which training
 // doesn't wait.
 func ExampleTune_step() {
-	res, err := nwt.Tune(context.Background(), images(),
+	res, err := nwt.Tune(context.Background(), photographs(),
 		nwt.WithIterations(20),
 		nwt.WithMaxWorkers(2),
 		nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
@@ -70,7 +70,7 @@ func ExampleWithCache() {
 	}
 	defer os.RemoveAll(dir)
 	for range 2 {
-		res, err := nwt.Tune(context.Background(), images(), nwt.WithMaxWorkers(2), nwt.WithCache(dir+"/tuning.json"))
+		res, err := nwt.Tune(context.Background(), photographs(), nwt.WithMaxWorkers(2), nwt.WithCache(dir+"/tuning.json"))
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func ExampleWithCache() {
 // A loader that tunes itself needs no Tune before: it measures while training
 // goes on.
 func ExampleWithAutoWorkers() {
-	loader, err := nwt.NewLoader(images(), nwt.WithAutoWorkers(), nwt.WithLogger(quiet))
+	loader, err := nwt.NewLoader(photographs(), nwt.WithAutoWorkers(), nwt.WithLogger(quiet))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func ExampleWithAutoWorkers() {
 
 // The figures behind an answer, for other programs.
 func ExampleResult() {
-	res, err := nwt.Tune(context.Background(), images(), nwt.WithMaxWorkers(2), nwt.WithIterations(20))
+	res, err := nwt.Tune(context.Background(), photographs(), nwt.WithMaxWorkers(2), nwt.WithIterations(20))
 	if err != nil {
 		log.Fatal(err)
 	}

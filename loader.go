@@ -29,7 +29,6 @@ type Loader struct {
 	slotBytes int
 	seedKey   uint64 // of Sample.Rand
 
-	memory   hostMemory
 	stage    *stage // nil where the device is the host
 	ring     *ring.Ring[Batch]
 	pace     pace
@@ -84,6 +83,7 @@ type source struct {
 	opts    *options
 	sampler Sampler
 	order   order
+	memory  hostMemory
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -96,7 +96,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.bytes, maxBatchBytes)
 	}
-	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler}
+	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, memory: newHostMemory(o)}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		if o.sampler != nil {
@@ -148,7 +148,6 @@ func (s *source) loader(workers int) *Loader {
 		l.seedKey = seedKey(*s.opts.seed)
 	}
 	l.offsets, l.slotBytes = s.layout.offsets(s.opts.batchSize)
-	l.memory = newHostMemory(s.opts)
 	if !onHost(s.opts.device) {
 		l.stage = newStage(l, s.opts.device)
 	}
@@ -199,7 +198,11 @@ func (l *Loader) SetWorkers(n int) error {
 func (l *Loader) setWorkers(n int) {
 	l.workers.Store(int32(n))
 	l.ring.SetQuota(n)
-	l.slots.limit(l.depth())
+	keep := l.depth()
+	if l.opts.async {
+		keep += deviceBuffers // delivered, and still copied from
+	}
+	l.slots.limit(keep)
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 

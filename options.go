@@ -56,6 +56,7 @@ type options struct {
 	progress   func(Progress)
 	memory     uint64 // bytes; 0: the default
 	cache      string // path; empty: none
+	compare    bool   // page-locked with ordinary memory
 
 	auto bool // of NewLoader alone
 }
@@ -363,6 +364,17 @@ func WithPinned(on bool) Option {
 func WithAsyncTransfer() Option {
 	return func(o *options) error {
 		o.async = true
+		return nil
+	}
+}
+
+// WithPinnedComparison makes [Tune] measure its choice once more with batches in
+// ordinary memory instead of page-locked, see [Result.Unpinned]. It does nothing
+// where batches aren't copied from page-locked memory: on the [Host], and with
+// WithPinned(false).
+func WithPinnedComparison() Option {
+	return func(o *options) error {
+		o.compare = true
 		return nil
 	}
 }

@@ -76,6 +76,7 @@ func (s *source) cacheKey() cacheKey {
 		fmt.Sprintf("prefetch=%d", o.prefetch),
 		fmt.Sprintf("unordered=%t", o.unordered),
 		"pinned=" + pinned,
+		fmt.Sprintf("compare=%t", o.compare),
 		fmt.Sprintf("async=%t", o.async),
 		fmt.Sprintf("timeout=%t", o.timeout > 0), // calls are watched
 		fmt.Sprintf("ranks=%d", o.ranks()),

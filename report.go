@@ -29,15 +29,16 @@ func (r *Result) String() string {
 // glance.
 func (r *Result) writeTable(b *strings.Builder) {
 	quickest, least := Trial{Mean: math.MaxInt64, Total: math.MaxInt64}, uint64(math.MaxUint64)
-	transfers, memory := false, false
+	transfers, copies, memory := false, false, false
 	for _, t := range r.Trials {
 		if t.Mean < quickest.Mean {
 			quickest = t
 		}
 		least = min(least, t.PeakRSS)
-		transfers, memory = transfers || t.Transfer > 0, memory || t.PeakRSS > 0
+		transfers, copies, memory = transfers || t.Transfer > 0, copies || t.Copy > 0, memory || t.PeakRSS > 0
 	}
 	total, each, bytes := scaleOf(quickest.Total), scaleOf(quickest.Mean), scaleOfBytes(least)
+	bandwidth := scaleOfBytes(uint64(quickest.Bandwidth))
 
 	type column struct {
 		title, unit string
@@ -52,6 +53,11 @@ func (r *Result) writeTable(b *strings.Builder) {
 	}
 	if transfers {
 		columns = append(columns, column{"transfer", each.unit, func(t Trial) string { return each.write(float64(t.Transfer)) }})
+	}
+	if copies {
+		columns = append(columns,
+			column{"copy", each.unit, func(t Trial) string { return each.write(float64(t.Copy)) }},
+			column{"bandwidth", bandwidth.unit + "/s", func(t Trial) string { return bandwidth.write(t.Bandwidth) }})
 	}
 	if r.Step {
 		columns = append(columns, column{"step", each.unit, func(t Trial) string { return each.write(float64(t.Step)) }})
@@ -72,6 +78,9 @@ func (r *Result) writeTable(b *strings.Builder) {
 	row(func(c column) string { return c.unit }, "")
 	for _, t := range r.Trials {
 		row(func(c column) string { return c.cell(t) }, r.mark(t))
+	}
+	if r.Unpinned != nil {
+		row(func(c column) string { return c.cell(*r.Unpinned) }, " ◄ from ordinary memory")
 	}
 	w.Flush()
 }
@@ -160,21 +169,29 @@ func (r *Result) trial(workers int) Trial {
 	return r.Trials[i]
 }
 
-// WriteCSV writes the trials as comma-separated values under a header. Times
-// are in seconds, memory in bytes.
+// WriteCSV writes the trials, and the one from ordinary memory, as
+// comma-separated values under a header. Times are in seconds, memory in bytes.
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	_ = c.Write([]string{"workers", "iterations", "total_s", "mean_s", "low_s", "high_s", "median_s", "p99_s",
-		"wait_s", "transfer_s", "step_s", "first_batch_s", "peak_rss", "peak_exact", "system_used", "cpu", "other_cpu", "chosen", "fastest"})
+		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "peak_rss", "peak_exact", "system_used", "cpu", "other_cpu", "chosen", "fastest", "unpinned"})
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
-	for _, t := range r.Trials {
+	write := func(t Trial, unpinned bool) {
 		_ = c.Write([]string{
 			strconv.Itoa(t.Workers), strconv.Itoa(t.Iterations), seconds(t.Total), seconds(t.Mean), seconds(t.Low), seconds(t.High),
-			seconds(t.Median), seconds(t.P99), seconds(t.Wait), seconds(t.Transfer), seconds(t.Step), seconds(t.FirstBatch),
+			seconds(t.Median), seconds(t.P99), seconds(t.Wait), seconds(t.Transfer),
+			seconds(t.Copy), strconv.FormatFloat(t.Bandwidth, 'f', 0, 64), seconds(t.Step), seconds(t.FirstBatch),
 			strconv.FormatUint(t.PeakRSS, 10), strconv.FormatBool(t.PeakExact), strconv.FormatUint(t.SystemUsed, 10),
 			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
-			strconv.FormatBool(t.Workers == r.Workers), strconv.FormatBool(t.Workers == r.Fastest),
+			strconv.FormatBool(t.Workers == r.Workers && !unpinned), strconv.FormatBool(t.Workers == r.Fastest && !unpinned),
+			strconv.FormatBool(unpinned),
 		})
+	}
+	for _, t := range r.Trials {
+		write(t, false)
+	}
+	if r.Unpinned != nil {
+		write(*r.Unpinned, true)
 	}
 	c.Flush()
 	return c.Error() // of any of the writes

@@ -96,9 +96,9 @@ func TestTrialsAreWrittenAsCSV(t *testing.T) {
 	r := paperResult()
 	r.Trials = r.Trials[3:5]
 	require.NoError(t, r.WriteCSV(&b))
-	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,step_s,first_batch_s,peak_rss,peak_exact,system_used,cpu,other_cpu,chosen,fastest
-14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0.0447,2025320000,true,9000000000,0.2100,0.1200,true,false
-16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0.0423,2055370000,true,9000000000,0.2400,0.1200,false,true
+	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,peak_rss,peak_exact,system_used,cpu,other_cpu,chosen,fastest,unpinned
+14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2025320000,true,9000000000,0.2100,0.1200,true,false,false
+16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2055370000,true,9000000000,0.2400,0.1200,false,true,false
 `, b.String())
 
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

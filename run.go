@@ -24,6 +24,7 @@ type run struct {
 	first   uint64        // sequence number of the course's first batch
 	tally   tally         // the stage's where there is one, else the consumer's
 	staged  chan struct{} // closed by the stage when it is done with the run
+	broken  error         // the stage's, to be read once staged is closed
 
 	// For a stream: what fills batches. With workers that is a goroutine, which
 	// toFill hands batches to and which closes fed; else the consumer.
@@ -40,6 +41,7 @@ type run struct {
 	ahead    []uint64 // sequence numbers of those opened and not taken, ascending
 	current  *Batch   // in the loop body, or nil
 	finished bool
+	fewer    bool // batches ahead than asked for; that was logged
 
 	// why is what the run was stopped with, nil until then. The first stays.
 	why atomic.Pointer[error]
@@ -138,7 +140,7 @@ func (r *run) advance() (*Batch, error) {
 			return nil, b.err
 		}
 		if b.end {
-			return nil, nil
+			break
 		}
 		if b.size > 0 {
 			c := &r.l.counters
@@ -151,7 +153,8 @@ func (r *run) advance() (*Batch, error) {
 	if r.finished {
 		return nil, ErrClosed
 	}
-	return nil, nil
+	r.finish() // copies that nobody waited for may still fail
+	return nil, r.broken
 }
 
 // open lets workers have as many batches as may be ahead of the next one.
@@ -160,7 +163,11 @@ func (r *run) open() error {
 		b, err := r.l.slots.take(r.l)
 		switch {
 		case err != nil && len(r.ahead) > 0:
-			return nil // go on with fewer batches ahead
+			if !r.fewer {
+				r.fewer = true
+				r.l.opts.log.Warn("nwt: fewer batches are loaded ahead than WithPrefetch asks for", "error", err)
+			}
+			return nil
 		case err != nil:
 			return err
 		}

@@ -21,9 +21,11 @@ type Stats struct {
 	// together, and not all of them.
 	LoadMedian, LoadP99 time.Duration
 
-	Copied       int           // batches that were copied to the device
-	Transfer     time.Duration // that their copies took
-	DeviceBytes  int           // of the device's memory that the loader has
+	Copied      int           // batches that were copied to the device
+	CopiedBytes int           // of them
+	Transfer    time.Duration // that their copies took, what they waited for on the device included
+	DeviceBytes int           // of the device's memory that the loader has
+
 	Workers      int
 	Slots        int // batches with memory, retained ones included
 	SlotBytes    int // of all slots
@@ -60,8 +62,9 @@ func (l *Loader) Stats() Stats {
 	s.Slots, s.Retained = l.slots.total, l.slots.loose
 	s.SlotBytes = s.Slots * l.slotBytes
 	l.slots.mu.Unlock()
+	c := l.copies()
+	s.Copied, s.CopiedBytes, s.Transfer = int(c.batches), int(c.bytes), c.took
 	if l.stage != nil {
-		s.Copied, s.Transfer = int(l.stage.copied.Load()), time.Duration(l.stage.copyNanos.Load())
 		l.stage.mu.Lock()
 		s.DeviceBytes = l.stage.total * l.slotBytes
 		l.stage.mu.Unlock()

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,23 +27,24 @@ type Device interface {
 	Alloc(size int) (uintptr, error)
 	// Free frees what Alloc returned.
 	Free(ptr uintptr) error
-	// Open begins a loader's session. The loader calls Open and all methods of
-	// the session from one goroutine that is locked to an OS thread of its own.
-	Open() (Session, error)
-}
-
-// A Session is a queue of copies to a device, for one loader.
-type Session interface {
 	// NewEvent returns an event: a handle for a point in a queue that the
 	// program's other code for the device understands too.
 	NewEvent() (uintptr, error)
 	// FreeEvent frees an event.
 	FreeEvent(event uintptr) error
-	// Copy queues a copy to device memory and doesn't wait for it.
-	Copy(dst uintptr, src []byte) error
-	// Record makes event stand for the end of all copies queued so far.
-	Record(event uintptr) error
-	// Wait blocks the thread until the point that event stands for is reached.
+	// Open begins a loader's session.
+	Open() (Session, error)
+}
+
+// A Session is a queue of copies to a device, for one loader. Its methods are
+// called one at a time, but not always on the same OS thread. After an error of
+// any of them the loader closes it, and the next epoch opens another.
+type Session interface {
+	// Copy queues copies to device memory, makes event stand for their end, and
+	// waits for nothing. It must not keep parts; what they point to stays.
+	Copy(parts []Copy, event uintptr) error
+	// Wait blocks until the point that event stands for is reached, without
+	// spinning.
 	Wait(event uintptr) error
 	// WaitEvent makes copies that are queued later wait, on the device, for
 	// an event of the training program's.
@@ -51,8 +52,14 @@ type Session interface {
 	// WaitStream makes copies that are queued later wait, on the device, for
 	// all that is in a queue (a CUDA stream) of the training program's now.
 	WaitStream(stream uintptr) error
-	// Close waits for all copies and ends the session.
+	// Close waits for all that is queued and ends the session.
 	Close() error
+}
+
+// A Copy is from host memory to device memory.
+type Copy struct {
+	Dst uintptr
+	Src []byte
 }
 
 // Host is the device that needs no copy: a batch is used where it was loaded.
@@ -71,6 +78,8 @@ func (hostDevice) AllocHost(n int) ([]byte, error) { return mapPages(n) }
 func (hostDevice) FreeHost(mem []byte) error       { return unmapPages(mem) }
 func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsupported }
 func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
+func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }
+func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
 func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsupported }
 
 // DevicePtr is the address of a field of all samples on the loader's device,
@@ -87,8 +96,8 @@ func (b *Batch) DevicePtr(field int) uintptr {
 
 // Event is the event that stands for the end of the batch's copy: a stream of
 // the training program's can wait for it without blocking a CPU (for CUDA a
-// CUevent, for cuStreamWaitEvent). It is the loader's, valid as long as the
-// batch is and the loader open; 0 where the device is the host.
+// CUevent, for cuStreamWaitEvent). It is the loader's and valid as long as the
+// batch is; 0 where the device is the host.
 func (b *Batch) Event() uintptr {
 	if b.device == nil {
 		return 0
@@ -97,21 +106,25 @@ func (b *Batch) Event() uintptr {
 }
 
 // ReleaseAfterEvent makes the loader wait, on the device, for an event of the
-// training program's before it overwrites the batch's device memory. A program
-// that leaves work queued on the batch when it asks for the next one must call
-// this or ReleaseAfterStream first. The event must stay valid until the loader
-// is closed or the batch's memory comes back with another batch.
+// training program's before it overwrites or frees the batch's device memory. A
+// program that leaves work queued on the batch when it asks for the next one, or
+// calls Release, must record an event after that work and call this first, or
+// ReleaseAfterStream; of several calls the last counts. The event must stay
+// valid until the batch's memory comes back with another batch, or the loader is
+// closed. A loader that is closed waits no more: work on what is let go of later
+// must be done by then.
 func (b *Batch) ReleaseAfterEvent(event uintptr) {
 	if b.device != nil {
-		b.device.after, b.device.afterStream = event, 0
+		b.device.after = signal{anEvent, event}
 	}
 }
 
-// ReleaseAfterStream is ReleaseAfterEvent for everything that is in a stream
-// when the loader is about to overwrite the memory; an event waits for less.
+// ReleaseAfterStream is ReleaseAfterEvent for everything that is in a stream, 0
+// being CUDA's default one, when the loader is about to overwrite the memory; an
+// event waits for less.
 func (b *Batch) ReleaseAfterStream(stream uintptr) {
 	if b.device != nil {
-		b.device.after, b.device.afterStream = 0, stream
+		b.device.after = signal{aStream, stream}
 	}
 }
 
@@ -120,39 +133,72 @@ type deviceBuffer struct {
 	ptr   uintptr
 	event uintptr // end of the copy into it
 
-	// after and afterStream are what the copy into it must wait for. Written
-	// by the consumer while it has the batch, read by the stage once it has
-	// the buffer back.
-	after, afterStream uintptr
+	// after is what must come before the memory is used again. Written by the
+	// consumer while it has the batch, then by the stage.
+	after signal
 }
 
-// deviceBuffers is how many batches are on the device at once: one that is used
-// and one that is copied.
-const deviceBuffers = 2
+// A signal is something of the training program's to wait for.
+type signal struct {
+	kind   int // nothing, anEvent or aStream: handles are free to be 0
+	handle uintptr
+}
 
-// A stage copies loaded batches to the loader's device, in order, in a
-// goroutine that is locked to its OS thread. It starts with the first epoch and
-// ends with Close.
+const (
+	nothing = iota
+	anEvent
+	aStream
+)
+
+// deviceBuffers is how many batches are on the device at once: one that is used,
+// one that is copied, and one whose copy is queued behind that, so that the
+// device needn't wait for the stage to wake up between them.
+const deviceBuffers = 3
+
+// A stage copies loaded batches to the loader's device, in order, in a goroutine
+// that starts with the first epoch and ends with Close.
 type stage struct {
 	l    *Loader
 	dev  Device
 	runs chan *run // the run to serve next; closed by Close
 
 	// The stage's alone.
-	session Session
-	events  []uintptr
-	queue   []transfer // copies under way, in order
-	last    time.Time  // end of the latest copy
+	session Session   // nil before the first epoch, and after an error
+	queue   []*Batch  // whose copies are under way, in order
+	parts   []Copy    // of a batch, used again for each
+	last    time.Time // end of the latest copy
 
 	mu     sync.Mutex
-	free   []*deviceBuffer // guarded by mu
+	free   []*deviceBuffer // guarded by mu; the longest free first
 	total  int             // guarded by mu; buffers, wherever they are
 	loose  int             // guarded by mu; of these, with batches retained past their iteration
 	closed bool            // guarded by mu
 	back   chan struct{}   // a token after a buffer came back or went loose
 
-	copied    atomic.Int64 // batches
-	copyNanos atomic.Int64 // time that copying them took, each from its start or the end of the one before
+	copied, copiedBytes atomic.Int64
+	copyNanos           atomic.Int64 // each copy from its start, or the end of the one before
+}
+
+// copies is what copying batches has come to.
+type copies struct {
+	batches, bytes int64
+	took           time.Duration
+}
+
+// copies is all that the loader has copied so far.
+func (l *Loader) copies() copies {
+	if l.stage == nil {
+		return copies{}
+	}
+	return copies{l.stage.copied.Load(), l.stage.copiedBytes.Load(), time.Duration(l.stage.copyNanos.Load())}
+}
+
+func (c copies) plus(d copies) copies {
+	return copies{c.batches + d.batches, c.bytes + d.bytes, c.took + d.took}
+}
+
+func (c copies) minus(d copies) copies {
+	return copies{c.batches - d.batches, c.bytes - d.bytes, c.took - d.took}
 }
 
 func newStage(l *Loader, dev Device) *stage {
@@ -162,60 +208,41 @@ func newStage(l *Loader, dev Device) *stage {
 // run is the stage's goroutine.
 func (s *stage) run() {
 	defer s.l.pool.Done()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	for r := range s.runs {
 		if err := s.serve(r); err != nil {
-			r.stop(fmt.Errorf("nwt: transfer to %s: %w", s.dev, err))
+			s.abort()
+			r.broken = fmt.Errorf("nwt: transfer to %s: %w", s.dev, err)
+			r.stop(r.broken)
 		}
 		close(r.staged)
 	}
-	if err := s.close(); err != nil {
-		s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
-	}
-}
-
-// A transfer is a batch whose copy is queued.
-type transfer struct {
-	*Batch
-	seq    uint64
-	queued time.Time
+	s.close()
 }
 
 // serve copies the batches of a run until it stops or has no more: queues
 // copies as early as there are a batch and a buffer, and announces batches in
-// order. No copy is under way when it returns.
+// order. No copy is under way when it returns without an error.
 func (s *stage) serve(r *run) (err error) {
 	if s.session == nil {
 		if s.session, err = s.dev.Open(); err != nil {
+			s.session = nil // whatever came with the error
 			return err
 		}
 	}
-	begun := 0 // batches of the run
-	defer func() {
-		for len(s.queue) > 0 {
-			err = errors.Join(err, s.finish())
-		}
-	}()
-	for {
-		seq := r.first + uint64(begun)
+	next, end := r.first, r.first+uint64(r.course.len())
+	for err == nil {
 		switch {
-		case begun < r.course.len() && s.available() && s.l.ring.Loaded(seq) && !s.l.ring.Stopped():
-			if err := s.begin(r, seq); err != nil {
-				return err
-			}
-			begun++
-		case s.l.ring.Stopped():
-			return nil
+		// Looked at in this order: workers that see the ring stopped skip places.
+		case next < end && s.available() && s.l.ring.Loaded(next) && !s.l.ring.Stopped():
+			err = s.begin(r, next)
+			next++
 		case len(s.queue) > 0:
-			if err := s.finish(); err != nil {
-				return err
-			}
-		case begun == r.course.len():
+			err = s.finish()
+		case next == end || s.l.ring.Stopped() || r.ctx.Err() != nil:
 			return nil
 		case s.available():
-			s.l.ring.AwaitLoaded(seq)
+			s.l.ring.AwaitLoaded(next)
 		default:
 			select {
 			case <-s.back:
@@ -223,114 +250,153 @@ func (s *stage) serve(r *run) (err error) {
 			}
 		}
 	}
+	return err
 }
 
 // begin queues the copy of a loaded batch.
 func (s *stage) begin(r *run, seq uint64) (err error) {
 	b := s.l.ring.Item(seq)
 	if b.err = r.tally.admit(b); b.err != nil || b.size == 0 {
-		for len(s.queue) > 0 { // the batches before it come first
-			if err := s.finish(); err != nil {
-				return err
-			}
-		}
-		s.l.ring.Staged(seq)
+		s.l.ring.Staged(seq) // there is nothing to copy
 		return nil
 	}
 	if b.device, err = s.take(); err != nil {
 		return err
 	}
-	s.queue = append(s.queue, transfer{b, seq, time.Now()})
+	b.queued = time.Now()
 	if err := s.copy(b); err != nil {
-		return fmt.Errorf("batch %d of epoch %d: %w", b.index, b.epoch, err)
+		return b.copyError(err)
 	}
+	s.queue = append(s.queue, b)
 	if s.l.opts.async {
-		b.Retain() // the slot must outlast the copy, even if the consumer doesn't wait for it
+		b.refs.Add(held) // the slot must outlast the copy, even if the consumer doesn't wait for it
 		s.l.ring.Staged(seq)
-	}
-	return nil
-}
-
-// finish waits for the oldest copy that is queued.
-func (s *stage) finish() error {
-	t := s.queue[0]
-	s.queue = append(s.queue[:0], s.queue[1:]...)
-	region := trace.StartRegion(t.run.ctx, "nwt.transfer")
-	err := s.session.Wait(t.device.event)
-	region.End()
-	began := later(t.queued, s.last)
-	s.last = time.Now()
-	s.copied.Add(1)
-	s.copyNanos.Add(int64(s.last.Sub(began)))
-	if s.l.opts.async {
-		t.Release()
-	} else {
-		t.copyBegan, t.copyEnded = began, s.last
-		if err == nil {
-			s.l.ring.Staged(t.seq)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("batch %d of epoch %d: %w", t.index, t.epoch, err)
 	}
 	return nil
 }
 
 // copy queues the copies of a batch.
 func (s *stage) copy(b *Batch) error {
-	d := b.device
-	switch {
-	case d.after != 0:
-		if err := s.session.WaitEvent(d.after); err != nil {
-			return err
-		}
-	case d.afterStream != 0:
-		if err := s.session.WaitStream(d.afterStream); err != nil {
-			return err
-		}
+	if err := s.await(b.device); err != nil {
+		return err
 	}
-	d.after, d.afterStream = 0, 0
 	if b.size == s.l.opts.batchSize {
-		if err := s.session.Copy(d.ptr, b.mem); err != nil {
-			return err
-		}
-		return s.session.Record(d.event)
-	}
-	for f := range s.l.layout.columns {
-		if err := s.session.Copy(d.ptr+uintptr(s.l.offsets[f]), b.Bytes(f)); err != nil {
-			return err
+		s.parts = append(s.parts[:0], Copy{b.device.ptr, b.mem})
+	} else {
+		s.parts = s.parts[:0]
+		for f, offset := range s.l.offsets {
+			s.parts = append(s.parts, Copy{b.device.ptr + uintptr(offset), b.Bytes(f)})
 		}
 	}
-	return s.session.Record(d.event)
+	return s.session.Copy(s.parts, b.device.event)
 }
 
-// available tells whether take would have a buffer.
+// await makes what is queued from now on wait for the training program to be
+// done with a buffer.
+func (s *stage) await(d *deviceBuffer) error {
+	after := d.after
+	d.after = signal{}
+	switch after.kind {
+	case anEvent:
+		return s.session.WaitEvent(after.handle)
+	case aStream:
+		return s.session.WaitStream(after.handle)
+	}
+	return nil
+}
+
+// finish waits for the oldest copy that is queued.
+func (s *stage) finish() error {
+	b := s.queue[0]
+	region := trace.StartRegion(b.run.ctx, "nwt.transfer")
+	err := s.session.Wait(b.device.event)
+	region.End()
+	if err != nil {
+		return b.copyError(err)
+	}
+	s.queue = slices.Delete(s.queue, 0, 1)
+	began, ended := later(b.queued, s.last), time.Now()
+	s.last = ended
+	s.copied.Add(1)
+	s.copiedBytes.Add(int64(b.size) * int64(s.l.layout.bytes))
+	s.copyNanos.Add(int64(ended.Sub(began)))
+	if s.l.opts.async {
+		b.letGo()
+		return nil
+	}
+	b.copyBegan, b.copyEnded = began, ended
+	s.l.ring.Staged(b.seq)
+	return nil
+}
+
+func (b *Batch) copyError(err error) error {
+	return fmt.Errorf("batch %d of epoch %d: %w", b.index, b.epoch, err)
+}
+
+// abort ends the session after an error. Copies may be queued that no event
+// stands for: only the session's end waits for all of them.
+func (s *stage) abort() {
+	if s.session != nil {
+		_ = s.session.Close() // the error before it says what is wrong
+		s.session = nil
+	}
+	if s.l.opts.async {
+		for _, b := range s.queue {
+			b.letGo()
+		}
+	}
+	s.queue = s.queue[:0]
+}
+
+// available tells whether another buffer may be in use.
 func (s *stage) available() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.free) > 0 || s.total-s.loose < deviceBuffers
+	return s.total-s.loose-len(s.free) < deviceBuffers
 }
 
 // take finds or makes a buffer.
 func (s *stage) take() (*deviceBuffer, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.free) - 1; n >= 0 {
-		d := s.free[n]
-		s.free = s.free[:n]
+	d, surplus := s.pop()
+	if surplus != nil { // left by a batch that was retained
+		err := errors.Join(s.await(surplus), s.session.Copy(nil, surplus.event), s.session.Wait(surplus.event))
+		s.drop(surplus)
+		if err != nil {
+			return d, err
+		}
+	}
+	if d != nil {
 		return d, nil
 	}
 	ptr, err := s.dev.Alloc(s.l.slotBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes for a batch: %w (a smaller WithBatchSize needs less)", s.l.slotBytes, err)
 	}
-	event, err := s.session.NewEvent()
+	event, err := s.dev.NewEvent()
 	if err != nil {
 		return nil, errors.Join(err, s.dev.Free(ptr))
 	}
-	s.events = append(s.events, event)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.total++
 	return &deviceBuffer{ptr: ptr, event: event}, nil
+}
+
+// pop takes a free buffer, and one to drop where there are too many.
+func (s *stage) pop() (d, surplus *deviceBuffer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) == 0 {
+		return nil, nil
+	}
+	n := 1
+	d = s.free[0]
+	if s.total-s.loose > deviceBuffers && len(s.free) > 1 {
+		surplus = s.free[1]
+		n = 2
+	}
+	s.free = slices.Delete(s.free, 0, n)
+	return d, surplus
 }
 
 // put takes a buffer back.
@@ -339,12 +405,14 @@ func (s *stage) put(d *deviceBuffer, loose bool) {
 	if loose {
 		s.loose--
 	}
-	if s.closed {
-		s.drop(d)
-	} else {
+	closed := s.closed
+	if !closed {
 		s.free = append(s.free, d)
 	}
 	s.mu.Unlock()
+	if closed {
+		s.drop(d)
+	}
 	s.notify()
 }
 
@@ -363,32 +431,35 @@ func (s *stage) notify() {
 	}
 }
 
-// drop gives a buffer's memory back. The caller holds mu.
+// drop gives a buffer's memory back.
 func (s *stage) drop(d *deviceBuffer) {
-	if err := s.dev.Free(d.ptr); err != nil {
+	if err := errors.Join(s.dev.FreeEvent(d.event), s.dev.Free(d.ptr)); err != nil {
 		s.l.opts.log.Warn("nwt: device memory could not be freed", "device", s.dev.String(), "error", err)
 	}
+	s.mu.Lock()
 	s.total--
+	s.mu.Unlock()
 }
 
 // close ends the session and frees the buffers; those in use once they come
 // back.
-func (s *stage) close() error {
+func (s *stage) close() {
 	s.mu.Lock()
-	s.closed = true
-	for _, d := range s.free {
+	free := s.free
+	s.free, s.closed = nil, true
+	s.mu.Unlock()
+	if s.session != nil {
+		var err error
+		for _, d := range free {
+			err = errors.Join(err, s.await(d))
+		}
+		if err = errors.Join(err, s.session.Close()); err != nil {
+			s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
+		}
+	}
+	for _, d := range free {
 		s.drop(d)
 	}
-	s.free = nil
-	s.mu.Unlock()
-	if s.session == nil {
-		return nil
-	}
-	var errs []error
-	for _, event := range s.events {
-		errs = append(errs, s.session.FreeEvent(event))
-	}
-	return errors.Join(append(errs, s.session.Close())...)
 }
 
 func later(a, b time.Time) time.Time {

@@ -1,8 +1,14 @@
 package nwt_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -10,27 +16,258 @@ import (
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
-func TestBatchesArriveOnTheDeviceAsTheyWereLoaded(t *testing.T) {
-	gpu := cudatest.Load(t)
+// gpu0 is the fake GPU of a test, as a loader's device.
+func gpu0(t testing.TB) nwt.Device {
+	t.Helper()
 	dev, err := nwt.CUDA(0)
 	require.NoError(t, err)
-	for _, workers := range []int{0, 1, 3} {
-		for _, async := range []bool{false} {
-			t.Run(fmt.Sprint(workers, async), func(t *testing.T) {
-				l := newLoader(t, augmented(100), nwt.WithBatchSize(8), nwt.WithShuffle(1), nwt.WithWorkers(workers), nwt.WithDevice(dev))
-				for epoch := range 5 {
-					n := 0
-					for b, err := range l.Epoch(t.Context(), epoch) {
-						require.NoError(t, err)
-						for f := range 2 {
-							require.Equal(t, b.Bytes(f), gpu.Read(t, b.DevicePtr(f), len(b.Bytes(f))))
-						}
-						if n++; epoch == 3 && n == 7 {
-							break
-						}
-					}
+	return dev
+}
+
+// promptly fails a test in which f doesn't return.
+func promptly(t testing.TB, f func()) {
+	t.Helper()
+	guard := time.AfterFunc(time.Minute, func() { panic(t.Name() + " hangs") })
+	defer guard.Stop()
+	f()
+}
+
+// samples is the bytes of a batch.
+func samples(b *nwt.Batch) []byte { return slices.Concat(b.Bytes(0), b.Bytes(1)) }
+
+// arrived is the bytes of a batch in the GPU's memory.
+func arrived(t testing.TB, gpu cudatest.Driver, b *nwt.Batch) []byte {
+	t.Helper()
+	return slices.Concat(gpu.Read(t, b.DevicePtr(0), len(b.Bytes(0))), gpu.Read(t, b.DevicePtr(1), len(b.Bytes(1))))
+}
+
+// ragged is a dataset whose samples have 0 to 5 elements, and their number.
+func ragged(n int) nwt.Dataset {
+	fields := []nwt.Field{{Name: "words", Type: nwt.Int32, Shape: []int{5}, MaxLen: true}, {Name: "count", Type: nwt.Uint8}}
+	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(0, i%6)
+		for k := range i % 6 {
+			nwt.Values[int32](dst, 0)[k] = int32(i)
+		}
+		nwt.Values[uint8](dst, 1)[0] = uint8(i % 6)
+		return nil
+	})
+}
+
+// holey is augmented(n), but every seventh sample can't be loaded, nor any of a
+// whole batch of eight.
+func holey(n int) nwt.Dataset {
+	good := augmented(n)
+	return nwt.NewDataset(n, good.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		if i%7 == 3 || i/8 == 5 {
+			return errors.New("a hole")
+		}
+		return good.Load(ctx, i, dst)
+	})
+}
+
+func TestBatchesArriveOnTheDeviceAsTheyWereLoaded(t *testing.T) {
+	for name, ds := range map[string]nwt.Dataset{"plain": augmented(96), "short last batch": augmented(99), "ragged": ragged(99), "bad samples": holey(99)} {
+		for _, workers := range []int{0, 1, 3} {
+			t.Run(fmt.Sprintf("%s, %d workers", name, workers), func(t *testing.T) {
+				gpu := cudatest.Load(t)
+				opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(50), nwt.WithLogger(slog.New(slog.DiscardHandler))}
+				host := newLoader(t, ds, opts...)
+				l := newLoader(t, ds, append(opts, nwt.WithDevice(gpu0(t)))...)
+				var want, got [][]byte
+				for b, err := range host.Epochs(t.Context(), 0, 3) {
+					require.NoError(t, err)
+					want = append(want, samples(b))
 				}
+				for b, err := range l.Epochs(t.Context(), 0, 3) {
+					require.NoError(t, err)
+					require.Equal(t, samples(b), arrived(t, gpu, b))
+					got = append(got, samples(b))
+				}
+				require.Equal(t, want, got)
 			})
 		}
 	}
+}
+
+func TestTheHostHasNoDeviceMemory(t *testing.T) {
+	l := newLoader(t, augmented(10), nwt.WithAsyncTransfer())
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Zero(t, b.DevicePtr(0))
+		require.Zero(t, b.Event())
+		b.ReleaseAfterEvent(1)
+		b.ReleaseAfterStream(1)
+	}
+	s := l.Stats()
+	require.Zero(t, s.Copied+s.CopiedBytes+s.DeviceBytes)
+}
+
+func TestABadSampleEndsTheEpochAfterTheBatchesBeforeItOnADeviceToo(t *testing.T) {
+	boom := errors.New("boom")
+	ds := nwt.NewDataset(100, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 47 {
+			return boom
+		}
+		return nil
+	})
+	for _, workers := range []int{0, 1, 4} {
+		for _, opt := range []nwt.Option{nwt.WithPinned(true), nwt.WithAsyncTransfer()} {
+			cudatest.Load(t)
+			l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithDevice(gpu0(t)), opt)
+			n := 0
+			var last error
+			for _, err := range l.Epoch(t.Context(), 0) {
+				if last = err; err == nil {
+					n++
+				}
+			}
+			require.Equal(t, 4, n)
+			require.ErrorIs(t, last, boom)
+			require.NoError(t, l.Close())
+		}
+	}
+}
+
+func TestLeavingADevicesEpochAnywhereLosesNothing(t *testing.T) {
+	for _, workers := range []int{0, 1, 3} {
+		for _, async := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d workers, async %v", workers, async), func(t *testing.T) {
+				gpu := cudatest.Load(t)
+				l := newLoader(t, augmented(50), deviceOptions(t, workers, async)...)
+				want := collect(t, l, 5)
+				for cut := range 9 {
+					promptly(t, func() {
+						for b, err := range l.Epoch(t.Context(), cut) {
+							require.NoError(t, err)
+							if b.Index() == cut%7 {
+								break
+							}
+						}
+						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(cut)*50*time.Microsecond)
+						defer cancel()
+						for _, err := range l.Epochs(ctx, 0, 100) {
+							if err != nil {
+								require.ErrorIs(t, err, context.DeadlineExceeded)
+							}
+						}
+						require.Equal(t, want, collect(t, l, 5))
+					})
+				}
+				require.NoError(t, l.Close())
+				require.Empty(t, gpu.Left())
+			})
+		}
+	}
+}
+
+func deviceOptions(t testing.TB, workers int, async bool) []nwt.Option {
+	opts := []nwt.Option{nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(workers), nwt.WithDevice(gpu0(t))}
+	if async {
+		opts = append(opts, nwt.WithAsyncTransfer())
+	}
+	return opts
+}
+
+func TestALoaderWithADeviceCanBeClosedAtAnyTime(t *testing.T) {
+	for _, async := range []bool{false, true} {
+		for _, workers := range []int{0, 3} {
+			for cut := range 12 {
+				t.Run(fmt.Sprintf("async %v, %d workers, at %d", async, workers, cut), func(t *testing.T) {
+					gpu := cudatest.Load(t)
+					l := newLoader(t, augmented(60), deviceOptions(t, workers, async)...)
+					var closing sync.WaitGroup
+					closing.Go(func() {
+						time.Sleep(time.Duration(cut) * 70 * time.Microsecond)
+						_ = l.Close()
+					})
+					promptly(t, func() {
+						for b, err := range l.Epochs(t.Context(), 0, 1000) {
+							if err != nil {
+								require.ErrorIs(t, err, nwt.ErrClosed)
+								break
+							}
+							_ = b.Bytes(0)[0] // still the batch's
+							gpu.Read(t, b.DevicePtr(0), 1)
+						}
+						closing.Wait()
+					})
+					require.Empty(t, gpu.Left())
+				})
+			}
+		}
+	}
+}
+
+func TestABatchOnADeviceCanBeRetainedPastClose(t *testing.T) {
+	for _, async := range []bool{false, true} {
+		gpu := cudatest.Load(t)
+		l := newLoader(t, augmented(70), deviceOptions(t, 2, async)...)
+		var kept []*nwt.Batch
+		var want [][]byte
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			b.Retain()
+			kept = append(kept, b)
+			want = append(want, samples(b))
+		}
+		require.NoError(t, l.Close())
+		require.Equal(t, 10, gpu.Left()[cudatest.DeviceMemory])
+		require.Equal(t, 10, gpu.Left()[cudatest.HostMemory])
+		var releasing sync.WaitGroup
+		for i, b := range kept {
+			require.Equal(t, want[i], samples(b))
+			require.Equal(t, want[i], arrived(t, gpu, b))
+			releasing.Go(b.Release)
+		}
+		releasing.Wait()
+		require.Empty(t, gpu.Left())
+	}
+}
+
+func TestTheMemoryOfRetainedBatchesIsGivenBack(t *testing.T) {
+	for _, async := range []bool{false, true} {
+		cudatest.Load(t)
+		l := newLoader(t, augmented(700), deviceOptions(t, 2, async)...)
+		var kept []*nwt.Batch
+		peak := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if b.Index() < 20 {
+				b.Retain()
+				kept = append(kept, b)
+			}
+			if b.Index() == 20 {
+				for _, b := range kept {
+					b.Release()
+				}
+			}
+			peak = max(peak, l.Stats().DeviceBytes)
+		}
+		s := l.Stats()
+		slot := s.SlotBytes / s.Slots
+		require.GreaterOrEqual(t, peak, 20*slot)
+		require.Equal(t, 3*slot, s.DeviceBytes)
+		require.LessOrEqual(t, s.Slots, 6)
+		require.Zero(t, s.Retained)
+		require.NoError(t, l.Close())
+	}
+}
+
+func TestBatchesThatAreNeverReleasedEndADevicesEpoch(t *testing.T) {
+	cudatest.Load(t)
+	l := newLoader(t, augmented(700), deviceOptions(t, 2, true)...)
+	var kept []*nwt.Batch
+	var last error
+	for b, err := range l.Epoch(t.Context(), 0) {
+		if last = err; err == nil {
+			b.Retain()
+			kept = append(kept, b)
+		}
+	}
+	require.ErrorIs(t, last, nwt.ErrRetained)
+	for _, b := range kept {
+		b.Release()
+	}
+	collect(t, l, 0)
 }

@@ -25,6 +25,10 @@ type Result struct {
 	Iterations int           `json:"iterations"` // that alpha and Trial.Total are accumulated over
 	Confidence float64       `json:"confidence"` // how often a re-run would choose the same, 0 … 1; 0 where that isn't known
 
+	// Unpinned is the choice with batches in ordinary memory, where
+	// WithPinnedComparison asked for it; else nil.
+	Unpinned *Trial `json:"unpinned,omitempty"`
+
 	// Floor is an iteration's time with batches that are already loaded: what
 	// perfect loading would give.
 	Floor time.Duration `json:"floor_ns"`
@@ -79,6 +83,9 @@ type Trial struct {
 	Wait     time.Duration `json:"wait_ns"`     // blocked for a batch
 	Transfer time.Duration `json:"transfer_ns"` // in the copy to the device, as far as nothing hid it
 	Step     time.Duration `json:"step_ns"`     // in the training step
+
+	Copy      time.Duration `json:"copy_ns,omitempty"`   // to the device, hidden or not; mean
+	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
 
 	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers; the quickest seen
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process
@@ -151,6 +158,7 @@ type count struct {
 	Trial
 	took                      []time.Duration // per iteration
 	wait, transfer, step, all time.Duration   // sums
+	copies                    copies          // while it was measured
 	cpu, other                float64         // weighted by time
 }
 
@@ -185,6 +193,9 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	if r.Floor, err = t.floor(ctx, r.Workers); err != nil {
 		return nil, err
 	}
+	if r.Unpinned, err = t.unpinned(ctx, r); err != nil {
+		return nil, err
+	}
 	r.Elapsed = time.Since(t.began)
 	r.Warnings = t.warnings(r, others, outOfTime)
 	r.Advice = t.advice(r, t.cpus.Usable(), t.limit)
@@ -214,10 +225,18 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 		t.series = append(t.series, series{workers: req.workers})
 		t.counts = append(t.counts, &count{Trial: Trial{Workers: req.workers, PeakExact: true}})
 	}
-	c := t.counts[i]
+	b, err := t.measure(ctx, t.counts[i], t.loader(req.workers), req)
+	if err != nil {
+		return nil, err
+	}
+	t.series[i].blocks = append(t.series[i].blocks, b)
+	return t.counts[i], nil
+}
+
+// measure adds what a visit with a loader measures to what is known of its count.
+func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (block, error) {
 	debug.FreeOSMemory() // what the last visit left isn't this one's
 	peak := host.StartPeak()
-	l := t.loader(req.workers)
 	wave := t.wave(req.workers)
 	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: max(req.iterations, fewestWaves*wave), took: c.took}
 	if req.limit > 0 {
@@ -233,15 +252,13 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 	_ = l.Close() // never fails
 	rss, exact := peak.Stop()
 	if err != nil {
-		return nil, err
+		return block{}, err
 	}
 
 	n := len(m.took) - len(c.took)
-	t.series[i].blocks = append(t.series[i].blocks, block{
-		round: req.round, iterations: n, mean: m.all / time.Duration(n), cpu: m.cpu,
-	})
 	c.took, c.Iterations = m.took, len(m.took)
 	c.wait, c.transfer, c.step = c.wait+m.wait, c.transfer+m.transfer, c.step+m.step
+	c.copies = c.copies.plus(m.copies)
 	c.cpu, c.other = c.cpu+m.cpu*float64(m.all), c.other+m.other*float64(m.all)
 	c.all += m.all
 	if c.FirstBatch == 0 || m.first < c.FirstBatch {
@@ -253,7 +270,25 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 	}
 	c.SystemUsed = host.Memory().Used
 	c.settle()
-	return c, nil
+	return block{round: req.round, iterations: n, mean: m.all / time.Duration(n), cpu: m.cpu}, nil
+}
+
+// unpinned measures the choice with batches in ordinary memory, for as long as
+// it was measured with page-locked memory.
+func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
+	o := *t.opts
+	if !o.compare || onHost(o.device) || o.pinned != nil && !*o.pinned {
+		return nil, nil
+	}
+	o.pinned = new(false)
+	src := *t.source
+	src.opts, src.memory = &o, newHostMemory(&o)
+	c := &count{Trial: Trial{Workers: r.Workers, PeakExact: true}}
+	if _, err := t.measure(ctx, c, src.loader(r.Workers), request{workers: r.Workers, iterations: r.trial(r.Workers).Iterations}); err != nil {
+		return nil, err
+	}
+	c.Total = c.Mean * time.Duration(r.Iterations)
+	return &c.Trial, nil
 }
 
 // allowed tells whether a worker count fits into memory, as far as is known.
@@ -275,6 +310,10 @@ func (c *count) settle() {
 	n := time.Duration(len(c.took))
 	c.Mean, c.Wait, c.Transfer, c.Step = c.all/n, c.wait/n, c.transfer/n, c.step/n
 	c.CPU, c.OtherCPU = c.cpu/float64(c.all), c.other/float64(c.all)
+	if c.copies.batches > 0 {
+		c.Copy = c.copies.took / time.Duration(c.copies.batches)
+		c.Bandwidth = float64(c.copies.bytes) / c.copies.took.Seconds()
+	}
 	sorted := slices.Sorted(slices.Values(c.took))
 	c.Median = sorted[len(sorted)/2]
 	c.P99 = sorted[min(len(sorted)-1, len(sorted)*99/100)]
@@ -292,6 +331,7 @@ type measurement struct {
 	cpu, other float64
 
 	wait, transfer, step, all time.Duration // sums over what was measured
+	copies                    copies        // while it was
 }
 
 // run measures l's batches from a state on, epoch after epoch.
@@ -300,6 +340,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	var (
 		err   error
 		cpu   *host.CPUMeter
+		base  copies
 		start = time.Now()
 		prev  = start
 		n     = -m.warmup
@@ -328,11 +369,13 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		switch {
 		case n < 0:
 		case n == 0:
-			cpu = host.StartCPU()
+			cpu, base = host.StartCPU(), l.copies()
 			end = time.Now()
 		default:
+			copying := overlap(b.copyBegan, b.copyEnded, prev, got)
 			m.took = append(m.took, end.Sub(prev))
-			m.wait += got.Sub(prev)
+			m.wait += got.Sub(prev) - copying
+			m.transfer += copying
 			m.step += end.Sub(got)
 			m.all += end.Sub(prev)
 		}
@@ -341,11 +384,24 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	})
 	if cpu != nil {
 		m.cpu, m.other = cpu.Stop()
+		m.copies = l.copies().minus(base)
 	}
 	if err == nil && n < 1 {
 		err = errors.New("nwt: the dataset yields no batch")
 	}
 	return err
+}
+
+// overlap is how long two spans of time have in common.
+func overlap(begin1, end1, begin2, end2 time.Time) time.Duration {
+	begin, end := begin1, end1
+	if begin.Before(begin2) {
+		begin = begin2
+	}
+	if end.After(end2) {
+		end = end2
+	}
+	return max(0, end.Sub(begin))
 }
 
 // runStep runs the user's step; its panic becomes an error.

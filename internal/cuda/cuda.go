@@ -158,7 +158,7 @@ func (d *Device) AllocHost(size int) (b []byte, err error) {
 // FreeHost frees what AllocHost returned, all of it. No copy from it may be
 // under way.
 func (d *Device) FreeHost(b []byte) error {
-	return d.borrow(func() error { return d.freeHost(b) })
+	return d.insist(func() error { return d.freeHost(b) })
 }
 
 // allocHost needs the device's context to be current, as does freeHost.
@@ -203,7 +203,33 @@ func (d *Device) Alloc(size int) (ptr uintptr, err error) {
 
 // Free frees what Alloc returned. No copy to it may be under way.
 func (d *Device) Free(ptr uintptr) error {
-	err := d.borrow(func() error { return check("cuMemFree_v2", d.drv.free(ptr)) })
+	err := d.insist(func() error { return check("cuMemFree_v2", d.drv.free(ptr)) })
+	return errors.Join(err, d.release())
+}
+
+// NewEvent returns an event, as Session.NewEvent does, that stays until
+// FreeEvent, whatever is closed before.
+func (d *Device) NewEvent() (ev uintptr, err error) {
+	if _, err := d.retain(); err != nil {
+		return 0, err
+	}
+	err = d.borrow(func() error {
+		var r Result
+		ev, r = d.drv.newEvent()
+		return check("cuEventCreate", r)
+	})
+	switch {
+	case ev == 0:
+		return 0, errors.Join(err, d.release())
+	case err != nil:
+		return 0, errors.Join(err, d.FreeEvent(ev))
+	}
+	return ev, nil
+}
+
+// FreeEvent frees what NewEvent returned. Work that waits for it still does.
+func (d *Device) FreeEvent(ev uintptr) error {
+	err := d.insist(func() error { return check("cuEventDestroy_v2", d.drv.destroyEvent(ev)) })
 	return errors.Join(err, d.release())
 }
 
@@ -227,6 +253,21 @@ func (d *Device) borrow(f func() error) error {
 		return err
 	}
 	return errors.Join(within(d.drv, ctx, f), d.release())
+}
+
+// insist is borrow for what must be freed: where it doesn't come to calling f, it
+// tries once more, since any call may only report what went wrong before.
+func (d *Device) insist(f func() error) error {
+	called := false
+	free := func() error {
+		called = true
+		return f()
+	}
+	err := d.borrow(free)
+	if !called {
+		err = errors.Join(err, d.borrow(free))
+	}
+	return err
 }
 
 // retain returns the device's context, to use until release. The driver counts;

@@ -21,9 +21,9 @@ const Backend = "gorgonia.org/cu"
 
 // gorgonia is the driver as the linker found it, through gorgonia.org/cu. That
 // package starts the driver when the program starts, and ends the program where
-// it won't start. Four calls are made beside it: it has no cuMemHostAlloc,
+// it won't start. Five calls are made beside it: it has no cuMemHostAlloc,
 // starts the driver only once, hides why cuDriverGetVersion failed, and
-// allocates each time that cuEventQuery says "not ready".
+// allocates for cuCtxPopCurrent and each time that cuEventQuery says "not ready".
 type gorgonia struct{}
 
 func load(string) (driver, error) { return gorgonia{}, nil }
@@ -84,10 +84,7 @@ func (gorgonia) releasePrimary(gpu int) Result {
 
 func (gorgonia) push(ctx uintptr) Result { return resultOf(cu.PushCurrentCtx(as[cu.CUContext](ctx))) }
 
-func (gorgonia) pop() Result {
-	_, err := cu.PopCurrentCtx()
-	return resultOf(err)
-}
+func (gorgonia) pop() Result { return Result(C.cuCtxPopCurrent_v2(nil)) }
 
 func (gorgonia) currentDevice() (int, Result) {
 	gpu, err := cu.CurrentDevice()

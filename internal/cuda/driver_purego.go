@@ -149,10 +149,7 @@ func (d *loaded) releasePrimary(gpu int) Result {
 
 func (d *loaded) push(ctx uintptr) Result { return call(d.cuCtxPushCurrent_v2, ctx, 0, 0, 0) }
 
-func (d *loaded) pop() Result {
-	var ctx uintptr
-	return call(d.cuCtxPopCurrent_v2, uintptr(unsafe.Pointer(&ctx)), 0, 0, 0)
-}
+func (d *loaded) pop() Result { return call(d.cuCtxPopCurrent_v2, 0, 0, 0, 0) }
 
 func (d *loaded) currentDevice() (int, Result) {
 	var gpu int32

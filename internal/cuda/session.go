@@ -4,14 +4,16 @@ import (
 	"errors"
 )
 
-// Session is a stream of copies to one device. It belongs to one OS thread: the
-// caller locks it (runtime.LockOSThread) from Device.Session to Close and calls
-// every method there. A session that is opened later on the same thread must be
-// closed before this one is used again. Events are the driver's handles,
-// CUevents, that other libraries can wait for.
+// Session is a stream of copies to one device. It belongs to one OS thread, from
+// Device.Session to Close or from Enter to Leave: the caller locks the thread
+// (runtime.LockOSThread) and calls every method there. A session that is opened
+// later on the same thread must be closed, or leave, before this one is used
+// again. Events are the driver's handles, CUevents, that other libraries can
+// wait for.
 type Session struct {
 	dev    *Device
 	drv    driver
+	ctx    uintptr
 	stream uintptr // the copies, in order
 	mark   uintptr // the event with which the stream waits for other streams
 	closed bool
@@ -27,7 +29,7 @@ func (d *Device) Session() (*Session, error) {
 	if err := check("cuCtxPushCurrent_v2", d.drv.push(ctx)); err != nil {
 		return nil, errors.Join(err, d.release())
 	}
-	s := &Session{dev: d, drv: d.drv}
+	s := &Session{dev: d, drv: d.drv, ctx: ctx}
 	var r Result
 	if s.stream, r = s.drv.newStream(); r != Success {
 		return nil, errors.Join(check("cuStreamCreate", r), s.Close())
@@ -37,6 +39,13 @@ func (d *Device) Session() (*Session, error) {
 	}
 	return s, nil
 }
+
+// Leave makes what was the thread's current context before the session so again.
+// After it the session can go on elsewhere, with Enter.
+func (s *Session) Leave() error { return check("cuCtxPopCurrent_v2", s.drv.pop()) }
+
+// Enter makes the device's context current on the calling thread, after Leave.
+func (s *Session) Enter() error { return check("cuCtxPushCurrent_v2", s.drv.push(s.ctx)) }
 
 // Close waits for all copies and gives back what the session itself opened:
 // memory and events are the caller's to free before. What was the thread's

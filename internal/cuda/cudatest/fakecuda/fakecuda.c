@@ -347,8 +347,8 @@ CUresult cuCtxPopCurrent_v2(context **ctx) {
 	CUresult r = enter("cuCtxPopCurrent_v2", STARTED);
 	if (denied) return leave(r);
 	if (!depth) return deny(INVALID_CONTEXT);
-	*ctx = stack[--depth];
-	pushed--;
+	depth--, pushed--;
+	if (ctx) *ctx = stack[depth];
 	return leave(r);
 }
 

@@ -1,0 +1,114 @@
+package nwt_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+func TestCUDASaysWhyThereIsNoGPU(t *testing.T) {
+	gpu := cudatest.Load(t)
+	for _, c := range []struct {
+		gpus, ordinal int
+		says          string
+	}{
+		{0, 0, "nwt: CUDA(0): no CUDA device: NVIDIA's driver is here but sees no GPU"},
+		{2, 2, "nwt: CUDA(2): no CUDA device: GPU 2 asked for, and the driver has GPUs 0 to 1"},
+		{1, -1, "nwt: CUDA(-1): no CUDA device: GPU -1 asked for, and the driver has GPUs 0 to 0"},
+	} {
+		gpu.GPUs(c.gpus)
+		dev, err := nwt.CUDA(c.ordinal)
+		require.Nil(t, dev)
+		require.ErrorIs(t, err, nwt.ErrNoDevice)
+		require.ErrorContains(t, err, c.says)
+	}
+}
+
+// noDriver makes this a machine without a driver.
+func noDriver(t *testing.T) {
+	t.Helper()
+	if cuda.Backend == "gorgonia.org/cu" {
+		t.Skip("this binary is linked with a driver")
+	}
+	before := cuda.Library
+	cuda.Library = "libnone.so.1"
+	t.Cleanup(func() { cuda.Library = before })
+}
+
+func TestCUDASaysThatThereIsNoDriver(t *testing.T) {
+	noDriver(t)
+	_, err := nwt.CUDA(0)
+	require.ErrorIs(t, err, nwt.ErrNoDevice)
+	require.Regexp(t, `nwt: CUDA\(0\): no CUDA device: (NVIDIA's driver library can't be loaded: libnone.so.1|this binary was built without cgo|GPUs work on)`, err.Error())
+	_, err = nwt.CUDAContext(1)
+	require.ErrorIs(t, err, nwt.ErrNoDevice)
+}
+
+func TestADeviceIsKnownByNumberAndModel(t *testing.T) {
+	gpu := cudatest.Load(t)
+	gpu.GPUs(2)
+	dev, err := nwt.CUDA(1)
+	require.NoError(t, err)
+	require.Equal(t, "cuda:1 (Fake GPU 1)", dev.String())
+	require.Equal(t, "host", nwt.Host().String())
+}
+
+func TestAContextOfTheProgramsIsUsedAndNoOtherMade(t *testing.T) {
+	gpu := cudatest.Load(t)
+	dev, err := nwt.CUDAContext(gpu.Context(0))
+	require.NoError(t, err)
+	require.Equal(t, "cuda (Fake GPU 0)", dev.String())
+	l := newLoader(t, augmented(50), nwt.WithBatchSize(8), nwt.WithDevice(dev))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, samples(b), arrived(t, gpu, b))
+		require.Zero(t, gpu.Left()[cudatest.RetainedContext])
+	}
+	_, err = nwt.CUDAContext(0)
+	require.EqualError(t, err, "nwt: CUDAContext(0x0): cuda: the context is NULL")
+}
+
+func TestEveryDeviceHasALoaderOfItsOwn(t *testing.T) {
+	gpu := cudatest.Load(t)
+	gpu.GPUs(2)
+	gpu.Limit(cudatest.DeviceMemory, 3*(64+192)) // what one loader needs of each
+	var training sync.WaitGroup
+	for ordinal := range 2 {
+		dev, err := nwt.CUDA(ordinal)
+		require.NoError(t, err)
+		l := newLoader(t, augmented(333), nwt.WithBatchSize(8), nwt.WithShard(ordinal, 2), nwt.WithDevice(dev))
+		training.Go(func() {
+			t.Run(dev.String(), func(t *testing.T) {
+				for b, err := range l.Epochs(t.Context(), 0, 3) {
+					require.NoError(t, err)
+					require.Equal(t, samples(b), arrived(t, gpu, b))
+				}
+			})
+		})
+	}
+	training.Wait()
+}
+
+func TestStatsTellWhatWasCopied(t *testing.T) {
+	gpu := cudatest.Load(t)
+	gpu.Delay(2 * time.Millisecond)
+	l := newLoader(t, augmented(50), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithDevice(gpu0(t)))
+	require.Zero(t, l.Stats().DeviceBytes)
+	for _, err := range l.Epochs(t.Context(), 0, 2) {
+		require.NoError(t, err)
+	}
+	s := l.Stats()
+	require.Equal(t, 2*7, s.Copied)
+	require.Equal(t, 2*50*(8+24), s.CopiedBytes)
+	require.Equal(t, 3*(64+192), s.DeviceBytes)
+	require.Equal(t, s.Slots*(64+192), s.SlotBytes)
+	require.GreaterOrEqual(t, s.Transfer, 2*time.Millisecond)
+	require.NoError(t, l.Close())
+	require.Zero(t, l.Stats().DeviceBytes)
+}

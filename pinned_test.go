@@ -1,0 +1,40 @@
+package nwt_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+func TestBatchesLieInPageLockedMemoryWhereThatHelps(t *testing.T) {
+	gpu := cudatest.Load(t)
+	for name, c := range map[string]struct {
+		opts []nwt.Option
+		want bool
+	}{
+		"GPU":            {[]nwt.Option{nwt.WithDevice(gpu0(t))}, true},
+		"GPU, asked for": {[]nwt.Option{nwt.WithDevice(gpu0(t)), nwt.WithPinned(true)}, true},
+		"GPU, declined":  {[]nwt.Option{nwt.WithDevice(gpu0(t)), nwt.WithPinned(false)}, false},
+		"host":           {nil, false},
+		"host, declined": {[]nwt.Option{nwt.WithPinned(false)}, false},
+		// What other runtimes in the process copy from at full speed.
+		"host, asked for":    {[]nwt.Option{nwt.WithPinned(true)}, true},
+		"the last word wins": {[]nwt.Option{nwt.WithPinned(true), nwt.WithPinned(false)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLoader(t, augmented(70), append(c.opts, nwt.WithBatchSize(7), nwt.WithWorkers(2))...)
+			collect(t, l, 0)
+			slots := 0
+			if c.want {
+				slots = l.Stats().Slots
+				require.Positive(t, slots)
+			}
+			require.Equal(t, slots, gpu.Left()[cudatest.HostMemory])
+			require.NoError(t, l.Close())
+			require.Empty(t, gpu.Left())
+		})
+	}
+}

@@ -1,0 +1,97 @@
+package nwt_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
+)
+
+// slowGPU is a GPU whose copies take about a millisecond.
+func slowGPU(t *testing.T) nwt.Device {
+	t.Helper()
+	cudatest.Load(t).Delay(2 * time.Millisecond)
+	return gpu0(t)
+}
+
+func tuneDevice(t *testing.T, opts ...nwt.Option) *nwt.Result {
+	t.Helper()
+	r, err := nwt.Tune(t.Context(), augmented(1000), append(opts, nwt.WithBatchSize(8), nwt.WithMaxWorkers(1), nwt.WithIterations(20))...)
+	require.NoError(t, err)
+	return r
+}
+
+func TestATrialTellsWaitingFromCopying(t *testing.T) {
+	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithPinnedComparison())
+	require.Equal(t, "cuda:0 (Fake GPU 0)", r.Device)
+	require.InDelta(t, r.Unpinned.Mean, r.Unpinned.Wait+r.Unpinned.Transfer, 10, "nothing else takes time")
+	for _, trial := range append(r.Trials, *r.Unpinned) {
+		require.Positive(t, trial.Transfer)
+		require.GreaterOrEqual(t, trial.Wait, time.Duration(0))
+		require.InEpsilon(t, float64(8*(8+24))/trial.Copy.Seconds(), trial.Bandwidth, 0.01)
+	}
+}
+
+func TestACopyThatTheStepHidesIsNoTransfer(t *testing.T) {
+	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithStep(func(context.Context, *nwt.Batch) error {
+		time.Sleep(5 * time.Millisecond)
+		return nil
+	}))
+	for _, trial := range r.Trials {
+		if trial.Workers == 0 {
+			require.Greater(t, trial.Transfer, trial.Copy/2, "nothing is copied ahead")
+		} else {
+			require.Less(t, trial.Transfer, trial.Copy/2)
+		}
+	}
+}
+
+func TestAnAsynchronousCopyIsNoTransferEither(t *testing.T) {
+	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithAsyncTransfer())
+	for _, trial := range r.Trials {
+		require.Zero(t, trial.Transfer)
+		require.Positive(t, trial.Copy)
+		require.Positive(t, trial.Bandwidth)
+	}
+}
+
+func TestTheTableOfADeviceShowsItsCopies(t *testing.T) {
+	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithPinnedComparison())
+	require.NotNil(t, r.Unpinned)
+	require.Equal(t, r.Workers, r.Unpinned.Workers)
+	require.GreaterOrEqual(t, r.Unpinned.Iterations, 20)
+	require.Positive(t, r.Unpinned.Bandwidth)
+	table := r.String()
+	require.Regexp(t, `waiting +transfer +copy +bandwidth`, table)
+	require.Regexp(t, ` [µm]s +[µm]s +[µm]s +kB/s`, table)
+	require.Regexp(t, ` ◄ from ordinary memory\n`, table)
+
+	var csv strings.Builder
+	require.NoError(t, r.WriteCSV(&csv))
+	lines := strings.Split(strings.TrimSpace(csv.String()), "\n")
+	require.Len(t, lines, 1+len(r.Trials)+1)
+	require.Contains(t, lines[0], ",transfer_s,copy_s,bandwidth,")
+	require.True(t, strings.HasSuffix(lines[len(lines)-1], ",false,false,true"), lines)
+}
+
+func TestOrdinaryMemoryIsComparedOnlyWithPageLocked(t *testing.T) {
+	gpu := cudatest.Load(t)
+	for name, opts := range map[string][]nwt.Option{
+		"not asked": {nwt.WithDevice(gpu0(t))},
+		"host":      {nwt.WithPinnedComparison()},
+		"unpinned":  {nwt.WithPinnedComparison(), nwt.WithPinned(false), nwt.WithDevice(gpu0(t))},
+	} {
+		r := tuneDevice(t, opts...)
+		require.Nil(t, r.Unpinned, name)
+		require.NotContains(t, r.String(), "ordinary memory")
+		if name == "host" {
+			require.NotContains(t, r.String(), "bandwidth")
+		}
+	}
+	require.Empty(t, gpu.Left())
+}
