@@ -115,10 +115,7 @@ func rows(here []figure) (rows []string) {
 			continue
 		}
 		if !slices.Contains(pythonPeers, f.Peer) {
-			allocs = fmt.Sprintf("%.2g", f.allocs)
-			if f.allocs < 0.05 {
-				allocs = "0"
-			}
+			allocs = fmt.Sprintf("%.3g", allocsOf.of(f))
 		}
 		at16 := "| | | |"
 		if i := slices.IndexFunc(here, func(g figure) bool {

@@ -59,7 +59,7 @@ func main() {
 	var o options
 	flag.Float64Var(&o.seconds, "seconds", 0.7, "that a loader is measured in steady state")
 	flag.IntVar(&o.rounds, "rounds", 3, "in which measurements are repeated; after the first only what may win")
-	flag.DurationVar(&o.limit, "limit", 20*time.Minute, "after which no measurement begins")
+	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "after which no measurement begins")
 	flag.BoolVar(&o.all, "all", false, "measure every worker count of every peer: about an hour")
 	only := flag.String("only", "", "measure what matches this expression, as in \"torch augment sample 2\"")
 	results := flag.String("results", "results.json", "where measurements are kept")
@@ -124,9 +124,9 @@ func (o *options) measure(ctx context.Context) (*run, error) {
 	if r.Machine, plan, err = o.tune(ctx, r, plan); err != nil {
 		return nil, err
 	}
-	log.Printf("%d combinations, at first about %v; with %d rounds about %v",
+	log.Printf("%d combinations: the first round takes about %v, %d rounds about %v",
 		len(plan), costOf(plan, o.seconds).Round(time.Second), o.rounds,
-		(costOf(plan, o.seconds) * time.Duration(2+o.rounds) / 3).Round(time.Second))
+		(costOf(plan, o.seconds) * time.Duration(7+3*o.rounds) / 10).Round(time.Second))
 
 	for round := range o.rounds {
 		if round == 1 {

@@ -17,41 +17,48 @@ var (
 )
 
 // worthMeasuring leaves out, of a list of everything, the counts of slow peers
-// that nothing is compared with, so that a run takes minutes and not an hour.
+// that come nowhere near their best, so that a run takes minutes and not an hour.
 func worthMeasuring(c combination) bool {
+	python := slices.Contains(pythonPeers, c.Peer)
 	switch {
 	case c.Peer == "nwt":
 		return true
 	case c.Peer == "bound":
 		return c.Workload != "wait" || c.Workers == 16
-	case slices.Contains(goPeers, c.Peer):
-		return c.Workers != 32 && c.Workers != 128
+	case !python:
+		return c.Workload != "wait" || slices.Contains([]int{0, 1, 16, 64, 256}, c.Workers)
 	case c.Workload == "wait" && c.Variant == "threads":
-		return c.Workers != 0 && c.Workers <= 16
+		return c.Workers == 2 || c.Workers == 4 && c.Peer == "torch" || c.Workers == 16 && c.Peer == "grain"
 	case c.Workload == "wait":
 		return c.Workers >= 16 && !(c.Variant == "processes" && c.Workers > 16)
 	case c.Workers == 16:
-		return c.Peer == "torch" || c.Workload == "augment"
+		return c.Peer == "torch" && c.Variant != "split" || c.Workload == "augment" && c.Variant == "sample"
 	case c.Workers == 1:
 		return c.Peer == "spdl" // which has no 0
 	case c.Workers == 4:
 		return c.Peer == "torch" && c.Workload == "augment"
+	case c.Workers == 2:
+		return c.Workload == "augment" || c.Peer == "spdl" || c.Peer == "tfdata" && c.Variant == "vectorised"
 	}
 	return true
 }
 
-// contenders are the combinations to measure again after the first round: nwt
-// and the bounds, whatever reaches half of the best rate among its peer's
-// variants of its kind, and PyTorch's 16 workers.
+// contenders are the combinations to measure again after the first round: what
+// ratios are made of. Those are nwt and the bounds, PyTorch's 16 workers, and
+// whatever reaches 0.7 of the best rate of its kind among the Python peers or, in
+// Go, of its own peer.
 func contenders(plan []combination, figs []figure) (again []combination) {
 	for _, c := range plan {
 		i := slices.IndexFunc(figs, func(f figure) bool { return f.combination == c })
 		if i < 0 {
 			continue // failed or skipped, and would again
 		}
-		rivals := where(figs, peers(c.Peer), workload(c.Workload), sameKind(c.Variant))
-		best, _ := fastest(rivals)
-		if c.Peer == "nwt" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= best.rate/2 {
+		rivals := peers(c.Peer)
+		if slices.Contains(pythonPeers, c.Peer) {
+			rivals = peers(pythonPeers...)
+		}
+		best, _ := fastest(where(figs, rivals, workload(c.Workload), sameKind(c.Variant)))
+		if c.Peer == "nwt" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= 0.7*best.rate {
 			again = append(again, c)
 		}
 	}

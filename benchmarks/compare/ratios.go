@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -53,7 +54,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	faster("wait", "PyTorch's best of 16, 32, 64 processes", 5, peers("torch"), variants(bySample...), workers(16, 32, 64))
 	if ours, ok := r.tuned(figs, "wait"); ok {
 		if theirs, ok := fastest(where(figs, peers("torch"), workload("wait"), variants(bySample...), workers(16, 32, 64))); ok {
-			goals = append(goals, less("wait", "the memory of those processes", ours, theirs, 1, memoryOf))
+			goals = append(goals, less("wait", "memory above the dataset, of those processes'", ours, theirs, 1, memoryOf))
 		}
 	}
 	faster("wait", "PyTorch with 64 threads in each process (no goal: for a look)", 0, peers("torch"), variants("threads"))
@@ -64,7 +65,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 		ours, ok := r.tuned(figs, "empty")
 		theirs, found := fastest(where(figs, peers(peer), workload("empty")))
 		if ok && found {
-			goals = append(goals, less("empty", "fewer allocations a batch than "+title(peer), ours, theirs, 1, allocsOf))
+			goals = append(goals, less("empty", "allocations a batch, of "+title(peer)+"'s", ours, theirs, 1, allocsOf))
 		}
 	}
 	for _, w := range []string{"augment", "raw", "wait", "empty"} {
@@ -116,14 +117,22 @@ func (p property) compare(a, b figure) int {
 var (
 	memoryOf = property{func(f figure) float64 { return f.memory }, megabytes}
 	firstOf  = property{func(f figure) float64 { return f.first }, short}
-	allocsOf = property{func(f figure) float64 { return f.allocs }, func(n float64) string { return fmt.Sprintf("%.2g allocations", n) }}
+	allocsOf = property{func(f figure) float64 { return math.Round(10*f.allocs) / 10 }, func(n float64) string { return fmt.Sprintf("%.3g allocations", n) }}
 )
 
 // less is the goal that ours be at most a share of theirs.
 func less(workload, what string, ours, theirs figure, share float64, p property) goal {
 	a, b := p.of(ours), p.of(theirs)
+	want := "≤ 1"
+	if share < 1 {
+		want = fmt.Sprintf("≤ 1/%.0f", 1/share)
+	}
+	ratio := a / b
+	if a == b { // both may be 0
+		ratio = 1
+	}
 	return goal{
-		workload, what, fmt.Sprintf("≤ 1/%.0f", 1/share), a / b, a <= share*b,
+		workload, what, want, ratio, a <= share*b,
 		fmt.Sprintf("%s (%d workers) ÷ %s (%s)", p.format(a), ours.Workers, p.format(b), theirs.name()),
 	}
 }
