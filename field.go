@@ -40,22 +40,24 @@ const (
 	Float64
 )
 
-// dtypes tells each type's name, size in bytes and Go kind.
+// dtypes tells each type's name, size in bytes, Go kind, and the Go type of that
+// kind, as a pointer to it.
 var dtypes = [...]struct {
-	name string
-	size int
-	kind reflect.Kind
+	name    string
+	size    int
+	kind    reflect.Kind
+	pointer any
 }{
-	Bool:     {"Bool", 1, reflect.Bool},
-	Uint8:    {"Uint8", 1, reflect.Uint8},
-	Int8:     {"Int8", 1, reflect.Int8},
-	Int16:    {"Int16", 2, reflect.Int16},
-	Int32:    {"Int32", 4, reflect.Int32},
-	Int64:    {"Int64", 8, reflect.Int64},
-	Float16:  {"Float16", 2, reflect.Uint16},
-	BFloat16: {"BFloat16", 2, reflect.Uint16},
-	Float32:  {"Float32", 4, reflect.Float32},
-	Float64:  {"Float64", 8, reflect.Float64},
+	Bool:     {"Bool", 1, reflect.Bool, (*bool)(nil)},
+	Uint8:    {"Uint8", 1, reflect.Uint8, (*uint8)(nil)},
+	Int8:     {"Int8", 1, reflect.Int8, (*int8)(nil)},
+	Int16:    {"Int16", 2, reflect.Int16, (*int16)(nil)},
+	Int32:    {"Int32", 4, reflect.Int32, (*int32)(nil)},
+	Int64:    {"Int64", 8, reflect.Int64, (*int64)(nil)},
+	Float16:  {"Float16", 2, reflect.Uint16, (*uint16)(nil)},
+	BFloat16: {"BFloat16", 2, reflect.Uint16, (*uint16)(nil)},
+	Float32:  {"Float32", 4, reflect.Float32, (*float32)(nil)},
+	Float64:  {"Float64", 8, reflect.Float64, (*float64)(nil)},
 }
 
 func (t DType) valid() bool { return t >= Bool && t <= Float64 }
@@ -113,7 +115,7 @@ type View interface {
 // field's element type.
 func Values[T Element](v View, field int) []T {
 	c := v.column(field)
-	if kind := reflect.TypeFor[T]().Kind(); kind != dtypes[c.dtype].kind {
+	if any((*T)(nil)) != dtypes[c.dtype].pointer && reflect.TypeFor[T]().Kind() != dtypes[c.dtype].kind {
 		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
 			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))
 	}

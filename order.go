@@ -123,6 +123,10 @@ func (s sequential) fill(_, from int, indices []int) {
 
 func (s *shuffled) fill(epoch, from int, indices []int) {
 	key := epochKey(s.key, epoch)
+	for len(indices) >= 4 {
+		s.perm.at4(key, from, (*[4]int)(indices))
+		indices, from = indices[4:], from+4
+	}
 	for i := range indices {
 		indices[i] = s.perm.at(key, from+i)
 	}

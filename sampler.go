@@ -137,10 +137,7 @@ func (p *permutation) at(key uint64, i int) int {
 		row, column := x>>p.bits, x&mask
 		k := key
 		for range p.rounds / 2 {
-			shift, _ := bits.Mul64(mix64(k^column), p.rows)
-			if row += shift; row >= p.rows {
-				row -= p.rows
-			}
+			row = turnRow(k, row, column, p.rows)
 			k += golden
 			column = (column + mix64(k^row)>>32) & mask
 			k += golden
@@ -149,6 +146,41 @@ func (p *permutation) at(key uint64, i int) int {
 			return int(x)
 		}
 	}
+}
+
+// at4 is at for i … i+3: the rounds of one position wait for each other, those of
+// four don't.
+func (p *permutation) at4(key uint64, i int, out *[4]int) {
+	width, mask, rows, k := p.bits, uint64(1)<<p.bits-1, p.rows, key
+	x0, x1, x2, x3 := uint64(i), uint64(i+1), uint64(i+2), uint64(i+3)
+	r0, c0 := x0>>width, x0&mask
+	r1, c1 := x1>>width, x1&mask
+	r2, c2 := x2>>width, x2&mask
+	r3, c3 := x3>>width, x3&mask
+	for range p.rounds / 2 {
+		r0, r1 = turnRow(k, r0, c0, rows), turnRow(k, r1, c1, rows)
+		r2, r3 = turnRow(k, r2, c2, rows), turnRow(k, r3, c3, rows)
+		k += golden
+		c0, c1 = (c0+mix64(k^r0)>>32)&mask, (c1+mix64(k^r1)>>32)&mask
+		c2, c3 = (c2+mix64(k^r2)>>32)&mask, (c3+mix64(k^r3)>>32)&mask
+		k += golden
+	}
+	out[0], out[1] = int(r0<<width|c0), int(r1<<width|c1)
+	out[2], out[3] = int(r2<<width|c2), int(r3<<width|c3)
+	for j, x := range out {
+		if uint64(x) >= p.n {
+			out[j] = p.at(key, x) // on through the cycle
+		}
+	}
+}
+
+// turnRow is half a round: it moves the row by what the column says.
+func turnRow(key, row, column, rows uint64) uint64 {
+	shift, _ := bits.Mul64(mix64(key^column), rows)
+	if row += shift; row >= rows {
+		row -= rows
+	}
+	return row
 }
 
 // golden is 2⁶⁴ divided by the golden ratio: successive multiples of it are

@@ -234,3 +234,16 @@ func BenchmarkShuffled(b *testing.B) {
 		})
 	}
 }
+
+func TestARunOfPositionsIsWhatItsPositionsAre(t *testing.T) {
+	for _, n := range []int{1, 2, 5, 37, 1000, 1 << 20} {
+		s := Shuffled(n, 9).(*shuffled)
+		for _, from := range []int{0, 1, n / 2} {
+			run := make([]int, min(n-from, 333))
+			s.fill(3, from, run)
+			for i, index := range run {
+				require.Equal(t, s.At(3, from+i), index)
+			}
+		}
+	}
+}

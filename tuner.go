@@ -238,9 +238,10 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (
 	debug.FreeOSMemory() // what the last visit left isn't this one's
 	peak := host.StartPeak()
 	wave := t.wave(req.workers)
-	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: max(req.iterations, fewestWaves*wave), took: c.took}
-	if req.limit > 0 {
-		m.limit = time.Duration(float64(req.limit) * float64(m.iterations) / float64(req.iterations))
+	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: req.iterations, limit: req.limit, took: c.took}
+	if more := fewestWaves * wave; more > m.iterations && t.opts.iterations == 0 {
+		m.limit = time.Duration(min(float64(req.limit)*float64(more)/float64(m.iterations), math.MaxInt64/2))
+		m.iterations = more
 	}
 	if t.opts.budget > 0 {
 		m.limit = min(m.limit, max(1, t.opts.budget-time.Since(t.began)))
