@@ -18,7 +18,8 @@
 // [Objects] is a sample per object, [Packed] many samples in large objects,
 // found by offset and length. A request takes tens of milliseconds and no CPU:
 // tens of workers are best, more than there are CPUs, and nwt.Tune finds how
-// many.
+// many. Shards of WebDataset in a bucket are read as a stream by package wds of
+// nwt, for which a bucket is a file system.
 //
 // # Connections
 //

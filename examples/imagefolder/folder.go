@@ -1,71 +1,30 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"image"
-	_ "image/gif"
-	_ "image/jpeg"
-	_ "image/png"
-	"io/fs"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"os"
-	"path"
-	"path/filepath"
-	"slices"
-	"strings"
-
-	"golang.org/x/image/draw"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/photos"
 )
 
-// A folder is a dataset of image files, as torchvision's ImageFolder: what lies
-// below dir/cat is of class "cat". Each is a random part of its image, scaled
-// and half the time mirrored, in CHW order, with its class.
+// A folder is a dataset of image files. Each sample is a random part of its
+// image, scaled and half the time mirrored, in CHW order, with its class.
 type folder struct {
-	files   []file
+	files   []photos.File
 	classes []string // sorted; a label is a place here
 	size    int      // width and height of a sample
 	repeat  int      // an epoch goes over the files so often
 }
 
-type file struct {
-	name  string
-	class string
-}
-
 // open finds the image files of a folder.
 func open(dir string, size int) (*folder, error) {
-	f := &folder{size: size, repeat: 1}
-	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		switch strings.ToLower(path.Ext(name)) {
-		case ".jpg", ".jpeg", ".png", ".gif":
-			class, _, below := strings.Cut(name, "/")
-			if !below {
-				class = "."
-			}
-			f.files = append(f.files, file{filepath.Join(dir, name), class})
-			f.classes = append(f.classes, class)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	if len(f.files) == 0 {
-		return nil, fmt.Errorf("%s: no .jpg, .jpeg, .png or .gif file in it or below", dir)
-	}
-	slices.Sort(f.classes)
-	f.classes = slices.Compact(f.classes)
-	return f, nil
+	files, classes, err := photos.Find(dir)
+	return &folder{files: files, classes: classes, size: size, repeat: 1}, err
 }
 
 // check leaves out the files that can't be decoded, and says why (of 10 000 at
@@ -74,7 +33,7 @@ func open(dir string, size int) (*folder, error) {
 func (f *folder) check(ctx context.Context, report func(nwt.Progress)) (bad []error, err error) {
 	fields := []nwt.Field{{Name: "decodes", Type: nwt.Bool}}
 	files := nwt.NewDataset(len(f.files), fields, func(_ context.Context, i int, _ *nwt.Sample) error {
-		_, err := decode(f.files[i].name)
+		_, err := decode(f.files[i].Name)
 		return err
 	})
 	loader, err := nwt.NewLoader(files, nwt.WithErrorBudget(len(f.files)), nwt.WithLogger(slog.New(slog.DiscardHandler)))
@@ -82,7 +41,7 @@ func (f *folder) check(ctx context.Context, report func(nwt.Progress)) (bad []er
 		return nil, err
 	}
 	defer loader.Close()
-	var good []file
+	var good []photos.File
 	for batch, err := range loader.Epoch(ctx, 0) {
 		if err != nil {
 			return nil, err
@@ -113,85 +72,27 @@ func (f *folder) Fields() []nwt.Field {
 
 func (f *folder) Load(_ context.Context, index int, dst *nwt.Sample) error {
 	file := f.files[index%len(f.files)]
-	img, err := decode(file.name)
+	img, err := decode(file.Name)
 	if err != nil {
 		return err
 	}
-	rng := dst.Rand() // the same part whenever this epoch is loaded, by whatever worker
-	part := crop(rng, img.Bounds())
-	scaled := image.NewRGBA(image.Rect(0, 0, f.size, f.size))
-	// For smoother large photos take draw.BiLinear, which is slower.
-	draw.ApproxBiLinear.Scale(scaled, scaled.Bounds(), img, part, draw.Src, nil)
-	normalize(nwt.Values[float32](dst, 0), scaled, rng.IntN(2) == 1)
-	label, _ := slices.BinarySearch(f.classes, file.class)
-	nwt.Values[int64](dst, 1)[0] = int64(label)
+	// The same part whenever this epoch is loaded, by whatever worker.
+	photos.Augment(nwt.Values[float32](dst, 0), img, f.size, dst.Rand())
+	nwt.Values[int64](dst, 1)[0] = int64(file.Class)
 	return nil
 }
 
-// maxPixels keeps a file whose header lies from taking all memory.
-const maxPixels = 100_000_000
-
 // decode reads an image. Its errors name the file.
-func decode(name string) (img image.Image, err error) {
+func decode(name string) (image.Image, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	header, _, err := image.DecodeConfig(bytes.NewReader(data))
-	if err == nil && int64(header.Width)*int64(header.Height) > maxPixels {
-		err = fmt.Errorf("%d × %d pixels: must be at most %d in all", header.Width, header.Height, maxPixels)
-	}
-	if err == nil {
-		img, _, err = image.Decode(bytes.NewReader(data))
-	}
-	if err == nil && img.Bounds().Empty() {
-		err = errors.New("no pixels")
-	}
+	img, err := photos.Decode(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return img, nil
-}
-
-// crop is a random part of r as torchvision's RandomResizedCrop picks it: 8 to
-// 100 % of the area and between 3:4 and 4:3, or all of r if no try fits.
-func crop(rng *rand.Rand, r image.Rectangle) image.Rectangle {
-	for range 10 {
-		area := (0.08 + 0.92*rng.Float64()) * float64(r.Dx()) * float64(r.Dy())
-		ratio := math.Exp((2*rng.Float64() - 1) * math.Log(4.0/3))
-		w, h := int(math.Round(math.Sqrt(area*ratio))), int(math.Round(math.Sqrt(area/ratio)))
-		if 0 < w && w <= r.Dx() && 0 < h && h <= r.Dy() {
-			at := r.Min.Add(image.Pt(rng.IntN(r.Dx()-w+1), rng.IntN(r.Dy()-h+1)))
-			return image.Rectangle{Min: at, Max: at.Add(image.Pt(w, h))}
-		}
-	}
-	return r
-}
-
-// The usual normalization of photos, from ImageNet, by channel.
-var (
-	mean      = [3]float64{0.485, 0.456, 0.406}
-	deviation = [3]float64{0.229, 0.224, 0.225}
-)
-
-// normalize writes img, mirrored if flip, one channel after the other, as
-// (value − mean) / deviation with values 0 … 1.
-func normalize(dst []float32, img *image.RGBA, flip bool) {
-	width := img.Rect.Dx()
-	for c := range 3 {
-		scale := float32(1 / (255 * deviation[c]))
-		shift := float32(-mean[c] / deviation[c])
-		for row := range slices.Chunk(img.Pix, img.Stride) {
-			out := dst[:width]
-			dst = dst[width:]
-			for x := range out {
-				out[x] = float32(row[4*x+c])*scale + shift
-			}
-			if flip {
-				slices.Reverse(out)
-			}
-		}
-	}
 }
 
 // moments are of the values added so far: Welford's method, in the form of

@@ -5,19 +5,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/photos"
 	"github.com/nwt-go/nwt/examples/internal/progress"
 )
 
@@ -53,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if *dir == "" {
 		var err error
-		if *dir, err = bundled(ctx); err != nil {
+		if *dir, err = photos.Bundled(ctx); err != nil {
 			return err
 		}
 	}
@@ -122,18 +119,7 @@ func epoch(ctx context.Context, images *folder, opts []nwt.Option, stdout io.Wri
 	for c, m := range channels {
 		// What was seen is normalized: undo that.
 		fmt.Fprintf(stdout, "%-5s  mean %.4f  deviation %.4f\n", [...]string{"red", "green", "blue"}[c],
-			mean[c]+deviation[c]*m.mean, deviation[c]*m.deviation())
+			photos.Mean[c]+photos.Deviation[c]*m.mean, photos.Deviation[c]*m.deviation())
 	}
 	return nil
-}
-
-// bundled is the folder of the images that come with Go, for its own tests.
-// Some of them are corrupt on purpose.
-func bundled(ctx context.Context) (string, error) {
-	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
-	dir := filepath.Join(strings.TrimSpace(string(root)), "src", "image")
-	if _, missing := os.Stat(filepath.Join(dir, "testdata")); err != nil || missing != nil {
-		return "", errors.New("the images that come with Go, below image in its sources, aren't here: pass a folder of images with -dir")
-	}
-	return dir, nil
 }

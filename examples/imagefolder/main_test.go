@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/photos"
 )
 
 // write makes a file of an image all of one colour, by its extension.
@@ -122,7 +123,7 @@ func TestWithoutGoOneIsToldWhatToPass(t *testing.T) {
 }
 
 func TestTheImagesThatComeWithGoHaveCorruptOnesAmongThem(t *testing.T) {
-	dir, err := bundled(t.Context())
+	dir, err := photos.Bundled(t.Context())
 	if err != nil {
 		t.Skip(err)
 	}

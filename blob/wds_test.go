@@ -1,0 +1,41 @@
+package blob_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/wds"
+)
+
+func TestWebDatasetShardsAreReadFromABucket(t *testing.T) {
+	s := newServer(t)
+	bucket := s.bucket(t, 3)
+	shards := []string{"train/0.tar", "train/1.tar", "train/2.tar"}
+	for i, shard := range shards {
+		object, err := bucket.NewWriter(t.Context(), shard, nil)
+		require.NoError(t, err)
+		w := wds.NewWriter(object)
+		for k := range 10 {
+			n := 10*i + k
+			require.NoError(t, w.Write(string(content(n)[:8]), wds.File{Ext: "bin", Data: content(n)}))
+		}
+		require.NoError(t, w.Close())
+		require.NoError(t, object.Close())
+	}
+	stream, err := wds.New(bucket, shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {
+		data, err := r.File("bin")
+		if err != nil {
+			return err
+		}
+		return decode(ctx, r.Key, data, dst)
+	})
+	require.NoError(t, err)
+	got := epoch(t, nwt.Streamed(stream), nwt.WithShuffle(1), nwt.WithWorkers(4))
+	slices.Sort(got)
+	require.Equal(t, upTo(30), got)
+	require.Len(t, s.asked(), 3, "a request for each shard")
+}

@@ -1,0 +1,150 @@
+package nwt_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What the code in the documents may use without saying where it comes from.
+const (
+	docsImports = "context errors fmt image io log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
+		"github.com/nwt-go/nwt"
+	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
+		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
+		files []string, labels []int64, lengths []int, weights []float64, decode func(file string) (image.Image, error),
+		normalize func(dst []float32, img image.Image, flip bool), save func(nwt.State) error, state nwt.State`
+)
+
+func TestCodeInDocumentsCompiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks the go command for what the code imports")
+	}
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", exportData(t))
+	for _, path := range append(documents, "README.md") {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, b := range goBlocks(string(text)) {
+			t.Run(fmt.Sprintf("%s:%d", path, b.line), func(t *testing.T) {
+				require.NoError(t, check(fset, imports, path, b))
+			})
+		}
+	}
+}
+
+func TestCodeThatDoesNotCompileIsNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks the go command for what the code imports")
+	}
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", exportData(t))
+	blocks := goBlocks("text\n```go\nloader.Epochs(ctx, 0)\n```\n```go\nfunc f() { nwt.Nothing() }\n```\n```sh\nno Go\n```\n```go\nx := loader.Len()\n```\n")
+	require.Len(t, blocks, 3)
+	require.ErrorContains(t, check(fset, imports, "x.md", blocks[0]), "x.md:3:")
+	require.ErrorContains(t, check(fset, imports, "x.md", blocks[1]), "Nothing")
+	require.NoError(t, check(fset, imports, "x.md", blocks[2]))
+}
+
+func TestTestsNamedInDocumentsExist(t *testing.T) {
+	there := map[string]bool{}
+	sources, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	for _, path := range sources {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t `).FindAllStringSubmatch(string(text), -1) {
+			there[found[1]] = true
+		}
+	}
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	for _, path := range documents {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, name := range regexp.MustCompile("`(Test[A-Z]\\w+)`").FindAllStringSubmatch(string(text), -1) {
+			require.True(t, there[name[1]], "%s names %s", path, name[1])
+		}
+	}
+}
+
+type goBlock struct {
+	line int // of its first line in the document
+	code string
+}
+
+// goBlocks are the fenced blocks of a document that are marked as Go.
+func goBlocks(text string) (blocks []goBlock) {
+	var open *goBlock
+	for i, line := range strings.Split(text, "\n") {
+		switch {
+		case open == nil && line == "```go":
+			open = &goBlock{line: i + 2}
+		case open != nil && line == "```":
+			blocks = append(blocks, *open)
+			open = nil
+		case open != nil:
+			open.code += line + "\n"
+		}
+	}
+	return blocks
+}
+
+// check checks the types of a block: a file, declarations, or statements, which
+// find what is given in the scope around them and may leave it unused.
+func check(fset *token.FileSet, imports types.Importer, path string, b goBlock) error {
+	var head strings.Builder
+	head.WriteString("package p\n")
+	for pkg := range strings.FieldsSeq(docsImports) {
+		fmt.Fprintf(&head, "import %q\n", pkg)
+	}
+	line := fmt.Sprintf("//line %s:%d\n", path, b.line)
+	parse := func(source string) (*ast.File, error) {
+		return parser.ParseFile(fset, path, source, parser.SkipObjectResolution)
+	}
+	var file *ast.File
+	var err error
+	if strings.HasPrefix(b.code, "package ") {
+		file, err = parse(line + b.code)
+	} else if file, err = parse(head.String() + line + b.code); err != nil {
+		file, err = parse(head.String() + "func _(" + docsGiven + ") error { {\n" + line + b.code + "\n}; return nil }")
+	}
+	if err != nil {
+		return err
+	}
+	var wrong error
+	config := types.Config{Importer: imports, Error: func(err error) {
+		if e := err.(types.Error); !e.Soft && wrong == nil { // soft: unused
+			wrong = err
+		}
+	}}
+	_, _ = config.Check("p", fset, []*ast.File{file}, nil)
+	return wrong
+}
+
+// exportData finds what the go command has compiled of docsImports.
+func exportData(t *testing.T) importer.Lookup {
+	args := append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, strings.Fields(docsImports)...)
+	out, err := exec.CommandContext(t.Context(), "go", args...).Output()
+	require.NoError(t, err)
+	files := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		files[path] = file
+	}
+	return func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
+}

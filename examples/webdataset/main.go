@@ -1,0 +1,142 @@
+// Webdataset packs a folder of images into WebDataset shards, tunes the loading of
+// these, and then goes over them once as a training program would.
+//
+// With -shards it keeps them, and reads those that are there. Run by a launcher
+// such as torchrun then, each rank reads its part of them.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/photos"
+	"github.com/nwt-go/nwt/examples/internal/progress"
+	"github.com/nwt-go/nwt/wds"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "webdataset:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("webdataset", flag.ExitOnError)
+	dir := flags.String("dir", "", "`folder` of JPEG, PNG and GIF files to pack, in one folder per class (default: the images that come with Go)")
+	shards := flags.String("shards", "", "`folder` of the shards: written if there are none, else read (default: one for this run)")
+	perShard := flags.Int("per-shard", 100, "`images` of a shard")
+	repeat := flags.Int("repeat", 0, "`times` to pack each image (default: until there are 1000)")
+	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
+	batch := flags.Int("batch", 32, "`images` of a batch")
+	samples := flags.Int("epoch", 0, "`images` of an epoch, so that all ranks have as many batches (default: all there are)")
+	_ = flags.Parse(args) // exits where it fails
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected %q: the folder is named by -dir", flags.Arg(0))
+	case *perShard < 1 || *perShard > 1_000_000:
+		return fmt.Errorf("-per-shard %d: must be 1 … 1000000", *perShard)
+	case *repeat < 0 || *repeat > 1_000_000:
+		return fmt.Errorf("-repeat %d: must be 0 … 1000000", *repeat)
+	case *size < 1 || *size > 4096:
+		return fmt.Errorf("-size %d: must be 1 … 4096", *size)
+	}
+	opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1)}
+	if *samples != 0 {
+		opts = append(opts, nwt.WithEpochSamples(*samples))
+	}
+	if *shards != "" {
+		opts = append(opts, nwt.WithLauncher())
+	} else {
+		temporary, err := os.MkdirTemp("", "webdataset")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(temporary)
+		*shards = temporary
+	}
+	names, err := fs.Glob(os.DirFS(*shards), "*.tar")
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		if names, err = pack(ctx, *dir, *shards, *perShard, *repeat, stdout); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(stdout, "%s: %d shards, %s … %s\n", *shards, len(names), names[0], names[len(names)-1])
+
+	fields := []nwt.Field{
+		{Name: "image", Type: nwt.Float32, Shape: []int{3, *size, *size}},
+		{Name: "class", Type: nwt.Int64},
+	}
+	stream, err := wds.New(os.DirFS(*shards), names, fields, load(*size))
+	if err != nil {
+		return err
+	}
+	ds := nwt.Streamed(stream)
+	report, done := progress.Show(stderr)
+	result, err := nwt.Tune(ctx, ds, append(opts, nwt.WithProgress(report))...)
+	done()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "\n%v\n", result)
+	return epoch(ctx, ds, append(opts, nwt.WithWorkers(result.Workers)), stdout)
+}
+
+// load makes a sample of a record: a random part of its image, brought to a size,
+// and its class.
+func load(size int) func(context.Context, *wds.Record, *nwt.Sample) error {
+	return func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
+		data, err := r.File("jpg", "jpeg", "png", "gif")
+		if err != nil {
+			return err
+		}
+		img, err := photos.Decode(data)
+		if err != nil {
+			return err
+		}
+		photos.Augment(nwt.Values[float32](dst, 0), img, size, dst.Rand())
+		class, err := r.File("cls")
+		if err != nil {
+			return err
+		}
+		nwt.Values[int64](dst, 1)[0], err = strconv.ParseInt(strings.TrimSpace(string(class)), 10, 64)
+		return err
+	}
+}
+
+// epoch goes over the samples once, and prints how fast.
+func epoch(ctx context.Context, ds nwt.Dataset, opts []nwt.Option, stdout io.Writer) error {
+	loader, err := nwt.NewLoader(ds, opts...)
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	perClass := map[int64]int{}
+	start := time.Now()
+	for batch, err := range loader.Epoch(ctx, 0) {
+		if err != nil {
+			return err
+		}
+		for _, class := range nwt.Values[int64](batch, 1) {
+			perClass[class]++ // here a training program trains
+		}
+	}
+	took, stats := time.Since(start), loader.Stats()
+	fmt.Fprintf(stdout, "An epoch, workers: %d: %d images of %d classes in %v, %.0f images/s, %.0f %% of the time waiting.\n",
+		loader.Workers(), stats.Samples, len(perClass), took.Round(time.Millisecond), float64(stats.Samples)/took.Seconds(), 100*stats.Wait.Seconds()/took.Seconds())
+	return nil
+}

@@ -1,0 +1,126 @@
+// Package prometheus exports what a loader does to Prometheus.
+//
+//	import (
+//		"github.com/prometheus/client_golang/prometheus"
+//
+//		nwtprometheus "github.com/nwt-go/nwt/prometheus"
+//	)
+//
+//	prometheus.MustRegister(nwtprometheus.NewCollector(loader))
+//
+// Of several loaders, each needs a label:
+//
+//	train := prometheus.WrapRegistererWith(prometheus.Labels{"loader": "train"}, prometheus.DefaultRegisterer)
+//	train.MustRegister(nwtprometheus.NewCollector(loader))
+//
+// # Metrics
+//
+// They are those of nwt.Stats, in base units. Counters, since the loader was made:
+//
+//	nwt_batches_total          batches delivered
+//	nwt_batches_ready_total    of these, ready when training asked for them
+//	nwt_samples_total          samples delivered
+//	nwt_samples_bad_total      samples left out, under nwt.WithErrorBudget
+//	nwt_wait_seconds_total     time in which training was blocked for batches
+//	nwt_batches_copied_total   batches copied to the device
+//	nwt_transfer_seconds_total time that these copies took
+//
+// And gauges:
+//
+//	nwt_sample_load_median_seconds  of the time that loading a sample took, since
+//	nwt_sample_load_p99_seconds     the loader was made
+//	nwt_workers                     goroutines that load samples
+//	nwt_slots, nwt_slots_bytes      batches that have memory, and how much
+//	nwt_batches_retained            of these, retained past their iteration
+//	nwt_device_bytes                memory of the device that the loader has
+//	nwt_dataset_cache_bytes         memory of cached samples
+//
+// # Queries
+//
+// The share of its time that training waits, and how often a batch was ready (1:
+// always, 0: never):
+//
+//	rate(nwt_wait_seconds_total[1m])
+//	rate(nwt_batches_ready_total[1m]) / rate(nwt_batches_total[1m])
+//
+// Samples a second, and the time of a copy to the device:
+//
+//	rate(nwt_samples_total[1m])
+//	rate(nwt_transfer_seconds_total[1m]) / rate(nwt_batches_copied_total[1m])
+package prometheus
+
+import (
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nwt-go/nwt"
+)
+
+// NewCollector is a collector of a loader's figures. They are read when
+// Prometheus asks for them, which costs the loader nothing. A collector keeps its
+// loader's figures after Close, until it is unregistered.
+func NewCollector(l *nwt.Loader) prometheus.Collector { return collector{l} }
+
+type collector struct{ l *nwt.Loader }
+
+func (c collector) Describe(to chan<- *prometheus.Desc) {
+	for _, m := range metrics {
+		to <- m.desc
+	}
+}
+
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	s := c.l.Stats()
+	for _, m := range metrics {
+		to <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(&s))
+	}
+}
+
+type metric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(s *nwt.Stats) float64
+}
+
+// metrics is all that is exported.
+var metrics = []metric{
+	counter("nwt_batches_total", "Batches delivered.",
+		func(s *nwt.Stats) float64 { return float64(s.Batches) }),
+	counter("nwt_batches_ready_total", "Batches that were ready when training asked for them.",
+		func(s *nwt.Stats) float64 { return math.Round(s.Occupancy * float64(s.Batches)) }),
+	counter("nwt_samples_total", "Samples delivered.",
+		func(s *nwt.Stats) float64 { return float64(s.Samples) }),
+	counter("nwt_samples_bad_total", "Samples left out because they couldn't be loaded.",
+		func(s *nwt.Stats) float64 { return float64(s.Bad) }),
+	counter("nwt_wait_seconds_total", "Time in which training was blocked for batches.",
+		func(s *nwt.Stats) float64 { return s.Wait.Seconds() }),
+	counter("nwt_batches_copied_total", "Batches copied to the device.",
+		func(s *nwt.Stats) float64 { return float64(s.Copied) }),
+	counter("nwt_transfer_seconds_total", "Time that copies to the device took.",
+		func(s *nwt.Stats) float64 { return s.Transfer.Seconds() }),
+	gauge("nwt_sample_load_median_seconds", "Median of the time that loading a sample took.",
+		func(s *nwt.Stats) float64 { return s.LoadMedian.Seconds() }),
+	gauge("nwt_sample_load_p99_seconds", "99th percentile of the time that loading a sample took.",
+		func(s *nwt.Stats) float64 { return s.LoadP99.Seconds() }),
+	gauge("nwt_workers", "Goroutines that load samples.",
+		func(s *nwt.Stats) float64 { return float64(s.Workers) }),
+	gauge("nwt_slots", "Batches that have memory, retained ones included.",
+		func(s *nwt.Stats) float64 { return float64(s.Slots) }),
+	gauge("nwt_slots_bytes", "Host memory of all slots.",
+		func(s *nwt.Stats) float64 { return float64(s.SlotBytes) }),
+	gauge("nwt_batches_retained", "Batches retained past their iteration.",
+		func(s *nwt.Stats) float64 { return float64(s.Retained) }),
+	gauge("nwt_device_bytes", "Memory of the device that the loader has.",
+		func(s *nwt.Stats) float64 { return float64(s.DeviceBytes) }),
+	gauge("nwt_dataset_cache_bytes", "Memory of cached samples.",
+		func(s *nwt.Stats) float64 { return float64(s.DatasetBytes) }),
+}
+
+func counter(name, help string, value func(*nwt.Stats) float64) metric {
+	return metric{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, value}
+}
+
+func gauge(name, help string, value func(*nwt.Stats) float64) metric {
+	return metric{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value}
+}

@@ -1,0 +1,65 @@
+package wds_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log"
+	"strconv"
+	"testing/fstest"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/wds"
+)
+
+func Example() {
+	var file bytes.Buffer
+	w := wds.NewWriter(&file)
+	for i, text := range []string{"zero", "one", "two"} {
+		err := w.Write(fmt.Sprintf("%06d", i), wds.File{Ext: "txt", Data: []byte(text)}, wds.File{Ext: "cls", Data: strconv.AppendInt(nil, int64(i), 10)})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		log.Fatal(err)
+	}
+
+	fsys := fstest.MapFS{"train-000000.tar": {Data: file.Bytes()}} // or os.DirFS, or a bucket
+	fields := []nwt.Field{
+		{Name: "text", Type: nwt.Uint8, Shape: []int{5}, MaxLen: true},
+		{Name: "class", Type: nwt.Int64},
+	}
+	stream, err := wds.New(fsys, []string{"train-000000.tar"}, fields, func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
+		text, err := r.File("txt", "text")
+		if err != nil {
+			return err
+		}
+		dst.SetLen(0, len(text))
+		copy(dst.Bytes(0), text)
+		class, err := r.File("cls")
+		if err != nil {
+			return err
+		}
+		nwt.Values[int64](dst, 1)[0], err = strconv.ParseInt(string(class), 10, 64)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	loader, err := nwt.NewLoader(nwt.Streamed(stream), nwt.WithBatchSize(2), nwt.WithWorkers(2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%q %v %v\n", batch.Bytes(0), batch.Lens(0), nwt.Values[int64](batch, 1))
+	}
+	// Output:
+	// "zero\x00one\x00\x00" [4 3] [0 1]
+	// "two\x00\x00" [3] [2]
+}

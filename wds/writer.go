@@ -1,0 +1,59 @@
+package wds
+
+import (
+	"archive/tar"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// A Writer writes a shard. The same samples give the same bytes.
+type Writer struct {
+	tar  *tar.Writer
+	last string // key
+}
+
+// NewWriter makes a Writer to w.
+func NewWriter(w io.Writer) *Writer { return &Writer{tar: tar.NewWriter(w)} }
+
+// A File is one of a sample.
+type File struct {
+	Ext  string // without the dot before it, such as "jpg" or "seg.png"
+	Data []byte
+}
+
+// Write appends a sample. Its key must differ from that of the sample before.
+func (w *Writer) Write(key string, files ...File) error {
+	if got, _, ok := split(key + ".x"); !ok || got != key {
+		return fmt.Errorf("wds: key %q: its last element must not be empty nor have a dot", key)
+	}
+	if key == w.last {
+		return fmt.Errorf("wds: key %q: is that of the sample before, too", key)
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("wds: key %q: a sample needs at least one file", key)
+	}
+	for i, f := range files {
+		if got, ext, ok := split(key + "." + f.Ext); !ok || got != key || ext != f.Ext {
+			return fmt.Errorf("wds: key %q: extension %q must be in lower case, without a slash, and not empty", key, f.Ext)
+		}
+		if slices.ContainsFunc(files[:i], func(g File) bool { return g.Ext == f.Ext }) {
+			return fmt.Errorf("wds: key %q: two files %s", key, f.Ext)
+		}
+	}
+	for _, f := range files {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: key + "." + f.Ext, Mode: 0o644, Size: int64(len(f.Data))}
+		if err := w.tar.WriteHeader(h); err != nil {
+			return fmt.Errorf("wds: %s: %w", strings.ToValidUTF8(h.Name, "?"), err)
+		}
+		if _, err := w.tar.Write(f.Data); err != nil {
+			return fmt.Errorf("wds: %s: %w", h.Name, err)
+		}
+	}
+	w.last = key
+	return nil
+}
+
+// Close ends the shard. It doesn't close what the Writer writes to.
+func (w *Writer) Close() error { return w.tar.Close() }
