@@ -218,7 +218,10 @@ func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
 	peak := host.StartPeak()
 	l := t.loader(req.workers)
 	wave := t.wave(req.workers)
-	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: max(req.iterations, fewestWaves*wave), took: c.took}
+	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: req.iterations, took: c.took}
+	if wave > 1 {
+		m.iterations = max(m.iterations, fewestWaves*wave)
+	}
 	if req.limit > 0 {
 		m.limit = time.Duration(float64(req.limit) * float64(m.iterations) / float64(req.iterations))
 	}
