@@ -385,9 +385,11 @@ func (a *auto) report(c choice) *Result {
 	for _, e := range c.estimates {
 		m := a.at(e.workers)
 		n := time.Duration(m.iterations)
+		mean := (m.wait + m.body) / n
+		low, high := e.around(mean)
 		r.Trials = append(r.Trials, Trial{
-			Workers: e.workers, Iterations: m.iterations, Mean: e.mean, Low: e.low, High: e.high,
-			Total: e.mean * time.Duration(a.sp.iterations), Wait: m.wait / n, Step: m.body / n, PeakRSS: m.rss, CPU: m.cpu,
+			Workers: e.workers, Iterations: m.iterations, Mean: mean, Low: low, High: high,
+			Total: mean * time.Duration(a.sp.iterations), Wait: m.wait / n, Step: m.body / n, PeakRSS: m.rss, CPU: m.cpu,
 		})
 	}
 	r.Reason = r.reason()

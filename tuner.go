@@ -72,17 +72,16 @@ type Hardware struct {
 type Trial struct {
 	Workers    int           `json:"workers"`
 	Iterations int           `json:"iterations"` // measured; warm-up is left out
-	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step), free of drift that all counts share, hardly moved by outliers
-	Low        time.Duration `json:"low_ns"`     // with High the 95 % interval of Mean
+	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step, where one is given)
+	Low        time.Duration `json:"low_ns"`     // with High the 95 % interval of Mean, drift that all counts share left out
 	High       time.Duration `json:"high_ns"`
 	Median     time.Duration `json:"median_ns"` // per iteration
 	P99        time.Duration `json:"p99_ns"`    // per iteration
 	Total      time.Duration `json:"total_ns"`  // of Result.Iterations iterations
 
-	// Plain means, so that their sum may differ a little from Mean.
-	Wait     time.Duration `json:"wait_ns"`     // blocked for a batch
-	Transfer time.Duration `json:"transfer_ns"` // in the copy to the device, as far as nothing hid it
-	Step     time.Duration `json:"step_ns"`     // in the training step
+	Wait     time.Duration `json:"wait_ns"`     // mean time blocked for a batch
+	Transfer time.Duration `json:"transfer_ns"` // mean time of the copy to the device that nothing hid
+	Step     time.Duration `json:"step_ns"`     // mean time of the training step
 
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // to the device, hidden or not; mean
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
@@ -239,7 +238,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (
 	peak := host.StartPeak()
 	wave := t.wave(req.workers)
 	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: req.iterations, limit: req.limit, took: c.took}
-	if more := fewestWaves * wave; more > m.iterations && t.opts.iterations == 0 {
+	if more := fewestWaves * wave; wave > 1 && more > m.iterations && t.opts.iterations == 0 {
 		m.limit = time.Duration(min(float64(req.limit)*float64(more)/float64(m.iterations), math.MaxInt64/2))
 		m.iterations = more
 	}
@@ -471,12 +470,19 @@ func (t *tuner) result(sp space) *Result {
 	for _, e := range c.estimates {
 		i := slices.IndexFunc(t.counts, func(c *count) bool { return c.Workers == e.workers })
 		trial := t.counts[i].Trial
-		trial.Mean, trial.Low, trial.High = e.mean, e.low, e.high
+		trial.Low, trial.High = e.around(trial.Mean)
 		trial.Total = trial.Mean * time.Duration(sp.iterations)
 		r.Trials = append(r.Trials, trial)
 	}
 	r.Reason = r.reason()
 	return r
+}
+
+// around is the estimate's interval about a plain mean, as wide in proportion:
+// the estimate itself may lie elsewhere, since drift is taken out of it.
+func (e estimate) around(mean time.Duration) (low, high time.Duration) {
+	times := float64(mean) / float64(max(e.mean, 1))
+	return time.Duration(float64(e.low) * times), time.Duration(float64(e.high) * times)
 }
 
 // show reports progress.
