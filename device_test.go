@@ -112,3 +112,25 @@ func TestStatsTellWhatWasCopied(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.Zero(t, l.Stats().DeviceBytes)
 }
+
+// These two do the same: one on the GPU of this machine, if it has one.
+
+func TestAGPUHoldsWhatTheLoaderCopied(t *testing.T) { holdsWhatWasCopied(t, realGPU(t)) }
+
+func TestTheFakeHoldsWhatTheLoaderCopied(t *testing.T) {
+	cudatest.Load(t)
+	holdsWhatWasCopied(t, gpu0(t))
+}
+
+func holdsWhatWasCopied(t *testing.T, dev nwt.Device) {
+	for _, pinned := range []bool{true, false} {
+		l := newLoader(t, augmented(9999), nwt.WithBatchSize(1000), nwt.WithShuffle(1), nwt.WithWorkers(3), nwt.WithDevice(dev), nwt.WithPinned(pinned))
+		for b, err := range l.Epochs(t.Context(), 0, 3) {
+			require.NoError(t, err)
+			for f := range 2 {
+				require.Equal(t, b.Bytes(f), cudatest.ReadBack(t, 0, b.DevicePtr(f), len(b.Bytes(f))))
+			}
+			b.ReleaseAfterStream(0)
+		}
+	}
+}

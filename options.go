@@ -360,7 +360,9 @@ func WithPinned(on bool) Option {
 
 // WithAsyncTransfer delivers batches when their copy to the device is queued,
 // before it is done: the training program's stream must wait for [Batch.Event],
-// and no CPU has to.
+// and no CPU has to. See [Batch.ReleaseAfterEvent] for how the loader then waits
+// for the program. That a copy has failed is told by a later batch, or after the
+// last.
 func WithAsyncTransfer() Option {
 	return func(o *options) error {
 		o.async = true

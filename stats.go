@@ -63,7 +63,7 @@ func (l *Loader) Stats() Stats {
 	s.SlotBytes = s.Slots * l.slotBytes
 	l.slots.mu.Unlock()
 	c := l.copies()
-	s.Copied, s.CopiedBytes, s.Transfer = int(c.batches), int(c.bytes), c.took
+	s.Copied, s.CopiedBytes, s.Transfer = c.batches, c.bytes, c.took
 	if l.stage != nil {
 		l.stage.mu.Lock()
 		s.DeviceBytes = l.stage.total * l.slotBytes

@@ -8,7 +8,6 @@ import (
 	"runtime/trace"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -173,16 +172,14 @@ type stage struct {
 	total  int             // guarded by mu; buffers, wherever they are
 	loose  int             // guarded by mu; of these, with batches retained past their iteration
 	closed bool            // guarded by mu
+	copies copies          // guarded by mu; all that are done
 	back   chan struct{}   // a token after a buffer came back or went loose
-
-	copied, copiedBytes atomic.Int64
-	copyNanos           atomic.Int64 // each copy from its start, or the end of the one before
 }
 
 // copies is what copying batches has come to.
 type copies struct {
-	batches, bytes int64
-	took           time.Duration
+	batches, bytes int
+	took           time.Duration // each copy from its start, or the end of the one before
 }
 
 // copies is all that the loader has copied so far.
@@ -190,7 +187,9 @@ func (l *Loader) copies() copies {
 	if l.stage == nil {
 		return copies{}
 	}
-	return copies{l.stage.copied.Load(), l.stage.copiedBytes.Load(), time.Duration(l.stage.copyNanos.Load())}
+	l.stage.mu.Lock()
+	defer l.stage.mu.Unlock()
+	return l.stage.copies
 }
 
 func (c copies) plus(d copies) copies {
@@ -317,9 +316,9 @@ func (s *stage) finish() error {
 	s.queue = slices.Delete(s.queue, 0, 1)
 	began, ended := later(b.queued, s.last), time.Now()
 	s.last = ended
-	s.copied.Add(1)
-	s.copiedBytes.Add(int64(b.size) * int64(s.l.layout.bytes))
-	s.copyNanos.Add(int64(ended.Sub(began)))
+	s.mu.Lock()
+	s.copies = s.copies.plus(copies{1, b.size * s.l.layout.bytes, ended.Sub(began)})
+	s.mu.Unlock()
 	if s.l.opts.async {
 		b.letGo()
 		return nil

@@ -312,7 +312,7 @@ func (c *count) settle() {
 	c.CPU, c.OtherCPU = c.cpu/float64(c.all), c.other/float64(c.all)
 	if c.copies.batches > 0 {
 		c.Copy = c.copies.took / time.Duration(c.copies.batches)
-		c.Bandwidth = float64(c.copies.bytes) / c.copies.took.Seconds()
+		c.Bandwidth = float64(c.copies.bytes) / max(c.copies.took, 1).Seconds()
 	}
 	sorted := slices.Sorted(slices.Values(c.took))
 	c.Median = sorted[len(sorted)/2]
