@@ -238,7 +238,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (
 	peak := host.StartPeak()
 	wave := t.wave(req.workers)
 	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: req.iterations, limit: req.limit, took: c.took}
-	if more := fewestWaves * wave; wave > 1 && more > m.iterations && t.opts.iterations == 0 {
+	if more := fewestWaves * wave; wave > 1 && more > m.iterations {
 		m.limit = time.Duration(min(float64(req.limit)*float64(more)/float64(m.iterations), math.MaxInt64/2))
 		m.iterations = more
 	}
