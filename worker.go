@@ -115,6 +115,7 @@ func (w *worker) loadPlaces(b *Batch) {
 // loadUntilPanic loads places until there are none left, or user code panics.
 func (w *worker) loadUntilPanic(b *Batch) {
 	l, s, ctx := w.l, &w.sample, w.context(b.run)
+	ring, load, watch, n, ragged := l.ring, l.load, w.watch, uint(l.n), l.layout.ragged > 0 // looked up once
 	finished := false
 	defer func() {
 		if !finished && !w.returned() {
@@ -125,7 +126,7 @@ func (w *worker) loadUntilPanic(b *Batch) {
 	}()
 	known := l.indices(b, w.next, w.claim.To)
 	for ; w.next < w.claim.To; w.next++ {
-		if l.ring.Stopped() {
+		if ring.Stopped() {
 			w.next = w.claim.To // nobody will see the batch
 			break
 		}
@@ -135,21 +136,21 @@ func (w *worker) loadUntilPanic(b *Batch) {
 		}
 		index := b.indices[w.next]
 		s.begin(w.next, index)
-		if uint(index) >= uint(l.n) {
+		if uint(index) >= n {
 			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
 			continue
 		}
-		if w.watch != nil {
-			w.watch.begin(w.next + 1)
+		if watch != nil {
+			watch.begin(w.next + 1)
 		}
-		err := l.load(ctx, index, s)
+		err := load(ctx, index, s)
 		if err != nil {
 			err = w.again(ctx, err)
 		}
-		if w.watch != nil && w.returned() {
+		if watch != nil && w.returned() {
 			break
 		}
-		if l.layout.ragged > 0 && err == nil {
+		if ragged && err == nil {
 			err = s.end()
 		}
 		if err != nil {
