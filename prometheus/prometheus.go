@@ -97,6 +97,8 @@ var metrics = []metric{
 		func(s *nwt.Stats) float64 { return s.Wait.Seconds() }),
 	counter("nwt_batches_copied_total", "Batches copied to the device.",
 		func(s *nwt.Stats) float64 { return float64(s.Copied) }),
+	counter("nwt_copied_bytes_total", "Bytes copied to the device.",
+		func(s *nwt.Stats) float64 { return float64(s.CopiedBytes) }),
 	counter("nwt_transfer_seconds_total", "Time that copies to the device took.",
 		func(s *nwt.Stats) float64 { return s.Transfer.Seconds() }),
 	gauge("nwt_sample_load_median_seconds", "Median of the time that loading a sample took.",
