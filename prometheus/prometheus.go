@@ -23,6 +23,7 @@
 //	nwt_samples_bad_total      samples left out, under nwt.WithErrorBudget
 //	nwt_wait_seconds_total     time in which training was blocked for batches
 //	nwt_batches_copied_total   batches copied to the device
+//	nwt_copied_bytes_total     what these copies came to
 //	nwt_transfer_seconds_total time that these copies took
 //
 // And gauges:
