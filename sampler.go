@@ -236,3 +236,26 @@ func (o *orders[T]) get(epoch, part int) []T {
 		}
 	}
 }
+
+// filler is what a sampler has that computes many positions faster than one by
+// one: fill sets indices to those at from, from+1, ….
+type filler interface {
+	fill(epoch, from int, indices []int)
+}
+
+func (s sequential) fill(_, from int, indices []int) {
+	for i := range indices {
+		indices[i] = from + i
+	}
+}
+
+func (s *shuffled) fill(epoch, from int, indices []int) {
+	key := epochKey(s.key, epoch)
+	for len(indices) >= 4 {
+		s.perm.at4(key, from, (*[4]int)(indices))
+		indices, from = indices[4:], from+4
+	}
+	for i := range indices {
+		indices[i] = s.perm.at(key, from+i)
+	}
+}

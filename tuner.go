@@ -394,10 +394,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 
 // overlap is how long two spans of time have in common.
 func overlap(begin1, end1, begin2, end2 time.Time) time.Duration {
-	begin, end := begin1, end1
-	if begin.Before(begin2) {
-		begin = begin2
-	}
+	begin, end := later(begin1, begin2), end1
 	if end.After(end2) {
 		end = end2
 	}
