@@ -39,8 +39,10 @@ func (s sequential) At(_, i int) int {
 // Shuffled visits each of 0 … n−1 once an epoch, in an order that depends on
 // the seed and the epoch.
 //
-// The order is computed, not stored: a keyed permutation takes no memory and no
-// start-up time, however large n is, and costs about 20 ns a position. It is a
+// The order is computed, not stored. A keyed permutation takes about 20 ns a
+// position; a loader asks for a batch of them at a time, which takes 6 ns each by
+// tables of the round function: two epochs' are kept, 12 × √n bytes each, and none
+// for more than 2²⁸ positions. The permutation is a
 // Feistel network (Luby and Rackoff, "How to construct pseudorandom
 // permutations from pseudorandom functions", 1988) over a rectangle of about
 // √n × √n that holds all positions; what falls into one of the √n or so spare
@@ -49,13 +51,17 @@ func (s sequential) At(_, i int) int {
 // SplitMix64 (Steele, Lea and Flood, 2014; the constants are Stafford's Mix13).
 // It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
-	return &shuffled{n: n, key: seedKey(seed), perm: newPermutation(n)}
+	s := &shuffled{n: n, key: seedKey(seed), perm: newPermutation(n)}
+	s.rounds = newOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.tabulate(epochKey(s.key, epoch)) })
+	return s
 }
 
 type shuffled struct {
 	n    int
 	key  uint64 // of the seed
 	perm permutation
+
+	rounds *orders[uint16] // tables of the latest epochs' round functions
 }
 
 func (s *shuffled) Len() int { return s.n }
@@ -137,7 +143,7 @@ func (p *permutation) at(key uint64, i int) int {
 		row, column := x>>p.bits, x&mask
 		k := key
 		for range p.rounds / 2 {
-			row = turnRow(k, row, column, p.rows)
+			row = wrap(row+turn(k, column, p.rows), p.rows)
 			k += golden
 			column = (column + mix64(k^row)>>32) & mask
 			k += golden
@@ -148,39 +154,57 @@ func (p *permutation) at(key uint64, i int) int {
 	}
 }
 
-// at4 is at for i … i+3: the rounds of one position wait for each other, those of
-// four don't.
-func (p *permutation) at4(key uint64, i int, out *[4]int) {
-	width, mask, rows, k := p.bits, uint64(1)<<p.bits-1, p.rows, key
-	x0, x1, x2, x3 := uint64(i), uint64(i+1), uint64(i+2), uint64(i+3)
-	r0, c0 := x0>>width, x0&mask
-	r1, c1 := x1>>width, x1&mask
-	r2, c2 := x2>>width, x2&mask
-	r3, c3 := x3>>width, x3&mask
+// maxTabulated is the bits of the longest tables, for 2²⁸ positions: 0.2 MB.
+const maxTabulated = 14
+
+// tabulate is the round functions for a key as two tables a pair of rounds: what
+// each column turns the row by, and what each row turns the column by. They have
+// about √n entries each.
+func (p *permutation) tabulate(key uint64) []uint16 {
+	columns, rows := uint64(1)<<p.bits, p.rows
+	tables := make([]uint16, 0, uint64(p.rounds/2)*(columns+rows))
 	for range p.rounds / 2 {
-		r0, r1 = turnRow(k, r0, c0, rows), turnRow(k, r1, c1, rows)
-		r2, r3 = turnRow(k, r2, c2, rows), turnRow(k, r3, c3, rows)
-		k += golden
-		c0, c1 = (c0+mix64(k^r0)>>32)&mask, (c1+mix64(k^r1)>>32)&mask
-		c2, c3 = (c2+mix64(k^r2)>>32)&mask, (c3+mix64(k^r3)>>32)&mask
-		k += golden
-	}
-	out[0], out[1] = int(r0<<width|c0), int(r1<<width|c1)
-	out[2], out[3] = int(r2<<width|c2), int(r3<<width|c3)
-	for j, x := range out {
-		if uint64(x) >= p.n {
-			out[j] = p.at(key, x) // on through the cycle
+		for column := range columns {
+			tables = append(tables, uint16(turn(key, column, rows)))
 		}
+		key += golden
+		for row := range rows {
+			tables = append(tables, uint16(mix64(key^row)>>32&(columns-1)))
+		}
+		key += golden
+	}
+	return tables
+}
+
+// fill sets out to at of i, i+1, …, by a key's tables.
+func (p *permutation) fill(tables []uint16, i int, out []int) {
+	n, rows, columns, width := p.n, p.rows, uint64(1)<<p.bits, p.bits&63
+	for j := range out {
+		x := uint64(i + j)
+		for {
+			row, column := x>>width, x&(columns-1)
+			for at := uint64(0); at < uint64(len(tables)); at += rows + columns {
+				row = wrap(row+uint64(tables[at+column]), rows)
+				column = (column + uint64(tables[at+columns+row])) & (columns - 1)
+			}
+			if x = row<<width | column; x < n {
+				break
+			}
+		}
+		out[j] = int(x)
 	}
 }
 
-// turnRow is half a round: it moves the row by what the column says.
-func turnRow(key, row, column, rows uint64) uint64 {
-	shift, _ := bits.Mul64(mix64(key^column), rows)
-	if row += shift; row >= rows {
-		row -= rows
-	}
-	return row
+// turn is what a column turns the row by.
+func turn(key, column, rows uint64) uint64 {
+	by, _ := bits.Mul64(mix64(key^column), rows)
+	return by
+}
+
+// wrap is x modulo n where x < 2n, without a branch: none could be foretold.
+func wrap(x, n uint64) uint64 {
+	less, borrow := bits.Sub64(x, n, 0)
+	return less + n&-borrow
 }
 
 // golden is 2⁶⁴ divided by the golden ratio: successive multiples of it are
@@ -250,12 +274,11 @@ func (s sequential) fill(_, from int, indices []int) {
 }
 
 func (s *shuffled) fill(epoch, from int, indices []int) {
-	key := epochKey(s.key, epoch)
-	for len(indices) >= 4 {
-		s.perm.at4(key, from, (*[4]int)(indices))
-		indices, from = indices[4:], from+4
+	if s.perm.bits > maxTabulated {
+		for i := range indices {
+			indices[i] = s.At(epoch, from+i)
+		}
+		return
 	}
-	for i := range indices {
-		indices[i] = s.perm.at(key, from+i)
-	}
+	s.perm.fill(s.rounds.get(epoch, 0), from, indices)
 }

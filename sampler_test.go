@@ -222,8 +222,8 @@ func values[K comparable](counts map[K]int) []int {
 }
 
 func BenchmarkShuffled(b *testing.B) {
-	for _, n := range []int{10, 1000, 1_281_167, 1_000_000_000} {
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+	for _, n := range []int{10, 1000, 50_000, 1_281_167, 1_000_000_000} {
+		b.Run(fmt.Sprintf("a position at a time/n=%d", n), func(b *testing.B) {
 			s, i := Shuffled(n, 1), 0
 			for b.Loop() {
 				s.At(1, i)
@@ -232,13 +232,24 @@ func BenchmarkShuffled(b *testing.B) {
 				}
 			}
 		})
+		b.Run(fmt.Sprintf("a batch at a time/n=%d", n), func(b *testing.B) {
+			s, i := Shuffled(n, 1).(filler), 0
+			batch := make([]int, min(n, 128))
+			for b.Loop() {
+				s.fill(1, i, batch)
+				if i += len(batch); i > n-len(batch) {
+					i = 0
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/position")
+		})
 	}
 }
 
 func TestARunOfPositionsIsWhatItsPositionsAre(t *testing.T) {
-	for _, n := range []int{1, 2, 5, 37, 1000, 1 << 20} {
+	for _, n := range []int{1, 2, 5, 37, 1000, 1 << 20, 1 << 28, 1<<28 + 1, 1 << 40} {
 		s := Shuffled(n, 9).(*shuffled)
-		for _, from := range []int{0, 1, n / 2} {
+		for _, from := range []int{0, n / 3, n - min(n, 333)} {
 			run := make([]int, min(n-from, 333))
 			s.fill(3, from, run)
 			for i, index := range run {
