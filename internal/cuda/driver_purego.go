@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -47,6 +48,9 @@ type loaded struct {
 }
 
 func load(library string) (driver, error) {
+	// dlerror is of the thread that dlopen failed on.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, fmt.Errorf("%w: NVIDIA's driver library can't be loaded: %w", ErrNoDevice, err)
