@@ -67,20 +67,23 @@ func (b *Batch) Indices() []int { return b.indices[:b.size] }
 // State is where to resume after this batch.
 func (b *Batch) State() State { return b.state }
 
-func (b *Batch) column(field int) *column { return b.l.layout.column(field) }
-
 // Bytes is a field of all samples, Len × the sample's shape, row-major, in host
 // memory. See [Values] for its elements.
 func (b *Batch) Bytes(field int) []byte {
-	n := b.column(field).size * b.size
-	from := b.l.offsets[field]
-	return b.mem[from : from+n : from+n]
+	mem, _ := b.memory(field)
+	return mem
+}
+
+func (b *Batch) memory(field int) ([]byte, *column) {
+	c := b.l.layout.column(field)
+	from, n := b.l.offsets[field], c.size*b.size
+	return b.mem[from : from+n : from+n], c
 }
 
 // Lens is the length of each sample of a ragged field. It panics where the
 // field isn't ragged.
 func (b *Batch) Lens(field int) []int32 {
-	c := b.column(field)
+	c := b.l.layout.column(field)
 	if c.ragged < 0 {
 		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.MaxLen is false)", field, c.name))
 	}

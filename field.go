@@ -106,7 +106,7 @@ type Element interface {
 type View interface {
 	// Bytes is the memory of a field.
 	Bytes(field int) []byte
-	column(field int) *column
+	memory(field int) ([]byte, *column)
 }
 
 // Values is the elements of a field of a sample or a batch, row-major, without
@@ -114,13 +114,12 @@ type View interface {
 // view is. It panics, naming the field and both types, where T isn't the
 // field's element type.
 func Values[T Element](v View, field int) []T {
-	c := v.column(field)
-	if any((*T)(nil)) != dtypes[c.dtype].pointer && reflect.TypeFor[T]().Kind() != dtypes[c.dtype].kind {
+	b, c := v.memory(field)
+	if _, ok := dtypes[c.dtype].pointer.(*T); !ok && reflect.TypeFor[T]().Kind() != dtypes[c.dtype].kind {
 		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
 			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))
 	}
-	b := v.Bytes(field)
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/c.dtype.Size())
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 
 // column is a field as memory.
@@ -203,9 +202,16 @@ func newLayout(fields []Field) (*layout, error) {
 
 func (l *layout) column(field int) *column {
 	if uint(field) >= uint(len(l.columns)) {
-		panic(fmt.Sprintf("nwt: field %d is out of range: the dataset has %d (%s)", field, len(l.columns), l.names()))
+		l.panicOutOfRange(field)
 	}
 	return &l.columns[field]
+}
+
+// panicOutOfRange is a function of its own so that column can be inlined.
+//
+//go:noinline
+func (l *layout) panicOutOfRange(field int) {
+	panic(fmt.Sprintf("nwt: field %d is out of range: the dataset has %d (%s)", field, len(l.columns), l.names()))
 }
 
 func (l *layout) names() string {

@@ -29,13 +29,16 @@ type Sample struct {
 	scratch []*Sample // one for each layout that was asked for
 }
 
-func (s *Sample) column(field int) *column { return s.layout.column(field) }
-
 // Bytes is the memory of a field of the sample.
 func (s *Sample) Bytes(field int) []byte {
+	b, _ := s.memory(field)
+	return b
+}
+
+func (s *Sample) memory(field int) ([]byte, *column) {
 	c := s.layout.column(field)
 	from := s.offsets[field] + s.place*c.size
-	return s.mem[from : from+c.size : from+c.size]
+	return s.mem[from : from+c.size : from+c.size], c
 }
 
 // SetLen sets the length of a ragged field's first dimension. Load must call

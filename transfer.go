@@ -86,7 +86,7 @@ func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsup
 // batch is, and what lies there is complete when the batch is delivered (with
 // [WithAsyncTransfer]: once Event has come).
 func (b *Batch) DevicePtr(field int) uintptr {
-	b.column(field)
+	b.l.layout.column(field)
 	if b.device == nil {
 		return 0
 	}
