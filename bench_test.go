@@ -132,9 +132,11 @@ func BenchmarkEmptySamples(b *testing.B) {
 			})
 		}
 	}
-	b.Run("workers=2/loader=nwt/order=shuffled", func(b *testing.B) {
-		benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(2), nwt.WithShuffle(1))
-	})
+	for _, workers := range []int{0, 2} {
+		b.Run(fmt.Sprintf("workers=%d/loader=nwt/order=shuffled", workers), func(b *testing.B) {
+			benchBatches(b, emptyDataset(1_281_167), nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+		})
+	}
 }
 
 // BenchmarkBusySamples reports, as of-bare, the rate of samples by that of bare

