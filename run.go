@@ -179,7 +179,7 @@ func (r *run) open() error {
 		switch {
 		case r.sequence == nil:
 			r.place(b, r.opened-1)
-			r.l.ring.Open(b.seq, b, b.size)
+			r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 		case r.toFill != nil:
 			r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
 			r.toFill <- b // has room for all that can be open

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"runtime/pprof"
 	"runtime/trace"
@@ -59,7 +60,11 @@ func (w *worker) run() {
 				return
 			}
 			w.claimed = false
-			w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From)
+			if w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) && w.l.pace.perBatch() > switching {
+				// The consumer would run once this goroutine waits, which has places
+				// left to load: let it open more of them before they run out.
+				runtime.Gosched()
+			}
 		}
 		if w.claim, w.claimed = w.l.ring.Claim(w.sample.worker, w.l.claimSize()); w.claimed {
 			w.next = w.claim.From
@@ -291,11 +296,11 @@ func recovered(p any) (stack []byte, err error) {
 
 var errGoexit = errors.New("runtime.Goexit was called")
 
-// pace decides how many places a worker claims at once: few enough that the
-// workers share a batch evenly, and so many that claiming costs nothing beside
-// loading.
+// pace decides how a batch is divided among workers: so finely that they share
+// it evenly, and so coarsely that claiming costs nothing beside loading.
 type pace struct {
 	first     atomic.Int32 // places a claim has while nothing is known
+	sharers   atomic.Int32 // workers that can run at a time
 	batch     int32        // places of a batch
 	perSample atomic.Int64 // nanoseconds, a running mean; 0 while unknown
 }
@@ -304,6 +309,12 @@ const (
 	claimTime  = 20 * time.Microsecond // a claim costs about 0.1 µs
 	timingCost = 2 * time.Microsecond  // below that, only some claims are timed
 	timeOneIn  = 32
+	switching  = 10 * time.Microsecond // many times what it costs to switch goroutines
+	laneTime   = 5 * time.Microsecond
+	// Samples that take longer come from a file rather than from memory, or are
+	// computed long enough not to care where their bytes go: a batch's are then
+	// begun in order, which is how files are read ahead.
+	fromMemory = 50 * time.Microsecond
 )
 
 // claimSize is how many places a worker claims at once.
@@ -313,6 +324,21 @@ func (l *Loader) claimSize() int {
 		return max(1, min(l.opts.batchSize, (l.depth()-1)*l.opts.batchSize/max(1, l.Workers())))
 	}
 	return l.pace.claim()
+}
+
+// lanes is how many parts a batch is in of which a worker loads the same in
+// batch after batch, while they keep pace.
+func (l *Loader) lanes() int {
+	per := time.Duration(l.pace.perSample.Load())
+	if per > fromMemory || l.loadBatch != nil {
+		return 1
+	}
+	return max(1, min(int(l.pace.sharers.Load()), int(l.pace.perBatch()/laneTime), ring.MaxLanes))
+}
+
+// perBatch is the work in a batch; 0 while unknown.
+func (p *pace) perBatch() time.Duration {
+	return time.Duration(p.perSample.Load()) * time.Duration(p.batch)
 }
 
 func (p *pace) claim() int {

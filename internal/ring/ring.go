@@ -1,13 +1,19 @@
 // Package ring hands the places of batches to many workers, and the finished
 // batches, in order, to one consumer.
 //
-// A batch has a sequence number and a number of places. The owner opens
-// batches; workers claim runs of places in order, several workers in one batch
-// side by side, and report them done; the owner awaits the batch it wants.
+// A batch has a sequence number and a number of places, which lie in one lane or
+// several. The owner opens batches; workers claim runs of places, batch by batch,
+// several workers in one batch side by side, and report them done; the owner
+// awaits the batch it wants.
 //
 //	owner    Open ──► limit                     Await ◄─┐      Halt, Reset
 //	                    │ claimable: cursor … limit     │
 //	workers             └─► Claim ──► … load … ──► Done ┘      Park
+//
+// A worker takes from a lane of its own while there is something in it, then from
+// the others. So it writes, batch after batch, to that part of their memory which
+// its CPU has in its cache; and nobody goes on to the next batch before every
+// place of this one is somebody's.
 //
 // Nothing here allocates after New, and no lock is taken while there is work:
 // a claim is one compare-and-swap, a report one addition.
@@ -20,9 +26,11 @@ const (
 	Capacity = 1024
 	// MaxPlaces bounds the places of one batch.
 	MaxPlaces = 1<<posBits - 1
+	// MaxLanes bounds the lanes of one batch.
+	MaxLanes = 8
 
 	posBits = 24
-	halted  = ^uint64(0) // a cursor no limit is above
+	halted  = ^uint64(0) // a cursor no limit is above, and of no batch's lane
 )
 
 // A Ring of batches whose content is a T.
@@ -30,13 +38,15 @@ const (
 // The owner is whoever may call Open, Await, Halt and Reset: one goroutine at
 // a time, handing over with synchronization of its own.
 type Ring[T any] struct {
-	// cursor is the first place nobody has claimed: seq<<posBits | place.
-	// Workers advance it by compare-and-swap. The owner swaps it to halted,
-	// after which no claim can succeed, and stores it again in Reset.
+	// cursor is the first batch with places that nobody has claimed: seq<<posBits.
+	// Who claims the last of them advances it by compare-and-swap; or who finds
+	// none, where more might have come until Seal. The owner stores halted in Halt,
+	// after which nobody looks for a batch, and a batch again in Reset.
 	cursor atomic.Uint64
 	_      [56]byte
 
-	// limit is the first place that isn't open. The owner writes it, or between
+	// limit is the first place that isn't open: seq<<posBits | place, the place
+	// being 0 but for a batch of a stream. The owner writes it, or between
 	// Reset and Halt the reader that Announce speaks of, and only after the entry
 	// below it: a worker that sees a limit sees the entry.
 	limit atomic.Uint64
@@ -62,15 +72,24 @@ type Ring[T any] struct {
 // limit publishes it.
 type entry[T any] struct {
 	item *T
-	// size is atomic since a worker with an outdated cursor may read it while
-	// the owner reuses the entry; such a worker's claim then fails.
-	size atomic.Int32
+	// size and used are atomic since a worker with an outdated cursor may read
+	// them while the owner reuses the entry. That has stored the lanes before, so
+	// such a worker sees that they are of another batch.
+	size atomic.Int32 // places
+	used atomic.Int32 // lanes
 	// pending is the places not done yet, plus one where a stage follows.
 	// Whoever brings it to goal announces it.
 	pending atomic.Int32
 	goal    atomic.Int32 // 0, but for Halt: the places nobody will ever claim
-	_       [36]byte
+	_       [32]byte
+
+	// Of each lane the first place nobody has claimed: seq<<posBits | place.
+	// Workers advance it by compare-and-swap. The owner swaps it to halted.
+	lanes [MaxLanes]atomic.Uint64
 }
+
+// lane is the places of lane i where there are so many of both.
+func lane(i, used, size int) (from, to int) { return size * i / used, size * (i + 1) / used }
 
 // New makes a ring for workers with ids 0 … maxWorkers−1. With a stage, a
 // batch whose places are done is announced to AwaitLoaded, and to Await once
@@ -90,11 +109,11 @@ func pack(seq uint64, place int) uint64 { return seq<<posBits | uint64(place) }
 
 func (r *Ring[T]) at(seq uint64) *entry[T] { return &r.entries[seq%Capacity] }
 
-// Open lets workers claim the places of batch seq. The owner opens sequence
-// numbers one after the other, at most Capacity of them ahead of the oldest
-// it still needs.
-func (r *Ring[T]) Open(seq uint64, item *T, places int) {
-	r.Announce(seq, item, places)
+// Open lets workers claim the places of batch seq, in so many lanes. The owner
+// opens sequence numbers one after the other, at most Capacity of them ahead of
+// the oldest it still needs.
+func (r *Ring[T]) Open(seq uint64, item *T, places, lanes int) {
+	r.prepare(seq, item, places, lanes)
 	r.limit.Store(pack(seq+1, 0))
 	r.wakeOne()
 }
@@ -102,9 +121,16 @@ func (r *Ring[T]) Open(seq uint64, item *T, places int) {
 // Announce is Open for a batch whose places become claimable bit by bit, by
 // Offer and Seal: of a stream, whose reader comes to know them. The reader is
 // then who writes limit; Announce happens before its first Offer.
-func (r *Ring[T]) Announce(seq uint64, item *T, places int) {
+func (r *Ring[T]) Announce(seq uint64, item *T, places int) { r.prepare(seq, item, places, 1) }
+
+func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
 	e := r.at(seq)
 	e.item = item
+	for i := range lanes {
+		from, _ := lane(i, lanes, places)
+		e.lanes[i].Store(pack(seq, from))
+	}
+	e.used.Store(int32(lanes))
 	e.size.Store(int32(places))
 	e.goal.Store(0)
 	e.pending.Store(int32(places) + r.stage)
@@ -141,51 +167,84 @@ func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	if int32(worker) >= r.quota.Load() {
 		return c, false
 	}
-	return r.claim(most, halted)
+	return r.claim(worker, most, halted)
 }
 
 // ClaimOf takes places of batch seq alone: for an owner without workers.
 func (r *Ring[T]) ClaimOf(seq uint64, most int) (c Claim[T], ok bool) {
-	return r.claim(most, pack(seq+1, 0))
+	return r.claim(0, most, pack(seq+1, 0))
 }
 
-func (r *Ring[T]) claim(most int, below uint64) (c Claim[T], ok bool) {
+func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 	for {
 		cursor, limit := r.cursor.Load(), r.limit.Load()
 		if cursor >= min(limit, below) {
 			return c, false
 		}
-		seq, from := cursor>>posBits, int(cursor&MaxPlaces)
+		seq := cursor >> posBits
 		e := r.at(seq)
-		size := int(e.size.Load())
-		if from >= size { // sealed after its last place was claimed
+		from, to, left := e.claim(seq, worker, most, limit)
+		if !left && limit>>posBits > seq {
 			r.cursor.CompareAndSwap(cursor, pack(seq+1, 0))
-			continue
 		}
-		to := min(from+most, size)
-		if limit>>posBits == seq {
-			to = min(to, int(limit&MaxPlaces))
-		}
-		next := pack(seq, to)
-		if to >= size {
-			next = pack(seq+1, 0)
-		}
-		if r.cursor.CompareAndSwap(cursor, next) {
-			if next < limit {
+		switch {
+		case from < to:
+			if r.parked.Load() > 0 && r.claimable() {
 				r.wakeOne()
 			}
 			return Claim[T]{Seq: seq, Item: e.item, From: from, To: to}, true
+		case !left && limit>>posBits == seq:
+			return c, false
 		}
 	}
 }
 
-// Done reports n claimed places of batch seq as loaded.
-func (r *Ring[T]) Done(seq uint64, n int) {
+// claim takes places of batch seq below limit, and tells whether it left any. It
+// takes none where there are none or, with left, where it must be asked again.
+func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, left bool) {
+	used, size := int(e.used.Load()), int(e.size.Load())
+	for k := range used {
+		i := (worker + k) % used
+		_, end := lane(i, used, size)
+		if limit>>posBits == seq {
+			end = min(end, int(limit&MaxPlaces))
+		}
+		at := e.lanes[i].Load()
+		place := int(at & MaxPlaces)
+		switch {
+		case at>>posBits != seq: // the ring was halted, or the entry is another batch's by now
+			return from, to, true
+		case place >= end:
+			continue
+		case from < to:
+			return from, to, true
+		}
+		upto := min(place+most, end)
+		if !e.lanes[i].CompareAndSwap(at, pack(seq, upto)) {
+			return 0, 0, true
+		}
+		if from, to = place, upto; to < end {
+			return from, to, true
+		}
+	}
+	return from, to, false
+}
+
+// claimable tells whether there may be something to claim.
+func (r *Ring[T]) claimable() bool {
+	cursor, limit := r.cursor.Load(), r.limit.Load()
+	if cursor >= limit || cursor>>posBits < limit>>posBits {
+		return cursor < limit
+	}
+	return r.at(cursor >> posBits).lanes[0].Load() < limit // of a stream, which has one lane
+}
+
+// Done reports n claimed places of batch seq as loaded, and tells whether that
+// has woken somebody who waited for them.
+func (r *Ring[T]) Done(seq uint64, n int) bool {
 	e := r.at(seq)
 	left := e.pending.Add(-int32(n))
-	if left == e.goal.Load()+r.stage {
-		r.loaded.announce(seq)
-	}
+	return left == e.goal.Load()+r.stage && r.loaded.announce(seq)
 }
 
 // Staged reports that the stage has done its part on batch seq.
@@ -201,7 +260,7 @@ func (r *Ring[T]) Park(worker int) bool {
 	r.parked.Add(1)
 	// Counted first, looked second; who opens a batch or lowers the quota does
 	// it in the opposite order, so that one of the two sees the other.
-	if r.cursor.Load() >= r.limit.Load() && int32(worker) < r.quota.Load() || !r.unpark() {
+	if !r.claimable() && int32(worker) < r.quota.Load() || !r.unpark() {
 		<-r.tokens
 	}
 	if int32(worker) < r.quota.Load() {
@@ -324,13 +383,14 @@ func (r *Ring[T]) Stopped() bool { return r.stopped.Load() }
 // Halt ends claiming and waits until everything claimed of the batches from
 // oldest on is done. No stage may be waiting then.
 func (r *Ring[T]) Halt(oldest uint64) {
-	end := r.limit.Load()
-	cursor := min(r.cursor.Swap(halted), end)
-	for seq := oldest; pack(seq, 0) < cursor; seq++ {
+	r.cursor.Store(halted)
+	for seq := oldest; pack(seq, 0) < r.limit.Load(); seq++ {
 		e := r.at(seq)
 		var unclaimed int32
-		if seq == cursor>>posBits {
-			unclaimed = e.size.Load() - int32(cursor&MaxPlaces)
+		used, size := int(e.used.Load()), int(e.size.Load())
+		for i := range used {
+			_, end := lane(i, used, size)
+			unclaimed += int32(end - int(e.lanes[i].Swap(halted)&MaxPlaces))
 		}
 		e.goal.Store(unclaimed)
 		for e.pending.Load() > unclaimed+r.stage {
@@ -369,10 +429,13 @@ func (g *gate) sleep(seq uint64, needless bool) {
 	<-g.token
 }
 
-func (g *gate) announce(seq uint64) {
-	if a := g.awaited.Load(); (a == seq+1 || a == anySeq+1) && g.awaited.CompareAndSwap(a, 0) {
-		g.token <- struct{}{}
+func (g *gate) announce(seq uint64) bool {
+	a := g.awaited.Load()
+	if a != seq+1 && a != anySeq+1 || !g.awaited.CompareAndSwap(a, 0) {
+		return false
 	}
+	g.token <- struct{}{}
+	return true
 }
 
 func (g *gate) wake() {

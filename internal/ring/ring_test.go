@@ -26,53 +26,68 @@ func newParcel(places int) *parcel { return &parcel{claimed: make([]atomic.Int32
 
 // model is the ring as one thread sees it: what is open, claimed and done.
 type model struct {
-	t      *testing.T
-	r      *Ring[parcel]
-	first  uint64
-	sizes  []int // of the batches opened
-	done   []int // places of each
-	cursor int   // place over all batches that is claimed next
-	quota  int
-	out    []Claim[parcel] // claimed and not done
+	t       *testing.T
+	r       *Ring[parcel]
+	first   uint64
+	batches []modelBatch
+	quota   int
+	out     []Claim[parcel] // claimed and not done
 }
 
-func (m *model) open(places int) {
-	m.r.Open(m.first+uint64(len(m.sizes)), newParcel(places), places)
-	m.sizes, m.done = append(m.sizes, places), append(m.done, 0)
+type modelBatch struct {
+	size  int
+	done  int
+	lanes [][]int // the places that nobody has claimed
 }
 
-// next is the batch and the place of it that come next, and false where
-// nothing is left.
-func (m *model) next() (batch, place int, ok bool) {
-	place = m.cursor
-	for i, n := range m.sizes {
-		if place < n {
-			return i, place, true
+func (m *model) open(places, lanes int) {
+	m.r.Open(m.first+uint64(len(m.batches)), newParcel(places), places, lanes)
+	b := modelBatch{size: places, lanes: make([][]int, lanes)}
+	for p := range places {
+		i := 0
+		for (i+1)*places/lanes <= p {
+			i++
 		}
-		place -= n
+		b.lanes[i] = append(b.lanes[i], p)
 	}
-	return 0, 0, false
+	m.batches = append(m.batches, b)
 }
 
-func (m *model) claim(c Claim[parcel], got, allowed bool, most int) {
-	batch, place, ok := m.next()
-	require.Equal(m.t, ok && allowed, got)
+// next is the batch of which a worker's next claim is, and the lane; false where
+// nothing is left.
+func (m *model) next(worker int) (batch int, lane *[]int, ok bool) {
+	for i, b := range m.batches {
+		for k := range b.lanes {
+			if lane := &b.lanes[(worker+k)%len(b.lanes)]; len(*lane) > 0 {
+				return i, lane, true
+			}
+		}
+	}
+	return 0, nil, false
+}
+
+func (m *model) claim(worker, most int) bool {
+	c, got := m.r.Claim(worker, most)
+	batch, lane, ok := m.next(worker)
+	require.Equal(m.t, ok && worker < m.quota, got)
 	if !got {
-		return
+		return false
 	}
 	require.Equal(m.t, m.first+uint64(batch), c.Seq)
 	require.Same(m.t, m.r.Item(c.Seq), c.Item)
-	require.Equal(m.t, place, c.From)
-	require.Equal(m.t, min(place+most, m.sizes[batch]), c.To)
-	m.cursor += c.To - c.From
+	n := min(most, len(*lane))
+	require.Equal(m.t, (*lane)[0], c.From)
+	require.Equal(m.t, c.From+n, c.To)
+	*lane = (*lane)[n:]
 	m.out = append(m.out, c)
+	return true
 }
 
 func (m *model) finish(i int) {
 	c := m.out[i]
 	m.out = append(m.out[:i:i], m.out[i+1:]...)
 	m.r.Done(c.Seq, c.To-c.From)
-	m.done[c.Seq-m.first] += c.To - c.From
+	m.batches[c.Seq-m.first].done += c.To - c.From
 }
 
 // await waits for one batch.
@@ -82,14 +97,14 @@ func await[T any](r *Ring[T], seq uint64) bool {
 }
 
 func (m *model) check() {
-	for i, n := range m.sizes {
+	for i, b := range m.batches {
 		seq := m.first + uint64(i)
-		require.Equal(m.t, m.done[i] == n, m.r.Ready(seq))
-		if m.done[i] == n {
+		require.Equal(m.t, b.done == b.size, m.r.Ready(seq))
+		if b.done == b.size {
 			require.True(m.t, await(m.r, seq))
 		}
 	}
-	if batch, _, ok := m.next(); ok && m.quota == 0 {
+	if batch, _, ok := m.next(0); ok && m.quota == 0 {
 		require.False(m.t, await(m.r, m.first+uint64(batch)), "nobody else would ever claim the rest")
 	}
 }
@@ -104,10 +119,11 @@ func TestEverySmallSequenceOfCallsBehavesAsThePlainModel(t *testing.T) {
 	first, sequences := uint64(0), 0
 	var run func(prefix []int)
 	ops := []func(m *model) bool{
-		func(m *model) bool { return m.grow(1) },
-		func(m *model) bool { return m.grow(3) },
-		func(m *model) bool { c, ok := m.r.Claim(0, 1); m.claim(c, ok, m.quota > 0, 1); return ok },
-		func(m *model) bool { c, ok := m.r.Claim(1, 2); m.claim(c, ok, m.quota > 1, 2); return ok },
+		func(m *model) bool { return m.grow(1, 1) },
+		func(m *model) bool { return m.grow(3, 1) },
+		func(m *model) bool { return m.grow(3, 2) },
+		func(m *model) bool { return m.claim(0, 1) },
+		func(m *model) bool { return m.claim(1, 2) },
 		func(m *model) bool { return len(m.out) > 0 && m.drop(0) },
 		func(m *model) bool { return len(m.out) > 1 && m.drop(len(m.out)-1) },
 		func(m *model) bool { m.quota = (m.quota + 1) % 3; m.r.SetQuota(m.quota); return true },
@@ -127,7 +143,7 @@ func TestEverySmallSequenceOfCallsBehavesAsThePlainModel(t *testing.T) {
 				m.finish(0)
 			}
 			r.Halt(first)
-			first += uint64(len(m.sizes))
+			first += uint64(len(m.batches))
 			sequences++
 			if useful && len(program) < depth {
 				run(program)
@@ -138,11 +154,11 @@ func TestEverySmallSequenceOfCallsBehavesAsThePlainModel(t *testing.T) {
 	t.Logf("%d sequences", sequences)
 }
 
-func (m *model) grow(places int) bool {
-	if len(m.sizes) == 2 {
+func (m *model) grow(places, lanes int) bool {
+	if len(m.batches) == 2 {
 		return false
 	}
-	m.open(places)
+	m.open(places, lanes)
 	return true
 }
 
@@ -151,20 +167,20 @@ func (m *model) drop(i int) bool { m.finish(i); return true }
 func TestAnOwnerWithoutWorkersClaimsOneBatchAtATime(t *testing.T) {
 	r := New[parcel](1, false)
 	r.Reset(7)
-	r.Open(7, newParcel(3), 3)
-	r.Open(8, newParcel(2), 2)
+	r.Open(7, newParcel(3), 3, 2)
+	r.Open(8, newParcel(2), 2, 1)
 	_, ok := r.Claim(0, 10)
 	require.False(t, ok, "the quota is 0")
-	for seq, n := range map[uint64]int{7: 3} {
-		require.False(t, await(r, seq))
-		c, ok := r.ClaimOf(seq, 10)
+	for _, n := range []int{1, 2} {
+		require.False(t, await(r, 7))
+		c, ok := r.ClaimOf(7, 10)
 		require.True(t, ok)
-		require.Equal(t, n, c.To-c.From)
-		_, ok = r.ClaimOf(seq, 10)
-		require.False(t, ok, "places of batch 8 are not of batch 7")
-		r.Done(seq, n)
-		require.True(t, await(r, seq))
+		require.Equal(t, n, c.To-c.From, "a lane at a time")
+		r.Done(7, n)
 	}
+	_, ok = r.ClaimOf(7, 10)
+	require.False(t, ok, "places of batch 8 are not of batch 7")
+	require.True(t, await(r, 7))
 	r.Halt(8)
 }
 
@@ -243,7 +259,7 @@ func (c *crew) run(rng *rand.Rand, seq uint64, n, ahead int) uint64 {
 	for next < end {
 		for opened < min(next+uint64(ahead), end) {
 			places := 1 + rng.IntN(9)
-			c.r.Open(opened, newParcel(places), places)
+			c.r.Open(opened, newParcel(places), places, 1+rng.IntN(MaxLanes))
 			if stage != nil {
 				stage <- opened
 			}
@@ -399,7 +415,7 @@ func TestABatchThatStopCutShortIsNeverReady(t *testing.T) {
 	passed := 0
 	for try := range tries {
 		r.Reset(try)
-		r.Open(try, nil, 1)
+		r.Open(try, nil, 1, 1)
 		_, ok := r.Claim(0, 1)
 		require.True(t, ok)
 		begun.Store(try + 1)
