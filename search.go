@@ -143,11 +143,12 @@ const (
 	idleCPU     = 0.7  // share of CPUs in use below which workers wait for something else
 	mostWorkers = 1024 // where a growing space ends
 
-	// A count's iterations take so long at least, where that is no more than
-	// ten times as many: shorter is all noise. Where they take longer than the
+	// A count's iterations take so long at least, where that is no more than a
+	// hundred times as many: shorter is all noise. Where they take longer than the
 	// second, a fifth of them may do.
 	minMeasure = 30 * time.Millisecond
 	maxMeasure = 5 * time.Second
+	minVisit   = 5 * time.Millisecond // likewise each visit: a thread that waits for its CPU takes some of them
 )
 
 // A search is the state that strategies share, rebuilt from what was seen.
@@ -204,6 +205,8 @@ func (s search) visit(workers, parts, round, sharers int) request {
 	r := request{workers: workers, round: round, iterations: max(1, (want+parts-1)/parts), limit: max(1, s.left/time.Duration(sharers))}
 	if s.sp.fixed {
 		r.iterations = max(1, min(r.iterations, want-s.done(workers)))
+	} else if fewest := float64(minVisit) / s.best; fewest > float64(r.iterations) {
+		r.iterations = int(min(fewest, float64(want)))
 	}
 	if !math.IsInf(s.best, 1) {
 		r.limit = min(r.limit, time.Duration(float64(r.iterations)*(s.best+s.sp.alpha.of(s.best, s.sp.iterations))*hopeless))
@@ -216,7 +219,7 @@ func (sp space) enough(mean float64) int {
 	if sp.fixed || math.IsInf(mean, 1) {
 		return sp.iterations
 	}
-	fewest := min(float64(minMeasure)/mean, 10*float64(sp.iterations))
+	fewest := min(float64(minMeasure)/mean, 100*float64(sp.iterations))
 	most := max(float64(maxMeasure)/mean, float64(sp.iterations)/5)
 	return int(min(max(float64(sp.iterations), fewest), most))
 }

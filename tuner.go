@@ -208,11 +208,12 @@ func (s *source) wave(workers int) int {
 	return max(1, (workers+s.opts.batchSize-1)/s.opts.batchSize)
 }
 
-// A visit leaves out the first batches, until all workers are at work, and
-// measures so many waves at least: in fewer it would see a burst, or the pause
-// between two.
+// A visit leaves out the first batches, until all workers are at work, their
+// slots have memory and the kernel has found a CPU for each thread. It measures
+// so many waves at least: in fewer it would see a burst, or the pause between two.
 const (
 	warmupBatches = 2
+	warmupTime    = 10 * time.Millisecond
 	fewestWaves   = 4
 )
 
@@ -237,7 +238,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (
 	debug.FreeOSMemory() // what the last visit left isn't this one's
 	peak := host.StartPeak()
 	wave := t.wave(req.workers)
-	m := measurement{warmup: max(warmupBatches, wave), wave: wave, iterations: req.iterations, limit: req.limit, took: c.took}
+	m := measurement{warmup: max(warmupBatches, wave), settle: warmupTime, wave: wave, iterations: req.iterations, limit: req.limit, took: c.took}
 	if more := fewestWaves * wave; wave > 1 && more > m.iterations {
 		m.limit = time.Duration(min(float64(req.limit)*float64(more)/float64(m.iterations), math.MaxInt64/2))
 		m.iterations = more
@@ -322,6 +323,7 @@ func (c *count) settle() {
 // A measurement is some iterations over a loader's batches.
 type measurement struct {
 	warmup     int           // batches before
+	settle     time.Duration // and more of them until so much time has passed
 	wave       int           // batches that are measured at least
 	iterations int           // wanted
 	limit      time.Duration // ends it early; 0: none
@@ -363,8 +365,12 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			}
 			end = time.Now()
 		}
-		if n++; n < 0 && m.limit > 0 && end.Sub(start) > m.limit {
+		n++
+		switch warm := end.Sub(start); {
+		case n <= 0 && m.limit > 0 && warm > m.limit:
 			n = 0 // no time for more of a warm-up
+		case n == 0 && warm < m.settle:
+			n = -1
 		}
 		switch {
 		case n < 0:

@@ -83,14 +83,21 @@ func TestWithoutRepetitionTheErrorIsUnknown(t *testing.T) {
 
 // In about 95 % of experiments the interval holds the true difference of two rows.
 func TestIntervalsHoldTheTruthAsOftenAsTheySay(t *testing.T) {
-	rng := rand.New(rand.NewPCG(4, 2))
-	held := 0
-	for range 2000 {
-		rows := TwoWay(observe(rng, 4, []float64{0, 0.2, -0.1, 0.3, 0}, 0.1), 4, 5)
-		half := StudentT(0.95, rows[0].DF) * math.Hypot(rows[0].SE, rows[2].SE)
-		if math.Abs(rows[2].Effect-rows[0].Effect-2) <= half {
-			held++
+	for _, size := range []struct{ rows, cols int }{{2, 2}, {3, 12}, {4, 5}, {8, 5}, {8, 10}} {
+		rng := rand.New(rand.NewPCG(4, 2))
+		held, last := 0, size.rows-1
+		for range 2000 {
+			cols := make([]float64, size.cols)
+			for c := range cols {
+				cols[c] = 0.2 * rng.NormFloat64()
+			}
+			rows := TwoWay(observe(rng, size.rows, cols, 0.1), size.rows, size.cols)
+			half := StudentT(0.95, rows[0].DF) * math.Hypot(rows[0].SE, rows[last].SE)
+			if math.Abs(rows[last].Effect-rows[0].Effect-float64(last)) <= half {
+				held++
+			}
 		}
+		require.InDelta(t, 0.95, float64(held)/2000, 0.03, "%d rows, %d columns", size.rows, size.cols)
+		t.Logf("%d rows, %d columns: %.1f %%", size.rows, size.cols, float64(held)/20)
 	}
-	require.InDelta(t, 0.95, float64(held)/2000, 0.05)
 }

@@ -184,6 +184,10 @@ func (f *fit) result() []Row {
 	}
 	inside = max(inside, 0.5)
 	few := 1 + (1-f.df/float64(len(f.obs)))*(1-inside)/inside
+	beyond := 0.0 // observations beyond row effects: what columns leave of them is df
+	for _, in := range f.inRow {
+		beyond += max(0, float64(len(in)-1))
+	}
 	out := make([]Row, len(f.row))
 	for r, in := range f.inRow {
 		out[r].Effect = f.row[r]
@@ -195,10 +199,10 @@ func (f *fit) result() []Row {
 			squares += bounded[i]
 			weight += f.obs[i].Weight
 		}
-		lent, own := min(priorRows, f.df), float64(len(in)-1)
+		lent, own := min(priorRows, f.df), float64(len(in)-1)*f.df/beyond
 		variance := (lent*all/f.df + squares) / (lent + own)
 		out[r].SE = few * math.Sqrt(variance/weight) / inside
-		out[r].DF = lent + own
+		out[r].DF = min(lent+own, f.df) // what is lent was partly a row's own
 	}
 	return out
 }
