@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -190,6 +191,44 @@ func BenchmarkBusySamples(b *testing.B) {
 	}
 }
 
+// BenchmarkCopiedSamples loads what takes no longer than its bytes take to move,
+// 3 kB a sample out of 150 MB, beside goroutines that copy the same into a buffer of
+// their own, with nobody to hand it to.
+func BenchmarkCopiedSamples(b *testing.B) {
+	const workers, batch, size, samples = 2, 128, 3 * 32 * 32, 50_000
+	images := make([]byte, samples*size)
+	for i := range images {
+		images[i] = byte(i)
+	}
+	image := func(i int) []byte { return images[i*size : (i+1)*size] }
+	b.Run("loader=nwt", func(b *testing.B) {
+		ds := nwt.NewDataset(samples, []nwt.Field{{Name: "image", Type: nwt.Uint8, Shape: []int{3, 32, 32}}},
+			func(_ context.Context, i int, dst *nwt.Sample) error {
+				copy(dst.Bytes(0), image(i))
+				return nil
+			})
+		benchBatches(b, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+	})
+	b.Run("loader=bare", func(b *testing.B) {
+		order := rand.Perm(samples)
+		var next atomic.Int64
+		var wg sync.WaitGroup
+		b.ResetTimer()
+		for range workers {
+			wg.Go(func() {
+				buffer := make([]byte, batch*size)
+				for n := int(next.Add(1)); n <= b.N; n = int(next.Add(1)) {
+					first := n * batch % (samples - batch)
+					for k, i := range order[first : first+batch] {
+						copy(buffer[k*size:], image(i))
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
 // BenchmarkWaitingSamples reports, as of-ideal, the rate of batches by workers /
 // (batch × the real sleep).
 func BenchmarkWaitingSamples(b *testing.B) {
@@ -249,28 +288,42 @@ func BenchmarkFirstBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkOverlap reports, as of-steps, the whole time by that of the steps
-// alone, where a step takes 5 ms and loading a batch somewhat more than 4 ms: 32
-// samples of 1 ms by 8 workers.
+// BenchmarkOverlap reports, as of-longer, the whole time by that of the longer of
+// loading and steps: steps that wait 5 ms over loading a batch in somewhat more than
+// 4 ms, 32 samples of 1 ms by 8 workers; and steps that compute some 4 ms beside one
+// worker that waits 8 ms for a batch, which must not wait for the CPU that a step has.
 func BenchmarkOverlap(b *testing.B) {
-	l, err := nwt.NewLoader(sleepyDataset(1<<30, time.Millisecond), nwt.WithBatchSize(32), nwt.WithWorkers(8))
-	if err != nil {
-		b.Fatal(err)
+	for _, c := range []struct {
+		name           string
+		batch, workers int
+		sample         time.Duration
+		step           func()
+	}{
+		{"step=waits", 32, 8, time.Millisecond, func() { time.Sleep(5 * time.Millisecond) }},
+		{"step=computes", 1, 1, 8 * time.Millisecond, func() { spin(80 * spinning) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			l, err := nwt.NewLoader(sleepyDataset(1<<30, c.sample), nwt.WithBatchSize(c.batch), nwt.WithWorkers(c.workers))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer l.Close()
+			var steps time.Duration
+			n := 0
+			for _, err := range l.Epochs(b.Context(), 0, 1<<30) {
+				if err != nil {
+					b.Fatal(err)
+				}
+				if !b.Loop() {
+					break
+				}
+				n++
+				began := time.Now()
+				c.step()
+				steps += time.Since(began)
+			}
+			waits := time.Duration(n*c.batch/c.workers) * c.sample
+			b.ReportMetric(float64(b.Elapsed())/float64(max(steps, waits)), "of-longer")
+		})
 	}
-	defer l.Close()
-	var steps time.Duration
-	n := 0
-	for _, err := range l.Epochs(b.Context(), 0, 1<<30) {
-		if err != nil {
-			b.Fatal(err)
-		}
-		if !b.Loop() {
-			break
-		}
-		n++
-		began := time.Now()
-		time.Sleep(5 * time.Millisecond)
-		steps += time.Since(began)
-	}
-	b.ReportMetric(float64(b.Elapsed())/float64(steps), "of-steps")
 }

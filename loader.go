@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -204,7 +203,7 @@ func (l *Loader) setWorkers(n int) {
 		keep += deviceBuffers // delivered, and still copied from
 	}
 	l.slots.limit(keep)
-	l.pace.sharers.Store(int32(min(n, runtime.GOMAXPROCS(0))))
+	l.pace.workers.Store(int32(n))
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 

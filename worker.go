@@ -60,9 +60,7 @@ func (w *worker) run() {
 				return
 			}
 			w.claimed = false
-			if w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) && w.l.pace.perBatch() > switching {
-				// The consumer would run once this goroutine waits, which has places
-				// left to load: let it open more of them before they run out.
+			if w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) && w.l.pace.makesWay() {
 				runtime.Gosched()
 			}
 		}
@@ -300,7 +298,7 @@ var errGoexit = errors.New("runtime.Goexit was called")
 // it evenly, and so coarsely that claiming costs nothing beside loading.
 type pace struct {
 	first     atomic.Int32 // places a claim has while nothing is known
-	sharers   atomic.Int32 // workers that can run at a time
+	workers   atomic.Int32
 	batch     int32        // places of a batch
 	perSample atomic.Int64 // nanoseconds, a running mean; 0 while unknown
 }
@@ -312,8 +310,7 @@ const (
 	switching  = 10 * time.Microsecond // many times what it costs to switch goroutines
 	laneTime   = 5 * time.Microsecond
 	// Samples that take longer come from a file rather than from memory, or are
-	// computed long enough not to care where their bytes go: a batch's are then
-	// begun in order, which is how files are read ahead.
+	// computed long enough not to care where their bytes go.
 	fromMemory = 50 * time.Microsecond
 )
 
@@ -327,13 +324,27 @@ func (l *Loader) claimSize() int {
 }
 
 // lanes is how many parts a batch is in of which a worker loads the same in
-// batch after batch, while they keep pace.
+// batch after batch, while they keep pace. Samples from a file are begun in
+// order, which is how files are read ahead.
 func (l *Loader) lanes() int {
-	per := time.Duration(l.pace.perSample.Load())
-	if per > fromMemory || l.loadBatch != nil {
+	if !l.pace.inMemory() || l.loadBatch != nil {
 		return 1
 	}
-	return max(1, min(int(l.pace.sharers.Load()), int(l.pace.perBatch()/laneTime), ring.MaxLanes))
+	n := min(int(l.pace.workers.Load()), int(l.pace.perBatch()/laneTime), ring.MaxLanes)
+	if n <= 1 {
+		return 1
+	}
+	return min(n, runtime.GOMAXPROCS(0))
+}
+
+func (p *pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fromMemory }
+
+// makesWay tells whether a worker should let the consumer run that it has woken.
+// Where workers that compute have all CPUs, it would not run until one of them is
+// out of places, and the others soon are too. A worker that waits had better
+// begin to: its CPU is free then.
+func (p *pace) makesWay() bool {
+	return p.inMemory() && p.perBatch() > switching && int(p.workers.Load()) >= runtime.GOMAXPROCS(0)
 }
 
 // perBatch is the work in a batch; 0 while unknown.
