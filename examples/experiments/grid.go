@@ -75,23 +75,28 @@ func (t *table) measure(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batc
 	for range rounds {
 		for w, workers := range t.workers {
 			for b, batch := range t.batches {
-				took, err := epochs(ctx, ds, step, nwt.WithWorkers(workers), nwt.WithBatchSize(batch))
+				n := max(fewestEpochs, (fewestBatches*batch+ds.Len()-1)/ds.Len())
+				took, err := epochs(ctx, ds, n, step, nwt.WithWorkers(workers), nwt.WithBatchSize(batch))
 				if err != nil {
 					return err
 				}
-				t.ms[w][b] = min(t.ms[w][b], 1e6*took.Seconds()/float64(measured*ds.Len()))
+				t.ms[w][b] = min(t.ms[w][b], 1e6*took.Seconds()/float64(n*ds.Len()))
 			}
 		}
 	}
 	return nil
 }
 
-// measured is how many epochs are measured in one go.
-const measured = 2
+// So much is measured in one go: nothing is computed while the first of the batches
+// is loaded.
+const (
+	fewestEpochs  = 2
+	fewestBatches = 10
+)
 
-// epochs is the time that epochs take, from the start of the first on. Some
+// epochs is the time that n epochs take, from the start of the first on. Some
 // batches are loaded before, so that their memory is there.
-func epochs(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batch), opts ...nwt.Option) (time.Duration, error) {
+func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), opts ...nwt.Option) (time.Duration, error) {
 	loader, err := nwt.NewLoader(ds, append(opts, nwt.WithShuffle(1))...)
 	if err != nil {
 		return 0, err
@@ -107,7 +112,7 @@ func epochs(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batch), opts ...
 		}
 	}
 	start := time.Now()
-	for b, err := range loader.Epochs(ctx, 1, 1+measured) {
+	for b, err := range loader.Epochs(ctx, 1, 1+n) {
 		if err != nil {
 			return 0, err
 		}
