@@ -73,8 +73,8 @@ type Ring[T any] struct {
 type entry[T any] struct {
 	item *T
 	// size and used are atomic since a worker with an outdated cursor may read
-	// them while the owner reuses the entry. That has stored the lanes before, so
-	// such a worker sees that they are of another batch.
+	// them while the owner reuses the entry. It stores lanes[0] before them, which
+	// such a worker reads after them, and sees another batch's.
 	size atomic.Int32 // places
 	used atomic.Int32 // lanes
 	// pending is the places not done yet, plus one where a stage follows.
@@ -162,7 +162,8 @@ type Claim[T any] struct {
 	From, To int
 }
 
-// Claim takes up to most places, in order, for a worker.
+// Claim takes up to most places of the first batch that has any, for a worker:
+// those that come next in its lane, or else in another.
 func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	if int32(worker) >= r.quota.Load() {
 		return c, false
@@ -203,6 +204,9 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 // takes none where there are none or, with left, where it must be asked again.
 func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, left bool) {
 	used, size := int(e.used.Load()), int(e.size.Load())
+	if e.lanes[0].Load()>>posBits != seq {
+		return 0, 0, true // the ring was halted, or the entry is another batch's by now
+	}
 	for k := range used {
 		i := (worker + k) % used
 		_, end := lane(i, used, size)
@@ -212,7 +216,7 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 		at := e.lanes[i].Load()
 		place := int(at & MaxPlaces)
 		switch {
-		case at>>posBits != seq: // the ring was halted, or the entry is another batch's by now
+		case at>>posBits != seq: // likewise
 			return from, to, true
 		case place >= end:
 			continue
