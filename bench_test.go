@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -300,7 +301,7 @@ func BenchmarkOverlap(b *testing.B) {
 		step           func()
 	}{
 		{"step=waits", 32, 8, time.Millisecond, func() { time.Sleep(5 * time.Millisecond) }},
-		{"step=computes", 1, 1, 8 * time.Millisecond, func() { spin(80 * spinning) }},
+		{"step=computes", 1, 1, 8 * time.Millisecond, func() { runtime.KeepAlive(spin(80 * spinning)) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			l, err := nwt.NewLoader(sleepyDataset(1<<30, c.sample), nwt.WithBatchSize(c.batch), nwt.WithWorkers(c.workers))
