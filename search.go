@@ -19,8 +19,8 @@ type Strategy interface {
 
 // A space is what a search may do and what it looks for.
 type space struct {
-	cpus       int                    // counts 0 … cpus−1 at first
-	max        int                    // highest count; −1: cpus−1, and beyond while that wins and CPUs idle
+	cpus       int
+	max        int                    // highest count; −1: the strategy's, and beyond while that wins and CPUs idle
 	alpha      alpha                  // what the choice ignores
 	iterations int                    // per count; what alpha is accumulated over
 	fixed      bool                   // the user set iterations: neither more nor fewer for a count in the race
@@ -68,7 +68,7 @@ func (sp space) allows(workers int) bool {
 	return sp.allowed == nil || sp.allowed(workers)
 }
 
-// Greedy looks at 0, 1, 2, 4, 8 … workers first, bisects to the fewest within
+// Greedy looks at 0, 1, 2, 4, 8 … workers first, up to one for each CPU, bisects to the fewest within
 // alpha of the fastest, and spends its measuring on the counts still in the
 // race, round by round, until the choice is sure. Counts closer together than
 // a quarter to an eighth of themselves are not told apart.
@@ -111,8 +111,8 @@ func (greedy) next(sp space, seen []series) (request, bool) {
 	return s.visit(left[0], 4, round, 1), round < lastRound
 }
 
-// Exhaustive measures every count in ascending order, as the paper does, in a
-// few interleaved rounds.
+// Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
+// does, in a few interleaved rounds.
 func Exhaustive() Strategy { return exhaustive{} }
 
 type exhaustive struct{}
@@ -122,7 +122,7 @@ func (exhaustive) String() string { return "exhaustive" }
 func (exhaustive) next(sp space, seen []series) (request, bool) {
 	s := newSearch(sp, seen)
 	rounds := min(sweepRounds, sp.iterations)
-	top := s.ceiling()
+	top := s.ceiling(max(s.sp.cpus-1, 0))
 	for round := range rounds {
 		iterations := sp.iterations*(round+1)/rounds - sp.iterations*round/rounds
 		for w := range top + 1 {
@@ -224,14 +224,14 @@ func (sp space) enough(mean float64) int {
 	return int(min(max(float64(sp.iterations), fewest), most))
 }
 
-// ceiling is the highest count of the space. Where it may grow, it doubles
-// while the highest count beats all rungs below it by more than alpha and
-// leaves CPUs idle: then workers wait for something else than a CPU.
-func (s search) ceiling() int {
+// ceiling is the highest count of the space. Where it may grow, it does from first
+// on, and doubles while the highest count beats all rungs below it by more than
+// alpha and leaves CPUs idle: then workers wait for something else than a CPU.
+func (s search) ceiling(first int) int {
 	if s.sp.max >= 0 {
 		return s.sp.max
 	}
-	top := max(s.sp.cpus-1, 0)
+	top := first
 	for top < mostWorkers && s.wins(top) {
 		top = min(max(2*top, s.sp.cpus), mostWorkers)
 	}
@@ -264,7 +264,8 @@ func (s search) wins(top int) bool {
 // than so many looks at them, ascending.
 func (s search) missing(looks int) []int {
 	var out []int
-	top := s.ceiling()
+	// As many as CPUs whatever a short look says of how busy these are.
+	top := s.ceiling(s.sp.cpus)
 	rung := func(w int) {
 		full := looks > 0 && s.sp.fixed && s.done(w) >= s.sp.iterations
 		if s.sp.allows(w) && len(s.seen[w]) <= looks && !full {
