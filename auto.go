@@ -308,7 +308,7 @@ func (a *auto) below(c choice, r *run) (workers int, found bool) {
 // worker: then a batch must load in next to no time.
 func (a *auto) worthwhileInline(c choice) bool {
 	one := a.at(1)
-	batch := float64(a.l.pace.perSample.Load()) * float64(a.l.opts.batchSize)
+	batch := float64(a.l.pace.perBatch())
 	best := float64(c.estimates[slices.IndexFunc(c.estimates, func(e estimate) bool { return e.workers == c.fastest })].mean)
 	return batch+float64(one.body)/float64(one.iterations) < 1.1*(best+a.sp.alpha.of(best, a.sp.iterations))
 }

@@ -203,7 +203,6 @@ func (l *Loader) setWorkers(n int) {
 		keep += deviceBuffers // delivered, and still copied from
 	}
 	l.slots.limit(keep)
-	l.pace.workers.Store(int32(n))
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 

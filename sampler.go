@@ -42,13 +42,13 @@ func (s sequential) At(_, i int) int {
 // The order is computed, not stored. A keyed permutation takes about 20 ns a
 // position; a loader asks for a batch of them at a time, which takes 5 ns each by
 // tables of the round function: two epochs' are kept, 12 × √n bytes each, and none
-// for more than 2²⁸ positions. The permutation is a
-// Feistel network (Luby and Rackoff, "How to construct pseudorandom
-// permutations from pseudorandom functions", 1988) over a rectangle of about
-// √n × √n that holds all positions; what falls into one of the √n or so spare
-// places is sent through once more (cycle walking: Black and Rogaway, "Ciphers
-// with arbitrary finite domains", 2002). Its round function is the finalizer of
-// SplitMix64 (Steele, Lea and Flood, 2014; the constants are Stafford's Mix13).
+// for more than 2²⁸ positions. The permutation is a Feistel network (Luby and
+// Rackoff, "How to construct pseudorandom permutations from pseudorandom
+// functions", 1988) over a rectangle of about √n × √n that holds all positions;
+// what falls into one of the √n or so spare places is sent through once more
+// (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains",
+// 2002). Its round function is the finalizer of SplitMix64 (Steele, Lea and Flood,
+// 2014; the constants are Stafford's Mix13).
 // It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, key: seedKey(seed), perm: newPermutation(n)}
@@ -145,7 +145,7 @@ func (p *permutation) at(key uint64, i int) int {
 		for range p.rounds / 2 {
 			row = wrap(row+turn(k, column, p.rows), p.rows)
 			k += golden
-			column = (column + mix64(k^row)>>32) & mask
+			column = (column + slide(k, row)) & mask
 			k += golden
 		}
 		if x = row<<p.bits | column; x < p.n {
@@ -169,7 +169,7 @@ func (p *permutation) tabulate(key uint64) []uint16 {
 		}
 		key += golden
 		for row := range rows {
-			tables = append(tables, uint16(mix64(key^row)>>32&(columns-1)))
+			tables = append(tables, uint16(slide(key, row)&(columns-1)))
 		}
 		key += golden
 	}
@@ -194,12 +194,12 @@ func (p *permutation) fill(tables []uint16, i int, out []int) {
 func (p *permutation) through(tables []uint16, positions []int) {
 	rows, columns, width := p.rows, uint64(1)<<p.bits, p.bits&63
 	for t := tables; len(t) > 0; t = t[columns+rows:] {
-		turn, slide := t[:columns], t[columns:columns+rows]
+		turns, slides := t[:columns], t[columns:columns+rows]
 		for j, position := range positions {
 			x := uint64(position)
 			row, column := x>>width, x&(columns-1)
-			row = wrap(row+uint64(turn[column]), rows)
-			column = (column + uint64(slide[row])) & (columns - 1)
+			row = wrap(row+uint64(turns[column]), rows)
+			column = (column + uint64(slides[row])) & (columns - 1)
 			positions[j] = int(row<<width | column)
 		}
 	}
@@ -210,6 +210,9 @@ func turn(key, column, rows uint64) uint64 {
 	by, _ := bits.Mul64(mix64(key^column), rows)
 	return by
 }
+
+// slide is what a row turns the column by, in its low bits.
+func slide(key, row uint64) uint64 { return mix64(key^row) >> 32 }
 
 // wrap is x modulo n where x < 2n, without a branch: none could be foretold.
 func wrap(x, n uint64) uint64 {

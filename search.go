@@ -19,7 +19,7 @@ type Strategy interface {
 
 // A space is what a search may do and what it looks for.
 type space struct {
-	cpus       int
+	cpus       int                    // that workers may use at a time
 	max        int                    // highest count; −1: the strategy's, and beyond while that wins and CPUs idle
 	alpha      alpha                  // what the choice ignores
 	iterations int                    // per count; what alpha is accumulated over
@@ -68,10 +68,10 @@ func (sp space) allows(workers int) bool {
 	return sp.allowed == nil || sp.allowed(workers)
 }
 
-// Greedy looks at 0, 1, 2, 4, 8 … workers first, up to one for each CPU, bisects to the fewest within
-// alpha of the fastest, and spends its measuring on the counts still in the
-// race, round by round, until the choice is sure. Counts closer together than
-// a quarter to an eighth of themselves are not told apart.
+// Greedy looks at 0, 1, 2, 4, 8 … workers first, up to one for each CPU, bisects
+// to the fewest within alpha of the fastest, and spends its measuring on the
+// counts still in the race, round by round, until the choice is sure. Counts
+// closer together than a quarter to an eighth of themselves are not told apart.
 func Greedy() Strategy { return greedy{} }
 
 type greedy struct{}

@@ -60,7 +60,7 @@ func (w *worker) run() {
 				return
 			}
 			w.claimed = false
-			if w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) && w.l.pace.makesWay() {
+			if w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) && w.l.makesWay() {
 				runtime.Gosched()
 			}
 		}
@@ -298,7 +298,6 @@ var errGoexit = errors.New("runtime.Goexit was called")
 // it evenly, and so coarsely that claiming costs nothing beside loading.
 type pace struct {
 	first     atomic.Int32 // places a claim has while nothing is known
-	workers   atomic.Int32
 	batch     int32        // places of a batch
 	perSample atomic.Int64 // nanoseconds, a running mean; 0 while unknown
 }
@@ -330,7 +329,7 @@ func (l *Loader) lanes() int {
 	if !l.pace.inMemory() || l.loadBatch != nil {
 		return 1
 	}
-	n := min(int(l.pace.workers.Load()), int(l.pace.perBatch()/laneTime), ring.MaxLanes)
+	n := min(l.Workers(), int(l.pace.perBatch()/laneTime), ring.MaxLanes)
 	if n <= 1 {
 		return 1
 	}
@@ -343,8 +342,8 @@ func (p *pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fro
 // Where workers that compute have all CPUs, it would not run until one of them is
 // out of places, and the others soon are too. A worker that waits had better
 // begin to: its CPU is free then.
-func (p *pace) makesWay() bool {
-	return p.inMemory() && p.perBatch() > switching && int(p.workers.Load()) >= runtime.GOMAXPROCS(0)
+func (l *Loader) makesWay() bool {
+	return l.pace.inMemory() && l.pace.perBatch() > switching && l.Workers() >= runtime.GOMAXPROCS(0)
 }
 
 // perBatch is the work in a batch; 0 while unknown.

@@ -58,7 +58,8 @@ type fit struct {
 	shared       []bool    // columns seen in several rows
 	weight       []float64 // of each observation, Huber's factor included
 	prior        float64   // weight with which a column is no different
-	df           float64   // observations beyond effects
+	inRows       float64   // observations beyond row effects
+	df           float64   // and beyond column effects
 }
 
 func newFit(obs []Obs, rows, cols int) *fit {
@@ -78,6 +79,7 @@ func newFit(obs []Obs, rows, cols int) *fit {
 			f.df--
 		}
 	}
+	f.inRows = f.df
 	for _, shared := range f.shared {
 		if shared {
 			f.df--
@@ -184,10 +186,6 @@ func (f *fit) result() []Row {
 	}
 	inside = max(inside, 0.5)
 	few := 1 + (1-f.df/float64(len(f.obs)))*(1-inside)/inside
-	beyond := 0.0 // observations beyond row effects: what columns leave of them is df
-	for _, in := range f.inRow {
-		beyond += max(0, float64(len(in)-1))
-	}
 	out := make([]Row, len(f.row))
 	for r, in := range f.inRow {
 		out[r].Effect = f.row[r]
@@ -199,7 +197,8 @@ func (f *fit) result() []Row {
 			squares += bounded[i]
 			weight += f.obs[i].Weight
 		}
-		lent, own := min(priorRows, f.df), float64(len(in)-1)*f.df/beyond
+		// Columns take their share of a row's own degrees of freedom.
+		lent, own := min(priorRows, f.df), float64(len(in)-1)*f.df/f.inRows
 		variance := (lent*all/f.df + squares) / (lent + own)
 		out[r].SE = few * math.Sqrt(variance/weight) / inside
 		out[r].DF = min(lent+own, f.df) // what is lent was partly a row's own
