@@ -1,0 +1,62 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"strconv"
+
+	"github.com/nwt-go/nwt"
+)
+
+// logs is a stream: each shard is a log of temperatures, a line each.
+type logs [][]string
+
+func (s logs) Fields() []nwt.Field { return []nwt.Field{{Name: "celsius", Type: nwt.Float64}} }
+
+func (s logs) Shards() int { return len(s) }
+
+func (s logs) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
+	return &logReader{s[shard]}, nil // or a file, an object, a query
+}
+
+// Load is for the work: it runs in as many workers as there are.
+func (s logs) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) (err error) {
+	nwt.Values[float64](dst, 0)[0], err = strconv.ParseFloat(string(r.Data), 64)
+	return err
+}
+
+type logReader struct{ lines []string }
+
+// Next only reads: a shard is read by one goroutine at a time.
+func (l *logReader) Next(_ context.Context, r *nwt.Record) error {
+	if len(l.lines) == 0 {
+		return io.EOF
+	}
+	r.Data = append(r.Data[:0], l.lines[0]...)
+	l.lines = l.lines[1:]
+	return nil
+}
+
+func (l *logReader) Close() error { return nil }
+
+// Every record of the two shards comes once, one of each shard in turn.
+func ExampleStreamed() {
+	stream := logs{{"11.5", "12", "12.5"}, {"-3", "-2"}}
+	loader, err := nwt.NewLoader(nwt.Streamed(stream), nwt.WithBatchSize(2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(nwt.Values[float64](batch, 0))
+	}
+	// Output:
+	// [11.5 -3]
+	// [12 -2]
+	// [12.5]
+}
