@@ -377,10 +377,15 @@ func (s *Sample) unpack(src []byte) (rest []byte, ok bool) {
 func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	was := *s
 	defer func() {
-		s.seedKey, s.epoch, s.index, s.outer = was.seedKey, was.epoch, was.index, was.outer
+		s.common, s.index, s.outer = was.common, was.index, was.outer
 		s.pcg, s.seeded = was.pcg, was.seeded
 	}()
-	s.seedKey, s.epoch, s.outer = seedKey(0), 0, nil
+	if s.alone == nil {
+		s.alone = &common{}
+	}
+	*s.alone = *s.common
+	s.alone.seedKey, s.alone.epoch = seedKey(0), 0
+	s.common, s.outer = s.alone, nil
 	s.begin(s.place, index)
 	if err := ds.Load(ctx, index, s); err != nil {
 		return err

@@ -54,17 +54,16 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		return nil, optionError("Concat", ds, "needs at least one dataset")
 	}
 	c := &concat{ds: slices.Clone(ds)}
-	var first *layout
 	end := 0
 	for i, d := range ds {
 		n, l, err := checkIndexed(d)
 		if err != nil {
 			return nil, fmt.Errorf("nwt: Concat: dataset %d: %w", i, err)
 		}
-		if first == nil {
-			first = l
+		if i == 0 {
+			c.layout = l
 		}
-		if diff := difference(first.fields, l.fields); diff != "" {
+		if diff := difference(c.layout.fields, l.fields); diff != "" {
 			return nil, optionError("Concat", i, "dataset %d differs from dataset 0: %s", i, diff)
 		}
 		if n > math.MaxInt-end {
@@ -102,8 +101,9 @@ func difference(want, got []Field) string {
 }
 
 type concat struct {
-	ds   []Dataset
-	ends []int // the number of samples up to each dataset, itself included
+	ds     []Dataset
+	layout *layout
+	ends   []int // the number of samples up to each dataset, itself included
 }
 
 func (d *concat) Len() int         { return d.ends[len(d.ends)-1] }
@@ -135,16 +135,35 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
 	}
 	for part, ds := range d.ds {
-		if b, ok := ds.(BatchDataset); ok && len(there[part]) > 0 {
-			if err := b.LoadBatch(ctx, there[part], samples[part]); err != nil {
-				return err
-			}
-			continue
+		if err := d.loadPart(ctx, ds, there[part], samples[part]); err != nil {
+			return err
 		}
-		for i, index := range there[part] {
-			if err := ds.Load(ctx, index, samples[part][i]); err != nil {
+	}
+	return nil
+}
+
+func (d *concat) loadPart(ctx context.Context, ds Dataset, indices []int, dst []*Sample) error {
+	b, ok := ds.(BatchDataset)
+	switch {
+	case len(indices) == 0:
+		return nil
+	case !ok:
+		for i, index := range indices {
+			if err := ds.Load(ctx, index, dst[i]); err != nil {
 				return err
 			}
+		}
+		return nil
+	case adjoin(dst):
+		return b.LoadBatch(ctx, indices, dst)
+	}
+	src := scratchFor(d.layout, dst...)
+	if err := b.LoadBatch(ctx, indices, src); err != nil {
+		return err
+	}
+	for i, s := range src {
+		if err := s.copyTo(dst[i]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -188,7 +207,7 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 	if d.err != nil {
 		return d.err
 	}
-	src := dst.scratchOf(d.src)
+	src := scratchFor(d.src, dst)[0]
 	if err := d.ds.Load(ctx, index, src); err != nil {
 		return err
 	}
@@ -196,10 +215,7 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	src := make([]*Sample, len(dst))
-	for i := range src {
-		src[i] = dst[i].scratchOf(d.src)
-	}
+	src := scratchFor(d.src, dst...)
 	if err := d.ds.(BatchDataset).LoadBatch(ctx, indices, src); err != nil {
 		return err
 	}

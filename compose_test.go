@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -271,4 +272,99 @@ func TestABatchThatFailsInACompositionIsLoadedOneByOne(t *testing.T) {
 	got, err := values(t, newLoader(t, doubled(source), nwt.WithWorkers(2), nwt.WithErrorBudget(1)), 0)
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 2, 4, 6, 10}, got)
+}
+
+// columns is counted's samples, loaded a whole column at a time. It can't load
+// them one by one.
+type columns struct{ nwt.Dataset }
+
+func (d columns) Load(context.Context, int, *nwt.Sample) error { return errors.New("one by one") }
+
+func (d columns) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+	tokens, noise := nwt.ValuesOf[int32](dst, 0), nwt.ValuesOf[float64](dst, 1)
+	for k, i := range indices {
+		dst[k].SetLen(0, i%9)
+		for j := range 24 {
+			tokens[k*24+j] = int32(i)
+		}
+		noise[k] = dst[k].Rand().Float64()
+	}
+	return nil
+}
+
+func TestAColumnOfManySamplesIsOneSlice(t *testing.T) {
+	same := func(_ context.Context, src, dst *nwt.Sample) error {
+		dst.SetLen(0, src.Len(0))
+		copy(dst.Bytes(0), src.Bytes(0))
+		copy(dst.Bytes(1), src.Bytes(1))
+		return nil
+	}
+	for name, compose := range map[string]func(ds nwt.Dataset) (nwt.Dataset, error){
+		"alone":  func(ds nwt.Dataset) (nwt.Dataset, error) { return ds, nil },
+		"subset": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Subset(ds, []int{9, 3, 4, 5, 8, 3, 11, 0, 1, 2}) },
+		"map":    func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Map(ds, ds.Fields(), same), nil },
+		"concat": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Concat(ds, ds, ds) },
+		"a maze": func(ds nwt.Dataset) (nwt.Dataset, error) {
+			both, err := nwt.Concat(ds, nwt.Map(ds, ds.Fields(), same))
+			require.NoError(t, err)
+			return nwt.Concat(nwt.Map(both, ds.Fields(), same), both)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source, _ := counted(50)
+			single, err := compose(source)
+			require.NoError(t, err)
+			many, err := compose(columns{source})
+			require.NoError(t, err)
+			for _, order := range []nwt.Option{nwt.WithShuffle(3), nwt.WithSampler(nwt.Sequential(single.Len()))} {
+				want := collect(t, newLoader(t, single, nwt.WithBatchSize(8), order), 1)
+				for _, workers := range []int{0, 1, 3} {
+					require.Equal(t, want, collect(t, newLoader(t, many, nwt.WithBatchSize(8), nwt.WithWorkers(workers), order), 1))
+				}
+			}
+		})
+	}
+}
+
+func TestSamplesThatDoNotAdjoinAreNoColumn(t *testing.T) {
+	var seen any
+	ds := &together{Dataset: numbered(8, func(context.Context, int, *nwt.Sample) error { return nil })}
+	ds.look = func(dst []*nwt.Sample) {
+		require.Len(t, nwt.ValuesOf[int64](dst[2:5], 0), 3)
+		require.Empty(t, nwt.ValuesOf[int64](dst[:0], 0))
+		defer func() { seen = recover() }()
+		nwt.ValuesOf[int64]([]*nwt.Sample{dst[0], dst[2]}, 0)
+	}
+	_, err := values(t, newLoader(t, ds, nwt.WithWorkers(0), nwt.WithBatchSize(8)), 0)
+	require.NoError(t, err)
+	require.Equal(t, "nwt: ValuesOf of 2 samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", seen)
+}
+
+// abreast loads the samples of a batch side by side.
+type abreast struct{ nwt.Dataset }
+
+func (d abreast) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(dst))
+	for k, i := range indices {
+		wg.Go(func() { errs[k] = d.Load(ctx, i, dst[k]) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func TestALoadBatchMayLoadItsSamplesSideBySide(t *testing.T) {
+	source := augmented(64)
+	same := func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(dst.Bytes(0), src.Bytes(0))
+		copy(dst.Bytes(1), src.Bytes(1))
+		return nil
+	}
+	for _, ds := range []nwt.Dataset{nwt.Map(source, source.Fields(), same), nwt.Cached(source, 1<<20)} {
+		opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithShuffle(3), nwt.WithWorkers(2)}
+		for epoch := range 2 {
+			got := collect(t, newLoader(t, abreast{ds}, opts...), epoch) // first, when nothing is cached
+			require.Equal(t, collect(t, newLoader(t, ds, opts...), epoch), got)
+		}
+	}
 }

@@ -29,7 +29,8 @@ type BatchDataset interface {
 	Dataset
 	// LoadBatch loads the samples of indices into dst, one each, under the rules
 	// of Load. The loader chooses how many, at most a batch, so that all workers
-	// have some. Where it fails, the samples are loaded one by one with Load, so
+	// have some. They lie one after the other, see [ValuesOf]. Where LoadBatch
+	// fails, which is logged once, the samples are loaded one by one with Load, so
 	// that only those that are bad are called bad.
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }

@@ -129,6 +129,46 @@ func ExampleSample_SetLen() {
 	// [3 1 8 2] 4
 }
 
+// rows is a table in memory. Load is enough for the loader; LoadBatch spares it
+// a call for each row.
+type rows [][2]float32
+
+func (t rows) Len() int { return len(t) }
+
+func (t rows) Fields() []nwt.Field {
+	return []nwt.Field{{Name: "row", Type: nwt.Float32, Shape: []int{2}}}
+}
+
+func (t rows) Load(_ context.Context, i int, dst *nwt.Sample) error {
+	copy(nwt.Values[float32](dst, 0), t[i][:])
+	return nil
+}
+
+func (t rows) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+	out := nwt.ValuesOf[float32](dst, 0) // of all the samples, one after the other
+	for k, i := range indices {
+		copy(out[2*k:], t[i][:])
+	}
+	return nil
+}
+
+// A dataset that loads many samples in one call: from a table, a query, an array
+// file.
+func ExampleValuesOf() {
+	loader, err := nwt.NewLoader(rows{{1, 10}, {2, 20}, {3, 30}, {4, 40}}, nwt.WithBatchSize(4), nwt.WithShuffle(42))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(nwt.Values[float32](batch, 0))
+	}
+	// Output: [2 20 3 30 1 10 4 40]
+}
+
 // The bytes of a dataset's images become numbers around zero.
 func ExampleMap() {
 	pixels := [][]uint8{{0, 64, 128, 192}, {128, 128, 0, 0}}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -84,7 +85,7 @@ func ExampleWithCache() {
 // A loader that tunes itself needs no Tune before: it measures while training
 // goes on.
 func ExampleWithAutoWorkers() {
-	loader, err := nwt.NewLoader(photographs(), nwt.WithAutoWorkers(), nwt.WithLogger(quiet))
+	loader, err := nwt.NewLoader(photographs(), nwt.WithAutoWorkers(), nwt.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		log.Fatal(err)
 	}

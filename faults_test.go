@@ -1,8 +1,12 @@
 package nwt_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -126,10 +130,14 @@ type together struct {
 	nwt.Dataset
 	calls, samples atomic.Int64
 	fail           func(index int) error
+	look           func(dst []*nwt.Sample)
 }
 
 func (d *together) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	d.calls.Add(1)
+	if d.look != nil {
+		d.look(dst)
+	}
 	for i, index := range indices {
 		if d.fail != nil && d.fail(index) != nil {
 			return d.fail(index)
@@ -165,4 +173,25 @@ func TestOnlyTheBadSamplesOfABatchDatasetAreBad(t *testing.T) {
 	got, err := values(t, l, 0)
 	require.NoError(t, err)
 	require.Equal(t, upTo(100, 7, 90), got)
+}
+
+func TestALoadBatchThatFailsWhereLoadDoesNotIsLoggedOnce(t *testing.T) {
+	for want, fail := range map[string]func(dst []*nwt.Sample){
+		"panic: runtime error: index out of range [64]": func(dst []*nwt.Sample) { _ = dst[64] },
+		"runtime.Goexit was called":                     func([]*nwt.Sample) { runtime.Goexit() },
+	} {
+		for _, workers := range []int{0, 2} {
+			if workers == 0 && strings.Contains(want, "Goexit") {
+				continue // it would end the test
+			}
+			var log bytes.Buffer
+			ds := &together{Dataset: numbered(100, func(context.Context, int, *nwt.Sample) error { return nil }), look: fail}
+			l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			got, err := values(t, l, 0)
+			require.NoError(t, err)
+			require.Equal(t, upTo(100), got)
+			require.Equal(t, 1, strings.Count(log.String(), "LoadBatch failed"))
+			require.Contains(t, log.String(), want)
+		}
+	}
 }

@@ -122,6 +122,21 @@ func Values[T Element](v View, field int) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 
+// ValuesOf is [Values] of all the samples that a [BatchDataset] has to load in a
+// call, or of a run of them, sample after sample in one slice: so that one loop or
+// one copy loads many. It panics, too, where they aren't in the order in which
+// LoadBatch was given them.
+func ValuesOf[T Element](samples []*Sample, field int) []T {
+	if len(samples) == 0 {
+		return nil
+	}
+	if !adjoin(samples) {
+		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
+	}
+	first := Values[T](samples[0], field)
+	return unsafe.Slice(unsafe.SliceData(first), len(samples)*len(first))
+}
+
 // column is a field as memory.
 type column struct {
 	name   string

@@ -46,6 +46,7 @@ type Loader struct {
 	pool         sync.WaitGroup // the goroutines of workers, of the stage and of the watchdog
 	closing      chan struct{}  // closed by Close
 	began, ended sync.Once      // the stage and the watchdog
+	together     sync.Once      // LoadBatch has failed, which was logged
 
 	// The running epoch's, handed from one to the next under mu.
 	seq    uint64  // sequence number of the next batch that is opened

@@ -276,14 +276,14 @@ func WithErrorBudget(maxBad int) Option {
 	}
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample: the
-// sample is bad, with an error that is [context.DeadlineExceeded], and the
-// call's context ends. The call itself can't be stopped: it goes on in a
-// goroutine that neither the epoch nor Close waits for, with memory that is
-// given back when it returns, while another goroutine does the worker's work.
-// A call is given up within 9/8 of perSample. Without workers the caller's
-// goroutine can't be left: the loader waits for the call. The default is to
-// wait for ever.
+// WithTimeout gives up a call of Load that takes longer than perSample,
+// [WithRetry]'s pauses and calls included: the sample is bad, with an error that
+// is [context.DeadlineExceeded], and the call's context ends. The call itself
+// can't be stopped: it goes on in a goroutine that neither the epoch nor Close
+// waits for, with memory that is given back when it returns, while another
+// goroutine does the worker's work. A call is given up within 9/8 of perSample.
+// Without workers the caller's goroutine can't be left, nor the context ended:
+// the loader waits for the call. The default is to wait for ever.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
@@ -295,7 +295,8 @@ func WithTimeout(perSample time.Duration) Option {
 }
 
 // WithRetry sets how often a sample is loaded once more when its error calls
-// itself temporary (has a method Temporary() bool that returns true), 0 … 100,
+// itself temporary (has a method Temporary() bool that returns true, as those of
+// package net and [context.DeadlineExceeded] do), 0 … 100,
 // and how long to wait before the first time; the wait doubles each time. The
 // default is 3 times from 10 ms on.
 func WithRetry(times int, wait time.Duration) Option {

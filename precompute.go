@@ -342,7 +342,7 @@ func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error 
 		if err != nil {
 			return err
 		}
-		s := Sample{layout: l.layout, offsets: l.offsets, mem: b.mem, lens: b.lens}
+		s := Sample{common: &common{layout: l.layout, offsets: l.offsets, mem: b.mem, lens: b.lens}}
 		for place, i := range b.Indices() {
 			leaveOut(i)
 			s.place = place

@@ -10,23 +10,31 @@ import (
 // A Sample is a place in a batch that a dataset loads a sample into. It is
 // valid during that Load only.
 type Sample struct {
+	*common
+	place, index int
+
+	seeded bool
+	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
+	pcg    rand.PCG
+
+	outer   *Sample     // of a scratch sample: the one it is for, whose Rand it shares
+	scratch [][]*Sample // of each layout that was asked for
+	alone   *common     // for loadAlone
+}
+
+// common is what samples share that one worker loads into one slot: all that is
+// left to set for each of them is its place and its index. It doesn't change
+// while any is being loaded, since a LoadBatch may do so in several goroutines.
+type common struct {
 	layout  *layout
 	mem     []byte    // the slot
 	lens    []int32   // ragged × capacity, field by field
 	offsets []int     // of the fields in mem
 	records []*Record // of the batch, for a stream
-	place   int
 
-	seedKey      uint64
-	epoch, index int
-	worker       int
-
-	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
-	pcg    rand.PCG
-	seeded bool
-
-	outer   *Sample   // of a scratch sample: the one it is for, whose Rand it shares
-	scratch []*Sample // one for each layout that was asked for
+	seedKey uint64
+	epoch   int
+	worker  int
 }
 
 // Bytes is the memory of a field of the sample.
@@ -39,6 +47,26 @@ func (s *Sample) memory(field int) ([]byte, *column) {
 	c := s.layout.column(field)
 	from := s.offsets[field] + s.place*c.size
 	return s.mem[from : from+c.size : from+c.size], c
+}
+
+// adjoin tells whether samples, whose places ascend, lie one after the other.
+func adjoin(samples []*Sample) bool {
+	first, last := samples[0], samples[len(samples)-1]
+	return first.common == last.common && last.place-first.place == len(samples)-1
+}
+
+// copyTo copies what was loaded into s to a sample of the same fields.
+func (s *Sample) copyTo(dst *Sample) error {
+	if err := s.end(); err != nil {
+		return err
+	}
+	for f := range s.layout.columns {
+		if c := &s.layout.columns[f]; c.ragged >= 0 {
+			dst.SetLen(f, s.Len(f))
+		}
+		copy(dst.Bytes(f), s.Bytes(f))
+	}
+	return nil
 }
 
 // SetLen sets the length of a ragged field's first dimension. Load must call
@@ -75,7 +103,9 @@ func (s *Sample) Rand() *rand.Rand {
 		return s.outer.Rand()
 	}
 	if !s.seeded {
-		s.seeded = true
+		if s.seeded = true; s.rand == nil {
+			s.rand = rand.New(&s.pcg)
+		}
 		key := epochKey(s.seedKey, s.epoch) + uint64(s.index)*golden
 		s.pcg.Seed(mix64(key), mix64(key^golden))
 	}
@@ -96,8 +126,16 @@ func (s *Sample) Worker() int { return s.worker }
 func (s *Sample) begin(place, index int) {
 	s.place, s.index, s.seeded = place, index, false
 	if s.layout.ragged > 0 {
-		for at := place; at < len(s.lens); at += len(s.lens) / s.layout.ragged {
-			s.lens[at] = -1
+		s.unsetLens(place, place+1)
+	}
+}
+
+// unsetLens makes the lengths of places from … to−1 unknown.
+func (c *common) unsetLens(from, to int) {
+	capacity := len(c.lens) / c.layout.ragged
+	for field := c.lens; len(field) > 0; field = field[capacity:] {
+		for i := from; i < to; i++ {
+			field[i] = -1
 		}
 	}
 }
@@ -118,34 +156,42 @@ func (s *Sample) end() error {
 	return nil
 }
 
-func (s *Sample) init(l *layout, offsets []int) {
-	s.layout, s.offsets, s.seedKey = l, offsets, seedKey(0)
-	s.rand = rand.New(&s.pcg)
-}
-
-// newSample makes a sample with memory of its own.
-func newSample(l *layout) *Sample {
-	offsets, size := l.offsets(1)
-	s := &Sample{mem: heapBytes(size), lens: make([]int32, l.ragged)}
-	s.init(l, offsets)
-	return s
-}
-
-// scratchOf is a sample of another layout to load into on the way to s, of the
-// same epoch, index and worker. It lives as long as s, which is a worker's, so
-// that nothing is allocated or locked for each sample.
-func (s *Sample) scratchOf(l *layout) *Sample {
-	i := slices.IndexFunc(s.scratch, func(t *Sample) bool { return t.layout == l })
-	if i < 0 {
-		i = len(s.scratch)
-		t := newSample(l)
-		t.outer = s
-		s.scratch = append(s.scratch, t)
+// newSamples makes samples for n places.
+func newSamples(c *common, n int) []*Sample {
+	samples := make([]*Sample, n)
+	for i, memory := 0, make([]Sample, n); i < n; i++ {
+		samples[i] = &memory[i]
+		samples[i].common, samples[i].place = c, i
 	}
-	t := s.scratch[i]
-	t.epoch, t.worker = s.epoch, s.worker
-	t.begin(0, s.index)
-	return t
+	return samples
+}
+
+// newBlock makes n samples with memory of their own.
+func newBlock(l *layout, n int) []*Sample {
+	offsets, size := l.offsets(n)
+	return newSamples(&common{layout: l, offsets: offsets, mem: heapBytes(size), lens: make([]int32, l.ragged*n), seedKey: seedKey(0)}, n)
+}
+
+// scratchFor is samples of another layout to load into on the way to those of
+// dst: of the same epoch, indices and worker. They live as long as the first of
+// dst, which is a worker's, so that nothing is allocated or locked for each sample.
+func scratchFor(l *layout, dst ...*Sample) []*Sample {
+	first := dst[0]
+	i := slices.IndexFunc(first.scratch, func(block []*Sample) bool { return block[0].layout == l })
+	switch {
+	case i < 0:
+		i = len(first.scratch)
+		first.scratch = append(first.scratch, newBlock(l, len(dst)))
+	case len(first.scratch[i]) < len(dst):
+		first.scratch[i] = newBlock(l, len(dst))
+	}
+	block := first.scratch[i][:len(dst)]
+	block[0].epoch, block[0].worker = first.epoch, first.worker
+	for k, s := range block {
+		s.outer = dst[k]
+		s.begin(k, dst[k].index)
+	}
+	return block
 }
 
 // LoadSample loads one sample by itself, for epoch 0 and seed 0: for tests and
@@ -160,7 +206,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	if index < 0 || index >= n {
 		return nil, optionError("index", index, "is out of range 0 … %d", n-1)
 	}
-	s := newSample(l)
+	s := newBlock(l, 1)[0]
 	s.begin(0, index)
 	if err := s.load(ctx, ds); err != nil {
 		return nil, err

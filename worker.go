@@ -25,6 +25,7 @@ type worker struct {
 	next    int  // place that is being loaded, or is to be loaded next
 	ready   bool // WithWorkerInit has succeeded
 	untimed int  // claims since one was timed
+	singly  bool // LoadBatch was tried with the claim
 
 	together []*Sample // places of a claim, for a BatchDataset; grown on demand
 	watch    *watch    // with WithTimeout, in a goroutine of its own; else nil
@@ -32,8 +33,7 @@ type worker struct {
 
 func newWorker(l *Loader, id int) *worker {
 	w := &worker{l: l}
-	w.sample.init(l.layout, l.offsets)
-	w.sample.worker, w.sample.seedKey = id, l.seedKey
+	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: id}
 	return w
 }
 
@@ -65,7 +65,7 @@ func (w *worker) run() {
 			}
 		}
 		if w.claim, w.claimed = w.l.ring.Claim(w.sample.worker, w.l.claimSize()); w.claimed {
-			w.next = w.claim.From
+			w.next, w.singly = w.claim.From, false
 		} else if !w.l.ring.Park(w.sample.worker) {
 			left = w.l.leave(w)
 		}
@@ -107,7 +107,8 @@ func (w *worker) load() {
 }
 
 func (w *worker) loadPlaces(b *Batch) {
-	if w.l.loadBatch != nil && w.next < w.claim.To {
+	if w.l.loadBatch != nil && !w.singly && w.next < w.claim.To {
+		w.singly = true // if it ends the goroutine, the next mustn't try again
 		w.loadTogether(b)
 	}
 	for w.next < w.claim.To && !w.lost() {
@@ -194,7 +195,8 @@ func (w *worker) loadTogether(b *Batch) {
 	finished := false
 	defer func() {
 		if !finished && !w.returned() {
-			recover() // one by one it comes again, with the sample's name
+			_, err := recovered(recover())
+			l.failedTogether(err)
 		}
 	}()
 	indices := b.indices[w.next:w.claim.To]
@@ -203,37 +205,52 @@ func (w *worker) loadTogether(b *Batch) {
 			indices[i] = l.sampler.At(b.epoch, b.from+w.next+i)
 		}
 	}
-	for len(w.together) < n {
-		s := &Sample{}
-		s.init(l.layout, l.offsets)
-		s.worker, s.seedKey = w.sample.worker, l.seedKey
-		w.together = append(w.together, s)
+	if len(w.together) < n {
+		w.together = newSamples(w.sample.common, n)
 	}
-	for i, index := range indices {
-		if uint(index) >= uint(l.n) {
+	samples, first, total := w.together[:n], w.next, uint(l.n)
+	for i, s := range samples {
+		if uint(indices[i]) >= total {
 			finished = true
 			return
 		}
-		s := w.together[i]
-		s.mem, s.lens, s.epoch = b.mem, b.lens, b.epoch
-		s.begin(w.next+i, index)
+		s.place, s.index, s.seeded = first+i, indices[i], false
+	}
+	if l.layout.ragged > 0 {
+		w.sample.unsetLens(first, w.claim.To)
 	}
 	if w.watch != nil {
 		w.watch.begin(w.claim.To)
 	}
-	err := l.loadBatch(w.context(b.run), indices, w.together[:n])
+	err := l.loadBatch(w.context(b.run), indices, samples)
 	finished = true
-	if w.returned() || err != nil {
+	switch {
+	case w.returned():
+		return
+	case err != nil:
+		l.failedTogether(err)
 		return
 	}
 	if l.layout.ragged > 0 {
-		for _, s := range w.together[:n] {
+		for _, s := range samples {
 			if err := s.end(); err != nil {
 				b.bad.add(s.place, s.error(err, nil))
 			}
 		}
 	}
 	w.next = w.claim.To
+}
+
+// failedTogether says once that LoadBatch has failed: what is bad comes again one
+// by one, with the sample's name, but what fails in LoadBatch alone would only be
+// slow.
+func (l *Loader) failedTogether(err error) {
+	if l.ring.Stopped() {
+		return // the context has ended, which is no failure
+	}
+	l.together.Do(func() {
+		l.opts.log.Warn("nwt: LoadBatch failed: where it does, samples are loaded one by one", "error", err)
+	})
 }
 
 // indices fills in which samples places from … to−1 of b are, where that is
