@@ -24,6 +24,11 @@ func emptyDataset(n int) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error { return nil })
 }
 
+// emptyBatches is an emptyDataset that is asked for many samples at once.
+type emptyBatches struct{ nwt.Dataset }
+
+func (emptyBatches) LoadBatch(context.Context, []int, []*nwt.Sample) error { return nil }
+
 func sleepyDataset(n int, d time.Duration) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error { time.Sleep(d); return nil })
 }
@@ -137,6 +142,10 @@ func BenchmarkEmptySamples(b *testing.B) {
 	for _, workers := range []int{0, 2} {
 		b.Run(fmt.Sprintf("workers=%d/loader=nwt/order=shuffled", workers), func(b *testing.B) {
 			benchBatches(b, emptyDataset(1_281_167), nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+		})
+		b.Run(fmt.Sprintf("workers=%d/loader=nwt/order=shuffled/load=batch", workers), func(b *testing.B) {
+			ds := emptyBatches{emptyDataset(1_281_167)}
+			benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 		})
 	}
 }

@@ -32,10 +32,12 @@ func TestAFigureIsTheMedianOfItsRounds(t *testing.T) {
 }
 
 func TestRatiosSetTheTunedCountAgainstThePeersBest(t *testing.T) {
-	r := &run{Tuned: []tuning{{Workload: "augment", Workers: 2}}}
+	r := &run{Tuned: []tuning{{Workload: "augment", Variant: "sample", Workers: 2}, {Workload: "augment", Variant: "vectorised", Workers: 1}}}
 	figs := figures([]measurement{
 		made("nwt", "augment", "sample", 2, 5000),
 		made("nwt", "augment", "sample", 4, 9999), // faster, but not what Tune chose
+		made("nwt", "augment", "vectorised", 1, 4000),
+		made("nwt", "augment", "vectorised", 2, 8000), // nor this
 		made("torch", "augment", "sample", 0, 400), made("torch", "augment", "sample", 2, 300),
 		made("spdl", "augment", "vectorised", 1, 1250),
 		made("hand", "augment", "batch", 2, 8000), // no peer of this row

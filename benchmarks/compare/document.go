@@ -69,7 +69,7 @@ func (r *run) report() string {
 		if len(here) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n### %s\n\n%s\n", w.title, r.tunedSentence(w.name))
+		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))
 		b.WriteString("| | variant | best count | batches/s | first batch | memory | allocations a batch | at 16 workers: batches/s | first batch | memory |\n")
 		b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 		for _, row := range rows(here) {
@@ -106,7 +106,7 @@ func rows(here []figure) (rows []string) {
 		name, variant, allocs := title(f.Peer), f.Variant, ""
 		switch {
 		case f.Peer == "nwt":
-			name, variant = "**nwt**", ""
+			name = "**nwt**"
 		case variant == "batch":
 			variant = ""
 		}
@@ -130,13 +130,14 @@ func rows(here []figure) (rows []string) {
 	return rows
 }
 
-func (r *run) tunedSentence(w string) string {
+func (r *run) tunedSentences(w string) string {
+	var b strings.Builder
 	for _, t := range r.Tuned {
 		if t.Workload == w {
-			return fmt.Sprintf("`Tune` found %d workers in %.1f s: “%s”\n", t.Workers, t.Seconds, t.Reason)
+			fmt.Fprintf(&b, "`Tune` found %d workers for the variant *%s* in %.1f s: “%s”\n\n", t.Workers, t.Variant, t.Seconds, t.Reason)
 		}
 	}
-	return ""
+	return b.String()
 }
 
 // versions names what was measured.

@@ -48,6 +48,7 @@ type run struct {
 // A tuning is what nwt.Tune has found for a workload.
 type tuning struct {
 	Workload string  `json:"workload"`
+	Variant  string  `json:"variant"`
 	Workers  int     `json:"workers"`
 	Seconds  float64 `json:"seconds"`
 	Reason   string  `json:"reason"`
@@ -177,28 +178,31 @@ func (o *options) plan(ctx context.Context) ([]combination, error) {
 // tune lets nwt find its worker counts, and adds them to the plan, and to the
 // counts that its bounds are measured at.
 func (o *options) tune(ctx context.Context, r *run, plan []combination) (hardware nwt.Hardware, _ []combination, err error) {
-	for _, w := range []string{"augment", "raw", "wait", "empty"} {
-		if !slices.ContainsFunc(plan, func(c combination) bool { return c.Peer == "nwt" && c.Workload == w }) {
-			continue
+	var subjects []combination // nwt's variants, without a worker count
+	for _, c := range plan {
+		if c.Workers = 0; c.Peer == "nwt" && !slices.Contains(subjects, c) {
+			subjects = append(subjects, c)
 		}
+	}
+	for _, subject := range subjects {
 		type answer struct {
 			tuning
 			Hardware nwt.Hardware `json:"hardware"`
 		}
-		found, err := lines[answer](ctx, o.binary, "-tune", "-workload", w)
+		found, err := lines[answer](ctx, o.binary, "-tune", "-workload", subject.Workload, "-variant", subject.Variant)
 		if err != nil {
 			return hardware, nil, err
 		}
 		t := found[0].tuning
 		hardware = found[0].Hardware
-		log.Printf("nwt.Tune, %s: %d workers, in %.1f s. %s", w, t.Workers, t.Seconds, t.Reason)
+		log.Printf("nwt.Tune, %s, %s: %d workers, in %.1f s. %s", t.Workload, t.Variant, t.Workers, t.Seconds, t.Reason)
 		r.Tuned = append(r.Tuned, t)
 		for _, c := range []combination{
-			{Peer: "nwt", Workload: w, Variant: "sample", Workers: t.Workers},
-			{Peer: "bound", Workload: w, Variant: "batch", Workers: max(1, t.Workers)},
+			{Peer: "nwt", Workload: t.Workload, Variant: t.Variant, Workers: t.Workers},
+			{Peer: "bound", Workload: t.Workload, Variant: "batch", Workers: max(1, t.Workers)},
 		} {
-			if !slices.Contains(plan, c) && !(c.Peer == "bound" && w == "empty") {
-				i := slices.IndexFunc(plan, func(p combination) bool { return p.Workload == w })
+			if !slices.Contains(plan, c) && !(c.Peer == "bound" && c.Workload == "empty") {
+				i := slices.IndexFunc(plan, func(p combination) bool { return p.Workload == c.Workload })
 				plan = slices.Insert(plan, i, c)
 			}
 		}

@@ -85,7 +85,8 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	return goals
 }
 
-// tuned is nwt's figure at the count that it found for a workload.
+// tuned is nwt's figure at the count that it found for a workload, that of its
+// fastest variant.
 func (r *run) tuned(figs []figure, w string) (figure, bool) {
 	return fastest(where(figs, peers("nwt"), workload(w), r.tunedWorkers(w)))
 }
@@ -93,7 +94,7 @@ func (r *run) tuned(figs []figure, w string) (figure, bool) {
 func (r *run) tunedWorkers(w string) func(figure) bool {
 	return func(f figure) bool {
 		return slices.ContainsFunc(r.Tuned, func(t tuning) bool {
-			return t.Workload == w && (f.Workers == t.Workers || f.Peer == "bound" && f.Workers == max(1, t.Workers))
+			return t.Workload == w && (f.Variant == t.Variant && f.Workers == t.Workers || f.Peer == "bound" && f.Workers == max(1, t.Workers))
 		})
 	}
 }
@@ -139,7 +140,7 @@ func less(workload, what string, ours, theirs figure, share float64, p property)
 
 func (f figure) name() string {
 	s := title(f.Peer)
-	if f.Variant != "batch" && f.Peer != "nwt" {
+	if f.Variant != "batch" {
 		s += ", " + f.Variant
 	}
 	return fmt.Sprintf("%s, %d workers", s, f.Workers)

@@ -46,6 +46,7 @@ type measurement struct {
 // A tuning is what nwt.Tune has found.
 type tuning struct {
 	Workload string  `json:"workload"`
+	Variant  string  `json:"variant"`
 	Workers  int     `json:"workers"`
 	Seconds  float64 `json:"seconds"`
 	Reason   string  `json:"reason"`
@@ -58,12 +59,14 @@ var (
 	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
 )
 
-// variants is what peer offers for a workload: a whole batch at a time, or for
-// rill a sample at a time too. nil: not measured.
+// variants is what peer offers for a workload: a whole batch at a time, a sample
+// at a time, or both. nil: not measured.
 func variants(peer, workload string) []string {
 	switch {
 	case peer == "bound" && workload == "empty":
 		return nil
+	case peer == "nwt" && (workload == "raw" || workload == "empty"):
+		return []string{"sample", "vectorised"}
 	case peer == "nwt":
 		return []string{"sample"}
 	case peer == "rill" && workload == "wait":
@@ -134,8 +137,8 @@ func main() {
 func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, tuned bool) {
 	print := json.NewEncoder(os.Stdout).Encode
 	if tuned {
-		r := tune(w)
-		_ = print(tuning{c.Workload, r.Workers, r.Elapsed.Seconds(), r.Reason, r.Hardware})
+		r := tune(w, c.Variant)
+		_ = print(tuning{c.Workload, c.Variant, r.Workers, r.Elapsed.Seconds(), r.Reason, r.Hardware})
 		return
 	}
 	d := time.Duration(seconds * float64(time.Second))
@@ -149,7 +152,7 @@ func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, t
 func loader[T float32 | uint8](w *workload[T], c combination) iter.Seq[[]T] {
 	switch c.Peer {
 	case "nwt":
-		return nwtLoader(w, c.Workers)
+		return nwtLoader(w, c.Variant, c.Workers)
 	case "hand":
 		return handWritten(w, c.Workers)
 	case "gomlx":

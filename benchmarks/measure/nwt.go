@@ -9,7 +9,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-func nwtDataset[T float32 | uint8](w *workload[T]) (nwt.Dataset, []nwt.Option) {
+// nwtDataset is a workload as a dataset, vectorised or by sample, and the options
+// to load it with.
+func nwtDataset[T float32 | uint8](w *workload[T], variant string) (nwt.Dataset, []nwt.Option) {
 	field := nwt.Field{Name: w.name, Type: nwt.Float32}
 	if _, bytes := any(w).(*workload[uint8]); bytes {
 		field.Type = nwt.Uint8
@@ -21,13 +23,28 @@ func nwtDataset[T float32 | uint8](w *workload[T]) (nwt.Dataset, []nwt.Option) {
 		w.load(nwt.Values[T](dst, 0), i, dst)
 		return nil
 	})
+	if variant == "vectorised" {
+		ds = filled[T]{ds, w}
+	}
 	return ds, []nwt.Option{nwt.WithBatchSize(w.batch), nwt.WithShuffle(1)}
 }
 
+// filled loads many samples in one call, as the other Go loaders do. None of them
+// may need randomness.
+type filled[T float32 | uint8] struct {
+	nwt.Dataset
+	w *workload[T]
+}
+
+func (f filled[T]) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+	f.w.fill(nwt.ValuesOf[T](dst, 0), indices, nil)
+	return nil
+}
+
 // nwtLoader is the subject.
-func nwtLoader[T float32 | uint8](w *workload[T], workers int) iter.Seq[[]T] {
+func nwtLoader[T float32 | uint8](w *workload[T], variant string, workers int) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
-		ds, opts := nwtDataset(w)
+		ds, opts := nwtDataset(w, variant)
 		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(workers))...)
 		if err != nil {
 			log.Fatal(err)
@@ -45,8 +62,8 @@ func nwtLoader[T float32 | uint8](w *workload[T], workers int) iter.Seq[[]T] {
 }
 
 // tune is the count that nwt finds for a workload, with default options.
-func tune[T float32 | uint8](w *workload[T]) *nwt.Result {
-	ds, opts := nwtDataset(w)
+func tune[T float32 | uint8](w *workload[T], variant string) *nwt.Result {
+	ds, opts := nwtDataset(w, variant)
 	r, err := nwt.Tune(context.Background(), ds, opts...)
 	if err != nil {
 		log.Fatal(err)
