@@ -14,7 +14,8 @@ import (
 
 func TestWhatIsCalledForEachBatchAllocatesNothing(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
+	d := gpu(t, 0)
+	s := session(t, d)
 	theirs := driver.OpenStream(driver.Primary(0))
 	theirs.Hold()
 	pending := event(t, s)
@@ -24,7 +25,7 @@ func TestWhatIsCalledForEachBatchAllocatesNothing(t *testing.T) {
 	theirs.Close()
 
 	driver.Inline()
-	dst, src, ev := device(t, s, size), host(t, s, size), event(t, s)
+	dst, src, ev := device(t, d, size), host(t, d, size), event(t, s)
 	for name, f := range map[string]func() error{
 		"Copy":       func() error { return s.Copy(dst, src) },
 		"Record":     func() error { return s.Record(ev) },
@@ -56,8 +57,9 @@ func BenchmarkCall(b *testing.B) {
 func BenchmarkBatchOfOneField(b *testing.B) {
 	driver := cudatest.Load(b)
 	driver.Inline()
-	s := session(b, gpu(b, 0))
-	dst, src, ev := device(b, s, 64), host(b, s, 64), event(b, s)
+	d := gpu(b, 0)
+	s := session(b, d)
+	dst, src, ev := device(b, d, 64), host(b, d, 64), event(b, s)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := s.Copy(dst, src); err != nil {

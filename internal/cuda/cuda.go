@@ -145,9 +145,17 @@ func (d *Device) DriverVersion() string {
 // speed. What it holds is undefined. It stays in place until FreeHost, whatever
 // is closed before: the buffer retains the primary context for itself.
 func (d *Device) AllocHost(size int) (b []byte, err error) {
-	err = d.borrow(func() (err error) {
-		b, err = d.allocHost(size)
-		return err
+	err = d.borrow(func() error {
+		if _, err := d.retain(); err != nil {
+			return err
+		}
+		p, r := d.drv.allocHost(size)
+		if r != Success {
+			err := &Error{Call: "cuMemHostAlloc", Result: r, Asked: fmt.Sprintf("%d bytes of page-locked memory asked for", size)}
+			return errors.Join(err, d.release())
+		}
+		b = unsafe.Slice((*byte)(p), size)
+		return nil
 	})
 	if err != nil && b != nil {
 		return nil, errors.Join(err, d.FreeHost(b))
@@ -158,39 +166,32 @@ func (d *Device) AllocHost(size int) (b []byte, err error) {
 // FreeHost frees what AllocHost returned, all of it. No copy from it may be
 // under way.
 func (d *Device) FreeHost(b []byte) error {
-	return d.insist(func() error { return d.freeHost(b) })
+	return d.insist(func() error {
+		r := d.drv.freeHost(unsafe.Pointer(unsafe.SliceData(b)))
+		if r == InvalidValue { // it isn't page-locked memory, so it retains nothing
+			return check("cuMemFreeHost", r)
+		}
+		return errors.Join(check("cuMemFreeHost", r), d.release())
+	})
 }
 
-// allocHost needs the device's context to be current, as does freeHost.
-func (d *Device) allocHost(size int) ([]byte, error) {
-	if _, err := d.retain(); err != nil {
-		return nil, err
-	}
-	p, r := d.drv.allocHost(size)
-	if r != Success {
-		err := &Error{Call: "cuMemHostAlloc", Result: r, Asked: fmt.Sprintf("%d bytes of page-locked memory asked for", size)}
-		return nil, errors.Join(err, d.release())
-	}
-	return unsafe.Slice((*byte)(p), size), nil
-}
-
-func (d *Device) freeHost(b []byte) error {
-	r := d.drv.freeHost(unsafe.Pointer(unsafe.SliceData(b)))
-	if r == InvalidValue { // it isn't page-locked memory, so it retains nothing
-		return check("cuMemFreeHost", r)
-	}
-	return errors.Join(check("cuMemFreeHost", r), d.release())
-}
-
-// Alloc returns the address of new memory on the device, as Session.AllocDevice
-// does, that stays until Free, whatever is closed before.
+// Alloc returns the address of new memory on the device, aligned for every type.
+// What it holds is undefined. It stays until Free, whatever is closed before.
 func (d *Device) Alloc(size int) (ptr uintptr, err error) {
 	if _, err := d.retain(); err != nil {
 		return 0, err
 	}
-	err = d.borrow(func() (err error) {
-		ptr, err = d.alloc(size)
-		return err
+	err = d.borrow(func() error {
+		p, r := d.drv.alloc(size)
+		if r == Success {
+			ptr = p
+			return nil
+		}
+		asked := fmt.Sprintf("%d bytes of device memory asked for", size)
+		if free, total, r := d.drv.memInfo(); r == Success {
+			asked += fmt.Sprintf(", %d of %d are free", free, total)
+		}
+		return &Error{Call: "cuMemAlloc_v2", Result: r, Asked: asked}
 	})
 	switch {
 	case ptr == 0:
@@ -231,19 +232,6 @@ func (d *Device) NewEvent() (ev uintptr, err error) {
 func (d *Device) FreeEvent(ev uintptr) error {
 	err := d.insist(func() error { return check("cuEventDestroy_v2", d.drv.destroyEvent(ev)) })
 	return errors.Join(err, d.release())
-}
-
-// alloc needs the device's context to be current.
-func (d *Device) alloc(size int) (uintptr, error) {
-	ptr, r := d.drv.alloc(size)
-	if r == Success {
-		return ptr, nil
-	}
-	asked := fmt.Sprintf("%d bytes of device memory asked for", size)
-	if free, total, r := d.drv.memInfo(); r == Success {
-		asked += fmt.Sprintf(", %d of %d are free", free, total)
-	}
-	return 0, &Error{Call: "cuMemAlloc_v2", Result: r, Asked: asked}
 }
 
 // borrow calls f on one thread with the device's context current there.

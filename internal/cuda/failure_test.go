@@ -15,18 +15,18 @@ func TestOutOfMemorySaysHowMuchWasAskedFor(t *testing.T) {
 	driver := cudatest.Load(t)
 	driver.Limit(cudatest.DeviceMemory, 3*size)
 	driver.Limit(cudatest.HostMemory, 3*size)
-	s := session(t, gpu(t, 0))
-	device(t, s, size)
+	d := gpu(t, 0)
+	device(t, d, size)
 
-	_, err := s.AllocDevice(4 * size)
+	_, err := d.Alloc(4 * size)
 	require.ErrorIs(t, err, cuda.OutOfMemory)
 	require.EqualError(t, err, "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): 262144 bytes of device memory asked for, 131072 of 196608 are free")
-	_, err = s.AllocHost(4 * size)
+	_, err = d.AllocHost(4 * size)
 	require.ErrorIs(t, err, cuda.OutOfMemory)
 	require.EqualError(t, err, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): 262144 bytes of page-locked memory asked for")
-	_, err = s.AllocDevice(0)
+	_, err = d.Alloc(0)
 	require.ErrorContains(t, err, "CUDA_ERROR_INVALID_VALUE (1): 0 bytes of device memory")
-	_, err = s.AllocHost(-1)
+	_, err = d.AllocHost(-1)
 	require.ErrorContains(t, err, "-1 bytes of page-locked memory")
 }
 
@@ -50,16 +50,16 @@ func epoch() (err error) {
 		return err
 	}
 	defer undo(s.Close)
-	src, err := s.AllocHost(size)
+	src, err := d.AllocHost(size)
 	if err != nil {
 		return err
 	}
-	defer undo(func() error { return s.FreeHost(src) })
-	dst, err := s.AllocDevice(size)
+	defer undo(func() error { return d.FreeHost(src) })
+	dst, err := d.Alloc(size)
 	if err != nil {
 		return err
 	}
-	defer undo(func() error { return s.FreeDevice(dst) })
+	defer undo(func() error { return d.Free(dst) })
 	ev, err := s.NewEvent()
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func holdsWhatWasCopied(t *testing.T, d *cuda.Device) {
 	const n = 5<<20 + 3
 	random := rand.NewChaCha8([32]byte{1})
 	for range 4 {
-		pageLocked, dst, ev := host(t, s, n), device(t, s, n), event(t, s)
+		pageLocked, dst, ev := host(t, d, n), device(t, d, n), event(t, s)
 		_, _ = random.Read(pageLocked)
 		require.NoError(t, s.WaitStream(0))
 		require.NoError(t, s.Copy(dst, pageLocked))
@@ -49,11 +50,14 @@ func holdsWhatWasCopied(t *testing.T, d *cuda.Device) {
 		require.True(t, done)
 		require.Equal(t, pageLocked, cudatest.ReadBack(t, 0, dst, n))
 	}
-	free, total, err := s.MemInfo()
-	require.NoError(t, err)
-	require.Less(t, free, total)
-	_, err = s.AllocDevice(int(2 * total))
+	_, err := d.Alloc(int(2 * d.TotalMemory()))
 	require.ErrorIs(t, err, cuda.OutOfMemory)
+	var failed *cuda.Error
+	require.ErrorAs(t, err, &failed)
+	var asked, free, total uint64
+	_, err = fmt.Sscanf(failed.Asked, "%d bytes of device memory asked for, %d of %d are free", &asked, &free, &total)
+	require.NoError(t, err, failed.Asked)
+	require.Less(t, free, total)
 }
 
 // BenchmarkCopy moves a batch of 128 images of 3 × 224 × 224 float32.
@@ -61,12 +65,12 @@ func BenchmarkCopy(b *testing.B) {
 	const n = 128 * 3 * 224 * 224 * 4
 	d := realGPU(b)
 	s := session(b, d)
-	dst, ev := device(b, s, n), event(b, s)
+	dst, ev := device(b, d, n), event(b, s)
 	for _, c := range []struct {
 		from string
 		src  []byte
 	}{
-		{"page-locked", host(b, s, n)},
+		{"page-locked", host(b, d, n)},
 		{"ordinary", make([]byte, n)},
 	} {
 		b.Run(c.from, func(b *testing.B) {

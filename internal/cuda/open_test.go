@@ -100,7 +100,7 @@ func TestAProgramsOwnContextIsUsedAndNoOtherMade(t *testing.T) {
 	require.Equal(t, "Fake GPU 1", d.Name())
 
 	s := session(t, d)
-	require.NoError(t, s.Copy(device(t, s, 1), host(t, s, 1)))
+	require.NoError(t, s.Copy(device(t, d, 1), host(t, d, 1)))
 	require.Equal(t, map[cudatest.Kind]int{
 		cudatest.HostMemory:     1,
 		cudatest.DeviceMemory:   1,

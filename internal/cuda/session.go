@@ -48,8 +48,8 @@ func (s *Session) Leave() error { return check("cuCtxPopCurrent_v2", s.drv.pop()
 func (s *Session) Enter() error { return check("cuCtxPushCurrent_v2", s.drv.push(s.ctx)) }
 
 // Close waits for all copies and gives back what the session itself opened:
-// memory and events are the caller's to free before. What was the thread's
-// current context before the session is so again.
+// events are the caller's to free before. What was the thread's current context
+// before the session is so again.
 func (s *Session) Close() error {
 	if s.closed {
 		return nil
@@ -66,30 +66,6 @@ func (s *Session) Close() error {
 	}
 	errs = append(errs, check("cuCtxPopCurrent_v2", s.drv.pop()), s.dev.release())
 	return errors.Join(errs...)
-}
-
-// AllocHost returns page-locked memory, as Device.AllocHost does.
-func (s *Session) AllocHost(size int) ([]byte, error) { return s.dev.allocHost(size) }
-
-// FreeHost frees what AllocHost returned. After Close any goroutine may call it.
-func (s *Session) FreeHost(b []byte) error {
-	if s.closed {
-		return s.dev.FreeHost(b)
-	}
-	return s.dev.freeHost(b)
-}
-
-// AllocDevice returns the address of new memory on the device, aligned for
-// every type. What it holds is undefined.
-func (s *Session) AllocDevice(size int) (uintptr, error) { return s.dev.alloc(size) }
-
-// FreeDevice frees what AllocDevice returned. No copy to it may be under way.
-func (s *Session) FreeDevice(ptr uintptr) error { return check("cuMemFree_v2", s.drv.free(ptr)) }
-
-// MemInfo says how many bytes of the device's memory are free, of how many.
-func (s *Session) MemInfo() (free, total uint64, err error) {
-	free, total, r := s.drv.memInfo()
-	return free, total, check("cuMemGetInfo_v2", r)
 }
 
 // NewEvent returns an event that measures no time. An event that was never

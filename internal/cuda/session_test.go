@@ -33,20 +33,20 @@ func session(t testing.TB, d *cuda.Device) *cuda.Session {
 	return s
 }
 
-func host(t testing.TB, s *cuda.Session, n int) []byte {
+func host(t testing.TB, d *cuda.Device, n int) []byte {
 	t.Helper()
-	b, err := s.AllocHost(n)
+	b, err := d.AllocHost(n)
 	require.NoError(t, err)
 	require.Len(t, b, n)
-	t.Cleanup(func() { require.NoError(t, s.FreeHost(b)) })
+	t.Cleanup(func() { require.NoError(t, d.FreeHost(b)) })
 	return b
 }
 
-func device(t testing.TB, s *cuda.Session, n int) uintptr {
+func device(t testing.TB, d *cuda.Device, n int) uintptr {
 	t.Helper()
-	ptr, err := s.AllocDevice(n)
+	ptr, err := d.Alloc(n)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.FreeDevice(ptr)) })
+	t.Cleanup(func() { require.NoError(t, d.Free(ptr)) })
 	return ptr
 }
 
@@ -79,10 +79,11 @@ const size = 64 << 10
 
 func TestCopiesArriveInTheirOrder(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
-	dst := device(t, s, size)
+	d := gpu(t, 0)
+	s := session(t, d)
+	dst := device(t, d, size)
 	for v := range byte(20) {
-		require.NoError(t, s.Copy(dst, fill(host(t, s, size), v)))
+		require.NoError(t, s.Copy(dst, fill(host(t, d, size), v)))
 	}
 	finish(t, s)
 	require.Equal(t, all(19, size), driver.Read(t, dst, size))
@@ -90,8 +91,9 @@ func TestCopiesArriveInTheirOrder(t *testing.T) {
 
 func TestCopiesFromOrdinaryMemoryArriveToo(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
-	dst := device(t, s, size)
+	d := gpu(t, 0)
+	s := session(t, d)
+	dst := device(t, d, size)
 	require.NoError(t, s.Copy(dst, all(7, size)))
 	finish(t, s)
 	require.Equal(t, all(7, size), driver.Read(t, dst, size))
@@ -109,7 +111,7 @@ func TestAnEventIsDoneWhenWhatItStandsForIs(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t, 0)
 	s := session(t, d)
-	dst, src, ev := device(t, s, size), fill(host(t, s, size), 1), event(t, s)
+	dst, src, ev := device(t, d, size), fill(host(t, d, size), 1), event(t, s)
 
 	done, err := s.Done(ev)
 	require.NoError(t, err)
@@ -135,16 +137,17 @@ func TestAnEventIsDoneWhenWhatItStandsForIs(t *testing.T) {
 
 func TestCopiesWaitForWhatIsQueuedOnTheProgramsStream(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
-	batch, seen := device(t, s, size), device(t, s, size)
-	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 1)))
+	d := gpu(t, 0)
+	s := session(t, d)
+	batch, seen := device(t, d, size), device(t, d, size)
+	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 1)))
 	finish(t, s)
 
 	step := driver.OpenStream(driver.Primary(0))
 	step.Hold()
 	step.Copy(seen, batch, size) // the step reads its batch, but not yet
 	require.NoError(t, s.WaitStream(uintptr(step)))
-	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 2)))
+	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 2)))
 	step.Go()
 	step.Close()
 	finish(t, s)
@@ -154,9 +157,10 @@ func TestCopiesWaitForWhatIsQueuedOnTheProgramsStream(t *testing.T) {
 
 func TestCopiesWaitForTheProgramsEvent(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
-	batch, seen, ev := device(t, s, size), device(t, s, size), event(t, s)
-	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 1)))
+	d := gpu(t, 0)
+	s := session(t, d)
+	batch, seen, ev := device(t, d, size), device(t, d, size), event(t, s)
+	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 1)))
 	finish(t, s)
 
 	step := driver.OpenStream(driver.Primary(0))
@@ -164,7 +168,7 @@ func TestCopiesWaitForTheProgramsEvent(t *testing.T) {
 	step.Copy(seen, batch, size)
 	step.Record(ev)
 	require.NoError(t, s.WaitEvent(ev))
-	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 2)))
+	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 2)))
 	step.Go()
 	step.Close()
 	finish(t, s)
@@ -173,13 +177,14 @@ func TestCopiesWaitForTheProgramsEvent(t *testing.T) {
 
 func TestTheProgramsStreamCanWaitForACopy(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
-	batch, seen, ev := device(t, s, size), device(t, s, size), event(t, s)
+	d := gpu(t, 0)
+	s := session(t, d)
+	batch, seen, ev := device(t, d, size), device(t, d, size), event(t, s)
 
 	late := driver.OpenStream(driver.Primary(0))
 	late.Hold()
 	require.NoError(t, s.WaitStream(uintptr(late)))
-	require.NoError(t, s.Copy(batch, fill(host(t, s, size), 3)))
+	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 3)))
 	require.NoError(t, s.Record(ev))
 
 	step := driver.OpenStream(driver.Primary(0))
@@ -205,8 +210,9 @@ func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
 	for i := range 6 {
 		threads.Go(func() {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
-				s := session(t, gpu(t, i%3))
-				dst, src, ev := device(t, s, size), host(t, s, size), event(t, s)
+				d := gpu(t, i%3)
+				s := session(t, d)
+				dst, src, ev := device(t, d, size), host(t, d, size), event(t, s)
 				for v := range byte(20) {
 					require.NoError(t, s.Copy(dst, fill(src, v)))
 					require.NoError(t, s.Record(ev))
@@ -221,14 +227,12 @@ func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
 
 func TestCloseWaitsForTheCopies(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
-	dst, err := s.AllocDevice(size)
-	require.NoError(t, err)
+	d := gpu(t, 0)
+	s := session(t, d)
+	dst := device(t, d, size)
 	require.NoError(t, s.Copy(dst, all(1, size)))
 	require.NoError(t, s.Close())
 	require.Equal(t, all(1, size), driver.Read(t, dst, size))
-	require.Zero(t, driver.Misuses())
-	driver.Reset() // nobody is left to free dst
 }
 
 func TestASessionPutsBackTheThreadsContext(t *testing.T) {
@@ -236,7 +240,7 @@ func TestASessionPutsBackTheThreadsContext(t *testing.T) {
 	outer, err := cuda.FromContext(driver.Context(0))
 	require.NoError(t, err)
 	s := session(t, outer)
-	dst := device(t, s, 1)
+	dst := device(t, outer, 1)
 
 	inner, err := gpu(t, 0).Session()
 	require.NoError(t, err)
@@ -250,16 +254,17 @@ func TestPageLockedMemoryOutlivesItsSession(t *testing.T) {
 	driver := cudatest.Load(t)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	s, err := gpu(t, 0).Session()
+	d := gpu(t, 0)
+	s, err := d.Session()
 	require.NoError(t, err)
-	b, err := s.AllocHost(size)
+	b, err := d.AllocHost(size)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	require.Equal(t, map[cudatest.Kind]int{cudatest.HostMemory: 1, cudatest.RetainedContext: 1}, driver.Left())
 
 	fill(b, 1)
 	var other sync.WaitGroup
-	other.Go(func() { require.NoError(t, s.FreeHost(b)) })
+	other.Go(func() { require.NoError(t, d.FreeHost(b)) })
 	other.Wait()
 	require.Empty(t, driver.Left())
 }
@@ -300,14 +305,4 @@ func TestASecondFreeIsRefusedAndReleasesNothingMore(t *testing.T) {
 	require.Equal(t, 2, driver.Misuses())
 	require.Equal(t, 1, driver.Left()[cudatest.RetainedContext], "the other buffer's")
 	require.NoError(t, d.FreeHost(keep))
-}
-
-func TestMemInfoCountsWhatIsAllocated(t *testing.T) {
-	driver := cudatest.Load(t)
-	driver.Limit(cudatest.DeviceMemory, 10*size)
-	s := session(t, gpu(t, 0))
-	device(t, s, size)
-	free, total, err := s.MemInfo()
-	require.NoError(t, err)
-	require.Equal(t, [2]uint64{9 * size, 10 * size}, [2]uint64{free, total})
 }

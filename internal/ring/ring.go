@@ -362,13 +362,9 @@ func (r *Ring[T]) Loaded(seq uint64) bool {
 	return r.limit.Load() > pack(seq, 0) && r.at(seq).pending.Load() <= r.stage
 }
 
-// AwaitLoaded sleeps until Loaded; false after Stop.
-func (r *Ring[T]) AwaitLoaded(seq uint64) bool {
-	for {
-		loaded := r.Loaded(seq)
-		if loaded || r.stopped.Load() {
-			return !r.stopped.Load() // looked at second, as in Await
-		}
+// AwaitLoaded sleeps until Loaded or Stop.
+func (r *Ring[T]) AwaitLoaded(seq uint64) {
+	for !r.Loaded(seq) && !r.stopped.Load() {
 		r.loaded.prepare(seq)
 		r.loaded.sleep(seq, r.stopped.Load() || r.Loaded(seq))
 	}

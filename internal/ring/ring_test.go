@@ -301,7 +301,8 @@ func (c *crew) transfer() (opened chan<- uint64, stop func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for seq := range batches {
-			if c.r.AwaitLoaded(seq) {
+			c.r.AwaitLoaded(seq)
+			if c.r.Loaded(seq) && !c.r.Stopped() { // in this order, as in Await
 				c.pause()
 				c.r.Staged(seq)
 			}

@@ -22,9 +22,13 @@ const (
 	illegalAddress = cuda.Result(700)
 )
 
-func session(t *testing.T) *cuda.Session {
+func gpu(t *testing.T) *cuda.Device {
 	d, err := cuda.Open(0)
 	require.NoError(t, err)
+	return d
+}
+
+func session(t *testing.T, d *cuda.Device) *cuda.Session {
 	runtime.LockOSThread()
 	s, err := d.Session()
 	require.NoError(t, err)
@@ -33,8 +37,8 @@ func session(t *testing.T) *cuda.Session {
 }
 
 // held is a session whose copies wait until the stream is let go.
-func held(t *testing.T, driver cudatest.Driver) (*cuda.Session, cudatest.Stream) {
-	s := session(t)
+func held(t *testing.T, driver cudatest.Driver, d *cuda.Device) (*cuda.Session, cudatest.Stream) {
+	s := session(t, d)
 	stream := driver.OpenStream(driver.Primary(0))
 	stream.Hold()
 	require.NoError(t, s.WaitStream(uintptr(stream)))
@@ -43,10 +47,11 @@ func held(t *testing.T, driver cudatest.Driver) (*cuda.Session, cudatest.Stream)
 
 func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
 	driver := cudatest.Load(t)
-	s, stream := held(t, driver)
-	dst, err := s.AllocDevice(size)
+	d := gpu(t)
+	s, stream := held(t, driver, d)
+	dst, err := d.Alloc(size)
 	require.NoError(t, err)
-	src, err := s.AllocHost(size)
+	src, err := d.AllocHost(size)
 	require.NoError(t, err)
 
 	copy(src, bytes.Repeat([]byte{1}, size))
@@ -57,14 +62,15 @@ func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.Equal(t, bytes.Repeat([]byte{2}, size), driver.Read(t, dst, size))
 
-	require.NoError(t, s.FreeHost(src))
+	require.NoError(t, d.FreeHost(src))
 	driver.Reset()
 }
 
 func TestASlotOfOrdinaryMemoryIsReadAtTheCall(t *testing.T) {
 	driver := cudatest.Load(t)
-	s, stream := held(t, driver)
-	dst, err := s.AllocDevice(size)
+	d := gpu(t)
+	s, stream := held(t, driver, d)
+	dst, err := d.Alloc(size)
 	require.NoError(t, err)
 	src := bytes.Repeat([]byte{1}, size)
 	require.NoError(t, s.Copy(dst, src))
@@ -78,20 +84,21 @@ func TestASlotOfOrdinaryMemoryIsReadAtTheCall(t *testing.T) {
 func TestMemoryThatIsFreedUnderACopyFailsEverythingAfter(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		free func(s *cuda.Session, dst uintptr, src []byte) error
+		free func(d *cuda.Device, dst uintptr, src []byte) error
 	}{
-		{"the slot", func(s *cuda.Session, _ uintptr, src []byte) error { return s.FreeHost(src) }},
-		{"the device's buffer", func(s *cuda.Session, dst uintptr, _ []byte) error { return s.FreeDevice(dst) }},
+		{"the slot", func(d *cuda.Device, _ uintptr, src []byte) error { return d.FreeHost(src) }},
+		{"the device's buffer", func(d *cuda.Device, dst uintptr, _ []byte) error { return d.Free(dst) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			driver := cudatest.Load(t)
-			s, stream := held(t, driver)
-			dst, err := s.AllocDevice(size)
+			d := gpu(t)
+			s, stream := held(t, driver, d)
+			dst, err := d.Alloc(size)
 			require.NoError(t, err)
-			src, err := s.AllocHost(size)
+			src, err := d.AllocHost(size)
 			require.NoError(t, err)
 			require.NoError(t, s.Copy(dst, src))
-			require.NoError(t, c.free(s, dst, src))
+			require.NoError(t, c.free(d, dst, src))
 			stream.Go()
 			require.ErrorIs(t, s.Close(), illegalAddress)
 			driver.Reset()
@@ -101,7 +108,7 @@ func TestMemoryThatIsFreedUnderACopyFailsEverythingAfter(t *testing.T) {
 
 func TestACallFromAnotherThreadIsRefused(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t)
+	s := session(t, gpu(t))
 	var other sync.WaitGroup
 	other.Go(func() {
 		runtime.LockOSThread() // and never unlocks: this thread ends here
@@ -115,15 +122,17 @@ func TestACallFromAnotherThreadIsRefused(t *testing.T) {
 
 func TestFreesOfWhatIsNotThereAreRefused(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t)
-	ptr, err := s.AllocDevice(size)
+	d, err := cuda.FromContext(driver.Context(0)) // each Free, refused or not, would release a primary one
+	require.NoError(t, err)
+	s := session(t, d)
+	ptr, err := d.Alloc(size)
 	require.NoError(t, err)
 	ev, err := s.NewEvent()
 	require.NoError(t, err)
 
-	require.ErrorIs(t, s.FreeDevice(ptr+1), cuda.InvalidValue)
-	require.NoError(t, s.FreeDevice(ptr))
-	require.ErrorIs(t, s.FreeDevice(ptr), cuda.InvalidValue)
+	require.ErrorIs(t, d.Free(ptr+1), cuda.InvalidValue)
+	require.NoError(t, d.Free(ptr))
+	require.ErrorIs(t, d.Free(ptr), cuda.InvalidValue)
 	require.NoError(t, s.FreeEvent(ev))
 	require.ErrorIs(t, s.FreeEvent(ev), invalidHandle)
 	require.ErrorIs(t, s.Copy(ptr, make([]byte, 1)), cuda.InvalidValue)
@@ -133,7 +142,7 @@ func TestFreesOfWhatIsNotThereAreRefused(t *testing.T) {
 
 func TestACallFailsWhenItIsToldTo(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t)
+	s := session(t, gpu(t))
 	driver.Fail("cuEventCreate", 2, cuda.OutOfMemory)
 	ev, err := s.NewEvent()
 	require.NoError(t, err)
@@ -149,11 +158,12 @@ func TestACallFailsWhenItIsToldTo(t *testing.T) {
 
 func TestLeftNamesWhatIsLeft(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t)
-	_, err := s.AllocDevice(size)
+	d := gpu(t)
+	s := session(t, d)
+	_, err := d.Alloc(size)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	require.Equal(t, map[cudatest.Kind]int{cudatest.DeviceMemory: 1}, driver.Left())
+	require.Equal(t, map[cudatest.Kind]int{cudatest.DeviceMemory: 1, cudatest.RetainedContext: 1}, driver.Left())
 	require.Equal(t, "device buffers", cudatest.DeviceMemory.String())
 	driver.Reset()
 }
