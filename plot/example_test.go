@@ -1,0 +1,37 @@
+package plot_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/plot"
+)
+
+// What Tune has measured, as a picture.
+func ExampleSave() {
+	ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Float32}},
+		func(_ context.Context, i int, dst *nwt.Sample) error {
+			nwt.Values[float32](dst, 0)[0] = float32(i)
+			return nil
+		})
+	res, err := nwt.Tune(context.Background(), ds, nwt.WithMaxWorkers(2), nwt.WithIterations(10))
+	if err != nil {
+		log.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "workers.svg")
+	if err := plot.Save(res, path); err != nil {
+		log.Fatal(err)
+	}
+	_, err = os.Stat(path)
+	fmt.Println("written:", err == nil)
+	// Output: written: true
+}
