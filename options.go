@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
@@ -104,7 +105,11 @@ func newOptions(opts []Option) (*options, error) {
 
 // cpus is how many CPUs this process has for itself.
 func (o *options) cpus() int {
-	return max(1, runtime.GOMAXPROCS(0)/o.ranks())
+	all, n := runtime.GOMAXPROCS(0), o.ranks()
+	if parents, bound := host.Bound(); bound && n > 1 {
+		return max(1, min(all, parents/n)) // ranks may be bound to the same socket
+	}
+	return max(1, all/n)
 }
 
 // ranks is how many processes share this host.
@@ -211,8 +216,10 @@ const maxWorld = 1 << 20
 // WithLauncher is WithShard with what the environment of a launcher says, see
 // [RankFromEnv]: torchrun, Open MPI, MPICH, Slurm, Kubernetes. It logs what it
 // found. The ranks of a host share its CPUs: the default of WithWorkers and the
-// space that [Tune] searches are GOMAXPROCS divided by their number. An
-// environment that contradicts itself is an error.
+// space that [Tune] searches are GOMAXPROCS divided by their number. A rank that
+// is bound to fewer CPUs than its parent may run on has its share of the parent's,
+// as far as it is bound to so many. An environment that contradicts itself is an
+// error.
 func WithLauncher() Option {
 	return func(o *options) error {
 		r, err := RankFromEnv(nil)
@@ -430,8 +437,8 @@ func WithIterations(n int) Option {
 }
 
 // WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. By
-// default that is GOMAXPROCS − 1, and more as long as more workers win while
-// CPUs are idle.
+// default that is GOMAXPROCS, and more as long as more workers win while CPUs
+// are idle; for [Exhaustive] it is GOMAXPROCS − 1.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n

@@ -8,9 +8,19 @@ import (
 
 // affinity lists the CPUs that the process's main thread may run on: a thread
 // of Go's may have been locked and moved by whoever owns it.
-func affinity() ([]int, error) {
+func affinity() ([]int, error) { return affinityOf(os.Getpid()) }
+
+// Bound tells whether this process may run on fewer CPUs than its parent may, and
+// on how many that one: who started it has chosen them for it.
+func Bound() (parents int, bound bool) {
+	own, err := affinity()
+	theirs, parentErr := affinityOf(os.Getppid())
+	return len(theirs), err == nil && parentErr == nil && len(own) < len(theirs)
+}
+
+func affinityOf(pid int) ([]int, error) {
 	set := unix.NewCPUSet(1 << 13) // the most CPUs that Linux can be built for
-	if err := unix.SchedGetaffinityDynamic(os.Getpid(), set); err != nil {
+	if err := unix.SchedGetaffinityDynamic(pid, set); err != nil {
 		return nil, os.NewSyscallError("sched_getaffinity", err)
 	}
 	var ids []int
