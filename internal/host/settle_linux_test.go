@@ -2,9 +2,10 @@ package host
 
 import (
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,19 +14,14 @@ import (
 )
 
 func TestCPUTimeDoesNotWaitForTheKernelsTicks(t *testing.T) {
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		runtime.LockOSThread()
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+	var stop atomic.Bool
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for !stop.Load() {
 		}
-	}()
-	defer func() { close(stop); <-stopped }()
+	})
+	defer busy.Wait()
+	defer stop.Store(true)
 
 	var behind []time.Duration // the threads' own clocks
 	for i := range 50 {
