@@ -35,5 +35,4 @@ type driver interface {
 	destroyEvent(ev uintptr) Result   // cuEventDestroy_v2
 	record(ev, stream uintptr) Result // cuEventRecord
 	syncEvent(ev uintptr) Result      // cuEventSynchronize
-	queryEvent(ev uintptr) Result     // cuEventQuery
 }

@@ -21,9 +21,9 @@ const Backend = "gorgonia.org/cu"
 
 // gorgonia is the driver as the linker found it, through gorgonia.org/cu. That
 // package starts the driver when the program starts, and ends the program where
-// it won't start. Five calls are made beside it: it has no cuMemHostAlloc,
+// it won't start. Four calls are made beside it: it has no cuMemHostAlloc,
 // starts the driver only once, hides why cuDriverGetVersion failed, and
-// allocates for cuCtxPopCurrent and each time that cuEventQuery says "not ready".
+// allocates for cuCtxPopCurrent.
 type gorgonia struct{}
 
 func load(string) (driver, error) { return gorgonia{}, nil }
@@ -148,5 +148,3 @@ func (gorgonia) record(ev, stream uintptr) Result {
 }
 
 func (gorgonia) syncEvent(ev uintptr) Result { return resultOf(as[cu.Event](ev).Synchronize()) }
-
-func (gorgonia) queryEvent(ev uintptr) Result { return Result(C.cuEventQuery(as[C.CUevent](ev))) }

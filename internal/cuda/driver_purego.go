@@ -44,7 +44,6 @@ type loaded struct {
 	cuEventDestroy_v2            uintptr
 	cuEventRecord                uintptr
 	cuEventSynchronize           uintptr
-	cuEventQuery                 uintptr
 }
 
 func load(library string) (driver, error) {
@@ -83,7 +82,6 @@ func load(library string) (driver, error) {
 		"cuEventDestroy_v2":            &d.cuEventDestroy_v2,
 		"cuEventRecord":                &d.cuEventRecord,
 		"cuEventSynchronize":           &d.cuEventSynchronize,
-		"cuEventQuery":                 &d.cuEventQuery,
 	} {
 		if *fn, err = purego.Dlsym(lib, name); err != nil {
 			missing = append(missing, err)
@@ -214,5 +212,3 @@ func (d *loaded) destroyEvent(ev uintptr) Result { return call(d.cuEventDestroy_
 func (d *loaded) record(ev, stream uintptr) Result { return call(d.cuEventRecord, ev, stream, 0, 0) }
 
 func (d *loaded) syncEvent(ev uintptr) Result { return call(d.cuEventSynchronize, ev, 0, 0, 0) }
-
-func (d *loaded) queryEvent(ev uintptr) Result { return call(d.cuEventQuery, ev, 0, 0, 0) }

@@ -42,7 +42,6 @@ const (
 	OutOfMemory  Result = 2
 	StubLibrary  Result = 34
 	NoDevice     Result = 100
-	NotReady     Result = 600
 )
 
 // Error is the result by its name in cuda.h, with its number.

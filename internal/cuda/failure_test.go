@@ -70,9 +70,6 @@ func epoch() (err error) {
 		if err := errors.Join(s.WaitStream(0), s.WaitEvent(ev), s.Copy(dst, src), s.Record(ev)); err != nil {
 			return errors.Join(err, s.Record(ev), s.Wait(ev))
 		}
-		if _, err := s.Done(ev); err != nil {
-			return errors.Join(err, s.Wait(ev))
-		}
 		if err := s.Wait(ev); err != nil {
 			return err
 		}

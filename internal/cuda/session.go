@@ -99,15 +99,6 @@ func (s *Session) Record(ev uintptr) error {
 // Wait blocks the thread, without spinning, until ev is done.
 func (s *Session) Wait(ev uintptr) error { return check("cuEventSynchronize", s.drv.syncEvent(ev)) }
 
-// Done says whether ev is done.
-func (s *Session) Done(ev uintptr) (bool, error) {
-	r := s.drv.queryEvent(ev)
-	if r == NotReady {
-		return false, nil
-	}
-	return r == Success, check("cuEventQuery", r)
-}
-
 // WaitEvent makes later copies wait, on the device, for what ev stands for now.
 func (s *Session) WaitEvent(ev uintptr) error {
 	return check("cuStreamWaitEvent", s.drv.waitEvent(s.stream, ev))

@@ -29,7 +29,6 @@ enum {
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
 	INVALID_HANDLE = 400,
-	NOT_READY = 600,
 	ILLEGAL_ADDRESS = 700,
 };
 
@@ -487,14 +486,6 @@ CUresult cuEventSynchronize(object *event) {
 	if (!e) return deny(INVALID_HANDLE);
 	await(e->mark);
 	return leave(r ? r : poisoned);
-}
-
-CUresult cuEventQuery(object *event) {
-	CUresult r = enter("cuEventQuery", IN_CONTEXT);
-	if (r) return leave(r);
-	object *e = find(EVENT, event);
-	if (!e) return deny(INVALID_HANDLE);
-	return leave(!e->mark || e->mark->done ? SUCCESS : NOT_READY);
 }
 
 // What tests control. None of these is a call that is counted or can fail.
