@@ -111,7 +111,7 @@ func (w *worker) replace() *worker {
 		<-w.l.zero
 	}
 	next := newWorker(w.l, w.sample.worker)
-	next.claim, next.claimed, next.next = w.claim, true, upto
+	next.claim, next.claimed, next.next, next.singly = w.claim, true, upto, w.singly
 	next.watch = &watch{}
 	w.l.pool.Add(1)
 	go next.run()
