@@ -119,3 +119,31 @@ func ExampleResult() {
 	fmt.Println(json.Valid(data), strings.Count(table.String(), "\n"), "lines")
 	// Output: true 4 lines
 }
+
+// The paper's sweep: every count up to the highest.
+func ExampleExhaustive() {
+	res, err := nwt.Tune(context.Background(), photographs(), nwt.WithStrategy(nwt.Exhaustive()), nwt.WithMaxWorkers(3), nwt.WithIterations(20))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, trial := range res.Trials {
+		fmt.Println(trial.Workers, "workers,", trial.Iterations, "batches")
+	}
+	// Output:
+	// 0 workers, 20 batches
+	// 1 workers, 20 batches
+	// 2 workers, 20 batches
+	// 3 workers, 20 batches
+}
+
+// What a progress bar needs, as often as it changes.
+func ExampleWithProgress() {
+	var last nwt.Progress
+	_, err := nwt.Tune(context.Background(), photographs(), nwt.WithMaxWorkers(1), nwt.WithIterations(20),
+		nwt.WithProgress(func(p nwt.Progress) { last = p })) // draw p.Done, p.Left and p.Workers
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(last.Phase, last.Done)
+	// Output: done 1
+}
