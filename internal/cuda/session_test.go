@@ -119,6 +119,7 @@ func TestAnEventIsDoneWhenWhatItStandsForIs(t *testing.T) {
 	require.NoError(t, s.WaitStream(uintptr(theirs)))
 	require.NoError(t, s.Copy(dst, src))
 	require.NoError(t, s.Record(ev))
+	require.NotEqual(t, all(1, size), driver.Read(t, dst, size), "the copy waits")
 	var step sync.WaitGroup
 	step.Go(theirs.Go)
 	require.NoError(t, s.Wait(ev))
@@ -225,6 +226,7 @@ func TestCloseWaitsForTheCopies(t *testing.T) {
 	require.NoError(t, s.Copy(dst, all(1, size)))
 	require.NoError(t, s.Close())
 	require.Equal(t, all(1, size), driver.Read(t, dst, size))
+	require.Zero(t, driver.Misuses())
 }
 
 func TestASessionPutsBackTheThreadsContext(t *testing.T) {
