@@ -109,13 +109,23 @@ func TestMapsNestAndStandSideBySide(t *testing.T) {
 	}
 }
 
-func TestAMapThatChangesNothingChangesNoRandomness(t *testing.T) {
-	source := augmented(50)
-	same := nwt.Map(source, source.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-		copy(dst.Bytes(0), src.Bytes(0))
-		copy(dst.Bytes(1), src.Bytes(1))
+// unchanged is samples mapped to themselves.
+func unchanged(ds nwt.Dataset) nwt.Dataset {
+	fields := ds.Fields()
+	return nwt.Map(ds, fields, func(_ context.Context, src, dst *nwt.Sample) error {
+		for f, field := range fields {
+			if field.MaxLen {
+				dst.SetLen(f, src.Len(f))
+			}
+			copy(dst.Bytes(f), src.Bytes(f))
+		}
 		return nil
 	})
+}
+
+func TestAMapThatChangesNothingChangesNoRandomness(t *testing.T) {
+	source := augmented(50)
+	same := unchanged(source)
 	opts := []nwt.Option{nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(4)}
 	require.Equal(t, collect(t, newLoader(t, source, opts...), 2), collect(t, newLoader(t, same, opts...), 2))
 }
@@ -293,21 +303,15 @@ func (d columns) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) 
 }
 
 func TestAColumnOfManySamplesIsOneSlice(t *testing.T) {
-	same := func(_ context.Context, src, dst *nwt.Sample) error {
-		dst.SetLen(0, src.Len(0))
-		copy(dst.Bytes(0), src.Bytes(0))
-		copy(dst.Bytes(1), src.Bytes(1))
-		return nil
-	}
 	for name, compose := range map[string]func(ds nwt.Dataset) (nwt.Dataset, error){
 		"alone":  func(ds nwt.Dataset) (nwt.Dataset, error) { return ds, nil },
 		"subset": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Subset(ds, []int{9, 3, 4, 5, 8, 3, 11, 0, 1, 2}) },
-		"map":    func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Map(ds, ds.Fields(), same), nil },
+		"map":    func(ds nwt.Dataset) (nwt.Dataset, error) { return unchanged(ds), nil },
 		"concat": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Concat(ds, ds, ds) },
 		"a maze": func(ds nwt.Dataset) (nwt.Dataset, error) {
-			both, err := nwt.Concat(ds, nwt.Map(ds, ds.Fields(), same))
+			both, err := nwt.Concat(ds, unchanged(ds))
 			require.NoError(t, err)
-			return nwt.Concat(nwt.Map(both, ds.Fields(), same), both)
+			return nwt.Concat(unchanged(both), both)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -355,12 +359,7 @@ func (d abreast) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 
 func TestALoadBatchMayLoadItsSamplesSideBySide(t *testing.T) {
 	source := augmented(64)
-	same := func(_ context.Context, src, dst *nwt.Sample) error {
-		copy(dst.Bytes(0), src.Bytes(0))
-		copy(dst.Bytes(1), src.Bytes(1))
-		return nil
-	}
-	for _, ds := range []nwt.Dataset{nwt.Map(source, source.Fields(), same), nwt.Cached(source, 1<<20)} {
+	for _, ds := range []nwt.Dataset{unchanged(source), nwt.Cached(source, 1<<20)} {
 		opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithShuffle(3), nwt.WithWorkers(2)}
 		for epoch := range 2 {
 			got := collect(t, newLoader(t, abreast{ds}, opts...), epoch) // first, when nothing is cached

@@ -106,7 +106,10 @@ func newOptions(opts []Option) (*options, error) {
 // cpus is how many CPUs this process has for itself.
 func (o *options) cpus() int {
 	all, n := runtime.GOMAXPROCS(0), o.ranks()
-	if parents, bound := host.Bound(); bound && n > 1 {
+	if n == 1 {
+		return all
+	}
+	if parents, bound := host.Bound(); bound {
 		return max(1, min(all, parents/n)) // ranks may be bound to the same socket
 	}
 	return max(1, all/n)

@@ -124,11 +124,14 @@ func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.
 func (s *Sample) begin(place, index int) {
-	s.place, s.index, s.seeded = place, index, false
+	s.turnTo(place, index)
 	if s.layout.ragged > 0 {
 		s.unsetLens(place, place+1)
 	}
 }
+
+// turnTo is begin but for the lengths of ragged fields.
+func (s *Sample) turnTo(place, index int) { s.place, s.index, s.seeded = place, index, false }
 
 // unsetLens makes the lengths of places from … to−1 unknown.
 func (c *common) unsetLens(from, to int) {
@@ -156,12 +159,12 @@ func (s *Sample) end() error {
 	return nil
 }
 
-// newSamples makes samples for n places.
+// newSamples makes n samples, to be turned to places.
 func newSamples(c *common, n int) []*Sample {
-	samples := make([]*Sample, n)
-	for i, memory := 0, make([]Sample, n); i < n; i++ {
+	memory, samples := make([]Sample, n), make([]*Sample, n)
+	for i := range memory {
+		memory[i].common = c
 		samples[i] = &memory[i]
-		samples[i].common, samples[i].place = c, i
 	}
 	return samples
 }

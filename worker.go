@@ -214,7 +214,7 @@ func (w *worker) loadTogether(b *Batch) {
 			finished = true
 			return
 		}
-		s.place, s.index, s.seeded = first+i, indices[i], false
+		s.turnTo(first+i, indices[i])
 	}
 	if l.layout.ragged > 0 {
 		w.sample.unsetLens(first, w.claim.To)

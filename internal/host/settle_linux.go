@@ -11,15 +11,20 @@ import (
 // up to 4 ms ago or 10. Reading a thread's own clock does so; reading the
 // process's, or getrusage, doesn't.
 func settle() {
-	threads, _ := os.ReadDir("/proc/self/task")
-	for _, thread := range threads {
-		if tid, err := strconv.Atoi(thread.Name()); err == nil {
-			var now unix.Timespec
-			_ = unix.ClockGettime(threadClock(tid), &now)
-		}
+	for _, clock := range threadClocks() {
+		var now unix.Timespec
+		_ = unix.ClockGettime(clock, &now) // it may have ended
 	}
 }
 
-// threadClock is the clock of a thread's CPU time, as pthread_getcpuclockid
-// makes it.
-func threadClock(tid int) int32 { return int32(^tid<<3 | 6) }
+// threadClocks are the clocks of the threads' CPU time, as pthread_getcpuclockid
+// makes them.
+func threadClocks() (clocks []int32) {
+	threads, _ := os.ReadDir("/proc/self/task")
+	for _, thread := range threads {
+		if tid, err := strconv.Atoi(thread.Name()); err == nil {
+			clocks = append(clocks, int32(^tid<<3|6))
+		}
+	}
+	return clocks
+}
