@@ -85,7 +85,7 @@ func (b *Batch) memory(field int) ([]byte, *column) {
 func (b *Batch) Lens(field int) []int32 {
 	c := b.l.layout.column(field)
 	if c.ragged < 0 {
-		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.MaxLen is false)", field, c.name))
+		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.Ragged is false)", field, c.name))
 	}
 	return b.lensOf(c)[:b.size]
 }

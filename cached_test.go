@@ -22,7 +22,7 @@ import (
 func counted(n int) (nwt.Dataset, []atomic.Int32) {
 	loads := make([]atomic.Int32, n)
 	fields := []nwt.Field{
-		{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}, MaxLen: true},
+		{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}, Ragged: true},
 		{Name: "noise", Type: nwt.Float64},
 	}
 	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {

@@ -93,8 +93,8 @@ func difference(want, got []Field) string {
 			return fmt.Sprintf("field %d (%q) has the type %v, want %v", i, g.Name, g.Type, w.Type)
 		case !slices.Equal(g.Shape, w.Shape):
 			return fmt.Sprintf("field %d (%q) has the shape %v, want %v", i, g.Name, g.Shape, w.Shape)
-		case g.MaxLen != w.MaxLen:
-			return fmt.Sprintf("field %d (%q) has MaxLen %t, want %t", i, g.Name, g.MaxLen, w.MaxLen)
+		case g.Ragged != w.Ragged:
+			return fmt.Sprintf("field %d (%q) has Ragged %t, want %t", i, g.Name, g.Ragged, w.Ragged)
 		}
 	}
 	return ""

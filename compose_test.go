@@ -114,7 +114,7 @@ func unchanged(ds nwt.Dataset) nwt.Dataset {
 	fields := ds.Fields()
 	return nwt.Map(ds, fields, func(_ context.Context, src, dst *nwt.Sample) error {
 		for f, field := range fields {
-			if field.MaxLen {
+			if field.Ragged {
 				dst.SetLen(f, src.Len(f))
 			}
 			copy(dst.Bytes(f), src.Bytes(f))
@@ -232,7 +232,7 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 		`dataset 1 differs from dataset 0: field 0 has the name "y", want "x"`:                         failed(nwt.Concat(field(base), field(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{4}}))),
 		`dataset 1 differs from dataset 0: field 0 ("x") has the type Int32, want Float32`:             failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{4}}))),
 		`dataset 2 differs from dataset 0: field 0 ("x") has the shape [2 2], want [4]`:                failed(nwt.Concat(field(base), field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 2}}))),
-		`dataset 1 differs from dataset 0: field 0 ("x") has MaxLen true, want false`:                  failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, MaxLen: true}))),
+		`dataset 1 differs from dataset 0: field 0 ("x") has Ragged true, want false`:                  failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, Ragged: true}))),
 		`dataset 1 differs from dataset 0: field 1 ("noise") is one too many`:                          failed(nwt.Concat(numbersNamed("index"), augmented(1))),
 		`dataset 1 differs from dataset 0: field 1 ("noise") is missing`:                               failed(nwt.Concat(augmented(1), numbersNamed("index"))),
 		"Map: <nil>: its function must not be nil":                                                     loader(nwt.Map(numbers(0, 3), scalar, nil)),

@@ -58,7 +58,7 @@ func TestEveryElementTypeIsSeenAsItsGoType(t *testing.T) {
 
 var mixed = []nwt.Field{
 	{Name: "image", Type: nwt.Uint8, Shape: []int{2}},
-	{Name: "tokens", Type: nwt.Int32, Shape: []int{5}, MaxLen: true},
+	{Name: "tokens", Type: nwt.Int32, Shape: []int{5}, Ragged: true},
 }
 
 func TestMisuseOfASampleNamesTheFieldAndIsALoadError(t *testing.T) {
@@ -98,7 +98,7 @@ func TestMisuseOfABatchPanicsNamingTheField(t *testing.T) {
 		require.NoError(t, err)
 		require.PanicsWithValue(t, `nwt: Values[int64] of field 1 ("tokens"), whose type is Int32: want Values[int32]`, func() { nwt.Values[int64](b, 1) })
 		require.PanicsWithValue(t, "nwt: field 2 is out of range: the dataset has 2 (image, tokens)", func() { b.Bytes(2) })
-		require.PanicsWithValue(t, `nwt: Lens(0): field "image" is not ragged (Field.MaxLen is false)`, func() { b.Lens(0) })
+		require.PanicsWithValue(t, `nwt: Lens(0): field "image" is not ragged (Field.Ragged is false)`, func() { b.Lens(0) })
 		require.Panics(t, func() { b.Lens(-1) })
 	}
 }
@@ -147,7 +147,7 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 		"overflow":       {with(f32(math.MaxInt, math.MaxInt, 16)), []string{"more than"}},
 		"wraps to small": {with(f32(1<<31, 1<<31, 4)), []string{"more than"}},
 		"sum too big":    {with(f32(1<<37), f32(1<<37), f32(1<<37)), []string{`field 2`, "more than"}},
-		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, MaxLen: true}), []string{`field 0 ("r")`, "MaxLen needs a Shape"}},
+		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, Ragged: true}), []string{`field 0 ("r")`, "Ragged needs a Shape"}},
 		"several": {nwt.NewDataset(0, []nwt.Field{f32(0), f32(), {Name: "y", Type: 50}}, nop),
 			[]string{"Dataset.Len: 0", `field 0 ("x")`, `field 2 ("y")`}},
 	} {
@@ -228,7 +228,7 @@ func TestRandomnessDependsOnSeedEpochAndIndexAlone(t *testing.T) {
 		for _, opts := range [][]nwt.Option{
 			{nwt.WithShuffle(seed)},
 			{nwt.WithSeed(seed), nwt.WithWorkers(3), nwt.WithBatchSize(7)},
-			{nwt.WithSeed(seed), nwt.WithShuffle(99), nwt.WithShard(1, 3)},
+			{nwt.WithSeed(seed), nwt.WithShuffle(99), nwt.WithRank(1, 3)},
 		} {
 			l := newLoader(t, ds, opts...)
 			for b, err := range l.Epochs(t.Context(), 0, 3) {
@@ -257,9 +257,9 @@ func TestRandomnessDependsOnSeedEpochAndIndexAlone(t *testing.T) {
 
 func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 	fields := []nwt.Field{
-		{Name: "pairs", Type: nwt.Int16, Shape: []int{6, 2}, MaxLen: true},
+		{Name: "pairs", Type: nwt.Int16, Shape: []int{6, 2}, Ragged: true},
 		{Name: "x", Type: nwt.Int8},
-		{Name: "text", Type: nwt.Uint8, Shape: []int{9}, MaxLen: true},
+		{Name: "text", Type: nwt.Uint8, Shape: []int{9}, Ragged: true},
 	}
 	length := func(epoch, i, field int) int { return (epoch*5 + i*3 + field) % []int{7, 0, 10}[field] }
 	ds := nwt.NewDataset(40, fields, func(_ context.Context, i int, dst *nwt.Sample) error {

@@ -82,7 +82,7 @@ func TestEveryDeviceHasALoaderOfItsOwn(t *testing.T) {
 	for ordinal := range 2 {
 		dev, err := nwt.CUDA(ordinal)
 		require.NoError(t, err)
-		l := newLoader(t, augmented(333), nwt.WithBatchSize(8), nwt.WithShard(ordinal, 2), nwt.WithDevice(dev))
+		l := newLoader(t, augmented(333), nwt.WithBatchSize(8), nwt.WithRank(ordinal, 2), nwt.WithDevice(dev))
 		training.Go(func() {
 			t.Run(dev.String(), func(t *testing.T) {
 				for b, err := range l.Epochs(t.Context(), 0, 3) {

@@ -103,7 +103,7 @@ func ExampleSample_Rand() {
 // batch tells the lengths.
 func ExampleSample_SetLen() {
 	tokens := [][]int32{{5, 9}, {7}, {3, 1, 8, 2}}
-	fields := []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{4}, MaxLen: true}}
+	fields := []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{4}, Ragged: true}}
 	sentences := nwt.NewDataset(len(tokens), fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		dst.SetLen(0, len(tokens[i]))
 		copy(nwt.Values[int32](dst, 0), tokens[i])
@@ -417,9 +417,9 @@ func ExampleWithSampler() {
 
 // Two ranks, in training a process each, share the samples of an epoch: none
 // comes twice, none is left out.
-func ExampleWithShard() {
+func ExampleWithRank() {
 	for rank := range 2 {
-		loader, err := nwt.NewLoader(counting(10), nwt.WithShard(rank, 2), nwt.WithShuffle(42), nwt.WithBatchSize(3))
+		loader, err := nwt.NewLoader(counting(10), nwt.WithRank(rank, 2), nwt.WithShuffle(42), nwt.WithBatchSize(3))
 		if err != nil {
 			log.Fatal(err)
 		}

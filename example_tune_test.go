@@ -64,14 +64,14 @@ func ExampleTune_step() {
 }
 
 // Tuning costs a moment at each start, unless the answer is kept.
-func ExampleWithCache() {
+func ExampleWithResultCache() {
 	dir, err := os.MkdirTemp("", "nwt")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	for range 2 {
-		res, err := nwt.Tune(context.Background(), photographs(), nwt.WithMaxWorkers(2), nwt.WithCache(dir+"/tuning.json"))
+		res, err := nwt.Tune(context.Background(), photographs(), nwt.WithMaxWorkers(2), nwt.WithResultCache(dir+"/tuning.json"))
 		if err != nil {
 			log.Fatal(err)
 		}

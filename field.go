@@ -16,10 +16,10 @@ type Field struct {
 	Type DType
 	// Shape is that of one sample, row-major; nil means a scalar.
 	Shape []int
-	// MaxLen makes the field ragged: the first dimension of Shape is the
+	// Ragged makes the field ragged: the first dimension of Shape is the
 	// longest allowed, Load calls [Sample.SetLen] with the real one, the rest
 	// is zero, and [Batch.Lens] tells the lengths.
-	MaxLen bool
+	Ragged bool
 }
 
 // A DType is the type of a field's elements.
@@ -178,8 +178,8 @@ func newLayout(fields []Field) (*layout, error) {
 		if !f.Type.valid() {
 			bad(i, f, "unknown type %v: must be one of Bool … Float64", f.Type)
 		}
-		if f.MaxLen && len(f.Shape) == 0 {
-			bad(i, f, "MaxLen needs a Shape whose first dimension is the longest length")
+		if f.Ragged && len(f.Shape) == 0 {
+			bad(i, f, "Ragged needs a Shape whose first dimension is the longest length")
 		}
 		size, whole := uint64(f.Type.Size()), true
 		for d, n := range f.Shape {
@@ -200,7 +200,7 @@ func newLayout(fields []Field) (*layout, error) {
 			size = 0
 		}
 		c := column{name: f.Name, dtype: f.Type, size: int(size), ragged: -1}
-		if f.MaxLen && whole && len(f.Shape) > 0 {
+		if f.Ragged && whole && len(f.Shape) > 0 {
 			c.rows, c.row, c.ragged = f.Shape[0], int(size)/f.Shape[0], l.ragged
 			l.ragged++
 		}

@@ -39,7 +39,7 @@ func TestRankProgram(t *testing.T) {
 	ds := augmented(launchedSamples)
 	opts := []nwt.Option{
 		nwt.WithLauncher(), nwt.WithShuffle(1), nwt.WithBatchSize(16),
-		nwt.WithCache(filepath.Join(dir, "tuning.json")), nwt.WithMaxWorkers(2), nwt.WithIterations(5),
+		nwt.WithResultCache(filepath.Join(dir, "tuning.json")), nwt.WithMaxWorkers(2), nwt.WithIterations(5),
 	}
 	tuned, err := nwt.Tune(t.Context(), ds, opts...)
 	require.NoError(t, err)

@@ -241,7 +241,7 @@ func TestAWorkerThatCannotStartEndsTheEpochAndTriesAgain(t *testing.T) {
 func budgeted(t *testing.T, workers, budget int, bad func(i int) bool, opts ...nwt.Option) *nwt.Loader {
 	fields := []nwt.Field{
 		{Name: "x", Type: nwt.Float32},
-		{Name: "tokens", Type: nwt.Int16, Shape: []int{4}, MaxLen: true},
+		{Name: "tokens", Type: nwt.Int16, Shape: []int{4}, Ragged: true},
 	}
 	ds := nwt.NewDataset(60, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		nwt.Values[float32](dst, 0)[0] = float32(i)
@@ -329,7 +329,7 @@ func TestOneBadSampleTooManyEndsTheEpoch(t *testing.T) {
 }
 
 func TestARankWithoutASampleForABatchEndsItsEpoch(t *testing.T) {
-	l := budgeted(t, 2, 60, func(i int) bool { return 12 <= i && i < 18 }, nwt.WithShard(0, 2))
+	l := budgeted(t, 2, 60, func(i int) bool { return 12 <= i && i < 18 }, nwt.WithRank(0, 2))
 	batches, err := epoch(t.Context(), l, 0)
 	require.Len(t, batches, 1)
 	require.ErrorIs(t, err, errBoom)

@@ -123,7 +123,7 @@ type kept struct {
 }
 
 func (m *machine) dataset() nwt.Dataset {
-	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "noise", Type: nwt.Int64}, {Name: "text", Type: nwt.Uint8, Shape: []int{5}, MaxLen: true}}
+	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "noise", Type: nwt.Int64}, {Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true}}
 	return nwt.NewDataset(m.n, fields, func(ctx context.Context, i int, dst *nwt.Sample) error {
 		m.running.Add(1)
 		defer m.running.Add(-1)
@@ -194,7 +194,7 @@ func (m *machine) renew(o op) (err error) {
 			return err
 		}
 	}
-	opts := []nwt.Option{nwt.WithBatchSize(o.batch), nwt.WithWorkers(o.workers), nwt.WithShard(o.rank, o.world), nwt.WithErrorBudget(m.budget), nwt.WithLogger(m.log), nwt.WithSeed(5)}
+	opts := []nwt.Option{nwt.WithBatchSize(o.batch), nwt.WithWorkers(o.workers), nwt.WithRank(o.rank, o.world), nwt.WithErrorBudget(m.budget), nwt.WithLogger(m.log), nwt.WithSeed(5)}
 	if m.shuffle {
 		opts = append(opts, nwt.WithShuffle(5))
 	}

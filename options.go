@@ -200,23 +200,23 @@ func WithDropLast() Option {
 	}
 }
 
-// WithShard makes the loader that of one rank among world: 0 ≤ rank < world.
+// WithRank makes the loader that of one rank among world: 0 ≤ rank < world.
 // The ranks of an epoch see disjoint parts that make up all of it, in the same
 // number of batches. Only where fewer samples than ranks are left in all do
 // some ranks repeat one. The default is rank 0 of 1.
-func WithShard(rank, world int) Option {
+func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
-		if err := between("WithShard (world)", world, 1, maxWorld); err != nil {
+		if err := between("WithRank (world)", world, 1, maxWorld); err != nil {
 			return err
 		}
-		return between("WithShard (rank)", rank, 0, world-1)
+		return between("WithRank (rank)", rank, 0, world-1)
 	}
 }
 
 const maxWorld = 1 << 20
 
-// WithLauncher is WithShard with what the environment of a launcher says, see
+// WithLauncher is WithRank with what the environment of a launcher says, see
 // [RankFromEnv]: torchrun, Open MPI, MPICH, Slurm, Kubernetes. It logs what it
 // found. The ranks of a host share its CPUs: the default of WithWorkers and the
 // space that [Tune] searches are GOMAXPROCS divided by their number. A rank that
@@ -449,13 +449,13 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithBudget bounds the time that [Tune] spends measuring. The best answer until
+// WithTuningTime bounds the time that [Tune] spends measuring. The best answer until
 // then is returned. By default the search ends when it is sure.
-func WithBudget(d time.Duration) Option {
+func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.budget = d
 		if d <= 0 {
-			return optionError("WithBudget", d, "must be more than 0")
+			return optionError("WithTuningTime", d, "must be more than 0")
 		}
 		return nil
 	}
@@ -501,7 +501,7 @@ func WithMemoryLimit(bytes uint64) Option {
 	}
 }
 
-// WithCache keeps what [Tune] finds in a file, and takes it from there the next
+// WithResultCache keeps what [Tune] finds in a file, and takes it from there the next
 // time: for the same hardware, device, fields, dataset type, step function and
 // options, and batches within a factor of two in bytes. What Load does, and the
 // storage it reads from, don't count: datasets that differ in these alone need
@@ -514,11 +514,11 @@ func WithMemoryLimit(bytes uint64) Option {
 // and the network at once is not in its figures.
 //
 // A file that can't be read or written costs a log line, and tuning anew.
-func WithCache(path string) Option {
+func WithResultCache(path string) Option {
 	return func(o *options) error {
 		o.cache = path
 		if path == "" {
-			return optionError("WithCache", path, "must be the path of a file")
+			return optionError("WithResultCache", path, "must be the path of a file")
 		}
 		return nil
 	}

@@ -68,7 +68,7 @@ func TestASecondRunLoadsNothing(t *testing.T) {
 func TestOrderAndSeedDoNotMatterToWhatIsPrecomputed(t *testing.T) {
 	source, loads := counted(100)
 	for _, opts := range [][]nwt.Option{
-		{nwt.WithShuffle(8), nwt.WithSeed(9), nwt.WithShard(1, 3), nwt.WithDropLast(), nwt.WithBatchSize(64), nwt.WithWorkers(3)},
+		{nwt.WithShuffle(8), nwt.WithSeed(9), nwt.WithRank(1, 3), nwt.WithDropLast(), nwt.WithBatchSize(64), nwt.WithWorkers(3)},
 		{nwt.WithSampler(nwt.Shuffled(10, 4)), nwt.WithWorkers(0)},
 	} {
 		before := len(loads)
@@ -163,7 +163,7 @@ func TestAFileMadeForSomethingElseIsReplacedWithAWarning(t *testing.T) {
 		`9 samples, not 10`:                                    {more, "v1"},
 		`field 0 has the name \"tokens\", want \"x\"`:          {nwt.NewDataset(9, scalar, noop), "v1"},
 		`field 1 (\"noise\") has the type Float64, want Int64`: {nwt.NewDataset(9, []nwt.Field{source.Fields()[0], {Name: "noise", Type: nwt.Int64}}, func(_ context.Context, _ int, dst *nwt.Sample) error { dst.SetLen(0, 1); return nil }), "v1"},
-		`field 0 (\"tokens\") has MaxLen true, want false`:     {nwt.NewDataset(9, []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}}, source.Fields()[1]}, noop), "v1"},
+		`field 0 (\"tokens\") has Ragged true, want false`:     {nwt.NewDataset(9, []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}}, source.Fields()[1]}, noop), "v1"},
 	} {
 		path := filepath.Join(t.TempDir(), "samples")
 		precompute(t, source, path)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// remembered is tune, but for a result that the file of WithCache has.
+// remembered is tune, but for a result that the file of WithResultCache has.
 func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	if t.opts.cache == "" {
 		return t.tune(ctx)
@@ -120,7 +120,7 @@ func (l *layout) String() string {
 		if len(f.Shape) > 0 {
 			s += fmt.Sprint(f.Shape)
 		}
-		if f.MaxLen {
+		if f.Ragged {
 			s += "…"
 		}
 		fields = append(fields, s)

@@ -30,7 +30,7 @@ func TestAnEpochResumedOnOtherMachinesIsDeliveredOnce(t *testing.T) {
 				var states []nwt.State
 				var index []int
 				for rank := range world {
-					l := newLoader(t, ds, nwt.WithShuffle(9), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShard(rank, world))
+					l := newLoader(t, ds, nwt.WithShuffle(9), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithRank(rank, world))
 					batches := 0
 					for b, err := range l.Resume(t.Context(), state) {
 						require.NoError(t, err)

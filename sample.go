@@ -76,7 +76,7 @@ func (s *Sample) SetLen(field, n int) {
 	c := s.layout.column(field)
 	switch {
 	case c.ragged < 0:
-		panic(fmt.Sprintf("nwt: SetLen(%d, %d): field %q is not ragged (Field.MaxLen is false)", field, n, c.name))
+		panic(fmt.Sprintf("nwt: SetLen(%d, %d): field %q is not ragged (Field.Ragged is false)", field, n, c.name))
 	case n < 0 || n > c.rows:
 		panic(fmt.Sprintf("nwt: SetLen(%d, %d): length %d of field %q is out of range 0 … %d", field, n, n, c.name, c.rows))
 	}
@@ -87,7 +87,7 @@ func (s *Sample) SetLen(field, n int) {
 func (s *Sample) Len(field int) int {
 	c := s.layout.column(field)
 	if c.ragged < 0 {
-		panic(fmt.Sprintf("nwt: Len(%d): field %q is not ragged (Field.MaxLen is false)", field, c.name))
+		panic(fmt.Sprintf("nwt: Len(%d): field %q is not ragged (Field.Ragged is false)", field, c.name))
 	}
 	return int(*s.lenOf(c))
 }

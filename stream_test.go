@@ -69,7 +69,7 @@ func TestAStreamIsReadInTheSameOrderWhateverTheWorkerCount(t *testing.T) {
 		nil,
 		{nwt.WithInterleave(1)},
 		{nwt.WithShuffle(5), nwt.WithShuffleWindow(16)},
-		{nwt.WithShuffle(5), nwt.WithShard(1, 2), nwt.WithDropLast()},
+		{nwt.WithShuffle(5), nwt.WithRank(1, 2), nwt.WithDropLast()},
 	} {
 		t.Run(fmt.Sprint(len(opts)), func(t *testing.T) {
 			var want [][]int64
@@ -107,7 +107,7 @@ func TestAStreamsEpochHoldsEverySampleOnce(t *testing.T) {
 		}
 		var all []int64
 		for rank := range 3 {
-			l := newLoader(t, nwt.Streamed(newShelves(10, 25, 7, 31, 1, 12, 0)), append(opts, nwt.WithShard(rank, 3))...)
+			l := newLoader(t, nwt.Streamed(newShelves(10, 25, 7, 31, 1, 12, 0)), append(opts, nwt.WithRank(rank, 3))...)
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
 				all = append(all, nwt.Values[int64](b, 0)...)
@@ -143,7 +143,7 @@ func TestAStreamIsResumedWhereItStood(t *testing.T) {
 
 func TestAFixedEpochGivesRanksTheSameNumberOfBatches(t *testing.T) {
 	for rank := range 2 {
-		l := newLoader(t, nwt.Streamed(newShelves(3, 90)), nwt.WithBatchSize(8), nwt.WithShard(rank, 2), nwt.WithEpochSamples(60), nwt.WithWorkers(1))
+		l := newLoader(t, nwt.Streamed(newShelves(3, 90)), nwt.WithBatchSize(8), nwt.WithRank(rank, 2), nwt.WithEpochSamples(60), nwt.WithWorkers(1))
 		got, err := values(t, l, 0)
 		require.NoError(t, err)
 		require.Len(t, got, 30)

@@ -74,7 +74,7 @@ func TestWorkersThatFinishTogetherAreMeasuredInWholeWaves(t *testing.T) {
 func TestABudgetBoundsTuning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget = time.Second
-		r, err := nwt.Tune(t.Context(), sleeping(100_000, time.Millisecond), nwt.WithMaxWorkers(64), nwt.WithBudget(budget))
+		r, err := nwt.Tune(t.Context(), sleeping(100_000, time.Millisecond), nwt.WithMaxWorkers(64), nwt.WithTuningTime(budget))
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.Elapsed, budget*12/10, "%v", r)
 		require.Contains(t, r.String(), "the budget of 1s ended the search")

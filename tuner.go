@@ -42,7 +42,7 @@ type Result struct {
 	BatchSize  int    `json:"batch_size"`
 	BatchBytes int    `json:"batch_bytes"`
 	Step       bool   `json:"step"`   // iterations include a training step: WithStep was given
-	Cached     bool   `json:"cached"` // taken from the file of WithCache
+	Cached     bool   `json:"cached"` // taken from the file of WithResultCache
 
 	Hardware Hardware      `json:"hardware"`
 	Reason   string        `json:"reason"`             // of the choice, a sentence

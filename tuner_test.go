@@ -111,7 +111,7 @@ func countedDataset(calls *atomic.Int64) nwt.Dataset {
 func TestAResultIsTakenFromTheCache(t *testing.T) {
 	var calls atomic.Int64
 	ds := countedDataset(&calls)
-	opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(filepath.Join(t.TempDir(), "tuning.json"))}
+	opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json"))}
 	first, err := nwt.Tune(t.Context(), ds, opts...)
 	require.NoError(t, err)
 	require.False(t, first.Cached)
@@ -120,7 +120,7 @@ func TestAResultIsTakenFromTheCache(t *testing.T) {
 	again, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithShuffle(1), nwt.WithSampler(nil))...)
 	require.Error(t, err, "options are checked all the same")
 	require.Nil(t, again)
-	again, err = nwt.Tune(t.Context(), ds, append(opts, nwt.WithBatchSize(40), nwt.WithStrategy(nwt.Exhaustive()), nwt.WithShard(1, 2))...)
+	again, err = nwt.Tune(t.Context(), ds, append(opts, nwt.WithBatchSize(40), nwt.WithStrategy(nwt.Exhaustive()), nwt.WithRank(1, 2))...)
 	require.NoError(t, err)
 	require.Equal(t, loaded, calls.Load())
 	require.True(t, again.Cached)
@@ -143,7 +143,7 @@ func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ds := emptyDataset(1000)
-			opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(filepath.Join(t.TempDir(), "tuning.json"))}
+			opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json"))}
 			_, err := nwt.Tune(t.Context(), ds, opts...)
 			require.NoError(t, err)
 			r, err := nwt.Tune(t.Context(), ds, append(opts, opt)...)
@@ -164,7 +164,7 @@ func TestRanksThatStartTogetherAgreeOnOneAnswer(t *testing.T) {
 	var ranks sync.WaitGroup
 	for rank := range results {
 		ranks.Go(func() {
-			r, err := nwt.Tune(t.Context(), ds, nwt.WithShard(rank, 4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(path))
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithRank(rank, 4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(path))
 			if err == nil {
 				results[rank] = r
 			}
@@ -193,7 +193,7 @@ func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ds, path, warnings := emptyDataset(1000), filepath.Join(t.TempDir(), "tuning.json"), new(bytes.Buffer)
-			opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithCache(path),
+			opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(path),
 				nwt.WithLogger(slog.New(slog.NewTextHandler(warnings, nil)))}
 			_, err := nwt.Tune(t.Context(), ds, opts...)
 			require.NoError(t, err)

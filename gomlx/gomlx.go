@@ -114,7 +114,7 @@ func New(c Config) (*Adapter, error) {
 			dtype:      types[f.Type],
 			dimensions: append([]int{0}, f.Shape...),
 			label:      slices.Contains(c.Labels, f.Name),
-			ragged:     f.MaxLen,
+			ragged:     f.Ragged,
 		}
 		if t.dtype == dtypes.InvalidDType {
 			bad("Fields", f.Type, "field %d (%q) has a type that GoMLX doesn't", i, f.Name)

@@ -153,7 +153,7 @@ func TestFieldsAreInputsAndLabelsInTheirOrder(t *testing.T) {
 
 func TestARaggedFieldIsItsPaddedValuesAndTheirLengths(t *testing.T) {
 	fields := []nwt.Field{
-		{Name: "words", Type: nwt.Int32, Shape: []int{3}, MaxLen: true},
+		{Name: "words", Type: nwt.Int32, Shape: []int{3}, Ragged: true},
 		{Name: "after", Type: nwt.Int32},
 	}
 	ds := nwt.NewDataset(4, fields, func(_ context.Context, i int, dst *nwt.Sample) error {

@@ -27,7 +27,7 @@ func Example() {
 
 	fsys := fstest.MapFS{"train-000000.tar": {Data: file.Bytes()}} // or os.DirFS, or a bucket
 	fields := []nwt.Field{
-		{Name: "text", Type: nwt.Uint8, Shape: []int{5}, MaxLen: true},
+		{Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true},
 		{Name: "class", Type: nwt.Int64},
 	}
 	stream, err := wds.New(fsys, []string{"train-000000.tar"}, fields, func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {

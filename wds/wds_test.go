@@ -93,7 +93,7 @@ func TestWhatIsWrittenIsReadByRanksAndWorkersShuffledOrNot(t *testing.T) {
 	opts := []nwt.Option{nwt.WithShuffle(1), nwt.WithShuffleWindow(20), nwt.WithBatchSize(8)}
 	var ranks, again []int64
 	for rank := range 2 {
-		shard := nwt.WithShard(rank, 2)
+		shard := nwt.WithRank(rank, 2)
 		got, _, err := epoch(t, ds, append(opts, shard, nwt.WithWorkers(0))...)
 		require.NoError(t, err)
 		ranks = append(ranks, got...)

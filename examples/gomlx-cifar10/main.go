@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	// A trainer of its own, thrown away: what is tuned with isn't trained on.
 	trial := newTrainer(backend)
 	report, done := progress.Show(stderr)
-	result, err := nwt.Tune(ctx, images, append(opts, nwt.WithBudget(*budget), nwt.WithProgress(report),
+	result, err := nwt.Tune(ctx, images, append(opts, nwt.WithTuningTime(*budget), nwt.WithProgress(report),
 		nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
 			batch, err := adapter.Batch(b)
 			if err != nil {

@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	defer trial.machine.Close()
-	result, err := nwt.Tune(ctx, points(*n), append(opts, nwt.WithBudget(*budget),
+	result, err := nwt.Tune(ctx, points(*n), append(opts, nwt.WithTuningTime(*budget),
 		nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
 			_, err := trial.step(b)
 			return err
