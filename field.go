@@ -25,13 +25,15 @@ type Field struct {
 // A DType is the type of a field's elements.
 type DType uint8
 
-// The element types. Float16 and BFloat16 are stored as uint16, since Go has
-// no type for them.
+// The element types. Go has no type for the 16 bits of a Float16 or BFloat16:
+// see [F16] and [BF16].
 const (
 	Bool DType = iota + 1
 	Uint8
 	Int8
+	Uint16
 	Int16
+	Uint32
 	Int32
 	Int64
 	Float16
@@ -51,7 +53,9 @@ var dtypes = [...]struct {
 	Bool:     {"Bool", 1, reflect.Bool, (*bool)(nil)},
 	Uint8:    {"Uint8", 1, reflect.Uint8, (*uint8)(nil)},
 	Int8:     {"Int8", 1, reflect.Int8, (*int8)(nil)},
+	Uint16:   {"Uint16", 2, reflect.Uint16, (*uint16)(nil)},
 	Int16:    {"Int16", 2, reflect.Int16, (*int16)(nil)},
+	Uint32:   {"Uint32", 4, reflect.Uint32, (*uint32)(nil)},
 	Int32:    {"Int32", 4, reflect.Int32, (*int32)(nil)},
 	Int64:    {"Int64", 8, reflect.Int64, (*int64)(nil)},
 	Float16:  {"Float16", 2, reflect.Uint16, (*uint16)(nil)},
@@ -97,9 +101,31 @@ func (t *DType) UnmarshalText(name []byte) error {
 }
 
 // Element is the Go types that a field's elements can be seen as: bool for
-// Bool, uint8 for Uint8 and so on, uint16 for Float16 and BFloat16.
+// Bool, uint8 for Uint8 and so on; [F16] for Float16 and [BF16] for BFloat16, or
+// for either its 16 bits as uint16. A type of the program's own does too, if it
+// is defined as one of these: so a library's half-precision type sees Float16.
 type Element interface {
-	~bool | ~uint8 | ~int8 | ~int16 | ~uint16 | ~int32 | ~int64 | ~float32 | ~float64
+	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
+}
+
+// F16 is the bits of a Float16 element: IEEE 754 half precision.
+type F16 uint16
+
+// BF16 is the bits of a BFloat16 element: the upper half of a float32.
+type BF16 uint16
+
+// sees tells whether elements of type d can be seen as T.
+func sees[T Element](d DType) bool {
+	if _, ok := dtypes[d].pointer.(*T); ok {
+		return true
+	}
+	switch any(*new(T)).(type) {
+	case F16:
+		return d == Float16
+	case BF16:
+		return d == BFloat16
+	}
+	return reflect.TypeFor[T]().Kind() == dtypes[d].kind
 }
 
 // A View is what [Values] can look into: a *[Sample] or a *[Batch].
@@ -111,14 +137,19 @@ type View interface {
 
 // Values is the elements of a field of a sample or a batch, row-major, without
 // a copy: writing to them writes to the sample. They are valid as long as the
-// view is. It panics, naming the field and both types, where T isn't the
-// field's element type.
+// view is. It panics, naming the field and both types, if T isn't the field's
+// element type. A [Column] does the same for a field of a [Schema].
 func Values[T Element](v View, field int) []T {
 	b, c := v.memory(field)
-	if _, ok := dtypes[c.dtype].pointer.(*T); !ok && reflect.TypeFor[T]().Kind() != dtypes[c.dtype].kind {
+	if !sees[T](c.dtype) {
 		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
 			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))
 	}
+	return elements[T](b)
+}
+
+// elements is memory as elements of type T.
+func elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 

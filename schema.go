@@ -1,0 +1,116 @@
+package nwt
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// A Schema declares the fields of a dataset, each once and with its element type:
+//
+//	var (
+//		schema nwt.Schema
+//		image  = nwt.AddField[float32](&schema, "image", 3, 224, 224)
+//		label  = nwt.AddField[int64](&schema, "label")
+//	)
+//
+// [Schema.Fields] is then what [NewDataset] and [Dataset] ask for, and the
+// columns read and write samples and batches: image.Of(dst), image.Of(batch).
+// The zero Schema has no fields.
+type Schema struct {
+	fields []Field
+}
+
+// Fields is the fields in the order in which they were added.
+func (s *Schema) Fields() []Field {
+	fields := slices.Clone(s.fields)
+	for i := range fields {
+		fields[i].Shape = slices.Clone(fields[i].Shape)
+	}
+	return fields
+}
+
+// AddField adds a field whose elements are T, with the shape of one sample; no
+// shape means a scalar. Uint16 is the type of uint16 and of types made of it, but
+// [F16] gives Float16 and [BF16] gives BFloat16. It panics if the name is empty
+// or already taken, or if the shape can't be used.
+func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
+	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
+}
+
+// AddRagged is AddField for a field whose length differs from sample to sample:
+// the first dimension of the shape is the longest allowed. See [Field.Ragged].
+func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
+	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true})
+}
+
+func addColumn[T Element](s *Schema, f Field) Column[T] {
+	i := len(s.fields)
+	if f.Name == "" {
+		panic(fmt.Sprintf("nwt: field %d of a schema must have a name", i))
+	}
+	if k := slices.IndexFunc(s.fields, func(other Field) bool { return other.Name == f.Name }); k >= 0 {
+		panic(fmt.Sprintf("nwt: field %d of a schema must have a name of its own: field %d is %q too", i, k, f.Name))
+	}
+	fields := append(slices.Clip(s.fields), f)
+	l, err := newLayout(fields)
+	if err != nil {
+		panic(err)
+	}
+	s.fields = fields
+	return Column[T]{index: i, name: f.Name, dtype: f.Type, size: l.columns[i].size}
+}
+
+// dtypeOf is the type of the fields whose elements are T.
+func dtypeOf[T Element]() DType {
+	switch any(*new(T)).(type) {
+	case F16:
+		return Float16
+	case BF16:
+		return BFloat16
+	}
+	d := Bool // the first of its kind: Uint16 for uint16
+	for dtypes[d].kind != reflect.TypeFor[T]().Kind() {
+		d++
+	}
+	return d
+}
+
+// A Column is a field of a [Schema], with elements T. The zero Column is of no
+// schema, and of no view.
+type Column[T Element] struct {
+	index int
+	name  string
+	dtype DType
+	size  int // bytes of a sample
+}
+
+// Index is the number of the field, for what asks for one: [Sample.SetLen],
+// [Batch.Lens], [Batch.DevicePtr].
+func (c Column[T]) Index() int { return c.index }
+
+// Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a
+// copy, as [Values] gives them. It panics, naming both fields, if the view's field
+// of that number has another name, type or size: then it is not of this schema.
+func (c Column[T]) Of(v View) []T {
+	b, there := v.memory(c.index)
+	c.check(there)
+	return elements[T](b)
+}
+
+func (c *Column[T]) check(there *column) {
+	if c.dtype != there.dtype || c.size != there.size || c.name != there.name {
+		c.panicElsewhere(there)
+	}
+}
+
+// panicElsewhere is a function of its own so that check can be inlined.
+//
+//go:noinline
+func (c *Column[T]) panicElsewhere(there *column) {
+	if !c.dtype.valid() {
+		panic(fmt.Sprintf("nwt: a Column[%s] that no AddField made, of a view whose field %d is %q", reflect.TypeFor[T](), c.index, there.name))
+	}
+	panic(fmt.Sprintf("nwt: field %d of the schema is %q (%v, %d bytes), and of the view %q (%v, %d bytes): want a view of the schema's fields",
+		c.index, c.name, c.dtype, c.size, there.name, there.dtype, there.size))
+}

@@ -1,0 +1,136 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// declare checks the field that AddField declares for T, and that its column
+// sees what was written.
+func declare[T nwt.Element](t *testing.T, dtype nwt.DType, v T) {
+	t.Helper()
+	var s nwt.Schema
+	nwt.AddField[uint8](&s, "odd", 3)
+	c := nwt.AddField[T](&s, "v", 2, 3)
+	require.Equal(t, nwt.Field{Name: "v", Type: dtype, Shape: []int{2, 3}}, s.Fields()[1])
+	require.Equal(t, 1, c.Index())
+	sample, err := one(t, s.Fields(), func(dst *nwt.Sample) error {
+		require.Len(t, c.Of(dst), 6)
+		c.Of(dst)[5] = v
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, v, c.Of(sample)[5])
+	require.Equal(t, v, nwt.Values[T](sample, 1)[5])
+}
+
+func TestAFieldIsDeclaredByItsElementType(t *testing.T) {
+	declare(t, nwt.Bool, true)
+	declare(t, nwt.Uint8, uint8(200))
+	declare(t, nwt.Uint8, grade(3))
+	declare(t, nwt.Int8, int8(-3))
+	declare(t, nwt.Uint16, uint16(math.MaxUint16))
+	declare(t, nwt.Int16, int16(-300))
+	declare(t, nwt.Uint32, uint32(math.MaxUint32))
+	declare(t, nwt.Int32, int32(math.MinInt32))
+	declare(t, nwt.Int64, int64(math.MinInt64))
+	declare(t, nwt.Float16, nwt.F16(0x3c00))
+	declare(t, nwt.BFloat16, nwt.BF16(0x3f80))
+	declare(t, nwt.Float32, float32(1.5))
+	declare(t, nwt.Float64, 1.5)
+}
+
+func TestHalvesAreNotTakenForEachOther(t *testing.T) {
+	fields := []nwt.Field{{Name: "f16", Type: nwt.Float16}, {Name: "bf16", Type: nwt.BFloat16}, {Name: "token", Type: nwt.Uint16}}
+	type half uint16 // as a library defines it
+	_, err := one(t, fields, func(dst *nwt.Sample) error {
+		nwt.Values[nwt.F16](dst, 0)[0] = 1
+		nwt.Values[nwt.BF16](dst, 1)[0] = 2
+		require.EqualValues(t, 1, nwt.Values[uint16](dst, 0)[0])
+		require.EqualValues(t, 1, nwt.Values[half](dst, 0)[0])
+		require.EqualValues(t, 2, nwt.Values[half](dst, 1)[0])
+		require.Panics(t, func() { nwt.Values[nwt.F16](dst, 1) })
+		require.Panics(t, func() { nwt.Values[nwt.BF16](dst, 0) })
+		require.Panics(t, func() { nwt.Values[nwt.F16](dst, 2) })
+		require.Panics(t, func() { nwt.Values[int16](dst, 2) })
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func TestARaggedColumnIsSetAndReadByItsIndex(t *testing.T) {
+	var s nwt.Schema
+	text := nwt.AddRagged[uint16](&s, "text", 4)
+	require.True(t, s.Fields()[0].Ragged)
+	l := newLoader(t, nwt.NewDataset(3, s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(text.Index(), i)
+		for k := range i {
+			text.Of(dst)[k] = uint16(i)
+		}
+		return nil
+	}))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []int32{0, 1, 2}, b.Lens(text.Index()))
+		require.Equal(t, []uint16{0, 0, 0, 0, 1, 0, 0, 0, 2, 2, 0, 0}, text.Of(b))
+	}
+}
+
+func TestAColumnRefusesAViewOfOtherFields(t *testing.T) {
+	var s, other nwt.Schema
+	image := nwt.AddField[float32](&s, "image", 3, 8)
+	elsewhere := []nwt.Column[float32]{
+		nwt.AddField[float32](&other, "picture", 3, 8),
+		nwt.AddField[float32](&other, "image", 3, 8), // of another number
+		{},
+	}
+	sample, err := one(t, s.Fields(), func(*nwt.Sample) error { return nil })
+	require.NoError(t, err)
+	require.NotPanics(t, func() { image.Of(sample) })
+	for _, c := range elsewhere {
+		require.Panics(t, func() { c.Of(sample) })
+	}
+	require.PanicsWithValue(t, `nwt: field 0 of the schema is "picture" (Float32, 96 bytes), and of the view "image" (Float32, 96 bytes): want a view of the schema's fields`,
+		func() { elsewhere[0].Of(sample) })
+	require.PanicsWithValue(t, `nwt: a Column[float32] that no AddField made, of a view whose field 0 is "image"`, func() { elsewhere[2].Of(sample) })
+
+	var narrow nwt.Schema // of the same name, with another shape or type
+	require.Panics(t, func() { nwt.AddField[float32](&narrow, "image", 3, 4).Of(sample) })
+	var whole nwt.Schema
+	require.Panics(t, func() { nwt.AddField[int32](&whole, "image", 3, 8).Of(sample) })
+}
+
+func TestABadFieldIsNotAdded(t *testing.T) {
+	var s nwt.Schema
+	nwt.AddField[int64](&s, "label")
+	for says, add := range map[string]func(){
+		"must have a name":              func() { nwt.AddField[int64](&s, "") },
+		`field 0 is "label" too`:        func() { nwt.AddRagged[uint8](&s, "label", 2) },
+		"must be at least 1":            func() { nwt.AddField[int64](&s, "x", 2, 0) },
+		"more than":                     func() { nwt.AddField[int64](&s, "y", 1<<30, 1<<30, 1<<30) },
+		"Ragged needs a Shape":          func() { nwt.AddRagged[int64](&s, "z") },
+		"dimension 0 of shape [-1] is ": func() { nwt.AddField[int64](&s, "z", -1) },
+	} {
+		func() {
+			defer func() { require.Contains(t, fmt.Sprint(recover()), says) }()
+			add()
+		}()
+	}
+	require.Len(t, s.Fields(), 1)
+}
+
+func TestTheFieldsOfASchemaAreACopy(t *testing.T) {
+	var s nwt.Schema
+	x := nwt.AddField[int64](&s, "x", 2)
+	f := s.Fields()
+	f[0].Name, f[0].Shape[0] = "y", 9
+	sample, err := one(t, s.Fields(), func(*nwt.Sample) error { return nil })
+	require.NoError(t, err)
+	require.Len(t, x.Of(sample), 2)
+}
