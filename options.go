@@ -91,8 +91,8 @@ func newOptions(opts []Option) (*options, error) {
 		}
 		errs = append(errs, opt(o))
 	}
-	if o.launcher != nil {
-		o.log.Info("nwt: " + o.launcher.String())
+	if o.launcher != nil && o.log != nil {
+		o.launcher.logOnce(o.log)
 	}
 	if o.workers < 0 {
 		o.workers = min(o.cpus(), maxWorkers)
@@ -216,13 +216,13 @@ func WithRank(rank, world int) Option {
 
 const maxWorld = 1 << 20
 
-// WithLauncher is WithRank with what the environment of a launcher says, see
-// [RankFromEnv]: torchrun, Open MPI, MPICH, Slurm, Kubernetes. It logs what it
-// found. The ranks of a host share its CPUs: the default of WithWorkers and the
-// space that [Tune] searches are GOMAXPROCS divided by their number. A rank that
-// is bound to fewer CPUs than its parent may run on has its share of the parent's,
-// as far as it is bound to so many. An environment that contradicts itself is an
-// error.
+// WithLauncher sets rank and world to what [RankFromEnv] reads from the
+// launcher's environment: torchrun, Open MPI, MPICH, Slurm, Kubernetes. It logs
+// once per process what it found. The ranks of a host share its CPUs: the default
+// of WithWorkers and the space that [Tune] searches are GOMAXPROCS divided by
+// their number. If the launcher binds a rank to fewer CPUs than the parent process
+// may use, the rank gets its share of the parent's CPUs, at most as many as it is
+// bound to (on Linux). An environment that contradicts itself is an error.
 func WithLauncher() Option {
 	return func(o *options) error {
 		r, err := RankFromEnv(nil)

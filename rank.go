@@ -2,16 +2,18 @@ package nwt
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // Rank is the place of this process among those that train together.
 type Rank struct {
-	Rank, World           int    // this process and how many there are
-	LocalRank, LocalWorld int    // the same among those of this host; 0 of 1 where the launcher doesn't tell
+	Rank, World           int    // this process, 0-based, and how many there are
+	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't tell
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
 	Vars                  string // what it was read from: "WORLD_SIZE=8 RANK=3 …"
 }
@@ -25,8 +27,20 @@ func (r Rank) String() string {
 	return found
 }
 
-// RankFromEnv reads rank and world from the environment that a launcher sets.
-// Where several have left their variables, the innermost counts, in this order:
+// loggedRank is the rank that this process logged last.
+var loggedRank atomic.Pointer[Rank]
+
+// logOnce logs the rank, unless it is the one that was logged last: Tune,
+// NewLoader and each trial read the environment anew.
+func (r Rank) logOnce(log *slog.Logger) {
+	if last := loggedRank.Swap(&r); last == nil || *last != r {
+		log.Info("nwt: " + r.String())
+	}
+}
+
+// RankFromEnv reads rank and world from the environment variables that a
+// launcher sets. If several launchers have left theirs, the innermost counts, in
+// this order:
 //
 //	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 //	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
@@ -36,14 +50,17 @@ func (r Rank) String() string {
 //	            SLURM_STEP_TASKS_PER_NODE SLURM_NODEID
 //	Kubernetes  JOB_COMPLETION_INDEX and, from the manifest, WORLD_SIZE
 //
-// Of Slurm's variables, those of a step count: srun sets them. A program that a
-// batch script starts without srun is a single process, although SLURM_PROCID
-// and SLURM_NTASKS are set for it. Kubernetes tells a pod of an Indexed Job its
-// index but not how many there are, so the Job's manifest must set WORLD_SIZE to
-// its completions.
+// Slurm's srun sets a step's variables, and these count: a program that a batch
+// script starts without srun is a single process, although SLURM_PROCID and
+// SLURM_NTASKS are set for it. srun --mpi=pmi2 sets PMI_RANK too, and is still
+// Slurm. A batch job that was submitted from inside a step inherits that step's
+// variables; this is an error if the job's own variables contradict them.
+//
+// Kubernetes tells a pod of an Indexed Job its index but not how many there are,
+// so the Job's manifest must set WORLD_SIZE to its completions.
 //
 // Without a launcher it is rank 0 of 1. A variable that is missing, malformed or
-// out of range is an error. Lookup is [os.LookupEnv] where it is nil; an empty
+// out of range is an error. If lookup is nil, it is [os.LookupEnv]; an empty
 // variable counts as missing.
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
@@ -51,10 +68,13 @@ func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	}
 	for _, l := range launchers {
 		env := &launchEnv{lookup: lookup}
-		if _, ok := env.value(l.started); !ok {
+		if _, ok := env.value(l.started); !ok || l.unless != nil && l.unless(env) {
 			continue
 		}
 		r, err := env.rank(l)
+		if err == nil && l.check != nil {
+			err = l.check(env, r)
+		}
 		if err != nil {
 			return Rank{}, fmt.Errorf("nwt: rank and world from %s: %w", l.source, err)
 		}
@@ -63,14 +83,16 @@ func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	return Rank{World: 1, LocalWorld: 1, Source: "none"}, nil
 }
 
-// launcher names the variables that a launcher sets; "" where it has none.
+// launcher names the variables that a launcher sets; "" if it has none.
 type launcher struct {
 	source      string
-	started     string // set: this process was started by this launcher
+	started     string                // set: this process was started by this launcher …
+	unless      func(*launchEnv) bool // … unless this says otherwise
 	rank, world string
 	localRank   string
-	localWorld  string // a number, or where node is given, a list of one for each node
+	localWorld  string // a number or, if node is given, a list with one for each node
 	node        string
+	check       func(*launchEnv, Rank) error // what else must hold
 }
 
 // From the innermost to the outermost: torchrun is started by mpirun or srun,
@@ -86,12 +108,13 @@ var launchers = []launcher{
 		localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE",
 	},
 	{
-		source: "MPICH", started: "PMI_RANK", rank: "PMI_RANK", world: "PMI_SIZE",
+		source: "MPICH", started: "PMI_RANK", unless: (*launchEnv).pmiOfSlurm, rank: "PMI_RANK", world: "PMI_SIZE",
 		localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS",
 	},
 	{
 		source: "Slurm", started: "SLURM_STEP_NUM_TASKS", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS",
 		localRank: "SLURM_LOCALID", localWorld: "SLURM_STEP_TASKS_PER_NODE", node: "SLURM_NODEID",
+		check: (*launchEnv).ownStep,
 	},
 	{
 		source: "Kubernetes", started: "JOB_COMPLETION_INDEX", rank: "JOB_COMPLETION_INDEX", world: "WORLD_SIZE",
@@ -128,6 +151,44 @@ func (e *launchEnv) rank(l launcher) (r Rank, err error) {
 	}
 	r.Vars = strings.Join(e.used, " ")
 	return r, nil
+}
+
+// pmiOfSlurm: srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher tells the
+// local rank too, and its ranks needn't be those of the step that it runs in.
+func (e *launchEnv) pmiOfSlurm() bool {
+	if _, ok := e.value("MPI_LOCALRANKID"); ok {
+		return false
+	}
+	same := func(a, b string) bool {
+		x, _ := e.value(a)
+		y, _ := e.value(b)
+		return x == y
+	}
+	return same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+}
+
+// ownStep is an error if the step's variables are those of another job's step.
+// sbatch copies them when it is called inside a step, and the batch script's
+// variables, which Slurm overwrites, then differ from them. srun sets both alike,
+// but for srun --preserve-env, which can't be told from it.
+func (e *launchEnv) ownStep(r Rank) error {
+	const inherited = "the job was submitted from inside another job's step and has inherited its variables (or srun ran with --preserve-env): unset the SLURM_STEP_ variables before sbatch"
+	for _, pair := range [][2]string{
+		{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+		{"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"},
+	} {
+		step, _ := e.value(pair[0])
+		if job, ok := e.value(pair[1]); ok && job != step {
+			return fmt.Errorf("%s is %s, but %s is %s: %s", pair[0], step, pair[1], job, inherited)
+		}
+	}
+	// The ranks on this node; Slurm lists rank 0 alone for a batch script.
+	ids, ok := e.value("SLURM_GTIDS")
+	_, local := e.value("SLURM_LOCALID")
+	if n := strings.Count(ids, ",") + 1; ok && local && n != r.LocalWorld {
+		return fmt.Errorf("SLURM_STEP_TASKS_PER_NODE gives this node %d tasks, but SLURM_GTIDS lists %d: %s", r.LocalWorld, n, inherited)
+	}
+	return nil
 }
 
 func (e *launchEnv) localWorld(l launcher, world int) (int, error) {

@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"testing"
@@ -29,7 +30,8 @@ const (
 	torchrun   = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=a"
 	openMPI    = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2"
 	mpich      = "PMI_RANK=3 PMI_SIZE=4 PMI_FD=7 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
-	srun       = "SLURM_JOB_ID=9 SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_LOCALID=1 SLURM_NODEID=2 SLURM_STEP_NUM_TASKS=11 SLURM_STEP_TASKS_PER_NODE=4(x2),3"
+	srun       = "SLURM_JOB_ID=9 SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_TASKS_PER_NODE=4(x2),3 SLURM_LOCALID=1 SLURM_NODEID=2 SLURM_GTIDS=8,9,10 SLURM_STEP_NUM_TASKS=11 SLURM_STEP_TASKS_PER_NODE=4(x2),3"
+	srunPMI2   = srun + " PMI_FD=13 PMI_JOBID=9.0 PMI_RANK=9 PMI_SIZE=11" // what srun --mpi=pmi2 sets
 	sbatch     = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=1(x4)"
 	indexedJob = "JOB_COMPLETION_INDEX=2 WORLD_SIZE=3"
 )
@@ -44,6 +46,9 @@ func TestRankIsWhatTheInnermostLauncherSays(t *testing.T) {
 		"Open MPI":          {openMPI, Rank{2, 6, 0, 2, "Open MPI", "OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0"}},
 		"MPICH":             {mpich, Rank{3, 4, 1, 2, "MPICH", "PMI_SIZE=4 PMI_RANK=3 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1"}},
 		"srun":              {srun, Rank{9, 11, 1, 3, "Slurm", "SLURM_STEP_NUM_TASKS=11 SLURM_PROCID=9 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_LOCALID=1"}},
+		"srun --mpi=pmi2":   {srunPMI2, Rank{9, 11, 1, 3, "Slurm", "SLURM_STEP_NUM_TASKS=11 SLURM_PROCID=9 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_LOCALID=1"}},
+		"PMI without srun":  {"PMI_RANK=1 PMI_SIZE=2", Rank{1, 2, 0, 1, "MPICH", "PMI_SIZE=2 PMI_RANK=1"}},
+		"mpiexec in a step": {srun + " PMI_RANK=3 PMI_SIZE=22", Rank{3, 22, 0, 1, "MPICH", "PMI_SIZE=22 PMI_RANK=3"}},
 		"Kubernetes":        {indexedJob, Rank{2, 3, 0, 1, "Kubernetes", "WORLD_SIZE=3 JOB_COMPLETION_INDEX=2"}},
 		"a training pod":    {"RANK=1 WORLD_SIZE=2", Rank{1, 2, 0, 1, "torchrun", "WORLD_SIZE=2 RANK=1"}},
 		"half a locality":   {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", Rank{1, 2, 0, 1, "torchrun", "WORLD_SIZE=2 RANK=1"}},
@@ -95,6 +100,57 @@ func TestWrongVariablesAreNamedWithTheirBound(t *testing.T) {
 		require.ErrorContains(t, err, c.want, c.change)
 		require.Zero(t, got, c.change)
 	}
+}
+
+// Slurm 22.05 showed these: sbatch copies the submitter's environment, and the
+// batch script overwrites only part of it.
+func TestABatchJobThatInheritedAStepIsRefused(t *testing.T) {
+	step := variables("SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=2(x2) SLURM_GTIDS=0,1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2(x2)")
+	got, err := rankFrom(step)
+	require.NoError(t, err, "a task of the step itself")
+	require.Equal(t, 4, got.World)
+	for name, c := range map[string]struct{ change, want string }{
+		"submitted with -n 1": {
+			"SLURM_NTASKS=1 SLURM_TASKS_PER_NODE=1 SLURM_GTIDS=0",
+			"SLURM_STEP_NUM_TASKS is 4, but SLURM_NTASKS is 1",
+		},
+		"submitted without -n, which leaves the step's SLURM_NTASKS": {
+			"SLURM_TASKS_PER_NODE=1 SLURM_GTIDS=0",
+			"SLURM_STEP_TASKS_PER_NODE is 2(x2), but SLURM_TASKS_PER_NODE is 1",
+		},
+		"submitted with the step's own layout": {
+			"SLURM_GTIDS=0",
+			"SLURM_STEP_TASKS_PER_NODE gives this node 2 tasks, but SLURM_GTIDS lists 1",
+		},
+	} {
+		vars := maps.Clone(step)
+		maps.Copy(vars, variables(c.change))
+		_, err := rankFrom(vars)
+		require.ErrorContains(t, err, c.want, name)
+		require.ErrorContains(t, err, "unset the SLURM_STEP_ variables", name)
+	}
+}
+
+func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
+	vars := func(assignments string) {
+		for name, value := range variables(assignments) {
+			t.Setenv(name, value)
+		}
+	}
+	var out strings.Builder
+	opts := []Option{WithLauncher(), WithLogger(slog.New(slog.NewTextHandler(&out, nil)))}
+	lines := func() int {
+		_, err := newOptions(opts)
+		require.NoError(t, err)
+		return strings.Count(out.String(), "launcher: torchrun")
+	}
+	vars("RANK=5 WORLD_SIZE=7")
+	require.Equal(t, 1, lines())
+	require.Equal(t, 1, lines(), "Tune, NewLoader and each trial read the options anew")
+	vars("RANK=6")
+	require.Equal(t, 2, lines(), "another rank is news")
+	_, err := newOptions([]Option{WithLauncher(), WithLogger(nil)})
+	require.ErrorContains(t, err, "WithLogger")
 }
 
 func TestRankFromEnvReadsTheEnvironmentOfTheProcess(t *testing.T) {
