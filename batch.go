@@ -150,7 +150,7 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 	if s.loose >= maxRetained {
 		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.loose, maxRetained)
 	}
-	mem, err := l.memory.alloc(l.slotBytes)
+	mem, err := l.slotMem.alloc(l.slotBytes)
 	if err != nil {
 		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
 	}
@@ -198,7 +198,7 @@ func (s *slots) detach() {
 
 // drop gives a slot's memory back. The caller holds mu.
 func (s *slots) drop(b *Batch) {
-	if err := b.l.memory.free(b.mem); err != nil {
+	if err := b.l.slotMem.free(b.mem); err != nil {
 		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
 	b.mem = nil

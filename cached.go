@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // Cached keeps the samples of ds in memory once they are loaded, up to maxBytes
@@ -278,7 +280,7 @@ func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
 		if b.count == maxBlocks {
 			return 0, fmt.Errorf("nwt: all %d blocks are in use", maxBlocks)
 		}
-		mem, err := mapPages(int(max(int64(size), min(b.size, left))))
+		mem, err := pages.Map(int(max(int64(size), min(b.size, left))))
 		if err != nil {
 			return 0, err
 		}
@@ -299,7 +301,7 @@ func (b *blocks) at(place uint64) []byte {
 func (b *blocks) free() error {
 	var first error
 	for i := range b.count {
-		if err := unmapPages(b.list[i]); err != nil && first == nil {
+		if err := pages.Unmap(b.list[i]); err != nil && first == nil {
 			first = err
 		}
 		b.list[i] = nil

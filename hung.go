@@ -138,7 +138,7 @@ func (b *Batch) hang() *hungMemory {
 	b.bad.mu.Lock()
 	defer b.bad.mu.Unlock()
 	if b.hung == nil {
-		b.hung = &hungMemory{mem: b.mem, free: b.l.memory.free}
+		b.hung = &hungMemory{mem: b.mem, free: b.l.slotMem.free}
 		b.hung.holders.Add(1)
 	}
 	b.hung.holders.Add(1)
@@ -160,7 +160,7 @@ func (b *Batch) disown() bool {
 // moveOut moves a loaded batch to other memory than its hung calls write to,
 // but for the bad places.
 func (b *Batch) moveOut() error {
-	mem, err := b.l.memory.alloc(len(b.mem))
+	mem, err := b.l.slotMem.alloc(len(b.mem))
 	if err != nil {
 		return fmt.Errorf("nwt: %d bytes of host memory to move a batch out of a hung Load's way: %w", len(b.mem), err)
 	}
@@ -175,7 +175,7 @@ func (b *Batch) moveOut() error {
 		from = f.place + 1
 	}
 	if !b.disown() {
-		return b.l.memory.free(old)
+		return b.l.slotMem.free(old)
 	}
 	return nil
 }

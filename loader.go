@@ -84,7 +84,7 @@ type source struct {
 	opts    *options
 	sampler Sampler
 	order   order
-	memory  hostMemory
+	slotMem slotMemory
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -97,7 +97,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.bytes, maxBatchBytes)
 	}
-	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, memory: newHostMemory(o)}
+	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o)}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		if o.sampler != nil {

@@ -2,43 +2,54 @@ package nwt
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// hostMemory is where slots come from. They lie outside the Go heap: a gigabyte
-// of them there would let the collector pile up a gigabyte of garbage, and
-// would not go back to the system when a loader closes.
-type hostMemory struct {
+// slotMemory is where slots come from: always from outside the Go heap. A
+// gigabyte of slots there would let the collector pile up a gigabyte of garbage,
+// and wouldn't go back to the system when a loader closes.
+type slotMemory struct {
 	alloc func(size int) ([]byte, error)
 	free  func(mem []byte) error
 }
 
-func newHostMemory(o *options) hostMemory {
-	pages := hostMemory{mapPages, unmapPages}
+// newSlotMemory chooses by device and WithPinned. A GPU copies from its driver's
+// page-locked memory unless that is declined. The host gets ordinary pages or,
+// with WithPinned(true), locked ones.
+func newSlotMemory(o *options) slotMemory {
 	host := onHost(o.device)
 	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {
 	case !pinned:
-		return pages
+		return slotMemory{pages.Map, pages.Unmap}
 	case !host:
-		return hostMemory{o.device.AllocHost, o.device.FreeHost}
+		return slotMemory{o.device.AllocHost, o.device.FreeHost}
 	}
-	// The driver's page-locked memory is what other runtimes in the process
-	// (XLA's, say) recognize and copy from at full speed.
+	// Other runtimes in the process (XLA, for example) recognize the driver's
+	// page-locked memory and copy from it at full speed.
 	if gpu, err := cuda.Open(0); err == nil {
-		return hostMemory{gpu.AllocHost, gpu.FreeHost}
+		return slotMemory{gpu.AllocHost, gpu.FreeHost}
 	}
-	warned := false
-	pages.alloc = func(size int) ([]byte, error) {
-		mem, err := mapPages(size)
+	return lockedPages(o)
+}
+
+// lockedPages locks pages as long as the system's limit allows, and logs once
+// that it doesn't.
+func lockedPages(o *options) slotMemory {
+	var once sync.Once
+	alloc := func(size int) ([]byte, error) {
+		mem, err := pages.Map(size)
 		if err != nil {
 			return nil, err
 		}
-		if err := lockPages(mem); err != nil && !warned {
-			warned = true
-			o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", lockLimit(), "error", err)
+		if err := pages.Lock(mem); err != nil {
+			once.Do(func() {
+				o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", pages.LockLimit(), "error", err)
+			})
 		}
 		return mem, nil
 	}
-	return pages
+	return slotMemory{alloc, pages.Unmap}
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // Precompute keeps the samples of ds in a file. Where the file at path has them
@@ -137,7 +139,7 @@ func (p *Precomputed) Close() error {
 	var err error
 	p.memory.alone(func() {
 		if p.mem != nil {
-			err = unmapFile(p.mem)
+			err = pages.UnmapFile(p.mem)
 		}
 		if p.file != nil {
 			err = errors.Join(err, p.file.Close())
@@ -198,7 +200,7 @@ func (p *Precomputed) open() (err error) {
 	}
 	p.file, p.size = f, info.Size()
 	p.verified = make([]atomic.Uint64, (p.n+63)/64)
-	if p.mem, err = mapFile(f, p.size); err != nil {
+	if p.mem, err = pages.MapFile(f, p.size); err != nil {
 		p.log.Debug("nwt: the precomputed samples are read, not mapped", "path", p.path, "reason", err)
 		p.buffers.New = func() any { return new([]byte) }
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // lines is a dataset of ragged samples: sample i is i%5 bytes of value i.
@@ -36,7 +38,7 @@ func TestWhereAFileCannotBeMappedItIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lines")
 	p, err := Precompute(t.Context(), lines(100), path, "", WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
-	require.NoError(t, unmapFile(p.mem))
+	require.NoError(t, pages.UnmapFile(p.mem))
 	p.mem = nil
 	p.buffers.New = func() any { return new([]byte) }
 	gone := errors.New("the source is gone")

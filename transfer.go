@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // A Device is where batches must end up. [Host] and [CUDA] give the two that
@@ -73,8 +75,8 @@ func onHost(d Device) bool {
 }
 
 func (hostDevice) String() string                  { return "host" }
-func (hostDevice) AllocHost(n int) ([]byte, error) { return mapPages(n) }
-func (hostDevice) FreeHost(mem []byte) error       { return unmapPages(mem) }
+func (hostDevice) AllocHost(n int) ([]byte, error) { return pages.Map(n) }
+func (hostDevice) FreeHost(mem []byte) error       { return pages.Unmap(mem) }
 func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsupported }
 func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
 func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }

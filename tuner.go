@@ -283,7 +283,7 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 	}
 	o.pinned = new(false)
 	src := *t.source
-	src.opts, src.memory = &o, newHostMemory(&o)
+	src.opts, src.slotMem = &o, newSlotMemory(&o)
 	c := &count{Trial: Trial{Workers: r.Workers, PeakExact: true}}
 	if _, err := t.measure(ctx, c, src.loader(r.Workers), request{workers: r.Workers, iterations: r.trial(r.Workers).Iterations}); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package nwt
+package pages
 
 import (
 	"unsafe"
@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-func mapPages(size int) ([]byte, error) {
+// Map returns size bytes of zeroed memory.
+func Map(size int) ([]byte, error) {
 	addr, err := windows.VirtualAlloc(0, uintptr(size), windows.MEM_COMMIT|windows.MEM_RESERVE, windows.PAGE_READWRITE)
 	if err != nil {
 		return nil, err
@@ -14,14 +15,15 @@ func mapPages(size int) ([]byte, error) {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), size), nil
 }
 
-func unmapPages(mem []byte) error {
+// Unmap gives back what Map returned.
+func Unmap(mem []byte) error {
 	return windows.VirtualFree(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), 0, windows.MEM_RELEASE)
 }
 
-// lockPages locks mem into memory until it is freed.
-func lockPages(mem []byte) error {
+// Lock keeps mem in physical memory until it is unmapped.
+func Lock(mem []byte) error {
 	return windows.VirtualLock(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)))
 }
 
-// lockLimit says what bounds locked memory.
-func lockLimit() string { return "the process's minimum working set" }
+// LockLimit says what bounds locked memory.
+func LockLimit() string { return "the process's minimum working set" }

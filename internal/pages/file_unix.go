@@ -1,6 +1,6 @@
 //go:build unix
 
-package nwt
+package pages
 
 import (
 	"fmt"
@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapFile maps a file into memory, to read.
-func mapFile(f *os.File, size int64) ([]byte, error) {
+// MapFile maps the first size bytes of a file into memory, to read.
+func MapFile(f *os.File, size int64) ([]byte, error) {
 	if int64(int(size)) != size {
 		return nil, fmt.Errorf("%d bytes don't fit into the address space", size)
 	}
 	return unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-func unmapFile(mem []byte) error { return unix.Munmap(mem) }
+// UnmapFile ends a mapping of MapFile.
+func UnmapFile(mem []byte) error { return unix.Munmap(mem) }

@@ -1,0 +1,30 @@
+//go:build unix
+
+package pages
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Map returns size bytes of zeroed memory. Pages of it take no memory until they
+// are written.
+func Map(size int) ([]byte, error) {
+	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+}
+
+// Unmap gives back what Map returned.
+func Unmap(mem []byte) error { return unix.Munmap(mem) }
+
+// Lock keeps mem in physical memory until it is unmapped.
+func Lock(mem []byte) error { return unix.Mlock(mem) }
+
+// LockLimit says what bounds locked memory.
+func LockLimit() string {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
+		return "RLIMIT_MEMLOCK: " + err.Error()
+	}
+	return fmt.Sprintf("RLIMIT_MEMLOCK (ulimit -l): %d bytes", r.Cur)
+}
