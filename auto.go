@@ -400,11 +400,14 @@ func (a *auto) report(c choice) *Result {
 	return r
 }
 
-// Result is what a loader WithAutoWorkers settled on last; nil before it has,
-// and without that option. Its trials' steps are the loop body.
+// Result is how the loader's worker count was found: what [Tune] found for
+// [NewTunedLoader] or, WithAutoWorkers, what the loader settled on last, where a
+// trial's step is the loop body. It is nil if neither has found anything yet.
 func (l *Loader) Result() *Result {
-	if l.auto == nil {
-		return nil
+	if l.auto != nil {
+		if r := l.auto.result.Load(); r != nil {
+			return r
+		}
 	}
-	return l.auto.result.Load()
+	return l.tuned
 }

@@ -164,8 +164,8 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if !adjoin(samples) {
 		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
 	}
-	first := Values[T](samples[0], field)
-	return unsafe.Slice(unsafe.SliceData(first), len(samples)*len(first))
+	Values[T](samples[0], field) // panics on another type
+	return elements[T](samples[0].run(field, len(samples)))
 }
 
 // column is a field as memory.

@@ -34,7 +34,8 @@ type Loader struct {
 	pace     pace
 	slots    slots
 	faulty   faulty
-	auto     *auto // nil without WithAutoWorkers
+	auto     *auto   // nil without WithAutoWorkers
+	tuned    *Result // nil without NewTunedLoader
 	counters counters
 
 	workers atomic.Int32 // how many there should be; written under mu
@@ -64,16 +65,40 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !s.opts.auto {
-		return s.loader(s.opts.workers), nil
+	return s.trainingLoader(s.opts.workers), nil
+}
+
+// NewTunedLoader is [Tune], and then [NewLoader] with the worker count that it
+// found; [Loader.Result] tells how. WithWorkers is ignored. With WithAutoWorkers
+// the loader starts at that count and goes on tuning while training goes on.
+//
+// The errors are those of Tune and of NewLoader. The context ends tuning; the
+// loader outlives it.
+func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
+	s, err := newSource(ds, opts)
+	if err != nil {
+		return nil, err
 	}
-	start := s.opts.workers
-	if most := s.opts.most; most >= 0 {
-		start = min(start, most)
+	r, err := s.tune(ctx)
+	if err != nil {
+		return nil, err
 	}
-	l := s.loader(start)
-	l.auto = newAuto(l)
+	l := s.trainingLoader(r.Workers)
+	l.tuned = r
 	return l, nil
+}
+
+// trainingLoader makes a loader that tunes itself if it is told to.
+func (s *source) trainingLoader(workers int) *Loader {
+	if !s.opts.auto {
+		return s.loader(workers)
+	}
+	if most := s.opts.most; most >= 0 {
+		workers = min(workers, most)
+	}
+	l := s.loader(workers)
+	l.auto = newAuto(l)
+	return l
 }
 
 // A source is a dataset and options that fit together.
@@ -158,6 +183,9 @@ func (s *source) loader(workers int) *Loader {
 	l.setWorkers(workers)
 	return l
 }
+
+// Fields is the layout of one sample, as the dataset told it.
+func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
 // Len is the number of batches in an epoch; −1 for a stream without
 // WithEpochSamples, whose end shows when it is reached.

@@ -49,6 +49,13 @@ func (s *Sample) memory(field int) ([]byte, *column) {
 	return s.mem[from : from+c.size : from+c.size], c
 }
 
+// run is the memory of a field of n samples that lie one after the other from s on.
+func (s *Sample) run(field, n int) []byte {
+	size := s.layout.column(field).size
+	from := s.offsets[field] + s.place*size
+	return s.mem[from : from+n*size : from+n*size]
+}
+
 // adjoin tells whether samples, whose places ascend, lie one after the other.
 func adjoin(samples []*Sample) bool {
 	first, last := samples[0], samples[len(samples)-1]

@@ -22,8 +22,10 @@ type Schema struct {
 }
 
 // Fields is the fields in the order in which they were added.
-func (s *Schema) Fields() []Field {
-	fields := slices.Clone(s.fields)
+func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
+
+func cloneFields(fields []Field) []Field {
+	fields = slices.Clone(fields)
 	for i := range fields {
 		fields[i].Shape = slices.Clone(fields[i].Shape)
 	}

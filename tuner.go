@@ -115,11 +115,15 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if src.order.n != endless && src.order.steps(0) == 0 {
-		return nil, optionError("WithDropLast", src.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
-			src.opts.batchSize, src.opts.world, src.order.n)
+	return src.tune(ctx)
+}
+
+func (s *source) tune(ctx context.Context) (*Result, error) {
+	if s.order.n != endless && s.order.steps(0) == 0 {
+		return nil, optionError("WithDropLast", s.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
+			s.opts.batchSize, s.opts.world, s.order.n)
 	}
-	t := &tuner{source: src, began: time.Now(), cpus: host.CPUs(), limit: src.memoryLimit(), refused: make(map[int]string)}
+	t := &tuner{source: s, began: time.Now(), cpus: host.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string)}
 	return t.remembered(ctx)
 }
 

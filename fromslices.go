@@ -1,0 +1,99 @@
+package nwt
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"unsafe"
+)
+
+// A Slice is an array in memory as a field, made by [SliceOf] for [FromSlices].
+type Slice struct {
+	field  Field
+	values []byte
+}
+
+// SliceOf is an array as a field: sample after sample, each with the given shape,
+// row-major; no shape means scalars. T gives the field's type as in [AddField].
+// The array isn't copied, so it must not change while it is loaded from.
+func SliceOf[T Element](name string, values []T, shape ...int) Slice {
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
+	return Slice{Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)}, bytes}
+}
+
+// FromSlices is arrays in memory as a dataset, one field each: PyTorch's
+// TensorDataset. It is a [BatchDataset]. The error joins an *[OptionError] for
+// every column that can't be used, or whose number of samples differs from that
+// of the first.
+func FromSlices(columns ...Slice) (Dataset, error) {
+	d := &arrays{}
+	for _, c := range columns {
+		d.fields = append(d.fields, c.field)
+		d.values = append(d.values, c.values)
+	}
+	l, err := newLayout(d.fields)
+	if err != nil {
+		return nil, err
+	}
+	d.layout = l
+	var errs []error
+	for i, c := range l.columns {
+		n := len(d.values[i]) / c.size
+		if i == 0 {
+			d.n = n
+		}
+		values := len(d.values[i]) / c.dtype.Size()
+		switch {
+		case n*c.size != len(d.values[i]):
+			errs = append(errs, optionError("FromSlices", values, "column %d (%q): the number of values must be a multiple of %d, those of a sample of shape %v",
+				i, c.name, c.size/c.dtype.Size(), l.fields[i].Shape))
+		case n == 0:
+			errs = append(errs, optionError("FromSlices", values, "column %d (%q): must hold at least 1 sample", i, c.name))
+		case n != d.n:
+			errs = append(errs, optionError("FromSlices", n, "column %d (%q): must hold as many samples as column 0 (%q), which are %d",
+				i, c.name, l.columns[0].name, d.n))
+		}
+		if k := slices.IndexFunc(l.columns[:i], func(other column) bool { return other.name == c.name }); k >= 0 {
+			errs = append(errs, optionError("FromSlices", c.name, "column %d: the name must not be that of column %d too", i, k))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+type arrays struct {
+	n      int
+	fields []Field
+	layout *layout
+	values [][]byte // of each field
+}
+
+func (d *arrays) Len() int        { return d.n }
+func (d *arrays) Fields() []Field { return cloneFields(d.fields) }
+
+func (d *arrays) Load(_ context.Context, index int, dst *Sample) error {
+	for f, values := range d.values {
+		place := dst.Bytes(f)
+		copy(place, values[index*len(place):])
+	}
+	return nil
+}
+
+func (d *arrays) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	if !adjoin(dst) {
+		for i, index := range indices {
+			_ = d.Load(ctx, index, dst[i]) // never fails
+		}
+		return nil
+	}
+	for f, values := range d.values {
+		size := d.layout.columns[f].size
+		places := dst[0].run(f, len(dst))
+		for i, index := range indices {
+			copy(places[i*size:(i+1)*size], values[index*size:])
+		}
+	}
+	return nil
+}

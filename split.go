@@ -1,0 +1,79 @@
+package nwt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Split cuts a dataset into parts at random: as many as there are shares, which
+// must be above 0 and add up to 1. Each sample is in exactly one part, and the
+// same seed always makes the same parts. A part's size is its share of the
+// samples, rounded up or down; it must be at least 1.
+//
+// The parts are computed, not stored: see [Shuffled]. They are loaded from ds, so
+// that a part is a [BatchDataset] if ds is one. What is to be augmented for
+// training alone is a [Map] over the part for training.
+func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
+	n, _, err := checkIndexed(ds)
+	if err != nil {
+		return nil, fmt.Errorf("nwt: Split: %w", err)
+	}
+	var errs []error
+	sum := 0.0
+	for i, share := range shares {
+		if !(share > 0 && share <= 1) { // so written, NaN fails too
+			errs = append(errs, optionError("Split", share, "share %d must be more than 0 and at most 1", i))
+		}
+		sum += share
+	}
+	if len(errs) == 0 && math.Abs(sum-1) > 1e-6 {
+		errs = append(errs, optionError("Split", shares, "the shares must add up to 1, not %g", sum))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	perm, key := newPermutation(n), seedKey(seed)
+	var parts []Dataset
+	sum = 0
+	from := 0
+	for i, share := range shares {
+		sum += share
+		to := n
+		if i < len(shares)-1 {
+			to = min(n, int(math.Round(sum*float64(n))))
+		}
+		if to == from {
+			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)
+		}
+		d := &part{ds: ds, perm: perm, key: key, from: from, n: to - from}
+		parts = append(parts, orBatched(d, d.loadBatch))
+		from = to
+	}
+	return parts, nil
+}
+
+// part is the samples at n successive positions of a permutation of ds.
+type part struct {
+	ds      Dataset
+	perm    permutation
+	key     uint64
+	from, n int
+}
+
+func (d *part) Len() int         { return d.n }
+func (d *part) Fields() []Field  { return d.ds.Fields() }
+func (d *part) parts() []Dataset { return []Dataset{d.ds} }
+func (d *part) Load(ctx context.Context, index int, dst *Sample) error {
+	return d.ds.Load(ctx, d.perm.at(d.key, d.from+index), dst)
+}
+
+func (d *part) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	there := slices.Clone(indices)
+	for i, index := range indices {
+		there[i] = d.perm.at(d.key, d.from+index)
+	}
+	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
+}

@@ -1,0 +1,107 @@
+package nwt_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// contents is the number that each sample of a dataset of numbers holds.
+func contents(t *testing.T, ds nwt.Dataset) (all []int64) {
+	t.Helper()
+	for _, batch := range batchesOf[int64](t, newLoader(t, ds)) {
+		all = append(all, batch...)
+	}
+	return all
+}
+
+// batchesOf is field 0 of every batch of epoch 0.
+func batchesOf[T nwt.Element](t *testing.T, l *nwt.Loader) (batches [][]T) {
+	t.Helper()
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		batches = append(batches, slices.Clone(nwt.Values[T](b, 0)))
+	}
+	return batches
+}
+
+func numbersTo(t *testing.T, n int) nwt.Dataset {
+	t.Helper()
+	numbers := make([]int64, n)
+	for i := range numbers {
+		numbers[i] = int64(i)
+	}
+	ds, err := nwt.FromSlices(nwt.SliceOf("number", numbers))
+	require.NoError(t, err)
+	return ds
+}
+
+func TestThePartsOfASplitAreDisjointAndComplete(t *testing.T) {
+	for _, n := range []int{4, 10, 1000, 1001} {
+		ds := numbersTo(t, n)
+		parts, err := nwt.Split(ds, 7, 0.5, 0.3, 0.2)
+		require.NoError(t, err)
+		require.Len(t, parts, 3)
+		seen := make([]bool, n)
+		for i, part := range parts {
+			require.Equal(t, ds.Fields(), part.Fields())
+			require.InDelta(t, []float64{0.5, 0.3, 0.2}[i]*float64(n), part.Len(), 1)
+			for _, number := range contents(t, part) {
+				require.False(t, seen[number])
+				seen[number] = true
+			}
+		}
+		require.NotContains(t, seen, false)
+	}
+}
+
+func TestASplitIsItsSeedsAndShuffled(t *testing.T) {
+	ds := numbersTo(t, 1000)
+	split := func(seed uint64) []int64 {
+		parts, err := nwt.Split(ds, seed, 0.9, 0.1)
+		require.NoError(t, err)
+		require.Implements(t, (*nwt.BatchDataset)(nil), parts[1])
+		return contents(t, parts[1])
+	}
+	require.Equal(t, split(1), split(1))
+	require.NotEqual(t, split(1), split(2))
+	part := split(1)
+	require.False(t, slices.IsSorted(part))
+	slices.Sort(part)
+	require.Less(t, part[0], int64(200))
+	require.Greater(t, part[99], int64(800))
+}
+
+func TestAPartIsWholeWhereThereIsOneShare(t *testing.T) {
+	parts, err := nwt.Split(numbersTo(t, 5), 1, 1)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []int64{0, 1, 2, 3, 4}, contents(t, parts[0]))
+}
+
+func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
+	ds := numbersTo(t, 10)
+	for _, c := range []struct {
+		shares []float64
+		says   []string
+	}{
+		{nil, []string{"must add up to 1, not 0"}},
+		{[]float64{0.5, 0.4}, []string{"[0.5 0.4]: the shares must add up to 1, not 0.9"}},
+		{[]float64{8, 2}, []string{"8: share 0 must be", "2: share 1 must be"}},
+		{[]float64{1, 0}, []string{"0: share 1 must be more than 0"}},
+		{[]float64{math.NaN()}, []string{"NaN: share 0"}},
+		{[]float64{0.99, 0.01}, []string{"0.01: share 1 of 10 samples must be at least 1 sample"}},
+	} {
+		_, err := nwt.Split(ds, 1, c.shares...)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+		for _, s := range c.says {
+			require.ErrorContains(t, err, s)
+		}
+	}
+	_, err := nwt.Split(nil, 1, 1)
+	require.ErrorContains(t, err, "must not be nil")
+}
