@@ -132,7 +132,7 @@ func sees[T Element](d DType) bool {
 type View interface {
 	// Bytes is the memory of a field.
 	Bytes(field int) []byte
-	memory(field int) ([]byte, *column)
+	bytesOf(field int) ([]byte, *column)
 }
 
 // Values is the elements of a field of a sample or a batch, row-major, without
@@ -140,7 +140,7 @@ type View interface {
 // view is. It panics, naming the field and both types, if T isn't the field's
 // element type. A [Column] does the same for a field of a [Schema].
 func Values[T Element](v View, field int) []T {
-	b, c := v.memory(field)
+	b, c := v.bytesOf(field)
 	if !sees[T](c.dtype) {
 		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
 			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))

@@ -2,8 +2,6 @@ package nwt
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -23,11 +21,11 @@ import (
 // while as many batches as WithPrefetch allows are loaded.
 type Loader struct {
 	*source
-	load      func(ctx context.Context, index int, dst *Sample) error
-	loadBatch func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has none
-	offsets   []int                                                         // of the fields in a slot
-	slotBytes int
-	seedKey   uint64 // of Sample.Rand
+	loadSample func(ctx context.Context, index int, dst *Sample) error
+	loadBatch  func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has none
+	offsets    []int                                                         // of the fields in a slot
+	slotBytes  int
+	seedKey    uint64 // of Sample.Rand
 
 	stage    *stage // nil where the device is the host
 	ring     *ring.Ring[Batch]
@@ -101,69 +99,14 @@ func (s *source) trainingLoader(workers int) *Loader {
 	return l
 }
 
-// A source is a dataset and options that fit together.
-type source struct {
-	ds      Dataset
-	n       int // samples of the dataset
-	layout  *layout
-	opts    *options
-	sampler Sampler
-	order   order
-	slotMem slotMemory
-}
-
-func newSource(ds Dataset, opts []Option) (*source, error) {
-	o, err := newOptions(opts)
-	n, layout, dsErr := checkDataset(ds)
-	if err := errors.Join(err, dsErr); err != nil {
-		return nil, err
-	}
-	if layout.bytes > maxBatchBytes/o.batchSize {
-		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
-			o.batchSize, layout.bytes, maxBatchBytes)
-	}
-	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o)}
-	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
-	if n == endless {
-		if o.sampler != nil {
-			return nil, optionError("WithSampler", o.sampler, "can't be combined with a stream, whose order is that of reading")
-		}
-		return s, nil
-	}
-	switch {
-	case s.sampler != nil:
-	case o.shuffle:
-		s.sampler = Shuffled(n, o.shuffled)
-	default:
-		s.sampler = Sequential(n)
-	}
-	if s.order.n, err = epochLen(s.sampler); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// epochLen is the length of a sampler that may be the user's.
-func epochLen(s Sampler) (n int, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = optionError("WithSampler", fmt.Sprintf("%T", s), "Len panicked: %v", p)
-		}
-	}()
-	if n = s.Len(); n < 1 || n > maxSamples {
-		return 0, optionError("WithSampler", n, "the length of an epoch must be 1 … 2⁶²")
-	}
-	return n, nil
-}
-
 // loader makes a loader with so many workers.
 func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, load: s.ds.Load, zero: make(chan struct{}, 1)}
+	l := &Loader{source: s, loadSample: s.ds.Load, zero: make(chan struct{}, 1)}
 	switch ds := s.ds.(type) {
 	case *funcDataset:
-		l.load = ds.load // one call less for each sample
+		l.loadSample = ds.load // one call less for each sample
 	case *streamDataset:
-		l.load = ds.loadRecord
+		l.loadSample = ds.loadRecord
 	}
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch
@@ -237,19 +180,6 @@ func (l *Loader) setWorkers(n int) {
 
 // depth is how many batches are open or in use at once.
 func (l *Loader) depth() int { return l.depthOf(l.Workers()) }
-
-// depthOf is depth with n workers.
-func (s *source) depthOf(n int) int {
-	switch {
-	case n == 0:
-		return 1
-	case s.opts.prefetch > 0:
-		return s.opts.prefetch + 1
-	}
-	// Enough places for every worker, and a batch more that waits for the
-	// slowest of its samples.
-	return min(max(2, (n+s.opts.batchSize-1)/s.opts.batchSize+1), maxPrefetch) + 1
-}
 
 // hire starts the workers that have no goroutine. The caller holds mu.
 func (l *Loader) hire() {

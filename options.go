@@ -55,7 +55,7 @@ type options struct {
 	budget     time.Duration
 	step       func(ctx context.Context, b *Batch) error
 	progress   func(Progress)
-	memory     uint64 // bytes; 0: the default
+	maxMemory  uint64 // bytes; 0: the default
 	cache      string // path; empty: none
 	compare    bool   // page-locked with ordinary memory
 
@@ -493,7 +493,7 @@ func WithProgress(f func(Progress)) Option {
 // left, divided by the ranks of the host that WithLauncher found.
 func WithMemoryLimit(bytes uint64) Option {
 	return func(o *options) error {
-		o.memory = bytes
+		o.maxMemory = bytes
 		if bytes == 0 {
 			return optionError("WithMemoryLimit", bytes, "must be at least 1 byte")
 		}

@@ -102,11 +102,11 @@ type Precomputed struct {
 	index       int64 // where the file's index begins
 	data        int64 // and where that ends
 
-	// memory is entered to use what follows; Close has it alone.
-	memory inUse
-	file   *os.File // nil once closed
-	mem    []byte   // the file; nil where it can't be mapped
-	size   int64
+	// users is entered to use what follows; Close has it alone.
+	users inUse
+	file  *os.File // nil once closed
+	mem   []byte   // the file; nil where it can't be mapped
+	size  int64
 
 	verified []atomic.Uint64 // a bit for each sample whose checksum was right
 	warn     sync.Once
@@ -137,7 +137,7 @@ func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 // Close unmaps the file.
 func (p *Precomputed) Close() error {
 	var err error
-	p.memory.alone(func() {
+	p.users.alone(func() {
 		if p.mem != nil {
 			err = pages.UnmapFile(p.mem)
 		}
@@ -209,7 +209,7 @@ func (p *Precomputed) open() (err error) {
 
 // read copies a sample from the file.
 func (p *Precomputed) read(index int, dst *Sample) (err error) {
-	lock := p.memory.enter(dst.worker)
+	lock := p.users.enter(dst.worker)
 	defer lock.RUnlock()
 	if p.file == nil {
 		return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, os.ErrClosed)
@@ -276,7 +276,7 @@ func (p *Precomputed) distrust(index int, err error) {
 		p.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
 			"path", p.path, "index", index, "reason", err)
 	})
-	lock := p.memory.enter(0)
+	lock := p.users.enter(0)
 	defer lock.RUnlock()
 	if p.file == nil || !errors.Is(err, errDamaged) {
 		return

@@ -84,7 +84,7 @@ func (s *source) cacheKey() cacheKey {
 		fmt.Sprintf("iterations=%d", o.iterations),
 		fmt.Sprintf("max=%d", o.most),
 		fmt.Sprintf("budget=%v", o.budget),
-		fmt.Sprintf("memory=%d", o.memory),
+		fmt.Sprintf("memory=%d", o.maxMemory),
 	}
 	device := o.device.String()
 	if d, ok := o.device.(cudaDevice); ok {

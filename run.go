@@ -244,7 +244,7 @@ func (r *run) help(seq uint64) {
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
 		defer r.l.ring.Done(seq, w.claim.To-w.claim.From) // runtime.Goexit in Load mustn't lose it
 		w.next, w.singly = w.claim.From, false
-		w.load()
+		w.loadClaim()
 	}
 }
 

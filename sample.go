@@ -39,11 +39,11 @@ type common struct {
 
 // Bytes is the memory of a field of the sample.
 func (s *Sample) Bytes(field int) []byte {
-	b, _ := s.memory(field)
+	b, _ := s.bytesOf(field)
 	return b
 }
 
-func (s *Sample) memory(field int) ([]byte, *column) {
+func (s *Sample) bytesOf(field int) ([]byte, *column) {
 	c := s.layout.column(field)
 	from := s.offsets[field] + s.place*c.size
 	return s.mem[from : from+c.size : from+c.size], c
@@ -218,14 +218,14 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	}
 	s := newBlock(l, 1)[0]
 	s.begin(0, index)
-	if err := s.load(ctx, ds); err != nil {
+	if err := s.loadFrom(ctx, ds); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// load loads the sample that begin has named.
-func (s *Sample) load(ctx context.Context, ds Dataset) (err error) {
+// loadFrom loads the sample that begin has named.
+func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 	finished := false
 	defer func() {
 		if !finished {
@@ -247,4 +247,25 @@ func (s *Sample) load(ctx context.Context, ds Dataset) (err error) {
 // error says that the sample couldn't be loaded.
 func (s *Sample) error(err error, stack []byte) *LoadError {
 	return &LoadError{Index: s.index, Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
+}
+
+// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
+// and leaves what s is otherwise for.
+func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
+	was := *s
+	defer func() {
+		s.common, s.index, s.outer = was.common, was.index, was.outer
+		s.pcg, s.seeded = was.pcg, was.seeded
+	}()
+	if s.alone == nil {
+		s.alone = &common{}
+	}
+	*s.alone = *s.common
+	s.alone.seedKey, s.alone.epoch = seedKey(0), 0
+	s.common, s.outer = s.alone, nil
+	s.begin(s.place, index)
+	if err := ds.Load(ctx, index, s); err != nil {
+		return err
+	}
+	return s.end()
 }

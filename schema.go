@@ -95,7 +95,7 @@ func (c Column[T]) Index() int { return c.index }
 // copy, as [Values] gives them. It panics, naming both fields, if the view's field
 // of that number has another name, type or size: then it is not of this schema.
 func (c Column[T]) Of(v View) []T {
-	b, there := v.memory(c.index)
+	b, there := v.bytesOf(c.index)
 	c.check(there)
 	return elements[T](b)
 }

@@ -73,16 +73,16 @@ func (l *Loader) Stats() Stats {
 	return s
 }
 
-// A histogram counts durations in buckets of 1/8 of a power of two, which are
+// A histogram counts durations in bins of 1/8 of a power of two, which are
 // at most 12.5 % wide.
 type histogram [64 << 3]atomic.Int64
 
 func (h *histogram) add(d time.Duration, n int) {
-	h[bucket(uint64(max(d, 0)))].Add(int64(n))
+	h[binOf(uint64(max(d, 0)))].Add(int64(n))
 }
 
-// bucket is a duration's: its highest bit, and the three below.
-func bucket(ns uint64) int {
+// binOf is the bin of a duration: its highest bit, and the three below.
+func binOf(ns uint64) int {
 	if ns < 16 {
 		return int(ns)
 	}
@@ -90,12 +90,12 @@ func bucket(ns uint64) int {
 	return top<<3 | int(ns>>(top-3))&7
 }
 
-// middle is the middle of a bucket.
-func middleOf(bucket int) time.Duration {
-	if bucket < 16 {
-		return time.Duration(bucket)
+// middleOf is the middle of a bin.
+func middleOf(bin int) time.Duration {
+	if bin < 16 {
+		return time.Duration(bin)
 	}
-	top, low := bucket>>3, bucket&7
+	top, low := bin>>3, bin&7
 	return time.Duration((16 + 2*low + 1) << top >> 4)
 }
 

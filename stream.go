@@ -90,17 +90,17 @@ type sequence struct {
 	l      *Loader
 	stream Stream
 	ctx    context.Context
-	ahead  bool // lanes read ahead, each in a goroutine of its own
+	ahead  bool // chains read ahead, each in a goroutine of its own
 
 	epoch, last int
 	index       int // of the next batch in its epoch
 	delivered   int // records of the epoch that were handed out or skipped
 	skip        int // records to drop before the first
-	lanes       []*lane
-	turn        int       // lane to ask next
+	chains      []*chain
+	turn        int       // chain to ask next
 	window      []*Record // of the shuffle: the records it holds
 	spare       []*Record // records for the window to grow with
-	started     bool      // the epoch's lanes are open
+	started     bool      // the epoch's chains are open
 }
 
 func newSequence(r *run, ahead bool) *sequence {
@@ -111,7 +111,7 @@ func newSequence(r *run, ahead bool) *sequence {
 	}
 }
 
-// start opens the lanes of an epoch.
+// start opens the chains of an epoch.
 func (q *sequence) start() {
 	o := q.l.opts
 	shards := q.stream.Shards()
@@ -124,13 +124,13 @@ func (q *sequence) start() {
 		mine = append(mine, order.At(q.epoch, i))
 	}
 	q.started, q.turn, q.delivered = true, 0, 0
-	q.lanes = q.lanes[:0]
+	q.chains = q.chains[:0]
 	for i := range min(o.interleave, len(mine)) {
 		var shards []int
 		for k := i; k < len(mine); k += o.interleave {
 			shards = append(shards, mine[k])
 		}
-		q.lanes = append(q.lanes, newLane(q, shards))
+		q.chains = append(q.chains, newChain(q, shards))
 	}
 }
 
@@ -148,12 +148,12 @@ func (q *sequence) feed(r *run) {
 	}
 }
 
-// stop closes what is open, and joins the lanes.
+// stop closes what is open, and joins the chains.
 func (q *sequence) stop() {
-	for _, l := range q.lanes {
+	for _, l := range q.chains {
 		l.close()
 	}
-	q.lanes, q.started = nil, false
+	q.chains, q.started = nil, false
 }
 
 // read replaces *r by the next record of the epoch, and reports false after the
@@ -195,10 +195,10 @@ func (q *sequence) read(r **Record) bool {
 
 // readInOrder replaces *r by the next record as it is read.
 func (q *sequence) readInOrder(r **Record) bool {
-	empty := 0 // lanes in a row that had nothing
-	for empty < len(q.lanes) {
-		l := q.lanes[q.turn]
-		q.turn = (q.turn + 1) % len(q.lanes)
+	empty := 0 // chains in a row that had nothing
+	for empty < len(q.chains) {
+		l := q.chains[q.turn]
+		q.turn = (q.turn + 1) % len(q.chains)
 		if l.read(r) {
 			return true
 		}
@@ -243,105 +243,106 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	q.l.ring.Seal(seq, n)
 }
 
-// lane reads some of the shards one after the other.
-type lane struct {
+// A chain reads some of a rank's shards, one after the other. It belongs to the
+// sequence or, if it reads ahead, to a goroutine of its own until it is closed.
+type chain struct {
 	q      *sequence
 	shards []int
 	at     int // of shards: the one that is open or opened next
 	reader ShardReader
 	failed bool // reading all shards from the start gave nothing
 
-	// Where the lane reads ahead: full records come and empty ones go back.
+	// Where the chain reads ahead: full records come and empty ones go back.
 	full, empty chan *Record
 	done        chan struct{}
 	ctx         context.Context
 	cancel      context.CancelFunc
 }
 
-// readAhead is how many records a lane has ready.
+// readAhead is how many records a chain has ready.
 const readAhead = 16
 
-func newLane(q *sequence, shards []int) *lane {
-	l := &lane{q: q, shards: shards, ctx: q.ctx}
+func newChain(q *sequence, shards []int) *chain {
+	c := &chain{q: q, shards: shards, ctx: q.ctx}
 	if !q.ahead {
-		return l
+		return c
 	}
-	l.ctx, l.cancel = context.WithCancel(q.ctx)
-	l.full, l.empty, l.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
+	c.ctx, c.cancel = context.WithCancel(q.ctx)
+	c.full, c.empty, c.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
 	for range readAhead {
-		l.empty <- &Record{}
+		c.empty <- &Record{}
 	}
-	go l.run()
-	return l
+	go c.run()
+	return c
 }
 
-// run is the goroutine of a lane that reads ahead.
-func (l *lane) run() {
-	defer close(l.done)
-	defer close(l.full)
+// run is the goroutine of a chain that reads ahead.
+func (c *chain) run() {
+	defer close(c.done)
+	defer close(c.full)
 	for {
 		select {
-		case r := <-l.empty:
-			if !l.next(r) {
+		case r := <-c.empty:
+			if !c.next(r) {
 				return
 			}
-			l.full <- r // has room: no more records are under way
-		case <-l.ctx.Done():
+			c.full <- r // has room: no more records are under way
+		case <-c.ctx.Done():
 			return
 		}
 	}
 }
 
-// read replaces *r by the lane's next record, and reports false after the last.
-func (l *lane) read(r **Record) bool {
-	if l.full == nil {
-		return l.next(*r)
+// read replaces *r by the chain's next record, and reports false after the last.
+func (c *chain) read(r **Record) bool {
+	if c.full == nil {
+		return c.next(*r)
 	}
-	got, ok := <-l.full
+	got, ok := <-c.full
 	if ok {
 		*r, got = got, *r
-		l.empty <- got
+		c.empty <- got
 	}
 	return ok
 }
 
-// close ends the lane and closes what it has open.
-func (l *lane) close() {
-	if l.full != nil {
-		l.cancel()
-		<-l.done
+// close ends the chain and closes what it has open.
+func (c *chain) close() {
+	if c.full != nil {
+		c.cancel()
+		<-c.done
 	}
-	l.shut()
+	c.shut()
 }
 
-func (l *lane) shut() {
-	if l.reader != nil {
-		if err := l.reader.Close(); err != nil {
-			l.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", l.shards[l.at], "error", err)
+func (c *chain) shut() {
+	if c.reader != nil {
+		if err := c.reader.Close(); err != nil {
+			c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.shards[c.at], "error", err)
 		}
-		l.reader = nil
+		c.reader = nil
 	}
 }
 
-// next reads the next record of the lane's shards, and reports false after the
+// next reads the next record of the chain's shards, and reports false after the
 // last. A failure is a record too: a bad one.
-func (l *lane) next(r *Record) (ok bool) {
+func (c *chain) next(r *Record) (ok bool) {
 	r.err = nil
-	for l.ctx.Err() == nil {
-		if l.at == len(l.shards) {
-			if l.q.l.opts.epochSamples == 0 || l.failed {
+	for c.ctx.Err() == nil {
+		if c.at == len(c.shards) {
+			if c.q.l.opts.epochSamples == 0 || c.failed {
 				return false
 			}
-			l.at, l.failed = 0, true
+			c.at, c.failed = 0, true
 		}
-		err := l.attempt(r)
+		err := c.attempt(r)
 		if err == nil {
-			l.failed = false
+			c.failed = false
 			return true
 		}
-		shard := l.shards[l.at]
-		l.shut()
-		l.at++
+		shard := c.shards[c.at]
+		c.shut()
+		c.at++
 		if !errors.Is(err, io.EOF) {
 			r.err = fmt.Errorf("shard %d: %w", shard, err)
 			return true
@@ -351,7 +352,7 @@ func (l *lane) next(r *Record) (ok bool) {
 }
 
 // attempt opens the shard where that is due, and reads a record.
-func (l *lane) attempt(r *Record) (err error) {
+func (c *chain) attempt(r *Record) (err error) {
 	finished := false
 	defer func() {
 		if !finished {
@@ -359,11 +360,11 @@ func (l *lane) attempt(r *Record) (err error) {
 			err = fmt.Errorf("%w\n%s", cause, stack)
 		}
 	}()
-	if l.reader == nil {
-		l.reader, err = l.q.stream.Open(l.ctx, l.shards[l.at])
+	if c.reader == nil {
+		c.reader, err = c.q.stream.Open(c.ctx, c.shards[c.at])
 	}
 	if err == nil {
-		err = l.reader.Next(l.ctx, r)
+		err = c.reader.Next(c.ctx, r)
 	}
 	finished = true
 	return err

@@ -129,8 +129,8 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 
 // memoryLimit is the peak that no worker count may pass.
 func (s *source) memoryLimit() memoryLimit {
-	if s.opts.memory > 0 {
-		return memoryLimit{bytes: s.opts.memory, from: "set by WithMemoryLimit"}
+	if s.opts.maxMemory > 0 {
+		return memoryLimit{bytes: s.opts.maxMemory, from: "set by WithMemoryLimit"}
 	}
 	return defaultMemoryLimit(s.opts.ranks())
 }
@@ -434,7 +434,7 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 func (t *tuner) floor(ctx context.Context, workers int) (time.Duration, error) {
 	l := t.loader(workers)
 	defer l.Close()
-	l.load, l.loadBatch = loadOnce(l), nil
+	l.loadSample, l.loadBatch = loadOnce(l), nil
 	m := measurement{warmup: l.depth() + 1, iterations: 50, limit: time.Second}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	if err != nil {
@@ -446,7 +446,7 @@ func (t *tuner) floor(ctx context.Context, workers int) (time.Duration, error) {
 // loadOnce is l's load for the samples that fill its slots for the first time,
 // and nothing from then on.
 func loadOnce(l *Loader) func(ctx context.Context, index int, dst *Sample) error {
-	load := l.load
+	load := l.loadSample
 	var loaded atomic.Int64
 	places := int64(l.depth() * l.opts.batchSize)
 	return func(ctx context.Context, index int, dst *Sample) error {

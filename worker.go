@@ -9,7 +9,6 @@ import (
 	"runtime/pprof"
 	"runtime/trace"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/ring"
@@ -54,7 +53,7 @@ func (w *worker) run() {
 	for !left {
 		if w.claimed {
 			if w.next < w.claim.To { // else Load ended a goroutine at its last place
-				w.load()
+				w.loadClaim()
 			}
 			if w.lost() {
 				return
@@ -72,8 +71,8 @@ func (w *worker) run() {
 	}
 }
 
-// load loads the claimed places from next on.
-func (w *worker) load() {
+// loadClaim loads the claimed places from next on.
+func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
 	if s.worker == 0 {
@@ -119,7 +118,7 @@ func (w *worker) loadPlaces(b *Batch) {
 // loadUntilPanic loads places until there are none left, or user code panics.
 func (w *worker) loadUntilPanic(b *Batch) {
 	l, s, ctx := w.l, &w.sample, w.context(b.run)
-	ring, load, watch, n, ragged := l.ring, l.load, w.watch, uint(l.n), l.layout.ragged > 0 // looked up once
+	ring, load, watch, n, ragged := l.ring, l.loadSample, w.watch, uint(l.n), l.layout.ragged > 0 // looked up once
 	finished := false
 	defer func() {
 		if !finished && !w.returned() {
@@ -180,7 +179,7 @@ func (w *worker) again(ctx context.Context, err error) error {
 		}
 		pause *= 2
 		w.sample.begin(w.sample.place, w.sample.index)
-		if err = w.l.load(ctx, w.sample.index, &w.sample); err == nil {
+		if err = w.l.loadSample(ctx, w.sample.index, &w.sample); err == nil {
 			return nil
 		}
 	}
@@ -310,86 +309,3 @@ func recovered(p any) (stack []byte, err error) {
 }
 
 var errGoexit = errors.New("runtime.Goexit was called")
-
-// pace decides how a batch is divided among workers: so finely that they share
-// it evenly, and so coarsely that claiming costs nothing beside loading.
-type pace struct {
-	first     atomic.Int32 // places a claim has while nothing is known
-	batch     int32        // places of a batch
-	perSample atomic.Int64 // nanoseconds, a running mean; 0 while unknown
-}
-
-const (
-	claimTime  = 20 * time.Microsecond // a claim costs about 0.1 µs
-	timingCost = 2 * time.Microsecond  // below that, only some claims are timed
-	timeOneIn  = 32
-	switching  = 10 * time.Microsecond // many times what it costs to switch goroutines
-	laneTime   = 5 * time.Microsecond
-	// Samples that take longer come from a file rather than from memory, or are
-	// computed long enough not to care where their bytes go.
-	fromMemory = 50 * time.Microsecond
-)
-
-// claimSize is how many places a worker claims at once.
-func (l *Loader) claimSize() int {
-	if l.loadBatch != nil {
-		// As many as leave every worker something of what may be ahead.
-		return max(1, min(l.opts.batchSize, (l.depth()-1)*l.opts.batchSize/max(1, l.Workers())))
-	}
-	return l.pace.claim()
-}
-
-// lanes is how many parts a batch is in of which a worker loads the same in
-// batch after batch, while they keep pace. Samples from a file are begun in
-// order, which is how files are read ahead.
-func (l *Loader) lanes() int {
-	if !l.pace.inMemory() || l.loadBatch != nil {
-		return 1
-	}
-	n := min(l.Workers(), int(l.pace.perBatch()/laneTime), ring.MaxLanes)
-	if n <= 1 {
-		return 1
-	}
-	return min(n, runtime.GOMAXPROCS(0))
-}
-
-func (p *pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fromMemory }
-
-// makesWay tells whether a worker should let the consumer run that it has woken.
-// Where workers that compute have all CPUs, it would not run until one of them is
-// out of places, and the others soon are too. A worker that waits had better
-// begin to: its CPU is free then.
-func (l *Loader) makesWay() bool {
-	return l.pace.inMemory() && l.pace.perBatch() > switching && l.Workers() >= runtime.GOMAXPROCS(0)
-}
-
-// perBatch is the work in a batch; 0 while unknown.
-func (p *pace) perBatch() time.Duration {
-	return time.Duration(p.perSample.Load()) * time.Duration(p.batch)
-}
-
-func (p *pace) claim() int {
-	per := p.perSample.Load()
-	if per == 0 {
-		return int(p.first.Load())
-	}
-	return int(max(1, min(int64(claimTime)/per, int64(p.batch))))
-}
-
-// timed tells whether to time a claim of n places.
-func (p *pace) timed(untimed *int, n int) bool {
-	if *untimed++; *untimed < timeOneIn && p.perSample.Load() != 0 && p.perSample.Load()*int64(n) < int64(timingCost) {
-		return false
-	}
-	*untimed = 0
-	return true
-}
-
-// took notes how long n places took. Lost updates of the mean do no harm.
-func (p *pace) took(d time.Duration, n int) {
-	per := max(1, int64(d)/int64(n))
-	if old := p.perSample.Load(); old != 0 {
-		per = old + (per-old)/8
-	}
-	p.perSample.Store(max(1, per))
-}

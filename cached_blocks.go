@@ -1,0 +1,70 @@
+package nwt
+
+import (
+	"fmt"
+
+	"github.com/nwt-go/nwt/internal/pages"
+)
+
+// blocks is memory outside the Go heap, in few large pieces, for packed samples.
+// A place is the number of its block and, in the low bits, the offset in it. It
+// says nothing of who may use it when: that is the cache's to know.
+type blocks struct {
+	list  [maxBlocks][]byte
+	count int
+	size  int64 // of a block
+	end   int64 // of what is reserved in the last block
+}
+
+const (
+	minBlock   = 32 << 20 // pages of it that aren't written take no memory
+	maxBlock   = 4 << 30  // or eight samples; the kernel refuses what is more than it has
+	maxBlocks  = 1200
+	offsetBits = 44
+)
+
+// init chooses the size of a block for n samples of at most most bytes, in at
+// most limit bytes: several samples long, so that less than an eighth of it
+// stays empty, and such that maxBlocks are enough for terabytes.
+func (b *blocks) init(n int, most, limit int64) {
+	if n > 0 && most <= limit/int64(n) {
+		limit = most * int64(n)
+	}
+	b.size = max(minBlock, 8*most, min(limit/1024, maxBlock))
+}
+
+// reserve finds a place of size bytes, taking at most left more of the system.
+func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
+	if b.count == 0 || int64(len(b.list[b.count-1]))-b.end < int64(size) {
+		if b.count == maxBlocks {
+			return 0, fmt.Errorf("nwt: all %d blocks are in use", maxBlocks)
+		}
+		mem, err := pages.Map(int(max(int64(size), min(b.size, left))))
+		if err != nil {
+			return 0, err
+		}
+		b.list[b.count] = mem
+		b.count++
+		b.end = 0
+	}
+	place = uint64(b.count-1)<<offsetBits | uint64(b.end)
+	b.end += int64(size)
+	return place, nil
+}
+
+// at is the memory from a place on.
+func (b *blocks) at(place uint64) []byte {
+	return b.list[place>>offsetBits][place&(1<<offsetBits-1):]
+}
+
+func (b *blocks) free() error {
+	var first error
+	for i := range b.count {
+		if err := pages.Unmap(b.list[i]); err != nil && first == nil {
+			first = err
+		}
+		b.list[i] = nil
+	}
+	b.count = 0
+	return first
+}

@@ -1,0 +1,26 @@
+package nwt
+
+import "sync"
+
+// inUse lets workers use memory until somebody frees it. Each has a lock on a
+// cache line of its own, as long as they are no more than the locks.
+type inUse [32]struct {
+	sync.RWMutex
+	_ [40]byte
+}
+
+// enter returns a lock that is held for reading.
+func (u *inUse) enter(worker int) *sync.RWMutex {
+	lock := &u[worker%len(u)].RWMutex
+	lock.RLock()
+	return lock
+}
+
+// alone runs f while nobody is in.
+func (u *inUse) alone(f func()) {
+	for i := range u {
+		u[i].Lock()
+		defer u[i].Unlock()
+	}
+	f()
+}

@@ -1,0 +1,74 @@
+package nwt
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A source is a dataset and options that fit together.
+type source struct {
+	ds      Dataset
+	n       int // samples of the dataset
+	layout  *layout
+	opts    *options
+	sampler Sampler
+	order   order
+	slotMem slotMemory
+}
+
+func newSource(ds Dataset, opts []Option) (*source, error) {
+	o, err := newOptions(opts)
+	n, layout, dsErr := checkDataset(ds)
+	if err := errors.Join(err, dsErr); err != nil {
+		return nil, err
+	}
+	if layout.bytes > maxBatchBytes/o.batchSize {
+		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
+			o.batchSize, layout.bytes, maxBatchBytes)
+	}
+	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o)}
+	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+	if n == endless {
+		if o.sampler != nil {
+			return nil, optionError("WithSampler", o.sampler, "can't be combined with a stream, whose order is that of reading")
+		}
+		return s, nil
+	}
+	switch {
+	case s.sampler != nil:
+	case o.shuffle:
+		s.sampler = Shuffled(n, o.shuffled)
+	default:
+		s.sampler = Sequential(n)
+	}
+	if s.order.n, err = epochLen(s.sampler); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// epochLen is the length of a sampler that may be the user's.
+func epochLen(s Sampler) (n int, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = optionError("WithSampler", fmt.Sprintf("%T", s), "Len panicked: %v", p)
+		}
+	}()
+	if n = s.Len(); n < 1 || n > maxSamples {
+		return 0, optionError("WithSampler", n, "the length of an epoch must be 1 … 2⁶²")
+	}
+	return n, nil
+}
+
+// depthOf is depth with n workers.
+func (s *source) depthOf(n int) int {
+	switch {
+	case n == 0:
+		return 1
+	case s.opts.prefetch > 0:
+		return s.opts.prefetch + 1
+	}
+	// Enough places for every worker, and a batch more that waits for the
+	// slowest of its samples.
+	return min(max(2, (n+s.opts.batchSize-1)/s.opts.batchSize+1), maxPrefetch) + 1
+}
