@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/human"
 )
 
 // figures are what was measured at the chosen count, as far as advice needs it.
@@ -44,42 +46,42 @@ func advise(f figures) []string {
 	starved := f.step == 0 || lost > littleWait
 	switch {
 	case !starved:
-		say("Training is bound by its step: an iteration takes %v, and %v with batches already loaded. Work on the model; faster loading gains at most %s.",
-			rounded(iteration), rounded(f.floor), share(lost))
+		say("Training is bound by its step: an iteration takes %s, and %s with batches already loaded. Work on the model; faster loading gains at most %s.",
+			human.Duration(iteration), human.Duration(f.floor), human.Share(lost))
 	case f.step > 0:
-		say("Training waits for data: an iteration takes %v, and would take %v with batches already loaded (%s lost).",
-			rounded(iteration), rounded(f.floor), share(lost))
+		say("Training waits for data: an iteration takes %s, and would take %s with batches already loaded (%s lost).",
+			human.Duration(iteration), human.Duration(f.floor), human.Share(lost))
 	}
 	if starved {
 		switch {
 		case f.cpu >= cpuFull:
-			say("The CPUs are saturated (%s in use): decode less or decode once, by Cached or by storing what is decoded.", share(f.cpu))
+			say("The CPUs are saturated (%s in use): decode less or decode once, by Cached or by storing what is decoded.", human.Share(f.cpu))
 		case f.cpu < cpuIdle && f.workers > f.cpus:
 			say("Loading waits more than it computes (%s of %d CPUs in use), so %d workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
-				share(f.cpu), f.cpus, f.workers)
+				human.Share(f.cpu), f.cpus, f.workers)
 		case f.cpu < cpuIdle:
-			say("CPUs idle (%s of %d in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", share(f.cpu), f.cpus)
+			say("CPUs idle (%s of %d in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", human.Share(f.cpu), f.cpus)
 		}
 		if deeper := f.deeperPrefetch(); deeper > f.prefetch {
-			say("One batch in a hundred takes %v or more, the median %v: WithPrefetch(%d), now %d, would ride that out for %s more memory.",
-				rounded(f.p99), rounded(f.median), deeper, f.prefetch, mebibytes(uint64(deeper-f.prefetch)*f.batchBytes))
+			say("One batch in a hundred takes %s or more, the median %v: WithPrefetch(%d), now %d, would ride that out for %s more memory.",
+				human.Duration(f.p99), human.Duration(f.median), deeper, f.prefetch, human.Bytes(uint64(deeper-f.prefetch)*f.batchBytes))
 		}
 	}
 	if copying := float64(f.transfer) / float64(iteration); copying > muchCopy {
-		say("The copy to the device takes %s of an iteration: a smaller element type (Uint8, converted on the device) or a longer step hides it.", share(copying))
+		say("The copy to the device takes %s of an iteration: a smaller element type (Uint8, converted on the device) or a longer step hides it.", human.Share(copying))
 	}
 	if f.first >= firstNotice && f.first > slowFirst*f.median {
-		say("The first batch took %v, the median one %v: open files and connections once, in WithWorkerInit, or expect that pause at the start of training.",
-			rounded(f.first), rounded(f.median))
+		say("The first batch took %s, the median one %s: open files and connections once, in WithWorkerInit, or expect that pause at the start of training.",
+			human.Duration(f.first), human.Duration(f.median))
 	}
 	if f.limit > 0 && float64(f.rss) >= nearLimit*float64(f.limit) {
 		batches := uint64(f.prefetch) * f.batchBytes
 		if 2*batches > f.rss {
 			say("Memory is nearly used up (%s of %s), %s of it by batches: a smaller batch or less prefetch (now %d) frees most.",
-				mebibytes(f.rss), mebibytes(f.limit), mebibytes(batches), f.prefetch)
+				human.Bytes(f.rss), human.Bytes(f.limit), human.Bytes(batches), f.prefetch)
 		} else {
 			say("Memory is nearly used up (%s of %s), only %s of it by batches: what the dataset itself keeps is the place to save.",
-				mebibytes(f.rss), mebibytes(f.limit), mebibytes(batches))
+				human.Bytes(f.rss), human.Bytes(f.limit), human.Bytes(batches))
 		}
 	}
 	return out
@@ -98,16 +100,3 @@ func (f figures) deeperPrefetch() int {
 	}
 	return depth
 }
-
-// rounded keeps three digits of a duration.
-func rounded(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit)
-}
-
-func share(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
-
-func mebibytes(n uint64) string { return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20)) }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // auto tunes a loader while it feeds training. It measures between deliveries,
@@ -20,7 +22,7 @@ import (
 // it to the next under Loader.mu.
 type auto struct {
 	l       *Loader
-	sp      space
+	sp      search.Space
 	limit   memoryLimit
 	result  atomic.Pointer[Result]
 	left    int // batches until the next look
@@ -36,8 +38,7 @@ type auto struct {
 	// While measuring.
 	began  time.Time
 	skip   int // batches to leave out, as they were begun at another count
-	series []series
-	counts []*autoCount // beside each of series
+	counts []*autoCount
 	probe  probe
 	body   time.Duration // that a loop body ordinarily takes
 
@@ -47,6 +48,7 @@ type auto struct {
 // An autoCount is what was measured at a worker count.
 type autoCount struct {
 	workers    int
+	blocks     []search.Block
 	iterations int
 	wait, body time.Duration // sums
 	cpu        float64       // share of the CPUs that the process used, in the last block
@@ -87,20 +89,20 @@ const (
 
 // autoAlpha is the alpha of tuning while training where none was given: workers
 // that are there cost little, and what training waits is lost.
-var autoAlpha = alpha{total: math.MaxInt64, share: 0.02}
+var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02}
 
 func newAuto(l *Loader) *auto {
 	o := l.opts
 	a := &auto{l: l, limit: l.memoryLimit(), workers: l.Workers()}
-	a.sp = space{cpus: o.cpus(), max: mostWorkers, alpha: o.alpha, iterations: 100}
-	if o.alpha == defaultAlpha {
-		a.sp.alpha = autoAlpha
+	a.sp = search.Space{CPUs: o.cpus(), Max: maxWorkers, Alpha: o.alpha, Iterations: 100}
+	if o.alpha == search.DefaultAlpha {
+		a.sp.Alpha = autoAlpha
 	}
 	if o.iterations > 0 {
-		a.sp.iterations = o.iterations
+		a.sp.Iterations = o.iterations
 	}
 	if o.most >= 0 {
-		a.sp.max = o.most
+		a.sp.Max = o.most
 	}
 	a.watch.patience = oddWindows
 	return a
@@ -126,7 +128,7 @@ func (a *auto) look(r *run) {
 	a.last, a.lastWait, a.fresh, a.left = now, wait, false, 1
 	if a.settled {
 		a.left = min(windowBatches, max(1, r.course.len()-r.taken)) // the last batch of a run ends a window too
-		if !fresh && a.watch.drifted(took, waited, a.sp.alpha) {
+		if !fresh && a.watch.waitChanged(took, waited, a.sp.Alpha) {
 			a.again()
 		}
 		return
@@ -180,7 +182,7 @@ func (a *auto) enough() bool {
 	p := &a.probe
 	all := p.wait + p.body
 	wave := a.l.wave(a.workers)
-	if len(a.series) == 0 || a.climbing() {
+	if len(a.counts) == 0 || a.climbing() {
 		// The count is far from enough: what matters is only that.
 		if p.iterations >= 2*wave && p.wait > all/2 && all > probeTime {
 			return true
@@ -194,14 +196,14 @@ func (a *auto) enough() bool {
 
 // climbing tells whether the probe is at the highest count so far.
 func (a *auto) climbing() bool {
-	return !slices.ContainsFunc(a.series, func(s series) bool { return s.workers >= a.workers })
+	return !slices.ContainsFunc(a.counts, func(c *autoCount) bool { return c.workers >= a.workers })
 }
 
 // best is the quickest iteration of any count so far, in nanoseconds.
 func (a *auto) best() float64 {
 	best := math.Inf(1)
-	for _, s := range a.series {
-		best = min(best, quickest(s.blocks))
+	for _, c := range a.counts {
+		best = min(best, search.Quickest(c.blocks))
 	}
 	return best
 }
@@ -209,10 +211,10 @@ func (a *auto) best() float64 {
 // conclude makes a block of the probe.
 func (a *auto) conclude() {
 	p := &a.probe
-	i := slices.IndexFunc(a.series, func(s series) bool { return s.workers == a.workers })
-	if i < 0 {
-		i = len(a.series)
-		a.series, a.counts = append(a.series, series{workers: a.workers}), append(a.counts, &autoCount{workers: a.workers})
+	c := a.at(a.workers)
+	if c == nil {
+		c = &autoCount{workers: a.workers}
+		a.counts = append(a.counts, c)
 	}
 	own, _ := p.cpu.Stop()
 	all := p.wait + p.body
@@ -221,9 +223,8 @@ func (a *auto) conclude() {
 	if loaded := float64(p.iterations) + float64(p.gained)/float64(a.l.opts.batchSize); p.gained < 0 && loaded > 0.5 {
 		all = time.Duration(float64(all) * float64(p.iterations) / loaded)
 	}
-	s, c := &a.series[i], a.counts[i]
-	s.blocks = append(s.blocks, block{
-		round: len(s.blocks), iterations: p.iterations, mean: all / time.Duration(p.iterations), cpu: own,
+	c.blocks = append(c.blocks, search.Block{
+		Round: len(c.blocks), Iterations: p.iterations, Mean: all / time.Duration(p.iterations), CPU: own,
 	})
 	c.iterations, c.wait, c.body = c.iterations+p.iterations, c.wait+all-p.body, c.body+p.body
 	c.cpu, c.rss = own, max(c.rss, host.Memory().RSS)
@@ -232,7 +233,7 @@ func (a *auto) conclude() {
 
 // proceed changes to the next count to measure, or to the choice.
 func (a *auto) proceed(r *run) {
-	c := choose(a.sp, a.series)
+	c := search.Choose(a.sp, a.series())
 	next, more := a.above(c)
 	if !more {
 		next, more = a.below(c, r)
@@ -241,8 +242,8 @@ func (a *auto) proceed(r *run) {
 		next, more = a.doubtful(c)
 	}
 	if !more {
-		next = c.workers
-		a.settle(c)
+		next = c.Workers
+		a.settleOn(c)
 	}
 	if next != a.workers && a.l.SetWorkers(next) == nil {
 		a.workers, a.skip = next, len(r.ahead)
@@ -252,26 +253,26 @@ func (a *auto) proceed(r *run) {
 // above finds a higher count to measure: as long as training waits, CPUs are
 // idle, and the last step upwards was worth it. It leaps to where, if workers
 // didn't hinder each other, none would wait.
-func (a *auto) above(c choice) (workers int, found bool) {
-	top := c.estimates[len(c.estimates)-1]
-	at := a.at(top.workers)
+func (a *auto) above(c search.Choice) (workers int, found bool) {
+	top := c.Estimates[len(c.Estimates)-1]
+	at := a.at(top.Workers)
 	body := float64(at.body) / float64(at.iterations)
-	mean := float64(top.mean)
-	alpha := a.sp.alpha.of(mean, a.sp.iterations)
-	if mean-body <= alpha || at.cpu >= idleCPU || top.workers >= a.sp.max {
+	mean := float64(top.Mean)
+	alpha := a.sp.Alpha.Of(mean, a.sp.Iterations)
+	if mean-body <= alpha || at.cpu >= search.IdleCPU || top.Workers >= a.sp.Max {
 		return 0, false
 	}
-	for _, e := range c.estimates {
-		if top.workers > 1 && 2*e.workers <= top.workers+1 && float64(e.mean) <= mean+alpha {
+	for _, e := range c.Estimates {
+		if top.Workers > 1 && 2*e.Workers <= top.Workers+1 && float64(e.Mean) <= mean+alpha {
 			return 0, false
 		}
 	}
 	times := min(leap, 1/max(at.cpu, 1.0/leap), 1.1*mean/max(body, mean/leap))
-	workers = min(max(top.workers+1, int(math.Ceil(float64(max(top.workers, 1))*times))), a.sp.max)
-	for workers > top.workers && !a.fits(workers) {
-		workers = (workers + top.workers) / 2
+	workers = min(max(top.Workers+1, int(math.Ceil(float64(max(top.Workers, 1))*times))), a.sp.Max)
+	for workers > top.Workers && !a.fits(workers) {
+		workers = (workers + top.Workers) / 2
 	}
-	return workers, workers > top.workers
+	return workers, workers > top.Workers
 }
 
 // fits tells whether the batches of so many workers fit into memory.
@@ -285,20 +286,34 @@ func (a *auto) fits(workers int) bool {
 	return a.limit.allows(workers, peaks) == "" && now+uint64(max(more, 0)*a.l.slotBytes) <= a.limit.bytes
 }
 
+// at is what is known of a worker count; nil if it wasn't measured.
 func (a *auto) at(workers int) *autoCount {
-	return a.counts[slices.IndexFunc(a.counts, func(c *autoCount) bool { return c.workers == workers })]
+	i := slices.IndexFunc(a.counts, func(c *autoCount) bool { return c.workers == workers })
+	if i < 0 {
+		return nil
+	}
+	return a.counts[i]
+}
+
+// series are the counts as the search sees them.
+func (a *auto) series() []search.Series {
+	out := make([]search.Series, len(a.counts))
+	for i, c := range a.counts {
+		out[i] = search.Series{Workers: c.workers, Blocks: c.blocks}
+	}
+	return out
 }
 
 // below finds a lower count to measure: half of the choice while fewer are as
 // good, and then halfway to one that isn't.
-func (a *auto) below(c choice, r *run) (workers int, found bool) {
-	i := slices.IndexFunc(c.estimates, func(e estimate) bool { return e.workers == c.workers })
+func (a *auto) below(c search.Choice, r *run) (workers int, found bool) {
+	i := slices.IndexFunc(c.Estimates, func(e search.Estimate) bool { return e.Workers == c.Workers })
 	switch {
 	case i > 0:
-		return middle(c.estimates[i-1].workers, c.workers)
-	case c.workers > 1:
-		return c.workers / 2, true
-	case c.workers == 1:
+		return search.Middle(c.Estimates[i-1].Workers, c.Workers)
+	case c.Workers > 1:
+		return c.Workers / 2, true
+	case c.Workers == 1:
 		return 0, r.sequence == nil && a.worthwhileInline(c)
 	}
 	return 0, false
@@ -306,40 +321,39 @@ func (a *auto) below(c choice, r *run) (workers int, found bool) {
 
 // worthwhileInline tells whether loading by the consumer may be as good as one
 // worker: then a batch must load in next to no time.
-func (a *auto) worthwhileInline(c choice) bool {
+func (a *auto) worthwhileInline(c search.Choice) bool {
 	one := a.at(1)
 	batch := float64(a.l.pace.perBatch())
-	best := float64(c.estimates[slices.IndexFunc(c.estimates, func(e estimate) bool { return e.workers == c.fastest })].mean)
-	return batch+float64(one.body)/float64(one.iterations) < 1.1*(best+a.sp.alpha.of(best, a.sp.iterations))
+	best := float64(c.Estimates[slices.IndexFunc(c.Estimates, func(e search.Estimate) bool { return e.Workers == c.Fastest })].Mean)
+	return batch+float64(one.body)/float64(one.iterations) < 1.1*(best+a.sp.Alpha.Of(best, a.sp.Iterations))
 }
 
 // doubtful finds a count to measure once more: the choice, the fastest and the
 // next lower one, until each was measured twice, and further until the choice
 // is sure or a few times is enough.
-func (a *auto) doubtful(c choice) (workers int, found bool) {
+func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
 	fewest := 2
-	if c.confidence < sureAt {
+	if c.Confidence < search.SureAt {
 		fewest = 5
 	}
-	for i, e := range c.estimates {
-		near := i+1 < len(c.estimates) && c.estimates[i+1].workers == c.workers && float64(e.mean) < 1.25*a.best()
-		if e.workers != c.workers && e.workers != c.fastest && !near {
+	for i, e := range c.Estimates {
+		near := i+1 < len(c.Estimates) && c.Estimates[i+1].Workers == c.Workers && float64(e.Mean) < 1.25*a.best()
+		if e.Workers != c.Workers && e.Workers != c.Fastest && !near {
 			continue
 		}
-		n := slices.IndexFunc(a.series, func(s series) bool { return s.workers == e.workers })
-		if seen := len(a.series[n].blocks); seen < fewest {
-			workers, fewest, found = e.workers, seen, true
+		if seen := len(a.at(e.Workers).blocks); seen < fewest {
+			workers, fewest, found = e.Workers, seen, true
 		}
 	}
 	return workers, found
 }
 
-// settle ends measuring.
-func (a *auto) settle(c choice) {
+// settleOn ends measuring.
+func (a *auto) settleOn(c search.Choice) {
 	before := a.result.Load()
 	r := a.report(c)
 	a.result.Store(r)
-	chosen := a.at(c.workers)
+	chosen := a.at(c.Workers)
 	w := watching{expected: float64(chosen.wait) / float64(max(chosen.wait+chosen.body, 1)), patience: oddWindows}
 	if before != nil && before.Workers == r.Workers {
 		w.patience = min(2*a.watch.patience, oddWindowsMost)
@@ -353,20 +367,20 @@ func (a *auto) settle(c choice) {
 func (a *auto) again() {
 	a.l.opts.log.Info("nwt: training waits for data more or less than it did: tuning again",
 		"workers", a.workers, "wait share then", a.watch.expected)
-	a.settled, a.series, a.counts, a.began = false, nil, nil, a.last
+	a.settled, a.counts, a.began = false, nil, a.last
 	a.left, a.skip, a.body = 1, 1, 0
 }
 
-// drifted takes another stretch of batches in and tells whether the wait share
+// waitChanged takes another stretch of batches in and tells whether the wait share
 // has been off for long enough to tune again.
-func (w *watching) drifted(took, waited time.Duration, ignored alpha) bool {
+func (w *watching) waitChanged(took, waited time.Duration, ignored search.Alpha) bool {
 	w.time, w.wait = w.time+took, w.wait+waited
 	if w.time < windowTime {
 		return false
 	}
 	share := float64(w.wait) / float64(w.time)
 	w.time, w.wait = 0, 0
-	if share > w.expected+max(waitMore, 2*min(ignored.share, waitLess)) || share < w.expected-waitLess {
+	if share > w.expected+max(waitMore, 2*min(ignored.Share, waitLess)) || share < w.expected-waitLess {
 		w.odd++
 	} else {
 		w.odd = 0
@@ -375,26 +389,26 @@ func (w *watching) drifted(took, waited time.Duration, ignored alpha) bool {
 }
 
 // report is the choice with the figures behind it.
-func (a *auto) report(c choice) *Result {
-	o, cpus, chosen := a.l.opts, host.CPUs(), a.at(c.workers)
+func (a *auto) report(c search.Choice) *Result {
+	o, cpus, chosen := a.l.opts, host.CPUs(), a.at(c.Workers)
 	r := &Result{
-		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: a.sp.iterations, Confidence: c.confidence,
+		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: a.sp.Iterations, Confidence: c.Confidence,
 		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
 		Step: true, Hardware: thisMachine(cpus), Floor: chosen.body / time.Duration(chosen.iterations), Elapsed: time.Since(a.began),
 	}
-	for _, e := range c.estimates {
-		m := a.at(e.workers)
+	for _, e := range c.Estimates {
+		m := a.at(e.Workers)
 		n := time.Duration(m.iterations)
 		mean := (m.wait + m.body) / n
-		low, high := e.around(mean)
+		low, high := e.Around(mean)
 		r.Trials = append(r.Trials, Trial{
-			Workers: e.workers, Iterations: m.iterations, Mean: mean, Low: low, High: high,
-			Total: mean * time.Duration(a.sp.iterations), Wait: m.wait / n, Step: m.body / n, PeakRSS: m.rss, CPU: m.cpu,
+			Workers: e.Workers, Iterations: m.iterations, Mean: mean, Low: low, High: high,
+			Total: mean * time.Duration(a.sp.Iterations), Wait: m.wait / n, Step: m.body / n, PeakRSS: m.rss, CPU: m.cpu,
 		})
 	}
 	r.Reason = r.reason()
 	if r.Confidence < unsure {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", percent(r.Confidence)))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
 	}
 	r.Advice = a.l.advice(r, cpus.Usable(), a.limit)
 	return r

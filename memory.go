@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/human"
 )
 
 // memoryShare of what is left to this process is what tuning may take where no
@@ -31,7 +32,7 @@ func limitFrom(rss uint64, left host.Room, processes int) memoryLimit {
 	}
 	l := memoryLimit{
 		bytes: rss + uint64(memoryShare*float64(left.Bytes)/float64(processes)),
-		from:  fmt.Sprintf("80 %% of the %s that %s has left", formatBytes(left.Bytes), left.Of),
+		from:  fmt.Sprintf("80 %% of the %s that %s has left", human.Bytes(left.Bytes), left.Of),
 	}
 	if processes > 1 {
 		l.from += fmt.Sprintf(", for each of %d processes", processes)
@@ -58,7 +59,7 @@ func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 	if found {
 		if peaks[at].bytes > l.bytes {
 			return fmt.Sprintf("%s took %s: over the limit of %s",
-				countWorkers(workers), formatBytes(peaks[at].bytes), l)
+				countWorkers(workers), human.Bytes(peaks[at].bytes), l)
 		}
 		return ""
 	}
@@ -74,7 +75,7 @@ func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 	}
 	if predicted > float64(l.bytes) {
 		return fmt.Sprintf("%s would take about %s (%d took %s): over the limit of %s",
-			countWorkers(workers), formatBytes(uint64(predicted)), below.workers, formatBytes(below.bytes), l)
+			countWorkers(workers), human.Bytes(uint64(predicted)), below.workers, human.Bytes(below.bytes), l)
 	}
 	return ""
 }
@@ -89,7 +90,7 @@ func (l memoryLimit) String() string {
 	if l.bytes == math.MaxUint64 {
 		return l.from
 	}
-	return fmt.Sprintf("%s (%s)", formatBytes(l.bytes), l.from)
+	return fmt.Sprintf("%s (%s)", human.Bytes(l.bytes), l.from)
 }
 
 func countWorkers(n int) string {
@@ -97,21 +98,4 @@ func countWorkers(n int) string {
 		return "1 worker"
 	}
 	return fmt.Sprintf("%d workers", n)
-}
-
-// formatBytes writes a size for people, in decimal units: "1.5 GB", "24.7 MB",
-// "153 MB", "512 B".
-func formatBytes(n uint64) string {
-	const units = "kMGTPE"
-	if n < 1000 {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, unit := float64(n)/1000, 0
-	for value >= 999.5 {
-		value, unit = value/1000, unit+1
-	}
-	if value >= 99.95 {
-		return fmt.Sprintf("%.0f %cB", value, units[unit])
-	}
-	return fmt.Sprintf("%.1f %cB", value, units[unit])
 }

@@ -21,19 +21,19 @@ func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
 		{"only more workers known", []memoryPeak{{8, 2000e6}}, 4, ""},
 		{"one count, within", []memoryPeak{{0, 900e6}}, 64, ""},
 		{"one count, beyond", []memoryPeak{{0, 1100e6}}, 1,
-			"1 worker would take about 1.1 GB (0 took 1.1 GB): over the limit of 1.0 GB (set by WithMemoryLimit)"},
+			"1 worker would take about 1.1 GB (0 took 1.1 GB): over the limit of 1 GB (set by WithMemoryLimit)"},
 		{"grows up to the limit", []memoryPeak{{0, 200e6}, {4, 600e6}}, 8, ""},
 		{"grows past it", []memoryPeak{{0, 200e6}, {4, 600e6}}, 9,
-			"9 workers would take about 1.1 GB (4 took 600 MB): over the limit of 1.0 GB (set by WithMemoryLimit)"},
+			"9 workers would take about 1.1 GB (4 took 600 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
 		{"flat at first", []memoryPeak{{0, 400e6}, {1, 400e6}, {2, 400e6}, {4, 400e6}, {8, 800e6}}, 16,
-			"16 workers would take about 1.6 GB (8 took 800 MB): over the limit of 1.0 GB (set by WithMemoryLimit)"},
+			"16 workers would take about 1.6 GB (8 took 800 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
 		{"shrinks with workers", []memoryPeak{{0, 950e6}, {4, 900e6}}, 64, ""},
 		{"between two counts", []memoryPeak{{4, 400e6}, {8, 1200e6}}, 7, ""},
 		{"between two counts, beyond", []memoryPeak{{8, 1400e6}, {4, 400e6}}, 7,
-			"7 workers would take about 1.1 GB (4 took 400 MB): over the limit of 1.0 GB (set by WithMemoryLimit)"},
+			"7 workers would take about 1.15 GB (4 took 400 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
 		{"measured, within", []memoryPeak{{2, 1100e6}, {4, 900e6}}, 4, ""},
 		{"measured, beyond", []memoryPeak{{2, 100e6}, {4, 1001e6}}, 4,
-			"4 workers took 1.0 GB: over the limit of 1.0 GB (set by WithMemoryLimit)"},
+			"4 workers took 1 GB: over the limit of 1 GB (set by WithMemoryLimit)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			require.Equal(t, tt.why, limit.allows(tt.workers, tt.measured))
@@ -44,11 +44,11 @@ func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
 func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
 	limit := limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the container"}, 1)
 	require.Equal(t, uint64(8500e6), limit.bytes)
-	require.Equal(t, "8.5 GB (80 % of the 10.0 GB that the container has left)", limit.String())
+	require.Equal(t, "8.5 GB (80 % of the 10 GB that the container has left)", limit.String())
 
 	limit = limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the machine"}, 4)
 	require.Equal(t, uint64(2500e6), limit.bytes)
-	require.Equal(t, "2.5 GB (80 % of the 10.0 GB that the machine has left, for each of 4 processes)", limit.String())
+	require.Equal(t, "2.5 GB (80 % of the 10 GB that the machine has left, for each of 4 processes)", limit.String())
 
 	unknown := limitFrom(0, host.Room{Note: "system memory unknown: no such call"}, 1)
 	require.Equal(t, uint64(math.MaxUint64), unknown.bytes)
@@ -56,14 +56,4 @@ func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
 	require.Empty(t, unknown.allows(1<<20, []memoryPeak{{0, 1e9}, {1, 2e9}}))
 
 	require.Greater(t, defaultMemoryLimit(1).bytes, host.Memory().RSS)
-}
-
-func TestSizesAreWrittenForPeople(t *testing.T) {
-	for n, want := range map[uint64]string{
-		0: "0 B", 999: "999 B", 1000: "1.0 kB", 1500e6: "1.5 GB", 2025320000: "2.0 GB",
-		24.68e6: "24.7 MB", 99.96e6: "100 MB", 152.6e6: "153 MB", 999.6e6: "1.0 GB",
-		math.MaxUint64: "18.4 EB",
-	} {
-		require.Equal(t, want, formatBytes(n))
-	}
 }

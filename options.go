@@ -10,6 +10,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // An Option configures [NewLoader] and [Tune]; both take all of them, so that
@@ -49,21 +50,21 @@ type options struct {
 
 	// Of Tune alone.
 	strategy   Strategy
-	alpha      alpha
+	alpha      search.Alpha
 	iterations int // 0: the default, adapted to how long a batch takes
 	most       int // −1: not bounded by WithMaxWorkers
 	budget     time.Duration
 	step       func(ctx context.Context, b *Batch) error
 	progress   func(Progress)
 	maxMemory  uint64 // bytes; 0: the default
-	cache      string // path; empty: none
+	results    string // path; empty: none
 	compare    bool   // page-locked with ordinary memory
 
 	auto bool // of NewLoader alone
 }
 
 const (
-	maxWorkers  = 1024
+	maxWorkers  = search.MaxWorkers
 	maxPrefetch = ring.Capacity - 2
 )
 
@@ -80,7 +81,7 @@ func newOptions(opts []Option) (*options, error) {
 		retries:    3,
 		backoff:    10 * time.Millisecond,
 		strategy:   Greedy(),
-		alpha:      defaultAlpha,
+		alpha:      search.DefaultAlpha,
 		most:       -1,
 	}
 	var errs []error
@@ -409,7 +410,7 @@ func WithStrategy(s Strategy) Option {
 // here, the duration alone counts. 0 chooses the fastest.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
-		o.alpha = alpha{total: d, share: math.Inf(1)}
+		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
 		if d < 0 {
 			return optionError("WithAlpha", d, "must be at least 0")
 		}
@@ -421,7 +422,7 @@ func WithAlpha(d time.Duration) Option {
 // that share alone counts.
 func WithRelativeAlpha(share float64) Option {
 	return func(o *options) error {
-		o.alpha = alpha{total: math.MaxInt64, share: share}
+		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
 		if !(share >= 0 && share <= 1) {
 			return optionError("WithRelativeAlpha", share, "must be 0 … 1")
 		}
@@ -516,7 +517,7 @@ func WithMemoryLimit(bytes uint64) Option {
 // A file that can't be read or written costs a log line, and tuning anew.
 func WithResultCache(path string) Option {
 	return func(o *options) error {
-		o.cache = path
+		o.results = path
 		if path == "" {
 			return optionError("WithResultCache", path, "must be the path of a file")
 		}

@@ -7,21 +7,24 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+
+	"github.com/nwt-go/nwt/internal/results"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // remembered is tune, but for a result that the file of WithResultCache has.
 func (t *tuner) remembered(ctx context.Context) (*Result, error) {
-	if t.opts.cache == "" {
+	if t.opts.results == "" {
 		return t.tune(ctx)
 	}
-	c := cache{path: t.opts.cache, log: t.opts.log}
-	key := t.cacheKey()
-	r := t.recall(c, key)
+	file := results.File{Path: t.opts.results, Log: t.opts.log}
+	key := t.resultKey()
+	r := t.recall(file, key)
 	if r != nil {
 		return r, nil
 	}
-	err := c.whileTuning(ctx, func() (err error) {
-		if r = t.recall(c, key); r != nil {
+	err := file.WhileTuning(ctx, func() (err error) {
+		if r = t.recall(file, key); r != nil {
 			return nil // found by whom this waited for
 		}
 		if r, err = t.tune(ctx); err != nil {
@@ -31,7 +34,7 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		if err != nil {
 			return fmt.Errorf("nwt: the result as JSON: %w", err)
 		}
-		c.store(ctx, key, value)
+		file.Store(ctx, key, value)
 		return nil
 	})
 	if err != nil {
@@ -40,31 +43,31 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// recall is the result that the cache has; nil where it has none.
-func (t *tuner) recall(c cache, key cacheKey) *Result {
-	entry, ok := c.lookup(key)
+// recall is the result that the file has; nil where it has none.
+func (t *tuner) recall(file results.File, key results.Key) *Result {
+	entry, ok := file.Lookup(key)
 	if !ok {
 		return nil
 	}
 	r := &Result{}
 	if err := json.Unmarshal(entry.Value, r); err != nil {
-		c.log.Warn("ignoring a result in the cache of tuning results", "path", c.path, "error", err)
+		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
 		return nil
 	}
 	if len(r.Trials) == 0 || r.Workers < 0 || r.Workers > maxWorkers {
-		c.log.Warn("ignoring a result in the cache of tuning results", "path", c.path, "workers", r.Workers, "trials", len(r.Trials))
+		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "workers", r.Workers, "trials", len(r.Trials))
 		return nil
 	}
 	r.Cached = true
-	t.show(space{}, "done", r.Workers, nil)
+	t.show(search.Space{}, "done", r.Workers, nil)
 	return r
 }
 
-// cacheKey names what the answer depends on. The strategy isn't among it, nor
+// resultKey names what the answer depends on. The strategy isn't among it, nor
 // seed, rank, world size, retries and error budget: they change which samples
 // are loaded and how the answer is looked for, not what it is. Whether the
 // order is shuffled counts, since storage cares.
-func (s *source) cacheKey() cacheKey {
+func (s *source) resultKey() results.Key {
 	o := s.opts
 	pinned := "default"
 	if o.pinned != nil {
@@ -80,7 +83,7 @@ func (s *source) cacheKey() cacheKey {
 		fmt.Sprintf("async=%t", o.async),
 		fmt.Sprintf("timeout=%t", o.timeout > 0), // calls are watched
 		fmt.Sprintf("ranks=%d", o.ranks()),
-		fmt.Sprintf("alpha=%v/%v", o.alpha.total, o.alpha.share),
+		fmt.Sprintf("alpha=%v/%v", o.alpha.Total, o.alpha.Share),
 		fmt.Sprintf("iterations=%d", o.iterations),
 		fmt.Sprintf("max=%d", o.most),
 		fmt.Sprintf("budget=%v", o.budget),
@@ -93,8 +96,8 @@ func (s *source) cacheKey() cacheKey {
 	if o.step != nil {
 		options = append(options, "step="+functionName(o.step))
 	}
-	return cacheKey{
-		Hardware:   thisHardware(),
+	return results.Key{
+		Hardware:   results.ThisHardware(),
 		Device:     device,
 		Fields:     s.layout.String(),
 		BatchBytes: int64(s.layout.bytes) * int64(o.batchSize),

@@ -11,6 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
+
+	"github.com/nwt-go/nwt/internal/human"
 )
 
 // String is the report that a person reads: the choice and why, a row per
@@ -37,8 +39,8 @@ func (r *Result) writeTable(b *strings.Builder) {
 		least = min(least, t.PeakRSS)
 		transfers, copies, memory = transfers || t.Transfer > 0, copies || t.Copy > 0, memory || t.PeakRSS > 0
 	}
-	total, each, bytes := scaleOf(quickest.Total), scaleOf(quickest.Mean), scaleOfBytes(least)
-	bandwidth := scaleOfBytes(uint64(quickest.Bandwidth))
+	total, each, bytes := human.ScaleOf(quickest.Total), human.ScaleOf(quickest.Mean), human.ScaleOfBytes(least)
+	bandwidth := human.ScaleOfBytes(uint64(quickest.Bandwidth))
 
 	type column struct {
 		title, unit string
@@ -46,25 +48,25 @@ func (r *Result) writeTable(b *strings.Builder) {
 	}
 	columns := []column{
 		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
-		{fmt.Sprintf("%d batches", r.Iterations), total.unit, func(t Trial) string { return total.write(float64(t.Total)) }},
-		{"a batch", each.unit, func(t Trial) string { return each.write(float64(t.Mean)) }},
+		{fmt.Sprintf("%d batches", r.Iterations), total.Unit, func(t Trial) string { return total.Write(float64(t.Total)) }},
+		{"a batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
 		{"± 95 %", "", margin},
-		{"waiting", each.unit, func(t Trial) string { return each.write(float64(t.Wait)) }},
+		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait)) }},
 	}
 	if transfers {
-		columns = append(columns, column{"transfer", each.unit, func(t Trial) string { return each.write(float64(t.Transfer)) }})
+		columns = append(columns, column{"transfer", each.Unit, func(t Trial) string { return each.Write(float64(t.Transfer)) }})
 	}
 	if copies {
 		columns = append(columns,
-			column{"copy", each.unit, func(t Trial) string { return each.write(float64(t.Copy)) }},
-			column{"bandwidth", bandwidth.unit + "/s", func(t Trial) string { return bandwidth.write(t.Bandwidth) }})
+			column{"copy", each.Unit, func(t Trial) string { return each.Write(float64(t.Copy)) }},
+			column{"bandwidth", bandwidth.Unit + "/s", func(t Trial) string { return bandwidth.Write(t.Bandwidth) }})
 	}
 	if r.Step {
-		columns = append(columns, column{"step", each.unit, func(t Trial) string { return each.write(float64(t.Step)) }})
+		columns = append(columns, column{"step", each.Unit, func(t Trial) string { return each.Write(float64(t.Step)) }})
 	}
 	columns = append(columns, column{"CPUs busy", "", func(t Trial) string { return fmt.Sprintf("%.0f %%", 100*t.CPU) }})
 	if memory {
-		columns = append(columns, column{"peak memory", bytes.unit, func(t Trial) string { return bytes.write(float64(t.PeakRSS)) }})
+		columns = append(columns, column{"peak memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.PeakRSS)) }})
 	}
 
 	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
@@ -93,10 +95,10 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	if r.Confidence > 0 {
 		note("confidence", "another run would choose the same in %.0f %% of cases", 100*r.Confidence)
 	}
-	note("floor", "%s a batch, if loading were perfect", short(r.Floor))
-	note("batches", "%d samples, %s, to %s", r.BatchSize, formatBytes(uint64(r.BatchBytes)), r.Device)
+	note("floor", "%s a batch, if loading were perfect", human.Duration(r.Floor))
+	note("batches", "%d samples, %s, to %s", r.BatchSize, human.Bytes(uint64(r.BatchBytes)), r.Device)
 	note("machine", "%s", r.Hardware)
-	tuned := fmt.Sprintf("by %s search in %s", r.Strategy, short(r.Elapsed))
+	tuned := fmt.Sprintf("by %s search in %s", r.Strategy, human.Duration(r.Elapsed))
 	if r.Cached {
 		tuned = "earlier, " + tuned
 	}
@@ -140,7 +142,7 @@ func (h Hardware) String() string {
 		s += ", " + h.CPU
 	}
 	if h.Memory > 0 {
-		s += ", " + formatBytes(h.Memory)
+		s += ", " + human.Bytes(h.Memory)
 	}
 	return s
 }
@@ -155,9 +157,9 @@ func (r *Result) reason() string {
 	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
 		return fmt.Sprintf("%s: no more are faster, and fewer were not measured.", workers)
 	case r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: the fastest; fewer take over %s longer for %d batches.", workers, short(r.Alpha), r.Iterations)
+		return fmt.Sprintf("%s: the fastest; fewer take over %s longer for %d batches.", workers, human.Duration(r.Alpha), r.Iterations)
 	default:
-		return fmt.Sprintf("%s: the fewest within %s, over %d batches, of the fastest (%d).", workers, short(r.Alpha), r.Iterations, r.Fastest)
+		return fmt.Sprintf("%s: the fewest within %s, over %d batches, of the fastest (%d).", workers, human.Duration(r.Alpha), r.Iterations, r.Fastest)
 	}
 }
 
@@ -202,66 +204,10 @@ func capital(s string) string {
 	return strings.ToUpper(string(r)) + s[size:]
 }
 
-// A scale is how the figures of a column are written.
-type scale struct {
-	unit     string
-	size     float64 // of the unit
-	decimals int
-}
-
-func (s scale) write(x float64) string { return strconv.FormatFloat(x/s.size, 'f', s.decimals, 64) }
-
-// scaleOf is the scale in which a duration has three digits.
-func scaleOf(d time.Duration) scale {
-	return scaleFor(float64(d), []scale{{unit: "ns", size: 1}, {unit: "µs", size: 1e3}, {unit: "ms", size: 1e6}, {unit: "s", size: 1e9}})
-}
-
-func scaleOfBytes(n uint64) scale {
-	return scaleFor(float64(n), []scale{{unit: "B", size: 1}, {unit: "kB", size: 1e3}, {unit: "MB", size: 1e6}, {unit: "GB", size: 1e9}})
-}
-
-func scaleFor(x float64, units []scale) scale {
-	s := units[0]
-	for _, u := range units[1:] {
-		if x >= 0.9995*u.size {
-			s = u
-		}
-	}
-	switch x /= s.size; {
-	case s.size == 1 || x >= 99.95:
-	case x >= 9.995:
-		s.decimals = 1
-	default:
-		s.decimals = 2
-	}
-	return s
-}
-
-// short is a duration in three digits.
-func short(d time.Duration) string {
-	if d >= time.Minute {
-		return d.Round(time.Second).String()
-	}
-	s := scaleOf(d)
-	number := s.write(float64(d))
-	if strings.Contains(number, ".") {
-		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
-	}
-	return number + " " + s.unit
-}
-
 // margin is half the interval, as a share of the mean.
 func margin(t Trial) string {
 	if t.High <= t.Low || t.Mean == 0 {
 		return "?"
 	}
 	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
-}
-
-// percent is a share in two digits or so.
-func percent(share float64) string {
-	if share < 0.0995 {
-		return fmt.Sprintf("%.1f %%", 100*share)
-	}
-	return fmt.Sprintf("%.0f %%", 100*share)
 }

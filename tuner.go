@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/bits"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // A Result is what [Tune] found, with every figure behind it. As JSON its names
@@ -149,16 +149,16 @@ type tuner struct {
 	cpus    host.CPUFacts
 	limit   memoryLimit
 	refused map[int]string // worker counts that memory rules out, and why
-	series  []series       // what the search has seen
-	counts  []*count       // beside each of series: all the rest
+	counts  []*count       // what was measured, in the order in which counts were first visited
 	next    State          // where the next visit begins, so that none profits from what another has read
 	sampled string         // why peaks aren't exact
 	done    float64        // share, as last shown
 }
 
-// A count is what a worker count's visits have measured together.
+// A count is all that was measured at a worker count.
 type count struct {
 	Trial
+	blocks                    []search.Block
 	took                      []time.Duration // per iteration
 	wait, transfer, step, all time.Duration   // sums
 	copies                    copies          // while it was measured
@@ -167,19 +167,18 @@ type count struct {
 
 func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	o := t.opts
-	sp := space{cpus: o.cpus(), max: o.most, alpha: o.alpha, iterations: 100, budget: o.budget}
-	sp.allowed = t.allowed
+	sp := search.Space{CPUs: o.cpus(), Max: o.most, Alpha: o.alpha, Iterations: 100, Budget: o.budget, Allowed: t.allowed}
 	if o.iterations > 0 {
-		sp.iterations, sp.fixed = o.iterations, true
+		sp.Iterations, sp.Fixed = o.iterations, true
 	}
 	busy := host.StartCPU()
 	outOfTime := false
 	for {
-		req, more := o.strategy.next(sp, t.series)
-		if outOfTime = o.budget > 0 && len(t.series) > 0 && time.Since(t.began) >= o.budget; outOfTime || !more {
+		req, more := o.strategy.search().Next(sp, t.series())
+		if outOfTime = o.budget > 0 && len(t.counts) > 0 && time.Since(t.began) >= o.budget; outOfTime || !more {
 			break
 		}
-		t.show(sp, "measuring", req.workers, nil)
+		t.show(sp, "measuring", req.Workers, nil)
 		c, err := t.visit(ctx, req)
 		if err != nil {
 			return nil, err
@@ -187,7 +186,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		if !slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) }) {
 			return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", t.refused[t.counts[0].Workers])
 		}
-		t.show(sp, "measuring", req.workers, &c.Trial)
+		t.show(sp, "measuring", req.Workers, &c.Trial)
 	}
 	_, others := busy.Stop()
 	r := t.result(sp)
@@ -222,29 +221,46 @@ const (
 )
 
 // visit measures one worker count for a while.
-func (t *tuner) visit(ctx context.Context, req request) (*count, error) {
-	i := slices.IndexFunc(t.series, func(s series) bool { return s.workers == req.workers })
-	if i < 0 {
-		i = len(t.series)
-		t.series = append(t.series, series{workers: req.workers})
-		t.counts = append(t.counts, &count{Trial: Trial{Workers: req.workers, PeakExact: true}})
+func (t *tuner) visit(ctx context.Context, req search.Request) (*count, error) {
+	c := t.at(req.Workers)
+	if c == nil {
+		c = &count{Trial: Trial{Workers: req.Workers, PeakExact: true}}
+		t.counts = append(t.counts, c)
 	}
-	b, err := t.measure(ctx, t.counts[i], t.loader(req.workers), req)
+	b, err := t.measure(ctx, c, t.loader(req.Workers), req)
 	if err != nil {
 		return nil, err
 	}
-	t.series[i].blocks = append(t.series[i].blocks, b)
-	return t.counts[i], nil
+	c.blocks = append(c.blocks, b)
+	return c, nil
+}
+
+// at is what is known of a worker count; nil if it wasn't visited.
+func (t *tuner) at(workers int) *count {
+	i := slices.IndexFunc(t.counts, func(c *count) bool { return c.Workers == workers })
+	if i < 0 {
+		return nil
+	}
+	return t.counts[i]
+}
+
+// series are the counts as the search sees them.
+func (t *tuner) series() []search.Series {
+	out := make([]search.Series, len(t.counts))
+	for i, c := range t.counts {
+		out[i] = search.Series{Workers: c.Workers, Blocks: c.blocks}
+	}
+	return out
 }
 
 // measure adds what a visit with a loader measures to what is known of its count.
-func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (block, error) {
+func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Request) (search.Block, error) {
 	debug.FreeOSMemory() // what the last visit left isn't this one's
 	peak := host.StartPeak()
-	wave := t.wave(req.workers)
-	m := measurement{warmup: max(warmupBatches, wave), settle: warmupTime, wave: wave, iterations: req.iterations, limit: req.limit, took: c.took}
+	wave := t.wave(req.Workers)
+	m := measurement{warmup: max(warmupBatches, wave), warmupTime: warmupTime, wave: wave, iterations: req.Iterations, limit: req.Limit, took: c.took}
 	if more := fewestWaves * wave; wave > 1 && more > m.iterations {
-		m.limit = time.Duration(min(float64(req.limit)*float64(more)/float64(m.iterations), math.MaxInt64/2))
+		m.limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(m.iterations), math.MaxInt64/2))
 		m.iterations = more
 	}
 	if t.opts.budget > 0 {
@@ -257,7 +273,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (
 	_ = l.Close() // never fails
 	rss, exact := peak.Stop()
 	if err != nil {
-		return block{}, err
+		return search.Block{}, err
 	}
 
 	n := len(m.took) - len(c.took)
@@ -274,8 +290,8 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req request) (
 		t.sampled = peak.Note()
 	}
 	c.SystemUsed = host.Memory().Used
-	c.settle()
-	return block{round: req.round, iterations: n, mean: m.all / time.Duration(n), cpu: m.cpu}, nil
+	c.average()
+	return search.Block{Round: req.Round, Iterations: n, Mean: m.all / time.Duration(n), CPU: m.cpu}, nil
 }
 
 // unpinned measures the choice with batches in ordinary memory, for as long as
@@ -289,7 +305,7 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 	src := *t.source
 	src.opts, src.slotMem = &o, newSlotMemory(&o)
 	c := &count{Trial: Trial{Workers: r.Workers, PeakExact: true}}
-	if _, err := t.measure(ctx, c, src.loader(r.Workers), request{workers: r.Workers, iterations: r.trial(r.Workers).Iterations}); err != nil {
+	if _, err := t.measure(ctx, c, src.loader(r.Workers), search.Request{Workers: r.Workers, Iterations: r.trial(r.Workers).Iterations}); err != nil {
 		return nil, err
 	}
 	c.Total = c.Mean * time.Duration(r.Iterations)
@@ -310,8 +326,8 @@ func (t *tuner) allowed(workers int) bool {
 	return why == ""
 }
 
-// settle computes a trial's means from its sums.
-func (c *count) settle() {
+// average computes a trial's means from its sums.
+func (c *count) average() {
 	n := time.Duration(len(c.took))
 	c.Mean, c.Wait, c.Transfer, c.Step = c.all/n, c.wait/n, c.transfer/n, c.step/n
 	c.CPU, c.OtherCPU = c.cpu/float64(c.all), c.other/float64(c.all)
@@ -327,7 +343,7 @@ func (c *count) settle() {
 // A measurement is some iterations over a loader's batches.
 type measurement struct {
 	warmup     int           // batches before
-	settle     time.Duration // and more of them until so much time has passed
+	warmupTime time.Duration // and more of them until so much time has passed
 	wave       int           // batches that are measured at least
 	iterations int           // wanted
 	limit      time.Duration // ends it early; 0: none
@@ -373,7 +389,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		switch warm := end.Sub(start); {
 		case n <= 0 && m.limit > 0 && warm > m.limit:
 			n = 0 // no time for more of a warm-up
-		case n == 0 && warm < m.settle:
+		case n == 0 && warm < m.warmupTime:
 			n = -1
 		}
 		switch {
@@ -462,11 +478,11 @@ func loadOnce(l *Loader) func(ctx context.Context, index int, dst *Sample) error
 	}
 }
 
-func (t *tuner) result(sp space) *Result {
+func (t *tuner) result(sp search.Space) *Result {
 	o := t.opts
-	c := choose(sp, t.series)
+	c := search.Choose(sp, t.series())
 	r := &Result{
-		Workers: c.workers, Fastest: c.fastest, Alpha: c.alpha, Iterations: sp.iterations, Confidence: c.confidence,
+		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: sp.Iterations, Confidence: c.Confidence,
 		Strategy: o.strategy.String(), Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
 		Step:     o.step != nil,
 		Hardware: thisMachine(t.cpus),
@@ -474,32 +490,24 @@ func (t *tuner) result(sp space) *Result {
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
 		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
 	}
-	for _, e := range c.estimates {
-		i := slices.IndexFunc(t.counts, func(c *count) bool { return c.Workers == e.workers })
-		trial := t.counts[i].Trial
-		trial.Low, trial.High = e.around(trial.Mean)
-		trial.Total = trial.Mean * time.Duration(sp.iterations)
+	for _, e := range c.Estimates {
+		trial := t.at(e.Workers).Trial
+		trial.Low, trial.High = e.Around(trial.Mean)
+		trial.Total = trial.Mean * time.Duration(sp.Iterations)
 		r.Trials = append(r.Trials, trial)
 	}
 	r.Reason = r.reason()
 	return r
 }
 
-// around is the estimate's interval about a plain mean, as wide in proportion:
-// the estimate itself may lie elsewhere, since drift is taken out of it.
-func (e estimate) around(mean time.Duration) (low, high time.Duration) {
-	times := float64(mean) / float64(max(e.mean, 1))
-	return time.Duration(float64(e.low) * times), time.Duration(float64(e.high) * times)
-}
-
 // show reports progress.
-func (t *tuner) show(sp space, phase string, workers int, trial *Trial) {
+func (t *tuner) show(sp search.Space, phase string, workers int, trial *Trial) {
 	if t.opts.progress == nil {
 		return
 	}
 	visits := 0
-	for _, s := range t.series {
-		visits += len(s.blocks)
+	for _, c := range t.counts {
+		visits += len(c.blocks)
 	}
 	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Trial: trial}
 	if phase == "done" {
@@ -507,24 +515,11 @@ func (t *tuner) show(sp space, phase string, workers int, trial *Trial) {
 	} else {
 		// How much is left depends on what will be measured: this assumes an
 		// ordinary search.
-		t.done = max(t.done, min(0.95, float64(visits)/float64(usualVisits(sp, t.opts.strategy))))
+		t.done = max(t.done, min(0.95, float64(visits)/float64(t.opts.strategy.search().Usual(sp))))
 		p.Done = t.done
 		if p.Done > 0 {
 			p.Left = time.Duration(float64(p.Elapsed) * (1 - p.Done) / p.Done)
 		}
 	}
 	t.opts.progress(p)
-}
-
-// usualVisits is how many visits a search ordinarily makes.
-func usualVisits(sp space, s Strategy) int {
-	top := sp.max
-	if top < 0 {
-		top = sp.cpus
-	}
-	if s == Exhaustive() {
-		return (top + 1) * sweepRounds
-	}
-	ladder := bits.Len(uint(top)) + 2
-	return ladder*firstLooks + 2*ladder
 }

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // What makes a result less trustworthy.
@@ -11,7 +14,7 @@ const (
 	busyOthers = 0.10 // share of the CPUs that others use
 	unsure     = 0.90 // confidence
 	fewBatches = 10   // measured at the choice
-	drifted    = 1.25 // times as slow, or as fast, as at first
+	muchDrift  = 1.25 // times as slow, or as fast, as at first
 )
 
 // warnings are what the reader of the result should know: others is the share
@@ -19,7 +22,7 @@ const (
 func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string) {
 	add := func(format string, args ...any) { w = append(w, fmt.Sprintf(format, args...)) }
 	if others > busyOthers {
-		add("other processes kept %s of the CPUs busy meanwhile: on a quiet machine the choice may be another", percent(others))
+		add("other processes kept %s of the CPUs busy meanwhile: on a quiet machine the choice may be another", human.Share(others))
 	}
 	switch c := t.cpus; {
 	case c.Usable() >= c.GOMAXPROCS:
@@ -29,9 +32,9 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 		add("GOMAXPROCS is %d, but the container may use %s only, and is stopped for a while whenever it uses more", c.GOMAXPROCS, countCPUs(c.Quota))
 	}
 	measured := 0.0
-	for _, s := range t.series {
-		for _, b := range s.blocks {
-			measured += float64(b.iterations) * float64(b.mean)
+	for _, s := range t.series() {
+		for _, b := range s.Blocks {
+			measured += float64(b.Iterations) * float64(b.Mean)
 		}
 	}
 	if outOfTime || t.opts.budget > 0 && measured >= float64(t.opts.budget) {
@@ -46,13 +49,13 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	case r.Confidence == 0:
 		add("nothing was measured twice, so how sure the choice is can't be told")
 	case r.Confidence < unsure:
-		add("the choice is not sure: another run would make it in %s of cases", percent(r.Confidence))
+		add("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence))
 	}
-	switch d := drift(t.series); {
-	case d > drifted:
-		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", percent(d-1))
-	case d < 1/drifted:
-		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", percent(1-d))
+	switch d := drift(t.series()); {
+	case d > muchDrift:
+		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", human.Share(d-1))
+	case d < 1/muchDrift:
+		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", human.Share(1-d))
 	}
 	if t.sampled != "" {
 		add("%s; it may have been higher", t.sampled)
@@ -62,11 +65,11 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 
 // drift is how much longer iterations took late than early, in the median of
 // all worker counts with visits enough to tell.
-func drift(seen []series) float64 {
+func drift(seen []search.Series) float64 {
 	var logs []float64
 	for _, s := range seen {
-		if half := len(s.blocks) / 2; half >= 2 {
-			early, late := slices.Clone(s.blocks[:half]), slices.Clone(s.blocks[len(s.blocks)-half:])
+		if half := len(s.Blocks) / 2; half >= 2 {
+			early, late := slices.Clone(s.Blocks[:half]), slices.Clone(s.Blocks[len(s.Blocks)-half:])
 			logs = append(logs, math.Log(medianOf(late)/medianOf(early)))
 		}
 	}
@@ -78,9 +81,9 @@ func drift(seen []series) float64 {
 }
 
 // medianOf sorts blocks by their mean.
-func medianOf(blocks []block) float64 {
-	slices.SortFunc(blocks, func(a, b block) int { return int(a.mean - b.mean) })
-	return float64(max(blocks[(len(blocks)-1)/2].mean, 1)+max(blocks[len(blocks)/2].mean, 1)) / 2
+func medianOf(blocks []search.Block) float64 {
+	slices.SortFunc(blocks, func(a, b search.Block) int { return int(a.Mean - b.Mean) })
+	return float64(max(blocks[(len(blocks)-1)/2].Mean, 1)+max(blocks[len(blocks)/2].Mean, 1)) / 2
 }
 
 // advice says what to work on and what to change.
@@ -103,9 +106,9 @@ func (s *source) advice(r *Result, cpus int, limit memoryLimit) []string {
 	case r.Step: // advise has said whether to work on loading or on the model
 		return advice
 	case r.Workers == 0:
-		return append([]string{fmt.Sprintf("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", short(t.Mean))}, advice...)
+		return append([]string{fmt.Sprintf("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", human.Duration(t.Mean))}, advice...)
 	default:
-		return append([]string{fmt.Sprintf("A training step that takes longer than %s hides loading: then work on the model, else on loading. WithStep measures which.", short(t.Mean))}, advice...)
+		return append([]string{fmt.Sprintf("A training step that takes longer than %s hides loading: then work on the model, else on loading. WithStep measures which.", human.Duration(t.Mean))}, advice...)
 	}
 }
 

@@ -8,16 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 	quiet := func() (*tuner, *Result) {
-		blocks := make([]block, 4)
+		blocks := make([]search.Block, 4)
 		for i := range blocks {
-			blocks[i] = block{round: i, iterations: 25, mean: 4 * time.Millisecond}
+			blocks[i] = search.Block{Round: i, Iterations: 25, Mean: 4 * time.Millisecond}
 		}
 		o := &options{}
-		return &tuner{source: &source{opts: o}, cpus: host.CPUFacts{Affinity: 4, GOMAXPROCS: 4}, series: []series{{workers: 1, blocks: blocks}}},
+		return &tuner{source: &source{opts: o}, cpus: host.CPUFacts{Affinity: 4, GOMAXPROCS: 4}, counts: []*count{{Trial: Trial{Workers: 1}, blocks: blocks}}},
 			&Result{Workers: 1, Confidence: 0.99, Trials: []Trial{{}, {Workers: 1, Iterations: 100}}}
 	}
 	tun, r := quiet()
@@ -31,8 +32,8 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		"nothing was measured twice":                                func(t *tuner, r *Result) { r.Confidence = 0 },
 		"another run would make it in 62 % of cases":                func(t *tuner, r *Result) { r.Confidence = 0.62 },
 		"peak memory is sampled every 10ms: no clear_refs; it may":  func(t *tuner, r *Result) { t.sampled = "peak memory is sampled every 10ms: no clear_refs" },
-		"batches took 50 % longer at the end than at the beginning": func(t *tuner, r *Result) { t.series[0].blocks[2].mean, t.series[0].blocks[3].mean = 6e6, 6e6 },
-		"batches took 50 % less at the end than at the beginning":   func(t *tuner, r *Result) { t.series[0].blocks[2].mean, t.series[0].blocks[3].mean = 2e6, 2e6 },
+		"batches took 50 % longer at the end than at the beginning": func(t *tuner, r *Result) { t.counts[0].blocks[2].Mean, t.counts[0].blocks[3].Mean = 6e6, 6e6 },
+		"batches took 50 % less at the end than at the beginning":   func(t *tuner, r *Result) { t.counts[0].blocks[2].Mean, t.counts[0].blocks[3].Mean = 2e6, 2e6 },
 	} {
 		t.Run(want, func(t *testing.T) {
 			tun, r := quiet()

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -21,6 +22,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/human"
 )
 
 const (
@@ -82,14 +84,12 @@ type points struct {
 
 func timePanel(r *nwt.Result) *plot.Plot {
 	line := points{}
-	unit, size := "s", 1e9
 	fastest := math.Inf(1)
 	for _, t := range r.Trials {
 		fastest = min(fastest, float64(max(t.Total, 1)))
 	}
-	if fastest < 1e9 {
-		unit, size = "ms", 1e6
-	}
+	scale := human.ScaleOf(time.Duration(fastest))
+	size := scale.Size
 	for _, t := range r.Trials {
 		n := float64(r.Iterations) / size
 		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(max(t.Total, 1)) / size})
@@ -101,7 +101,7 @@ func timePanel(r *nwt.Result) *plot.Plot {
 	}
 	p := panel(r, line)
 	p.Title.Text = title(r)
-	p.Y.Label.Text = fmt.Sprintf("time of %d batches (%s)", r.Iterations, unit)
+	p.Y.Label.Text = fmt.Sprintf("time of %d batches (%s)", r.Iterations, scale.Unit)
 	// Logarithmic, since what matters is close to the fastest.
 	p.Y.Min, p.Y.Scale, p.Y.Tick.Marker = 0.8*fastest/size, plot.LogScale{}, plot.TickerFunc(oneTwoFive)
 	from := line.XYs[at(r, r.Fastest)].Y
@@ -115,11 +115,16 @@ func timePanel(r *nwt.Result) *plot.Plot {
 
 func memoryPanel(r *nwt.Result) *plot.Plot {
 	line := points{}
+	least := uint64(math.MaxUint64)
 	for _, t := range r.Trials {
-		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(t.PeakRSS) / 1e6})
+		least = min(least, t.PeakRSS)
+	}
+	scale := human.ScaleOfBytes(least)
+	for _, t := range r.Trials {
+		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(t.PeakRSS) / scale.Size})
 	}
 	p := panel(r, line)
-	p.Y.Label.Text = "peak memory (MB)"
+	p.Y.Label.Text = fmt.Sprintf("peak memory (%s)", scale.Unit)
 	decorate(p, r, line)
 	return p
 }

@@ -1,4 +1,4 @@
-package nwt
+package results
 
 import (
 	"bytes"
@@ -17,15 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func testCache(t *testing.T) (c cache, warnings *bytes.Buffer) {
+func testFile(t *testing.T) (c File, warnings *bytes.Buffer) {
 	warnings = new(bytes.Buffer)
 	path := filepath.Join(t.TempDir(), "new", "dir", "tuning.json")
-	return cache{path: path, log: slog.New(slog.NewTextHandler(warnings, nil))}, warnings
+	return File{Path: path, Log: slog.New(slog.NewTextHandler(warnings, nil))}, warnings
 }
 
-func testKey(batchBytes int64) cacheKey {
-	return cacheKey{
-		Hardware:   cacheHardware{CPU: "Xeon", Logical: 64, Affinity: 64, GOMAXPROCS: 64, MemoryGiB: 512},
+func testKey(batchBytes int64) Key {
+	return Key{
+		Hardware:   Hardware{CPU: "Xeon", Logical: 64, Affinity: 64, GOMAXPROCS: 64, MemoryGiB: 512},
 		Device:     "host",
 		Fields:     "image uint8[3 224 224], label int64",
 		BatchBytes: batchBytes,
@@ -34,53 +34,53 @@ func testKey(batchBytes int64) cacheKey {
 }
 
 func TestAResultIsFoundAgain(t *testing.T) {
-	c, warnings := testCache(t)
-	_, ok := c.lookup(testKey(1000))
+	c, warnings := testFile(t)
+	_, ok := c.Lookup(testKey(1000))
 	require.False(t, ok)
 
-	c.store(t.Context(), testKey(1000), json.RawMessage(`{"workers":14}`))
-	c.store(t.Context(), testKey(1000), json.RawMessage(`{"workers":12}`))
-	c.store(t.Context(), testKey(9000), json.RawMessage(`{"workers":3}`))
-	entry, ok := c.lookup(testKey(1000))
+	c.Store(t.Context(), testKey(1000), json.RawMessage(`{"workers":14}`))
+	c.Store(t.Context(), testKey(1000), json.RawMessage(`{"workers":12}`))
+	c.Store(t.Context(), testKey(9000), json.RawMessage(`{"workers":3}`))
+	entry, ok := c.Lookup(testKey(1000))
 	require.True(t, ok)
 	require.JSONEq(t, `{"workers":12}`, string(entry.Value))
 	require.Equal(t, testKey(1000), entry.Key)
 	require.WithinRange(t, entry.Saved, time.Now().Add(-time.Hour), time.Now())
 	require.Empty(t, warnings.String())
 
-	file, err := readCache(c.path)
+	file, err := read(c.Path)
 	require.NoError(t, err)
 	require.Len(t, file.Entries, 2, "the newer result replaces the older one")
 }
 
 func TestTheNearestBatchSizeWithinAFactorOfTwoIsFound(t *testing.T) {
-	c, _ := testCache(t)
+	c, _ := testFile(t)
 	for _, size := range []int64{1000, 1500, 8000} {
-		c.store(t.Context(), testKey(size), fmt.Appendf(nil, "%d", size))
+		c.Store(t.Context(), testKey(size), fmt.Appendf(nil, "%d", size))
 	}
 	for size, want := range map[int64]string{
 		499: "", 500: "1000", 1100: "1000", 1400: "1500", 3000: "1500", 3001: "", 4000: "8000", 16000: "8000", 16001: "",
 		0: "", -1000: "",
 	} {
-		entry, ok := c.lookup(testKey(size))
+		entry, ok := c.Lookup(testKey(size))
 		require.Equal(t, want, string(entry.Value), "%d bytes", size)
 		require.Equal(t, want != "", ok)
 	}
 }
 
 func TestAnotherSettingIsAnotherResult(t *testing.T) {
-	c, _ := testCache(t)
-	c.store(t.Context(), testKey(1000), json.RawMessage("1"))
-	for name, change := range map[string]func(*cacheKey){
-		"cpu":     func(k *cacheKey) { k.Hardware.CPU = "EPYC" },
-		"quota":   func(k *cacheKey) { k.Hardware.Quota = 2.5 },
-		"device":  func(k *cacheKey) { k.Device = "cuda:0" },
-		"fields":  func(k *cacheKey) { k.Fields = "label int64" },
-		"options": func(k *cacheKey) { k.Options = "" },
+	c, _ := testFile(t)
+	c.Store(t.Context(), testKey(1000), json.RawMessage("1"))
+	for name, change := range map[string]func(*Key){
+		"cpu":     func(k *Key) { k.Hardware.CPU = "EPYC" },
+		"quota":   func(k *Key) { k.Hardware.Quota = 2.5 },
+		"device":  func(k *Key) { k.Device = "cuda:0" },
+		"fields":  func(k *Key) { k.Fields = "label int64" },
+		"options": func(k *Key) { k.Options = "" },
 	} {
 		key := testKey(1000)
 		change(&key)
-		_, ok := c.lookup(key)
+		_, ok := c.Lookup(key)
 		require.False(t, ok, name)
 	}
 }
@@ -95,23 +95,23 @@ func TestAnUnusableFileIsIgnoredKeptAsideAndReplaced(t *testing.T) {
 		"newer":     {`{"format":"nwt tuning results","version":2,"entries":{}}`, "version is 2, not 1"},
 		"bad size":  {`{"format":"nwt tuning results","version":1,"entries":[{"value":1}]}`, "entry 0: 0 batch bytes"},
 		"no value":  {`{"format":"nwt tuning results","version":1,"entries":[{"key":{"batch_bytes":1}}]}`, "entry 0: no value"},
-		"oversized": {strings.Repeat(" ", cacheMaxSize+1), "larger than 2.1 MB"},
+		"oversized": {strings.Repeat(" ", maxSize+1), "larger than 2.1 MB"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, warnings := testCache(t)
-			require.NoError(t, os.MkdirAll(filepath.Dir(c.path), 0o755))
-			require.NoError(t, os.WriteFile(c.path, []byte(tt.content), 0o644))
+			c, warnings := testFile(t)
+			require.NoError(t, os.MkdirAll(filepath.Dir(c.Path), 0o755))
+			require.NoError(t, os.WriteFile(c.Path, []byte(tt.content), 0o644))
 
-			_, ok := c.lookup(testKey(1000))
+			_, ok := c.Lookup(testKey(1000))
 			require.False(t, ok)
 			require.Contains(t, warnings.String(), tt.warning)
-			require.Contains(t, warnings.String(), c.path)
+			require.Contains(t, warnings.String(), c.Path)
 
-			c.store(t.Context(), testKey(1000), json.RawMessage("7"))
-			entry, ok := c.lookup(testKey(1000))
+			c.Store(t.Context(), testKey(1000), json.RawMessage("7"))
+			entry, ok := c.Lookup(testKey(1000))
 			require.True(t, ok)
 			require.Equal(t, "7", string(entry.Value))
-			kept, err := os.ReadFile(c.path + ".bak")
+			kept, err := os.ReadFile(c.Path + ".bak")
 			require.NoError(t, err)
 			require.Equal(t, tt.content, string(kept))
 		})
@@ -119,7 +119,7 @@ func TestAnUnusableFileIsIgnoredKeptAsideAndReplaced(t *testing.T) {
 }
 
 func TestAPlaceThatCannotBeWrittenCostsAWarning(t *testing.T) {
-	c, warnings := testCache(t)
+	c, warnings := testFile(t)
 	blocked := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(blocked, nil, 0o644))
 	paths := []string{
@@ -133,13 +133,13 @@ func TestAPlaceThatCannotBeWrittenCostsAWarning(t *testing.T) {
 	}
 	for _, path := range paths {
 		warnings.Reset()
-		c.path = path
-		c.store(t.Context(), testKey(1000), json.RawMessage("1"))
-		require.Contains(t, warnings.String(), "not kept in the cache")
-		_, ok := c.lookup(testKey(1000))
+		c.Path = path
+		c.Store(t.Context(), testKey(1000), json.RawMessage("1"))
+		require.Contains(t, warnings.String(), "not kept")
+		_, ok := c.Lookup(testKey(1000))
 		require.False(t, ok)
 		called := false
-		require.NoError(t, c.whileTuning(t.Context(), func() error { called = true; return nil }))
+		require.NoError(t, c.WhileTuning(t.Context(), func() error { called = true; return nil }))
 		require.True(t, called)
 		left, err := filepath.Glob(path + "*.*")
 		require.NoError(t, err)
@@ -148,73 +148,105 @@ func TestAPlaceThatCannotBeWrittenCostsAWarning(t *testing.T) {
 }
 
 func TestAResultThatIsNoJSONIsNotKept(t *testing.T) {
-	c, warnings := testCache(t)
-	c.store(t.Context(), testKey(1000), json.RawMessage(`{"workers":`))
-	require.Contains(t, warnings.String(), "not kept in the cache")
-	require.NoFileExists(t, c.path)
+	c, warnings := testFile(t)
+	c.Store(t.Context(), testKey(1000), json.RawMessage(`{"workers":`))
+	require.Contains(t, warnings.String(), "not kept")
+	require.NoFileExists(t, c.Path)
 }
 
-func TestTheCacheForgetsTheOldestAndStaysSmall(t *testing.T) {
-	var full cacheFile
-	for i := range int64(cacheEntries) {
-		full.Entries = append(full.Entries, cacheEntry{Key: testKey(1 + i), Value: json.RawMessage("1")})
+func TestTheFileForgetsTheOldestAndStaysSmall(t *testing.T) {
+	var full contents
+	for i := range int64(maxEntries) {
+		full.Entries = append(full.Entries, Entry{Key: testKey(1 + i), Value: json.RawMessage("1")})
 	}
-	with := func(key cacheKey, size int) (cacheFile, error) {
+	with := func(key Key, size int) (contents, error) {
 		value := json.RawMessage(`"` + strings.Repeat("x", size) + `"`)
-		data, err := full.with(cacheEntry{Key: key, Value: value})
+		data, err := full.with(Entry{Key: key, Value: value})
 		if err != nil {
-			return cacheFile{}, err
+			return contents{}, err
 		}
-		return parseCache(data)
+		return parse(data)
 	}
 
 	file, err := with(testKey(1e6), 10)
 	require.NoError(t, err)
-	require.Len(t, file.Entries, cacheEntries)
+	require.Len(t, file.Entries, maxEntries)
 	require.Equal(t, testKey(2), file.Entries[0].Key)
-	require.Equal(t, testKey(1e6), file.Entries[cacheEntries-1].Key)
+	require.Equal(t, testKey(1e6), file.Entries[maxEntries-1].Key)
 
-	file, err = with(testKey(1e6), cacheMaxSize-10_000)
+	file, err = with(testKey(1e6), maxSize-10_000)
 	require.NoError(t, err)
-	require.Less(t, len(file.Entries), cacheEntries)
+	require.Less(t, len(file.Entries), maxEntries)
 	require.Equal(t, testKey(1e6), file.Entries[len(file.Entries)-1].Key)
 
-	_, err = with(testKey(1e6), cacheMaxSize)
-	require.ErrorContains(t, err, "larger than a cache may be (2.1 MB)")
+	_, err = with(testKey(1e6), maxSize)
+	require.ErrorContains(t, err, "larger than the file may be (2.1 MB)")
+}
+
+func TestAFileSetAsideEarlierIsKept(t *testing.T) {
+	c, _ := testFile(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(c.Path), 0o755))
+	require.NoError(t, os.WriteFile(c.Path+".bak", []byte("the user's"), 0o644))
+	require.NoError(t, os.WriteFile(c.Path, []byte("weights"), 0o644))
+	c.Store(t.Context(), testKey(1000), json.RawMessage("1"))
+	for path, want := range map[string]string{c.Path + ".bak": "the user's", c.Path + ".bak1": "weights"} {
+		kept, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, string(kept))
+	}
+	_, ok := c.Lookup(testKey(1000))
+	require.True(t, ok)
+}
+
+func TestALinkToTheFileStaysALink(t *testing.T) {
+	c, _ := testFile(t)
+	target := filepath.Join(t.TempDir(), "shared.json")
+	c.Store(t.Context(), testKey(1000), json.RawMessage("1"))
+	require.NoError(t, os.Rename(c.Path, target))
+	if err := os.Symlink(target, c.Path); err != nil {
+		t.Skip(err)
+	}
+	c.Store(t.Context(), testKey(9000), json.RawMessage("2"))
+	info, err := os.Lstat(c.Path)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeSymlink)
+	file, err := read(target)
+	require.NoError(t, err)
+	require.Len(t, file.Entries, 2)
 }
 
 func TestWaitingForAnotherTuningEndsWithTheContext(t *testing.T) {
-	c, _ := testCache(t)
-	err := c.whileTuning(t.Context(), func() error {
+	c, _ := testFile(t)
+	err := c.WhileTuning(t.Context(), func() error {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("stop"))
-		return c.whileTuning(ctx, func() error { return errors.New("two tune at once") })
+		return c.WhileTuning(ctx, func() error { return errors.New("two tune at once") })
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "waiting for another process to tune")
 }
 
 func TestTheErrorOfATuningIsHandedOnAndFreesTheLock(t *testing.T) {
-	c, _ := testCache(t)
+	c, _ := testFile(t)
 	failed := errors.New("no data")
 	for range 2 {
-		require.ErrorIs(t, c.whileTuning(t.Context(), func() error { return failed }), failed)
+		require.ErrorIs(t, c.WhileTuning(t.Context(), func() error { return failed }), failed)
 	}
 }
 
 func TestThisHardwareIsTheSameEachTime(t *testing.T) {
-	require.Equal(t, thisHardware(), thisHardware())
-	require.Positive(t, thisHardware().MemoryGiB)
+	require.Equal(t, ThisHardware(), ThisHardware())
+	require.Positive(t, ThisHardware().MemoryGiB)
 }
 
-func FuzzCacheFile(f *testing.F) {
+func FuzzFile(f *testing.F) {
 	f.Add([]byte(`{"format":"nwt tuning results","version":1,"entries":[{"key":{"batch_bytes":5},"saved":"2021-11-04T00:00:00Z","value":{"workers":14}}]}`))
 	f.Add([]byte(`{"format":"nwt tuning results","version":1,"entries":null}`))
 	f.Add([]byte(`{"format":1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		file, err := parseCache(data)
+		file, err := parse(data)
 		if err != nil {
-			require.ErrorIs(t, err, errBadCache)
+			require.ErrorIs(t, err, errUnusable)
 			return
 		}
 		for _, e := range file.Entries {
@@ -222,9 +254,9 @@ func FuzzCacheFile(f *testing.F) {
 			require.True(t, ok)
 			require.Equal(t, e.Key, found.Key)
 		}
-		again, err := file.with(cacheEntry{Key: testKey(1000), Value: json.RawMessage("1")})
+		again, err := file.with(Entry{Key: testKey(1000), Value: json.RawMessage("1")})
 		require.NoError(t, err)
-		_, err = parseCache(again)
+		_, err = parse(again)
 		require.NoError(t, err)
 	})
 }

@@ -1,4 +1,4 @@
-package nwt
+package search
 
 import (
 	"flag"
@@ -30,10 +30,10 @@ func (c curve) String() string {
 	return fmt.Sprintf("%s, %d CPUs, %s, noise %.0f %%, seed %d", c.kind, c.cpus, c.trouble, 100*c.noise, c.seed)
 }
 
-func (c curve) space() space {
-	sp := space{cpus: c.cpus, max: c.cpus - 1, alpha: defaultAlpha, iterations: 100}
+func (c curve) space() Space {
+	sp := Space{CPUs: c.cpus, Max: c.cpus - 1, Alpha: DefaultAlpha, Iterations: 100}
 	if c.grows {
-		sp.max = -1
+		sp.Max = -1
 	}
 	return sp
 }
@@ -49,7 +49,7 @@ func (c curve) truth() int {
 		best = min(best, c.time(w))
 	}
 	for w := range top + 1 {
-		if c.time(w) <= best+sp.alpha.of(best, sp.iterations) {
+		if c.time(w) <= best+sp.Alpha.Of(best, sp.Iterations) {
 			return w
 		}
 	}
@@ -136,9 +136,9 @@ func curves() []curve {
 
 // A tuning is one search on one curve, in virtual time.
 type tuning struct {
-	choice
+	Choice
 	cost     float64 // nanoseconds measured
-	requests []request
+	requests []Request
 }
 
 func (c curve) run(s Strategy, again uint64) tuning {
@@ -172,19 +172,19 @@ func (c curve) run(s Strategy, again uint64) tuning {
 		}
 		return t
 	}
-	seen, requests := drive(s, c.space(), func(q request) block {
-		b, spent := block{round: q.round}, 0.0
-		for b.iterations < q.iterations && (b.iterations == 0 || spent < float64(q.limit)) {
-			t := iteration(q.workers)
+	seen, requests := drive(s, c.space(), func(q Request) Block {
+		b, spent := Block{Round: q.Round}, 0.0
+		for b.Iterations < q.Iterations && (b.Iterations == 0 || spent < float64(q.Limit)) {
+			t := iteration(q.Workers)
 			spent += t
 			r.cost += t
-			b.iterations++
+			b.Iterations++
 		}
-		b.mean = time.Duration(spent / float64(b.iterations))
-		b.cpu = min(1, c.work/c.time(q.workers)/float64(c.cpus))
+		b.Mean = time.Duration(spent / float64(b.Iterations))
+		b.CPU = min(1, c.work/c.time(q.Workers)/float64(c.cpus))
 		return b
 	})
-	r.choice, r.requests = choose(c.space(), seen), requests
+	r.Choice, r.requests = Choose(c.space(), seen), requests
 	return r
 }
 
@@ -205,12 +205,12 @@ func (c curve) search(times int) []outcome {
 	truth := c.truth()
 	out := make([]outcome, times)
 	for i := range out {
-		greedy := c.run(Greedy(), uint64(i))
-		out[i].regret = max(0, c.time(greedy.workers)/c.time(truth)-1)
-		out[i].above = max(0, float64(greedy.workers-truth)/float64(stepAt(truth)))
+		greedy := c.run(Greedy{}, uint64(i))
+		out[i].regret = max(0, c.time(greedy.Workers)/c.time(truth)-1)
+		out[i].above = max(0, float64(greedy.Workers-truth)/float64(stepAt(truth)))
 		out[i].cost = math.NaN()
 		if c.cpus == 64 && !c.grows {
-			out[i].cost = greedy.cost / c.run(Exhaustive(), uint64(i)).cost
+			out[i].cost = greedy.cost / c.run(Exhaustive{}, uint64(i)).cost
 		}
 	}
 	return out
@@ -221,9 +221,9 @@ func (c curve) reRun(times int) []outcome {
 	var o outcome
 	choices := make([]int, times)
 	for i := range choices {
-		r := c.run(Greedy(), uint64(i))
-		choices[i] = r.workers
-		o.sure += r.confidence / float64(times)
+		r := c.run(Greedy{}, uint64(i))
+		choices[i] = r.Workers
+		o.sure += r.Confidence / float64(times)
 	}
 	counts := map[int]int{}
 	common := choices[0]
@@ -318,7 +318,7 @@ func TestReRunsChooseTheSameAsOftenAsTheyClaim(t *testing.T) {
 		suite = some
 	}
 	names, by := groups(suite, func(c curve) []outcome { return c.reRun(20) })
-	fmt.Fprintln(t.Output(), "| curves | number | same choice, median | same choice, mean | claimed | within a step, mean |")
+	fmt.Fprintln(t.Output(), "| curves | number | same Choice, median | same Choice, mean | claimed | within a step, mean |")
 	fmt.Fprintln(t.Output(), "| --- | ---: | ---: | ---: | ---: | ---: |")
 	for _, name := range names {
 		fmt.Fprintf(t.Output(), "| %s | %d | %s | %s | %s | %s |\n", name, len(by[name]),

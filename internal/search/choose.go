@@ -1,4 +1,4 @@
-package nwt
+package search
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 // How hard the evidence is pressed.
 const (
 	doubt     = 1    // standard errors in whose favour a count with fewer workers is judged
-	sureAt    = 0.98 // confidence at which measuring ends
+	SureAt    = 0.98 // confidence at which measuring ends
 	redraws   = 200  // re-runs drawn to find who is in the race
 	persevere = 10   // times its iterations that a count in an undecided race may get …
 	patience  = 10   // … while all together took no longer than so many counts as fast as the fastest,
@@ -21,41 +21,48 @@ const (
 )
 
 // A choice is what a search comes to.
-type choice struct {
-	workers    int           // fewest within alpha of the fastest; −1 where nothing allowed was measured
-	fastest    int           // the time-best count
-	alpha      time.Duration // accumulated over the space's iterations
-	confidence float64       // how often a re-run would choose the same, 0 … 1; 0 where nothing was measured twice
-	estimates  []estimate    // one per count measured, ascending
+type Choice struct {
+	Workers    int           // fewest within alpha of the fastest; −1 where nothing allowed was measured
+	Fastest    int           // the time-best count
+	Alpha      time.Duration // accumulated over the space's iterations
+	Confidence float64       // how often a re-run would choose the same, 0 … 1; 0 where nothing was measured twice
+	Estimates  []Estimate    // one per count measured, ascending
 }
 
 // An estimate is what a series says of its count: free of the drift that all
 // counts of a round share, and hardly moved by a few outlying blocks.
-type estimate struct {
-	workers   int
-	mean      time.Duration // per iteration
-	low, high time.Duration // its 95 % interval; both mean where nothing was measured twice
+type Estimate struct {
+	Workers   int
+	Mean      time.Duration // per iteration
+	Low, High time.Duration // its 95 % interval; both mean where nothing was measured twice
 }
 
-// choose finds the fewest workers within alpha of the fastest.
-func choose(sp space, seen []series) choice {
+// Around is the estimate's interval about a plain mean, as wide in proportion:
+// the estimate itself may lie elsewhere, since drift is taken out of it.
+func (e Estimate) Around(mean time.Duration) (low, high time.Duration) {
+	times := float64(mean) / float64(max(e.Mean, 1))
+	return time.Duration(float64(e.Low) * times), time.Duration(float64(e.High) * times)
+}
+
+// Choose finds the fewest workers within alpha of the fastest.
+func Choose(sp Space, seen []Series) Choice {
 	e := weigh(sp, seen)
 	if len(e.counts) == 0 {
-		return choice{workers: -1, fastest: -1}
+		return Choice{Workers: -1, Fastest: -1}
 	}
-	c := choice{estimates: make([]estimate, len(e.counts))}
+	c := Choice{Estimates: make([]Estimate, len(e.counts))}
 	for i, w := range e.counts {
 		mean, margin := e.mean[i], 1.0
 		if e.df[i] > 0 {
 			margin = math.Exp(e.se[i] * stat.StudentT(0.95, e.df[i]))
 		}
-		c.estimates[i] = estimate{w, time.Duration(mean), time.Duration(mean / margin), time.Duration(mean * margin)}
+		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean / margin), time.Duration(mean * margin)}
 	}
 	chosen, fastest := e.pick(e.mean)
-	c.workers, c.fastest = e.counts[chosen], e.counts[fastest]
-	c.alpha = time.Duration(sp.alpha.of(e.mean[fastest], sp.iterations) * float64(sp.iterations))
+	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
+	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
 	if e.df[chosen] > 0 {
-		c.confidence = e.vote(1000)[chosen]
+		c.Confidence = e.vote(1000)[chosen]
 	}
 	return c
 }
@@ -63,7 +70,7 @@ func choose(sp space, seen []series) choice {
 // The evidence is what all series together say of the counts that may be
 // chosen, ascending.
 type evidence struct {
-	sp     space
+	sp     Space
 	counts []int
 	visits []int
 	done   []int     // iterations measured
@@ -75,25 +82,25 @@ type evidence struct {
 
 // weigh takes apart what belongs to a count and what all counts of a round
 // share. Times multiply, so it does so with their logarithms.
-func weigh(sp space, seen []series) evidence {
+func weigh(sp Space, seen []Series) evidence {
 	e := evidence{sp: sp}
 	var obs []stat.Obs
 	rounds := 0
 	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
-		if len(s.blocks) == 0 || !sp.allows(s.workers) {
+		if len(s.Blocks) == 0 || !sp.allows(s.Workers) {
 			continue
 		}
 		done := 0
-		for _, b := range s.blocks {
+		for _, b := range s.Blocks {
 			obs = append(obs, stat.Obs{
-				Row: len(e.counts), Col: b.round,
-				Value: math.Log(float64(max(b.mean, 1))), Weight: float64(max(b.iterations, 1)),
+				Row: len(e.counts), Col: b.Round,
+				Value: math.Log(float64(max(b.Mean, 1))), Weight: float64(max(b.Iterations, 1)),
 			})
-			done += b.iterations
-			rounds = max(rounds, b.round+1)
+			done += b.Iterations
+			rounds = max(rounds, b.Round+1)
 		}
-		e.counts, e.visits = append(e.counts, s.workers), append(e.visits, len(s.blocks))
-		e.done, e.low = append(e.done, done), append(e.low, quickest(s.blocks))
+		e.counts, e.visits = append(e.counts, s.Workers), append(e.visits, len(s.Blocks))
+		e.done, e.low = append(e.done, done), append(e.low, Quickest(s.Blocks))
 	}
 	for _, row := range stat.TwoWay(obs, len(e.counts), rounds) {
 		e.mean = append(e.mean, math.Exp(row.Effect))
@@ -103,7 +110,7 @@ func weigh(sp space, seen []series) evidence {
 	return e
 }
 
-func byWorkers(a, b series) int { return cmp.Compare(a.workers, b.workers) }
+func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
 
 // pick applies the rule to one set of times: the fewest workers that aren't
 // slower than the fastest by more than alpha, as far as the measuring tells.
@@ -115,7 +122,7 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 		}
 	}
 	best := mean[fastest]
-	within := best + e.sp.alpha.of(best, e.sp.iterations)
+	within := best + e.sp.Alpha.Of(best, e.sp.Iterations)
 	for mean[chosen] > within*(1+doubt*math.Hypot(e.se[chosen], e.se[fastest])) {
 		chosen++
 	}
@@ -164,7 +171,7 @@ func (e evidence) gap(i int, times float64) (w int, found bool) {
 		return 0, false
 	}
 	low, high := e.counts[i], e.counts[i+1]
-	w, found = middle(low, high)
+	w, found = Middle(low, high)
 	return w, found && float64(high) > times*float64(low) && e.sp.allows(w)
 }
 
@@ -175,19 +182,19 @@ func (e evidence) gap(i int, times float64) (w int, found bool) {
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
-	alpha := e.sp.alpha.of(best, e.sp.iterations)
+	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	want := e.sp.enough(best)
 	votes := e.vote(redraws)
 	patient := e.spent() < max(ofSweep*e.sweep(), patience*best)*float64(want)
 	most := want
-	if patient && votes[chosen] < sureAt && !e.sp.fixed {
+	if patient && votes[chosen] < SureAt && !e.sp.Fixed {
 		most *= persevere
 	}
 	var race, last []int
 	for i, w := range e.counts {
 		mightWin := e.low[i] < best-alpha/2 || i < chosen && e.low[i] < best+alpha || e.mean[i]*(1-2*e.se[i]) < best-alpha/2
 		switch {
-		case i == chosen || i == fastest || patient && votes[i] > 1-sureAt:
+		case i == chosen || i == fastest || patient && votes[i] > 1-SureAt:
 			if e.done[i] < most {
 				race = append(race, w)
 			}
@@ -195,7 +202,7 @@ func (e evidence) undecided() []int {
 			if e.done[i] < want {
 				race = append(race, w)
 			}
-		case patient && e.mean[i] < hopeless*best && e.visits[i] <= firstLooks && !e.sp.fixed:
+		case patient && e.mean[i] < hopeless*best && e.visits[i] <= firstLooks && !e.sp.Fixed:
 			last = append(last, w)
 		}
 	}

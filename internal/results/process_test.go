@@ -1,4 +1,4 @@
-package nwt
+package results
 
 import (
 	"encoding/json"
@@ -19,21 +19,21 @@ const (
 	rounds    = 10
 )
 
-// TestCacheProcess is what each process of the tests below runs.
-func TestCacheProcess(t *testing.T) {
-	role, path := os.Getenv("NWT_TEST_CACHE_ROLE"), os.Getenv("NWT_TEST_CACHE_PATH")
-	rank, _ := strconv.Atoi(os.Getenv("NWT_TEST_CACHE_RANK"))
-	c := cache{path: path, log: slog.New(slog.NewTextHandler(failOnLog{t}, nil))}
+// TestProcess is what each process of the tests below runs.
+func TestProcess(t *testing.T) {
+	role, path := os.Getenv("NWT_TEST_RESULTS_ROLE"), os.Getenv("NWT_TEST_RESULTS_PATH")
+	rank, _ := strconv.Atoi(os.Getenv("NWT_TEST_RESULTS_RANK"))
+	c := File{Path: path, Log: slog.New(slog.NewTextHandler(failOnLog{t}, nil))}
 	switch role {
 	case "store":
 		for i := range rounds {
-			c.store(t.Context(), testKey(distinct(rank, i)), json.RawMessage(strconv.Itoa(rank)))
-			_, ok := c.lookup(testKey(distinct(rank, i)))
+			c.Store(t.Context(), testKey(distinct(rank, i)), json.RawMessage(strconv.Itoa(rank)))
+			_, ok := c.Lookup(testKey(distinct(rank, i)))
 			require.True(t, ok)
 		}
 	case "tune":
-		require.NoError(t, c.whileTuning(t.Context(), func() error {
-			if _, ok := c.lookup(testKey(1000)); ok {
+		require.NoError(t, c.WhileTuning(t.Context(), func() error {
+			if _, ok := c.Lookup(testKey(1000)); ok {
 				return nil
 			}
 			// Fails in the second process that tunes.
@@ -42,7 +42,7 @@ func TestCacheProcess(t *testing.T) {
 				return err
 			}
 			time.Sleep(50 * time.Millisecond)
-			c.store(t.Context(), testKey(1000), json.RawMessage("14"))
+			c.Store(t.Context(), testKey(1000), json.RawMessage("14"))
 			return f.Close()
 		}))
 	default:
@@ -65,9 +65,9 @@ func runProcesses(t *testing.T, role, path string) {
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	for rank := range processes {
-		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestCacheProcess$")
-		cmd.Env = append(os.Environ(), "NWT_TEST_CACHE_ROLE="+role, "NWT_TEST_CACHE_PATH="+path,
-			"NWT_TEST_CACHE_RANK="+strconv.Itoa(rank))
+		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestProcess$")
+		cmd.Env = append(os.Environ(), "NWT_TEST_RESULTS_ROLE="+role, "NWT_TEST_RESULTS_PATH="+path,
+			"NWT_TEST_RESULTS_RANK="+strconv.Itoa(rank))
 		wg.Go(func() {
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("process %d: %v\n%s", rank, err, out)
@@ -80,7 +80,7 @@ func runProcesses(t *testing.T, role, path string) {
 func TestProcessesThatStoreAtOnceLoseNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dir", "tuning.json")
 	runProcesses(t, "store", path)
-	file, err := readCache(path)
+	file, err := read(path)
 	require.NoError(t, err)
 	require.Len(t, file.Entries, processes*rounds)
 	for rank := range processes {

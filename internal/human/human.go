@@ -1,0 +1,76 @@
+// Package human writes bytes, durations and shares for people: one form of
+// each for the table, the advice, the warnings, the plot and the examples.
+package human
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Duration is d in three digits: "1.2 µs", "200 ms", "1m1s".
+func Duration(d time.Duration) string {
+	if d >= time.Minute {
+		return d.Round(time.Second).String()
+	}
+	return ScaleOf(d).full(float64(d))
+}
+
+// Bytes is n in three digits and decimal units: "1.57 MB", "153 MB", "512 B".
+func Bytes(n uint64) string { return ScaleOfBytes(n).full(float64(n)) }
+
+// Share is x, 0 … 1, in two digits or so: "2.5 %", "98 %".
+func Share(x float64) string {
+	decimals := 0
+	if x < 0.0995 {
+		decimals = 1
+	}
+	return strconv.FormatFloat(100*x, 'f', decimals, 64) + " %"
+}
+
+// A Scale is how the figures of a column, or of an axis, are written.
+type Scale struct {
+	Unit     string
+	Size     float64 // of the unit
+	decimals int
+}
+
+// Write is x in the scale's unit, without its name.
+func (s Scale) Write(x float64) string { return strconv.FormatFloat(x/s.Size, 'f', s.decimals, 64) }
+
+// full is x with the unit's name, without zeros that say nothing.
+func (s Scale) full(x float64) string {
+	number := s.Write(x)
+	if strings.Contains(number, ".") {
+		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number + " " + s.Unit
+}
+
+// ScaleOf is the scale in which a duration has three digits.
+func ScaleOf(d time.Duration) Scale {
+	return scaleFor(float64(d), []Scale{{Unit: "ns", Size: 1}, {Unit: "µs", Size: 1e3}, {Unit: "ms", Size: 1e6}, {Unit: "s", Size: 1e9}})
+}
+
+// ScaleOfBytes is the scale in which a size has three digits.
+func ScaleOfBytes(n uint64) Scale {
+	return scaleFor(float64(n), []Scale{{Unit: "B", Size: 1}, {Unit: "kB", Size: 1e3}, {Unit: "MB", Size: 1e6},
+		{Unit: "GB", Size: 1e9}, {Unit: "TB", Size: 1e12}, {Unit: "PB", Size: 1e15}, {Unit: "EB", Size: 1e18}})
+}
+
+func scaleFor(x float64, units []Scale) Scale {
+	s := units[0]
+	for _, u := range units[1:] {
+		if x >= 0.9995*u.Size {
+			s = u
+		}
+	}
+	switch x /= s.Size; {
+	case s.Size == 1 || x >= 99.95:
+	case x >= 9.995:
+		s.decimals = 1
+	default:
+		s.decimals = 2
+	}
+	return s
+}

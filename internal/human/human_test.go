@@ -1,0 +1,34 @@
+package human
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDurationsHaveThreeDigits(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0 ns", 999: "999 ns", 1200: "1.2 µs", 999_400: "999 µs", 999_990: "1 ms", 5e6: "5 ms", 12_345_678: "12.3 ms",
+		999_999_999: "1 s", 14_250_000_000: "14.2 s", 200e6: "200 ms", 61_400_000_000: "1m1s",
+	} {
+		require.Equal(t, want, Duration(d))
+	}
+}
+
+func TestSizesHaveThreeDigits(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0 B", 999: "999 B", 1000: "1 kB", 1500e6: "1.5 GB", 2025320000: "2.03 GB",
+		24.68e6: "24.7 MB", 99.96e6: "100 MB", 152.6e6: "153 MB", 999.6e6: "1 GB", 2 << 20: "2.1 MB",
+		math.MaxUint64: "18.4 EB",
+	} {
+		require.Equal(t, want, Bytes(n))
+	}
+}
+
+func TestSmallSharesHaveADecimal(t *testing.T) {
+	for x, want := range map[float64]string{0: "0.0 %", 0.025: "2.5 %", 0.0994: "9.9 %", 0.0996: "10 %", 0.976: "98 %", 1: "100 %"} {
+		require.Equal(t, want, Share(x))
+	}
+}

@@ -1,0 +1,342 @@
+// Package results keeps tuning results in a file that several processes may
+// share: its format, its locks and its atomic replacement.
+package results
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/human"
+)
+
+// A Key is what a tuning result depends on. Results are found under an
+// equal key, but for BatchBytes: any within factor will do.
+type Key struct {
+	Hardware   Hardware `json:"hardware"`
+	Device     string   `json:"device"`
+	Fields     string   `json:"fields"`      // layout of a sample
+	BatchBytes int64    `json:"batch_bytes"` // > 0
+	Options    string   `json:"options"`     // a digest of all else that changes the answer
+}
+
+// Hardware is the part of a Key that belongs to the machine.
+type Hardware struct {
+	CPU        string  `json:"cpu"`
+	Logical    int     `json:"logical"`
+	Affinity   int     `json:"affinity"`
+	GOMAXPROCS int     `json:"gomaxprocs"`
+	Quota      float64 `json:"quota"`      // CPUs; 0: none
+	MemoryGiB  uint64  `json:"memory_gib"` // of machine or container, rounded up: it varies a little between kernels
+}
+
+const (
+	format     = "nwt tuning results" // marks the file as this library's
+	version    = 1
+	factor     = 2       // how far apart batch sizes may be
+	maxEntries = 64      // kept, the newest
+	maxSize    = 2 << 20 // bytes of a file
+)
+
+// errUnusable: what lies at the path is no file of this version.
+var errUnusable = errors.New("no usable file of tuning results")
+
+type contents struct {
+	Format  string  `json:"format"`
+	Version int     `json:"version"`
+	Entries []Entry `json:"entries"` // oldest first
+}
+
+// An Entry is a result and what it is found by.
+type Entry struct {
+	Key   Key             `json:"key"`
+	Saved time.Time       `json:"saved"`
+	Value json.RawMessage `json:"value"`
+}
+
+// A File keeps tuning results in a file that several processes may share. A
+// file that can't be read or written costs a warning, never the tuning.
+//
+// Two lock files lie beside it: .lock is held while the file is replaced, for
+// milliseconds; .tune by whoever tunes. They are never removed, since another
+// process may be about to lock them. Readers take no lock: the file is only
+// ever replaced as a whole.
+type File struct {
+	Path string
+	Log  *slog.Logger // where warnings go
+}
+
+// Lookup finds the entry with the nearest batch size, of equals the newest.
+func (f File) Lookup(key Key) (entry Entry, ok bool) {
+	file, err := read(f.Path)
+	if err != nil {
+		f.Log.Warn("nwt: ignoring the file of tuning results", "path", f.Path, "error", err)
+		return Entry{}, false
+	}
+	return file.nearest(key)
+}
+
+// Store adds a result, in place of an older one for the same key.
+func (f File) Store(ctx context.Context, key Key, value json.RawMessage) {
+	if err := f.tryStore(ctx, key, value); err != nil {
+		f.Log.Warn("nwt: tuning result not kept", "path", f.Path, "error", err)
+	}
+}
+
+func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) error {
+	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	unlock, err := lockFile(ctx, f.Path+".lock")
+	switch {
+	case err == nil:
+		defer unlock()
+	case ctx.Err() != nil:
+		return fmt.Errorf("waiting for %s.lock: %w", f.Path, ctx.Err())
+	default:
+		// Some network file systems have no locks. The file stays whole
+		// without, but of two results stored at once one is lost.
+		f.Log.Warn("nwt: writing the file of tuning results without a lock", "error", err)
+	}
+
+	file, err := read(f.Path)
+	if errors.Is(err, errUnusable) {
+		// It may be a file of the user's, and the path a slip.
+		var kept string
+		kept, err = setAside(f.Path)
+		f.Log.Warn("nwt: starting the file of tuning results anew", "path", f.Path, "kept", kept, "error", errors.Join(errUnusable, err))
+	}
+	if err != nil {
+		return err
+	}
+	data, err := file.with(Entry{Key: key, Saved: time.Now().UTC(), Value: value})
+	if err != nil {
+		return err
+	}
+	return replaceFile(f.Path, data)
+}
+
+// WhileTuning calls tune, but never in two processes at once that share this
+// cache: ranks on one host let the first of them tune, and find its result
+// when their turn comes. Waiting ends with ctx, and then with its error.
+// Where the file system can't lock, f is called at once.
+func (f File) WhileTuning(ctx context.Context, tune func() error) error {
+	err := os.MkdirAll(filepath.Dir(f.Path), 0o755)
+	if err == nil {
+		slow := time.AfterFunc(time.Second, func() {
+			f.Log.Info("nwt: waiting for another process to tune", "lock", f.Path+".tune")
+		})
+		var unlock func()
+		if unlock, err = lockFile(ctx, f.Path+".tune"); err == nil {
+			defer unlock()
+		}
+		slow.Stop()
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("nwt: waiting for another process to tune: %w", ctx.Err())
+	}
+	if err != nil {
+		f.Log.Warn("nwt: tuning without waiting for other processes", "path", f.Path, "error", err)
+	}
+	return tune()
+}
+
+// setAside moves a file to a name beside it that nothing has yet.
+func setAside(path string) (kept string, err error) {
+	for i := range 100 {
+		kept = path + ".bak"
+		if i > 0 {
+			kept += strconv.Itoa(i)
+		}
+		// A link fails if something is there; a rename would replace it.
+		if err = os.Link(path, kept); err == nil {
+			return kept, os.Remove(path)
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			break
+		}
+	}
+	return kept, err
+}
+
+// lockFile waits for the lock on path, which is created if nothing is there.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	// Opening a FIFO would wait for its writer.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: %v", path, info.Mode())
+	}
+	lock := flock.New(path, flock.SetPermissions(0o666)) // less the umask
+	if _, err := lock.TryLockContext(ctx, 20*time.Millisecond); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return func() { lock.Close() }, nil
+}
+
+// read reads the file at path; one that isn't there is empty.
+func read(path string) (contents, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return contents{}, nil
+	}
+	if err != nil {
+		return contents{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return contents{}, fmt.Errorf("not a regular file: %v", info.Mode())
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return contents{}, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return contents{}, err
+	}
+	return parse(data)
+}
+
+func parse(data []byte) (contents, error) {
+	if len(data) > maxSize {
+		return contents{}, fmt.Errorf("%w: larger than %s", errUnusable, human.Bytes(maxSize))
+	}
+	// The head first: what follows it may look different in other versions.
+	var head struct {
+		Format  string `json:"format"`
+		Version int    `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return contents{}, fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	if head.Format != format {
+		return contents{}, fmt.Errorf("%w: format is %.40q, not %q", errUnusable, head.Format, format)
+	}
+	if head.Version != version {
+		return contents{}, fmt.Errorf("%w: version is %d, not %d", errUnusable, head.Version, version)
+	}
+	var file contents
+	if err := json.Unmarshal(data, &file); err != nil {
+		return contents{}, fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	for i, e := range file.Entries {
+		if err := e.check(); err != nil {
+			return contents{}, fmt.Errorf("%w: entry %d: %w", errUnusable, i, err)
+		}
+	}
+	return file, nil
+}
+
+func (e Entry) check() error {
+	if e.Key.BatchBytes <= 0 {
+		return fmt.Errorf("%d batch bytes, want at least 1", e.Key.BatchBytes)
+	}
+	if len(e.Value) == 0 {
+		return errors.New("no value")
+	}
+	return nil
+}
+
+func (f contents) nearest(key Key) (best Entry, ok bool) {
+	least := math.Log2(factor)
+	for _, e := range f.Entries {
+		size := e.Key.BatchBytes
+		e.Key.BatchBytes = key.BatchBytes
+		if e.Key != key {
+			continue
+		}
+		e.Key.BatchBytes = size
+		if apart := math.Abs(math.Log2(float64(size) / float64(key.BatchBytes))); apart <= least {
+			best, least, ok = e, apart, true
+		}
+	}
+	return best, ok
+}
+
+// with encodes the file with one more entry, and without the oldest ones where
+// there would be too many or too much.
+func (f contents) with(e Entry) ([]byte, error) {
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	entries := slices.DeleteFunc(slices.Clone(f.Entries), func(old Entry) bool { return old.Key == e.Key })
+	entries = append(entries, e)
+	entries = entries[max(0, len(entries)-maxEntries):]
+	for {
+		data, err := json.Marshal(contents{format, version, entries})
+		if err != nil {
+			return nil, err
+		}
+		if len(data) <= maxSize {
+			return data, nil
+		}
+		if len(entries) == 1 {
+			return nil, fmt.Errorf("a result of %s is larger than the file may be (%s)",
+				human.Bytes(uint64(len(data))), human.Bytes(maxSize))
+		}
+		entries = entries[(len(entries)+1)/2:]
+	}
+}
+
+// replaceFile puts data at path such that a reader, or whoever comes after a
+// crash, finds either the old file or the new one. A link stays one: the file
+// that it leads to is replaced. Permissions stay, or follow the umask.
+func replaceFile(path string, data []byte) (err error) {
+	mode := fs.FileMode(0o666)
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	info, statErr := os.Stat(path)
+	if statErr == nil {
+		mode = info.Mode().Perm()
+	}
+	temporary := fmt.Sprintf("%s.%d-%x.tmp", path, os.Getpid(), rand.Uint64())
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(temporary))
+		}
+	}()
+	_, err = f.Write(data)
+	if statErr == nil {
+		err = errors.Join(err, f.Chmod(mode)) // the umask has narrowed it
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+// ThisHardware is the part of a Key that belongs to the machine.
+func ThisHardware() Hardware {
+	cpus, memory, limit := host.CPUs(), host.Memory().Total, host.Limit().Bytes
+	if limit != 0 {
+		memory = min(memory, limit)
+	}
+	return Hardware{
+		CPU:        cpus.Model,
+		Logical:    cpus.Logical,
+		Affinity:   cpus.Affinity,
+		GOMAXPROCS: cpus.GOMAXPROCS,
+		Quota:      cpus.Quota,
+		MemoryGiB:  (memory + 1<<30 - 1) >> 30,
+	}
+}

@@ -1,0 +1,331 @@
+package search
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// drive carries out what a strategy asks for, until it asks no more.
+func drive(s Strategy, sp Space, visit func(Request) Block) (seen []Series, requests []Request) {
+	for {
+		q, more := s.Next(sp, seen)
+		if !more {
+			return seen, requests
+		}
+		requests = append(requests, q)
+		i := slices.IndexFunc(seen, func(s Series) bool { return s.Workers == q.Workers })
+		if i < 0 {
+			i = len(seen)
+			seen = append(seen, Series{Workers: q.Workers})
+		}
+		seen[i].Blocks = append(seen[i].Blocks, visit(q))
+	}
+}
+
+// steady is a visit to a machine without noise, which stops at the limit.
+func steady(mean func(workers int) time.Duration) func(Request) Block {
+	return func(q Request) Block {
+		one := mean(q.Workers)
+		fit := min(q.Limit/one+1, time.Duration(q.Iterations))
+		return Block{Round: q.Round, Iterations: int(fit), Mean: one, CPU: 1}
+	}
+}
+
+func halving(workers int) time.Duration {
+	return 40 * time.Millisecond / time.Duration(max(1, workers))
+}
+
+func flat(int) time.Duration { return time.Millisecond }
+
+func sixteen() Space {
+	return Space{CPUs: 16, Max: 15, Alpha: DefaultAlpha, Iterations: 100}
+}
+
+func counts(requests []Request) []int {
+	var out []int
+	for _, q := range requests {
+		out = append(out, q.Workers)
+	}
+	return out
+}
+
+func iterationsAt(seen []Series, workers int) int {
+	sum := 0
+	for _, s := range seen {
+		for _, b := range s.Blocks {
+			if s.Workers == workers {
+				sum += b.Iterations
+			}
+		}
+	}
+	return sum
+}
+
+func measured(means map[int]float64) []Series {
+	var seen []Series
+	for w, seconds := range means {
+		mean := time.Duration(seconds / 100 * float64(time.Second))
+		seen = append(seen, Series{w, []Block{{Iterations: 100, Mean: mean}}})
+	}
+	return seen
+}
+
+func TestThePapersTableGivesItsAnswer(t *testing.T) {
+	sp := Space{CPUs: 64, Max: 63, Alpha: Alpha{500 * time.Millisecond, math.Inf(1)}, Iterations: 100}
+	c := Choose(sp, measured(map[int]float64{0: 14.25, 14: 1.49, 16: 1.41, 32: 1.55, 63: 2.21}))
+	require.Equal(t, 14, c.Workers)
+	require.Equal(t, 16, c.Fastest)
+	require.Equal(t, 500*time.Millisecond, c.Alpha)
+	require.Zero(t, c.Confidence, "nothing was measured twice")
+	require.Equal(t, 14900*time.Microsecond, c.Estimates[1].Mean.Round(time.Microsecond))
+}
+
+func TestTheSmallerOfDurationAndShareIsIgnored(t *testing.T) {
+	onlyTime := Alpha{500 * time.Millisecond, math.Inf(1)}
+	onlyShare := Alpha{math.MaxInt64, 0.25}
+	for _, tt := range []struct {
+		name  string
+		Alpha Alpha
+		want  int // of 1 → 1.5 s, 2 → 1.2 s, 4 → 1.05 s, 8 → 1 s
+	}{
+		{"half a second, but no more than a tenth", DefaultAlpha, 4},
+		{"seconds alone", onlyTime, 1},
+		{"a share alone", onlyShare, 2},
+		{"nothing", Alpha{0, math.Inf(1)}, 8},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sp := Space{CPUs: 16, Max: 15, Alpha: tt.Alpha, Iterations: 100}
+			c := Choose(sp, measured(map[int]float64{1: 1.5, 2: 1.2, 4: 1.05, 8: 1}))
+			require.Equal(t, tt.want, c.Workers)
+			require.Equal(t, 8, c.Fastest)
+		})
+	}
+}
+
+func TestGreedyClimbsByPowersOfTwoAndThenBisects(t *testing.T) {
+	seen, requests := drive(Greedy{}, sixteen(), steady(func(w int) time.Duration {
+		return halving(min(w, 10))
+	}))
+	require.Equal(t, []int{0, 1, 2, 4, 8, 15}, counts(requests)[:6])
+	require.Contains(t, counts(requests), 10)
+	require.NotContains(t, counts(requests), 9, "closer to 8 and 10 than a step")
+	require.Equal(t, 10, Choose(sixteen(), seen).Workers)
+}
+
+func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
+	seen, _ := drive(Greedy{}, sixteen(), steady(halving))
+	require.LessOrEqual(t, iterationsAt(seen, 0), 6)
+	require.LessOrEqual(t, iterationsAt(seen, 1), 6)
+	require.GreaterOrEqual(t, iterationsAt(seen, 15), 100)
+}
+
+func TestWorkersThatDoNotHelpAreNotChosen(t *testing.T) {
+	seen, _ := drive(Greedy{}, sixteen(), steady(flat))
+	require.Equal(t, 0, Choose(sixteen(), seen).Workers)
+
+	stepBound := func(w int) time.Duration {
+		if w == 0 {
+			return 3 * time.Millisecond // the caller loads, then steps
+		}
+		return 2 * time.Millisecond
+	}
+	seen, _ = drive(Greedy{}, sixteen(), steady(stepBound))
+	require.Equal(t, 1, Choose(sixteen(), seen).Workers)
+}
+
+func TestNoCountIsVisitedTwiceInARound(t *testing.T) {
+	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+		_, requests := drive(s, sixteen(), steady(halving))
+		visited := map[[2]int]bool{}
+		last := 0
+		for _, q := range requests {
+			require.False(t, visited[[2]int{q.Round, q.Workers}], "%v: %d workers in round %d", s, q.Workers, q.Round)
+			require.GreaterOrEqual(t, q.Round, last)
+			visited[[2]int{q.Round, q.Workers}], last = true, q.Round
+		}
+		require.GreaterOrEqual(t, last, 3, s.String())
+	}
+}
+
+func TestExhaustiveSweepsEveryCountUpwardsAndMeasuresAllAlike(t *testing.T) {
+	seen, requests := drive(Exhaustive{}, sixteen(), steady(halving))
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, counts(requests)[:16])
+	for w := range 16 {
+		require.Equal(t, 100, iterationsAt(seen, w))
+	}
+	require.Equal(t, 14, Choose(sixteen(), seen).Workers)
+}
+
+func TestIterationsThatTheUserSetAreKeptTo(t *testing.T) {
+	for _, n := range []int{1, 3, 7, 100} {
+		sp := sixteen()
+		sp.Iterations, sp.Fixed = n, true
+		for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+			seen, requests := drive(s, sp, steady(flat))
+			c := Choose(sp, seen)
+			require.Equal(t, n, iterationsAt(seen, c.Workers), "%v, %d", s, n)
+			for _, q := range requests {
+				require.LessOrEqual(t, iterationsAt(seen, q.Workers), n, "%v, %d", s, n)
+			}
+		}
+	}
+}
+
+func TestIterationsAdaptToHowLongABatchTakes(t *testing.T) {
+	of := func(mean time.Duration) int {
+		seen, _ := drive(Greedy{}, sixteen(), steady(func(int) time.Duration { return mean }))
+		return iterationsAt(seen, 0)
+	}
+	require.GreaterOrEqual(t, of(50*time.Microsecond), 600, "long enough to tell it from noise")
+	require.Less(t, of(time.Second), 50, "no longer than anyone waits")
+}
+
+func TestMeasuringEndsWithTheBudget(t *testing.T) {
+	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+		sp := sixteen()
+		sp.Budget = time.Second
+		seen, requests := drive(s, sp, steady(halving))
+		spent, longest := time.Duration(0), time.Duration(0)
+		for _, s := range seen {
+			for _, b := range s.Blocks {
+				spent += time.Duration(b.Iterations) * b.Mean
+				longest = max(longest, b.Mean)
+			}
+		}
+		require.Less(t, spent, sp.Budget+longest, s.String())
+		for _, q := range requests {
+			require.LessOrEqual(t, q.Limit, sp.Budget)
+		}
+	}
+	sp := sixteen()
+	sp.Budget = time.Second
+	_, requests := drive(Greedy{}, sp, steady(halving))
+	require.Contains(t, counts(requests), 15, "the slow counts leave enough for the fast ones")
+}
+
+func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
+	waiting := func(w int) time.Duration { return halving(min(w, 40)) }
+	for _, tt := range []struct {
+		name          string
+		Space         Space
+		mean          func(int) time.Duration
+		cpu           float64
+		greedy, sweep int // the highest count measured
+	}{
+		{"waiting on storage", Space{CPUs: 2, Max: -1}, waiting, 0.1, 128, 128},
+		{"all CPUs busy", Space{CPUs: 2, Max: -1}, waiting, 0.9, 2, 1},
+		{"more workers don't help", Space{CPUs: 8, Max: -1}, flat, 0.1, 8, 7},
+		{"the user set a bound", Space{CPUs: 2, Max: 5}, waiting, 0.1, 5, 5},
+		{"for ever faster", Space{CPUs: 2, Max: -1}, halving, 0.1, MaxWorkers, MaxWorkers},
+		{"one CPU", Space{CPUs: 1, Max: -1}, flat, 1, 1, 0},
+	} {
+		for s, top := range map[Strategy]int{Greedy{}: tt.greedy, Exhaustive{}: tt.sweep} {
+			t.Run(tt.name+", "+s.String(), func(t *testing.T) {
+				tt.Space.Alpha, tt.Space.Iterations = DefaultAlpha, 8
+				_, requests := drive(s, tt.Space, func(q Request) Block {
+					return Block{Round: q.Round, Iterations: q.Iterations, Mean: tt.mean(q.Workers), CPU: tt.cpu}
+				})
+				require.Equal(t, top, slices.Max(counts(requests)))
+			})
+		}
+	}
+}
+
+func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
+	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+		sp := sixteen()
+		sp.Allowed = func(workers int) bool { return workers <= 5 }
+		seen, requests := drive(s, sp, steady(halving))
+		require.LessOrEqual(t, slices.Max(counts(requests)), 5)
+
+		sp.Allowed = func(workers int) bool { return workers <= 2 } // what was measured showed it
+		require.Equal(t, 2, Choose(sp, seen).Workers)
+
+		sp.Allowed = func(int) bool { return false }
+		_, more := s.Next(sp, seen)
+		require.False(t, more)
+		require.Equal(t, -1, Choose(sp, seen).Workers)
+	}
+}
+
+// visits has one block of 25 iterations per mean and round; 0 is no visit.
+func visits(workers int, means ...time.Duration) Series {
+	s := Series{Workers: workers}
+	for round, mean := range means {
+		if mean > 0 {
+			s.Blocks = append(s.Blocks, Block{Round: round, Iterations: 25, Mean: mean})
+		}
+	}
+	return s
+}
+
+func TestASlowStartDoesNotCountAgainstTheFirstCount(t *testing.T) {
+	c := Choose(sixteen(), []Series{visits(1, 3000, 1010, 1000, 1005), visits(2, 1000, 1005, 995, 1000)})
+	require.Equal(t, 1, c.Workers)
+}
+
+func TestADriftThatAllCountsShareDoesNotMoveTheChoice(t *testing.T) {
+	c := Choose(sixteen(), []Series{
+		visits(1, 1500, 1800, 2200, 2600),
+		visits(2, 1000, 1200, 1460, 1730),
+		visits(3, 0, 0, 1530, 1810), // measured when everything was slow: five per cent above 2
+		visits(4, 1045, 1255, 0, 0), // measured when nothing was
+	})
+	require.Equal(t, 2, c.Workers)
+	require.Equal(t, 2, c.Fastest)
+	require.Greater(t, c.Estimates[1].Mean, c.Estimates[0].Mean/2)
+	require.InEpsilon(t, 1.045, float64(c.Estimates[2].Mean)/float64(c.Estimates[1].Mean), 0.02)
+	require.Greater(t, c.Confidence, 0.95)
+}
+
+func TestConfidenceIsLowWhereAReRunMightChooseOtherwise(t *testing.T) {
+	clear := Choose(sixteen(), []Series{visits(1, 2000, 2010, 1990, 2005), visits(2, 1000, 1005, 995, 1000)})
+	require.Greater(t, clear.Confidence, 0.99)
+	close := Choose(sixteen(), []Series{visits(1, 1250, 1070, 1190, 1120), visits(2, 1000, 930, 1070, 1000)})
+	require.Less(t, close.Confidence, 0.9)
+	require.Positive(t, close.Confidence)
+	for _, e := range close.Estimates {
+		require.Less(t, e.Low, e.Mean)
+		require.Less(t, e.Mean, e.High)
+	}
+}
+
+func TestTheSameFiguresGiveTheSameAnswer(t *testing.T) {
+	for _, c := range curves()[:20] {
+		require.Equal(t, c.run(Greedy{}, 1), c.run(Greedy{}, 1))
+	}
+}
+
+// Whatever is measured, a search ends, asks for sensible visits and chooses
+// what it measured.
+func FuzzASearchEnds(f *testing.F) {
+	f.Add(uint64(1), 8, 7, 100, int64(0), false)
+	f.Add(uint64(2), 2, -1, 1, int64(time.Second), true)
+	f.Fuzz(func(t *testing.T, seed uint64, cpus, most, iterations int, budget int64, fixed bool) {
+		sp := Space{
+			CPUs: 1 + int(uint(cpus)%64), Max: max(-1, most%64), Alpha: DefaultAlpha,
+			Iterations: 1 + int(uint(iterations)%200), Budget: time.Duration(max(0, budget)), Fixed: fixed,
+		}
+		for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			seen, requests := drive(s, sp, func(q Request) Block {
+				require.Positive(t, q.Iterations)
+				require.Positive(t, q.Limit)
+				require.LessOrEqual(t, q.Workers, MaxWorkers)
+				mean := time.Duration(math.Exp(25 * rng.Float64())) // to a minute, and 0 too
+				return Block{q.Round, 1 + rng.IntN(q.Iterations), mean - 1, rng.Float64()}
+			})
+			require.NotEmpty(t, requests)
+			c := Choose(sp, seen)
+			require.Contains(t, counts(requests), c.Workers)
+			require.GreaterOrEqual(t, c.Confidence, 0.0)
+			require.LessOrEqual(t, c.Confidence, 1.0)
+			require.GreaterOrEqual(t, c.Alpha, time.Duration(0))
+		}
+	})
+}
