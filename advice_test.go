@@ -32,7 +32,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 			"The CPUs are saturated (97 % in use): decode less or decode once, by Cached or by storing what is decoded.",
 		}},
 		{"full CPUs don't matter to a step that sets the pace", with(func(f *figures) { f.cpu, f.wait, f.step, f.floor = 0.97, 0, 20*ms, 20*ms }), []string{
-			"Training is bound by its step: an iteration takes 20 ms, and 20 ms with batches already loaded. Work on the model; faster loading gains at most 0.5 %.",
+			"Training is bound by its step: an iteration takes 20 ms, and 20 ms with batches already loaded. Work on the model; faster loading gains at most 0.0 %.",
 		}},
 		{"more workers than CPUs", with(func(f *figures) { f.cpu, f.workers = 0.12, 32 }), []string{
 			"Loading waits more than it computes (12 % of 8 CPUs in use), so 32 workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
