@@ -2,8 +2,9 @@ package wds
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
+	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -11,15 +12,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 )
 
-func newTestGrouper(t *testing.T, data []byte, limit int64) grouper {
+func newTestGrouper(t *testing.T, data []byte, limits Limits) grouper {
 	t.Helper()
-	g, err := newGrouper("shard", bufio.NewReader(bytes.NewReader(data)))
+	s := &stream{}
+	WithLimits(limits)(s)
+	src, err := openSource(context.Background(), fstest.MapFS{"shard": {Data: data}}, "shard", &s.bufs)
 	require.NoError(t, err)
-	g.limit = limit
+	t.Cleanup(func() { src.Close() })
+	g, err := newGrouper("shard", src, s.limits)
+	require.NoError(t, err)
 	return g
 }
 
@@ -27,46 +33,53 @@ func newTestGrouper(t *testing.T, data []byte, limit int64) grouper {
 type reading struct {
 	key   string
 	files []string // extension, content, extension …
+	fine  bool     // it makes a sample
 }
 
 // plainly groups the files of a tar file in the most obvious way; whole tells
 // whether it could be read to its end.
-func plainly(data []byte, limit int64) (all []reading, whole bool) {
-	tr := tar.NewReader(bytes.NewReader(data))
+func plainly(data []byte, limits Limits) (all []reading, whole bool) {
+	in := bytes.NewReader(data)
+	tr := tar.NewReader(in)
+	size := int64(0)
 	for {
 		h, err := tr.Next()
 		if err != nil {
-			return all, err == io.EOF
+			return all, err == io.EOF && len(bytes.Trim(data[len(data)-in.Len():], "\x00")) == 0
 		}
 		dir, base := path.Split(h.Name)
 		key, ext, found := strings.Cut(base, ".")
-		if h.Typeflag != tar.TypeReg || !found || key == "" || ext == "" ||
+		if h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader || !found || key == "" || ext == "" ||
 			dir == "" && strings.HasPrefix(base, "__") && strings.HasSuffix(base, "__") {
 			continue
 		}
 		if len(all) == 0 || all[len(all)-1].key != dir+key {
-			all = append(all, reading{key: dir + key})
+			all, size = append(all, reading{key: dir + key, fine: true}), 0
 		}
 		r := &all[len(all)-1]
-		content, err := io.ReadAll(io.LimitReader(tr, limit+1))
+		if r.fine = r.fine && !slices.Contains(r.files, strings.ToLower(ext)) && len(r.files) < 2*limits.Files &&
+			len(h.Name) <= limits.Name && size+h.Size <= limits.Bytes && strings.ContainsRune("07", rune(h.Typeflag)) &&
+			!strings.Contains(fmt.Sprint(h.PAXRecords), "GNU.sparse."); !r.fine {
+			continue
+		}
+		content, err := io.ReadAll(tr)
 		if err != nil {
 			return all, false
 		}
+		size += h.Size
 		r.files = append(r.files, strings.ToLower(ext), string(content))
 	}
 }
 
-// fine tells whether a reading makes a sample.
-func (r reading) fine(limit int64) bool {
-	var exts []string
-	for i := 0; i < len(r.files); i += 2 {
-		if slices.Contains(exts, r.files[i]) {
-			return false
+// marked tells whether there is an end marker, if the rest can be read: else what
+// is put after the data is a header, and a bad one.
+func marked(data []byte) bool {
+	tr := tar.NewReader(bytes.NewReader(append(bytes.Clone(data), bytes.Repeat([]byte("x"), 1024)...)))
+	for {
+		if _, err := tr.Next(); err != nil {
+			return err == io.EOF
 		}
-		exts = append(exts, r.files[i])
-		limit -= int64(len(r.files[i+1]))
 	}
-	return limit >= 0
 }
 
 func FuzzGrouping(f *testing.F) {
@@ -78,6 +91,23 @@ func FuzzGrouping(f *testing.F) {
 	_ = w.Close()
 	f.Add(whole.Bytes())
 	f.Add(whole.Bytes()[:3000])
+	f.Add(whole.Bytes()[:2048])                                              // cut between members
+	f.Add(append(whole.Bytes()[:whole.Len():whole.Len()], whole.Bytes()...)) // two after another
+	f.Add([]byte{})
+	f.Add(make([]byte, 1024))
+	var odd bytes.Buffer
+	tw := tar.NewWriter(&odd)
+	for _, h := range []*tar.Header{
+		{Name: strings.Repeat("n", 300) + ".x"}, {Name: "l.x", Typeflag: tar.TypeLink, Linkname: "a.jpg"}, {Name: "d.x/", Typeflag: tar.TypeDir},
+		{Name: "e.x", PAXRecords: map[string]string{"GNU.sparse.size": "1"}}, {Name: "c.x", Typeflag: tar.TypeCont},
+	} {
+		_ = tw.WriteHeader(h)
+	}
+	for i := range 7 {
+		_ = tw.WriteHeader(&tar.Header{Name: fmt.Sprint("many.", i)})
+	}
+	_ = tw.Close()
+	f.Add(odd.Bytes())
 	root, _ := exec.Command("go", "env", "GOROOT").Output()
 	for _, name := range []string{"gnu-nil-sparse-data.tar", "gnu-utf8.tar", "pax-nil-sparse-hole.tar", "pax-records.tar", "file-and-dir.tar"} {
 		if data, err := os.ReadFile(path.Join(strings.TrimSpace(string(root)), "src/archive/tar/testdata", name)); err == nil {
@@ -88,9 +118,10 @@ func FuzzGrouping(f *testing.F) {
 		if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
 			return // compressed
 		}
-		const limit = 1 << 16
-		want, readable := plainly(data, limit)
-		g := newTestGrouper(t, data, limit)
+		limits := Limits{Bytes: 1 << 16, Files: 5, Name: 150}
+		want, readable := plainly(data, limits)
+		readable = readable && marked(data)
+		g := newTestGrouper(t, data, limits)
 		var r Record
 		for i := 0; ; i++ {
 			err := g.next(&r)
@@ -103,8 +134,10 @@ func FuzzGrouping(f *testing.F) {
 				require.False(t, readable)
 				return
 			}
-			require.Equal(t, want[i].key, r.Key)
-			require.Equal(t, want[i].fine(limit), r.err == nil, "%v", r.err)
+			if len(want[i].key) <= limits.Name {
+				require.Equal(t, want[i].key, r.Key)
+			}
+			require.Equal(t, want[i].fine, r.err == nil, "%v", r.err)
 			if r.err == nil {
 				var files []string
 				from := 0
@@ -127,7 +160,7 @@ func FuzzWhatAWriterTakesComesBack(f *testing.F) {
 			return
 		}
 		require.NoError(t, w.Close())
-		g := newTestGrouper(t, b.Bytes(), maxRecord)
+		g := newTestGrouper(t, b.Bytes(), Limits{})
 		var r Record
 		require.NoError(t, g.next(&r))
 		require.Equal(t, key, r.Key)
@@ -146,9 +179,9 @@ func FuzzWhatAWriterTakesComesBack(f *testing.F) {
 func TestAHeaderThatLiesTakesNoMemory(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	require.NoError(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "a.jpg", Size: maxRecord}))
+	require.NoError(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "a.jpg", Size: 1 << 30}))
 	_, _ = w.Write([]byte("not so much"))
-	g := newTestGrouper(t, b.Bytes(), maxRecord)
+	g := newTestGrouper(t, b.Bytes(), Limits{})
 	var r Record
 	require.ErrorIs(t, g.next(&r), io.ErrUnexpectedEOF)
 	require.Less(t, cap(r.data), 2<<20)
@@ -160,7 +193,7 @@ func TestARecordLargerThanTheBoundIsBadAlone(t *testing.T) {
 	require.NoError(t, w.Write("a", File{"x", make([]byte, 60)}, File{"y", make([]byte, 41)}))
 	require.NoError(t, w.Write("b", File{"x", make([]byte, 60)}, File{"y", make([]byte, 40)}))
 	require.NoError(t, w.Close())
-	g := newTestGrouper(t, b.Bytes(), 100)
+	g := newTestGrouper(t, b.Bytes(), Limits{Bytes: 100})
 	var r Record
 	require.NoError(t, g.next(&r))
 	require.EqualError(t, r.err, "101 bytes up to its file y: must be at most 100")

@@ -1,0 +1,248 @@
+package wds
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// A grouper reads the records of a tar file.
+type grouper struct {
+	shard  string
+	limits Limits
+	in     *ended
+	tar    *tar.Reader
+	done   bool // the shard's end is proved
+	// ahead is a file whose content is still to be read: the first of the next
+	// record. Its key and extension are beside it.
+	ahead    *tar.Header
+	key, ext string
+}
+
+func newGrouper(shard string, r *source, limits Limits) (grouper, error) {
+	g := grouper{shard: shard, limits: limits, in: &ended{r: r}}
+	magic, err := r.peek(2)
+	if err != nil {
+		return g, fmt.Errorf("%s: %w", shard, noEnd(err))
+	}
+	if bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		unpacked, err := gzip.NewReader(r)
+		if err != nil {
+			return g, fmt.Errorf("%s: %w", shard, noEnd(err))
+		}
+		g.in.r = unpacked
+	}
+	g.tar = tar.NewReader(g.in)
+	return g, nil
+}
+
+// next reads the next record into r, whose memory it uses again; io.EOF after the
+// last, if the shard's end is proved. If the files are readable but make no
+// record, r says so.
+func (g *grouper) next(r *Record) error {
+	r.reset(g.shard)
+	key := "" // of the record, however long
+	for {
+		switch err := g.advance(); {
+		case err == io.EOF && key != "":
+			return nil
+		case err == io.EOF:
+			return io.EOF
+		case err != nil && g.key != "":
+			return fmt.Errorf("%s: after %s: %w", g.shard, short(g.key+"."+g.ext), noEnd(err))
+		case err != nil:
+			return fmt.Errorf("%s: %w", g.shard, noEnd(err))
+		}
+		if key == "" {
+			key, r.Key = g.key, g.key
+			if len(key) > g.limits.Name {
+				r.Key = strings.Clone(short(key))
+			}
+		} else if key != g.key {
+			return nil
+		}
+		h := g.ahead
+		g.ahead = nil
+		if r.err != nil {
+			continue // the rest is skipped
+		}
+		if r.err = g.unfit(r, h); r.err != nil {
+			continue
+		}
+		var err error
+		if r.data, err = appendFrom(r.data, g.tar, int(h.Size)); err != nil {
+			return fmt.Errorf("%s: %s: %w", g.shard, short(g.key+"."+g.ext), noEnd(err))
+		}
+		r.files = append(r.files, file{g.ext, len(r.data)})
+	}
+}
+
+// unfit tells why the file ahead can't belong to the record r.
+func (g *grouper) unfit(r *Record, h *tar.Header) error {
+	size := int64(len(r.data)) + h.Size
+	switch {
+	case len(h.Name) > g.limits.Name:
+		return fmt.Errorf("a name of %d bytes: must be at most %d", len(h.Name), g.limits.Name)
+	case len(r.files) == g.limits.Files:
+		return fmt.Errorf("more than %d files", g.limits.Files)
+	case slices.ContainsFunc(r.files, func(f file) bool { return f.ext == g.ext }):
+		return fmt.Errorf("two files %s", short(g.ext))
+	case kinds[h.Typeflag] != "":
+		return fmt.Errorf("its file %s is %s, which holds no data", short(g.ext), kinds[h.Typeflag])
+	case h.Typeflag == tar.TypeGNUSparse || isSparse(h):
+		// It may say that it is of any size, and hold nothing.
+		return fmt.Errorf("its file %s is sparse: pack it without holes (GNU tar: without --sparse)", short(g.ext))
+	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeCont:
+		return fmt.Errorf("its file %s is of the unknown type %q", short(g.ext), h.Typeflag)
+	case h.Size > g.limits.Bytes-int64(len(r.data)):
+		return fmt.Errorf("%d bytes up to its file %s: must be at most %d", size, short(g.ext), g.limits.Bytes)
+	}
+	return nil
+}
+
+var kinds = map[byte]string{
+	tar.TypeLink: "a hard link", tar.TypeSymlink: "a symbolic link",
+	tar.TypeChar: "a device", tar.TypeBlock: "a device", tar.TypeFifo: "a FIFO",
+}
+
+func isSparse(h *tar.Header) bool {
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// advance makes sure that ahead is a file of a sample; io.EOF where there is none
+// and the shard's end is proved.
+func (g *grouper) advance() error {
+	for g.ahead == nil {
+		if g.done {
+			return io.EOF
+		}
+		h, err := g.tar.Next()
+		if err == io.EOF {
+			err = g.end()
+		}
+		if err != nil {
+			return err
+		}
+		if g.done || h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader {
+			continue
+		}
+		if key, ext, ok := split(h.Name); ok {
+			g.ahead, g.key, g.ext = h, key, ext
+		}
+	}
+	return nil
+}
+
+// maxPadding is how many zeros may follow tar's end marker. Tar pads with a few
+// kilobytes; a hole or a disk that was full leaves more.
+const maxPadding = 16 << 20
+
+// end notes that the shard is over, if it is: tar's reader takes the end of the
+// data for that of the archive, and looks at nothing after the end marker.
+func (g *grouper) end() error {
+	if g.in.over {
+		if g.in.n == 0 {
+			return errors.New("it is empty")
+		}
+		return fmt.Errorf("the end marker is missing: %w", io.ErrUnexpectedEOF)
+	}
+	var buf [4096]byte
+	for padding := 0; ; {
+		n, err := g.in.Read(buf[:])
+		if len(bytes.Trim(buf[:n], "\x00")) > 0 {
+			return errors.New("something follows the end marker: it may be of another tar file, or there is a hole before it")
+		}
+		if padding += n; padding > maxPadding {
+			return fmt.Errorf("more than %d zeros follow the end marker", maxPadding)
+		}
+		if err == io.EOF {
+			g.done = true
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ended is a reader of r that knows whether r is over.
+type ended struct {
+	r    io.Reader
+	n    int64 // bytes read
+	over bool
+}
+
+func (e *ended) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	e.n += int64(n)
+	if err == io.EOF && n > 0 {
+		err = nil // it comes again
+	}
+	e.over = err == io.EOF
+	return n, err
+}
+
+// Seek lets tar's reader skip the content of a file that isn't compressed.
+func (e *ended) Seek(offset int64, whence int) (int64, error) {
+	if s, ok := e.r.(*source); ok {
+		return s.Seek(offset, whence)
+	}
+	return 0, errors.ErrUnsupported
+}
+
+// noEnd is err, but never an io.EOF: to the loader that would be a shard that has
+// been read.
+func noEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, err)
+	}
+	return err
+}
+
+// short is a name for a message: cut if it is very long.
+func short(name string) string {
+	const most = 200
+	if len(name) > most {
+		return strings.ToValidUTF8(name[:most], "") + "…"
+	}
+	return name
+}
+
+// split splits a name into key and extension, and reports whether it has both.
+func split(name string) (key, ext string, ok bool) {
+	base := strings.LastIndexByte(name, '/') + 1
+	if base == 0 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
+		return "", "", false
+	}
+	dot := strings.IndexByte(name[base:], '.')
+	if dot < 1 || base+dot+1 == len(name) {
+		return "", "", false
+	}
+	return name[:base+dot], strings.ToLower(name[base+dot+1:]), true
+}
+
+// appendFrom appends n bytes of r. Memory is taken as they come, not on the word
+// of a header.
+func appendFrom(data []byte, r io.Reader, n int) ([]byte, error) {
+	for n > 0 {
+		part := min(n, max(cap(data)-len(data), 1<<20))
+		data = slices.Grow(data, part)
+		got, err := io.ReadFull(r, data[len(data):len(data)+part])
+		if err != nil {
+			return data, err
+		}
+		data = data[:len(data)+got]
+		n -= got
+	}
+	return data, nil
+}

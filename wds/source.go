@@ -1,0 +1,231 @@
+package wds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/files"
+)
+
+// A source reads a shard's file ahead into a buffer. A file system may not return
+// for hours, and its calls have no context: so each runs in a goroutine of its
+// own, which the source leaves to itself when the context ends. Whatever such a
+// call may still touch is then the call's alone, buffer and file: it closes the
+// file when it returns.
+type source struct {
+	ctx     context.Context // of the call under way: waiting ends with it
+	file    fs.File
+	bufs    *sync.Pool // of *[bufferSize]byte
+	buf     *[bufferSize]byte
+	from    int             // what is read ahead is buf[from:to]
+	to      int             //
+	err     error           // what reading ended with
+	skipped int64           // by Seek, in all
+	left    <-chan struct{} // not nil once a call was left to itself; closed when that has returned
+}
+
+const (
+	bufferSize = 256 << 10
+	// farSkip is how much is read rather than skipped: to seek in an object store is
+	// another request.
+	farSkip = 4 << 20
+	// maxPatience is how long to wait while too many files are open.
+	maxPatience = time.Minute
+)
+
+// openSource opens a file that can be read to an end: neither a directory, say, nor
+// a FIFO. Where fsys can tell that without opening it, it isn't opened.
+func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (*source, error) {
+	for pause, start := time.Millisecond, time.Now(); ; pause = min(2*pause, time.Second) {
+		var file fs.File
+		_, err := await(ctx, func() (err error) {
+			file, err = openRegular(fsys, name)
+			return err
+		}, func(err error) {
+			if err == nil {
+				file.Close()
+			}
+		})
+		if err == nil {
+			buf, ok := bufs.Get().(*[bufferSize]byte)
+			if !ok {
+				buf = new([bufferSize]byte)
+			}
+			return &source{ctx: ctx, file: file, bufs: bufs, buf: buf}, nil
+		}
+		if !files.TooMany(err) || time.Since(start) > maxPatience {
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w while waiting to open it: %w", ctx.Err(), err)
+		}
+	}
+}
+
+func openRegular(fsys fs.FS, name string) (fs.File, error) {
+	if f, ok := fsys.(fs.StatFS); ok {
+		info, err := f.Stat(name)
+		if err == nil {
+			err = checkType(info)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	file, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err == nil { // else its reading will tell
+		if err := checkType(info); err != nil {
+			file.Close()
+			return nil, err
+		}
+	}
+	return file, nil
+}
+
+// checkType refuses what can't be read to an end. Irregular is what buckets call
+// their objects.
+func checkType(info fs.FileInfo) error {
+	if mode := info.Mode(); mode.Type()&^fs.ModeIrregular != 0 {
+		return fmt.Errorf("not a regular file: %v", mode)
+	}
+	return nil
+}
+
+// peek is the next n bytes, or what there is of them.
+func (s *source) peek(n int) ([]byte, error) {
+	if err := s.fill(); err != nil && err != io.EOF {
+		return nil, err
+	}
+	return s.buf[s.from:min(s.from+n, s.to)], nil
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	if err := s.fill(); err != nil {
+		return 0, err
+	}
+	n := copy(p, s.buf[s.from:s.to])
+	s.from += n
+	return n, nil
+}
+
+// ReadByte is here so that package gzip needs no buffer of its own.
+func (s *source) ReadByte() (byte, error) {
+	if s.from == s.to {
+		if err := s.fill(); err != nil {
+			return 0, err
+		}
+	}
+	s.from++
+	return s.buf[s.from-1], nil
+}
+
+// fill makes sure that something is in the buffer.
+func (s *source) fill() error {
+	for empty := 0; s.from == s.to; empty++ {
+		if s.err != nil {
+			return s.err
+		}
+		if empty == 100 {
+			return io.ErrNoProgress
+		}
+		var n int // the call's, if it is left to itself
+		err := s.call(func() (err error) {
+			n, err = s.file.Read(s.buf[:])
+			return err
+		})
+		if s.left != nil {
+			return err
+		}
+		s.from, s.to, s.err = 0, n, err
+	}
+	return nil
+}
+
+// Seek skips what is after the place where reading is.
+func (s *source) Seek(offset int64, whence int) (int64, error) {
+	file, ok := s.file.(io.Seeker)
+	if !ok || whence != io.SeekCurrent || offset < 0 {
+		return 0, errors.ErrUnsupported
+	}
+	beyond := offset - int64(s.to-s.from)
+	if beyond <= farSkip {
+		_, err := io.CopyN(io.Discard, s, offset)
+		s.skipped += offset
+		return s.skipped, err
+	}
+	s.from = s.to
+	s.skipped += offset
+	return s.skipped, s.call(func() error {
+		_, err := file.Seek(beyond, io.SeekCurrent)
+		return err
+	})
+}
+
+// Close closes the file. A call that was left to itself does so when it returns;
+// one that is about to is waited for.
+func (s *source) Close() error {
+	if s.left != nil {
+		select {
+		case <-s.left:
+		case <-time.After(100 * time.Millisecond):
+		}
+		return nil
+	}
+	s.bufs.Put(s.buf)
+	return s.file.Close()
+}
+
+// call calls the file. If the context ends first, file and buffer are the call's.
+func (s *source) call(f func() error) error {
+	if s.left != nil {
+		return fs.ErrClosed
+	}
+	file := s.file
+	left, err := await(s.ctx, f, func(error) { file.Close() })
+	if left != nil {
+		s.left = left
+	}
+	return err
+}
+
+// await returns what f does, unless the context ends first: then f goes on by
+// itself, late gets what it returns, and left is closed at last.
+func await(ctx context.Context, f func() error, late func(error)) (left <-chan struct{}, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	returned, gone, done := make(chan error), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		err := errors.New("it ended its goroutine")
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+			select {
+			case returned <- err:
+			case <-gone:
+				late(err)
+			}
+		}()
+		err = f()
+	}()
+	select {
+	case err := <-returned:
+		return nil, err
+	case <-ctx.Done():
+		close(gone)
+		return done, ctx.Err()
+	}
+}
