@@ -90,7 +90,11 @@ func flipped(data []byte, at int) []byte {
 
 func TestNoFlippedBitOfACompressedShardChangesASampleUnnoticed(t *testing.T) {
 	good := compressed(t, shard(t, 0, 20))
-	for at := range good {
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	for at := 0; at < len(good); at += step {
 		for bit := range 8 {
 			data := bytes.Clone(good)
 			data[at] ^= 1 << bit
