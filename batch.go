@@ -66,6 +66,14 @@ func (b *Batch) Indices() []int { return b.indices[:b.size] }
 // State is where to resume after this batch.
 func (b *Batch) State() State { return b.state }
 
+// position is that of a place in the epoch, over all ranks.
+func (b *Batch) position(place int) int {
+	if b.records != nil {
+		return b.indices[place]
+	}
+	return b.from + place
+}
+
 // Bytes is a field of all samples, Len × the sample's shape, row-major, in host
 // memory. See [Values] for its elements.
 func (b *Batch) Bytes(field int) []byte {

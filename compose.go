@@ -9,7 +9,7 @@ import (
 
 // Subset is the samples of ds at indices, in that order. An index may occur
 // more than once; its occurrences are augmented differently, since
-// [Sample.Rand] follows the subset's own index. The indices are copied.
+// [Sample.Rand] follows the position. The indices are copied.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -111,7 +111,11 @@ func (d *concat) Fields() []Field  { return d.ds[0].Fields() }
 func (d *concat) parts() []Dataset { return d.ds }
 func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 	part, index := d.find(index)
-	return d.ds[part].Load(ctx, index, dst)
+	outer := dst.scope
+	dst.scope = inner(outer, part+1)
+	err := d.ds[part].Load(ctx, index, dst)
+	dst.scope = outer
+	return err
 }
 
 // find is the dataset that a sample is in, and its index there.
@@ -135,6 +139,9 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
 	}
 	for part, ds := range d.ds {
+		for _, s := range samples[part] {
+			s.scope = inner(s.scope, part+1)
+		}
 		if err := d.loadPart(ctx, ds, there[part], samples[part]); err != nil {
 			return err
 		}

@@ -190,14 +190,14 @@ func TestAFaultInAMapNamesTheSample(t *testing.T) {
 		ds   nwt.Dataset
 		want string
 	}{
-		"the source fails": {nwt.Map(nwt.NewDataset(10, scalar, fail), scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), "sample 4 of epoch 2 (worker 0): bad"},
-		"the map fails":    {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error { return fail(ctx, 0, dst) }), "sample 4 of epoch 2 (worker 0): bad"},
+		"the source fails": {nwt.Map(nwt.NewDataset(10, scalar, fail), scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
+		"the map fails":    {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error { return fail(ctx, 0, dst) }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
 		"the map panics": {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error {
 			if dst.Index() == 4 {
 				panic(bad)
 			}
 			return nil
-		}), "sample 4 of epoch 2 (worker 0): panic: bad"},
+		}), "sample 4 of epoch 2 (position 4, worker 0): panic: bad"},
 		"the source forgets a length": {nwt.Map(forgetful, scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), `did not call SetLen(0, n) for the ragged field "tokens"`},
 	} {
 		var err error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -210,17 +211,18 @@ func TestLoadSampleStandsByItself(t *testing.T) {
 	require.Contains(t, string(le.Stack), "dataset_test.go")
 }
 
-func TestRandomnessDependsOnSeedEpochAndIndexAlone(t *testing.T) {
+func TestRandomnessDependsOnSeedEpochAndPositionAlone(t *testing.T) {
 	const n = 50
-	fields := []nwt.Field{{Name: "noise", Type: nwt.Int64, Shape: []int{2}}}
+	fields := []nwt.Field{{Name: "noise", Type: nwt.Int64, Shape: []int{2}}, {Name: "position", Type: nwt.Int64}}
 	ds := nwt.NewDataset(n, fields, func(_ context.Context, _ int, dst *nwt.Sample) error {
 		v := nwt.Values[int64](dst, 0)
 		v[0], v[1] = dst.Rand().Int64(), dst.Rand().Int64()
+		nwt.Values[int64](dst, 1)[0] = int64(dst.Position())
 		return nil
 	})
 	type key struct {
-		seed         uint64
-		epoch, index int
+		seed            uint64
+		epoch, position int
 	}
 	seen := map[key][2]int64{}
 	firsts := map[int64]bool{}
@@ -229,12 +231,13 @@ func TestRandomnessDependsOnSeedEpochAndIndexAlone(t *testing.T) {
 			{nwt.WithShuffle(seed)},
 			{nwt.WithSeed(seed), nwt.WithWorkers(3), nwt.WithBatchSize(7)},
 			{nwt.WithSeed(seed), nwt.WithShuffle(99), nwt.WithRank(1, 3)},
+			{nwt.WithSeed(seed), nwt.WithSampler(always(n)), nwt.WithRank(2, 4), nwt.WithBatchSize(3)},
 		} {
 			l := newLoader(t, ds, opts...)
 			for b, err := range l.Epochs(t.Context(), 0, 3) {
 				require.NoError(t, err)
-				for p, i := range b.Indices() {
-					k := key{seed, b.Epoch(), i}
+				for p := range b.Len() {
+					k := key{seed, b.Epoch(), int(nwt.Values[int64](b, 1)[p])}
 					v := [2]int64(nwt.Values[int64](b, 0)[2*p:])
 					if old, ok := seen[k]; ok {
 						require.Equal(t, old, v)
@@ -248,7 +251,7 @@ func TestRandomnessDependsOnSeedEpochAndIndexAlone(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, 3*3*n)
-	for i := range n {
+	for i := range n { // in the order of the dataset, an index is a position
 		s, err := nwt.LoadSample(t.Context(), ds, i)
 		require.NoError(t, err)
 		require.Equal(t, seen[key{0, 0, i}], [2]int64(nwt.Values[int64](s, 0)))
@@ -291,5 +294,143 @@ func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 			}
 			require.Len(t, b.Lens(0), b.Len())
 		}
+	}
+}
+
+// always is a sampler that knows one sample only.
+type always int
+
+func (s always) Len() int      { return int(s) }
+func (always) At(int, int) int { return 7 }
+
+func TestAPositionIsTheSamplersWhoeverAsks(t *testing.T) {
+	const n = 100
+	position := nwt.NewDataset(n, []nwt.Field{{Name: "position", Type: nwt.Int64}}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(dst.Position())
+		return nil
+	})
+	subset, err := nwt.Subset(position, shuffledIndices(n))
+	require.NoError(t, err)
+	concat, err := nwt.Concat(subset, position)
+	require.NoError(t, err)
+	mapped := nwt.Map(concat, position.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		require.Equal(t, src.Position(), dst.Position())
+		copy(dst.Bytes(0), src.Bytes(0))
+		return nil
+	})
+	sampler := nwt.Shuffled(mapped.Len(), 5)
+	for _, world := range []int{1, 3} {
+		for rank := range world {
+			l := newLoader(t, mapped, nwt.WithSampler(sampler), nwt.WithRank(rank, world), nwt.WithBatchSize(7), nwt.WithWorkers(2))
+			for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 11}) {
+				require.NoError(t, err)
+				for place, position := range nwt.Values[int64](b, 0) {
+					require.Equal(t, sampler.At(3, int(position)), b.Indices()[place])
+				}
+			}
+		}
+	}
+	for _, kept := range []nwt.Dataset{nwt.Cached(position, 1<<20), nwt.Map(nwt.Cached(position, 1<<20), position.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(dst.Bytes(0), src.Bytes(0))
+		return nil
+	})} {
+		l := newLoader(t, kept, nwt.WithShuffle(1), nwt.WithBatchSize(7))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			for place, position := range nwt.Values[int64](b, 0) {
+				require.EqualValues(t, b.Indices()[place], position, "what is kept is what LoadSample loads")
+			}
+		}
+	}
+}
+
+func shuffledIndices(n int) (indices []int) {
+	s := nwt.Shuffled(n, 1)
+	for i := range n {
+		indices = append(indices, s.At(0, i))
+	}
+	return indices
+}
+
+// A Weighted draw is a hash of seed, epoch and position, as Rand's seed is.
+func TestRandomnessDoesNotTellWhatWasDrawn(t *testing.T) {
+	const n = 20_000
+	ds := nwt.NewDataset(2, []nwt.Field{{Name: "x", Type: nwt.Float64}}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		nwt.Values[float64](dst, 0)[0] = dst.Rand().Float64()
+		return nil
+	})
+	sampler, err := nwt.Weighted([]float64{1, 1}, n, 42)
+	require.NoError(t, err)
+	sum, count := [2]float64{}, [2]float64{}
+	distinct := map[float64]bool{}
+	for b, err := range newLoader(t, ds, nwt.WithSampler(sampler), nwt.WithSeed(42)).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		for place, x := range nwt.Values[float64](b, 0) {
+			sum[b.Indices()[place]] += x
+			count[b.Indices()[place]]++
+			distinct[x] = true
+		}
+	}
+	require.InDelta(t, 0.5, sum[0]/count[0], 0.02)
+	require.InDelta(t, 0.5, sum[1]/count[1], 0.02)
+	require.Len(t, distinct, n, "no draw of an index is augmented like another")
+}
+
+func TestALoadErrorNamesThePosition(t *testing.T) {
+	const n = 40
+	sampler := nwt.Shuffled(n, 1)
+	bad := sampler.At(0, 33)
+	ds := nwt.NewDataset(n, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == bad {
+			return errors.New("bad")
+		}
+		return nil
+	})
+	for _, workers := range []int{0, 2} {
+		_, err := epoch(t.Context(), newLoader(t, ds, nwt.WithSampler(sampler), nwt.WithWorkers(workers), nwt.WithBatchSize(8)), 0)
+		var le *nwt.LoadError
+		require.ErrorAs(t, err, &le)
+		require.Equal(t, 33, le.Position)
+		require.ErrorContains(t, err, fmt.Sprintf("nwt: sample %d of epoch 0 (position 33, worker ", bad))
+
+		_, err = epoch(t.Context(), newLoader(t, ds, nwt.WithSampler(panicsAt(13)), nwt.WithWorkers(workers), nwt.WithBatchSize(8)), 0)
+		require.ErrorAs(t, err, &le)
+		require.Equal(t, -1, le.Index)
+		require.Equal(t, 13, le.Position)
+		require.ErrorContains(t, err, "nwt: the sampler in epoch 0 (position 13, worker ")
+
+		l := newLoader(t, ds, nwt.WithWorkers(workers), nwt.WithWorkerInit(func(context.Context, int) error { return errors.New("no GPU") }))
+		_, err = epoch(t.Context(), l, 0)
+		require.ErrorAs(t, err, &le)
+		require.Equal(t, [2]int{-1, -1}, [2]int{le.Index, le.Position})
+	}
+}
+
+// panicsAt is a sampler that panics at a position.
+type panicsAt int
+
+func (panicsAt) Len() int { return 40 }
+func (s panicsAt) At(_, i int) int {
+	if i == int(s) {
+		panic("no such position")
+	}
+	return 0
+}
+
+func TestAPanicIsToldWithItsFileAndLine(t *testing.T) {
+	_, file, line, _ := runtime.Caller(0)
+	cases := []struct {
+		load func(*nwt.Sample) error
+		says string
+	}{
+		{func(*nwt.Sample) error { panic("boom") }, "panic: boom"},
+		{func(dst *nwt.Sample) error { dst.SetLen(0, 3); return nil }, "is not ragged (Field.Ragged is false)"},
+		{func(dst *nwt.Sample) error { _ = dst.Bytes(0)[dst.Index()+99]; return nil }, "index out of range [99] with length 4"},
+		{func(dst *nwt.Sample) error { runtime.Goexit(); return nil }, "runtime.Goexit was called"},
+	}
+	for i, c := range cases {
+		ds := nwt.NewDataset(1, scalar, func(_ context.Context, _ int, dst *nwt.Sample) error { return c.load(dst) })
+		_, err := epoch(t.Context(), newLoader(t, ds, nwt.WithWorkers(1)), 0)
+		require.ErrorContains(t, err, fmt.Sprintf("%s (%s:%d)", c.says, file, line+5+i))
 	}
 }

@@ -44,7 +44,7 @@
 // # What is promised
 //
 // Order, augmentation ([Sample.Rand]) and resume points ([State]) depend on
-// (seed, epoch, index) alone: never on the worker count or on timing. So tuning
+// (seed, epoch, position in the epoch) alone: never on the worker count or on timing. So tuning
 // changes how fast training runs and nothing of what is trained on.
 //
 // A batch costs no allocation, and memory depends on the prefetch depth and not

@@ -15,20 +15,25 @@ var (
 	ErrRetained = errors.New("nwt: too many batches are retained")
 )
 
-// A LoadError is a sample that couldn't be loaded.
+// A LoadError is a sample that couldn't be loaded. If user code panicked, Err says
+// what with, and in which file and line.
 type LoadError struct {
-	Index  int // in the dataset; −1 where WithWorkerInit or the sampler failed
-	Epoch  int
-	Worker int
-	Err    error
-	Stack  []byte // where Load panicked; else nil
+	Index    int // in the dataset; −1 if WithWorkerInit or the sampler failed
+	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit failed
+	Epoch    int
+	Worker   int
+	Err      error
+	Stack    []byte // of the panic; nil if there was none
 }
 
 func (e *LoadError) Error() string {
-	if e.Index < 0 {
+	switch {
+	case e.Position < 0:
 		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, e.Err)
+	case e.Index < 0:
+		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, e.Err)
 	}
-	return fmt.Sprintf("nwt: sample %d of epoch %d (worker %d): %v", e.Index, e.Epoch, e.Worker, e.Err)
+	return fmt.Sprintf("nwt: sample %d of epoch %d (position %d, worker %d): %v", e.Index, e.Epoch, e.Position, e.Worker, e.Err)
 }
 
 func (e *LoadError) Unwrap() error { return e.Err }

@@ -77,8 +77,8 @@ func ExampleCached() {
 		}
 	}
 	// Output:
-	// [-1 -2 -3 0]
-	// [1 -0 3 2]
+	// [-1 2 -3 0]
+	// [1 0 3 -2]
 }
 
 // The first run of a program loads and writes every sample; later runs map the

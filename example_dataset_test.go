@@ -121,3 +121,27 @@ func ExampleMap_trainingAndValidation() {
 	// training 8 [120 60 6]
 	// validation 2 [5 50 100]
 }
+
+// Each worker has a buffer of its own, made when it is first needed.
+func ExampleScratch() {
+	newBuffer := func() ([]float32, error) { return make([]float32, 512), nil }
+	ds := nwt.NewDataset(3, []nwt.Field{{Name: "mean", Type: nwt.Float32}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		signal, err := nwt.Scratch(dst, newBuffer)
+		if err != nil {
+			return err
+		}
+		sum := float32(0)
+		for k := range signal {
+			signal[k] = float32(i * k) // what a file or a decoder fills it with
+			sum += signal[k]
+		}
+		nwt.Values[float32](dst, 0)[0] = sum / float32(len(signal))
+		return nil
+	})
+	sample, err := nwt.LoadSample(context.Background(), ds, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(nwt.Values[float32](sample, 0))
+	// Output: [511]
+}

@@ -94,9 +94,9 @@ func ExampleSample_Rand() {
 		}
 	}
 	// Output:
-	// workers: 0 [3 4 5 6 2 3 4 5 1 2 3 4]
-	// workers: 1 [3 4 5 6 2 3 4 5 1 2 3 4]
-	// workers: 8 [3 4 5 6 2 3 4 5 1 2 3 4]
+	// workers: 0 [0 1 2 3 1 2 3 4 0 1 2 3]
+	// workers: 1 [0 1 2 3 1 2 3 4 0 1 2 3]
+	// workers: 8 [0 1 2 3 1 2 3 4 0 1 2 3]
 }
 
 // Sentences of up to four tokens: what is behind the last one is zero, and the

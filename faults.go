@@ -56,7 +56,7 @@ func (t *tally) admit(b *Batch) error {
 	budget := b.l.opts.maxBad
 	for _, f := range list {
 		if t.bad++; t.bad <= budget {
-			b.l.opts.log.Warn("nwt: a bad sample is left out", "index", f.err.Index, "epoch", f.err.Epoch,
+			b.l.opts.log.Warn("nwt: a bad sample is left out", "index", f.err.Index, "position", f.err.Position, "epoch", f.err.Epoch,
 				"worker", f.err.Worker, "bad", t.bad, "budget", budget, "error", f.err.Err)
 			b.l.faulty.add(f.err)
 			continue

@@ -104,7 +104,7 @@ func (w *worker) replace() *worker {
 	b, upto := w.claim.Item, w.watch.upto
 	err := fmt.Errorf("no answer within WithTimeout(%v): %w", w.l.opts.timeout, context.DeadlineExceeded)
 	for place := w.next; place < upto; place++ {
-		b.bad.add(place, &LoadError{Index: b.indices[place], Epoch: b.epoch, Worker: w.sample.worker, Err: err})
+		b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.sample.worker, Err: err})
 	}
 	w.watch.cancel(err)
 	if w.sample.worker == 0 {

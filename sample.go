@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 )
@@ -17,6 +18,7 @@ type Sample struct {
 	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 
+	scope   uint64      // tells datasets in a Concat or under a Map apart, for Scratch
 	outer   *Sample     // of a scratch sample: the one it is for, whose Rand it shares
 	scratch [][]*Sample // of each layout that was asked for
 	alone   *common     // for loadAlone
@@ -34,7 +36,10 @@ type common struct {
 
 	seedKey uint64
 	epoch   int
+	from    int // position of place 0 in the epoch; of no meaning for a stream
 	worker  int
+
+	locals *locals // what Scratch keeps; nil until then
 }
 
 // Bytes is the memory of a field of the sample.
@@ -104,7 +109,8 @@ func (s *Sample) lenOf(c *column) *int32 {
 }
 
 // Rand is the sample's source of randomness. It is seeded by (seed, epoch,
-// index) alone, so that augmentation doesn't depend on workers or timing.
+// [Sample.Position]) alone. So augmentation doesn't depend on workers, timing,
+// batch size or ranks, and an index that comes twice isn't augmented twice alike.
 func (s *Sample) Rand() *rand.Rand {
 	if s.outer != nil {
 		return s.outer.Rand()
@@ -113,20 +119,40 @@ func (s *Sample) Rand() *rand.Rand {
 		if s.seeded = true; s.rand == nil {
 			s.rand = rand.New(&s.pcg)
 		}
-		key := epochKey(s.seedKey, s.epoch) + uint64(s.index)*golden
+		key := epochKey(s.seedKey, s.epoch) ^ sampleRand + uint64(s.Position())*golden
 		s.pcg.Seed(mix64(key), mix64(key^golden))
 	}
 	return s.rand
 }
 
+// sampleRand keeps Rand apart from samplers that hash the same seed, epoch and
+// position, or a Weighted draw would foretell its augmentation. It is π's fraction.
+const sampleRand = 0x243f6a8885a308d3
+
 // Index is the sample's index in the dataset.
 func (s *Sample) Index() int { return s.index }
+
+// Position is the sample's position in the epoch, 0-based and counted over all
+// ranks: what the sampler was asked for. It is the same at every worker count,
+// batch size and number of ranks. For a stream it is Index, the place of its
+// record in the order of reading.
+func (s *Sample) Position() int {
+	switch {
+	case s.outer != nil:
+		return s.outer.Position()
+	case s.records != nil:
+		return s.index
+	}
+	return s.from + s.place
+}
 
 // Epoch is the epoch that the sample is loaded for.
 func (s *Sample) Epoch() int { return s.epoch }
 
-// Worker is the number of the worker that loads the sample, 0-based; 0 too
-// where the caller loads. No two goroutines have the same number at a time.
+// Worker is the number of the worker that loads the sample, 0-based; 0 too if the
+// caller loads. It is for logs, not a place for state: a call that was given up
+// (see [WithTimeout]) has the number of its replacement, and two loaders over one
+// dataset have the same numbers. What a worker needs for itself is [Scratch]'s.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.
@@ -138,7 +164,9 @@ func (s *Sample) begin(place, index int) {
 }
 
 // turnTo is begin but for the lengths of ragged fields.
-func (s *Sample) turnTo(place, index int) { s.place, s.index, s.seeded = place, index, false }
+func (s *Sample) turnTo(place, index int) {
+	s.place, s.index, s.scope, s.seeded = place, index, 0, false
+}
 
 // unsetLens makes the lengths of places from … to−1 unknown.
 func (c *common) unsetLens(from, to int) {
@@ -196,16 +224,17 @@ func scratchFor(l *layout, dst ...*Sample) []*Sample {
 		first.scratch[i] = newBlock(l, len(dst))
 	}
 	block := first.scratch[i][:len(dst)]
-	block[0].epoch, block[0].worker = first.epoch, first.worker
+	block[0].epoch, block[0].worker, block[0].locals = first.epoch, first.worker, first.locals
 	for k, s := range block {
 		s.outer = dst[k]
 		s.begin(k, dst[k].index)
+		s.scope = inner(dst[k].scope, 0)
 	}
 	return block
 }
 
-// LoadSample loads one sample by itself, for epoch 0 and seed 0: for tests and
-// a look at the data. The sample has memory of its own and stays valid. Its
+// LoadSample loads one sample by itself, for epoch 0 and seed 0, at the position
+// that is its index: for tests and a look at the data. The sample has memory of its own and stays valid. Its
 // errors are those of [NewLoader] for a dataset that can't be used, and
 // *[LoadError].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
@@ -218,6 +247,8 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	}
 	s := newBlock(l, 1)[0]
 	s.begin(0, index)
+	s.from, s.locals = index, &locals{}
+	defer s.locals.close(slog.Default())
 	if err := s.loadFrom(ctx, ds); err != nil {
 		return nil, err
 	}
@@ -246,7 +277,7 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 
 // error says that the sample couldn't be loaded.
 func (s *Sample) error(err error, stack []byte) *LoadError {
-	return &LoadError{Index: s.index, Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
+	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 
 // loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
@@ -255,15 +286,17 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	was := *s
 	defer func() {
 		s.common, s.index, s.outer = was.common, was.index, was.outer
-		s.pcg, s.seeded = was.pcg, was.seeded
+		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
 	}()
 	if s.alone == nil {
 		s.alone = &common{}
 	}
 	*s.alone = *s.common
 	s.alone.seedKey, s.alone.epoch = seedKey(0), 0
+	s.alone.from, s.alone.records = index-s.place, nil
 	s.common, s.outer = s.alone, nil
 	s.begin(s.place, index)
+	s.scope = inner(was.scope, 0)
 	if err := ds.Load(ctx, index, s); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"runtime/trace"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/ring"
@@ -32,7 +33,7 @@ type worker struct {
 
 func newWorker(l *Loader, id int) *worker {
 	w := &worker{l: l}
-	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: id}
+	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: id, locals: &locals{}}
 	return w
 }
 
@@ -43,10 +44,12 @@ func (w *worker) run() {
 	defer func() {
 		switch {
 		case w.lost():
+			w.sample.locals.close(w.l.opts.log)
 			w.watch.hung.release() // somebody else has been in this one's place
 		case !left:
 			go w.run() // Load called runtime.Goexit: go on with the claim elsewhere
 		default:
+			w.sample.locals.close(w.l.opts.log)
 			w.l.pool.Done()
 		}
 	}()
@@ -83,7 +86,7 @@ func (w *worker) loadClaim() {
 			}
 		}()
 	}
-	s.mem, s.lens, s.records, s.epoch = b.mem, b.lens, b.records, b.epoch
+	s.mem, s.lens, s.records, s.epoch, s.from = b.mem, b.lens, b.records, b.epoch, b.from
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
 		return
@@ -125,6 +128,7 @@ func (w *worker) loadUntilPanic(b *Batch) {
 			stack, err := recovered(recover())
 			b.bad.add(w.next, s.error(err, stack))
 			w.next++
+			s.locals.close(l.opts.log) // the call may have left them half done
 		}
 	}()
 	known := l.indices(b, w.next, w.claim.To)
@@ -134,7 +138,7 @@ func (w *worker) loadUntilPanic(b *Batch) {
 			break
 		}
 		if !known {
-			s.index = -1 // what a panic of the sampler is reported with
+			s.begin(w.next, -1) // what a panic of the sampler is reported with
 			b.indices[w.next] = l.sampler.At(b.epoch, b.from+w.next)
 		}
 		index := b.indices[w.next]
@@ -196,6 +200,7 @@ func (w *worker) loadTogether(b *Batch) {
 		if !finished && !w.returned() {
 			_, err := recovered(recover())
 			l.failedTogether(err)
+			w.sample.locals.close(l.opts.log)
 		}
 	}()
 	indices := b.indices[w.next:w.claim.To]
@@ -265,7 +270,6 @@ func (l *Loader) indices(b *Batch, from, to int) bool {
 // start runs WithWorkerInit.
 func (w *worker) start(b *Batch) bool {
 	if w.l.opts.init != nil {
-		w.sample.index = -1
 		from := w.next
 		w.next = w.claim.To // what holds where it ends the goroutine
 		if !w.initialize(b.run) {
@@ -279,7 +283,7 @@ func (w *worker) start(b *Batch) bool {
 
 func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
-		r.stop(w.sample.error(fmt.Errorf("WithWorkerInit: %w", err), stack))
+		r.stop(&LoadError{Index: -1, Position: -1, Epoch: w.sample.epoch, Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
 	}
 	finished := false
 	defer func() {
@@ -300,12 +304,34 @@ func (w *worker) initialize(r *run) bool {
 func recovered(p any) (stack []byte, err error) {
 	switch p := p.(type) {
 	case nil:
-		return debug.Stack(), errGoexit
+		return debug.Stack(), fmt.Errorf("%w%s", errGoexit, unwoundFrom("runtime.Goexit"))
 	case error:
-		return debug.Stack(), fmt.Errorf("panic: %w", p)
+		return debug.Stack(), fmt.Errorf("panic: %w%s", p, unwoundFrom("runtime.gopanic"))
 	default:
-		return debug.Stack(), fmt.Errorf("panic: %v", p)
+		return debug.Stack(), fmt.Errorf("panic: %v%s", p, unwoundFrom("runtime.gopanic"))
 	}
 }
+
+// unwoundFrom is the file and line of the user's call that led to a function of
+// the runtime's which unwinds the goroutine's stack.
+func unwoundFrom(unwinder string) string {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for unwinding, more := false, true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		switch {
+		case f.Function == unwinder:
+			unwinding = true
+		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, ours):
+			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
+		}
+	}
+	return ""
+}
+
+// ours is what the names of this package's functions begin with: a panic of
+// [Sample.SetLen] is told by the line that called it.
+const ours = "github.com/nwt-go/nwt."
 
 var errGoexit = errors.New("runtime.Goexit was called")
