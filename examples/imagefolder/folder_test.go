@@ -101,7 +101,7 @@ func TestAugmentationDependsOnTheEpochAndNotOnTheWorkers(t *testing.T) {
 	require.Equal(t, alone, load(5, 3))
 	require.NotEqual(t, alone, load(0, 4))
 	slices.SortFunc(alone, bytes.Compare)
-	require.Len(t, slices.CompactFunc(alone, bytes.Equal), 20, "one image is augmented anew each time")
+	require.Greater(t, len(slices.CompactFunc(alone, bytes.Equal)), 17, "one image is augmented anew each time; two crops of so small a one may be the same")
 }
 
 func TestHalfOfTheSamplesAreMirrored(t *testing.T) {
