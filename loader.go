@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"iter"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -35,6 +36,10 @@ type Loader struct {
 	auto     *auto   // nil without WithAutoWorkers
 	tuned    *Result // nil without NewTunedLoader
 	counters counters
+	deep     depth
+	// deepening is the run whose depth follows need; nil between epochs, and where
+	// the depth is fixed.
+	deepening atomic.Pointer[run]
 
 	workers atomic.Int32 // how many there should be; written under mu
 
@@ -122,6 +127,7 @@ func (s *source) loader(workers int) *Loader {
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
+	l.deep.bound, l.deep.unclaimed = sync.OnceValue(l.mostExtra), math.MaxInt
 	l.inline = newWorker(l, 0)
 	l.setWorkers(workers)
 	return l
@@ -170,16 +176,28 @@ func (l *Loader) SetWorkers(n int) error {
 func (l *Loader) setWorkers(n int) {
 	l.workers.Store(int32(n))
 	l.ring.SetQuota(n)
-	keep := l.depth()
-	if l.opts.async {
-		keep += deviceBuffers // delivered, and still copied from
-	}
-	l.slots.limit(keep)
+	l.slots.limit(l.keep())
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 
+// keep is how many slots stay, beside those of retained batches.
+func (l *Loader) keep() int {
+	if l.opts.async {
+		return l.depth() + deviceBuffers // delivered, and still copied from
+	}
+	return l.depth()
+}
+
 // depth is how many batches are open or in use at once.
-func (l *Loader) depth() int { return l.depthOf(l.Workers()) }
+func (l *Loader) depth() int {
+	if l.Workers() == 0 {
+		return 1
+	}
+	return l.leastDepth() + int(l.deep.extra.Load())
+}
+
+// leastDepth is depth before it has followed need.
+func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
 
 // hire starts the workers that have no goroutine. The caller holds mu.
 func (l *Loader) hire() {

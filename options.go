@@ -152,10 +152,14 @@ func WithWorkers(n int) Option {
 	}
 }
 
-// WithPrefetch sets how many batches are ready or in flight ahead of the one in
-// use, 1 … 1022. Each costs the memory of a batch. The default is 2, and more
-// where the workers outnumber the samples of a batch, so that all of them have
-// work. With 0 workers nothing is loaded ahead.
+// WithPrefetch fixes how many batches are ready or in flight ahead of the one in
+// use, 1 … 1022. Each costs the memory of a batch. By default there are 2, more
+// if the workers outnumber the samples of a batch, and more as long as workers
+// would stand idle while training waits: behind a slow sample, or after a step
+// that pauses. What is added takes at most 1 GiB, and at most an eighth of the
+// memory that the machine or the container has left, divided by the ranks on the
+// host; it is given back when it is no longer used. With 0 workers nothing is
+// loaded ahead.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches

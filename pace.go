@@ -31,7 +31,11 @@ const (
 func (l *Loader) claimSize() int {
 	if l.loadBatch != nil {
 		// As many as leave every worker something of what may be ahead.
-		return max(1, min(l.opts.batchSize, (l.depth()-1)*l.opts.batchSize/max(1, l.Workers())))
+		depth := l.depth()
+		if l.opts.prefetch == 0 && l.pace.perBatch() >= wholeBatches {
+			depth = l.leastDepth() + int(l.deep.bound())
+		}
+		return max(1, min(l.opts.batchSize, (depth-1)*l.opts.batchSize/max(1, l.Workers())))
 	}
 	return l.pace.claim()
 }

@@ -43,6 +43,12 @@ type run struct {
 	finished bool
 	fewer    bool // batches ahead than asked for; that was logged
 
+	// Of the depth, see there. opening is the sequence number of the batch that will
+	// be opened next; the other two tell workers what the consumer does.
+	opening  atomic.Uint64
+	awaiting atomic.Bool // it is blocked for a batch
+	hungry   atomic.Bool // it has been lately
+
 	// why is what the run was stopped with, nil until then. The first stays.
 	why atomic.Pointer[error]
 }
@@ -71,6 +77,11 @@ func (l *Loader) begin(ctx context.Context, c course) (*run, error) {
 		}
 	}
 	l.run = r
+	r.opening.Store(l.seq)
+	if l.opts.prefetch == 0 {
+		r.hungry.Store(l.deep.lately > depthWaited)
+		l.deepening.Store(r)
+	}
 	if c.n == endless {
 		r.sequence = newSequence(r, l.Workers() > 0)
 		if l.Workers() > 0 {
@@ -159,36 +170,47 @@ func (r *run) advance() (*Batch, error) {
 
 // open lets workers have as many batches as may be ahead of the next one.
 func (r *run) open() error {
-	for r.opened < r.course.len() && len(r.ahead) < r.l.depth() && (len(r.ahead) == 0 || r.ahead[0]+ring.Capacity > r.first+uint64(r.opened)) {
-		b, err := r.l.slots.take(r.l)
-		switch {
-		case err != nil && len(r.ahead) > 0:
-			if !r.fewer {
-				r.fewer = true
-				r.l.opts.log.Warn("nwt: fewer batches are loaded ahead than WithPrefetch asks for", "error", err)
-			}
-			return nil
-		case err != nil:
+	for {
+		if opened, err := r.openOne(); !opened {
 			return err
 		}
-		b.run, b.seq = r, r.first+uint64(r.opened)
-		b.refs.Store(held)
-		b.bad.reset()
-		r.opened++
-		r.ahead = append(r.ahead, b.seq)
-		switch {
-		case r.sequence == nil:
-			r.place(b, r.opened-1)
-			r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
-		case r.toFill != nil:
-			r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
-			r.toFill <- b // has room for all that can be open
-		default:
-			r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
-			r.sequence.fill(b.seq, b)
-		}
 	}
-	return nil
+}
+
+// openOne opens the next batch, if there may be one more.
+func (r *run) openOne() (opened bool, err error) {
+	if r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
+		return false, nil
+	}
+	b, err := r.l.slots.take(r.l)
+	switch {
+	case err != nil && len(r.ahead) > 0:
+		if !r.fewer {
+			r.fewer = true
+			r.l.opts.log.Warn("nwt: fewer batches are loaded ahead than WithPrefetch asks for", "error", err)
+		}
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	b.run, b.seq = r, r.first+uint64(r.opened)
+	b.refs.Store(held)
+	b.bad.reset()
+	r.opened++
+	r.opening.Store(b.seq + 1)
+	r.ahead = append(r.ahead, b.seq)
+	switch {
+	case r.sequence == nil:
+		r.place(b, r.opened-1)
+		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
+	case r.toFill != nil:
+		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
+		r.toFill <- b // has room for all that can be open
+	default:
+		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
+		r.sequence.fill(b.seq, b)
+	}
+	return true, nil
 }
 
 // place says what batch i of the course is.
@@ -206,17 +228,20 @@ func (r *run) place(b *Batch, i int) {
 // await waits until a batch is ready, loads it where there are no workers, and
 // takes it from the ring; nil where the run was stopped.
 func (r *run) await() *Batch {
-	candidates := r.ahead[:1]
-	if r.l.opts.unordered {
-		candidates = r.ahead
-	}
+	r.watchDepth()
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
 		r.l.counters.ready.Add(1)
 		return r.take(r.ahead[0])
 	}
 	defer trace.StartRegion(r.caller, "nwt.wait").End()
 	began := time.Now()
+	r.awaiting.Store(true)
+	defer r.awaiting.Store(false)
 	for {
+		candidates := r.ahead
+		if !r.l.opts.unordered {
+			candidates = r.ahead[:1]
+		}
 		seq, ok := r.l.ring.Await(candidates)
 		switch {
 		case ok:
@@ -224,8 +249,11 @@ func (r *run) await() *Batch {
 			return r.take(seq)
 		case r.l.ring.Stopped():
 			return nil
+		case r.l.ring.Forsaken(seq):
+			r.help(seq)
+		default: // a worker is idle
+			r.deepen()
 		}
-		r.help(seq)
 	}
 }
 
@@ -274,6 +302,7 @@ func (r *run) finish() {
 		return
 	}
 	r.finished = true
+	r.l.deepening.Store(nil)
 	r.l.ring.Stop()
 	r.cancel()
 	if r.l.stage != nil {

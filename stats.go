@@ -27,6 +27,7 @@ type Stats struct {
 	DeviceBytes int           // of the device's memory that the loader has
 
 	Workers      int
+	Prefetch     int // batches that may be ahead of the one in use: follows need without WithPrefetch
 	Slots        int // batches with memory, retained ones included
 	SlotBytes    int // of all slots
 	Retained     int // batches retained past their iteration
@@ -49,7 +50,7 @@ func (l *Loader) Stats() Stats {
 		Batches: int(l.counters.batches.Load()),
 		Samples: int(l.counters.samples.Load()),
 		Wait:    time.Duration(l.counters.wait.Load()),
-		Workers: l.Workers(),
+		Workers: l.Workers(), Prefetch: l.depth() - 1,
 	}
 	if s.Batches > 0 {
 		s.Occupancy = float64(l.counters.ready.Load()) / float64(s.Batches)

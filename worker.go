@@ -68,7 +68,10 @@ func (w *worker) run() {
 		}
 		if w.claim, w.claimed = w.l.ring.Claim(w.sample.worker, w.l.claimSize()); w.claimed {
 			w.next, w.singly = w.claim.From, false
-		} else if !w.l.ring.Park(w.sample.worker) {
+			continue
+		}
+		w.l.idle()
+		if !w.l.ring.Park(w.sample.worker) {
 			left = w.l.leave(w)
 		}
 	}

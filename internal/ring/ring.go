@@ -64,6 +64,8 @@ type Ring[T any] struct {
 	staged  gate // the owner's, where there is a stage
 	stage   int32
 	stopped atomic.Bool // set by Stop, cleared by Reset
+	// interrupted is set by Interrupt and cleared by the owner, in Await or Reset.
+	interrupted atomic.Bool
 
 	entries [Capacity]entry[T]
 }
@@ -314,8 +316,8 @@ func (r *Ring[T]) Pending(seq uint64) int { return int(r.at(seq).pending.Load())
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
 // Await sleeps until one of the batches seqs, in order, is ready, and returns
-// the first that is. It reports false after Stop; and, with its number, where
-// places of the first of them are left to claim but no worker should.
+// the first that is. It reports false after Stop and, with the number of the first
+// of them, after Interrupt or if that one is Forsaken.
 func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 	g := &r.loaded
 	if r.stage != 0 {
@@ -330,12 +332,12 @@ func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 		if ok {
 			return seq, true
 		}
-		if r.forsaken(seqs[0]) {
+		if r.interrupted.Swap(false) || r.Forsaken(seqs[0]) {
 			return seqs[0], false
 		}
 		g.prepare(anySeq)
 		_, ready := r.anyReady(seqs)
-		g.sleep(anySeq, ready || r.stopped.Load() || r.forsaken(seqs[0]))
+		g.sleep(anySeq, ready || r.stopped.Load() || r.interrupted.Load() || r.Forsaken(seqs[0]))
 	}
 }
 
@@ -351,8 +353,26 @@ func (r *Ring[T]) anyReady(seqs []uint64) (uint64, bool) {
 	return 0, false
 }
 
-// forsaken tells whether nobody but the owner will claim the rest of batch seq.
-func (r *Ring[T]) forsaken(seq uint64) bool {
+// Interrupt makes Await return once. Anyone may call it.
+func (r *Ring[T]) Interrupt() {
+	r.interrupted.Store(true)
+	if r.stage != 0 {
+		r.staged.wake()
+	} else {
+		r.loaded.wake()
+	}
+}
+
+// Exhausted tells whether all places of the batches before end are claimed.
+func (r *Ring[T]) Exhausted(end uint64) bool { return r.cursor.Load() >= pack(end, 0) }
+
+// Unclaimed is how many batches before end have places that nobody has claimed.
+func (r *Ring[T]) Unclaimed(end uint64) int {
+	return int(end - min(end, r.cursor.Load()>>posBits))
+}
+
+// Forsaken tells whether nobody but the owner will claim the rest of batch seq.
+func (r *Ring[T]) Forsaken(seq uint64) bool {
 	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0)
 }
 
@@ -403,6 +423,7 @@ func (r *Ring[T]) Halt(oldest uint64) {
 // Reset readies a halted ring for batches from seq on.
 func (r *Ring[T]) Reset(seq uint64) {
 	r.stopped.Store(false)
+	r.interrupted.Store(false)
 	r.limit.Store(pack(seq, 0))
 	r.cursor.Store(pack(seq, 0))
 }

@@ -431,3 +431,30 @@ func TestABatchThatStopCutShortIsNeverReady(t *testing.T) {
 	wg.Wait()
 	require.Zero(t, passed, "of %d", tries)
 }
+
+func TestAnInterruptMakesTheOwnerLookOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New[int](1, false)
+		r.SetQuota(1)
+		r.Reset(0)
+		r.Open(0, new(int), 1, 1)
+		require.Equal(t, 1, r.Unclaimed(1))
+		require.False(t, r.Exhausted(1))
+		go func() {
+			time.Sleep(time.Second)
+			r.Interrupt()
+			c, _ := r.Claim(0, 1)
+			time.Sleep(time.Second)
+			r.Done(c.Seq, 1)
+		}()
+		began := time.Now()
+		_, ok := r.Await([]uint64{0})
+		require.False(t, ok)
+		require.Equal(t, time.Second, time.Since(began))
+		_, ok = r.Await([]uint64{0})
+		require.True(t, ok)
+		require.Equal(t, 2*time.Second, time.Since(began))
+		require.True(t, r.Exhausted(1))
+		require.Zero(t, r.Unclaimed(1))
+	})
+}

@@ -1,0 +1,134 @@
+package nwt
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/host"
+)
+
+// A depth is how many batches are open beyond the fewest that a loader needs.
+// It follows need: if workers stand idle and the consumer waits in one stretch
+// of training, the ring is too shallow, whatever the cause (a slow sample in the
+// batch that is next, a step that pauses). So a worker that finds nothing to
+// claim has one more batch opened: by the consumer if it is waiting, else by
+// itself while the loop body has a batch. What isn't used for a while is given
+// back.
+//
+//	workers idle, consumer waits or has waited lately ──► one deeper
+//	half of what is open was ready each time, or unclaimed ──► shallower
+type depth struct {
+	extra atomic.Int32 // batches; written by the holder of run.turn
+	bound func() int32 // on extra, from memory
+	short bool         // memory fell short of the bound: extra grows no more. Of the holder of run.turn
+
+	// Of the consumer.
+	lately    float64 // share of the last batches that it waited for, the latest counting most
+	batches   int     // of the window that is being watched
+	unclaimed int     // batches that nobody had begun, the fewest at any time in the window
+	drained   bool    // half of the batches weren't ready at some time in the window
+}
+
+const (
+	// The extra batches take at most this share of the memory that the machine or
+	// the container has left when the first is opened, and at most this much.
+	depthShare = 1.0 / 8
+	depthBytes = 1 << 30
+
+	depthWorth = 100 * time.Microsecond // of work in a batch, from which on its loader deepens
+	// Of LoadBatch in a batch, from which on a call gets whole batches as long as
+	// the ring can become deep enough to give each worker one.
+	wholeBatches = time.Millisecond
+
+	depthWindow = 64       // batches, and twice as many as are open, without use until some are given back
+	depthMemory = 1.0 / 32 // weight of the latest batch in lately
+	depthWaited = 1.0 / 8  // of lately, from which on training waits for data
+)
+
+// idle is called by a worker that finds nothing to claim.
+func (l *Loader) idle() {
+	r := l.deepening.Load()
+	if r == nil || l.pace.perBatch() < depthWorth || !l.ring.Exhausted(r.opening.Load()) {
+		return
+	}
+	switch {
+	case r.awaiting.Load():
+		l.ring.Interrupt() // the consumer opens it
+	case r.hungry.Load() && r.turn.TryLock():
+		if r.current != nil {
+			r.deepen()
+		}
+		r.turn.Unlock()
+	}
+}
+
+// deepen opens one batch more if workers have nothing to claim, and tells
+// whether it has. The caller holds turn.
+func (r *run) deepen() bool {
+	l, d := r.l, &r.l.deep
+	if r.finished || l.opts.prefetch > 0 || l.Workers() == 0 || r.opened >= r.course.len() ||
+		!l.ring.Exhausted(r.opening.Load()) || len(r.ahead) > 0 && l.ring.Loaded(r.ahead[0]) && r.awaiting.Load() {
+		return false
+	}
+	// More may be open than extra allows, since it has shrunk.
+	extra := max(d.extra.Load(), int32(len(r.ahead)-l.leastDepth())) + 1
+	if extra > d.bound() || d.short {
+		return false
+	}
+	l.setExtra(extra)
+	opened, err := r.openOne()
+	if !opened || err != nil {
+		d.short = true
+		l.setExtra(extra - 1)
+	}
+	return opened
+}
+
+// mostExtra is the bound on extra, to be asked through depth.bound.
+func (l *Loader) mostExtra() int32 {
+	bytes := float64(depthBytes)
+	if room := host.Available(); room.Of != "" {
+		bytes = min(bytes, depthShare*float64(room.Bytes)/float64(l.opts.ranks()))
+	}
+	return int32(min(bytes/float64(l.slotBytes), math.MaxInt16, float64(maxPrefetch+1-l.leastDepth())))
+}
+
+// setExtra sets how many batches more than the fewest may be open. The caller
+// holds run.turn.
+func (l *Loader) setExtra(n int32) {
+	l.deep.extra.Store(max(0, n))
+	l.slots.limit(l.keep())
+}
+
+// watchDepth is called by the consumer when it asks for a batch, once what may
+// be open is.
+func (r *run) watchDepth() {
+	l, d := r.l, &r.l.deep
+	ready := l.ring.Ready(r.ahead[0])
+	if r.taken >= l.leastDepth() { // until then training waits for loading to begin
+		waited := 0.0
+		if !ready {
+			waited = 1
+		}
+		d.lately += (waited - d.lately) * depthMemory
+		if hungry := d.lately > depthWaited; hungry != r.hungry.Load() {
+			r.hungry.Store(hungry)
+		}
+	}
+	if d.extra.Load() == 0 || r.opened == r.course.len() {
+		return
+	}
+	d.unclaimed = min(d.unclaimed, l.ring.Unclaimed(r.opening.Load()))
+	d.drained = d.drained || !l.ring.Ready(r.ahead[len(r.ahead)/2])
+	if d.batches++; d.batches < max(depthWindow, 2*len(r.ahead)) {
+		return
+	}
+	switch extra := d.extra.Load(); {
+	case !d.drained:
+		l.setExtra(extra / 2)
+	case d.unclaimed > 1:
+		l.setExtra(extra - int32(d.unclaimed-1))
+	}
+	d.batches, d.unclaimed, d.drained = 0, math.MaxInt, false
+}

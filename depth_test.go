@@ -1,0 +1,160 @@
+package nwt_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// tailed is a dataset some of whose samples take far longer than the others.
+func tailed(n int, usual, slow time.Duration, share float64) (nwt.Dataset, func(index int) time.Duration) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	times := make([]time.Duration, n)
+	for i := range times {
+		times[i] = usual
+		if rng.Float64() < share {
+			times[i] = slow
+		}
+	}
+	return nwt.NewDataset(n, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		time.Sleep(times[i])
+		return nil
+	}), func(i int) time.Duration { return times[i] }
+}
+
+// In virtual time. What the workers could load if nothing waited for order is
+// the sum of all loads over their number.
+func TestAHeavyTailHoldsNothingUpByDefault(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		workers, batch int
+		slow           time.Duration
+		share          float64
+		batches        int
+		opts           []nwt.Option
+		want           float64
+	}{
+		{"1 % of 100 ms", 16, 64, 100 * time.Millisecond, 0.01, 6000, nil, 0.968},
+		{"0.2 % of 400 ms", 32, 32, 400 * time.Millisecond, 0.002, 30000, nil, 0.95},
+		{"0.5 % of 200 ms", 64, 256, 200 * time.Millisecond, 0.005, 3000, nil, 0.95},
+		{"1 % of 100 ms, unordered", 16, 64, 100 * time.Millisecond, 0.01, 6000, []nwt.Option{nwt.WithUnordered()}, 0.98},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := tt.batch * tt.batches
+				ds, of := tailed(n, time.Millisecond, tt.slow, tt.share)
+				var all time.Duration
+				for i := range n {
+					all += of(i)
+				}
+				l := newLoader(t, ds, append(tt.opts, nwt.WithBatchSize(tt.batch), nwt.WithWorkers(tt.workers), silent)...)
+				took := train(t, l, tt.batches, func() {})
+				share := float64(all) / float64(tt.workers) / float64(took)
+				t.Logf("%.3f of what the workers can load, %+v", share, l.Stats())
+				require.GreaterOrEqual(t, share, tt.want)
+			})
+		})
+	}
+}
+
+// Loading takes 8.4 ms per batch; the step pauses after each 32 batches, as a
+// checkpoint does. At best only the first 32 batches are waited for.
+func TestAStepThatPausesFindsItsBatchesReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, sleeping(1_000_000, 2100*time.Microsecond), nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
+		n := 0
+		took := train(t, l, 320, func() {
+			if n++; n%32 == 0 {
+				time.Sleep(270 * time.Millisecond)
+			}
+		})
+		t.Logf("%v, %+v", took, l.Stats())
+		require.LessOrEqual(t, took, 32*8400*time.Microsecond+10*270*time.Millisecond)
+	})
+}
+
+func TestTheDepthStaysWhereItIsNotNeeded(t *testing.T) {
+	for name, tt := range map[string]struct{ load, step time.Duration }{
+		"loading sets the pace":  {4 * time.Millisecond, 0},
+		"the step sets the pace": {time.Millisecond, 20 * time.Millisecond},
+		"both do":                {4 * time.Millisecond, 16 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLoader(t, sleeping(1_000_000, tt.load), nwt.WithBatchSize(32), nwt.WithWorkers(8), silent)
+				train(t, l, 500, func() { time.Sleep(tt.step) })
+				require.LessOrEqual(t, l.Stats().Slots, 4)
+			})
+		})
+	}
+}
+
+func TestADepthThatIsNoLongerUsedShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds, _ := tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
+		l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
+		step := time.Duration(0)
+		n, deep := 0, 0
+		train(t, l, 3000, func() {
+			if n++; n == 500 {
+				deep = l.Stats().Slots
+				step = 50 * time.Millisecond // from now on the step sets the pace
+			}
+			time.Sleep(step)
+		})
+		require.Greater(t, deep, 8)
+		require.LessOrEqual(t, l.Stats().Slots, 5)
+	})
+}
+
+func TestWithPrefetchFixesTheDepth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds, _ := tailed(64*1000, time.Millisecond, 100*time.Millisecond, 0.01)
+		l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), nwt.WithPrefetch(3), silent)
+		train(t, l, 300, func() {})
+		require.Equal(t, 4, l.Stats().Slots)
+	})
+}
+
+// calls is a dataset that loads together: a call takes as long for one sample as
+// for a batch.
+type calls struct {
+	nwt.Dataset
+	took time.Duration
+}
+
+func (c calls) LoadBatch(context.Context, []int, []*nwt.Sample) error {
+	time.Sleep(c.took)
+	return nil
+}
+
+func TestMoreWorkersDoNotCutTheCallsOfABatchDatasetSmaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, calls{emptyDataset(1_000_000), 10 * time.Millisecond}, nwt.WithBatchSize(256), nwt.WithWorkers(16), silent)
+		took := train(t, l, 2000, func() {})
+		require.LessOrEqual(t, took, 2000*10*time.Millisecond/16*11/10)
+	})
+}
+
+func TestTheDepthKeepsToItsMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fields := []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{32 << 20}}} // untouched, so it costs nothing here
+		ds := nwt.NewDataset(1_000_000, fields, func(_ context.Context, i int, _ *nwt.Sample) error {
+			if i == 0 {
+				time.Sleep(time.Hour)
+			}
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), silent)
+		train(t, l, 2, func() {})
+		require.Greater(t, l.Stats().Slots, 3)
+		require.LessOrEqual(t, l.Stats().SlotBytes, 3*(128<<20)+1<<30)
+	})
+}
