@@ -1,0 +1,195 @@
+package vision
+
+import (
+	"math"
+
+	"github.com/nwt-go/nwt"
+)
+
+// element is the element types of a result. Float16 and BFloat16 are uint16.
+type element interface{ float32 | uint16 | uint8 }
+
+// levels is what each level of a channel becomes in the result. Level v stands
+// at v+below; what lies beyond 0 … 255 is the level at that end, so that sums
+// needn't be clamped.
+type levels[T element] [1024]T
+
+const below = 384
+
+func newLevels[T element](of func(level int) T) *levels[T] {
+	t := new(levels[T])
+	for i := range t {
+		t[i] = of(min(max(i-below, 0), 255))
+	}
+	return t
+}
+
+// identity leaves levels as they are.
+var identity = newLevels(func(level int) uint8 { return uint8(level) })
+
+// chroma is what the components of a pixel add to its levels: the grey part
+// at luma, red from Cr, blue from Cb and green from both, green in 1/65536ths.
+type chroma struct {
+	luma   [256]int32 // + below
+	cr, cb [256]struct{ whole, green int32 }
+}
+
+// The conversions of JFIF (ITU-T T.871, 7) and of BT.601.
+var (
+	fullRange  = newChroma(1, 1, 0)
+	videoRange = newChroma(255.0/219, 255.0/224, 16)
+)
+
+func newChroma(lumaScale, scale float64, black int) *chroma {
+	t := new(chroma)
+	round := func(v float64) int32 { return int32(math.Floor(v + 0.5)) }
+	for i := range 256 {
+		d := float64(i-128) * scale
+		t.luma[i] = round(float64(i-black)*lumaScale) + below
+		t.cr[i].whole, t.cr[i].green = round(1.402*d), round(-0.714136286*d*65536)
+		t.cb[i].whole, t.cb[i].green = round(1.772*d), round(-0.344136286*d*65536)+1<<15
+	}
+	return t
+}
+
+// fromYCC converts a row of pixels.
+func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*levels[T]) {
+	n := len(r)
+	g, b, y, cb, cr = g[:n], b[:n], y[:n], cb[:n], cr[:n]
+	red, green, blue := tables[0], tables[1], tables[2]
+	for i := range r {
+		l, fromBlue, fromRed := t.luma[y[i]], &t.cb[cb[i]], &t.cr[cr[i]]
+		r[i] = red[(l+fromRed.whole)&1023]
+		g[i] = green[(l+(fromBlue.green+fromRed.green)>>16)&1023]
+		b[i] = blue[(l+fromBlue.whole)&1023]
+	}
+}
+
+// fromLevels converts a row of one channel.
+func fromLevels[T element](dst []T, src []byte, table *levels[T]) {
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] = table[below+int(src[i])]
+	}
+}
+
+// A writer writes rows of pixels to a result.
+type writer interface {
+	// begin turns to a sample's field, which it fills with black.
+	begin(dst *nwt.Sample, field int, blank bool)
+	// ycc and rgb write pixels from column x of row y on, n of them.
+	ycc(x, y, n int, luma, cb, cr []byte, t *chroma)
+	rgb(x, y, n int, r, g, b []byte)
+	// erase overwrites a rectangle.
+	erase(left, top, width, height int, value float64)
+}
+
+// format is what a result looks like.
+type format struct {
+	Size
+	channels int
+	layout   Layout
+}
+
+// output is the writer of one element type. A worker has its own.
+type output[T element] struct {
+	format
+	tables *[3]*levels[T]
+	of     func(float64) T
+	dst    []T
+	bytes  [3][]byte // a row
+}
+
+func (o *output[T]) begin(dst *nwt.Sample, field int, blank bool) {
+	if o.dst = nwt.Values[T](dst, field); !blank {
+		return
+	}
+	for c := range o.channels {
+		for y := range o.Height {
+			for x := range o.Width {
+				o.dst[o.at(c, x, y)] = o.tables[c][below]
+			}
+		}
+	}
+}
+
+func (o *output[T]) at(c, x, y int) int {
+	if o.layout == HWC {
+		return (y*o.Width+x)*o.channels + c
+	}
+	return (c*o.Height+y)*o.Width + x
+}
+
+// row is n elements of a channel of a result that is CHW.
+func (o *output[T]) row(c, x, y, n int) []T { return o.dst[o.at(c, x, y):][:n] }
+
+func (o *output[T]) ycc(x, y, n int, luma, cb, cr []byte, t *chroma) {
+	if o.layout == CHW && o.channels == 3 {
+		fromYCC(o.row(0, x, y, n), o.row(1, x, y, n), o.row(2, x, y, n), luma, cb, cr, t, o.tables)
+		return
+	}
+	for c := range o.bytes {
+		if len(o.bytes[c]) < n {
+			o.bytes[c] = make([]byte, o.Width)
+		}
+	}
+	r, g, b := o.bytes[0][:n], o.bytes[1][:n], o.bytes[2][:n]
+	fromYCC(r, g, b, luma, cb, cr, t, &unchanged)
+	o.rgb(x, y, n, r, g, b)
+}
+
+// unchanged leaves all three channels as they are.
+var unchanged = [3]*levels[uint8]{identity, identity, identity}
+
+func (o *output[T]) rgb(x, y, n int, r, g, b []byte) {
+	switch {
+	case o.channels == 1:
+		fromLevels(o.dst[y*o.Width+x:][:n], r, o.tables[0])
+	case o.layout == CHW:
+		fromLevels(o.row(0, x, y, n), r, o.tables[0])
+		fromLevels(o.row(1, x, y, n), g, o.tables[1])
+		fromLevels(o.row(2, x, y, n), b, o.tables[2])
+	default:
+		dst := o.dst[o.at(0, x, y):][:3*n]
+		r, g, b = r[:n], g[:n], b[:n]
+		red, green, blue := o.tables[0], o.tables[1], o.tables[2]
+		for i := range r {
+			p := dst[3*i : 3*i+3 : 3*i+3]
+			p[0], p[1], p[2] = red[below+int(r[i])], green[below+int(g[i])], blue[below+int(b[i])]
+		}
+	}
+}
+
+func (o *output[T]) erase(left, top, width, height int, value float64) {
+	v := o.of(value)
+	for c := range o.channels {
+		for y := top; y < top+height; y++ {
+			for x := left; x < left+width; x++ {
+				o.dst[o.at(c, x, y)] = v
+			}
+		}
+	}
+}
+
+// float16 is the nearest half-precision number (IEEE 754 binary16), ties to even.
+func float16(v float64) uint16 {
+	sign := uint16(0)
+	if math.Signbit(v) {
+		sign, v = 1<<15, -v
+	}
+	switch {
+	case v >= 65520:
+		return sign | 0x7c00
+	case v < 0x1p-14: // subnormal, in steps of 2⁻²⁴
+		return sign | uint16(math.RoundToEven(v*0x1p24))
+	}
+	fraction, exponent := math.Frexp(v) // 0.5 ≤ fraction < 1
+	// A fraction that rounds up to 2 carries into the exponent.
+	return sign | (uint16(exponent+14)<<10 + uint16(math.RoundToEven(fraction*2048)) - 1024)
+}
+
+// bfloat16 is the nearest bfloat16, ties to even.
+func bfloat16(v float64) uint16 {
+	b := math.Float32bits(float32(v))
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}

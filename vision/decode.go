@@ -1,0 +1,251 @@
+package vision
+
+import (
+	"fmt"
+	"image"
+	"image/color"
+	"io"
+)
+
+// decode makes the picture of the file in data, at least what g needs of it, and
+// turns g to the picture's own axes.
+func (w *worker) decode(data []byte, h header, g *geometry) error {
+	// See CIPA DC-008, 4.6.4 A, Orientation.
+	width, height := h.width, h.height
+	sideways := h.orientation >= 5
+	if sideways {
+		width, height = height, width
+	}
+	switch h.orientation {
+	case 2, 3, 6, 7:
+		g.x = g.x.mirrored(width)
+	}
+	switch h.orientation {
+	case 3, 4, 7, 8:
+		g.y = g.y.mirrored(height)
+	}
+	var err error
+	if h.jpeg.components > 0 {
+		err = w.decodeJPEG(data, h, g, sideways)
+	} else {
+		err = w.decodeImage(data, h)
+	}
+	if err == nil && sideways {
+		w.picture.transpose()
+	}
+	return err
+}
+
+// decodeJPEG decodes a JPEG file as far down as it is needed, and smaller if
+// enough pixels remain.
+func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
+	rows := h.height
+	if h.jpeg.baseline && h.jpeg.subY > 0 {
+		vertical := &g.y
+		if sideways {
+			vertical = &g.x
+		}
+		rows = min(rows, up(vertical.end(h.height)+2*h.jpeg.subY, 8*h.jpeg.subY))
+	}
+	if rows < h.height {
+		w.file = append(w.file[:0], data...)
+		w.file[h.jpeg.heightAt], w.file[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
+		data = w.file
+	}
+	if w.turbo == nil || !h.jpeg.ycc || h.jpeg.subX == 0 {
+		h.height = rows
+		return w.decodeImage(data, h)
+	}
+	shrunk := 1
+	for shrunk < 8 && min(g.x.scale(), g.y.scale()) >= float64(4*shrunk) {
+		shrunk *= 2
+	}
+	small := func(n int) int { return (n + shrunk - 1) / shrunk }
+	w.picture = picture{width: small(h.width), height: small(h.height), shrunk: shrunk, model: ycc,
+		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: true}
+	if h.jpeg.components == 1 {
+		w.picture.model = grey
+	}
+	w.mem = w.picture.shape(w.mem, small(h.width), small(rows))
+	damaged, err := w.turbo.decode(data, &w.picture.planes, small(h.width), small(rows))
+	if err == nil && !w.p.damaged {
+		err = damaged
+	}
+	if err != nil {
+		return fmt.Errorf("vision: JPEG: %w", err)
+	}
+	return nil
+}
+
+// decodeImage decodes whatever the package image knows.
+func (w *worker) decodeImage(data []byte, h header) error {
+	w.reader.Reset(data)
+	img, format, err := image.Decode(&w.reader)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return fmt.Errorf("vision: %w", err)
+	}
+	w.picture = picture{width: h.width, height: h.height, shrunk: 1, smooth: true}
+	w.mem = w.picture.take(w.mem, img, h.width, h.height)
+	if format == "webp" && w.picture.model == ycc {
+		w.picture.model = video
+	}
+	return nil
+}
+
+// take makes width × height pixels of an image. It uses the image's own
+// memory, or grows mem.
+func (p *picture) take(mem []byte, img image.Image, width, height int) []byte {
+	whole := img.Bounds() == image.Rect(0, 0, width, height)
+	switch src := img.(type) {
+	case *image.YCbCr:
+		if whole && p.takeYCbCr(src) {
+			return mem
+		}
+	case *image.NYCbCrA: // the colours behind the transparency, as Pillow has them
+		if whole && p.takeYCbCr(&src.YCbCr) {
+			return mem
+		}
+		img = &src.YCbCr
+	case *image.Gray:
+		p.model, p.subX, p.subY = grey, 1, 1
+		mem = p.shape(mem, width, height)
+		clear(mem)
+		for y := src.Rect.Min.Y; y < src.Rect.Max.Y; y++ {
+			p.planes[0].put(src.Rect.Min.X, y, src.Pix[src.PixOffset(src.Rect.Min.X, y):][:src.Rect.Dx()])
+		}
+		return mem
+	}
+	p.model, p.subX, p.subY = rgb, 1, 1
+	mem = p.shape(mem, width, height)
+	clear(mem)
+	p.paint(img)
+	return mem
+}
+
+// takeYCbCr uses the planes of an image, if their rows can be read eight bytes
+// at a time.
+func (p *picture) takeYCbCr(src *image.YCbCr) bool {
+	ratios := map[image.YCbCrSubsampleRatio][2]int{
+		image.YCbCrSubsampleRatio444: {1, 1}, image.YCbCrSubsampleRatio422: {2, 1},
+		image.YCbCrSubsampleRatio420: {2, 2}, image.YCbCrSubsampleRatio440: {1, 2},
+		image.YCbCrSubsampleRatio411: {4, 1}, image.YCbCrSubsampleRatio410: {4, 2},
+	}
+	sub, known := ratios[src.SubsampleRatio]
+	if !known {
+		return false
+	}
+	p.model, p.subX, p.subY = ycc, sub[0], sub[1]
+	width, height := src.Rect.Dx(), src.Rect.Dy()
+	columns, rows := (width+sub[0]-1)/sub[0], (height+sub[1]-1)/sub[1]
+	p.planes = [3]plane{
+		{src.Y, src.YStride, width, height},
+		{src.Cb, src.CStride, columns, rows},
+		{src.Cr, src.CStride, columns, rows},
+	}
+	for _, pl := range p.planes {
+		if len(pl.pix) < (pl.height-1)*pl.stride+up(pl.width, 8) {
+			return false
+		}
+	}
+	return true
+}
+
+// put writes pixels to a row, as far as they lie in the plane.
+func (p *plane) put(x, y int, pixels []byte) {
+	if x >= 0 && x < p.width && y >= 0 && y < p.height {
+		copy(p.pix[y*p.stride+x:][:p.width-x], pixels)
+	}
+}
+
+// paint writes an image to a picture of RGB. What is transparent keeps the colour
+// that it has in the file, as Pillow's convert("RGB") does.
+func (p *picture) paint(img image.Image) {
+	area := img.Bounds().Intersect(image.Rect(0, 0, p.planes[0].width, p.planes[0].height))
+	r, g, b := p.planes[0].pix, p.planes[1].pix, p.planes[2].pix
+	var palette [256]color.NRGBA
+	paletted, isPaletted := img.(*image.Paletted)
+	if isPaletted {
+		for i, c := range paletted.Palette[:min(len(paletted.Palette), 256)] {
+			palette[i] = color.NRGBAModel.Convert(c).(color.NRGBA)
+		}
+	}
+	for y := area.Min.Y; y < area.Max.Y; y++ {
+		at := y*p.planes[0].stride + area.Min.X
+		for x := area.Min.X; x < area.Max.X; x++ {
+			var c color.NRGBA
+			switch src := img.(type) {
+			case *image.NRGBA:
+				s := src.Pix[src.PixOffset(x, y):][:4]
+				c = color.NRGBA{s[0], s[1], s[2], s[3]}
+			case *image.RGBA:
+				s := src.Pix[src.PixOffset(x, y):][:4]
+				if c = (color.NRGBA{s[0], s[1], s[2], s[3]}); s[3] != 255 {
+					c = color.NRGBAModel.Convert(src.RGBAAt(x, y)).(color.NRGBA)
+				}
+			case *image.Paletted:
+				c = palette[src.Pix[src.PixOffset(x, y)]]
+			case *image.NRGBA64:
+				v := src.NRGBA64At(x, y)
+				c = color.NRGBA{uint8(v.R >> 8), uint8(v.G >> 8), uint8(v.B >> 8), 255}
+			default:
+				c = color.NRGBAModel.Convert(img.At(x, y)).(color.NRGBA)
+			}
+			r[at], g[at], b[at] = c.R, c.G, c.B
+			at++
+		}
+	}
+}
+
+// transpose makes columns of rows.
+func (p *picture) transpose() {
+	p.width, p.height, p.subX, p.subY = p.height, p.width, p.subY, p.subX
+	for i := range p.count() {
+		from := p.planes[i]
+		to := plane{width: from.height, height: from.width, stride: up(from.height, 8)}
+		to.pix = make([]byte, to.stride*to.height)
+		for y := range from.height {
+			for x, v := range from.pix[y*from.stride:][:from.width] {
+				to.pix[x*to.stride+y] = v
+			}
+		}
+		p.planes[i] = to
+	}
+}
+
+// borrow makes the picture of pixels.
+func (w *worker) borrow(pixels []byte, height, width int, layout Layout) error {
+	w.picture = picture{width: width, height: height, shrunk: 1, model: rgb, subX: 1, subY: 1}
+	p, n := &w.picture, width*height
+	switch len(pixels) {
+	case n:
+		p.model = grey
+	case 3 * n:
+	default:
+		return fmt.Errorf("vision: %d bytes of pixels: %d × %d have %d, or %d if they are grey", len(pixels), height, width, 3*n, n)
+	}
+	interleaved := layout == HWC && p.model == rgb
+	if width%8 == 0 && !interleaved {
+		for i := range p.count() {
+			p.planes[i] = plane{pixels[i*n : (i+1)*n], width, width, height}
+		}
+		return nil
+	}
+	w.mem = p.shape(w.mem, width, height)
+	for y := range height {
+		if !interleaved {
+			for i := range p.count() {
+				p.planes[i].put(0, y, pixels[i*n+y*width:][:width])
+			}
+			continue
+		}
+		row, at := pixels[3*y*width:][:3*width], y*p.planes[0].stride
+		r, g, b := p.planes[0].pix[at:][:width], p.planes[1].pix[at:][:width], p.planes[2].pix[at:][:width]
+		for x := range r {
+			r[x], g[x], b[x] = row[3*x], row[3*x+1], row[3*x+2]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+// Package vision makes tensors of photographs, as torchvision does: it decodes,
+// crops, resizes, mirrors, changes colours and normalizes, straight into a
+// sample's place in its batch.
+//
+// A [Pipeline] is made once, of transforms with torchvision's names and defaults:
+//
+//	pipeline, err := vision.New([]vision.Transform{
+//		vision.RandomResizedCrop{Size: vision.Square(224)},
+//		vision.RandomHorizontalFlip{},
+//		vision.ImageNet,
+//	})
+//
+// and loads the bytes of a picture, wherever they come from, into a field of a
+// sample: [Pipeline.Load]. [OpenFolder] is the dataset of a folder of pictures,
+// one folder per class.
+//
+// # What is fast about it
+//
+// Crops, resizes and flips are worked out first, and become one resampling of
+// the part of the picture that is needed. A JPEG file is decoded down to the
+// crop's last row only, and at half its size or less if at least two pixels
+// remain for each of the result. Its planes are resampled before
+// their colours are converted. Each worker keeps a decoder and its buffers, so
+// that a picture costs no allocation.
+//
+// # What decodes
+//
+// JPEG files are decoded by libjpeg-turbo (libturbojpeg.so.0 or
+// libturbojpeg.0.dylib, version 2.0 or newer) if [Turbo] finds it at run time,
+// and in Go otherwise, with about the same result. It is looked for on Linux and
+// macOS, in programs built with cgo or the tag nwt_purego. PNG, GIF and WebP are
+// decoded in Go, and so is whatever else the program has registered with
+// [image.RegisterFormat].
+//
+// # What is random
+//
+// All that is random comes from [nwt.Sample.Rand]: what a batch holds doesn't
+// depend on the number of workers.
+package vision

@@ -1,0 +1,138 @@
+package vision
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// A jpegHeader is what a JPEG file says of itself before its pixels. Markers are
+// those of ITU-T T.81, annex B.
+type jpegHeader struct {
+	width, height int
+	components    int
+	subX, subY    int // pixels of the picture for each of a chroma plane; 0: unusual
+	baseline      bool
+	ycc           bool // the components are grey, or grey and YCbCr
+	orientation   int  // of EXIF, 1 … 8; 1 where there is none
+	heightAt      int  // where the height stands in the file
+}
+
+var errNoPicture = errors.New("the data ends before the picture begins")
+
+// readJPEG reads the header of a JPEG file.
+func readJPEG(data []byte) (h jpegHeader, err error) {
+	h.orientation = 1
+	adobe := -1
+	for at := 2; ; {
+		for at < len(data) && data[at] != 0xff { // libjpeg skips what isn't a marker
+			at++
+		}
+		for at < len(data) && data[at] == 0xff {
+			at++
+		}
+		if at+3 > len(data) {
+			return h, errNoPicture
+		}
+		marker := data[at]
+		at++
+		if marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8 {
+			continue // no segment follows
+		}
+		if marker == 0xd9 {
+			return h, errNoPicture
+		}
+		size := int(binary.BigEndian.Uint16(data[at:]))
+		if size < 2 || at+size > len(data) {
+			return h, fmt.Errorf("a segment (marker %#x) of %d bytes where %d are left", marker, size, len(data)-at)
+		}
+		segment := data[at+2 : at+size]
+		switch {
+		case marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc:
+			if h.components != 0 {
+				return h, errors.New("two frame headers")
+			}
+			if err := h.frame(marker, segment); err != nil {
+				return h, err
+			}
+			h.heightAt = at + 3
+		case marker == 0xe1 && bytes.HasPrefix(segment, []byte("Exif\x00\x00")):
+			if o := orientation(segment[6:]); o != 0 {
+				h.orientation = o
+			}
+		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
+			adobe = int(segment[11])
+		case marker == 0xda:
+			if h.components == 0 {
+				return h, errors.New("pixels before a frame header")
+			}
+			h.ycc = h.ycc && (h.components == 1 || adobe != 0)
+			return h, nil
+		}
+		at += size
+	}
+}
+
+// frame reads a frame header.
+func (h *jpegHeader) frame(marker byte, segment []byte) error {
+	if len(segment) < 6 || len(segment) < 6+3*int(segment[5]) {
+		return fmt.Errorf("a frame header of %d bytes", len(segment))
+	}
+	if segment[0] != 8 {
+		return fmt.Errorf("%d bits a value: must be 8", segment[0])
+	}
+	h.height, h.width = int(binary.BigEndian.Uint16(segment[1:])), int(binary.BigEndian.Uint16(segment[3:]))
+	h.components = int(segment[5])
+	h.baseline = marker == 0xc0 || marker == 0xc1
+	switch h.components {
+	case 1:
+		h.ycc, h.subX, h.subY = true, 1, 1
+	case 3:
+		ids := [3]byte{segment[6], segment[9], segment[12]}
+		h.ycc = ids != [3]byte{'R', 'G', 'B'}
+		luma, blue, red := segment[7], segment[10], segment[13]
+		switch {
+		case blue != red || blue != 0x11:
+		case luma == 0x11, luma == 0x21, luma == 0x12, luma == 0x22, luma == 0x41:
+			h.subX, h.subY = int(luma>>4), int(luma&15)
+		}
+	}
+	return nil
+}
+
+// orientation finds the tag Orientation in EXIF data, 0: it isn't there. See
+// CIPA DC-008 (Exif 2.3), 4.6.4.
+func orientation(tiff []byte) int {
+	if len(tiff) < 8 {
+		return 0
+	}
+	var order binary.ByteOrder
+	switch string(tiff[:4]) {
+	case "II*\x00":
+		order = binary.LittleEndian
+	case "MM\x00*":
+		order = binary.BigEndian
+	default:
+		return 0
+	}
+	at := int64(order.Uint32(tiff[4:]))
+	if at+2 > int64(len(tiff)) {
+		return 0
+	}
+	entries := tiff[at+2:]
+	for range order.Uint16(tiff[at:]) {
+		if len(entries) < 12 {
+			return 0
+		}
+		const tag, short = 0x0112, 3
+		if order.Uint16(entries) == tag && order.Uint16(entries[2:]) == short {
+			if o := int(order.Uint16(entries[8:])); o >= 1 && o <= 8 {
+				return o
+			}
+			return 0
+		}
+		entries = entries[12:]
+	}
+	return 0
+}

@@ -1,0 +1,213 @@
+package vision
+
+import (
+	"errors"
+	"math"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A Layout is the order of a picture's dimensions.
+type Layout uint8
+
+const (
+	CHW Layout = iota // channels, height, width: PyTorch's, the default
+	HWC               // height, width, channels: TensorFlow's
+)
+
+func (l Layout) String() string {
+	if l == HWC {
+		return "HWC"
+	}
+	return "CHW"
+}
+
+// An Option changes what [New] makes.
+type Option func(*Pipeline) error
+
+// WithType sets the element type of the result: Float32, the default, Float16,
+// BFloat16 or Uint8. Uint8 is 0 … 255 and can't be normalized; the others are
+// 0 … 1 before [Normalize].
+func WithType(t nwt.DType) Option {
+	return func(p *Pipeline) error {
+		switch t {
+		case nwt.Float32, nwt.Float16, nwt.BFloat16, nwt.Uint8:
+			p.dtype = t
+			return nil
+		}
+		return optionError("WithType", t, "must be Float32, Float16, BFloat16 or Uint8")
+	}
+}
+
+// WithLayout sets the order of the result's dimensions, by default [CHW].
+func WithLayout(l Layout) Option {
+	return func(p *Pipeline) error {
+		if l > HWC {
+			return optionError("WithLayout", uint8(l), "must be CHW or HWC")
+		}
+		p.layout = l
+		return nil
+	}
+}
+
+// WithOrientation turns and mirrors pictures as their EXIF data says. Without
+// it they stay as they are stored, as with torchvision's ImageFolder.
+func WithOrientation() Option {
+	return func(p *Pipeline) error {
+		p.orient = true
+		return nil
+	}
+}
+
+// WithDamaged loads what could be decoded of JPEG files that are cut or
+// damaged, as Pillow does with LOAD_TRUNCATED_IMAGES. Without it they are errors,
+// as far as the part that a crop needs is concerned.
+func WithDamaged() Option {
+	return func(p *Pipeline) error {
+		p.damaged = true
+		return nil
+	}
+}
+
+// DefaultMaxPixels is Pillow's bound, MAX_IMAGE_PIXELS.
+const DefaultMaxPixels = 89_478_485
+
+// WithMaxPixels sets how many pixels a picture may have, by default
+// [DefaultMaxPixels]. A file that says it has more is an error before memory is
+// taken.
+func WithMaxPixels(n int) Option {
+	return func(p *Pipeline) error {
+		if n < 1 || n > 1<<31 {
+			return optionError("WithMaxPixels", n, "must be 1 … 2³¹")
+		}
+		p.maxPixels = n
+		return nil
+	}
+}
+
+// WithoutTurbo decodes JPEG files in Go even where libjpeg-turbo is found.
+func WithoutTurbo() Option {
+	return func(p *Pipeline) error {
+		p.inGo = true
+		return nil
+	}
+}
+
+// A Pipeline makes tensors of the bytes of pictures. It may be used from many
+// goroutines at once.
+type Pipeline struct {
+	plan
+	dtype     nwt.DType
+	layout    Layout
+	orient    bool
+	damaged   bool
+	inGo      bool
+	maxPixels int
+
+	newWriter func() writer
+	workers   workers
+}
+
+// New makes a pipeline of transforms, done in this order, and options. Those of
+// geometry come first, and one of them must fix the size of the result; then
+// those of colour, Normalize and RandomErasing. Errors are *[nwt.OptionError],
+// joined.
+func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
+	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
+	p.std = [3]float64{1, 1, 1}
+	var errs []error
+	for _, t := range transforms {
+		if t == nil {
+			errs = append(errs, optionError("New", nil, "a transform must not be nil"))
+			continue
+		}
+		errs = append(errs, t.check(&p.plan))
+	}
+	for _, o := range opts {
+		if o != nil {
+			errs = append(errs, o(p))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if p.size == (Size{}) {
+		return nil, optionError("New", len(transforms), "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
+	}
+	if p.normalized && p.dtype == nwt.Uint8 {
+		return nil, optionError("WithType", p.dtype, "can't be normalized: leave Normalize out")
+	}
+	f := format{p.size, 3, p.layout}
+	if p.grey {
+		f.channels = 1
+	}
+	switch p.dtype {
+	case nwt.Float32:
+		p.newWriter = writers(f, &p.plan, 255, func(v float64) float32 { return float32(v) })
+	case nwt.Float16:
+		p.newWriter = writers(f, &p.plan, 255, float16)
+	case nwt.BFloat16:
+		p.newWriter = writers(f, &p.plan, 255, bfloat16)
+	case nwt.Uint8:
+		p.newWriter = writers(f, &p.plan, 1, func(v float64) uint8 { return uint8(min(max(math.Round(v), 0), 255)) })
+	}
+	return p, nil
+}
+
+// writers makes writers that share their tables.
+func writers[T element](f format, p *plan, scale float64, of func(float64) T) func() writer {
+	var tables [3]*levels[T]
+	for c := range tables {
+		tables[c] = newLevels(func(level int) T {
+			return of((float64(level)/scale - p.mean[c]) / p.std[c])
+		})
+	}
+	return func() writer { return &output[T]{format: f, tables: &tables, of: of} }
+}
+
+// Field is the layout of the result.
+func (p *Pipeline) Field(name string) nwt.Field {
+	channels := 3
+	if p.grey {
+		channels = 1
+	}
+	shape := []int{channels, p.size.Height, p.size.Width}
+	if p.layout == HWC {
+		shape = []int{p.size.Height, p.size.Width, channels}
+	}
+	return nwt.Field{Name: name, Type: p.dtype, Shape: shape}
+}
+
+// Load decodes the picture in data, transforms it as dst.Rand says, and writes
+// the result to a field of dst that is as [Pipeline.Field] says. It keeps and
+// changes nothing of data. Its errors don't name the picture: whoever knows its
+// name adds it.
+func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
+	w, err := p.worker(dst)
+	if err != nil {
+		return err
+	}
+	defer p.release(w)
+	h, err := w.inspect(data)
+	if err != nil {
+		return err
+	}
+	return w.load(dst, field, h, data)
+}
+
+// LoadPixels is Load of a picture that is decoded already: height × width
+// pixels of three bytes, or of one that is grey, in the order of layout.
+func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
+	w, err := p.worker(dst)
+	if err != nil {
+		return err
+	}
+	defer p.release(w)
+	if err := p.checkSize(width, height); err != nil {
+		return err
+	}
+	if err := w.borrow(pixels, height, width, layout); err != nil {
+		return err
+	}
+	return w.load(dst, field, header{width: width, height: height, orientation: 1}, nil)
+}

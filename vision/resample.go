@@ -1,0 +1,384 @@
+package vision
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Resampling is that of Pillow and of torchvision with antialias=True: each
+// value of the result is the mean of the values around its place, weighted by a
+// triangle whose half width is one pixel of the source or of the result,
+// whichever is wider (https://pillow.readthedocs.io, Image.resize, BILINEAR).
+//
+// It is done plane by plane, before colours are converted: chroma planes that
+// hold a quarter of the pixels are a quarter of the work. Weights are 1/256ths,
+// so that a weighted sum of bytes fits 16 bits and a uint64 holds four of them.
+
+// taps are the weights by which a line of one length becomes a line of another:
+// value i is the sum of weights[i*stride+k] × source[from[i]+k] over 0 ≤ k < count[i],
+// in 1/256ths.
+type taps struct {
+	from    []int
+	count   []int
+	weights []uint64
+	stride  int
+
+	lo, hi int // the part of the source that is used; lo is a multiple of eight
+	most   int // the largest count; weights beyond a count are 0, hi−lo is not less
+
+	exact []float64 // weights of one value, before they are rounded
+	half  []float64 // the same of a subsampled plane
+}
+
+// An axis is what happens to rows or to columns: from … to of a picture become
+// full pixels, of which first … first+n−1 are wanted, in reverse if flip. What
+// lies outside of 0 … full−1 is padding.
+type axis struct {
+	from, to float64
+	full     int
+	first, n int
+	flip     bool
+}
+
+// whole is the axis that changes nothing.
+func whole(size int) axis { return axis{to: float64(size), full: size, n: size} }
+
+func (a *axis) scale() float64 { return (a.to - a.from) / float64(a.full) }
+
+// crop takes n pixels from pixel at on.
+func (a *axis) crop(at, n int) {
+	if a.flip {
+		at = a.n - at - n
+	}
+	a.first, a.n = a.first+at, n
+}
+
+// resize brings what is wanted to n pixels. What was resized before isn't
+// resampled twice: the two steps become one.
+func (a *axis) resize(n int) {
+	scale := a.scale()
+	a.from, a.to = a.from+float64(a.first)*scale, a.from+float64(a.first+a.n)*scale
+	a.full, a.first, a.n = n, 0, n
+}
+
+// padded tells whether pixels outside of the source are wanted.
+func (a *axis) padded() bool { return a.first < 0 || a.first+a.n > a.full }
+
+// mirrored is the same axis over a source of size pixels that is mirrored.
+func (a axis) mirrored(size int) axis {
+	a.from, a.to = float64(size)-a.to, float64(size)-a.from
+	a.first, a.flip = a.full-a.first-a.n, !a.flip
+	return a
+}
+
+// shrunk is the same axis over a source of which one pixel is k of the former.
+func (a axis) shrunk(k int) axis {
+	a.from, a.to = a.from/float64(k), a.to/float64(k)
+	return a
+}
+
+// inside splits off the padding: the rest, and where in the result it begins.
+func (a axis) inside() (rest axis, at int) {
+	lo, hi := max(a.first, 0), min(a.first+a.n, a.full)
+	if at = lo - a.first; a.flip {
+		at = a.first + a.n - hi
+	}
+	a.first, a.n = lo, max(0, hi-lo)
+	return a, at
+}
+
+// end is how many of size pixels are needed, from the first on.
+func (a *axis) end(size int) int {
+	scale := a.scale()
+	return min(size, int(a.from+float64(min(a.first+a.n, a.full))*scale+max(scale, 1))+1)
+}
+
+// plan computes the taps of an axis for a plane of size values, of which each
+// stands for sub pixels: 1 or, in a chroma plane, 2 or 4. smooth: a decoder
+// would have brought the plane to the picture's size by libjpeg's triangle
+// ("fancy upsampling"); the weights are those of both steps at once.
+func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
+	scale := a.scale()
+	support := max(scale, 1)
+	t.stride = 2*int(support) + 5
+	if n := a.n * t.stride; cap(t.weights) < n {
+		t.weights = make([]uint64, n)
+	}
+	t.weights = t.weights[:a.n*t.stride]
+	if cap(t.from) < a.n {
+		t.from, t.count = make([]int, a.n), make([]int, a.n)
+	}
+	t.from, t.count = t.from[:a.n], t.count[:a.n]
+	if cap(t.exact) < t.stride {
+		t.exact, t.half = make([]float64, 2*t.stride), make([]float64, 2*t.stride)
+	}
+	first, last := max(0, int(math.Floor(a.from))), min(pixels, int(math.Ceil(a.to)))
+	t.lo, t.hi, t.most = size, 0, 2
+	inverse := 1 / support
+	for i := range a.n {
+		at := a.from + (float64(a.first+i)+0.5)*scale
+		lo, hi := max(first, int(at-support+0.5)), min(last, int(at+support+0.5))
+		weights := t.exact[:max(0, hi-lo)]
+		sum := 0.0
+		for k := range weights {
+			w := 1 - math.Abs((float64(lo+k)+0.5-at)*inverse)
+			weights[k] = max(w, 0)
+			sum += weights[k]
+		}
+		if sum == 0 { // beside the picture: its edge
+			lo = min(max(int(at), first), last-1)
+			weights, sum = append(weights[:0], 1), 1
+		}
+		if sub > 1 {
+			lo, weights = t.subsampled(lo, weights, size, sub, smooth)
+		}
+		place := i
+		if a.flip {
+			place = a.n - 1 - i
+		}
+		t.put(place, lo, weights, 256/sum)
+	}
+	t.hi = max(t.hi, t.lo+t.most)
+	t.lo &^= 7
+	for i, from := range t.from {
+		if over := from + t.most - t.hi; over > 0 {
+			w := t.weights[i*t.stride:][:t.most]
+			copy(w[over:], w)
+			clear(w[:over])
+			t.from[i], t.count[i] = from-over, t.most
+		}
+	}
+}
+
+// subsampled turns weights of pixels, from pixel lo on, to those of a plane
+// of size values, each of which stands for sub pixels.
+func (t *taps) subsampled(lo int, weights []float64, size, sub int, smooth bool) (int, []float64) {
+	from := min(lo/sub, size-1)
+	if smooth {
+		from = max(0, min((lo-1)/2, size-1))
+	}
+	half := t.half[:len(weights)/sub+4]
+	clear(half)
+	used := 0
+	add := func(c int, w float64) {
+		c = min(max(c, 0), size-1) - from
+		half[c] += w
+		used = max(used, c+1)
+	}
+	for k, w := range weights {
+		at := lo + k
+		if !smooth {
+			add(at/sub, w)
+			continue
+		}
+		// The nearer of two values counts ¾, the other ¼.
+		add(at/2, 0.75*w)
+		add(at/2+at%2*2-1, 0.25*w)
+	}
+	return from, half[:used]
+}
+
+// put rounds the weights of value i so that they add up to 256.
+func (t *taps) put(i, from int, weights []float64, scale float64) {
+	out := t.weights[i*t.stride : (i+1)*t.stride]
+	sum, before, n, skip := 0.5, 0, 0, 0
+	for _, w := range weights {
+		sum += w * scale
+		upTo := min(int(sum), 256)
+		if upTo == before && n == 0 {
+			skip++ // a weight of 0 at the start
+			continue
+		}
+		out[n] = uint64(upTo - before)
+		before = upTo
+		n++
+	}
+	if n == 0 {
+		skip, n = 0, 1
+		out[0] = 0
+	}
+	out[n-1] += uint64(256 - before)
+	for n > 1 && out[n-1] == 0 {
+		n--
+	}
+	clear(out[n:])
+	t.most = max(t.most, n)
+	from += skip
+	t.from[i], t.count[i] = from, n
+	t.lo, t.hi = min(t.lo, from), max(t.hi, from+n)
+}
+
+const (
+	evenBytes = 0x00ff00ff00ff00ff
+	rounding  = 0x0080008000800080 // one half, in 1/256ths, in each of four lanes
+)
+
+// joined is the eight bytes whose even and odd ones are e and o, in 1/256ths.
+func joined(e, o uint64) uint64 { return e>>8&evenBytes | o&^uint64(evenBytes) }
+
+// mixRows writes the weighted mean of rows to dst: row k begins at
+// src[k*stride]. It works on eight bytes at a time, so dst has a length of a
+// multiple of eight.
+func mixRows(dst, src []byte, stride int, weights []uint64) {
+	n := len(dst)
+	switch len(weights) {
+	case 1:
+		copy(dst, src)
+	case 2:
+		a, b := src[:n], src[stride:][:n]
+		wa, wb := weights[0], weights[1]
+		for ; len(dst) >= 8 && len(a) >= 8 && len(b) >= 8; dst, a, b = dst[8:], a[8:], b[8:] {
+			va, vb := binary.LittleEndian.Uint64(a), binary.LittleEndian.Uint64(b)
+			e := va&evenBytes*wa + vb&evenBytes*wb + rounding
+			o := va>>8&evenBytes*wa + vb>>8&evenBytes*wb + rounding
+			binary.LittleEndian.PutUint64(dst, joined(e, o))
+		}
+	case 3:
+		a, b, c := src[:n], src[stride:][:n], src[2*stride:][:n]
+		wa, wb, wc := weights[0], weights[1], weights[2]
+		for ; len(dst) >= 8 && len(a) >= 8 && len(b) >= 8 && len(c) >= 8; dst, a, b, c = dst[8:], a[8:], b[8:], c[8:] {
+			va, vb, vc := binary.LittleEndian.Uint64(a), binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(c)
+			e := va&evenBytes*wa + vb&evenBytes*wb + vc&evenBytes*wc + rounding
+			o := va>>8&evenBytes*wa + vb>>8&evenBytes*wb + vc>>8&evenBytes*wc + rounding
+			binary.LittleEndian.PutUint64(dst, joined(e, o))
+		}
+	case 4:
+		a, b, c, d := src[:n], src[stride:][:n], src[2*stride:][:n], src[3*stride:][:n]
+		wa, wb, wc, wd := weights[0], weights[1], weights[2], weights[3]
+		for ; len(dst) >= 8 && len(a) >= 8 && len(b) >= 8 && len(c) >= 8 && len(d) >= 8; dst, a, b, c, d = dst[8:], a[8:], b[8:], c[8:], d[8:] {
+			va, vb := binary.LittleEndian.Uint64(a), binary.LittleEndian.Uint64(b)
+			vc, vd := binary.LittleEndian.Uint64(c), binary.LittleEndian.Uint64(d)
+			e := va&evenBytes*wa + vb&evenBytes*wb + vc&evenBytes*wc + vd&evenBytes*wd + rounding
+			o := va>>8&evenBytes*wa + vb>>8&evenBytes*wb + vc>>8&evenBytes*wc + vd>>8&evenBytes*wd + rounding
+			binary.LittleEndian.PutUint64(dst, joined(e, o))
+		}
+	default:
+		for x := 0; x+8 <= n; x += 8 {
+			e, o, at := uint64(rounding), uint64(rounding), x
+			for _, w := range weights {
+				v := binary.LittleEndian.Uint64(src[at:])
+				e += v & evenBytes * w
+				o += v >> 8 & evenBytes * w
+				at += stride
+			}
+			binary.LittleEndian.PutUint64(dst[x:], joined(e, o))
+		}
+	}
+}
+
+// A column is eight pixels, one below the other: the even ones and the odd ones,
+// each a byte in a lane of 16 bits.
+type column struct{ e, o uint64 }
+
+// mixColumns is mixRows over columns.
+func mixColumns(dst []uint64, src []column, t *taps) {
+	n := t.most
+	weights, starts := t.weights, t.from[:len(dst)]
+	switch n {
+	case 2:
+		for i := range dst {
+			s, w := (*[2]column)(src[starts[i]-t.lo:]), (*[2]uint64)(weights)
+			weights = weights[t.stride:]
+			e := s[0].e*w[0] + s[1].e*w[1] + rounding
+			o := s[0].o*w[0] + s[1].o*w[1] + rounding
+			dst[i] = joined(e, o)
+		}
+	case 3:
+		for i := range dst {
+			s, w := (*[3]column)(src[starts[i]-t.lo:]), (*[3]uint64)(weights)
+			weights = weights[t.stride:]
+			e := s[0].e*w[0] + s[1].e*w[1] + s[2].e*w[2] + rounding
+			o := s[0].o*w[0] + s[1].o*w[1] + s[2].o*w[2] + rounding
+			dst[i] = joined(e, o)
+		}
+	case 4:
+		for i := range dst {
+			s, w := (*[4]column)(src[starts[i]-t.lo:]), (*[4]uint64)(weights)
+			weights = weights[t.stride:]
+			e := s[0].e*w[0] + s[1].e*w[1] + s[2].e*w[2] + s[3].e*w[3] + rounding
+			o := s[0].o*w[0] + s[1].o*w[1] + s[2].o*w[2] + s[3].o*w[3] + rounding
+			dst[i] = joined(e, o)
+		}
+	default:
+		for i := range dst {
+			from := starts[i] - t.lo
+			s, w := src[from:from+n], weights[:n]
+			weights = weights[t.stride:]
+			e, o := uint64(rounding), uint64(rounding)
+			for k := range s {
+				e += s[k].e * w[k]
+				o += s[k].o * w[k]
+			}
+			dst[i] = joined(e, o)
+		}
+	}
+}
+
+// transpose turns eight rows of eight bytes to eight columns, or back.
+func transpose(a, b, c, d, e, f, g, h uint64) (uint64, uint64, uint64, uint64, uint64, uint64, uint64, uint64) {
+	const m1, m2, m4 = 0x00ff00ff00ff00ff, 0x0000ffff0000ffff, 0x00000000ffffffff
+	t := (a>>8 ^ b) & m1
+	a, b = a^t<<8, b^t
+	t = (c>>8 ^ d) & m1
+	c, d = c^t<<8, d^t
+	t = (e>>8 ^ f) & m1
+	e, f = e^t<<8, f^t
+	t = (g>>8 ^ h) & m1
+	g, h = g^t<<8, h^t
+
+	t = (a>>16 ^ c) & m2
+	a, c = a^t<<16, c^t
+	t = (b>>16 ^ d) & m2
+	b, d = b^t<<16, d^t
+	t = (e>>16 ^ g) & m2
+	e, g = e^t<<16, g^t
+	t = (f>>16 ^ h) & m2
+	f, h = f^t<<16, h^t
+
+	t = (a>>32 ^ e) & m4
+	a, e = a^t<<32, e^t
+	t = (b>>32 ^ f) & m4
+	b, f = b^t<<32, f^t
+	t = (c>>32 ^ g) & m4
+	c, g = c^t<<32, g^t
+	t = (d>>32 ^ h) & m4
+	d, h = d^t<<32, h^t
+	return a, b, c, d, e, f, g, h
+}
+
+func split(v uint64) column { return column{v & evenBytes, v >> 8 & evenBytes} }
+
+// columnsOf turns eight rows, each stride long, to len(dst) columns; len(dst) is
+// a multiple of eight.
+func columnsOf(dst []column, rows []byte, stride int) {
+	r0, r1, r2, r3 := rows[:stride], rows[stride:][:stride], rows[2*stride:][:stride], rows[3*stride:][:stride]
+	r4, r5, r6, r7 := rows[4*stride:][:stride], rows[5*stride:][:stride], rows[6*stride:][:stride], rows[7*stride:][:stride]
+	for x := 0; x+8 <= len(dst) && x+8 <= stride; x += 8 {
+		d := (*[8]column)(dst[x:])
+		a, b, c, e, f, g, h, i := transpose(
+			binary.LittleEndian.Uint64(r0[x:]), binary.LittleEndian.Uint64(r1[x:]),
+			binary.LittleEndian.Uint64(r2[x:]), binary.LittleEndian.Uint64(r3[x:]),
+			binary.LittleEndian.Uint64(r4[x:]), binary.LittleEndian.Uint64(r5[x:]),
+			binary.LittleEndian.Uint64(r6[x:]), binary.LittleEndian.Uint64(r7[x:]))
+		d[0], d[1], d[2], d[3] = split(a), split(b), split(c), split(e)
+		d[4], d[5], d[6], d[7] = split(f), split(g), split(h), split(i)
+	}
+}
+
+// rowsOf is the inverse of columnsOf.
+func rowsOf(rows []byte, stride int, src []uint64) {
+	r0, r1, r2, r3 := rows[:stride], rows[stride:][:stride], rows[2*stride:][:stride], rows[3*stride:][:stride]
+	r4, r5, r6, r7 := rows[4*stride:][:stride], rows[5*stride:][:stride], rows[6*stride:][:stride], rows[7*stride:][:stride]
+	for x := 0; x+8 <= len(src) && x+8 <= stride; x += 8 {
+		s := (*[8]uint64)(src[x:])
+		a, b, c, d, e, f, g, h := transpose(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7])
+		binary.LittleEndian.PutUint64(r0[x:], a)
+		binary.LittleEndian.PutUint64(r1[x:], b)
+		binary.LittleEndian.PutUint64(r2[x:], c)
+		binary.LittleEndian.PutUint64(r3[x:], d)
+		binary.LittleEndian.PutUint64(r4[x:], e)
+		binary.LittleEndian.PutUint64(r5[x:], f)
+		binary.LittleEndian.PutUint64(r6[x:], g)
+		binary.LittleEndian.PutUint64(r7[x:], h)
+	}
+}

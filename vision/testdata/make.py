@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Makes this folder's pictures, and what Pillow and torchvision make of them.
+
+    pip install pillow torch torchvision scikit-image && ./make.py
+
+The pictures are parts of scikit-image's "coffee" (by Rachel Michetti, CC0) and "cat" (Chelsea, by Stefan van der Walt,
+CC0). expected.json names, for each case, the file, the steps and the PNG with the result.
+"""
+
+import json
+import pathlib
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import PIL
+import torch
+import torchvision
+from PIL import Image, ImageOps
+from torchvision.io import decode_jpeg
+from torchvision.transforms import v2
+
+here = pathlib.Path(__file__).parent
+source = pathlib.Path(find_spec("skimage").origin).parent / "data"
+coffee = Image.open(source / "coffee.png").convert("RGB")
+cat = Image.open(source / "chelsea.png").convert("RGB")
+
+coffee.crop((60, 12, 560, 387)).save(here / "photo.jpg", quality=90, subsampling="4:2:0")
+small = cat.crop((110, 20, 350, 200))  # 240 x 180
+odd = cat.crop((110, 20, 323, 181))  # 213 x 161
+
+for name, picture, options in [
+    ("444.jpg", small, dict(subsampling="4:4:4")),
+    ("422.jpg", small, dict(subsampling="4:2:2")),
+    ("420.jpg", small, dict(subsampling="4:2:0")),
+    ("odd.jpg", odd, dict(subsampling="4:2:0")),
+    ("progressive.jpg", odd, dict(subsampling="4:2:0", progressive=True)),
+    ("grey.jpg", small.convert("L"), {}),
+    ("restart.jpg", odd, dict(subsampling="4:2:0", restart_marker_blocks=3)),
+    ("rgb.jpg", small, dict(keep_rgb=True)),
+    ("cmyk.jpg", small.convert("CMYK"), {}),
+    ("large.jpg", coffee.resize((1400, 933), Image.BICUBIC), dict(subsampling="4:2:0")),
+]:
+    picture.save(here / name, quality=85, **options)
+for orientation in range(1, 9):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    small.resize((60, 40)).save(here / f"exif{orientation}.jpg", quality=90, subsampling="4:4:4", exif=exif)
+
+small.save(here / "rgb.png")
+small.convert("L").save(here / "grey.png")
+small.convert("P", palette=Image.ADAPTIVE).save(here / "palette.png")
+small.convert("P", palette=Image.ADAPTIVE).save(here / "palette.gif")
+seen = small.convert("RGBA")
+seen.putalpha(Image.linear_gradient("L").resize(small.size))
+seen.save(here / "alpha.png")
+small.save(here / "lossy.webp", quality=80)
+small.save(here / "lossless.webp", lossless=True)
+seen.save(here / "alpha.webp", quality=80, exact=True)
+
+cases = []
+
+
+def expect(file, made, by, **steps):
+    name = f"expected-{len(cases):02}.png"
+    made.save(here / name, optimize=True)
+    cases.append(dict(file=file, by=by, result=name, **steps))
+
+
+def centre(picture, width, height):
+    left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
+    return picture.crop((left, top, left + width, top + height))
+
+
+def pillow(file, orient=False):
+    picture = Image.open(here / file)
+    if orient:
+        picture = ImageOps.exif_transpose(picture)
+    return picture.convert("RGB")
+
+
+for file in sorted(p.name for p in here.iterdir() if p.suffix in (".jpg", ".png", ".gif", ".webp") and not p.name.startswith(("expected", "exif", "large"))):
+    picture = pillow(file)
+    expect(file, centre(picture, 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
+    if file in ("420.jpg", "rgb.png", "odd.jpg"):
+        expect(file, centre(picture, 60, 50).resize((96, 80), Image.BILINEAR), "Pillow", crop=[60, 50], size=[96, 80])
+expect("large.jpg", pillow("large.jpg").resize((120, 90), Image.BILINEAR), "Pillow", crop=[1400, 933], size=[120, 90])
+expect("large.jpg", centre(pillow("large.jpg"), 1200, 900).resize((120, 90), Image.BILINEAR), "Pillow", crop=[1200, 900], size=[120, 90])
+for orientation in range(1, 9):
+    file = f"exif{orientation}.jpg"
+    picture = pillow(file, orient=True)
+    expect(file, centre(picture, 36, 34).resize((32, 32), Image.BILINEAR), "Pillow", crop=[36, 34], size=[32, 32], orient=True)
+
+for file in ("photo.jpg", "420.jpg", "odd.jpg", "large.jpg", "422.jpg"):
+    tensor = decode_jpeg(torch.frombuffer(bytearray((here / file).read_bytes()), dtype=torch.uint8), mode="RGB")
+    steps = v2.Compose([v2.Resize(128, antialias=True), v2.CenterCrop(112)])
+    made = Image.fromarray(steps(tensor).permute(1, 2, 0).numpy())
+    expect(file, made, "torchvision", shorter=128, size=[112, 112])
+
+(here / "expected.json").write_text(
+    json.dumps(
+        dict(pillow=PIL.__version__, torchvision=torchvision.__version__, torch=torch.__version__, scikit_image=version("scikit-image"), cases=cases),
+        indent=1,
+    )
+    + "\n"
+)

@@ -1,0 +1,342 @@
+package vision
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A Transform is a step of a [Pipeline]: one of this package's types. Names,
+// meanings and defaults are those of torchvision.transforms.v2.
+type Transform interface {
+	// check completes and checks the step; it returns its name.
+	check(*plan) error
+}
+
+// plan is what the steps so far are known to do whatever the picture.
+type plan struct {
+	size       Size // of the picture; 0: it depends on the file
+	padded     bool
+	normalized bool
+	pixels     bool // steps that work on pixels have begun
+	grey       bool // one channel is left
+
+	geometric []func(g *geometry, r *rand.Rand) error
+	colour    []step
+	erasures  []*RandomErasing
+	mean, std [3]float64
+}
+
+// geometry is where the pixels of a result come from.
+type geometry struct{ x, y axis }
+
+func (g *geometry) resize(width, height int) error {
+	if g.x.padded() || g.y.padded() {
+		return fmt.Errorf("a crop of %d × %d pixels goes beyond the picture: what was padded can't be resized", g.x.n, g.y.n)
+	}
+	g.x.resize(width)
+	g.y.resize(height)
+	return nil
+}
+
+func optionError(option string, value any, format string, args ...any) error {
+	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+}
+
+// A Size is that of a picture in pixels.
+type Size struct{ Height, Width int }
+
+// Square is a size of n × n pixels.
+func Square(n int) Size { return Size{n, n} }
+
+const maxSide = 1 << 14
+
+func (s Size) check(name string) error {
+	if s.Height < 1 || s.Height > maxSide || s.Width < 1 || s.Width > maxSide {
+		return optionError(name, s, "height and width must be 1 … %d", maxSide)
+	}
+	return nil
+}
+
+// geometrical notes a step of geometry that leaves size, which resamples if
+// resizes.
+func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometry, *rand.Rand) error) error {
+	if p.pixels {
+		return optionError(name, "", "must come before the steps that change colours or values")
+	}
+	if resizes && p.padded {
+		return optionError(name, "", "can't follow a crop that pads: what was padded isn't resampled")
+	}
+	p.size = size
+	p.geometric = append(p.geometric, f)
+	return nil
+}
+
+// RandomResizedCrop takes a random part of the picture, of a random area and
+// ratio of width to height, and resizes it. Where ten draws don't fit, it takes
+// the middle.
+type RandomResizedCrop struct {
+	Size  Size
+	Scale [2]float64 // share of the picture's area, from … to; default 0.08 … 1
+	Ratio [2]float64 // width / height, from … to; default 3/4 … 4/3
+}
+
+func (t RandomResizedCrop) check(p *plan) error {
+	if err := t.Size.check("RandomResizedCrop.Size"); err != nil {
+		return err
+	}
+	if t.Scale == [2]float64{} {
+		t.Scale = [2]float64{0.08, 1}
+	}
+	if t.Ratio == [2]float64{} {
+		t.Ratio = [2]float64{3.0 / 4, 4.0 / 3}
+	}
+	if !(0 < t.Scale[0] && t.Scale[0] <= t.Scale[1] && t.Scale[1] <= 1) {
+		return optionError("RandomResizedCrop.Scale", t.Scale, "must be 0 < from ≤ to ≤ 1")
+	}
+	if !(0.001 <= t.Ratio[0] && t.Ratio[0] <= t.Ratio[1] && t.Ratio[1] <= 1000) {
+		return optionError("RandomResizedCrop.Ratio", t.Ratio, "must be 0.001 ≤ from ≤ to ≤ 1000")
+	}
+	return p.geometrical("RandomResizedCrop", t.Size, true, func(g *geometry, r *rand.Rand) error {
+		left, top, width, height := t.draw(r, g.x.n, g.y.n)
+		g.x.crop(left, width)
+		g.y.crop(top, height)
+		return g.resize(t.Size.Width, t.Size.Height)
+	})
+}
+
+// draw is RandomResizedCrop.get_params.
+func (t *RandomResizedCrop) draw(r *rand.Rand, w, h int) (left, top, width, height int) {
+	area := float64(w) * float64(h)
+	least, most := math.Log(t.Ratio[0]), math.Log(t.Ratio[1])
+	for range 10 {
+		target := area * uniform(r, t.Scale[0], t.Scale[1])
+		ratio := math.Exp(uniform(r, least, most))
+		width, height = int(math.RoundToEven(math.Sqrt(target*ratio))), int(math.RoundToEven(math.Sqrt(target/ratio)))
+		if 0 < width && width <= w && 0 < height && height <= h {
+			top = r.IntN(h - height + 1)
+			return r.IntN(w - width + 1), top, width, height
+		}
+	}
+	width, height = w, h
+	switch ratio := float64(w) / float64(h); {
+	case ratio < t.Ratio[0]:
+		height = int(math.RoundToEven(float64(w) / t.Ratio[0]))
+	case ratio > t.Ratio[1]:
+		width = int(math.RoundToEven(float64(h) * t.Ratio[1]))
+	}
+	width, height = max(width, 1), max(height, 1)
+	return (w - width) / 2, (h - height) / 2, width, height
+}
+
+func uniform(r *rand.Rand, from, to float64) float64 { return from + (to-from)*r.Float64() }
+
+// Resize brings the picture to Size or, where that is 0, its shorter side to
+// Shorter pixels and the other as the ratio says.
+type Resize struct {
+	Shorter int
+	Size    Size
+}
+
+func (t Resize) check(p *plan) error {
+	if t.Shorter != 0 {
+		if t.Size != (Size{}) {
+			return optionError("Resize", t, "has both Shorter and Size: give one")
+		}
+		if t.Shorter < 1 || t.Shorter > maxSide {
+			return optionError("Resize.Shorter", t.Shorter, "must be 1 … %d", maxSide)
+		}
+	} else if err := t.Size.check("Resize.Size"); err != nil {
+		return err
+	}
+	return p.geometrical("Resize", t.Size, true, func(g *geometry, _ *rand.Rand) error {
+		width, height := t.Size.Width, t.Size.Height
+		if t.Shorter != 0 {
+			shorter := min(g.x.n, g.y.n)
+			width, height = t.Shorter*g.x.n/shorter, t.Shorter*g.y.n/shorter
+		}
+		return g.resize(width, height)
+	})
+}
+
+// CenterCrop takes the middle of the picture. A picture that is smaller gets
+// black around it.
+type CenterCrop struct{ Size Size }
+
+func (t CenterCrop) check(p *plan) error {
+	if err := t.Size.check("CenterCrop.Size"); err != nil {
+		return err
+	}
+	return p.geometrical("CenterCrop", t.Size, false, func(g *geometry, _ *rand.Rand) error {
+		middle := func(a *axis, n int) {
+			if a.n < n {
+				a.crop(-((n - a.n) / 2), n)
+				return
+			}
+			a.crop(int(math.RoundToEven(float64(a.n-n)/2)), n)
+		}
+		middle(&g.x, t.Size.Width)
+		middle(&g.y, t.Size.Height)
+		return nil
+	})
+}
+
+// RandomCrop takes a part of the picture of a given size at a random place, with
+// Padding black pixels around the picture. A picture that is smaller is an
+// error, or gets black around it if PadIfNeeded.
+type RandomCrop struct {
+	Size        Size
+	Padding     int
+	PadIfNeeded bool
+}
+
+func (t RandomCrop) check(p *plan) error {
+	if err := t.Size.check("RandomCrop.Size"); err != nil {
+		return err
+	}
+	if t.Padding < 0 || t.Padding > maxSide {
+		return optionError("RandomCrop.Padding", t.Padding, "must be 0 … %d", maxSide)
+	}
+	p.padded = p.padded || t.Padding > 0 || t.PadIfNeeded
+	return p.geometrical("RandomCrop", t.Size, false, func(g *geometry, r *rand.Rand) error {
+		dy, err := t.place(r, g.y.n, t.Size.Height)
+		if err != nil {
+			return fmt.Errorf("a height of %w", err)
+		}
+		dx, err := t.place(r, g.x.n, t.Size.Width)
+		if err != nil {
+			return fmt.Errorf("a width of %w", err)
+		}
+		g.x.crop(dx, t.Size.Width)
+		g.y.crop(dy, t.Size.Height)
+		return nil
+	})
+}
+
+// place draws where n pixels begin on a side of size pixels.
+func (t *RandomCrop) place(r *rand.Rand, size, n int) (int, error) {
+	padding := t.Padding
+	if size+2*padding < n {
+		if !t.PadIfNeeded {
+			return 0, fmt.Errorf("%d pixels and %d of padding on each side: RandomCrop needs %d (PadIfNeeded pads)", size, padding, n)
+		}
+		padding += n - size - 2*padding
+	}
+	return r.IntN(size+2*padding-n+1) - padding, nil
+}
+
+// RandomHorizontalFlip mirrors a share P of the pictures left to right; 0 means
+// one half.
+type RandomHorizontalFlip struct{ P float64 }
+
+// RandomVerticalFlip turns a share P of the pictures upside down; 0 means one
+// half.
+type RandomVerticalFlip struct{ P float64 }
+
+func (t RandomHorizontalFlip) check(p *plan) error {
+	return p.flip("RandomHorizontalFlip", t.P, func(g *geometry) *axis { return &g.x })
+}
+
+func (t RandomVerticalFlip) check(p *plan) error {
+	return p.flip("RandomVerticalFlip", t.P, func(g *geometry) *axis { return &g.y })
+}
+
+func (p *plan) flip(name string, share float64, of func(*geometry) *axis) error {
+	if err := checkShare(name+".P", &share); err != nil {
+		return err
+	}
+	return p.geometrical(name, p.size, false, func(g *geometry, r *rand.Rand) error {
+		if r.Float64() < share {
+			a := of(g)
+			a.flip = !a.flip
+		}
+		return nil
+	})
+}
+
+// checkShare checks a share of pictures, 0 means one half.
+func checkShare(name string, share *float64) error {
+	if *share == 0 {
+		*share = 0.5
+	}
+	if !(*share > 0 && *share <= 1) {
+		return optionError(name, *share, "must be 0 … 1, where 0 means ½")
+	}
+	return nil
+}
+
+// Normalize makes (value − Mean) / Std of each value 0 … 1, by channel.
+type Normalize struct{ Mean, Std [3]float64 }
+
+// ImageNet is the usual normalization of photographs.
+var ImageNet = Normalize{Mean: [3]float64{0.485, 0.456, 0.406}, Std: [3]float64{0.229, 0.224, 0.225}}
+
+func (t Normalize) check(p *plan) error {
+	if p.normalized {
+		return optionError("Normalize", t, "must come once")
+	}
+	for c := range 3 {
+		if !(t.Std[c] > 0) || math.IsInf(t.Std[c], 0) || math.IsNaN(t.Mean[c]) || math.IsInf(t.Mean[c], 0) {
+			return optionError("Normalize", t, "means must be finite, deviations finite and more than 0")
+		}
+	}
+	if len(p.erasures) > 0 {
+		return optionError("Normalize", t, "must come before RandomErasing")
+	}
+	p.pixels, p.normalized, p.mean, p.std = true, true, t.Mean, t.Std
+	return nil
+}
+
+// RandomErasing overwrites a random rectangle of a share P of the pictures with
+// Value, which is one of the result: after Normalize, 0 is the mean.
+type RandomErasing struct {
+	P     float64    // default ½
+	Scale [2]float64 // share of the result's area, from … to; default 0.02 … 0.33
+	Ratio [2]float64 // height / width, from … to; default 0.3 … 3.3
+	Value float64
+}
+
+func (t RandomErasing) check(p *plan) error {
+	if err := checkShare("RandomErasing.P", &t.P); err != nil {
+		return err
+	}
+	if t.Scale == [2]float64{} {
+		t.Scale = [2]float64{0.02, 0.33}
+	}
+	if t.Ratio == [2]float64{} {
+		t.Ratio = [2]float64{0.3, 3.3}
+	}
+	if !(0 < t.Scale[0] && t.Scale[0] <= t.Scale[1] && t.Scale[1] <= 1) {
+		return optionError("RandomErasing.Scale", t.Scale, "must be 0 < from ≤ to ≤ 1")
+	}
+	if !(0.001 <= t.Ratio[0] && t.Ratio[0] <= t.Ratio[1] && t.Ratio[1] <= 1000) {
+		return optionError("RandomErasing.Ratio", t.Ratio, "must be 0.001 ≤ from ≤ to ≤ 1000")
+	}
+	if math.IsNaN(t.Value) || math.IsInf(t.Value, 0) {
+		return optionError("RandomErasing.Value", t.Value, "must be finite")
+	}
+	p.pixels = true
+	p.erasures = append(p.erasures, &t)
+	return nil
+}
+
+// draw is RandomErasing.get_params; height 0: nothing is erased.
+func (t *RandomErasing) draw(r *rand.Rand, size Size) (left, top, width, height int) {
+	if r.Float64() >= t.P {
+		return 0, 0, 0, 0
+	}
+	area := float64(size.Width) * float64(size.Height)
+	least, most := math.Log(t.Ratio[0]), math.Log(t.Ratio[1])
+	for range 10 {
+		target := area * uniform(r, t.Scale[0], t.Scale[1])
+		ratio := math.Exp(uniform(r, least, most))
+		height, width = int(math.RoundToEven(math.Sqrt(target*ratio))), int(math.RoundToEven(math.Sqrt(target/ratio)))
+		if height < size.Height && width < size.Width {
+			top = r.IntN(size.Height - height + 1)
+			return r.IntN(size.Width - width + 1), top, width, height
+		}
+	}
+	return 0, 0, 0, 0
+}

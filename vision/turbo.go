@@ -1,0 +1,145 @@
+//go:build (linux || darwin) && !android && (amd64 || arm64) && (cgo || nwt_purego)
+
+package vision
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// turbo is libjpeg-turbo's TurboJPEG library, found at run time. The functions
+// are those of its API 2, which 3.x has too (turbojpeg.h).
+type turbo struct {
+	initDecompress        uintptr
+	destroy               uintptr
+	decompressToYUVPlanes uintptr
+	getErrorCode          uintptr
+	getErrorStr2          uintptr
+}
+
+var turboNames = map[string][]string{
+	"linux":  {"libturbojpeg.so.0", "libturbojpeg.so"},
+	"darwin": {"libturbojpeg.0.dylib", "/opt/homebrew/lib/libturbojpeg.0.dylib", "/usr/local/lib/libturbojpeg.0.dylib"},
+}
+
+// openTurbo finds the library, once.
+var openTurbo = sync.OnceValues(func() (*turbo, error) {
+	// dlerror is of the thread that dlopen failed on.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var errs []error
+	for _, name := range turboNames[runtime.GOOS] {
+		lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		t := new(turbo)
+		for symbol, fn := range map[string]*uintptr{
+			"tjInitDecompress":        &t.initDecompress,
+			"tjDestroy":               &t.destroy,
+			"tjDecompressToYUVPlanes": &t.decompressToYUVPlanes,
+			"tjGetErrorCode":          &t.getErrorCode,
+			"tjGetErrorStr2":          &t.getErrorStr2,
+		} {
+			if *fn, err = purego.Dlsym(lib, symbol); err != nil {
+				return nil, fmt.Errorf("vision: %s is older than libjpeg-turbo 2.0: %w", name, err)
+			}
+		}
+		return t, nil
+	}
+	return nil, fmt.Errorf("vision: libjpeg-turbo can't be loaded: %w", errors.Join(errs...))
+})
+
+// Turbo tells whether libjpeg-turbo was found, and if not, why. Without it JPEG
+// files are decoded in Go.
+func Turbo() (found bool, why error) {
+	_, err := openTurbo()
+	return err == nil, err
+}
+
+// A turboDecoder is a decompressor of the library. One goroutine at a time uses
+// it.
+type turboDecoder struct {
+	lib    *turbo
+	handle uintptr
+
+	// What C reads and writes lies in the heap, where nothing moves it.
+	args    [9]uintptr
+	planes  [3]*byte
+	strides [3]int32
+}
+
+// newTurboDecoder makes a decompressor; nil, nil: there is no library.
+func newTurboDecoder() (*turboDecoder, error) {
+	lib, err := openTurbo()
+	if err != nil {
+		return nil, nil
+	}
+	d := &turboDecoder{lib: lib}
+	if d.handle, _, _ = purego.SyscallN(lib.initDecompress); d.handle == 0 {
+		return nil, errors.New("vision: libjpeg-turbo has no memory for a decompressor")
+	}
+	runtime.AddCleanup(d, func(handle uintptr) { purego.SyscallN(lib.destroy, handle) }, d.handle)
+	return d, nil
+}
+
+// decode decodes data to planes of width × height pixels, which the library can
+// scale to. damaged tells what is wrong with a picture that was decoded
+// nonetheless.
+func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) (damaged, err error) {
+	for i := range planes {
+		d.planes[i], d.strides[i] = unsafe.SliceData(planes[i].pix), int32(planes[i].stride)
+	}
+	const accurateDCT, limitScans = 4096, 32768 // TJFLAG_ACCURATEDCT, TJFLAG_LIMITSCANS
+	d.args = [9]uintptr{
+		d.handle, uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(len(data)),
+		uintptr(unsafe.Pointer(&d.planes)), uintptr(width), uintptr(unsafe.Pointer(&d.strides)), uintptr(height),
+		accurateDCT | limitScans,
+	}
+	status, _, _ := purego.SyscallN(d.lib.decompressToYUVPlanes, d.args[:8]...)
+	runtime.KeepAlive(data)
+	runtime.KeepAlive(planes)
+	if int32(status) == 0 {
+		return nil, nil
+	}
+	d.args[0] = d.handle
+	text, _, _ := purego.SyscallN(d.lib.getErrorStr2, d.args[:1]...)
+	d.args[0] = d.handle
+	fatal, _, _ := purego.SyscallN(d.lib.getErrorCode, d.args[:1]...)
+	if int32(fatal) == 0 && surplus(text) {
+		return nil, nil
+	}
+	message := errors.New(strings.Clone(cString(text)))
+	if int32(fatal) != 0 {
+		return nil, message
+	}
+	return message, nil
+}
+
+// surplus tells whether a warning is only about data between the last row and
+// the next marker: "Corrupt JPEG data: 123 extraneous bytes before marker 0xd9".
+// Many cameras leave some, and there are more where the picture's height was cut.
+// Nothing before them was wrong, since the library keeps the first warning.
+func surplus(text uintptr) bool {
+	return strings.Contains(cString(text), "extraneous bytes before marker")
+}
+
+// cString is a C string, in C's memory.
+func cString(p uintptr) string {
+	if p == 0 {
+		return ""
+	}
+	start := *(**byte)(unsafe.Pointer(&p)) // vet can't know that it is C's
+	n := 0
+	for n < 1024 && *(*byte)(unsafe.Add(unsafe.Pointer(start), n)) != 0 {
+		n++
+	}
+	return unsafe.String(start, n)
+}

@@ -1,0 +1,22 @@
+//go:build !((linux || darwin) && !android && (amd64 || arm64) && (cgo || nwt_purego))
+
+package vision
+
+import "errors"
+
+// Turbo tells whether libjpeg-turbo was found, and if not, why. Without it JPEG
+// files are decoded in Go.
+func Turbo() (found bool, why error) { return false, turboError() }
+
+// Without cgo a program stays static, and can open no library.
+func newTurboDecoder() (*turboDecoder, error) { return nil, nil }
+
+func turboError() error {
+	return errors.New("vision: libjpeg-turbo is looked for on Linux and macOS, in programs built with cgo or the tag nwt_purego")
+}
+
+type turboDecoder struct{}
+
+func (*turboDecoder) decode([]byte, *[3]plane, int, int) (damaged, err error) {
+	return nil, turboError()
+}

@@ -1,0 +1,234 @@
+package vision
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"image"
+	_ "image/gif"  // formats that image.Decode knows
+	_ "image/jpeg" //
+	_ "image/png"  //
+	"sync"
+
+	_ "golang.org/x/image/webp"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A worker is what one call needs: a decoder and buffers, which it keeps for the
+// next picture.
+type worker struct {
+	p     *Pipeline
+	turbo *turboDecoder // nil: there is none
+	out   writer
+
+	picture picture
+	mem     []byte // of the picture's planes
+	file    []byte // a copy of the file, whose height was changed
+	reader  bytes.Reader
+
+	x, y    [2]taps // of the first plane, and of chroma planes
+	rows    []byte  // eight rows
+	columns []column
+	mixed   []uint64
+	strip   [3][]byte     // eight rows of the result
+	levels  output[uint8] // the result's levels, where colours change
+	drawn   drawn
+}
+
+// workers lends a worker to each call.
+type workers struct{ pool sync.Pool }
+
+func (p *Pipeline) worker(*nwt.Sample) (*worker, error) {
+	if w, ok := p.workers.pool.Get().(*worker); ok {
+		return w, nil
+	}
+	w := &worker{p: p, out: p.newWriter()}
+	if !p.inGo {
+		var err error
+		if w.turbo, err = newTurboDecoder(); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+func (p *Pipeline) release(w *worker) {
+	const most = 1 << 26 // bytes of planes that are kept for the next picture
+	if w.picture = (picture{}); cap(w.mem) > most {
+		w.mem = nil
+	}
+	if cap(w.file) > most {
+		w.file = nil
+	}
+	w.reader.Reset(nil)
+	p.workers.pool.Put(w)
+}
+
+// A header is what is known of a file before it is decoded.
+type header struct {
+	width, height int
+	orientation   int
+	jpeg          jpegHeader // components is 0 if it isn't one
+}
+
+var errEmpty = errors.New("vision: the file is empty")
+
+func (p *Pipeline) checkSize(width, height int) error {
+	if width < 1 || height < 1 {
+		return fmt.Errorf("vision: a picture of %d × %d pixels: must have some", width, height)
+	}
+	if int64(width)*int64(height) > int64(p.maxPixels) {
+		return fmt.Errorf("vision: a picture of %d × %d pixels: must be at most %d in all (WithMaxPixels)", width, height, p.maxPixels)
+	}
+	return nil
+}
+
+// inspect reads the header of a file.
+func (w *worker) inspect(data []byte) (h header, err error) {
+	h.orientation = 1
+	switch {
+	case len(data) == 0:
+		return h, errEmpty
+	case bytes.HasPrefix(data, []byte{0xff, 0xd8}):
+		if h.jpeg, err = readJPEG(data); err != nil {
+			return h, fmt.Errorf("vision: JPEG: %w", err)
+		}
+		h.width, h.height, h.orientation = h.jpeg.width, h.jpeg.height, h.jpeg.orientation
+	default:
+		w.reader.Reset(data)
+		config, _, err := image.DecodeConfig(&w.reader)
+		if err != nil {
+			return h, fmt.Errorf("vision: %w", err)
+		}
+		h.width, h.height = config.Width, config.Height
+	}
+	if !w.p.orient {
+		h.orientation = 1
+	}
+	return h, w.p.checkSize(h.width, h.height)
+}
+
+// load draws the transforms, decodes what they need of data, unless that is nil
+// and the picture there, and writes the result.
+func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
+	p := w.p
+	r := dst.Rand()
+	width, height := h.width, h.height
+	if h.orientation >= 5 {
+		width, height = height, width
+	}
+	g := geometry{whole(width), whole(height)}
+	for _, draw := range p.geometric {
+		if err := draw(&g, r); err != nil {
+			return fmt.Errorf("vision: %w", err)
+		}
+	}
+	w.drawn.ops = w.drawn.ops[:0]
+	for _, s := range p.colour {
+		s.draw(r, &w.drawn)
+	}
+	if data != nil {
+		if err := w.decode(data, h, &g); err != nil {
+			return err
+		}
+	}
+	x, left := g.x.shrunk(w.picture.shrunk).inside()
+	y, top := g.y.shrunk(w.picture.shrunk).inside()
+	w.out.begin(dst, field, x.n < p.size.Width || y.n < p.size.Height)
+	if len(w.drawn.ops) == 0 && !p.grey {
+		w.resample(x, y, w.out, left, top)
+	} else {
+		w.colours(x, y, left, top)
+	}
+	for _, e := range p.erasures {
+		if left, top, width, height := e.draw(r, p.size); height > 0 {
+			w.out.erase(left, top, width, height, e.Value)
+		}
+	}
+	return nil
+}
+
+// colours is resample where colours change on the way.
+func (w *worker) colours(x, y axis, left, top int) {
+	o := &w.levels
+	n := x.n * y.n
+	o.format = format{Size{y.n, x.n}, 3, CHW}
+	o.tables = &unchanged
+	if cap(o.dst) < 3*n {
+		o.dst = make([]byte, 3*n)
+	}
+	o.dst = o.dst[:3*n]
+	w.resample(x, y, o, 0, 0)
+	r, g, b := o.dst[:n], o.dst[n:2*n], o.dst[2*n:]
+	for _, op := range w.drawn.ops {
+		op.apply(r, g, b)
+	}
+	for row := range y.n {
+		from, to := row*x.n, (row+1)*x.n
+		w.out.rgb(left, top+row, x.n, r[from:to], g[from:to], b[from:to])
+	}
+}
+
+// resample writes the part of the picture that x and y tell, from column left
+// and row top of the result on.
+func (w *worker) resample(x, y axis, out writer, left, top int) {
+	if x.n == 0 || y.n == 0 {
+		return
+	}
+	p := &w.picture
+	for i := range w.x[:min(p.count(), 2)] {
+		subX, subY, pl := 1, 1, &p.planes[i]
+		if i > 0 && p.model != rgb {
+			subX, subY = p.subX, p.subY
+		}
+		w.x[i].plan(x, p.width, pl.width, subX, p.smooth && subX == 2)
+		w.y[i].plan(y, p.height, pl.height, subY, p.smooth && subY == 2)
+	}
+	outWidth := up(x.n, 8)
+	if len(w.mixed) < outWidth {
+		w.mixed = make([]uint64, outWidth)
+		for c := range w.strip {
+			w.strip[c] = make([]byte, 8*outWidth)
+		}
+	}
+	for row := 0; row < y.n; row += 8 {
+		n := min(8, y.n-row)
+		for c := range p.count() {
+			w.mix(&p.planes[c], &w.x[min(c, 1)], &w.y[min(c, 1)], row, n, x.n)
+			rowsOf(w.strip[c], outWidth, w.mixed[:outWidth])
+		}
+		for k := range n {
+			at := k * outWidth
+			switch p.model {
+			case grey:
+				v := w.strip[0][at:]
+				out.rgb(left, top+row+k, x.n, v, v, v)
+			case rgb:
+				out.rgb(left, top+row+k, x.n, w.strip[0][at:], w.strip[1][at:], w.strip[2][at:])
+			default:
+				t := fullRange
+				if p.model == video {
+					t = videoRange
+				}
+				out.ycc(left, top+row+k, x.n, w.strip[0][at:], w.strip[1][at:], w.strip[2][at:], t)
+			}
+		}
+	}
+}
+
+// mix resamples rows row … row+n−1 of the result, at most eight, of a plane
+// into mixed.
+func (w *worker) mix(pl *plane, x, y *taps, row, n, width int) {
+	span := up(x.hi-x.lo, 8)
+	if len(w.rows) < 8*span {
+		w.rows, w.columns = make([]byte, 8*span), make([]column, span)
+	}
+	for k := range n {
+		i := row + k
+		from := y.from[i]*pl.stride + x.lo
+		mixRows(w.rows[k*span:(k+1)*span], pl.pix[from:], pl.stride, y.weights[i*y.stride:][:y.count[i]])
+	}
+	columnsOf(w.columns[:span], w.rows, span)
+	mixColumns(w.mixed[:width], w.columns, x)
+}
