@@ -105,7 +105,6 @@ type Pipeline struct {
 	maxPixels int
 
 	newWriter func() writer
-	workers   workers
 }
 
 // New makes a pipeline of transforms, done in this order, and options. Those of
@@ -187,7 +186,7 @@ func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer p.release(w)
+	defer w.tidy()
 	h, err := w.inspect(data)
 	if err != nil {
 		return err
@@ -202,7 +201,7 @@ func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height,
 	if err != nil {
 		return err
 	}
-	defer p.release(w)
+	defer w.tidy()
 	if err := p.checkSize(width, height); err != nil {
 		return err
 	}

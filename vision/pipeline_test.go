@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -80,15 +81,23 @@ func TestElementTypesAndLayoutsHoldTheSameValues(t *testing.T) {
 	}
 	bytes := nwt.Values[uint8](values(vision.WithType(nwt.Uint8)), 0)
 	floats := nwt.Values[float32](values(), 0)
-	halves := nwt.Values[nwt.F16](values(vision.WithType(nwt.Float16)), 0)
-	brains := nwt.Values[nwt.BF16](values(vision.WithType(nwt.BFloat16)), 0)
+	halves := nwt.Values[uint16](values(vision.WithType(nwt.Float16)), 0)
+	brains := nwt.Values[uint16](values(vision.WithType(nwt.BFloat16)), 0)
 	last := nwt.Values[uint8](values(vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC)), 0)
 	for i, v := range bytes {
 		require.InDelta(t, float64(v)/255, floats[i], 1e-7)
-		require.InDelta(t, floats[i], halves[i].Float32(), 1.0/2048)
-		require.InDelta(t, floats[i], brains[i].Float32(), 1.0/256)
+		require.InDelta(t, floats[i], half(halves[i]), 1.0/2048)
+		require.InDelta(t, floats[i], math.Float32frombits(uint32(brains[i])<<16), 1.0/256)
 		require.Equal(t, v, last[i%(24*31)*3+i/(24*31)])
 	}
+}
+
+// half is the value of a positive half-precision number.
+func half(b uint16) float64 {
+	if b>>10 == 0 {
+		return math.Ldexp(float64(b), -24)
+	}
+	return math.Ldexp(float64(b&1023|1024), int(b>>10)-25)
 }
 
 func TestPixelsThatAreDecodedAlreadyAreLoadedAlike(t *testing.T) {

@@ -86,8 +86,14 @@ func newTurboDecoder() (*turboDecoder, error) {
 	if d.handle, _, _ = purego.SyscallN(lib.initDecompress); d.handle == 0 {
 		return nil, errors.New("vision: libjpeg-turbo has no memory for a decompressor")
 	}
-	runtime.AddCleanup(d, func(handle uintptr) { purego.SyscallN(lib.destroy, handle) }, d.handle)
 	return d, nil
+}
+
+// close gives the decompressor back.
+func (d *turboDecoder) close() {
+	if d != nil {
+		purego.SyscallN(d.lib.destroy, d.handle)
+	}
 }
 
 // decode decodes data to planes of width × height pixels, which the library can
@@ -103,6 +109,9 @@ func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) 
 		uintptr(unsafe.Pointer(&d.planes)), uintptr(width), uintptr(unsafe.Pointer(&d.strides)), uintptr(height),
 		accurateDCT | limitScans,
 	}
+	// Warnings are of the thread that met them.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	status, _, _ := purego.SyscallN(d.lib.decompressToYUVPlanes, d.args[:8]...)
 	runtime.KeepAlive(data)
 	runtime.KeepAlive(planes)

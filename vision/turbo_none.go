@@ -17,6 +17,8 @@ func turboError() error {
 
 type turboDecoder struct{}
 
+func (*turboDecoder) close() {}
+
 func (*turboDecoder) decode([]byte, *[3]plane, int, int) (damaged, err error) {
 	return nil, turboError()
 }

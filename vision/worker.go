@@ -8,7 +8,6 @@ import (
 	_ "image/gif"  // formats that image.Decode knows
 	_ "image/jpeg" //
 	_ "image/png"  //
-	"sync"
 
 	_ "golang.org/x/image/webp"
 
@@ -22,10 +21,11 @@ type worker struct {
 	turbo *turboDecoder // nil: there is none
 	out   writer
 
-	picture picture
-	mem     []byte // of the picture's planes
-	file    []byte // a copy of the file, whose height was changed
-	reader  bytes.Reader
+	geometry geometry
+	picture  picture
+	mem      []byte // of the picture's planes
+	file     []byte // a copy of the file, whose height was changed
+	reader   bytes.Reader
 
 	x, y    [2]taps // of the first plane, and of chroma planes
 	rows    []byte  // eight rows
@@ -36,25 +36,42 @@ type worker struct {
 	drawn   drawn
 }
 
-// workers lends a worker to each call.
-type workers struct{ pool sync.Pool }
+// bench is the workers of one of the loader's, by pipeline.
+type bench struct{ workers []*worker }
 
-func (p *Pipeline) worker(*nwt.Sample) (*worker, error) {
-	if w, ok := p.workers.pool.Get().(*worker); ok {
-		return w, nil
+func newBench() (*bench, error) { return new(bench), nil }
+
+// Close gives back what isn't Go's.
+func (b *bench) Close() error {
+	for _, w := range b.workers {
+		w.turbo.close()
+	}
+	return nil
+}
+
+func (p *Pipeline) worker(s *nwt.Sample) (*worker, error) {
+	b, err := nwt.Scratch(s, newBench)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range b.workers {
+		if w.p == p {
+			return w, nil
+		}
 	}
 	w := &worker{p: p, out: p.newWriter()}
 	if !p.inGo {
-		var err error
 		if w.turbo, err = newTurboDecoder(); err != nil {
 			return nil, err
 		}
 	}
+	b.workers = append(b.workers, w)
 	return w, nil
 }
 
-func (p *Pipeline) release(w *worker) {
-	const most = 1 << 26 // bytes of planes that are kept for the next picture
+// tidy lets go of the picture, and of memory that only few pictures need.
+func (w *worker) tidy() {
+	const most = 1 << 26 // bytes
 	if w.picture = (picture{}); cap(w.mem) > most {
 		w.mem = nil
 	}
@@ -62,7 +79,6 @@ func (p *Pipeline) release(w *worker) {
 		w.file = nil
 	}
 	w.reader.Reset(nil)
-	p.workers.pool.Put(w)
 }
 
 // A header is what is known of a file before it is decoded.
@@ -118,9 +134,10 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 	if h.orientation >= 5 {
 		width, height = height, width
 	}
-	g := geometry{whole(width), whole(height)}
+	g := &w.geometry
+	*g = geometry{whole(width), whole(height)}
 	for _, draw := range p.geometric {
-		if err := draw(&g, r); err != nil {
+		if err := draw(g, r); err != nil {
 			return fmt.Errorf("vision: %w", err)
 		}
 	}
@@ -129,7 +146,7 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 		s.draw(r, &w.drawn)
 	}
 	if data != nil {
-		if err := w.decode(data, h, &g); err != nil {
+		if err := w.decode(data, h, g); err != nil {
 			return err
 		}
 	}
