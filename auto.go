@@ -133,7 +133,7 @@ func (a *auto) look(r *run) {
 		}
 		return
 	}
-	done := r.loadedAhead()
+	_, done, last := r.openAhead()
 	gained := done - a.lastDone
 	a.lastDone = done
 	switch {
@@ -144,7 +144,7 @@ func (a *auto) look(r *run) {
 		}
 	case a.skip > 0:
 		a.skip--
-	case r.opened == r.course.len():
+	case last:
 		// The last batches of a run: none is loaded behind them.
 	default:
 		a.measure(r, took, waited, gained)
@@ -246,7 +246,8 @@ func (a *auto) proceed(r *run) {
 		a.settleOn(c)
 	}
 	if next != a.workers && a.l.SetWorkers(next) == nil {
-		a.workers, a.skip = next, len(r.ahead)
+		a.workers = next
+		a.skip, _, _ = r.openAhead()
 	}
 }
 

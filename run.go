@@ -276,15 +276,16 @@ func (r *run) help(seq uint64) {
 	}
 }
 
-// loadedAhead is how many places of the batches ahead are loaded. The caller
-// is the consumer.
-func (r *run) loadedAhead() (places int) {
+// openAhead is how many batches are open beyond the one in use, how many of their
+// places are loaded, and whether they are the last of the course. The caller is
+// the consumer.
+func (r *run) openAhead() (batches, loaded int, last bool) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	for _, seq := range r.ahead {
-		places += r.l.opts.batchSize - r.l.ring.Pending(seq)
+		loaded += r.l.opts.batchSize - r.l.ring.Pending(seq)
 	}
-	return places
+	return len(r.ahead), loaded, r.opened == r.course.len()
 }
 
 // letGo ends the loop body's use of a batch. The caller holds turn.
