@@ -8,10 +8,14 @@ import (
 	"slices"
 )
 
-// Buckets says which samples [Bucketed] brings together.
+// Buckets says which samples [Bucketed] brings together: those of a step, which is
+// one batch on each rank. They are part of the order, as the seed is. So an epoch
+// that is resumed with another batch size or number of ranks needs the Buckets that
+// it was begun with. [NewLoader] logs a warning if the loader's steps don't divide
+// these: its batches would mix lengths.
 type Buckets struct {
-	BatchSize int // samples a batch, as the loader is told
-	World     int // ranks that share a step, as the loader is told; 0 = 1
+	BatchSize int // samples per batch
+	World     int // ranks; 0 = 1
 	Window    int // steps that are sorted together; 0 = 64
 }
 
@@ -34,22 +38,24 @@ type Buckets struct {
 func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)
-	switch {
-	case n < 1:
-		return nil, fmt.Errorf("nwt: %d samples to bucket; want 1 or more", n)
-	case length == nil:
-		return nil, errors.New("nwt: the length function of Bucketed is nil")
-	case b.BatchSize < 1:
-		return nil, fmt.Errorf("nwt: Buckets.BatchSize is %d; want 1 or more", b.BatchSize)
-	case b.World < 1:
-		return nil, fmt.Errorf("nwt: Buckets.World is %d; want 1 or more, or 0 for 1", b.World)
-	case b.Window < 1:
-		return nil, fmt.Errorf("nwt: Buckets.Window is %d; want 1 or more, or 0 for 64", b.Window)
-	case b.World > math.MaxInt/b.BatchSize:
-		return nil, fmt.Errorf("nwt: Buckets.BatchSize %d × World %d is more than %d", b.BatchSize, b.World, math.MaxInt)
+	var errs []error
+	bad := func(wrong bool, value any, format string, args ...any) {
+		if wrong {
+			errs = append(errs, optionError("Bucketed", value, format, args...))
+		}
+	}
+	bad(n < 1, n, "the number of samples must be at least 1")
+	bad(length == nil, nil, "the length function must not be nil")
+	bad(b.BatchSize < 1, b.BatchSize, "Buckets.BatchSize must be at least 1")
+	bad(b.World < 1, b.World, "Buckets.World must be at least 1, or 0 for 1")
+	bad(b.Window < 1, b.Window, "Buckets.Window must be at least 1, or 0 for 64")
+	bad(b.World > 0 && b.BatchSize > math.MaxInt/b.World, b.BatchSize, "Buckets.BatchSize × World must be at most %d", math.MaxInt)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	s := &bucketed{
 		n:      n,
+		seed:   seed,
 		length: length,
 		key:    seedKey(seed),
 		perm:   newPermutation(n),
@@ -67,6 +73,7 @@ func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (Sample
 
 type bucketed struct {
 	n       int
+	seed    uint64
 	length  func(index int) int
 	key     uint64 // of the seed
 	perm    permutation
@@ -78,6 +85,9 @@ type bucketed struct {
 }
 
 func (s *bucketed) Len() int { return s.n }
+func (s *bucketed) String() string {
+	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
+}
 
 func (s *bucketed) At(epoch, i int) int {
 	checkPosition(i, s.n)

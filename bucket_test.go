@@ -1,10 +1,14 @@
 package nwt
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -183,16 +187,35 @@ func TestBadBucketsAreNamed(t *testing.T) {
 		b      Buckets
 		want   string
 	}{
-		{0, lengthOf, Buckets{BatchSize: 1}, "0 samples to bucket; want 1 or more"},
-		{9, nil, Buckets{BatchSize: 1}, "the length function of Bucketed is nil"},
-		{9, lengthOf, Buckets{}, "Buckets.BatchSize is 0; want 1 or more"},
-		{9, lengthOf, Buckets{BatchSize: 1, World: -2}, "Buckets.World is -2; want 1 or more, or 0 for 1"},
-		{9, lengthOf, Buckets{BatchSize: 1, Window: -1}, "Buckets.Window is -1; want 1 or more, or 0 for 64"},
-		{9, lengthOf, Buckets{BatchSize: math.MaxInt, World: 2}, fmt.Sprintf("Buckets.BatchSize %d × World 2 is more than %[1]d", math.MaxInt)},
+		{0, lengthOf, Buckets{BatchSize: 1}, "0: the number of samples must be at least 1"},
+		{9, nil, Buckets{BatchSize: 1}, "the length function must not be nil"},
+		{9, lengthOf, Buckets{}, "0: Buckets.BatchSize must be at least 1"},
+		{9, lengthOf, Buckets{BatchSize: 1, World: -2}, "-2: Buckets.World must be at least 1, or 0 for 1"},
+		{9, lengthOf, Buckets{BatchSize: 1, Window: -1}, "-1: Buckets.Window must be at least 1, or 0 for 64"},
+		{9, lengthOf, Buckets{BatchSize: math.MaxInt, World: 2}, fmt.Sprintf("Buckets.BatchSize × World must be at most %d", math.MaxInt)},
 	} {
 		s, err := Bucketed(c.n, c.length, c.b, 1)
 		require.ErrorContains(t, err, c.want)
+		require.ErrorAs(t, err, new(*OptionError))
 		require.Nil(t, s)
+	}
+	_, err := Bucketed(0, nil, Buckets{}, 1)
+	require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), 3, "all at once")
+}
+
+func TestALoaderWhoseStepsAreNotThoseOfTheBucketsSaysSo(t *testing.T) {
+	s, err := Bucketed(1000, lengthOf, Buckets{BatchSize: 8, World: 4}, 1)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		batch, world int
+		says         bool
+	}{{8, 4, false}, {16, 2, false}, {8, 1, false}, {8, 8, true}, {12, 1, true}} {
+		var log bytes.Buffer
+		ds := NewDataset(1000, []Field{{Name: "x", Type: Int64}}, func(context.Context, int, *Sample) error { return nil })
+		l, err := NewLoader(ds, WithSampler(s), WithBatchSize(c.batch), WithRank(0, c.world), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		require.Equal(t, c.says, strings.Contains(log.String(), "batches will mix lengths"))
 	}
 }
 

@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -32,7 +31,7 @@ func Cached(ds Dataset, maxBytes int64) Dataset {
 	n, l, err := checkIndexed(ds)
 	switch {
 	case err != nil:
-		c.err = fmt.Errorf("nwt: Cached: %w", err)
+		c.err = within("Cached", err)
 		return c
 	case maxBytes < 1:
 		c.err = optionError("Cached", maxBytes, "maxBytes must be at least 1")
@@ -162,7 +161,7 @@ func (c *cached) fill(ctx context.Context, index int, dst *Sample) error {
 	}
 	lock := c.users.enter(dst.worker)
 	defer lock.RUnlock()
-	if place, ok := c.reserve(dst.packedSize()); ok {
+	if place, ok := c.reserve(dst.packedSize(), dst.log); ok {
 		dst.pack(c.blocks.at(place))
 		state = kept + place
 	}
@@ -170,7 +169,7 @@ func (c *cached) fill(ctx context.Context, index int, dst *Sample) error {
 }
 
 // reserve finds a place for a sample. The caller is in memory.
-func (c *cached) reserve(size int) (place uint64, ok bool) {
+func (c *cached) reserve(size int, log *slog.Logger) (place uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.full.Load() {
@@ -183,7 +182,7 @@ func (c *cached) reserve(size int) (place uint64, ok bool) {
 			c.used += int64(size)
 			return place, true
 		}
-		slog.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "cached bytes", c.used, "error", err)
+		log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "cached bytes", c.used, "error", err)
 	}
 	c.full.Store(true)
 	return 0, false

@@ -13,7 +13,7 @@ import (
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
-		return nil, fmt.Errorf("nwt: Subset: %w", err)
+		return nil, within("Subset", err)
 	}
 	if len(indices) == 0 {
 		return nil, optionError("Subset", indices, "needs at least one index")
@@ -58,7 +58,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 	for i, d := range ds {
 		n, l, err := checkIndexed(d)
 		if err != nil {
-			return nil, fmt.Errorf("nwt: Concat: dataset %d: %w", i, err)
+			return nil, within(fmt.Sprintf("Concat: dataset %d", i), err)
 		}
 		if i == 0 {
 			c.layout = l
@@ -188,7 +188,7 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 	m.n, m.src, m.err = checkIndexed(ds)
 	switch {
 	case m.err != nil:
-		m.err = fmt.Errorf("nwt: Map: %w", m.err)
+		m.err = within("Map", m.err)
 	case f == nil:
 		m.err = optionError("Map", nil, "its function must not be nil")
 	default:

@@ -3,6 +3,7 @@ package nwt
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 var (
@@ -38,8 +39,10 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// An OptionError is an argument that can't be used: of an option, or of the
-// dataset. Constructors report all of them at once, joined.
+// An OptionError is an argument that can't be used. Every function that returns an
+// error reports its bad arguments so, all of them at once, joined. What a function
+// without one is given, such as [NewDataset] or [Shuffled], is reported by
+// [NewLoader], [NewTunedLoader] and [Tune].
 type OptionError struct {
 	Option string // e.g. "WithBatchSize"
 	Value  any
@@ -47,9 +50,29 @@ type OptionError struct {
 }
 
 func (e *OptionError) Error() string {
-	return fmt.Sprintf("nwt: %s: %v: %s", e.Option, e.Value, e.Reason)
+	const most = 200 // bytes of a value, which may be a slice of a million
+	value := fmt.Sprint(e.Value)
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	return fmt.Sprintf("nwt: %s: %s: %s", e.Option, value, e.Reason)
 }
 
 func optionError(option string, value any, format string, args ...any) error {
 	return &OptionError{option, value, fmt.Sprintf(format, args...)}
+}
+
+// within says in what an argument can't be used, such as a dataset in a Map.
+func within(what string, err error) error {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, err := range all.Unwrap() {
+			errs = append(errs, within(what, err))
+		}
+		return errors.Join(errs...)
+	}
+	if e, ok := err.(*OptionError); ok {
+		return &OptionError{what + ": " + e.Option, e.Value, e.Reason}
+	}
+	return fmt.Errorf("nwt: %s: %w", what, err)
 }

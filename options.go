@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"os"
 	"runtime"
 	"time"
 
@@ -99,7 +100,7 @@ func newOptions(opts []Option) (*options, error) {
 		o.workers = min(o.cpus(), maxWorkers)
 	}
 	if o.shuffle && o.sampler != nil {
-		errs = append(errs, optionError("WithSampler", o.sampler, "can't be combined with WithShuffle: a sampler is the whole order"))
+		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with WithShuffle: a sampler is the whole order"))
 	}
 	return o, errors.Join(errs...)
 }
@@ -230,7 +231,7 @@ const maxWorld = 1 << 20
 // bound to (on Linux). An environment that contradicts itself is an error.
 func WithLauncher() Option {
 	return func(o *options) error {
-		r, err := RankFromEnv(nil)
+		r, err := findRank(os.LookupEnv)
 		if err != nil {
 			return optionError("WithLauncher", "environment", "%v", err)
 		}

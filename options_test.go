@@ -112,3 +112,25 @@ func TestTheDefaultsAreAsDocumented(t *testing.T) {
 	require.Positive(t, l.Workers())
 	require.ErrorIs(t, errors.Join(l.Close()), nil)
 }
+
+func TestALauncherThatContradictsItselfIsToldOnce(t *testing.T) {
+	t.Setenv("RANK", "9")
+	t.Setenv("WORLD_SIZE", "2")
+	_, err := nwt.NewLoader(emptyDataset(1), nwt.WithLauncher())
+	require.EqualError(t, err, `nwt: WithLauncher: environment: rank and world from torchrun: RANK is "9"; want a number from 0 to 1`)
+}
+
+func TestWhatIsWrongInAPartIsToldOnce(t *testing.T) {
+	_, err := nwt.Subset(nil, []int{1})
+	require.EqualError(t, err, "nwt: Subset: Dataset: <nil>: must not be nil")
+	var oe *nwt.OptionError
+	require.ErrorAs(t, err, &oe)
+	_, err = nwt.Concat(emptyDataset(1), nwt.NewDataset(0, nil, nil))
+	require.EqualError(t, err, "nwt: Concat: dataset 1: NewDataset: <nil>: its load function must not be nil")
+}
+
+func TestAnOptionErrorIsShortHoweverLongItsValue(t *testing.T) {
+	err := &nwt.OptionError{Option: "Subset", Value: make([]int, 1_000_000), Reason: "too long"}
+	require.Less(t, len(err.Error()), 300)
+	require.ErrorContains(t, err, "too long")
+}

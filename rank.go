@@ -66,6 +66,14 @@ func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv
 	}
+	r, err := findRank(lookup)
+	if err != nil {
+		return Rank{}, fmt.Errorf("nwt: %w", err)
+	}
+	return r, nil
+}
+
+func findRank(lookup func(key string) (string, bool)) (Rank, error) {
 	for _, l := range launchers {
 		env := &launchEnv{lookup: lookup}
 		if _, ok := env.value(l.started); !ok || l.unless != nil && l.unless(env) {
@@ -76,7 +84,7 @@ func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 			err = l.check(env, r)
 		}
 		if err != nil {
-			return Rank{}, fmt.Errorf("nwt: rank and world from %s: %w", l.source, err)
+			return Rank{}, fmt.Errorf("rank and world from %s: %w", l.source, err)
 		}
 		return r, nil
 	}

@@ -39,7 +39,8 @@ type common struct {
 	from    int // position of place 0 in the epoch; of no meaning for a stream
 	worker  int
 
-	locals *locals // what Scratch keeps; nil until then
+	locals *locals // what Scratch keeps
+	log    *slog.Logger
 }
 
 // Bytes is the memory of a field of the sample.
@@ -207,7 +208,7 @@ func newSamples(c *common, n int) []*Sample {
 // newBlock makes n samples with memory of their own.
 func newBlock(l *layout, n int) []*Sample {
 	offsets, size := l.offsets(n)
-	return newSamples(&common{layout: l, offsets: offsets, mem: heapBytes(size), lens: make([]int32, l.ragged*n), seedKey: seedKey(0)}, n)
+	return newSamples(&common{layout: l, offsets: offsets, mem: heapBytes(size), lens: make([]int32, l.ragged*n), seedKey: seedKey(0), locals: &locals{}, log: slog.Default()}, n)
 }
 
 // scratchFor is samples of another layout to load into on the way to those of
@@ -224,7 +225,7 @@ func scratchFor(l *layout, dst ...*Sample) []*Sample {
 		first.scratch[i] = newBlock(l, len(dst))
 	}
 	block := first.scratch[i][:len(dst)]
-	block[0].epoch, block[0].worker, block[0].locals = first.epoch, first.worker, first.locals
+	block[0].epoch, block[0].worker, block[0].locals, block[0].log = first.epoch, first.worker, first.locals, first.log
 	for k, s := range block {
 		s.outer = dst[k]
 		s.begin(k, dst[k].index)
@@ -247,8 +248,8 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	}
 	s := newBlock(l, 1)[0]
 	s.begin(0, index)
-	s.from, s.locals = index, &locals{}
-	defer s.locals.close(slog.Default())
+	s.from = index
+	defer s.locals.close(s.log)
 	if err := s.loadFrom(ctx, ds); err != nil {
 		return nil, err
 	}

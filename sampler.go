@@ -24,12 +24,22 @@ type Sampler interface {
 	At(epoch, i int) int
 }
 
+// nameOfSampler is what a sampler calls itself, or its type: its insides may be
+// long.
+func nameOfSampler(s Sampler) string {
+	if named, ok := s.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return fmt.Sprintf("%T", s)
+}
+
 // Sequential visits 0 … n−1 in that order in every epoch.
 func Sequential(n int) Sampler { return sequential(n) }
 
 type sequential int
 
-func (s sequential) Len() int { return int(s) }
+func (s sequential) Len() int       { return int(s) }
+func (s sequential) String() string { return fmt.Sprintf("Sequential(%d)", int(s)) }
 
 func (s sequential) At(_, i int) int {
 	checkPosition(i, int(s))
@@ -51,20 +61,22 @@ func (s sequential) At(_, i int) int {
 // 2014; the constants are Stafford's Mix13).
 // It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
-	s := &shuffled{n: n, key: seedKey(seed), perm: newPermutation(n)}
+	s := &shuffled{n: n, seed: seed, key: seedKey(seed), perm: newPermutation(n)}
 	s.rounds = newOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.tabulate(epochKey(s.key, epoch)) })
 	return s
 }
 
 type shuffled struct {
 	n    int
+	seed uint64
 	key  uint64 // of the seed
 	perm permutation
 
 	rounds *orders[uint16] // tables of the latest epochs' round functions
 }
 
-func (s *shuffled) Len() int { return s.n }
+func (s *shuffled) Len() int       { return s.n }
+func (s *shuffled) String() string { return fmt.Sprintf("Shuffled(%d, seed %d)", s.n, s.seed) }
 
 func (s *shuffled) At(epoch, i int) int {
 	checkPosition(i, s.n)
@@ -78,16 +90,18 @@ func (s *shuffled) At(epoch, i int) int {
 //
 // The indices are copied. They must not be negative.
 func Select(s Sampler, indices []int) (Sampler, error) {
+	var errs []error
 	if s == nil {
-		return nil, errors.New("nwt: the sampler to select by is nil")
+		errs = append(errs, optionError("Select", nil, "the sampler must not be nil"))
 	}
 	if len(indices) == 0 {
-		return nil, errors.New("nwt: 0 indices to select; want 1 or more")
+		errs = append(errs, optionError("Select", indices, "there must be at least 1 index"))
 	}
-	for i, index := range indices {
-		if index < 0 {
-			return nil, fmt.Errorf("nwt: index %d to select is %d; want 0 or more", i, index)
-		}
+	if i := slices.IndexFunc(indices, func(index int) bool { return index < 0 }); i >= 0 {
+		errs = append(errs, optionError("Select", indices[i], "index number %d must be at least 0", i))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return &selected{order: s, indices: slices.Clone(indices)}, nil
 }
@@ -98,6 +112,9 @@ type selected struct {
 }
 
 func (s *selected) Len() int { return s.order.Len() }
+func (s *selected) String() string {
+	return fmt.Sprintf("Select(%v, %d indices)", nameOfSampler(s.order), len(s.indices))
+}
 
 func (s *selected) At(epoch, i int) int {
 	k := s.order.At(epoch, i)

@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -112,11 +113,11 @@ func TestSelectShufflesAPartOfTheDataset(t *testing.T) {
 
 func TestSelectSaysWhatIsWrong(t *testing.T) {
 	_, err := Select(nil, []int{1})
-	require.ErrorContains(t, err, "the sampler to select by is nil")
+	require.ErrorContains(t, err, "the sampler must not be nil")
 	_, err = Select(Sequential(1), nil)
-	require.ErrorContains(t, err, "0 indices to select; want 1 or more")
+	require.ErrorContains(t, err, "there must be at least 1 index")
 	_, err = Select(Sequential(2), []int{3, -4})
-	require.ErrorContains(t, err, "index 1 to select is -4; want 0 or more")
+	require.ErrorContains(t, err, "-4: index number 1 must be at least 0")
 	s, err := Select(Sequential(3), []int{5, 6})
 	require.NoError(t, err)
 	require.PanicsWithValue(t, "nwt: position 2 of epoch 4 selects index 2 of 2", func() { s.At(4, 2) })
@@ -257,4 +258,29 @@ func TestARunOfPositionsIsWhatItsPositionsAre(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestASamplerSaysWhatItIs(t *testing.T) {
+	weights := []float64{1, 2, 3}
+	weighted, err := Weighted(weights, 9, 1)
+	require.NoError(t, err)
+	once, err := WeightedWithoutReplacement(weights, 2, 7)
+	require.NoError(t, err)
+	buckets, err := Bucketed(100, lengthOf, Buckets{BatchSize: 4, World: 2}, 42)
+	require.NoError(t, err)
+	part, err := Select(Shuffled(2, 42), []int{5, 6})
+	require.NoError(t, err)
+	for want, s := range map[string]Sampler{
+		"Sequential(7)":                                            Sequential(7),
+		"Shuffled(7, seed 42)":                                     Shuffled(7, 42),
+		"Weighted(9 draws by 3 weights, seed 1)":                   weighted,
+		"WeightedWithoutReplacement(2 draws by 3 weights, seed 7)": once,
+		"Bucketed(100, steps of 8, windows of 64, seed 42)":        buckets,
+		"Select(Shuffled(2, seed 42), 2 indices)":                  part,
+	} {
+		require.Equal(t, want, fmt.Sprint(s))
+	}
+	ds := NewDataset(7, []Field{{Name: "x", Type: Int64}}, func(context.Context, int, *Sample) error { return nil })
+	_, err = NewLoader(ds, WithShuffle(1), WithSampler(Shuffled(7, 42)))
+	require.EqualError(t, err, "nwt: WithSampler: Shuffled(7, seed 42): can't be combined with WithShuffle: a sampler is the whole order")
 }

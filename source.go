@@ -30,7 +30,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		if o.sampler != nil {
-			return nil, optionError("WithSampler", o.sampler, "can't be combined with a stream, whose order is that of reading")
+			return nil, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading")
 		}
 		return s, nil
 	}
@@ -43,6 +43,9 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	}
 	if s.order.n, err = epochLen(s.sampler); err != nil {
 		return nil, err
+	}
+	if b, ok := s.sampler.(*bucketed); ok && b.step%(o.batchSize*o.world) != 0 {
+		o.log.Warn("nwt: batches will mix lengths: Bucketed sorts for other steps than the loader's", "Buckets.BatchSize × World", b.step, "WithBatchSize × world", o.batchSize*o.world)
 	}
 	return s, nil
 }

@@ -3,7 +3,6 @@ package nwt
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 )
@@ -19,7 +18,7 @@ import (
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
-		return nil, fmt.Errorf("nwt: Split: %w", err)
+		return nil, within("Split", err)
 	}
 	var errs []error
 	sum := 0.0

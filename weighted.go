@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -15,42 +16,49 @@ import (
 // weight. Weights must be finite and not negative, at least one of them above 0.
 // They are read once, here.
 func Weighted(weights []float64, n int, seed uint64) (Sampler, error) {
-	heaviest, err := checkWeights(weights, n)
+	heaviest, err := checkWeights("Weighted", weights, n)
 	if err != nil {
 		return nil, err
 	}
-	return &weighted{n: n, key: seedKey(seed), table: newAliasTable(weights, heaviest)}, nil
+	return &weighted{n: n, seed: seed, key: seedKey(seed), table: newAliasTable(weights, heaviest)}, nil
 }
 
 // checkWeights returns the index of the largest weight.
-func checkWeights(weights []float64, n int) (heaviest int, err error) {
+func checkWeights(sampler string, weights []float64, n int) (heaviest int, err error) {
+	var errs []error
 	if n < 1 {
-		return 0, fmt.Errorf("nwt: %d weighted draws an epoch; want 1 or more", n)
+		errs = append(errs, optionError(sampler, n, "the draws of an epoch must be at least 1"))
 	}
 	if len(weights) == 0 || len(weights) > math.MaxInt32 {
-		return 0, fmt.Errorf("nwt: %d weights; want 1 … %d", len(weights), math.MaxInt32)
+		errs = append(errs, optionError(sampler, len(weights), "the number of weights must be 1 … %d", math.MaxInt32))
+		return 0, errors.Join(errs...)
 	}
 	for i, w := range weights {
 		if !(w >= 0 && w <= math.MaxFloat64) { // so written, NaN fails too
-			return 0, fmt.Errorf("nwt: weight %d is %v; want 0 … %g", i, w, math.MaxFloat64)
+			errs = append(errs, optionError(sampler, w, "weight %d must be 0 … %g", i, math.MaxFloat64))
+			return 0, errors.Join(errs...)
 		}
 		if w > weights[heaviest] {
 			heaviest = i
 		}
 	}
 	if weights[heaviest] == 0 {
-		return 0, fmt.Errorf("nwt: all %d weights are 0; want one or more above 0", len(weights))
+		errs = append(errs, optionError(sampler, weights, "one of the %d weights must be above 0", len(weights)))
 	}
-	return heaviest, nil
+	return heaviest, errors.Join(errs...)
 }
 
 type weighted struct {
 	n     int
+	seed  uint64
 	key   uint64 // of the seed
 	table []aliasColumn
 }
 
 func (s *weighted) Len() int { return s.n }
+func (s *weighted) String() string {
+	return fmt.Sprintf("Weighted(%d draws by %d weights, seed %d)", s.n, len(s.table), s.seed)
+}
 
 func (s *weighted) At(epoch, i int) int {
 	checkPosition(i, s.n)
@@ -121,7 +129,7 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 // that epoch waits. Two successive epochs are kept, at 4 bytes a draw, beside 16
 // bytes a weight.
 func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler, error) {
-	if _, err := checkWeights(weights, n); err != nil {
+	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err
 	}
 	var candidates []candidate
@@ -131,20 +139,25 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler,
 		}
 	}
 	if n > len(candidates) {
-		return nil, fmt.Errorf("nwt: %d draws an epoch without replacement; want no more than the %d weights above 0", n, len(candidates))
+		return nil, optionError("WeightedWithoutReplacement", n, "the draws of an epoch must be at most %d, the weights above 0", len(candidates))
 	}
 	key := seedKey(seed)
-	return &weightedOnce{n: n, orders: newOrders(2, 1, func(epoch, _ int) []int32 {
+	return &weightedOnce{n: n, weights: len(weights), seed: seed, orders: newOrders(2, 1, func(epoch, _ int) []int32 {
 		return drawOnce(candidates, n, epochKey(key, epoch))
 	})}, nil
 }
 
 type weightedOnce struct {
-	n      int
-	orders *orders[int32]
+	n       int
+	weights int
+	seed    uint64
+	orders  *orders[int32]
 }
 
 func (s *weightedOnce) Len() int { return s.n }
+func (s *weightedOnce) String() string {
+	return fmt.Sprintf("WeightedWithoutReplacement(%d draws by %d weights, seed %d)", s.n, s.weights, s.seed)
+}
 
 func (s *weightedOnce) At(epoch, i int) int {
 	checkPosition(i, s.n)

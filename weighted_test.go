@@ -146,13 +146,13 @@ func TestBadWeightsAreNamed(t *testing.T) {
 		n       int
 		want    string
 	}{
-		{nil, 1, "0 weights; want 1 … 2147483647"},
-		{[]float64{1}, 0, "0 weighted draws an epoch; want 1 or more"},
-		{[]float64{1}, -3, "-3 weighted draws an epoch; want 1 or more"},
-		{[]float64{1, -2}, 1, "weight 1 is -2; want 0 … 1.797"},
-		{[]float64{math.NaN()}, 1, "weight 0 is NaN; want 0"},
-		{[]float64{0, 1, math.Inf(1)}, 1, "weight 2 is +Inf; want 0"},
-		{[]float64{0, 0, 0}, 1, "all 3 weights are 0; want one or more above 0"},
+		{nil, 1, "0: the number of weights must be 1 … 2147483647"},
+		{[]float64{1}, 0, "0: the draws of an epoch must be at least 1"},
+		{[]float64{1}, -3, "-3: the draws of an epoch must be at least 1"},
+		{[]float64{1, -2}, 1, "-2: weight 1 must be 0 … 1.797"},
+		{[]float64{math.NaN()}, 1, "NaN: weight 0 must be 0"},
+		{[]float64{0, 1, math.Inf(1)}, 1, "+Inf: weight 2 must be 0"},
+		{[]float64{0, 0, 0}, 1, "one of the 3 weights must be above 0"},
 	} {
 		s, err := Weighted(c.weights, c.n, 1)
 		require.ErrorContains(t, err, c.want)
@@ -162,7 +162,7 @@ func TestBadWeightsAreNamed(t *testing.T) {
 		require.Nil(t, s)
 	}
 	_, err := WeightedWithoutReplacement([]float64{1, 0, 2}, 3, 1)
-	require.ErrorContains(t, err, "3 draws an epoch without replacement; want no more than the 2 weights above 0")
+	require.ErrorContains(t, err, "3: the draws of an epoch must be at most 2, the weights above 0")
 }
 
 func BenchmarkWeighted(b *testing.B) {

@@ -33,7 +33,7 @@ type worker struct {
 
 func newWorker(l *Loader, id int) *worker {
 	w := &worker{l: l}
-	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: id, locals: &locals{}}
+	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: id, locals: &locals{}, log: l.opts.log}
 	return w
 }
 
