@@ -228,7 +228,7 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 		"Subset: 3: index number 1 is out of range 0 … 2":                                              failed(nwt.Subset(numbers(0, 3), []int{0, 3})),
 		"Subset: -1: index number 0 is out of range 0 … 2":                                             failed(nwt.Subset(numbers(0, 3), []int{-1})),
 		"Concat: []: needs at least one dataset":                                                       failed(nwt.Concat()),
-		"Concat: dataset 1: Dataset: <nil>: must not be nil":                                      failed(nwt.Concat(numbers(0, 3), nil)),
+		"Concat: dataset 1: Dataset: <nil>: must not be nil":                                           failed(nwt.Concat(numbers(0, 3), nil)),
 		`dataset 1 differs from dataset 0: field 0 has the name "y", want "x"`:                         failed(nwt.Concat(field(base), field(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{4}}))),
 		`dataset 1 differs from dataset 0: field 0 ("x") has the type Int32, want Float32`:             failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{4}}))),
 		`dataset 2 differs from dataset 0: field 0 ("x") has the shape [2 2], want [4]`:                failed(nwt.Concat(field(base), field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 2}}))),
