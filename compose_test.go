@@ -221,9 +221,9 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 	stream := nwt.Streamed(newShelves(3))
 	base := nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}}
 	for want, attempt := range map[string]func() error{
-		"Subset: nwt: Dataset: <nil>: must not be nil":                                                 failed(nwt.Subset(nil, []int{0})),
-		"Subset: nwt: Dataset: *nwt.streamDataset: must not be a stream, which has no sample by index": failed(nwt.Subset(stream, []int{0})),
-		"Map: nwt: Dataset: *nwt.streamDataset: must not be a stream, which has no sample by index":    loader(nwt.Map(stream, scalar, f)),
+		"Subset: Dataset: <nil>: must not be nil":                                                 failed(nwt.Subset(nil, []int{0})),
+		"Subset: Dataset: *nwt.streamDataset: must not be a stream, which has no sample by index": failed(nwt.Subset(stream, []int{0})),
+		"Map: Dataset: *nwt.streamDataset: must not be a stream, which has no sample by index":    loader(nwt.Map(stream, scalar, f)),
 		"Subset: []: needs at least one index":                                                         failed(nwt.Subset(numbers(0, 3), nil)),
 		"Subset: 3: index number 1 is out of range 0 … 2":                                              failed(nwt.Subset(numbers(0, 3), []int{0, 3})),
 		"Subset: -1: index number 0 is out of range 0 … 2":                                             failed(nwt.Subset(numbers(0, 3), []int{-1})),
@@ -236,11 +236,11 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 		`dataset 1 differs from dataset 0: field 1 ("noise") is one too many`:                          failed(nwt.Concat(numbersNamed("index"), augmented(1))),
 		`dataset 1 differs from dataset 0: field 1 ("noise") is missing`:                               failed(nwt.Concat(augmented(1), numbersNamed("index"))),
 		"Map: <nil>: its function must not be nil":                                                     loader(nwt.Map(numbers(0, 3), scalar, nil)),
-		"Map: nwt: Dataset: <nil>: must not be nil":                                                    loader(nwt.Map(nil, scalar, f)),
+		"Map: Dataset: <nil>: must not be nil":                                                    loader(nwt.Map(nil, scalar, f)),
 		"nwt: Map: nwt: Cached: nwt: NewDataset: <nil>: its load function must not be nil":             loader(nwt.Map(nwt.Cached(nwt.NewDataset(1, scalar, nil), 1), scalar, f)),
 		"Dataset.Fields: []: a sample needs at least one field":                                        loader(nwt.Map(numbers(0, 3), nil, f)),
 		"Cached: 0: maxBytes must be at least 1":                                                       loader(nwt.Cached(numbers(0, 3), 0)),
-		"Cached: nwt: Dataset: <nil>: must not be nil":                                                 loader(nwt.Cached(nil, 1)),
+		"Cached: Dataset: <nil>: must not be nil":                                                 loader(nwt.Cached(nil, 1)),
 	} {
 		err := attempt()
 		require.ErrorContains(t, err, want)
