@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -13,11 +14,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/gofrs/flock"
-
+	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
@@ -30,9 +28,14 @@ import (
 // that it was written for. Put into version what else the samples depend on: a
 // date of the data, a number that changes with the code. A file of another
 // version, one that is damaged or cut short, is replaced, with a warning in the
-// log; what Precompute can't have written is moved out of the way to
-// path.foreign. A sample has a checksum of its own, compared when it is first
-// read: one that is wrong is loaded from ds, and the next Precompute writes the
+// log. Only what begins as Precompute's files do is replaced: anything else is
+// moved out of the way, to path.foreign or the first of path.foreign1,
+// path.foreign2 … that nothing has. If path is a link, it stays one, and the file
+// lies where it leads.
+//
+// A sample has a checksum of its own, compared each time that it is read, after it
+// was copied: whatever becomes of the file meanwhile, a sample that is delivered
+// is right. One that isn't is loaded from ds, and the next Precompute writes the
 // file anew.
 //
 // The samples are those of [LoadSample], of epoch 0 and seed 0: augmentation
@@ -58,17 +61,20 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	if err != nil {
 		return nil, err
 	}
-	p := &Precomputed{ds: ds, path: path, n: n, layout: l, log: o.log, description: description}
+	p := &Precomputed{ds: ds, path: path, n: n, layout: l, log: o.log, description: description, key: descriptionKey(description)}
 	p.index = indexOffset(len(description))
-	p.data = p.index + 8*int64(n+1)
+	p.data = p.index + 8*(int64(n)+1)
+	if p.path, err = files.Resolve(path); err != nil {
+		return p.orError(err)
+	}
 	if err := p.open(); err == nil || !rewritable(err) {
 		return p.orError(err)
 	}
-	lock := flock.New(path + ".lock")
-	if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
-		return p.orError(fmt.Errorf("locking %s.lock: %w", path, err))
+	unlock, err := files.Lock(ctx, p.path+".lock")
+	if err != nil {
+		return p.orError(fmt.Errorf("its lock: %w", err))
 	}
-	defer lock.Close()
+	defer unlock()
 	// Another process may have written it while this one waited.
 	switch err := p.open(); {
 	case err == nil || !rewritable(err):
@@ -76,9 +82,11 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	case !errors.Is(err, fs.ErrNotExist):
 		o.log.Warn("nwt: the precomputed samples can't be used and are made anew", "path", path, "reason", err)
 		if errors.Is(err, errForeign) {
-			if err := moveAway(path); err != nil {
+			kept, err := files.SetAside(p.path, ".foreign")
+			if err != nil {
 				return p.orError(err)
 			}
+			o.log.Warn("nwt: what was there is kept", "path", p.path, "kept", kept)
 		}
 	}
 	if err := p.write(ctx, opts); err != nil {
@@ -87,20 +95,18 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	return p.orError(p.open())
 }
 
-// lockPoll is how often to ask for the lock of a file that others write.
-const lockPoll = 100 * time.Millisecond
-
 // Precomputed is a dataset whose samples are in a file: see [Precompute].
 type Precomputed struct {
 	ds     Dataset
-	path   string
+	path   string // resolved
 	n      int
 	layout *layout
 	log    *slog.Logger
 
 	description []byte
-	index       int64 // where the file's index begins
-	data        int64 // and where that ends
+	key         uint64 // of the description, in every checksum
+	index       int64  // where the file's index begins
+	data        int64  // and where that ends
 
 	// users is entered to use what follows; Close has it alone.
 	users inUse
@@ -108,9 +114,8 @@ type Precomputed struct {
 	mem   []byte   // the file; nil where it can't be mapped
 	size  int64
 
-	verified []atomic.Uint64 // a bit for each sample whose checksum was right
-	warn     sync.Once
-	buffers  sync.Pool // of *[]byte, to read into where the file isn't mapped
+	warn    sync.Once
+	buffers sync.Pool // of *[]byte, to read into where the file isn't mapped
 }
 
 // Len is the number of samples.
@@ -176,7 +181,7 @@ func (p *Precomputed) orError(err error) (*Precomputed, error) {
 
 // open opens and maps the file, if it is what it should be.
 func (p *Precomputed) open() (err error) {
-	f, err := os.Open(p.path)
+	f, err := files.Open(p.path)
 	if err != nil {
 		return err
 	}
@@ -189,9 +194,6 @@ func (p *Precomputed) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("it is not a regular file: %v", info.Mode())
-	}
 	if err := checkHeader(f, info.Size(), p.description); err != nil {
 		return err
 	}
@@ -199,7 +201,6 @@ func (p *Precomputed) open() (err error) {
 		return fmt.Errorf("%w: its index ends at byte %d of %d", errDamaged, p.data, info.Size())
 	}
 	p.file, p.size = f, info.Size()
-	p.verified = make([]atomic.Uint64, (p.n+63)/64)
 	if p.mem, err = pages.MapFile(f, p.size); err != nil {
 		p.log.Debug("nwt: the precomputed samples are read, not mapped", "path", p.path, "reason", err)
 		p.buffers.New = func() any { return new([]byte) }
@@ -243,18 +244,21 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	if err != nil {
 		return err
 	}
-	word, bit := &p.verified[index/64], uint64(1)<<(index%64)
-	if word.Load()&bit == 0 {
-		if want, got := binary.LittleEndian.Uint32(rec), checksum(index, rec[sumBytes:]); got != want {
-			return fmt.Errorf("%w: the checksum of sample %d is %08x, not %08x", errDamaged, index, got, want)
+	// The file may be cut or rewritten at any moment: what counts is what has been
+	// copied.
+	want, empty := binary.LittleEndian.Uint32(rec), len(rec) == sumBytes
+	got := p.checksum(index, 0)
+	if !empty {
+		if rest, ok := dst.unpack(rec[sumBytes:]); !ok || len(rest) > 0 {
+			return fmt.Errorf("%w: sample %d is no sample of these fields", errDamaged, index)
 		}
-		word.Or(bit)
+		got = p.checksum(index, dst.packedSum())
 	}
-	if len(rec) == sumBytes {
+	switch {
+	case got != want:
+		return fmt.Errorf("%w: the checksum of sample %d is %08x, not %08x", errDamaged, index, got, want)
+	case empty:
 		return errLeftOut
-	}
-	if rest, ok := dst.unpack(rec[sumBytes:]); !ok || len(rest) > 0 {
-		return fmt.Errorf("%w: sample %d is no sample of these fields", errDamaged, index)
 	}
 	return nil
 }
@@ -270,23 +274,36 @@ func (p *Precomputed) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 }
 
 // distrust says once that samples can't be read, and has the next Precompute
-// replace a file that is damaged: unless somebody has already.
+// write a damaged file anew, by removing it: unless somebody has replaced it or
+// put something else into it.
 func (p *Precomputed) distrust(index int, err error) {
 	p.warn.Do(func() {
 		p.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
 			"path", p.path, "index", index, "reason", err)
+		if errors.Is(err, errDamaged) {
+			p.removeDamaged()
+		}
 	})
+}
+
+// removeDamaged removes the file, if it is the one that is open and still
+// Precompute's own. If that can't be done, the next run finds the damage as this
+// one did.
+func (p *Precomputed) removeDamaged() {
 	lock := p.users.enter(0)
 	defer lock.RUnlock()
-	if p.file == nil || !errors.Is(err, errDamaged) {
+	if p.file == nil {
 		return
 	}
 	ours, err := p.file.Stat()
 	if err != nil {
 		return
 	}
+	if _, err := readHeader(p.file, ours.Size()); errors.Is(err, errForeign) {
+		return
+	}
 	if there, err := os.Stat(p.path); err == nil && os.SameFile(ours, there) {
-		_ = os.Remove(p.path) // where that fails, the next run finds the damage as this one did
+		_ = files.Remove(context.Background(), p.path)
 	}
 }
 
@@ -298,27 +315,52 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 	}
 	defer l.Close()
 	partial := p.path + ".partial"
-	// Left by a process that was killed. Truncating it would do too, but not
-	// where the file system's locks hold on one machine only.
-	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := p.removePartial(ctx, partial); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(partial, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
-	err = p.writeTo(ctx, f, l)
+	// First of all it is made known as Precompute's, whatever happens then.
+	if _, err = f.WriteString(fileMagic); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = p.writeTo(ctx, f, l)
+	}
 	if err == nil {
 		err = f.Sync()
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(partial, p.path)
+		err = files.Replace(ctx, partial, p.path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(partial))
 	}
 	return nil
+}
+
+// removePartial removes what a process that was killed has left: nothing else.
+func (p *Precomputed) removePartial(ctx context.Context, partial string) error {
+	f, err := files.Open(partial)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// Nothing is lost with an empty one.
+	if _, err := readHeader(f, info.Size()); info.Size() > 0 && errors.Is(err, errForeign) {
+		return fmt.Errorf("%s is in the way, and %w: move or remove it", partial, err)
+	}
+	return files.Remove(ctx, partial)
 }
 
 func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error {
@@ -329,7 +371,11 @@ func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error 
 	// write adds a sample, given with room for its checksum. Flush tells its errors.
 	write := func(rec []byte) {
 		mark()
-		binary.LittleEndian.PutUint32(rec, checksum(next, rec[sumBytes:]))
+		sum := uint32(0)
+		if len(rec) > sumBytes {
+			sum = crc32.Checksum(rec[sumBytes:], castagnoli)
+		}
+		binary.LittleEndian.PutUint32(rec, p.checksum(next, sum))
 		data.Write(rec)
 		next++
 		end += int64(len(rec))
@@ -377,13 +423,4 @@ func onlyHowToLoad(o *options) error {
 	plain.timeout, plain.retries, plain.backoff = o.timeout, o.retries, o.backoff
 	*o = *plain
 	return nil
-}
-
-// moveAway keeps what somebody else has put where the file is to be.
-func moveAway(path string) error {
-	to := path + ".foreign"
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("it is none, and can't be moved to %s, which exists: move or remove one of them", to)
-	}
-	return os.Rename(path, to)
 }

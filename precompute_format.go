@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // A file of precomputed samples, whose numbers are little-endian:
@@ -25,11 +27,13 @@ import (
 //	    samples   each: its checksum as uint32, and the sample, packed
 //
 // A sample ends where the next one begins; one of which there is only the
-// checksum is left out. The packed samples are in the byte order of the machine that wrote them, which
-// the description tells.
+// checksum is left out. The packed samples are in the byte order of the machine
+// that wrote them, which the description tells. Checksums depend on the
+// description, so that the sample of another file, written over this one, isn't
+// taken for one of this.
 const (
 	fileMagic   = "\x89nwt\r\n\x1a\n" // as PNG's: mangled by whatever takes it for text
-	fileFormat  = 1
+	fileFormat  = 2
 	headerBytes = 28
 	sumBytes    = 4
 	maxDescribe = 16 << 20
@@ -53,10 +57,31 @@ func nativeOrder() string {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum is that of a packed sample: another for the same bytes in another
-// sample's place.
-func checksum(index int, packed []byte) uint32 {
-	return crc32.Checksum(packed, castagnoli) ^ uint32(mix64(uint64(index)))
+// descriptionKey is what checksums have of the description.
+func descriptionKey(description []byte) uint64 {
+	sum := sha256.Sum256(description)
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// checksum is that of a sample whose packed bytes have the CRC-32C sum: another
+// for the same bytes in another sample's place or another file.
+func (p *Precomputed) checksum(index int, sum uint32) uint32 {
+	return sum ^ uint32(mix64(p.key+uint64(index)*golden))
+}
+
+// packedSum is the CRC-32C of the sample as it would be packed.
+func (s *Sample) packedSum() (sum uint32) {
+	for f := range s.layout.columns {
+		if c := &s.layout.columns[f]; c.ragged >= 0 {
+			// As bytes of its own: a copy would be allocated.
+			n := unsafe.Slice((*byte)(unsafe.Pointer(s.lenOf(c))), 4)
+			sum = crc32.Update(sum, castagnoli, n)
+		}
+	}
+	for f := range s.layout.columns {
+		sum = crc32.Update(sum, castagnoli, s.Bytes(f)[:s.filled(&s.layout.columns[f])])
+	}
+	return sum
 }
 
 func (h *fileHeader) describe() ([]byte, error) {
@@ -110,10 +135,6 @@ func readHeader(r io.ReaderAt, size int64) (description []byte, err error) {
 		return nil, err
 	}
 	if !bytes.HasPrefix(b[:n], []byte(fileMagic)) {
-		// What is empty or begins with zeros is left by a crash.
-		if len(bytes.TrimLeft(b[:n], "\x00")) == 0 {
-			return nil, fmt.Errorf("%w: it begins with %d zeros", errDamaged, n)
-		}
 		return nil, fmt.Errorf("%w: it begins with %q", errForeign, b[:min(n, len(fileMagic))])
 	}
 	if n < headerBytes {

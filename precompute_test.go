@@ -190,11 +190,12 @@ func TestAForeignFileIsMovedAwayNotOverwritten(t *testing.T) {
 	require.Equal(t, "years of work", string(kept))
 
 	require.NoError(t, os.WriteFile(path, []byte("more work"), 0o644))
-	_, err = nwt.Precompute(t.Context(), source, path, "v1")
-	require.ErrorContains(t, err, "train.csv.foreign, which exists")
-	kept, err = os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "more work", string(kept))
+	requireSamples(t, precompute(t, source, path))
+	for at, want := range map[string]string{".foreign": "years of work", ".foreign1": "more work"} {
+		kept, err = os.ReadFile(path + at)
+		require.NoError(t, err)
+		require.Equal(t, want, string(kept))
+	}
 }
 
 func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
@@ -225,7 +226,7 @@ func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
 		require.NoFileExists(t, path)
 		require.NoFileExists(t, path+".partial")
 	}
-	require.NoError(t, os.WriteFile(path+".partial", []byte("left by a process that was killed"), 0o644))
+	require.NoError(t, os.WriteFile(path+".partial", []byte("\x89nwt\r\n\x1a\nleft by a process that was killed"), 0o644))
 	requireSamples(t, precompute(t, source, path))
 	require.NoFileExists(t, path+".partial")
 }

@@ -1,22 +1,177 @@
 // Package files opens, locks and replaces files at paths that somebody gave: what
 // lies there may be anything, of anybody, and several processes may want it.
+//
+// Nothing here waits for the other end of a FIFO, and nothing overwrites a file
+// but Replace, whose caller knows that the file is its own.
 package files
 
 import (
+	"context"
 	"errors"
-	"syscall"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/gofrs/flock"
 )
 
-// TooMany tells whether a file couldn't be opened only since too many are open in
-// this process or on this machine, so that it is worth while to wait for one to
-// be closed.
-func TooMany(err error) bool {
-	for _, known := range tooMany {
-		if errors.Is(err, known) {
-			return true
-		}
+// Resolve is the absolute path of the file that path leads to, or would lead to
+// if it were made: links at its end are followed, so that who writes there leaves
+// them links.
+func Resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
 	}
-	return false
+	for range 40 { // as many links as Linux follows
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			return path, nil // what is wrong with it, opening will tell
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return "", err
+		}
+		if !filepath.IsAbs(to) {
+			dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+			if err != nil {
+				return "", err
+			}
+			to = filepath.Join(dir, to)
+		}
+		path = to
+	}
+	return "", fmt.Errorf("%s: too many links", path)
 }
 
-var tooMany = []syscall.Errno{syscall.EMFILE, syscall.ENFILE}
+// Open opens a regular file to read; anything else is an error. On Windows others
+// may replace or remove the file meanwhile, as they always may elsewhere.
+func Open(path string) (*os.File, error) {
+	// Opening a device may already do something.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := regular(path, info); err != nil {
+		return nil, err
+	}
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	if info, err = f.Stat(); err == nil {
+		err = regular(path, info)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func regular(path string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file: %v", path, info.Mode())
+	}
+	return nil
+}
+
+// Lock waits for the lock on the file at path, which it makes if nothing is there,
+// and which whoever may read it may lock. Waiting ends with ctx. The file is to
+// stay: another process may be about to lock it.
+func Lock(ctx context.Context, path string) (unlock func(), err error) {
+	// Made by itself: in a directory with the sticky bit, such as /tmp, Linux may
+	// refuse to open another's file if that could have made it.
+	made, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	switch {
+	case err == nil:
+		if err := made.Close(); err != nil {
+			return nil, err
+		}
+	case !errors.Is(err, fs.ErrExist):
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := regular(path, info); err != nil {
+		return nil, err
+	}
+	flag := os.O_RDONLY
+	if runtime.GOOS == "aix" || runtime.GOOS == "solaris" || runtime.GOOS == "illumos" {
+		flag = os.O_RDWR // their locks ask for it
+	}
+	lock := flock.New(path, flock.SetFlag(flag|nonblock))
+	if _, err := lock.TryLockContext(ctx, poll); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return func() { lock.Close() }, nil
+}
+
+// poll is how often to ask for a lock that another has.
+const poll = 20 * time.Millisecond
+
+// SetAside moves a file to a name beside it that nothing has yet: with suffix, or
+// with suffix and a number.
+func SetAside(path, suffix string) (kept string, err error) {
+	for i := range 100 {
+		kept = path + suffix
+		if i > 0 {
+			kept += strconv.Itoa(i)
+		}
+		// A link fails if something is there; a rename would replace it.
+		if err = os.Link(path, kept); err == nil {
+			return kept, os.Remove(path)
+		}
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		// The file system has no links, or not to others' files.
+		if _, missing := os.Lstat(kept); errors.Is(missing, fs.ErrNotExist) {
+			return kept, os.Rename(path, kept)
+		}
+	}
+	return kept, fmt.Errorf("%s can't be moved out of the way: %w", path, err)
+}
+
+// Replace renames from to to. If something is there it is replaced, also while
+// others have it open. On Windows it waits, for some seconds or until ctx ends,
+// for a program that doesn't let go of the file.
+func Replace(ctx context.Context, from, to string) error {
+	return whileShared(ctx, func() error { return rename(from, to) })
+}
+
+// Remove removes a file, also while others have it open.
+func Remove(ctx context.Context, path string) error {
+	return whileShared(ctx, func() error { return remove(path) })
+}
+
+// patience is how long to wait for a program that has a file open: a virus scanner
+// or an indexer has it for a moment.
+const patience = 5 * time.Second
+
+// whileShared repeats f while it fails since another program has a file open.
+func whileShared(ctx context.Context, f func() error) error {
+	start := time.Now()
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		err := f()
+		if err == nil || !heldOpen(err) || time.Since(start) > patience {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// TooMany tells whether a file couldn't be opened only because too many are open in
+// this process or on this machine, so that it is worth while to wait until one is
+// closed.
+func TooMany(err error) bool { return tooMany(err) }

@@ -1,0 +1,17 @@
+//go:build !unix && !windows
+
+package files
+
+import "os"
+
+const nonblock = 0
+
+func open(path string) (*os.File, error) { return os.Open(path) }
+
+func rename(from, to string) error { return os.Rename(from, to) }
+
+func remove(path string) error { return os.Remove(path) }
+
+func heldOpen(error) bool { return false }
+
+func tooMany(error) bool { return false }

@@ -1,0 +1,22 @@
+//go:build unix
+
+package files
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const nonblock = unix.O_NONBLOCK
+
+func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|nonblock, 0) }
+
+func rename(from, to string) error { return os.Rename(from, to) }
+
+func remove(path string) error { return os.Remove(path) }
+
+func heldOpen(error) bool { return false }
+
+func tooMany(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }

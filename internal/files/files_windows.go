@@ -1,0 +1,70 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/windows"
+)
+
+const nonblock = 0
+
+// An os.Root opens files such that others may rename or remove them, and renames
+// and removes as POSIX asks, where Windows can: package os does neither.
+
+func open(path string) (f *os.File, err error) {
+	err = inRoot(path, func(dir *os.Root, name string) error {
+		f, err = dir.Open(name)
+		return err
+	})
+	return f, err
+}
+
+func rename(from, to string) error {
+	if filepath.Dir(from) != filepath.Dir(to) {
+		return os.Rename(from, to)
+	}
+	return inRoot(to, func(dir *os.Root, name string) error {
+		err := dir.Rename(filepath.Base(from), name)
+		if err == nil || !heldOpen(err) {
+			return err
+		}
+		// Some file systems don't replace what is open, but let it be renamed.
+		aside := fmt.Sprintf("%s.%x.replaced", name, rand.Uint64())
+		if dir.Rename(name, aside) != nil {
+			return err
+		}
+		if err := dir.Rename(filepath.Base(from), name); err != nil {
+			return errors.Join(err, dir.Rename(aside, name))
+		}
+		_ = dir.Remove(aside) // takes effect when the last has closed it
+		return nil
+	})
+}
+
+func remove(path string) error {
+	return inRoot(path, func(dir *os.Root, name string) error { return dir.Remove(name) })
+}
+
+func inRoot(path string, f func(dir *os.Root, name string) error) error {
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return f(dir, filepath.Base(path))
+}
+
+func heldOpen(err error) bool {
+	for _, known := range []error{windows.ERROR_SHARING_VIOLATION, windows.ERROR_LOCK_VIOLATION, windows.ERROR_ACCESS_DENIED, windows.ERROR_USER_MAPPED_FILE} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+func tooMany(err error) bool { return errors.Is(err, windows.ERROR_TOO_MANY_OPEN_FILES) }
