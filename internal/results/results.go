@@ -15,11 +15,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/gofrs/flock"
-
+	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
 )
@@ -98,29 +96,31 @@ func (f File) Store(ctx context.Context, key Key, value json.RawMessage) {
 }
 
 func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) error {
-	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+	path, err := f.place()
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	unlock, err := lockFile(ctx, f.Path+".lock")
+	unlock, err := files.Lock(ctx, path+".lock")
 	switch {
 	case err == nil:
 		defer unlock()
 	case ctx.Err() != nil:
-		return fmt.Errorf("waiting for %s.lock: %w", f.Path, ctx.Err())
+		return fmt.Errorf("waiting for %s.lock: %w", path, ctx.Err())
 	default:
 		// Some network file systems have no locks. The file stays whole
 		// without, but of two results stored at once one is lost.
 		f.Log.Warn("nwt: writing the file of tuning results without a lock", "error", err)
 	}
 
-	file, err := read(f.Path)
+	file, err := read(path)
 	if errors.Is(err, errUnusable) {
 		// It may be a file of the user's, and the path a slip.
+		why := err
 		var kept string
-		kept, err = setAside(f.Path)
-		f.Log.Warn("nwt: starting the file of tuning results anew", "path", f.Path, "kept", kept, "error", errors.Join(errUnusable, err))
+		kept, err = files.SetAside(path, ".bak")
+		f.Log.Warn("nwt: starting the file of tuning results anew", "path", path, "kept", kept, "error", errors.Join(why, err))
 	}
 	if err != nil {
 		return err
@@ -129,21 +129,31 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	if err != nil {
 		return err
 	}
-	return replaceFile(f.Path, data)
+	return replaceFile(ctx, path, data)
+}
+
+// place is where the file lies or is to lie, in a directory that is made if there
+// is none. A link at the path stays one.
+func (f File) place() (string, error) {
+	path, err := files.Resolve(f.Path)
+	if err != nil {
+		return "", err
+	}
+	return path, os.MkdirAll(filepath.Dir(path), 0o755)
 }
 
 // WhileTuning calls tune, but never in two processes at once that share this
-// cache: ranks on one host let the first of them tune, and find its result
+// file: ranks on one host let the first of them tune, and find its result
 // when their turn comes. Waiting ends with ctx, and then with its error.
-// Where the file system can't lock, f is called at once.
+// If the file system can't lock, tune is called at once.
 func (f File) WhileTuning(ctx context.Context, tune func() error) error {
-	err := os.MkdirAll(filepath.Dir(f.Path), 0o755)
+	path, err := f.place()
 	if err == nil {
 		slow := time.AfterFunc(time.Second, func() {
-			f.Log.Info("nwt: waiting for another process to tune", "lock", f.Path+".tune")
+			f.Log.Info("nwt: waiting for another process to tune", "lock", path+".tune")
 		})
 		var unlock func()
-		if unlock, err = lockFile(ctx, f.Path+".tune"); err == nil {
+		if unlock, err = files.Lock(ctx, path+".tune"); err == nil {
 			defer unlock()
 		}
 		slow.Stop()
@@ -157,50 +167,12 @@ func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 	return tune()
 }
 
-// setAside moves a file to a name beside it that nothing has yet.
-func setAside(path string) (kept string, err error) {
-	for i := range 100 {
-		kept = path + ".bak"
-		if i > 0 {
-			kept += strconv.Itoa(i)
-		}
-		// A link fails if something is there; a rename would replace it.
-		if err = os.Link(path, kept); err == nil {
-			return kept, os.Remove(path)
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			break
-		}
-	}
-	return kept, err
-}
-
-// lockFile waits for the lock on path, which is created if nothing is there.
-func lockFile(ctx context.Context, path string) (unlock func(), err error) {
-	// Opening a FIFO would wait for its writer.
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file: %v", path, info.Mode())
-	}
-	lock := flock.New(path, flock.SetPermissions(0o666)) // less the umask
-	if _, err := lock.TryLockContext(ctx, 20*time.Millisecond); err != nil {
-		return nil, errors.Join(err, lock.Close())
-	}
-	return func() { lock.Close() }, nil
-}
-
 // read reads the file at path; one that isn't there is empty.
 func read(path string) (contents, error) {
-	info, err := os.Stat(path)
+	f, err := files.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return contents{}, nil
 	}
-	if err != nil {
-		return contents{}, err
-	}
-	if !info.Mode().IsRegular() {
-		return contents{}, fmt.Errorf("not a regular file: %v", info.Mode())
-	}
-	f, err := os.Open(path)
 	if err != nil {
 		return contents{}, err
 	}
@@ -294,13 +266,10 @@ func (f contents) with(e Entry) ([]byte, error) {
 }
 
 // replaceFile puts data at path such that a reader, or whoever comes after a
-// crash, finds either the old file or the new one. A link stays one: the file
-// that it leads to is replaced. Permissions stay, or follow the umask.
-func replaceFile(path string, data []byte) (err error) {
+// crash, finds either the old file or the new one. Permissions stay, or follow
+// the umask.
+func replaceFile(ctx context.Context, path string, data []byte) (err error) {
 	mode := fs.FileMode(0o666)
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target
-	}
 	info, statErr := os.Stat(path)
 	if statErr == nil {
 		mode = info.Mode().Perm()
@@ -322,7 +291,7 @@ func replaceFile(path string, data []byte) (err error) {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(temporary, path)
+	return files.Replace(ctx, temporary, path)
 }
 
 // ThisHardware is the part of a Key that belongs to the machine.

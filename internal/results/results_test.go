@@ -215,6 +215,29 @@ func TestALinkToTheFileStaysALink(t *testing.T) {
 	require.Len(t, file.Entries, 2)
 }
 
+func TestALinkToAFileThatIsStillToBeMadeStaysALink(t *testing.T) {
+	c, warnings := testFile(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(c.Path), 0o755))
+	if err := os.Symlink("shared.json", c.Path); err != nil {
+		t.Skip(err)
+	}
+	c.Store(t.Context(), testKey(1000), json.RawMessage("1"))
+	require.Empty(t, warnings.String())
+	require.FileExists(t, filepath.Join(filepath.Dir(c.Path), "shared.json"))
+	info, err := os.Lstat(c.Path)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeSymlink)
+}
+
+func TestWhatWasThereIsNamedWithTheReasonWhyItIsKept(t *testing.T) {
+	c, warnings := testFile(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(c.Path), 0o755))
+	require.NoError(t, os.WriteFile(c.Path, []byte("weights"), 0o644))
+	c.Store(t.Context(), testKey(1000), json.RawMessage("1"))
+	require.Contains(t, warnings.String(), "tuning.json.bak")
+	require.Contains(t, warnings.String(), "invalid character 'w'")
+}
+
 func TestWaitingForAnotherTuningEndsWithTheContext(t *testing.T) {
 	c, _ := testFile(t)
 	err := c.WhileTuning(t.Context(), func() error {
