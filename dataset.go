@@ -91,7 +91,7 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 	}
 	var errs []error
 	if n = ds.Len(); n < 1 || n > maxSamples {
-		errs = append(errs, optionError("Dataset.Len", n, "must be 1 … 2⁶²"))
+		errs = append(errs, optionError("Dataset.Len", n, "must be 1 … %d", maxSamples))
 	}
 	l, err = newLayout(ds.Fields())
 	return n, l, errors.Join(append(errs, err)...)

@@ -136,8 +136,8 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 		"nil":            {nil, []string{"Dataset", "must not be nil"}},
 		"nil pointer":    {(*fake)(nil), []string{"*nwt_test.fake", "panicked"}},
 		"nil function":   {nwt.NewDataset(1, scalar, nil), []string{"NewDataset", "load function must not be nil"}},
-		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", "1 … 2⁶²"}},
-		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", "1 … 2⁶²"}},
+		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", fmt.Sprint("must be 1 … ", uint64(nwt.MaxSamples))}},
+		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", fmt.Sprint("must be 1 … ", uint64(nwt.MaxSamples))}},
 		"no fields":      {with(), []string{"at least one field"}},
 		"panic":          {&fake{1, func() []nwt.Field { panic("not mounted") }}, []string{"panicked: not mounted"}},
 		"no type":        {with(nwt.Field{Name: "x"}), []string{`field 0 ("x")`, "unknown type DType(0)", "Bool … Float64"}},
@@ -165,6 +165,22 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A length is an int32 in Batch.Lens: one that doesn't fit would count as another.
+func TestALengthFitsIntoLens(t *testing.T) {
+	longest := math.MaxInt32
+	ragged := func(n int) nwt.Dataset {
+		return nwt.NewDataset(1, []nwt.Field{{Name: "text", Type: nwt.Uint8, Shape: []int{n}, Ragged: true}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	}
+	_, err := nwt.NewLoader(ragged(longest), nwt.WithBatchSize(1))
+	if err != nil { // more than a batch may take, where an int has 32 bits
+		require.NotContains(t, err.Error(), "longest length")
+	}
+	if longest++; longest > 0 { // an int has 64 bits
+		_, err = nwt.NewLoader(ragged(longest))
+		require.ErrorContains(t, err, "the longest length is 2147483648: must be at most 2147483647")
 	}
 }
 

@@ -1,5 +1,8 @@
 package nwt
 
+// MaxSamples is the longest a dataset or an epoch may be.
+const MaxSamples = maxSamples
+
 // SlotCount is a loader's slots as its tests see them.
 type SlotCount struct{ Memory, Free, Retained int }
 

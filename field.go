@@ -3,6 +3,7 @@ package nwt
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"reflect"
 	"slices"
@@ -232,16 +233,19 @@ func newLayout(fields []Field) (*layout, error) {
 		}
 		c := column{name: f.Name, dtype: f.Type, size: int(size), ragged: -1}
 		if f.Ragged && whole && len(f.Shape) > 0 {
+			if f.Shape[0] > math.MaxInt32 {
+				bad(i, f, "the longest length is %d: must be at most %d", f.Shape[0], math.MaxInt32)
+			}
 			c.rows, c.row, c.ragged = f.Shape[0], int(size)/f.Shape[0], l.ragged
 			l.ragged++
 		}
 		l.fields = append(l.fields, f)
 		l.columns = append(l.columns, c)
-		l.bytes += int(size)
-		if l.bytes > maxBatchBytes {
+		if int(size) > maxBatchBytes-l.bytes {
 			bad(i, f, "the fields up to this one are more than %d bytes a sample", maxBatchBytes)
 			break
 		}
+		l.bytes += int(size)
 	}
 	return l, errors.Join(errs...)
 }

@@ -10,7 +10,8 @@ import (
 //
 // An epoch is the positions 0 … n−1 of its sampler. A step takes the next
 // batch × world of them, rank r the r-th part of these in turn; so a number of
-// positions says exactly what all ranks have had.
+// positions says exactly what all ranks have had. Nothing here overflows, on 32
+// bits either, while n is at most maxSamples and world at most maxWorld.
 type order struct {
 	n           int // positions of an epoch; endless for a stream
 	batch       int
@@ -18,10 +19,19 @@ type order struct {
 	dropLast    bool
 }
 
+// step is the positions that all ranks take together. On 32 bits batch × world
+// may be more than an int holds: an epoch is one step then, or none.
+func (o *order) step() int {
+	if hi, lo := bits.Mul(uint(o.batch), uint(o.world)); hi == 0 && lo <= math.MaxInt {
+		return int(lo)
+	}
+	return math.MaxInt
+}
+
 // steps is the batches from position base to the end of the epoch: the same
 // number on every rank.
 func (o *order) steps(base int) int {
-	left, step := o.n-base, o.batch*o.world
+	left, step := o.n-base, o.step()
 	if o.dropLast {
 		return left / step
 	}
@@ -30,14 +40,16 @@ func (o *order) steps(base int) int {
 
 // bounds is the positions of all ranks in step k from base.
 func (o *order) bounds(base, k int) (from, to int) {
-	step := o.batch * o.world
-	from, to = base+k*step, base+(k+1)*step
+	step := o.step()
+	from, to = base+k*step, o.n
+	if step < o.n-from {
+		to = from + step
+	}
 	if to <= o.n-o.world {
 		return from, to
 	}
-	to = min(to, o.n)
-	// Where fewer positions than ranks are left for the last step, the one
-	// before gives some of its own, so that no rank goes without.
+	// If fewer positions than ranks are left for the last step, the one before
+	// gives some of its own, so that no rank goes without.
 	if short := o.world - (o.n-base)%step; short > 0 && short < o.world && o.batch > 1 && !o.dropLast {
 		if last := o.steps(base) - 1; last > 0 && k == last-1 {
 			to -= short
@@ -48,10 +60,10 @@ func (o *order) bounds(base, k int) (from, to int) {
 	return from, to
 }
 
-// part is the positions of this rank in step k from base. Where all ranks
-// together have fewer positions left than there are ranks, and no step before
-// to take from, the ranks that would have none repeat others' positions: a
-// rank without a batch would make a collective operation hang.
+// part is the positions of this rank in step k from base. If fewer positions than
+// ranks are left in all, and no step before can give some, the ranks that would
+// have none repeat positions of others: a rank without a batch would make a
+// collective operation hang.
 func (o *order) part(base, k int) (from, to int) {
 	from, to = o.bounds(base, k)
 	n := to - from
@@ -62,10 +74,16 @@ func (o *order) part(base, k int) (from, to int) {
 		from += o.rank % n
 		return from, from + 1
 	}
-	return from + n*o.rank/o.world, from + n*(o.rank+1)/o.world
+	return from + portion(n, o.rank, o.world), from + portion(n, o.rank+1, o.world)
 }
 
-// endless is the length of what ends when it does: a stream.
+// portion is n·rank/world, rounded down, although n·rank may be more than an int
+// holds.
+func portion(n, rank, world int) int {
+	return n/world*rank + int(uint64(n%world)*uint64(rank)/uint64(world))
+}
+
+// endless is the length of a stream, which only its end tells.
 const endless = math.MaxInt
 
 // A course is the batches of one run through a loader: those of epoch first
@@ -80,7 +98,7 @@ type course struct {
 }
 
 func newCourse(o *order, first, last, base int) course {
-	step := o.batch * o.world
+	step := o.step()
 	c := course{order: o, first: first, last: last, base: base, head: endless, skipped: base/step + min(base%step, 1)}
 	if o.n != endless {
 		c.head, c.whole = o.steps(base), o.steps(0)

@@ -117,6 +117,34 @@ func TestNothingOverflowsAtTheLargestSizes(t *testing.T) {
 	}
 }
 
+// Ranks share the largest steps that the options allow without an overflow, on
+// 32 bits too: one begins where the one before it ends.
+func TestRanksShareTheLargestStepsWithoutAGap(t *testing.T) {
+	for _, o := range []order{
+		{n: maxSamples, batch: 1<<24 - 1, world: 1 << 20},
+		{n: maxSamples >> 17, batch: 1<<24 - 1, world: 1 << 20},
+		{n: 100_000_000, batch: 2048, world: 1024},
+		{n: 1<<30 - 1, batch: 1 << 20, world: 1 << 12},
+		{n: 7, batch: 1 << 24, world: 1 << 20},
+		{n: 1<<20 + 1, batch: 1, world: 1 << 20},
+	} {
+		for _, k := range []int{0, o.steps(0) / 2, o.steps(0) - 1} {
+			from, end := o.bounds(0, k)
+			require.Less(t, from, end, o)
+			if end-from < o.world {
+				continue // ranks repeat positions
+			}
+			at := from
+			for o.rank = range o.world {
+				begin, to := o.part(0, k)
+				require.True(t, begin == at && begin < to && to-begin <= o.batch, "rank %d of %+v has %d to before %d; the ranks before it, those to before %d", o.rank, o, begin, to, at)
+				at = to
+			}
+			require.Equal(t, end, at, o)
+		}
+	}
+}
+
 func TestACourseIsItsEpochsOneAfterTheOther(t *testing.T) {
 	for _, base := range []int{0, 1, 20, 30} {
 		o := order{n: 30, batch: 4, world: 2, rank: 1}

@@ -58,7 +58,7 @@ func epochLen(s Sampler) (n int, err error) {
 		}
 	}()
 	if n = s.Len(); n < 1 || n > maxSamples {
-		return 0, optionError("WithSampler", n, "the length of an epoch must be 1 … 2⁶²")
+		return 0, optionError("WithSampler", n, "the length of an epoch must be 1 … %d", maxSamples)
 	}
 	return n, nil
 }
