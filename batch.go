@@ -10,12 +10,9 @@ import (
 // valid until the next iteration, or until Release after a Retain.
 type Batch struct {
 	l       *Loader
-	mem     []byte    // the slot
-	lens    []int32   // ragged × batch size, field by field
-	indices []int     // of the places
-	records []*Record // of the places, for a stream
+	*slot            // its own; another one from the moment it is moved out
+	refuges []refuge // guarded by bad.mu until the batch is loaded
 	bad     faults
-	hung    *hungMemory // mem, where calls that were given up may write to it
 
 	// What follows is of the batch that the slot holds now. The run writes it
 	// before it opens the slot to workers.

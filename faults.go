@@ -49,9 +49,6 @@ func (t *tally) admit(b *Batch) error {
 		t.epoch, t.bad = b.epoch, 0
 	}
 	list := b.bad.list
-	if len(list) == 0 {
-		return nil
-	}
 	slices.SortFunc(list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })
 	budget := b.l.opts.maxBad
 	for _, f := range list {
@@ -66,10 +63,13 @@ func (t *tally) admit(b *Batch) error {
 		}
 		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", t.bad, b.epoch, budget, f.err)
 	}
-	if b.hung != nil {
+	if b.shared() || len(b.refuges) > 0 {
 		if err := b.moveOut(); err != nil {
 			return err
 		}
+	}
+	if len(list) == 0 {
+		return nil
 	}
 	b.leaveOut(list)
 	if b.size == 0 && b.l.order.world > 1 {

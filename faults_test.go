@@ -175,30 +175,6 @@ func TestOnlyTheBadSamplesOfABatchDatasetAreBad(t *testing.T) {
 	require.Equal(t, upTo(100, 7, 90), got)
 }
 
-func TestASampleThatHangsAfterItsBatchHasFailedIsBadAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		defer close(release)
-		rotten := func(i int) error {
-			if i == 2 {
-				return errors.New("rotten")
-			}
-			return nil
-		}
-		ds := &together{fail: rotten, Dataset: numbered(16, func(_ context.Context, i int, _ *nwt.Sample) error {
-			if i == 5 {
-				<-release
-			}
-			return rotten(i)
-		})}
-		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(2))
-		got, err := values(t, l, 0)
-		require.NoError(t, err)
-		require.Equal(t, upTo(16, 2, 5), got)
-		require.EqualValues(t, 1, ds.calls.Load(), "what has failed isn't tried again for the rest")
-	})
-}
-
 func TestALoadBatchThatFailsWhereLoadDoesNotIsLoggedOnce(t *testing.T) {
 	for want, fail := range map[string]func(dst []*nwt.Sample){
 		"panic: runtime error: index out of range [64]": func(dst []*nwt.Sample) { _ = dst[64] },

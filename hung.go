@@ -5,21 +5,25 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// With WithTimeout, a call of Load that takes too long is given up: its sample
-// counts as bad, another goroutine takes over the worker's place, and the call
-// goes on in one that the loader no longer counts on. As it may still write to
-// its sample, the memory that this lies in is not used again until it returns.
+// With WithTimeout, a call that takes too long is given up, and another goroutine
+// takes over from its worker. The sample of a Load is bad; those of a LoadBatch
+// are loaded one by one, elsewhere. The call goes on in a goroutine that the
+// loader no longer counts on. It keeps all that it may touch: its worker, with
+// the samples and the indices it was given, and the whole slot that they lie in.
+// The batch is moved out of there before anybody sees it.
 
 // A watch is what the watchdog sees of a worker.
 type watch struct {
 	mu    sync.Mutex
-	since time.Time   // guarded by mu; when the call under way began, zero between calls
-	upto  int         // guarded by mu; the place after the last that the call loads
-	hung  *hungMemory // guarded by mu; set once, when the call under way is given up
+	since time.Time // guarded by mu; when the call under way began, zero between calls
+	upto  int       // guarded by mu; the place after the last that the call loads
+	whole bool      // guarded by mu; the call is one of LoadBatch
+	keeps *slot     // guarded by mu; set once, when the call under way is given up
 
 	// The worker's, and the watchdog's while a call is under way.
 	run    *run // that ctx is for
@@ -27,10 +31,11 @@ type watch struct {
 	cancel context.CancelCauseFunc
 }
 
-func (w *watch) begin(upto int) {
+// begin notes that a call begins. The worker has asked for its context before.
+func (w *watch) begin(upto int, whole bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.since, w.upto = time.Now(), upto
+	w.since, w.upto, w.whole = time.Now(), upto, whole
 }
 
 // returned notes that the call under way has returned; true: too late.
@@ -41,7 +46,7 @@ func (w *worker) returned() bool {
 	w.watch.mu.Lock()
 	defer w.watch.mu.Unlock()
 	w.watch.since = time.Time{}
-	return w.watch.hung != nil
+	return w.watch.keeps != nil
 }
 
 // lost tells whether the worker has been given up.
@@ -51,7 +56,7 @@ func (w *worker) lost() bool {
 	}
 	w.watch.mu.Lock()
 	defer w.watch.mu.Unlock()
-	return w.watch.hung != nil
+	return w.watch.keeps != nil
 }
 
 // context is what Load gets in a run: with a timeout, one that also ends when
@@ -78,9 +83,9 @@ func (l *Loader) watchdog() {
 			return
 		case now := <-tick.C:
 			l.mu.Lock()
-			for id, w := range l.crew {
+			for seat, w := range l.crew {
 				if w != nil && w.overdue(now) {
-					l.crew[id] = w.replace()
+					l.crew[seat] = w.replace()
 				}
 			}
 			l.mu.Unlock()
@@ -88,94 +93,169 @@ func (l *Loader) watchdog() {
 	}
 }
 
-// overdue tells whether the call under way takes too long, and gives it up.
+// overdue tells whether the call under way takes too long, WithTimeout for each
+// of its samples, and gives it up.
 func (w *worker) overdue(now time.Time) bool {
 	w.watch.mu.Lock()
 	defer w.watch.mu.Unlock()
-	if w.watch.since.IsZero() || now.Sub(w.watch.since) < w.l.opts.timeout {
+	if w.watch.since.IsZero() || now.Sub(w.watch.since)/time.Duration(w.watch.upto-w.next) < w.l.opts.timeout {
 		return false
 	}
-	w.watch.hung = w.claim.Item.hang()
+	w.slot.holders.Add(1)
+	w.watch.keeps = w.slot
 	return true
 }
 
-// replace lets another goroutine take over from a worker that was given up.
+// replace lets another goroutine take over from a worker that was given up, and
+// so can't change any more. The caller holds Loader.mu.
 func (w *worker) replace() *worker {
-	b, upto := w.claim.Item, w.watch.upto
-	err := fmt.Errorf("no answer within WithTimeout(%v): %w", w.l.opts.timeout, context.DeadlineExceeded)
-	for place := w.next; place < upto; place++ {
-		b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.sample.worker, Err: err})
-	}
+	b, l, upto := w.claim.Item, w.l, w.watch.upto
+	err := fmt.Errorf("no answer within WithTimeout(%v): %w", l.opts.timeout, context.DeadlineExceeded)
 	w.watch.cancel(err)
 	if w.sample.worker == 0 {
-		<-w.l.zero
+		l.numbers.lost = true
+		<-l.zero
 	}
-	next := newWorker(w.l, w.sample.worker)
-	next.claim, next.claimed, next.next, next.singly = w.claim, true, upto, w.singly
+	next := newWorker(l, w.seat, l.numbers.take())
+	next.claim, next.claimed, next.slot = w.claim, true, w.slot
+	next.next, next.singly = upto, max(upto, w.singly)
+	var refuge *slot
+	if w.watch.whole {
+		var refused error
+		if refuge, refused = b.refuge(w.next, w.claim.To); refused != nil {
+			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
+		}
+	}
+	if refuge != nil {
+		next.slot, next.next = refuge, w.next
+	}
+	for place := w.next; place < next.next; place++ {
+		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.sample.worker, Err: err})
+	}
+	if w.watch.whole {
+		l.failedTogether(err)
+	}
 	next.watch = &watch{}
-	w.l.pool.Add(1)
+	l.pool.Add(1)
 	go next.run()
-	w.l.pool.Done() // for w: whoever joins the pool doesn't wait for the call
+	l.pool.Done() // for w: whoever joins the pool doesn't wait for the call
 	return next
 }
 
-// hungMemory is a slot that calls which were given up may still write to. The
-// last of its holders frees it: these calls, and the batch as long as it is its.
-type hungMemory struct {
-	mem     []byte
-	holders atomic.Int32
-	free    func([]byte) error
-}
-
-func (m *hungMemory) release() {
-	if m.holders.Add(-1) == 0 {
-		_ = m.free(m.mem) // nobody is left to tell
+// cameBack ends what a call that was given up has kept.
+func (w *worker) cameBack() {
+	w.sample.locals.close(w.l.opts.log)
+	_ = w.watch.keeps.release() // nobody is left to tell of an error
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	w.l.numbers.giveBack(w.sample.worker)
+	if w.sample.worker == 0 {
+		w.l.numbers.lost = false
 	}
 }
 
-// hang counts another call that was given up.
-func (b *Batch) hang() *hungMemory {
+// numbers is what Sample.Worker tells apart: no two goroutines that load have the
+// same number at a time, calls that were given up included.
+type numbers struct {
+	taken []bool
+	lost  bool // 0 belongs to a call that was given up, so the caller needs another
+}
+
+// take takes the lowest number that is free.
+func (n *numbers) take() int {
+	number := slices.Index(n.taken, false)
+	if number < 0 {
+		number = len(n.taken)
+		n.taken = append(n.taken, true)
+	}
+	n.taken[number] = true
+	return number
+}
+
+// callersNumber is 0 unless that belongs to a call that was given up.
+func (l *Loader) callersNumber() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.numbers.lost {
+		return 0
+	}
+	return l.numbers.take()
+}
+
+func (l *Loader) callerIsDone(number int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if number > 0 {
+		l.numbers.giveBack(number)
+	}
+}
+
+func (n *numbers) giveBack(number int) { n.taken[number] = false }
+
+// A refuge is where places of a batch are loaded whose own slot a LoadBatch that
+// was given up may still write to.
+type refuge struct {
+	*slot
+	from, to int
+}
+
+// refuge is a slot to load places from … to−1 in. Its memory is ordinary, since
+// they are moved on from there.
+func (b *Batch) refuge(from, to int) (*slot, error) {
+	s, err := b.l.newSlot(slotMemory{pages.Map, pages.Unmap})
+	if err != nil {
+		return nil, err
+	}
 	b.bad.mu.Lock()
 	defer b.bad.mu.Unlock()
-	if b.hung == nil {
-		b.hung = &hungMemory{mem: b.mem, free: b.l.slotMem.free}
-		b.hung.holders.Add(1)
-	}
-	b.hung.holders.Add(1)
-	return b.hung
+	b.refuges = append(b.refuges, refuge{s, from, to})
+	return s, nil
 }
 
-// disown leaves the batch's memory to calls that were given up; false where they
-// all have returned, and the memory stays the batch's.
-func (b *Batch) disown() bool {
-	hung := b.hung
-	b.hung = nil
-	if hung == nil || hung.holders.CompareAndSwap(1, 0) {
-		return false
-	}
-	hung.release()
-	return true
-}
-
-// moveOut moves a loaded batch to other memory than its hung calls write to,
-// but for the bad places.
+// moveOut moves a loaded batch, but for its bad places, to a slot that no call
+// can write to.
 func (b *Batch) moveOut() error {
-	mem, err := b.l.slotMem.alloc(len(b.mem))
-	if err != nil {
-		return fmt.Errorf("nwt: %d bytes of host memory to move a batch out of a hung Load's way: %w", len(b.mem), err)
+	home := make([]*slot, b.size) // of each place
+	for i := range home {
+		home[i] = b.slot
 	}
-	old := b.mem
-	b.mem, b.lens = mem, slices.Clone(b.lens)
-	from := 0
-	for _, f := range append(b.bad.list, fault{place: b.size}) {
-		for i, c := range b.l.layout.columns {
-			off := b.l.offsets[i]
-			copy(b.mem[off+from*c.size:], old[off+from*c.size:off+f.place*c.size])
+	for _, r := range b.refuges {
+		for i := r.from; i < min(r.to, b.size); i++ {
+			home[i] = r.slot
 		}
-		from = f.place + 1
 	}
-	if !b.disown() {
-		return b.l.slotMem.free(old)
+	for _, f := range b.bad.list {
+		home[f.place] = nil
 	}
+	to, err := b.l.newSlot(b.l.slotMem)
+	if err != nil {
+		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
+	}
+	for from := 0; from < b.size; {
+		end := from + 1
+		for end < b.size && home[end] == home[from] {
+			end++
+		}
+		if home[from] != nil {
+			b.copyPlaces(to, home[from], from, end)
+		}
+		from = end
+	}
+	b.leaveRefuges()
+	b.drop()
+	b.slot = to
 	return nil
+}
+
+// copyPlaces copies places from … end−1 from one slot to another.
+func (b *Batch) copyPlaces(to, at *slot, from, end int) {
+	for i := range b.l.layout.columns {
+		c, off := &b.l.layout.columns[i], b.l.offsets[i]
+		copy(to.mem[off+from*c.size:], at.mem[off+from*c.size:off+end*c.size])
+		if c.ragged >= 0 {
+			n := c.ragged * b.l.opts.batchSize
+			copy(to.lens[n+from:], at.lens[n+from:n+end])
+		}
+	}
+	copy(to.indices[from:], at.indices[from:end])
 }

@@ -46,7 +46,8 @@ type Loader struct {
 	mu           sync.Mutex
 	closed       bool           // guarded by mu
 	run          *run           // guarded by mu; nil between epochs
-	crew         []*worker      // guarded by mu; by number, nil where there is no goroutine
+	crew         []*worker      // guarded by mu; by seat, nil where there is no goroutine
+	numbers      numbers        // guarded by mu; of the crew, and of calls that were given up
 	pool         sync.WaitGroup // the goroutines of workers, of the stage and of the watchdog
 	closing      chan struct{}  // closed by Close
 	began, ended sync.Once      // the stage and the watchdog
@@ -128,7 +129,7 @@ func (s *source) loader(workers int) *Loader {
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
 	l.deep.bound, l.deep.unclaimed = sync.OnceValue(l.mostExtra), math.MaxInt
-	l.inline = newWorker(l, 0)
+	l.inline = newWorker(l, 0, 0)
 	l.setWorkers(workers)
 	return l
 }
@@ -201,16 +202,16 @@ func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
 
 // hire starts the workers that have no goroutine. The caller holds mu.
 func (l *Loader) hire() {
-	for id := range l.Workers() {
-		if id == len(l.crew) {
+	for seat := range l.Workers() {
+		if seat == len(l.crew) {
 			l.crew = append(l.crew, nil)
 		}
-		if l.crew[id] == nil {
-			w := newWorker(l, id)
+		if l.crew[seat] == nil {
+			w := newWorker(l, seat, l.numbers.take())
 			if l.opts.timeout > 0 {
 				w.watch = &watch{}
 			}
-			l.crew[id] = w
+			l.crew[seat] = w
 			l.pool.Add(1)
 			go w.run()
 		}
@@ -221,10 +222,11 @@ func (l *Loader) hire() {
 func (l *Loader) leave(w *worker) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w.sample.worker < l.Workers() {
+	if w.seat < l.Workers() {
 		return false
 	}
-	l.crew[w.sample.worker] = nil
+	l.crew[w.seat] = nil
+	l.numbers.giveBack(w.sample.worker)
 	return true
 }
 

@@ -294,12 +294,16 @@ func WithErrorBudget(maxBad int) Option {
 
 // WithTimeout gives up a call of Load that takes longer than perSample,
 // [WithRetry]'s pauses and calls included: the sample is bad, with an error that
-// is [context.DeadlineExceeded], and the call's context ends. The call itself
-// can't be stopped: it goes on in a goroutine that neither the epoch nor Close
-// waits for, with memory that is given back when it returns, while another
-// goroutine does the worker's work. A call is given up within 9/8 of perSample.
-// Without workers the caller's goroutine can't be left, nor the context ended:
-// the loader waits for the call. The default is to wait for ever.
+// is [context.DeadlineExceeded], and the call's context ends. A call of LoadBatch
+// may take perSample for each of its samples; if it is given up, they are loaded
+// one by one.
+//
+// The call itself can't be stopped. It goes on in a goroutine that neither the
+// epoch nor Close waits for, and keeps the memory that it may write to until it
+// returns. Its [Sample.Worker] stays its own, so the goroutine that takes over
+// has another number, which may be Workers or more. A call is given up within 9/8
+// of perSample. Without workers the caller's goroutine can't be left, nor the
+// context ended: the loader waits for the call. The default is to wait for ever.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample

@@ -271,7 +271,11 @@ func (r *run) help(seq uint64) {
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
 		defer r.l.ring.Done(seq, w.claim.To-w.claim.From) // runtime.Goexit in Load mustn't lose it
-		w.next, w.singly = w.claim.From, false
+		w.begin()
+		if r.l.opts.timeout > 0 {
+			w.sample.worker = r.l.callersNumber()
+			defer r.l.callerIsDone(w.sample.worker)
+		}
 		w.loadClaim()
 	}
 }

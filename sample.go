@@ -151,9 +151,11 @@ func (s *Sample) Position() int {
 func (s *Sample) Epoch() int { return s.epoch }
 
 // Worker is the number of the worker that loads the sample, 0-based; 0 too if the
-// caller loads. It is for logs, not a place for state: a call that was given up
-// (see [WithTimeout]) has the number of its replacement, and two loaders over one
-// dataset have the same numbers. What a worker needs for itself is [Scratch]'s.
+// caller loads. No two goroutines of a loader have the same number at a time, but
+// two loaders over one dataset have the same numbers: it is for logs, not a place
+// for state. What a worker needs for itself is [Scratch]'s. A call that was given
+// up (see [WithTimeout]) keeps its number, and the goroutine that takes over gets
+// another, which may be [Loader.Workers] or more.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.

@@ -1,9 +1,56 @@
 package nwt
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
+
+// A slot is a reusable batch buffer: everything that a call of Load may touch.
+// It belongs to one batch. A call that is given up keeps the slot whole, and the
+// batch goes on in another: nothing that the call does later can reach it.
+type slot struct {
+	mem     []byte    // the fields
+	lens    []int32   // of ragged fields: ragged × batch size, field by field
+	indices []int     // dataset index of each place
+	records []*Record // of each place, for a stream
+
+	// holders is the batch, and the calls in the slot that were given up and
+	// haven't returned. The last of them frees mem.
+	holders atomic.Int32
+	free    func(mem []byte) error
+}
+
+// newSlot makes a slot in so much memory, held by the batch that it is for.
+func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
+	s := &slot{free: mem.free}
+	var err error
+	if s.mem, err = mem.alloc(l.slotBytes); err != nil {
+		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
+	}
+	n := l.opts.batchSize
+	s.lens, s.indices = make([]int32, n*l.layout.ragged), make([]int, n)
+	if l.order.n == endless {
+		s.records = make([]*Record, n)
+		for i := range s.records {
+			s.records[i] = &Record{}
+		}
+	}
+	s.holders.Store(1)
+	return s, nil
+}
+
+// shared tells whether calls that were given up may still write to the slot.
+func (s *slot) shared() bool { return s.holders.Load() > 1 }
+
+// release ends one holder's use of the slot.
+func (s *slot) release() error {
+	if s.holders.Add(-1) > 0 {
+		return nil
+	}
+	return s.free(s.mem)
+}
 
 // slots is the batches that no run has open.
 type slots struct {
@@ -18,8 +65,24 @@ type slots struct {
 // maxRetained bounds the batches that are retained past their iteration.
 const maxRetained = 64
 
-// take finds or makes a slot.
+// take finds or makes a batch with a slot.
 func (s *slots) take(l *Loader) (*Batch, error) {
+	b, err := s.pop()
+	if b != nil || err != nil {
+		return b, err
+	}
+	slot, err := l.newSlot(l.slotMem)
+	if err != nil {
+		s.mu.Lock()
+		s.total--
+		s.mu.Unlock()
+		return nil, err
+	}
+	return &Batch{l: l, slot: slot}, nil
+}
+
+// pop takes a free batch; if there is none, it counts one that the caller makes.
+func (s *slots) pop() (*Batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.free) - 1; n >= 0 {
@@ -30,43 +93,36 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 	if s.loose >= maxRetained {
 		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.loose, maxRetained)
 	}
-	mem, err := l.slotMem.alloc(l.slotBytes)
-	if err != nil {
-		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
-	}
 	s.total++
-	n := l.opts.batchSize
-	b := &Batch{l: l, mem: mem, lens: make([]int32, n*l.layout.ragged), indices: make([]int, n)}
-	if l.order.n == endless {
-		b.records = make([]*Record, n)
-		for i := range b.records {
-			b.records[i] = &Record{}
-		}
-	}
-	return b, nil
+	return nil, nil
 }
 
-// put takes back a slot that nobody uses.
+// put takes back a batch that nobody uses.
 func (s *slots) put(b *Batch, loose bool) {
 	if b.device != nil {
 		b.l.stage.put(b.device, loose)
 		b.device = nil
 	}
-	disowned := b.disown()
+	b.leaveRefuges()
+	if !s.kept(b, loose) {
+		b.drop()
+	}
+}
+
+// kept frees the batch for another use, unless it is one too many or calls that
+// were given up have its slot.
+func (s *slots) kept(b *Batch, loose bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if loose {
 		s.loose--
 	}
-	if disowned {
+	if b.shared() || s.closed || s.total-s.loose > s.keep {
 		s.total--
-		return
-	}
-	if s.closed || s.total-s.loose > s.keep {
-		s.drop(b)
-		return
+		return false
 	}
 	s.free = append(s.free, b)
+	return true
 }
 
 // detach counts a batch that is retained past its iteration.
@@ -76,33 +132,47 @@ func (s *slots) detach() {
 	s.loose++
 }
 
-// drop gives a slot's memory back. The caller holds mu.
-func (s *slots) drop(b *Batch) {
-	if err := b.l.slotMem.free(b.mem); err != nil {
-		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
-	}
-	b.mem = nil
-	s.total--
-}
-
-// limit sets how many slots to keep beside retained ones.
+// limit sets how many batches to keep beside retained ones.
 func (s *slots) limit(n int) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.keep = n
-	for len(s.free) > 0 && s.total-s.loose > n {
-		s.drop(s.free[len(s.free)-1])
-		s.free = s.free[:len(s.free)-1]
+	kept := len(s.free) - min(len(s.free), max(0, s.total-s.loose-n))
+	surplus := append([]*Batch(nil), s.free[kept:]...)
+	s.free, s.total = s.free[:kept], s.total-len(surplus)
+	s.mu.Unlock()
+	for _, b := range surplus {
+		b.drop()
 	}
 }
 
-// close gives the memory back, of slots in use once they come back.
+// close gives the memory back: that of batches in use once they come back.
 func (s *slots) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
-	for _, b := range s.free {
-		s.drop(b)
+	free := s.free
+	s.free, s.total = nil, s.total-len(free)
+	s.mu.Unlock()
+	for _, b := range free {
+		b.drop()
 	}
-	s.free = nil
+}
+
+// drop gives up the batch's slot. No lock is held: freeing page-locked memory
+// waits for the driver.
+func (b *Batch) drop() {
+	if err := b.slot.release(); err != nil {
+		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
+	}
+	b.slot = nil
+}
+
+// leaveRefuges gives up the batch's refuges, whatever is in them.
+func (b *Batch) leaveRefuges() {
+	var err error
+	for _, r := range b.refuges {
+		err = errors.Join(err, r.release())
+	}
+	if b.refuges = b.refuges[:0]; err != nil {
+		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
+	}
 }

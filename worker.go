@@ -19,22 +19,35 @@ import (
 // workers, in the caller's.
 type worker struct {
 	l       *Loader
+	seat    int // among the loader's workers; the caller's is 0
 	sample  Sample
 	claim   ring.Claim[Batch]
-	claimed bool // claim has yet to be reported done
-	next    int  // place that is being loaded, or is to be loaded next
-	ready   bool // WithWorkerInit has succeeded
-	untimed int  // claims since one was timed
-	singly  bool // LoadBatch was tried with the claim
+	claimed bool   // claim has yet to be reported done
+	slot    *slot  // that the claim is loaded into: the batch's, or a refuge of it
+	next    int    // place that is being loaded, or is to be loaded next
+	ready   bool   // WithWorkerInit has succeeded in this goroutine
+	untimed int    // claims since one was timed
+	watch   *watch // with WithTimeout, in a goroutine of its own; else nil
 
-	together []*Sample // places of a claim, for a BatchDataset; grown on demand
-	watch    *watch    // with WithTimeout, in a goroutine of its own; else nil
+	// For a BatchDataset. LoadBatch is tried from next to the last of ends, then
+	// from there to the one before it, and so on; but Load for places before singly.
+	ends    []int
+	singly  int
+	samples []*Sample // what LoadBatch gets; grown on demand
+	indices []int     // likewise: its own, whatever it does with them
 }
 
-func newWorker(l *Loader, id int) *worker {
-	w := &worker{l: l}
-	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: id, locals: &locals{}, log: l.opts.log}
+// newWorker makes a worker of a seat with a number of its own for Sample.Worker.
+func newWorker(l *Loader, seat, number int) *worker {
+	w := &worker{l: l, seat: seat}
+	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
 	return w
+}
+
+// begin readies the worker to load a claim.
+func (w *worker) begin() {
+	w.slot, w.next = w.claim.Item.slot, w.claim.From
+	w.ends, w.singly = w.ends[:0], 0
 }
 
 // run is the worker's goroutine.
@@ -44,9 +57,9 @@ func (w *worker) run() {
 	defer func() {
 		switch {
 		case w.lost():
-			w.sample.locals.close(w.l.opts.log)
-			w.watch.hung.release() // somebody else has been in this one's place
+			w.cameBack() // somebody else has long had this one's seat
 		case !left:
+			w.ready = false
 			go w.run() // Load called runtime.Goexit: go on with the claim elsewhere
 		default:
 			w.sample.locals.close(w.l.opts.log)
@@ -66,12 +79,12 @@ func (w *worker) run() {
 				runtime.Gosched()
 			}
 		}
-		if w.claim, w.claimed = w.l.ring.Claim(w.sample.worker, w.l.claimSize()); w.claimed {
-			w.next, w.singly = w.claim.From, false
+		if w.claim, w.claimed = w.l.ring.Claim(w.seat, w.l.claimSize()); w.claimed {
+			w.begin()
 			continue
 		}
 		w.l.idle()
-		if !w.l.ring.Park(w.sample.worker) {
+		if !w.l.ring.Park(w.seat) {
 			left = w.l.leave(w)
 		}
 	}
@@ -89,7 +102,7 @@ func (w *worker) loadClaim() {
 			}
 		}()
 	}
-	s.mem, s.lens, s.records, s.epoch, s.from = b.mem, b.lens, b.records, b.epoch, b.from
+	s.mem, s.lens, s.records, s.epoch, s.from = w.slot.mem, w.slot.lens, w.slot.records, b.epoch, b.from
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
 		return
@@ -111,47 +124,58 @@ func (w *worker) loadClaim() {
 	}
 }
 
+// loadPlaces loads the rest of the claim, until it is done or given up.
 func (w *worker) loadPlaces(b *Batch) {
-	if w.l.loadBatch != nil && !w.singly && w.next < w.claim.To {
-		w.singly = true // if it ends the goroutine, the next mustn't try again
-		w.loadTogether(b)
-	}
 	for w.next < w.claim.To && !w.lost() {
-		w.loadUntilPanic(b)
+		switch {
+		case w.l.loadBatch == nil:
+			w.loadUntilPanic(b, w.claim.To)
+		case w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()):
+			w.next = w.claim.To // nobody will see these samples
+		case w.next < w.singly:
+			w.loadUntilPanic(b, w.singly)
+		default:
+			w.loadTogether(b)
+		}
 	}
 }
 
-// loadUntilPanic loads places until there are none left, or user code panics.
-func (w *worker) loadUntilPanic(b *Batch) {
-	l, s, ctx := w.l, &w.sample, w.context(b.run)
+// loadUntilPanic loads places up to before end one by one, until that is done or
+// user code panics.
+func (w *worker) loadUntilPanic(b *Batch, end int) {
+	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	ring, load, watch, n, ragged := l.ring, l.loadSample, w.watch, uint(l.n), l.layout.ragged > 0 // looked up once
 	finished := false
 	defer func() {
-		if !finished && !w.returned() {
-			stack, err := recovered(recover())
-			b.bad.add(w.next, s.error(err, stack))
-			w.next++
-			s.locals.close(l.opts.log) // the call may have left them half done
+		if finished {
+			return
 		}
+		stack, err := recovered(recover())
+		if w.returned() {
+			return // it was given up long ago
+		}
+		b.bad.add(w.next, s.error(err, stack))
+		w.next++
+		s.locals.close(l.opts.log) // the call may have left them half done
 	}()
-	known := l.indices(b, w.next, w.claim.To)
-	for ; w.next < w.claim.To; w.next++ {
+	known := w.fillIndices(b, end)
+	for ; w.next < end; w.next++ {
 		if ring.Stopped() {
 			w.next = w.claim.To // nobody will see the batch
 			break
 		}
 		if !known {
 			s.begin(w.next, -1) // what a panic of the sampler is reported with
-			b.indices[w.next] = l.sampler.At(b.epoch, b.from+w.next)
+			indices[w.next] = l.sampler.At(b.epoch, b.from+w.next)
 		}
-		index := b.indices[w.next]
+		index := indices[w.next]
 		s.begin(w.next, index)
 		if uint(index) >= n {
 			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
 			continue
 		}
 		if watch != nil {
-			watch.begin(w.next + 1)
+			watch.begin(w.next+1, false)
 		}
 		err := load(ctx, index, s)
 		if err != nil {
@@ -193,43 +217,67 @@ func (w *worker) again(ctx context.Context, err error) error {
 	return err
 }
 
-// loadTogether loads the claimed places in one call. Where that fails they are
-// left to be loaded one by one, so that only bad samples are called bad.
+// loadTogether loads places in one call of LoadBatch: all that are claimed. If
+// that fails, it tries each half, and the halves of these, so that only the bad
+// samples are left to Load, which names them.
 func (w *worker) loadTogether(b *Batch) {
 	l := w.l
-	n := w.claim.To - w.next
-	finished := false
+	if len(w.ends) == 0 {
+		w.ends = append(w.ends, w.claim.To)
+	}
+	for w.ends[len(w.ends)-1] <= w.next {
+		w.ends = w.ends[:len(w.ends)-1]
+	}
+	end := w.ends[len(w.ends)-1]
+	n := end - w.next
+	// What follows if the call doesn't succeed, even if it ends the goroutine.
+	if n == 1 {
+		w.singly = end
+	} else {
+		w.ends = append(w.ends, w.next+n/2)
+	}
+	called, finished := false, false
 	defer func() {
-		if !finished && !w.returned() {
-			_, err := recovered(recover())
+		if finished {
+			return
+		}
+		_, err := recovered(recover())
+		switch {
+		case w.returned(): // it was given up long ago
+		case called:
 			l.failedTogether(err)
 			w.sample.locals.close(l.opts.log)
+		default: // the sampler has panicked
+			w.singly = end
 		}
 	}()
-	indices := b.indices[w.next:w.claim.To]
-	if !l.indices(b, w.next, w.claim.To) {
+	indices := w.slot.indices[w.next:end]
+	if !w.fillIndices(b, end) {
 		for i := range indices {
 			indices[i] = l.sampler.At(b.epoch, b.from+w.next+i)
 		}
 	}
-	if len(w.together) < n {
-		w.together = newSamples(w.sample.common, n)
+	if len(w.samples) < n {
+		w.samples = newSamples(w.sample.common, n)
 	}
-	samples, first, total := w.together[:n], w.next, uint(l.n)
+	w.indices = append(w.indices[:0], indices...)
+	samples, total := w.samples[:n], uint(l.n)
 	for i, s := range samples {
 		if uint(indices[i]) >= total {
-			finished = true
+			w.singly, finished = end, true
 			return
 		}
-		s.turnTo(first+i, indices[i])
+		s.turnTo(w.next+i, indices[i])
 	}
 	if l.layout.ragged > 0 {
-		w.sample.unsetLens(first, w.claim.To)
+		w.sample.unsetLens(w.next, end)
 	}
+	ctx := w.context(b.run)
 	if w.watch != nil {
-		w.watch.begin(w.claim.To)
+		w.watch.begin(end, true)
 	}
-	err := l.loadBatch(w.context(b.run), indices, samples)
+	called = true
+	err := l.loadBatch(ctx, w.indices, samples)
 	finished = true
 	switch {
 	case w.returned():
@@ -245,7 +293,7 @@ func (w *worker) loadTogether(b *Batch) {
 			}
 		}
 	}
-	w.next = w.claim.To
+	w.next = end
 }
 
 // failedTogether says once that LoadBatch has failed: what is bad comes again one
@@ -260,14 +308,14 @@ func (l *Loader) failedTogether(err error) {
 	})
 }
 
-// indices fills in which samples places from … to−1 of b are, where that is
-// known without asking a sampler of the user's.
-func (l *Loader) indices(b *Batch, from, to int) bool {
-	if s, ok := l.sampler.(filler); ok {
-		s.fill(b.epoch, b.from+from, b.indices[from:to])
+// fillIndices fills in which samples the places from next to before end are, if
+// that is known without asking a sampler of the user's.
+func (w *worker) fillIndices(b *Batch, end int) bool {
+	if s, ok := w.l.sampler.(filler); ok {
+		s.fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
 		return true
 	}
-	return b.records != nil // the reader of a stream has set them
+	return w.slot.records != nil // the reader of a stream has set them
 }
 
 // start runs WithWorkerInit.

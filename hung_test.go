@@ -1,0 +1,420 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// pages is a BatchDataset of numbered ragged samples: sample i is i%4 values of
+// i. load and loadBatch run first.
+type pages struct {
+	n         int
+	load      func(ctx context.Context, i int, dst *nwt.Sample) error
+	loadBatch func(ctx context.Context, indices []int, dst []*nwt.Sample) error
+}
+
+func (p *pages) Len() int { return p.n }
+func (p *pages) Fields() []nwt.Field {
+	return []nwt.Field{{Name: "i", Type: nwt.Int64}, {Name: "text", Type: nwt.Int16, Shape: []int{4}, Ragged: true}}
+}
+
+func (p *pages) Load(ctx context.Context, i int, dst *nwt.Sample) error {
+	if p.load != nil {
+		if err := p.load(ctx, i, dst); err != nil {
+			return err
+		}
+	}
+	writePage(i, dst)
+	return nil
+}
+
+func (p *pages) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	if p.loadBatch != nil {
+		if err := p.loadBatch(ctx, indices, dst); err != nil {
+			return err
+		}
+	}
+	for k, i := range indices {
+		writePage(i, dst[k])
+	}
+	return nil
+}
+
+func writePage(i int, dst *nwt.Sample) {
+	nwt.Values[int64](dst, 0)[0] = int64(i)
+	dst.SetLen(1, i%4)
+	for k := range i % 4 {
+		nwt.Values[int16](dst, 1)[k] = int16(i)
+	}
+}
+
+// requirePages checks an epoch sample by sample, and returns the samples' indices.
+func requirePages(t *testing.T, l *nwt.Loader, epoch int) (all []int) {
+	t.Helper()
+	for b, err := range l.Epoch(t.Context(), epoch) {
+		require.NoError(t, err)
+		for k, i := range b.Indices() {
+			require.EqualValues(t, i, nwt.Values[int64](b, 0)[k])
+			require.EqualValues(t, i%4, b.Lens(1)[k])
+			want := make([]int16, 4)
+			for j := range i % 4 {
+				want[j] = int16(i)
+			}
+			require.Equal(t, want, nwt.Values[int16](b, 1)[4*k:4*k+4])
+		}
+		all = append(all, b.Indices()...)
+	}
+	return all
+}
+
+func indicesUpTo(n int, without ...int) (all []int) {
+	for i := range n {
+		if !slices.Contains(without, i) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+var quietLog = nwt.WithLogger(slog.New(slog.DiscardHandler))
+
+func TestACallThatWasGivenUpHarmsNobodyHoweverItEnds(t *testing.T) {
+	for name, end := range map[string]func(dst *nwt.Sample){
+		"returns": func(*nwt.Sample) {},
+		"panics":  func(*nwt.Sample) { panic("too late") },
+		"goexit":  func(*nwt.Sample) { runtime.Goexit() },
+		"writes": func(dst *nwt.Sample) {
+			nwt.Values[int64](dst, 0)[0] = -1
+			dst.SetLen(1, 4)
+		},
+		"misuses": func(dst *nwt.Sample) { dst.SetLen(0, math.MaxInt) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				ds := &pages{n: 64, load: func(_ context.Context, i int, dst *nwt.Sample) error {
+					if i%10 == 3 && dst.Epoch() == 0 {
+						<-release
+						end(dst)
+					}
+					return nil
+				}}
+				l := newLoader(t, nwt.NewDataset(64, ds.Fields(), ds.Load), nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10), quietLog)
+				require.Equal(t, indicesUpTo(64, 3, 13, 23, 33, 43, 53, 63), requirePages(t, l, 0))
+				kept := requireKept(t, l)
+				for epoch := 1; epoch < 20; epoch++ {
+					if epoch == 5 {
+						close(release)
+					}
+					require.Equal(t, indicesUpTo(64), requirePages(t, l, epoch))
+				}
+				synctest.Wait()
+				kept()
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// requireKept retains a batch, and checks later that nothing has changed it.
+func requireKept(t *testing.T, l *nwt.Loader) (check func()) {
+	for b, err := range l.Epoch(t.Context(), 1) {
+		require.NoError(t, err)
+		b.Retain()
+		values, lens := slices.Clone(nwt.Values[int64](b, 0)), slices.Clone(b.Lens(1))
+		return func() {
+			require.Equal(t, values, nwt.Values[int64](b, 0))
+			require.Equal(t, lens, b.Lens(1))
+			b.Release()
+		}
+	}
+	return nil
+}
+
+func TestAHungLoadBatchKeepsItsSamplesAndIndices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var changed atomic.Int32
+		var once sync.Once
+		ds := &pages{n: 256, loadBatch: func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+			hang := false
+			once.Do(func() { hang = true })
+			if !hang {
+				return nil
+			}
+			before := slices.Clone(indices)
+			<-release
+			for k, i := range before {
+				if indices[k] != i || dst[k].Index() != i {
+					changed.Add(1)
+				}
+				nwt.Values[int64](dst[k], 0)[0] = -1
+				dst[k].SetLen(1, 4)
+				indices[k] = -1
+			}
+			panic("too late")
+		}}
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithTimeout(time.Second), quietLog)
+		for epoch := range 10 {
+			if epoch == 5 {
+				close(release)
+			}
+			got := requirePages(t, l, epoch)
+			slices.Sort(got)
+			require.Equal(t, indicesUpTo(256), got, "a LoadBatch that hangs costs no sample")
+		}
+		synctest.Wait()
+		require.Zero(t, changed.Load())
+		require.NoError(t, l.Close())
+	})
+}
+
+// Hung calls write while batches are moved out of their way and delivered: the
+// race detector sees it if they share anything.
+func TestHungCallsMayGoOnWriting(t *testing.T) {
+	var stop atomic.Bool
+	var loose sync.WaitGroup
+	loose.Add(2) // one LoadBatch, one Load
+	hang := func(write func()) {
+		defer loose.Done()
+		for !stop.Load() {
+			write()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	ds := &pages{n: 64}
+	ds.load = func(_ context.Context, i int, dst *nwt.Sample) error {
+		if i == 21 && dst.Epoch() == 0 {
+			hang(func() { writePage(255, dst); dst.SetLen(1, 4) })
+		}
+		return nil
+	}
+	ds.loadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+		if dst[0].Epoch() == 0 && slices.Contains(indices, 21) {
+			hang(func() {
+				for k := range dst {
+					writePage(255, dst[k])
+					indices[k]++
+				}
+			})
+		}
+		return nil
+	}
+	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(5*time.Millisecond), nwt.WithErrorBudget(1), nwt.WithRetry(0, 0), quietLog)
+	require.Equal(t, indicesUpTo(64, 21), requirePages(t, l, 0))
+	for epoch := 1; epoch < 4; epoch++ {
+		require.Equal(t, indicesUpTo(64), requirePages(t, l, epoch))
+	}
+	stop.Store(true)
+	loose.Wait()
+}
+
+func TestATimeoutIsForEachSampleOfALoadBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := &pages{n: 64, loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+			time.Sleep(time.Duration(len(indices)) * 20 * time.Millisecond)
+			return nil
+		}}
+		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(1), nwt.WithTimeout(100*time.Millisecond))
+		require.Equal(t, indicesUpTo(64), requirePages(t, l, 0))
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestOfALoadBatchThatHangsOnlyTheSampleThatHangsIsBad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		hang := func(bad bool) error {
+			if bad {
+				<-release
+			}
+			return nil
+		}
+		ds := &pages{n: 64,
+			load: func(_ context.Context, i int, _ *nwt.Sample) error { return hang(i == 5 || i == 6) },
+			loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+				return hang(slices.Contains(indices, 5))
+			},
+		}
+		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(2), quietLog)
+		require.Equal(t, indicesUpTo(64, 5, 6), requirePages(t, l, 0))
+		close(release)
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestALoadBatchThatFailsIsHalvedUntilTheBadSamplesAreFound(t *testing.T) {
+	rotten := errors.New("rotten")
+	var calls, together, alone int
+	ds := &pages{n: 4096,
+		load: func(_ context.Context, i int, _ *nwt.Sample) error {
+			alone++
+			if i == 1717 {
+				return rotten
+			}
+			return nil
+		},
+		loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+			calls++
+			together += len(indices)
+			if slices.Contains(indices, 1717) {
+				return rotten
+			}
+			return nil
+		},
+	}
+	l := newLoader(t, ds, nwt.WithBatchSize(1024), nwt.WithWorkers(0), nwt.WithErrorBudget(1), quietLog)
+	require.Equal(t, indicesUpTo(4096, 1717), requirePages(t, l, 0))
+	require.Equal(t, 1, alone, "Load is left the bad one")
+	require.LessOrEqual(t, calls, 4+2*10)
+	require.LessOrEqual(t, together, 4096+2*1024)
+	require.Equal(t, 1717, l.BadSamples()[0].Index)
+}
+
+// Whatever a LoadBatch does with its indices, those of the batch stay.
+func TestTheIndicesOfALoadBatchAreItsOwn(t *testing.T) {
+	ds := &pages{n: 64}
+	ds.loadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+		for k, i := range indices {
+			writePage(i, dst[k])
+		}
+		clear(indices)
+		return nil
+	}
+	l := newLoader(t, nwtBatches{ds}, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithShuffle(2))
+	got := requirePages(t, l, 0)
+	slices.Sort(got)
+	require.Equal(t, indicesUpTo(64), got)
+}
+
+// nwtBatches loads with the function alone.
+type nwtBatches struct{ *pages }
+
+func (p nwtBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	return p.loadBatch(ctx, indices, dst)
+}
+
+func TestNoTwoGoroutinesHaveAWorkersNumberAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var mu sync.Mutex
+		using := map[int]bool{}
+		var twice []int
+		ds := numbered(200, func(_ context.Context, i int, dst *nwt.Sample) error {
+			mu.Lock()
+			if using[dst.Worker()] {
+				twice = append(twice, dst.Worker())
+			}
+			using[dst.Worker()] = true
+			mu.Unlock()
+			if i%20 == 7 && dst.Epoch() == 0 {
+				<-release
+			} else {
+				time.Sleep(time.Millisecond)
+			}
+			mu.Lock()
+			using[dst.Worker()] = false
+			mu.Unlock()
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10), quietLog)
+		for epoch := range 4 {
+			require.NoError(t, l.SetWorkers([]int{3, 0, 5, 1}[epoch]))
+			_, err := values(t, l, epoch)
+			require.NoError(t, err)
+			if epoch == 2 {
+				close(release)
+			}
+		}
+		require.Empty(t, twice)
+		require.NoError(t, l.Close())
+		synctest.Wait()
+	})
+}
+
+func TestAWorkerWhoseGoroutineHasEndedIsPreparedAnew(t *testing.T) {
+	var prepared sync.Map // by goroutine
+	var unprepared atomic.Int32
+	ds := numbered(100, func(_ context.Context, i int, dst *nwt.Sample) error {
+		if _, ok := prepared.Load(goroutine()); !ok {
+			unprepared.Add(1)
+		}
+		if i%10 == 0 {
+			runtime.Goexit()
+		}
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithErrorBudget(10), quietLog,
+		nwt.WithWorkerInit(func(context.Context, int) error { prepared.Store(goroutine(), true); return nil }))
+	got, err := values(t, l, 0)
+	require.NoError(t, err)
+	require.Len(t, got, 90)
+	require.Zero(t, unprepared.Load())
+}
+
+// goroutine names the one it is called in.
+func goroutine() string {
+	var buf [64]byte
+	stack := string(buf[:runtime.Stack(buf[:], false)])
+	var id int
+	_, _ = fmt.Sscanf(stack, "goroutine %d", &id)
+	return fmt.Sprint(id)
+}
+
+// A record belongs to the call that has it: reading on doesn't change it.
+func TestAHungCallOfAStreamKeepsItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var changed atomic.Int32
+		s := &hangingStream{shelves: newShelves(50, 50, 50), load: func(r *nwt.Record, dst *nwt.Sample) {
+			if dst.Index()%30 == 11 && dst.Epoch() == 0 {
+				before := slices.Clone(r.Data)
+				<-release
+				if !slices.Equal(before, r.Data) {
+					changed.Add(1)
+				}
+				r.Data = append(r.Data[:0], "too late, too late"...)
+			}
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(5), quietLog)
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Len(t, got, 145)
+		for epoch := 1; epoch < 8; epoch++ {
+			if epoch == 6 {
+				close(release)
+			}
+			got, err := values(t, l, epoch)
+			require.NoError(t, err)
+			slices.Sort(got)
+			require.Equal(t, upTo(150), got)
+		}
+		synctest.Wait()
+		require.Zero(t, changed.Load())
+		require.NoError(t, l.Close())
+	})
+}
+
+type hangingStream struct {
+	*shelves
+	load func(r *nwt.Record, dst *nwt.Sample)
+}
+
+func (s *hangingStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	s.load(r, dst)
+	return s.shelves.Load(ctx, r, dst)
+}
