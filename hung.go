@@ -144,14 +144,14 @@ func (w *worker) replace() *worker {
 
 // cameBack ends what a call that was given up has kept.
 func (w *worker) cameBack() {
-	w.sample.locals.close(w.l.opts.log)
 	_ = w.watch.keeps.release() // nobody is left to tell of an error
 	w.l.mu.Lock()
-	defer w.l.mu.Unlock()
 	w.l.numbers.giveBack(w.sample.worker)
 	if w.sample.worker == 0 {
 		w.l.numbers.lost = false
 	}
+	w.l.mu.Unlock()
+	w.sample.locals.close(w.l.opts.log)
 }
 
 // numbers is what Sample.Worker tells apart: no two goroutines that load have the
