@@ -16,6 +16,7 @@ import (
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/examples/internal/photos"
 	"github.com/nwt-go/nwt/examples/internal/progress"
+	"github.com/nwt-go/nwt/vision"
 )
 
 func main() {
@@ -31,7 +32,7 @@ var strategies = map[string]nwt.Strategy{"greedy": nwt.Greedy(), "exhaustive": n
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("imagefolder", flag.ExitOnError)
-	dir := flags.String("dir", "", "`folder` of JPEG, PNG and GIF files, in one folder per class (default: the images that come with Go)")
+	dir := flags.String("dir", "", "`folder` of JPEG, PNG, GIF and WebP files, in one folder per class (default: the images that come with Go)")
 	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
 	batch := flags.Int("batch", 32, "`images` of a batch")
 	repeat := flags.Int("repeat", 0, "`times` that an epoch goes over the files (default: until it has 1000 images)")
@@ -55,26 +56,31 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 
-	images, err := open(*dir, *size)
+	found, why := vision.Turbo()
+	if found {
+		fmt.Fprintln(stdout, "JPEG files are decoded by libjpeg-turbo.")
+	} else {
+		fmt.Fprintf(stdout, "JPEG files are decoded in Go, since libjpeg-turbo isn't here: %v\n", why)
+	}
+	images, err := open(ctx, *dir, *size)
 	if err != nil {
 		return err
 	}
-	found := len(images.files)
 	report, done := progress.Show(stderr)
 	bad, err := images.check(ctx, report)
 	done()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%s: %d images, classes: %d\n", *dir, found, len(images.classes))
+	fmt.Fprintf(stdout, "%s: %d images, classes: %d\n", *dir, images.Folder.Len(), len(images.Classes()))
 	if len(bad) > 0 {
-		fmt.Fprintf(stdout, "left out, for they can't be decoded: %d\n", found-len(images.files))
+		fmt.Fprintf(stdout, "left out, for they can't be decoded: %d\n", len(bad))
 		for _, err := range bad[:min(len(bad), 10)] {
 			fmt.Fprintln(stdout, "  ", err)
 		}
 	}
 	if images.repeat = *repeat; *repeat == 0 {
-		images.repeat = (999 + len(images.files)) / len(images.files)
+		images.repeat = (999 + len(images.good)) / len(images.good)
 	}
 
 	report, done = progress.Show(stderr)
@@ -89,7 +95,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 // epoch goes over the images once, and prints what it saw.
-func epoch(ctx context.Context, images *folder, opts []nwt.Option, stdout io.Writer) error {
+func epoch(ctx context.Context, images *images, opts []nwt.Option, stdout io.Writer) error {
 	loader, err := nwt.NewLoader(images, opts...)
 	if err != nil {
 		return err
@@ -119,7 +125,7 @@ func epoch(ctx context.Context, images *folder, opts []nwt.Option, stdout io.Wri
 	for c, m := range channels {
 		// What was seen is normalized: undo that.
 		fmt.Fprintf(stdout, "%-5s  mean %.4f  deviation %.4f\n", [...]string{"red", "green", "blue"}[c],
-			photos.Mean[c]+photos.Deviation[c]*m.mean, photos.Deviation[c]*m.deviation())
+			vision.ImageNet.Mean[c]+vision.ImageNet.Std[c]*m.mean, vision.ImageNet.Std[c]*m.deviation())
 	}
 	return nil
 }

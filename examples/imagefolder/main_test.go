@@ -127,7 +127,7 @@ func TestTheImagesThatComeWithGoHaveCorruptOnesAmongThem(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	images, err := open(dir, 16)
+	images, err := open(t.Context(), dir, 16)
 	require.NoError(t, err)
 	bad, err := images.check(t.Context(), func(nwt.Progress) {})
 	require.NoError(t, err)

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/examples/internal/photos"
 	"github.com/nwt-go/nwt/examples/internal/progress"
+	"github.com/nwt-go/nwt/vision"
 	"github.com/nwt-go/nwt/wds"
 )
 
@@ -34,7 +34,7 @@ func main() {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("webdataset", flag.ExitOnError)
-	dir := flags.String("dir", "", "`folder` of JPEG, PNG and GIF files to pack, in one folder per class (default: the images that come with Go)")
+	dir := flags.String("dir", "", "`folder` of JPEG, PNG, GIF and WebP files to pack, in one folder per class (default: the images that come with Go)")
 	shards := flags.String("shards", "", "`folder` of the shards: written if there are none, else read (default: one for this run)")
 	perShard := flags.Int("per-shard", 100, "`images` of a shard")
 	repeat := flags.Int("repeat", 0, "`times` to pack each image (default: until there are 1000)")
@@ -77,11 +77,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "%s: %d shards, %s … %s\n", *shards, len(names), names[0], names[len(names)-1])
 
-	fields := []nwt.Field{
-		{Name: "image", Type: nwt.Float32, Shape: []int{3, *size, *size}},
-		{Name: "class", Type: nwt.Int64},
+	pipeline, err := vision.New([]vision.Transform{
+		vision.RandomResizedCrop{Size: vision.Square(*size)},
+		vision.RandomHorizontalFlip{},
+		vision.ImageNet,
+	})
+	if err != nil {
+		return err
 	}
-	stream, err := wds.New(os.DirFS(*shards), names, fields, load(*size))
+	fields := []nwt.Field{pipeline.Field("image"), {Name: "class", Type: nwt.Int64}}
+	stream, err := wds.New(os.DirFS(*shards), names, fields, load(pipeline))
 	if err != nil {
 		return err
 	}
@@ -96,19 +101,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return epoch(ctx, ds, append(opts, nwt.WithWorkers(result.Workers)), stdout)
 }
 
-// load makes a sample of a record: a random part of its image, brought to a size,
-// and its class.
-func load(size int) func(context.Context, *wds.Record, *nwt.Sample) error {
+// load makes a sample of a record: its image, as a pipeline makes it, and its class.
+func load(pipeline *vision.Pipeline) func(context.Context, *wds.Record, *nwt.Sample) error {
 	return func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
-		data, err := r.File("jpg", "jpeg", "png", "gif")
+		data, err := r.File("jpg", "jpeg", "png", "gif", "webp")
 		if err != nil {
 			return err
 		}
-		img, err := photos.Decode(data)
-		if err != nil {
+		if err := pipeline.Load(dst, 0, data); err != nil {
 			return err
 		}
-		photos.Augment(nwt.Values[float32](dst, 0), img, size, dst.Rand())
 		class, err := r.File("cls")
 		if err != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
 	"github.com/nwt-go/nwt/wds"
 )
 
@@ -87,8 +88,10 @@ func TestASampleIsARandomPartOfItsImageAndItsClass(t *testing.T) {
 	dir, shards := images(t, 6), t.TempDir()
 	names, err := pack(t.Context(), dir, shards, 10, 1, io.Discard)
 	require.NoError(t, err)
-	fields := []nwt.Field{{Name: "image", Type: nwt.Float32, Shape: []int{3, 2, 2}}, {Name: "class", Type: nwt.Int64}}
-	stream, err := wds.New(os.DirFS(shards), names, fields, load(2))
+	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(2)}, vision.ImageNet})
+	require.NoError(t, err)
+	fields := []nwt.Field{pipeline.Field("image"), {Name: "class", Type: nwt.Int64}}
+	stream, err := wds.New(os.DirFS(shards), names, fields, load(pipeline))
 	require.NoError(t, err)
 	loader, err := nwt.NewLoader(nwt.Streamed(stream), nwt.WithBatchSize(6))
 	require.NoError(t, err)
@@ -111,7 +114,7 @@ func TestAnImageThatCannotBeDecodedIsNamedByShardAndKey(t *testing.T) {
 	require.NoError(t, w.Close())
 	require.NoError(t, f.Close())
 	err = run(t.Context(), []string{"-shards", shards}, io.Discard, io.Discard)
-	require.ErrorContains(t, err, "train-7.tar: 00042: image: unknown format")
+	require.ErrorContains(t, err, "train-7.tar: 00042: vision: image: unknown format")
 }
 
 func TestPackingThatFailsLeavesNoShards(t *testing.T) {

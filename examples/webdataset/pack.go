@@ -13,9 +13,17 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/examples/internal/photos"
+	"github.com/nwt-go/nwt/vision"
 	"github.com/nwt-go/nwt/wds"
 )
+
+// A file is an image and its class.
+type file struct {
+	path  string
+	class int
+}
 
 // pack writes the images below dir into shards of so many, each image as often as
 // told, and returns the shards' names. They come in a random order, since a
@@ -27,18 +35,22 @@ func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout 
 			return nil, err
 		}
 	}
-	files, classes, err := photos.Find(dir)
+	// Of each, the whole is looked at.
+	whole, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}}, vision.WithType(nwt.Uint8))
 	if err != nil {
 		return nil, err
 	}
-	found := len(files)
-	files = slices.DeleteFunc(files, func(f photos.File) bool {
-		data, err := os.ReadFile(f.Name)
-		if err == nil {
-			_, err = photos.Decode(data)
+	folder, err := vision.OpenFolder(ctx, dir, whole)
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	found, classes := folder.Len(), folder.Classes()
+	for i := range found {
+		if _, err := nwt.LoadSample(ctx, folder, i); err == nil {
+			files = append(files, file{folder.Path(i), folder.Class(i)})
 		}
-		return err != nil
-	})
+	}
 	fmt.Fprintf(stdout, "%s: %d images, classes: %d; left out, for they can't be decoded: %d\n", dir, found, len(classes), found-len(files))
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s: none of the %d images can be decoded", dir, found)
@@ -72,7 +84,7 @@ func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout 
 }
 
 // writeShard writes the files that part names, with keys numbered from first on.
-func writeShard(path string, files []photos.File, part []int, first int) (err error) {
+func writeShard(path string, files []file, part []int, first int) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -82,12 +94,12 @@ func writeShard(path string, files []photos.File, part []int, first int) (err er
 	w := wds.NewWriter(buf)
 	for i, n := range part {
 		file := files[n%len(files)]
-		data, err := os.ReadFile(file.Name)
+		data, err := os.ReadFile(file.path)
 		if err != nil {
 			return err
 		}
-		image := wds.File{Ext: strings.ToLower(filepath.Ext(file.Name)[1:]), Data: data}
-		class := wds.File{Ext: "cls", Data: strconv.AppendInt(nil, int64(file.Class), 10)}
+		image := wds.File{Ext: strings.ToLower(filepath.Ext(file.path)[1:]), Data: data}
+		class := wds.File{Ext: "cls", Data: strconv.AppendInt(nil, int64(file.class), 10)}
 		if err := w.Write(fmt.Sprintf("%08d", first+i), image, class); err != nil {
 			return err
 		}

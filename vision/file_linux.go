@@ -1,0 +1,66 @@
+package vision
+
+import (
+	"io/fs"
+	"slices"
+	"syscall"
+	"unsafe"
+)
+
+// A fileReader reads files into memory that it uses again. It calls the system
+// itself: os.Open allocates for each file.
+type fileReader struct {
+	path []byte
+	data []byte
+	stat syscall.Stat_t
+}
+
+func newFileReader() (*fileReader, error) { return new(fileReader), nil }
+
+// read is the content of a file, valid until the next call.
+func (r *fileReader) read(dir string, name []byte) ([]byte, error) {
+	r.path = append(append(append(append(r.path[:0], dir...), '/'), name...), 0)
+	failed := func(call string, err error) ([]byte, error) {
+		return nil, &fs.PathError{Op: call, Path: string(r.path[:len(r.path)-1]), Err: err}
+	}
+	const atWorkingDirectory = -100 // AT_FDCWD
+	var fd uintptr
+	for {
+		at := atWorkingDirectory
+		// O_NONBLOCK: a pipe among the files must not be waited for.
+		n, _, e := syscall.Syscall6(syscall.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(&r.path[0])),
+			syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0, 0, 0)
+		if e == 0 {
+			fd = n
+			break
+		}
+		if e != syscall.EINTR {
+			return failed("open", e)
+		}
+	}
+	defer syscall.Close(int(fd))
+	if err := syscall.Fstat(int(fd), &r.stat); err != nil {
+		return failed("stat", err)
+	}
+	if r.stat.Mode&syscall.S_IFMT != syscall.S_IFREG || r.stat.Size > maxFile {
+		return nil, checkFile(string(r.path[:len(r.path)-1]), r.stat.Mode&syscall.S_IFMT == syscall.S_IFREG, r.stat.Size)
+	}
+	if cap(r.data) > 1<<26 {
+		r.data = nil
+	}
+	r.data = slices.Grow(r.data[:0], int(r.stat.Size)+1)
+	for len(r.data) <= maxFile {
+		r.data = slices.Grow(r.data, 1) // the file may have grown
+		n, err := syscall.Read(int(fd), r.data[len(r.data):cap(r.data)])
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return failed("read", err)
+		case n == 0:
+			return r.data, nil
+		default:
+			r.data = r.data[:len(r.data)+n]
+		}
+	}
+	return nil, checkFile(string(r.path[:len(r.path)-1]), true, int64(len(r.data)))
+}

@@ -1,0 +1,44 @@
+//go:build !linux
+
+package vision
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// A fileReader reads files into memory that it uses again.
+type fileReader struct{ data bytes.Buffer }
+
+func newFileReader() (*fileReader, error) { return new(fileReader), nil }
+
+// read is the content of a file, valid until the next call.
+func (r *fileReader) read(dir string, name []byte) ([]byte, error) {
+	path := filepath.Join(dir, string(name))
+	info, err := os.Stat(path) // before it is opened: a pipe would block
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFile(path, info.Mode().IsRegular(), info.Size()); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if r.data.Cap() > 1<<26 {
+		r.data = bytes.Buffer{}
+	}
+	r.data.Reset()
+	r.data.Grow(int(info.Size()) + bytes.MinRead)
+	if _, err := r.data.ReadFrom(io.LimitReader(f, maxFile+1)); err != nil {
+		return nil, err
+	}
+	if err := checkFile(path, true, int64(r.data.Len())); err != nil {
+		return nil, err
+	}
+	return r.data.Bytes(), nil
+}

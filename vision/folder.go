@@ -1,0 +1,231 @@
+package vision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nwt-go/nwt"
+)
+
+// Extensions are those of the files that [OpenFolder] takes, in lower or upper
+// case.
+var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp"}
+
+// A Folder is a dataset of the pictures in a folder, as torchvision's
+// ImageFolder: what lies in dir/cat, or in folders below it, is of class "cat".
+// Pictures in dir itself are of class ".". Its fields are "image", as its pipeline
+// makes it, and "class", an Int64: a place in Classes.
+//
+// It takes 12 bytes of memory for each file, and those of its name.
+type Folder struct {
+	dir      string
+	classes  []string
+	pipeline *Pipeline
+	fields   []nwt.Field
+
+	// The names of all files, relative to dir, one after the other: name i is
+	// names[ends[i-1]:ends[i]].
+	names []byte
+	ends  []int
+	class []int32
+}
+
+// OpenFolder lists the pictures of a folder, without reading any. It follows
+// symbolic links to folders, each once on the way down. The order of the files is
+// that of their names, and the same on each machine. ctx ends a listing that takes
+// too long. A folder without a picture is an error.
+func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
+	if p == nil {
+		return nil, optionError("OpenFolder", nil, "its pipeline must not be nil")
+	}
+	f := &Folder{dir: dir, pipeline: p, fields: []nwt.Field{p.Field("image"), {Name: "class", Type: nwt.Int64}}}
+	root, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("vision: %w", err)
+	}
+	l := listing{ctx: ctx, dir: dir, above: []fs.FileInfo{root}}
+	if err := l.list("", 0, false); err != nil {
+		return nil, err
+	}
+	folders := l.folders
+	slices.Sort(folders)
+	f.add(".", l.files)
+	for _, class := range folders {
+		l.files = l.files[:0]
+		if err := l.enter(class, 0); err != nil {
+			return nil, err
+		}
+		f.add(class, l.files)
+	}
+	if len(f.ends) == 0 {
+		return nil, fmt.Errorf("vision: %s: no %s file in it or below", dir, strings.Join(Extensions, ", "))
+	}
+	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
+	return f, nil
+}
+
+// With is the same files loaded by another pipeline: for validation, say, without
+// what is random.
+func (f *Folder) With(p *Pipeline) (*Folder, error) {
+	if p == nil {
+		return nil, optionError("Folder.With", nil, "its pipeline must not be nil")
+	}
+	other := *f
+	other.pipeline, other.fields = p, []nwt.Field{p.Field("image"), f.fields[1]}
+	return &other, nil
+}
+
+// add notes the files of a class.
+func (f *Folder) add(class string, files []string) {
+	if len(files) == 0 {
+		return
+	}
+	slices.Sort(files)
+	f.classes = append(f.classes, class)
+	for _, name := range files {
+		f.names = append(f.names, name...)
+		f.ends = append(f.ends, len(f.names))
+		f.class = append(f.class, int32(len(f.classes)-1))
+	}
+}
+
+// A listing collects names.
+type listing struct {
+	ctx            context.Context
+	dir            string
+	files, folders []string      // relative to dir
+	above          []fs.FileInfo // the folders that lead to the one that is listed
+}
+
+// maxDepth bounds how deep folders lie in each other.
+const maxDepth = 64
+
+// enter lists a folder and all below, but for one that is above it already.
+func (l *listing) enter(name string, depth int) error {
+	info, err := os.Stat(filepath.Join(l.dir, name))
+	if err != nil {
+		return fmt.Errorf("vision: %w", err)
+	}
+	if slices.ContainsFunc(l.above, func(above fs.FileInfo) bool { return os.SameFile(above, info) }) {
+		return nil
+	}
+	if depth > maxDepth {
+		return fmt.Errorf("vision: %s: folders lie more than %d deep", filepath.Join(l.dir, name), maxDepth)
+	}
+	l.above = append(l.above, info)
+	defer func() { l.above = l.above[:len(l.above)-1] }()
+	return l.list(name, depth, true)
+}
+
+// list collects the files of a folder, and the folders in it or, if it is to go
+// down, theirs.
+func (l *listing) list(folder string, depth int, down bool) error {
+	d, err := os.Open(filepath.Join(l.dir, folder))
+	if err != nil {
+		return fmt.Errorf("vision: %w", err)
+	}
+	defer d.Close()
+	var below []string
+	for {
+		entries, err := d.ReadDir(1024)
+		for _, e := range entries {
+			name := filepath.Join(folder, e.Name())
+			switch kind := e.Type(); {
+			case kind.IsDir():
+				below = append(below, name)
+			case isPicture(e.Name()) && (kind.IsRegular() || kind&fs.ModeSymlink != 0):
+				l.files = append(l.files, name)
+			case kind&fs.ModeSymlink != 0:
+				if info, err := os.Stat(filepath.Join(l.dir, name)); err == nil && info.IsDir() {
+					below = append(below, name)
+				}
+			}
+		}
+		if stopped := context.Cause(l.ctx); stopped != nil {
+			return fmt.Errorf("vision: listing %s ended after %d files: %w", l.dir, len(l.files), stopped)
+		}
+		if err != nil {
+			if len(entries) == 0 && errors.Is(err, io.EOF) {
+				break
+			}
+			return fmt.Errorf("vision: %w", err)
+		}
+	}
+	if !down {
+		l.folders = below
+		return nil
+	}
+	for _, name := range below {
+		if err := l.enter(name, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isPicture(name string) bool {
+	return slices.ContainsFunc(Extensions, func(e string) bool {
+		return len(name) >= len(e) && strings.EqualFold(name[len(name)-len(e):], e)
+	})
+}
+
+// Classes is the names of the classes, sorted. It must not be changed.
+func (f *Folder) Classes() []string { return f.classes }
+
+// Class is the class of a file, a place in Classes.
+func (f *Folder) Class(index int) int { return int(f.class[index]) }
+
+// Path is where a file lies.
+func (f *Folder) Path(index int) string { return filepath.Join(f.dir, string(f.name(index))) }
+
+func (f *Folder) name(index int) []byte {
+	from := 0
+	if index > 0 {
+		from = f.ends[index-1]
+	}
+	return f.names[from:f.ends[index]]
+}
+
+// Len is the number of files.
+func (f *Folder) Len() int { return len(f.ends) }
+
+// Fields is "image" and "class".
+func (f *Folder) Fields() []nwt.Field { return f.fields }
+
+// Load loads a picture. Its errors name the file.
+func (f *Folder) Load(_ context.Context, index int, dst *nwt.Sample) error {
+	r, err := nwt.Scratch(dst, newFileReader)
+	if err != nil {
+		return err
+	}
+	data, err := r.read(f.dir, f.name(index))
+	if err != nil {
+		return err // it names the file
+	}
+	if err := f.pipeline.Load(dst, 0, data); err != nil {
+		return fmt.Errorf("%s: %w", f.Path(index), err)
+	}
+	nwt.Values[int64](dst, 1)[0] = int64(f.class[index])
+	return nil
+}
+
+// maxFile bounds the bytes of a picture's file.
+const maxFile = 1 << 30
+
+// checkFile checks a file before it is read.
+func checkFile(path string, regular bool, size int64) error {
+	if !regular {
+		return fmt.Errorf("vision: %s is not a regular file", path)
+	}
+	if size > maxFile {
+		return fmt.Errorf("vision: %s has %d bytes: must be at most %d", path, size, maxFile)
+	}
+	return nil
+}

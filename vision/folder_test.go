@@ -1,0 +1,125 @@
+package vision_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image"
+	"image/png"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// small makes pictures of 4 × 4 bytes.
+func small(t testing.TB, opts ...vision.Option) *vision.Pipeline {
+	t.Helper()
+	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(4)}}, append(opts, vision.WithType(nwt.Uint8))...)
+	require.NoError(t, err)
+	return p
+}
+
+// tree makes a folder of files, all of one grey picture.
+func tree(t testing.TB, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	var b bytes.Buffer
+	require.NoError(t, png.Encode(&b, image.NewGray(image.Rect(0, 0, 8, 6))))
+	for _, name := range names {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, b.Bytes(), 0o644))
+	}
+	return dir
+}
+
+func TestAFolderIsAnImageFolder(t *testing.T) {
+	dir := tree(t, "dog/2.png", "cat/b/1.PNG", "cat/a.jpeg", "top.gif", "dog/notes.txt", "empty/readme.md", "dog/1.webp")
+	f, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	require.Equal(t, []string{".", "cat", "dog"}, f.Classes())
+	require.Equal(t, 5, f.Len())
+	for i, want := range []struct {
+		name  string
+		class int64
+	}{{"top.gif", 0}, {"cat/a.jpeg", 1}, {"cat/b/1.PNG", 1}, {"dog/1.webp", 2}, {"dog/2.png", 2}} {
+		require.Equal(t, filepath.Join(dir, filepath.FromSlash(want.name)), f.Path(i))
+		require.EqualValues(t, want.class, f.Class(i))
+		s, err := nwt.LoadSample(t.Context(), f, i) // by what it is, not by its name
+		require.NoError(t, err)
+		require.Equal(t, []int64{want.class}, nwt.Values[int64](s, 1))
+		require.Equal(t, make([]uint8, 48), nwt.Values[uint8](s, 0))
+	}
+}
+
+func TestSymbolicLinksToClassesAreFollowedAndCirclesEnd(t *testing.T) {
+	elsewhere := tree(t, "1.png", "deep/2.png")
+	dir := tree(t, "a/0.png")
+	for name, to := range map[string]string{"b": elsewhere, "a/round": dir, "c": filepath.Join(dir, "a"), "lost": filepath.Join(dir, "none")} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Skip(err)
+		}
+	}
+	f, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "c"}, f.Classes())
+	require.Equal(t, 4, f.Len())
+}
+
+func TestFilesThatCannotBeLoadedAreNamed(t *testing.T) {
+	dir := tree(t, "a/1.png", "a/2.png", "a/3.png")
+	f, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(f.Path(0)))
+	require.NoError(t, os.WriteFile(f.Path(1), []byte("no picture"), 0o644))
+	require.NoError(t, os.Remove(f.Path(2)))
+	require.NoError(t, os.Mkdir(f.Path(2), 0o755))
+	for i := range 3 {
+		_, err := nwt.LoadSample(t.Context(), f, i)
+		require.ErrorContains(t, err, f.Path(i))
+	}
+}
+
+func TestAFolderThatCannotBeUsedSaysWhy(t *testing.T) {
+	dir := tree(t, "a/notes.txt")
+	_, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.ErrorContains(t, err, dir)
+	require.ErrorContains(t, err, ".png")
+	_, err = vision.OpenFolder(t.Context(), filepath.Join(dir, "none"), small(t))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = vision.OpenFolder(t.Context(), dir, nil)
+	require.ErrorContains(t, err, "pipeline")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = vision.OpenFolder(ctx, tree(t, "a/1.png"), small(t))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestReadingAFileCostsNoAllocation(t *testing.T) {
+	if found, why := vision.Turbo(); !found || runtime.GOOS != "linux" {
+		t.Skip(why)
+	}
+	dir, n := t.TempDir(), 100
+	for i := range n {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".jpg")), read(t, "420.jpg"), 0o644))
+	}
+	p, err := vision.New(recipe)
+	require.NoError(t, err)
+	f, err := vision.OpenFolder(t.Context(), dir, p)
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(f, nwt.WithBatchSize(50), nwt.WithWorkers(0))
+	require.NoError(t, err)
+	defer l.Close()
+	perEpoch := testing.AllocsPerRun(5, func() {
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+	})
+	require.Less(t, perEpoch/float64(n), 0.5, "an epoch itself has some")
+}
