@@ -57,6 +57,9 @@ func (b *Batch) Index() int { return b.index }
 // Epoch is the epoch that the batch belongs to.
 func (b *Batch) Epoch() int { return b.epoch }
 
+// Fields is the layout of one sample, as the dataset told it.
+func (b *Batch) Fields() []Field { return b.l.Fields() }
+
 // Indices is the dataset index of each sample.
 func (b *Batch) Indices() []int { return b.indices[:b.size] }
 

@@ -4,20 +4,51 @@
 // Training waits for data when too few workers load it; too many waste memory
 // and CPU. [Tune] times the real loader with the program's own dataset, device
 // and, if given, training step at several worker counts, and picks the fewest
-// that are as good as the fastest. A [Loader] then trains at that count:
+// that are as good as the fastest. A [Loader] then trains at that count.
+// [NewTunedLoader] does both:
 //
-//	opts := []nwt.Option{nwt.WithBatchSize(128), nwt.WithShuffle(42)}
-//	res, err := nwt.Tune(ctx, ds, opts...)
-//	…
-//	loader, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(res.Workers))...)
+//	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…
 //	defer loader.Close()
+//	fmt.Println(loader.Result()) // the table of what was measured
 //	for epoch := range epochs {
 //		for batch, err := range loader.Epoch(ctx, epoch) {
 //			…
-//			train(nwt.Values[float32](batch, 0), nwt.Values[int64](batch, 1))
+//			train(image.Of(batch), label.Of(batch))
 //		}
 //	}
+//
+// The dataset declares its fields with their types, once, and loads a sample
+// straight into its place in a batch:
+//
+//	var schema nwt.Schema
+//	image := nwt.AddField[float32](&schema, "image", 3, 224, 224)
+//	label := nwt.AddField[int64](&schema, "label")
+//	ds := nwt.NewDataset(len(files), schema.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+//		label.Of(dst)[0] = labels[i]
+//		return decode(files[i], image.Of(dst))
+//	})
+//
+// # Options
+//
+// All options are of one type: a program keeps one slice for tuning and for
+// training, and each function ignores what concerns only the other. If an option
+// is repeated, the last one wins.
+//
+//   - What a batch is: [WithBatchSize], [WithDropLast], [WithShuffle],
+//     [WithSampler], [WithSeed]; of streams [WithInterleave], [WithShuffleWindow],
+//     [WithEpochSamples].
+//   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch],
+//     [WithUnordered], [WithWorkerInit].
+//   - Where it ends up: [WithDevice], [WithPinned], [WithAsyncTransfer].
+//   - Among which ranks: [WithRank], [WithLauncher].
+//   - What happens if a sample fails: [WithErrorBudget], [WithRetry],
+//     [WithTimeout], [WithLogger].
+//   - What tuning measures and chooses: [WithStep], [WithStrategy], [WithAlpha],
+//     [WithRelativeAlpha], [WithMaxWorkers], [WithMemoryLimit],
+//     [WithPinnedComparison].
+//   - How long tuning takes and what is kept of it: [WithTuningTime],
+//     [WithIterations], [WithProgress], [WithResultCache].
 //
 // # Terms
 //
@@ -44,8 +75,9 @@
 // # What is promised
 //
 // Order, augmentation ([Sample.Rand]) and resume points ([State]) depend on
-// (seed, epoch, position in the epoch) alone: never on the worker count or on timing. So tuning
-// changes how fast training runs and nothing of what is trained on.
+// (seed, epoch, position in the epoch) alone, and never on the worker count or on
+// timing. So tuning changes how fast training runs and nothing of what is trained
+// on.
 //
 // A batch costs no allocation, and memory depends on the prefetch depth and not
 // on the worker count: workers fill samples straight into their place in the

@@ -259,7 +259,9 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 
 // Resume yields the rest of an epoch: what had not been delivered when the
 // state was taken, whatever the worker count, batch size and world size were
-// then. The dataset, the sampler and the seed must be the same.
+// then. The dataset, the sampler and the seed must be the same. After the state of
+// an epoch's last batch there is no rest: the sequence is empty, and training goes
+// on with the next epoch.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		switch {

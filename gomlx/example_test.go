@@ -33,7 +33,7 @@ func ExampleAdapter_Dataset() {
 	defer loader.Close()
 
 	backend := gobackend.GetBackend()
-	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Fields: points.Fields(), Labels: []string{"y"}})
+	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Labels: []string{"y"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func TestGoMLXNormalizesByIt(t *testing.T) {
 		}
 		return nil
 	})
-	a, err := New(Config{Backend: backend(), Fields: fields})
+	a, err := New(Config{Backend: backend()})
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(100))
 	require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestGoMLXTrainsForSteps(t *testing.T) {
 
 func TestTuneRunsGoMLXsStep(t *testing.T) {
 	ds := quadrants(400)
-	a, err := New(Config{Backend: backend(), Fields: ds.Fields(), Labels: []string{"y"}})
+	a, err := New(Config{Backend: backend(), Labels: []string{"y"}})
 	require.NoError(t, err)
 	tr := trainer()
 	steps := 0

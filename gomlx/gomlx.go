@@ -1,18 +1,17 @@
 // Package gomlx feeds the batches of a [nwt.Loader] to training in GoMLX
 // (github.com/gomlx/gomlx).
 //
-//	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Fields: images.Fields(), Labels: []string{"label"}})
+//	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Labels: []string{"label"}})
 //	…
-//	result, err := nwt.Tune(ctx, images, append(opts, nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
-//		batch, err := adapter.Batch(b)
-//		if err != nil {
+//	loader, err := nwt.NewTunedLoader(ctx, images, nwt.WithBatchSize(128), nwt.WithShuffle(42),
+//		nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+//			batch, err := adapter.Batch(b)
+//			if err != nil {
+//				return err
+//			}
+//			_, err = trial.TrainStep(batch) // of a trainer that is thrown away
 //			return err
-//		}
-//		_, err = trainer.TrainStep(batch)
-//		return err
-//	}))...)
-//	…
-//	loader, err := nwt.NewLoader(images, append(opts, nwt.WithWorkers(result.Workers))...)
+//		}))
 //	…
 //	metrics, err := train.NewLoop(trainer).RunEpochs(adapter.Dataset(ctx, "cifar10", loader), 10)
 //
@@ -52,10 +51,8 @@ type Config struct {
 	// loader's own device should be the host, with [nwt.WithPinned] where the
 	// backend is an accelerator.
 	Device compute.DeviceNum
-	// Fields is the layout of a sample, as the loader's dataset tells it.
-	Fields []nwt.Field
-	// Labels names the fields that are labels. The others are inputs: at least
-	// one.
+	// Labels names the fields of the loader that are labels. The others are
+	// inputs: at least one.
 	Labels []string
 }
 
@@ -72,11 +69,15 @@ type Config struct {
 // [nwt.WithDropLast] there is none.
 type Adapter struct {
 	config Config
-	fields []field
+
+	mu      sync.Mutex
+	of      []nwt.Field // guarded by mu; what tensors was made for
+	tensors []tensor    // guarded by mu; replaced as a whole
 }
 
-// A field is how a field of nwt's becomes a tensor.
-type field struct {
+// A tensor is what becomes of a field.
+type tensor struct {
+	name       string
 	dtype      dtypes.DType
 	dimensions []int // the samples' number first
 	label      bool
@@ -98,28 +99,40 @@ var types = map[nwt.DType]dtypes.DType{
 	nwt.Float64:  dtypes.Float64,
 }
 
-// New makes an adapter. The error joins an *[nwt.OptionError] for everything
-// that can't be used.
+// New makes an adapter. If the backend is nil, the error is an *[nwt.OptionError].
+// Labels that aren't fields of a loader are an error when its batches are asked for.
 func New(c Config) (*Adapter, error) {
-	a := &Adapter{config: c}
+	if c.Backend == nil {
+		return nil, &nwt.OptionError{Option: "Config.Backend", Reason: "must not be nil"}
+	}
+	return &Adapter{config: c}, nil
+}
+
+// tensorsOf is what becomes of a loader's fields. The error joins an
+// *[nwt.OptionError] for everything that can't be used.
+func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tensors != nil && slices.EqualFunc(a.of, fields, same) {
+		return a.tensors, nil
+	}
+	var made []tensor
 	var errs []error
 	bad := func(what string, value any, reason string, args ...any) {
-		errs = append(errs, &nwt.OptionError{Option: "Config." + what, Value: value, Reason: fmt.Sprintf(reason, args...)})
-	}
-	if c.Backend == nil {
-		bad("Backend", nil, "must not be nil")
+		errs = append(errs, &nwt.OptionError{Option: what, Value: value, Reason: fmt.Sprintf(reason, args...)})
 	}
 	var names []string
 	inputs := 0
-	for i, f := range c.Fields {
-		t := field{
+	for i, f := range fields {
+		t := tensor{
+			name:       f.Name,
 			dtype:      types[f.Type],
 			dimensions: append([]int{0}, f.Shape...),
-			label:      slices.Contains(c.Labels, f.Name),
+			label:      slices.Contains(a.config.Labels, f.Name),
 			ragged:     f.Ragged,
 		}
 		if t.dtype == dtypes.InvalidDType {
-			bad("Fields", f.Type, "field %d (%q) has a type that GoMLX doesn't", i, f.Name)
+			bad("Fields", f.Type, "field %d (%q) must have a type that GoMLX has too", i, f.Name)
 		}
 		switch {
 		case !t.label:
@@ -127,21 +140,26 @@ func New(c Config) (*Adapter, error) {
 		case len(f.Shape) == 0:
 			t.dimensions = []int{0, 1}
 		}
-		a.fields = append(a.fields, t)
+		made = append(made, t)
 		names = append(names, fmt.Sprintf("%q", f.Name))
 	}
-	for _, label := range c.Labels {
-		if !slices.ContainsFunc(c.Fields, func(f nwt.Field) bool { return f.Name == label }) {
-			bad("Labels", label, "must be one of the fields: %s", strings.Join(names, ", "))
+	for _, label := range a.config.Labels {
+		if !slices.ContainsFunc(fields, func(f nwt.Field) bool { return f.Name == label }) {
+			bad("Config.Labels", label, "must be one of the fields: %s", strings.Join(names, ", "))
 		}
 	}
 	if inputs == 0 {
-		bad("Fields", names, "at least one must be an input, and not among the labels")
+		bad("Config.Labels", a.config.Labels, "must leave at least one field as an input: %s", strings.Join(names, ", "))
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
-	return a, nil
+	a.of, a.tensors = fields, made
+	return made, nil
+}
+
+func same(a, b nwt.Field) bool {
+	return a.Name == b.Name && a.Type == b.Type && a.Ragged == b.Ragged && slices.Equal(a.Shape, b.Shape)
 }
 
 // Batch copies a batch to tensors on the backend. They belong to the caller,
@@ -154,12 +172,16 @@ func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 			batch = train.Batch{}
 		}
 	}()
-	for i, f := range a.fields {
+	fields, err := a.tensorsOf(b.Fields())
+	if err != nil {
+		return batch, err
+	}
+	for i, f := range fields {
 		dimensions := slices.Clone(f.dimensions)
 		dimensions[0] = b.Len()
 		t, err := tensors.FromRaw(a.config.Backend, a.config.Device, shapes.Make(f.dtype, dimensions...), b.Bytes(i))
 		if err != nil {
-			return batch, fmt.Errorf("field %d (%q): %w", i, a.config.Fields[i].Name, err)
+			return batch, fmt.Errorf("field %d (%q): %w", i, f.name, err)
 		}
 		to := &batch.Inputs
 		if f.label {

@@ -37,7 +37,7 @@ func numbers(n int) nwt.Dataset {
 // feed is a Dataset over ds, whose field y is the label.
 func feed(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) (*Dataset, *nwt.Loader) {
 	t.Helper()
-	a, err := New(Config{Backend: backend(), Fields: ds.Fields(), Labels: []string{"y"}})
+	a, err := New(Config{Backend: backend(), Labels: []string{"y"}})
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(ds, opts...)
 	require.NoError(t, err)
@@ -87,6 +87,8 @@ func TestEveryTypeArrivesAsItIs(t *testing.T) {
 		{Name: "bfloat16", Type: nwt.BFloat16},
 		{Name: "float32", Type: nwt.Float32},
 		{Name: "float64", Type: nwt.Float64},
+		{Name: "uint16", Type: nwt.Uint16},
+		{Name: "uint32", Type: nwt.Uint32},
 	}
 	ds := nwt.NewDataset(2, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		nwt.Values[bool](dst, 0)[0] = i == 1
@@ -99,9 +101,11 @@ func TestEveryTypeArrivesAsItIs(t *testing.T) {
 		nwt.Values[uint16](dst, 7)[0] = uint16(bfloat16.FromFloat32(float32(i) + 0.5))
 		nwt.Values[float32](dst, 8)[0] = float32(i) + 0.25
 		nwt.Values[float64](dst, 9)[0] = float64(i) + 0.125
+		nwt.Values[uint16](dst, 10)[0] = 65535
+		nwt.Values[uint32](dst, 11)[0] = 1 << 31
 		return nil
 	})
-	a, err := New(Config{Backend: backend(), Fields: fields})
+	a, err := New(Config{Backend: backend()})
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(2), nwt.WithWorkers(0))
 	require.NoError(t, err)
@@ -120,6 +124,8 @@ func TestEveryTypeArrivesAsItIs(t *testing.T) {
 			[]bfloat16.BFloat16{bfloat16.FromFloat32(0.5), bfloat16.FromFloat32(1.5)},
 			[]float32{0.25, 1.25},
 			[]float64{0.125, 1.125},
+			[]uint16{65535, 65535},
+			[]uint32{1 << 31, 1 << 31},
 		} {
 			require.Equal(t, want, batch.Inputs[i].Value(), fields[i].Name)
 		}
@@ -135,7 +141,7 @@ func TestFieldsAreInputsAndLabelsInTheirOrder(t *testing.T) {
 		{Name: "box", Type: nwt.Float32, Shape: []int{4}},
 	}
 	ds := nwt.NewDataset(5, fields, func(context.Context, int, *nwt.Sample) error { return nil })
-	a, err := New(Config{Backend: backend(), Fields: fields, Labels: []string{"box", "class"}})
+	a, err := New(Config{Backend: backend(), Labels: []string{"box", "class"}})
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(5))
 	require.NoError(t, err)
@@ -164,7 +170,7 @@ func TestARaggedFieldIsItsPaddedValuesAndTheirLengths(t *testing.T) {
 		nwt.Values[int32](dst, 1)[0] = 7
 		return nil
 	})
-	a, err := New(Config{Backend: backend(), Fields: fields})
+	a, err := New(Config{Backend: backend()})
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(4))
 	require.NoError(t, err)
@@ -298,7 +304,7 @@ func TestErrorsReachWhoIterates(t *testing.T) {
 }
 
 func TestTheContextEndsAnIteration(t *testing.T) {
-	a, err := New(Config{Backend: backend(), Fields: numbers(8).Fields()})
+	a, err := New(Config{Backend: backend()})
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(numbers(8), nwt.WithBatchSize(2))
 	require.NoError(t, err)
@@ -313,36 +319,42 @@ func TestTheContextEndsAnIteration(t *testing.T) {
 	require.ErrorIs(t, last, context.Canceled)
 }
 
-func TestFieldsOfAnotherDatasetAreAnError(t *testing.T) {
-	other := numbers(1).Fields()
-	other[0].Shape = []int{3}
-	a, err := New(Config{Backend: backend(), Fields: other, Labels: []string{"y"}})
+func TestAnAdapterServesLoadersOfDifferentFields(t *testing.T) {
+	a, err := New(Config{Backend: backend(), Labels: []string{"y"}})
 	require.NoError(t, err)
-	l, err := nwt.NewLoader(numbers(8), nwt.WithBatchSize(2))
-	require.NoError(t, err)
-	defer l.Close()
-	_, err = end(t, a.Dataset(t.Context(), "numbers", l))
-	require.ErrorContains(t, err, `field 0 ("x")`)
-	require.ErrorContains(t, err, "16 bytes")
-	require.ErrorContains(t, err, "24 bytes")
+	wide := numbers(4).Fields()
+	wide[0].Shape = []int{3}
+	for _, ds := range []nwt.Dataset{numbers(4), nwt.NewDataset(4, wide, func(context.Context, int, *nwt.Sample) error { return nil }), numbers(4)} {
+		l, err := nwt.NewLoader(ds, nwt.WithBatchSize(4))
+		require.NoError(t, err)
+		for batch, err := range a.Dataset(t.Context(), "numbers", l).Iter() {
+			require.NoError(t, err)
+			require.Equal(t, append([]int{4}, ds.Fields()[0].Shape...), batch.Inputs[0].Shape().Dimensions)
+			require.NoError(t, batch.Finalize())
+		}
+		require.NoError(t, l.Close())
+	}
 }
 
-func TestNewSaysEverythingThatIsWrong(t *testing.T) {
+func TestWhatCanNotBeUsedIsNamed(t *testing.T) {
+	_, err := New(Config{})
+	require.ErrorContains(t, err, "Config.Backend: <nil>: must not be nil")
 	for _, c := range []struct {
 		name   string
-		config Config
+		labels []string
 		want   []string
 	}{
-		{"nothing", Config{}, []string{"Backend", "Fields", "input"}},
-		{"a label that isn't there", Config{Backend: backend(), Fields: numbers(1).Fields(), Labels: []string{"z"}},
-			[]string{`Labels`, `z`, `"x", "y"`}},
-		{"labels alone", Config{Backend: backend(), Fields: numbers(1).Fields(), Labels: []string{"x", "y"}},
-			[]string{"at least one must be an input"}},
-		{"an unknown type", Config{Backend: backend(), Fields: []nwt.Field{{Name: "x", Type: 99}}},
-			[]string{`field 0 ("x")`, "DType(99)"}},
+		{"labels that aren't there", []string{"z", "w"}, []string{`Config.Labels: z: must be one of the fields: "x", "y"`, `Config.Labels: w`}},
+		{"labels alone", []string{"x", "y"}, []string{"must leave at least one field as an input"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := New(c.config)
+			a, err := New(Config{Backend: backend(), Labels: c.labels})
+			require.NoError(t, err)
+			l, err := nwt.NewLoader(numbers(8), nwt.WithBatchSize(2))
+			require.NoError(t, err)
+			defer l.Close()
+			batches, err := end(t, a.Dataset(t.Context(), "numbers", l))
+			require.Zero(t, batches)
 			for _, want := range c.want {
 				require.ErrorContains(t, err, want)
 			}

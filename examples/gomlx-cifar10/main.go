@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 
 	backend := gobackend.GetBackend()
-	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Fields: images.Fields(), Labels: []string{"label"}})
+	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Labels: []string{"label"}})
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	// A trainer of its own, thrown away: what is tuned with isn't trained on.
 	trial := newTrainer(backend)
 	report, done := progress.Show(stderr)
-	result, err := nwt.Tune(ctx, images, append(opts, nwt.WithTuningTime(*budget), nwt.WithProgress(report),
+	loader, err := nwt.NewTunedLoader(ctx, images, append(opts, nwt.WithTuningTime(*budget), nwt.WithProgress(report),
 		nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
 			batch, err := adapter.Batch(b)
 			if err != nil {
@@ -90,13 +90,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%v\n", result)
-
-	loader, err := nwt.NewLoader(images, append(opts, nwt.WithWorkers(result.Workers))...)
-	if err != nil {
-		return err
-	}
 	defer loader.Close()
+	fmt.Fprintf(stdout, "%v\n", loader.Result())
 	loop := train.NewLoop(newTrainer(backend))
 	start, sum := time.Now(), float32(0)
 	loop.OnStep("report", 0, func(loop *train.Loop, metrics []*tensors.Tensor) error {
