@@ -16,11 +16,12 @@ import (
 
 // Two epochs, each in an order of its own. The last batch holds what is left.
 func ExampleNewLoader() {
-	fields := []nwt.Field{{Name: "point", Type: nwt.Float32, Shape: []int{2}}, {Name: "class", Type: nwt.Int64}}
-	parabola := nwt.NewDataset(5, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
-		point := nwt.Values[float32](dst, 0)
-		point[0], point[1] = float32(i), float32(i*i)
-		nwt.Values[int64](dst, 1)[0] = int64(i % 2)
+	var schema nwt.Schema
+	point := nwt.AddField[float32](&schema, "point", 2)
+	class := nwt.AddField[int64](&schema, "class")
+	parabola := nwt.NewDataset(5, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		point.Of(dst)[0], point.Of(dst)[1] = float32(i), float32(i*i)
+		class.Of(dst)[0] = int64(i % 2)
 		return nil
 	})
 	loader, err := nwt.NewLoader(parabola, nwt.WithBatchSize(3), nwt.WithShuffle(42))
@@ -33,8 +34,7 @@ func ExampleNewLoader() {
 			if err != nil {
 				log.Fatal(err)
 			}
-			points, classes := nwt.Values[float32](batch, 0), nwt.Values[int64](batch, 1)
-			fmt.Println(points, classes) // train
+			fmt.Println(point.Of(batch), class.Of(batch)) // train
 		}
 	}
 	// Output:
@@ -49,23 +49,21 @@ func ExampleNewLoader() {
 func ExampleNewDataset() {
 	pixels := [][]uint8{{0, 255, 255, 0}, {255, 0, 0, 51}} // grey images of 2 × 2
 	labels := []int64{3, 7}
-	fields := []nwt.Field{
-		{Name: "image", Type: nwt.Float32, Shape: []int{1, 2, 2}},
-		{Name: "label", Type: nwt.Int64},
-	}
-	ds := nwt.NewDataset(len(pixels), fields, func(_ context.Context, i int, dst *nwt.Sample) error {
-		image := nwt.Values[float32](dst, 0)
+	var schema nwt.Schema
+	image := nwt.AddField[float32](&schema, "image", 1, 2, 2)
+	label := nwt.AddField[int64](&schema, "label")
+	ds := nwt.NewDataset(len(pixels), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		for k, p := range pixels[i] {
-			image[k] = float32(p) / 255
+			image.Of(dst)[k] = float32(p) / 255
 		}
-		nwt.Values[int64](dst, 1)[0] = labels[i]
+		label.Of(dst)[0] = labels[i]
 		return nil
 	})
 	s, err := nwt.LoadSample(context.Background(), ds, 1)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(nwt.Values[float32](s, 0), nwt.Values[int64](s, 1))
+	fmt.Println(image.Of(s), label.Of(s))
 	// Output: [1 0 0 0.2] [7]
 }
 

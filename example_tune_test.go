@@ -23,6 +23,27 @@ func photographs() nwt.Dataset {
 	})
 }
 
+// Tuning, and then training at the count that it found, in one call.
+func ExampleNewTunedLoader() {
+	loader, err := nwt.NewTunedLoader(context.Background(), photographs(),
+		nwt.WithBatchSize(64),
+		nwt.WithShuffle(42),
+		nwt.WithMaxWorkers(2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	batches := 0
+	for _, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		batches++
+	}
+	fmt.Println(batches, "batches at the count found:", loader.Workers() == loader.Result().Workers)
+	// Output: 157 batches at the count found: true
+}
+
 // A program keeps one slice of options for tuning and for training.
 func ExampleTune() {
 	opts := []nwt.Option{nwt.WithBatchSize(64), nwt.WithShuffle(42)}

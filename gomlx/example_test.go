@@ -20,12 +20,14 @@ import (
 
 // GoMLX's own loop finds the line that a dataset's points lie on.
 func ExampleAdapter_Dataset() {
-	points := nwt.NewDataset(512, []nwt.Field{{Name: "x", Type: nwt.Float32, Shape: []int{1}}, {Name: "y", Type: nwt.Float32}},
-		func(_ context.Context, i int, dst *nwt.Sample) error {
-			x := float32(i)/256 - 1
-			nwt.Values[float32](dst, 0)[0], nwt.Values[float32](dst, 1)[0] = x, 3*x-1
-			return nil
-		})
+	var schema nwt.Schema
+	x := nwt.AddField[float32](&schema, "x", 1)
+	y := nwt.AddField[float32](&schema, "y")
+	points := nwt.NewDataset(512, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		at := float32(i)/256 - 1
+		x.Of(dst)[0], y.Of(dst)[0] = at, 3*at-1
+		return nil
+	})
 	loader, err := nwt.NewLoader(points, nwt.WithBatchSize(32), nwt.WithShuffle(1))
 	if err != nil {
 		log.Fatal(err)

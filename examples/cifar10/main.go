@@ -83,11 +83,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 	report, done := progress.Show(stderr)
 	opts = append(opts, nwt.WithStrategy(search), nwt.WithProgress(report))
-	result, err := nwt.Tune(ctx, images, opts...)
+	loader, err := nwt.NewTunedLoader(ctx, images, opts...)
 	done()
 	if err != nil {
 		return err
 	}
+	defer loader.Close()
+	result := loader.Result()
 	fmt.Fprintf(stdout, "\n%v\n", result)
 	if *csv != "" {
 		var table bytes.Buffer
@@ -97,17 +99,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 
-	loader, err := nwt.NewLoader(images, append(opts, nwt.WithWorkers(result.Workers))...)
-	if err != nil {
-		return err
-	}
-	defer loader.Close()
 	start := time.Now()
 	for batch, err := range loader.Epoch(ctx, 0) {
 		if err != nil {
 			return err
 		}
-		train(nwt.Values[float32](batch, 0), nwt.Values[int64](batch, 1))
+		train(cifar.Image.Of(batch), cifar.Label.Of(batch))
 	}
 	took := time.Since(start)
 	fmt.Fprintf(stdout, "An epoch, workers: %d: %v, %.0f images/s\n",

@@ -40,7 +40,7 @@ func grid(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	model := newSoftmax(cifar.Classes, cifar.Channels*cifar.Side*cifar.Side)
-	train := func(b *nwt.Batch) { model.step(nwt.Values[float32](b, 0), nwt.Values[int64](b, 1)) }
+	train := func(b *nwt.Batch) { model.step(cifar.Image.Of(b), cifar.Label.Of(b)) }
 	var figures []figure
 	for _, c := range []struct {
 		name string

@@ -15,18 +15,21 @@ import (
 
 var truth = mat.NewVecDense(3, []float64{2, -1, 0.5})
 
+// The fields of a sample.
+var (
+	schema nwt.Schema
+	vector = nwt.AddField[float64](&schema, "x", 3)
+	scalar = nwt.AddField[float64](&schema, "y")
+)
+
 // points is n vectors x, and y = truth·x with a little noise.
 func points(n int) nwt.Dataset {
-	fields := []nwt.Field{
-		{Name: "x", Type: nwt.Float64, Shape: []int{3}},
-		{Name: "y", Type: nwt.Float64},
-	}
-	return nwt.NewDataset(n, fields, func(_ context.Context, _ int, dst *nwt.Sample) error {
-		x, rng := nwt.Values[float64](dst, 0), dst.Rand()
+	return nwt.NewDataset(n, schema.Fields(), func(_ context.Context, _ int, dst *nwt.Sample) error {
+		x, rng := vector.Of(dst), dst.Rand()
 		for i := range x {
 			x[i] = rng.NormFloat64()
 		}
-		nwt.Values[float64](dst, 1)[0] = mat.Dot(mat.NewVecDense(3, x), truth) + 0.01*rng.NormFloat64()
+		scalar.Of(dst)[0] = mat.Dot(mat.NewVecDense(3, x), truth) + 0.01*rng.NormFloat64()
 		return nil
 	})
 }
@@ -48,8 +51,8 @@ func Example() {
 			fmt.Println(err)
 			return
 		}
-		x := mat.NewDense(batch.Len(), 3, nwt.Values[float64](batch, 0))
-		y := mat.NewVecDense(batch.Len(), nwt.Values[float64](batch, 1))
+		x := mat.NewDense(batch.Len(), 3, vector.Of(batch))
+		y := mat.NewVecDense(batch.Len(), scalar.Of(batch))
 		var a mat.Dense
 		a.Mul(x.T(), x)
 		xx.Add(xx, &a)
@@ -73,7 +76,7 @@ func TestTheMatrixIsTheBatchesMemory(t *testing.T) {
 	defer loader.Close()
 	for batch, err := range loader.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		values := nwt.Values[float64](batch, 0)
+		values := vector.Of(batch)
 		x := mat.NewDense(batch.Len(), 3, values)
 		last := batch.Len() - 1
 		require.Equal(t, values[3*last+1], x.At(last, 1))

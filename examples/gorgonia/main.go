@@ -90,18 +90,20 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 // rings is how many rings around the origin there are to tell apart.
 const rings = 3
 
-// points is n points of a plane (field 0) and the ring that each lies in, 1 for
-// that and 0 for the others (field 1). They are others in each epoch.
+// The fields of a sample.
+var (
+	schema nwt.Schema
+	point  = nwt.AddField[float32](&schema, "point", 2)
+	oneHot = nwt.AddField[float32](&schema, "ring", rings) // 1 for the ring that the point lies in, else 0
+)
+
+// points is n points of a plane, new ones in each epoch.
 func points(n int) nwt.Dataset {
-	fields := []nwt.Field{
-		{Name: "point", Type: nwt.Float32, Shape: []int{2}},
-		{Name: "ring", Type: nwt.Float32, Shape: []int{rings}},
-	}
-	return nwt.NewDataset(n, fields, func(_ context.Context, _ int, dst *nwt.Sample) error {
+	return nwt.NewDataset(n, schema.Fields(), func(_ context.Context, _ int, dst *nwt.Sample) error {
 		rng := dst.Rand()
 		ring := rng.IntN(rings)
 		radius, angle := float64(ring)+0.2+0.6*rng.Float64(), 2*math.Pi*rng.Float64()
-		p, y := nwt.Values[float32](dst, 0), nwt.Values[float32](dst, 1)
+		p, y := point.Of(dst), oneHot.Of(dst)
 		p[0], p[1] = float32(radius*math.Cos(angle)), float32(radius*math.Sin(angle))
 		clear(y)
 		y[ring] = 1

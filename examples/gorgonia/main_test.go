@@ -39,8 +39,8 @@ func TestATensorIsTheBatchesMemory(t *testing.T) {
 	defer loader.Close()
 	for b, err := range loader.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		values := nwt.Values[float32](b, 0)
-		x := over(b, 0)
+		values := point.Of(b)
+		x := over(b, point)
 		require.Equal(t, []int{4, 2}, []int(x.Shape()))
 		require.Same(t, &values[0], &x.Float32s()[0])
 
@@ -62,10 +62,10 @@ func TestARetainedBatchKeepsItsTensor(t *testing.T) {
 		require.NoError(t, err)
 		if first == nil {
 			b.Retain()
-			first, want = b, slices.Clone(nwt.Values[float32](b, 0))
+			first, want = b, slices.Clone(point.Of(b))
 		}
 	}
-	require.Equal(t, want, over(first, 0).Float32s())
+	require.Equal(t, want, over(first, point).Float32s())
 	first.Release()
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"gorgonia.org/gorgonia"
@@ -52,10 +53,8 @@ func newNetwork(batch, inputs, hidden, classes int) (*network, error) {
 
 // step trains on a batch and answers its loss before that.
 func (n *network) step(b *nwt.Batch) (loss float32, err error) {
-	for field, node := range []*gorgonia.Node{n.x, n.y} {
-		if err := gorgonia.Let(node, over(b, field)); err != nil {
-			return 0, err
-		}
+	if err := errors.Join(gorgonia.Let(n.x, over(b, point)), gorgonia.Let(n.y, over(b, oneHot))); err != nil {
+		return 0, err
 	}
 	defer n.machine.Reset()
 	if err := n.machine.RunAll(); err != nil {
@@ -70,8 +69,8 @@ func (n *network) step(b *nwt.Batch) (loss float32, err error) {
 
 // over is a tensor over the memory of a batch's field, a row for each sample,
 // without a copy. It is valid as long as the batch is: until the next iteration,
-// or until Release where the batch is retained.
-func over(b *nwt.Batch, field int) *tensor.Dense {
-	values := nwt.Values[float32](b, field)
+// or until Release if the batch is retained.
+func over(b *nwt.Batch, field nwt.Column[float32]) *tensor.Dense {
+	values := field.Of(b)
 	return tensor.New(tensor.WithShape(b.Len(), len(values)/b.Len()), tensor.WithBacking(values))
 }

@@ -29,8 +29,14 @@ const (
 // red plane, of the green and of the blue one.
 type record [recordSize]byte
 
-// A Set is images in memory. As a dataset it gives each in CHW order as float32
-// (field 0), augmented and normalized, and its label as int64 (field 1).
+// The fields of a sample.
+var (
+	schema nwt.Schema
+	Image  = nwt.AddField[float32](&schema, "image", Channels, Side, Side) // augmented and normalized
+	Label  = nwt.AddField[int64](&schema, "label")
+)
+
+// A Set is images in memory, as a dataset.
 type Set struct{ records []*record }
 
 // Open reads the files data_batch_*.bin of a folder, in the order of their names.
@@ -92,17 +98,12 @@ func WriteSynthetic(name string, n int, seed uint64) error {
 
 func (s *Set) Len() int { return len(s.records) }
 
-func (s *Set) Fields() []nwt.Field {
-	return []nwt.Field{
-		{Name: "image", Type: nwt.Float32, Shape: []int{Channels, Side, Side}},
-		{Name: "label", Type: nwt.Int64},
-	}
-}
+func (s *Set) Fields() []nwt.Field { return schema.Fields() }
 
 func (s *Set) Load(_ context.Context, index int, dst *nwt.Sample) error {
 	r, rng := s.records[index], dst.Rand()
-	image := (*[pixels]float32)(nwt.Values[float32](dst, 0))
+	image := (*[pixels]float32)(Image.Of(dst))
 	augment(image, r, rng.IntN(2*padding+1), rng.IntN(2*padding+1), rng.IntN(2) == 1)
-	nwt.Values[int64](dst, 1)[0] = int64(r[0])
+	Label.Of(dst)[0] = int64(r[0])
 	return nil
 }

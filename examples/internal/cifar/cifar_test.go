@@ -40,8 +40,8 @@ func TestOpenReadsTheTrainingFilesInOrder(t *testing.T) {
 	for i, want := range []int64{9, 1, 3} {
 		sample, err := nwt.LoadSample(t.Context(), s, i)
 		require.NoError(t, err)
-		require.Equal(t, []int64{want}, nwt.Values[int64](sample, 1))
-		for j, v := range nwt.Values[float32](sample, 0) {
+		require.Equal(t, []int64{want}, Label.Of(sample))
+		for j, v := range Image.Of(sample) {
 			require.Equal(t, normalized[j/plane][0], v)
 		}
 	}
