@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// A group lets the ranks exchange values through rank 0. It stands for the
+// collective operations that a training program has anyway: MPI's, NCCL's, Gloo's.
+// It trusts its network.
+type group struct {
+	rank  int
+	peers []peer // rank 0: of rank 1, 2, …; the others: of rank 0
+}
+
+type peer struct {
+	conn net.Conn
+	enc  *gob.Encoder
+	dec  *gob.Decoder
+}
+
+const (
+	joinTime   = time.Minute      // for all ranks to come
+	gatherTime = 10 * time.Minute // for the slowest rank, the first time after its tuning
+)
+
+// hello is what a rank sends first.
+type hello struct {
+	Magic       [4]byte
+	Rank, World uint32
+}
+
+var magic = [4]byte{'r', 'n', 'k', '1'}
+
+// join meets the other ranks of the world at an address of rank 0.
+func join(ctx context.Context, address string, rank, world int) (*group, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, joinTime, fmt.Errorf("not all %d ranks came in %v", world, joinTime))
+	defer cancel()
+	g := &group{rank: rank}
+	var err error
+	switch {
+	case world == 1:
+	case rank == 0:
+		err = g.accept(ctx, address, world)
+	default:
+		err = g.dial(ctx, address, world)
+	}
+	if err != nil {
+		g.close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("rank %d of %d at %s: %w", rank, world, address, err)
+	}
+	return g, nil
+}
+
+func (g *group) accept(ctx context.Context, address string, world int) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	g.peers = make([]peer, world-1)
+	for missing := world - 1; missing > 0; {
+		conn, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		var h hello
+		conn.SetDeadline(time.Now().Add(5 * time.Second))
+		err = binary.Read(conn, binary.BigEndian, &h)
+		if err != nil || h.Magic != magic || int(h.World) != world || h.Rank < 1 || int(h.Rank) >= world || g.peers[h.Rank-1].conn != nil {
+			conn.Close() // a stranger
+			continue
+		}
+		g.peers[h.Rank-1] = newPeer(conn)
+		missing--
+	}
+	return nil
+}
+
+// dial tries until rank 0 listens.
+func (g *group) dial(ctx context.Context, address string, world int) error {
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err == nil {
+			g.peers = []peer{newPeer(conn)}
+			return binary.Write(conn, binary.BigEndian, hello{magic, uint32(g.rank), uint32(world)})
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func newPeer(conn net.Conn) peer {
+	return peer{conn, gob.NewEncoder(conn), gob.NewDecoder(conn)}
+}
+
+func (g *group) close() {
+	for _, p := range g.peers {
+		if p.conn != nil {
+			p.conn.Close()
+		}
+	}
+}
+
+// gather gives every rank the values of all, in the order of the ranks. It fails
+// if a rank has gone, so that none waits for it.
+func gather[T any](g *group, mine T) (all []T, err error) {
+	for _, p := range g.peers {
+		p.conn.SetDeadline(time.Now().Add(gatherTime))
+	}
+	if g.rank > 0 {
+		err = errors.Join(g.peers[0].enc.Encode(mine), g.peers[0].dec.Decode(&all))
+		if err != nil {
+			return nil, fmt.Errorf("rank 0 has gone: %w", err)
+		}
+		return all, nil
+	}
+	all = make([]T, 1+len(g.peers))
+	all[0] = mine
+	for i, p := range g.peers {
+		if err := p.dec.Decode(&all[1+i]); err != nil {
+			return nil, fmt.Errorf("rank %d has gone: %w", 1+i, err)
+		}
+	}
+	for i, p := range g.peers {
+		if err := p.enc.Encode(all); err != nil {
+			return nil, fmt.Errorf("rank %d has gone: %w", 1+i, err)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,99 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mpirun finds the mpirun of an MPI: Debian has several side by side.
+func mpirun(name, says string) string {
+	for _, program := range []string{"mpirun." + name, "mpirun"} {
+		out, err := exec.Command(program, "--version").Output()
+		if err == nil && strings.Contains(string(out), says) {
+			return program
+		}
+	}
+	return "mpirun." + name
+}
+
+func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
+	for _, tt := range []struct {
+		name, source string
+		program      string
+		args         func(world int) []string
+		signal       os.Signal
+		status       int // after the signal
+	}{
+		{name: "processes", source: "torchrun", signal: syscall.SIGTERM, status: stopped},
+		{
+			name: "Open MPI", source: "Open MPI", program: mpirun("openmpi", "Open MPI"),
+			args: func(world int) []string {
+				return []string{"--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-n", strconv.Itoa(world)}
+			},
+			signal: syscall.SIGUSR1, status: stopped,
+		},
+		{
+			name: "MPICH", source: "MPICH", program: mpirun("mpich", "HYDRA"),
+			args:   func(world int) []string { return []string{"-n", strconv.Itoa(world)} },
+			signal: syscall.SIGTERM, status: stopped,
+		},
+		{
+			name: "torchrun", source: "torchrun", program: "torchrun",
+			args: func(world int) []string {
+				return []string{"--standalone", "--nproc-per-node", strconv.Itoa(world), "--no-python"}
+			},
+			signal: syscall.SIGTERM, status: 1, // torchrun's own
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			launch := byHand
+			if tt.program != "" {
+				if !*launchers {
+					t.Skip("needs -launchers")
+				}
+				path, err := exec.LookPath(tt.program)
+				if err != nil {
+					t.Skip(err)
+				}
+				launch = func(t *testing.T, world int, program []string) launched {
+					return launched{exec.CommandContext(t.Context(), path, append(tt.args(world), program...)...)}
+				}
+			}
+			tr := newTrial(t)
+			worlds := []int{4, 3, 2}
+			for n, world := range worlds {
+				if n == len(worlds)-1 {
+					require.Equal(t, []int{0}, launch(t, world, tr.program(0)).start(t).statuses())
+					break
+				}
+				l := launch(t, world, tr.program(5*time.Millisecond)).start(t)
+				tr.underway(t, n)
+				l.signal(t, tt.signal)
+				require.Equal(t, []int{tt.status}, l.statuses())
+			}
+			tr.whole(t, tt.source, worlds...)
+			tr.tunedOnce(t, 0, 0, 1, 2, 3)
+		})
+	}
+}
+
+func TestARankThatDiesEndsTheOthers(t *testing.T) {
+	tr := newTrial(t)
+	l := byHand(t, 3, tr.program(5*time.Millisecond)).start(t)
+	tr.underway(t, 0)
+	require.NoError(t, l[1].Process.Kill())
+	require.Equal(t, []int{-1, 1}, l.statuses(), "killed; an error")
+	left, err := filepath.Glob(filepath.Join(tr.dir, "state.json.*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
