@@ -64,7 +64,9 @@ func TestTestsNamedInDocumentsExist(t *testing.T) {
 	there := map[string]bool{}
 	sources, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
-	for _, path := range sources {
+	examples, err := filepath.Glob("examples/*/*_test.go")
+	require.NoError(t, err)
+	for _, path := range append(sources, examples...) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t `).FindAllStringSubmatch(string(text), -1) {
