@@ -1,13 +1,16 @@
 package vision_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"image/png"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -104,4 +107,104 @@ func TestPicturesAreAsPillowAndTorchvisionMakeThem(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestColoursChangeAsTorchvisionChangesThem(t *testing.T) {
+	var e struct {
+		Colours []struct {
+			Kind, Result string
+			Factor       float64
+		}
+	}
+	require.NoError(t, json.Unmarshal(read(t, "expected.json"), &e))
+	require.NotEmpty(t, e.Colours)
+	for _, c := range e.Colours {
+		got, want := planes(t, "colours.png"), planes(t, c.Result)
+		vision.ChangeColours(c.Kind, c.Factor, got[0], got[1], got[2])
+		sum, n := 0.0, 0
+		for channel := range got {
+			for i, v := range got[channel] {
+				d := math.Abs(float64(v) - float64(want[channel][i]))
+				require.LessOrEqual(t, d, 3.0, "%s by %v", c.Kind, c.Factor)
+				sum += d
+				n++
+			}
+		}
+		require.LessOrEqual(t, sum/float64(n), 1.0, "%s by %v", c.Kind, c.Factor)
+	}
+}
+
+func planes(t *testing.T, name string) (p [3][]byte) {
+	img, err := png.Decode(bytes.NewReader(read(t, name)))
+	require.NoError(t, err)
+	for y := range img.Bounds().Dy() {
+		for x := range img.Bounds().Dx() {
+			r, g, b, _ := img.At(x, y).RGBA()
+			p[0], p[1], p[2] = append(p[0], byte(r>>8)), append(p[1], byte(g>>8)), append(p[2], byte(b>>8))
+		}
+	}
+	return p
+}
+
+// The test of Kolmogorov and Smirnov for two times 10⁵ draws, of which one is kept
+// as its quantiles: at a level of 0.001 the distributions may be 1.95 × √(2/10⁵)
+// apart.
+func TestCropsAndErasuresAreDrawnAsTorchvisionDrawsThem(t *testing.T) {
+	var e struct{ Quantiles map[string][]float64 }
+	require.NoError(t, json.Unmarshal(read(t, "expected.json"), &e))
+	const n = 100_000
+	apart := 1.95 * math.Sqrt(2.0/n)
+	r := rand.New(rand.NewPCG(5, 6))
+	draws := map[string][]float64{}
+	for range n {
+		left, top, w, h := vision.DrawCrop(r, 500, 375)
+		for name, v := range map[string]float64{"area": float64(w * h), "ratio": float64(w) / float64(h), "left": float64(left), "top": float64(top)} {
+			draws["crop "+name] = append(draws["crop "+name], v)
+		}
+		left, top, w, h = vision.DrawErasure(r, 500, 375)
+		for name, v := range map[string]float64{"area": float64(w * h), "ratio": float64(h) / float64(w), "left": float64(left), "top": float64(top)} {
+			draws["erased "+name] = append(draws["erased "+name], v)
+		}
+	}
+	require.Len(t, e.Quantiles, len(draws))
+	for name, ours := range draws {
+		slices.Sort(ours)
+		for k, q := range e.Quantiles[name] {
+			share := float64(k) / 100
+			less, _ := slices.BinarySearch(ours, q-1e-4) // they are rounded
+			upTo, _ := slices.BinarySearch(ours, q+1e-4)
+			require.LessOrEqual(t, float64(less)/n, share+apart, "%s below %v", name, q)
+			require.GreaterOrEqual(t, float64(upTo)/n, share-apart, "%s up to %v", name, q)
+		}
+	}
+}
+
+func TestHalfOfThePicturesAreMirrored(t *testing.T) {
+	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}, vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{P: .2}})
+	require.NoError(t, err)
+	const n = 4000
+	ds := nwt.NewDataset(n, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		ramp := make([]byte, 64) // brighter to the right, and far more so to the bottom
+		for i := range ramp {
+			ramp[i] = byte(i%8 + 20*(i/8))
+		}
+		return p.LoadPixels(dst, 0, ramp, 8, 8, vision.CHW)
+	})
+	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(n))
+	require.NoError(t, err)
+	defer l.Close()
+	mirrored, upsideDown := 0, 0
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		for v := range slices.Chunk(nwt.Values[float32](b, 0), 3*64) {
+			if v[0] > v[7] {
+				mirrored++
+			}
+			if v[0] > v[56] {
+				upsideDown++
+			}
+		}
+	}
+	require.InDelta(t, 0.5, float64(mirrored)/n, 0.04)
+	require.InDelta(t, 0.2, float64(upsideDown)/n, 0.04)
 }

@@ -12,6 +12,7 @@ import pathlib
 from importlib.metadata import version
 from importlib.util import find_spec
 
+import numpy as np
 import PIL
 import torch
 import torchvision
@@ -96,9 +97,38 @@ for file in ("photo.jpg", "420.jpg", "odd.jpg", "large.jpg", "422.jpg"):
     made = Image.fromarray(steps(tensor).permute(1, 2, 0).numpy())
     expect(file, made, "torchvision", shorter=128, size=[112, 112])
 
+colours = []
+tensor = torch.from_numpy(np.array(small.resize((48, 36)))).permute(2, 0, 1)
+Image.fromarray(tensor.permute(1, 2, 0).numpy()).save(here / "colours.png")
+for kind, f, factor in [
+    ("brightness", v2.functional.adjust_brightness, 1.3),
+    ("contrast", v2.functional.adjust_contrast, 0.7),
+    ("contrast", v2.functional.adjust_contrast, 1.4),
+    ("saturation", v2.functional.adjust_saturation, 1.6),
+    ("saturation", v2.functional.adjust_saturation, 0.3),
+    ("hue", v2.functional.adjust_hue, 0.2),
+    ("hue", v2.functional.adjust_hue, -0.45),
+    ("grayscale", lambda t, _: v2.functional.rgb_to_grayscale(t, 3), 0.0),
+]:
+    name = f"expected-colours-{len(colours)}.png"
+    Image.fromarray(f(tensor, factor).permute(1, 2, 0).numpy()).save(here / name, optimize=True)
+    colours.append(dict(kind=kind, factor=factor, result=name))
+
+# What is drawn: quantiles 0, 0.01 ... 1 over 100 000 draws, for a picture of 500 x 375.
+torch.manual_seed(0)
+crop, erase = v2.RandomResizedCrop(224), v2.RandomErasing(p=1)
+frame = torch.zeros(3, 375, 500)
+draws = {name: [] for name in ("crop area", "crop ratio", "crop left", "crop top", "erased area", "erased ratio", "erased left", "erased top")}
+for _ in range(100_000):
+    for what, drawn, ratio in (("crop", crop.make_params([frame]), lambda h, w: w / h), ("erased", erase.make_params([frame]), lambda h, w: h / w)):
+        top, left, h, w = (drawn.get(k) for k in (("top", "left", "height", "width") if what == "crop" else ("i", "j", "h", "w")))
+        for name, value in (("area", h * w), ("ratio", ratio(h, w)), ("left", left), ("top", top)):
+            draws[f"{what} {name}"].append(value)
+quantiles = {name: np.round(np.quantile(values, np.linspace(0, 1, 101)), 5).tolist() for name, values in draws.items()}
+
 (here / "expected.json").write_text(
     json.dumps(
-        dict(pillow=PIL.__version__, torchvision=torchvision.__version__, torch=torch.__version__, scikit_image=version("scikit-image"), cases=cases),
+        dict(colours=colours, quantiles=quantiles, pillow=PIL.__version__, torchvision=torchvision.__version__, torch=torch.__version__, scikit_image=version("scikit-image"), cases=cases),
         indent=1,
     )
     + "\n"

@@ -1,0 +1,169 @@
+package vision_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// corpus is bad pictures by name. Those whose names begin with "bad" can't be
+// loaded; of the others something may be left.
+func corpus(t testing.TB) map[string][]byte {
+	all := map[string][]byte{
+		"bad-empty.jpg": {}, "bad-text.jpg": []byte("not a picture"), "bad-html.png": []byte("<html>404 not found</html>"),
+		"bad-zip.jpg": []byte("PK\x03\x04\x14\x00\x00\x00"), "bad-pdf.jpg": []byte("%PDF-1.7\n"), "bad-zeros.jpg": make([]byte, 5000),
+		"bad-marker.jpg": {0xff, 0xd8, 0xff}, "bad-soi.jpg": {0xff, 0xd8}, "bad-eoi.jpg": {0xff, 0xd8, 0xff, 0xd9},
+		"bad-fill.jpg": append([]byte{0xff, 0xd8}, bytes.Repeat([]byte{0xff}, 1000)...),
+		"bad-gif.gif":  []byte("GIF89a"), "bad-webp.webp": []byte("RIFF\x00\x00\x00\x00WEBPVP8 "), "bad-bmp.jpg": []byte("BM\x00\x00\x00\x00"),
+	}
+	sources := map[string][]byte{}
+	for _, name := range []string{"420.jpg", "444.jpg", "progressive.jpg", "restart.jpg", "grey.jpg", "cmyk.jpg", "rgb.png", "palette.png", "palette.gif", "lossy.webp", "lossless.webp"} {
+		sources[name] = read(t, name)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for name, data := range sources {
+		for _, share := range []int{1, 20, 50, 90} {
+			all[fmt.Sprintf("bad-cut-%02d-%s", share, name)] = data[:len(data)*share/100]
+		}
+		for i := range 3 {
+			flipped := bytes.Clone(data)
+			for range 1 + 20*i {
+				flipped[random.IntN(len(data))] ^= 1 << random.IntN(8)
+			}
+			all[fmt.Sprintf("flipped-%d-%s", i, name)] = flipped
+		}
+	}
+	// Headers that lie.
+	frame := func(name string, change func(frame []byte)) []byte {
+		data := bytes.Clone(sources[name])
+		at := bytes.Index(data, []byte{0xff, 0xc0, 0, 17, 8})
+		require.Positive(t, at)
+		change(data[at:])
+		return data
+	}
+	size := func(h, w uint16) func([]byte) {
+		return func(f []byte) {
+			binary.BigEndian.PutUint16(f[5:], h)
+			binary.BigEndian.PutUint16(f[7:], w)
+		}
+	}
+	all["bad-bomb.jpg"] = frame("420.jpg", size(65535, 65535))
+	all["bad-taller.jpg"] = frame("420.jpg", size(1000, 240))
+	all["bad-no-height.jpg"] = frame("420.jpg", size(0, 240))
+	all["bad-no-width.jpg"] = frame("420.jpg", size(180, 0))
+	all["narrower.jpg"] = frame("420.jpg", size(180, 30))
+	all["bad-12-bits.jpg"] = frame("420.jpg", func(f []byte) { f[4] = 12 })
+	all["bad-components.jpg"] = frame("420.jpg", func(f []byte) { f[9] = 200 })
+	all["bad-sampling.jpg"] = frame("420.jpg", func(f []byte) { f[11] = 0x00 })
+	all["sampling-odd.jpg"] = frame("420.jpg", func(f []byte) { f[11] = 0x31 })
+	all["bad-table.jpg"] = frame("420.jpg", func(f []byte) { f[12] = 9 })
+	bomb := bytes.Clone(sources["rgb.png"])
+	binary.BigEndian.PutUint32(bomb[16:], 1<<20)
+	binary.BigEndian.PutUint32(bomb[20:], 1<<20)
+	binary.BigEndian.PutUint32(bomb[29:], crc32.ChecksumIEEE(bomb[12:29]))
+	all["bad-bomb.png"] = bomb
+	gif := bytes.Clone(sources["palette.gif"])
+	binary.LittleEndian.PutUint16(gif[6:], 65535)
+	binary.LittleEndian.PutUint16(gif[8:], 65535)
+	all["bad-bomb.gif"] = gif
+	require.Greater(t, len(all), 60)
+	return all
+}
+
+func TestBadPicturesAreNamedAndTakeNoMemory(t *testing.T) {
+	dir := t.TempDir()
+	for name, data := range corpus(t) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o644))
+	}
+	for way, opts := range decoders(t) {
+		t.Run(way, func(t *testing.T) {
+			folder, err := vision.OpenFolder(t.Context(), dir, small(t, append(opts, vision.WithMaxPixels(1<<20))...))
+			require.NoError(t, err)
+			l, err := nwt.NewLoader(folder, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithErrorBudget(folder.Len()),
+				nwt.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			defer l.Close()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			good := map[int]bool{}
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				for _, i := range b.Indices() {
+					good[i] = true
+				}
+			}
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(folder.Len())<<20, "bytes, over all files")
+			named := map[int]string{}
+			for _, bad := range l.BadSamples() {
+				require.Nil(t, bad.Stack, "%v", bad)
+				named[bad.Index] = bad.Error()
+			}
+			for i := range folder.Len() {
+				path := folder.Path(i)
+				require.NotEqual(t, good[i], named[i] != "", path)
+				if filepath.Base(path)[:3] == "bad" {
+					require.Contains(t, named[i], path)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatIsLeftOfADamagedPictureIsLoadedIfAsked(t *testing.T) {
+	if found, why := vision.Turbo(); !found {
+		t.Skip(why)
+	}
+	steps := []vision.Transform{vision.Resize{Size: vision.Square(16)}}
+	data := read(t, "420.jpg")
+	cut := data[:len(data)/2]
+	p, err := vision.New(steps)
+	require.NoError(t, err)
+	_, err = nwt.LoadSample(t.Context(), one(p, cut), 0)
+	require.ErrorContains(t, err, "Premature end")
+	whole := nwt.Values[float32](load(t, p, data), 0)
+	p, err = vision.New(steps, vision.WithDamaged())
+	require.NoError(t, err)
+	left := nwt.Values[float32](load(t, p, cut), 0)
+	require.Equal(t, whole[:16*6], left[:16*6], "the upper rows")
+	require.NotEqual(t, whole, left)
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, data := range corpus(f) {
+		f.Add(data)
+	}
+	for _, name := range []string{"exif6.jpg", "422.jpg", "odd.jpg", "alpha.webp"} {
+		f.Add(read(f, name))
+	}
+	steps := []vision.Transform{
+		vision.RandomResizedCrop{Size: vision.Size{Height: 9, Width: 17}}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Hue: .1},
+	}
+	var both [2]*vision.Pipeline
+	for i, opts := range [][]vision.Option{{vision.WithoutTurbo()}, nil} {
+		var err error
+		both[i], err = vision.New(steps, append(opts, vision.WithOrientation(), vision.WithMaxPixels(1<<18), vision.WithDamaged())...)
+		require.NoError(f, err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, p := range both {
+			var bad *nwt.LoadError
+			if _, err := nwt.LoadSample(t.Context(), one(p, data), 0); errors.As(err, &bad) {
+				require.Nil(t, bad.Stack, "%v\n%s", err, bad.Stack)
+			}
+		}
+	})
+}

@@ -1,0 +1,102 @@
+package vision_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// A folder of photographs, one folder per class, as for ImageNet.
+func ExampleOpenFolder() {
+	pipeline, err := vision.New([]vision.Transform{
+		vision.RandomResizedCrop{Size: vision.Square(224)},
+		vision.RandomHorizontalFlip{},
+		vision.ImageNet,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	folder, err := vision.OpenFolder(context.Background(), "testdata", pipeline)
+	if err != nil {
+		log.Fatal(err)
+	}
+	loader, err := nwt.NewLoader(folder, nwt.WithBatchSize(16), nwt.WithShuffle(1), nwt.WithWorkers(2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		images, classes := nwt.Values[float32](batch, 0), nwt.Values[int64](batch, 1)
+		fmt.Println(len(images)/len(classes), "values each,", len(classes), "pictures")
+		break
+	}
+	// Output: 150528 values each, 16 pictures
+}
+
+// Pictures that don't lie in files: the pipeline takes their bytes.
+func ExamplePipeline_Load() {
+	pipeline, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(224)}, vision.ImageNet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	photo, err := os.ReadFile("testdata/photo.jpg")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ds := nwt.NewDataset(1, []nwt.Field{pipeline.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		return pipeline.Load(dst, 0, photo) // bytes of a database, a shard, an object
+	})
+	s, err := nwt.LoadSample(context.Background(), ds, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(pipeline.Field("image").Shape, len(nwt.Values[float32](s, 0)))
+	// Output: [3 224 224] 150528
+}
+
+// Photographs that are decoded once, to 256 × 256 bytes, and then cropped anew in
+// each epoch from a file that is mapped into memory.
+func ExamplePipeline_LoadPixels() {
+	store, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(256)}}, vision.WithType(nwt.Uint8))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	folder, err := vision.OpenFolder(ctx, "testdata", store)
+	if err != nil {
+		log.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	stored, err := nwt.Precompute(ctx, folder, filepath.Join(dir, "photos.nwt"), "256, 1")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stored.Close()
+	crop, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fields := []nwt.Field{crop.Field("image"), {Name: "class", Type: nwt.Int64}}
+	ds := nwt.Map(stored, fields, func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(dst.Bytes(1), src.Bytes(1))
+		return crop.LoadPixels(dst, 0, src.Bytes(0), 256, 256, vision.CHW)
+	})
+	s, err := nwt.LoadSample(ctx, ds, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(nwt.Values[float32](s, 0)))
+	// Output: 150528
+}

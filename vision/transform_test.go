@@ -1,0 +1,164 @@
+package vision_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// through is what a pipeline makes of random grey pixels, and these.
+func through(t *testing.T, width, height, n int, steps ...vision.Transform) (results [][]uint8, pixels []byte) {
+	t.Helper()
+	p, err := vision.New(steps, vision.WithType(nwt.Uint8))
+	require.NoError(t, err)
+	r := rand.New(rand.NewPCG(1, 1))
+	pixels = make([]byte, width*height)
+	for i := range pixels {
+		pixels[i] = byte(1 + r.IntN(255))
+	}
+	ds := nwt.NewDataset(n, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		return p.LoadPixels(dst, 0, pixels, height, width, vision.CHW)
+	})
+	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1))
+	require.NoError(t, err)
+	defer l.Close()
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		results = append(results, append([]uint8(nil), nwt.Values[uint8](b, 0)...))
+	}
+	return results, pixels
+}
+
+func TestACropIsPixelByPixelThePicture(t *testing.T) {
+	results, pixels := through(t, 37, 29, 1, vision.CenterCrop{Size: vision.Size{Height: 11, Width: 20}})
+	for c := range 3 {
+		for y := range 11 {
+			for x := range 20 {
+				// Python rounds 8.5 to 8.
+				require.Equal(t, pixels[(y+9)*37+x+8], results[0][(c*11+y)*20+x])
+			}
+		}
+	}
+}
+
+func TestARandomCropMovesThePictureOverBlackPadding(t *testing.T) {
+	const n, padding, samples = 16, 4, 400
+	results, pixels := through(t, n, n, samples, vision.RandomCrop{Size: vision.Square(n), Padding: padding}, vision.RandomHorizontalFlip{})
+	at := func(x, y int) uint8 {
+		if x < 0 || x >= n || y < 0 || y >= n {
+			return 0
+		}
+		return pixels[y*n+x]
+	}
+	places := map[[3]int]bool{}
+	for _, got := range results {
+		found := false
+		for dy := -padding; dy <= padding && !found; dy++ {
+			for dx := -padding; dx <= padding && !found; dx++ {
+				for flip := range 2 {
+					same := true
+					for i := 0; i < n*n && same; i++ {
+						x, y := i%n, i/n
+						if flip == 1 {
+							x = n - 1 - x
+						}
+						same = got[i] == at(x+dx, y+dy)
+					}
+					if same {
+						places[[3]int{dx, dy, flip}], found = true, true
+					}
+				}
+			}
+		}
+		require.True(t, found, "no crop of the padded picture")
+	}
+	require.Greater(t, len(places), 130, "of 162")
+}
+
+func TestAPictureThatIsTooSmallIsPaddedOrAnError(t *testing.T) {
+	results, _ := through(t, 3, 2, 1, vision.CenterCrop{Size: vision.Square(5)})
+	filled := 0
+	for _, v := range results[0][:25] {
+		if v > 0 {
+			filled++
+		}
+	}
+	require.Equal(t, 6, filled)
+	through(t, 3, 2, 20, vision.RandomCrop{Size: vision.Square(5), PadIfNeeded: true})
+
+	for want, steps := range map[string][]vision.Transform{
+		"RandomCrop needs 5": {vision.RandomCrop{Size: vision.Square(5)}},
+		"beyond the picture": {vision.CenterCrop{Size: vision.Square(5)}, vision.Resize{Size: vision.Square(2)}},
+		"WithMaxPixels":      {vision.Resize{Size: vision.Square(2)}},
+	} {
+		p, err := vision.New(steps, vision.WithMaxPixels(100))
+		require.NoError(t, err)
+		w := 3
+		if want == "WithMaxPixels" {
+			w = 101
+		}
+		ds := nwt.NewDataset(1, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			return p.LoadPixels(dst, 0, make([]byte, 2*w), 2, w, vision.CHW)
+		})
+		_, err = nwt.LoadSample(t.Context(), ds, 0)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestErasedRectanglesHoldTheValueGiven(t *testing.T) {
+	results, _ := through(t, 16, 16, 200, vision.Resize{Size: vision.Square(16)}, vision.RandomErasing{P: 1, Value: 0})
+	for _, got := range results {
+		top, bottom, left, right, n := 16, -1, 16, -1, 0
+		for i, v := range got[:256] {
+			require.Equal(t, v, got[256+i], "in all channels alike")
+			if v == 0 {
+				n++
+				top, bottom, left, right = min(top, i/16), max(bottom, i/16), min(left, i%16), max(right, i%16)
+			}
+		}
+		require.Equal(t, n, (bottom-top+1)*(right-left+1), "a rectangle")
+		require.NotZero(t, n)
+	}
+}
+
+func TestGrayscaleLeavesOneChannel(t *testing.T) {
+	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Size{Height: 5, Width: 6}}, vision.Grayscale{}}, vision.WithType(nwt.Uint8))
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 5, 6}, p.Field("image").Shape)
+	three, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Size{Height: 5, Width: 6}}, vision.Grayscale{Channels: 3}}, vision.WithType(nwt.Uint8))
+	require.NoError(t, err)
+	one := nwt.Values[uint8](load(t, p, read(t, "photo.jpg")), 0)
+	same := nwt.Values[uint8](load(t, three, read(t, "photo.jpg")), 0)
+	require.Equal(t, append(append(append([]uint8(nil), one...), one...), one...), same)
+}
+
+func TestHalfPrecisionRoundsToTheNearest(t *testing.T) {
+	for b := range uint16(0x7c00) { // all that are finite and positive
+		v := half(b)
+		got, _ := vision.Halves(v)
+		require.Equal(t, b, got)
+		got, _ = vision.Halves(-v)
+		require.Equal(t, b|1<<15, got)
+		if b < 0x7bff { // between two: to the even one
+			middle := (v + half(b+1)) / 2
+			got, _ = vision.Halves(middle)
+			require.Equal(t, (b+1)&^1, got)
+			got, _ = vision.Halves(math.Nextafter(middle, 0))
+			require.Equal(t, b, got)
+		}
+	}
+	infinite, _ := vision.Halves(1e9)
+	require.EqualValues(t, 0x7c00, infinite)
+	for b := range uint16(0x7f7f) {
+		_, got := vision.Halves(float64(math.Float32frombits(uint32(b) << 16)))
+		require.Equal(t, b, got)
+		_, got = vision.Halves(float64(math.Float32frombits(uint32(b)<<16 | 0x8000)))
+		require.Equal(t, (b+1)&^1, got)
+	}
+}
