@@ -23,7 +23,9 @@ type Batch struct {
 	size  int // places; once bad samples are left out, the samples that remain
 	state State
 	seq   uint64 // in the ring
-	end   bool   // the stream is over: there is nothing in the batch
+	end   bool   // the stream is over: nothing in the batch is delivered
+
+	failure error // why the stream is over, if it shouldn't be
 
 	// Written by the stage before it announces the batch, where there is one.
 	device               *deviceBuffer

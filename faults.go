@@ -45,6 +45,9 @@ type tally struct {
 // admit leaves the bad samples out of a loaded batch, or tells which of them is
 // one too many.
 func (t *tally) admit(b *Batch) error {
+	if b.failure != nil {
+		return b.failure
+	}
 	if t.epoch != b.epoch {
 		t.epoch, t.bad = b.epoch, 0
 	}

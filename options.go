@@ -271,9 +271,9 @@ func WithShuffleWindow(samples int) Option {
 }
 
 // WithEpochSamples makes n samples an epoch of a stream, over all ranks, so that
-// each rank has the same number of batches: one whose shards hold fewer than its
-// n/world begins them again, what is more is left out. By default an epoch is
-// all that the shards hold.
+// each rank has the same number of batches. A rank whose shards hold more than its
+// n/world leaves out the rest; one whose shards hold fewer reads all of them again
+// once each sample has come. By default an epoch is all that the shards hold.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n

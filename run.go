@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime/trace"
@@ -41,7 +42,9 @@ type run struct {
 	ahead    []uint64 // sequence numbers of those opened and not taken, ascending
 	current  *Batch   // in the loop body, or nil
 	finished bool
-	fewer    bool // batches ahead than asked for; that was logged
+	over     bool  // a stream's end was taken: nothing more is opened
+	failure  error // which the stream has ended with
+	fewer    bool  // batches ahead than asked for; that was logged
 
 	// Of the depth, see there. opening is the sequence number of the batch that will
 	// be opened next; the other two tell workers what the consumer does.
@@ -136,6 +139,9 @@ func (r *run) advance() (*Batch, error) {
 		if err := r.open(); err != nil {
 			return nil, err
 		}
+		if len(r.ahead) == 0 {
+			break // the stream is over
+		}
 		b := r.await()
 		if b == nil {
 			return nil, *r.why.Load()
@@ -147,11 +153,16 @@ func (r *run) advance() (*Batch, error) {
 		if r.l.stage == nil {
 			b.err = r.tally.admit(b)
 		}
+		if b.end {
+			r.over, r.failure = true, cmp.Or(r.failure, b.err)
+			r.letGo()
+			if r.l.opts.unordered {
+				continue // batches before the end may come after it
+			}
+			break
+		}
 		if b.err != nil {
 			return nil, b.err
-		}
-		if b.end {
-			break
 		}
 		if b.size > 0 {
 			c := &r.l.counters
@@ -165,7 +176,7 @@ func (r *run) advance() (*Batch, error) {
 		return nil, ErrClosed
 	}
 	r.finish() // copies that nobody waited for may still fail
-	return nil, r.broken
+	return nil, cmp.Or(r.failure, r.broken)
 }
 
 // open lets workers have as many batches as may be ahead of the next one.
@@ -179,7 +190,7 @@ func (r *run) open() error {
 
 // openOne opens the next batch, if there may be one more.
 func (r *run) openOne() (opened bool, err error) {
-	if r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
+	if r.over || r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
 		return false, nil
 	}
 	b, err := r.l.slots.take(r.l)

@@ -9,6 +9,7 @@ import (
 type source struct {
 	ds      Dataset
 	n       int // samples of the dataset
+	shards  int // of a stream
 	layout  *layout
 	opts    *options
 	sampler Sampler
@@ -32,6 +33,12 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		if o.sampler != nil {
 			return nil, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading")
 		}
+		if s.shards, err = ds.(*streamDataset).shards(); err != nil {
+			return nil, err
+		}
+		if s.shards < o.world {
+			return nil, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks", s.shards)
+		}
 		return s, nil
 	}
 	switch {
@@ -44,8 +51,8 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	if s.order.n, err = epochLen(s.sampler); err != nil {
 		return nil, err
 	}
-	if b, ok := s.sampler.(*bucketed); ok && b.step%(o.batchSize*o.world) != 0 {
-		o.log.Warn("nwt: batches will mix lengths: Bucketed sorts for other steps than the loader's", "Buckets.BatchSize × World", b.step, "WithBatchSize × world", o.batchSize*o.world)
+	if b, ok := s.sampler.(*bucketed); ok && b.step%s.order.step() != 0 {
+		o.log.Warn("nwt: batches will mix lengths: Bucketed sorts for other steps than the loader's", "Buckets.BatchSize × World", b.step, "WithBatchSize × world", s.order.step())
 	}
 	return s, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 )
 
 // A Stream is an iterable-style source: shards that are read in sequence, such
@@ -16,9 +17,12 @@ import (
 type Stream interface {
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
-	// Shards is the number of shards.
+	// Shards is the number of shards: at least one for each rank. A loader asks
+	// for it once.
 	Shards() int
-	// Open begins to read a shard, 0 ≤ shard < Shards, in an epoch.
+	// Open begins to read a shard, 0 ≤ shard < Shards, in an epoch. It is called
+	// again, as WithRetry says, if its error calls itself temporary, as that of too
+	// many open files does. Another error makes a bad sample of the whole shard.
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	// Load makes a sample of a record, under the rules of [Dataset]'s Load.
 	Load(ctx context.Context, r *Record, dst *Sample) error
@@ -26,8 +30,9 @@ type Stream interface {
 
 // A ShardReader reads one shard, in one goroutine at a time.
 type ShardReader interface {
-	// Next reads the next record into r; [io.EOF] after the last. Another error
-	// makes a bad sample of it, and ends the shard.
+	// Next reads the next record into r. After the last it returns [io.EOF]
+	// itself: another error, one that wraps io.EOF included, makes a bad sample of
+	// the record and ends the shard, whose other records are lost.
 	Next(ctx context.Context, r *Record) error
 	// Close ends reading, at the end of the shard or before.
 	Close() error
@@ -52,7 +57,8 @@ type Record struct {
 //
 // [Sample.Index] is the place in that order, over all ranks. Ranks whose shards
 // differ in length have different numbers of batches, unless [WithEpochSamples]
-// sets one. To resume reads and drops what came before, and needs the same
+// sets one. A rank must get at least one shard, and an epoch that has no batch for
+// it is an error. To resume reads and drops what came before, and needs the same
 // number of ranks.
 func Streamed(s Stream) Dataset { return &streamDataset{s} }
 
@@ -69,10 +75,21 @@ func (d *streamDataset) check() error {
 	if d.Stream == nil {
 		return optionError("Streamed", nil, "the stream must not be nil")
 	}
-	if n := d.Shards(); n < 1 {
-		return optionError("Stream.Shards", n, "must be at least 1")
+	_, err := d.shards()
+	return err
+}
+
+// shards is the number of shards, which a loader asks for once.
+func (d *streamDataset) shards() (n int, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = optionError("Stream.Shards", fmt.Sprintf("%T", d.Stream), "panicked: %v", p)
+		}
+	}()
+	if n = d.Shards(); n < 1 {
+		err = optionError("Stream.Shards", n, "must be at least 1")
 	}
-	return nil
+	return n, err
 }
 
 // loadRecord is a loader's load for a stream.
@@ -86,45 +103,57 @@ func (d *streamDataset) loadRecord(ctx context.Context, _ int, s *Sample) error 
 
 // A sequence reads the records of a run in order. It belongs to one goroutine:
 // the run's reader or, without workers, the consumer.
+//
+// An epoch is one pass over the rank's shards or, if WithEpochSamples asks for
+// more than they hold, several, one after the other. What is read next depends on
+// (seed, epoch, place) alone, as everything that an epoch leaves is dropped when
+// it ends.
 type sequence struct {
 	l      *Loader
 	stream Stream
 	ctx    context.Context
 	ahead  bool // chains read ahead, each in a goroutine of its own
+	quota  int  // records of an epoch, from WithEpochSamples; else 0
+	most   int  // records that an epoch may have, so that all ranks' places fit into an int
 
 	epoch, last int
 	index       int // of the next batch in its epoch
 	delivered   int // records of the epoch that were handed out or skipped
 	skip        int // records to drop before the first
-	chains      []*chain
-	turn        int       // chain to ask next
-	window      []*Record // of the shuffle: the records it holds
-	spare       []*Record // records for the window to grow with
-	started     bool      // the epoch's chains are open
+	started     bool
+
+	// Of the pass under way.
+	chains []*chain
+	turn   int       // chain to ask next
+	passed int       // records that it has given
+	window []*Record // of the shuffle: the records it holds
+	spare  []*Record // records for the window to grow with
 }
 
 func newSequence(r *run, ahead bool) *sequence {
-	c := r.course
-	return &sequence{
+	c, o := r.course, r.l.opts
+	q := &sequence{
 		l: r.l, stream: r.l.ds.(*streamDataset).Stream, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
-		skip: c.base / r.l.order.world, index: c.skipped,
+		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
+	if o.epochSamples > 0 {
+		q.quota = max(1, o.epochSamples/o.world)
+	}
+	return q
 }
 
-// start opens the chains of an epoch.
+// start opens the chains of a pass.
 func (q *sequence) start() {
 	o := q.l.opts
-	shards := q.stream.Shards()
-	var order Sampler = Sequential(shards)
+	var order Sampler = Sequential(q.l.shards)
 	if o.shuffle {
-		order = Shuffled(shards, o.shuffled)
+		order = Shuffled(q.l.shards, o.shuffled)
 	}
 	var mine []int
-	for i := o.rank; i < shards; i += o.world {
+	for i := o.rank; i < q.l.shards; i += o.world {
 		mine = append(mine, order.At(q.epoch, i))
 	}
-	q.started, q.turn, q.delivered = true, 0, 0
-	q.chains = q.chains[:0]
+	q.turn, q.passed = 0, 0
 	for i := range min(o.interleave, len(mine)) {
 		var shards []int
 		for k := i; k < len(mine); k += o.interleave {
@@ -132,6 +161,16 @@ func (q *sequence) start() {
 		}
 		q.chains = append(q.chains, newChain(q, shards))
 	}
+}
+
+// stop ends a pass: closes what is open, joins the chains, and drops what is in
+// the window.
+func (q *sequence) stop() {
+	for _, c := range q.chains {
+		c.close()
+	}
+	q.chains = nil
+	q.spare, q.window = append(q.spare, q.window...), q.window[:0]
 }
 
 // feed fills the batches that the run opens, until it ends.
@@ -148,27 +187,29 @@ func (q *sequence) feed(r *run) {
 	}
 }
 
-// stop closes what is open, and joins the chains.
-func (q *sequence) stop() {
-	for _, l := range q.chains {
-		l.close()
-	}
-	q.chains, q.started = nil, false
-}
-
 // read replaces *r by the next record of the epoch, and reports false after the
-// last.
+// last, or if the run ends.
 func (q *sequence) read(r **Record) bool {
-	o := q.l.opts
-	if o.epochSamples > 0 && q.delivered >= max(1, o.epochSamples/o.world) {
+	if q.quota > 0 && q.delivered == q.quota {
 		return false
 	}
-	if !o.shuffle || o.window < 2 {
-		if !q.readInOrder(r) {
+	for !q.readOfPass(r) {
+		if q.quota == 0 || q.passed == 0 || q.ctx.Err() != nil {
 			return false
 		}
-		q.delivered++
-		return true
+		q.stop()
+		q.start()
+	}
+	q.delivered++
+	return true
+}
+
+// readOfPass replaces *r by the next record of the pass, mixed as WithShuffle
+// asks for.
+func (q *sequence) readOfPass(r **Record) bool {
+	o := q.l.opts
+	if !o.shuffle || o.window < 2 {
+		return q.readInOrder(r)
 	}
 	for len(q.window) < o.window {
 		next := &Record{}
@@ -189,17 +230,18 @@ func (q *sequence) read(r **Record) bool {
 	pick := mix64(key) % uint64(n) // a window is too small for the bias to show
 	*r, q.window[pick] = q.window[pick], *r
 	q.spare, q.window[pick], q.window = append(q.spare, q.window[pick]), q.window[n-1], q.window[:n-1]
-	q.delivered++
 	return true
 }
 
-// readInOrder replaces *r by the next record as it is read.
+// readInOrder replaces *r by the next record as it is read: one of each chain in
+// turn.
 func (q *sequence) readInOrder(r **Record) bool {
 	empty := 0 // chains in a row that had nothing
 	for empty < len(q.chains) {
-		l := q.chains[q.turn]
+		c := q.chains[q.turn]
 		q.turn = (q.turn + 1) % len(q.chains)
-		if l.read(r) {
+		if c.take(r) {
+			q.passed++
 			return true
 		}
 		empty++
@@ -207,40 +249,85 @@ func (q *sequence) readInOrder(r **Record) bool {
 	return false
 }
 
+// begin begins an epoch, and drops the records that a State says were delivered.
+func (q *sequence) begin(scratch **Record) error {
+	q.start()
+	q.started, q.delivered = true, 0
+	for from := q.skip; q.skip > 0; q.skip-- {
+		if !q.read(scratch) {
+			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", from, q.epoch, q.delivered)
+		}
+	}
+	return nil
+}
+
 // fill reads the records of a batch and offers them to the workers: each as it
 // comes, or with WithDropLast all at once, since a short batch is not to be
-// loaded. At the end of the course the batch stays smaller or empty.
+// loaded. At the end of the course the batch is the end, perhaps with a failure.
 func (q *sequence) fill(seq uint64, b *Batch) {
 	o := q.l.opts
 	n := 0
-	for n == 0 && q.epoch <= q.last && !q.l.ring.Stopped() {
+	b.failure = nil
+	for n == 0 && b.failure == nil && q.epoch <= q.last && !q.l.ring.Stopped() {
 		if !q.started {
-			q.start()
-			for ; q.skip > 0 && q.read(&b.records[0]); q.skip-- {
-			}
+			b.failure = q.begin(&b.records[0])
 		}
 		b.epoch, b.index, b.from = q.epoch, q.index, q.delivered
-		for n < o.batchSize && !q.l.ring.Stopped() && q.read(&b.records[n]) {
-			b.indices[n] = (q.delivered-1)*o.world + o.rank
-			n++
-			if n < o.batchSize && !o.dropLast {
-				q.l.ring.Offer(seq, n)
-			}
+		if b.failure == nil {
+			n = q.fillPlaces(seq, b)
 		}
-		if q.index++; n < o.batchSize { // the epoch is over
-			if o.dropLast {
-				n = 0
-			}
-			q.stop()
-			q.epoch, q.index = q.epoch+1, 0
+		if n == o.batchSize {
+			q.index++
+			break
 		}
+		if q.ctx.Err() != nil {
+			b.failure = nil // reading has ended with the run, which proves nothing
+		} else if b.failure == nil {
+			b.failure = q.wrong(n)
+		}
+		if o.dropLast {
+			n = 0
+		}
+		q.stop()
+		q.started, q.epoch, q.index = false, q.epoch+1, 0
 	}
-	b.size, b.end = n, n == 0
+	if b.failure != nil {
+		q.epoch = q.last + 1
+	}
+	b.size, b.end = n, n == 0 || b.failure != nil
 	b.state = State{Epoch: b.epoch, Samples: q.delivered * o.world}
 	if o.unordered {
 		b.state.Samples = -1
 	}
 	q.l.ring.Seal(seq, n)
+}
+
+// fillPlaces reads records until the batch is full or the epoch over.
+func (q *sequence) fillPlaces(seq uint64, b *Batch) (n int) {
+	o := q.l.opts
+	for n < o.batchSize && q.delivered < q.most && !q.l.ring.Stopped() && q.read(&b.records[n]) {
+		b.indices[n] = (q.delivered-1)*o.world + o.rank
+		n++
+		if n < o.batchSize && !o.dropLast {
+			q.l.ring.Offer(seq, n)
+		}
+	}
+	return n
+}
+
+// wrong tells what is wrong with an epoch whose last batch has n records: one
+// without any batch would be silence, and the other ranks would wait for it.
+func (q *sequence) wrong(n int) error {
+	o := q.l.opts
+	switch {
+	case q.delivered == q.most:
+		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than an int counts", q.epoch, o.world)
+	case q.index > 0 || n > 0 && !o.dropLast:
+		return nil
+	case n > 0:
+		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)
+	}
+	return fmt.Errorf("nwt: epoch %d has no sample for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, o.rank, o.world, q.l.shards)
 }
 
 // A chain reads some of a rank's shards, one after the other. It belongs to the
@@ -250,10 +337,12 @@ type chain struct {
 	shards []int
 	at     int // of shards: the one that is open or opened next
 	reader ShardReader
-	failed bool // reading all shards from the start gave nothing
+	read   int   // records of that shard so far
+	fault  error // what ends that shard; nil as long as it goes on
 
-	// Where the chain reads ahead: full records come and empty ones go back.
+	// If the chain reads ahead: full records come and empty ones go back.
 	full, empty chan *Record
+	under       *Record // being read into
 	done        chan struct{}
 	ctx         context.Context
 	cancel      context.CancelFunc
@@ -278,23 +367,35 @@ func newChain(q *sequence, shards []int) *chain {
 
 // run is the goroutine of a chain that reads ahead.
 func (c *chain) run() {
-	defer close(c.done)
-	defer close(c.full)
-	for {
-		select {
-		case r := <-c.empty:
-			if !c.next(r) {
-				return
-			}
-			c.full <- r // has room: no more records are under way
-		case <-c.ctx.Done():
+	over := false
+	defer func() {
+		if !over {
+			go c.run() // the reader called runtime.Goexit: go on elsewhere
 			return
 		}
+		close(c.full)
+		close(c.done)
+	}()
+	for !over {
+		if c.under == nil {
+			select {
+			case c.under = <-c.empty:
+			case <-c.ctx.Done():
+				over = true
+				continue
+			}
+		}
+		if !c.next(c.under) {
+			over = true
+			continue
+		}
+		c.full <- c.under // has room: no more records are under way
+		c.under = nil
 	}
 }
 
-// read replaces *r by the chain's next record, and reports false after the last.
-func (c *chain) read(r **Record) bool {
+// take replaces *r by the chain's next record, and reports false after the last.
+func (c *chain) take(r **Record) bool {
 	if c.full == nil {
 		return c.next(*r)
 	}
@@ -315,57 +416,90 @@ func (c *chain) close() {
 	c.shut()
 }
 
+// shut closes the shard that is open.
 func (c *chain) shut() {
-	if c.reader != nil {
-		if err := c.reader.Close(); err != nil {
-			c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.shards[c.at], "error", err)
+	if c.reader == nil {
+		return
+	}
+	reader := c.reader
+	c.reader = nil // before Close can end the goroutine
+	finished := false
+	warn := func(err error) {
+		c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.shards[c.at], "error", err)
+	}
+	defer func() {
+		if !finished {
+			_, err := recovered(recover())
+			warn(err)
 		}
-		c.reader = nil
+	}()
+	err := reader.Close()
+	finished = true
+	if err != nil {
+		warn(err)
 	}
 }
 
 // next reads the next record of the chain's shards, and reports false after the
-// last. A failure is a record too: a bad one.
-func (c *chain) next(r *Record) (ok bool) {
+// last. A failure is a record too: a bad one. If the reader ends the goroutine,
+// fault tells the next one where to go on.
+func (c *chain) next(r *Record) bool {
 	r.err = nil
 	for c.ctx.Err() == nil {
-		if c.at == len(c.shards) {
-			if c.q.l.opts.epochSamples == 0 || c.failed {
+		if c.fault == nil {
+			if c.at == len(c.shards) {
 				return false
 			}
-			c.at, c.failed = 0, true
+			if c.attempt(r); c.fault == nil {
+				c.read++
+				return true
+			}
 		}
-		err := c.attempt(r)
-		if err == nil {
-			c.failed = false
-			return true
-		}
-		shard := c.shards[c.at]
 		c.shut()
-		c.at++
-		if !errors.Is(err, io.EOF) {
-			r.err = fmt.Errorf("shard %d: %w", shard, err)
+		shard, read, fault := c.shards[c.at], c.read, c.fault
+		c.at, c.read, c.fault = c.at+1, 0, nil
+		if fault != io.EOF {
+			r.err = fmt.Errorf("shard %d from record %d on: %w", shard, read, fault)
 			return true
 		}
 	}
 	return false
 }
 
-// attempt opens the shard where that is due, and reads a record.
-func (c *chain) attempt(r *Record) (err error) {
+// attempt opens the shard if it isn't open, and reads a record. Only io.EOF itself,
+// and only from Next, is the end.
+func (c *chain) attempt(r *Record) {
 	finished := false
 	defer func() {
 		if !finished {
-			stack, cause := recovered(recover())
-			err = fmt.Errorf("%w\n%s", cause, stack)
+			stack, err := recovered(recover())
+			c.fault = fmt.Errorf("%w\n%s", err, stack)
 		}
 	}()
-	if c.reader == nil {
-		c.reader, err = c.q.stream.Open(c.ctx, c.shards[c.at])
-	}
-	if err == nil {
+	err := c.open()
+	switch {
+	case err != nil:
+		err = fmt.Errorf("it can't be opened: %w", err)
+	default:
 		err = c.reader.Next(c.ctx, r)
 	}
-	finished = true
-	return err
+	c.fault, finished = err, true
+}
+
+// open opens the shard if it isn't open, and as often as WithRetry says while the
+// error calls itself temporary, such as that too many files are open.
+func (c *chain) open() error {
+	o := c.q.l.opts
+	for tries, wait := 0, o.backoff; c.reader == nil; tries, wait = tries+1, 2*wait {
+		reader, err := c.q.stream.Open(c.ctx, c.shards[c.at])
+		switch {
+		case err == nil && reader == nil:
+			return errors.New("Open returned neither a reader nor an error")
+		case err == nil:
+			c.reader = reader
+		case tries == o.retries || !temporary(err) || !rest(c.ctx, wait):
+			return err
+		}
+	}
+	return nil
 }

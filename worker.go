@@ -197,24 +197,35 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 // again loads the current sample once more, up to WithRetry's number of times,
 // while the error calls itself temporary.
 func (w *worker) again(ctx context.Context, err error) error {
-	pause := w.l.opts.backoff
+	wait := w.l.opts.backoff
 	for range w.l.opts.retries {
-		var t interface{ Temporary() bool }
-		if !errors.As(err, &t) || !t.Temporary() {
+		if !temporary(err) || !rest(ctx, wait) {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return err
-		}
-		pause *= 2
+		wait *= 2
 		w.sample.begin(w.sample.place, w.sample.index)
 		if err = w.l.loadSample(ctx, w.sample.index, &w.sample); err == nil {
 			return nil
 		}
 	}
 	return err
+}
+
+// temporary tells whether an error calls itself so.
+func temporary(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
+}
+
+// rest waits, and reports false if the context ends first.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
 }
 
 // loadTogether loads places in one call of LoadBatch: all that are claimed. If

@@ -142,7 +142,7 @@ func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
 // than the batch has.
 func (r *Ring[T]) Offer(seq uint64, upto int) {
 	r.limit.Store(pack(seq, upto))
-	r.wakeOne()
+	r.tellOfMore()
 }
 
 // Seal lets workers claim the places of batch seq below upto, and drops the
@@ -151,10 +151,27 @@ func (r *Ring[T]) Seal(seq uint64, upto int) {
 	e := r.at(seq)
 	dropped := int(e.size.Swap(int32(upto))) - upto
 	r.limit.Store(pack(seq+1, 0))
-	r.wakeOne()
+	r.tellOfMore()
 	if dropped > 0 {
 		r.Done(seq, dropped)
 	}
+}
+
+// tellOfMore wakes whoever is to claim what the reader has offered: a worker or, if
+// there should be none, the owner, which finds the batch forsaken.
+func (r *Ring[T]) tellOfMore() {
+	r.wakeOne()
+	if r.quota.Load() == 0 {
+		r.ownersGate().wake()
+	}
+}
+
+// ownersGate is what Await sleeps at.
+func (r *Ring[T]) ownersGate() *gate {
+	if r.stage != 0 {
+		return &r.staged
+	}
+	return &r.loaded
 }
 
 // A Claim is places From … To−1 of batch Seq: the claimant's until its Done.
@@ -319,10 +336,7 @@ func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 // the first that is. It reports false after Stop and, with the number of the first
 // of them, after Interrupt or if that one is Forsaken.
 func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
-	g := &r.loaded
-	if r.stage != 0 {
-		g = &r.staged
-	}
+	g := r.ownersGate()
 	for {
 		// Looked at in this order: workers that see stopped skip places.
 		seq, ok = r.anyReady(seqs)
@@ -356,11 +370,7 @@ func (r *Ring[T]) anyReady(seqs []uint64) (uint64, bool) {
 // Interrupt makes Await return once. Anyone may call it.
 func (r *Ring[T]) Interrupt() {
 	r.interrupted.Store(true)
-	if r.stage != 0 {
-		r.staged.wake()
-	} else {
-		r.loaded.wake()
-	}
+	r.ownersGate().wake()
 }
 
 // Exhausted tells whether all places of the batches before end are claimed.
@@ -371,9 +381,10 @@ func (r *Ring[T]) Unclaimed(end uint64) int {
 	return int(end - min(end, r.cursor.Load()>>posBits))
 }
 
-// Forsaken tells whether nobody but the owner will claim the rest of batch seq.
+// Forsaken tells whether places of batch seq, or of one before it, may be claimed,
+// but nobody except the owner will.
 func (r *Ring[T]) Forsaken(seq uint64) bool {
-	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0)
+	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0) && r.claimable()
 }
 
 // Loaded tells whether batch seq is open and its places are done. It and

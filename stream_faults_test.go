@@ -1,0 +1,374 @@
+package nwt_test
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// breaking is shelves whose calls do something else first.
+type breaking struct {
+	*shelves
+	onShards func() int
+	onOpen   func(shard int) error
+	onNext   func(shard, record int) error
+	onClose  func(shard int) error
+	onLoad   func(dst *nwt.Sample)
+}
+
+func (s *breaking) Shards() int {
+	if s.onShards != nil {
+		return s.onShards()
+	}
+	return s.shelves.Shards()
+}
+
+func (s *breaking) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	if s.onOpen != nil {
+		if err := s.onOpen(shard); err != nil {
+			return nil, err
+		}
+	}
+	r, err := s.shelves.Open(ctx, shard)
+	return &breakingReader{ShardReader: r, s: s, shard: shard}, err
+}
+
+func (s *breaking) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	if s.onLoad != nil {
+		s.onLoad(dst)
+	}
+	return s.shelves.Load(ctx, r, dst)
+}
+
+type breakingReader struct {
+	nwt.ShardReader
+	s             *breaking
+	shard, record int
+}
+
+func (r *breakingReader) Next(ctx context.Context, rec *nwt.Record) error {
+	if r.s.onNext != nil {
+		if err := r.s.onNext(r.shard, r.record); err != nil {
+			return err
+		}
+	}
+	r.record++
+	return r.ShardReader.Next(ctx, rec)
+}
+
+func (r *breakingReader) Close() error {
+	err := r.ShardReader.Close()
+	if r.s.onClose != nil {
+		return r.s.onClose(r.shard)
+	}
+	return err
+}
+
+func TestAnEpochOfAllSamplesHasEachOnce(t *testing.T) {
+	for _, opts := range [][]nwt.Option{
+		{},
+		{nwt.WithInterleave(1)},
+		{nwt.WithShuffle(3), nwt.WithShuffleWindow(1)},
+		{nwt.WithShuffle(3), nwt.WithShuffleWindow(7)},
+		{nwt.WithShuffle(3), nwt.WithShuffleWindow(1000)},
+		{nwt.WithShuffle(3), nwt.WithInterleave(1000)},
+	} {
+		for _, workers := range []int{0, 3} {
+			l := newLoader(t, nwt.Streamed(newShelves(10, 0, 25, 7, 31, 1, 12)), append(opts, nwt.WithBatchSize(8), nwt.WithEpochSamples(86), nwt.WithWorkers(workers))...)
+			for epoch := range 3 {
+				got, err := values(t, l, epoch)
+				require.NoError(t, err)
+				slices.Sort(got)
+				require.Equal(t, upTo(86), got)
+			}
+		}
+	}
+}
+
+// However long an epoch is, no sample comes again before all have come.
+func TestNoSampleComesAgainBeforeAllHaveCome(t *testing.T) {
+	for _, n := range []int{20, 86, 87, 200, 600} {
+		for _, window := range []int{1, 16, 500} {
+			l := newLoader(t, nwt.Streamed(newShelves(10, 0, 25, 7, 31, 1, 12)), nwt.WithBatchSize(8), nwt.WithWorkers(2),
+				nwt.WithShuffle(3), nwt.WithShuffleWindow(window), nwt.WithEpochSamples(n))
+			got, err := values(t, l, 1)
+			require.NoError(t, err)
+			require.Len(t, got, n)
+			for pass := range slices.Chunk(got, 86) {
+				pass = slices.Clone(pass)
+				slices.Sort(pass)
+				require.Len(t, slices.Compact(pass), len(pass))
+			}
+		}
+	}
+}
+
+// An epoch of a stream is a function of seed, epoch and options: the same alone,
+// among others, and put together from any place on.
+func TestAnEpochOfAStreamIsTheSameHoweverItIsReached(t *testing.T) {
+	for name, opts := range map[string][]nwt.Option{
+		"plain":             {},
+		"quota":             {nwt.WithEpochSamples(50)},
+		"shuffle":           {nwt.WithShuffle(1), nwt.WithShuffleWindow(20)},
+		"shuffle and quota": {nwt.WithShuffle(1), nwt.WithShuffleWindow(20), nwt.WithEpochSamples(50)},
+		"passes":            {nwt.WithShuffle(1), nwt.WithShuffleWindow(20), nwt.WithEpochSamples(200)},
+		"rank":              {nwt.WithShuffle(1), nwt.WithEpochSamples(61), nwt.WithRank(1, 2), nwt.WithDropLast()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loader := func(batch, workers int) *nwt.Loader {
+				return newLoader(t, nwt.Streamed(newShelves(10, 0, 25, 7, 31, 1, 12)), append(opts, nwt.WithBatchSize(batch), nwt.WithWorkers(workers))...)
+			}
+			l := loader(8, 3)
+			var alone [][]int64
+			for epoch := range 3 {
+				got, err := values(t, l, epoch)
+				require.NoError(t, err)
+				alone = append(alone, got)
+			}
+			together := make([][]int64, 3)
+			states := map[int][]nwt.State{}
+			for b, err := range loader(8, 2).Epochs(t.Context(), 0, 3) {
+				require.NoError(t, err)
+				together[b.Epoch()] = append(together[b.Epoch()], nwt.Values[int64](b, 0)...)
+				states[b.Epoch()] = append(states[b.Epoch()], b.State())
+			}
+			require.Equal(t, alone, together)
+			for epoch, list := range states {
+				for k, s := range list {
+					var rest []int64
+					for b, err := range loader(8, k%3).Resume(t.Context(), s) {
+						require.NoError(t, err)
+						rest = append(rest, nwt.Values[int64](b, 0)...)
+					}
+					require.Equal(t, alone[epoch][min(8*(k+1), len(alone[epoch])):], append([]int64{}, rest...), s)
+				}
+			}
+		})
+	}
+}
+
+func TestTheEndOfAShardIsEOFItselfFromNext(t *testing.T) {
+	wrapped := fmt.Errorf("reading the header: %w", io.EOF)
+	_, empty := gzip.NewReader(strings.NewReader(""))
+	require.ErrorIs(t, empty, io.EOF)
+	for name, c := range map[string]struct {
+		s    breaking
+		says string
+	}{
+		"Open, io.EOF":    {breaking{onOpen: at(1, io.EOF)}, "shard 1 from record 0 on: it can't be opened: EOF"},
+		"Open, gzip":      {breaking{onOpen: at(1, empty)}, "it can't be opened: EOF"},
+		"Open, wrapped":   {breaking{onOpen: at(1, wrapped)}, "it can't be opened: reading the header: EOF"},
+		"Next, wrapped":   {breaking{onNext: at2(1, 3, func() error { return wrapped })}, "shard 1 from record 3 on: reading the header: EOF"},
+		"Next, cut short": {breaking{onNext: at2(1, 3, func() error { return io.ErrUnexpectedEOF })}, "unexpected EOF"},
+		"Next, panic":     {breaking{onNext: at2(1, 3, func() error { panic("torn") })}, "shard 1 from record 3 on: panic: torn"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, workers := range []int{0, 2} {
+				s := c.s
+				s.shelves = newShelves(5, 5, 5)
+				l := newLoader(t, nwt.Streamed(&s), nwt.WithBatchSize(2), nwt.WithWorkers(workers))
+				_, err := values(t, l, 0)
+				require.ErrorAs(t, err, new(*nwt.LoadError))
+				require.ErrorContains(t, err, c.says)
+				require.Zero(t, s.open.Load())
+			}
+		})
+	}
+}
+
+func at(shard int, err error) func(int) error {
+	return func(s int) error {
+		if s == shard {
+			return err
+		}
+		return nil
+	}
+}
+
+func at2(shard, record int, f func() error) func(int, int) error {
+	return func(s, r int) error {
+		if s == shard && r == record {
+			return f()
+		}
+		return nil
+	}
+}
+
+func TestGoexitInAReaderIsABadSampleAndTheOthersAreRead(t *testing.T) {
+	s := &breaking{shelves: newShelves(5, 5, 5), onNext: at2(1, 3, func() error { runtime.Goexit(); return nil })}
+	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithErrorBudget(1), quietLog)
+	got, err := values(t, l, 0)
+	require.NoError(t, err)
+	require.Equal(t, upTo(15, 8, 9), got)
+	require.ErrorContains(t, l.BadSamples()[0], "shard 1 from record 3 on: runtime.Goexit was called")
+	require.Zero(t, s.open.Load())
+}
+
+func TestAReaderThatPanicsOnCloseHarmsNobody(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var log journal
+		s := &breaking{shelves: newShelves(5, 5, 5), onClose: func(shard int) error {
+			if shard == 1 {
+				panic("not open")
+			}
+			return nil
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), log.option())
+		for range 2 {
+			for range l.Epoch(t.Context(), 0) {
+				break
+			}
+			got, err := values(t, l, 0)
+			require.NoError(t, err)
+			slices.Sort(got)
+			require.Equal(t, upTo(15), got)
+		}
+		require.Contains(t, log.String(), "panic: not open")
+	}
+}
+
+func TestAStreamThatChangesItsMindAboutShardsIsAskedOnce(t *testing.T) {
+	var asked atomic.Int32
+	s := &breaking{shelves: newShelves(5, 5, 5), onShards: func() int { asked.Add(1); return 3 }}
+	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2))
+	before := asked.Load()
+	for epoch := range 3 {
+		got, err := values(t, l, epoch)
+		require.NoError(t, err)
+		require.Len(t, got, 15)
+	}
+	require.Equal(t, before, asked.Load())
+	_, err := nwt.NewLoader(nwt.Streamed(&breaking{onShards: func() int { panic("not mounted") }, shelves: newShelves(1)}))
+	require.ErrorContains(t, err, "panicked: not mounted")
+}
+
+func TestARankWithoutAShardIsRefused(t *testing.T) {
+	for rank := range 4 {
+		_, err := nwt.NewLoader(nwt.Streamed(newShelves(5, 5, 5)), nwt.WithRank(rank, 4))
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, "WithRank (world): 4: a stream of 3 shards leaves ranks without one: needs at least as many shards as ranks")
+	}
+}
+
+func TestAnEpochWithoutABatchIsAnErrorNotSilence(t *testing.T) {
+	for name, c := range map[string]struct {
+		lengths []int
+		opts    []nwt.Option
+		says    string
+	}{
+		"all empty":     {[]int{0, 0}, nil, "epoch 0 has no sample for rank 0 of 1: its shards, of the stream's 2, are empty"},
+		"rank's empty":  {[]int{5, 0, 7, 0}, []nwt.Option{nwt.WithRank(1, 2)}, "epoch 0 has no sample for rank 1 of 2"},
+		"with a quota":  {[]int{5, 0}, []nwt.Option{nwt.WithRank(1, 2), nwt.WithEpochSamples(6)}, "no sample for rank 1"},
+		"with shuffle":  {[]int{0, 0}, []nwt.Option{nwt.WithShuffle(1), nwt.WithEpochSamples(6)}, "no sample for rank 0"},
+		"all left out":  {[]int{2, 1}, []nwt.Option{nwt.WithDropLast()}, "epoch 0 has no batch: rank 0 has 3 samples, WithDropLast leaves out less than WithBatchSize(4)"},
+		"quota too low": {[]int{20}, []nwt.Option{nwt.WithDropLast(), nwt.WithEpochSamples(3)}, "rank 0 has 3 samples"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, workers := range []int{0, 2} {
+				l := newLoader(t, nwt.Streamed(newShelves(c.lengths...)), append(c.opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers))...)
+				batches := 0
+				var last error
+				for b, err := range l.Epochs(t.Context(), 0, 1000) {
+					if last = err; b != nil {
+						batches++
+					}
+				}
+				require.Zero(t, batches)
+				require.ErrorContains(t, last, c.says)
+			}
+			_, err := nwt.Tune(t.Context(), nwt.Streamed(newShelves(c.lengths...)), append(c.opts, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1))...)
+			require.ErrorContains(t, err, strings.TrimPrefix(c.says, "epoch 0 "))
+		})
+	}
+}
+
+func TestResumingAfterTheEndOfAStreamIsAnError(t *testing.T) {
+	l := newLoader(t, nwt.Streamed(newShelves(5, 5)), nwt.WithBatchSize(2))
+	count := func(samples int) (n int, last error) {
+		for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 2, Samples: samples}) {
+			if last = err; b != nil {
+				n += b.Len()
+			}
+		}
+		return n, last
+	}
+	n, err := count(10)
+	require.NoError(t, err)
+	require.Zero(t, n, "the epoch was over")
+	_, err = count(11)
+	require.ErrorContains(t, err, "resume after 11 samples of epoch 2")
+	require.ErrorContains(t, err, "have 10")
+}
+
+// A loop that spins keeps the bubble's clock from going on.
+func TestALoaderThatLosesItsWorkersWaitsForAStreamWithoutSpinning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &breaking{shelves: newShelves(20, 20), onNext: func(int, int) error { time.Sleep(time.Second); return nil }}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(2))
+		var got []int64
+		for b, err := range l.Epochs(t.Context(), 0, 2) {
+			require.NoError(t, err)
+			got = append(got, nwt.Values[int64](b, 0)...)
+			if b.Index() == 2 {
+				require.NoError(t, l.SetWorkers(0))
+			}
+			if b.Index() == 7 {
+				require.NoError(t, l.SetWorkers(3))
+			}
+		}
+		require.Len(t, got, 80)
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestAShardIsOpenedOnceMoreWhenTooManyFilesAreOpen(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var refused atomic.Int32
+		s := &breaking{shelves: newShelves(5, 5, 5), onOpen: func(shard int) error {
+			if shard == 1 && refused.Add(1) <= 3 {
+				return &fs.PathError{Op: "open", Path: "1.tar", Err: syscall.EMFILE}
+			}
+			return nil
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithRetry(3, time.Microsecond))
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		slices.Sort(got)
+		require.Equal(t, upTo(15), got)
+		refused.Store(-1)
+		_, err = values(t, l, 0)
+		require.ErrorIs(t, err, syscall.EMFILE)
+		require.EqualValues(t, 3, refused.Load(), "as often as WithRetry says")
+		require.Zero(t, s.open.Load())
+	}
+}
+
+// The end of a stream is loaded sooner than the batches before it.
+func TestAStreamWithoutOrderDeliversWhatIsSlow(t *testing.T) {
+	for range 20 {
+		s := &breaking{shelves: newShelves(16, 16), onLoad: func(dst *nwt.Sample) {
+			if dst.Index() >= 24 {
+				time.Sleep(time.Millisecond)
+			}
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8), nwt.WithWorkers(4), nwt.WithPrefetch(8), nwt.WithUnordered())
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		slices.Sort(got)
+		require.Equal(t, upTo(32), got)
+	}
+}
