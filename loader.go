@@ -28,6 +28,11 @@ type Loader struct {
 	slotBytes  int
 	seedKey    uint64 // of Sample.Rand
 
+	// The order of an epoch, changed under mu between runs: runs and workers read
+	// it without. They hide those of source, which loaders may share.
+	sampler Sampler
+	order   order
+
 	stage    *stage // nil where the device is the host
 	ring     *ring.Ring[Batch]
 	pace     pace
@@ -107,7 +112,7 @@ func (s *source) trainingLoader(workers int) *Loader {
 
 // loader makes a loader with so many workers.
 func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, loadSample: s.ds.Load, zero: make(chan struct{}, 1)}
+	l := &Loader{source: s, sampler: s.sampler, order: s.order, loadSample: s.ds.Load, zero: make(chan struct{}, 1)}
 	switch ds := s.ds.(type) {
 	case *funcDataset:
 		l.loadSample = ds.load // one call less for each sample
@@ -140,6 +145,8 @@ func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 // Len is the number of batches in an epoch; −1 for a stream without
 // WithEpochSamples, whose end shows when it is reached.
 func (l *Loader) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
 	case l.order.n != endless:
 		return l.order.steps(0)
@@ -148,6 +155,34 @@ func (l *Loader) Len() int {
 	}
 	perRank := order{n: max(1, l.opts.epochSamples/l.opts.world), batch: l.opts.batchSize, world: 1, dropLast: l.opts.dropLast}
 	return perRank.steps(0)
+}
+
+// SetSampler changes the order of the epochs to come, their length included: for
+// samples that are mined from what the model gets wrong. Between epochs only;
+// during one the error is [ErrBusy]. A resumed run must set the same sampler first.
+// A stream has none.
+func (l *Loader) SetSampler(s Sampler) error {
+	switch {
+	case s == nil:
+		return optionError("SetSampler", nil, "must not be nil")
+	case l.n == endless:
+		return optionError("SetSampler", nameOfSampler(s), "can't be combined with a stream, whose order is that of reading")
+	}
+	n, err := epochLen("SetSampler", s)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return ErrClosed
+	case l.run != nil:
+		return ErrBusy
+	}
+	l.warnOfMixedLengths(s)
+	l.sampler, l.order.n = s, n
+	return nil
 }
 
 // Workers is how many workers the loader has.
@@ -253,7 +288,7 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 			yield(nil, optionError("Epoch", first, "epochs %d to before %d: must be at least 0, and at least one", first, end))
 			return
 		}
-		l.iterate(ctx, newCourse(&l.order, first, end-1, 0), yield)
+		l.iterate(ctx, first, end-1, 0, yield)
 	}
 }
 
@@ -271,18 +306,20 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 			yield(nil, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed"))
 		case l.opts.unordered:
 			yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
-		case l.order.n == endless && s.Samples%l.opts.world != 0:
+		case l.n == endless && s.Samples%l.opts.world != 0:
 			yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
-		case s.Samples < 0 || s.Samples > l.order.n:
-			yield(nil, optionError("State.Samples", s.Samples, "must be 0 … %d, the samples of an epoch", l.order.n))
+		case s.Samples < 0:
+			yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
 		default:
-			l.iterate(ctx, newCourse(&l.order, s.Epoch, s.Epoch, s.Samples), yield)
+			l.iterate(ctx, s.Epoch, s.Epoch, s.Samples, yield)
 		}
 	}
 }
 
-func (l *Loader) iterate(ctx context.Context, c course, yield func(*Batch, error) bool) {
-	r, err := l.begin(ctx, c)
+// iterate yields the batches of the epochs first … last, of the first from
+// position base on.
+func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(*Batch, error) bool) {
+	r, err := l.begin(ctx, first, last, base)
 	if err != nil {
 		yield(nil, err)
 		return

@@ -57,7 +57,7 @@ type run struct {
 }
 
 // begin starts a run.
-func (l *Loader) begin(ctx context.Context, c course) (*run, error) {
+func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -66,6 +66,10 @@ func (l *Loader) begin(ctx context.Context, c course) (*run, error) {
 	if l.run != nil {
 		return nil, ErrBusy
 	}
+	if base > l.order.n {
+		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", l.order.n)
+	}
+	c := newCourse(&l.order, first, last, base)
 	r := &run{l: l, caller: ctx, course: c, first: l.seq}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	l.ring.Reset(l.seq)

@@ -21,6 +21,7 @@ type Sample struct {
 	scope   uint64      // tells datasets in a Concat or under a Map apart, for Scratch
 	outer   *Sample     // of a scratch sample: the one it is for, whose Rand it shares
 	scratch [][]*Sample // of each layout that was asked for
+	views   [][]*Sample // of part of the fields, of each layout that was asked for
 	alone   *common     // for loadAlone
 }
 

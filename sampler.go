@@ -86,7 +86,7 @@ func (s *shuffled) At(epoch, i int) int {
 // Select is the order of s over part of a dataset: where s has 0, it has
 // indices[0], and so on. Select(Shuffled(len(indices), seed), indices) shuffles
 // the part; an index listed twice comes twice. So s must be an order of
-// 0 … len(indices)−1; At panics where it isn't.
+// 0 … len(indices)−1; At panics if it isn't.
 //
 // The indices are copied. They must not be negative.
 func Select(s Sampler, indices []int) (Sampler, error) {
@@ -116,12 +116,28 @@ func (s *selected) String() string {
 	return fmt.Sprintf("Select(%v, %d indices)", nameOfSampler(s.order), len(s.indices))
 }
 
-func (s *selected) At(epoch, i int) int {
-	k := s.order.At(epoch, i)
+func (s *selected) At(epoch, i int) int { return s.selected(s.order.At(epoch, i), epoch, i) }
+
+// selected is the index that the order's index k stands for.
+func (s *selected) selected(k, epoch, i int) int {
 	if k < 0 || k >= len(s.indices) {
 		panic(fmt.Sprintf("nwt: position %d of epoch %d selects index %d of %d", i, epoch, k, len(s.indices)))
 	}
 	return s.indices[k]
+}
+
+func (s *selected) Fill(epoch, from int, indices []int) {
+	order, ok := s.order.(Filler)
+	if !ok {
+		for i := range indices {
+			indices[i] = s.At(epoch, from+i)
+		}
+		return
+	}
+	order.Fill(epoch, from, indices)
+	for i, k := range indices {
+		indices[i] = s.selected(k, epoch, from+i)
+	}
 }
 
 // checkPosition panics as indexing a slice would: a position outside the epoch
@@ -291,19 +307,22 @@ func (o *orders[T]) get(epoch, part int) []T {
 	}
 }
 
-// filler is what a sampler has that computes many positions faster than one by
-// one: fill sets indices to those at from, from+1, ….
-type filler interface {
-	fill(epoch, from int, indices []int)
+// A Filler is a [Sampler] that computes many positions faster than one by one. A
+// loader then asks Fill and not At.
+type Filler interface {
+	Sampler
+	// Fill sets indices to those at positions from, from+1, … of an epoch: what At
+	// says. It is called from many goroutines at once.
+	Fill(epoch, from int, indices []int)
 }
 
-func (s sequential) fill(_, from int, indices []int) {
+func (s sequential) Fill(_, from int, indices []int) {
 	for i := range indices {
 		indices[i] = from + i
 	}
 }
 
-func (s *shuffled) fill(epoch, from int, indices []int) {
+func (s *shuffled) Fill(epoch, from int, indices []int) {
 	if s.perm.bits > maxTabulated {
 		for i := range indices {
 			indices[i] = s.At(epoch, from+i)

@@ -234,10 +234,10 @@ func BenchmarkShuffled(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("a batch at a time/n=%d", n), func(b *testing.B) {
-			s, i := Shuffled(n, 1).(filler), 0
+			s, i := Shuffled(n, 1).(Filler), 0
 			batch := make([]int, min(n, 128))
 			for b.Loop() {
-				s.fill(1, i, batch)
+				s.Fill(1, i, batch)
 				if i += len(batch); i > n-len(batch) {
 					i = 0
 				}
@@ -252,7 +252,7 @@ func TestARunOfPositionsIsWhatItsPositionsAre(t *testing.T) {
 		s := Shuffled(n, 9).(*shuffled)
 		for _, from := range []int{0, n / 3, n - min(n, 333)} {
 			run := make([]int, min(n-from, 333))
-			s.fill(3, from, run)
+			s.Fill(3, from, run)
 			for i, index := range run {
 				require.Equal(t, s.At(3, from+i), index)
 			}

@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"errors"
-	"fmt"
 )
 
 // A source is a dataset and options that fit together.
@@ -48,24 +47,31 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	default:
 		s.sampler = Sequential(n)
 	}
-	if s.order.n, err = epochLen(s.sampler); err != nil {
+	if s.order.n, err = epochLen("WithSampler", s.sampler); err != nil {
 		return nil, err
 	}
-	if b, ok := s.sampler.(*bucketed); ok && b.step%s.order.step() != 0 {
-		o.log.Warn("nwt: batches will mix lengths: Bucketed sorts for other steps than the loader's", "Buckets.BatchSize × World", b.step, "WithBatchSize × world", s.order.step())
-	}
+	s.warnOfMixedLengths(s.sampler)
 	return s, nil
 }
 
+// warnOfMixedLengths says that Bucketed wasn't told of the loader's steps.
+func (s *source) warnOfMixedLengths(sampler Sampler) {
+	step := s.order.step()
+	if b, ok := sampler.(*bucketed); ok && b.step%step != 0 {
+		s.opts.log.Warn("nwt: batches will mix lengths: Bucketed sorts for other steps than the loader's",
+			"Buckets.BatchSize × World", b.step, "WithBatchSize × world", step)
+	}
+}
+
 // epochLen is the length of a sampler that may be the user's.
-func epochLen(s Sampler) (n int, err error) {
+func epochLen(option string, s Sampler) (n int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = optionError("WithSampler", fmt.Sprintf("%T", s), "Len panicked: %v", p)
+			err = optionError(option, nameOfSampler(s), "Len panicked: %v", p)
 		}
 	}()
 	if n = s.Len(); n < 1 || n > maxSamples {
-		return 0, optionError("WithSampler", n, "the length of an epoch must be 1 … %d", maxSamples)
+		return 0, optionError(option, n, "the length of an epoch must be 1 … %d", maxSamples)
 	}
 	return n, nil
 }

@@ -367,7 +367,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		prev  = start
 		n     = -m.warmup
 	)
-	l.iterate(ctx, newCourse(&l.order, from.Epoch, math.MaxInt32, from.Samples), func(b *Batch, e error) bool {
+	l.iterate(ctx, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
 		if err = e; err != nil {
 			return false
 		}

@@ -322,8 +322,9 @@ func (l *Loader) failedTogether(err error) {
 // fillIndices fills in which samples the places from next to before end are, if
 // that is known without asking a sampler of the user's.
 func (w *worker) fillIndices(b *Batch, end int) bool {
-	if s, ok := w.l.sampler.(filler); ok {
-		s.fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
+	if s, ok := w.l.sampler.(Filler); ok {
+		w.sample.turnTo(w.next, -1) // what a panic of Fill is reported with
+		s.Fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
 		return true
 	}
 	return w.slot.records != nil // the reader of a stream has set them

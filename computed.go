@@ -1,0 +1,52 @@
+package nwt
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Computed is an order that a function computes whole, n indices for an epoch:
+// repeated augmentation, P classes × K samples in each batch, a curriculum. An
+// index may come more than once, and is augmented differently each time.
+//
+// The function must be pure: the same epoch always gives the same indices, on every
+// rank and in every run. It is called from any goroutine when a position of an epoch
+// is first asked for, and whoever asks for that epoch waits. The indices of two
+// successive epochs are kept, so it must not write to them again. If they aren't n,
+// each position of that epoch is a *[LoadError].
+func Computed(n int, order func(epoch int) []int) (Sampler, error) {
+	var errs []error
+	if n < 1 || n > maxSamples {
+		errs = append(errs, optionError("Computed", n, "the length of an epoch must be 1 … %d", maxSamples))
+	}
+	if order == nil {
+		errs = append(errs, optionError("Computed", nil, "the function must not be nil"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &computed{n: n, orders: newOrders(2, 1, func(epoch, _ int) []int {
+		indices := order(epoch)
+		if len(indices) != n {
+			panic(fmt.Sprintf("nwt: Computed: the function gives %d indices for epoch %d: must be %d", len(indices), epoch, n))
+		}
+		return indices
+	})}, nil
+}
+
+type computed struct {
+	n      int
+	orders *orders[int]
+}
+
+func (s *computed) Len() int       { return s.n }
+func (s *computed) String() string { return fmt.Sprintf("Computed(%d)", s.n) }
+
+func (s *computed) At(epoch, i int) int {
+	checkPosition(i, s.n)
+	return s.orders.get(epoch, 0)[i]
+}
+
+func (s *computed) Fill(epoch, from int, indices []int) {
+	copy(indices, s.orders.get(epoch, 0)[from:])
+}

@@ -1,0 +1,127 @@
+package nwt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Zip is datasets side by side: its sample i has the fields of sample i of each of
+// them, in their order. The datasets must have the same length and no field name in
+// common.
+//
+// They load into their fields' places in the batch, without a copy, and draw from
+// one [Sample.Rand]: each goes on where the one before it stopped.
+func Zip(ds ...Dataset) (Dataset, error) {
+	if len(ds) == 0 {
+		return nil, optionError("Zip", ds, "needs at least one dataset")
+	}
+	z := &zipped{ds: slices.Clone(ds)}
+	var errs []error
+	field, ragged := 0, 0
+	owner := map[string]int{}
+	for i, d := range ds {
+		n, l, err := checkIndexed(d)
+		if err != nil {
+			errs = append(errs, within(fmt.Sprintf("Zip: dataset %d", i), err))
+			continue
+		}
+		if z.n == 0 {
+			z.n = n
+		}
+		if n != z.n {
+			errs = append(errs, optionError("Zip", n, "dataset %d must be as long as those before, %d samples", i, z.n))
+		}
+		for _, f := range l.fields {
+			if other, taken := owner[f.Name]; taken {
+				errs = append(errs, optionError("Zip", f.Name, "a field of dataset %d must not have the name of a field of dataset %d", i, other))
+			}
+			owner[f.Name] = i
+		}
+		z.parted = append(z.parted, zipPart{l, field, ragged})
+		z.fields = append(z.fields, l.fields...)
+		field, ragged = field+len(l.columns), ragged+l.ragged
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if _, err := newLayout(z.fields); err != nil {
+		return nil, within("Zip", err)
+	}
+	return orBatched(z, z.loadBatch), nil
+}
+
+type zipped struct {
+	ds     []Dataset
+	n      int
+	fields []Field
+	parted []zipPart
+}
+
+// zipPart is where the fields of a dataset lie among those of all.
+type zipPart struct {
+	layout        *layout
+	field, ragged int // the first of them, and the first ragged one
+}
+
+func (d *zipped) Len() int         { return d.n }
+func (d *zipped) Fields() []Field  { return cloneFields(d.fields) }
+func (d *zipped) parts() []Dataset { return d.ds }
+
+func (d *zipped) Load(ctx context.Context, index int, dst *Sample) error {
+	for i, ds := range d.ds {
+		if err := ds.Load(ctx, index, d.views(i, dst)[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	for i, ds := range d.ds {
+		views := d.views(i, dst...)
+		if b, ok := ds.(BatchDataset); ok {
+			if err := b.LoadBatch(ctx, slices.Clone(indices), views); err != nil {
+				return err
+			}
+			continue
+		}
+		for k, index := range indices {
+			if err := ds.Load(ctx, index, views[k]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// views is the fields of dataset i in each of dst. Like scratchFor's samples they
+// live as long as the first of dst.
+func (d *zipped) views(i int, dst ...*Sample) []*Sample {
+	first, part := dst[0], d.parted[i]
+	at := slices.IndexFunc(first.views, func(block []*Sample) bool { return block[0].layout == part.layout })
+	switch {
+	case at < 0:
+		at = len(first.views)
+		first.views = append(first.views, newSamples(&common{}, len(dst)))
+	case len(first.views[at]) < len(dst):
+		first.views[at] = newSamples(&common{}, len(dst))
+	}
+	views := first.views[at][:len(dst)]
+	lens := 0
+	if first.layout.ragged > 0 {
+		lens = len(first.lens) / first.layout.ragged // of each ragged field
+	}
+	c := *first.common
+	c.layout, c.records = part.layout, nil
+	c.offsets = first.offsets[part.field : part.field+len(part.layout.columns)]
+	c.lens = first.lens[part.ragged*lens : (part.ragged+part.layout.ragged)*lens]
+	*views[0].common = c
+	for k, v := range views {
+		v.outer = dst[k]
+		v.turnTo(dst[k].place, dst[k].index)
+		v.scope = inner(dst[k].scope, i+1)
+	}
+	return views
+}
