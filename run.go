@@ -146,7 +146,7 @@ func (r *run) advance() (*Batch, error) {
 		if len(r.ahead) == 0 {
 			break // the stream is over
 		}
-		b := r.await()
+		b, ready := r.await()
 		if b == nil {
 			return nil, *r.why.Load()
 		}
@@ -170,7 +170,10 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if b.size > 0 {
 			c := &r.l.counters
-			c.batches.Add(1)
+			c.batches.Add(1) // first: no more are ready than there are
+			if ready {
+				c.ready.Add(1)
+			}
 			c.samples.Add(int64(b.size))
 			return b, nil
 		}
@@ -240,13 +243,13 @@ func (r *run) place(b *Batch, i int) {
 	}
 }
 
-// await waits until a batch is ready, loads it where there are no workers, and
-// takes it from the ring; nil where the run was stopped.
-func (r *run) await() *Batch {
+// await waits until a batch is ready, loads it if there are no workers, and takes
+// it from the ring; nil if the run was stopped. It tells whether the batch was
+// ready already.
+func (r *run) await() (b *Batch, ready bool) {
 	r.watchDepth()
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
-		r.l.counters.ready.Add(1)
-		return r.take(r.ahead[0])
+		return r.take(r.ahead[0]), true
 	}
 	defer trace.StartRegion(r.caller, "nwt.wait").End()
 	began := time.Now()
@@ -261,9 +264,9 @@ func (r *run) await() *Batch {
 		switch {
 		case ok:
 			r.l.counters.wait.Add(int64(time.Since(began)))
-			return r.take(seq)
+			return r.take(seq), false
 		case r.l.ring.Stopped():
-			return nil
+			return nil, false
 		case r.l.ring.Forsaken(seq):
 			r.help(seq)
 		default: // a worker is idle

@@ -46,6 +46,7 @@ type counters struct {
 // Stats is a snapshot of the loader's figures. It may be called at any time and
 // costs the loader nothing.
 func (l *Loader) Stats() Stats {
+	ready := l.counters.ready.Load() // before batches, of which it counts some
 	s := Stats{
 		Batches: int(l.counters.batches.Load()),
 		Samples: int(l.counters.samples.Load()),
@@ -53,7 +54,7 @@ func (l *Loader) Stats() Stats {
 		Workers: l.Workers(), Prefetch: l.depth() - 1,
 	}
 	if s.Batches > 0 {
-		s.Occupancy = float64(l.counters.ready.Load()) / float64(s.Batches)
+		s.Occupancy = float64(ready) / float64(s.Batches)
 	}
 	s.LoadMedian, s.LoadP99 = l.counters.loads.quantile(0.5), l.counters.loads.quantile(0.99)
 	l.faulty.mu.Lock()

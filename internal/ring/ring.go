@@ -19,11 +19,7 @@
 // a claim is one compare-and-swap, a report one addition.
 package ring
 
-import "sync/atomic"
-
 const (
-	// Capacity bounds the batches that are open at once.
-	Capacity = 1024
 	// MaxPlaces bounds the places of one batch.
 	MaxPlaces = 1<<posBits - 1
 	// MaxLanes bounds the lanes of one batch.
@@ -39,33 +35,38 @@ const (
 // a time, handing over with synchronization of its own.
 type Ring[T any] struct {
 	// cursor is the first batch with places that nobody has claimed: seq<<posBits.
-	// Who claims the last of them advances it by compare-and-swap; or who finds
-	// none, where more might have come until Seal. The owner stores halted in Halt,
-	// after which nobody looks for a batch, and a batch again in Reset.
-	cursor atomic.Uint64
+	// It is advanced, by compare-and-swap, by whoever claims the last of them or
+	// finds none left. Halt stores halted, so that nobody looks for a batch, and
+	// Reset the first batch of the next run.
+	//
+	// A claim reads limit before cursor. A limit from before Reset is at most the
+	// first batch of the next run, which a cursor from after Reset isn't below. The
+	// other way round, a cursor from before Halt would be below the new limit, and
+	// a batch that was announced and never offered would look like an open one.
+	cursor atomicUint64
 	_      [56]byte
 
 	// limit is the first place that isn't open: seq<<posBits | place, the place
 	// being 0 but for a batch of a stream. The owner writes it, or between
 	// Reset and Halt the reader that Announce speaks of, and only after the entry
 	// below it: a worker that sees a limit sees the entry.
-	limit atomic.Uint64
+	limit atomicUint64
 	_     [56]byte
 
 	// quota is how many workers there should be: Park turns those with a
 	// higher id away. Written by SetQuota.
-	quota atomic.Int32
+	quota atomicInt32
 	// parked counts workers that sleep, or are about to, and whom nobody has
 	// woken yet. A worker adds itself; whoever takes one off owes it a token.
-	parked atomic.Int32
-	tokens chan struct{} // one for each wake-up under way; never blocks its sender
+	parked atomicInt32
+	tokens tokens // one for each wake-up under way; never blocks its sender
 
 	loaded  gate // the owner's, or the stage's where there is one
 	staged  gate // the owner's, where there is a stage
 	stage   int32
-	stopped atomic.Bool // set by Stop, cleared by Reset
+	stopped atomicBool // set by Stop, cleared by Reset
 	// interrupted is set by Interrupt and cleared by the owner, in Await or Reset.
-	interrupted atomic.Bool
+	interrupted atomicBool
 
 	entries [Capacity]entry[T]
 }
@@ -77,17 +78,17 @@ type entry[T any] struct {
 	// size and used are atomic since a worker with an outdated cursor may read
 	// them while the owner reuses the entry. It stores lanes[0] before them, which
 	// such a worker reads after them, and sees another batch's.
-	size atomic.Int32 // places
-	used atomic.Int32 // lanes
+	size atomicInt32 // places
+	used atomicInt32 // lanes
 	// pending is the places not done yet, plus one where a stage follows.
 	// Whoever brings it to goal announces it.
-	pending atomic.Int32
-	goal    atomic.Int32 // 0, but for Halt: the places nobody will ever claim
+	pending atomicInt32
+	goal    atomicInt32 // 0, but for Halt: the places nobody will ever claim
 	_       [32]byte
 
 	// Of each lane the first place nobody has claimed: seq<<posBits | place.
 	// Workers advance it by compare-and-swap. The owner swaps it to halted.
-	lanes [MaxLanes]atomic.Uint64
+	lanes [MaxLanes]atomicUint64
 }
 
 // lane is the places of lane i where there are so many of both.
@@ -97,9 +98,8 @@ func lane(i, used, size int) (from, to int) { return size * i / used, size * (i 
 // batch whose places are done is announced to AwaitLoaded, and to Await once
 // Staged has been called for it.
 func New[T any](maxWorkers int, stage bool) *Ring[T] {
-	r := &Ring[T]{tokens: make(chan struct{}, maxWorkers)}
-	r.loaded.token = make(chan struct{}, 1)
-	r.staged.token = make(chan struct{}, 1)
+	r := &Ring[T]{tokens: newTokens(maxWorkers)}
+	r.loaded.token, r.staged.token = newTokens(1), newTokens(1)
 	if stage {
 		r.stage = 1
 	}
@@ -197,7 +197,8 @@ func (r *Ring[T]) ClaimOf(seq uint64, most int) (c Claim[T], ok bool) {
 
 func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 	for {
-		cursor, limit := r.cursor.Load(), r.limit.Load()
+		limit := r.limit.Load() // before the cursor, see there
+		cursor := r.cursor.Load()
 		if cursor >= min(limit, below) {
 			return c, false
 		}
@@ -284,7 +285,7 @@ func (r *Ring[T]) Park(worker int) bool {
 	// Counted first, looked second; who opens a batch or lowers the quota does
 	// it in the opposite order, so that one of the two sees the other.
 	if !r.claimable() && int32(worker) < r.quota.Load() || !r.unpark() {
-		<-r.tokens
+		r.tokens.receive()
 	}
 	if int32(worker) < r.quota.Load() {
 		return true
@@ -307,7 +308,7 @@ func (r *Ring[T]) unpark() bool {
 
 func (r *Ring[T]) wakeOne() {
 	if r.parked.Load() > 0 && r.unpark() {
-		r.tokens <- struct{}{}
+		r.tokens.send()
 	}
 }
 
@@ -315,8 +316,9 @@ func (r *Ring[T]) wakeOne() {
 // once they have reported what they claimed.
 func (r *Ring[T]) SetQuota(n int) {
 	r.quota.Store(int32(n))
-	for r.unpark() {
-		r.tokens <- struct{}{}
+	// As many as sleep now: those who come back to Park see the new quota.
+	for range r.parked.Load() {
+		r.wakeOne()
 	}
 	r.loaded.wake()
 	r.staged.wake()
@@ -443,8 +445,8 @@ func (r *Ring[T]) Reset(seq uint64) {
 type gate struct {
 	// awaited is 1 + the sequence number its owner sleeps for, else 0. The
 	// owner sets it; whoever changes it to 0 for the owner sends the token.
-	awaited atomic.Uint64
-	token   chan struct{}
+	awaited atomicUint64
+	token   tokens
 	_       [48]byte
 }
 
@@ -458,7 +460,7 @@ func (g *gate) sleep(seq uint64, needless bool) {
 	if needless && g.awaited.CompareAndSwap(seq+1, 0) {
 		return
 	}
-	<-g.token
+	g.token.receive()
 }
 
 func (g *gate) announce(seq uint64) bool {
@@ -466,12 +468,12 @@ func (g *gate) announce(seq uint64) bool {
 	if a != seq+1 && a != anySeq+1 || !g.awaited.CompareAndSwap(a, 0) {
 		return false
 	}
-	g.token <- struct{}{}
+	g.token.send()
 	return true
 }
 
 func (g *gate) wake() {
 	if g.awaited.Swap(0) != 0 {
-		g.token <- struct{}{}
+		g.token.send()
 	}
 }

@@ -1,3 +1,5 @@
+//go:build !explore
+
 package ring
 
 import (
@@ -457,4 +459,129 @@ func TestAnInterruptMakesTheOwnerLookOnce(t *testing.T) {
 		require.True(t, r.Exhausted(1))
 		require.Zero(t, r.Unclaimed(1))
 	})
+}
+
+func TestPlacesOfAStreamCanBeClaimedOnceTheyAreOffered(t *testing.T) {
+	r := New[parcel](2, false)
+	r.SetQuota(2)
+	r.Reset(5)
+	claim := func(from, to int) {
+		t.Helper()
+		c, ok := r.Claim(0, 10)
+		require.Equal(t, from < to, ok)
+		if ok {
+			require.Equal(t, [3]int{5, from, to}, [3]int{int(c.Seq), c.From, c.To})
+			r.Done(5, to-from)
+		}
+	}
+	r.Announce(5, newParcel(4), 4)
+	claim(0, 0)
+	r.Offer(5, 1)
+	claim(0, 1)
+	claim(0, 0)
+	r.Offer(5, 2)
+	r.Offer(5, 3)
+	claim(1, 3)
+	require.False(t, r.Ready(5), "a fourth may come")
+	r.Seal(5, 3)
+	claim(0, 0)
+	require.True(t, await(r, 5), "the fourth was dropped")
+
+	r.Announce(6, newParcel(4), 4)
+	r.Seal(6, 0)
+	claim(0, 0)
+	require.True(t, await(r, 6), "nothing was in it")
+	r.Halt(7)
+}
+
+func TestABatchThatWasNeverOfferedIsNobodysInTheNextRun(t *testing.T) {
+	r := New[parcel](1, false)
+	r.SetQuota(1)
+	r.Reset(0)
+	r.Announce(0, newParcel(2), 2)
+	r.Announce(1, newParcel(2), 2)
+	r.Offer(0, 1)
+	c, ok := r.Claim(0, 1)
+	require.True(t, ok)
+	r.Done(0, 1)
+	r.Halt(0)
+	_, ok = r.Claim(0, 1)
+	require.False(t, ok)
+	r.Reset(2)
+	_, ok = r.Claim(0, 1)
+	require.False(t, ok)
+	mine := newParcel(1)
+	r.Open(2, mine, 1, 1)
+	c, ok = r.Claim(0, 1)
+	require.True(t, ok)
+	require.Same(t, mine, c.Item)
+	r.Done(2, 1)
+	r.Halt(3)
+}
+
+// Each load waits until all of them are under way, so that a worker that isn't
+// woken is a deadlock.
+func TestAsManySleepersAreWokenAsABatchHasWorkFor(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			const workers = 5
+			var together sync.WaitGroup
+			together.Add(workers)
+			c := newCrew(t, workers, false, func() int { return 1 }, func() {
+				together.Done()
+				together.Wait()
+			})
+			c.set(workers)
+			c.r.Reset(0)
+			synctest.Wait()
+			if stream {
+				c.r.Announce(0, newParcel(workers+2), workers+2)
+				for n := range workers {
+					c.r.Offer(0, n)
+				}
+				c.r.Seal(0, workers)
+			} else {
+				c.r.Open(0, newParcel(workers), workers, 2)
+			}
+			require.True(t, await(c.r, 0))
+			c.r.Halt(1)
+			c.close()
+		})
+	}
+}
+
+// An owner without workers has nothing to do while a reader has nothing to offer.
+// In a bubble time passes only while everybody sleeps.
+func TestAnOwnerWithoutWorkersSleepsUntilSomethingIsOffered(t *testing.T) {
+	for _, stage := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := New[parcel](1, stage)
+			r.Reset(0)
+			r.Announce(0, newParcel(3), 3)
+			go func() {
+				for n := range 2 {
+					time.Sleep(time.Hour)
+					r.Offer(0, n+1)
+				}
+				time.Sleep(time.Hour)
+				r.Seal(0, 3)
+			}()
+			for n := range 3 {
+				began := time.Now()
+				require.False(t, await(r, 0))
+				require.Equal(t, time.Hour, time.Since(began))
+				c, ok := r.ClaimOf(0, 9)
+				require.True(t, ok)
+				require.Equal(t, n, c.From)
+				r.Done(0, c.To-c.From)
+			}
+			if stage {
+				require.True(t, r.Loaded(0))
+				r.Staged(0)
+			}
+			require.True(t, await(r, 0))
+			r.Stop()
+			r.Halt(1)
+		})
+	}
 }
