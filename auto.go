@@ -26,7 +26,7 @@ type auto struct {
 	limit   memoryLimit
 	result  atomic.Pointer[Result]
 	left    int // batches until the next look
-	workers int // as set last; where the loader has another number, someone else set it
+	workers int // as set last
 	settled bool
 
 	// At the last look.
@@ -119,8 +119,8 @@ func (a *auto) delivered(r *run) {
 }
 
 func (a *auto) look(r *run) {
-	if a.l.Workers() != a.workers {
-		a.left = math.MaxInt // set by hand, so it stays
+	if a.l.byHand.Load() {
+		a.left = math.MaxInt // SetWorkers was called, so the count stays
 		return
 	}
 	now, wait := time.Now(), time.Duration(a.l.counters.wait.Load())
@@ -245,7 +245,7 @@ func (a *auto) proceed(r *run) {
 		next = c.Workers
 		a.settleOn(c)
 	}
-	if next != a.workers && a.l.SetWorkers(next) == nil {
+	if next != a.workers && a.l.tuneTo(next) {
 		a.workers = next
 		a.skip, _, _ = r.openAhead()
 	}

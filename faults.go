@@ -3,10 +3,14 @@ package nwt
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/ring"
 )
 
 // faults are the samples of a batch that couldn't be loaded.
@@ -36,10 +40,22 @@ func (f *faults) add(place int, err *LoadError) {
 }
 
 // A tally counts bad samples against the error budget. It is the run's, and
-// sees the batches in the order of their delivery.
+// sees the batches in the order of their delivery: without order, those of several
+// epochs by turns.
 type tally struct {
-	epoch int
-	bad   int // in this epoch
+	bad map[int]int // samples of an epoch; none for epochs that are long over
+}
+
+// count adds a bad sample of an epoch and returns how many that makes.
+func (t *tally) count(epoch int) int {
+	if t.bad == nil {
+		t.bad = make(map[int]int)
+	}
+	t.bad[epoch]++
+	if len(t.bad) > 2*ring.Capacity { // no more batches, so no more epochs, are open at once
+		maps.DeleteFunc(t.bad, func(e, _ int) bool { return e < epoch-ring.Capacity })
+	}
+	return t.bad[epoch]
 }
 
 // admit leaves the bad samples out of a loaded batch, or tells which of them is
@@ -48,23 +64,20 @@ func (t *tally) admit(b *Batch) error {
 	if b.failure != nil {
 		return b.failure
 	}
-	if t.epoch != b.epoch {
-		t.epoch, t.bad = b.epoch, 0
-	}
 	list := b.bad.list
 	slices.SortFunc(list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })
 	budget := b.l.opts.maxBad
 	for _, f := range list {
-		if t.bad++; t.bad <= budget {
-			b.l.opts.log.Warn("nwt: a bad sample is left out", "index", f.err.Index, "position", f.err.Position, "epoch", f.err.Epoch,
-				"worker", f.err.Worker, "bad", t.bad, "budget", budget, "error", f.err.Err)
+		bad := t.count(b.epoch)
+		if bad <= budget {
+			b.l.said.leftOut(b.l.opts.log, f.err, bad, budget)
 			b.l.faulty.add(f.err)
 			continue
 		}
 		if budget == 0 {
 			return f.err
 		}
-		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", t.bad, b.epoch, budget, f.err)
+		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, f.err)
 	}
 	if b.shared() || len(b.refuges) > 0 {
 		if err := b.moveOut(); err != nil {
@@ -101,6 +114,67 @@ func (b *Batch) leaveOut(list []fault) {
 		kept += end - from
 	}
 	b.size = kept
+}
+
+// What a loader does, as a warning says it.
+const (
+	whileLoading = "loading"
+	whileTuning  = "tuning"
+)
+
+// said is what was logged of bad samples, for all loaders of a source: those that
+// tuning makes visit the same samples again and again.
+type said struct {
+	during string // whileLoading or whileTuning
+
+	mu       sync.Mutex
+	bad      map[int]bool // guarded by mu; indices of the bad samples that tuning has met
+	together int          // guarded by mu; calls of LoadBatch that failed
+}
+
+// leftOut logs that a sample is left out: while tuning, once for each sample.
+func (s *said) leftOut(log *slog.Logger, err *LoadError, bad, budget int) {
+	if s.during == whileTuning && !s.isNews(err.Index) {
+		return
+	}
+	log.Warn("nwt: a bad sample is left out", "during", s.during, "index", err.Index, "position", err.Position,
+		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", budget, "error", err.Err)
+}
+
+// isNews notes a bad sample, and tells whether it is the first time.
+func (s *said) isNews(index int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bad == nil {
+		s.bad = make(map[int]bool)
+	}
+	if s.bad[index] || len(s.bad) == maxRemembered {
+		return false
+	}
+	s.bad[index] = true
+	return true
+}
+
+// failedTogether logs that a LoadBatch has failed, the first time.
+func (s *said) failedTogether(log *slog.Logger, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.together++; s.together == 1 {
+		log.Warn("nwt: LoadBatch failed: if it does, its halves are tried until the bad samples are found", "during", s.during, "error", err)
+	}
+}
+
+// sum logs how often what was logged once has happened.
+func (s *said) sum(log *slog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.together > 1 {
+		log.Warn("nwt: LoadBatch failed again and again", "during", s.during, "times", s.together)
+	}
+	if len(s.bad) > 0 {
+		log.Warn("nwt: bad samples were left out", "during", s.during, "samples", len(s.bad))
+	}
+	s.together, s.bad = 0, nil
 }
 
 // faulty remembers bad samples that were left out.

@@ -47,6 +47,7 @@ type Loader struct {
 	deepening atomic.Pointer[run]
 
 	workers atomic.Int32 // how many there should be; written under mu
+	byHand  atomic.Bool  // SetWorkers was called, which ends auto mode; written under mu
 
 	mu           sync.Mutex
 	closed       bool           // guarded by mu
@@ -56,7 +57,6 @@ type Loader struct {
 	pool         sync.WaitGroup // the goroutines of workers, of the stage and of the watchdog
 	closing      chan struct{}  // closed by Close
 	began, ended sync.Once      // the stage and the watchdog
-	together     sync.Once      // LoadBatch has failed, which was logged
 
 	// The running epoch's, handed from one to the next under mu.
 	seq    uint64  // sequence number of the next batch that is opened
@@ -200,11 +200,29 @@ func (l *Loader) SetWorkers(n int) error {
 	if l.closed {
 		return ErrClosed
 	}
+	l.byHand.Store(true)
+	l.resize(n)
+	return nil
+}
+
+// tuneTo is SetWorkers by the loader itself, false once SetWorkers was called.
+func (l *Loader) tuneTo(n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.byHand.Load() {
+		return false
+	}
+	l.resize(n)
+	return true
+}
+
+// resize changes the number of workers, at once if a run is on. The caller holds
+// mu.
+func (l *Loader) resize(n int) {
 	l.setWorkers(n)
 	if l.run != nil {
 		l.hire()
 	}
-	return nil
 }
 
 // setWorkers sets what follows from the number of workers. The caller holds mu,
@@ -365,5 +383,8 @@ func (l *Loader) Close() error {
 	})
 	l.pool.Wait()
 	l.slots.close()
+	if l.said.during == whileLoading { // the tuner sums up all its loaders
+		l.said.sum(l.opts.log)
+	}
 	return nil
 }

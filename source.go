@@ -14,6 +14,7 @@ type source struct {
 	sampler Sampler
 	order   order
 	slotMem slotMemory
+	said    *said
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -26,7 +27,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.bytes, maxBatchBytes)
 	}
-	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o)}
+	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), said: &said{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		if o.sampler != nil {

@@ -123,7 +123,10 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 		return nil, optionError("WithDropLast", s.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
 			s.opts.batchSize, s.opts.world, s.order.n)
 	}
-	t := &tuner{source: s, began: time.Now(), cpus: host.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string)}
+	tuned := *s
+	tuned.said = &said{during: whileTuning}
+	defer tuned.said.sum(s.opts.log)
+	t := &tuner{source: &tuned, began: time.Now(), cpus: host.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string)}
 	return t.remembered(ctx)
 }
 

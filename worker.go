@@ -307,16 +307,13 @@ func (w *worker) loadTogether(b *Batch) {
 	w.next = end
 }
 
-// failedTogether says once that LoadBatch has failed: what is bad comes again one
-// by one, with the sample's name, but what fails in LoadBatch alone would only be
-// slow.
+// failedTogether logs that LoadBatch has failed: what is bad comes again alone,
+// with the sample's name, but what fails in LoadBatch alone would only be slow.
 func (l *Loader) failedTogether(err error) {
 	if l.ring.Stopped() {
 		return // the context has ended, which is no failure
 	}
-	l.together.Do(func() {
-		l.opts.log.Warn("nwt: LoadBatch failed: where it does, samples are loaded one by one", "error", err)
-	})
+	l.said.failedTogether(l.opts.log, err)
 }
 
 // fillIndices fills in which samples the places from next to before end are, if
