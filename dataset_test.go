@@ -125,6 +125,9 @@ func (f *fake) Len() int                                     { return f.n }
 func (f *fake) Fields() []nwt.Field                          { return f.fields() }
 func (f *fake) Load(context.Context, int, *nwt.Sample) error { return nil }
 
+// mostBytes is how large a batch may be: 1 TiB, or 1 GiB where an int has 32 bits.
+const mostBytes = 1 << (30 + 10*(^uint(0)>>63))
+
 func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 	nop := func(context.Context, int, *nwt.Sample) error { return nil }
 	with := func(fields ...nwt.Field) nwt.Dataset { return nwt.NewDataset(1, fields, nop) }
@@ -144,10 +147,10 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 		"unknown type":   {with(nwt.Field{Name: "x", Type: 99}), []string{"unknown type DType(99)"}},
 		"zero dim":       {with(f32(3, 0, 2)), []string{`field 0 ("x")`, "dimension 1", "[3 0 2]", "is 0", "at least 1"}},
 		"negative dim":   {with(f32(-7)), []string{"dimension 0", "is -7"}},
-		"too big":        {with(f32(1<<39, 2)), []string{"more than 1099511627776 bytes"}},
+		"too big":        {with(f32(mostBytes/2, 2)), []string{fmt.Sprintf("more than %d bytes", mostBytes)}},
 		"overflow":       {with(f32(math.MaxInt, math.MaxInt, 16)), []string{"more than"}},
-		"wraps to small": {with(f32(1<<31, 1<<31, 4)), []string{"more than"}},
-		"sum too big":    {with(f32(1<<37), f32(1<<37), f32(1<<37)), []string{`field 2`, "more than"}},
+		"wraps to small": {with(f32(math.MaxInt/2+1, 4)), []string{"more than"}},
+		"sum too big":    {with(f32(mostBytes/8), f32(mostBytes/8), f32(mostBytes/8)), []string{`field 2`, "more than"}},
 		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, Ragged: true}), []string{`field 0 ("r")`, "Ragged needs a Shape"}},
 		"several": {nwt.NewDataset(0, []nwt.Field{f32(0), f32(), {Name: "y", Type: 50}}, nop),
 			[]string{"Dataset.Len: 0", `field 0 ("x")`, `field 2 ("y")`}},
@@ -185,17 +188,17 @@ func TestALengthFitsIntoLens(t *testing.T) {
 }
 
 func TestABatchThatIsTooLargeIsAnError(t *testing.T) {
-	ds := nwt.NewDataset(1, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{1 << 30}}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	ds := nwt.NewDataset(1, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{mostBytes / 1024}}}, func(context.Context, int, *nwt.Sample) error { return nil })
 	_, err := nwt.NewLoader(ds, nwt.WithBatchSize(1<<20))
 	require.ErrorAs(t, err, new(*nwt.OptionError))
 	require.ErrorContains(t, err, "WithBatchSize: 1048576")
-	require.ErrorContains(t, err, "8589934592")
+	require.ErrorContains(t, err, fmt.Sprint(mostBytes/128))
 
 	// What the system refuses comes when the memory is asked for, with its size.
 	l := newLoader(t, ds, nwt.WithBatchSize(128), nwt.WithWorkers(0))
 	for _, err := range l.Epoch(t.Context(), 0) {
 		if err != nil { // a machine may well grant pages that nobody touches
-			require.ErrorContains(t, err, "1099511627776 bytes of host memory for a batch")
+			require.ErrorContains(t, err, fmt.Sprintf("%d bytes of host memory for a batch", mostBytes))
 		}
 		break
 	}

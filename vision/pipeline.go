@@ -77,7 +77,7 @@ const DefaultMaxPixels = 89_478_485
 // taken.
 func WithMaxPixels(n int) Option {
 	return func(p *Pipeline) error {
-		if n < 1 || n > 1<<31 {
+		if n < 1 || int64(n) > 1<<31 {
 			return optionError("WithMaxPixels", n, "must be 1 … 2³¹")
 		}
 		p.maxPixels = n

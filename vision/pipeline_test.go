@@ -173,7 +173,7 @@ func BenchmarkLoad(b *testing.B) {
 			all := photographs(b)
 			p, err := vision.New(recipe, opts...)
 			require.NoError(b, err)
-			ds := nwt.NewDataset(1<<40, []nwt.Field{p.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
+			ds := nwt.NewDataset(math.MaxInt/4, []nwt.Field{p.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
 				return p.Load(dst, 0, all[i%len(all)])
 			})
 			l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(0))
