@@ -62,9 +62,9 @@ func TestSamplesInEachOthersPlaceAreNoticed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lines")
 	p, err := Precompute(t.Context(), lines(100), path, "")
 	require.NoError(t, err)
-	at := func(i int) uint64 { return binary.LittleEndian.Uint64(p.mem[p.index+int64(8*i):]) }
 	file, err := os.ReadFile(path)
 	require.NoError(t, err)
+	at := func(i int) uint64 { return binary.LittleEndian.Uint64(file[p.index+int64(8*i):]) }
 	one, other := file[at(3):at(4)], file[at(8):at(9)]
 	for i := range one {
 		one[i], other[i] = other[i], one[i]

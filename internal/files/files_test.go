@@ -16,8 +16,9 @@ import (
 
 func link(t *testing.T, to, path string) {
 	t.Helper()
-	if err := os.Symlink(to, path); err != nil {
-		t.Skip(err)
+	err := os.Symlink(to, path)
+	if _, there := os.Readlink(path); err != nil || there != nil {
+		t.Skip("no symbolic links here:", err)
 	}
 }
 

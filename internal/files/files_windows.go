@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/windows"
 )
@@ -33,20 +34,25 @@ func rename(from, to string) error {
 			return err
 		}
 		// Some file systems don't replace what is open, but let it be renamed.
-		aside := fmt.Sprintf("%s.%x.replaced", name, rand.Uint64())
-		if dir.Rename(name, aside) != nil {
+		if remove(to) != nil {
 			return err
 		}
-		if err := dir.Rename(filepath.Base(from), name); err != nil {
-			return errors.Join(err, dir.Rename(aside, name))
-		}
-		_ = dir.Remove(aside) // takes effect when the last has closed it
-		return nil
+		return dir.Rename(filepath.Base(from), name)
 	})
 }
 
+// remove frees the name at once: without POSIX's way a file that somebody has open
+// keeps its name until that is closed.
 func remove(path string) error {
-	return inRoot(path, func(dir *os.Root, name string) error { return dir.Remove(name) })
+	aside := fmt.Sprintf("%s.%x.removed", path, rand.Uint64())
+	if err := inRoot(path, func(dir *os.Root, name string) error { return dir.Rename(name, filepath.Base(aside)) }); err != nil {
+		return err
+	}
+	err := inRoot(aside, func(dir *os.Root, name string) error { return dir.Remove(name) })
+	if err != nil && os.Remove(aside) == nil {
+		return nil
+	}
+	return err
 }
 
 func inRoot(path string, f func(dir *os.Root, name string) error) error {
@@ -67,4 +73,6 @@ func heldOpen(err error) bool {
 	return false
 }
 
-func tooMany(err error) bool { return errors.Is(err, windows.ERROR_TOO_MANY_OPEN_FILES) }
+func tooMany(err error) bool {
+	return errors.Is(err, windows.ERROR_TOO_MANY_OPEN_FILES) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
