@@ -4,6 +4,7 @@ go 1.26.5
 
 require (
 	github.com/destel/rill v0.7.0
+	github.com/ebitengine/purego v0.11.3
 	github.com/gomlx/compute v0.1.0
 	github.com/gomlx/gomlx v0.28.1
 	github.com/nwt-go/nwt v0.0.0
@@ -18,7 +19,6 @@ require (
 	git.sr.ht/~sbinet/gg v0.6.0 // indirect
 	github.com/ajstarks/svgo v0.0.0-20211024235047-1546f124cd8b // indirect
 	github.com/campoy/embedmd v1.0.0 // indirect
-	github.com/ebitengine/purego v0.11.3 // indirect
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/go-ole/go-ole v1.2.6 // indirect
 	github.com/gofrs/flock v0.13.1 // indirect

@@ -1,17 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-const (
-	beginMark = "<!-- measured: written by benchmarks/compare -->"
-	endMark   = "<!-- end of measured -->"
+// marks enclose what is written here.
+type marks struct{ begin, end string }
+
+var (
+	measuredMarks = marks{"<!-- measured: written by benchmarks/compare -->", "<!-- end of measured -->"}
+	photosMarks   = marks{"<!-- photographs: written by benchmarks/compare -photos -->", "<!-- end of photographs -->"}
 )
 
 var workloads = []struct{ name, title string }{
@@ -19,17 +24,26 @@ var workloads = []struct{ name, title string }{
 	{"raw", "Copies of 3 × 32 × 32 bytes, batches of 128"},
 	{"wait", "1 ms of waiting a sample, batches of 64"},
 	{"empty", "Empty samples, batches of 128"},
+	{"photos", "Photographs of 500 × 375 pixels to 3 × 224 × 224, batches of 64"},
 }
 
-// writeDocument replaces what lies between the marks, and the plot.
-func (r *run) writeDocument(path string) error {
+// writeDocument replaces what lies between the marks of what was measured, and the
+// plot, which photographs don't have.
+func (r *run) writeDocument(path string, photos bool) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	replaced, err := replaceMeasured(string(text), r.report())
+	m := measuredMarks
+	if photos {
+		m = photosMarks
+	}
+	replaced, err := m.replace(string(text), r.report(photos))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	if photos {
+		return os.WriteFile(path, []byte(replaced), 0o644)
 	}
 	if err := r.plot(filepath.Join(filepath.Dir(path), "compared.svg")); err != nil {
 		return err
@@ -37,16 +51,16 @@ func (r *run) writeDocument(path string) error {
 	return os.WriteFile(path, []byte(replaced), 0o644)
 }
 
-func replaceMeasured(text, report string) (string, error) {
-	before, rest, begun := strings.Cut(text, beginMark)
-	_, after, ended := strings.Cut(rest, endMark)
+func (m marks) replace(text, report string) (string, error) {
+	before, rest, begun := strings.Cut(text, m.begin)
+	_, after, ended := strings.Cut(rest, m.end)
 	if !begun || !ended {
-		return "", errors.New("the marks are missing: " + beginMark + " … " + endMark)
+		return "", errors.New("the marks are missing: " + m.begin + " … " + m.end)
 	}
-	return before + beginMark + "\n\n" + report + "\n" + endMark + after, nil
+	return before + m.begin + "\n\n" + report + "\n" + m.end + after, nil
 }
 
-func (r *run) report() string {
+func (r *run) report(photos bool) string {
 	figs := figures(r.Measurements)
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s a measurement, medians of up to %d rounds.\n\n",
@@ -63,13 +77,19 @@ func (r *run) report() string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", g.workload, g.what, want, ratio(g.ratio), reached, g.figures)
 	}
-	b.WriteString("\n![Batches a second by worker count](compared.svg)\n")
+	if !photos {
+		b.WriteString("\n![Batches a second by worker count](compared.svg)\n")
+	}
 	for _, w := range workloads {
 		here := where(figs, workload(w.name))
 		if len(here) == 0 {
 			continue
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))
+		if photos {
+			b.WriteString(photoTable(here, r.tunedWorkers(w.name)))
+			continue
+		}
 		b.WriteString("| | variant | best count | batches/s | first batch | memory | allocations a batch | at 16 workers: batches/s | first batch | memory |\n")
 		b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 		for _, row := range rows(here) {
@@ -81,6 +101,37 @@ func (r *run) report() string {
 	}
 	return b.String()
 }
+
+// photoTable is the photographs' rows: images a second, and what they cost.
+func photoTable(here []figure, tuned func(figure) bool) string {
+	best := map[[2]string]figure{}
+	for _, f := range here {
+		if f.Peer == "nwt" && !tuned(f) {
+			continue
+		}
+		if k := [2]string{f.Peer, f.Variant}; f.rate > best[k].rate {
+			best[k] = f
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| | variant | workers | images/s | CPU time an image | first batch | memory | allocations a batch |\n")
+	b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	for _, f := range slices.SortedFunc(maps.Values(best), func(a, b figure) int { return cmp.Compare(b.rate, a.rate) }) {
+		images := rate(f.rate * photoBatch)
+		switch {
+		case f.Peer == "bound":
+			fmt.Fprintf(&b, "| *decoding alone* | | %d | %s | | | | |\n", f.Workers, images)
+		case f.Peer == "nwt":
+			fmt.Fprintf(&b, "| **nwt** | %s | %d | %s | %s | %s | %s | %.3g |\n", f.Variant, f.Workers, images, short(f.cpu), short(f.first), megabytes(f.memory), allocsOf.of(f))
+		default:
+			fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s | |\n", title(f.Peer), f.Variant, f.Workers, images, short(f.cpu), short(f.first), megabytes(f.memory))
+		}
+	}
+	return b.String()
+}
+
+// photoBatch is the photographs of a batch.
+const photoBatch = 64
 
 // rows are a workload's, the fastest variant first.
 func rows(here []figure) (rows []string) {

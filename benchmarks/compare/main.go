@@ -4,6 +4,7 @@
 //	go run ./compare                       # everything, about 12 minutes on two CPUs
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
+//	go run ./compare -photos               # photographs alone, about 2 minutes
 //
 // It runs in the folder of its module. Every measurement is a process of its own
 // that has the machine for itself, so nothing else should run beside it. The
@@ -63,13 +64,20 @@ func main() {
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "after which no measurement begins")
 	flag.BoolVar(&o.all, "all", false, "measure every worker count of every peer: about an hour")
 	only := flag.String("only", "", "measure what matches this expression, as in \"torch augment sample 2\"")
-	results := flag.String("results", "results.json", "where measurements are kept")
+	results := flag.String("results", "", "where measurements are kept (default results.json, or photos.json)")
+	flag.BoolVar(&o.photos, "photos", false, "photographs instead of all others; peers/photos.py makes them")
 	report := flag.Bool("report", false, "measure nothing: write the document from the results")
 	document := flag.String("document", "../docs/compared.md", "whose part between the markers is replaced; plots go beside it")
 	flag.Parse()
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
 		log.Fatalf("-only: %v", err)
+	}
+	if *results == "" {
+		*results = "results.json"
+		if o.photos {
+			*results = "photos.json"
+		}
 	}
 	if o.seconds <= 0 || o.rounds < 1 {
 		log.Fatalf("-seconds %v -rounds %d: must be above 0, and at least 1", o.seconds, o.rounds)
@@ -88,7 +96,7 @@ func main() {
 	}
 	r, err := load(*results)
 	if err == nil {
-		err = r.writeDocument(*document)
+		err = r.writeDocument(*document, o.photos)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -100,6 +108,7 @@ type options struct {
 	rounds  int
 	limit   time.Duration
 	all     bool
+	photos  bool
 	only    *regexp.Regexp
 
 	binary string // of measure
@@ -166,9 +175,9 @@ func (o *options) plan(ctx context.Context) ([]combination, error) {
 		log.Printf("skipped: all peers in Python: %v (peers/setup installs them)", err)
 	}
 	plan = slices.DeleteFunc(append(plan, python...), func(c combination) bool {
-		return !o.only.MatchString(c.String()) || !o.all && !worthMeasuring(c)
+		return !o.only.MatchString(c.String()) || (c.Workload == "photos") != o.photos || !o.all && !worthMeasuring(c)
 	})
-	order := []string{"augment", "raw", "wait", "empty"}
+	order := []string{"augment", "raw", "wait", "empty", "photos"}
 	slices.SortStableFunc(plan, func(a, b combination) int {
 		return slices.Index(order, a.Workload) - slices.Index(order, b.Workload)
 	})

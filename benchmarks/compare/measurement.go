@@ -26,6 +26,7 @@ type measurement struct {
 	PeakBytes      int64   `json:"peak_bytes,omitempty"`
 	DatasetBytes   int64   `json:"dataset_bytes,omitempty"`
 	AllocsPerBatch float64 `json:"allocs_per_batch,omitempty"`
+	CPUPerSampleS  float64 `json:"cpu_s_per_sample,omitempty"`
 
 	Error   string `json:"error,omitempty"`
 	Skipped string `json:"skipped,omitempty"`
@@ -38,6 +39,7 @@ type figure struct {
 	first  float64 // seconds
 	memory float64 // bytes above the dataset
 	allocs float64 // a batch
+	cpu    float64 // seconds a sample; 0: not measured
 	rounds int
 }
 
@@ -63,6 +65,7 @@ func figures(all []measurement) (figs []figure) {
 			first:       of(func(m measurement) float64 { return m.FirstBatchS }),
 			memory:      of(func(m measurement) float64 { return float64(max(0, m.PeakBytes-m.DatasetBytes)) }),
 			allocs:      of(func(m measurement) float64 { return m.AllocsPerBatch }),
+			cpu:         of(func(m measurement) float64 { return m.CPUPerSampleS }),
 			rounds:      len(groups[c]),
 		})
 	}

@@ -1,12 +1,13 @@
 package main
 
 import (
+	"runtime"
 	"slices"
 	"time"
 )
 
 var (
-	pythonPeers = []string{"torch", "tfdata", "grain", "spdl"}
+	pythonPeers = []string{"torch", "tfdata", "grain", "spdl", "dali"}
 	goPeers     = []string{"hand", "gomlx", "rill"}
 
 	// Whether a variant's code handles a sample at a time or a whole batch.
@@ -21,6 +22,8 @@ var (
 func worthMeasuring(c combination) bool {
 	python := slices.Contains(pythonPeers, c.Peer)
 	switch {
+	case c.Workload == "photos": // what has as many threads or processes as CPUs
+		return c.Workers == runtime.NumCPU() || c.Peer == "nwt" && c.Variant == "turbo" || c.Peer == "tfdata" && c.Workers > 1
 	case c.Peer == "nwt":
 		return true
 	case c.Peer == "bound":
@@ -77,7 +80,7 @@ func sameKind(variant string) func(figure) bool {
 // cost is about how long a measurement takes: to start, to load, and to watch
 // memory.
 func cost(c combination, seconds float64) time.Duration {
-	start := map[string]float64{"torch": 2.5, "tfdata": 5, "grain": 2, "spdl": 1.3}[c.Peer]
+	start := map[string]float64{"torch": 2.5, "tfdata": 5, "grain": 2, "spdl": 1.3, "dali": 2}[c.Peer]
 	processes := c.Peer == "torch" || c.Peer == "grain" && !(c.Workload == "wait" && c.Variant == "sample")
 	if processes {
 		start += 0.1 * float64(c.Workers)

@@ -40,6 +40,8 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	}
 	faster("augment", "the inner loop alone, on as many goroutines (no goal: for a look)", 0, peers("bound"), r.tunedWorkers("augment"))
 
+	goals = append(goals, r.photoGoals(figs)...)
+
 	at16 := func(w string, conditions ...func(figure) bool) (figure, bool) {
 		return fastest(where(figs, append(conditions, workload(w), workers(16))...))
 	}
@@ -81,6 +83,31 @@ func (r *run) goals(figs []figure) (goals []goal) {
 		goals = append(goals,
 			less(w, "memory above the dataset, 16 workers, of PyTorch's", ours, slices.MinFunc(rivals, memoryOf.compare), 1./5, memoryOf),
 			less(w, "first batch, 16 workers, of PyTorch's", ours, slices.MinFunc(rivals, firstOf.compare), 1./20, firstOf))
+	}
+	return goals
+}
+
+// photoGoals are those of photographs: nwt at its tuned count, by variant.
+func (r *run) photoGoals(figs []figure) (goals []goal) {
+	of := func(variant string) (figure, bool) {
+		return fastest(where(figs, peers("nwt"), workload("photos"), variants(variant), r.tunedWorkers("photos")))
+	}
+	faster := func(variant, what string, want float64, conditions ...func(figure) bool) {
+		ours, ok := of(variant)
+		theirs, found := fastest(where(figs, append(conditions, workload("photos"))...))
+		if ok && found {
+			ratio := ours.rate / theirs.rate
+			goals = append(goals, goal{"photos", what, fmt.Sprintf("≥ %v ×", want), ratio, ratio >= want,
+				fmt.Sprintf("%s ÷ %s", ours.rated(), theirs.rated())})
+		}
+	}
+	python := peers(pythonPeers...)
+	faster("turbo", "the best peer", 1.5, python)
+	faster("turbo", "decoding alone, on all CPUs", 0.6, peers("bound"))
+	faster("go", "PyTorch with Pillow; no libjpeg-turbo here", 1, peers("torch"), variants("pillow"))
+	faster("precomputed", "the best peer, which decodes", 10, python)
+	if ours, ok := of("turbo"); ok {
+		goals = append(goals, goal{"photos", "CPU time an image", "≤ 1.2 ms", ours.cpu * 1e3, ours.cpu <= 1.2e-3, short(ours.cpu) + " (" + ours.name() + ")"})
 	}
 	return goals
 }
@@ -150,7 +177,7 @@ func (f figure) rated() string { return fmt.Sprintf("%s (%s)", rate(f.rate), f.n
 
 func title(peer string) string {
 	names := map[string]string{
-		"torch": "PyTorch", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL",
+		"torch": "PyTorch", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL", "dali": "DALI",
 		"hand": "hand-written", "gomlx": "GoMLX", "bound": "the bound",
 	}
 	if name, ok := names[peer]; ok {

@@ -20,6 +20,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nwt-go/nwt"
@@ -41,6 +42,7 @@ type measurement struct {
 	PeakBytes      int64   `json:"peak_bytes,omitempty"`
 	DatasetBytes   int64   `json:"dataset_bytes,omitempty"`
 	AllocsPerBatch float64 `json:"allocs_per_batch"`
+	CPUPerSampleS  float64 `json:"cpu_s_per_sample,omitempty"`
 }
 
 // A tuning is what nwt.Tune has found.
@@ -55,7 +57,7 @@ type tuning struct {
 }
 
 var (
-	workloads = []string{"augment", "raw", "wait", "empty"}
+	workloads = []string{"augment", "raw", "wait", "empty", "photos"}
 	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
 )
 
@@ -64,6 +66,10 @@ var (
 func variants(peer, workload string) []string {
 	switch {
 	case peer == "bound" && workload == "empty":
+		return nil
+	case peer == "nwt" && workload == "photos":
+		return []string{"turbo", "go", "precomputed"}
+	case peer != "bound" && workload == "photos":
 		return nil
 	case peer == "nwt" && (workload == "raw" || workload == "empty"):
 		return []string{"sample", "vectorised"}
@@ -81,6 +87,9 @@ func combinations() (all []combination) {
 			counts := []int{0, 1, 2, 4, 16}
 			if workload == "wait" {
 				counts = append(counts, 32, 64, 128, 256)
+			}
+			if workload == "photos" {
+				counts = []int{0, 1, 2, 4}
 			}
 			if peer == "rill" || peer == "bound" { // nothing without goroutines
 				counts = counts[1:]
@@ -100,7 +109,7 @@ func main() {
 	log.SetPrefix("measure: ")
 	c := combination{}
 	flag.StringVar(&c.Peer, "peer", "nwt", "nwt, hand, gomlx, rill or bound")
-	flag.StringVar(&c.Workload, "workload", "augment", "augment, raw, wait or empty")
+	flag.StringVar(&c.Workload, "workload", "augment", "augment, raw, wait, empty or photos")
 	flag.StringVar(&c.Variant, "variant", "", "by default the peer's first")
 	flag.IntVar(&c.Workers, "workers", 1, "goroutines that load")
 	seconds := flag.Float64("seconds", 1.5, "of steady state")
@@ -131,6 +140,8 @@ func main() {
 		answer(waiting(), c, *seconds, *tuned)
 	case "empty":
 		answer(empty(), c, *seconds, *tuned)
+	case "photos":
+		answer(photographs(), c, *seconds, *tuned)
 	}
 }
 
@@ -176,6 +187,7 @@ func measure[T float32 | uint8](w *workload[T], batches iter.Seq[[]T], c combina
 		atLeast        = 1         // batches that it must have
 		phase          int
 		mallocs        uint64
+		cpu            time.Duration
 		stopMemory     func() int64
 	)
 	over.Store(true)
@@ -199,9 +211,10 @@ func measure[T float32 | uint8](w *workload[T], batches iter.Seq[[]T], c combina
 			m.PeakBytes = pss()
 			begin(200*time.Millisecond, max(4, 2*c.Workers))
 		case 2:
-			mallocs = allocations()
+			mallocs, cpu = allocations(), cpuTime()
 			begin(steady, 10)
 		case 3:
+			m.CPUPerSampleS = (cpuTime() - cpu).Seconds() / float64(samples)
 			m.AllocsPerBatch = float64(allocations()-mallocs) / float64(taken)
 			m.BatchesPerS = float64(samples) / float64(w.batch) / elapsed.Seconds()
 			stopMemory = watchMemory()
@@ -218,6 +231,15 @@ func allocations() uint64 {
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
 	return s.Mallocs
+}
+
+// cpuTime is that of the process.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		log.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func version(peer string) string {

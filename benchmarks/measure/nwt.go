@@ -12,6 +12,14 @@ import (
 // nwtDataset is a workload as a dataset, vectorised or by sample, and the options
 // to load it with.
 func nwtDataset[T float32 | uint8](w *workload[T], variant string) (nwt.Dataset, []nwt.Option) {
+	opts := []nwt.Option{nwt.WithBatchSize(w.batch), nwt.WithShuffle(1)}
+	if w.name == "photos" {
+		ds, err := photoDataset(variant)
+		if err != nil {
+			log.Fatal(err)
+		}
+		return ds, opts
+	}
 	field := nwt.Field{Name: w.name, Type: nwt.Float32}
 	if _, bytes := any(w).(*workload[uint8]); bytes {
 		field.Type = nwt.Uint8
@@ -26,7 +34,7 @@ func nwtDataset[T float32 | uint8](w *workload[T], variant string) (nwt.Dataset,
 	if variant == "vectorised" {
 		ds = filled[T]{ds, w}
 	}
-	return ds, []nwt.Option{nwt.WithBatchSize(w.batch), nwt.WithShuffle(1)}
+	return ds, opts
 }
 
 // filled loads many samples in one call, as the other Go loaders do. None of them

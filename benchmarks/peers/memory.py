@@ -1,4 +1,4 @@
-"""Memory of this process and all its descendants, as the kernel divides it (Linux)."""
+"""Memory and CPU time of this process and all its descendants, as the kernel counts them (Linux)."""
 
 import os
 import threading
@@ -7,6 +7,11 @@ import threading
 def tree_pss():
     """Bytes of proportional set size: a page that n processes share counts as 1/n in each, so once in the sum."""
     return sum(_pss(pid) for pid in _tree(os.getpid()))
+
+
+def tree_cpu():
+    """Seconds of CPU time, of descendants that live."""
+    return sum(_cpu(pid) for pid in _tree(os.getpid()))
 
 
 class Peak:
@@ -48,4 +53,13 @@ def _pss(pid):
         with open(f"/proc/{pid}/smaps_rollup") as rollup:
             return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
     except (OSError, StopIteration):  # it ended meanwhile
+        return 0
+
+
+def _cpu(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except OSError:  # it ended meanwhile
         return 0

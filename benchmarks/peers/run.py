@@ -3,6 +3,7 @@
 
 Prints one JSON object:
   batches_per_s   samples a second / batch size, in steady state: after the first batch and a warm-up, epoch after epoch
+  cpu_s_per_sample  CPU time of the process and its children meanwhile
   first_batch_s   from asking for an iterator to having its first batch, worker start-up and all
   peak_bytes      memory of the process and its children while it loads (PSS); not sampled while time is taken
   dataset_bytes   the same before a loader exists: the peer imported, its data in memory
@@ -34,16 +35,20 @@ VARIANTS = {
         "raw": (*BOTH, "split"),
         "wait": ("sample", "endless", "threads"),
         "empty": (*BOTH, "split"),
+        "photos": ("torchvision", "pillow"),
     },
-    "tfdata": {"augment": BOTH, "raw": BOTH, "wait": ("sample",), "empty": BOTH},
+    "tfdata": {"augment": BOTH, "raw": BOTH, "wait": ("sample",), "empty": BOTH, "photos": ("sample",)},
     "grain": {"augment": BOTH, "raw": BOTH, "wait": ("sample", "processes", "threads"), "empty": BOTH},
-    "spdl": {"augment": BOTH, "raw": BOTH, "wait": ("sample",), "empty": BOTH},
+    "spdl": {"augment": BOTH, "raw": BOTH, "wait": ("sample",), "empty": BOTH, "photos": ("sample",)},
+    "dali": {"photos": ("sample",)},
 }
 
 
 def workers_of(peer, workload, variant):
     if variant == "cores":
         return [0]
+    if workload == "photos":
+        return [1, 2, 4]
     counts = [0, 1, 2, 4, 16] + ([32, 64] if workload == "wait" else [])
     return counts[1:] if peer == "spdl" else counts  # SPDL always loads on threads of its own
 
@@ -69,7 +74,9 @@ def measure(peer, name, variant, workers, seconds, check):
     peak = memory.tree_pss()
 
     consume(batches, seconds=0.2, at_least=max(4, 2 * workers))
+    busy = memory.tree_cpu()
     samples, elapsed = consume(batches, seconds, at_least=10)
+    busy = memory.tree_cpu() - busy
     with memory.Peak() as while_loading:
         consume(batches, seconds=0.5, at_least=4)
     batches.close()
@@ -80,6 +87,7 @@ def measure(peer, name, variant, workers, seconds, check):
         again.close()
     return {
         "batches_per_s": samples / workload.batch / elapsed,
+        "cpu_s_per_sample": busy / samples,
         "first_batch_s": first,
         "peak_bytes": max(peak, while_loading.bytes),
         "dataset_bytes": dataset_bytes,

@@ -11,6 +11,8 @@ loads for itself (0 workers).
               wants a core, slow where the threads have to wait for each other
   endless     sample, with all epochs in one so that no worker stands still at an epoch's end
   threads     a function of a batch of indices which waits for all of them at once, on as many threads
+  pillow      photos: ImageFolder and torchvision's transforms over Pillow, the usual ImageNet recipe
+  torchvision photos: decode_jpeg and transforms.v2 over tensors
 """
 
 import random
@@ -22,6 +24,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler
 
+import photos
 from workloads import IMAGES, PAD, SCALE, SECONDS_PER_WAIT, SHIFT, crop_flip, crop_flip_batch, images, normalise
 
 version = torch.__version__
@@ -29,6 +32,8 @@ SCALE_T, SHIFT_T = torch.from_numpy(SCALE), torch.from_numpy(SHIFT)
 
 
 def open_data(workload):
+    if workload == "photos":
+        return photos.paths()
     return images() if workload in IMAGES else None
 
 
@@ -110,6 +115,8 @@ class Endless(Sampler):
 def loader(name, workload, variant, workers, data):
     if variant != "cores":
         torch.set_num_threads(1)
+    if name == "photos":
+        return photographs(workload, variant, workers, data)
     common = {"num_workers": workers, "persistent_workers": workers > 0}
     if variant in ("sample", "endless"):
         dataset = Loads(workload.samples, by_sample(name, data))
@@ -125,6 +132,29 @@ def loader(name, workload, variant, workers, data):
             sampler = BatchSampler(RandomSampler(dataset), workload.batch, drop_last=False)
         common |= {"sampler": sampler, "batch_size": None}
     batches = DataLoader(dataset, **common)
+
+    def start():
+        while True:
+            yield from batches
+
+    return start
+
+
+def photographs(workload, variant, workers, data):
+    from torchvision import datasets, io
+    from torchvision.transforms import v2
+
+    files, _ = data
+    normalise = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    crop, flip = v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()
+    if variant == "pillow":
+        steps = v2.Compose([crop, flip, v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalise])
+        folder = datasets.ImageFolder(photos.FOLDER, steps)
+        dataset = Loads(workload.samples, lambda i: folder[i][0])
+    else:
+        steps = v2.Compose([crop, flip, v2.ToDtype(torch.float32, scale=True), normalise])
+        dataset = Loads(workload.samples, lambda i: steps(io.decode_jpeg(io.read_file(files[i]), io.ImageReadMode.RGB)))
+    batches = DataLoader(dataset, workload.batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
 
     def start():
         while True:

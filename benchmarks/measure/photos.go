@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// photoFolder is what peers/photos.py makes.
+var photoFolder = filepath.Join("peers", "photos")
+
+const photoSide = 224
+
+// photographs is the workload of JPEG files. Its variants are ways of nwt's.
+func photographs() *workload[float32] {
+	return &workload[float32]{name: "photos", samples: 384, batch: 64, size: 3 * photoSide * photoSide}
+}
+
+// photoDataset is ImageNet's recipe: with libjpeg-turbo, without, or from pictures
+// that were decoded once, at 256 × 256.
+func photoDataset(variant string) (nwt.Dataset, error) {
+	var opts []vision.Option
+	if found, why := vision.Turbo(); variant != "turbo" {
+		opts = append(opts, vision.WithoutTurbo())
+	} else if !found {
+		return nil, why
+	}
+	recipe, err := vision.New([]vision.Transform{
+		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{}, vision.ImageNet,
+	}, opts...)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := vision.OpenFolder(context.Background(), photoFolder, recipe)
+	if err != nil || variant != "precomputed" {
+		return folder, err
+	}
+	store, err := vision.New([]vision.Transform{
+		vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(256)},
+	}, vision.WithType(nwt.Uint8))
+	if err != nil {
+		return nil, err
+	}
+	whole, err := folder.With(store)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := nwt.Precompute(context.Background(), whole, filepath.Join(os.TempDir(), "nwt-photos"), "256")
+	if err != nil {
+		return nil, err
+	}
+	return nwt.Map(stored, folder.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(dst.Bytes(1), src.Bytes(1))
+		return recipe.LoadPixels(dst, 0, src.Bytes(0), 256, 256, vision.CHW)
+	}), nil
+}
+
+// decodingAlone is the batches a second of goroutines in which libjpeg-turbo
+// decodes the files, which are in memory, to planes, and nothing else.
+func decodingAlone(w *workload[float32], workers int, seconds time.Duration) float64 {
+	names, err := filepath.Glob(filepath.Join(photoFolder, "*", "*.jpg"))
+	if err != nil || len(names) == 0 {
+		log.Fatalf("%s: no photographs: peers/photos.py makes them (%v)", photoFolder, err)
+	}
+	var files [][]byte
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			log.Fatal(err)
+		}
+		files = append(files, data)
+	}
+	lib, err := purego.Dlopen("libturbojpeg.so.0", purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	symbol := func(name string) uintptr {
+		p, err := purego.Dlsym(lib, name)
+		if err != nil {
+			log.Fatal(err)
+		}
+		return p
+	}
+	open, decode := symbol("tjInitDecompress"), symbol("tjDecompressToYUVPlanes")
+	var stop atomic.Bool
+	var n atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for g := range workers {
+		wg.Go(func() {
+			handle, _, _ := purego.SyscallN(open)
+			memory := make([]byte, 1<<20)
+			planes := new([3]*byte)
+			for i := g; !stop.Load(); i++ {
+				data := files[i%len(files)]
+				width, height, err := size420(data)
+				if err != nil || width*height*3/2 > len(memory) {
+					log.Fatalf("%s: %d × %d pixels: %v", names[i%len(files)], width, height, err)
+				}
+				half := (width + 1) / 2 * ((height + 1) / 2)
+				planes[0], planes[1] = &memory[0], &memory[len(memory)-2*half]
+				planes[2] = &memory[len(memory)-half]
+				status, _, _ := purego.SyscallN(decode, handle, uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)),
+					uintptr(unsafe.Pointer(planes)), 0, 0, 0, 0)
+				runtime.KeepAlive(memory)
+				if int32(status) != 0 {
+					log.Fatalf("%s: libjpeg-turbo can't decode it", names[i%len(files)])
+				}
+				n.Add(1)
+			}
+		})
+	}
+	time.Sleep(seconds)
+	stop.Store(true)
+	wg.Wait()
+	return float64(n.Load()) / float64(w.batch) / time.Since(began).Seconds()
+}
+
+// size420 is the size of a baseline picture with half the chroma each way.
+func size420(data []byte) (width, height int, err error) {
+	at := bytes.Index(data, []byte{0xff, 0xc0, 0, 17, 8})
+	if at < 0 || data[at+11] != 0x22 {
+		return 0, 0, fmt.Errorf("not a baseline picture of 4:2:0")
+	}
+	return int(binary.BigEndian.Uint16(data[at+7:])), int(binary.BigEndian.Uint16(data[at+5:])), nil
+}

@@ -1,0 +1,45 @@
+"""DALI, on CPUs.
+
+A worker is a thread of its pool.
+
+  sample      decodes the crop alone, resizes it antialiased, mirrors and normalises, as its ImageNet example does
+"""
+
+from importlib.metadata import version as version_of
+
+import numpy as np
+from nvidia.dali import fn, pipeline_def, types
+
+import photos
+
+version = version_of("nvidia-dali-cuda120")
+
+
+def open_data(workload):
+    return photos.paths()
+
+
+@pipeline_def(device_id=None)
+def pipeline(files, classes):
+    data, _ = fn.readers.file(files=files, labels=classes, random_shuffle=True, name="photos", initial_fill=len(files))
+    crops = fn.decoders.image_random_crop(data, device="cpu", random_area=(0.08, 1.0), random_aspect_ratio=(3 / 4, 4 / 3))
+    crops = fn.resize(crops, size=(224, 224), interp_type=types.INTERP_LINEAR, antialias=True)
+    return fn.crop_mirror_normalize(
+        crops,
+        dtype=types.FLOAT,
+        output_layout="CHW",
+        mirror=fn.random.coin_flip(probability=0.5),
+        mean=[0.485 * 255, 0.456 * 255, 0.406 * 255],
+        std=[0.229 * 255, 0.224 * 255, 0.225 * 255],
+    )
+
+
+def loader(name, workload, variant, workers, data):
+    def start():
+        pipe = pipeline(*data, batch_size=workload.batch, num_threads=workers, prefetch_queue_depth=2)
+        pipe.build()
+        while True:
+            (batch,) = pipe.run()
+            yield np.asarray(batch.as_tensor())
+
+    return start
