@@ -161,7 +161,9 @@ func trainer() *train.Trainer {
 	linear := func(scope *model.Scope, _ any, inputs []*graph.Node) []*graph.Node {
 		return []*graph.Node{layers.DenseWithBias(scope.In("linear"), inputs[0], 4)}
 	}
-	return train.NewTrainer(backend(), model.NewStore(), linear, loss.SparseCategoricalCrossEntropyLogits,
+	store := model.NewStore()
+	store.SetParam(model.ParamInitialSeed, int64(1))
+	return train.NewTrainer(backend(), store, linear, loss.SparseCategoricalCrossEntropyLogits,
 		optimizer.Adam().LearningRate(0.1).Done(), nil,
 		[]metric.Interface{metric.NewSparseCategoricalAccuracy("accuracy", "acc")})
 }

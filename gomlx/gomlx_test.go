@@ -3,6 +3,8 @@ package gomlx
 import (
 	"context"
 	"errors"
+	"os"
+	"sync"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -17,7 +19,14 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-func backend() compute.Backend { return gobackend.GetBackend() }
+// backend is the one that GOMLX_BACKEND names, or GoMLX's own in Go. For XLA the
+// tests need the tag xla.
+var backend = sync.OnceValue(func() compute.Backend {
+	if os.Getenv(compute.ConfigEnvVar) != "" {
+		return compute.MustNew()
+	}
+	return gobackend.GetBackend()
+})
 
 // numbers is a dataset whose sample is its own number, as the input x and, minus
 // that, the label y.

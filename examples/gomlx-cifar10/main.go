@@ -1,7 +1,9 @@
 // Gomlx-cifar10 trains a small convolutional network with GoMLX's own training
-// loop and its backend in Go, on images in the format of CIFAR-10. At start-up
-// it finds, with the real training step, how many workers must load so that
-// training doesn't wait.
+// loop, on images in the format of CIFAR-10. At start-up it finds, with the real
+// training step, how many workers must load so that training doesn't wait.
+//
+// GOMLX_BACKEND names GoMLX's backend, for example xla:cpu or go. By default it
+// is XLA if a plugin of it is installed, and GoMLX's own in Go if not.
 package main
 
 import (
@@ -67,7 +69,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 
-	backend := gobackend.GetBackend()
+	backend, err := newBackend()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "GoMLX's backend: %s\n", backend.Description())
 	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Labels: []string{"label"}})
 	if err != nil {
 		return err
@@ -111,6 +117,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		stats.Samples, took.Round(time.Millisecond), float64(stats.Samples)/took.Seconds(),
 		stats.Workers, 100*stats.Wait.Seconds()/took.Seconds())
 	return nil
+}
+
+// newBackend is the backend that GOMLX_BACKEND names; by default XLA or, if that
+// can't be had, GoMLX's own.
+func newBackend() (b compute.Backend, err error) {
+	defer func() {
+		if unknown := recover(); unknown != nil { // GoMLX panics if no backend has the name
+			err = fmt.Errorf("%s: %v", compute.ConfigEnvVar, unknown)
+		}
+	}()
+	if os.Getenv(compute.ConfigEnvVar) != "" {
+		return compute.New()
+	}
+	if b, ok := installedXLA(); ok {
+		return b, nil
+	}
+	return gobackend.GetBackend(), nil
 }
 
 // newTrainer makes an untrained network and what trains it.

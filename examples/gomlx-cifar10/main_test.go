@@ -64,6 +64,21 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 	}
 }
 
+func TestTheBackendIsTheOneThatTheEnvironmentNames(t *testing.T) {
+	t.Setenv("GOMLX_BACKEND", "go")
+	var stdout strings.Builder
+	args := []string{"-images", "20", "-batch", "10", "-epochs", "1", "-budget", "10ms"}
+	require.NoError(t, run(t.Context(), args, &stdout, &strings.Builder{}))
+	require.Regexp(t, `GoMLX's backend: .*Go`, stdout.String())
+	for config, want := range map[string]string{
+		"abacus":          `GOMLX_BACKEND: can't find backend "abacus"`,
+		"xla:/no/such.so": "such.so",
+	} {
+		t.Setenv("GOMLX_BACKEND", config)
+		require.ErrorContains(t, run(t.Context(), args, &strings.Builder{}, &strings.Builder{}), want)
+	}
+}
+
 func TestAnInterruptEndsTheRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
