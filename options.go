@@ -473,7 +473,9 @@ func WithTuningTime(d time.Duration) Option {
 
 // WithStep makes [Tune] run f on every batch that it measures, as training
 // would: the answer is then the fewest workers at which training doesn't wait.
-// What f changes is the program's to restore.
+// The first call with a batch of each length isn't measured, nor counted by
+// [WithTuningTime]: a framework with a compiler, as XLA is, compiles in it. What f
+// changes is the program's to restore.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f

@@ -37,6 +37,34 @@ func TestTheChoiceIsTheFewestWorkersAtWhichTrainingDoesNotWait(t *testing.T) {
 	}
 }
 
+// XLA compiles for seconds when it sees a shape for the first time, and so for a
+// last batch that is shorter too.
+func TestACompilerInTheFirstStepIsNotMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const step, compiling, budget = 5 * time.Millisecond, 4 * time.Second, 2 * time.Second
+		compiled := map[int]bool{}
+		r, err := nwt.Tune(t.Context(), sleeping(100, time.Millisecond), nwt.WithBatchSize(16), nwt.WithMaxWorkers(8),
+			nwt.WithTuningTime(budget),
+			nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+				if !compiled[b.Len()] {
+					compiled[b.Len()] = true
+					time.Sleep(compiling)
+				}
+				time.Sleep(step)
+				return nil
+			}))
+		require.NoError(t, err)
+		require.Len(t, compiled, 2)
+		require.GreaterOrEqual(t, len(r.Trials), 3, "%v", r)
+		for _, trial := range r.Trials {
+			require.Equal(t, step, trial.Step, "%d workers", trial.Workers)
+		}
+		require.Equal(t, step, r.Floor)
+		require.GreaterOrEqual(t, r.Elapsed, 2*compiling)
+		require.LessOrEqual(t, r.Elapsed, 2*compiling+budget*12/10, "%v", r)
+	})
+}
+
 // batched loads together what the other loads one by one.
 type batched struct{ nwt.Dataset }
 

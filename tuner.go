@@ -154,6 +154,7 @@ type tuner struct {
 	refused map[int]string // worker counts that memory rules out, and why
 	counts  []*count       // what was measured, in the order in which counts were first visited
 	next    State          // where the next visit begins, so that none profits from what another has read
+	steps   preparation    // of the training step
 	sampled string         // why peaks aren't exact
 	done    float64        // share, as last shown
 }
@@ -178,7 +179,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	outOfTime := false
 	for {
 		req, more := o.strategy.search().Next(sp, t.series())
-		if outOfTime = o.budget > 0 && len(t.counts) > 0 && time.Since(t.began) >= o.budget; outOfTime || !more {
+		if outOfTime = o.budget > 0 && len(t.counts) > 0 && t.spent() >= o.budget; outOfTime || !more {
 			break
 		}
 		t.show(sp, "measuring", req.Workers, nil)
@@ -261,13 +262,13 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	debug.FreeOSMemory() // what the last visit left isn't this one's
 	peak := host.StartPeak()
 	wave := t.wave(req.Workers)
-	m := measurement{warmup: max(warmupBatches, wave), warmupTime: warmupTime, wave: wave, iterations: req.Iterations, limit: req.Limit, took: c.took}
+	m := measurement{warmup: max(warmupBatches, wave), warmupTime: warmupTime, wave: wave, iterations: req.Iterations, limit: req.Limit, took: c.took, steps: &t.steps}
 	if more := fewestWaves * wave; wave > 1 && more > m.iterations {
 		m.limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(m.iterations), math.MaxInt64/2))
 		m.iterations = more
 	}
 	if t.opts.budget > 0 {
-		m.limit = min(m.limit, max(1, t.opts.budget-time.Since(t.began)))
+		m.limit = min(m.limit, max(1, t.opts.budget-t.spent()))
 	}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	if t.next = m.reached; t.order.n == endless {
@@ -343,6 +344,28 @@ func (c *count) average() {
 	c.P99 = sorted[min(len(sorted)-1, len(sorted)*99/100)]
 }
 
+// spent is how much of the budget is used up: all time but that of preparations.
+func (t *tuner) spent() time.Duration { return time.Since(t.began) - t.steps.took }
+
+// A preparation is the first step with a batch of each length: a framework with
+// a compiler compiles in it, for seconds, and never again. It isn't measured.
+type preparation struct {
+	lengths map[int]bool
+	took    time.Duration
+}
+
+// first tells once per length that it is the first.
+func (p *preparation) first(length int) bool {
+	if p.lengths[length] {
+		return false
+	}
+	if p.lengths == nil {
+		p.lengths = make(map[int]bool)
+	}
+	p.lengths[length] = true
+	return true
+}
+
 // A measurement is some iterations over a loader's batches.
 type measurement struct {
 	warmup     int           // batches before
@@ -350,6 +373,7 @@ type measurement struct {
 	wave       int           // batches that are measured at least
 	iterations int           // wanted
 	limit      time.Duration // ends it early; 0: none
+	steps      *preparation
 	took       []time.Duration
 	first      time.Duration // until the first batch
 	reached    State
@@ -387,6 +411,11 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 				return false
 			}
 			end = time.Now()
+			if m.steps.first(b.Len()) {
+				m.steps.took += end.Sub(got)
+				start, prev = start.Add(end.Sub(got)), end
+				return true
+			}
 		}
 		n++
 		switch warm := end.Sub(start); {
@@ -454,7 +483,7 @@ func (t *tuner) floor(ctx context.Context, workers int) (time.Duration, error) {
 	l := t.loader(workers)
 	defer l.Close()
 	l.loadSample, l.loadBatch = loadOnce(l), nil
-	m := measurement{warmup: l.depth() + 1, iterations: 50, limit: time.Second}
+	m := measurement{warmup: l.depth() + 1, iterations: 50, limit: time.Second, steps: &t.steps}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	if err != nil {
 		return 0, err
