@@ -15,12 +15,12 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// plot draws batches a second by worker count, a panel for each workload and a
+// plot draws batches a second by worker count, a panel for each workload but photographs and a
 // line for each peer, at each count that of its fastest variant.
 func (r *run) plot(path string) error {
 	figs := figures(r.Measurements)
 	panels := make([][]*plot.Plot, 2)
-	for i, w := range workloads {
+	for i, w := range workloads[:4] { // not photographs
 		p, err := panel(w.title, where(figs, workload(w.name)))
 		if err != nil {
 			return err
