@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 )
@@ -19,13 +20,23 @@ type Batch struct {
 	run   *run
 	epoch int
 	index int
-	from  int // position of place 0 in its epoch
+	from  int // position of place 0 in its epoch; of no meaning for a stream
 	size  int // places; once bad samples are left out, the samples that remain
 	state State
 	seq   uint64 // in the ring
 	end   bool   // the stream is over: nothing in the batch is delivered
 
 	failure error // why the stream is over, if it shouldn't be
+
+	seeded bool       // Rand is
+	rand   *rand.Rand // over pcg
+	pcg    rand.PCG
+
+	// With WithFinish. Places leave unfinished before they are reported to the ring;
+	// whoever takes the last one writes the others, before it reports it.
+	unfinished atomic.Int32 // places that aren't loaded
+	settled    bool         // bad samples are left out
+	finishErr  error        // that ends the epoch instead of this batch
 
 	// Written by the stage before it announces the batch, where there is one.
 	device               *deviceBuffer

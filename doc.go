@@ -39,7 +39,7 @@
 //     [WithSampler], [WithSeed]; of streams [WithInterleave], [WithShuffleWindow],
 //     [WithEpochSamples].
 //   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch],
-//     [WithUnordered], [WithWorkerInit].
+//     [WithUnordered], [WithWorkerInit], [WithFinish].
 //   - Where it ends up: [WithDevice], [WithPinned], [WithAsyncTransfer].
 //   - Among which ranks: [WithRank], [WithLauncher].
 //   - What happens if a sample fails: [WithErrorBudget], [WithRetry],

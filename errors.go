@@ -19,8 +19,8 @@ var (
 // A LoadError is a sample that couldn't be loaded. If user code panicked, Err says
 // what with, and in which file and line.
 type LoadError struct {
-	Index    int // in the dataset; −1 if WithWorkerInit or the sampler failed
-	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit failed
+	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithFinish failed
+	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit or WithFinish failed
 	Epoch    int
 	Worker   int
 	Err      error

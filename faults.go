@@ -64,8 +64,7 @@ func (t *tally) admit(b *Batch) error {
 	if b.failure != nil {
 		return b.failure
 	}
-	list := b.bad.list
-	slices.SortFunc(list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })
+	list := b.bad.sorted()
 	budget := b.l.opts.maxBad
 	for _, f := range list {
 		bad := t.count(b.epoch)
@@ -79,17 +78,39 @@ func (t *tally) admit(b *Batch) error {
 		}
 		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, f.err)
 	}
+	if b.finishErr != nil {
+		return b.finishErr
+	}
+	if err := b.settle(); err != nil {
+		return err
+	}
+	if len(list) > 0 && b.size == 0 && b.l.order.world > 1 {
+		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, list[len(list)-1].err)
+	}
+	return nil
+}
+
+// sorted is the list in order of the places. The batch is loaded.
+func (f *faults) sorted() []fault {
+	slices.SortFunc(f.list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })
+	return f.list
+}
+
+// settle leaves the bad samples out, and moves the batch out of the way of calls
+// that were given up. The batch is loaded.
+func (b *Batch) settle() error {
+	if b.settled {
+		return nil
+	}
+	b.settled = true
+	list := b.bad.sorted()
 	if b.shared() || len(b.refuges) > 0 {
 		if err := b.moveOut(); err != nil {
 			return err
 		}
 	}
-	if len(list) == 0 {
-		return nil
-	}
-	b.leaveOut(list)
-	if b.size == 0 && b.l.order.world > 1 {
-		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, list[len(list)-1].err)
+	if len(list) > 0 {
+		b.leaveOut(list)
 	}
 	return nil
 }

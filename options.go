@@ -36,6 +36,7 @@ type options struct {
 	retries   int
 	backoff   time.Duration
 	init      func(ctx context.Context, worker int) error
+	finish    func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
 	unordered bool
 
@@ -338,6 +339,26 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 		o.init = f
 		if f == nil {
 			return optionError("WithWorkerInit", nil, "must not be nil")
+		}
+		return nil
+	}
+}
+
+// WithFinish runs f on each batch when its samples are loaded and before it is
+// copied to the device: mixup, masking, packing, targets that are made of several
+// samples. A worker runs it, so that it takes no time of training unless workers are
+// short, and what [Tune] measures includes it. [Batch.Rand] is for what it draws.
+//
+// f may change the elements and lengths of b, by [Column.Of], [Batch.Bytes] and
+// [Batch.Lens]. It is called for several batches at once. Bad samples that
+// [WithErrorBudget] leaves out are gone before. If f fails or panics, the epoch ends
+// with a *[LoadError] whose Index is −1, after all batches before. WithTimeout
+// doesn't bound it.
+func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
+	return func(o *options) error {
+		o.finish = f
+		if f == nil {
+			return optionError("WithFinish", nil, "must not be nil")
 		}
 		return nil
 	}

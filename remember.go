@@ -93,6 +93,9 @@ func (s *source) resultKey() results.Key {
 	if d, ok := o.device.(cudaDevice); ok {
 		device = "cuda (" + d.Name() + ")" // whichever of the host's it is
 	}
+	if o.finish != nil {
+		options = append(options, "finish="+functionName(o.finish))
+	}
 	if o.step != nil {
 		options = append(options, "step="+functionName(o.step))
 	}

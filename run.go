@@ -214,12 +214,15 @@ func (r *run) openOne() (opened bool, err error) {
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.refs.Store(held)
 	b.bad.reset()
+	b.seeded, b.settled, b.finishErr = false, false, nil
+	b.expect(r.l.opts.batchSize)
 	r.opened++
 	r.opening.Store(b.seq + 1)
 	r.ahead = append(r.ahead, b.seq)
 	switch {
 	case r.sequence == nil:
 		r.place(b, r.opened-1)
+		b.expect(b.size)
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	case r.toFill != nil:
 		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
@@ -288,7 +291,7 @@ func (r *run) help(seq uint64) {
 	w := r.l.inline
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
-		defer r.l.ring.Done(seq, w.claim.To-w.claim.From) // runtime.Goexit in Load mustn't lose it
+		defer w.done() // runtime.Goexit in Load mustn't lose it
 		w.begin()
 		if r.l.opts.timeout > 0 {
 			w.sample.worker = r.l.callersNumber()

@@ -299,6 +299,9 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	if o.unordered {
 		b.state.Samples = -1
 	}
+	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
+		b.loadedPlaces(dropped, 0)
+	}
 	q.l.ring.Seal(seq, n)
 }
 

@@ -23,6 +23,7 @@ type worker struct {
 	sample  Sample
 	claim   ring.Claim[Batch]
 	claimed bool   // claim has yet to be reported done
+	counted bool   // it was, to the batch
 	slot    *slot  // that the claim is loaded into: the batch's, or a refuge of it
 	next    int    // place that is being loaded, or is to be loaded next
 	ready   bool   // WithWorkerInit has succeeded in this goroutine
@@ -47,7 +48,17 @@ func newWorker(l *Loader, seat, number int) *worker {
 // begin readies the worker to load a claim.
 func (w *worker) begin() {
 	w.slot, w.next = w.claim.Item.slot, w.claim.From
-	w.ends, w.singly = w.ends[:0], 0
+	w.ends, w.singly, w.counted = w.ends[:0], 0, false
+}
+
+// done reports the claim as loaded, and tells whether that has woken somebody.
+func (w *worker) done() bool {
+	n := w.claim.To - w.claim.From
+	if !w.counted {
+		w.counted = true // if WithFinish ends the goroutine, the next mustn't count it again
+		w.claim.Item.loadedPlaces(n, w.sample.worker)
+	}
+	return w.l.ring.Done(w.claim.Seq, n)
 }
 
 // run is the worker's goroutine.
@@ -74,8 +85,9 @@ func (w *worker) run() {
 			if w.lost() {
 				return
 			}
+			woken := w.done()
 			w.claimed = false
-			if w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) && w.l.makesWay() {
+			if woken && w.l.makesWay() {
 				runtime.Gosched()
 			}
 		}

@@ -1,0 +1,68 @@
+package nwt
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+)
+
+// expect says how many places loadedPlaces is to count.
+func (b *Batch) expect(n int) {
+	if b.l.opts.finish != nil {
+		b.unfinished.Store(int32(n))
+	}
+}
+
+// loadedPlaces counts n more places of the batch as loaded. Whoever counts the last
+// of them finishes the batch, before it is reported to the ring.
+func (b *Batch) loadedPlaces(n, worker int) {
+	if b.l.opts.finish != nil && b.unfinished.Add(-int32(n)) == 0 {
+		b.finish(worker)
+	}
+}
+
+// finish runs WithFinish. Bad samples are left out before, as far as the budget may
+// allow them; admit then counts them.
+func (b *Batch) finish(worker int) {
+	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.first.Load() < math.MaxInt32 {
+		return // nobody will see it
+	}
+	if b.finishErr = b.settle(); b.finishErr != nil || b.size == 0 {
+		return
+	}
+	fail := func(stack []byte, err error) {
+		b.finishErr = &LoadError{
+			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
+			Err: fmt.Errorf("WithFinish of batch %d: %w", b.index, err), Stack: stack,
+		}
+	}
+	finished := false
+	defer func() {
+		if !finished {
+			fail(recovered(recover()))
+		}
+	}()
+	err := b.l.opts.finish(b.run.ctx, b)
+	finished = true
+	if err != nil {
+		fail(nil, err)
+	}
+}
+
+// batchRand keeps Batch.Rand apart from Sample.Rand. It is of π's fraction too.
+const batchRand = 0x13198a2e03707344
+
+// Rand is the batch's source of randomness, for what is drawn once for a batch: how
+// much of another image mixup mixes in. It is seeded by (seed, epoch, position of
+// the batch's first sample) alone. Each rank's batches have their own.
+func (b *Batch) Rand() *rand.Rand {
+	if b.rand == nil {
+		b.rand = rand.New(&b.pcg)
+	}
+	if !b.seeded {
+		b.seeded = true
+		key := epochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.position(0))*golden
+		b.pcg.Seed(mix64(key), mix64(key^golden))
+	}
+	return b.rand
+}

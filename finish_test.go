@@ -1,0 +1,281 @@
+package nwt_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// summed is n samples that hold their index, and room for what a finish makes of
+// all of a batch.
+func summed(n int) nwt.Dataset {
+	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "sum", Type: nwt.Int64}}
+	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		nwt.Values[int64](dst, 1)[0] = -1
+		return nil
+	})
+}
+
+// sum writes the sum of a batch's indices to each of its samples.
+func sum(_ context.Context, b *nwt.Batch) error {
+	total := int64(0)
+	for _, index := range nwt.Values[int64](b, 0) {
+		total += index
+	}
+	sums := nwt.Values[int64](b, 1)
+	for i := range sums {
+		sums[i] = total
+	}
+	return nil
+}
+
+// requireSummed checks that what a batch holds is whole, and finished once.
+func requireSummed(t *testing.T, b *nwt.Batch) {
+	t.Helper()
+	total := int64(0)
+	for place, index := range b.Indices() {
+		require.EqualValues(t, index, nwt.Values[int64](b, 0)[place])
+		total += int64(index)
+	}
+	require.Equal(t, slices.Repeat([]int64{total}, b.Len()), nwt.Values[int64](b, 1))
+}
+
+func TestABatchIsFinishedWhenAllItsSamplesAreLoaded(t *testing.T) {
+	for _, workers := range []int{0, 1, 4, 40} {
+		for _, ds := range []nwt.Dataset{summed(103), inBatches{summed(103)}, nwt.Streamed(&indexStream{shelves{lengths: []int{50, 53}, failAt: -1}})} {
+			for _, opts := range [][]nwt.Option{nil, {nwt.WithDropLast()}, {nwt.WithUnordered()}} {
+				opts = append(opts, nwt.WithFinish(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithInterleave(1))
+				batches := 0
+				for b, err := range newLoader(t, ds, opts...).Epochs(t.Context(), 0, 3) {
+					require.NoError(t, err)
+					requireSummed(t, b)
+					batches++
+				}
+				require.GreaterOrEqual(t, batches, 3*12)
+			}
+		}
+	}
+}
+
+// indexStream is a stream whose samples are summed's.
+type indexStream struct{ shelves }
+
+func (*indexStream) Fields() []nwt.Field { return summed(1).Fields() }
+func (*indexStream) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	nwt.Values[int64](dst, 0)[0] = int64(binary.LittleEndian.Uint64(r.Data))
+	return nil
+}
+
+func TestABatchIsFinishedWithoutItsBadSamples(t *testing.T) {
+	ds := nwt.NewDataset(100, summed(1).Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		if i%10 == 3 || i < 8 {
+			return errBad
+		}
+		return nil
+	})
+	for _, workers := range []int{0, 3} {
+		l := newLoader(t, ds, nwt.WithFinish(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(17),
+			nwt.WithLogger(slog.New(slog.DiscardHandler)))
+		samples := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			requireSummed(t, b)
+			samples += b.Len()
+		}
+		require.Equal(t, 83, samples)
+		require.Len(t, l.BadSamples(), 17)
+		over := newLoader(t, ds, nwt.WithFinish(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(16),
+			nwt.WithLogger(slog.New(slog.DiscardHandler)))
+		_, err := epoch(t.Context(), over, 0)
+		require.ErrorContains(t, err, "17 bad samples in epoch 0, WithErrorBudget allows 16")
+	}
+}
+
+func TestWithoutABudgetABatchWithABadSampleIsNotFinished(t *testing.T) {
+	ds := nwt.NewDataset(16, summed(1).Fields(), func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 9 {
+			return errBad
+		}
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+		if b.Index() == 1 {
+			return errors.New("finished")
+		}
+		return nil
+	}))
+	_, err := epoch(t.Context(), l, 0)
+	require.ErrorIs(t, err, errBad)
+}
+
+func TestAFinishThatFailsEndsTheEpochInOrder(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"error":  func() error { return errBad },
+		"panic":  func() error { panic(errBad) },
+		"goexit": func() error { runtime.Goexit(); return nil },
+	} {
+		for _, workers := range []int{0, 1, 4} {
+			if name == "goexit" && workers == 0 {
+				continue // ends the goroutine that asks for batches
+			}
+			for _, budget := range []int{0, 100} {
+				l := newLoader(t, summed(100), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(budget),
+					nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
+						if b.Index() == 5 && b.Epoch() == 0 {
+							return fail()
+						}
+						return sum(ctx, b)
+					}))
+				batches, err := epoch(t.Context(), l, 0)
+				var le *nwt.LoadError
+				require.ErrorAs(t, err, &le)
+				require.ErrorContains(t, err, "WithFinish of batch 5: ")
+				require.Equal(t, -1, le.Index)
+				require.Len(t, batches, 5)
+				if name != "error" {
+					require.ErrorContains(t, err, "finish_test.go:")
+					require.NotEmpty(t, le.Stack)
+				}
+				for b, err := range l.Epoch(t.Context(), 1) { // the loader can be used again
+					require.NoError(t, err)
+					requireSummed(t, b)
+				}
+			}
+		}
+	}
+}
+
+func TestABatchWithAHungSampleIsFinishedElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ds := nwt.NewDataset(40, summed(1).Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+			if i == 13 {
+				<-release
+			}
+			nwt.Values[int64](dst, 0)[0], nwt.Values[int64](dst, 1)[0] = int64(i), -2
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), nwt.WithFinish(sum),
+			nwt.WithLogger(slog.New(slog.DiscardHandler)))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if b.Index() == 1 {
+				require.Equal(t, 7, b.Len())
+				close(release)
+				synctest.Wait()
+			}
+			requireSummed(t, b)
+		}
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestTheRandomnessOfABatchIsItsPositions(t *testing.T) {
+	draw := func(_ context.Context, b *nwt.Batch) error {
+		nwt.Values[int64](b, 1)[0] = b.Rand().Int64()
+		return nil
+	}
+	drawn := func(workers int, seed uint64, resumed int, rank, world int) (draws map[int]int64) {
+		draws = map[int]int64{}
+		l := newLoader(t, summed(96), nwt.WithSeed(seed), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithFinish(draw), nwt.WithRank(rank, world))
+		for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: resumed}) {
+			require.NoError(t, err)
+			draws[b.State().Samples] = nwt.Values[int64](b, 1)[0]
+		}
+		require.NoError(t, l.Close())
+		return draws
+	}
+	alone := drawn(0, 7, 0, 0, 1)
+	require.Len(t, alone, 12)
+	require.Equal(t, alone, drawn(5, 7, 0, 0, 1))
+	require.NotEqual(t, alone, drawn(0, 8, 0, 0, 1))
+	rest := drawn(3, 7, 48, 0, 1)
+	require.Len(t, rest, 6)
+	for at, draw := range rest {
+		require.Equal(t, alone[at], draw)
+	}
+	distinct := map[int64]bool{}
+	for _, draws := range []map[int]int64{drawn(2, 7, 0, 0, 2), drawn(2, 7, 0, 1, 2)} {
+		for _, draw := range draws {
+			distinct[draw] = true
+		}
+	}
+	require.Len(t, distinct, 12, "each rank's batches have their own")
+}
+
+func TestARestIsFinishedToo(t *testing.T) {
+	l := newLoader(t, summed(100), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithFinish(sum))
+	for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 33}) {
+		require.NoError(t, err)
+		requireSummed(t, b)
+	}
+}
+
+func TestFinishingAllocatesNothingPerBatch(t *testing.T) {
+	l := newLoader(t, summed(1<<16), nwt.WithWorkers(0), nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
+		b.Rand().Float64()
+		return sum(ctx, b)
+	}))
+	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 9))
+	defer stop()
+	for range 4 {
+		next()
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+// Mixup: each picture gets some of another one of its batch, and so does its label.
+// How much is drawn once for a batch.
+func ExampleWithFinish() {
+	var schema nwt.Schema
+	picture := nwt.AddField[float32](&schema, "picture", 2)
+	label := nwt.AddField[float32](&schema, "label", 2) // a share for each class
+	ds := nwt.NewDataset(4, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		picture.Of(dst)[0], picture.Of(dst)[1] = float32(i), float32(10*i)
+		label.Of(dst)[0], label.Of(dst)[1] = float32(1-i%2), float32(i%2)
+		return nil
+	})
+	mixup := func(_ context.Context, b *nwt.Batch) error {
+		share := b.Rand().Float32()
+		for _, values := range [][]float32{picture.Of(b), label.Of(b)} {
+			size, first := len(values)/b.Len(), values[:len(values)/b.Len()]
+			first = slices.Clone(first)
+			for i := range values {
+				other := first[i%size] // that of the first sample, for the last
+				if i+size < len(values) {
+					other = values[i+size]
+				}
+				values[i] += share * (other - values[i])
+			}
+		}
+		return nil
+	}
+	loader, err := nwt.NewLoader(ds, nwt.WithFinish(mixup))
+	if err != nil {
+		panic(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("%.1f\n%.1f\n", picture.Of(batch), label.Of(batch))
+	}
+	// Output:
+	// [0.2 2.4 1.2 12.4 2.2 22.4 2.3 22.7]
+	// [0.8 0.2 0.2 0.8 0.8 0.2 0.2 0.8]
+}
