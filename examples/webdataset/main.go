@@ -1,8 +1,8 @@
 // Webdataset packs a folder of images into WebDataset shards, tunes the loading of
 // these, and then goes over them once as a training program would.
 //
-// With -shards it keeps them, and reads those that are there. Run by a launcher
-// such as torchrun then, each rank reads its part of them.
+// With -shards it keeps them, and reads those that are there. If a launcher such
+// as torchrun runs it so, one rank packs and each reads its part.
 package main
 
 import (
@@ -10,9 +10,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -64,16 +64,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 		defer os.RemoveAll(temporary)
-		*shards = temporary
+		*shards = filepath.Join(temporary, "shards")
 	}
-	names, err := fs.Glob(os.DirFS(*shards), "*.tar")
+	names, err := packed(ctx, *dir, *shards, *perShard, *repeat, stdout)
 	if err != nil {
 		return err
-	}
-	if len(names) == 0 {
-		if names, err = pack(ctx, *dir, *shards, *perShard, *repeat, stdout); err != nil {
-			return err
-		}
 	}
 	fmt.Fprintf(stdout, "%s: %d shards, %s … %s\n", *shards, len(names), names[0], names[len(names)-1])
 

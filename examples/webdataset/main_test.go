@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -117,13 +119,62 @@ func TestAnImageThatCannotBeDecodedIsNamedByShardAndKey(t *testing.T) {
 	require.ErrorContains(t, err, "train-7.tar: 00042: vision: image: unknown format")
 }
 
-func TestPackingThatFailsLeavesNoShards(t *testing.T) {
-	dir, shards := images(t, 2), t.TempDir()
-	inTheWay := filepath.Join(shards, "train-000001.tar")
-	require.NoError(t, os.Mkdir(inTheWay, 0o755))
-	_, err := pack(t.Context(), dir, shards, 1, 1, io.Discard)
-	require.ErrorContains(t, err, inTheWay)
-	require.NoFileExists(t, filepath.Join(shards, "train-000000.tar"))
+func TestPackingThatFailsLeavesNothing(t *testing.T) {
+	parent := t.TempDir()
+	_, err := packed(t.Context(), images(t, 2), filepath.Join(parent, "shards"), 1, 2_000_000, io.Discard)
+	require.ErrorContains(t, err, "more than 999999 shards")
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := images(t, 2)
+	_, err = packed(ctx, dir, filepath.Join(parent, "shards"), 1, 1, writerFunc(func() { cancel() }))
+	require.ErrorIs(t, err, context.Canceled)
+	left, err := filepath.Glob(filepath.Join(parent, "*"))
+	require.NoError(t, err)
+	require.Equal(t, []string{filepath.Join(parent, "shards.lock")}, left)
+}
+
+// writerFunc is called when something is printed.
+type writerFunc func()
+
+func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
+
+func TestPackingThatWasKilledBeginsAnew(t *testing.T) {
+	parent := t.TempDir()
+	shards := filepath.Join(parent, "shards")
+	require.NoError(t, os.Mkdir(shards+".partial", 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(shards+".partial", "train-000000.tar"), []byte("cut sho"), 0o644))
+	require.Contains(t, example(t, "-dir", images(t, 4), "-shards", shards, "-repeat", "2"), " 8 images of")
+	require.NoDirExists(t, shards+".partial")
+}
+
+func TestRanksThatStartTogetherPackOnceAndReadAll(t *testing.T) {
+	dir, shards := images(t, 4), filepath.Join(t.TempDir(), "shards")
+	var ranks sync.WaitGroup
+	var packing atomic.Int32
+	for range 4 {
+		ranks.Go(func() {
+			names, err := packed(t.Context(), dir, shards, 3, 10, writerFunc(func() { packing.Add(1) }))
+			if err != nil || len(names) != 14 {
+				t.Error(names, err)
+			}
+		})
+	}
+	ranks.Wait()
+	require.EqualValues(t, 1, packing.Load())
+}
+
+func TestAFolderWithOtherFilesIsLeftAlone(t *testing.T) {
+	shards := t.TempDir()
+	theirs := filepath.Join(shards, "thesis.txt")
+	require.NoError(t, os.WriteFile(theirs, []byte("years of work"), 0o644))
+	err := run(t.Context(), []string{"-dir", images(t, 2), "-shards", shards}, io.Discard, io.Discard)
+	require.ErrorContains(t, err, "other files, such as thesis.txt")
+	require.FileExists(t, theirs)
+
+	shards = filepath.Join(t.TempDir(), "shards")
+	require.NoError(t, os.Rename(filepath.Dir(theirs), shards+".partial"))
+	err = run(t.Context(), []string{"-dir", images(t, 2), "-shards", shards}, io.Discard, io.Discard)
+	require.ErrorContains(t, err, "thesis.txt in it is no shard")
+	require.FileExists(t, filepath.Join(shards+".partial", "thesis.txt"))
 }
 
 func TestAnInterruptEndsTheRun(t *testing.T) {

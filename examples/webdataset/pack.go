@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/examples/internal/photos"
@@ -25,10 +29,84 @@ type file struct {
 	class int
 }
 
-// pack writes the images below dir into shards of so many, each image as often as
-// told, and returns the shards' names. They come in a random order, since a
-// stream is mixed only within a window; what can't be decoded is left out. Where
-// it fails, no shard is left.
+// find returns the names of the shards in a folder, in order.
+func find(shards string) (names []string, err error) {
+	return fs.Glob(os.DirFS(shards), "*.tar")
+}
+
+// packed returns the names of the shards in a folder. If it has none or isn't
+// there, they are packed first, see pack: in a folder beside it, which gets the
+// name when all are written. So who finds shards finds all of them, although
+// packing may have been killed before, and of several ranks on a host one packs
+// while the others wait.
+func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
+	if names, err = find(shards); err != nil || len(names) > 0 {
+		return names, err
+	}
+	shards = filepath.Clean(shards)
+	if err := os.MkdirAll(filepath.Dir(shards), 0o755); err != nil {
+		return nil, err
+	}
+	lock := flock.New(shards+".lock", flock.SetPermissions(0o644))
+	if _, err := lock.TryLockContext(ctx, 100*time.Millisecond); err != nil {
+		return nil, fmt.Errorf("waiting for who packs %s: %w", shards, err)
+	}
+	defer lock.Close()
+	if names, err = find(shards); err != nil || len(names) > 0 {
+		return names, err
+	}
+	if others, _ := os.ReadDir(shards); len(others) > 0 {
+		return nil, fmt.Errorf("%s has no shards but other files, such as %s: name an empty folder or a new one", shards, others[0].Name())
+	}
+	partial := shards + ".partial"
+	if err := removePartial(partial); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(partial, 0o755); err != nil {
+		return nil, err
+	}
+	if names, err = pack(ctx, dir, partial, perShard, repeat, stdout); err != nil {
+		return nil, errors.Join(err, removePartial(partial))
+	}
+	if err := os.Remove(shards); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return names, os.Rename(partial, shards)
+}
+
+// removePartial removes what packing has left that was killed, and nothing else.
+func removePartial(folder string) error {
+	left, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, file := range left {
+		if ours, _ := filepath.Match(shardName(-1), file.Name()); !ours || !file.Type().IsRegular() {
+			return fmt.Errorf("%s is in the way, and %s in it is no shard of an earlier run: move or remove it", folder, file.Name())
+		}
+	}
+	for _, file := range left {
+		err = errors.Join(err, os.Remove(filepath.Join(folder, file.Name())))
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(folder)
+}
+
+const maxShards = 999_999 // that names have digits for
+
+// shardName is the name of shard i, or a pattern for all of them.
+func shardName(i int) string {
+	if i < 0 {
+		return "train-[0-9][0-9][0-9][0-9][0-9][0-9].tar"
+	}
+	return fmt.Sprintf("train-%06d.tar", i)
+}
+
+// pack writes the images below dir into perShard images a shard, each image repeat
+// times, and returns the shards' names. They come in a random order, since a
+// stream is mixed only within a window; what can't be decoded is left out.
 func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
 	if dir == "" {
 		if dir, err = photos.Bundled(ctx); err != nil {
@@ -59,25 +137,18 @@ func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout 
 		repeat = (999 + len(files)) / len(files)
 	}
 
-	if err := os.MkdirAll(shards, 0o755); err != nil {
-		return nil, err
+	if n := (len(files)*repeat + perShard - 1) / perShard; n > maxShards {
+		return nil, fmt.Errorf("%d images, %d times each, %d in a shard, are more than %d shards", len(files), repeat, perShard, maxShards)
 	}
-	defer func() {
-		if err != nil {
-			for _, name := range names {
-				_ = os.Remove(filepath.Join(shards, name)) // err says why already
-			}
-		}
-	}()
 	order := rand.New(rand.NewPCG(1, 0)).Perm(len(files) * repeat)
 	for part := range slices.Chunk(order, perShard) {
 		if err := ctx.Err(); err != nil {
-			return names, err
+			return nil, err
 		}
 		first := len(names) * perShard
-		names = append(names, fmt.Sprintf("train-%06d.tar", len(names)))
+		names = append(names, shardName(len(names)))
 		if err := writeShard(filepath.Join(shards, names[len(names)-1]), files, part, first); err != nil {
-			return names, err
+			return nil, err
 		}
 	}
 	return names, nil
@@ -85,7 +156,7 @@ func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout 
 
 // writeShard writes the files that part names, with keys numbered from first on.
 func writeShard(path string, files []file, part []int, first int) (err error) {
-	f, err := os.Create(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
@@ -104,5 +175,5 @@ func writeShard(path string, files []file, part []int, first int) (err error) {
 			return err
 		}
 	}
-	return errors.Join(w.Close(), buf.Flush())
+	return errors.Join(w.Close(), buf.Flush(), f.Sync())
 }
