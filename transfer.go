@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,11 +212,7 @@ func (s *stage) run() {
 	defer s.l.pool.Done()
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	for r := range s.runs {
-		if err := s.serve(r); err != nil {
-			s.abort()
-			r.broken = fmt.Errorf("nwt: transfer to %s: %w", s.dev, err)
-			r.stop(r.broken)
-		}
+		s.serve(r)
 		close(r.staged)
 	}
 	s.close()
@@ -223,25 +220,28 @@ func (s *stage) run() {
 
 // serve copies the batches of a run until it stops or has no more: queues
 // copies as early as there are a batch and a buffer, and announces batches in
-// order. No copy is under way when it returns without an error.
-func (s *stage) serve(r *run) (err error) {
-	if s.session == nil {
-		if s.session, err = s.dev.Open(); err != nil {
-			s.session = nil // whatever came with the error
-			return err
-		}
+// order. No copy is under way when it returns.
+func (s *stage) serve(r *run) {
+	if err := s.open(); err != nil {
+		r.stop(s.transferError(err))
+		return
 	}
 	next, end := r.first, r.first+uint64(r.course.len())
+	var err error
 	for err == nil {
 		switch {
-		// Looked at in this order: workers that see the ring stopped skip places.
-		case next < end && s.available() && s.l.ring.Loaded(next) && !s.l.ring.Stopped():
-			err = s.begin(r, next)
-			next++
+		// Looked at in this order: workers that see the ring stopped skip places, and
+		// what Load makes of the end of the context is no bad sample.
+		case next < end && s.available() && s.l.ring.Loaded(next) && !s.l.ring.Stopped() && r.ctx.Err() == nil:
+			if err = s.begin(r, next); err != nil {
+				err = cmp.Or(s.drain(), err)
+			} else {
+				next++
+			}
 		case len(s.queue) > 0:
 			err = s.finish()
 		case next == end || s.l.ring.Stopped() || r.ctx.Err() != nil:
-			return nil
+			return
 		case s.available():
 			s.l.ring.AwaitLoaded(next)
 		default:
@@ -251,7 +251,51 @@ func (s *stage) serve(r *run) (err error) {
 			}
 		}
 	}
+	if len(s.queue) > 0 && !s.l.opts.async {
+		next = s.queue[0].seq
+	}
+	s.abort()
+	s.tell(r, next, end, s.transferError(err))
+}
+
+// open opens a session if there is none.
+func (s *stage) open() error {
+	if s.session != nil {
+		return nil
+	}
+	session, err := s.dev.Open()
+	if err == nil { // else whatever came with the error is of no use
+		s.session = session
+	}
 	return err
+}
+
+func (s *stage) transferError(err error) error {
+	return fmt.Errorf("nwt: transfer to %s: %w", s.dev, err)
+}
+
+// drain finishes the copies that were queued before one that couldn't be: their
+// batches come before the error.
+func (s *stage) drain() (err error) {
+	for err == nil && len(s.queue) > 0 && !s.l.opts.async {
+		err = s.finish()
+	}
+	return err
+}
+
+// tell makes an error come in place of batch next, the first that isn't announced,
+// or after the last: so the batches before it are delivered.
+func (s *stage) tell(r *run, next, end uint64, err error) {
+	if next == end {
+		r.broken = err
+		return
+	}
+	s.l.ring.AwaitLoaded(next)
+	if !s.l.ring.Loaded(next) {
+		return // the run was stopped
+	}
+	s.l.ring.Item(next).err = err
+	s.l.ring.Staged(next)
 }
 
 // begin queues the copy of a loaded batch.
@@ -295,15 +339,17 @@ func (s *stage) copy(b *Batch) error {
 // await makes what is queued from now on wait for the training program to be
 // done with a buffer.
 func (s *stage) await(d *deviceBuffer) error {
-	after := d.after
-	d.after = signal{}
-	switch after.kind {
+	var err error
+	switch d.after.kind {
 	case anEvent:
-		return s.session.WaitEvent(after.handle)
+		err = s.session.WaitEvent(d.after.handle)
 	case aStream:
-		return s.session.WaitStream(after.handle)
+		err = s.session.WaitStream(d.after.handle)
 	}
-	return nil
+	if err == nil { // else another session has to wait for it
+		d.after = signal{}
+	}
+	return err
 }
 
 // finish waits for the oldest copy that is queued.
@@ -443,12 +489,19 @@ func (s *stage) drop(d *deviceBuffer) {
 }
 
 // close ends the session and frees the buffers; those in use once they come
-// back.
+// back. What the training program may still use isn't freed before it is waited
+// for, even if that needs another session.
 func (s *stage) close() {
 	s.mu.Lock()
 	free := s.free
 	s.free, s.closed = nil, true
 	s.mu.Unlock()
+	if slices.ContainsFunc(free, func(d *deviceBuffer) bool { return d.after.kind != nothing }) {
+		if err := s.open(); err != nil {
+			s.l.opts.log.Warn("nwt: device memory isn't freed, since the training program may still use it", "device", s.dev.String(), "error", err)
+			free = slices.DeleteFunc(free, func(d *deviceBuffer) bool { return d.after.kind != nothing })
+		}
+	}
 	if s.session != nil {
 		var err error
 		for _, d := range free {

@@ -1,0 +1,166 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// notebook is a device that notes what is asked of it, and fails when it is told.
+type notebook struct {
+	nowhere
+	mu    sync.Mutex
+	notes []string
+	fail  func(call string, n int) error // n counts from 1, by call
+	calls map[string]int
+}
+
+func (d *notebook) note(call string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.calls == nil {
+		d.calls = map[string]int{}
+	}
+	d.calls[call]++
+	d.notes = append(d.notes, call)
+	if d.fail == nil {
+		return nil
+	}
+	return d.fail(call, d.calls[call])
+}
+
+func (d *notebook) Alloc(int) (uintptr, error)         { return 1, d.note("alloc") }
+func (d *notebook) Open() (nwt.Session, error)         { return d, d.note("open") }
+func (d *notebook) Copy([]nwt.Copy, uintptr) error     { return d.note("copy") }
+func (d *notebook) Wait(uintptr) error                 { return d.note("wait") }
+func (d *notebook) WaitEvent(uintptr) error            { return d.note("wait event") }
+func (d *notebook) WaitStream(uintptr) error           { return d.note("wait stream") }
+func (d *notebook) Close() error                       { return d.note("close") }
+func (d *notebook) Free(uintptr) error                 { return d.note("free") }
+func (d *notebook) since(call string) (notes []string) { return d.notes[d.last(call):] }
+func (d *notebook) last(call string) (at int) {
+	for i, note := range d.notes {
+		if note == call {
+			at = i
+		}
+	}
+	return at
+}
+
+var errBurnt = errors.New("burnt")
+
+// failing fails the n-th call and then closes done.
+func failing(call string, n int, done chan<- struct{}) func(string, int) error {
+	return func(c string, k int) error {
+		if c != call || k != n {
+			return nil
+		}
+		close(done)
+		return errBurnt
+	}
+}
+
+func TestATransferErrorComesAfterTheBatchesBeforeIt(t *testing.T) {
+	for _, call := range []string{"copy", "wait"} {
+		for _, workers := range []int{0, 2} {
+			failed := make(chan struct{})
+			dev := &notebook{fail: failing(call, 3, failed)}
+			l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithPrefetch(8), nwt.WithDevice(dev))
+			var got []int
+			var last error
+			for b, err := range l.Epoch(t.Context(), 0) {
+				if last = err; err != nil {
+					break
+				}
+				got = append(got, b.Index())
+				if workers > 0 {
+					<-failed // which happens while the first batch is in use
+				}
+			}
+			require.Equal(t, []int{0, 1}, got, call)
+			require.ErrorIs(t, last, errBurnt)
+			require.ErrorContains(t, last, "batch 2 of epoch 0")
+			require.Len(t, collect(t, l, 1), 10, "the next epoch is whole")
+		}
+	}
+}
+
+func TestWhatToWaitForIsRememberedUntilItWasWaitedFor(t *testing.T) {
+	failed := make(chan struct{})
+	dev := &notebook{fail: failing("wait event", 1, failed)}
+	l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithDevice(dev))
+	var last error
+	for b, err := range l.Epoch(t.Context(), 0) {
+		if last = err; err == nil && b.Index() == 0 {
+			b.ReleaseAfterEvent(77)
+		}
+	}
+	require.ErrorIs(t, last, errBurnt)
+	require.Len(t, collect(t, l, 1), 10)
+	require.Equal(t, 2, dev.calls["wait event"], "the next session waits")
+	require.NoError(t, l.Close())
+}
+
+func TestClosingWaitsForTheProgramBeforeItFreesEvenAfterAnError(t *testing.T) {
+	failed := make(chan struct{})
+	dev := &notebook{fail: failing("wait stream", 1, failed)}
+	l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithDevice(dev))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		if err == nil && b.Index() == 0 {
+			b.ReleaseAfterStream(77)
+		}
+	}
+	require.NoError(t, l.Close())
+	want := append([]string{"open", "wait stream", "close"}, slices.Repeat([]string{"free"}, dev.calls["alloc"])...)
+	require.Equal(t, want, dev.since("open"))
+}
+
+func TestMemoryThatCannotBeWaitedForIsNotFreed(t *testing.T) {
+	dev := &notebook{}
+	dev.fail = func(call string, n int) error {
+		if call == "wait stream" || call == "open" && n > 1 {
+			return errBurnt
+		}
+		return nil
+	}
+	var log journal
+	l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithDevice(dev), log.option())
+	for b, err := range l.Epoch(t.Context(), 0) {
+		if err == nil && b.Index() == 0 {
+			b.ReleaseAfterStream(77)
+		}
+	}
+	require.NoError(t, l.Close())
+	require.Equal(t, dev.calls["alloc"]-1, dev.calls["free"])
+	require.Contains(t, log.String(), "device memory isn't freed, since the training program may still use it")
+}
+
+func TestACancelledEpochOnADeviceHasNoBadSamples(t *testing.T) {
+	for range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ds := numbered(64, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			if i < 32 {
+				return nil
+			}
+			if i == 32 {
+				cancel()
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithPrefetch(16), nwt.WithDevice(nowhere{}), nwt.WithErrorBudget(64), quietLog)
+		var last error
+		for _, err := range l.Epoch(ctx, 0) {
+			last = err
+		}
+		require.ErrorIs(t, last, context.Canceled)
+		require.Empty(t, l.BadSamples())
+		require.NoError(t, l.Close())
+	}
+}
