@@ -29,10 +29,25 @@ func newSlotMemory(o *options) slotMemory {
 	}
 	// Other runtimes in the process (XLA, for example) recognize the driver's
 	// page-locked memory and copy from it at full speed.
-	if gpu, err := cuda.Open(0); err == nil {
+	if gpu, err := gpuOfRank(o); err == nil {
 		return slotMemory{gpu.AllocHost, gpu.FreeHost}
 	}
 	return lockedPages(o)
+}
+
+// gpuOfRank is the GPU that this process most likely trains on: page-locked memory
+// needs a context, and one on the first GPU for every rank would take that one's
+// memory.
+func gpuOfRank(o *options) (*cuda.Device, error) {
+	n, err := cuda.Count()
+	if err != nil {
+		return nil, err
+	}
+	local := o.rank
+	if o.launcher != nil {
+		local = o.launcher.LocalRank
+	}
+	return cuda.Open(local % n)
 }
 
 // lockedPages locks pages as long as the system's limit allows, and logs once

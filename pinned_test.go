@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
@@ -36,5 +37,25 @@ func TestBatchesLieInPageLockedMemoryWhereThatHelps(t *testing.T) {
 			require.NoError(t, l.Close())
 			require.Empty(t, gpu.Left())
 		})
+	}
+}
+
+// The driver's page-locked memory needs a context: each rank's is on a GPU of its
+// own, not all of them on the first.
+func TestPageLockedMemoryOnTheHostTakesTheRanksGPU(t *testing.T) {
+	gpu := cudatest.Load(t)
+	gpu.GPUs(4)
+	for rank := range 8 {
+		l := newLoader(t, augmented(70), nwt.WithBatchSize(7), nwt.WithWorkers(0), nwt.WithPinned(true), nwt.WithRank(rank, 8))
+		collect(t, l, 0)
+		var used []int
+		for i := range 4 {
+			if _, err := cuda.FromContext(gpu.Primary(i)); err == nil {
+				used = append(used, i)
+			}
+		}
+		gpu.Misuses() // contexts that nobody has
+		require.Equal(t, []int{rank % 4}, used)
+		require.NoError(t, l.Close())
 	}
 }

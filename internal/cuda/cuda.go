@@ -73,6 +73,24 @@ type Device struct {
 	version int
 }
 
+// Count is the number of GPUs, at least 1. Without any, the error says why and is
+// ErrNoDevice.
+func Count() (int, error) {
+	drv, err := start()
+	if err != nil {
+		return 0, err
+	}
+	return count(drv)
+}
+
+func count(drv driver) (int, error) {
+	n, r := drv.deviceCount()
+	if r == Success && n == 0 {
+		return 0, noGPU(check("cuDeviceGetCount", NoDevice))
+	}
+	return n, check("cuDeviceGetCount", r)
+}
+
 // Open finds a GPU by its number, from 0. Work on it goes to its primary
 // context, which other CUDA libraries in this process use too. Where there is
 // no such GPU, the error says why and is ErrNoDevice.
@@ -81,12 +99,10 @@ func Open(ordinal int) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, r := drv.deviceCount()
+	n, err := count(drv)
 	switch {
-	case r != Success:
-		return nil, check("cuDeviceGetCount", r)
-	case n == 0:
-		return nil, noGPU(check("cuDeviceGetCount", NoDevice))
+	case err != nil:
+		return nil, err
 	case ordinal < 0 || ordinal >= n:
 		return nil, fmt.Errorf("%w: GPU %d asked for, and the driver has GPUs 0 to %d", ErrNoDevice, ordinal, n-1)
 	}
