@@ -40,7 +40,7 @@ func Cached(ds Dataset, maxBytes int64) Dataset {
 	c.n = n
 	// Bookkeeping may take half of the bound; samples that it can't cover are
 	// loaded anew.
-	c.states = make([]atomic.Uint64, min(int64(n), maxBytes/2/stateBytes))
+	c.states = c.blocks.states(min(int64(n), maxBytes/2/stateBytes))
 	c.used = int64(len(c.states)) * stateBytes
 	c.blocks.init(len(c.states), int64(l.packed()), maxBytes-c.used)
 	runtime.AddCleanup(c, func(b *blocks) { _ = b.free() }, c.blocks)
@@ -70,7 +70,7 @@ type cached struct {
 	states []atomic.Uint64
 	blocks *blocks // added to under mu
 
-	mu      sync.Mutex            // taken after memory, where both are
+	mu      sync.Mutex            // taken after users, if both are
 	waiting map[int]chan struct{} // closed when the sample is no longer loading
 	used    int64
 	full    atomic.Bool // nothing more is kept; written under mu

@@ -2,6 +2,9 @@ package nwt
 
 import (
 	"fmt"
+	"math"
+	"sync/atomic"
+	"unsafe"
 
 	"github.com/nwt-go/nwt/internal/pages"
 )
@@ -10,6 +13,7 @@ import (
 // A place is the number of its block and, in the low bits, the offset in it. It
 // says nothing of who may use it when: that is the cache's to know.
 type blocks struct {
+	book  []byte // of states
 	list  [maxBlocks][]byte
 	count int
 	size  int64 // of a block
@@ -39,7 +43,7 @@ func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
 		if b.count == maxBlocks {
 			return 0, fmt.Errorf("nwt: all %d blocks are in use", maxBlocks)
 		}
-		mem, err := pages.Map(int(max(int64(size), min(b.size, left))))
+		mem, err := pages.Map(int(max(int64(size), min(b.size, left, math.MaxInt/2))))
 		if err != nil {
 			return 0, err
 		}
@@ -57,8 +61,24 @@ func (b *blocks) at(place uint64) []byte {
 	return b.list[place>>offsetBits][place&(1<<offsetBits-1):]
 }
 
+// states is bookkeeping for n samples, or for half of them, or a quarter and so on
+// if the system refuses that much. Pages of it that aren't written take no memory.
+func (b *blocks) states(n int64) []atomic.Uint64 {
+	for n = min(n, math.MaxInt/2/stateBytes); n > 0; n /= 2 {
+		if mem, err := pages.Map(int(n) * stateBytes); err == nil {
+			b.book = mem
+			return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(mem))), n)
+		}
+	}
+	return nil
+}
+
 func (b *blocks) free() error {
 	var first error
+	if b.book != nil {
+		first = pages.Unmap(b.book)
+		b.book = nil
+	}
 	for i := range b.count {
 		if err := pages.Unmap(b.list[i]); err != nil && first == nil {
 			first = err

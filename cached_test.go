@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -305,4 +306,23 @@ func TestAHitAllocatesNothing(t *testing.T) {
 	defer stop()
 	next()
 	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+// Bookkeeping for all of them would take more memory than there is.
+func TestACacheOfMoreSamplesThanMemoryHoldsStillLoads(t *testing.T) {
+	for _, n := range []int{nwt.MaxSamples, nwt.MaxSamples >> 20} {
+		for _, maxBytes := range []int64{1 << 20, 1 << 40, math.MaxInt64} {
+			var loads atomic.Int32
+			ds := nwt.Cached(numbered(n, func(context.Context, int, *nwt.Sample) error { loads.Add(1); return nil }), maxBytes)
+			for range 2 {
+				for _, i := range []int{0, 7, n / 2, n - 1} {
+					s, err := nwt.LoadSample(t.Context(), ds, i)
+					require.NoError(t, err)
+					require.EqualValues(t, i, nwt.Values[int64](s, 0)[0])
+				}
+			}
+			require.LessOrEqual(t, loads.Load(), int32(6), "the first ones are kept")
+			require.NoError(t, ds.(io.Closer).Close())
+		}
+	}
 }
