@@ -105,3 +105,38 @@ func ExampleRankFromEnv() {
 	// Output:
 	// rank 5 of 8, 1 of 4 on this host, launcher: torchrun (WORLD_SIZE=8 RANK=5 LOCAL_WORLD_SIZE=4 LOCAL_RANK=1)
 }
+
+// Seven of ten samples come from the first part and three from the second. After 20
+// samples, training goes on with the second alone.
+func ExampleMixed() {
+	sampler, err := nwt.Mixed(10, nwt.Mix{
+		Parts: []int{100, 4}, // as in Concat
+		Block: 10,
+		Phases: []nwt.Phase{
+			{Samples: 20, Weights: []float64{0.7, 0.3}},
+			{Weights: []float64{0, 1}},
+		},
+	}, 42)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for epoch := range 3 {
+		fmt.Println(order(sampler, epoch))
+	}
+	// Output:
+	// [70 91 103 48 0 68 71 101 27 102]
+	// [45 97 98 100 26 23 5 100 102 85]
+	// [103 100 102 101 103 103 100 101 101 102]
+}
+
+// Four blocks of three samples, two of which are mixed at a time: a dataset that
+// keeps two blocks reads each of them once.
+func ExampleLocallyShuffled() {
+	sampler, err := nwt.LocallyShuffled([]int{3, 3, 3, 3}, 2, 42)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(order(sampler, 0))
+	// Output:
+	// [7 5 8 6 3 4 1 2 10 11 0 9]
+}

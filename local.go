@@ -1,0 +1,102 @@
+package nwt
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sort"
+)
+
+// LocallyShuffled visits each sample once an epoch, in an order for files of blocks
+// that are read or decoded whole: row groups of Parquet, chunks of HDF5, a tar with
+// an index. The blocks come in random order, and the samples of so many successive
+// blocks as the window says are mixed. So a dataset that keeps as many blocks reads
+// each once an epoch; see [Scratch] for what a worker keeps.
+//
+// The sizes are those of the blocks, in the order of the dataset: the first block is
+// samples 0 … sizes[0]−1, and so on. A wider window costs memory and mixes better.
+//
+// An epoch's order of blocks is computed when a position of it is first asked for:
+// two epochs' are kept, 16 bytes a block. A position then takes about 0.2 µs.
+func LocallyShuffled(sizes []int, window int, seed uint64) (Sampler, error) {
+	var errs []error
+	if len(sizes) == 0 || len(sizes) > math.MaxInt32 {
+		errs = append(errs, optionError("LocallyShuffled", len(sizes), "the number of blocks must be 1 … %d", math.MaxInt32))
+	}
+	if window < 1 {
+		errs = append(errs, optionError("LocallyShuffled", window, "the window must be at least 1 block"))
+	}
+	s := &locallyShuffled{window: window, seed: seed, key: seedKey(seed), starts: make([]int, 0, len(sizes)+1)}
+	n := 0
+	for i, size := range sizes {
+		if size < 1 || size > maxSamples-n {
+			errs = append(errs, optionError("LocallyShuffled", size, "block %d must have at least 1 sample, and all blocks at most %d", i, maxSamples))
+			break
+		}
+		s.starts = append(s.starts, n)
+		n += size
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	s.starts, s.perm = append(s.starts, n), newPermutation(len(sizes))
+	s.orders = newOrders(2, 1, s.visits)
+	return s, nil
+}
+
+type locallyShuffled struct {
+	window int // blocks
+	seed   uint64
+	key    uint64
+	starts []int // of the blocks, and their end
+	perm   permutation
+	orders *orders[visit]
+}
+
+// A visit is a block in an epoch's order, and the position after its last sample.
+type visit struct{ block, end int }
+
+func (s *locallyShuffled) visits(epoch, _ int) []visit {
+	visits := make([]visit, len(s.starts)-1)
+	key, end := epochKey(s.key, epoch), 0
+	for i := range visits {
+		block := s.perm.at(key, i)
+		end += s.starts[block+1] - s.starts[block]
+		visits[i] = visit{block, end}
+	}
+	return visits
+}
+
+func (s *locallyShuffled) Len() int { return s.starts[len(s.starts)-1] }
+func (s *locallyShuffled) String() string {
+	return fmt.Sprintf("LocallyShuffled(%d in %d blocks, windows of %d, seed %d)", s.Len(), len(s.starts)-1, s.window, s.seed)
+}
+
+func (s *locallyShuffled) At(epoch, i int) int {
+	checkPosition(i, s.Len())
+	visits := s.orders.get(epoch, 0)
+	first := visitOf(visits, i) / s.window * s.window // visit of its window
+	from, to := s.bounds(visits, first)
+	perm := newPermutation(to - from)
+	key := mix64(epochKey(s.key, epoch) + uint64(first+1)*golden)
+	return s.index(visits, from+perm.at(key, i-from))
+}
+
+// bounds is the positions of the window whose first visit is given.
+func (s *locallyShuffled) bounds(visits []visit, first int) (from, to int) {
+	if first > 0 {
+		from = visits[first-1].end
+	}
+	return from, visits[min(first+s.window, len(visits))-1].end
+}
+
+// visitOf is the visit that a position is in before it is mixed.
+func visitOf(visits []visit, position int) int {
+	return sort.Search(len(visits), func(v int) bool { return visits[v].end > position })
+}
+
+// index is the sample at a position before it is mixed.
+func (s *locallyShuffled) index(visits []visit, position int) int {
+	v := visits[visitOf(visits, position)]
+	return s.starts[v.block+1] - (v.end - position)
+}

@@ -1,0 +1,101 @@
+package nwt_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+var rowGroups = []int{100, 90, 100, 1, 100, 95, 100, 100, 100, 100, 100, 100, 100, 114}
+
+func TestALocalShuffleVisitsEverySampleAndReadsEveryBlockOnce(t *testing.T) {
+	var block []int // of each sample
+	for b, size := range rowGroups {
+		block = append(block, slices.Repeat([]int{b}, size)...)
+	}
+	for _, window := range []int{1, 3, 14, 99} {
+		s, err := nwt.LocallyShuffled(rowGroups, window, 1)
+		require.NoError(t, err)
+		require.Equal(t, len(block), s.Len())
+		var kept []int // the blocks read last
+		for e := range 3 {
+			indices := order(s, e)
+			require.NotEqual(t, indices, order(s, e+1))
+			kept = kept[:0]
+			reads := 0
+			for _, index := range indices {
+				if i := slices.Index(kept, block[index]); i >= 0 {
+					kept = slices.Delete(kept, i, i+1)
+				} else {
+					reads++
+				}
+				if kept = append(kept, block[index]); len(kept) > 2*window { // the one before may be in use yet
+					kept = kept[1:]
+				}
+			}
+			require.Equal(t, len(rowGroups), reads)
+			slices.Sort(indices)
+			for i, index := range indices {
+				require.Equal(t, i, index)
+			}
+		}
+	}
+}
+
+func TestALocalShuffleMixesTheBlocksOfAWindow(t *testing.T) {
+	s, err := nwt.LocallyShuffled([]int{50, 50}, 2, 1)
+	require.NoError(t, err)
+	fromFirst := 0
+	for _, index := range order(s, 0)[:50] {
+		if index < 50 {
+			fromFirst++
+		}
+	}
+	require.InDelta(t, 25, fromFirst, 12)
+}
+
+func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
+	s, err := nwt.LocallyShuffled([]int{10, 20, 5, 40, 25}, 2, 1)
+	require.NoError(t, err)
+	resumesAnywhere(t, drawn(100), nwt.WithSampler(s))
+}
+
+func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		sizes  []int
+		window int
+		says   string
+	}{
+		{nil, 1, "0: the number of blocks must be 1"},
+		{[]int{3, 0}, 1, "0: block 1 must have at least 1 sample"},
+		{[]int{3}, 0, "0: the window must be at least 1 block"},
+	} {
+		_, err := nwt.LocallyShuffled(c.sizes, c.window, 1)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+		require.ErrorContains(t, err, c.says)
+	}
+}
+
+func BenchmarkLocallyShuffled(b *testing.B) {
+	s, err := nwt.LocallyShuffled(slices.Repeat([]int{1000}, 1000), 4, 1)
+	require.NoError(b, err)
+	i := 0
+	for b.Loop() {
+		s.At(0, i%1_000_000)
+		i++
+	}
+}
+
+func BenchmarkMixed(b *testing.B) {
+	s, err := nwt.Mixed(1_000_000, nwt.Mix{Parts: []int{1_000_000, 10_000, 100_000}, Phases: []nwt.Phase{{Weights: []float64{7, 2, 1}}}}, 1)
+	require.NoError(b, err)
+	i := 0
+	for b.Loop() {
+		s.At(0, i%1_000_000)
+		i++
+	}
+}

@@ -1,0 +1,125 @@
+package nwt_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// partOf tells which of some parts an index is in, and its place there.
+func partOf(parts []int, index int) (part, there int) {
+	for index >= parts[part] {
+		index -= parts[part]
+		part++
+	}
+	return part, index
+}
+
+func TestEveryBlockOfAMixtureHasItsExactShares(t *testing.T) {
+	parts := []int{17, 1000, 3}
+	s, err := nwt.Mixed(130, nwt.Mix{Parts: parts, Phases: []nwt.Phase{{Weights: []float64{0.5, 0.3, 0.2}}}, Block: 10}, 1)
+	require.NoError(t, err)
+	for block := range 100 {
+		count := [3]int{}
+		for i := range 10 {
+			position := 10*block + i
+			part, _ := partOf(parts, s.At(position/130, position%130))
+			count[part]++
+		}
+		require.Equal(t, [3]int{5, 3, 2}, count)
+	}
+}
+
+func TestEachPartOfAMixtureHasEpochsOfItsOwn(t *testing.T) {
+	parts := []int{17, 40, 3}
+	phases := []nwt.Phase{
+		{Samples: 55, Weights: []float64{1, 0, 1}},
+		{Samples: 203, Weights: []float64{5, 4, 1}},
+		{Samples: 20, Weights: []float64{0, 0, 7}},
+		{Weights: []float64{1, 1, 2}},
+	}
+	s, err := nwt.Mixed(31, nwt.Mix{Parts: parts, Phases: phases, Block: 20}, 1)
+	require.NoError(t, err)
+	var draws [3][]int
+	var inPhase [4][3]int
+	for position := range 2000 {
+		part, there := partOf(parts, s.At(position/31, position%31))
+		draws[part] = append(draws[part], there)
+		switch {
+		case position < 55:
+			inPhase[0][part]++
+		case position < 55+203:
+			inPhase[1][part]++
+		case position < 55+203+20:
+			inPhase[2][part]++
+		}
+	}
+	require.Zero(t, inPhase[0][1])
+	require.InDelta(t, 27.5, inPhase[0][0], 1)
+	require.InDelta(t, 101, inPhase[1][0], 1.5)
+	require.InDelta(t, 81, inPhase[1][1], 1.5)
+	require.Equal(t, [3]int{0, 0, 20}, inPhase[2])
+	for part, length := range parts {
+		// A block of 20 mixes the end of an epoch with the start of the next.
+		require.Greater(t, len(draws[part]), 3*length)
+		count := make([]int, length)
+		for i, there := range draws[part] {
+			count[there]++
+			require.LessOrEqual(t, count[there], (i+20)/length+1, "no sample comes early")
+		}
+		for _, c := range count {
+			require.GreaterOrEqual(t, c, (len(draws[part])-20)/length, "nor late")
+		}
+	}
+}
+
+func TestAMixtureResumesOnOtherRanks(t *testing.T) {
+	parts := []nwt.Dataset{drawn(20), drawn(70)}
+	concat, err := nwt.Concat(parts...)
+	require.NoError(t, err)
+	s, err := nwt.Mixed(100, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
+	require.NoError(t, err)
+	resumesAnywhere(t, concat, nwt.WithSampler(s))
+}
+
+func TestAMixtureIsItsSeeds(t *testing.T) {
+	mix := nwt.Mix{Parts: []int{50, 50}, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
+	at := func(seed uint64) []int {
+		s, err := nwt.Mixed(100, mix, seed)
+		require.NoError(t, err)
+		return order(s, 3)
+	}
+	require.Equal(t, at(1), at(1))
+	require.NotEqual(t, at(1), at(2))
+}
+
+func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
+	one := []nwt.Phase{{Weights: []float64{1}}}
+	for _, c := range []struct {
+		n    int
+		mix  nwt.Mix
+		says string
+	}{
+		{0, nwt.Mix{Parts: []int{1}, Phases: one}, "0: the length of an epoch must be 1"},
+		{1, nwt.Mix{Phases: one}, "Mix.Parts must have at least 1 part"},
+		{1, nwt.Mix{Parts: []int{0}, Phases: one}, "0: Mix.Parts[0] must be at least 1"},
+		{1, nwt.Mix{Parts: []int{math.MaxInt, 1}, Phases: one}, "1: Mix.Parts[1] must be at least 1, and all parts at most"},
+		{1, nwt.Mix{Parts: []int{1}}, "Mix.Phases must have at least 1 phase"},
+		{1, nwt.Mix{Parts: []int{1}, Phases: one, Block: -1}, "-1: Mix.Block must be 1"},
+		{1, nwt.Mix{Parts: []int{1, 2}, Phases: one}, "[1]: Mix.Phases[0].Weights must be 2, one for each part"},
+		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{1}}, {Weights: []float64{1}}}}, "0: Mix.Phases[0].Samples must be 1"},
+		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{math.NaN()}}}}, "NaN: Mix.Phases[0].Weights[0] must be 0"},
+		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{0}}}}, "the sum of Mix.Phases[0].Weights must be more than 0"},
+		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{math.MaxFloat64, math.MaxFloat64}}}}, "the sum of Mix.Phases[0].Weights must be"},
+		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{1e-4, 1}}}}, "0.0001: Mix.Phases[0].Weights[0] is less than half a sample in a block of 1000: Mix.Block must be longer"},
+	} {
+		_, err := nwt.Mixed(c.n, c.mix, 1)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+		require.ErrorContains(t, err, c.says)
+	}
+}
