@@ -2,7 +2,6 @@ package nwt_test
 
 import (
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
