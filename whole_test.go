@@ -1,0 +1,863 @@
+package nwt_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+var loaders = flag.Int("loaders", 0, "random loaders of TestRandomLoadersDeliverWhatALoopWould; 0: some hundreds, more without -short")
+
+// A trial is a dataset, options and what is done with the loader, all at random.
+type trial struct {
+	seed uint64
+
+	// The dataset: a map of n samples, or a stream of shards.
+	n     int
+	whole bool        // it has a LoadBatch
+	shard []int       // length of each
+	torn  map[int]int // by shard: the record that can't be read, nor what is after it
+	bad   map[int]string
+	slow  int // one in so many samples takes 100 ms; 0: none
+
+	batch, workers, prefetch, rank, world, budget int
+	dropLast, shuffle, unordered, timeout         bool
+	window, interleave, epochSamples              int
+	device, async                                 bool
+	faulty                                        int // call of a session that fails; 0: none
+
+	runs []run
+}
+
+// A run is an iteration, and what happens meanwhile.
+type run struct {
+	resume       bool // else epochs first … first+count−1
+	first, count int
+	at           int // batch at which the loop body does what is in then
+	then         []string
+	workers      []int         // set one after the other by another goroutine
+	deadline     time.Duration // of the context; 0: none
+}
+
+func randomTrial(seed uint64) *trial {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	half := func() bool { return rng.IntN(2) == 0 }
+	one := func(in int) bool { return rng.IntN(in) == 0 }
+	t := &trial{
+		seed: seed, n: 1 + rng.IntN(70), bad: map[int]string{}, torn: map[int]int{}, world: 1,
+		batch: 1 + rng.IntN(9), workers: rng.IntN(6), prefetch: rng.IntN(5),
+		dropLast: one(6), shuffle: half(), unordered: one(4), timeout: half(),
+		window: []int{1, 3, 1000}[rng.IntN(3)], interleave: 1 + rng.IntN(3),
+		device: one(3), async: half(), whole: one(3),
+	}
+	if one(3) {
+		t.slow = 1 + rng.IntN(9)
+	}
+	if half() {
+		t.n = 0
+		for range 1 + rng.IntN(6) {
+			t.shard = append(t.shard, 1+rng.IntN(20))
+			t.n += t.shard[len(t.shard)-1]
+		}
+		if one(2) {
+			t.epochSamples = 1 + rng.IntN(t.n)
+			if one(3) {
+				t.epochSamples = t.n + rng.IntN(2*t.n)
+			} else if half() {
+				t.epochSamples = t.n
+			}
+		}
+	}
+	if one(3) {
+		t.world = 1 + rng.IntN(3)
+		if t.shard != nil {
+			t.world = min(t.world, len(t.shard))
+		}
+		t.rank = rng.IntN(t.world)
+	} else if half() {
+		t.budget = rng.IntN(30)
+		for range 1 + rng.IntN(20) {
+			t.bad[rng.IntN(t.n)] = []string{"error", "panic", "Goexit", "hang", "hang"}[rng.IntN(5)]
+		}
+		if t.shard != nil && !t.shuffle && half() {
+			s := rng.IntN(len(t.shard))
+			t.torn[s] = rng.IntN(t.shard[s])
+		}
+	}
+	if t.device && one(4) {
+		t.faulty = 1 + rng.IntN(20)
+	}
+	for range 1 + rng.IntN(4) {
+		r := run{resume: one(4) && !t.unordered, first: rng.IntN(3), count: 1 + rng.IntN(3), at: rng.IntN(8)}
+		for range rng.IntN(3) {
+			r.then = append(r.then, []string{"break", "cancel", "workers", "none", "retain", "release", "sleep", "close"}[rng.IntN(8)])
+		}
+		if one(3) {
+			for range rng.IntN(6) {
+				r.workers = append(r.workers, rng.IntN(6))
+			}
+		}
+		if one(5) {
+			r.deadline = time.Duration(rng.IntN(3000)) * time.Millisecond
+		}
+		t.runs = append(t.runs, r)
+	}
+	return t
+}
+
+func (t *trial) fields() []nwt.Field {
+	return []nwt.Field{{Name: "id", Type: nwt.Int64}, {Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true}, {Name: "noise", Type: nwt.Int64}}
+}
+
+// make is what a Load does for sample id: its contents, or what is bad about it.
+func (t *trial) make(ctx context.Context, id int, dst *nwt.Sample, late func()) error {
+	nwt.Values[int64](dst, 0)[0] = int64(id)
+	dst.SetLen(1, id%6)
+	for k := range dst.Bytes(1) {
+		dst.Bytes(1)[k] = byte(id)
+	}
+	nwt.Values[int64](dst, 2)[0] = dst.Rand().Int64()
+	switch t.bad[id] {
+	case "error":
+		return errBoom
+	case "panic":
+		panic(errBoom)
+	case "Goexit":
+		if dst.Worker() > 0 && !t.timeout { // else it might end the caller's goroutine
+			runtime.Goexit()
+		}
+		return errBoom
+	case "hang":
+		if !t.timeout {
+			return errBoom
+		}
+		time.Sleep(time.Duration(1200+id*300) * time.Millisecond)
+		late()
+		spoil(dst)
+		if id%3 == 0 {
+			panic("late")
+		}
+		return errBoom
+	}
+	if t.slow > 0 && id%t.slow == 0 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+// spoil writes to all that a sample lets a call write to.
+func spoil(dst *nwt.Sample) {
+	for f := range 3 {
+		for k := range dst.Bytes(f) {
+			dst.Bytes(f)[k] = 0xee
+		}
+	}
+	dst.SetLen(1, 1)
+}
+
+func (t *trial) dataset() nwt.Dataset {
+	if t.shard != nil {
+		return nwt.Streamed(trialStream{t})
+	}
+	ds := nwt.NewDataset(t.n, t.fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		return t.make(ctx, i, dst, func() {})
+	})
+	if t.whole {
+		return trialBatches{ds, t}
+	}
+	return ds
+}
+
+// trialBatches loads several at once, fails if one is bad, and spoils its
+// arguments after it was given up.
+type trialBatches struct {
+	nwt.Dataset
+	t *trial
+}
+
+func (d trialBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	var bad error
+	for k, i := range indices {
+		how := d.t.bad[i]
+		switch {
+		case how == "hang" && d.t.timeout:
+			time.Sleep(time.Duration(len(indices))*1200*time.Millisecond + time.Duration(300*i)*time.Millisecond)
+			for k := range indices {
+				indices[k] = 384 + k
+				spoil(dst[k])
+			}
+			if i%3 == 0 {
+				panic("late")
+			}
+			return errBoom
+		case how != "":
+			bad = errBoom
+		default:
+			if err := d.t.make(ctx, i, dst[k], func() {}); err != nil {
+				return err
+			}
+		}
+	}
+	return bad
+}
+
+type trialStream struct{ t *trial }
+
+func (s trialStream) Fields() []nwt.Field { return s.t.fields() }
+func (s trialStream) Shards() int         { return len(s.t.shard) }
+
+func (s trialStream) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
+	return &trialShard{t: s.t, shard: shard, first: s.t.begins(shard)}, nil
+}
+
+func (s trialStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	return s.t.make(ctx, int(binary.LittleEndian.Uint64(r.Data)), dst, func() {
+		for k := range r.Data {
+			r.Data[k] = 0xee
+		}
+		r.Value = 0xee
+	})
+}
+
+func (t *trial) begins(shard int) (first int) {
+	for _, n := range t.shard[:shard] {
+		first += n
+	}
+	return first
+}
+
+type trialShard struct {
+	t               *trial
+	shard, first, k int
+}
+
+func (s *trialShard) Next(_ context.Context, r *nwt.Record) error {
+	if s.t.slow > 1 {
+		time.Sleep(13 * time.Millisecond)
+	}
+	if s.k == s.t.shard[s.shard] {
+		return io.EOF
+	}
+	if torn, ok := s.t.torn[s.shard]; ok && s.k == torn {
+		return errTorn
+	}
+	r.Data = binary.LittleEndian.AppendUint64(r.Data[:0], uint64(s.first+s.k))
+	s.k++
+	return nil
+}
+
+func (s *trialShard) Close() error { return nil }
+
+// A copier is a device whose copies are made some time after they were queued.
+type copier struct {
+	faulty int
+
+	mu     sync.Mutex
+	next   uintptr
+	memory map[uintptr][]byte
+	events map[uintptr]*time.Time // when each has come
+}
+
+func newCopier(faulty int) *copier {
+	return &copier{faulty: faulty, next: 1 << 20, memory: map[uintptr][]byte{}, events: map[uintptr]*time.Time{}}
+}
+
+var errCopier = errors.New("the device is broken")
+
+func (c *copier) String() string                     { return "copier" }
+func (c *copier) AllocHost(size int) ([]byte, error) { return make([]byte, size), nil }
+func (c *copier) FreeHost([]byte) error              { return nil }
+
+func (c *copier) Alloc(size int) (uintptr, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next += 1 << 20
+	c.memory[c.next] = make([]byte, size)
+	return c.next, nil
+}
+
+func (c *copier) Free(ptr uintptr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.memory, ptr)
+	return nil
+}
+
+func (c *copier) NewEvent() (uintptr, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next += 1 << 20
+	c.events[c.next] = &time.Time{}
+	return c.next, nil
+}
+
+func (c *copier) FreeEvent(e uintptr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.events, e)
+	return nil
+}
+
+// at is the device's memory from ptr on.
+func (c *copier) at(ptr uintptr) []byte {
+	for from, mem := range c.memory {
+		if from <= ptr && ptr < from+uintptr(len(mem)) {
+			return mem[ptr-from:]
+		}
+	}
+	return nil
+}
+
+// read is what lies at ptr.
+func (c *copier) read(ptr uintptr, n int) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.at(ptr)[:n])
+}
+
+func (c *copier) wait(e uintptr) {
+	c.mu.Lock()
+	left := time.Until(*c.events[e])
+	c.mu.Unlock()
+	time.Sleep(left)
+	c.mu.Lock() // what was copied before is seen from here on
+	defer c.mu.Unlock()
+}
+
+func (c *copier) Open() (nwt.Session, error) {
+	s := &copierSession{c: c, last: time.Now()}
+	return s, nil
+}
+
+type copierSession struct {
+	c     *copier
+	calls int
+	last  time.Time // when all that is queued is done
+	wg    sync.WaitGroup
+}
+
+func (s *copierSession) fails() error {
+	if s.calls++; s.calls == s.c.faulty {
+		s.c.faulty = 0 // once
+		return errCopier
+	}
+	return nil
+}
+
+func (s *copierSession) Copy(parts []nwt.Copy, e uintptr) error {
+	if err := s.fails(); err != nil {
+		return err
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if now := time.Now(); s.last.Before(now) {
+		s.last = now
+	}
+	s.last = s.last.Add(time.Duration(1+len(parts)) * 7 * time.Millisecond)
+	*s.c.events[e] = s.last
+	kept, after := slices.Clone(parts), time.Until(s.last)-time.Millisecond
+	s.wg.Go(func() {
+		time.Sleep(after)
+		s.c.mu.Lock()
+		defer s.c.mu.Unlock()
+		for _, p := range kept {
+			copy(s.c.at(p.Dst), p.Src)
+		}
+	})
+	return nil
+}
+
+func (s *copierSession) Wait(e uintptr) error {
+	if err := s.fails(); err != nil {
+		return err
+	}
+	s.c.wait(e)
+	return nil
+}
+
+func (s *copierSession) WaitEvent(uintptr) error  { return nil }
+func (s *copierSession) WaitStream(uintptr) error { return nil }
+
+func (s *copierSession) Close() error {
+	s.wg.Wait()
+	return nil
+}
+
+// A delivery is a batch as a loop over the samples has it.
+type delivery struct {
+	epoch, delivered int
+	index, id        []int // of each sample: its place in the epoch's order, and what it is
+}
+
+// A judge knows what a trial's loaders must deliver.
+type judge struct {
+	*trial
+	device *copier
+	order  map[int][]int // by epoch: the stream's samples of this rank in order, −1 for one that can't be read
+	noise  map[[2]int]int64
+	loader *nwt.Loader
+	closed bool
+	state  nwt.State
+	kept   []retained
+}
+
+type retained struct {
+	b      *nwt.Batch
+	d      delivery
+	device *copier
+}
+
+func (t *trial) options(workers int) []nwt.Option {
+	opts := []nwt.Option{
+		nwt.WithBatchSize(t.batch), nwt.WithWorkers(workers), nwt.WithRank(t.rank, t.world), nwt.WithSeed(5),
+		nwt.WithLogger(slog.New(slog.DiscardHandler)), nwt.WithErrorBudget(t.budget),
+	}
+	if t.shuffle {
+		opts = append(opts, nwt.WithShuffle(5))
+	}
+	if t.shard != nil {
+		opts = append(opts, nwt.WithShuffleWindow(t.window), nwt.WithInterleave(t.interleave))
+		if t.epochSamples > 0 {
+			opts = append(opts, nwt.WithEpochSamples(t.epochSamples))
+		}
+	}
+	return opts
+}
+
+func (j *judge) open() (err error) {
+	opts := j.options(j.workers)
+	if j.prefetch > 0 {
+		opts = append(opts, nwt.WithPrefetch(j.prefetch))
+	}
+	if j.dropLast {
+		opts = append(opts, nwt.WithDropLast())
+	}
+	if j.unordered {
+		opts = append(opts, nwt.WithUnordered())
+	}
+	if j.timeout {
+		opts = append(opts, nwt.WithTimeout(time.Second))
+	}
+	if j.trial.device {
+		j.device = newCopier(j.faulty)
+		opts = append(opts, nwt.WithDevice(j.device))
+		if j.async {
+			opts = append(opts, nwt.WithAsyncTransfer())
+		}
+	}
+	j.closed = false
+	j.loader, err = nwt.NewLoader(j.dataset(), opts...)
+	return err
+}
+
+// pass is what one pass over the rank's shards reads, in order: a sample of each
+// of so many shards as are interleaved in turn.
+func (t *trial) pass() (ids []int) {
+	chains := make([][]int, t.interleave)
+	for k, at := t.rank, 0; k < len(t.shard); k, at = k+t.world, at+1 {
+		n, torn := t.shard[k], -1
+		if r, ok := t.torn[k]; ok {
+			n, torn = r, t.begins(k)+r
+		}
+		c := &chains[at%t.interleave]
+		for r := range n {
+			*c = append(*c, t.begins(k)+r)
+		}
+		if torn >= 0 {
+			*c = append(*c, -1)
+		}
+	}
+	for left := true; left; {
+		left = false
+		for c := range chains {
+			if len(chains[c]) > 0 {
+				ids, chains[c], left = append(ids, chains[c][0]), chains[c][1:], true
+			}
+		}
+	}
+	return ids
+}
+
+// quota is how many samples an epoch of a stream has for the rank.
+func (t *trial) quota() int {
+	if t.epochSamples == 0 {
+		return len(t.pass())
+	}
+	return max(1, t.epochSamples/t.world)
+}
+
+// epochOf is a stream's epoch. If it is shuffled, the order is that of the plainest
+// loader, epoch by epoch, which must hold what it promises.
+func (j *judge) epochOf(epoch int) ([]int, error) {
+	if ids, ok := j.order[epoch]; ok {
+		return ids, nil
+	}
+	var ids []int
+	if !j.shuffle {
+		for pass := j.pass(); len(ids) < j.quota(); {
+			ids = append(ids, pass[:min(len(pass), j.quota()-len(ids))]...)
+		}
+		j.order[epoch] = ids
+		return ids, nil
+	}
+	good := *j.trial
+	good.bad, good.budget, good.slow = nil, 1000, 0
+	l, err := nwt.NewLoader(good.dataset(), good.options(0)...)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	for b, err := range l.Epoch(context.Background(), epoch) {
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range nwt.Values[int64](b, 0) {
+			ids = append(ids, int(id))
+		}
+	}
+	j.order[epoch] = ids
+	have := slices.Clone(ids)
+	slices.Sort(have)
+	switch {
+	case j.epochSamples > 0 && len(ids) != max(1, j.epochSamples/j.world):
+		return nil, fmt.Errorf("an epoch of %d samples for %d ranks has %d", j.epochSamples, j.world, len(ids))
+	case j.world == 1 && len(ids) == j.n && !slices.Equal(have, ints(j.n)):
+		return nil, fmt.Errorf("a shuffled epoch of as many samples as there are holds %v", have)
+	case j.world == 1 && len(ids) <= j.n && len(slices.Compact(have)) != len(ids):
+		return nil, fmt.Errorf("a shuffled epoch of %d of %d samples repeats some: %v", len(ids), j.n, ids)
+	}
+	return ids, nil
+}
+
+func ints(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+// How a run ends.
+const (
+	well    = iota
+	badly   // with a bad sample that is one too many
+	refused // with an epoch that has no batch, which the other ranks would wait for
+)
+
+// plan is what a run is to deliver, and how it ends. Without order it may deliver
+// more before it does.
+func (j *judge) plan(first, count, base int) (ds []delivery, end int, err error) {
+	ds, end, err = j.within(j.budget, first, count, base)
+	if err == nil && end == badly && j.unordered {
+		ds, _, err = j.within(1<<30, first, count, base)
+	}
+	return ds, end, err
+}
+
+func (j *judge) within(budget, first, count, base int) (ds []delivery, end int, err error) {
+	if j.shard == nil {
+		ref := &reference{program: program{n: j.n, bad: j.bad, budget: budget, shuffle: j.shuffle}, op: op{batch: j.batch, rank: j.rank, world: j.world, dropLast: j.dropLast}}
+		wants, end := ref.batches(first, count, base)
+		for _, w := range wants {
+			ds = append(ds, delivery{w.epoch, w.delivered, w.good, w.good})
+		}
+		if end != -1 {
+			return ds, badly, nil
+		}
+		return ds, well, nil
+	}
+	for epoch := first; epoch < first+count; epoch, base = epoch+1, 0 {
+		ids, err := j.epochOf(epoch)
+		if err != nil {
+			return nil, well, err
+		}
+		if j.dropLast && base == 0 && len(ids) < j.batch {
+			return ds, refused, nil
+		}
+		bad := 0
+		for from := base / j.world; from < len(ids); from += j.batch {
+			to := min(from+j.batch, len(ids))
+			if j.dropLast && to < from+j.batch {
+				break
+			}
+			d := delivery{epoch: epoch, delivered: to * j.world}
+			for p := from; p < to; p++ {
+				if ids[p] >= 0 && j.bad[ids[p]] == "" {
+					d.index, d.id = append(d.index, p*j.world+j.rank), append(d.id, ids[p])
+				} else if bad++; bad > budget {
+					return ds, badly, nil
+				}
+			}
+			if len(d.id) > 0 {
+				ds = append(ds, d)
+			}
+		}
+	}
+	return ds, well, nil
+}
+
+// same compares a batch with what it is to be, on the host and on the device.
+func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
+	delivered := d.delivered
+	if j.unordered {
+		delivered = -1
+	}
+	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || b.State() != (nwt.State{Epoch: d.epoch, Samples: delivered}) {
+		return fmt.Errorf("epoch %d: %v, %v; want %+v", b.Epoch(), b.Indices(), b.State(), d)
+	}
+	for p, id := range d.id {
+		text := append(slices.Repeat([]byte{byte(id)}, id%6), make([]byte, 5-id%6)...)
+		if got := nwt.Values[int64](b, 0)[p]; got != int64(id) || b.Lens(1)[p] != int32(id%6) || !slices.Equal(b.Bytes(1)[5*p:5*p+5], text) {
+			return fmt.Errorf("place %d of %v holds sample %d, %v of %d; want %d", p, d.index, got, b.Bytes(1)[5*p:5*p+5], b.Lens(1)[p], id)
+		}
+		key, noise := [2]int{d.epoch, d.index[p]}, nwt.Values[int64](b, 2)[p]
+		if old, ok := j.noise[key]; ok && old != noise {
+			return fmt.Errorf("sample %d of epoch %d has another randomness than before", d.index[p], d.epoch)
+		}
+		j.noise[key] = noise
+	}
+	if device == nil {
+		return nil
+	}
+	device.wait(b.Event())
+	for f := range 3 {
+		if !slices.Equal(device.read(b.DevicePtr(f), len(b.Bytes(f))), b.Bytes(f)) {
+			return fmt.Errorf("field %d of %v isn't on the device", f, d.index)
+		}
+	}
+	return nil
+}
+
+func (j *judge) release() error {
+	if len(j.kept) == 0 {
+		return nil
+	}
+	k := j.kept[0]
+	j.kept = j.kept[1:]
+	err := j.same(k.b, k.d, k.device)
+	k.b.Release()
+	return err
+}
+
+// iterate is one run.
+func (j *judge) iterate(r run) error {
+	if j.closed {
+		if err := j.open(); err != nil {
+			return err
+		}
+	}
+	first, count, base := r.first, r.count, 0
+	if r.resume {
+		first, count, base = j.state.Epoch, 1, j.state.Samples
+	}
+	wants, end, err := j.plan(first, count, base)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if r.deadline > 0 {
+		ctx, cancel = context.WithTimeout(ctx, r.deadline)
+		defer cancel()
+	}
+	var other sync.WaitGroup
+	other.Go(func() {
+		for _, n := range r.workers {
+			time.Sleep(37 * time.Millisecond)
+			_ = j.loader.SetWorkers(n) // it may be closed
+		}
+	})
+	defer other.Wait()
+	known := len(j.loader.BadSamples())
+	seq := j.loader.Epochs(ctx, first, first+count)
+	if r.resume {
+		seq = j.loader.Resume(ctx, j.state)
+	}
+	last, seen, left, err := j.loop(r, seq, wants, cancel)
+	if err != nil {
+		return err
+	}
+	if err := j.onlyBad(j.loader.BadSamples()[known:]); err != nil {
+		return err
+	}
+	var le *nwt.LoadError
+	switch {
+	case left && last == nil:
+	case j.closed && errors.Is(last, nwt.ErrClosed):
+	case ctx.Err() != nil && errors.Is(last, ctx.Err()):
+	case j.faulty > 0 && errors.Is(last, errCopier):
+	case end == badly && errors.As(last, &le):
+	case end == refused && last != nil && strings.Contains(last.Error(), "has no batch"):
+	case end != well || last != nil:
+		return fmt.Errorf("ended after %d of %d batches with error %v; expected end: %d", seen, len(wants), last, end)
+	case seen < len(wants):
+		return fmt.Errorf("%d batches, want %d", seen, len(wants))
+	}
+	return nil
+}
+
+// loop is a training loop.
+func (j *judge) loop(r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, cancel func()) (last error, seen int, left bool, err error) {
+	wants = slices.Clone(wants)
+	for b, e := range seq {
+		if last != nil {
+			return last, seen, left, errors.New("the loop went on after an error")
+		}
+		if last = e; e != nil {
+			continue
+		}
+		k := seen
+		if j.unordered {
+			k = slices.IndexFunc(wants, func(d delivery) bool { return d.epoch == b.Epoch() && slices.Equal(d.index, b.Indices()) })
+		}
+		if k < 0 || k == len(wants) {
+			return nil, seen, left, fmt.Errorf("a batch that nobody expects: epoch %d, %v", b.Epoch(), b.Indices())
+		}
+		d := wants[k]
+		if err := j.same(b, d, j.device); err != nil {
+			return nil, seen, left, fmt.Errorf("batch %d: %w", seen, err)
+		}
+		if j.unordered {
+			wants[k].epoch = -1 // it comes once
+		}
+		j.state = b.State()
+		if seen++; seen != r.at+1 {
+			continue
+		}
+		for _, then := range r.then {
+			switch then {
+			case "break":
+				left = true
+			case "cancel":
+				cancel()
+			case "workers", "none":
+				n := 0
+				if then == "workers" {
+					n = 1 + seen%5
+				}
+				if err := j.loader.SetWorkers(n); err != nil && !j.closed {
+					return nil, seen, left, err
+				}
+			case "retain":
+				b.Retain()
+				j.kept = append(j.kept, retained{b, d, j.device})
+			case "release":
+				if err := j.release(); err != nil {
+					return nil, seen, left, fmt.Errorf("retained: %w", err)
+				}
+			case "sleep":
+				time.Sleep(3 * time.Second)
+				if err := j.same(b, d, j.device); err != nil {
+					return nil, seen, left, fmt.Errorf("batch %d, some seconds later: %w", seen-1, err)
+				}
+			case "close":
+				j.closed = true
+				if err := j.loader.Close(); err != nil {
+					return nil, seen, left, err
+				}
+			}
+		}
+		if left {
+			break
+		}
+	}
+	return last, seen, left, nil
+}
+
+// onlyBad checks what was left out in a run.
+func (j *judge) onlyBad(list []*nwt.LoadError) error {
+	count := map[int]int{}
+	for _, le := range list {
+		id := le.Index
+		if j.shard != nil {
+			ids, err := j.epochOf(le.Epoch)
+			if err != nil {
+				return err
+			}
+			id = ids[le.Index/j.world]
+		}
+		if id >= 0 && j.bad[id] == "" {
+			return fmt.Errorf("sample %d is good, and was called bad: %v", id, le)
+		}
+		if count[le.Epoch]++; count[le.Epoch] > j.budget {
+			return fmt.Errorf("more than %d samples of epoch %d were left out", j.budget, le.Epoch)
+		}
+	}
+	return nil
+}
+
+// result is what is wrong with a trial, nil if nothing is.
+func (t *trial) result() error {
+	j := &judge{trial: t, order: map[int][]int{}, noise: map[[2]int]int64{}, closed: true}
+	var err error
+	for i, r := range t.runs {
+		if err = j.iterate(r); err != nil {
+			err = fmt.Errorf("run %d, %+v: %w", i, r, err)
+			break
+		}
+	}
+	if j.loader == nil {
+		return err
+	}
+	err = errors.Join(err, j.loader.Close())
+	for len(j.kept) > 0 {
+		err = errors.Join(err, j.release())
+	}
+	time.Sleep(time.Minute) // calls that were given up return
+	if n := j.loader.SlotCount(); err == nil && n.Memory != 0 {
+		err = fmt.Errorf("slots are left: %+v", n)
+	}
+	return err
+}
+
+func (t *trial) String() string {
+	return strings.ReplaceAll(fmt.Sprintf("%+v", *t), " runs:", "\n\truns:")
+}
+
+// Whatever the options, faults and interruptions: each batch holds what a plain
+// loop would have put in it, in memory and on the device, now and as long as it
+// is retained; and what goes wrong is told.
+func TestRandomLoadersDeliverWhatALoopWould(t *testing.T) {
+	count, first := *loaders, *seed
+	switch {
+	case count > 0:
+	case testing.Short():
+		count = 600
+	default:
+		count = 2000
+	}
+	if first == 0 {
+		first = rand.Uint64N(1 << 32)
+	}
+	for s := first; s < first+uint64(count); s++ {
+		tr := randomTrial(s)
+		var over atomic.Bool
+		hung := time.AfterFunc(30*time.Second, func() {
+			if !over.Load() {
+				panic(fmt.Sprintf("-seed=%d hangs, or spins: %v", s, tr))
+			}
+		})
+		var err error
+		synctest.Test(t, func(*testing.T) { err = tr.result() })
+		over.Store(true)
+		hung.Stop()
+		require.NoError(t, err, "-seed=%d: %v", s, tr)
+	}
+}
