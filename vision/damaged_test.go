@@ -124,22 +124,23 @@ func TestBadPicturesAreNamedAndTakeNoMemory(t *testing.T) {
 }
 
 func TestWhatIsLeftOfADamagedPictureIsLoadedIfAsked(t *testing.T) {
-	if found, why := vision.Turbo(); !found {
-		t.Skip(why)
-	}
 	steps := []vision.Transform{vision.Resize{Size: vision.Square(16)}}
-	data := read(t, "420.jpg")
-	cut := data[:len(data)/2]
-	p, err := vision.New(steps)
-	require.NoError(t, err)
-	_, err = nwt.LoadSample(t.Context(), one(p, cut), 0)
-	require.ErrorContains(t, err, "Premature end")
-	whole := nwt.Values[float32](load(t, p, data), 0)
-	p, err = vision.New(steps, vision.WithDamaged())
-	require.NoError(t, err)
-	left := nwt.Values[float32](load(t, p, cut), 0)
-	require.Equal(t, whole[:16*6], left[:16*6], "the upper rows")
-	require.NotEqual(t, whole, left)
+	for way, opts := range decoders(t) {
+		for _, name := range []string{"420.jpg", "444.jpg", "restart.jpg", "grey.jpg"} {
+			data := read(t, name)
+			cut := data[:len(data)/2]
+			p, err := vision.New(steps, opts...)
+			require.NoError(t, err)
+			_, err = nwt.LoadSample(t.Context(), one(p, cut), 0)
+			require.Error(t, err, "%s, %s", way, name)
+			whole := nwt.Values[float32](load(t, p, data), 0)
+			p, err = vision.New(steps, append(opts, vision.WithDamaged())...)
+			require.NoError(t, err)
+			left := nwt.Values[float32](load(t, p, cut), 0)
+			require.Equal(t, whole[:16*4], left[:16*4], "the upper rows")
+			require.NotEqual(t, whole, left)
+		}
+	}
 }
 
 func FuzzLoad(f *testing.F) {

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"errors"
 	"fmt"
 	"image"
 	"image/color"
@@ -39,22 +40,34 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 // decodeJPEG decodes a JPEG file as far down as it is needed, and smaller if
 // enough pixels remain.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
-	rows := h.height
-	if h.jpeg.baseline && h.jpeg.subY > 0 {
-		vertical := &g.y
-		if sideways {
-			vertical = &g.x
+	x, y := &g.x, &g.y
+	if sideways {
+		x, y = y, x
+	}
+	var needed region
+	needed.left, needed.right = x.span(h.width)
+	needed.top, needed.bottom = y.span(h.height)
+	planar := h.jpeg.ycc && h.jpeg.subX > 0
+	if w.turbo == nil {
+		if planar && h.jpeg.baseline {
+			err := w.decodeBaseline(data, h, needed)
+			if !errors.Is(err, errBaselineOnly) {
+				return err
+			}
 		}
-		rows = min(rows, up(vertical.end(h.height)+2*h.jpeg.subY, 8*h.jpeg.subY))
+		return w.decodeImage(data, h)
+	}
+	if !planar {
+		return w.decodeImage(data, h)
+	}
+	rows := h.height
+	if h.jpeg.baseline {
+		rows = min(rows, up(needed.bottom+2*h.jpeg.subY, 8*h.jpeg.subY))
 	}
 	if rows < h.height {
 		w.file = append(w.file[:0], data...)
 		w.file[h.jpeg.heightAt], w.file[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
 		data = w.file
-	}
-	if w.turbo == nil || !h.jpeg.ycc || h.jpeg.subX == 0 {
-		h.height = rows
-		return w.decodeImage(data, h)
 	}
 	shrunk := 1
 	for shrunk < 8 && min(g.x.scale(), g.y.scale()) >= float64(4*shrunk) {
@@ -68,6 +81,39 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	}
 	w.mem = w.picture.shape(w.mem, small(h.width), small(rows))
 	damaged, err := w.turbo.decode(data, &w.picture.planes, small(h.width), small(rows))
+	if err == nil && !w.p.damaged {
+		err = damaged
+	}
+	if err != nil {
+		return fmt.Errorf("vision: JPEG: %w", err)
+	}
+	return nil
+}
+
+// decodeBaseline decodes what is needed of a baseline JPEG file in Go.
+func (w *worker) decodeBaseline(data []byte, h header, needed region) error {
+	if w.baseline == nil {
+		w.baseline = new(baselineDecoder)
+	}
+	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: ycc,
+		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: true}
+	if h.jpeg.components == 1 {
+		w.picture.model = grey
+	}
+	// Blocks are written whole.
+	blocks := func(n, sub int) int { return up(n, 8*sub) }
+	w.mem = w.picture.shape(w.mem, blocks(h.width, h.jpeg.subX), blocks(min(h.height, needed.bottom+2*h.jpeg.subY), h.jpeg.subY))
+	for i := range w.picture.count() {
+		pl := &w.picture.planes[i]
+		pl.width, pl.height = h.width, min(pl.height, h.height)
+		if i > 0 {
+			pl.width, pl.height = up(h.width, h.jpeg.subX)/h.jpeg.subX, min(pl.height, up(h.height, h.jpeg.subY)/h.jpeg.subY)
+		}
+	}
+	// Chroma is smoothed with its neighbours.
+	needed.left, needed.top = max(0, needed.left-2*h.jpeg.subX), max(0, needed.top-2*h.jpeg.subY)
+	needed.right, needed.bottom = needed.right+2*h.jpeg.subX, needed.bottom+2*h.jpeg.subY
+	damaged, err := w.baseline.decode(data, &h.jpeg, &w.picture.planes, needed)
 	if err == nil && !w.p.damaged {
 		err = damaged
 	}

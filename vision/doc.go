@@ -19,18 +19,20 @@
 // Crops, resizes and flips are worked out first, and become one resampling of
 // the part of the picture that is needed. A JPEG file is decoded down to the
 // crop's last row only, and at half its size or less if at least two pixels
-// remain for each of the result. Its planes are resampled before
-// their colours are converted. Each worker keeps a decoder and its buffers, so
-// that a picture costs no allocation.
+// remain for each of the result. Its planes are resampled before their colours
+// are converted. Each worker keeps a decoder and its buffers, so that a JPEG file
+// costs no allocation.
 //
 // # What decodes
 //
 // JPEG files are decoded by libjpeg-turbo (libturbojpeg.so.0 or
-// libturbojpeg.0.dylib, version 2.0 or newer) if [Turbo] finds it at run time,
-// and in Go otherwise, with about the same result. It is looked for on Linux and
-// macOS, in programs built with cgo or the tag nwt_purego. PNG, GIF and WebP are
-// decoded in Go, and so is whatever else the program has registered with
-// [image.RegisterFormat].
+// libturbojpeg.0.dylib, version 2.0 or newer) if [Turbo] finds it at run time, on
+// Linux and macOS, in programs built with cgo or the tag nwt_purego. Otherwise,
+// baseline files, which nearly all photographs are, are decoded by this package:
+// the same to the bit, but never at a smaller size, and only where a crop needs
+// pixels. Progressive files then, and CMYK and unusual ones always, go to
+// [image/jpeg]. PNG, GIF and WebP are decoded in Go, and so is whatever else the
+// program has registered with [image.RegisterFormat].
 //
 // # What is random
 //

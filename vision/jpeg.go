@@ -21,33 +21,53 @@ type jpegHeader struct {
 
 var errNoPicture = errors.New("the data ends before the picture begins")
 
+// segments goes over the segments of a JPEG file.
+type segments struct {
+	data []byte
+	at   int
+}
+
+// next is the next marker with a segment, and what that holds. Its errors say
+// why there is none.
+func (s *segments) next() (marker byte, segment []byte, err error) {
+	for {
+		for s.at < len(s.data) && s.data[s.at] != 0xff { // libjpeg skips what isn't a marker
+			s.at++
+		}
+		for s.at < len(s.data) && s.data[s.at] == 0xff {
+			s.at++
+		}
+		if s.at+3 > len(s.data) {
+			return 0, nil, errNoPicture
+		}
+		marker = s.data[s.at]
+		s.at++
+		switch {
+		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8:
+			continue // no segment follows
+		case marker == 0xd9:
+			return 0, nil, errNoPicture
+		}
+		size := int(binary.BigEndian.Uint16(s.data[s.at:]))
+		if size < 2 || s.at+size > len(s.data) {
+			return 0, nil, fmt.Errorf("a segment (marker %#x) of %d bytes where %d are left", marker, size, len(s.data)-s.at)
+		}
+		segment = s.data[s.at+2 : s.at+size]
+		s.at += size
+		return marker, segment, nil
+	}
+}
+
 // readJPEG reads the header of a JPEG file.
 func readJPEG(data []byte) (h jpegHeader, err error) {
 	h.orientation = 1
 	adobe := -1
-	for at := 2; ; {
-		for at < len(data) && data[at] != 0xff { // libjpeg skips what isn't a marker
-			at++
+	s := segments{data: data, at: 2}
+	for {
+		marker, segment, err := s.next()
+		if err != nil {
+			return h, err
 		}
-		for at < len(data) && data[at] == 0xff {
-			at++
-		}
-		if at+3 > len(data) {
-			return h, errNoPicture
-		}
-		marker := data[at]
-		at++
-		if marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8 {
-			continue // no segment follows
-		}
-		if marker == 0xd9 {
-			return h, errNoPicture
-		}
-		size := int(binary.BigEndian.Uint16(data[at:]))
-		if size < 2 || at+size > len(data) {
-			return h, fmt.Errorf("a segment (marker %#x) of %d bytes where %d are left", marker, size, len(data)-at)
-		}
-		segment := data[at+2 : at+size]
 		switch {
 		case marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc:
 			if h.components != 0 {
@@ -56,7 +76,7 @@ func readJPEG(data []byte) (h jpegHeader, err error) {
 			if err := h.frame(marker, segment); err != nil {
 				return h, err
 			}
-			h.heightAt = at + 3
+			h.heightAt = s.at - len(segment) + 1
 		case marker == 0xe1 && bytes.HasPrefix(segment, []byte("Exif\x00\x00")):
 			if o := orientation(segment[6:]); o != 0 {
 				h.orientation = o
@@ -70,7 +90,6 @@ func readJPEG(data []byte) (h jpegHeader, err error) {
 			h.ycc = h.ycc && (h.components == 1 || adobe != 0)
 			return h, nil
 		}
-		at += size
 	}
 }
 

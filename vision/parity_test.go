@@ -208,3 +208,33 @@ func TestHalfOfThePicturesAreMirrored(t *testing.T) {
 	require.InDelta(t, 0.5, float64(mirrored)/n, 0.04)
 	require.InDelta(t, 0.2, float64(upsideDown)/n, 0.04)
 }
+
+// Of baseline files, what is decoded in Go is libjpeg-turbo's picture to the bit,
+// if that isn't asked for a smaller one.
+func TestBothDecodersMakeTheSamePicture(t *testing.T) {
+	if found, why := vision.Turbo(); !found {
+		t.Skip(why)
+	}
+	for _, name := range []string{"photo.jpg", "420.jpg", "422.jpg", "444.jpg", "odd.jpg", "grey.jpg", "restart.jpg", "exif6.jpg"} {
+		data := read(t, name)
+		const n = 40
+		var loaded [2][]uint8
+		for i, opts := range [][]vision.Option{{vision.WithoutTurbo()}, nil} {
+			p, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{}},
+				append(opts, vision.WithType(nwt.Uint8), vision.WithOrientation())...)
+			require.NoError(t, err)
+			l, err := nwt.NewLoader(repeated(p, n, data), nwt.WithBatchSize(n))
+			require.NoError(t, err)
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				loaded[i] = slices.Clone(nwt.Values[uint8](b, 0))
+			}
+			require.NoError(t, l.Close())
+		}
+		for i, v := range loaded[0] {
+			if v != loaded[1][i] {
+				require.Equal(t, loaded[1][i], v, "%s: crop %d", name, i/(3*128*128))
+			}
+		}
+	}
+}

@@ -60,8 +60,9 @@ func WithOrientation() Option {
 }
 
 // WithDamaged loads what could be decoded of JPEG files that are cut or
-// damaged, as Pillow does with LOAD_TRUNCATED_IMAGES. Without it they are errors,
-// as far as the part that a crop needs is concerned.
+// damaged, as Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without it
+// they are errors, unless the damage lies below all that a crop needs. Files that
+// image/jpeg decodes, see the package's documentation, are errors always.
 func WithDamaged() Option {
 	return func(p *Pipeline) error {
 		p.damaged = true
@@ -85,7 +86,7 @@ func WithMaxPixels(n int) Option {
 	}
 }
 
-// WithoutTurbo decodes JPEG files in Go even where libjpeg-turbo is found.
+// WithoutTurbo decodes JPEG files in Go even if libjpeg-turbo is found.
 func WithoutTurbo() Option {
 	return func(p *Pipeline) error {
 		p.inGo = true

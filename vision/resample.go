@@ -87,10 +87,13 @@ func (a axis) inside() (rest axis, at int) {
 	return a, at
 }
 
-// end is how many of size pixels are needed, from the first on.
-func (a *axis) end(size int) int {
+// span is the part of size pixels that is needed.
+func (a *axis) span(size int) (from, to int) {
 	scale := a.scale()
-	return min(size, int(a.from+float64(min(a.first+a.n, a.full))*scale+max(scale, 1))+1)
+	support := max(scale, 1)
+	from = int(a.from + float64(max(a.first, 0))*scale - support)
+	to = int(a.from+float64(min(a.first+a.n, a.full))*scale+support) + 1
+	return max(0, from), min(size, to)
 }
 
 // plan computes the taps of an axis for a plane of size values, of which each

@@ -19,7 +19,9 @@ import (
 type worker struct {
 	p     *Pipeline
 	turbo *turboDecoder // nil: there is none
-	out   writer
+	// What decodes in its place, once it was needed.
+	baseline *baselineDecoder
+	out      writer
 
 	geometry geometry
 	picture  picture

@@ -1,0 +1,629 @@
+package vision
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81): those of one
+// scan, grey or YCbCr, which nearly all photographs are. It is for programs that
+// find no libjpeg-turbo, and does less than a decoder for everything: of the
+// blocks that nobody asks for it reads the codes alone, and it keeps its memory
+// from one picture to the next.
+type baselineDecoder struct {
+	tables  [2][4]huffman // for DC and AC
+	quant   [4][64]int32  // in the order of rows
+	defined [4]bool       // of quant
+	restart int           // MCUs between restart markers, 0: none
+
+	scan [3]component
+	n    int // components
+
+	// The bits that were read and not used are the upper n of acc.
+	data []byte
+	pos  int
+	acc  uint64
+	bits int
+	// How many zeros were appended to the data, since it ended.
+	surplus int
+
+	coefficients [64]int32
+}
+
+// A component is one of the scan's.
+type component struct {
+	id, quant  byte
+	dc, ac     byte
+	h, v       int // blocks of an MCU
+	prediction int32
+}
+
+// errBaselineOnly says that a file is for another decoder.
+var errBaselineOnly = errors.New("not baseline, or not in one scan")
+
+// A region is part of a picture: pixels left … right−1 of rows top … bottom−1.
+type region struct{ left, top, right, bottom int }
+
+// decode decodes what lies in a region of a picture to planes, and as much around
+// it as its blocks have. damaged is as turboDecoder's.
+func (d *baselineDecoder) decode(data []byte, h *jpegHeader, planes *[3]plane, wanted region) (damaged, err error) {
+	d.restart, d.n, d.defined = 0, 0, [4]bool{}
+	for i := range d.tables {
+		for k := range d.tables[i] {
+			d.tables[i][k].defined = false
+		}
+	}
+	if err := d.readTables(data, h); err != nil {
+		return nil, err
+	}
+	err = d.readScan(h, planes, wanted)
+	d.data = nil
+	return err, nil
+}
+
+// readTables reads all up to the first block.
+func (d *baselineDecoder) readTables(data []byte, h *jpegHeader) error {
+	s := segments{data: data, at: 2}
+	for {
+		marker, segment, err := s.next()
+		if err != nil {
+			return err
+		}
+		switch {
+		case marker == 0xc4:
+			err = d.readHuffman(segment)
+		case marker == 0xdb:
+			err = d.readQuantization(segment)
+		case marker == 0xdd && len(segment) >= 2:
+			d.restart = int(binary.BigEndian.Uint16(segment))
+		case marker == 0xc0 || marker == 0xc1:
+			d.n = h.components
+			for i := range d.n {
+				c := segment[6+3*i:]
+				d.scan[i] = component{id: c[0], h: int(c[1] >> 4), v: int(c[1] & 15), quant: c[2]}
+				if d.n == 1 {
+					d.scan[i].h, d.scan[i].v = 1, 1
+				}
+			}
+		case marker == 0xda:
+			d.data, d.pos = data, s.at
+			return d.readScanHeader(segment)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (d *baselineDecoder) readScanHeader(segment []byte) error {
+	if len(segment) < 1 || int(segment[0]) != d.n || len(segment) < 4+2*d.n {
+		return errBaselineOnly
+	}
+	for i := range d.n {
+		c, s := &d.scan[i], segment[1+2*i:]
+		if s[0] != c.id {
+			return errBaselineOnly
+		}
+		if c.dc, c.ac = s[1]>>4, s[1]&15; c.dc > 3 || c.ac > 3 || c.quant > 3 {
+			return fmt.Errorf("component %d has tables %d, %d and %d: must be 0 … 3", i, c.dc, c.ac, c.quant)
+		}
+		if !d.tables[0][c.dc].defined || !d.tables[1][c.ac].defined || !d.defined[c.quant] {
+			return fmt.Errorf("component %d uses a table that isn't there", i)
+		}
+	}
+	if end := segment[1+2*d.n:]; end[0] != 0 || end[1] != 63 || end[2] != 0 {
+		return errBaselineOnly
+	}
+	return nil
+}
+
+func (d *baselineDecoder) readQuantization(segment []byte) error {
+	for len(segment) > 0 {
+		wide, id := segment[0]>>4, segment[0]&15
+		size := 64 << wide
+		if segment = segment[1:]; wide > 1 || id > 3 || len(segment) < size {
+			return errors.New("a quantization table is damaged")
+		}
+		for k, at := range zigzag {
+			if wide == 1 {
+				d.quant[id][at] = int32(binary.BigEndian.Uint16(segment[2*k:]))
+			} else {
+				d.quant[id][at] = int32(segment[k])
+			}
+		}
+		segment, d.defined[id] = segment[size:], true
+	}
+	return nil
+}
+
+func (d *baselineDecoder) readHuffman(segment []byte) error {
+	for len(segment) > 0 {
+		if len(segment) < 17 || segment[0]>>4 > 1 || segment[0]&15 > 3 {
+			return errors.New("a Huffman table is damaged")
+		}
+		n := 17
+		for _, count := range segment[1:17] {
+			n += int(count)
+		}
+		if n > 17+256 || n > len(segment) {
+			return errors.New("a Huffman table is damaged")
+		}
+		if err := d.tables[segment[0]>>4][segment[0]&15].make(segment[:n]); err != nil {
+			return err
+		}
+		segment = segment[n:]
+	}
+	return nil
+}
+
+// zigzag is the place of each coefficient (T.81, figure 5).
+var zigzag = func() (order [64]uint8) {
+	x, y := 0, 0
+	for k := range order {
+		order[k] = uint8(8*y + x)
+		switch up := (x+y)%2 == 0; {
+		case up && x == 7, !up && y != 7 && x == 0:
+			y++
+		case up && y == 0, !up && y == 7:
+			x++
+		case up:
+			x, y = x+1, y-1
+		default:
+			x, y = x-1, y+1
+		}
+	}
+	return order
+}()
+
+// lookahead is how many bits a table's short codes have.
+const lookahead = 10
+
+// A huffman is a table of codes (T.81, annex C).
+type huffman struct {
+	defined bool
+	source  []byte // what it was made of
+
+	// short is by the next bits: length, and the symbol << 8 of a code; or, where
+	// the number after it is short as well, both lengths, the zeros before it
+	// << 8 and the number << 16. 0: the code is longer.
+	short [1 << lookahead]int32
+
+	// Of the codes of a length: the first that is longer, as 16 bits, and what
+	// leads from a code to its place in values.
+	end    [17]int32
+	offset [17]int32
+	values [256]uint8
+}
+
+func (t *huffman) make(source []byte) error {
+	if bytes.Equal(t.source, source) {
+		t.defined = true
+		return nil
+	}
+	t.defined = false
+	t.source = append(t.source[:0], source...)
+	clear(t.short[:])
+	clear(t.values[copy(t.values[:], source[17:]):])
+	code, place := int32(0), int32(0)
+	for length := 1; length <= 16; length++ {
+		count := int32(source[length])
+		t.offset[length] = place - code
+		for range count {
+			if length <= lookahead && code < 1<<length {
+				t.enter(code, length, t.values[place], source[0]>>4 == 1)
+			}
+			code++
+			place++
+		}
+		if code > 1<<length {
+			t.source = t.source[:0]
+			return errors.New("a Huffman table has too many codes")
+		}
+		t.end[length] = code << (16 - length)
+		code <<= 1
+	}
+	t.defined = true
+	return nil
+}
+
+// enter enters a short code.
+func (t *huffman) enter(code int32, length int, symbol uint8, ac bool) {
+	rest := lookahead - length
+	size := int(symbol & 15)
+	for tail := range int32(1) << rest {
+		e := int32(symbol)<<8 | int32(length)
+		if ac && size > 0 && size <= rest {
+			number := extend(tail>>(rest-size), size)
+			e = number<<16 | int32(symbol>>4)<<8 | int32(length+size)
+		}
+		t.short[code<<rest|tail] = e
+	}
+}
+
+// extend is the number that size bits stand for (T.81, F.12).
+func extend(v int32, size int) int32 {
+	if v < 1<<size>>1 {
+		return v - 1<<size + 1
+	}
+	return v
+}
+
+// long finds a code that isn't short in the next 16 bits.
+func (t *huffman) long(next int32) (symbol uint8, length int) {
+	for length = lookahead + 1; length <= 16; length++ {
+		if next < t.end[length] {
+			return t.values[(next>>(16-length)+t.offset[length])&255], length
+		}
+	}
+	return 0, 0
+}
+
+var (
+	errCut  = errors.New("the data ends before the picture does")
+	errCode = errors.New("a code that no table has")
+)
+
+// readScan reads the blocks down to the region's end, and makes pixels of those
+// that lie in it.
+func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted region) error {
+	width, height := 8, 8 // of an MCU
+	if d.n > 1 {
+		width, height = 8*h.subX, 8*h.subY
+	}
+	across, down := (h.width+width-1)/width, (h.height+height-1)/height
+	left, right := wanted.left/width, min(across, (wanted.right+width-1)/width)
+	top, bottom := wanted.top/height, min(down, (wanted.bottom+height-1)/height)
+	d.acc, d.bits, d.surplus = 0, 0, 0
+	for i := range d.n {
+		d.scan[i].prediction = 0
+	}
+	toMarker := d.restart
+	var failed error
+	for y := range bottom {
+		for x := range across {
+			if failed == nil && d.restart > 0 && toMarker == 0 {
+				failed = d.resume()
+				toMarker = d.restart
+			}
+			toMarker--
+			inside := y >= top && x >= left && x < right
+			if failed != nil {
+				if inside {
+					d.blank(planes, x, y)
+				}
+				continue
+			}
+			if !inside {
+				failed = d.skip()
+			} else if failed = d.mcu(planes, x, y); failed != nil {
+				d.blank(planes, x, y)
+			}
+			if failed == nil && d.surplus > d.bits {
+				failed = errCut
+				if inside {
+					d.blank(planes, x, y)
+				}
+			}
+		}
+	}
+	return failed
+}
+
+// resume passes over a restart marker.
+func (d *baselineDecoder) resume() error {
+	for i := range d.n {
+		d.scan[i].prediction = 0
+	}
+	if d.bits-d.surplus >= 8 {
+		return errors.New("data before a restart marker that belongs to no block")
+	}
+	d.acc, d.bits, d.surplus = 0, 0, 0
+	if d.pos+2 > len(d.data) {
+		return errCut
+	}
+	if d.data[d.pos] != 0xff || d.data[d.pos+1]&^7 != 0xd0 {
+		return errCode
+	}
+	d.pos += 2
+	return nil
+}
+
+// fill appends bits byte by byte.
+func (d *baselineDecoder) fill() {
+	for d.bits <= 56 {
+		next := uint64(0)
+		switch {
+		case d.pos >= len(d.data):
+			d.surplus += 8
+		case d.data[d.pos] != 0xff:
+			next = uint64(d.data[d.pos])
+			d.pos++
+		case d.pos+1 < len(d.data) && d.data[d.pos+1] == 0:
+			next = 0xff
+			d.pos += 2
+		default: // a marker, which stays where it is
+			d.surplus += 8
+		}
+		d.acc |= next << (56 - d.bits)
+		d.bits += 8
+	}
+}
+
+// mcu decodes one MCU.
+func (d *baselineDecoder) mcu(planes *[3]plane, x, y int) error {
+	for i := range d.n {
+		c := &d.scan[i]
+		pl := &planes[i]
+		for v := range c.v {
+			for h := range c.h {
+				last, err := d.block(c)
+				if err != nil {
+					return err
+				}
+				row, column := 8*(y*c.v+v), 8*(x*c.h+h)
+				dst := pl.pix[row*pl.stride+column:]
+				if last == 0 {
+					flat(dst, pl.stride, level(d.coefficients[0], 4, 3))
+				} else {
+					inverse(&d.coefficients, dst, pl.stride)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// blank makes an MCU grey.
+func (d *baselineDecoder) blank(planes *[3]plane, x, y int) {
+	for i := range d.n {
+		c := &d.scan[i]
+		pl := &planes[i]
+		for v := range c.v {
+			for h := range c.h {
+				flat(pl.pix[8*(y*c.v+v)*pl.stride+8*(x*c.h+h):], pl.stride, 128)
+			}
+		}
+	}
+}
+
+func flat(dst []byte, stride int, v uint8) {
+	all := uint64(v) * 0x0101010101010101
+	for y := range 8 {
+		binary.LittleEndian.PutUint64(dst[y*stride:], all)
+	}
+}
+
+// noMarker tells whether none of eight bytes is 0xff.
+func noMarker(v uint64) bool {
+	return (^v-0x0101010101010101)&v&0x8080808080808080 == 0
+}
+
+// dc reads the first coefficient of a block.
+func (d *baselineDecoder) dc(c *component) error {
+	if d.bits < 32 {
+		d.refill()
+	}
+	t := &d.tables[0][c.dc]
+	symbol, length := uint8(0), 0
+	if e := t.short[d.acc>>(64-lookahead)]; e != 0 {
+		symbol, length = uint8(e>>8), int(e&255)
+	} else if symbol, length = t.long(int32(d.acc >> 48)); length == 0 {
+		return errCode
+	}
+	size := int(symbol)
+	if size > 15 {
+		return errCode
+	}
+	d.acc <<= length
+	if size > 0 {
+		c.prediction += extend(int32(d.acc>>(64-size)), size)
+	}
+	d.acc <<= size
+	d.bits -= length + size
+	return nil
+}
+
+// refill makes sure that there are 32 bits.
+func (d *baselineDecoder) refill() {
+	if d.pos+8 <= len(d.data) {
+		if v := binary.BigEndian.Uint64(d.data[d.pos:]); noMarker(v) {
+			d.acc |= v >> d.bits
+			d.pos += (63 - d.bits) >> 3
+			d.bits |= 56
+			return
+		}
+	}
+	d.fill()
+}
+
+// block reads a block's coefficients, and tells the last that isn't 0.
+func (d *baselineDecoder) block(c *component) (last int, err error) {
+	if err := d.dc(c); err != nil {
+		return 0, err
+	}
+	out, quant, t := &d.coefficients, &d.quant[c.quant], &d.tables[1][c.ac]
+	*out = [64]int32{}
+	out[0] = c.prediction * quant[0]
+	acc, bits := d.acc, d.bits
+	k := 1
+	for k < 64 {
+		if bits < 32 {
+			d.acc, d.bits = acc, bits
+			d.refill()
+			acc, bits = d.acc, d.bits
+		}
+		e := t.short[acc>>(64-lookahead)]
+		if number := e >> 16; number != 0 {
+			length := uint(e & 255)
+			k += int(e >> 8 & 255)
+			acc <<= length & 63
+			bits -= int(length)
+			at := zigzag[k&63]
+			out[at&63] = number * quant[at&63]
+			last = k
+			k++
+			continue
+		}
+		symbol, length := uint8(e>>8), int(e&255)
+		if e == 0 {
+			if symbol, length = t.long(int32(acc >> 48)); length == 0 {
+				return 0, errCode
+			}
+		}
+		acc <<= uint(length) & 63
+		bits -= length
+		size := int(symbol & 15)
+		if size == 0 {
+			if symbol>>4 != 15 {
+				break
+			}
+			k += 16
+			continue
+		}
+		k += int(symbol >> 4)
+		number := extend(int32(acc>>(64-uint(size)&63)), size)
+		acc <<= uint(size) & 63
+		bits -= size
+		at := zigzag[k&63]
+		out[at&63] = number * quant[at&63]
+		last = k
+		k++
+	}
+	d.acc, d.bits = acc, bits
+	if last > 63 {
+		return 0, errCode
+	}
+	return last, nil
+}
+
+// skip reads the blocks of an MCU, and keeps nothing of them but what the next
+// need.
+func (d *baselineDecoder) skip() error {
+	for i := range d.n {
+		c := &d.scan[i]
+		for range c.h * c.v {
+			if err := d.skipBlock(c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d *baselineDecoder) skipBlock(c *component) error {
+	if err := d.dc(c); err != nil {
+		return err
+	}
+	t := &d.tables[1][c.ac]
+	acc, bits := d.acc, d.bits
+	k := 1
+	for k < 64 {
+		if bits < 32 {
+			d.acc, d.bits = acc, bits
+			d.refill()
+			acc, bits = d.acc, d.bits
+		}
+		e := t.short[acc>>(64-lookahead)]
+		if e>>16 != 0 {
+			length := uint(e & 255)
+			k += int(e>>8&255) + 1
+			acc <<= length & 63
+			bits -= int(length)
+			continue
+		}
+		symbol, length := uint8(e>>8), int(e&255)
+		if e == 0 {
+			if symbol, length = t.long(int32(acc >> 48)); length == 0 {
+				return errCode
+			}
+		}
+		size := int(symbol & 15)
+		acc <<= uint(length+size) & 63
+		bits -= length + size
+		if size == 0 && symbol>>4 != 15 {
+			k = 64
+			break
+		}
+		k += int(symbol>>4) + 1
+	}
+	d.acc, d.bits = acc, bits
+	if k > 64 {
+		return errCode
+	}
+	return nil
+}
+
+// The cosines of the inverse transform, in 1/8192ths: the algorithm is that of
+// Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11
+// multiplications" (ICASSP 1989), with libjpeg's precision, so that results are
+// libjpeg's.
+const (
+	c0_298 = 2446
+	c0_390 = 3196
+	c0_541 = 4433
+	c0_765 = 6270
+	c0_899 = 7373
+	c1_175 = 9633
+	c1_501 = 12299
+	c1_847 = 15137
+	c1_961 = 16069
+	c2_053 = 16819
+	c2_562 = 20995
+	c3_072 = 25172
+)
+
+// inverse writes the pixels that coefficients stand for.
+func inverse(in *[64]int32, dst []byte, stride int) {
+	for x := range 8 {
+		c := (*[57]int32)(in[x:])
+		if c[8]|c[16]|c[24]|c[32]|c[40]|c[48]|c[56] == 0 {
+			v := c[0] << 2
+			c[0], c[8], c[16], c[24], c[32], c[40], c[48], c[56] = v, v, v, v, v, v, v, v
+			continue
+		}
+		e0, e1, e2, e3, o0, o1, o2, o3 := halves(c[0], c[8], c[16], c[24], c[32], c[40], c[48], c[56])
+		const half = 1 << 10
+		c[0], c[56] = (e0+o3+half)>>11, (e0-o3+half)>>11
+		c[8], c[48] = (e1+o2+half)>>11, (e1-o2+half)>>11
+		c[16], c[40] = (e2+o1+half)>>11, (e2-o1+half)>>11
+		c[24], c[32] = (e3+o0+half)>>11, (e3-o0+half)>>11
+	}
+	for y := range 8 {
+		r := (*[8]int32)(in[8*y:])
+		e0, e1, e2, e3, o0, o1, o2, o3 := halves(r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7])
+		p := (*[8]byte)(dst[y*stride:])
+		const half, shift = 1 << 17, 18
+		p[0], p[7] = level(e0+o3, half, shift), level(e0-o3, half, shift)
+		p[1], p[6] = level(e1+o2, half, shift), level(e1-o2, half, shift)
+		p[2], p[5] = level(e2+o1, half, shift), level(e2-o1, half, shift)
+		p[3], p[4] = level(e3+o0, half, shift), level(e3-o0, half, shift)
+	}
+}
+
+// halves is the even and the odd part of the inverse transform of a line.
+func halves(c0, c1, c2, c3, c4, c5, c6, c7 int32) (e0, e1, e2, e3, o0, o1, o2, o3 int32) {
+	z := (c2 + c6) * c0_541
+	a, b := z-c6*c1_847, z+c2*c0_765
+	s, t := (c0+c4)<<13, (c0-c4)<<13
+	e0, e1, e2, e3 = s+b, t+a, t-a, s-b
+
+	z1, z2, z3, z4 := (c7+c1)*c0_899, (c5+c3)*c2_562, c7+c3, c5+c1
+	z5 := (z3 + z4) * c1_175
+	z3, z4 = z5-z3*c1_961, z5-z4*c0_390
+	o0 = c7*c0_298 - z1 + z3
+	o1 = c5*c2_053 - z2 + z4
+	o2 = c3*c3_072 - z2 + z3
+	o3 = c1*c1_501 - z1 + z4
+	return e0, e1, e2, e3, o0, o1, o2, o3
+}
+
+// level is a pixel: v rounded, and shifted to 0 … 255.
+func level(v, half int32, shift uint) uint8 {
+	v = (v+half)>>shift + 128
+	if uint32(v) > 255 {
+		v = ^(v >> 31)
+	}
+	return uint8(v)
+}
