@@ -46,8 +46,13 @@ func temporary(err error) bool {
 		return false
 	}
 	var local *fs.PathError // of a folder: its disk won't change its mind
-	if errors.Is(err, context.Canceled) || errors.Is(err, errShort) || errors.As(err, &local) {
+	if errors.As(err, &local) {
 		return false
+	}
+	for _, permanent := range []error{context.Canceled, errShort, errLong, errPanic, errEndless} {
+		if errors.Is(err, permanent) {
+			return false
+		}
 	}
 	// The errors of the AWS SDK tell the status of the response.
 	var response interface{ HTTPStatusCode() int }

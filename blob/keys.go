@@ -2,7 +2,10 @@ package blob
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"hash/maphash"
+	"math"
 	"strings"
 	"time"
 
@@ -37,14 +40,20 @@ func (k *Keys) At(i int) string {
 }
 
 const (
-	pageSize   = 1000 // the most that S3 lists at once
-	listTries  = 5
-	firstPause = 100 * time.Millisecond
+	pageSize = 1000 // the most that S3 lists at once
+	// pageTimeout is for a store whose pages are empty without end.
+	pageTimeout = 10 * time.Minute
+	maxListed   = min(4<<30, math.MaxInt/2)
+	listTries   = 5
+	firstPause  = 100 * time.Millisecond
 )
 
 // List lists the objects whose keys begin with prefix, in the order of their
 // keys, but for those that keep refuses (nil: none) and those whose keys end in
 // "/", which stand for folders. Temporary errors are tried again.
+//
+// A list whose pages come round again is an error, and one of more than 4 GiB of
+// keys: list several prefixes then.
 //
 // A page of 1000 keys is a request, and each must wait for the one before. All
 // ranks of a training must have the same list: where objects may be added
@@ -54,11 +63,21 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 		return nil, argument("List", "bucket", "must not be nil")
 	}
 	keys := &Keys{}
+	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // of tokens
 	for token := blob.FirstPageToken; len(token) > 0; {
 		page, next, err := listPage(ctx, bucket, token, prefix)
+		hash := maphash.Bytes(seed, token)
+		switch {
+		case err != nil:
+		case seen[hash]:
+			err = errors.New("the store goes round in a circle: it names a page twice")
+		case keys.text.Len() > maxListed:
+			err = fmt.Errorf("more than %d bytes of keys", maxListed)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("blob: list of %q after %d keys: %w", prefix, keys.Len(), err)
 		}
+		seen[hash] = true
 		for _, o := range page {
 			if !strings.HasSuffix(o.Key, "/") && (keep == nil || keep(o.Key, o.Size)) {
 				keys.Add(o.Key)
@@ -71,7 +90,7 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 
 func listPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string) (page []*blob.ListObject, next []byte, err error) {
 	for try, pause := 1, firstPause; ; try, pause = try+1, 2*pause {
-		page, next, err = bucket.ListPage(ctx, token, pageSize, &blob.ListOptions{Prefix: prefix})
+		page, next, err = askPage(ctx, bucket, token, prefix)
 		if err == nil || try == listTries || !temporary(err) {
 			return page, next, err
 		}
@@ -81,4 +100,22 @@ func listPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix str
 			return nil, nil, ctx.Err()
 		}
 	}
+}
+
+// askPage asks once. Drivers panic at some answers: that of S3 if there is no time
+// of modification.
+func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string) (page []*blob.ListObject, next []byte, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: %v", errPanic, cause)
+		}
+	}()
+	// A page is more than one request: the driver asks on and on for one that is full.
+	ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, errEndless)
+	defer cancel()
+	page, next, err = bucket.ListPage(ctx, token, pageSize, &blob.ListOptions{Prefix: prefix})
+	if err != nil && context.Cause(ctx) == errEndless {
+		err = errEndless
+	}
+	return page, next, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 
@@ -17,12 +18,20 @@ import (
 // The data is valid during the call only. dst.Index tells which sample it is.
 type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) error
 
+// An Option changes how objects are read. If one is given twice, the last wins.
+type Option func(*store)
+
+// WithMaxBytes sets how many bytes a sample may have at most, by default 1 GiB. An
+// object that has more is an error of its own, told before or, if the store doesn't
+// know its size, after so many bytes.
+func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
+
 // Objects is a dataset of objects: sample i is all of the object keys.At(i).
-func Objects(bucket *blob.Bucket, keys *Keys, fields []nwt.Field, decode Decode) (nwt.Dataset, error) {
+func Objects(bucket *blob.Bucket, keys *Keys, fields []nwt.Field, decode Decode, opts ...Option) (nwt.Dataset, error) {
 	if keys == nil || keys.Len() == 0 {
 		return nil, argument("Objects", "keys", "must hold at least one key")
 	}
-	s, err := newStore("Objects", bucket, fields, decode)
+	s, err := newStore("Objects", bucket, fields, decode, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +48,7 @@ func (d *objects) Len() int { return d.keys.Len() }
 func (d *objects) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	key := d.keys.At(index)
 	buf := d.take()
-	defer d.buffers.Put(buf)
+	defer d.give(buf)
 	err := d.fetch(ctx, buf, key, 0, -1)
 	if err != nil {
 		return &Error{Key: key, Length: -1, Err: err, temporary: temporary(err)}
@@ -52,10 +61,11 @@ func (d *objects) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 
 // A store is what datasets of one bucket have in common.
 type store struct {
-	bucket  *blob.Bucket
-	fields  []nwt.Field
-	decode  Decode
-	buffers sync.Pool // of *buffer: about as many as there are workers
+	bucket   *blob.Bucket
+	fields   []nwt.Field
+	decode   Decode
+	maxBytes int64     // of a sample
+	buffers  sync.Pool // of *buffer: about as many as there are workers
 }
 
 // A buffer is what one call needs.
@@ -64,14 +74,20 @@ type buffer struct {
 	places []int // of a LoadBatch
 }
 
-func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode Decode) (*store, error) {
+func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode Decode, opts []Option) (*store, error) {
+	s := &store{bucket: bucket, fields: slices.Clone(fields), decode: decode, maxBytes: 1 << 30}
+	for _, option := range opts {
+		option(s)
+	}
 	switch {
 	case bucket == nil:
 		return nil, argument(function, "bucket", "must not be nil")
 	case decode == nil:
 		return nil, argument(function, "decode", "must not be nil")
+	case s.maxBytes < 1 || s.maxBytes > math.MaxInt-1:
+		return nil, argument("WithMaxBytes", s.maxBytes, "must be 1 … %d", math.MaxInt-1)
 	}
-	return &store{bucket: bucket, fields: slices.Clone(fields), decode: decode}, nil
+	return s, nil
 }
 
 func (s *store) Fields() []nwt.Field { return s.fields }
@@ -81,6 +97,14 @@ func (s *store) take() *buffer {
 		return b
 	}
 	return &buffer{}
+}
+
+// give lets another call use a buffer.
+func (s *store) give(buf *buffer) {
+	if cap(buf.data) > maxTrusted {
+		buf.data = nil // one huge object needn't cost its memory for ever
+	}
+	s.buffers.Put(buf)
 }
 
 // fetch reads a part of an object into buf; length −1 means all of it.
@@ -94,9 +118,15 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 		return err
 	}
 	defer r.Close()
-	want := length
+	want, most := length, length
 	if want < 0 {
-		want = r.Size() // −1 where the store doesn't know it before the end
+		want, most = r.Size(), s.maxBytes // −1 where the store doesn't know it before the end
+	}
+	switch {
+	case want > s.maxBytes && length < 0:
+		return fmt.Errorf("%w: it has %d bytes, WithMaxBytes allows %d", errLong, want, s.maxBytes)
+	case length > 0 && r.Size() >= 0 && offset+length > r.Size():
+		return fmt.Errorf("%w %d bytes", errShort, r.Size())
 	}
 	// To the end, not to the last byte: there checksums are compared, and only
 	// then is the connection used again.
@@ -104,7 +134,13 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	for {
 		n, err := r.Read(buf.data[len(buf.data):cap(buf.data)])
 		buf.data = buf.data[:len(buf.data)+n]
-		if errors.Is(err, io.EOF) {
+		switch got := int64(len(buf.data)); {
+		case got > most && length > 0:
+			return fmt.Errorf("%w: the store sends more than the %d bytes that were asked for: it may not know ranges", errLong, length)
+		case got > most:
+			return fmt.Errorf("%w: it has more than the %d bytes that WithMaxBytes allows", errLong, most)
+		}
+		if err == io.EOF { // itself: what only wraps it, such as a lost connection, is no end
 			break
 		}
 		if err != nil {
@@ -115,17 +151,19 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 		}
 	}
 	if got := int64(len(buf.data)); want >= 0 && got != want {
-		if length > 0 && offset+got == r.Size() {
-			return fmt.Errorf("%w %d bytes", errShort, r.Size())
-		}
 		return fmt.Errorf("%d bytes came, not %d: %w", got, want, io.ErrUnexpectedEOF)
 	}
 	return nil
 }
 
-// errShort is permanent: the range lies beyond the object's end.
-var errShort = errors.New("the object has only")
+// These are permanent.
+var (
+	errShort   = errors.New("the object has only") // the range lies beyond the object's end
+	errLong    = errors.New("too long")
+	errEndless = fmt.Errorf("no page of the list in %v", pageTimeout)
+	errPanic   = errors.New("the driver panicked at the answer")
+)
 
-// maxTrusted is how much memory a buffer gets on a header's word; more as bytes
-// come.
+// maxTrusted is how much memory a buffer gets on a header's word, and keeps for
+// the next call; more as bytes come.
 const maxTrusted = 64 << 20

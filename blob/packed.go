@@ -18,6 +18,7 @@ type Index struct {
 	numbers map[string]uint32 // of the objects
 	parts   []part
 	bad     error // the first part that can't be
+	longest uint32
 }
 
 type part struct {
@@ -42,6 +43,7 @@ func (x *Index) Add(key string, offset, length int64) {
 		x.numbers[key] = object
 	}
 	x.parts = append(x.parts, part{offset, uint32(length), object})
+	x.longest = max(x.longest, uint32(length))
 }
 
 // Len is the number of samples.
@@ -52,16 +54,19 @@ func (x *Index) Len() int { return len(x.parts) }
 // worker is to load together and that lie at most 64 KiB apart, up to 8 MiB in
 // all, are read in one request: so an epoch in the order of the objects needs
 // fewer of them than one that is shuffled.
-func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode) (nwt.BatchDataset, error) {
+func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode, opts ...Option) (nwt.BatchDataset, error) {
 	switch {
 	case index == nil || index.Len() == 0:
 		return nil, argument("Packed", "index", "must hold at least one sample")
 	case index.bad != nil:
 		return nil, index.bad
 	}
-	s, err := newStore("Packed", bucket, fields, decode)
+	s, err := newStore("Packed", bucket, fields, decode, opts)
 	if err != nil {
 		return nil, err
+	}
+	if int64(index.longest) > s.maxBytes {
+		return nil, argument("Packed", "index", "a sample has %d bytes, WithMaxBytes allows %d", index.longest, s.maxBytes)
 	}
 	return &packed{s, index}, nil
 }
@@ -85,7 +90,7 @@ func (d *packed) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	p := d.index.parts[index]
 	key := d.index.objects.At(int(p.object))
 	buf := d.take()
-	defer d.buffers.Put(buf)
+	defer d.give(buf)
 	if err := d.fetch(ctx, buf, key, p.offset, int64(p.length)); err != nil {
 		return d.error(p, err, temporary(err))
 	}
@@ -99,7 +104,7 @@ func (d *packed) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 func (d *packed) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	parts := d.index.parts
 	buf := d.take()
-	defer d.buffers.Put(buf)
+	defer d.give(buf)
 	buf.places = buf.places[:0]
 	for place := range indices {
 		buf.places = append(buf.places, place)

@@ -30,8 +30,9 @@ import (
 // wants it.
 type server struct {
 	*httptest.Server
-	latency time.Duration    // of reading an object
-	list    http.HandlerFunc // answers lists instead of the server
+	latency time.Duration                     // of reading an object
+	list    http.HandlerFunc                  // answers lists instead of the server
+	wrap    func(io.ReadCloser) io.ReadCloser // not nil: of the bodies that clients read
 
 	mu sync.Mutex
 	// fault says how to answer the n-th attempt, from 0 on, to read an object.
@@ -145,7 +146,7 @@ func (s *server) bucket(t *testing.T, tries int) *gcblob.Bucket {
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
 		}),
-		HTTPClient: awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.MaxIdleConnsPerHost = 64 }),
+		HTTPClient: wrapping{awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.MaxIdleConnsPerHost = 64 }), s.wrap},
 		Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 			o.MaxAttempts = tries
 			o.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) { return time.Millisecond, nil })
@@ -155,6 +156,20 @@ func (s *server) bucket(t *testing.T, tries int) *gcblob.Bucket {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = bucket.Close() })
 	return bucket
+}
+
+// wrapping is a client whose bodies are wrapped.
+type wrapping struct {
+	s3.HTTPClient
+	wrap func(io.ReadCloser) io.ReadCloser
+}
+
+func (w wrapping) Do(r *http.Request) (*http.Response, error) {
+	response, err := w.HTTPClient.Do(r)
+	if err == nil && w.wrap != nil {
+		response.Body = w.wrap(response.Body)
+	}
+	return response, err
 }
 
 // put writes an object.
