@@ -12,29 +12,38 @@ import (
 
 // How hard the evidence is pressed.
 const (
-	doubt     = 1    // standard errors in whose favour a count with fewer workers is judged
-	SureAt    = 0.98 // confidence at which measuring ends
+	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged
+	SureAt    = 0.97 // confidence at which measuring ends
 	redraws   = 200  // re-runs drawn to find who is in the race
+	answers   = 2000 // and to say how sure the choice is
 	persevere = 10   // times its iterations that a count in an undecided race may get …
-	patience  = 10   // … while all together took no longer than so many counts as fast as the fastest,
-	ofSweep   = 0.2  // or than this share of measuring every count
+	longer    = 2    // times its iterations that the choice and the fastest get in the end
+	patience  = 6    // … while all together took no longer than so many counts as fast as the fastest,
+	ofSweep   = 0.1  // or than this share of measuring every count
+	unknownSE = 0.25 // of a count while nothing was measured twice
+
+	// A search that time ended chooses another count than training's own if it is
+	// worse by more than alpha and worseBy with a probability of mayBeWorse at most.
+	worseBy    = 0.02
+	mayBeWorse = 0.05
 )
 
-// A choice is what a search comes to.
+// A Choice is what a search comes to.
 type Choice struct {
 	Workers    int           // fewest within alpha of the fastest; −1 where nothing allowed was measured
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
-	Confidence float64       // how often a re-run would choose the same, 0 … 1; 0 where nothing was measured twice
+	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
+	Slower     float64       // share by which the choice is slower than the best count tried, at most, at 95 %
 	Estimates  []Estimate    // one per count measured, ascending
 }
 
-// An estimate is what a series says of its count: free of the drift that all
-// counts of a round share, and hardly moved by a few outlying blocks.
+// An Estimate is what a series says of its count: total time over iterations,
+// with the drift that all counts of a round share taken out.
 type Estimate struct {
 	Workers   int
 	Mean      time.Duration // per iteration
-	Low, High time.Duration // its 95 % interval; both mean where nothing was measured twice
+	Low, High time.Duration // its 95 % interval; both Mean where nothing was measured twice
 }
 
 // Around is the estimate's interval about a plain mean, as wide in proportion:
@@ -53,19 +62,27 @@ func Choose(sp Space, seen []Series) Choice {
 	c := Choice{Estimates: make([]Estimate, len(e.counts))}
 	for i, w := range e.counts {
 		mean, margin := e.mean[i], 1.0
-		if e.df[i] > 0 {
-			margin = math.Exp(e.se[i] * stat.StudentT(0.95, e.df[i]))
+		if e.df > 0 {
+			margin = math.Exp(math.Hypot(e.se[i], e.shared[i]) * stat.StudentT(0.95, max(1, e.df)))
 		}
-		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean / margin), time.Duration(mean * margin)}
+		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean / margin), time.Duration(min(mean*margin, math.MaxInt64/2))}
 	}
 	chosen, fastest := e.pick(e.mean)
+	if sp.Time > 0 && sp.Left <= 0 {
+		chosen = e.orTheStart(chosen)
+	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
 	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
-	if e.df[chosen] > 0 {
-		c.Confidence = e.vote(1000)[chosen]
+	if e.df > 0 {
+		c.Confidence = calibrated(e.vote(answers)[chosen])
+		c.Slower = e.slower(chosen)
 	}
 	return c
 }
+
+// calibrated is the share of pairs of runs that agreed, in the simulated suite,
+// where the vote was this.
+func calibrated(vote float64) float64 { return min(vote, 0.99) }
 
 // The evidence is what all series together say of the counts that may be
 // chosen, ascending.
@@ -76,36 +93,52 @@ type evidence struct {
 	done   []int     // iterations measured
 	low    []float64 // the fastest visit, nanoseconds per iteration
 	mean   []float64 // nanoseconds per iteration
-	se     []float64 // standard error of the mean's logarithm
-	df     []float64 // degrees of freedom behind se; 0: unknown
+	se     []float64 // standard error of the mean's logarithm, as far as counts may differ by it
+	shared []float64 // and what they have in common
+	df     float64   // degrees of freedom behind all of se; 0: nothing was measured twice
 }
 
-// weigh takes apart what belongs to a count and what all counts of a round
-// share. Times multiply, so it does so with their logarithms.
+// weigh takes the drift out that all counts of a round share, and computes means
+// and their errors from what is left. A mean is total time over iterations: what
+// training would pay, a count's own stalls included. It is put together of two
+// parts, as few looks can see a rare stall or be hit by one: the usual time, by
+// Huber's estimate, and what the total exceeds it by. That excess is taken as
+// alike at all counts as far as chance may have made the difference
+// (DerSimonian & Laird, "Meta-analysis in clinical trials", 1986).
 func weigh(sp Space, seen []Series) evidence {
 	e := evidence{sp: sp}
 	var obs []stat.Obs
+	var rows []Series
 	rounds := 0
 	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
 		if len(s.Blocks) == 0 || !sp.allows(s.Workers) {
 			continue
 		}
-		done := 0
 		for _, b := range s.Blocks {
-			obs = append(obs, stat.Obs{
-				Row: len(e.counts), Col: b.Round,
-				Value: math.Log(float64(max(b.Mean, 1))), Weight: float64(max(b.Iterations, 1)),
-			})
-			done += b.Iterations
+			obs = append(obs, stat.Obs{Row: len(rows), Time: b.Round, Value: math.Log(float64(max(b.Mean, 1)))})
 			rounds = max(rounds, b.Round+1)
 		}
+		rows = append(rows, s)
+	}
+	drift := stat.Drift(obs, len(rows), rounds)
+	values := make([][]stat.Part, len(rows))
+	for r, s := range rows {
+		done := 0
+		for _, b := range s.Blocks {
+			n := max(b.Iterations, 1)
+			values[r] = append(values[r], stat.Part{Mean: float64(max(b.Mean, 1)) * math.Exp(-drift[b.Round]), Weight: float64(n)})
+			done += n
+		}
+		e.df += float64(len(s.Blocks) - 1)
 		e.counts, e.visits = append(e.counts, s.Workers), append(e.visits, len(s.Blocks))
 		e.done, e.low = append(e.done, done), append(e.low, Quickest(s.Blocks))
 	}
-	for _, row := range stat.TwoWay(obs, len(e.counts), rounds) {
-		e.mean = append(e.mean, math.Exp(row.Effect))
-		e.se = append(e.se, row.SE)
-		e.df = append(e.df, row.DF)
+	for _, total := range stat.Totals(values) {
+		e.mean = append(e.mean, total.Mean)
+		if e.df == 0 {
+			total.SE = unknownSE
+		}
+		e.se, e.shared = append(e.se, total.SE), append(e.shared, total.Shared)
 	}
 	return e
 }
@@ -122,31 +155,64 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 		}
 	}
 	best := mean[fastest]
-	within := best + e.sp.Alpha.Of(best, e.sp.Iterations)
-	for mean[chosen] > within*(1+doubt*math.Hypot(e.se[chosen], e.se[fastest])) {
+	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
+	for mean[chosen] > best+alpha+best*min(doubt*math.Hypot(e.se[chosen], e.se[fastest]), doubt*alpha/best/2) {
 		chosen++
 	}
 	return chosen, fastest
 }
 
-// vote draws what re-runs would measure, and answers in which share of them
-// each count would be chosen. What was measured misses the truth by its error,
-// and a re-run misses it again: hence √2.
-func (e evidence) vote(draws int) []float64 {
-	votes := make([]float64, len(e.counts))
+// orTheStart is the choice, or training's own count where the choice may well be
+// worse than that: then measuring has ended too early.
+func (e evidence) orTheStart(chosen int) int {
+	start := slices.Index(e.counts, e.sp.Start)
+	if start < 0 || start == chosen {
+		return chosen
+	}
+	worse := 0
+	e.draw(redraws, 1, func(mean []float64) {
+		best := mean[start]
+		if mean[chosen] > best+e.sp.Alpha.Of(best, e.sp.Iterations)+worseBy*best {
+			worse++
+		}
+	})
+	if float64(worse) > mayBeWorse*redraws && e.mean[chosen] > e.mean[start]*(1-worseBy) {
+		return start
+	}
+	return chosen
+}
+
+// draw draws what the counts' times may be, with errors so many times as large
+// as those of what was measured.
+func (e evidence) draw(draws int, scale float64, each func(mean []float64)) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	mean := make([]float64, len(e.counts))
 	for range draws {
 		for i, m := range e.mean {
-			mean[i] = m * math.Exp(math.Sqrt2*e.se[i]*rng.NormFloat64())
+			mean[i] = m * math.Exp(scale*e.se[i]*rng.NormFloat64())
 		}
+		each(mean)
+	}
+}
+
+// vote draws what other runs would measure, and answers in which share of them
+// each count would be chosen. What was measured misses the truth by its error,
+// and another run misses it again: hence √2.
+func (e evidence) vote(draws int) []float64 {
+	votes := make([]float64, len(e.counts))
+	e.draw(draws, math.Sqrt2, func(mean []float64) {
 		c, _ := e.pick(mean)
-		votes[c]++
-	}
-	for i := range votes {
-		votes[i] /= float64(draws)
-	}
+		votes[c] += 1 / float64(draws)
+	})
 	return votes
+}
+
+// slower is the share by which a count is slower than the best, at most, in 95 %
+// of the cases.
+func (e evidence) slower(chosen int) float64 {
+	var by []float64
+	e.draw(answers, 1, func(mean []float64) { by = append(by, mean[chosen]/slices.Min(mean)-1) })
+	return stat.Quantile(by, 0.95)
 }
 
 // between finds the next count of the bisection: towards the fewest workers
@@ -161,7 +227,24 @@ func (e evidence) between() (w int, found bool) {
 			return w, true
 		}
 	}
+	for _, i := range []int{fastest - 1, fastest} {
+		if w, found = e.gap(i, 1); found && e.promises(i, w, fastest) {
+			return w, true
+		}
+	}
 	return 0, false
+}
+
+// promises tells whether w workers, more than the i-th count, would be faster than
+// the fastest by more than half of alpha if times went on falling as they do up to
+// the i-th count.
+func (e evidence) promises(i, w, fastest int) bool {
+	if i < 1 || e.counts[i-1] == 0 {
+		return false
+	}
+	falling := math.Log(e.mean[i-1]/e.mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[i-1]))
+	best := e.mean[fastest]
+	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-e.sp.Alpha.Of(best, e.sp.Iterations)/2
 }
 
 // gap is the middle between the i-th count and the next, if that is more than
@@ -175,10 +258,11 @@ func (e evidence) gap(i int, times float64) (w int, found bool) {
 	return w, found && float64(high) > times*float64(low) && e.sp.allows(w)
 }
 
-// undecided are the counts to measure on, ascending: those that a re-run might
-// choose, and those that may be the fastest, until they have their iterations,
-// and more of them while the choice isn't sure. In the end every count that
-// isn't hopeless gets a last look: its first ones may have had bad luck.
+// undecided are the counts to measure on, ascending: those that another run
+// might choose, those that may be the fastest, and the choice's neighbours, until
+// they have their iterations; and more of the first two while the choice isn't
+// sure. In the end every count that isn't hopeless gets a last look: its first
+// ones may have had bad luck.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
@@ -186,19 +270,20 @@ func (e evidence) undecided() []int {
 	want := e.sp.enough(best)
 	votes := e.vote(redraws)
 	patient := e.spent() < max(ofSweep*e.sweep(), patience*best)*float64(want)
-	most := want
+	most := longer * want
 	if patient && votes[chosen] < SureAt && !e.sp.Fixed {
 		most *= persevere
 	}
 	var race, last []int
 	for i, w := range e.counts {
 		mightWin := e.low[i] < best-alpha/2 || i < chosen && e.low[i] < best+alpha || e.mean[i]*(1-2*e.se[i]) < best-alpha/2
+		neighbour := (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best
 		switch {
 		case i == chosen || i == fastest || patient && votes[i] > 1-SureAt:
 			if e.done[i] < most {
 				race = append(race, w)
 			}
-		case patient && mightWin:
+		case patient && (mightWin || neighbour):
 			if e.done[i] < want {
 				race = append(race, w)
 			}

@@ -22,38 +22,42 @@ type Strategy interface {
 	Usual(sp Space) int
 }
 
-// A space is what a search may do and what it looks for.
+// A Space is what a search may do and what it looks for.
 type Space struct {
 	CPUs       int                    // that workers may use at a time
+	Start      int                    // the count that training would have without tuning: measured first
 	Max        int                    // highest count; −1: the strategy's, and beyond while that wins and CPUs idle
 	Alpha      Alpha                  // what the choice ignores
 	Iterations int                    // per count; what alpha is accumulated over
 	Fixed      bool                   // the user set iterations: neither more nor fewer for a count in the race
-	Budget     time.Duration          // measured time in all; 0: no bound
+	Time       time.Duration          // for all of the search; 0: no bound
+	Left       time.Duration          // of Time
 	Allowed    func(workers int) bool // false: would need too much memory; nil: all may be tried
 }
 
-// An alpha is a difference in accumulated time, as a duration and as a share
-// of the fastest; the smaller of the two counts.
+// An Alpha is a difference in accumulated time: a duration, but no less than
+// one share of the fastest and no more than another.
 type Alpha struct {
-	Total time.Duration // math.MaxInt64: only the share counts
-	Share float64       // +Inf: only the duration counts
+	Total time.Duration // math.MaxInt64: only the shares count
+	Least float64
+	Share float64 // +Inf: no bound above
 }
 
-var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Share: 0.10}
+// DefaultAlpha is the paper's half second, where that is neither all nor nothing.
+var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.02, Share: 0.10}
 
-// of is alpha per iteration, where the fastest count takes mean per iteration.
+// Of is alpha per iteration, where the fastest count takes mean per iteration.
 func (a Alpha) Of(mean float64, iterations int) float64 {
-	return min(float64(a.Total)/float64(iterations), a.Share*mean)
+	return max(min(float64(a.Total)/float64(iterations), a.Share*mean), a.Least*mean)
 }
 
-// A series is all that was measured at one worker count, in order.
+// A Series is all that was measured at one worker count, in order.
 type Series struct {
 	Workers int
 	Blocks  []Block
 }
 
-// A block is one visit to a worker count, its warm-up left out.
+// A Block is one visit to a worker count, its warm-up left out.
 type Block struct {
 	Round      int           // as requested
 	Iterations int           // measured; fewer than requested where the limit passed
@@ -61,7 +65,7 @@ type Block struct {
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; others must not keep workers from being tried
 }
 
-// A request is one visit to make.
+// A Request is one visit to make.
 type Request struct {
 	Workers    int
 	Iterations int
@@ -73,23 +77,25 @@ func (sp Space) allows(workers int) bool {
 	return sp.Allowed == nil || sp.Allowed(workers)
 }
 
-// Greedy looks at 0, 1, 2, 4, 8 … workers first, up to one for each CPU, bisects
-// to the fewest within alpha of the fastest, and spends its measuring on the
-// counts still in the race, round by round, until the choice is sure. Counts
-// closer together than a quarter to an eighth of themselves are not told apart.
+// Greedy measures training's own count first, then half as many workers again
+// and again until that is hopeless, and twice as many up to the ceiling. It
+// bisects to the fewest within alpha of the fastest, and spends its measuring on
+// the counts still in the race, round by round, until the choice is sure and has
+// stood beside its neighbours. Counts closer together than a quarter to an eighth
+// of themselves are not told apart.
 type Greedy struct{}
 
 func (Greedy) String() string { return "greedy" }
 
+// Next implements Strategy.
 func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	s := newSearch(sp, seen)
 	if s.left <= 0 {
 		return Request{}, false
 	}
 	for look := range firstLooks {
-		ahead := s.missing(look)
-		if len(ahead) > 0 {
-			return s.visit(ahead[0], 20, max(look, s.round), len(ahead)), true
+		if w, left := s.missing(look); left > 0 {
+			return s.visit(w, 20, max(look, s.round), left), true
 		}
 	}
 	e := weigh(sp, seen)
@@ -115,20 +121,25 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
-// does, in a few interleaved rounds.
+// does, in a few interleaved rounds. With a bound on time it measures training's
+// own count before all others.
 type Exhaustive struct{}
 
 func (Exhaustive) String() string { return "exhaustive" }
 
+// Next implements Strategy.
 func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 	s := newSearch(sp, seen)
 	rounds := min(sweepRounds, sp.Iterations)
 	top := s.ceiling(max(s.sp.CPUs-1, 0))
 	for round := range rounds {
 		iterations := sp.Iterations*(round+1)/rounds - sp.Iterations*round/rounds
+		if w := min(sp.Start, top); round == 0 && sp.Time > 0 && sp.allows(w) && len(s.seen[w]) == 0 {
+			return Request{Workers: w, Iterations: iterations, Limit: max(1, s.left)}, s.left > 0
+		}
 		for w := range top + 1 {
 			if sp.allows(w) && len(s.seen[w]) <= round {
-				return Request{Workers: w, Iterations: iterations, Round: round, Limit: s.left}, s.left > 0
+				return Request{Workers: w, Iterations: iterations, Round: round, Limit: max(1, s.left)}, s.left > 0
 			}
 		}
 	}
@@ -141,14 +152,18 @@ const (
 	lastRound   = 48   // whatever is still undecided then stays so
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time at which a visit ends early
+	tooFew      = 3    // times the fastest's time at which no fewer workers are tried
 	IdleCPU     = 0.7  // share of CPUs in use below which workers wait for something else
 	MaxWorkers  = 1024 // where a growing space ends
 
 	// A count's iterations take so long at least, where that is no more than a
-	// hundred times as many: shorter is all noise. Where they take longer than the
-	// second, a fifth of them may do.
+	// hundred times as many: shorter is all noise. Where they take longer than
+	// maxMeasure, or than this part of the time for the search, fewer will do, but
+	// not fewer than that.
 	minMeasure = 30 * time.Millisecond
 	maxMeasure = 5 * time.Second
+	partOfTime = 15
+	leastParts = 4
 	minVisit   = 5 * time.Millisecond // likewise each visit: a thread that waits for its CPU takes some of them
 )
 
@@ -158,26 +173,25 @@ type search struct {
 	seen  map[int][]Block
 	round int
 	best  float64       // nanoseconds per iteration of the fastest
-	left  time.Duration // of the budget
+	left  time.Duration // of the time for it
 }
 
 func newSearch(sp Space, seen []Series) search {
 	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), best: math.Inf(1), left: math.MaxInt64}
-	if sp.Budget > 0 {
-		s.left = sp.Budget
+	if sp.Time > 0 {
+		s.left = sp.Left
 	}
 	for _, one := range seen {
 		s.seen[one.Workers] = one.Blocks
 		for _, b := range one.Blocks {
 			s.round = max(s.round, b.Round)
-			s.left -= time.Duration(b.Iterations) * b.Mean
 		}
 		s.best = min(s.best, Quickest(one.Blocks))
 	}
 	return s
 }
 
-// quickest is a first figure for a count, as what disturbs a visit can only
+// Quickest is a first figure for a count, as what disturbs a visit can only
 // slow it; it decides where to look, not what to choose.
 func Quickest(blocks []Block) float64 {
 	low := math.Inf(1)
@@ -200,7 +214,7 @@ func (s search) done(workers int) int {
 }
 
 // visit asks for one part of a count's iterations, within a share of what is
-// left of the budget.
+// left of the time.
 func (s search) visit(workers, parts, round, sharers int) Request {
 	want := s.sp.enough(s.best)
 	r := Request{Workers: workers, Round: round, Iterations: max(1, (want+parts-1)/parts), Limit: max(1, s.left/time.Duration(sharers))}
@@ -210,7 +224,7 @@ func (s search) visit(workers, parts, round, sharers int) Request {
 		r.Iterations = int(min(fewest, float64(want)))
 	}
 	if !math.IsInf(s.best, 1) {
-		r.Limit = min(r.Limit, time.Duration(float64(r.Iterations)*(s.best+s.sp.Alpha.Of(s.best, s.sp.Iterations))*hopeless))
+		r.Limit = min(r.Limit, time.Duration(min(float64(r.Iterations)*(s.best+s.sp.Alpha.Of(s.best, s.sp.Iterations))*hopeless, math.MaxInt64/2)))
 	}
 	return r
 }
@@ -222,6 +236,9 @@ func (sp Space) enough(mean float64) int {
 	}
 	fewest := min(float64(minMeasure)/mean, 100*float64(sp.Iterations))
 	most := max(float64(maxMeasure)/mean, float64(sp.Iterations)/5)
+	if sp.Time > 0 {
+		most = max(min(most, float64(sp.Time)/partOfTime/mean), leastParts)
+	}
 	return int(min(max(float64(sp.Iterations), fewest), most))
 }
 
@@ -261,32 +278,57 @@ func (s search) wins(top int) bool {
 	return true
 }
 
-// missing are the rungs of the ladder 0, 1, 2, 4, 8 … ceiling with no more
-// than so many looks at them, ascending.
-func (s search) missing(looks int) []int {
-	var out []int
+// missing is the next rung of the ladder with no more than so many looks at it,
+// and how many rungs there are left to look at, as far as is known: training's
+// own count, half of it again and again down to 0 until that is hopeless, then
+// twice as many up to the ceiling.
+func (s search) missing(looks int) (workers, left int) {
 	// As many as CPUs whatever a short look says of how busy these are.
 	top := s.ceiling(s.sp.CPUs)
 	rung := func(w int) {
 		full := looks > 0 && s.sp.Fixed && s.done(w) >= s.sp.Iterations
+		if looks > 0 && Quickest(s.seen[w]) > hopeless*hopeless*s.best {
+			return
+		}
 		if s.sp.allows(w) && len(s.seen[w]) <= looks && !full {
-			out = append(out, w)
+			if left == 0 {
+				workers = w
+			}
+			left++
 		}
 	}
-	rung(0)
-	for w := 1; w < top; w *= 2 {
+	start := min(s.sp.Start, top)
+	rung(start)
+	for w := start; w > 0; {
+		if w != start && w > 1 && Quickest(s.seen[w]) > tooFew*s.best {
+			break // fewer are no good either
+		}
+		w = powerBelow(w)
 		rung(w)
 	}
-	if top > 0 {
+	for w := powerBelow(start); w < top; w = max(1, 2*w) {
+		if w > start {
+			rung(w)
+		}
+	}
+	if top > start {
 		rung(top)
 	}
-	return out
+	return workers, left
+}
+
+// powerBelow is the highest power of two below w, or 0.
+func powerBelow(w int) int {
+	if w <= 1 {
+		return 0
+	}
+	return 1 << (bits.Len(uint(w-1)) - 1)
 }
 
 // stepAt is how far apart counts near w are that the search tells apart.
 func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-3) }
 
-// middle is the count halfway between two that are more than a step apart.
+// Middle is the count halfway between two that are more than a step apart.
 func Middle(low, high int) (w int, found bool) {
 	w = (low + high) / 2
 	by := stepAt(w)

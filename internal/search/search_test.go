@@ -12,7 +12,18 @@ import (
 
 // drive carries out what a strategy asks for, until it asks no more.
 func drive(s Strategy, sp Space, visit func(Request) Block) (seen []Series, requests []Request) {
+	spent := time.Duration(0)
+	return driveIn(s, sp, func(q Request) Block {
+		b := visit(q)
+		spent += time.Duration(b.Iterations) * b.Mean
+		return b
+	}, func() time.Duration { return spent })
+}
+
+// driveIn is drive with a clock.
+func driveIn(s Strategy, sp Space, visit func(Request) Block, spent func() time.Duration) (seen []Series, requests []Request) {
 	for {
+		sp.Left = max(0, sp.Time-spent())
 		q, more := s.Next(sp, seen)
 		if !more {
 			return seen, requests
@@ -43,7 +54,7 @@ func halving(workers int) time.Duration {
 func flat(int) time.Duration { return time.Millisecond }
 
 func sixteen() Space {
-	return Space{CPUs: 16, Max: 15, Alpha: DefaultAlpha, Iterations: 100}
+	return Space{CPUs: 16, Start: 15, Max: 15, Alpha: DefaultAlpha, Iterations: 100}
 }
 
 func counts(requests []Request) []int {
@@ -76,7 +87,7 @@ func measured(means map[int]float64) []Series {
 }
 
 func TestThePapersTableGivesItsAnswer(t *testing.T) {
-	sp := Space{CPUs: 64, Max: 63, Alpha: Alpha{500 * time.Millisecond, math.Inf(1)}, Iterations: 100}
+	sp := Space{CPUs: 64, Max: 63, Alpha: Alpha{Total: 500 * time.Millisecond, Share: math.Inf(1)}, Iterations: 100}
 	c := Choose(sp, measured(map[int]float64{0: 14.25, 14: 1.49, 16: 1.41, 32: 1.55, 63: 2.21}))
 	require.Equal(t, 14, c.Workers)
 	require.Equal(t, 16, c.Fastest)
@@ -86,8 +97,8 @@ func TestThePapersTableGivesItsAnswer(t *testing.T) {
 }
 
 func TestTheSmallerOfDurationAndShareIsIgnored(t *testing.T) {
-	onlyTime := Alpha{500 * time.Millisecond, math.Inf(1)}
-	onlyShare := Alpha{math.MaxInt64, 0.25}
+	onlyTime := Alpha{Total: 500 * time.Millisecond, Share: math.Inf(1)}
+	onlyShare := Alpha{Total: math.MaxInt64, Share: 0.25}
 	for _, tt := range []struct {
 		name  string
 		Alpha Alpha
@@ -96,10 +107,10 @@ func TestTheSmallerOfDurationAndShareIsIgnored(t *testing.T) {
 		{"half a second, but no more than a tenth", DefaultAlpha, 4},
 		{"seconds alone", onlyTime, 1},
 		{"a share alone", onlyShare, 2},
-		{"nothing", Alpha{0, math.Inf(1)}, 8},
+		{"nothing", Alpha{Share: math.Inf(1)}, 8},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			sp := Space{CPUs: 16, Max: 15, Alpha: tt.Alpha, Iterations: 100}
+			sp := Space{CPUs: 16, Start: 15, Max: 15, Alpha: tt.Alpha, Iterations: 100}
 			c := Choose(sp, measured(map[int]float64{1: 1.5, 2: 1.2, 4: 1.05, 8: 1}))
 			require.Equal(t, tt.want, c.Workers)
 			require.Equal(t, 8, c.Fastest)
@@ -188,7 +199,7 @@ func TestIterationsAdaptToHowLongABatchTakes(t *testing.T) {
 func TestMeasuringEndsWithTheBudget(t *testing.T) {
 	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
 		sp := sixteen()
-		sp.Budget = time.Second
+		sp.Time = time.Second
 		seen, requests := drive(s, sp, steady(halving))
 		spent, longest := time.Duration(0), time.Duration(0)
 		for _, s := range seen {
@@ -197,13 +208,13 @@ func TestMeasuringEndsWithTheBudget(t *testing.T) {
 				longest = max(longest, b.Mean)
 			}
 		}
-		require.Less(t, spent, sp.Budget+longest, s.String())
+		require.Less(t, spent, sp.Time+longest, s.String())
 		for _, q := range requests {
-			require.LessOrEqual(t, q.Limit, sp.Budget)
+			require.LessOrEqual(t, q.Limit, sp.Time)
 		}
 	}
 	sp := sixteen()
-	sp.Budget = time.Second
+	sp.Time = time.Second
 	_, requests := drive(Greedy{}, sp, steady(halving))
 	require.Contains(t, counts(requests), 15, "the slow counts leave enough for the fast ones")
 }
@@ -309,7 +320,7 @@ func FuzzASearchEnds(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, cpus, most, iterations int, budget int64, fixed bool) {
 		sp := Space{
 			CPUs: 1 + int(uint(cpus)%64), Max: max(-1, most%64), Alpha: DefaultAlpha,
-			Iterations: 1 + int(uint(iterations)%200), Budget: time.Duration(max(0, budget)), Fixed: fixed,
+			Iterations: 1 + int(uint(iterations)%200), Time: time.Duration(max(0, budget)), Fixed: fixed,
 		}
 		for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
 			rng := rand.New(rand.NewPCG(seed, 0))

@@ -1,0 +1,88 @@
+package search
+
+import (
+	"math"
+	"time"
+)
+
+// DefaultTime is how long a search takes at most if nothing else is said.
+const DefaultTime = 2 * time.Minute
+
+// WarmSamples is how many samples a worker loads before it counts as warm: it
+// may have connections to make, files to open and caches to fill.
+const WarmSamples = 12
+
+// A Visit takes in the iterations at one worker count, one after the other, and
+// tells when there are enough. While the count still becomes faster, what came
+// before is left out: caches, connections and clocks are warming up.
+type Visit struct {
+	Wanted int           // iterations
+	Least  int           // that are measured whatever the limit says
+	Limit  time.Duration // ends it early; 0: none
+
+	took  []float64 // since the last that were left out
+	sum   float64
+	spent float64 // those left out included
+	cut   int
+	Trend bool // it was still becoming faster when it ended
+}
+
+const (
+	mostCuts = 4    // times that a visit's beginning may be left out
+	stillBy  = 0.10 // share by which the first half must be slower than the second …
+	stillSE  = 2    // … and in standard errors
+)
+
+// Add takes an iteration in.
+func (v *Visit) Add(d time.Duration) {
+	v.took = append(v.took, float64(max(d, 0)))
+	v.sum += float64(d)
+	v.spent += float64(d)
+	if len(v.took) < v.Wanted {
+		return
+	}
+	if v.Trend = v.falling(); v.Trend && v.cut < mostCuts {
+		half := len(v.took) / 2
+		for _, t := range v.took[:half] {
+			v.sum -= t
+		}
+		v.took = v.took[half:]
+		v.cut++
+	}
+}
+
+// More tells whether to go on.
+func (v *Visit) More() bool {
+	return len(v.took) < v.Wanted && (v.Limit == 0 || len(v.took) < max(1, v.Least) || v.spent < float64(v.Limit))
+}
+
+// falling tells whether the first half took longer than the second, beyond chance.
+func (v *Visit) falling() bool {
+	half := len(v.took) / 2
+	if half < 2 {
+		return false
+	}
+	first, firstSE := meanAndSE(v.took[:half])
+	second, secondSE := meanAndSE(v.took[half:])
+	return first > (1+stillBy)*second && first-second > stillSE*math.Hypot(firstSE, secondSE)
+}
+
+func meanAndSE(xs []float64) (mean, se float64) {
+	for _, x := range xs {
+		mean += x / float64(len(xs))
+	}
+	for _, x := range xs {
+		se += (x - mean) * (x - mean)
+	}
+	n := float64(len(xs))
+	return mean, math.Sqrt(se / (n - 1) / n)
+}
+
+// Kept is how many of the last iterations count.
+func (v *Visit) Kept() int { return len(v.took) }
+
+// Block is what was measured.
+func (v *Visit) Block() Block {
+	n := max(1, len(v.took))
+	return Block{Iterations: n, Mean: time.Duration(max(0, v.sum) / float64(n))}
+}

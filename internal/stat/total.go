@@ -1,0 +1,119 @@
+package stat
+
+import "math"
+
+// A Part is some of the values of a row: their mean, and how many they are.
+type Part struct{ Mean, Weight float64 }
+
+// A Total is the mean of a row's values, and its standard error as shares of it.
+type Total struct {
+	Mean   float64
+	SE     float64 // as far as rows may differ by it
+	Shared float64 // standard error that all rows share
+}
+
+const (
+	huber  = 1.5 // scales that a part may lie from its row's middle without losing weight
+	lent   = 3   // degrees of freedom that all rows together lend to each
+	refits = 5
+)
+
+// Totals are the means of rows of parts. A mean is put together of the row's
+// usual value, by Huber's estimate ("Robust estimation of a location parameter",
+// 1964), and what the plain mean exceeds it by. Of a rare large value few parts
+// tell much, so the excess is shrunk towards that of all rows, as far as chance
+// may have made the difference between them (DerSimonian & Laird, "Meta-analysis
+// in clinical trials", 1986). What remains common to all rows isn't in the errors.
+func Totals(rows [][]Part) []Total {
+	usual := make([]float64, len(rows))
+	var spread []float64 // of all parts, by weight 1
+	for r, parts := range rows {
+		var means []float64
+		for _, p := range parts {
+			means = append(means, p.Mean)
+		}
+		usual[r] = Median(means)
+		for _, p := range parts {
+			if len(parts) > 1 {
+				// A median of few lies too near to them.
+				few := math.Sqrt(float64(len(parts)) / float64(len(parts)-1))
+				spread = append(spread, few*math.Abs(p.Mean/usual[r]-1)*math.Sqrt(p.Weight))
+			}
+		}
+	}
+	scale := 0.0
+	if len(spread) > 0 {
+		scale = madScale * Median(spread)
+	}
+	bounded := make([]float64, len(rows)) // sums of squares
+	weight, excess := make([]float64, len(rows)), make([]float64, len(rows))
+	var squares, df, weights, jumps float64
+	for r, parts := range rows {
+		bound := func(p Part) float64 { return huber * scale / math.Sqrt(p.Weight) }
+		for range refits {
+			sum, by := 0.0, 0.0
+			for _, p := range parts {
+				d := p.Mean/usual[r] - 1
+				sum, by = sum+p.Weight*max(-bound(p), min(bound(p), d)), by+p.Weight
+			}
+			usual[r] *= 1 + sum/by
+		}
+		for _, p := range parts {
+			d := p.Mean/usual[r] - 1
+			inside := max(-bound(p), min(bound(p), d))
+			bounded[r] += p.Weight * inside * inside
+			weight[r] += p.Weight
+			excess[r] += p.Weight * (d - inside)
+			jumps += p.Weight * p.Weight * (d - inside) * (d - inside)
+		}
+		excess[r] /= weight[r]
+		squares, df, weights = squares+bounded[r], df+float64(len(parts)-1), weights+weight[r]
+	}
+	shared, between, jump := heterogeneity(excess, weight, weights, jumps)
+	out := make([]Total, len(rows))
+	for r, parts := range rows {
+		own := 0.0
+		if between > 0 {
+			own = between / (between + jump/weight[r])
+		}
+		mean := 1 + shared + own*(excess[r]-shared)
+		out[r].Mean = usual[r] * max(mean, 0.01)
+		borrowed := min(lent, df)
+		if df == 0 {
+			continue
+		}
+		variance := (borrowed*squares/df + bounded[r]) / (borrowed + float64(len(parts)-1))
+		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump) / weight[r])
+		out[r].Shared = math.Sqrt((1 - own) * jump / weights)
+	}
+	return out
+}
+
+// inflation makes up for what bounding hides of normal noise.
+const (
+	inflation = 2.2
+	leastOwn  = 0.5 // of the excess, that may be a row's own whatever the fit says
+)
+
+// heterogeneity is the mean excess, the variance of the true ones around it, and
+// the variance that one value's chance adds.
+func heterogeneity(excess, weight []float64, weights, jumps float64) (shared, between, jump float64) {
+	for r, x := range excess {
+		shared += weight[r] / weights * x
+	}
+	jump = jumps / weights
+	if jump == 0 {
+		return shared, 0, 0
+	}
+	q, squares := 0.0, 0.0
+	for r, x := range excess {
+		q += weight[r] / jump * (x - shared) * (x - shared)
+		squares += weight[r] * weight[r]
+	}
+	c := (weights - squares/weights) / jump
+	if c <= 0 {
+		return shared, 0, jump
+	}
+	df := float64(len(excess) - 1)
+	return shared, max(0, (q-df-surely/2*math.Sqrt(2*df))/c), jump
+}
