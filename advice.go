@@ -11,12 +11,14 @@ import (
 // figures are what was measured at the chosen count, as far as advice needs it.
 type figures struct {
 	workers, cpus, prefetch int
+	fixed                   bool          // prefetch was set, so the depth doesn't follow need
+	highest                 bool          // no more workers were tried
 	wait, transfer, step    time.Duration // means per iteration; step 0: none was given
-	floor                   time.Duration // per iteration, with batches already loaded
+	floor                   time.Duration // per iteration, with batches already loaded; 0: not known
 	first, median, p99      time.Duration // the first batch; iterations after warm-up
-	cpu                     float64       // share of the machine's CPUs in use, 0 … 1
+	cpu, gc, others         float64       // shares of the CPUs: in use, of that by the collector, and by other processes
 	batchBytes              uint64
-	rss, limit              uint64 // peak, and what the process may use; limit 0: unknown
+	memory, limit           uint64 // that it needs and may use; limit 0: unknown
 }
 
 // Where a figure becomes worth a sentence.
@@ -29,7 +31,8 @@ const (
 	slowFirst   = 20   // times the median that the first batch takes …
 	firstNotice = time.Second
 	nearLimit   = 0.80
-	mostSlots   = 64 // no deeper prefetch is advised
+	muchGC      = 0.05 // share of the CPUs that collecting garbage may take
+	mostSlots   = 64   // no deeper prefetch is advised
 )
 
 // advise says what to do next, in whole sentences, the most telling first. It
@@ -42,9 +45,17 @@ func advise(f figures) []string {
 	if iteration <= 0 {
 		return nil
 	}
-	lost := max(0, 1-float64(f.floor)/float64(iteration))
+	lost := float64(f.wait+f.transfer) / float64(iteration)
+	if f.floor > 0 {
+		lost = max(0, 1-float64(f.floor)/float64(iteration))
+	}
 	starved := f.step == 0 || lost > littleWait
 	switch {
+	case f.step > 0 && f.floor == 0 && starved:
+		say("Training waits for data: an iteration takes %s, %s of it waiting.", human.Duration(iteration), human.Share(lost))
+	case !starved && f.floor == 0:
+		say("Training is bound by its step: an iteration takes %s, the step %s of it. Work on the model; faster loading gains at most %s.",
+			human.Duration(iteration), human.Duration(f.step), human.Share(lost))
 	case !starved:
 		say("Training is bound by its step: an iteration takes %s, and %s with batches already loaded. Work on the model; faster loading gains at most %s.",
 			human.Duration(iteration), human.Duration(f.floor), human.Share(lost))
@@ -53,18 +64,29 @@ func advise(f figures) []string {
 			human.Duration(iteration), human.Duration(f.floor), human.Share(lost))
 	}
 	if starved {
+		busy := f.cpu + f.others
 		switch {
 		case f.cpu >= cpuFull:
 			say("The CPUs are saturated (%s in use): decode less or decode once, by Cached or by storing what is decoded.", human.Share(f.cpu))
+		case busy >= cpuFull:
+			say("The CPUs are saturated, %s by other processes and %s by this one: without those, loading would be faster.", human.Share(f.others), human.Share(f.cpu))
+		case f.workers == 0:
+			// One goroutine can't use more than a CPU.
 		case f.cpu < cpuIdle && f.workers > f.cpus:
 			say("Loading waits more than it computes (%s of %d CPUs in use), so %d workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
 				human.Share(f.cpu), f.cpus, f.workers)
-		case f.cpu < cpuIdle:
+		case f.highest && busy < cpuFull:
+			say("%s is the highest count that was tried, and %s of %d CPUs were in use: more workers may be faster (WithMaxWorkers).",
+				capital(countWorkers(f.workers)), human.Share(f.cpu), f.cpus)
+		case busy < cpuIdle:
 			say("CPUs idle (%s of %d in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", human.Share(f.cpu), f.cpus)
 		}
-		if deeper := f.deeperPrefetch(); deeper > f.prefetch {
-			say("One batch in a hundred takes %s or more, the median %v: WithPrefetch(%d), now %d, would ride that out for %s more memory.",
+		if deeper := f.deeperPrefetch(); f.fixed && f.workers > 0 && deeper > f.prefetch {
+			say("One batch in a hundred takes %s or more, the median %s: WithPrefetch(%d), now %d, would ride that out for %s more memory; without WithPrefetch the depth follows need.",
 				human.Duration(f.p99), human.Duration(f.median), deeper, f.prefetch, human.Bytes(uint64(deeper-f.prefetch)*f.batchBytes))
+		}
+		if f.gc > muchGC && f.cpu > 0 {
+			say("The garbage collector takes %s of the CPUs: a buffer per worker instead of one per sample saves it, and a higher GOGC with a GOMEMLIMIT most of it.", human.Share(f.gc))
 		}
 	}
 	if copying := float64(f.transfer) / float64(iteration); copying > muchCopy {
@@ -74,14 +96,14 @@ func advise(f figures) []string {
 		say("The first batch took %s, the median one %s: open files and connections once, in WithWorkerInit, or expect that pause at the start of training.",
 			human.Duration(f.first), human.Duration(f.median))
 	}
-	if f.limit > 0 && float64(f.rss) >= nearLimit*float64(f.limit) {
+	if f.limit > 0 && float64(f.memory) >= nearLimit*float64(f.limit) {
 		batches := uint64(f.prefetch) * f.batchBytes
-		if 2*batches > f.rss {
+		if 2*batches > f.memory {
 			say("Memory is nearly used up (%s of %s), %s of it by batches: a smaller batch or less prefetch (now %d) frees most.",
-				human.Bytes(f.rss), human.Bytes(f.limit), human.Bytes(batches), f.prefetch)
+				human.Bytes(f.memory), human.Bytes(f.limit), human.Bytes(batches), f.prefetch)
 		} else {
 			say("Memory is nearly used up (%s of %s), only %s of it by batches: what the dataset itself keeps is the place to save.",
-				human.Bytes(f.rss), human.Bytes(f.limit), human.Bytes(batches))
+				human.Bytes(f.memory), human.Bytes(f.limit), human.Bytes(batches))
 		}
 	}
 	return out
@@ -95,7 +117,7 @@ func (f figures) deeperPrefetch() int {
 	}
 	depth := int(min(math.Ceil(float64(f.p99)/float64(f.median)), mostSlots))
 	if f.limit > 0 && f.batchBytes > 0 {
-		free := max(0, nearLimit*float64(f.limit)-float64(f.rss))
+		free := max(0, nearLimit*float64(f.limit)-float64(f.memory))
 		depth = min(depth, f.prefetch+int(min(free/float64(f.batchBytes), mostSlots)))
 	}
 	return depth

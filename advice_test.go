@@ -9,7 +9,7 @@ import (
 
 func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 	const ms, mib = time.Millisecond, 1 << 20
-	waiting := figures{workers: 4, cpus: 8, prefetch: 4, wait: 10 * ms, median: 10 * ms, p99: 12 * ms, cpu: 0.7, batchBytes: 10 * mib, rss: 200 * mib}
+	waiting := figures{workers: 4, cpus: 8, prefetch: 4, fixed: true, wait: 10 * ms, median: 10 * ms, p99: 12 * ms, cpu: 0.7, batchBytes: 10 * mib, memory: 200 * mib}
 	with := func(change func(*figures)) figures {
 		f := waiting
 		change(&f)
@@ -41,11 +41,11 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 			"CPUs idle (12 % of 8 in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.",
 		}},
 		{"some batches are slow", with(func(f *figures) { f.p99 = 95 * ms }), []string{
-			"One batch in a hundred takes 95 ms or more, the median 10 ms: WithPrefetch(10), now 4, would ride that out for 62.9 MB more memory.",
+			"One batch in a hundred takes 95 ms or more, the median 10 ms: WithPrefetch(10), now 4, would ride that out for 62.9 MB more memory; without WithPrefetch the depth follows need.",
 		}},
 		{"some batches are slow, and prefetch covers it", with(func(f *figures) { f.p99, f.prefetch = 95*ms, 10 }), nil},
 		{"some batches are slow, and memory is short", with(func(f *figures) { f.p99, f.limit = 95*ms, 275*mib }), []string{
-			"One batch in a hundred takes 95 ms or more, the median 10 ms: WithPrefetch(6), now 4, would ride that out for 21 MB more memory.",
+			"One batch in a hundred takes 95 ms or more, the median 10 ms: WithPrefetch(6), now 4, would ride that out for 21 MB more memory; without WithPrefetch the depth follows need.",
 		}},
 		{"the copy is long", with(func(f *figures) { f.transfer, f.floor = 10*ms, 10*ms }), []string{
 			"The copy to the device takes 50 % of an iteration: a smaller element type (Uint8, converted on the device) or a longer step hides it.",

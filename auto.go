@@ -216,13 +216,10 @@ func (a *auto) conclude() {
 		c = &autoCount{workers: a.workers}
 		a.counts = append(a.counts, c)
 	}
-	own, _ := p.cpu.Stop()
+	used, _, _, _ := p.cpu.Used()
+	own := host.CPUs().Share(used, a.l.opts.ranks(), a.sp.CPUs)
 	all := p.wait + p.body
-	// What was loaded ahead at the beginning and then used up has hidden that
-	// loading is slower than that.
-	if loaded := float64(p.iterations) + float64(p.gained)/float64(a.l.opts.batchSize); p.gained < 0 && loaded > 0.5 {
-		all = time.Duration(float64(all) * float64(p.iterations) / loaded)
-	}
+	all += hidden(all, p.iterations, p.gained, a.l.opts.batchSize)
 	c.blocks = append(c.blocks, search.Block{
 		Round: len(c.blocks), Iterations: p.iterations, Mean: all / time.Duration(p.iterations), CPU: own,
 	})
@@ -411,7 +408,7 @@ func (a *auto) report(c search.Choice) *Result {
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
 	}
-	r.Advice = a.l.advice(r, cpus.Usable(), a.limit)
+	r.Advice = a.l.advice(r, a.limit)
 	return r
 }
 

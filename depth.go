@@ -101,6 +101,13 @@ func (l *Loader) setExtra(n int32) {
 	l.slots.limit(l.keep())
 }
 
+// resetDepth makes the depth the fewest again. No epoch may be running.
+func (l *Loader) resetDepth() {
+	d := &l.deep
+	l.setExtra(0)
+	d.lately, d.batches, d.unclaimed, d.drained, d.short = 0, 0, math.MaxInt, false, false
+}
+
 // watchDepth is called by the consumer when it asks for a batch, once what may
 // be open is.
 func (r *run) watchDepth() {

@@ -53,9 +53,9 @@ type options struct {
 	// Of Tune alone.
 	strategy   Strategy
 	alpha      search.Alpha
-	iterations int // 0: the default, adapted to how long a batch takes
-	most       int // −1: not bounded by WithMaxWorkers
-	budget     time.Duration
+	iterations int           // 0: the default, adapted to how long a batch takes
+	most       int           // −1: not bounded by WithMaxWorkers
+	tuningTime time.Duration // 0: the default
 	step       func(ctx context.Context, b *Batch) error
 	progress   func(Progress)
 	maxMemory  uint64 // bytes; 0: the default
@@ -480,11 +480,14 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds the time that [Tune] spends measuring. The best answer until
-// then is returned. By default the search ends when it is sure.
+// WithTuningTime bounds the time that [Tune] takes for measuring, by no more than
+// the batch that is under way then. The best answer until then is returned; it is
+// never worse than the default of WithWorkers by more than alpha, as far as was
+// measured. By default that is 2 minutes, unless WithIterations or [Exhaustive]
+// say how much is to be measured, and the search ends when it is sure.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
-		o.budget = d
+		o.tuningTime = d
 		if d <= 0 {
 			return optionError("WithTuningTime", d, "must be more than 0")
 		}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/results"
 	"github.com/nwt-go/nwt/internal/search"
@@ -43,6 +44,9 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
+// forgetUnsure is how long a result is kept that isn't sure.
+const forgetUnsure = 24 * time.Hour
+
 // recall is the result that the file has; nil where it has none.
 func (t *tuner) recall(file results.File, key results.Key) *Result {
 	entry, ok := file.Lookup(key)
@@ -56,6 +60,9 @@ func (t *tuner) recall(file results.File, key results.Key) *Result {
 	}
 	if len(r.Trials) == 0 || r.Workers < 0 || r.Workers > maxWorkers {
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "workers", r.Workers, "trials", len(r.Trials))
+		return nil
+	}
+	if r.Confidence < unsure && time.Since(entry.Saved) > forgetUnsure {
 		return nil
 	}
 	r.Cached = true
@@ -86,7 +93,7 @@ func (s *source) resultKey() results.Key {
 		fmt.Sprintf("alpha=%v/%v", o.alpha.Total, o.alpha.Share),
 		fmt.Sprintf("iterations=%d", o.iterations),
 		fmt.Sprintf("max=%d", o.most),
-		fmt.Sprintf("budget=%v", o.budget),
+		fmt.Sprintf("time=%v", o.tuningTime),
 		fmt.Sprintf("memory=%d", o.maxMemory),
 	}
 	device := o.device.String()

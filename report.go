@@ -31,13 +31,15 @@ func (r *Result) String() string {
 // glance.
 func (r *Result) writeTable(b *strings.Builder) {
 	quickest, least := Trial{Mean: math.MaxInt64, Total: math.MaxInt64}, uint64(math.MaxUint64)
-	transfers, copies, memory := false, false, false
+	var transfers, copies, memory, own, ahead, others, collected bool
 	for _, t := range r.Trials {
 		if t.Mean < quickest.Mean {
 			quickest = t
 		}
 		least = min(least, t.PeakRSS)
 		transfers, copies, memory = transfers || t.Transfer > 0, copies || t.Copy > 0, memory || t.PeakRSS > 0
+		own, ahead = own || t.Memory > 0, ahead || t.Prefetch > 0
+		others, collected = others || t.OtherCPU >= 0.005, collected || t.GC >= 0.01
 	}
 	total, each, bytes := human.ScaleOf(quickest.Total), human.ScaleOf(quickest.Mean), human.ScaleOfBytes(least)
 	bandwidth := human.ScaleOfBytes(uint64(quickest.Bandwidth))
@@ -49,7 +51,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	columns := []column{
 		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
 		{fmt.Sprintf("%d batches", r.Iterations), total.Unit, func(t Trial) string { return total.Write(float64(t.Total)) }},
-		{"a batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
+		{"per batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
 		{"± 95 %", "", margin},
 		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait)) }},
 	}
@@ -65,6 +67,23 @@ func (r *Result) writeTable(b *strings.Builder) {
 		columns = append(columns, column{"step", each.Unit, func(t Trial) string { return each.Write(float64(t.Step)) }})
 	}
 	columns = append(columns, column{"CPUs busy", "", func(t Trial) string { return fmt.Sprintf("%.0f %%", 100*t.CPU) }})
+	if others {
+		columns = append(columns, column{"by others", "", func(t Trial) string {
+			if t.OtherCPU < 0 {
+				return "?"
+			}
+			return fmt.Sprintf("%.0f %%", 100*t.OtherCPU)
+		}})
+	}
+	if collected {
+		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.GC) }})
+	}
+	if ahead {
+		columns = append(columns, column{"ahead", "", func(t Trial) string { return strconv.Itoa(t.Prefetch) }})
+	}
+	if own {
+		columns = append(columns, column{"own memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.Memory)) }})
+	}
 	if memory {
 		columns = append(columns, column{"peak memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.PeakRSS)) }})
 	}
@@ -93,9 +112,14 @@ func (r *Result) writeNotes(b *strings.Builder) {
 		fmt.Fprintf(b, "%11s  %s\n", word, fmt.Sprintf(format, args...))
 	}
 	if r.Confidence > 0 {
-		note("confidence", "another run would choose the same in %.0f %% of cases", 100*r.Confidence)
+		note("confidence", "another run would choose the same in %.0f %% of cases; at most %s slower than the best count tried, at 95 %%",
+			100*r.Confidence, human.Share(r.Slower))
 	}
-	note("floor", "%s a batch, if loading were perfect", human.Duration(r.Floor))
+	if r.Floor > 0 {
+		note("floor", "%s per batch, if loading were perfect", human.Duration(r.Floor))
+	} else {
+		note("floor", "not known")
+	}
 	note("batches", "%d samples, %s, to %s", r.BatchSize, human.Bytes(uint64(r.BatchBytes)), r.Device)
 	note("machine", "%s", r.Hardware)
 	tuned := fmt.Sprintf("by %s search in %s", r.Strategy, human.Duration(r.Elapsed))
@@ -153,13 +177,15 @@ func (r *Result) reason() string {
 	case len(r.Trials) == 1:
 		return fmt.Sprintf("%s: nothing else could be measured.", workers)
 	case r.Workers == r.Fastest && r.Workers == 0:
-		return fmt.Sprintf("%s: no more are faster.", workers)
+		return fmt.Sprintf("%s: no count tried is faster.", workers)
 	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
-		return fmt.Sprintf("%s: no more are faster, and fewer were not measured.", workers)
+		return fmt.Sprintf("%s: no count tried is faster, and fewer were not tried.", workers)
 	case r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: the fastest; fewer take over %s longer for %d batches.", workers, human.Duration(r.Alpha), r.Iterations)
+		return fmt.Sprintf("%s: the fastest; with fewer, as far as tried, %d batches take over %s longer.", workers, r.Iterations, human.Duration(r.Alpha))
+	case r.trial(r.Workers).Mean > r.trial(r.Fastest).Mean+r.Alpha/time.Duration(max(1, r.Iterations))*3/2:
+		return fmt.Sprintf("%s, as without tuning: measuring ended before another count was surely better.", workers)
 	default:
-		return fmt.Sprintf("%s: the fewest within %s, over %d batches, of the fastest (%d).", workers, human.Duration(r.Alpha), r.Iterations, r.Fastest)
+		return fmt.Sprintf("%s: the fewest tried within %s, over %d batches, of the fastest (%d).", workers, human.Duration(r.Alpha), r.Iterations, r.Fastest)
 	}
 }
 
@@ -176,15 +202,15 @@ func (r *Result) trial(workers int) Trial {
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	_ = c.Write([]string{"workers", "iterations", "total_s", "mean_s", "low_s", "high_s", "median_s", "p99_s",
-		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "peak_rss", "peak_exact", "system_used", "cpu", "other_cpu", "chosen", "fastest", "unpinned"})
+		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "gc", "other_cpu", "chosen", "fastest", "unpinned"})
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
 	write := func(t Trial, unpinned bool) {
 		_ = c.Write([]string{
 			strconv.Itoa(t.Workers), strconv.Itoa(t.Iterations), seconds(t.Total), seconds(t.Mean), seconds(t.Low), seconds(t.High),
 			seconds(t.Median), seconds(t.P99), seconds(t.Wait), seconds(t.Transfer),
 			seconds(t.Copy), strconv.FormatFloat(t.Bandwidth, 'f', 0, 64), seconds(t.Step), seconds(t.FirstBatch),
-			strconv.FormatUint(t.PeakRSS, 10), strconv.FormatBool(t.PeakExact), strconv.FormatUint(t.SystemUsed, 10),
-			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
+			strconv.Itoa(t.Prefetch), strconv.FormatUint(t.Memory, 10), strconv.FormatUint(t.PeakRSS, 10), strconv.FormatBool(t.PeakExact), strconv.FormatUint(t.SystemUsed, 10),
+			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.GC, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
 			strconv.FormatBool(t.Workers == r.Workers && !unpinned), strconv.FormatBool(t.Workers == r.Fastest && !unpinned),
 			strconv.FormatBool(unpinned),
 		})
@@ -206,7 +232,7 @@ func capital(s string) string {
 
 // margin is half the interval, as a share of the mean.
 func margin(t Trial) string {
-	if t.High <= t.Low || t.Mean == 0 {
+	if t.High <= t.Low || t.Mean == 0 || t.High-t.Low > 2*t.Mean {
 		return "?"
 	}
 	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))

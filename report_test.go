@@ -13,7 +13,7 @@ import (
 // paperResult is Table 2 of the paper, with figures made up where it has none.
 func paperResult() *Result {
 	r := &Result{
-		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Confidence: 0.976, Floor: 1200 * time.Nanosecond,
+		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Confidence: 0.976, Slower: 0.075, Floor: 1200 * time.Nanosecond,
 		Strategy: "greedy", Device: "cuda:0 (GeForce RTX 3090)", BatchSize: 128, BatchBytes: 128 * (3*32*32*4 + 8),
 		Hardware: Hardware{CPU: "AMD EPYC 7502", Logical: 128, Physical: 64, Affinity: 64, GOMAXPROCS: 64, Memory: 270e9},
 		Elapsed:  41300 * time.Millisecond,
@@ -34,7 +34,7 @@ func paperResult() *Result {
 		r.Trials = append(r.Trials, Trial{
 			Workers: row.workers, Iterations: 100, Mean: mean, Low: mean - mean/50, High: mean + mean/50, Median: mean, P99: 2 * mean,
 			Total: total, Wait: mean - 300*time.Microsecond, Transfer: 300 * time.Microsecond, FirstBatch: 3 * mean,
-			PeakRSS: uint64(row.memory * 1e6), PeakExact: true, SystemUsed: 9e9, CPU: row.cpu, OtherCPU: 0.12,
+			Prefetch: 2, Memory: uint64(row.memory * 5e5), PeakRSS: uint64(row.memory * 1e6), PeakExact: true, SystemUsed: 9e9, CPU: row.cpu, OtherCPU: 0.12,
 		})
 	}
 	r.Trials[1].Low, r.Trials[1].High = r.Trials[1].Mean, r.Trials[1].Mean
@@ -44,20 +44,20 @@ func paperResult() *Result {
 
 func TestTheReportIsReadAtAGlance(t *testing.T) {
 	require.Equal(t, strings.TrimPrefix(`
-14 workers: the fewest within 141 ms, over 100 batches, of the fastest (16).
+14 workers: the fewest tried within 141 ms, over 100 batches, of the fastest (16).
 
-   workers   100 batches   a batch   ± 95 %   waiting   transfer   CPUs busy   peak memory
-                       s        ms                 ms         ms                        GB
-         0         14.25     142.5    2.0 %     142.2        0.3         2 %          2.76
-         1         14.01     140.1        ?     139.8        0.3         2 %          2.10
-         8          2.12      21.2    2.0 %      20.9        0.3        12 %          2.01
-        14          1.49      14.9    2.0 %      14.6        0.3        21 %          2.03 ◄ chosen
-        16          1.41      14.1    2.0 %      13.8        0.3        24 %          2.06 ◄ fastest
-        32          1.55      15.5    2.0 %      15.2        0.3        48 %          2.28
-        63          2.21      22.1    2.0 %      21.8        0.3        93 %          2.77
+   workers   100 batches   per batch   ± 95 %   waiting   transfer   CPUs busy   by others   ahead   own memory   peak memory
+                       s          ms                 ms         ms                                           GB            GB
+         0         14.25       142.5    2.0 %     142.2        0.3         2 %        12 %       2         1.38          2.76
+         1         14.01       140.1        ?     139.8        0.3         2 %        12 %       2         1.05          2.10
+         8          2.12        21.2    2.0 %      20.9        0.3        12 %        12 %       2         1.01          2.01
+        14          1.49        14.9    2.0 %      14.6        0.3        21 %        12 %       2         1.01          2.03 ◄ chosen
+        16          1.41        14.1    2.0 %      13.8        0.3        24 %        12 %       2         1.03          2.06 ◄ fastest
+        32          1.55        15.5    2.0 %      15.2        0.3        48 %        12 %       2         1.14          2.28
+        63          2.21        22.1    2.0 %      21.8        0.3        93 %        12 %       2         1.39          2.77
 
- confidence  another run would choose the same in 98 % of cases
-      floor  1.2 µs a batch, if loading were perfect
+ confidence  another run would choose the same in 98 % of cases; at most 7.5 % slower than the best count tried, at 95 %
+      floor  1.2 µs per batch, if loading were perfect
     batches  128 samples, 1.57 MB, to cuda:0 (GeForce RTX 3090)
     machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
       tuned  by greedy search in 41.3 s
@@ -79,12 +79,12 @@ func TestColumnsShowWhatWasMeasured(t *testing.T) {
 
 func TestTheReasonSaysWhyInASentence(t *testing.T) {
 	for want, r := range map[string]*Result{
-		"0 workers: nothing else could be measured.":                                  {Trials: make([]Trial, 1)},
-		"0 workers: no more are faster.":                                              {Trials: make([]Trial, 2)},
-		"2 workers: no more are faster, and fewer were not measured.":                 {Workers: 2, Fastest: 2, Trials: []Trial{{Workers: 2}, {Workers: 4}}},
-		"1 worker: the fastest; fewer take over 50 ms longer for 100 batches.":        {Workers: 1, Fastest: 1, Trials: []Trial{{}, {Workers: 1}}},
-		"1 worker: the fewest within 50 ms, over 100 batches, of the fastest (4).":    {Workers: 1, Fastest: 4, Trials: []Trial{{}, {Workers: 1}}},
-		"14 workers: the fewest within 50 ms, over 100 batches, of the fastest (16).": {Workers: 14, Fastest: 16, Trials: []Trial{{}, {Workers: 14}}},
+		"0 workers: nothing else could be measured.":                                              {Trials: make([]Trial, 1)},
+		"0 workers: no count tried is faster.":                                                    {Trials: make([]Trial, 2)},
+		"2 workers: no count tried is faster, and fewer were not tried.":                          {Workers: 2, Fastest: 2, Trials: []Trial{{Workers: 2}, {Workers: 4}}},
+		"1 worker: the fastest; with fewer, as far as tried, 100 batches take over 50 ms longer.": {Workers: 1, Fastest: 1, Trials: []Trial{{}, {Workers: 1}}},
+		"1 worker: the fewest tried within 50 ms, over 100 batches, of the fastest (4).":          {Workers: 1, Fastest: 4, Trials: []Trial{{}, {Workers: 1}}},
+		"14 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (16).":       {Workers: 14, Fastest: 16, Trials: []Trial{{}, {Workers: 14}}},
 	} {
 		r.Alpha, r.Iterations = 50*time.Millisecond, 100
 		require.Equal(t, want, r.reason())
@@ -96,9 +96,9 @@ func TestTrialsAreWrittenAsCSV(t *testing.T) {
 	r := paperResult()
 	r.Trials = r.Trials[3:5]
 	require.NoError(t, r.WriteCSV(&b))
-	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,peak_rss,peak_exact,system_used,cpu,other_cpu,chosen,fastest,unpinned
-14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2025320000,true,9000000000,0.2100,0.1200,true,false,false
-16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2055370000,true,9000000000,0.2400,0.1200,false,true,false
+	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,gc,other_cpu,chosen,fastest,unpinned
+14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false,false
+16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true,false
 `, b.String())
 
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -116,14 +116,14 @@ func TestNamesInJSONStay(t *testing.T) {
 	data, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.JSONEq(t, `{
-		"workers": 14, "fastest": 16, "alpha_ns": 141000000, "iterations": 100, "confidence": 0.976, "floor_ns": 1200,
+		"workers": 14, "fastest": 16, "alpha_ns": 141000000, "iterations": 100, "confidence": 0.976, "slower": 0.075, "floor_ns": 1200,
 		"trials": [{"workers": 14, "iterations": 100, "mean_ns": 14900000, "low_ns": 14602000, "high_ns": 15198000,
 			"median_ns": 14900000, "p99_ns": 29800000, "total_ns": 1490000000, "wait_ns": 14600000, "transfer_ns": 300000, "step_ns": 0,
-			"first_batch_ns": 44700000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "other_cpu": 0.12}],
+			"first_batch_ns": 44700000, "prefetch": 2, "memory": 1012660000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "gc": 0, "other_cpu": 0.12}],
 		"ruled_out": [{"workers": 96, "reason": "much"}],
 		"strategy": "greedy", "device": "cuda:0 (GeForce RTX 3090)", "batch_size": 128, "batch_bytes": 1573888, "step": false, "cached": false,
 		"hardware": {"cpu": "AMD EPYC 7502", "logical": 128, "physical": 64, "affinity": 64, "quota": 1.5, "gomaxprocs": 64, "memory": 270000000000},
-		"reason": "14 workers: the fewest within 141 ms, over 100 batches, of the fastest (16).",
+		"reason": "14 workers: the fewest tried within 141 ms, over 100 batches, of the fastest (16).",
 		"warnings": ["w"], "advice": ["a"], "elapsed_ns": 41300000000
 	}`, string(data))
 	again := &Result{}

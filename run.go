@@ -313,6 +313,19 @@ func (r *run) openAhead() (batches, loaded int, last bool) {
 	return len(r.ahead), loaded, r.opened == r.course.len()
 }
 
+// loadedAhead is how many places of the running epoch's batches are loaded ahead.
+// The caller is the consumer, in the loop body.
+func (l *Loader) loadedAhead() int {
+	l.mu.Lock()
+	r := l.run
+	l.mu.Unlock()
+	if r == nil {
+		return 0
+	}
+	_, loaded, _ := r.openAhead()
+	return loaded
+}
+
 // letGo ends the loop body's use of a batch. The caller holds turn.
 func (r *run) letGo() {
 	if r.current != nil {

@@ -99,12 +99,12 @@ func TestWorkersThatFinishTogetherAreMeasuredInWholeWaves(t *testing.T) {
 	})
 }
 
-func TestABudgetBoundsTuning(t *testing.T) {
+func TestTuningEndsInItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const budget = time.Second
-		r, err := nwt.Tune(t.Context(), sleeping(100_000, time.Millisecond), nwt.WithMaxWorkers(64), nwt.WithTuningTime(budget))
+		const limit = 300 * time.Millisecond
+		r, err := nwt.Tune(t.Context(), sleeping(100_000, time.Millisecond), nwt.WithMaxWorkers(64), nwt.WithTuningTime(limit))
 		require.NoError(t, err)
-		require.LessOrEqual(t, r.Elapsed, budget*12/10, "%v", r)
-		require.Contains(t, r.String(), "the budget of 1s ended the search")
+		require.LessOrEqual(t, r.Elapsed, limit+32*time.Millisecond, "%v", r)
+		require.Contains(t, r.String(), "the time for tuning was over")
 	})
 }

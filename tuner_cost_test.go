@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 func TestTuningLeavesNothingBehind(t *testing.T) {
@@ -64,14 +65,14 @@ func BenchmarkIterationMeasured(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			l := costLoader(b)
 			for range 3 { // starts workers, settles the machine
-				m := measurement{iterations: 1000}
+				m := measurement{visit: search.Visit{Wanted: 1000}}
 				if err := m.run(b.Context(), l, nil, State{}); err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.ResetTimer()
 			if measured {
-				m := measurement{iterations: b.N}
+				m := measurement{visit: search.Visit{Wanted: b.N}}
 				if err := m.run(b.Context(), l, nil, State{}); err != nil {
 					b.Fatal(err)
 				}

@@ -31,14 +31,11 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	default:
 		add("GOMAXPROCS is %d, but the container may use %s only, and is stopped for a while whenever it uses more", c.GOMAXPROCS, countCPUs(c.Quota))
 	}
-	measured := 0.0
-	for _, s := range t.series() {
-		for _, b := range s.Blocks {
-			measured += float64(b.Iterations) * float64(b.Mean)
-		}
+	if t.limit.bytes == math.MaxUint64 {
+		add("memory bounds no worker count: %s", t.limit.from)
 	}
-	if outOfTime || t.opts.budget > 0 && measured >= float64(t.opts.budget) {
-		add("the budget of %v ended the search: what it had not measured by then, or hardly, may be better", t.opts.budget)
+	if outOfTime {
+		add("the time for tuning was over before the search was: what it had not measured by then, or hardly, may be better (WithTuningTime)")
 	}
 	chosen := r.trial(r.Workers)
 	if chosen.Iterations < fewBatches {
@@ -56,6 +53,9 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", human.Share(d-1))
 	case d < 1/muchDrift:
 		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", human.Share(1-d))
+	}
+	if c := t.at(r.Workers); c != nil && c.warming {
+		add("%s: batches still became faster when measuring ended", countWorkers(r.Workers))
 	}
 	if t.sampled != "" {
 		add("%s; it may have been higher", t.sampled)
@@ -87,13 +87,18 @@ func medianOf(blocks []search.Block) float64 {
 }
 
 // advice says what to work on and what to change.
-func (s *source) advice(r *Result, cpus int, limit memoryLimit) []string {
+func (s *source) advice(r *Result, limit memoryLimit) []string {
 	t := r.trial(r.Workers)
+	cpus := s.opts.cpus()
+	if r.Hardware.Affinity > 0 {
+		cpus = min(cpus, r.Hardware.Affinity)
+	}
 	f := figures{
-		workers: r.Workers, cpus: cpus, prefetch: s.depthOf(r.Workers) - 1,
-		wait: t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
-		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU,
-		batchBytes: uint64(r.BatchBytes), rss: t.PeakRSS,
+		workers: r.Workers, cpus: cpus, prefetch: s.depthOf(r.Workers) - 1, fixed: s.opts.prefetch > 0,
+		highest: r.Workers == r.Trials[len(r.Trials)-1].Workers,
+		wait:    t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
+		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.GC, others: max(0, t.OtherCPU),
+		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
 	}
 	if s.wave(r.Workers) > 1 { // batches come in bursts, so a single one's time says nothing
 		f.median, f.p99 = t.Mean, t.Mean

@@ -30,6 +30,17 @@ func (f CPUFacts) Usable() int {
 	return min(f.Affinity, int(math.Ceil(f.Quota)))
 }
 
+// Share is which share, 0 … 1, so many CPUs in use are of those that this process
+// may use at most: cpus of them, its part of the quota among so many processes,
+// or what it is bound to.
+func (f CPUFacts) Share(used float64, processes, cpus int) float64 {
+	mine := min(float64(max(cpus, 1)), float64(max(f.Affinity, 1)))
+	if f.Quota > 0 {
+		mine = min(mine, f.Quota/float64(max(processes, 1)))
+	}
+	return clamp(used / mine)
+}
+
 // CPUs reads the CPU facts. What the machine has is looked up once; affinity,
 // quota and GOMAXPROCS can change and are read each time.
 func CPUs() CPUFacts {

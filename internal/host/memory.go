@@ -3,8 +3,10 @@ package host
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/metrics"
 	"sync"
+	"time"
 
 	"github.com/shirou/gopsutil/v3/mem"
 	"github.com/shirou/gopsutil/v3/process"
@@ -78,3 +80,37 @@ func residentSet() (bytes uint64, note string) {
 	return goes[0].Value.Uint64() - goes[1].Value.Uint64(),
 		fmt.Sprintf("resident set unknown, only the memory of the Go runtime counted: %v", err)
 }
+
+// OwnMemory is what of this process's memory is its own and in use: anonymous
+// pages, without those that the Go runtime holds for later; false where the system
+// doesn't tell it.
+func OwnMemory() (bytes uint64, ok bool) { return here.ownMemory() }
+
+func (m machine) ownMemory() (bytes uint64, ok bool) {
+	data, err := m.read("proc/self/status")
+	if err != nil {
+		return 0, false
+	}
+	anonymous, ok := parseStatus(data, "RssAnon")
+	if !ok {
+		return 0, false
+	}
+	idle := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}}
+	metrics.Read(idle)
+	return anonymous - min(anonymous, idle[0].Value.Uint64()), true
+}
+
+// ClockStep is the smallest difference that the clock shows, where that is
+// coarse; else 0.
+var ClockStep = sync.OnceValue(func() time.Duration {
+	if runtime.GOOS != "windows" {
+		return 0
+	}
+	began := time.Now()
+	for range 100_000_000 {
+		if d := time.Since(began); d > 0 {
+			return d
+		}
+	}
+	return 0
+})

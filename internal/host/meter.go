@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,8 @@ type reading struct {
 	ownErr  error
 	busy    time.Duration // of everything, this process included, on the CPUs it may run on
 	busyErr error
+
+	collector float64 // CPU seconds of the garbage collector
 }
 
 // StartCPU begins an interval.
@@ -44,6 +47,20 @@ func StartCPU() *CPUMeter {
 func (m *CPUMeter) Stop() (own, others float64) {
 	m.end = readClocks()
 	return shares(m.start, m.end, allowed())
+}
+
+// Used ends the interval too, and returns the CPUs that this process kept busy,
+// and its garbage collector of them, the share of its CPUs that everything else
+// took from it, and whether that is known.
+func (m *CPUMeter) Used() (own, collector, others float64, known bool) {
+	share, others := m.Stop()
+	wall := m.end.at.Sub(m.start.at)
+	if wall <= 0 {
+		return 0, 0, 0, false
+	}
+	own = share * float64(allowed().usable)
+	collector = min(own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
+	return own, collector, others, wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 }
 
 // Note says which share isn't known and why. To be asked after Stop.
@@ -106,7 +123,19 @@ func readClocks() reading {
 	r.at = time.Now()
 	r.own, r.ownErr = cpuTime()
 	r.busy, r.busyErr = busyTime(ids)
+	r.collector = collectorTime()
 	return r
+}
+
+// collectorTime is what the garbage collector has used of the CPUs so far, in
+// seconds, up to its last cycle.
+func collectorTime() float64 {
+	s := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/gc/mark/idle:cpu-seconds"}}
+	metrics.Read(s)
+	if s[0].Value.Kind() != metrics.KindFloat64 || s[1].Value.Kind() != metrics.KindFloat64 {
+		return 0
+	}
+	return s[0].Value.Float64() - s[1].Value.Float64() // what idle CPUs did cost nobody anything
 }
 
 // busyTime is what everything has used of the given CPUs so far.

@@ -20,6 +20,7 @@ const (
 	longer    = 2    // times its iterations that the choice and the fastest get in the end
 	patience  = 6    // … while all together took no longer than so many counts as fast as the fastest,
 	ofSweep   = 0.1  // or than this share of measuring every count
+	least     = 0.1  // times what was measured that a count may really take
 	unknownSE = 0.25 // of a count while nothing was measured twice
 
 	// A search that time ended chooses another count than training's own if it is
@@ -61,11 +62,11 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	c := Choice{Estimates: make([]Estimate, len(e.counts))}
 	for i, w := range e.counts {
-		mean, margin := e.mean[i], 1.0
+		mean, margin := e.mean[i], 0.0
 		if e.df > 0 {
-			margin = math.Exp(math.Hypot(e.se[i], e.shared[i]) * stat.StudentT(0.95, max(1, e.df)))
+			margin = math.Hypot(e.se[i], e.shared[i]) * stat.StudentT(0.95, max(1, e.df))
 		}
-		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean / margin), time.Duration(min(mean*margin, math.MaxInt64/2))}
+		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
 	chosen, fastest := e.pick(e.mean)
 	if sp.Time > 0 && sp.Left <= 0 {
@@ -93,7 +94,7 @@ type evidence struct {
 	done   []int     // iterations measured
 	low    []float64 // the fastest visit, nanoseconds per iteration
 	mean   []float64 // nanoseconds per iteration
-	se     []float64 // standard error of the mean's logarithm, as far as counts may differ by it
+	se     []float64 // standard error as a share of the mean, as far as counts may differ by it
 	shared []float64 // and what they have in common
 	df     float64   // degrees of freedom behind all of se; 0: nothing was measured twice
 }
@@ -138,7 +139,7 @@ func weigh(sp Space, seen []Series) evidence {
 		if e.df == 0 {
 			total.SE = unknownSE
 		}
-		e.se, e.shared = append(e.se, total.SE), append(e.shared, total.Shared)
+		e.se, e.shared = append(e.se, min(total.SE, 1)), append(e.shared, total.Shared)
 	}
 	return e
 }
@@ -169,6 +170,9 @@ func (e evidence) orTheStart(chosen int) int {
 	if start < 0 || start == chosen {
 		return chosen
 	}
+	if chosen < start && e.visits[chosen] < 2 {
+		return start // one look is no reason to have fewer
+	}
 	worse := 0
 	e.draw(redraws, 1, func(mean []float64) {
 		best := mean[start]
@@ -176,7 +180,7 @@ func (e evidence) orTheStart(chosen int) int {
 			worse++
 		}
 	})
-	if float64(worse) > mayBeWorse*redraws && e.mean[chosen] > e.mean[start]*(1-worseBy) {
+	if float64(worse) > mayBeWorse*redraws {
 		return start
 	}
 	return chosen
@@ -189,7 +193,7 @@ func (e evidence) draw(draws int, scale float64, each func(mean []float64)) {
 	mean := make([]float64, len(e.counts))
 	for range draws {
 		for i, m := range e.mean {
-			mean[i] = m * math.Exp(scale*e.se[i]*rng.NormFloat64())
+			mean[i] = m * max(least, 1+scale*e.se[i]*rng.NormFloat64())
 		}
 		each(mean)
 	}
@@ -270,9 +274,12 @@ func (e evidence) undecided() []int {
 	want := e.sp.enough(best)
 	votes := e.vote(redraws)
 	patient := e.spent() < max(ofSweep*e.sweep(), patience*best)*float64(want)
-	most := longer * want
-	if patient && votes[chosen] < SureAt && !e.sp.Fixed {
-		most *= persevere
+	most := want
+	if !e.sp.Fixed {
+		most *= longer
+		if patient && votes[chosen] < SureAt {
+			most *= persevere
+		}
 	}
 	var race, last []int
 	for i, w := range e.counts {

@@ -32,6 +32,7 @@ type Space struct {
 	Fixed      bool                   // the user set iterations: neither more nor fewer for a count in the race
 	Time       time.Duration          // for all of the search; 0: no bound
 	Left       time.Duration          // of Time
+	MinVisit   time.Duration          // shorter visits say nothing, as the clock steps
 	Allowed    func(workers int) bool // false: would need too much memory; nil: all may be tried
 }
 
@@ -220,7 +221,7 @@ func (s search) visit(workers, parts, round, sharers int) Request {
 	r := Request{Workers: workers, Round: round, Iterations: max(1, (want+parts-1)/parts), Limit: max(1, s.left/time.Duration(sharers))}
 	if s.sp.Fixed {
 		r.Iterations = max(1, min(r.Iterations, want-s.done(workers)))
-	} else if fewest := float64(minVisit) / s.best; fewest > float64(r.Iterations) {
+	} else if fewest := float64(max(minVisit, s.sp.MinVisit)) / s.best; fewest > float64(r.Iterations) {
 		r.Iterations = int(min(fewest, float64(want)))
 	}
 	if !math.IsInf(s.best, 1) {
@@ -234,7 +235,7 @@ func (sp Space) enough(mean float64) int {
 	if sp.Fixed || math.IsInf(mean, 1) {
 		return sp.Iterations
 	}
-	fewest := min(float64(minMeasure)/mean, 100*float64(sp.Iterations))
+	fewest := min(float64(max(minMeasure, 4*sp.MinVisit))/mean, 100*float64(sp.Iterations))
 	most := max(float64(maxMeasure)/mean, float64(sp.Iterations)/5)
 	if sp.Time > 0 {
 		most = max(min(most, float64(sp.Time)/partOfTime/mean), leastParts)
@@ -300,8 +301,8 @@ func (s search) missing(looks int) (workers, left int) {
 	start := min(s.sp.Start, top)
 	rung(start)
 	for w := start; w > 0; {
-		if w != start && w > 1 && Quickest(s.seen[w]) > tooFew*s.best {
-			break // fewer are no good either
+		if w != start && w > 1 && s.sp.allows(w) && Quickest(s.seen[w]) > tooFew*s.best {
+			break // fewer are no good either, or it isn't known yet
 		}
 		w = powerBelow(w)
 		rung(w)

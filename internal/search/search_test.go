@@ -118,11 +118,11 @@ func TestTheSmallerOfDurationAndShareIsIgnored(t *testing.T) {
 	}
 }
 
-func TestGreedyClimbsByPowersOfTwoAndThenBisects(t *testing.T) {
+func TestGreedyHalvesFromTheStartAndThenBisects(t *testing.T) {
 	seen, requests := drive(Greedy{}, sixteen(), steady(func(w int) time.Duration {
 		return halving(min(w, 10))
 	}))
-	require.Equal(t, []int{0, 1, 2, 4, 8, 15}, counts(requests)[:6])
+	require.Equal(t, []int{15, 8, 4, 2}, counts(requests)[:4])
 	require.Contains(t, counts(requests), 10)
 	require.NotContains(t, counts(requests), 9, "closer to 8 and 10 than a step")
 	require.Equal(t, 10, Choose(sixteen(), seen).Workers)
@@ -296,8 +296,8 @@ func TestADriftThatAllCountsShareDoesNotMoveTheChoice(t *testing.T) {
 
 func TestConfidenceIsLowWhereAReRunMightChooseOtherwise(t *testing.T) {
 	clear := Choose(sixteen(), []Series{visits(1, 2000, 2010, 1990, 2005), visits(2, 1000, 1005, 995, 1000)})
-	require.Greater(t, clear.Confidence, 0.99)
-	close := Choose(sixteen(), []Series{visits(1, 1250, 1070, 1190, 1120), visits(2, 1000, 930, 1070, 1000)})
+	require.Equal(t, 0.99, clear.Confidence, "never quite sure")
+	close := Choose(sixteen(), []Series{visits(1, 1150, 1070, 1190, 1020), visits(2, 1000, 930, 1070, 1000)})
 	require.Less(t, close.Confidence, 0.9)
 	require.Positive(t, close.Confidence)
 	for _, e := range close.Estimates {

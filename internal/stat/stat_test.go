@@ -35,69 +35,91 @@ func TestStudentsQuantilesAgreeWithTheTables(t *testing.T) {
 	require.True(t, math.IsInf(StudentT(0.95, 0), 1))
 }
 
-// observe draws rows × cols values: row effects 0, 1, 2 …, the columns' own, and noise.
-func observe(rng *rand.Rand, rows int, cols []float64, noise float64) []Obs {
+// observe draws rows × times values: row effects 0, 1, 2 …, the times' own, and noise.
+func observe(rng *rand.Rand, rows int, times []float64, noise float64) []Obs {
 	var obs []Obs
 	for r := range rows {
-		for c, effect := range cols {
-			obs = append(obs, Obs{Row: r, Col: c, Value: float64(r) + effect + noise*rng.NormFloat64(), Weight: 1})
+		for at, effect := range times {
+			obs = append(obs, Obs{Row: r, Time: at, Value: float64(r) + effect + noise*rng.NormFloat64()})
 		}
 	}
 	return obs
 }
 
-func TestRowsAreToldFromWhatTheirColumnsShare(t *testing.T) {
-	obs := observe(rand.New(rand.NewPCG(1, 1)), 3, []float64{0, 0.5, 1, 1.5}, 0.001)
-	obs = append(obs, Obs{Row: 3, Col: 3, Value: 3 + 1.5, Weight: 1}) // seen only when all were high
-	rows := TwoWay(obs, 4, 4)
-	for r := 1; r < 4; r++ {
-		require.InDelta(t, float64(r), rows[r].Effect-rows[0].Effect, 0.05)
+func TestWhatAllRowsShareIsDrift(t *testing.T) {
+	times := []float64{0, 0.5, 1, 1.5, 2}
+	drift := Drift(observe(rand.New(rand.NewPCG(1, 1)), 4, times, 0.001), 4, 5)
+	for at := range times {
+		require.InDelta(t, times[at]-1, drift[at], 0.01, "centred")
 	}
 }
 
-func TestAnOutlierHardlyMovesItsRow(t *testing.T) {
+func TestWhatHappensToOneRowIsNoDrift(t *testing.T) {
 	obs := observe(rand.New(rand.NewPCG(1, 1)), 3, make([]float64, 6), 0.01)
-	clean := TwoWay(obs, 3, 6)
 	obs[7].Value += 3
-	rows := TwoWay(obs, 3, 6)
-	require.InDelta(t, clean[1].Effect, rows[1].Effect, 0.02, "the plain mean moves by 0.5")
-	require.Greater(t, rows[1].SE, clean[1].SE)
-}
-
-func TestHeavierObservationsCountMore(t *testing.T) {
-	obs := []Obs{
-		{Row: 0, Col: 0, Value: 1, Weight: 9}, {Row: 0, Col: 1, Value: 2, Weight: 1},
-		{Row: 1, Col: 2, Value: 5, Weight: 1}, {Row: 1, Col: 3, Value: 6, Weight: 1},
+	for _, d := range Drift(obs, 3, 6) {
+		require.InDelta(t, 0, d, 0.02)
 	}
-	rows := TwoWay(obs, 2, 4)
-	require.Less(t, rows[0].Effect, 1.2)
-	require.Greater(t, rows[1].SE, rows[0].SE)
+	// Of two rows, neither is the measure of the other.
+	obs = observe(rand.New(rand.NewPCG(1, 1)), 2, make([]float64, 6), 0.01)
+	obs[7].Value += 3
+	for _, d := range Drift(obs, 2, 6) {
+		require.InDelta(t, 0, d, 0.03)
+	}
 }
 
-func TestWithoutRepetitionTheErrorIsUnknown(t *testing.T) {
-	rows := TwoWay([]Obs{{Row: 0, Value: 3, Weight: 1}, {Row: 1, Value: 4, Weight: 1}}, 2, 1)
-	require.InDelta(t, 3, rows[0].Effect, 1e-9)
-	require.InDelta(t, 4, rows[1].Effect, 1e-9)
-	require.Zero(t, rows[0].DF)
+func TestNoiseIsNoDrift(t *testing.T) {
+	sum := 0.0
+	for _, d := range Drift(observe(rand.New(rand.NewPCG(3, 1)), 6, make([]float64, 40), 0.1), 6, 40) {
+		sum += math.Abs(d) / 40
+	}
+	require.Less(t, sum, 0.01, "a tenth of the noise")
 }
 
-// In about 95 % of experiments the interval holds the true difference of two rows.
-func TestIntervalsHoldTheTruthAsOftenAsTheySay(t *testing.T) {
-	for _, size := range []struct{ rows, cols int }{{2, 2}, {3, 12}, {4, 5}, {8, 5}, {8, 10}} {
-		rng := rand.New(rand.NewPCG(4, 2))
-		held, last := 0, size.rows-1
-		for range 2000 {
-			cols := make([]float64, size.cols)
-			for c := range cols {
-				cols[c] = 0.2 * rng.NormFloat64()
-			}
-			rows := TwoWay(observe(rng, size.rows, cols, 0.1), size.rows, size.cols)
-			half := StudentT(0.95, rows[0].DF) * math.Hypot(rows[0].SE, rows[last].SE)
-			if math.Abs(rows[last].Effect-rows[0].Effect-float64(last)) <= half {
-				held++
+// parts draws the parts of a row: noise of one value, and stalls.
+func parts(rng *rand.Rand, n int, mean, noise, often, long float64) []Part {
+	const values = 25
+	out := make([]Part, n)
+	for i := range out {
+		sum := 0.0
+		for range values {
+			sum += mean * (1 + noise*rng.NormFloat64())
+			if rng.Float64() < often {
+				sum += long
 			}
 		}
-		require.InDelta(t, 0.95, float64(held)/2000, 0.03, "%d rows, %d columns", size.rows, size.cols)
-		t.Logf("%d rows, %d columns: %.1f %%", size.rows, size.cols, float64(held)/20)
+		out[i] = Part{Mean: sum / values, Weight: values}
 	}
+	return out
+}
+
+func TestARowsOwnStallsAreInItsMean(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	totals := Totals([][]Part{
+		parts(rng, 40, 1, 0.05, 0, 0), parts(rng, 40, 0.8, 0.05, 0, 0), parts(rng, 40, 0.5, 0.05, 0.02, 40), parts(rng, 40, 0.4, 0.05, 0.02, 40),
+	})
+	require.InDelta(t, 1, totals[0].Mean, 0.2)
+	require.InDelta(t, 1.3, totals[2].Mean, 0.5)
+	require.Greater(t, totals[3].Mean, totals[0].Mean)
+}
+
+func TestARareStallThatAllShareDoesNotSetRowsApart(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 1))
+	worst := 0.0
+	for range 50 {
+		rows := make([][]Part, 6)
+		for i := range rows {
+			rows[i] = parts(rng, 6, 1, 0.05, 0.01, 10)
+		}
+		totals := Totals(rows)
+		for _, one := range totals {
+			worst += math.Abs(one.Mean/totals[0].Mean-1) / 300
+		}
+	}
+	require.Less(t, worst, 0.04, "plain means differ by 9 %")
+}
+
+func TestWithoutRepetitionTheErrorIsNothing(t *testing.T) {
+	totals := Totals([][]Part{{{3, 5}}, {{4, 5}}})
+	require.Equal(t, []Total{{Mean: 3}, {Mean: 4}}, totals)
 }

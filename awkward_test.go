@@ -1,0 +1,193 @@
+package nwt_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// perBatch is what a batch takes at a worker count in the long run, in virtual
+// time, at the depth that training has by default.
+func perBatch(t *testing.T, ds nwt.Dataset, workers, batches int, opts ...nwt.Option) time.Duration {
+	l := newLoader(t, ds, append(opts, nwt.WithWorkers(workers), silent)...)
+	took := train(t, l, batches, func() {})
+	require.NoError(t, l.Close())
+	return took / time.Duration(batches)
+}
+
+// channel is a source that serves one request at a time.
+func channel(n int, d time.Duration) nwt.Dataset {
+	free := make(chan struct{}, 1) // a mutex would stop virtual time
+	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error {
+		free <- struct{}{}
+		time.Sleep(d)
+		<-free
+		return nil
+	})
+}
+
+func TestSlowBatchesFitIntoTheDefaultTime(t *testing.T) {
+	const batch = 32
+	for name, of := range map[string]func(int, time.Duration) nwt.Dataset{"side by side": sleeping, "one channel": channel} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ds := of(1_000_000, 10*time.Second/batch)
+				began := time.Now()
+				r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(batch))
+				require.NoError(t, err)
+				t.Logf("%v\n%v", time.Since(began), r)
+				require.LessOrEqual(t, time.Since(began), 3*time.Minute)
+				start := perBatch(t, ds, runtime.GOMAXPROCS(0), 20, nwt.WithBatchSize(batch))
+				chosen := perBatch(t, ds, r.Workers, 20, nwt.WithBatchSize(batch))
+				require.LessOrEqual(t, chosen, start*102/100)
+				if name == "side by side" {
+					require.Less(t, chosen, start/2)
+				}
+			})
+		})
+	}
+}
+
+// Whatever the time that is given, the answer is never worse than not tuning by
+// more than alpha, and it comes no later than a batch after it.
+func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
+	const batch = 16
+	for name, of := range map[string]func() nwt.Dataset{
+		"latency":     func() nwt.Dataset { return sleeping(1_000_000, time.Second/batch) },
+		"one channel": func() nwt.Dataset { return channel(1_000_000, time.Second/batch) },
+		"tail": func() nwt.Dataset {
+			ds, _ := tailed(100_000, 10*time.Millisecond, time.Second, 0.01)
+			return ds
+		},
+	} {
+		for _, limit := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 30 * time.Second} {
+			t.Run(name+", "+limit.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32)}
+					ds := of()
+					start := perBatch(t, ds, runtime.GOMAXPROCS(0), 400, opts...)
+					began := time.Now()
+					r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithTuningTime(limit))...)
+					took := time.Since(began)
+					require.NoError(t, err)
+					slowest := time.Duration(0) // batch of any count that was tried
+					for _, trial := range r.Trials {
+						slowest = max(slowest, trial.P99, trial.Mean)
+					}
+					// The batch that is under way, and the samples that workers have in hand.
+					require.LessOrEqual(t, took, limit+2*max(slowest, time.Second), "%v", r)
+					chosen := perBatch(t, ds, r.Workers, 400, opts...)
+					require.LessOrEqual(t, float64(chosen), 1.12*float64(start), "%v", r)
+				})
+			})
+		}
+	}
+}
+
+func TestTheFloorIsRightOrNotKnown(t *testing.T) {
+	for _, load := range []time.Duration{100 * time.Millisecond, 600 * time.Millisecond, 1200 * time.Millisecond, 10 * time.Second} {
+		t.Run(load.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const step = 10 * time.Millisecond
+				r, err := nwt.Tune(t.Context(), channel(1_000_000, load/8), nwt.WithBatchSize(8), nwt.WithMaxWorkers(2),
+					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))
+				require.NoError(t, err)
+				if r.Floor != 0 {
+					require.InEpsilon(t, step, r.Floor, 0.1, "%v", r)
+				}
+				require.NotContains(t, r.String(), "bound by its step")
+			})
+		})
+	}
+}
+
+// A store that stalls now and then if more than 12 requests are under way.
+func TestACountsOwnStallsCount(t *testing.T) {
+	const batch = 32
+	stalls := func(seed uint64) nwt.Dataset {
+		var mu sync.Mutex
+		open, rng := 0, rand.New(rand.NewPCG(seed, 0))
+		return nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			mu.Lock()
+			open++
+			d := time.Millisecond
+			if open > 12 && rng.IntN(1600) == 0 {
+				d += 250 * time.Millisecond
+			}
+			mu.Unlock()
+			time.Sleep(d)
+			mu.Lock()
+			open--
+			mu.Unlock()
+			return nil
+		})
+	}
+	opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2)} // no depth hides it
+	for seed := range uint64(6) {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), stalls(seed), opts...)
+			require.NoError(t, err)
+			best := perBatch(t, stalls(99), 12, 4000, opts...)
+			chosen := perBatch(t, stalls(99), r.Workers, 4000, opts...)
+			if seed == 0 {
+				t.Log(r)
+			}
+			t.Logf("%d workers, sure to %.2f, %.0f %% slower than 12", r.Workers, r.Confidence, 100*(float64(chosen)/float64(best)-1))
+			require.LessOrEqual(t, r.Confidence, 0.99)
+		})
+	}
+}
+
+// The first samples of each worker take five times as long.
+func TestWorkersThatWarmUpAreMeasuredWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		seen := map[int]int{}
+		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+			mu.Lock()
+			seen[s.Worker()]++
+			cold := seen[s.Worker()] <= 10
+			mu.Unlock()
+			d := 4 * time.Millisecond
+			if cold {
+				d *= 5
+			}
+			time.Sleep(d)
+			return nil
+		})
+		r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(32))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, r.Workers, 28, "%v", r)
+	})
+}
+
+// Sorted by size: the front of the dataset is cheap, and its end is dear.
+func TestTheWholeDatasetIsLookedAt(t *testing.T) {
+	choices := map[int]int{}
+	for range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 100_000
+			ds := nwt.NewDataset(n, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+				time.Sleep(200*time.Microsecond + time.Duration(i)*4*time.Millisecond/n)
+				return nil
+			})
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(32), nwt.WithStep(func(context.Context, *nwt.Batch) error {
+				time.Sleep(8 * time.Millisecond)
+				return nil
+			}))
+			require.NoError(t, err)
+			t.Logf("%d workers, sure to %.2f", r.Workers, r.Confidence)
+			choices[r.Workers]++
+			// 2.2 ms per sample in the mean, 4.2 at the end: 9 to 17 workers hide it.
+			require.GreaterOrEqual(t, r.Workers, 8, "%v", r)
+		})
+	}
+}

@@ -1,0 +1,366 @@
+package nwt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/search"
+)
+
+// A count is all that was measured at a worker count.
+type count struct {
+	Trial
+	blocks              []search.Block
+	iterations          []iteration
+	sum                 iteration
+	copies              copies        // while it was measured
+	cpu, gc             float64       // shares weighted by time
+	other               float64       // likewise
+	otherTime, measured time.Duration // for which other was known, and all others
+	warming             bool          // it was still becoming faster when its last visit ended
+}
+
+// An iteration is what one batch cost the consumer.
+type iteration struct{ all, wait, transfer, step time.Duration }
+
+func (i iteration) plus(j iteration) iteration {
+	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step}
+}
+
+// A visit leaves out the first batches, until all workers are at work, their
+// slots have memory and the kernel has found a CPU for each thread; and, at a
+// count that has workers which no visit had before, until these have loaded some
+// samples. It measures so many waves at least: in fewer it would see a burst, or
+// the pause between two.
+const (
+	warmupBatches = 2
+	warmupTime    = 10 * time.Millisecond
+	warmupEnough  = 200 * time.Millisecond // from which on one batch will do
+	warmupPatient = 4                      // times a visit's limit that new workers may take to become warm
+	fewestWaves   = 4
+)
+
+// wave is how many batches workers have in hand at once, and so finish at about
+// the same time where their samples take equally long.
+func (s *source) wave(workers int) int {
+	return max(1, (workers+s.opts.batchSize-1)/s.opts.batchSize)
+}
+
+// visit measures one worker count for a while: false where time ran out before
+// there was anything to measure.
+func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok bool, err error) {
+	if t.live == nil {
+		t.live = t.loader(req.Workers)
+	}
+	l := t.live
+	if err := l.SetWorkers(req.Workers); err != nil {
+		return nil, false, err
+	}
+	l.resetDepth()
+	c = t.at(req.Workers)
+	known := c != nil
+	if !known {
+		c = &count{Trial: Trial{Workers: req.Workers, PeakExact: true, OtherCPU: -1}}
+	}
+	if req.Round != t.round || !t.placed {
+		t.round, t.placed = req.Round, true
+		t.next = t.place(req.Round)
+	}
+	b, err := t.measure(ctx, c, l, req)
+	if err != nil || b.Iterations == 0 {
+		return c, false, err
+	}
+	c.blocks = append(c.blocks, b)
+	if !known {
+		t.counts = append(t.counts, c)
+	}
+	return c, true, nil
+}
+
+// place is where the visits of a round begin: rounds are spread over the epoch,
+// so that what is decided isn't decided by the front of the dataset. Within a
+// round each visit goes on where the one before ended: it sees like samples, and
+// none that another count has brought into the page cache.
+func (t *tuner) place(round int) State {
+	steps := t.order.steps(0)
+	if t.order.n == endless || steps < 2 {
+		return State{Epoch: t.next.Epoch}
+	}
+	const golden = 0.6180339887498949
+	_, part := math.Modf(float64(round) * golden)
+	return State{Epoch: t.next.Epoch, Samples: int(part*float64(steps)) * t.opts.batchSize * t.opts.world}
+}
+
+// measure adds what a visit with a loader measures to what is known of its count.
+func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Request) (search.Block, error) {
+	peak := host.StartPeak()
+	wave := t.wave(req.Workers)
+	m := measurement{
+		warmup: max(warmupBatches, wave), warmupTime: warmupTime, deadline: t.deadline, steps: &t.steps, must: len(t.counts) == 0,
+		visit: search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit},
+	}
+	if req.Workers > t.warm {
+		m.cold = (req.Workers*search.WarmSamples + t.opts.batchSize - 1) / t.opts.batchSize
+		t.warm = req.Workers
+	}
+	if more := fewestWaves * wave; wave > 1 && more > req.Iterations {
+		m.visit.Limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(req.Iterations), math.MaxInt64/2))
+		m.visit.Wanted = more
+	}
+	err := m.run(ctx, l, t.opts.step, t.next)
+	if t.next = m.reached; t.order.n == endless {
+		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
+	}
+	own, known := host.OwnMemory()
+	rss, exact := peak.Stop()
+	if err != nil || len(m.iterations) == 0 {
+		return search.Block{}, err
+	}
+
+	c.iterations = append(c.iterations, m.iterations...)
+	c.sum, c.Iterations = c.sum.plus(m.sum), len(c.iterations)
+	c.copies = c.copies.plus(m.copies)
+	weight := max(m.sum.all, 1)
+	c.measured += weight
+	cpu := t.cpus.Share(m.cpu, t.opts.ranks(), t.opts.cpus())
+	c.cpu, c.gc = c.cpu+cpu*float64(weight), c.gc+t.cpus.Share(m.gc, t.opts.ranks(), t.opts.cpus())*float64(weight)
+	if m.otherKnown {
+		c.other, c.otherTime = c.other+m.other*float64(weight), c.otherTime+weight
+	}
+	if c.FirstBatch == 0 || m.first < c.FirstBatch {
+		c.FirstBatch = m.first
+	}
+	c.PeakRSS, c.PeakExact = max(c.PeakRSS, rss), c.PeakExact && exact
+	if !exact {
+		t.sampled = peak.Note()
+	}
+	if known {
+		c.Memory = max(c.Memory, own)
+	}
+	c.Prefetch = max(c.Prefetch, l.depth()-1)
+	c.SystemUsed = host.Memory().Used
+	c.warming = m.visit.Trend
+	c.average()
+	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), CPU: cpu}, nil
+}
+
+// average computes a trial's means from its sums.
+func (c *count) average() {
+	n := time.Duration(len(c.iterations))
+	c.Mean, c.Wait, c.Transfer, c.Step = c.sum.all/n, c.sum.wait/n, c.sum.transfer/n, c.sum.step/n
+	c.CPU, c.GC = c.cpu/float64(c.measured), c.gc/float64(c.measured)
+	if c.otherTime > 0 {
+		c.OtherCPU = c.other / float64(c.otherTime)
+	}
+	if c.copies.batches > 0 {
+		c.Copy = c.copies.took / time.Duration(c.copies.batches)
+		c.Bandwidth = float64(c.copies.bytes) / max(c.copies.took, 1).Seconds()
+	}
+	took := make([]time.Duration, len(c.iterations))
+	for i, one := range c.iterations {
+		took[i] = one.all
+	}
+	slices.Sort(took)
+	c.Median = took[len(took)/2]
+	c.P99 = took[min(len(took)-1, len(took)*99/100)]
+}
+
+// A measurement is some iterations over a loader's batches.
+type measurement struct {
+	warmup     int           // batches before
+	warmupTime time.Duration // and more of them until so much time has passed
+	cold       int           // batches that workers need to become warm
+	visit      search.Visit  // how many are measured
+	deadline   time.Time     // no batch is asked for after it; zero: none
+	steps      *preparation  // of the training step; nil: there is neither a step nor a deadline
+	must       bool          // measure one batch, whatever the deadline
+
+	iterations []iteration
+	sum        iteration
+	first      time.Duration // until the first batch
+	reached    State
+	cpu        float64 // CPUs in use
+	gc         float64 // of them by the collector
+	other      float64 // share of the CPUs that others used
+	otherKnown bool
+	copies     copies // while it was measured
+}
+
+// run measures l's batches from a state on, epoch after epoch.
+func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) error {
+	m.iterations = make([]iteration, 0, m.visit.Wanted)
+	var (
+		err    error
+		cpu    *host.CPUMeter
+		base   copies
+		start  = time.Now()
+		prev   = start
+		n      = -max(m.warmup, m.cold)
+		seen   iteration // the last, where nothing better is to be had
+		any    bool
+		loaded int // places loaded ahead when measuring began
+		gained int // and more of them when it ended
+		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
+	)
+	l.iterate(ctx, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
+		if err = e; err != nil {
+			return false
+		}
+		got := time.Now()
+		if m.first == 0 {
+			m.first = got.Sub(start)
+		}
+		if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
+			m.reached.Samples = b.from + b.size
+		}
+		end := got
+		if step != nil {
+			if err = runStep(ctx, step, b); err != nil {
+				return false
+			}
+			end = time.Now()
+			if m.steps.first(b.Len()) {
+				m.steps.took += end.Sub(got)
+				start, prev = start.Add(end.Sub(got)), end
+				return true
+			}
+		}
+		copying := overlap(b.copyBegan, b.copyEnded, prev, got)
+		seen, any = iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}, true
+		n++
+		patience := m.visit.Limit
+		if m.cold > 0 {
+			patience *= warmupPatient
+		}
+		switch warm := end.Sub(start); {
+		case n < 0 && m.visit.Limit > 0 && warm > max(patience, m.visit.Limit):
+			n = 0 // no time for more of a warm-up
+		case n < 0 && m.cold == 0 && warm >= warmupEnough:
+			n = 0
+		case n == 0 && warm < m.warmupTime:
+			n = -1
+		}
+		switch {
+		case n < 0:
+		case n == 0:
+			cpu, base = host.StartCPU(), l.copies()
+			loaded = l.loadedAhead()
+			end = time.Now()
+		default:
+			m.iterations = append(m.iterations, seen)
+			m.visit.Add(seen.all)
+		}
+		prev = end
+		more := (n < 1 || m.visit.More()) && !closed(end)
+		if !more && cpu != nil {
+			gained = l.loadedAhead() - loaded
+		}
+		return more
+	})
+	if cpu != nil {
+		m.cpu, m.gc, m.other, m.otherKnown = cpu.Used()
+		m.copies = l.copies().minus(base)
+	}
+	if err != nil {
+		return err
+	}
+	if !any {
+		return errors.New("nwt: the dataset yields no batch")
+	}
+	m.iterations = m.iterations[len(m.iterations)-min(len(m.iterations), m.visit.Kept()):]
+	if len(m.iterations) == 0 && m.must {
+		m.iterations = append(m.iterations, seen)
+	}
+	for _, one := range m.iterations {
+		m.sum = m.sum.plus(one)
+	}
+	more := hidden(m.sum.all, len(m.iterations), gained, l.opts.batchSize)
+	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
+	return nil
+}
+
+// hidden is the time that loading really took beyond what iterations show: places
+// that were loaded ahead at their beginning and used up by their end have hidden
+// that loading is slower. gained is how many more of them there were in the end.
+func hidden(all time.Duration, iterations, gained, batchSize int) time.Duration {
+	loaded := float64(iterations) + float64(gained)/float64(batchSize)
+	if gained >= 0 || loaded <= 0.5 {
+		return 0
+	}
+	return time.Duration(float64(all) * (float64(iterations)/loaded - 1))
+}
+
+// overlap is how long two spans of time have in common.
+func overlap(begin1, end1, begin2, end2 time.Time) time.Duration {
+	begin, end := later(begin1, begin2), end1
+	if end.After(end2) {
+		end = end2
+	}
+	return max(0, end.Sub(begin))
+}
+
+// runStep runs the user's step; its panic becomes an error.
+func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
+	finished := false
+	defer func() {
+		if !finished {
+			stack, cause := recovered(recover())
+			err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w\n%s", b.Index(), b.Epoch(), cause, stack)
+		}
+	}()
+	err = step(ctx, b)
+	finished = true
+	if err != nil {
+		return fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), err)
+	}
+	return nil
+}
+
+// The floor is measured over so many iterations, or for so long.
+const (
+	floorIterations = 50
+	floorTime       = time.Second
+)
+
+// floor measures iterations whose batches are already loaded: the same loader,
+// whose slots hold what the visits have left there; 0 where that isn't known. A
+// stream's reading can't be left out.
+func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
+	if t.order.n == endless {
+		return 0, nil
+	}
+	chosen := r.trial(r.Workers)
+	if t.left() < 4*chosen.Step {
+		return 0, nil
+	}
+	l := t.live
+	if err := l.SetWorkers(r.Workers); err != nil {
+		return 0, err
+	}
+	load, batch := l.loadSample, l.loadBatch
+	defer func() { l.loadSample, l.loadBatch = load, batch }()
+	l.loadSample, l.loadBatch = l.loadNothing, nil
+	m := measurement{warmup: l.depth() + 1, visit: search.Visit{Wanted: floorIterations, Limit: floorTime}, deadline: t.deadline, steps: &t.steps}
+	if chosen.Step >= warmupEnough {
+		m.warmup = 1
+	}
+	if err := m.run(ctx, l, t.opts.step, t.next); err != nil || len(m.iterations) == 0 {
+		return 0, err
+	}
+	return min(m.sum.all/time.Duration(len(m.iterations)), chosen.Mean), nil
+}
+
+// loadNothing leaves a sample as it is.
+func (l *Loader) loadNothing(_ context.Context, _ int, dst *Sample) error {
+	for f, c := range l.layout.columns {
+		if c.ragged >= 0 {
+			dst.SetLen(f, c.rows)
+		}
+	}
+	return nil
+}
