@@ -35,6 +35,10 @@ const (
 	// the container has left when the first is opened, and at most this much.
 	depthShare = 1.0 / 8
 	depthBytes = 1 << 30
+	// Beyond so much of it, a wait must be longer than this many batches take: a
+	// thread that the system doesn't run for a moment is no reason.
+	depthCheap   = 64 << 20
+	depthPatient = 2
 
 	depthWorth = 100 * time.Microsecond // of work in a batch, from which on its loader deepens
 	// Of LoadBatch in a batch, from which on a call gets whole batches as long as
@@ -74,6 +78,10 @@ func (r *run) deepen() bool {
 	// More may be open than extra allows, since it has shrunk.
 	extra := max(d.extra.Load(), int32(len(r.ahead)-l.leastDepth())) + 1
 	if extra > d.bound() || d.short {
+		return false
+	}
+	if r.awaiting.Load() && int(extra)*l.slotBytes > depthCheap &&
+		time.Since(r.waits) < depthPatient*l.pace.perBatch()/time.Duration(max(1, l.Workers())) {
 		return false
 	}
 	l.setExtra(extra)

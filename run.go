@@ -51,6 +51,7 @@ type run struct {
 	opening  atomic.Uint64
 	awaiting atomic.Bool // it is blocked for a batch
 	hungry   atomic.Bool // it has been lately
+	waits    time.Time   // since then it is blocked. Of the consumer
 
 	// why is what the run was stopped with, nil until then. The first stays.
 	why atomic.Pointer[error]
@@ -256,6 +257,7 @@ func (r *run) await() (b *Batch, ready bool) {
 	}
 	defer trace.StartRegion(r.caller, "nwt.wait").End()
 	began := time.Now()
+	r.waits = began
 	r.awaiting.Store(true)
 	defer r.awaiting.Store(false)
 	for {

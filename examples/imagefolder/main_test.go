@@ -69,7 +69,7 @@ func TestARunTunesAndPrintsWhatTrainingNeeds(t *testing.T) {
 	out := stdout.String()
 	require.Contains(t, out, "6 images, classes: 2\n")
 	require.Contains(t, out, "left out, for they can't be decoded: 1\n   "+bad+": ")
-	require.Contains(t, out, "a batch")
+	require.Contains(t, out, "per batch")
 	require.Contains(t, out, "10 images in")
 	for _, channel := range []string{"red  ", "green", "blue "} {
 		require.Contains(t, out, channel+"  mean 0.2000  deviation 0.0000\n")
