@@ -75,9 +75,12 @@ const (
 	probeBatches = 16                   // of a probe, and more where they take less than …
 	probeTime    = 5 * time.Millisecond // … this in all
 	probeMost    = 256
-	costly       = 3  // batches' time that a probe may cost against the best before it ends
-	leap         = 16 // times as many workers that a step upwards may try
-	pause        = 4  // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
+	costly       = 3   // batches' time that a probe may cost against the best before it ends
+	besideGap    = 1.5 // times as many workers that two counts must be apart to look between them
+	enoughLooks  = 32  // after which the best so far is settled on
+	mostLooks    = 4   // at a count that may be the best, but wasn't in its first
+	leap         = 16  // times as many workers that a step upwards may try
+	pause        = 4   // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
 
 	windowBatches  = 64                     // of a window, and more where they take less than …
 	windowTime     = 200 * time.Millisecond // … this in all
@@ -233,11 +236,19 @@ func (a *auto) proceed(r *run) {
 	c := search.Choose(a.sp, a.series())
 	next, more := a.above(c)
 	if !more {
+		next, more = a.beside(c)
+	}
+	if !more {
 		next, more = a.below(c, r)
 	}
 	if !more {
 		next, more = a.doubtful(c)
 	}
+	looks := 0
+	for _, one := range a.counts {
+		looks += len(one.blocks)
+	}
+	more = more && looks < enoughLooks
 	if !more {
 		next = c.Workers
 		a.settleOn(c)
@@ -245,6 +256,7 @@ func (a *auto) proceed(r *run) {
 	if next != a.workers && a.l.tuneTo(next) {
 		a.workers = next
 		a.skip, _, _ = r.openAhead()
+		a.skip = min(a.skip, a.l.leastDepth()+1) // what else is loaded ahead shows in gained
 	}
 }
 
@@ -271,6 +283,22 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 		workers = (workers + top.Workers) / 2
 	}
 	return workers, workers > top.Workers
+}
+
+// beside finds a count between the fastest and the next higher one that was
+// measured: a step upwards may have leapt over the best.
+func (a *auto) beside(c search.Choice) (workers int, found bool) {
+	i := slices.IndexFunc(c.Estimates, func(e search.Estimate) bool { return e.Workers == c.Fastest })
+	if i+1 >= len(c.Estimates) {
+		return 0, false
+	}
+	at, mean := a.at(c.Fastest), float64(c.Estimates[i].Mean)
+	body := float64(at.body) / float64(at.iterations)
+	low, high := c.Fastest, c.Estimates[i+1].Workers
+	if mean-body <= a.sp.Alpha.Of(mean, a.sp.Iterations) || float64(high) < besideGap*float64(max(low, 1)) {
+		return 0, false
+	}
+	return search.Middle(low, high)
 }
 
 // fits tells whether the batches of so many workers fit into memory.
@@ -328,7 +356,8 @@ func (a *auto) worthwhileInline(c search.Choice) bool {
 
 // doubtful finds a count to measure once more: the choice, the fastest and the
 // next lower one, until each was measured twice, and further until the choice
-// is sure or a few times is enough.
+// is sure or a few times is enough; and any count that may be the best by what was
+// seen of it, since a single look may have fallen into a bad moment.
 func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
 	fewest := 2
 	if c.Confidence < search.SureAt {
@@ -336,7 +365,9 @@ func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
 	}
 	for i, e := range c.Estimates {
 		near := i+1 < len(c.Estimates) && c.Estimates[i+1].Workers == c.Workers && float64(e.Mean) < 1.25*a.best()
-		if e.Workers != c.Workers && e.Workers != c.Fastest && !near {
+		best := a.best()
+		maybe := float64(e.Low) < best-a.sp.Alpha.Of(best, a.sp.Iterations) && len(a.at(e.Workers).blocks) < mostLooks
+		if e.Workers != c.Workers && e.Workers != c.Fastest && !near && !maybe {
 			continue
 		}
 		if seen := len(a.at(e.Workers).blocks); seen < fewest {
