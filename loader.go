@@ -54,9 +54,9 @@ type Loader struct {
 	run          *run           // guarded by mu; nil between epochs
 	crew         []*worker      // guarded by mu; by seat, nil where there is no goroutine
 	numbers      numbers        // guarded by mu; of the crew, and of calls that were given up
-	pool         sync.WaitGroup // the goroutines of workers, of the stage and of the watchdog
+	pool         sync.WaitGroup // the goroutines of workers and of the watchdog
 	closing      chan struct{}  // closed by Close
-	began, ended sync.Once      // the stage and the watchdog
+	began, ended sync.Once      // the watchdog
 
 	// The running epoch's, handed from one to the next under mu.
 	seq    uint64  // sequence number of the next batch that is opened
@@ -378,7 +378,7 @@ func (l *Loader) Close() error {
 		l.inline.sample.locals.close(l.opts.log)
 		close(l.closing)
 		if l.stage != nil {
-			close(l.stage.runs)
+			l.stage.close()
 		}
 	})
 	l.pool.Wait()

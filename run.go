@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
@@ -22,16 +24,15 @@ type run struct {
 	cancel  context.CancelFunc
 	unwatch func() // ends the watch on the caller's context, and joins it
 	course  course
-	first   uint64        // sequence number of the course's first batch
-	tally   tally         // the stage's where there is one, else the consumer's
-	staged  chan struct{} // closed by the stage when it is done with the run
-	broken  error         // the stage's, to be read once staged is closed
+	first   uint64         // sequence number of the course's first batch
+	tally   tally          // the stage's where there is one, else the consumer's
+	beside  errgroup.Group // of a stream's reader and of the stage, which serve the run
+	broken  error          // what beside has ended with
 
 	// For a stream: what fills batches. With workers that is a goroutine, which
-	// toFill hands batches to and which closes fed; else the consumer.
+	// toFill hands batches to; else the consumer.
 	sequence *sequence
 	toFill   chan *Batch
-	fed      chan struct{}
 
 	// turn is held by the consumer, but not while the loop body has a batch,
 	// so that Close can finish a run in the middle of a long step. It guards
@@ -93,24 +94,19 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	if c.n == endless {
 		r.sequence = newSequence(r, l.Workers() > 0)
 		if l.Workers() > 0 {
-			r.toFill, r.fed = make(chan *Batch, ring.Capacity), make(chan struct{})
-			go r.sequence.feed(r)
+			r.toFill = make(chan *Batch, ring.Capacity)
+			r.beside.Go(func() error { return r.sequence.feed(r) })
 		}
 	}
 	l.hire()
-	l.began.Do(func() {
-		if l.stage != nil {
-			l.pool.Add(1)
-			go l.stage.run()
-		}
-		if l.opts.timeout > 0 {
+	if l.opts.timeout > 0 {
+		l.began.Do(func() {
 			l.pool.Add(1)
 			go l.watchdog()
-		}
-	})
+		})
+	}
 	if l.stage != nil {
-		r.staged = make(chan struct{})
-		l.stage.runs <- r
+		r.beside.Go(func() error { return l.stage.serve(r) })
 	}
 	return r, nil
 }
@@ -346,13 +342,8 @@ func (r *run) finish() {
 	r.l.deepening.Store(nil)
 	r.l.ring.Stop()
 	r.cancel()
-	if r.l.stage != nil {
-		<-r.staged
-	}
-	switch {
-	case r.toFill != nil:
-		<-r.fed
-	case r.sequence != nil:
+	r.broken = r.beside.Wait()
+	if r.sequence != nil && r.toFill == nil {
 		r.sequence.stop()
 	}
 	if len(r.ahead) == 0 {

@@ -174,15 +174,14 @@ func (q *sequence) stop() {
 }
 
 // feed fills the batches that the run opens, until it ends.
-func (q *sequence) feed(r *run) {
-	defer close(r.fed)
+func (q *sequence) feed(r *run) error {
 	defer q.stop()
 	for {
 		select {
 		case b := <-r.toFill:
 			q.fill(b.seq, b)
 		case <-r.ctx.Done():
-			return
+			return nil
 		}
 	}
 }

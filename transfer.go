@@ -157,14 +157,13 @@ const (
 // device needn't wait for the stage to wake up between them.
 const deviceBuffers = 3
 
-// A stage copies loaded batches to the loader's device, in order, in a goroutine
-// that starts with the first epoch and ends with Close.
+// A stage copies loaded batches to the loader's device, in order. It serves one run
+// after the other, each in a goroutine of that run's.
 type stage struct {
-	l    *Loader
-	dev  Device
-	runs chan *run // the run to serve next; closed by Close
+	l   *Loader
+	dev Device
 
-	// The stage's alone.
+	// Of the goroutine that serves a run, and then of Close.
 	session Session   // nil before the first epoch, and after an error
 	queue   []*Batch  // whose copies are under way, in order
 	parts   []Copy    // of a batch, used again for each
@@ -204,27 +203,19 @@ func (c copies) minus(d copies) copies {
 }
 
 func newStage(l *Loader, dev Device) *stage {
-	return &stage{l: l, dev: dev, runs: make(chan *run, 1), back: make(chan struct{}, 1)}
-}
-
-// run is the stage's goroutine.
-func (s *stage) run() {
-	defer s.l.pool.Done()
-	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
-	for r := range s.runs {
-		s.serve(r)
-		close(r.staged)
-	}
-	s.close()
+	return &stage{l: l, dev: dev, back: make(chan struct{}, 1)}
 }
 
 // serve copies the batches of a run until it stops or has no more: queues
 // copies as early as there are a batch and a buffer, and announces batches in
-// order. No copy is under way when it returns.
-func (s *stage) serve(r *run) {
+// order. No copy is under way when it returns. Its error is one that came too late
+// for a batch.
+func (s *stage) serve(r *run) error {
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	if err := s.open(); err != nil {
-		r.stop(s.transferError(err))
-		return
+		err = s.transferError(err)
+		r.stop(err)
+		return err
 	}
 	next, end := r.first, r.first+uint64(r.course.len())
 	var err error
@@ -241,7 +232,7 @@ func (s *stage) serve(r *run) {
 		case len(s.queue) > 0:
 			err = s.finish()
 		case next == end || s.l.ring.Stopped() || r.ctx.Err() != nil:
-			return
+			return nil
 		case s.available():
 			s.l.ring.AwaitLoaded(next)
 		default:
@@ -255,7 +246,12 @@ func (s *stage) serve(r *run) {
 		next = s.queue[0].seq
 	}
 	s.abort()
-	s.tell(r, next, end, s.transferError(err))
+	err = s.transferError(err)
+	if next == end {
+		return err
+	}
+	s.tell(next, err)
+	return nil
 }
 
 // open opens a session if there is none.
@@ -283,13 +279,9 @@ func (s *stage) drain() (err error) {
 	return err
 }
 
-// tell makes an error come in place of batch next, the first that isn't announced,
-// or after the last: so the batches before it are delivered.
-func (s *stage) tell(r *run, next, end uint64, err error) {
-	if next == end {
-		r.broken = err
-		return
-	}
+// tell makes an error come in place of batch next, the first that isn't announced:
+// so the batches before it are delivered.
+func (s *stage) tell(next uint64, err error) {
 	s.l.ring.AwaitLoaded(next)
 	if !s.l.ring.Loaded(next) {
 		return // the run was stopped
