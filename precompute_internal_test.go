@@ -120,6 +120,9 @@ func FuzzWhateverAFileHoldsItsSamplesAreRight(f *testing.F) {
 	f.Add(uint16(p.index), binary.LittleEndian.AppendUint64(nil, ^uint64(1)), uint16(0))
 	f.Add(uint16(p.data), []byte{1, 2, 3, 4, 5, 6, 7, 8}, uint16(0))
 	f.Add(uint16(p.data), []byte{}, uint16(9))
+	f.Add(uint16(0), make([]byte, headerBytes), uint16(0))
+	f.Add(uint16(0), []byte{}, uint16(len(file)))
+	f.Add(uint16(p.data), make([]byte, len(file)), uint16(0))
 	f.Fuzz(func(t *testing.T, at uint16, change []byte, cut uint16) {
 		bad := bytes.Clone(file)
 		copy(bad[min(int(at), len(bad)):], change)
@@ -128,6 +131,16 @@ func FuzzWhateverAFileHoldsItsSamplesAreRight(f *testing.F) {
 		require.NoError(t, os.WriteFile(path, bad, 0o644))
 		p, err := Precompute(context.Background(), lines(7), path, "", quiet, WithWorkers(0))
 		require.NoError(t, err)
+		requireLines(t, p)
+		require.NoError(t, p.Close())
+
+		// And if it becomes so while it is open.
+		path = filepath.Join(t.TempDir(), "open")
+		require.NoError(t, os.WriteFile(path, file, 0o644))
+		p, err = Precompute(context.Background(), lines(7), path, "", quiet, WithWorkers(0))
+		require.NoError(t, err)
+		requireLines(t, p)
+		require.NoError(t, os.WriteFile(path, bad, 0o644))
 		requireLines(t, p)
 		require.NoError(t, p.Close())
 	})

@@ -210,7 +210,7 @@ func (e *launchEnv) localWorld(l launcher, world int) (int, error) {
 	list, _ := e.value(l.localWorld)
 	tasks, ok := tasksOnNode(list, node)
 	if !ok || tasks > world {
-		return 0, fmt.Errorf(`%s is %q; want a number from 1 to %d for node %d, as in "4(x2),3"`, l.localWorld, list, world, node)
+		return 0, fmt.Errorf(`%s is %.200q; want a number from 1 to %d for node %d, as in "4(x2),3"`, l.localWorld, list, world, node)
 	}
 	e.used = append(e.used, l.localWorld+"="+list)
 	return tasks, nil
@@ -224,7 +224,7 @@ func (e *launchEnv) number(name string, low, high int) (int, error) {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < low || n > high {
-		return 0, fmt.Errorf("%s is %q; want a number from %d to %d", name, value, low, high)
+		return 0, fmt.Errorf("%s is %.60q; want a number from %d to %d", name, value, low, high)
 	}
 	e.used = append(e.used, name+"="+value)
 	return n, nil

@@ -165,6 +165,31 @@ func TestRankFromEnvReadsTheEnvironmentOfTheProcess(t *testing.T) {
 	require.Equal(t, "rank 0 of 1, 0 of 1 on this host, launcher: none", none.String())
 }
 
+// Whatever the environment says, the rank is one of its world or there is an error.
+func FuzzRank(f *testing.F) {
+	for _, env := range []string{
+		torchrun, openMPI, mpich, srun, srunPMI2, sbatch, indexedJob, torchrun + " " + srun,
+		"RANK=-1 WORLD_SIZE=2", "RANK=9223372036854775808 WORLD_SIZE=9223372036854775807", "RANK=0x1 WORLD_SIZE=+2", "RANK=1 WORLD_SIZE=1",
+		"RANK=0 WORLD_SIZE=2147483648", "RANK=0 WORLD_SIZE=4 LOCAL_RANK=3 LOCAL_WORLD_SIZE=9",
+		"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NODEID=0 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1(x99999999999)",
+		"RANK=" + strings.Repeat("9", 10000) + " WORLD_SIZE=2",
+	} {
+		f.Add(env)
+	}
+	f.Fuzz(func(t *testing.T, env string) {
+		r, err := rankFrom(variables(env))
+		if err != nil {
+			require.Less(t, len(err.Error()), 2000)
+			return
+		}
+		require.GreaterOrEqual(t, r.Rank, 0)
+		require.Less(t, r.Rank, r.World)
+		require.GreaterOrEqual(t, r.LocalRank, 0)
+		require.Less(t, r.LocalRank, r.LocalWorld)
+		require.LessOrEqual(t, r.LocalWorld, r.World)
+	})
+}
+
 func FuzzTasksOnNode(f *testing.F) {
 	f.Add("4(x2),3", 2)
 	f.Add("1", 0)

@@ -140,7 +140,10 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 		nr.Value = rec
 	}
 	r.source.ctx = ctx
-	return r.next(rec)
+	rec.data = nr.Data
+	err := r.next(rec)
+	nr.Data = rec.data // there the loader sees how much it has read ahead
+	return err
 }
 
 func (r *shardReader) Close() error { return r.source.Close() }
@@ -151,7 +154,7 @@ type Record struct {
 	Key   string
 
 	files []file
-	data  []byte // of all files, one after the other
+	data  []byte // of all files, one after the other; the nwt.Record's Data
 	err   error  // why there is no sample in it
 }
 
