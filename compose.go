@@ -138,11 +138,16 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		part, index := d.find(index)
 		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
 	}
+	outer := dst[0].scope
 	for part, ds := range d.ds {
 		for _, s := range samples[part] {
-			s.scope = inner(s.scope, part+1)
+			s.scope = inner(outer, part+1)
 		}
-		if err := d.loadPart(ctx, ds, there[part], samples[part]); err != nil {
+		err := d.loadPart(ctx, ds, there[part], samples[part])
+		for _, s := range samples[part] {
+			s.scope = outer
+		}
+		if err != nil {
 			return err
 		}
 	}

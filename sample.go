@@ -18,7 +18,7 @@ type Sample struct {
 	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 
-	scope   uint64      // tells datasets in a Concat or under a Map apart, for Scratch
+	scope   uint64      // tells datasets in a Concat or under a Map apart, for Scratch; whoever changes it sets it back
 	outer   *Sample     // of a scratch sample: the one it is for, whose Rand it shares
 	scratch [][]*Sample // of each layout that was asked for
 	views   [][]*Sample // of part of the fields, of each layout that was asked for
@@ -169,7 +169,7 @@ func (s *Sample) begin(place, index int) {
 
 // turnTo is begin but for the lengths of ragged fields.
 func (s *Sample) turnTo(place, index int) {
-	s.place, s.index, s.scope, s.seeded = place, index, 0, false
+	s.place, s.index, s.seeded = place, index, false
 }
 
 // unsetLens makes the lengths of places from … to−1 unknown.

@@ -56,6 +56,12 @@ type local struct {
 	close func() error
 }
 
+// abandonScratch is for after a panic, wherever that was.
+func (s *Sample) abandonScratch() {
+	s.scope = 0
+	s.locals.close(s.log)
+}
+
 // close closes all, the latest first.
 func (l *locals) close(log *slog.Logger) {
 	for n := len(l.list) - 1; n >= 0; n-- {

@@ -168,7 +168,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		}
 		b.bad.add(w.next, s.error(err, stack))
 		w.next++
-		s.locals.close(l.opts.log) // the call may have left them half done
+		s.abandonScratch() // the call may have left it half done
 	}()
 	known := w.fillIndices(b, end)
 	for ; w.next < end; w.next++ {
@@ -269,7 +269,10 @@ func (w *worker) loadTogether(b *Batch) {
 		case w.returned(): // it was given up long ago
 		case called:
 			l.failedTogether(err)
-			w.sample.locals.close(l.opts.log)
+			w.sample.abandonScratch()
+			for _, s := range w.samples {
+				s.scope = 0
+			}
 		default: // the sampler has panicked
 			w.singly = end
 		}
