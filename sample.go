@@ -18,11 +18,10 @@ type Sample struct {
 	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 
-	scope   uint64      // tells datasets in a Concat or under a Map apart, for Scratch; whoever changes it sets it back
-	outer   *Sample     // of a scratch sample: the one it is for, whose Rand it shares
-	scratch [][]*Sample // of each layout that was asked for
-	views   [][]*Sample // of part of the fields, of each layout that was asked for
-	alone   *common     // for loadAlone
+	scope  uint64      // tells datasets in a Concat or under a Map apart, for Scratch; whoever changes it sets it back
+	outer  *Sample     // of a scratch sample: the one it is for, whose Rand it shares
+	blocks [][]*Sample // of each layout that scratchFor or a Zip asked for
+	alone  *common     // for loadAlone
 }
 
 // common is what samples share that one worker loads into one slot: all that is
@@ -219,15 +218,7 @@ func newBlock(l *layout, n int) []*Sample {
 // dst, which is a worker's, so that nothing is allocated or locked for each sample.
 func scratchFor(l *layout, dst ...*Sample) []*Sample {
 	first := dst[0]
-	i := slices.IndexFunc(first.scratch, func(block []*Sample) bool { return block[0].layout == l })
-	switch {
-	case i < 0:
-		i = len(first.scratch)
-		first.scratch = append(first.scratch, newBlock(l, len(dst)))
-	case len(first.scratch[i]) < len(dst):
-		first.scratch[i] = newBlock(l, len(dst))
-	}
-	block := first.scratch[i][:len(dst)]
+	block := first.blockOf(l, len(dst), newBlock)
 	block[0].epoch, block[0].worker, block[0].locals, block[0].log = first.epoch, first.worker, first.locals, first.log
 	for k, s := range block {
 		s.outer = dst[k]
@@ -237,10 +228,24 @@ func scratchFor(l *layout, dst ...*Sample) []*Sample {
 	return block
 }
 
+// blockOf is n samples of another layout, which are kept with s; made by create if
+// there are none yet.
+func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Sample) []*Sample {
+	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].layout == l })
+	switch {
+	case i < 0:
+		i = len(s.blocks)
+		s.blocks = append(s.blocks, create(l, n))
+	case len(s.blocks[i]) < n:
+		s.blocks[i] = create(l, n)
+	}
+	return s.blocks[i][:n]
+}
+
 // LoadSample loads one sample by itself, for epoch 0 and seed 0, at the position
-// that is its index: for tests and a look at the data. The sample has memory of its own and stays valid. Its
-// errors are those of [NewLoader] for a dataset that can't be used, and
-// *[LoadError].
+// that is its index: for tests and a look at the data. The sample has memory of its
+// own and stays valid. Its errors are those of [NewLoader] for a dataset that can't
+// be used, and *[LoadError].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {

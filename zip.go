@@ -100,15 +100,7 @@ func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 // live as long as the first of dst.
 func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 	first, part := dst[0], d.parted[i]
-	at := slices.IndexFunc(first.views, func(block []*Sample) bool { return block[0].layout == part.layout })
-	switch {
-	case at < 0:
-		at = len(first.views)
-		first.views = append(first.views, newSamples(&common{}, len(dst)))
-	case len(first.views[at]) < len(dst):
-		first.views[at] = newSamples(&common{}, len(dst))
-	}
-	views := first.views[at][:len(dst)]
+	views := first.blockOf(part.layout, len(dst), func(l *layout, n int) []*Sample { return newSamples(&common{layout: l}, n) })
 	lens := 0
 	if first.layout.ragged > 0 {
 		lens = len(first.lens) / first.layout.ragged // of each ragged field
