@@ -170,11 +170,14 @@ func (d *concat) loadPart(ctx context.Context, ds Dataset, indices []int, dst []
 		return b.LoadBatch(ctx, indices, dst)
 	}
 	src := scratchFor(d.layout, dst...)
+	for _, s := range src {
+		s.scope = s.outer.scope // the dataset's, wherever its samples lie
+	}
 	if err := b.LoadBatch(ctx, indices, src); err != nil {
 		return err
 	}
-	for i, s := range src {
-		if err := s.copyTo(dst[i]); err != nil {
+	for _, s := range src { // LoadBatch may have sorted them
+		if err := s.copyTo(s.outer); err != nil {
 			return err
 		}
 	}
@@ -223,7 +226,7 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 	if err := d.ds.Load(ctx, index, src); err != nil {
 		return err
 	}
-	return d.apply(ctx, src, dst)
+	return d.apply(ctx, src)
 }
 
 func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
@@ -231,20 +234,21 @@ func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	if err := d.ds.(BatchDataset).LoadBatch(ctx, indices, src); err != nil {
 		return err
 	}
-	for i := range src {
-		if err := d.apply(ctx, src[i], dst[i]); err != nil {
+	for _, s := range src { // LoadBatch may have sorted them
+		if err := d.apply(ctx, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// apply makes a sample of one that is loaded.
-func (d *mapped) apply(ctx context.Context, src, dst *Sample) error {
+// apply makes the sample that a loaded one is for.
+func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	if err := src.end(); err != nil {
 		return err
 	}
-	return d.f(ctx, src, dst)
+	src.scope = src.outer.scope // what f keeps isn't the dataset's
+	return d.f(ctx, src, src.outer)
 }
 
 // checkIndexed is checkDataset for what asks for samples by their index.

@@ -336,6 +336,7 @@ func TestSamplesThatDoNotAdjoinAreNoColumn(t *testing.T) {
 	ds.look = func(dst []*nwt.Sample) {
 		require.Len(t, nwt.ValuesOf[int64](dst[2:5], 0), 3)
 		require.Empty(t, nwt.ValuesOf[int64](dst[:0], 0))
+		require.Panics(t, func() { nwt.ValuesOf[int64]([]*nwt.Sample{dst[0], dst[2], dst[1], dst[3]}, 0) })
 		defer func() { seen = recover() }()
 		nwt.ValuesOf[int64]([]*nwt.Sample{dst[0], dst[2]}, 0)
 	}
@@ -364,6 +365,92 @@ func TestALoadBatchMayLoadItsSamplesSideBySide(t *testing.T) {
 		for epoch := range 2 {
 			got := collect(t, newLoader(t, abreast{ds}, opts...), epoch) // first, when nothing is cached
 			require.Equal(t, collect(t, newLoader(t, ds, opts...), epoch), got)
+		}
+	}
+}
+
+// sorting is a BatchDataset whose samples hold their index. It sorts what
+// LoadBatch was given, in place.
+type sorting int
+
+func (d sorting) Len() int            { return int(d) }
+func (d sorting) Fields() []nwt.Field { return []nwt.Field{{Name: "i", Type: nwt.Int64}} }
+func (d sorting) Load(_ context.Context, i int, dst *nwt.Sample) error {
+	nwt.Values[int64](dst, 0)[0] = int64(i)
+	return nil
+}
+
+func (d sorting) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	for i := range indices {
+		for k := i; k > 0 && indices[k] < indices[k-1]; k-- {
+			indices[k], indices[k-1] = indices[k-1], indices[k]
+			dst[k], dst[k-1] = dst[k-1], dst[k]
+		}
+	}
+	for k, i := range indices {
+		nwt.Values[int64](dst[k], 0)[0] = int64(i)
+	}
+	return nil
+}
+
+func TestADatasetMaySortWhatLoadBatchWasGiven(t *testing.T) {
+	same := func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(dst.Bytes(0), src.Bytes(0))
+		return nil
+	}
+	mapped := nwt.Map(sorting(64), sorting(64).Fields(), same)
+	concat, err := nwt.Concat(sorting(30), mapped)
+	require.NoError(t, err)
+	named := nwt.Map(sorting(64), []nwt.Field{{Name: "j", Type: nwt.Int64}}, same)
+	zip, err := nwt.Zip(named, sorting(64))
+	require.NoError(t, err)
+	parts, err := nwt.Split(concat, 1, 0.5, 0.5)
+	require.NoError(t, err)
+	for name, ds := range map[string]nwt.Dataset{"alone": sorting(64), "Map": mapped, "Concat": concat, "Zip": zip, "Split": parts[0]} {
+		l := newLoader(t, ds, nwt.WithShuffle(3), nwt.WithBatchSize(8))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			for k, i := range b.Indices() {
+				s, err := nwt.LoadSample(t.Context(), ds, i)
+				require.NoError(t, err)
+				require.Equal(t, nwt.Values[int64](s, 0)[0], nwt.Values[int64](b, 0)[k], name)
+			}
+		}
+	}
+}
+
+// inAscendingOrder asks a BatchDataset for samples in the order of their indices.
+type inAscendingOrder struct{ nwt.BatchDataset }
+
+func (d inAscendingOrder) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	places := make([]int, len(indices))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortFunc(places, func(a, b int) int { return indices[a] - indices[b] })
+	there, samples := make([]int, len(indices)), make([]*nwt.Sample, len(indices))
+	for k, place := range places {
+		there[k], samples[k] = indices[place], dst[place]
+	}
+	return d.BatchDataset.LoadBatch(ctx, there, samples)
+}
+
+func TestLoadBatchMayBeGivenSamplesInAnyOrder(t *testing.T) {
+	values := make([]int64, 4000)
+	for i := range values {
+		values[i] = int64(i)
+	}
+	array, err := nwt.FromSlices(nwt.SliceOf("i", values))
+	require.NoError(t, err)
+	concat, err := nwt.Concat(array, array)
+	require.NoError(t, err)
+	for _, ds := range []nwt.Dataset{array, concat} {
+		l := newLoader(t, inAscendingOrder{ds.(nwt.BatchDataset)}, nwt.WithShuffle(3), nwt.WithBatchSize(5))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			for k, i := range b.Indices() {
+				require.EqualValues(t, i%4000, nwt.Values[int64](b, 0)[k])
+			}
 		}
 	}
 }

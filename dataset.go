@@ -29,9 +29,10 @@ type BatchDataset interface {
 	Dataset
 	// LoadBatch loads the samples of indices into dst, one each, under the rules
 	// of Load. The loader chooses how many, at most a batch, so that all workers
-	// have some. They lie one after the other, see [ValuesOf]. If LoadBatch fails,
-	// which is logged once, each half is tried, and the halves of these, until only
-	// the bad samples are left. Load then says what is wrong with each of them.
+	// have some. They lie one after the other, see [ValuesOf]. LoadBatch may sort
+	// both slices. If it fails, which is logged once, each half is tried, and the
+	// halves of these, until only the bad samples are left. Load then says what is
+	// wrong with each of them.
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }
 

@@ -62,10 +62,15 @@ func (s *Sample) run(field, n int) []byte {
 	return s.mem[from : from+n*size : from+n*size]
 }
 
-// adjoin tells whether samples, whose places ascend, lie one after the other.
+// adjoin tells whether samples lie one after the other.
 func adjoin(samples []*Sample) bool {
-	first, last := samples[0], samples[len(samples)-1]
-	return first.common == last.common && last.place-first.place == len(samples)-1
+	first := samples[0]
+	for i, s := range samples {
+		if s.common != first.common || s.place != first.place+i {
+			return false
+		}
+	}
+	return true
 }
 
 // copyTo copies what was loaded into s to a sample of the same fields.
