@@ -261,3 +261,18 @@ func ExampleLoader_SetSampler() {
 	// 1 [1 4 5 2]
 	// 1 [5 0 3 2]
 }
+
+type unmade struct{ n int }
+
+func (s *unmade) Len() int        { return s.n }
+func (s *unmade) At(_, i int) int { return i }
+func (s *unmade) String() string  { return fmt.Sprint(s.n) }
+
+func TestASamplerThatIsANilPointerIsAnError(t *testing.T) {
+	var none *unmade
+	for _, opts := range [][]nwt.Option{{nwt.WithSampler(none)}, {nwt.WithSampler(none), nwt.WithShuffle(1)}} {
+		_, err := nwt.NewLoader(augmented(10), opts...)
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+	}
+	require.ErrorAs(t, newLoader(t, augmented(10)).SetSampler(none), new(*nwt.OptionError))
+}

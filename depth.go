@@ -13,7 +13,8 @@ import (
 // of training, the ring is too shallow, whatever the cause (a slow sample in the
 // batch that is next, a step that pauses). So a worker that finds nothing to
 // claim has one more batch opened: by the consumer if it is waiting, else by
-// itself while the loop body has a batch. What isn't used for a while is given
+// itself while the loop body has a batch (but not one of a stream that the
+// consumer reads: opening it is reading it). What isn't used for a while is given
 // back.
 //
 //	workers idle, consumer waits or has waited lately ──► one deeper
@@ -59,6 +60,7 @@ func (l *Loader) idle() {
 	switch {
 	case r.awaiting.Load():
 		l.ring.Interrupt() // the consumer opens it
+	case r.readByConsumer():
 	case r.hungry.Load() && r.turn.TryLock():
 		if r.current != nil {
 			r.deepen()

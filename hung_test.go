@@ -418,3 +418,32 @@ func (s *hangingStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample
 	s.load(r, dst)
 	return s.shelves.Load(ctx, r, dst)
 }
+
+func TestTheCallerDoesNotLoadUnderTheNumberOfAHungCall(t *testing.T) {
+	began, letGo := make(chan struct{}), make(chan struct{})
+	var same atomic.Int32
+	ds := loads(8, func(_ context.Context, i int, dst *nwt.Sample) error {
+		if i == 0 {
+			close(began)
+			<-letGo
+			return nil
+		}
+		if dst.Worker() == 0 {
+			same.Add(1)
+		}
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(50*time.Millisecond), nwt.WithErrorBudget(1))
+	go func() {
+		<-began
+		_ = l.SetWorkers(0)
+	}()
+	samples := 0
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		samples += b.Len()
+	}
+	require.Equal(t, 7, samples)
+	require.Zero(t, same.Load())
+	close(letGo)
+}

@@ -375,7 +375,7 @@ func (l *Loader) Close() error {
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
 	l.ended.Do(func() {
-		l.inline.sample.locals.close(l.opts.log)
+		defer l.inline.sample.locals.close(l.opts.log)
 		close(l.closing)
 		if l.stage != nil {
 			l.stage.close()

@@ -291,6 +291,8 @@ func (r *run) help(seq uint64) {
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
 		defer w.done() // runtime.Goexit in Load mustn't lose it
 		w.begin()
+		r.l.zero <- struct{}{} // before it asks whose number 0 is
+		defer func() { <-r.l.zero }()
 		if r.l.opts.timeout > 0 {
 			w.sample.worker = r.l.callersNumber()
 			defer r.l.callerIsDone(w.sample.worker)
@@ -298,6 +300,9 @@ func (r *run) help(seq uint64) {
 		w.loadClaim()
 	}
 }
+
+// readByConsumer tells whether the consumer reads the run's stream by itself.
+func (r *run) readByConsumer() bool { return r.sequence != nil && r.toFill == nil }
 
 // openAhead is how many batches are open beyond the one in use, how many of their
 // places are loaded, and whether they are the last of the course. The caller is

@@ -28,7 +28,7 @@ type Sampler interface {
 // long.
 func nameOfSampler(s Sampler) string {
 	if named, ok := s.(fmt.Stringer); ok {
-		return named.String()
+		return fmt.Sprint(named) // which bears a String that panics
 	}
 	return fmt.Sprintf("%T", s)
 }

@@ -64,6 +64,11 @@ func (s *Sample) abandonScratch() {
 
 // close closes all, the latest first.
 func (l *locals) close(log *slog.Logger) {
+	defer func() {
+		if len(l.list) > 0 {
+			l.close(log) // one called runtime.Goexit
+		}
+	}()
 	for n := len(l.list) - 1; n >= 0; n-- {
 		last := l.list[n]
 		l.list[n] = local{}

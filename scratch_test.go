@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"runtime"
@@ -230,4 +231,68 @@ func TestScratchAllocatesOnceOnly(t *testing.T) {
 	defer stop()
 	next()
 	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+func TestAMapsFunctionKeepsWhatTheDatasetDoesntSee(t *testing.T) {
+	owned := func(s *nwt.Sample, by string) error {
+		owner, err := nwt.Scratch(s, func() (string, error) { return by, nil })
+		if err == nil && owner != by {
+			err = fmt.Errorf("%s got what %s keeps", by, owner)
+		}
+		return err
+	}
+	inner := loads(40, func(_ context.Context, _ int, dst *nwt.Sample) error { return owned(dst, "the dataset") })
+	ds := nwt.Map(inner, scalar, func(_ context.Context, src, dst *nwt.Sample) error {
+		return errors.Join(owned(src, "the function"), owned(dst, "the function"))
+	})
+	l := newLoader(t, ds, nwt.WithWorkers(1))
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+}
+
+func TestADatasetInAConcatKeepsOneForEachWorkerHoweverItsSamplesLie(t *testing.T) {
+	var d decoders
+	part := func() nwt.Dataset {
+		return &pages{n: 64,
+			load: func(_ context.Context, _ int, dst *nwt.Sample) error {
+				_, err := nwt.Scratch(dst, d.create)
+				return err
+			},
+			loadBatch: func(_ context.Context, _ []int, dst []*nwt.Sample) error {
+				_, err := nwt.Scratch(dst[0], d.create)
+				return err
+			}}
+	}
+	ds, err := nwt.Concat(part(), part())
+	require.NoError(t, err)
+	l := newLoader(t, ds, nwt.WithWorkers(1), nwt.WithShuffle(1), nwt.WithBatchSize(7))
+	for epoch := range 5 {
+		for _, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+		}
+	}
+	require.EqualValues(t, 2, d.made.Load())
+}
+
+type exiting struct{}
+
+func (exiting) Close() error { runtime.Goexit(); return nil }
+
+func TestGoexitInTheCloseOfWhatIsKeptLosesNothing(t *testing.T) {
+	var d decoders
+	ds := loads(40, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		_, err := nwt.Scratch(dst, d.create) // closed last
+		_, other := nwt.Scratch(dst, func() (exiting, error) { return exiting{}, nil })
+		return errors.Join(err, other)
+	})
+	var log journal
+	l := newLoader(t, ds, nwt.WithWorkers(3), log.option())
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+	promptly(t, func() { require.NoError(t, l.Close()) })
+	require.Positive(t, d.made.Load())
+	require.Zero(t, d.open.Load())
+	require.Contains(t, log.String(), "runtime.Goexit was called")
 }

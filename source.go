@@ -20,6 +20,10 @@ type source struct {
 func newSource(ds Dataset, opts []Option) (*source, error) {
 	o, err := newOptions(opts)
 	n, layout, dsErr := checkDataset(ds)
+	var shards int
+	if stream, ok := ds.(*streamDataset); ok && dsErr == nil {
+		shards, dsErr = stream.shards()
+	}
 	if err := errors.Join(err, dsErr); err != nil {
 		return nil, err
 	}
@@ -27,14 +31,11 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.bytes, maxBatchBytes)
 	}
-	s := &source{ds: ds, n: n, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), said: &said{during: whileLoading}}
+	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), said: &said{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		if o.sampler != nil {
 			return nil, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading")
-		}
-		if s.shards, err = ds.(*streamDataset).shards(); err != nil {
-			return nil, err
 		}
 		if s.shards < o.world {
 			return nil, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks", s.shards)

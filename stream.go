@@ -75,8 +75,7 @@ func (d *streamDataset) check() error {
 	if d.Stream == nil {
 		return optionError("Streamed", nil, "the stream must not be nil")
 	}
-	_, err := d.shards()
-	return err
+	return nil
 }
 
 // shards is the number of shards, which a loader asks for once.
@@ -100,6 +99,9 @@ func (d *streamDataset) loadRecord(ctx context.Context, _ int, s *Sample) error 
 	}
 	return d.Stream.Load(ctx, r, s)
 }
+
+// unread tells that the sample's record couldn't be read, and won't be again.
+func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].err != nil }
 
 // A sequence reads the records of a run in order. It belongs to one goroutine:
 // the run's reader or, without workers, the consumer.
@@ -369,31 +371,37 @@ func newChain(q *sequence, shards []int) *chain {
 
 // run is the goroutine of a chain that reads ahead.
 func (c *chain) run() {
-	over := false
+	finished := false
 	defer func() {
-		if !over {
+		if !finished {
 			go c.run() // the reader called runtime.Goexit: go on elsewhere
 			return
 		}
 		close(c.full)
 		close(c.done)
 	}()
-	for !over {
-		if c.under == nil {
-			select {
-			case c.under = <-c.empty:
-			case <-c.ctx.Done():
-				over = true
-				continue
-			}
-		}
-		if !c.next(c.under) {
-			over = true
-			continue
-		}
-		c.full <- c.under // has room: no more records are under way
-		c.under = nil
+	for c.readOne() {
 	}
+	c.shut()
+	finished = true
+}
+
+// readOne reads a record ahead, once there is room, and reports false after the
+// last, or if the chain is closed.
+func (c *chain) readOne() bool {
+	if c.under == nil {
+		select {
+		case c.under = <-c.empty:
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+	if !c.next(c.under) {
+		return false
+	}
+	c.full <- c.under // has room: no more records are under way
+	c.under = nil
+	return true
 }
 
 // take replaces *r by the chain's next record, and reports false after the last.
@@ -411,11 +419,12 @@ func (c *chain) take(r **Record) bool {
 
 // close ends the chain and closes what it has open.
 func (c *chain) close() {
-	if c.full != nil {
-		c.cancel()
-		<-c.done
+	if c.full == nil {
+		c.shut()
+		return
 	}
-	c.shut()
+	c.cancel()
+	<-c.done
 }
 
 // shut closes the shard that is open.

@@ -73,8 +73,8 @@ func (w *worker) run() {
 			w.ready = false
 			go w.run() // Load called runtime.Goexit: go on with the claim elsewhere
 		default:
+			defer w.l.pool.Done()
 			w.sample.locals.close(w.l.opts.log)
-			w.l.pool.Done()
 		}
 	}()
 	for !left {
@@ -106,7 +106,7 @@ func (w *worker) run() {
 func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
-	if s.worker == 0 {
+	if s.worker == 0 && w != w.l.inline { // for which help has filled it
 		w.l.zero <- struct{}{}
 		defer func() {
 			if !w.lost() { // else the watchdog has emptied it
@@ -211,7 +211,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 func (w *worker) again(ctx context.Context, err error) error {
 	wait := w.l.opts.backoff
 	for range w.l.opts.retries {
-		if !temporary(err) || !rest(ctx, wait) {
+		if !temporary(err) || w.sample.unread() || !rest(ctx, wait) {
 			return err
 		}
 		wait *= 2
