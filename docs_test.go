@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,26 +63,41 @@ func TestCodeThatDoesNotCompileIsNoticed(t *testing.T) {
 
 func TestTestsNamedInDocumentsExist(t *testing.T) {
 	there := map[string]bool{}
-	sources, err := filepath.Glob("*_test.go")
-	require.NoError(t, err)
-	examples, err := filepath.Glob("examples/*/*_test.go")
-	require.NoError(t, err)
-	for _, path := range append(sources, examples...) {
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
 		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t `).FindAllStringSubmatch(string(text), -1) {
+		for _, found := range regexp.MustCompile(`(?m)^func ((Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
 			there[found[1]] = true
 		}
-	}
+		return err
+	}))
 	documents, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	for _, path := range documents {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		for _, name := range regexp.MustCompile("`(Test[A-Z]\\w+)`").FindAllStringSubmatch(string(text), -1) {
+		for _, name := range regexp.MustCompile("`((Test|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(string(text), -1) {
 			require.True(t, there[name[1]], "%s names %s", path, name[1])
 		}
 	}
+}
+
+func TestEachRowOfReliabilityNamesItsTest(t *testing.T) {
+	text, err := os.ReadFile("docs/reliability.md")
+	require.NoError(t, err)
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| input or fault") || strings.HasPrefix(line, "| ---") {
+			continue
+		}
+		rows++
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		require.Len(t, cells, 3, line)
+		require.Regexp(t, "^(`Test\\w+`(, )?)+ \\|$", cells[2], line)
+	}
+	require.GreaterOrEqual(t, rows, 100)
 }
 
 type goBlock struct {

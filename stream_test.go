@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -201,34 +199,4 @@ func TestAStreamCanBeTuned(t *testing.T) {
 	r, err := nwt.Tune(t.Context(), nwt.Streamed(newShelves(100, 100, 100)), nwt.WithIterations(20), nwt.WithMaxWorkers(1))
 	require.NoError(t, err)
 	require.NotEmpty(t, r.Trials)
-}
-
-// slowShelves takes an hour for each record.
-type slowShelves struct{ *shelves }
-
-func (s slowShelves) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
-	r, err := s.shelves.Open(ctx, shard)
-	return slowShelf{r}, err
-}
-
-type slowShelf struct{ nwt.ShardReader }
-
-func (s slowShelf) Next(ctx context.Context, r *nwt.Record) error {
-	time.Sleep(time.Hour)
-	return s.ShardReader.Next(ctx, r)
-}
-
-// In a bubble time passes only while everybody sleeps: a loop that waits
-// otherwise would wait for ever.
-func TestAStreamWhoseWorkersAreTakenAwayGoesOnAndSleepsWhileItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLoader(t, nwt.Streamed(slowShelves{newShelves(12)}), nwt.WithBatchSize(3), nwt.WithWorkers(2))
-		var all []int64
-		for b, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			all = append(all, nwt.Values[int64](b, 0)...)
-			require.NoError(t, l.SetWorkers(b.Index()%2))
-		}
-		require.Equal(t, upTo(12), all)
-	})
 }
