@@ -17,6 +17,18 @@ import (
 // the samples and the indices it was given, and the whole slot that they lie in.
 // The batch is moved out of there before anybody sees it.
 
+// maxAway bounds the calls that were given up and haven't returned: each keeps a
+// goroutine, and perhaps a slot.
+const maxAway = 1024
+
+// tooManyAway is what ends an epoch then.
+func (l *Loader) tooManyAway() error {
+	if n := l.away.Load(); n >= maxAway {
+		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", n, l.opts.timeout, maxAway)
+	}
+	return nil
+}
+
 // A watch is what the watchdog sees of a worker.
 type watch struct {
 	mu    sync.Mutex
@@ -102,6 +114,7 @@ func (w *worker) overdue(now time.Time) bool {
 		return false
 	}
 	w.slot.holders.Add(1)
+	w.l.away.Add(1)
 	w.watch.keeps = w.slot
 	return true
 }
@@ -145,6 +158,7 @@ func (w *worker) replace() *worker {
 // cameBack ends what a call that was given up has kept.
 func (w *worker) cameBack() {
 	_ = w.watch.keeps.release() // nobody is left to tell of an error
+	w.l.away.Add(-1)
 	w.l.mu.Lock()
 	w.l.numbers.giveBack(w.sample.worker)
 	if w.sample.worker == 0 {

@@ -447,3 +447,19 @@ func TestTheCallerDoesNotLoadUnderTheNumberOfAHungCall(t *testing.T) {
 	require.Zero(t, same.Load())
 	close(letGo)
 }
+
+func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ds := numbered(10_000, func(context.Context, int, *nwt.Sample) error { <-release; return nil })
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(64), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10_000), quietLog)
+		_, err := values(t, l, 0)
+		require.ErrorContains(t, err, "calls that WithTimeout(1s) gave up haven't returned, the bound is 1024")
+		close(release)
+		synctest.Wait()
+		got, err := values(t, l, 1)
+		require.NoError(t, err, "they have returned")
+		require.Len(t, got, 10_000)
+		require.NoError(t, l.Close())
+	})
+}

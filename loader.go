@@ -53,6 +53,7 @@ type Loader struct {
 	closed       bool           // guarded by mu
 	run          *run           // guarded by mu; nil between epochs
 	crew         []*worker      // guarded by mu; by seat, nil where there is no goroutine
+	away         atomic.Int32   // calls that were given up and haven't returned
 	numbers      numbers        // guarded by mu; of the crew, and of calls that were given up
 	pool         sync.WaitGroup // the goroutines of workers and of the watchdog
 	closing      chan struct{}  // closed by Close

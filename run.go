@@ -197,6 +197,9 @@ func (r *run) openOne() (opened bool, err error) {
 	if r.over || r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
 		return false, nil
 	}
+	if err := r.l.tooManyAway(); err != nil {
+		return false, err
+	}
 	b, err := r.l.slots.take(r.l)
 	switch {
 	case err != nil && len(r.ahead) > 0:
