@@ -38,7 +38,7 @@ type Batch struct {
 	settled    bool         // bad samples are left out
 	finishErr  error        // that ends the epoch instead of this batch
 
-	// Written by the stage before it announces the batch, where there is one.
+	// Written by the stage before it announces the batch, if there is one.
 	device               *deviceBuffer
 	copyBegan, copyEnded time.Time // zero with WithAsyncTransfer
 	err                  error     // that ends the epoch instead of this batch
@@ -100,8 +100,8 @@ func (b *Batch) bytesOf(field int) ([]byte, *column) {
 	return b.mem[from : from+n : from+n], c
 }
 
-// Lens is the length of each sample of a ragged field. It panics where the
-// field isn't ragged.
+// Lens is the length of each sample of a ragged field. It panics if the field isn't
+// ragged.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.l.layout.column(field)
 	if c.ragged < 0 {
@@ -116,12 +116,12 @@ func (b *Batch) lensOf(c *column) []int32 {
 }
 
 // Retain keeps the batch valid past the next iteration, and past the loader's
-// Close, until Release. The loader takes another slot meanwhile; so many
-// batches retained at once end the epoch with [ErrRetained].
+// Close, until Release. The loader uses another slot meanwhile. Retaining more than
+// 64 batches ends the epoch with [ErrRetained].
 func (b *Batch) Retain() { b.refs.Add(1) }
 
-// Release takes back one Retain. It may be called from any goroutine. One
-// without a Retain before it panics.
+// Release takes back one Retain. It may be called from any goroutine. It panics if
+// there was no Retain before it.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:

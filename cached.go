@@ -10,22 +10,21 @@ import (
 
 // Cached keeps the samples of ds in memory once they are loaded, up to maxBytes
 // of them, 8 bytes of bookkeeping for each sample included. What doesn't fit is
-// loaded anew each time, and nothing is ever thrown out for it: where every
-// sample is visited once an epoch, no choice of what to keep is better.
+// loaded anew each time, and nothing is ever thrown out for it: if every sample is
+// visited once per epoch, no choice of what to keep is better.
 //
 // However many workers and loaders ask for a sample at the same time, it is
 // loaded once, and the others wait for it. A sample that can't be loaded isn't
 // kept: the next to ask tries again.
 //
-// A kept sample is the same in every epoch, so ds is always asked for what
-// [LoadSample] would load, that of epoch 0 and seed 0, whether it fits or not.
-// Augmentation belongs in a [Map] over the cache. It is asked for one sample at
-// a time, even if it is a [BatchDataset].
+// A kept sample is the same in every epoch. So ds always loads what [LoadSample]
+// would load, the sample of epoch 0 and seed 0, whether it fits or not. Augmentation
+// belongs in a [Map] over the cache. ds loads one sample at a time, even if it is a
+// [BatchDataset].
 //
-// The memory lies outside the Go heap. It is given back when the dataset is
-// garbage, or at once when it is closed: it is an io.Closer, and its samples are
-// loaded anew from then on. A bound below 1, and a dataset that can't be used,
-// are reported by [NewLoader] and [Tune].
+// The memory lies outside the Go heap. It is given back when the dataset is garbage
+// or closed: the dataset is an io.Closer, whose samples are loaded anew from then on.
+// [NewLoader] and [Tune] report a bound below 1 and a dataset that can't be used.
 func Cached(ds Dataset, maxBytes int64) Dataset {
 	c := &cached{ds: ds, maxBytes: maxBytes, blocks: &blocks{}, waiting: map[int]chan struct{}{}}
 	n, l, err := checkIndexed(ds)
@@ -149,7 +148,7 @@ func (c *cached) claim(index int) (mine bool, others <-chan struct{}) {
 	}
 }
 
-// notLoading is what to wait for where there is nothing to wait for.
+// notLoading is a channel that needn't be waited for.
 var notLoading = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // fill loads a claimed sample, and keeps it if it can.

@@ -37,7 +37,7 @@ type BatchDataset interface {
 }
 
 // NewDataset makes a dataset of n samples from a function, which must satisfy
-// what [Dataset] asks of Load. Where n, fields or load can't be used,
+// what [Dataset] asks of Load. If n, fields or load can't be used,
 // [NewLoader] and [Tune] say so.
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n, fields, load}

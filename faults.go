@@ -15,8 +15,8 @@ import (
 
 // faults are the samples of a batch that couldn't be loaded.
 type faults struct {
-	// first is the lowest place among them: where no bad sample is allowed,
-	// workers needn't load the places after it. Written under mu.
+	// first is the lowest place among them: if no bad sample is allowed, workers
+	// needn't load the places after it. Written under mu.
 	first atomic.Int32
 	mu    sync.Mutex
 	list  []fault // guarded by mu until the batch is loaded

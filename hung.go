@@ -206,8 +206,8 @@ func (l *Loader) callerIsDone(number int) {
 
 func (n *numbers) giveBack(number int) { n.taken[number] = false }
 
-// A refuge is where places of a batch are loaded whose own slot a LoadBatch that
-// was given up may still write to.
+// A refuge is a slot for places of a batch that a LoadBatch was given up with: in
+// the batch's own slot that call may still write to them.
 type refuge struct {
 	*slot
 	from, to int

@@ -2,8 +2,8 @@ package nwt
 
 import "sync"
 
-// inUse lets workers use memory until somebody frees it. Each has a lock on a
-// cache line of its own, as long as they are no more than the locks.
+// inUse lets workers use memory until somebody frees it. Up to 32 workers have a lock
+// each, on a cache line of its own.
 type inUse [32]struct {
 	sync.RWMutex
 	_ [40]byte

@@ -18,8 +18,8 @@ import (
 //	free ──► open ──► loaded ──► in use ──► free
 //	     run      workers    iterator   next iteration, or Release
 //
-// The workers live across epochs. Between epochs they sleep, and so they do
-// while as many batches as WithPrefetch allows are loaded.
+// The workers live across epochs. They sleep between epochs, and while as many
+// batches are loaded as WithPrefetch allows.
 type Loader struct {
 	*source
 	loadSample func(ctx context.Context, index int, dst *Sample) error
@@ -33,7 +33,7 @@ type Loader struct {
 	sampler Sampler
 	order   order
 
-	stage    *stage // nil where the device is the host
+	stage    *stage // nil if the device is the host
 	ring     *ring.Ring[Batch]
 	pace     pace
 	slots    slots
@@ -42,7 +42,7 @@ type Loader struct {
 	tuned    *Result // nil without NewTunedLoader
 	counters counters
 	deep     depth
-	// deepening is the run whose depth follows need; nil between epochs, and where
+	// deepening is the run whose depth follows need; nil between epochs, and if
 	// the depth is fixed.
 	deepening atomic.Pointer[run]
 
@@ -52,7 +52,7 @@ type Loader struct {
 	mu           sync.Mutex
 	closed       bool           // guarded by mu
 	run          *run           // guarded by mu; nil between epochs
-	crew         []*worker      // guarded by mu; by seat, nil where there is no goroutine
+	crew         []*worker      // guarded by mu; by seat, nil if it has no goroutine
 	away         atomic.Int32   // calls that were given up and haven't returned
 	numbers      numbers        // guarded by mu; of the crew, and of calls that were given up
 	pool         sync.WaitGroup // the goroutines of workers and of the watchdog
@@ -61,7 +61,7 @@ type Loader struct {
 
 	// The running epoch's, handed from one to the next under mu.
 	seq    uint64  // sequence number of the next batch that is opened
-	inline *worker // loads where there are no workers
+	inline *worker // loads if there are no workers
 
 	// zero is full while somebody loads as worker 0: the caller and a goroutine
 	// would both while SetWorkers leads from one to the other.
@@ -287,10 +287,10 @@ func (l *Loader) leave(w *worker) bool {
 // Epoch yields the batches of an epoch, in order. An error ends it and comes
 // alone, after all batches before it:
 //
-//   - *[LoadError] where a sample of the next batch couldn't be loaded;
-//   - the context's where that ended;
+//   - *[LoadError] if a sample of the next batch couldn't be loaded;
+//   - the context's error if the context ended;
 //   - [ErrBusy] while another epoch of the loader is running, [ErrClosed] once
-//     the loader is closed, [ErrRetained] where Release was forgotten.
+//     the loader is closed, [ErrRetained] if Release was forgotten.
 //
 // Leaving the loop early ends the epoch too. In every case no Load is running
 // any more when the loop is left, and the loader can be used again.
@@ -358,9 +358,9 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 }
 
-// Close ends the epoch that is running, waits for the loads under way, and
-// gives the memory back; that of the batch in use, and of retained ones, once
-// they are let go of. It must not be called from Load. Closing again does
+// Close ends the epoch that is running, waits for the loads under way, and gives
+// the memory back. The memory of the batch in use, and of retained batches, follows
+// when they are released. Close must not be called from Load. Closing again does
 // nothing.
 func (l *Loader) Close() error {
 	l.mu.Lock()

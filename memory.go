@@ -9,8 +9,8 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// memoryShare of what is left to this process is what tuning may take where no
-// limit is set.
+// memoryShare is the share of what is left to this process that tuning may take if
+// no limit is set.
 const memoryShare = 0.8
 
 // memoryLimit is the peak RSS that a trial must not pass.
@@ -19,9 +19,9 @@ type memoryLimit struct {
 	from  string // where it comes from, for a person
 }
 
-// defaultMemoryLimit lets the process grow by its part, among the processes
-// that share the host, of 80 % of what its container or the machine has left.
-// To be asked before the first trial.
+// defaultMemoryLimit lets the processes that share the host grow by 80 % of what the
+// container or the machine has left, each by an equal part. It must be asked before
+// the first trial.
 func defaultMemoryLimit(processes int) memoryLimit {
 	return limitFrom(host.Memory().RSS, host.Available(), processes)
 }
@@ -47,12 +47,12 @@ type memoryPeak struct {
 }
 
 // allows predicts the peak RSS at a worker count and says why that count must
-// not be tried; empty where it may.
+// not be tried; empty if it may.
 //
 // The prediction follows the line through the two nearest counts measured
-// below, or below and above: memory is flat as long as the ring of slots is and
-// grows with the workers from there, which one line through all counts would
-// underestimate. It never falls below what fewer workers took.
+// below, or below and above. Memory is flat while the number of slots is, and then
+// grows with the workers, which one line through all counts would underestimate. The
+// prediction never falls below what fewer workers took.
 func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 	peaks := slices.SortedFunc(slices.Values(measured), func(a, b memoryPeak) int { return a.workers - b.workers })
 	at, found := slices.BinarySearchFunc(peaks, workers, func(p memoryPeak, w int) int { return p.workers - w })

@@ -40,9 +40,9 @@ func (l *Loader) claimSize() int {
 	return l.pace.claim()
 }
 
-// lanes is how many parts a batch is in of which a worker loads the same in
-// batch after batch, while they keep pace. Samples from a file are begun in
-// order, which is how files are read ahead.
+// lanes is how many parts a batch is divided into. While workers keep pace, each
+// loads the same part in batch after batch. A batch whose samples come from a file
+// has one lane: they are begun in order, which is how files are read ahead.
 func (l *Loader) lanes() int {
 	if !l.pace.inMemory() || l.loadBatch != nil {
 		return 1
@@ -56,10 +56,9 @@ func (l *Loader) lanes() int {
 
 func (p *pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fromMemory }
 
-// makesWay tells whether a worker should let the consumer run that it has woken.
-// Where workers that compute have all CPUs, it would not run until one of them is
-// out of places, and the others soon are too. A worker that waits had better
-// begin to: its CPU is free then.
+// makesWay tells whether a worker should yield to the consumer that it has woken. If
+// busy workers held every CPU, the consumer would starve until one of them ran out
+// of places. Workers that wait leave their CPU anyway.
 func (l *Loader) makesWay() bool {
 	return l.pace.inMemory() && l.pace.perBatch() > switching && l.Workers() >= runtime.GOMAXPROCS(0)
 }

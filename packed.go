@@ -2,8 +2,8 @@ package nwt
 
 import "encoding/binary"
 
-// A packed sample is the lengths of its ragged fields, as int32, and then its
-// fields one after the other, ragged ones only as long as they are.
+// A packed sample is the lengths of its ragged fields, as int32, followed by its
+// fields one after the other. A ragged field takes only its length.
 
 // packed is the bytes of the longest packed sample.
 func (l *layout) packed() int { return l.ragged*4 + l.bytes }
@@ -38,7 +38,7 @@ func (s *Sample) pack(dst []byte) {
 }
 
 // unpack reads the sample from src and returns what follows it there; not ok
-// where src isn't a packed sample of this layout.
+// if src isn't a packed sample of this layout.
 func (s *Sample) unpack(src []byte) (rest []byte, ok bool) {
 	for f := range s.layout.columns {
 		c := &s.layout.columns[f]

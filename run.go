@@ -25,12 +25,12 @@ type run struct {
 	unwatch func() // ends the watch on the caller's context, and joins it
 	course  course
 	first   uint64         // sequence number of the course's first batch
-	tally   tally          // the stage's where there is one, else the consumer's
+	tally   tally          // the stage's if there is one, else the consumer's
 	beside  errgroup.Group // of a stream's reader and of the stage, which serve the run
 	broken  error          // what beside has ended with
 
-	// For a stream: what fills batches. With workers that is a goroutine, which
-	// toFill hands batches to; else the consumer.
+	// For a stream: what fills batches. With workers it belongs to a goroutine, which
+	// gets the batches from toFill; without, to the consumer.
 	sequence *sequence
 	toFill   chan *Batch
 
@@ -111,7 +111,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	return r, nil
 }
 
-// contextError is ctx's error, with its cause where that says more.
+// contextError is ctx's error, with its cause if that says more.
 func contextError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {
@@ -340,7 +340,7 @@ func (r *run) letGo() {
 	}
 }
 
-// finish waits for the loads under way and takes all slots back but that of the
+// finish waits for the loads under way and takes back all slots except that of the
 // batch in the loop body. The caller holds turn.
 func (r *run) finish() {
 	if r.finished {

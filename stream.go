@@ -498,7 +498,7 @@ func (c *chain) attempt(r *Record) {
 }
 
 // open opens the shard if it isn't open, and as often as WithRetry says while the
-// error calls itself temporary, such as that too many files are open.
+// error calls itself temporary: too many open files, for example.
 func (c *chain) open() error {
 	o := c.q.l.opts
 	for tries, wait := 0, o.backoff; c.reader == nil; tries, wait = tries+1, 2*wait {

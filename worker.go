@@ -35,7 +35,7 @@ type worker struct {
 	ends    []int
 	singly  int
 	samples []*Sample // what LoadBatch gets; grown on demand
-	indices []int     // likewise: its own, whatever it does with them
+	indices []int     // what LoadBatch gets: its own, whatever it does with them
 }
 
 // newWorker makes a worker of a seat with a number of its own for Sample.Worker.
@@ -346,7 +346,7 @@ func (w *worker) fillIndices(b *Batch, end int) bool {
 func (w *worker) start(b *Batch) bool {
 	if w.l.opts.init != nil {
 		from := w.next
-		w.next = w.claim.To // what holds where it ends the goroutine
+		w.next = w.claim.To // if it ends the goroutine
 		if !w.initialize(b.run) {
 			return false
 		}
