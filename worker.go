@@ -102,7 +102,8 @@ func (w *worker) run() {
 	}
 }
 
-// loadClaim loads the claimed places from next on.
+// loadClaim loads the claimed places from next on, until that is done or a call is
+// given up.
 func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
@@ -122,39 +123,34 @@ func (w *worker) loadClaim() {
 	if trace.IsEnabled() {
 		defer trace.StartRegion(b.run.ctx, "nwt.load").End()
 	}
+	var began time.Time
 	n := w.claim.To - w.next
-	if !w.l.pace.timed(&w.untimed, n) {
-		w.loadPlaces(b)
-		return
+	timed := w.l.pace.timed(&w.untimed, n)
+	if timed {
+		began = time.Now()
 	}
-	began := time.Now()
-	w.loadPlaces(b)
-	took := time.Since(began)
-	if n > 0 && !w.lost() {
+	for w.next < w.claim.To && !w.lost() {
+		switch {
+		case w.l.loadBatch == nil:
+			w.loadSingly(b, w.claim.To)
+		case w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()):
+			w.next = w.claim.To // nobody will see these samples
+		case w.next < w.singly:
+			w.loadSingly(b, w.singly)
+		default:
+			w.loadTogether(b)
+		}
+	}
+	if timed && n > 0 && !w.lost() {
+		took := time.Since(began)
 		w.l.pace.took(took, n)
 		w.l.counters.loads.add(took/time.Duration(n), n)
 	}
 }
 
-// loadPlaces loads the rest of the claim, until it is done or given up.
-func (w *worker) loadPlaces(b *Batch) {
-	for w.next < w.claim.To && !w.lost() {
-		switch {
-		case w.l.loadBatch == nil:
-			w.loadUntilPanic(b, w.claim.To)
-		case w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()):
-			w.next = w.claim.To // nobody will see these samples
-		case w.next < w.singly:
-			w.loadUntilPanic(b, w.singly)
-		default:
-			w.loadTogether(b)
-		}
-	}
-}
-
-// loadUntilPanic loads places up to before end one by one, until that is done or
-// user code panics.
-func (w *worker) loadUntilPanic(b *Batch, end int) {
+// loadSingly loads the places before end one by one, until that is done or user code
+// panics.
+func (w *worker) loadSingly(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	ring, load, watch, n, ragged := l.ring, l.loadSample, w.watch, uint(l.n), l.layout.ragged > 0 // looked up once
 	finished := false
