@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"os"
 
 	gcblob "gocloud.dev/blob"
 	_ "gocloud.dev/blob/memblob" // or s3blob, gcsblob, azureblob, fileblob
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/blob"
+	"github.com/nwt-go/nwt/vision"
 )
 
 // Each object is a sample: here a grey image of 2 × 2 pixels, whose class is in
@@ -104,4 +106,48 @@ func ExamplePacked() {
 		fmt.Println(batch.Bytes(0), batch.Bytes(1))
 	}
 	// Output: [0 1 2] [11 12 21 22 31 32]
+}
+
+// Photographs in a bucket: the function hands their bytes to a pipeline of vision.
+func ExampleObjects_photographs() {
+	ctx := context.Background()
+	bucket, err := gcblob.OpenBucket(ctx, "mem://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer bucket.Close()
+	photo, err := os.ReadFile("../vision/testdata/photo.jpg")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = bucket.WriteAll(ctx, "train/3/coffee.jpg", photo, nil)
+
+	pipeline, err := vision.New([]vision.Transform{
+		vision.RandomResizedCrop{Size: vision.Square(224)},
+		vision.RandomHorizontalFlip{},
+		vision.ImageNet,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	keys, err := blob.List(ctx, bucket, "train/", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fields := []nwt.Field{pipeline.Field("image"), {Name: "class", Type: nwt.Int64}}
+	ds, err := blob.Objects(bucket, keys, fields, func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
+		if _, err := fmt.Sscanf(key, "train/%d/", &nwt.Values[int64](dst, 1)[0]); err != nil {
+			return err
+		}
+		return pipeline.Load(dst, 0, data)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	sample, err := nwt.LoadSample(ctx, ds, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(nwt.Values[float32](sample, 0)), nwt.Values[int64](sample, 1))
+	// Output: 150528 [3]
 }

@@ -27,11 +27,12 @@ func newLevels[T element](of func(level int) T) *levels[T] {
 // identity leaves levels as they are.
 var identity = newLevels(func(level int) uint8 { return uint8(level) })
 
-// chroma is what the components of a pixel add to its levels: the grey part
-// at luma, red from Cr, blue from Cb and green from both, green in 1/65536ths.
+// chroma is what a pixel's components add to its levels. Red from Cr and blue
+// from Cb stand in the lower 32 bits, green from both in the upper, in 1/65536ths.
 type chroma struct {
-	luma   [256]int32 // + below
-	cr, cb [256]struct{ whole, green int32 }
+	cr, cb [256]uint64
+	full   bool
+	luma   [256]int32 // the grey part + below, unless full: that is y + below
 }
 
 // The conversions of JFIF (ITU-T T.871, 7) and of BT.601.
@@ -41,13 +42,14 @@ var (
 )
 
 func newChroma(lumaScale, scale float64, black int) *chroma {
-	t := new(chroma)
+	t := &chroma{full: lumaScale == 1}
 	round := func(v float64) int32 { return int32(math.Floor(v + 0.5)) }
+	both := func(whole, green int32) uint64 { return uint64(uint32(green))<<32 | uint64(uint32(whole)) }
 	for i := range 256 {
 		d := float64(i-128) * scale
 		t.luma[i] = round(float64(i-black)*lumaScale) + below
-		t.cr[i].whole, t.cr[i].green = round(1.402*d), round(-0.714136286*d*65536)
-		t.cb[i].whole, t.cb[i].green = round(1.772*d), round(-0.344136286*d*65536)+1<<15
+		t.cr[i] = both(round(1.402*d), round(-0.714136286*d*65536))
+		t.cb[i] = both(round(1.772*d), round(-0.344136286*d*65536)+1<<15)
 	}
 	return t
 }
@@ -57,11 +59,20 @@ func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*le
 	n := len(r)
 	g, b, y, cb, cr = g[:n], b[:n], y[:n], cb[:n], cr[:n]
 	red, green, blue := tables[0], tables[1], tables[2]
+	if !t.full {
+		for i := range r {
+			l, fromBlue, fromRed := t.luma[y[i]], t.cb[cb[i]], t.cr[cr[i]]
+			r[i] = red[(l+int32(fromRed))&1023]
+			g[i] = green[(l+int32(int64(fromBlue+fromRed)>>48))&1023]
+			b[i] = blue[(l+int32(fromBlue))&1023]
+		}
+		return
+	}
 	for i := range r {
-		l, fromBlue, fromRed := t.luma[y[i]], &t.cb[cb[i]], &t.cr[cr[i]]
-		r[i] = red[(l+fromRed.whole)&1023]
-		g[i] = green[(l+(fromBlue.green+fromRed.green)>>16)&1023]
-		b[i] = blue[(l+fromBlue.whole)&1023]
+		l, fromBlue, fromRed := int32(y[i])+below, t.cb[cb[i]], t.cr[cr[i]]
+		r[i] = red[(l+int32(fromRed))&1023]
+		g[i] = green[(l+int32(int64(fromBlue+fromRed)>>48))&1023]
+		b[i] = blue[(l+int32(fromBlue))&1023]
 	}
 }
 

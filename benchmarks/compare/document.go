@@ -87,7 +87,7 @@ func (r *run) report(photos bool) string {
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))
 		if photos {
-			b.WriteString(photoTable(here, r.tunedWorkers(w.name)))
+			b.WriteString(photoTable(here))
 			continue
 		}
 		b.WriteString("| | variant | best count | batches/s | first batch | memory | allocations a batch | at 16 workers: batches/s | first batch | memory |\n")
@@ -102,13 +102,11 @@ func (r *run) report(photos bool) string {
 	return b.String()
 }
 
-// photoTable is the photographs' rows: images a second, and what they cost.
-func photoTable(here []figure, tuned func(figure) bool) string {
+// photoTable is the photographs' rows: images a second, and what they cost, each at
+// its best count.
+func photoTable(here []figure) string {
 	best := map[[2]string]figure{}
 	for _, f := range here {
-		if f.Peer == "nwt" && !tuned(f) {
-			continue
-		}
 		if k := [2]string{f.Peer, f.Variant}; f.rate > best[k].rate {
 			best[k] = f
 		}

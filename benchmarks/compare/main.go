@@ -189,7 +189,7 @@ func (o *options) plan(ctx context.Context) ([]combination, error) {
 func (o *options) tune(ctx context.Context, r *run, plan []combination) (hardware nwt.Hardware, _ []combination, err error) {
 	var subjects []combination // nwt's variants, without a worker count
 	for _, c := range plan {
-		if c.Workers = 0; c.Peer == "nwt" && !slices.Contains(subjects, c) {
+		if c.Workers = 0; c.Peer == "nwt" && !slices.Contains(subjects, c) && (!o.photos || len(subjects) == 0) {
 			subjects = append(subjects, c)
 		}
 	}

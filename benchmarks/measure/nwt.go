@@ -5,6 +5,7 @@ import (
 	"iter"
 	"log"
 	"math"
+	"time"
 
 	"github.com/nwt-go/nwt"
 )
@@ -69,9 +70,12 @@ func nwtLoader[T float32 | uint8](w *workload[T], variant string, workers int) i
 	}
 }
 
-// tune is the count that nwt finds for a workload, with default options.
+// tune is the count that nwt finds for a workload.
 func tune[T float32 | uint8](w *workload[T], variant string) *nwt.Result {
 	ds, opts := nwtDataset(w, variant)
+	if w.name == "photos" { // iterations take long
+		opts = append(opts, nwt.WithTuningTime(20*time.Second))
+	}
 	r, err := nwt.Tune(context.Background(), ds, opts...)
 	if err != nil {
 		log.Fatal(err)
