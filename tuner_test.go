@@ -184,6 +184,37 @@ func TestRanksThatStartTogetherAgreeOnOneAnswer(t *testing.T) {
 	require.Equal(t, 1, tuned)
 }
 
+// What a file says is checked before it is believed, at its exact bounds.
+func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
+	ds, path := emptyDataset(1000), filepath.Join(t.TempDir(), "tuning.json")
+	opts := []nwt.Option{nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(path), nwt.WithLogger(slog.New(slog.DiscardHandler))}
+	_, err := nwt.Tune(t.Context(), ds, opts...)
+	require.NoError(t, err)
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		change func(result map[string]any)
+		cached bool
+	}{
+		"as it was":            {func(map[string]any) {}, true},
+		"0 workers":            {func(r map[string]any) { r["workers"] = 0 }, true},
+		"the most workers":     {func(r map[string]any) { r["workers"] = 1024 }, true},
+		"more than the most":   {func(r map[string]any) { r["workers"] = 1025 }, false},
+		"fewer than no worker": {func(r map[string]any) { r["workers"] = -1 }, false},
+		"no trials":            {func(r map[string]any) { r["trials"] = []any{} }, false},
+	} {
+		var file map[string]any
+		require.NoError(t, json.Unmarshal(data, &file))
+		c.change(file["entries"].([]any)[0].(map[string]any)["value"].(map[string]any))
+		changed, err := json.Marshal(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, changed, 0o644))
+		r, err := nwt.Tune(t.Context(), ds, opts...)
+		require.NoError(t, err)
+		require.Equal(t, c.cached, r.Cached, name)
+	}
+}
+
 func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
 	for name, damage := range map[string]func(data []byte) []byte{
 		"cut off":      func(data []byte) []byte { return data[:len(data)/2] },
