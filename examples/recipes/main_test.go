@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// rest is the samples from a state on, by their position in the epoch, as all ranks
+// together load them.
+func rest(t *testing.T, ds nwt.Dataset, opts []nwt.Option, state nwt.State, world, batch, workers, steps int) (samples map[int]string, reached nwt.State) {
+	t.Helper()
+	samples = map[int]string{}
+	for rank := range world {
+		l, err := nwt.NewLoader(ds, append(slices.Clip(opts), nwt.WithRank(rank, world), nwt.WithBatchSize(batch), nwt.WithWorkers(workers))...)
+		require.NoError(t, err)
+		reached = state
+		done := 0
+		for b, err := range l.Resume(t.Context(), state) {
+			require.NoError(t, err)
+			from, n := reached.Samples, b.State().Samples-reached.Samples
+			for place := range b.Len() {
+				var sample bytes.Buffer
+				for f := range b.Fields() {
+					size := len(b.Bytes(f)) / b.Len()
+					sample.Write(b.Bytes(f)[place*size : (place+1)*size])
+				}
+				samples[from+n*rank/world+place] = sample.String()
+			}
+			reached = b.State()
+			if done++; done == steps {
+				break
+			}
+		}
+		require.NoError(t, l.Close())
+	}
+	return samples, reached
+}
+
+func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
+	for name, recipe := range map[string]func() (nwt.Dataset, []nwt.Option, error){
+		"pretrain": func() (nwt.Dataset, []nwt.Option, error) { return pretraining(t.TempDir()) },
+		"pictures": func() (nwt.Dataset, []nwt.Option, error) {
+			files, err := madePictures(24)
+			require.NoError(t, err)
+			return picturesForTraining(files)
+		},
+		"metric": func() (nwt.Dataset, []nwt.Option, error) {
+			ds, err := faces()
+			require.NoError(t, err)
+			sampler, err := balanced([]int{3, 6, 9, 0})
+			return ds, []nwt.Option{nwt.WithSampler(sampler)}, err
+		},
+		"audio": func() (nwt.Dataset, []nwt.Option, error) { return recordings(200) },
+		"rowgroups": func() (nwt.Dataset, []nwt.Option, error) {
+			table, opts, err := openTable(t.TempDir(), 680)
+			t.Cleanup(func() { table.file.Close() })
+			return table, opts, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ds, opts, err := recipe()
+			require.NoError(t, err)
+			start := nwt.State{Epoch: 1}
+			whole, end := rest(t, ds, opts, start, 1, 4, 0, -1)
+			require.Len(t, whole, end.Samples)
+			head, state := rest(t, ds, opts, start, 2, 3, 2, 3)
+			require.Equal(t, 18, state.Samples)
+			tail, _ := rest(t, ds, opts, state, 3, 2, 1, -1)
+			for position, sample := range tail {
+				head[position] = sample
+			}
+			require.NotEmpty(t, tail)
+			for position, sample := range head {
+				require.Equal(t, whole[position], sample, "position %d", position)
+			}
+			require.GreaterOrEqual(t, len(head), len(whole)-6, "but what WithDropLast leaves out")
+		})
+	}
+}
+
+func TestMixupResumesWithTheSameBatches(t *testing.T) {
+	files, err := madePictures(24)
+	require.NoError(t, err)
+	ds, opts, err := picturesForTraining(files)
+	require.NoError(t, err)
+	opts = append(opts, nwt.WithFinish(mixup))
+	whole, _ := rest(t, ds, opts, nwt.State{Epoch: 1}, 1, 8, 0, -1)
+	tail, _ := rest(t, ds, opts, nwt.State{Epoch: 1, Samples: 16}, 1, 8, 3, -1)
+	require.Len(t, tail, 32)
+	for position, sample := range tail {
+		require.Equal(t, whole[position], sample)
+	}
+}
+
+func TestTheRecipesRun(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), nil, &out))
+	require.Contains(t, out.String(), `checkpoint: {"epoch":0,"samples":160}`)
+	require.Contains(t, out.String(), "training: 48 pictures an epoch")
+	require.Contains(t, out.String(), "validation: 24 pictures an epoch")
+	require.Contains(t, out.String(), "epoch 1: 4 batches of 4 classes × 3; hard: [0 3 6 9]")
+	require.Contains(t, out.String(), "680 rows of 14 groups; groups decoded: 14")
+	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "metric" "pictures" "pretrain" "rowgroups"]`)
+}

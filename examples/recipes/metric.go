@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/nwt-go/nwt"
+)
+
+// Metric learning: each batch has P classes with K samples each, and an epoch has
+// more of the classes that the model still takes for each other.
+
+const (
+	identities   = 12 // classes
+	perIdentity  = 10 // samples of each, one class after the other
+	perBatch     = 4  // P
+	ofEach       = 3  // K
+	identitySize = perBatch * ofEach
+)
+
+// faces is vectors around the mean of their class, and the class.
+func faces() (nwt.Dataset, error) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var vectors []float32
+	var labels []int32
+	for class := range identities {
+		for range perIdentity {
+			vectors = append(vectors, float32(class)+0.3*rng.Float32(), float32(class%3)+0.3*rng.Float32())
+			labels = append(labels, int32(class))
+		}
+	}
+	return nwt.FromSlices(nwt.SliceOf("vector", vectors, 2), nwt.SliceOf("class", labels))
+}
+
+// balanced is the order for P × K batches. Each class comes once in turn, and once
+// more if it is hard. It is a function of the epoch and of hard, which belongs into a
+// checkpoint for that.
+func balanced(hard []int) (nwt.Sampler, error) {
+	turns := append(slices.Clone(hard), all(identities)...)
+	turns = turns[:len(turns)/perBatch*perBatch]
+	return nwt.Computed(len(turns)*ofEach, func(epoch int) (order []int) {
+		classes := nwt.Shuffled(len(turns), 42)
+		for i := range turns {
+			class := turns[classes.At(epoch, i)]
+			samples := nwt.Shuffled(perIdentity, uint64(i)) // of this turn
+			for k := range ofEach {
+				order = append(order, class*perIdentity+samples.At(epoch, k))
+			}
+		}
+		return order
+	})
+}
+
+func all(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
+}
+
+func metric(ctx context.Context, _ string, out io.Writer) error {
+	ds, err := faces()
+	if err != nil {
+		return err
+	}
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(identitySize))
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	var hard []int
+	for epoch := range 3 {
+		sampler, err := balanced(hard)
+		if err != nil {
+			return err
+		}
+		if err := loader.SetSampler(sampler); err != nil {
+			return err
+		}
+		hard = nil
+		for batch, err := range loader.Epoch(ctx, epoch) {
+			if err != nil {
+				return err
+			}
+			labels := nwt.Values[int32](batch, 1)
+			for i := 0; i < len(labels); i += ofEach {
+				if class := int(labels[i]); class%3 == 0 && !slices.Contains(hard, class) {
+					hard = append(hard, class) // as if the model took them for each other
+				}
+			}
+		}
+		slices.Sort(hard)
+		fmt.Fprintf(out, "  epoch %d: %d batches of %d classes × %d; hard: %v\n", epoch, loader.Len(), perBatch, ofEach, hard)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A file of row groups, as Parquet and HDF5 are: a row can't be read without
+// decoding its group. The order is shuffled so that the rows of a few groups are
+// mixed, and the dataset keeps as many groups.
+
+const (
+	groupRows = 50
+	mixGroups = 3
+)
+
+var (
+	rowSchema nwt.Schema
+	row       = nwt.AddField[uint32](&rowSchema, "row", 2)
+)
+
+// table is the groups of a file that were decoded last, for all workers.
+type table struct {
+	file    *os.File
+	rows    int
+	decoded atomic.Int64
+
+	mu     sync.Mutex
+	groups map[int]func() ([]uint32, error) // guarded by mu; the first to ask decodes
+	oldest []int                            // guarded by mu
+}
+
+// group is the rows of a group.
+func (t *table) group(g int) ([]uint32, error) {
+	t.mu.Lock()
+	decode, ok := t.groups[g]
+	if !ok {
+		decode = sync.OnceValues(func() ([]uint32, error) { return t.decode(g) })
+		t.groups[g], t.oldest = decode, append(t.oldest, g)
+		if len(t.oldest) > 2*mixGroups { // the window before may be in use yet
+			delete(t.groups, t.oldest[0])
+			t.oldest = t.oldest[1:]
+		}
+	}
+	t.mu.Unlock()
+	return decode()
+}
+
+// decode stands for what a Parquet library does.
+func (t *table) decode(g int) ([]uint32, error) {
+	t.decoded.Add(1)
+	data := make([]byte, 8*groupRows)
+	n, err := t.file.ReadAt(data, int64(g)*int64(len(data)))
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	rows := make([]uint32, n/4)
+	for i := range rows {
+		rows[i] = binary.LittleEndian.Uint32(data[4*i:])
+	}
+	return rows, nil
+}
+
+func (t *table) Len() int            { return t.rows }
+func (t *table) Fields() []nwt.Field { return rowSchema.Fields() }
+
+func (t *table) Load(_ context.Context, i int, dst *nwt.Sample) error {
+	rows, err := t.group(i / groupRows)
+	if err != nil {
+		return err
+	}
+	copy(row.Of(dst), rows[i%groupRows*2:])
+	return nil
+}
+
+// openTable makes a file of rows and opens it.
+func openTable(dir string, rows int) (*table, []nwt.Option, error) {
+	var data []byte
+	for i := range rows {
+		data = binary.LittleEndian.AppendUint32(data, uint32(i))
+		data = binary.LittleEndian.AppendUint32(data, uint32(i*i))
+	}
+	path := filepath.Join(dir, "table.bin")
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		return nil, nil, err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	var sizes []int
+	for from := 0; from < rows; from += groupRows {
+		sizes = append(sizes, min(groupRows, rows-from))
+	}
+	sampler, err := nwt.LocallyShuffled(sizes, mixGroups, 42)
+	t := &table{file: file, rows: rows, groups: map[int]func() ([]uint32, error){}}
+	return t, []nwt.Option{nwt.WithSampler(sampler), nwt.WithBatchSize(16)}, err
+}
+
+func rowGroups(ctx context.Context, dir string, out io.Writer) error {
+	t, opts, err := openTable(dir, 680)
+	if err != nil {
+		return err
+	}
+	defer t.file.Close()
+	loader, err := nwt.NewLoader(t, opts...)
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(ctx, 0) {
+		if err != nil {
+			return err
+		}
+		_ = row.Of(batch) // here a model is trained
+	}
+	fmt.Fprintf(out, "  %d rows of 14 groups; groups decoded: %d\n", t.rows, t.decoded.Load())
+	return nil
+}
