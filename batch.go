@@ -44,6 +44,10 @@ type Batch struct {
 	err                  error     // that ends the epoch instead of this batch
 	queued               time.Time // of the copy; the stage's alone
 
+	// late is that the copy failed after the batch was announced, with
+	// WithAsyncTransfer; the consumer may have it by then. Written by the stage.
+	late atomic.Pointer[error]
+
 	// refs is held from the opening of the slot until the loop body has let go
 	// of the batch, and once more while a copy that it doesn't wait for is under
 	// way, plus one for each Retain. Whoever takes the last one off gives the

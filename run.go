@@ -153,6 +153,8 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if r.l.stage == nil {
 			b.err = r.tally.admit(b)
+		} else if late := b.late.Load(); late != nil {
+			return nil, *late
 		}
 		if b.end {
 			r.over, r.failure = true, cmp.Or(r.failure, b.err)

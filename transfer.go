@@ -242,11 +242,16 @@ func (s *stage) serve(r *run) error {
 			}
 		}
 	}
-	if len(s.queue) > 0 && !s.l.opts.async {
+	err = s.transferError(err)
+	switch {
+	case s.l.opts.async:
+		for _, b := range s.queue { // announced, and perhaps with the consumer already
+			b.late.Store(&err)
+		}
+	case len(s.queue) > 0:
 		next = s.queue[0].seq
 	}
 	s.abort()
-	err = s.transferError(err)
 	if next == end {
 		return err
 	}
@@ -273,7 +278,7 @@ func (s *stage) transferError(err error) error {
 // drain finishes the copies that were queued before one that couldn't be: their
 // batches come before the error.
 func (s *stage) drain() (err error) {
-	for err == nil && len(s.queue) > 0 && !s.l.opts.async {
+	for err == nil && len(s.queue) > 0 {
 		err = s.finish()
 	}
 	return err
@@ -293,6 +298,7 @@ func (s *stage) tell(next uint64, err error) {
 // begin queues the copy of a loaded batch.
 func (s *stage) begin(r *run, seq uint64) (err error) {
 	b := s.l.ring.Item(seq)
+	b.late.Store(nil)
 	if b.err = r.tally.admit(b); b.err != nil || b.size == 0 {
 		s.l.ring.Staged(seq) // there is nothing to copy
 		return nil
@@ -398,11 +404,11 @@ func (s *stage) available() bool {
 func (s *stage) take() (*deviceBuffer, error) {
 	d, surplus := s.pop()
 	if surplus != nil { // left by a batch that was retained
-		err := errors.Join(s.await(surplus), s.session.Copy(nil, surplus.event), s.session.Wait(surplus.event))
-		s.drop(surplus)
-		if err != nil {
+		if err := s.settle(surplus); err != nil {
+			s.put(surplus, false)
 			return d, err
 		}
+		s.drop(surplus)
 	}
 	if d != nil {
 		return d, nil
@@ -419,6 +425,17 @@ func (s *stage) take() (*deviceBuffer, error) {
 	defer s.mu.Unlock()
 	s.total++
 	return &deviceBuffer{ptr: ptr, event: event}, nil
+}
+
+// settle waits until the training program is done with a buffer.
+func (s *stage) settle(d *deviceBuffer) error {
+	if err := s.await(d); err != nil {
+		return err
+	}
+	if err := s.session.Copy(nil, d.event); err != nil {
+		return err
+	}
+	return s.session.Wait(d.event)
 }
 
 // pop takes a free buffer, and one to drop where there are too many.

@@ -91,6 +91,35 @@ func TestATransferErrorComesAfterTheBatchesBeforeIt(t *testing.T) {
 	}
 }
 
+// An asynchronous batch is delivered before its copy has ended. One that isn't
+// taken by then must not pass for a good one.
+func TestAnAsynchronousBatchWhoseCopyHasFailedIsNotDelivered(t *testing.T) {
+	for _, call := range []string{"copy", "wait"} {
+		failed := make(chan struct{})
+		closed := make(chan struct{})
+		fail := failing(call, 3, failed)
+		dev := &notebook{fail: func(c string, n int) error {
+			if c == "close" && n == 1 {
+				close(closed)
+			}
+			return fail(c, n)
+		}}
+		l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(8), nwt.WithDevice(dev), nwt.WithAsyncTransfer())
+		var got []int
+		var last error
+		for b, err := range l.Epoch(t.Context(), 0) {
+			if last = err; err == nil {
+				got = append(got, b.Index())
+				<-closed // the session, with everything that it had queued, while the first batch is in use
+			}
+		}
+		require.Equal(t, []int{0, 1}, got, call)
+		require.ErrorIs(t, last, errBurnt)
+		require.ErrorContains(t, last, "batch 2 of epoch 0")
+		require.Len(t, collect(t, l, 1), 10, "the next epoch is whole")
+	}
+}
+
 func TestWhatToWaitForIsRememberedUntilItWasWaitedFor(t *testing.T) {
 	failed := make(chan struct{})
 	dev := &notebook{fail: failing("wait event", 1, failed)}
