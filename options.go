@@ -387,13 +387,17 @@ func WithDevice(d Device) Option {
 	}
 }
 
-// WithPinned decides whether batches are loaded into page-locked memory. It is
-// the default where the device is a GPU, whose copies are slower and not
-// asynchronous from elsewhere. On the [Host] the default is ordinary memory;
-// true is for programs whose runtime copies batches to a GPU by itself: it gives
-// the CUDA driver's page-locked memory where there is one, else pages locked by
-// the system, else ordinary ones, and a log line that says which limit is too
-// low.
+// WithPinned decides whether batches are loaded into page-locked memory. If the
+// device is a GPU, that is the default: copies from other memory are slower and
+// not asynchronous.
+//
+// On the [Host] the default is ordinary memory. WithPinned(true) is for programs
+// that copy batches to a GPU themselves. It takes the CUDA driver's page-locked
+// memory; if there is no driver, pages that the system locks; and if these are
+// refused, ordinary ones, with a log line that says which limit is too low. It
+// only helps if what copies recognizes such memory. XLA doesn't: it copies each
+// batch into a buffer of its own first, unless its GPU client is made with the
+// option should_stage_host_to_device_transfers set to false (see docs/gomlx.md).
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on

@@ -19,8 +19,7 @@
 //
 // The tensors of a batch belong to whoever gets it: GoMLX's trainer frees them
 // after their step. GoMLX has no tensor over memory that isn't its own, so that
-// a batch is copied once, from its slot to memory of the backend: straight to
-// the accelerator where that is one. When the tensors are there the slot is free
+// a batch is copied from its slot to memory of the backend. When the tensors are there the slot is free
 // for the next batch, and nothing has to be retained or released.
 package gomlx
 
@@ -48,8 +47,8 @@ type Config struct {
 	// Backend is GoMLX's backend that the batches are for.
 	Backend compute.Backend
 	// Device is the backend's device that they are copied to, 0 by default. The
-	// loader's own device should be the host, with [nwt.WithPinned] where the
-	// backend is an accelerator.
+	// loader's own device should be the host. For XLA on a GPU see
+	// [nwt.WithPinned].
 	Device compute.DeviceNum
 	// Labels names the fields of the loader that are labels. The others are
 	// inputs: at least one.
