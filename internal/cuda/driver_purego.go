@@ -88,7 +88,7 @@ func load(library string) (driver, error) {
 		}
 	}
 	if missing != nil {
-		return nil, fmt.Errorf("cuda: the driver is older than CUDA 11: %w", errors.Join(missing...))
+		return nil, fmt.Errorf("%w: NVIDIA's driver is older than CUDA 11: %w", ErrNoDevice, errors.Join(missing...))
 	}
 	return d, nil
 }

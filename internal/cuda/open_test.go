@@ -66,6 +66,20 @@ func TestOpenSaysThatThereIsNoDriver(t *testing.T) {
 	require.ErrorIs(t, err, cuda.ErrNoDevice)
 }
 
+func TestADriverThatLacksFunctionsIsNoDevice(t *testing.T) {
+	if cuda.Backend != "purego" {
+		t.Skip("the driver is found only by a backend that loads it at run time")
+	}
+	before := cuda.Library
+	t.Cleanup(func() { cuda.Library = before })
+	cuda.Library = "libc.so.6" // it can be loaded, and has none of them
+
+	_, err := cuda.Open(0)
+	require.ErrorIs(t, err, cuda.ErrNoDevice)
+	require.ErrorContains(t, err, "older than CUDA 11")
+	require.ErrorContains(t, err, "cuMemAlloc_v2")
+}
+
 func TestABinaryWithoutABackendSaysSo(t *testing.T) {
 	if cuda.Backend != "" {
 		t.Skipf("this binary has %s", cuda.Backend)

@@ -29,6 +29,8 @@ var fake struct {
 	limit        func(kind int32, bytes uint64)
 	delay        func(us int32)
 	fail         func(name string, n, code int32)
+	breaks       func(ctx uintptr, code, copies int32)
+	outer        func(ctx uintptr)
 	live         func(kind int32) int32
 	calls        func() int32
 	failed       func() string
@@ -69,6 +71,8 @@ var library = sync.OnceValues(func() (string, error) {
 		"fake_limit":         &fake.limit,
 		"fake_delay":         &fake.delay,
 		"fake_fail":          &fake.fail,
+		"fake_break":         &fake.breaks,
+		"fake_outer":         &fake.outer,
 		"fake_live":          &fake.live,
 		"fake_calls":         &fake.calls,
 		"fake_failed":        &fake.failed,
@@ -184,6 +188,20 @@ func (Driver) Inline() { fake.delay(-1) }
 // Fail makes the n-th call from now, the first being 1, return code: of all
 // calls, or of those of that name.
 func (Driver) Fail(call string, n int, code cuda.Result) { fake.fail(call, int32(n), int32(code)) }
+
+// Lost is the result of a context that is destroyed: it can't be made current any
+// more, and what was in it is gone.
+const Lost = cuda.Result(709)
+
+// Break makes every call in a context fail from now on. If copies isn't 0, that
+// begins late: when its streams have done so many copies and begin another.
+func (Driver) Break(context uintptr, code cuda.Result, copies int) {
+	fake.breaks(context, int32(code), int32(copies))
+}
+
+// Outer makes a context current on every thread that has pushed none, as another
+// library in the process may have left it.
+func (Driver) Outer(context uintptr) { fake.outer(context) }
 
 // Calls is how many calls the driver has had.
 func (Driver) Calls() int { return int(fake.calls()) }

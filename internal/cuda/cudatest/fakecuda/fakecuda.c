@@ -4,7 +4,10 @@
 //   - Each stream is a thread that does its work late and out of step with the
 //     caller: without an event wait, a copy reads what was overwritten since.
 //   - A copy whose memory was freed while it was queued fails, and so does every
-//     call after it, as after an illegal address on a GPU.
+//     call in its context after it, as after an illegal address on a GPU. A
+//     context can be made to fail so, at once or late. One that is lost (709)
+//     can't be pushed or retained either, and what was in it is gone.
+//   - Another program's context can be current on every thread.
 //   - Calls must come from a thread whose current context owns the handles.
 //   - New memory holds garbage. The CPU can't read a device address.
 //   - Frees of what isn't there fail. All mistakes of callers are counted.
@@ -30,6 +33,7 @@ enum {
 	INVALID_CONTEXT = 201,
 	INVALID_HANDLE = 400,
 	ILLEGAL_ADDRESS = 700,
+	CONTEXT_IS_DESTROYED = 709,
 };
 
 enum { HOST, DEVICE, STREAM, EVENT, RETAINED, CURRENT }; // what fake_live counts
@@ -54,6 +58,8 @@ typedef struct work {
 
 typedef struct context {
 	int gpu, refs; // refs: how often it is retained; 0 is no context
+	int broken;    // the result of every call in it from now on
+	int break_in, break_code; // which the copy after so many makes it
 } context;
 
 typedef struct object {
@@ -77,14 +83,16 @@ static uint64_t limit[2], used[2][MAX_GPUS]; // bytes of HOST (all in [0]) and D
 static int gpus, initialized, pushed, calls, misuses, delay_us, fail_in, fail_code;
 static char fail_name[64]; // "" is any call
 static const char *failed; // the call that failed
-static int poisoned;       // the result of every call after an illegal access
+static context *outer;     // current on every thread on which nothing is pushed
 static uint64_t seed = 88172645463325252ULL;
 
 static __thread context *stack[8];
 static __thread int depth;
 static __thread int denied; // the call in progress is a mistake of its caller
 
-static context *current(void) { return depth ? stack[depth - 1] : NULL; }
+static context *current(void) { return depth ? stack[depth - 1] : outer; }
+
+static int lost(const context *ctx) { return ctx->broken == CONTEXT_IS_DESTROYED; }
 
 // enter begins a call and takes the lock; leave gives it back. A result other
 // than SUCCESS is the call's, but only where it is denied must nothing be freed.
@@ -101,7 +109,7 @@ static CUresult enter(const char *name, int needs) {
 		failed = name;
 		return fail_code;
 	}
-	return poisoned;
+	return needs == IN_CONTEXT ? current()->broken : SUCCESS;
 }
 
 static CUresult leave(CUresult r) {
@@ -175,13 +183,17 @@ static CUresult allocate(int kind, size_t size, object **out) {
 
 // Streams.
 
-static void perform(work *w) {
+static void perform(context *ctx, work *w) {
 	if (w->what == WAIT) await(w->mark);
 	if (w->what == RECORD) w->mark->done = 1;
-	if (w->what != COPY) return;
+	if (w->what != COPY || ctx->broken) return;
+	if (ctx->break_in && --ctx->break_in == 0) {
+		ctx->broken = ctx->break_code;
+		return;
+	}
 	object *dst = holding(w->dst, w->size), *src = w->staged ? dst : holding(w->src, w->size);
 	if (!dst || !src) {
-		poisoned = ILLEGAL_ADDRESS;
+		ctx->broken = ILLEGAL_ADDRESS;
 		return;
 	}
 	dst->busy++, src->busy++;
@@ -214,7 +226,7 @@ static void *run(void *stream) {
 		work *w = s->head;
 		if (!w) break;
 		dawdle();
-		perform(w);
+		perform(s->ctx, w);
 		if (!(s->head = w->next)) s->tail = &s->head;
 		finish(w);
 	}
@@ -248,7 +260,7 @@ static void queue(object *s, work w) {
 	*o = w;
 	if (w.mark) w.mark->refs++;
 	if (delay_us < 0 && !s->head) {
-		perform(o);
+		perform(s->ctx, o);
 		finish(o);
 		return;
 	}
@@ -317,6 +329,7 @@ CUresult cuDevicePrimaryCtxRetain(context **ctx, int gpu) {
 	CUresult r = enter("cuDevicePrimaryCtxRetain", STARTED);
 	if (r) return leave(r);
 	if (gpu < 0 || gpu >= gpus) return deny(INVALID_DEVICE);
+	if (lost(&primary[gpu])) return leave(primary[gpu].broken);
 	*ctx = &primary[gpu];
 	(*ctx)->refs++;
 	return leave(r);
@@ -335,6 +348,7 @@ CUresult cuCtxPushCurrent_v2(context *ctx) {
 	if (r) return leave(r);
 	for (int i = 0; i < gpus; i++)
 		if ((ctx == &primary[i] || ctx == &users[i]) && ctx->refs && depth < 8) {
+			if (lost(ctx)) return leave(ctx->broken);
 			stack[depth++] = ctx;
 			pushed++;
 			return leave(r);
@@ -441,7 +455,7 @@ CUresult cuStreamSynchronize(object *stream) {
 	object *s = find(STREAM, stream);
 	if (!s) return deny(INVALID_HANDLE);
 	drain(s);
-	return leave(r ? r : poisoned);
+	return leave(r ? r : current()->broken);
 }
 
 CUresult cuStreamWaitEvent(object *stream, object *event, unsigned flags) {
@@ -485,7 +499,7 @@ CUresult cuEventSynchronize(object *event) {
 	object *e = find(EVENT, event);
 	if (!e) return deny(INVALID_HANDLE);
 	await(e->mark);
-	return leave(r ? r : poisoned);
+	return leave(r ? r : current()->broken);
 }
 
 // What tests control. None of these is a call that is counted or can fail.
@@ -503,7 +517,8 @@ __attribute__((constructor)) void fake_reset(void) {
 	gpus = 1, delay_us = 100;
 	limit[HOST] = limit[DEVICE] = 1 << 30;
 	failed = "";
-	initialized = pushed = depth = calls = misuses = poisoned = fail_in = 0;
+	initialized = pushed = depth = calls = misuses = fail_in = 0;
+	outer = NULL;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -538,11 +553,27 @@ void fake_fail(const char *name, int n, int code) {
 	pthread_mutex_unlock(&lock);
 }
 
+// fake_break makes a context fail, and stay so: at once or, if copies isn't 0, when
+// its streams begin the copy after so many.
+void fake_break(context *ctx, int code, int copies) {
+	pthread_mutex_lock(&lock);
+	if (copies) ctx->break_in = copies + 1, ctx->break_code = code;
+	else ctx->broken = code;
+	pthread_mutex_unlock(&lock);
+}
+
+// fake_outer makes a context current on every thread that has none of its own.
+void fake_outer(context *ctx) {
+	pthread_mutex_lock(&lock);
+	outer = ctx;
+	pthread_mutex_unlock(&lock);
+}
+
 int fake_live(int kind) {
 	pthread_mutex_lock(&lock);
 	int n = kind == CURRENT ? pushed : 0;
-	for (object *o = objects; o; o = o->next) n += o->kind == kind;
-	for (int i = 0; i < MAX_GPUS && kind == RETAINED; i++) n += primary[i].refs;
+	for (object *o = objects; o; o = o->next) n += o->kind == kind && !lost(o->ctx);
+	for (int i = 0; i < MAX_GPUS && kind == RETAINED; i++) n += lost(&primary[i]) ? 0 : primary[i].refs;
 	pthread_mutex_unlock(&lock);
 	return n;
 }
