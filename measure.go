@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
@@ -321,33 +322,31 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 	return nil
 }
 
-// The floor is measured over so many iterations, or for so long.
+// The floor is measured over so many iterations, or for so long, if the slots can
+// be filled in that time before.
 const (
 	floorIterations = 50
 	floorTime       = time.Second
 )
 
-// floor measures iterations whose batches are already loaded: the same loader,
-// whose slots hold what the visits have left there; 0 where that isn't known. A
-// stream's reading can't be left out.
+// floor measures iterations whose batches are already loaded: over a dataset that
+// loads what fills the slots and then leaves them as they are. 0 where that isn't
+// known: filling them would take too long, or a stream's reading can't be left out.
 func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	if t.order.n == endless {
 		return 0, nil
 	}
+	l := t.loader(r.Workers)
+	defer l.Close()
 	chosen := r.trial(r.Workers)
-	if t.left() < 4*chosen.Step {
+	if fill := time.Duration(l.depth()+1) * chosen.Mean; fill > 2*floorTime || fill+4*chosen.Step > t.left() {
 		return 0, nil
 	}
-	l := t.live
-	if err := l.SetWorkers(r.Workers); err != nil {
-		return 0, err
-	}
-	load, batch := l.loadSample, l.loadBatch
-	defer func() { l.loadSample, l.loadBatch = load, batch }()
-	l.loadSample, l.loadBatch = l.loadNothing, nil
-	m := measurement{warmup: l.depth() + 1, visit: search.Visit{Wanted: floorIterations, Limit: floorTime}, deadline: t.deadline, steps: &t.steps}
-	if chosen.Step >= warmupEnough {
-		m.warmup = 1
+	l.deep.short = true // what is loaded already needs no depth
+	l.loadSample, l.loadBatch = loadOnce(l), nil
+	m := measurement{
+		warmup: l.depth() + 1, cold: 1, deadline: t.deadline, steps: &t.steps,
+		visit: search.Visit{Wanted: floorIterations, Limit: floorTime},
 	}
 	if err := m.run(ctx, l, t.opts.step, t.next); err != nil || len(m.iterations) == 0 {
 		return 0, err
@@ -355,12 +354,21 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	return min(m.sum.all/time.Duration(len(m.iterations)), chosen.Mean), nil
 }
 
-// loadNothing leaves a sample as it is.
-func (l *Loader) loadNothing(_ context.Context, _ int, dst *Sample) error {
-	for f, c := range l.layout.columns {
-		if c.ragged >= 0 {
-			dst.SetLen(f, c.rows)
+// loadOnce is l's load for the samples that fill its slots for the first time,
+// and nothing from then on.
+func loadOnce(l *Loader) func(ctx context.Context, index int, dst *Sample) error {
+	load := l.loadSample
+	var loaded atomic.Int64
+	places := int64(l.depth() * l.opts.batchSize)
+	return func(ctx context.Context, index int, dst *Sample) error {
+		if loaded.Load() < places && loaded.Add(1) <= places {
+			return load(ctx, index, dst)
 		}
+		for f, c := range l.layout.columns {
+			if c.ragged >= 0 {
+				dst.SetLen(f, c.rows)
+			}
+		}
+		return nil
 	}
-	return nil
 }

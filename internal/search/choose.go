@@ -124,15 +124,15 @@ func weigh(sp Space, seen []Series) evidence {
 	drift := stat.Drift(obs, len(rows), rounds)
 	values := make([][]stat.Part, len(rows))
 	for r, s := range rows {
-		done := 0
+		done, low := 0, math.Inf(1)
 		for _, b := range s.Blocks {
-			n := max(b.Iterations, 1)
-			values[r] = append(values[r], stat.Part{Mean: float64(max(b.Mean, 1)) * math.Exp(-drift[b.Round]), Weight: float64(n)})
-			done += n
+			part := stat.Part{Mean: float64(max(b.Mean, 1)) * math.Exp(-drift[b.Round]), Weight: float64(max(b.Iterations, 1))}
+			values[r] = append(values[r], part)
+			done, low = done+max(b.Iterations, 1), min(low, part.Mean)
 		}
 		e.df += float64(len(s.Blocks) - 1)
 		e.counts, e.visits = append(e.counts, s.Workers), append(e.visits, len(s.Blocks))
-		e.done, e.low = append(e.done, done), append(e.low, Quickest(s.Blocks))
+		e.done, e.low = append(e.done, done), append(e.low, low)
 	}
 	for _, total := range stat.Totals(values) {
 		e.mean = append(e.mean, total.Mean)

@@ -91,7 +91,7 @@ func Totals(rows [][]Part) []Total {
 
 // inflation makes up for what bounding hides of normal noise.
 const (
-	inflation = 2.2
+	inflation = 1.9
 	leastOwn  = 0.5 // of the excess, that may be a row's own whatever the fit says
 )
 
