@@ -85,6 +85,6 @@
 //
 // A bad sample, a panic in Load or a hung call is an error that names the sample,
 // and arrives after every batch before it. When an epoch's loop is left, in
-// whatever way, no Load of it is running any more, and the loader can be used
-// again.
+// whatever way, no Load of it is running any more, but for calls that WithTimeout
+// gave up, and the loader can be used again.
 package nwt

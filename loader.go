@@ -293,7 +293,8 @@ func (l *Loader) leave(w *worker) bool {
 //     the loader is closed, [ErrRetained] if Release was forgotten.
 //
 // Leaving the loop early ends the epoch too. In every case no Load is running
-// any more when the loop is left, and the loader can be used again.
+// any more when the loop is left, but for calls that WithTimeout gave up, and the
+// loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.Epochs(ctx, epoch, epoch+1)
 }

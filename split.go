@@ -42,7 +42,9 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 		sum += share
 		to := n
 		if i < len(shares)-1 {
-			to = min(n, int(math.Round(sum*float64(n))))
+			// Sums of shares are a little off: what should be a half, or the same
+			// half as before, must not fall on either side of it.
+			to = min(n, int(math.Floor(sum*float64(n)+0.5+float64(n)*1e-12)))
 		}
 		if to == from {
 			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)

@@ -105,3 +105,21 @@ func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
 	_, err := nwt.Split(nil, 1, 1)
 	require.ErrorContains(t, err, "must not be nil")
 }
+
+func TestAShareThatIsAWholeNumberOfSamplesIsExact(t *testing.T) {
+	for _, c := range []struct {
+		n      int
+		shares []float64
+		part   int
+		want   int
+	}{
+		{250, []float64{0.35, 0.58, 0.01, 0.06}, 1, 145},
+		{375, []float64{0.22, 0.12, 0.66}, 1, 45},
+		{150, []float64{0.57, 0.38, 0.03, 0.02}, 1, 57},
+		{250, []float64{0.59, 0.34, 0.03, 0.02, 0.02}, 1, 85},
+	} {
+		parts, err := nwt.Split(augmented(c.n), 1, c.shares...)
+		require.NoError(t, err)
+		require.Equal(t, c.want, parts[c.part].Len(), c)
+	}
+}

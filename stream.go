@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync/atomic"
 )
 
 // A Stream is an iterable-style source: shards that are read in sequence, such
@@ -123,6 +124,7 @@ type sequence struct {
 	delivered   int // records of the epoch that were handed out or skipped
 	skip        int // records to drop before the first
 	started     bool
+	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
 
 	// Of the pass under way.
 	chains []*chain
@@ -301,9 +303,28 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		b.state.Samples = -1
 	}
 	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
-		b.loadedPlaces(dropped, 0)
+		q.countAsLoaded(b, dropped)
+	}
+	if b.end {
+		q.ended.Store(true)
 	}
 	q.l.ring.Seal(seq, n)
+}
+
+// countAsLoaded counts places that nobody will load. If the others are loaded, that
+// finishes the batch: elsewhere than in the reader's goroutine, which WithFinish must
+// not end.
+func (q *sequence) countAsLoaded(b *Batch, places int) {
+	if !q.ahead || q.l.opts.finish == nil {
+		b.loadedPlaces(places, 0)
+		return
+	}
+	counted := make(chan struct{})
+	go func() {
+		defer close(counted)
+		b.loadedPlaces(places, 0)
+	}()
+	<-counted
 }
 
 // fillPlaces reads records until the batch is full or the epoch over.

@@ -432,3 +432,51 @@ func TestAStreamBegunWithoutWorkersIsReadByItsConsumerAlone(t *testing.T) {
 	}
 	require.Zero(t, elsewhere.Load())
 }
+
+func TestGoexitInWithFinishOfAShortBatchEndsTheEpochWithAnError(t *testing.T) {
+	var loaded atomic.Int32
+	s := &breaking{shelves: newShelves(6), onLoad: func(*nwt.Sample) { loaded.Add(1) }}
+	s.onNext = func(_, record int) error { // the end comes when all else is done
+		for record == 6 && loaded.Load() < 6 {
+			time.Sleep(time.Millisecond)
+		}
+		if record == 6 {
+			time.Sleep(20 * time.Millisecond)
+		}
+		return nil
+	}
+	finish := nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+		if b.Index() == 1 {
+			runtime.Goexit()
+		}
+		return nil
+	})
+	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(2), finish)
+	var failed error
+	promptly(t, func() {
+		for b, err := range l.Epoch(t.Context(), 0) {
+			if failed = err; err == nil {
+				require.Equal(t, 0, b.Index())
+			}
+		}
+	})
+	require.ErrorContains(t, failed, "WithFinish of batch 1: runtime.Goexit was called")
+}
+
+func TestTheEndOfAStreamMakesTheRingNoDeeper(t *testing.T) {
+	for _, order := range [][]nwt.Option{nil, {nwt.WithUnordered()}} {
+		s := &breaking{shelves: newShelves(160)}
+		s.onLoad = func(dst *nwt.Sample) {
+			if dst.Index()%8 == 0 {
+				time.Sleep(3 * time.Millisecond)
+			}
+		}
+		l := newLoader(t, nwt.Streamed(s), append(order, nwt.WithBatchSize(8), nwt.WithWorkers(8))...)
+		for epoch := range 3 {
+			for _, err := range l.Epoch(t.Context(), epoch) {
+				require.NoError(t, err)
+			}
+			require.LessOrEqual(t, l.Stats().Prefetch, 20) // an epoch's batches
+		}
+	}
+}
