@@ -31,6 +31,9 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	default:
 		add("GOMAXPROCS is %d, but the container may use %s only, and is stopped for a while whenever it uses more", c.GOMAXPROCS, countCPUs(c.Quota))
 	}
+	if t.cpus.Note != "" {
+		add("%s", t.cpus.Note)
+	}
 	if t.limit.bytes == math.MaxUint64 {
 		add("memory bounds no worker count: %s", t.limit.from)
 	}

@@ -25,8 +25,12 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 	require.Empty(t, tun.warnings(r, 0.05, false))
 
 	for want, disturb := range map[string]func(t *tuner, r *Result){
-		"GOMAXPROCS is 8, but the container may use 1.5 CPUs only":  func(t *tuner, r *Result) { t.cpus = host.CPUFacts{Affinity: 16, Quota: 1.5, GOMAXPROCS: 8} },
-		"GOMAXPROCS is 8, but the process may run on 1 CPU only":    func(t *tuner, r *Result) { t.cpus = host.CPUFacts{Affinity: 1, GOMAXPROCS: 8} },
+		"GOMAXPROCS is 8, but the container may use 1.5 CPUs only": func(t *tuner, r *Result) { t.cpus = host.CPUFacts{Affinity: 16, Quota: 1.5, GOMAXPROCS: 8} },
+		"GOMAXPROCS is 8, but the process may run on 1 CPU only":   func(t *tuner, r *Result) { t.cpus = host.CPUFacts{Affinity: 1, GOMAXPROCS: 8} },
+		"CPU affinity unknown": func(t *tuner, r *Result) { t.cpus.Note = "CPU affinity unknown: no such call" },
+		"memory bounds no worker count: none: no /proc": func(t *tuner, r *Result) {
+			t.limit = memoryLimit{bytes: math.MaxUint64, from: "none: no /proc"}
+		},
 		"only 9 batches were measured at the choice":                func(t *tuner, r *Result) { r.Trials[1].Iterations = 9 },
 		"nothing was measured twice":                                func(t *tuner, r *Result) { r.Confidence = 0 },
 		"another run would make it in 62 % of cases":                func(t *tuner, r *Result) { r.Confidence = 0.62 },
