@@ -3,12 +3,10 @@ package vision_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"image"
 	"image/png"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -99,27 +97,4 @@ func TestAFolderThatCannotBeUsedSaysWhy(t *testing.T) {
 	cancel()
 	_, err = vision.OpenFolder(ctx, tree(t, "a/1.png"), small(t))
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-func TestReadingAFileCostsNoAllocation(t *testing.T) {
-	if found, why := vision.Turbo(); !found || runtime.GOOS != "linux" {
-		t.Skip(why)
-	}
-	dir, n := t.TempDir(), 100
-	for i := range n {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".jpg")), read(t, "420.jpg"), 0o644))
-	}
-	p, err := vision.New(recipe)
-	require.NoError(t, err)
-	f, err := vision.OpenFolder(t.Context(), dir, p)
-	require.NoError(t, err)
-	l, err := nwt.NewLoader(f, nwt.WithBatchSize(50), nwt.WithWorkers(0))
-	require.NoError(t, err)
-	defer l.Close()
-	perEpoch := testing.AllocsPerRun(5, func() {
-		for _, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-		}
-	})
-	require.Less(t, perEpoch/float64(n), 0.5, "an epoch itself has some")
 }

@@ -53,23 +53,6 @@ func TestBatchesAreTheSameAtAnyWorkerCount(t *testing.T) {
 	require.False(t, bytes.Equal(alone, epoch(0, 4)), "another epoch, other crops")
 }
 
-func TestAPictureCostsNoAllocation(t *testing.T) {
-	for way, opts := range decoders(t) {
-		p, err := vision.New(append([]vision.Transform{recipe[0], recipe[1], vision.ColorJitter{Brightness: .4, Hue: .1}}, recipe[2:]...), opts...)
-		require.NoError(t, err)
-		const n = 100
-		l, err := nwt.NewLoader(repeated(p, n, read(t, "photo.jpg")), nwt.WithBatchSize(n), nwt.WithWorkers(0))
-		require.NoError(t, err)
-		defer l.Close()
-		epoch := func() {
-			for _, err := range l.Epoch(t.Context(), 0) {
-				require.NoError(t, err)
-			}
-		}
-		require.Less(t, testing.AllocsPerRun(3, epoch)/n, 0.2, "%s; an epoch itself has some", way)
-	}
-}
-
 func TestElementTypesAndLayoutsHoldTheSameValues(t *testing.T) {
 	data := read(t, "photo.jpg")
 	steps := []vision.Transform{vision.Resize{Size: vision.Size{Height: 24, Width: 31}}}

@@ -1,0 +1,56 @@
+//go:build !race
+
+package vision_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+func TestAPictureCostsNoAllocation(t *testing.T) {
+	for way, opts := range decoders(t) {
+		p, err := vision.New(append([]vision.Transform{recipe[0], recipe[1], vision.ColorJitter{Brightness: .4, Hue: .1}}, recipe[2:]...), opts...)
+		require.NoError(t, err)
+		const n = 100
+		l, err := nwt.NewLoader(repeated(p, n, read(t, "photo.jpg")), nwt.WithBatchSize(n), nwt.WithWorkers(0))
+		require.NoError(t, err)
+		defer l.Close()
+		epoch := func() {
+			for _, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+			}
+		}
+		require.Less(t, testing.AllocsPerRun(3, epoch)/n, 0.2, "%s; an epoch itself has some", way)
+	}
+}
+
+func TestReadingAFileCostsNoAllocation(t *testing.T) {
+	if found, why := vision.Turbo(); !found || runtime.GOOS != "linux" {
+		t.Skip(why)
+	}
+	dir, n := t.TempDir(), 100
+	for i := range n {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".jpg")), read(t, "420.jpg"), 0o644))
+	}
+	p, err := vision.New(recipe)
+	require.NoError(t, err)
+	f, err := vision.OpenFolder(t.Context(), dir, p)
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(f, nwt.WithBatchSize(50), nwt.WithWorkers(0))
+	require.NoError(t, err)
+	defer l.Close()
+	perEpoch := testing.AllocsPerRun(5, func() {
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+	})
+	require.Less(t, perEpoch/float64(n), 0.5, "an epoch itself has some")
+}
