@@ -463,3 +463,27 @@ func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
 		require.NoError(t, l.Close())
 	})
 }
+
+func TestALoadBatchThatFailsWithItsContextIsNotHalved(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var calls atomic.Int32
+			ds := &pages{n: 4096, loadBatch: func(ctx context.Context, _ []int, _ []*nwt.Sample) error {
+				calls.Add(1)
+				cancel()
+				<-ctx.Done()
+				time.Sleep(time.Second) // the loader has seen it too
+				return ctx.Err()
+			}}
+			var log journal
+			l := newLoader(t, ds, nwt.WithBatchSize(1024), nwt.WithWorkers(workers), log.option())
+			for _, err := range l.Epoch(ctx, 0) {
+				require.ErrorIs(t, err, context.Canceled)
+			}
+			require.LessOrEqual(t, calls.Load(), int32(2), "workers %d", workers)
+			require.Empty(t, log.String())
+			require.NoError(t, l.Close())
+		})
+	}
+}

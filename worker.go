@@ -133,7 +133,7 @@ func (w *worker) loadClaim() {
 		switch {
 		case w.l.loadBatch == nil:
 			w.loadSingly(b, w.claim.To)
-		case w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()):
+		case w.l.ring.Stopped() || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()):
 			w.next = w.claim.To // nobody will see these samples
 		case w.next < w.singly:
 			w.loadSingly(b, w.singly)
