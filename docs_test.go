@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,10 +23,10 @@ import (
 // What the code in the documents may use without saying where it comes from.
 const (
 	docsImports = "context errors fmt image io log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
-		"github.com/nwt-go/nwt"
+		"github.com/nwt-go/nwt github.com/nwt-go/nwt/vision"
 	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
-		files []string, labels []int64, lengths []int, weights []float64, decode func(file string) (image.Image, error),
+		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, decode func(file string) (image.Image, error),
 		normalize func(dst []float32, img image.Image, flip bool), save func(nwt.State) error, state nwt.State`
 )
 
@@ -165,4 +166,38 @@ func exportData(t *testing.T) importer.Lookup {
 		files[path] = file
 	}
 	return func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
+}
+
+func TestTheMapInTheReadmeNamesEveryFile(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(text), "Where things are:\n\n```\n")
+	require.True(t, found)
+	plan, _, _ := strings.Cut(after, "```")
+	var patterns []string
+	for word := range strings.FieldsSeq(plan) {
+		patterns = append(patterns, strings.TrimSuffix(word, "/"))
+	}
+	named := func(path string) bool {
+		return slices.ContainsFunc(patterns, func(pattern string) bool {
+			ok, err := filepath.Match(pattern, path)
+			return err == nil && ok
+		})
+	}
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	rooms, err := filepath.Glob("internal/*")
+	require.NoError(t, err)
+	for _, path := range append(files, rooms...) {
+		if !strings.HasSuffix(path, "_test.go") && path != "doc.go" {
+			require.True(t, named(path), "%s isn't in README's map", path)
+		}
+	}
+	for _, pattern := range patterns {
+		if strings.HasSuffix(pattern, ".go") || strings.HasPrefix(pattern, "internal/") {
+			there, err := filepath.Glob(pattern)
+			require.NoError(t, err)
+			require.NotEmpty(t, there, "%s is in README's map and nowhere else", pattern)
+		}
+	}
 }
