@@ -65,12 +65,14 @@ func TestTheSweepMeasuresEveryCount(t *testing.T) {
 	require.Contains(t, strings.Join(row(t, out, "0"), " "), "chosen", "half a second is more than all of it takes")
 }
 
-func TestTheGridHasEveryCellTwice(t *testing.T) {
+func TestTheGridHasEveryCellOfEachTable(t *testing.T) {
 	out := try(t, "grid", "-images", "60", "-rounds", "1", "-workers", "0,2", "-batches", "10,60,100")
 	require.True(t, strings.HasPrefix(out, "NOT CIFAR-10"))
-	training, loading, both := strings.Cut(out, "Loading alone")
+	training, rest, both := strings.Cut(out, "Loading alone")
 	require.True(t, both)
-	for _, table := range []string{training, loading} {
+	loading, accelerator, both := strings.Cut(rest, "Loading beside an accelerator")
+	require.True(t, both)
+	for _, table := range []string{training, loading, accelerator} {
 		for _, workers := range []string{"0", "2"} {
 			require.GreaterOrEqual(t, len(row(t, table, workers)), 4)
 		}
@@ -84,6 +86,13 @@ func TestTheGridMarksTheBestAndTheFewest(t *testing.T) {
 	require.Equal(t, []string{"1", "10.40", "✓", "7.00"}, row(t, g.String(), "1"))
 	require.Equal(t, []string{"4", "10.20", "6.00"}, row(t, g.String(), "4"))
 	require.Equal(t, []string{"16", "10.00", "◄", "6.00"}, row(t, g.String(), "16"))
+}
+
+func TestTheChoiceHasARowForEachStep(t *testing.T) {
+	out := try(t, "choice", "-batch", "4", "-step", "100us", "-budget", "50ms")
+	for _, step := range []string{"none", "computes", "leaves"} {
+		require.Greater(t, len(row(t, out, step)), 8)
+	}
 }
 
 func TestWaitingHasThreeEpochsForEachCount(t *testing.T) {
@@ -128,7 +137,7 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"nothing", nil, "sweep, grid, waiting or overlap"},
+		{"nothing", nil, "sweep, grid, choice, waiting or overlap"},
 		{"an unknown experiment", []string{"fly"}, `"fly"`},
 		{"an argument", []string{"overlap", "now"}, `"now"`},
 		{"a plot of another format", []string{"overlap", "-plot", "x.svg"}, `"x.svg"`},

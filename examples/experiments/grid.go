@@ -15,8 +15,9 @@ import (
 	"github.com/nwt-go/nwt/examples/internal/cifar"
 )
 
-// grid measures worker counts × batch sizes on CIFAR-10, with a training step
-// that is real, and without.
+// grid measures worker counts × batch sizes on CIFAR-10: loading alone, beside a
+// step that computes on the CPUs, and beside one that leaves them to the workers,
+// as an accelerator does, and takes longer than one worker needs to load.
 func grid(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("grid")
 	dir := o.String("dir", "", "`folder` with data_batch_*.bin (default: noise of the same format)")
@@ -24,6 +25,7 @@ func grid(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	rounds := o.Int("rounds", 3, "`times` to measure each, of which the quickest counts")
 	workers := o.counts("workers", "0,1,2,4,8,16", "worker `counts`")
 	batches := o.counts("batches", "100,1000,10000", "batch `sizes`")
+	longer := o.Float64("accelerator", 1.5, "the accelerator's step, in `times` of what one worker needs to load a batch")
 	if err := o.parse(args); err != nil {
 		return err
 	}
@@ -42,19 +44,26 @@ func grid(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	model := newSoftmax(cifar.Classes, cifar.Channels*cifar.Side*cifar.Side)
 	train := func(b *nwt.Batch) { model.step(cifar.Image.Of(b), cifar.Label.Of(b)) }
 	var figures []figure
-	for _, c := range []struct {
-		name string
-		step func(*nwt.Batch)
-	}{
-		{"Loading and training (softmax regression)", train},
-		{"Loading alone", func(*nwt.Batch) {}},
-	} {
+	measure := func(name string, step func(*nwt.Batch)) (*table, error) {
 		t := &table{workers: *workers, batches: *batches}
-		if err := t.measure(ctx, ds, c.step, *rounds); err != nil {
-			return err
+		if err := t.measure(ctx, ds, step, *rounds); err != nil {
+			return nil, err
 		}
-		fmt.Fprintf(stdout, "%s, ms per 1000 images:\n\n%v\n", c.name, t)
-		figures = append(figures, t.figure(c.name))
+		fmt.Fprintf(stdout, "%s, ms per 1000 images:\n\n%v\n", name, t)
+		figures = append(figures, t.figure(name))
+		return t, nil
+	}
+	if _, err := measure("Loading and training on the CPUs (softmax regression)", train); err != nil {
+		return err
+	}
+	alone, err := measure("Loading alone", func(*nwt.Batch) {})
+	if err != nil {
+		return err
+	}
+	perImage := time.Duration(*longer * alone.oneWorker() * float64(time.Microsecond))
+	name := fmt.Sprintf("Loading beside an accelerator, whose step takes %.1f times as long as one worker's loading", *longer)
+	if _, err := measure(name, func(b *nwt.Batch) { time.Sleep(perImage * time.Duration(b.Len())) }); err != nil {
+		return err
 	}
 	return drawTo(*o.plot, figures...)
 }
@@ -120,6 +129,10 @@ func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), o
 	}
 	return time.Since(start), nil
 }
+
+// oneWorker is the time of the slowest batch size with one worker, or with the
+// fewest there are.
+func (t *table) oneWorker() float64 { return slices.Max(t.ms[max(0, slices.Index(t.workers, 1))]) }
 
 // near is how much slower than the best of its batch size a count is as good.
 const near = 1.05

@@ -3,7 +3,10 @@
 //
 //	sweep     time and memory of every worker count, on CIFAR-10: the figures of
 //	          Synn and Kim's "Num Worker Tuner" (2021)
-//	grid      worker counts × batch sizes, with a real training step and without
+//	grid      worker counts × batch sizes: loading alone, beside a step that computes
+//	          on the CPUs, and beside a longer one that leaves them to the workers
+//	choice    what is tuned without a step, with one that computes on all CPUs as XLA
+//	          does, and with one that leaves them alone
 //	waiting   a dataset that waits, kept in memory, augmented beforehand
 //	overlap   loading beside computing: the longer of the two, not their sum
 //
@@ -34,12 +37,12 @@ func main() {
 }
 
 var experiments = map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error{
-	"sweep": sweep, "grid": grid, "waiting": waiting, "overlap": overlap,
+	"sweep": sweep, "grid": grid, "choice": choice, "waiting": waiting, "overlap": overlap,
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 || experiments[args[0]] == nil {
-		return fmt.Errorf("%q: must be sweep, grid, waiting or overlap, and then its flags (-help)", args)
+		return fmt.Errorf("%q: must be sweep, grid, choice, waiting or overlap, and then its flags (-help)", args)
 	}
 	return experiments[args[0]](ctx, args[1:], stdout, stderr)
 }
