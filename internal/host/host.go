@@ -7,20 +7,38 @@
 package host
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
 // machine reads the files of the one below root: the real one, or a tree of
-// recorded files.
+// recorded files. Without a root there are none.
 type machine struct{ root string }
 
-var here = machine{root: "/"}
+var here = thisMachine()
+
+// thisMachine has files that tell of it on Linux only: what lies in /proc elsewhere
+// is of another kind or, under wine, of another process.
+func thisMachine() machine {
+	if runtime.GOOS == "linux" || runtime.GOOS == "android" {
+		return machine{root: "/"}
+	}
+	return machine{}
+}
 
 func (m machine) path(name string) string { return filepath.Join(m.root, name) }
 
-func (m machine) read(name string) ([]byte, error) { return os.ReadFile(m.path(name)) }
+func (m machine) read(name string) ([]byte, error) {
+	if m.root == "" {
+		return nil, errNoFiles
+	}
+	return os.ReadFile(m.path(name))
+}
+
+var errNoFiles = errors.New("this system has no /proc of Linux's")
 
 func joinNotes(notes ...string) string {
 	var given []string

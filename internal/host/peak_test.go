@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,6 +138,20 @@ func TestASampleThatIsNoResidentSetIsNoted(t *testing.T) {
 	require.Equal(t, uint64(700), bytes)
 	require.False(t, exact)
 	require.Contains(t, peak.Note(), "; only half of it counted")
+}
+
+func TestWithoutLinuxsFilesNoPeakCallsItselfExact(t *testing.T) {
+	if runtime.GOOS == "linux" {
+		t.Skip("Linux has them")
+	}
+	p := StartPeak()
+	bytes, exact := p.Stop()
+	require.Positive(t, bytes)
+	if exact { // the peak of the whole life fell into the interval
+		require.NotZero(t, lifePeak())
+		return
+	}
+	require.Contains(t, p.Note(), "no /proc")
 }
 
 func FuzzStatus(f *testing.F) {
