@@ -61,7 +61,8 @@
 //   - A slot is a batch's memory: reused, outside the Go heap, page-locked where
 //     copies to a GPU need it.
 //   - A [Sampler] is the order of an epoch: position → dataset index. An epoch
-//     is one pass over it.
+//     is one pass over it. [Shuffled], [Weighted], [Bucketed], [Mixed],
+//     [LocallyShuffled] and [Computed] are samplers; [Select] is for parts.
 //   - A worker is a goroutine that loads samples. With 0 workers the caller
 //     loads them itself.
 //   - Prefetch is how many batches are ready or in flight ahead of the one in
