@@ -91,21 +91,6 @@ func TestEveryEpochHasItsBudgetWithoutOrderToo(t *testing.T) {
 	require.ErrorIs(t, last, bad)
 }
 
-func TestOccupancyIsAtMostOne(t *testing.T) {
-	ds := numbered(64, func(_ context.Context, i int, _ *nwt.Sample) error {
-		if i%8 < 4 {
-			return errors.New("bad")
-		}
-		return nil
-	})
-	l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(1), nwt.WithPrefetch(16), nwt.WithErrorBudget(64), quietLog)
-	for _, err := range l.Epochs(t.Context(), 0, 20) {
-		require.NoError(t, err)
-	}
-	require.LessOrEqual(t, l.Stats().Occupancy, 1.0)
-	require.Positive(t, l.Stats().Occupancy)
-}
-
 func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
 	l := newLoader(t, augmented(4096), nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithAutoWorkers(), quietLog)
 	require.NoError(t, l.SetWorkers(2))
