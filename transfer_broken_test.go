@@ -46,7 +46,9 @@ func TestAContextThatBreaksEndsEveryEpochWithItsErrorAndNothingHangs(t *testing.
 								if epoch > 0 {
 									require.Empty(t, got)
 								} else if !async { // else they are delivered before their copies end
-									require.Equal(t, want[:copies], append([][]byte{}, got...))
+									// Fewer if the context breaks before the stage has asked how they ended.
+									require.LessOrEqual(t, len(got), copies)
+									require.Equal(t, want[:len(got)], append([][]byte{}, got...))
 								}
 							}
 							require.NoError(t, l.Close())
