@@ -260,15 +260,15 @@ func sparse(t *testing.T, name string, size int64) []byte {
 		require.NoError(t, w.Flush())
 		b.Write(one.Bytes())
 	}
-	records := ""
+	var records []byte
 	for _, r := range []string{"GNU.sparse.major=0", "GNU.sparse.minor=1", "GNU.sparse.name=" + name, fmt.Sprintf("GNU.sparse.size=%d", size), "GNU.sparse.numblocks=0", "GNU.sparse.map="} {
 		n := len(r) + 3
 		for len(fmt.Sprintf("%d %s\n", n, r)) != n {
 			n++
 		}
-		records += fmt.Sprintf("%d %s\n", n, r)
+		records = fmt.Appendf(records, "%d %s\n", n, r)
 	}
-	raw(&tar.Header{Typeflag: tar.TypeReg, Name: "PaxHeaders/0", Size: int64(len(records))}, records)
+	raw(&tar.Header{Typeflag: tar.TypeReg, Name: "PaxHeaders/0", Size: int64(len(records))}, string(records))
 	head := b.Bytes()[:512]
 	head[156] = tar.TypeXHeader
 	copy(head[148:156], "        ")
