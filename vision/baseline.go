@@ -21,6 +21,8 @@ type baselineDecoder struct {
 	scan [3]component
 	n    int // components
 
+	markers int // restart markers that were passed
+
 	// The bits that were read and not used are the upper n of acc.
 	data []byte
 	pos  int
@@ -275,7 +277,7 @@ func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted regio
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
 	left, right := wanted.left/width, min(across, (wanted.right+width-1)/width)
 	top, bottom := wanted.top/height, min(down, (wanted.bottom+height-1)/height)
-	d.acc, d.bits, d.surplus = 0, 0, 0
+	d.acc, d.bits, d.surplus, d.markers = 0, 0, 0, 0
 	for i := range d.n {
 		d.scan[i].prediction = 0
 	}
@@ -320,12 +322,17 @@ func (d *baselineDecoder) resume() error {
 		return errors.New("data before a restart marker that belongs to no block")
 	}
 	d.acc, d.bits, d.surplus = 0, 0, 0
+	for d.pos+2 < len(d.data) && d.data[d.pos] == 0xff && d.data[d.pos+1] == 0xff {
+		d.pos++ // a marker may have fill bytes before it
+	}
 	if d.pos+2 > len(d.data) {
 		return errCut
 	}
-	if d.data[d.pos] != 0xff || d.data[d.pos+1]&^7 != 0xd0 {
-		return errCode
+	want := byte(0xd0 + d.markers&7)
+	if got := d.data[d.pos:]; got[0] != 0xff || got[1] != want {
+		return fmt.Errorf("bytes %#02x %#02x where the restart marker 0xff %#02x must be", got[0], got[1], want)
 	}
+	d.markers++
 	d.pos += 2
 	return nil
 }

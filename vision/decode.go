@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"image"
@@ -32,7 +33,7 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 		err = w.decodeImage(data, h)
 	}
 	if err == nil && sideways {
-		w.picture.transpose()
+		w.turned = w.picture.transpose(w.turned)
 	}
 	return err
 }
@@ -64,8 +65,19 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	if h.jpeg.baseline {
 		rows = min(rows, up(needed.bottom+2*h.jpeg.subY, 8*h.jpeg.subY))
 	}
+	if h.jpeg.restart > 0 && !h.jpeg.whole {
+		rows = h.height
+	}
 	if rows < h.height {
-		w.file = append(w.file[:0], data...)
+		end := len(data)
+		if h.jpeg.restart > 0 { // later markers would look like those of damaged intervals
+			width, height := 8*h.jpeg.subX, 8*h.jpeg.subY
+			end = h.jpeg.endOf(data, up(h.width, width)/width*(up(rows, height)/height))
+		}
+		w.file = append(w.file[:0], data[:end]...)
+		if end < len(data) {
+			w.file = append(w.file, 0xff, 0xd9)
+		}
 		w.file[h.jpeg.heightAt], w.file[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
 		data = w.file
 	}
@@ -123,8 +135,17 @@ func (w *worker) decodeBaseline(data []byte, h header, needed region) error {
 	return nil
 }
 
+// maxScans is libjpeg-turbo's bound.
+const maxScans = 500
+
 // decodeImage decodes whatever the package image knows.
 func (w *worker) decodeImage(data []byte, h header) error {
+	if h.jpeg.components > 0 {
+		// Each scan costs time for all pixels, however few bytes it has.
+		if n := bytes.Count(data[h.jpeg.scanAt:], []byte{0xff, 0xda}); n >= maxScans {
+			return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n+1, maxScans)
+		}
+	}
 	w.reader.Reset(data)
 	img, format, err := image.Decode(&w.reader)
 	if err == io.EOF {
@@ -245,13 +266,23 @@ func (p *picture) paint(img image.Image) {
 	}
 }
 
-// transpose makes columns of rows.
-func (p *picture) transpose() {
+// transpose makes columns of rows, in mem, which it grows.
+func (p *picture) transpose(mem []byte) []byte {
+	total := 0
+	for _, pl := range p.planes[:p.count()] {
+		total += up(pl.height, 8) * pl.width
+	}
+	if cap(mem) < total {
+		mem = make([]byte, total)
+	}
+	mem = mem[:total]
+	rest := mem
 	p.width, p.height, p.subX, p.subY = p.height, p.width, p.subY, p.subX
 	for i := range p.count() {
 		from := p.planes[i]
 		to := plane{width: from.height, height: from.width, stride: up(from.height, 8)}
-		to.pix = make([]byte, to.stride*to.height)
+		n := to.stride * to.height
+		to.pix, rest = rest[:n:n], rest[n:]
 		for y := range from.height {
 			for x, v := range from.pix[y*from.stride:][:from.width] {
 				to.pix[x*to.stride+y] = v
@@ -259,6 +290,7 @@ func (p *picture) transpose() {
 		}
 		p.planes[i] = to
 	}
+	return mem
 }
 
 // borrow makes the picture of pixels.

@@ -17,6 +17,9 @@ type jpegHeader struct {
 	ycc           bool // the components are grey, or grey and YCbCr
 	orientation   int  // of EXIF, 1 … 8; 1 where there is none
 	heightAt      int  // where the height stands in the file
+	restart       int  // MCUs between restart markers, 0: none
+	scanAt        int  // where the first scan's pixels begin
+	whole         bool // the first scan has all components
 }
 
 var errNoPicture = errors.New("the data ends before the picture begins")
@@ -83,12 +86,32 @@ func readJPEG(data []byte) (h jpegHeader, err error) {
 			}
 		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
 			adobe = int(segment[11])
+		case marker == 0xdd && len(segment) >= 2:
+			h.restart = int(binary.BigEndian.Uint16(segment))
 		case marker == 0xda:
 			if h.components == 0 {
 				return h, errors.New("pixels before a frame header")
 			}
+			h.scanAt, h.whole = s.at, len(segment) > 0 && int(segment[0]) == h.components
 			h.ycc = h.ycc && (h.components == 1 || adobe != 0)
 			return h, nil
+		}
+	}
+}
+
+// endOf is where the restart interval ends that has the last of the first n MCUs
+// of the scan.
+func (h *jpegHeader) endOf(data []byte, n int) int {
+	at, left := h.scanAt, (n+h.restart-1)/h.restart
+	for {
+		i := bytes.IndexByte(data[at:], 0xff)
+		if i < 0 || at+i+1 == len(data) {
+			return len(data)
+		}
+		if at += i + 1; data[at]&^7 == 0xd0 {
+			if left--; left == 0 {
+				return at - 1
+			}
 		}
 	}
 }

@@ -105,6 +105,7 @@ type Pipeline struct {
 	inGo      bool
 	maxPixels int
 
+	bytes     int // of the result
 	newWriter func() writer
 }
 
@@ -141,6 +142,7 @@ func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	if p.grey {
 		f.channels = 1
 	}
+	p.bytes = f.channels * p.size.Height * p.size.Width * p.dtype.Size()
 	switch p.dtype {
 	case nwt.Float32:
 		p.newWriter = writers(f, &p.plan, 255, func(v float64) float32 { return float32(v) })

@@ -87,13 +87,15 @@ func (a axis) inside() (rest axis, at int) {
 	return a, at
 }
 
-// span is the part of size pixels that is needed.
+// span is the part of size pixels that is needed, one at least: a crop may lie
+// in the padding alone.
 func (a *axis) span(size int) (from, to int) {
 	scale := a.scale()
 	support := max(scale, 1)
 	from = int(a.from + float64(max(a.first, 0))*scale - support)
 	to = int(a.from+float64(min(a.first+a.n, a.full))*scale+support) + 1
-	return max(0, from), min(size, to)
+	from = min(max(from, 0), size-1)
+	return from, max(from+1, min(size, to))
 }
 
 // plan computes the taps of an axis for a plane of size values, of which each
@@ -150,6 +152,13 @@ func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
 			clear(w[:over])
 			t.from[i], t.count[i] = from-over, t.most
 		}
+	}
+}
+
+// tidy lets go of memory for more than most weights.
+func (t *taps) tidy(most int) {
+	if cap(t.weights) > most || cap(t.exact) > most {
+		*t = taps{}
 	}
 }
 

@@ -136,8 +136,10 @@ func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) 
 // the next marker: "Corrupt JPEG data: 123 extraneous bytes before marker 0xd9".
 // Many cameras leave some, and there are more where the picture's height was cut.
 // Nothing before them was wrong, since the library keeps the first warning.
+// Before a restart marker, 0xd0 … 0xd7, there is never any: codes were damaged.
 func surplus(text uintptr) bool {
-	return strings.Contains(cString(text), "extraneous bytes before marker")
+	_, marker, found := strings.Cut(cString(text), "extraneous bytes before marker ")
+	return found && (marker < "0xd0" || marker > "0xd7")
 }
 
 // cString is a C string, in C's memory.

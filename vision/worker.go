@@ -26,6 +26,7 @@ type worker struct {
 	geometry geometry
 	picture  picture
 	mem      []byte // of the picture's planes
+	turned   []byte // of planes whose rows became columns
 	file     []byte // a copy of the file, whose height was changed
 	reader   bytes.Reader
 
@@ -77,8 +78,18 @@ func (w *worker) tidy() {
 	if w.picture = (picture{}); cap(w.mem) > most {
 		w.mem = nil
 	}
+	if cap(w.turned) > most {
+		w.turned = nil
+	}
 	if cap(w.file) > most {
 		w.file = nil
+	}
+	if len(w.columns) > most/16 { // of pictures that are extremely wide
+		w.rows, w.columns = nil, nil
+	}
+	for i := range w.x {
+		w.x[i].tidy(most / 8)
+		w.y[i].tidy(most / 8)
 	}
 	w.reader.Reset(nil)
 }
@@ -96,7 +107,7 @@ func (p *Pipeline) checkSize(width, height int) error {
 	if width < 1 || height < 1 {
 		return fmt.Errorf("vision: a picture of %d × %d pixels: must have some", width, height)
 	}
-	if int64(width)*int64(height) > int64(p.maxPixels) {
+	if width > p.maxPixels/height { // a product might overflow
 		return fmt.Errorf("vision: a picture of %d × %d pixels: must be at most %d in all (WithMaxPixels)", width, height, p.maxPixels)
 	}
 	return nil
@@ -131,6 +142,9 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 // and the picture there, and writes the result.
 func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 	p := w.p
+	if got := len(dst.Bytes(field)); got != p.bytes {
+		return fmt.Errorf("vision: field %d has %d bytes: must have %d, as Pipeline.Field says", field, got, p.bytes)
+	}
 	r := dst.Rand()
 	width, height := h.width, h.height
 	if h.orientation >= 5 {
@@ -170,22 +184,25 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 
 // colours is resample where colours change on the way.
 func (w *worker) colours(x, y axis, left, top int) {
-	o := &w.levels
-	n := x.n * y.n
-	o.format = format{Size{y.n, x.n}, 3, CHW}
+	o, size := &w.levels, w.p.size
+	n := size.Width * size.Height
+	o.format = format{size, 3, CHW}
 	o.tables = &unchanged
 	if cap(o.dst) < 3*n {
 		o.dst = make([]byte, 3*n)
 	}
 	o.dst = o.dst[:3*n]
-	w.resample(x, y, o, 0, 0)
+	if x.n < size.Width || y.n < size.Height { // padding has colours too: contrast counts and changes them
+		clear(o.dst)
+	}
+	w.resample(x, y, o, left, top)
 	r, g, b := o.dst[:n], o.dst[n:2*n], o.dst[2*n:]
 	for _, op := range w.drawn.ops {
 		op.apply(r, g, b)
 	}
-	for row := range y.n {
-		from, to := row*x.n, (row+1)*x.n
-		w.out.rgb(left, top+row, x.n, r[from:to], g[from:to], b[from:to])
+	for row := range size.Height {
+		from, to := row*size.Width, (row+1)*size.Width
+		w.out.rgb(0, row, size.Width, r[from:to], g[from:to], b[from:to])
 	}
 }
 

@@ -1,0 +1,147 @@
+package vision_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// loadOf is what a dataset of one sample gives whose Load is f.
+func loadOf(t testing.TB, field nwt.Field, f func(dst *nwt.Sample) error) (*nwt.Sample, error) {
+	ds := nwt.NewDataset(1, []nwt.Field{field}, func(_ context.Context, _ int, dst *nwt.Sample) error { return f(dst) })
+	return nwt.LoadSample(t.Context(), ds, 0)
+}
+
+func TestACropMayLieInThePaddingAlone(t *testing.T) {
+	for way, opts := range decoders(t) {
+		p, err := vision.New([]vision.Transform{
+			vision.RandomCrop{Size: vision.Square(20), Padding: 400}, vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{},
+		}, append(opts, vision.WithType(nwt.Uint8))...)
+		require.NoError(t, err)
+		l, err := nwt.NewLoader(repeated(p, 100, read(t, "420.jpg")), nwt.WithBatchSize(10), nwt.WithWorkers(0))
+		require.NoError(t, err)
+		defer l.Close()
+		black := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err, way)
+			for i := range b.Len() {
+				if n := 3 * 20 * 20; bytes.Equal(b.Bytes(0)[i*n:(i+1)*n], make([]byte, n)) {
+					black++
+				}
+			}
+		}
+		require.Greater(t, black, 50, way)
+		require.Less(t, black, 100, way)
+	}
+}
+
+// Contrast blends with the mean grey of the whole result, black padding and all,
+// as torchvision's does.
+func TestPaddingChangesItsColoursAsTorchvisionChangesThem(t *testing.T) {
+	white := bytes.Repeat([]byte{255}, 8*8*3)
+	p, err := vision.New([]vision.Transform{
+		vision.CenterCrop{Size: vision.Square(16)}, vision.ColorJitter{Contrast: 1},
+	}, vision.WithType(nwt.Uint8))
+	require.NoError(t, err)
+	lighter := 0
+	for i := range 20 {
+		ds := nwt.NewDataset(i+1, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			return p.LoadPixels(dst, 0, white, 8, 8, vision.CHW)
+		})
+		s, err := nwt.LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+		v := nwt.Values[uint8](s, 0)
+		corner, middle := float64(v[0]), float64(v[8*16+8])
+		if middle > 250 {
+			continue // a factor above 1
+		}
+		lighter++
+		// factor × 255 + (1 − factor) × mean, and (1 − factor) × mean; the mean is 63.75.
+		factor := (middle - corner) / 255
+		require.InDelta(t, (1-factor)*63.75, corner, 1.5)
+	}
+	require.Positive(t, lighter)
+}
+
+func TestSizesThatOverflowAreRefused(t *testing.T) {
+	p := small(t)
+	for _, size := range [][2]int{{1 << 31, 1 << 31}, {1<<31 - 1, 1 << 30}, {-1, -1}, {0, 5}} {
+		_, err := loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+			return p.LoadPixels(dst, 0, nil, 2*size[0], 2*size[1], vision.CHW)
+		})
+		require.ErrorContains(t, err, "must ")
+		var bad *nwt.LoadError
+		require.ErrorAs(t, err, &bad)
+		require.Nil(t, bad.Stack)
+	}
+}
+
+func TestAFieldOfAnotherSizeIsRefused(t *testing.T) {
+	p := small(t)
+	for _, shape := range [][]int{{3, 5, 5}, {3, 2, 2}, {1, 4, 4}} {
+		_, err := loadOf(t, nwt.Field{Name: "x", Type: nwt.Uint8, Shape: shape}, func(dst *nwt.Sample) error {
+			return p.Load(dst, 0, read(t, "420.jpg"))
+		})
+		require.ErrorContains(t, err, "must have 48, as Pipeline.Field says")
+	}
+}
+
+// intervals is where the restart markers of a JPEG file stand.
+func intervals(data []byte) (all []int) {
+	for i := bytes.Index(data, []byte{0xff, 0xda}) + 2; i+1 < len(data); i++ {
+		if data[i] == 0xff && data[i+1]&^7 == 0xd0 {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+func TestDamageBetweenRestartMarkersIsAnError(t *testing.T) {
+	data := read(t, "restart.jpg")
+	at := intervals(data)
+	require.Greater(t, len(at), 4)
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	for way, opts := range decoders(t) {
+		p := small(t, opts...)
+		whole := nwt.Values[uint8](load(t, p, data), 0)
+		for name, bad := range map[string][]byte{
+			"an interval is lost":     join(data[:at[1]], data[at[2]:]),
+			"an interval twice":       join(data[:at[2]], data[at[1]:]),
+			"bytes that no block has": join(data[:at[1]], []byte{1, 2, 3, 4, 5}, data[at[1]:]),
+		} {
+			_, err := nwt.LoadSample(t.Context(), one(p, bad), 0)
+			require.Error(t, err, "%s: %s", way, name)
+		}
+		filled := join(data[:at[1]], []byte{0xff, 0xff}, data[at[1]:]) // T.81, B.1.1.2 allows it
+		require.Equal(t, whole, nwt.Values[uint8](load(t, p, filled), 0), way)
+	}
+}
+
+func TestTurnedPicturesCostNoAllocation(t *testing.T) {
+	for way, opts := range decoders(t) {
+		p, err := vision.New(recipe, append(opts, vision.WithOrientation())...)
+		require.NoError(t, err)
+		data := read(t, "exif6.jpg")
+		var perPicture float64
+		_, err = loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+			perPicture = testing.AllocsPerRun(50, func() { _ = p.Load(dst, 0, data) })
+			return nil
+		})
+		require.NoError(t, err)
+		require.Less(t, perPicture, 1.0, way)
+	}
+}
+
+func TestMoreScansThanLibjpegTurboReadsAreRefused(t *testing.T) {
+	data := read(t, "progressive.jpg")
+	last := bytes.LastIndex(data, []byte{0xff, 0xda})
+	scan := data[last : len(data)-2]
+	many := append(bytes.Clone(data[:len(data)-2]), bytes.Repeat(scan, 600)...)
+	_, err := nwt.LoadSample(t.Context(), one(small(t, vision.WithoutTurbo()), append(many, 0xff, 0xd9)), 0)
+	require.ErrorContains(t, err, "scans: must be at most 500")
+}
