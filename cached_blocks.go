@@ -15,9 +15,9 @@ import (
 type blocks struct {
 	book  []byte // of states
 	list  [maxBlocks][]byte
-	count int
-	size  int64 // of a block
-	end   int64 // of what is reserved in the last block
+	count atomic.Int32 // stored after its entry of list and loaded before: states are out of the race detector's sight
+	size  int64        // of a block
+	end   int64        // of what is reserved in the last block
 }
 
 const (
@@ -39,25 +39,28 @@ func (b *blocks) init(n int, most, limit int64) {
 
 // reserve finds a place of size bytes, taking at most left more of the system.
 func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
-	if b.count == 0 || int64(len(b.list[b.count-1]))-b.end < int64(size) {
-		if b.count == maxBlocks {
+	count := int(b.count.Load())
+	if count == 0 || int64(len(b.list[count-1]))-b.end < int64(size) {
+		if count == maxBlocks {
 			return 0, fmt.Errorf("nwt: all %d blocks are in use", maxBlocks)
 		}
 		mem, err := pages.Map(int(max(int64(size), min(b.size, left, math.MaxInt/2))))
 		if err != nil {
 			return 0, err
 		}
-		b.list[b.count] = mem
-		b.count++
+		b.list[count] = mem
+		count++
+		b.count.Store(int32(count))
 		b.end = 0
 	}
-	place = uint64(b.count-1)<<offsetBits | uint64(b.end)
+	place = uint64(count-1)<<offsetBits | uint64(b.end)
 	b.end += int64(size)
 	return place, nil
 }
 
 // at is the memory from a place on.
 func (b *blocks) at(place uint64) []byte {
+	b.count.Load()
 	return b.list[place>>offsetBits][place&(1<<offsetBits-1):]
 }
 
@@ -79,12 +82,12 @@ func (b *blocks) free() error {
 		first = pages.Unmap(b.book)
 		b.book = nil
 	}
-	for i := range b.count {
+	for i := range b.count.Load() {
 		if err := pages.Unmap(b.list[i]); err != nil && first == nil {
 			first = err
 		}
 		b.list[i] = nil
 	}
-	b.count = 0
+	b.count.Store(0)
 	return first
 }

@@ -44,7 +44,7 @@ func TestLessThanAnEighthOfABlockStaysEmpty(t *testing.T) {
 			require.False(t, places[place])
 			places[place] = true
 		}
-		for _, mem := range b.list[:b.count-1] {
+		for _, mem := range b.list[:b.count.Load()-1] {
 			require.Less(t, len(mem)%sample, len(mem)/8)
 		}
 		require.NoError(t, b.free())

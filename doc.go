@@ -80,7 +80,8 @@
 // timing. So tuning changes how fast training runs and nothing of what is trained
 // on.
 //
-// A batch costs no allocation, and memory depends on the prefetch depth and not
+// A batch costs no allocation (but Subset, Split, Zip and Concat of BatchDatasets
+// make a few small slices per call), and memory depends on the prefetch depth and not
 // on the worker count: workers fill samples straight into their place in the
 // batch, several of them in one batch side by side.
 //

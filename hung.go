@@ -94,15 +94,29 @@ func (l *Loader) watchdog() {
 		case <-l.closing:
 			return
 		case now := <-tick.C:
-			l.mu.Lock()
-			for seat, w := range l.crew {
-				if w != nil && w.overdue(now) {
-					l.crew[seat] = w.replace()
-				}
+			for _, err := range l.giveUp(now) {
+				l.failedTogether(err) // without mu: a log's handler may ask the loader
 			}
-			l.mu.Unlock()
 		}
 	}
+}
+
+// giveUp gives up the calls that take too long, and is the errors of those that
+// are LoadBatch's.
+func (l *Loader) giveUp(now time.Time) (together []error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for seat, w := range l.crew {
+		if w == nil || !w.overdue(now) {
+			continue
+		}
+		next, err := w.replace()
+		l.crew[seat] = next
+		if w.watch.whole {
+			together = append(together, err)
+		}
+	}
+	return together
 }
 
 // overdue tells whether the call under way takes too long, WithTimeout for each
@@ -120,16 +134,16 @@ func (w *worker) overdue(now time.Time) bool {
 }
 
 // replace lets another goroutine take over from a worker that was given up, and
-// so can't change any more. The caller holds Loader.mu.
-func (w *worker) replace() *worker {
+// so can't change any more. The error says why it was. The caller holds Loader.mu.
+func (w *worker) replace() (next *worker, err error) {
 	b, l, upto := w.claim.Item, w.l, w.watch.upto
-	err := fmt.Errorf("no answer within WithTimeout(%v): %w", l.opts.timeout, context.DeadlineExceeded)
+	err = fmt.Errorf("no answer within WithTimeout(%v): %w", l.opts.timeout, context.DeadlineExceeded)
 	w.watch.cancel(err)
 	if w.sample.worker == 0 {
 		l.numbers.lost = true
 		<-l.zero
 	}
-	next := newWorker(l, w.seat, l.numbers.take())
+	next = newWorker(l, w.seat, l.numbers.take())
 	next.claim, next.claimed, next.slot = w.claim, true, w.slot
 	next.next, next.singly = upto, max(upto, w.singly)
 	var refuge *slot
@@ -145,14 +159,11 @@ func (w *worker) replace() *worker {
 	for place := w.next; place < next.next; place++ {
 		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.sample.worker, Err: err})
 	}
-	if w.watch.whole {
-		l.failedTogether(err)
-	}
 	next.watch = &watch{}
 	l.pool.Add(1)
 	go next.run()
 	l.pool.Done() // for w: whoever joins the pool doesn't wait for the call
-	return next
+	return next, err
 }
 
 // cameBack ends what a call that was given up has kept.

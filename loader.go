@@ -175,6 +175,11 @@ func (l *Loader) SetSampler(s Sampler) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	order := l.order
+	order.n = n
+	if err := order.hasBatch(); err != nil {
+		return err
+	}
 	switch {
 	case l.closed:
 		return ErrClosed
@@ -182,7 +187,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 		return ErrBusy
 	}
 	l.warnOfMixedLengths(s)
-	l.sampler, l.order.n = s, n
+	l.sampler, l.order = s, order
 	return nil
 }
 

@@ -91,7 +91,7 @@ func randomProgram(rng *rand.Rand) program {
 			o.world = 1 + rng.IntN(3)
 			o.rank = rng.IntN(o.world)
 		}
-		o.dropLast = rng.IntN(5) == 0
+		o.dropLast = rng.IntN(5) == 0 && p.n >= o.batch*o.world // else it is refused: nothing would be left
 		o.first, o.count, o.at = rng.IntN(4), 1+rng.IntN(3), rng.IntN(12)
 		for range rng.IntN(4) {
 			o.then = append(o.then, []string{"break", "cancel", "panic", "workers", "retain", "nest", "close"}[rng.IntN(7)])

@@ -302,10 +302,10 @@ func WithErrorBudget(maxBad int) Option {
 // The call itself can't be stopped. It goes on in a goroutine that neither the
 // epoch nor Close waits for, and keeps the memory that it may write to until it
 // returns. Its [Sample.Worker] stays its own, so the goroutine that takes over
-// has another number, which may be Workers or more. A call is given up within 9/8
-// of perSample; once 1024 calls haven't returned, the epoch ends with an error.
-// Without workers the caller's goroutine can't be left, nor the
-// context ended: the loader waits for the call. The default is to wait for ever.
+// has another number, which may be Workers or more. A call is given up at most
+// an eighth of perSample, or 1 ms if that is more, after its time is over. Once 1024
+// calls haven't returned, the epoch ends with an error. Without workers the caller's
+// goroutine can't be left, nor the context ended: the loader waits for the call. The default is to wait for ever.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample

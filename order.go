@@ -126,3 +126,11 @@ func (c *course) at(i int) (epoch, base, k, index int) {
 	i -= c.head
 	return c.first + 1 + i/c.whole, 0, i % c.whole, i % c.whole
 }
+
+// hasBatch is an error if WithDropLast would leave nothing of an epoch.
+func (o *order) hasBatch() error {
+	if o.steps(0) > 0 {
+		return nil
+	}
+	return optionError("WithDropLast", o.batch, "leaves no batch of %d samples for each of %d ranks: an epoch has %d", o.batch, o.world, o.n)
+}

@@ -87,16 +87,16 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	l.run = r
 	r.opening.Store(l.seq)
-	if l.opts.prefetch == 0 {
-		r.hungry.Store(l.deep.lately > depthWaited)
-		l.deepening.Store(r)
-	}
 	if c.n == endless {
 		r.sequence = newSequence(r, l.Workers() > 0)
 		if l.Workers() > 0 {
 			r.toFill = make(chan *Batch, ring.Capacity)
 			r.beside.Go(func() error { return r.sequence.feed(r) })
 		}
+	}
+	if l.opts.prefetch == 0 { // last, since workers that were idle before now see the run
+		r.hungry.Store(l.deep.lately > depthWaited)
+		l.deepening.Store(r)
 	}
 	l.hire()
 	if l.opts.timeout > 0 {

@@ -52,6 +52,9 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	if s.order.n, err = epochLen("WithSampler", s.sampler); err != nil {
 		return nil, err
 	}
+	if err := s.order.hasBatch(); err != nil {
+		return nil, err
+	}
 	s.warnOfMixedLengths(s.sampler)
 	return s, nil
 }

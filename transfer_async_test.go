@@ -160,7 +160,7 @@ func TestAnAsynchronousBatchIsThereOnlyWhenItsEventHasCome(t *testing.T) {
 func TestAProgramThatOnlyQueuesStepsNeedsNoMoreMemory(t *testing.T) {
 	gpu := cudatest.Load(t)
 	p := newTrainer(t, gpu, 1<<20)
-	l := newLoader(t, augmented(7*500), deviceOptions(t, 2, true)...)
+	l := newLoader(t, augmented(7*500), append(deviceOptions(t, 2, true), nwt.WithPrefetch(2))...)
 	slots := 0
 	promptly(t, func() {
 		for b, err := range l.Epoch(t.Context(), 0) {

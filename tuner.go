@@ -121,10 +121,6 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 }
 
 func (s *source) tune(ctx context.Context) (*Result, error) {
-	if s.order.n != endless && s.order.steps(0) == 0 {
-		return nil, optionError("WithDropLast", s.opts.batchSize, "leaves no batch of %d samples for each of %d ranks: an epoch has %d",
-			s.opts.batchSize, s.opts.world, s.order.n)
-	}
 	tuned := *s
 	tuned.said = &said{during: whileTuning}
 	defer tuned.said.sum(s.opts.log)

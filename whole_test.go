@@ -102,6 +102,9 @@ func randomTrial(seed uint64) *trial {
 			t.torn[s] = rng.IntN(t.shard[s])
 		}
 	}
+	if t.shard == nil && t.n < t.batch*t.world {
+		t.dropLast = false // which is refused: nothing would be left
+	}
 	if t.device && one(4) {
 		t.faulty = 1 + rng.IntN(20)
 	}
