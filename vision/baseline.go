@@ -310,7 +310,26 @@ func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted regio
 			}
 		}
 	}
+	if failed == nil && d.restart > 0 && bottom == down {
+		return d.atEnd()
+	}
 	return failed
+}
+
+// atEnd tells whether no restart interval follows the picture.
+func (d *baselineDecoder) atEnd() error {
+	for at := d.pos; at+1 < len(d.data); at++ {
+		if d.data[at] != 0xff {
+			continue
+		}
+		switch next := d.data[at+1]; {
+		case next&^7 == 0xd0:
+			return fmt.Errorf("a restart marker %#02x behind the picture", next)
+		case next != 0 && next != 0xff:
+			return nil
+		}
+	}
+	return nil
 }
 
 // resume passes over a restart marker.

@@ -81,6 +81,17 @@ func TestSizesThatOverflowAreRefused(t *testing.T) {
 	}
 }
 
+// A PNG file of 90 kB may hold one row of 90 million pixels.
+func TestOneLongRowIsRefused(t *testing.T) {
+	p := small(t)
+	for _, size := range [][2]int{{1, 1<<20 + 1}, {1<<20 + 1, 1}} {
+		_, err := loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+			return p.LoadPixels(dst, 0, make([]byte, size[0]*size[1]), size[0], size[1], vision.CHW)
+		})
+		require.ErrorContains(t, err, "each side must be at most 1048576")
+	}
+}
+
 func TestAFieldOfAnotherSizeIsRefused(t *testing.T) {
 	p := small(t)
 	for _, shape := range [][]int{{3, 5, 5}, {3, 2, 2}, {1, 4, 4}} {
@@ -111,6 +122,7 @@ func TestDamageBetweenRestartMarkersIsAnError(t *testing.T) {
 		whole := nwt.Values[uint8](load(t, p, data), 0)
 		for name, bad := range map[string][]byte{
 			"an interval is lost":     join(data[:at[1]], data[at[2]:]),
+			"eight intervals twice":   join(data[:at[8]], data[at[0]:]),
 			"an interval twice":       join(data[:at[2]], data[at[1]:]),
 			"bytes that no block has": join(data[:at[1]], []byte{1, 2, 3, 4, 5}, data[at[1]:]),
 		} {

@@ -74,8 +74,8 @@ func WithDamaged() Option {
 const DefaultMaxPixels = 89_478_485
 
 // WithMaxPixels sets how many pixels a picture may have, by default
-// [DefaultMaxPixels]. A file that says it has more is an error before memory is
-// taken.
+// [DefaultMaxPixels]. A file that says it has more, or a side of more than 2²⁰, is
+// an error before memory is taken.
 func WithMaxPixels(n int) Option {
 	return func(p *Pipeline) error {
 		if n < 1 || int64(n) > 1<<31 {

@@ -103,9 +103,16 @@ type header struct {
 
 var errEmpty = errors.New("vision: the file is empty")
 
+// maxLength bounds a side of a picture: resampling takes up to a hundred bytes for
+// each pixel of one row.
+const maxLength = 1 << 20
+
 func (p *Pipeline) checkSize(width, height int) error {
 	if width < 1 || height < 1 {
 		return fmt.Errorf("vision: a picture of %d × %d pixels: must have some", width, height)
+	}
+	if width > maxLength || height > maxLength {
+		return fmt.Errorf("vision: a picture of %d × %d pixels: each side must be at most %d", width, height, maxLength)
 	}
 	if width > p.maxPixels/height { // a product might overflow
 		return fmt.Errorf("vision: a picture of %d × %d pixels: must be at most %d in all (WithMaxPixels)", width, height, p.maxPixels)
