@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -192,4 +194,23 @@ func TestACancelledEpochOnADeviceHasNoBadSamples(t *testing.T) {
 		require.Empty(t, l.BadSamples())
 		require.NoError(t, l.Close())
 	}
+}
+
+// The stage sleeps while every buffer has a batch, and must learn that one which
+// is retained no longer counts: nothing else would wake it.
+func TestASlowLoopThatRetainsItsBatchesIsServedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, augmented(60), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithDevice(newCopier(0)))
+		var kept []*nwt.Batch
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			time.Sleep(time.Second) // until everything is full
+			b.Retain()
+			kept = append(kept, b)
+		}
+		require.Len(t, kept, 15)
+		for _, b := range kept {
+			b.Release()
+		}
+	})
 }

@@ -381,7 +381,7 @@ var worlds = []*world{
 	{name: "2 workers, 2 epochs", bound: 2, workers: 2, most: 1, epochs: [][]int{{2}, {1}}, lanes: 1, ahead: 2},
 	{name: "2 workers, an epoch that is left", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}, {1}}, lanes: 1, ahead: 2, leave: []int{1, 0}},
 	{name: "3 workers, 3 batches in 2 lanes", bound: 1, workers: 3, most: 1, epochs: [][]int{{2, 1, 1}}, lanes: 2, ahead: 3},
-	{name: "entries that are used again", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}, {1, 2, 1}}, lanes: 1, ahead: 3, leave: []int{1, 0}},
+	{name: "entries that are used again", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}, {1, 2, 1}}, lanes: 1, ahead: 3, leave: []int{1, 0}},
 	{name: "batches in whatever order", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}}, lanes: 1, ahead: 3, any: true},
 	{name: "a stop", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 2}, {1}}, lanes: 1, ahead: 2, stop: true},
 	{name: "an interrupt", bound: 2, workers: 1, most: 1, epochs: [][]int{{1, 1}, {1}}, lanes: 1, ahead: 2, rouse: true},
