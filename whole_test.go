@@ -272,6 +272,7 @@ func (s *trialShard) Close() error { return nil }
 // A copier is a device whose copies are made some time after they were queued.
 type copier struct {
 	faulty int
+	host   atomic.Int32 // slots that were allocated and not freed
 
 	mu     sync.Mutex
 	next   uintptr
@@ -285,9 +286,13 @@ func newCopier(faulty int) *copier {
 
 var errCopier = errors.New("the device is broken")
 
-func (c *copier) String() string                     { return "copier" }
-func (c *copier) AllocHost(size int) ([]byte, error) { return make([]byte, size), nil }
-func (c *copier) FreeHost([]byte) error              { return nil }
+func (c *copier) String() string        { return "copier" }
+func (c *copier) FreeHost([]byte) error { c.host.Add(-1); return nil }
+
+func (c *copier) AllocHost(size int) ([]byte, error) {
+	c.host.Add(1)
+	return make([]byte, size), nil
+}
 
 func (c *copier) Alloc(size int) (uintptr, error) {
 	c.mu.Lock()
@@ -826,6 +831,9 @@ func (t *trial) result() error {
 	time.Sleep(time.Minute) // calls that were given up return
 	if n := j.loader.SlotCount(); err == nil && n.Memory != 0 {
 		err = fmt.Errorf("slots are left: %+v", n)
+	}
+	if j.device != nil && err == nil && j.device.host.Load() != 0 {
+		err = fmt.Errorf("%d slots were never freed", j.device.host.Load())
 	}
 	return err
 }
