@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -47,9 +48,7 @@ func resumesAnywhere(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
 	require.Len(t, head, state.Samples)
 	rest, _ := load(3, 7, 1, state.Samples, -1)
 	require.Len(t, rest, len(whole)-len(head), "nothing comes twice")
-	for position, sample := range head {
-		rest[position] = sample
-	}
+	maps.Copy(rest, head)
 	require.Equal(t, whole, rest)
 }
 

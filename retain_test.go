@@ -54,7 +54,7 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 
 func TestBatchesAreReleasedByOtherGoroutinesAtAnyMoment(t *testing.T) {
 	var nothing = func(context.Context, int, *nwt.Sample) error { return nil }
-	l := newLoader(t, loads(3000, nothing), nwt.WithBatchSize(3), nwt.WithWorkers(2))
+	l := newLoader(t, loads(3000, nothing), nwt.WithBatchSize(3), nwt.WithWorkers(2), nwt.WithPrefetch(2))
 	var wg sync.WaitGroup
 	room := make(chan struct{}, 20)
 	for b, err := range l.Epoch(t.Context(), 0) {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
-	l := newLoader(t, sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2))
+	l := newLoader(t, sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(2))
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 		if b.Index() == 2 {

@@ -228,7 +228,7 @@ func TestABatchOnADeviceCanBeRetainedPastClose(t *testing.T) {
 func TestTheMemoryOfRetainedBatchesIsGivenBack(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		cudatest.Load(t)
-		l := newLoader(t, augmented(700), deviceOptions(t, 2, async)...)
+		l := newLoader(t, augmented(700), append(deviceOptions(t, 2, async), nwt.WithPrefetch(2))...)
 		var kept []*nwt.Batch
 		peak := 0
 		for b, err := range l.Epoch(t.Context(), 0) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"testing"
 
@@ -71,9 +72,7 @@ func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 			head, state := rest(t, ds, opts, start, 2, 3, 2, 3)
 			require.Equal(t, 18, state.Samples)
 			tail, _ := rest(t, ds, opts, state, 3, 2, 1, -1)
-			for position, sample := range tail {
-				head[position] = sample
-			}
+			maps.Copy(head, tail)
 			require.NotEmpty(t, tail)
 			for position, sample := range head {
 				require.Equal(t, whole[position], sample, "position %d", position)
