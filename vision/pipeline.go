@@ -63,6 +63,9 @@ func WithOrientation() Option {
 // damaged, as Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without it
 // they are errors, unless the damage lies below all that a crop needs. Files that
 // image/jpeg decodes, see the package's documentation, are errors always.
+//
+// A JPEG file has no checksum: flipped bits that still make codes change its
+// pixels, and nothing notices it.
 func WithDamaged() Option {
 	return func(p *Pipeline) error {
 		p.damaged = true
