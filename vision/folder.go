@@ -38,7 +38,7 @@ type Folder struct {
 }
 
 // OpenFolder lists the pictures of a folder, without reading any. It follows
-// symbolic links to folders, each once on the way down. The order of the files is
+// symbolic links to folders, but lists each folder once per class. The order of the files is
 // that of their names, and the same on each machine. ctx ends a listing that takes
 // too long. A folder without a picture is an error.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
@@ -46,11 +46,11 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
 		return nil, optionError("OpenFolder", nil, "its pipeline must not be nil")
 	}
 	f := &Folder{dir: dir, pipeline: p, fields: []nwt.Field{p.Field("image"), {Name: "class", Type: nwt.Int64}}}
-	root, err := os.Stat(dir)
+	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, fmt.Errorf("vision: %w", err)
 	}
-	l := listing{ctx: ctx, dir: dir, above: []fs.FileInfo{root}}
+	l := listing{ctx: ctx, dir: dir}
 	if err := l.list("", 0, false); err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
 	slices.Sort(folders)
 	f.add(".", l.files)
 	for _, class := range folders {
-		l.files = l.files[:0]
+		l.files, l.seen = l.files[:0], map[string]bool{root: true}
 		if err := l.enter(class, 0); err != nil {
 			return nil, err
 		}
@@ -100,27 +100,26 @@ func (f *Folder) add(class string, files []string) {
 type listing struct {
 	ctx            context.Context
 	dir            string
-	files, folders []string      // relative to dir
-	above          []fs.FileInfo // the folders that lead to the one that is listed
+	files, folders []string        // relative to dir
+	seen           map[string]bool // the folders of the class, as they are called without links
 }
 
 // maxDepth bounds how deep folders lie in each other.
 const maxDepth = 64
 
-// enter lists a folder and all below, but for one that is above it already.
+// enter lists a folder and all below, unless that has been done for the class.
 func (l *listing) enter(name string, depth int) error {
-	info, err := os.Stat(filepath.Join(l.dir, name))
+	real, err := filepath.EvalSymlinks(filepath.Join(l.dir, name))
 	if err != nil {
 		return fmt.Errorf("vision: %w", err)
 	}
-	if slices.ContainsFunc(l.above, func(above fs.FileInfo) bool { return os.SameFile(above, info) }) {
+	if l.seen[real] {
 		return nil
 	}
+	l.seen[real] = true
 	if depth > maxDepth {
 		return fmt.Errorf("vision: %s: folders lie more than %d deep", filepath.Join(l.dir, name), maxDepth)
 	}
-	l.above = append(l.above, info)
-	defer func() { l.above = l.above[:len(l.above)-1] }()
 	return l.list(name, depth, true)
 }
 
@@ -140,12 +139,10 @@ func (l *listing) list(folder string, depth int, down bool) error {
 			switch kind := e.Type(); {
 			case kind.IsDir():
 				below = append(below, name)
+			case kind&fs.ModeSymlink != 0 && (!down || !isPicture(e.Name())) && isFolder(filepath.Join(l.dir, name)):
+				below = append(below, name)
 			case isPicture(e.Name()) && (kind.IsRegular() || kind&fs.ModeSymlink != 0):
 				l.files = append(l.files, name)
-			case kind&fs.ModeSymlink != 0:
-				if info, err := os.Stat(filepath.Join(l.dir, name)); err == nil && info.IsDir() {
-					below = append(below, name)
-				}
 			}
 		}
 		if stopped := context.Cause(l.ctx); stopped != nil {
@@ -162,12 +159,18 @@ func (l *listing) list(folder string, depth int, down bool) error {
 		l.folders = below
 		return nil
 	}
+	slices.Sort(below) // of several ways to a folder, the same is taken everywhere
 	for _, name := range below {
 		if err := l.enter(name, depth+1); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 func isPicture(name string) bool {

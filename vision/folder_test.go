@@ -3,6 +3,7 @@ package vision_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"image"
 	"image/png"
 	"os"
@@ -97,4 +98,29 @@ func TestAFolderThatCannotBeUsedSaysWhy(t *testing.T) {
 	cancel()
 	_, err = vision.OpenFolder(ctx, tree(t, "a/1.png"), small(t))
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Along every way from one to the next there would be some 9! folders.
+func TestFoldersThatLinkToEachOtherAreListedOncePerClass(t *testing.T) {
+	dir := t.TempDir()
+	const n = 9
+	for i := range n {
+		d := filepath.Join(dir, fmt.Sprint("d", i))
+		require.NoError(t, os.Mkdir(d, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(d, "x.png"), nil, 0o644))
+		for j := range n {
+			require.NoError(t, os.Symlink(filepath.Join(dir, fmt.Sprint("d", j)), filepath.Join(d, fmt.Sprint("l", j))))
+		}
+	}
+	f, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	require.Equal(t, n*n, f.Len(), "in each class, each folder's picture once")
+}
+
+func TestALinkToAClassMayHaveAPicturesName(t *testing.T) {
+	elsewhere, dir := tree(t, "1.png"), tree(t, "a/0.png")
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(dir, "b.jpg")))
+	f, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b.jpg"}, f.Classes())
 }
