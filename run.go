@@ -43,9 +43,10 @@ type run struct {
 	ahead    []uint64 // sequence numbers of those opened and not taken, ascending
 	current  *Batch   // in the loop body, or nil
 	finished bool
-	over     bool  // a stream's end was taken: nothing more is opened
-	failure  error // which the stream has ended with
-	fewer    bool  // batches ahead than asked for; that was logged
+	over     bool   // a stream's end was taken: nothing more is opened
+	last     uint64 // that end's sequence number
+	failure  error  // which the stream has ended with
+	fewer    bool   // batches ahead than asked for; that was logged
 
 	// Of the depth, see there. opening is the sequence number of the batch that will
 	// be opened next; the other two tell workers what the consumer does.
@@ -140,8 +141,8 @@ func (r *run) advance() (*Batch, error) {
 		if err := r.open(); err != nil {
 			return nil, err
 		}
-		if len(r.ahead) == 0 {
-			break // the stream is over
+		if len(r.ahead) == 0 || r.over && r.ahead[0] > r.last {
+			break // the stream is over; a stage that failed at its end stages nothing after it
 		}
 		b, ready := r.await()
 		if b == nil {
@@ -157,7 +158,7 @@ func (r *run) advance() (*Batch, error) {
 			return nil, *late
 		}
 		if b.end {
-			r.over, r.failure = true, cmp.Or(r.failure, b.err)
+			r.over, r.last, r.failure = true, b.seq, cmp.Or(r.failure, b.err)
 			r.letGo()
 			if r.l.opts.unordered {
 				continue // batches before the end may come after it

@@ -31,6 +31,7 @@
 //	nwt_sample_load_median_seconds  of the time that loading a sample took, since
 //	nwt_sample_load_p99_seconds     the loader was made
 //	nwt_workers                     goroutines that load samples
+//	nwt_prefetch_batches            batches that may be ahead of the one in use
 //	nwt_slots, nwt_slots_bytes      batches that have memory, and how much
 //	nwt_batches_retained            of these, retained past their iteration
 //	nwt_device_bytes                memory of the device that the loader has
@@ -108,6 +109,8 @@ var metrics = []metric{
 		func(s *nwt.Stats) float64 { return s.LoadP99.Seconds() }),
 	gauge("nwt_workers", "Goroutines that load samples.",
 		func(s *nwt.Stats) float64 { return float64(s.Workers) }),
+	gauge("nwt_prefetch_batches", "Batches that may be ahead of the one in use.",
+		func(s *nwt.Stats) float64 { return float64(s.Prefetch) }),
 	gauge("nwt_slots", "Batches that have memory, retained ones included.",
 		func(s *nwt.Stats) float64 { return float64(s.Slots) }),
 	gauge("nwt_slots_bytes", "Host memory of all slots.",
