@@ -21,7 +21,7 @@ type figures struct {
 	memory, limit           uint64 // that it needs and may use; limit 0: unknown
 }
 
-// Where a figure becomes worth a sentence.
+// From these values on, a figure is worth a sentence.
 const (
 	littleWait  = 0.05 // share of an iteration lost to loading that nobody notices
 	cpuFull     = 0.90
@@ -35,8 +35,8 @@ const (
 	mostSlots   = 64   // no deeper prefetch is advised
 )
 
-// advise says what to do next, in whole sentences, the most telling first. It
-// draws on what was measured alone; where that tells nothing, it is silent.
+// advise says what to do next, in whole sentences, the most important first. It uses
+// only what was measured; if that tells nothing, it says nothing.
 func advise(f figures) []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -109,8 +109,8 @@ func advise(f figures) []string {
 	return out
 }
 
-// deeperPrefetch is how many batches ahead outlast one slow batch, as far as
-// memory allows; the present depth where batches come evenly.
+// deeperPrefetch is how many batches must be ahead to outlast one slow batch, as far
+// as memory allows. If batches come evenly, it is the present depth.
 func (f figures) deeperPrefetch() int {
 	if f.median <= 0 || f.p99 < slowTail*f.median {
 		return f.prefetch

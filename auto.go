@@ -18,8 +18,8 @@ import (
 //	measuring ──► settled ──► measuring …
 //	    └ count after count      └ watching the share of time spent waiting
 //
-// All of it but the result belongs to the goroutine that iterates; a run hands
-// it to the next under Loader.mu.
+// Everything except the result belongs to the goroutine that iterates; a run hands
+// it to the next run under Loader.mu.
 type auto struct {
 	l       *Loader
 	sp      search.Space
@@ -72,7 +72,7 @@ type watching struct {
 }
 
 const (
-	probeBatches = 16                   // of a probe, and more where they take less than …
+	probeBatches = 16                   // of a probe, and more if they take less than …
 	probeTime    = 5 * time.Millisecond // … this in all
 	probeMost    = 256
 	costly       = 3   // batches' time that a probe may cost against the best before it ends
@@ -82,16 +82,16 @@ const (
 	leap         = 16  // times as many workers that a step upwards may try
 	pause        = 4   // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
 
-	windowBatches  = 64                     // of a window, and more where they take less than …
+	windowBatches  = 64                     // of a window, and more if they take less than …
 	windowTime     = 200 * time.Millisecond // … this in all
 	oddWindows     = 3                      // in a row
-	oddWindowsMost = 48                     // where tuning again and again changed nothing
+	oddWindowsMost = 48                     // if tuning again and again changed nothing
 	waitMore       = 0.04                   // by which the wait share must have grown
 	waitLess       = 0.10                   // or shrunk
 )
 
-// autoAlpha is the alpha of tuning while training where none was given: workers
-// that are there cost little, and what training waits is lost.
+// autoAlpha is the default alpha of tuning while training. It is small because
+// workers that exist cost little, while time that training waits is lost.
 var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02}
 
 func newAuto(l *Loader) *auto {
@@ -154,8 +154,8 @@ func (a *auto) look(r *run) {
 	}
 }
 
-// measure counts an iteration in, and goes on to the next worker count where
-// that was enough.
+// measure adds an iteration to the probe. If the probe then has enough, measure goes
+// on to the next worker count.
 func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 	p := &a.probe
 	if p.cpu == nil {
@@ -260,9 +260,9 @@ func (a *auto) proceed(r *run) {
 	}
 }
 
-// above finds a higher count to measure: as long as training waits, CPUs are
-// idle, and the last step upwards was worth it. It leaps to where, if workers
-// didn't hinder each other, none would wait.
+// above finds a higher count to measure, as long as training waits, CPUs are idle,
+// and the last step upwards was worth it. It leaps to the count at which training
+// wouldn't wait if workers didn't hinder each other.
 func (a *auto) above(c search.Choice) (workers int, found bool) {
 	top := c.Estimates[len(c.Estimates)-1]
 	at := a.at(top.Workers)
@@ -301,7 +301,7 @@ func (a *auto) beside(c search.Choice) (workers int, found bool) {
 	return search.Middle(low, high)
 }
 
-// fits tells whether the batches of so many workers fit into memory.
+// fits tells whether the batches of the given number of workers fit into memory.
 func (a *auto) fits(workers int) bool {
 	var peaks []memoryPeak
 	for _, c := range a.counts {
@@ -354,10 +354,11 @@ func (a *auto) worthwhileInline(c search.Choice) bool {
 	return batch+float64(one.body)/float64(one.iterations) < 1.1*(best+a.sp.Alpha.Of(best, a.sp.Iterations))
 }
 
-// doubtful finds a count to measure once more: the choice, the fastest and the
-// next lower one, until each was measured twice, and further until the choice
-// is sure or a few times is enough; and any count that may be the best by what was
-// seen of it, since a single look may have fallen into a bad moment.
+// doubtful finds a count to measure once more. The choice, the fastest and the next
+// lower count are measured until each was measured twice, and further until the
+// choice is sure or they were measured a few times. Any other count is measured
+// again if it may be the best by what was seen of it: a single look may have fallen
+// into a bad moment.
 func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
 	fewest := 2
 	if c.Confidence < search.SureAt {
@@ -443,9 +444,9 @@ func (a *auto) report(c search.Choice) *Result {
 	return r
 }
 
-// Result is how the loader's worker count was found: what [Tune] found for
-// [NewTunedLoader] or, WithAutoWorkers, what the loader settled on last, where a
-// trial's step is the loop body. It is nil if neither has found anything yet.
+// Result says how the loader's worker count was found. With [NewTunedLoader] it is
+// what [Tune] found. With WithAutoWorkers it is what the loader settled on last; the
+// step of its trials is the loop body. It is nil if nothing has been found yet.
 func (l *Loader) Result() *Result {
 	if l.auto != nil {
 		if r := l.auto.result.Load(); r != nil {

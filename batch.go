@@ -8,14 +8,14 @@ import (
 )
 
 // A Batch is the samples of one training step, in a slot of its loader. It is
-// valid until the next iteration, or until Release after a Retain.
+// valid until the next iteration; after Retain, until Release.
 type Batch struct {
 	l       *Loader
-	*slot            // its own; another one from the moment it is moved out
+	*slot            // the batch's own slot; another one once the batch has been moved out
 	refuges []refuge // guarded by bad.mu until the batch is loaded
 	bad     faults
 
-	// What follows is of the batch that the slot holds now. The run writes it
+	// What follows describes the batch that the slot holds now. The run writes it
 	// before it opens the slot to workers.
 	run   *run
 	epoch int
@@ -28,41 +28,44 @@ type Batch struct {
 
 	failure error // why the stream is over, if it shouldn't be
 
-	seeded bool       // Rand is
+	seeded bool       // pcg is seeded for this batch
 	rand   *rand.Rand // over pcg
 	pcg    rand.PCG
 
-	// With WithFinish. Places leave unfinished before they are reported to the ring;
-	// whoever takes the last one writes the others, before it reports it.
+	// With WithFinish. A worker takes a place off unfinished before it reports the
+	// place to the ring. The worker that takes off the last place writes settled and
+	// finishErr before it reports that place.
 	unfinished atomic.Int32 // places that aren't loaded
 	settled    bool         // bad samples are left out
-	finishErr  error        // that ends the epoch instead of this batch
+	finishErr  error        // ends the epoch in place of this batch
 
-	// Written by the stage before it announces the batch, if there is one.
+	// If there is a stage, it writes these before it announces the batch.
 	device               *deviceBuffer
 	copyBegan, copyEnded time.Time // zero with WithAsyncTransfer
-	err                  error     // that ends the epoch instead of this batch
-	queued               time.Time // of the copy; the stage's alone
+	err                  error     // ends the epoch in place of this batch
+	queued               time.Time // when the copy was queued; only the stage uses it
 
-	// late is that the copy failed after the batch was announced, with
-	// WithAsyncTransfer; the consumer may have it by then. Written by the stage.
+	// late is the error of a copy that failed after the batch was announced, with
+	// WithAsyncTransfer; the consumer may have the batch by then. Written by the
+	// stage.
 	late atomic.Pointer[error]
 
-	// refs is held from the opening of the slot until the loop body has let go
-	// of the batch, and once more while a copy that it doesn't wait for is under
-	// way, plus one for each Retain. Whoever takes the last one off gives the
-	// slot back.
+	// refs counts what keeps the slot in use: held from the opening of the slot
+	// until the loop body has let go of the batch, held once more while a copy is
+	// under way that the loop body doesn't wait for, and 1 for each Retain. Whoever
+	// brings refs to 0 gives the slot back.
 	refs atomic.Int32
 }
 
-// held is one of the loader's own holds on a batch in refs.
+// held is what one of the loader's own holds on a batch adds to refs.
 const held = 1 << 28
 
-// State is how far an epoch has come: all that is needed to go on from there
-// with [Loader.Resume], with another worker count, batch size or world size.
+// State is how far an epoch has come. [Loader.Resume] needs nothing else to go on
+// from there, even with another worker count, batch size or world size (for a
+// stream, not another world size).
 type State struct {
 	Epoch   int `json:"epoch"`
-	Samples int `json:"samples"` // of the epoch, delivered over all ranks
+	Samples int `json:"samples"` // how many of the epoch were delivered, over all ranks
 }
 
 // Len is the number of samples.
@@ -83,7 +86,7 @@ func (b *Batch) Indices() []int { return b.indices[:b.size] }
 // State is where to resume after this batch.
 func (b *Batch) State() State { return b.state }
 
-// position is that of a place in the epoch, over all ranks.
+// position is the position of a place in the epoch, over all ranks.
 func (b *Batch) position(place int) int {
 	if b.records != nil {
 		return b.indices[place]
@@ -91,8 +94,8 @@ func (b *Batch) position(place int) int {
 	return b.from + place
 }
 
-// Bytes is a field of all samples, Len × the sample's shape, row-major, in host
-// memory. See [Values] for its elements.
+// Bytes is the host memory of a field of all samples: Len × the sample's shape,
+// row-major. See [Values] for its elements.
 func (b *Batch) Bytes(field int) []byte {
 	mem, _ := b.bytesOf(field)
 	return mem

@@ -8,33 +8,33 @@ import (
 	"slices"
 )
 
-// Buckets says which samples [Bucketed] brings together: those of a step, which is
-// one batch on each rank. They are part of the order, as the seed is. So an epoch
-// that is resumed with another batch size or number of ranks needs the Buckets that
-// it was begun with. [NewLoader] logs a warning if the loader's steps don't divide
-// these: its batches would mix lengths.
+// Buckets says which samples [Bucketed] brings together: the samples of a step,
+// which is one batch on each rank. The order depends on Buckets as it does on the
+// seed. So to resume an epoch, even with another batch size or number of ranks, use
+// the Buckets that it was begun with. [NewLoader] logs a warning if the loader's
+// steps don't divide those of Buckets: its batches would mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // ranks; 0 = 1
 	Window    int // steps that are sorted together; 0 = 64
 }
 
-// Bucketed visits each of 0 … n−1 once an epoch, shuffled, but so that samples
-// of one batch have similar lengths and little of it is padding. Length tells
-// the length of a sample in any unit; it is called from many goroutines, once a
-// sample and epoch at least, must be quick (a look-up, not a load), and must
-// always answer the same.
+// Bucketed visits each of 0 … n−1 once per epoch, shuffled, but so that the
+// samples of a batch have similar lengths and little of the batch is padding.
+// length returns the length of a sample, in any unit. It is called from many
+// goroutines, at least once per sample and epoch. It must be quick (a look-up, not
+// a load), and must always return the same for the same sample.
 //
 // The epoch is shuffled as by [Shuffled] and cut into windows of Buckets.Window
-// steps, a step being one batch on each rank. A window is sorted by length, cut
-// into steps again, and these are shuffled. A wider window means less padding
-// and less chance: with one that holds the epoch, the same samples meet in
-// every epoch. The samples left over, too few for a step, come last and are not
-// sorted, so that it isn't always the longest that a loader drops.
+// steps; a step is one batch on each rank. Each window is sorted by length and cut
+// into steps again, and these steps are shuffled. A wider window means less padding
+// and less randomness: if one window holds the whole epoch, the same samples meet
+// in every epoch. The samples left over, too few for a step, come last and are not
+// sorted, so a loader that drops them doesn't always drop the longest.
 //
-// A window is sorted when a position of it is first asked for, about 0.2 µs a
-// sample, and on each rank, so a rank pays for all ranks' samples. Four windows
-// are kept, 8 bytes a sample.
+// A window is sorted when one of its positions is first asked for. This takes about
+// 0.2 µs per sample. Each rank does it, so each rank pays for the samples of all
+// ranks. Four windows are kept, at 8 bytes per sample.
 func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)
@@ -65,7 +65,7 @@ func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (Sample
 	s.steps = n / s.step
 	s.windows = s.steps / s.window
 	if over := s.steps % s.window; over >= s.window-over || s.windows == 0 {
-		s.windows++ // less than half a window joins the one before
+		s.windows++ // a rest of less than half a window joins the window before
 	}
 	s.orders = newOrders(4, s.windows, s.sorted)
 	return s, nil
@@ -78,9 +78,9 @@ type bucketed struct {
 	key     uint64 // of the seed
 	perm    permutation
 	step    int // samples in a step
-	steps   int // full ones in an epoch
-	window  int // steps in a window, but the last
-	windows int // in an epoch
+	steps   int // full steps per epoch
+	window  int // steps in each window except the last
+	windows int // per epoch
 	orders  *orders[int]
 }
 

@@ -8,14 +8,14 @@ import (
 	"sync/atomic"
 )
 
-// Cached keeps the samples of ds in memory once they are loaded, up to maxBytes
-// of them, 8 bytes of bookkeeping for each sample included. What doesn't fit is
-// loaded anew each time, and nothing is ever thrown out for it: if every sample is
-// visited once per epoch, no choice of what to keep is better.
+// Cached keeps the samples of ds in memory once they are loaded. They take at most
+// maxBytes, including 8 bytes of bookkeeping per sample. A sample that doesn't fit
+// is loaded anew each time. No sample is ever thrown out for another: if every
+// sample is visited once per epoch, no choice of what to keep is better.
 //
-// However many workers and loaders ask for a sample at the same time, it is
-// loaded once, and the others wait for it. A sample that can't be loaded isn't
-// kept: the next to ask tries again.
+// If several workers or loaders ask for a sample at the same time, one of them
+// loads it, and the others wait for it. A sample that can't be loaded isn't kept:
+// the next worker that asks for it tries again.
 //
 // A kept sample is the same in every epoch. So ds always loads what [LoadSample]
 // would load, the sample of epoch 0 and seed 0, whether it fits or not. Augmentation
@@ -23,8 +23,9 @@ import (
 // [BatchDataset].
 //
 // The memory lies outside the Go heap. It is given back when the dataset is garbage
-// or closed: the dataset is an io.Closer, whose samples are loaded anew from then on.
-// [NewLoader] and [Tune] report a bound below 1 and a dataset that can't be used.
+// or closed. The dataset is an [io.Closer]; after Close, its samples are loaded anew
+// each time. If maxBytes is below 1 or ds can't be used, [NewLoader] and [Tune]
+// return an error.
 func Cached(ds Dataset, maxBytes int64) Dataset {
 	c := &cached{ds: ds, maxBytes: maxBytes, blocks: &blocks{}, waiting: map[int]chan struct{}{}}
 	n, l, err := checkIndexed(ds)
@@ -37,8 +38,8 @@ func Cached(ds Dataset, maxBytes int64) Dataset {
 		return c
 	}
 	c.n = n
-	// Bookkeeping may take half of the bound; samples that it can't cover are
-	// loaded anew.
+	// Bookkeeping may take half of the bound. Samples without bookkeeping are loaded
+	// anew each time.
 	c.states = c.blocks.states(min(int64(n), maxBytes/2/stateBytes))
 	c.used = int64(len(c.states)) * stateBytes
 	c.blocks.init(len(c.states), int64(l.packed()), maxBytes-c.used)
@@ -61,15 +62,16 @@ type cached struct {
 	err      error // what is wrong with the arguments
 	maxBytes int64
 
-	// users is entered to use the blocks or states; Close has it alone.
+	// users is entered by those who use the blocks or states; Close waits until
+	// nobody else is in.
 	users inUse
-	// states tells of each sample what is known of it; nil once closed. Absent
-	// becomes loading and that becomes absent or kept under mu; kept stays, so
-	// that a hit needs no lock.
+	// states has the state of each sample; nil once closed. Under mu, absent becomes
+	// loading, and loading becomes absent or kept. A kept sample stays kept, so a hit
+	// needs no lock.
 	states []atomic.Uint64
 	blocks *blocks // added to under mu
 
-	mu      sync.Mutex            // taken after users, if both are
+	mu      sync.Mutex            // taken after users, if both are taken
 	waiting map[int]chan struct{} // closed when the sample is no longer loading
 	used    int64
 	full    atomic.Bool // nothing more is kept; written under mu
@@ -121,8 +123,9 @@ func (c *cached) hit(index int, dst *Sample) bool {
 	return ok
 }
 
-// claim tells who is to load a sample that wasn't kept a moment ago: the caller,
-// or others, for whom to wait; if neither, it is not to be kept.
+// claim tells who loads a sample that wasn't kept a moment ago. If mine is true, the
+// caller does. If others isn't nil, somebody else does or has done so, and the caller
+// waits for the channel. If neither, the sample is not to be kept.
 func (c *cached) claim(index int) (mine bool, others <-chan struct{}) {
 	if c.full.Load() {
 		return false, nil
@@ -148,7 +151,7 @@ func (c *cached) claim(index int) (mine bool, others <-chan struct{}) {
 	}
 }
 
-// notLoading is a channel that needn't be waited for.
+// notLoading is a closed channel: nobody needs to wait.
 var notLoading = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // fill loads a claimed sample, and keeps it if it can.

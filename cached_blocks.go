@@ -11,7 +11,7 @@ import (
 
 // blocks is memory outside the Go heap, in few large pieces, for packed samples.
 // A place is the number of its block and, in the low bits, the offset in it. It
-// says nothing of who may use it when: that is the cache's to know.
+// doesn't say who may use it when: the cache knows that.
 type blocks struct {
 	book  []byte // of states
 	list  [maxBlocks][]byte
@@ -27,9 +27,9 @@ const (
 	offsetBits = 44
 )
 
-// init chooses the size of a block for n samples of at most most bytes, in at
-// most limit bytes: several samples long, so that less than an eighth of it
-// stays empty, and such that maxBlocks are enough for terabytes.
+// init chooses the size of a block for n samples of at most most bytes, in at most
+// limit bytes. A block holds several samples, so that less than an eighth of it stays
+// empty, and is large enough that maxBlocks blocks are enough for terabytes.
 func (b *blocks) init(n int, most, limit int64) {
 	if n > 0 && most <= limit/int64(n) {
 		limit = most * int64(n)

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Subset is the samples of ds at indices, in that order. An index may occur
-// more than once; its occurrences are augmented differently, since
-// [Sample.Rand] follows the position. The indices are copied.
+// Subset is the samples of ds at indices, in the order of indices. An index may
+// occur more than once; its occurrences are augmented differently, since
+// [Sample.Rand] depends on the position. The indices are copied.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -75,8 +75,8 @@ func Concat(ds ...Dataset) (Dataset, error) {
 	return orBatched(c, c.loadBatch), nil
 }
 
-// difference is the first between what fields should be and what they are; ""
-// where there is none.
+// difference is the first difference between what fields should be and what they
+// are; "" if there is none.
 func difference(want, got []Field) string {
 	for i := range max(len(want), len(got)) {
 		switch {
@@ -122,7 +122,7 @@ func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 func (d *concat) find(index int) (part, there int) {
 	part, last := slices.BinarySearch(d.ends, index)
 	if last {
-		part++ // an end is the first index of the next dataset
+		part++ // the end of a dataset is the first index of the next one
 	}
 	if part > 0 {
 		index -= d.ends[part-1]
@@ -130,8 +130,8 @@ func (d *concat) find(index int) (part, there int) {
 	return part, index
 }
 
-// loadBatch loads what is in each dataset together, in as few calls as there are
-// datasets.
+// loadBatch loads the samples of each dataset together, with one call per dataset
+// if that is a BatchDataset.
 func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	there, samples := make([][]int, len(d.ds)), make([][]*Sample, len(d.ds))
 	for i, index := range indices {
@@ -184,13 +184,13 @@ func (d *concat) loadPart(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map is a dataset whose samples f makes from those of ds: what is augmented,
-// decoded or chosen from it, in fields of its own. Every sample of ds is loaded
-// into src, f writes dst from it, and may write to src too.
+// Map is a dataset whose samples f makes from the samples of ds: it augments,
+// decodes or selects. fields are the fields of the new samples. For each sample, ds
+// loads into src, then f writes dst; f may write to src too.
 //
-// Epoch, Index and Worker of src are those of dst, and both draw from the same
-// Rand: f goes on where the Load of ds stopped. A nil f, and a dataset or
-// fields that can't be used, are reported by [NewLoader] and [Tune].
+// Epoch, Index and Worker of src are those of dst. Both draw from the same Rand: f
+// goes on where the Load of ds stopped. If f is nil, or ds or fields can't be used,
+// [NewLoader] and [Tune] return an error.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, fields: fields, f: f}
 	m.n, m.src, m.err = checkIndexed(ds)
@@ -242,16 +242,17 @@ func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return nil
 }
 
-// apply makes the sample that a loaded one is for.
+// apply calls f for a loaded sample and the sample that it was loaded for.
 func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	if err := src.end(); err != nil {
 		return err
 	}
-	src.scope = src.outer.scope // what f keeps isn't the dataset's
+	src.scope = src.outer.scope // f's Scratch is apart from the dataset's
 	return d.f(ctx, src, src.outer)
 }
 
-// checkIndexed is checkDataset for what asks for samples by their index.
+// checkIndexed is checkDataset for callers that ask for samples by index: a stream
+// is an error.
 func checkIndexed(ds Dataset) (n int, l *layout, err error) {
 	if n, l, err = checkDataset(ds); err == nil && n == endless {
 		err = optionError("Dataset", fmt.Sprintf("%T", ds), "must not be a stream, which has no sample by index")
@@ -265,7 +266,7 @@ type composed interface {
 	parts() []Dataset
 }
 
-// orBatched is d, as a [BatchDataset] where one of its parts is.
+// orBatched is d; if one of its parts is a [BatchDataset], the result is one too.
 func orBatched(d composed, load func(ctx context.Context, indices []int, dst []*Sample) error) Dataset {
 	for _, part := range d.parts() {
 		if _, ok := part.(BatchDataset); ok {

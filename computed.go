@@ -5,15 +5,17 @@ import (
 	"fmt"
 )
 
-// Computed is an order that a function computes whole, n indices for an epoch:
-// repeated augmentation, P classes × K samples in each batch, a curriculum. An
-// index may come more than once, and is augmented differently each time.
+// Computed is an order that a function computes for a whole epoch at once, n
+// indices: for repeated augmentation, P classes × K samples in each batch, or a
+// curriculum. An index may come more than once, and is augmented differently each
+// time.
 //
 // The function must be pure: the same epoch always gives the same indices, on every
-// rank and in every run. It is called from any goroutine when a position of an epoch
-// is first asked for, and whoever asks for that epoch waits. The indices of two
-// successive epochs are kept, so it must not write to them again. If they aren't n,
-// each position of that epoch is a *[LoadError].
+// rank and in every run. It is called when a position of an epoch is first asked
+// for, from any goroutine; whoever asks for this epoch waits. The indices of two
+// successive epochs are kept, so the function must not write to a slice that it has
+// returned. If it returns more or fewer than n indices, each position of the epoch
+// is a *[LoadError].
 func Computed(n int, order func(epoch int) []int) (Sampler, error) {
 	var errs []error
 	if n < 1 || n > maxSamples {

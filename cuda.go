@@ -8,15 +8,15 @@ import (
 	"github.com/nwt-go/nwt/internal/cuda"
 )
 
-// ErrNoDevice is every reason why there is no GPU to use: no driver, no GPU, an
-// ordinal that none has, or a binary that can't load the driver. The error that
-// wraps it says which.
+// ErrNoDevice means that there is no GPU to use: no driver, no GPU, no GPU with the
+// given ordinal, or a binary that can't load the driver. The error that wraps it
+// says which.
 var ErrNoDevice = cuda.ErrNoDevice
 
-// CUDA is a GPU of NVIDIA's by its number, from 0. It needs NVIDIA's driver on
-// the machine and nothing else, neither a build tag nor the toolkit; where there
-// is no such GPU the error is [ErrNoDevice] and says why. Work goes to the GPU's
-// primary context, which other CUDA libraries in the process use too.
+// CUDA is the NVIDIA GPU with the given number, from 0. It needs NVIDIA's driver on
+// the machine and nothing else, neither a build tag nor the toolkit. If there is no
+// such GPU, the error is [ErrNoDevice] and says why. Work goes to the GPU's primary
+// context, which other CUDA libraries in the process use too.
 //
 // Without cgo the driver can be loaded only in programs built with the tag
 // nwt_purego. With the tag cuda, gorgonia.org/cu is linked instead, which needs
@@ -29,9 +29,9 @@ func CUDA(ordinal int) (Device, error) {
 	return cudaDevice{dev, fmt.Sprintf("cuda:%d (%s)", ordinal, dev.Name())}, nil
 }
 
-// CUDAContext is the GPU of a context that the program has already, a
-// CUcontext: Gorgonia's, for one. The context must outlive the loaders that use
-// the device.
+// CUDAContext is the GPU of a context, a CUcontext, that the program already has:
+// Gorgonia's, for example. The context must outlive the loaders that use the
+// device.
 func CUDAContext(handle uintptr) (Device, error) {
 	dev, err := cuda.FromContext(handle)
 	if err != nil {
@@ -60,8 +60,9 @@ func (d cudaDevice) Open() (Session, error) {
 	return cudaSession{s}, nil
 }
 
-// A cudaSession makes its context current only for as long as a method runs: the
-// goroutine needn't keep an OS thread, to which every switch would cost 17 µs.
+// A cudaSession makes its context current only while a method runs. So the
+// goroutine needn't keep an OS thread; each switch to such a thread would cost
+// 17 µs.
 type cudaSession struct{ session *cuda.Session }
 
 func (s cudaSession) Copy(parts []Copy, event uintptr) error {
@@ -91,7 +92,7 @@ func (s cudaSession) Close() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := s.session.Enter()
-	if err != nil && s.session.Enter() != nil { // the first may only report what went wrong before
+	if err != nil && s.session.Enter() != nil { // the first call may only report what went wrong before it
 		return err
 	}
 	return errors.Join(err, s.session.Close())

@@ -8,11 +8,11 @@ import (
 
 // A Dataset is a map-style source of samples.
 //
-// Load may be called from many goroutines at once, for different places of
-// the same batch too. It writes sample index into dst, every element of every
-// field: what it leaves unwritten holds whatever was there before (only the
-// rest of a ragged field is cleared for it). It must not keep dst or a slice of
-// it after it returns, nor call methods of the loader it works for.
+// Load may be called from many goroutines at once, also for different places of
+// the same batch. It writes sample index into dst, every element of every field:
+// an element that it doesn't write holds whatever was there before (the loader
+// clears only the rest of a ragged field). Load must not keep dst or a slice of it
+// after it returns, nor call methods of the loader that calls it.
 type Dataset interface {
 	// Len is the number of samples.
 	Len() int
@@ -27,18 +27,20 @@ type Dataset interface {
 // by a database query, an HTTP range, a Parquet row group.
 type BatchDataset interface {
 	Dataset
-	// LoadBatch loads the samples of indices into dst, one each, under the rules
-	// of Load. The loader chooses how many, at most a batch, so that all workers
-	// have some. They lie one after the other, see [ValuesOf]. LoadBatch may sort
-	// both slices. If it fails, which is logged once, each half is tried, and the
-	// halves of these, until only the bad samples are left. Load then says what is
-	// wrong with each of them.
+	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of
+	// Load. The loader chooses how many samples it asks for, at most a batch, so
+	// that all workers have some. In memory they lie one after the other, see
+	// [ValuesOf]. LoadBatch may sort both slices.
+	//
+	// If LoadBatch fails, the loader logs that once. It then tries each half, and the
+	// halves of these, until only the bad samples are left, and calls Load for each
+	// of them to learn what is wrong with it.
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }
 
-// NewDataset makes a dataset of n samples from a function, which must satisfy
-// what [Dataset] asks of Load. If n, fields or load can't be used,
-// [NewLoader] and [Tune] say so.
+// NewDataset makes a dataset of n samples from a function, which must keep the
+// rules of [Dataset]'s Load. If n, fields or load can't be used, [NewLoader] and
+// [Tune] return an error.
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n, fields, load}
 }
@@ -64,8 +66,8 @@ func (d *funcDataset) invalid() error {
 	return nil
 }
 
-// validated is a dataset made by a function that can't report an error: it
-// tells what was wrong with the arguments.
+// validated is a dataset made by a function that returns no error. invalid tells
+// what was wrong with the function's arguments.
 type validated interface{ invalid() error }
 
 // checkDataset is what NewLoader, Tune and LoadSample require of a dataset.

@@ -8,23 +8,23 @@ import (
 	"github.com/nwt-go/nwt/internal/host"
 )
 
-// A depth is how many batches are open beyond the fewest that a loader needs.
-// It follows need: if workers stand idle and the consumer waits in one stretch
-// of training, the ring is too shallow, whatever the cause (a slow sample in the
-// batch that is next, a step that pauses). So a worker that finds nothing to
-// claim has one more batch opened: by the consumer if it is waiting, else by
-// itself while the loop body has a batch (but not one of a stream that the
-// consumer reads: opening it is reading it). What isn't used for a while is given
-// back.
+// A depth is how many batches are open beyond the fewest that a loader needs. It
+// follows need. If workers stand idle and the consumer waits in one stretch of
+// training, the ring is too shallow, whatever the cause (a slow sample in the batch
+// that is next, a step that pauses). So when a worker finds nothing to claim, one
+// more batch is opened: by the consumer if it is waiting, else by the worker while
+// the loop body has a batch. (A batch of a stream that the consumer reads is not
+// opened by a worker: opening it is reading it.) Batches that aren't used for a
+// while are given back.
 //
 //	workers idle, consumer waits or has waited lately ──► one deeper
 //	half of what is open was ready each time, or unclaimed ──► shallower
 type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
-	short bool         // memory fell short of the bound: extra grows no more. Of the holder of run.turn
+	short bool         // memory fell short of the bound, so extra grows no more; for the holder of run.turn
 
-	// Of the consumer.
+	// Only the consumer uses these.
 	lately    float64 // share of the last batches that it waited for, the latest counting most
 	batches   int     // of the window that is being watched
 	unclaimed int     // batches that nobody had begun, the fewest at any time in the window
@@ -36,14 +36,15 @@ const (
 	// the container has left when the first is opened, and at most this much.
 	depthShare = 1.0 / 8
 	depthBytes = 1 << 30
-	// Beyond so much of it, a wait must be longer than this many batches take: a
-	// thread that the system doesn't run for a moment is no reason.
+	// If the extra batches take more than depthCheap bytes, a wait must be longer than
+	// depthPatient batches take: that the system doesn't run a thread for a moment is
+	// no reason.
 	depthCheap   = 64 << 20
 	depthPatient = 2
 
-	depthWorth = 100 * time.Microsecond // of work in a batch, from which on its loader deepens
-	// Of LoadBatch in a batch, from which on a call gets whole batches as long as
-	// the ring can become deep enough to give each worker one.
+	depthWorth = 100 * time.Microsecond // a loader deepens only if a batch is at least this much work
+	// If LoadBatch works at least this long per batch, each call gets a whole batch, as
+	// long as the ring can become deep enough to give each worker one.
 	wholeBatches = time.Millisecond
 
 	depthWindow = 64       // batches, and twice as many as are open, without use until some are given back

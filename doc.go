@@ -55,11 +55,11 @@
 //   - A [Dataset] is a map-style source: Len, Fields, Load by index. A [Stream]
 //     is an iterable-style one: shards that are read in sequence.
 //   - A [Field] is one named tensor of a sample: element type and shape.
-//   - A [Sample] is one item; while it is loaded, the view of its place in a
-//     batch.
+//   - A [Sample] is one item; while it is being loaded, it is the view of its place
+//     in a batch.
 //   - A [Batch] is the samples of one training step, each field contiguous.
-//   - A slot is a batch's memory: reused, outside the Go heap, page-locked where
-//     copies to a GPU need it.
+//   - A slot is a batch's memory: reused, outside the Go heap, page-locked if copies
+//     to a GPU need it.
 //   - A [Sampler] is the order of an epoch: position → dataset index. An epoch
 //     is one pass over it. [Shuffled], [Weighted], [Bucketed], [Mixed],
 //     [LocallyShuffled] and [Computed] are samplers; [Select] is for parts.
@@ -67,26 +67,27 @@
 //     loads them itself.
 //   - Prefetch is how many batches are ready or in flight ahead of the one in
 //     use.
-//   - A step is what the training program does with a batch, wait the time that
-//     it is blocked asking for one, transfer the copy of a batch to the [Device].
-//   - A trial is the measurement of one worker count, alpha the difference in
+//   - A step is what the training program does with a batch. Wait is the time that
+//     it is blocked asking for a batch. Transfer is the copy of a batch to the
+//     [Device].
+//   - A trial is the measurement of one worker count. Alpha is the difference in
 //     accumulated time that the choice ignores.
-//   - Rank and world number the processes that train together.
+//   - World is the number of processes that train together, rank the number of one
+//     of them, from 0.
 //
 // # What is promised
 //
 // Order, augmentation ([Sample.Rand]) and resume points ([State]) depend on
 // (seed, epoch, position in the epoch) alone, and never on the worker count or on
-// timing. So tuning changes how fast training runs and nothing of what is trained
-// on.
+// timing. So tuning changes how fast training runs, but not what is trained on.
 //
-// A batch costs no allocation (but Subset, Split, Zip and Concat of BatchDatasets
-// make a few small slices per call), and memory depends on the prefetch depth and not
-// on the worker count: workers fill samples straight into their place in the
-// batch, several of them in one batch side by side.
+// A batch costs no allocation, except that Subset, Split, Zip and Concat of
+// BatchDatasets make a few small slices per call. Memory depends on the prefetch
+// depth and not on the worker count: several workers fill one batch side by side,
+// and load samples straight into their places in it.
 //
-// A bad sample, a panic in Load or a hung call is an error that names the sample,
-// and arrives after every batch before it. When an epoch's loop is left, in
-// whatever way, no Load of it is running any more, but for calls that WithTimeout
+// A bad sample, a panic in Load or a hung call becomes an error that names the
+// sample and comes after every batch before it. However an epoch's loop ends, no
+// Load of the epoch is running any more afterwards, except calls that WithTimeout
 // gave up, and the loader can be used again.
 package nwt

@@ -7,17 +7,16 @@ import (
 )
 
 var (
-	// ErrClosed is what a loader answers after Close.
+	// ErrClosed is the error that a loader returns after Close.
 	ErrClosed = errors.New("nwt: the loader is closed")
-	// ErrBusy is what a second epoch gets while one of the loader is running.
+	// ErrBusy is what a second epoch gets while one of the same loader is running.
 	ErrBusy = errors.New("nwt: an epoch of this loader is running")
-	// ErrRetained ends an epoch in which too many batches were retained and
-	// not released.
+	// ErrRetained ends an epoch if too many batches were retained and not released.
 	ErrRetained = errors.New("nwt: too many batches are retained")
 )
 
-// A LoadError is a sample that couldn't be loaded. If user code panicked, Err says
-// what with, and in which file and line.
+// A LoadError says which sample couldn't be loaded, and why. If user code panicked,
+// Err has the value of the panic, and its file and line.
 type LoadError struct {
 	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithFinish failed
 	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit or WithFinish failed
@@ -39,10 +38,10 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// An OptionError is an argument that can't be used. Every function that returns an
-// error reports its bad arguments so, all of them at once, joined. What a function
-// without one is given, such as [NewDataset] or [Shuffled], is reported by
-// [NewLoader], [NewTunedLoader] and [Tune].
+// An OptionError says which argument can't be used, and why. A function that
+// returns an error joins an OptionError for each bad argument. Bad arguments of
+// functions that return no error, such as [NewDataset] or [Shuffled], are reported
+// by [NewLoader], [NewTunedLoader] and [Tune].
 type OptionError struct {
 	Option string // e.g. "WithBatchSize"
 	Value  any
@@ -62,7 +61,8 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &OptionError{option, value, fmt.Sprintf(format, args...)}
 }
 
-// within says in what an argument can't be used, such as a dataset in a Map.
+// within adds to an error which part an argument can't be used in, such as a dataset
+// in a Map.
 func within(what string, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error

@@ -39,9 +39,9 @@ func (f *faults) add(place int, err *LoadError) {
 	f.first.Store(min(f.first.Load(), int32(place)))
 }
 
-// A tally counts bad samples against the error budget. It is the run's, and
-// sees the batches in the order of their delivery: without order, those of several
-// epochs by turns.
+// A tally counts bad samples against the error budget. It belongs to a run, and sees
+// batches in the order of their delivery. With WithUnordered, batches of several
+// epochs may alternate.
 type tally struct {
 	bad map[int]int // samples of an epoch; none for epochs that are long over
 }
@@ -58,8 +58,8 @@ func (t *tally) count(epoch int) int {
 	return t.bad[epoch]
 }
 
-// admit leaves the bad samples out of a loaded batch, or tells which of them is
-// one too many.
+// admit leaves the bad samples out of a loaded batch. If that exceeds the error
+// budget, its error is that of the first sample beyond the budget.
 func (t *tally) admit(b *Batch) error {
 	if b.failure != nil {
 		return b.failure
@@ -96,8 +96,8 @@ func (f *faults) sorted() []fault {
 	return f.list
 }
 
-// settle leaves the bad samples out, and moves the batch out of the way of calls
-// that were given up. The batch is loaded.
+// settle leaves the bad samples out, and moves the batch to memory that calls which
+// were given up can't write to. The batch must be loaded.
 func (b *Batch) settle() error {
 	if b.settled {
 		return nil
@@ -143,8 +143,8 @@ const (
 	whileTuning  = "tuning"
 )
 
-// said is what was logged of bad samples, for all loaders of a source: those that
-// tuning makes visit the same samples again and again.
+// said is what was logged about bad samples, for all loaders of a source: the loaders
+// that tuning makes visit the same samples again and again.
 type said struct {
 	during string // whileLoading or whileTuning
 

@@ -15,11 +15,11 @@ import (
 type Field struct {
 	Name string
 	Type DType
-	// Shape is that of one sample, row-major; nil means a scalar.
+	// Shape is the shape of the field in one sample, row-major; nil means a scalar.
 	Shape []int
-	// Ragged makes the field ragged: the first dimension of Shape is the
-	// longest allowed, Load calls [Sample.SetLen] with the real one, the rest
-	// is zero, and [Batch.Lens] tells the lengths.
+	// Ragged lets the first dimension differ from sample to sample. Shape then has the
+	// longest that is allowed, and Load calls [Sample.SetLen] with the sample's length.
+	// The loader sets the rest to zero, and [Batch.Lens] tells the lengths.
 	Ragged bool
 }
 
@@ -43,8 +43,8 @@ const (
 	Float64
 )
 
-// dtypes tells each type's name, size in bytes, Go kind, and the Go type of that
-// kind, as a pointer to it.
+// dtypes tells the name of each type, its size in bytes, its Go kind, and a
+// pointer to the Go type of that kind.
 var dtypes = [...]struct {
 	name    string
 	size    int
@@ -103,8 +103,8 @@ func (t *DType) UnmarshalText(name []byte) error {
 
 // Element is the Go types that a field's elements can be seen as: bool for
 // Bool, uint8 for Uint8 and so on; [F16] for Float16 and [BF16] for BFloat16, or
-// for either its 16 bits as uint16. A type of the program's own does too, if it
-// is defined as one of these: so a library's half-precision type sees Float16.
+// uint16, the bits, for either. A type that is defined as one of these will do
+// too: a library's half-precision type can see Float16.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }
@@ -154,10 +154,10 @@ func elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 
-// ValuesOf is [Values] of all the samples that a [BatchDataset] has to load in a
-// call, or of a run of them, sample after sample in one slice: so that one loop or
-// one copy loads many. It panics, too, where they aren't in the order in which
-// LoadBatch was given them.
+// ValuesOf is [Values] for several samples: all that a call of
+// [BatchDataset].LoadBatch got, or a run of them. They come sample after sample in
+// one slice, so one loop or one copy loads many. ValuesOf also panics if the
+// samples aren't in the order in which LoadBatch got them.
 func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if len(samples) == 0 {
 		return nil
@@ -176,7 +176,7 @@ type column struct {
 	size   int // bytes of a sample
 	row    int // ragged: bytes of one step of the first dimension
 	rows   int // ragged: the longest allowed
-	ragged int // ragged: number among the ragged fields, else −1
+	ragged int // ragged: number among the ragged fields; −1 if not ragged
 }
 
 // A layout is the fields of a dataset, checked, as memory.
@@ -184,7 +184,7 @@ type layout struct {
 	fields  []Field
 	columns []column
 	bytes   int // of a sample
-	ragged  int // how many fields are
+	ragged  int // how many fields are ragged
 }
 
 // maxBatchBytes and maxSamples bound a batch and an epoch, so that sizes and
@@ -192,10 +192,10 @@ type layout struct {
 const (
 	maxBatchBytes = 1 << (30 + 10*wide)
 	maxSamples    = 1 << (30 + 32*wide)
-	wide          = ^uint(0) >> 63 // 1 where an int has 64 bits, else 0
+	wide          = ^uint(0) >> 63 // 1 if an int has 64 bits, else 0
 )
 
-// newLayout checks fields; all that is wrong with them is in the error.
+// newLayout checks fields; the error joins everything that is wrong with them.
 func newLayout(fields []Field) (*layout, error) {
 	l := &layout{}
 	var errs []error
@@ -276,7 +276,8 @@ func (l *layout) names() string {
 // much as any vector instruction or copy engine wants.
 const fieldAlign = 64
 
-// offsets is where the fields of a batch of n samples lie, and their end.
+// offsets is where each field of a batch of n samples begins in the slot, and the
+// size of all fields together.
 func (l *layout) offsets(n int) (offsets []int, size int) {
 	for _, c := range l.columns {
 		offsets = append(offsets, size)

@@ -21,8 +21,8 @@ func (b *Batch) loadedPlaces(n, worker int) {
 	}
 }
 
-// finish runs WithFinish. Bad samples are left out before, as far as the budget may
-// allow them; admit then counts them.
+// finish calls the function of WithFinish. Before that, it leaves out bad samples as
+// far as the budget may allow; admit counts them later.
 func (b *Batch) finish(worker int) {
 	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.first.Load() < math.MaxInt32 {
 		return // nobody will see it
@@ -49,12 +49,14 @@ func (b *Batch) finish(worker int) {
 	}
 }
 
-// batchRand keeps Batch.Rand apart from Sample.Rand. It is of π's fraction too.
+// batchRand keeps Batch.Rand apart from Sample.Rand. It too is taken from the
+// fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand is the batch's source of randomness, for what is drawn once for a batch: how
-// much of another image mixup mixes in. It is seeded by (seed, epoch, position of
-// the batch's first sample) alone. Each rank's batches have their own.
+// Rand is the batch's source of randomness, for numbers that are drawn once per
+// batch: for example, how much of another image mixup mixes in. It is seeded by
+// (seed, epoch, position of the batch's first sample) alone. The batches of different
+// ranks have different ones.
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)

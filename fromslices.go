@@ -7,24 +7,25 @@ import (
 	"unsafe"
 )
 
-// A Slice is an array in memory as a field, made by [SliceOf] for [FromSlices].
+// A Slice is an array in memory that [FromSlices] makes a field of. [SliceOf] makes
+// it.
 type Slice struct {
 	field  Field
 	values []byte
 }
 
-// SliceOf is an array as a field: sample after sample, each with the given shape,
-// row-major; no shape means scalars. T gives the field's type as in [AddField].
-// The array isn't copied, so it must not change while it is loaded from.
+// SliceOf makes a Slice of an array that holds sample after sample, each with the
+// given shape, row-major; no shape means scalars. The field's type follows from T as
+// in [AddField]. The array isn't copied, so it must not change while samples are
+// loaded from it.
 func SliceOf[T Element](name string, values []T, shape ...int) Slice {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
 	return Slice{Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)}, bytes}
 }
 
-// FromSlices is arrays in memory as a dataset, one field each: PyTorch's
-// TensorDataset. It is a [BatchDataset]. The error joins an *[OptionError] for
-// every column that can't be used, or whose number of samples differs from that
-// of the first.
+// FromSlices makes a dataset of arrays in memory, one field per array, like PyTorch's
+// TensorDataset. It is a [BatchDataset]. The error joins an *[OptionError] for each
+// column that can't be used or has another number of samples than the first column.
 func FromSlices(columns ...Slice) (Dataset, error) {
 	d := &arrays{}
 	for _, c := range columns {

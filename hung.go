@@ -11,17 +11,17 @@ import (
 )
 
 // With WithTimeout, a call that takes too long is given up, and another goroutine
-// takes over from its worker. The sample of a Load is bad; those of a LoadBatch
-// are loaded one by one, elsewhere. The call goes on in a goroutine that the
-// loader no longer counts on. It keeps all that it may touch: its worker, with
-// the samples and the indices it was given, and the whole slot that they lie in.
-// The batch is moved out of there before anybody sees it.
+// takes over from its worker. If the call is of Load, its sample is bad. If it is of
+// LoadBatch, its samples are loaded one by one, elsewhere. The call goes on in a
+// goroutine that the loader no longer counts on. It keeps all that it may touch: its
+// worker, with the samples and the indices it was given, and the whole slot that
+// they lie in. The batch is moved to another slot before anybody sees it.
 
 // maxAway bounds the calls that were given up and haven't returned: each keeps a
 // goroutine, and perhaps a slot.
 const maxAway = 1024
 
-// tooManyAway is what ends an epoch then.
+// tooManyAway is the error that ends an epoch after maxAway such calls.
 func (l *Loader) tooManyAway() error {
 	if n := l.away.Load(); n >= maxAway {
 		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", n, l.opts.timeout, maxAway)
@@ -37,20 +37,21 @@ type watch struct {
 	whole bool      // guarded by mu; the call is one of LoadBatch
 	keeps *slot     // guarded by mu; set once, when the call under way is given up
 
-	// The worker's, and the watchdog's while a call is under way.
-	run    *run // that ctx is for
+	// Used by the worker and, while a call is under way, by the watchdog.
+	run    *run // the run that ctx is for
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
-// begin notes that a call begins. The worker has asked for its context before.
+// begin notes that a call begins. The worker must have called context before.
 func (w *watch) begin(upto int, whole bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.since, w.upto, w.whole = time.Now(), upto, whole
 }
 
-// returned notes that the call under way has returned; true: too late.
+// returned notes that the call under way has returned. It reports true if that was
+// too late.
 func (w *worker) returned() bool {
 	if w.watch == nil {
 		return false
@@ -71,7 +72,7 @@ func (w *worker) lost() bool {
 	return w.watch.keeps != nil
 }
 
-// context is what Load gets in a run: with a timeout, one that also ends when
+// context is the context that Load gets in a run. With a timeout it also ends when
 // the call is given up.
 func (w *worker) context(r *run) context.Context {
 	if w.watch == nil {
@@ -101,8 +102,8 @@ func (l *Loader) watchdog() {
 	}
 }
 
-// giveUp gives up the calls that take too long, and is the errors of those that
-// are LoadBatch's.
+// giveUp gives up the calls that take too long. It returns the errors of calls of
+// LoadBatch among them.
 func (l *Loader) giveUp(now time.Time) (together []error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,8 +120,8 @@ func (l *Loader) giveUp(now time.Time) (together []error) {
 	return together
 }
 
-// overdue tells whether the call under way takes too long, WithTimeout for each
-// of its samples, and gives it up.
+// overdue tells whether the call under way takes longer than WithTimeout allows for
+// each of its samples. If so, it gives the call up.
 func (w *worker) overdue(now time.Time) bool {
 	w.watch.mu.Lock()
 	defer w.watch.mu.Unlock()
@@ -133,8 +134,9 @@ func (w *worker) overdue(now time.Time) bool {
 	return true
 }
 
-// replace lets another goroutine take over from a worker that was given up, and
-// so can't change any more. The error says why it was. The caller holds Loader.mu.
+// replace lets another goroutine take over from a worker that was given up, and that
+// so can't change any more. The error says why the worker was given up. The caller
+// holds Loader.mu.
 func (w *worker) replace() (next *worker, err error) {
 	b, l, upto := w.claim.Item, w.l, w.watch.upto
 	err = fmt.Errorf("no answer within WithTimeout(%v): %w", l.opts.timeout, context.DeadlineExceeded)
@@ -162,11 +164,11 @@ func (w *worker) replace() (next *worker, err error) {
 	next.watch = &watch{}
 	l.pool.Add(1)
 	go next.run()
-	l.pool.Done() // for w: whoever joins the pool doesn't wait for the call
+	l.pool.Done() // for w, so that whoever waits for the pool doesn't wait for the call
 	return next, err
 }
 
-// cameBack ends what a call that was given up has kept.
+// cameBack frees what a call that was given up has kept.
 func (w *worker) cameBack() {
 	_ = w.watch.keeps.release() // nobody is left to tell of an error
 	w.l.away.Add(-1)
@@ -179,11 +181,11 @@ func (w *worker) cameBack() {
 	w.sample.locals.close(w.l.opts.log)
 }
 
-// numbers is what Sample.Worker tells apart: no two goroutines that load have the
-// same number at a time, calls that were given up included.
+// numbers are the numbers of Sample.Worker. No two goroutines that load have the same
+// number at the same time; this includes calls that were given up.
 type numbers struct {
 	taken []bool
-	lost  bool // 0 belongs to a call that was given up, so the caller needs another
+	lost  bool // 0 belongs to a call that was given up, so the caller needs another number
 }
 
 // take takes the lowest number that is free.
@@ -197,7 +199,8 @@ func (n *numbers) take() int {
 	return number
 }
 
-// callersNumber is 0 unless that belongs to a call that was given up.
+// callersNumber is the caller's number: 0, unless 0 belongs to a call that was given
+// up.
 func (l *Loader) callersNumber() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,8 +220,8 @@ func (l *Loader) callerIsDone(number int) {
 
 func (n *numbers) giveBack(number int) { n.taken[number] = false }
 
-// A refuge is a slot for places of a batch that a LoadBatch was given up with: in
-// the batch's own slot that call may still write to them.
+// A refuge is a slot for places of a batch whose call of LoadBatch was given up: that
+// call may still write to them in the batch's own slot.
 type refuge struct {
 	*slot
 	from, to int
@@ -237,8 +240,8 @@ func (b *Batch) refuge(from, to int) (*slot, error) {
 	return s, nil
 }
 
-// moveOut moves a loaded batch, but for its bad places, to a slot that no call
-// can write to.
+// moveOut moves a loaded batch, except its bad places, to a slot that no call can
+// write to.
 func (b *Batch) moveOut() error {
 	home := make([]*slot, b.size) // of each place
 	for i := range home {

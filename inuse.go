@@ -2,8 +2,8 @@ package nwt
 
 import "sync"
 
-// inUse lets workers use memory until somebody frees it. Up to 32 workers have a lock
-// each, on a cache line of its own.
+// inUse lets workers use memory until somebody frees it. Up to 32 workers have their
+// own lock, each on its own cache line.
 type inUse [32]struct {
 	sync.RWMutex
 	_ [40]byte

@@ -19,7 +19,7 @@ import (
 //	     run      workers    iterator   next iteration, or Release
 //
 // The workers live across epochs. They sleep between epochs, and while as many
-// batches are loaded as WithPrefetch allows.
+// batches are loaded ahead as WithPrefetch allows.
 type Loader struct {
 	*source
 	loadSample func(ctx context.Context, index int, dst *Sample) error
@@ -28,8 +28,9 @@ type Loader struct {
 	slotBytes  int
 	seedKey    uint64 // of Sample.Rand
 
-	// The order of an epoch, changed under mu between runs: runs and workers read
-	// it without. They hide those of source, which loaders may share.
+	// The order of an epoch. Both are changed under mu, and only between runs, so
+	// runs and workers read them without mu. They hide the fields of the same names
+	// in source, which several loaders may share.
 	sampler Sampler
 	order   order
 
@@ -42,12 +43,12 @@ type Loader struct {
 	tuned    *Result // nil without NewTunedLoader
 	counters counters
 	deep     depth
-	// deepening is the run whose depth follows need; nil between epochs, and if
-	// the depth is fixed.
+	// deepening is the run whose depth follows need. It is nil between epochs, and
+	// always if the depth is fixed.
 	deepening atomic.Pointer[run]
 
 	workers atomic.Int32 // how many there should be; written under mu
-	byHand  atomic.Bool  // SetWorkers was called, which ends auto mode; written under mu
+	byHand  atomic.Bool  // the program called SetWorkers, which ends auto mode; written under mu
 
 	mu           sync.Mutex
 	closed       bool           // guarded by mu
@@ -59,12 +60,13 @@ type Loader struct {
 	closing      chan struct{}  // closed by Close
 	began, ended sync.Once      // the watchdog
 
-	// The running epoch's, handed from one to the next under mu.
+	// These belong to the running epoch, which hands them to the next one under mu.
 	seq    uint64  // sequence number of the next batch that is opened
 	inline *worker // loads if there are no workers
 
-	// zero is full while somebody loads as worker 0: the caller and a goroutine
-	// would both while SetWorkers leads from one to the other.
+	// zero is full while somebody loads as worker 0. It keeps the caller and a
+	// goroutine from doing so at once while SetWorkers goes from 0 to more workers,
+	// or back.
 	zero chan struct{}
 }
 
@@ -78,12 +80,13 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	return s.trainingLoader(s.opts.workers), nil
 }
 
-// NewTunedLoader is [Tune], and then [NewLoader] with the worker count that it
-// found; [Loader.Result] tells how. WithWorkers is ignored. With WithAutoWorkers
-// the loader starts at that count and goes on tuning while training goes on.
+// NewTunedLoader calls [Tune], and then [NewLoader] with the worker count that
+// Tune found; [Loader.Result] returns Tune's result. WithWorkers is ignored. With
+// WithAutoWorkers the loader starts at that count and goes on tuning while
+// training goes on.
 //
-// The errors are those of Tune and of NewLoader. The context ends tuning; the
-// loader outlives it.
+// The errors are those of Tune and of NewLoader. If ctx ends, tuning ends; the
+// loader outlives ctx.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
@@ -98,7 +101,7 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 	return l, nil
 }
 
-// trainingLoader makes a loader that tunes itself if it is told to.
+// trainingLoader makes a loader, which tunes itself with WithAutoWorkers.
 func (s *source) trainingLoader(workers int) *Loader {
 	if !s.opts.auto {
 		return s.loader(workers)
@@ -111,7 +114,7 @@ func (s *source) trainingLoader(workers int) *Loader {
 	return l
 }
 
-// loader makes a loader with so many workers.
+// loader makes a loader with the given number of workers.
 func (s *source) loader(workers int) *Loader {
 	l := &Loader{source: s, sampler: s.sampler, order: s.order, loadSample: s.ds.Load, zero: make(chan struct{}, 1)}
 	switch ds := s.ds.(type) {
@@ -158,10 +161,10 @@ func (l *Loader) Len() int {
 	return perRank.steps(0)
 }
 
-// SetSampler changes the order of the epochs to come, their length included: for
-// samples that are mined from what the model gets wrong. Between epochs only;
-// during one the error is [ErrBusy]. A resumed run must set the same sampler first.
-// A stream has none.
+// SetSampler changes the order, and with it the length, of later epochs: for
+// example, to train on samples that the model gets wrong. It may be called between
+// epochs only; during one it returns [ErrBusy]. Before a run is resumed, it must
+// set the same sampler. A stream has no sampler: SetSampler then returns an error.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -194,9 +197,9 @@ func (l *Loader) SetSampler(s Sampler) error {
 // Workers is how many workers the loader has.
 func (l *Loader) Workers() int { return int(l.workers.Load()) }
 
-// SetWorkers changes how many workers the loader has, 0 … 1024, at once even
-// while an epoch is running: what is loaded doesn't depend on it. A worker that
-// is one too many finishes the samples it has begun.
+// SetWorkers changes how many workers the loader has, 0 … 1024. It takes effect
+// at once, even while an epoch is running, and doesn't change what is loaded. A
+// surplus worker finishes the samples it has begun.
 func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
@@ -211,7 +214,8 @@ func (l *Loader) SetWorkers(n int) error {
 	return nil
 }
 
-// tuneTo is SetWorkers by the loader itself, false once SetWorkers was called.
+// tuneTo changes the number of workers for the loader itself. It does nothing and
+// returns false if the loader is closed or the program has called SetWorkers.
 func (l *Loader) tuneTo(n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,7 +244,7 @@ func (l *Loader) setWorkers(n int) {
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 
-// keep is how many slots stay, beside those of retained batches.
+// keep is how many slots stay, not counting the slots of retained batches.
 func (l *Loader) keep() int {
 	if l.opts.async {
 		return l.depth() + deviceBuffers // delivered, and still copied from
@@ -256,7 +260,7 @@ func (l *Loader) depth() int {
 	return l.leastDepth() + int(l.deep.extra.Load())
 }
 
-// leastDepth is depth before it has followed need.
+// leastDepth is depth without the batches that were added because of need.
 func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
 
 // hire starts the workers that have no goroutine. The caller holds mu.
@@ -277,7 +281,8 @@ func (l *Loader) hire() {
 	}
 }
 
-// leave lets a worker go that is one too many, unless that has changed again.
+// leave lets a surplus worker go. It returns false if the worker isn't surplus any
+// more.
 func (l *Loader) leave(w *worker) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -297,16 +302,16 @@ func (l *Loader) leave(w *worker) bool {
 //   - [ErrBusy] while another epoch of the loader is running, [ErrClosed] once
 //     the loader is closed, [ErrRetained] if Release was forgotten.
 //
-// Leaving the loop early ends the epoch too. In every case no Load is running
-// any more when the loop is left, but for calls that WithTimeout gave up, and the
+// Leaving the loop early ends the epoch too. However the loop ends, no Load is
+// running any more afterwards, except calls that WithTimeout gave up, and the
 // loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.Epochs(ctx, epoch, epoch+1)
 }
 
-// Epochs yields the batches of the epochs from first to before end as one
-// sequence: the first batches of an epoch are loaded while the last of the one
-// before are in use. See Epoch for the rest.
+// Epochs yields the batches of the epochs first … end−1 as one sequence: while the
+// last batches of an epoch are in use, the first of the next one are loaded. See
+// [Loader.Epoch] for the rest.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if first < 0 || end <= first {
@@ -317,11 +322,11 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	}
 }
 
-// Resume yields the rest of an epoch: what had not been delivered when the
-// state was taken, whatever the worker count, batch size and world size were
-// then. The dataset, the sampler and the seed must be the same. After the state of
-// an epoch's last batch there is no rest: the sequence is empty, and training goes
-// on with the next epoch.
+// Resume yields the rest of an epoch: the samples that had not been delivered when
+// the state was taken. The worker count, the batch size and the world size may
+// have changed since (for a stream, not the world size). The dataset, the sampler
+// and the seed must be the same. The state of an epoch's last batch leaves no
+// rest: the sequence is empty, and training goes on with the next epoch.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		switch {
@@ -341,8 +346,8 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	}
 }
 
-// iterate yields the batches of the epochs first … last, of the first from
-// position base on.
+// iterate yields the batches of the epochs first … last. The first epoch begins at
+// position base.
 func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(*Batch, error) bool) {
 	r, err := l.begin(ctx, first, last, base)
 	if err != nil {
@@ -364,10 +369,10 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 }
 
-// Close ends the epoch that is running, waits for the loads under way, and gives
-// the memory back. The memory of the batch in use, and of retained batches, follows
-// when they are released. Close must not be called from Load. Closing again does
-// nothing.
+// Close ends the running epoch, waits for the loads under way, and gives the
+// memory back. The memory of the batch in use, and of retained batches, is given
+// back when they are released. Close must not be called from Load. Closing again
+// does nothing.
 func (l *Loader) Close() error {
 	l.mu.Lock()
 	l.closed = true

@@ -7,17 +7,19 @@ import (
 	"sort"
 )
 
-// LocallyShuffled visits each sample once an epoch, in an order for files of blocks
+// LocallyShuffled visits each sample once per epoch. Its order suits files of blocks
 // that are read or decoded whole: row groups of Parquet, chunks of HDF5, a tar with
-// an index. The blocks come in random order, and the samples of so many successive
-// blocks as the window says are mixed. So a dataset that keeps as many blocks reads
-// each once an epoch; see [Scratch] for what a worker keeps.
+// an index. The blocks come in random order; window is how many successive blocks
+// are mixed, sample by sample. A dataset that keeps window blocks in memory reads
+// each block once per epoch; see [Scratch] for what a worker keeps.
 //
-// The sizes are those of the blocks, in the order of the dataset: the first block is
-// samples 0 … sizes[0]−1, and so on. A wider window costs memory and mixes better.
+// sizes are the numbers of samples of the blocks, in the order of the dataset: the
+// first block is samples 0 … sizes[0]−1, and so on. A wider window costs memory and
+// mixes better.
 //
-// An epoch's order of blocks is computed when a position of it is first asked for:
-// two epochs' are kept, 16 bytes a block. A position then takes about 0.2 µs.
+// The order of an epoch's blocks is computed when a position of the epoch is first
+// asked for. The orders of two epochs are kept, at 16 bytes per block. A position
+// then takes about 0.2 µs.
 func LocallyShuffled(sizes []int, window int, seed uint64) (Sampler, error) {
 	var errs []error
 	if len(sizes) == 0 || len(sizes) > math.MaxInt32 {

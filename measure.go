@@ -21,7 +21,7 @@ type count struct {
 	sum                 iteration
 	copies              copies        // while it was measured
 	cpu, gc             float64       // shares weighted by time
-	other               float64       // likewise
+	other               float64       // a share weighted by time too
 	otherTime, measured time.Duration // for which other was known, and all others
 	warming             bool          // it was still becoming faster when its last visit ended
 }
@@ -33,11 +33,11 @@ func (i iteration) plus(j iteration) iteration {
 	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step}
 }
 
-// A visit leaves out the first batches, until all workers are at work, their
-// slots have memory and the kernel has found a CPU for each thread; and, at a
-// count that has workers which no visit had before, until these have loaded some
-// samples. It measures so many waves at least: in fewer it would see a burst, or
-// the pause between two.
+// A visit leaves out the first batches, until all workers are at work, their slots
+// have memory and the kernel has found a CPU for each thread. If the count has
+// workers that no visit had before, it also waits until these have loaded some
+// samples. It measures at least a number of waves: in fewer it would see a burst, or
+// the pause between two bursts.
 const (
 	warmupBatches = 2
 	warmupTime    = 10 * time.Millisecond
@@ -46,14 +46,14 @@ const (
 	fewestWaves   = 4
 )
 
-// wave is how many batches workers have in hand at once, and so finish at about
-// the same time where their samples take equally long.
+// wave is how many batches the workers have in hand at once. If their samples take
+// equally long, the workers finish these batches at about the same time.
 func (s *source) wave(workers int) int {
 	return max(1, (workers+s.opts.batchSize-1)/s.opts.batchSize)
 }
 
-// visit measures one worker count for a while: false where time ran out before
-// there was anything to measure.
+// visit measures one worker count for a while. It reports false if time ran out
+// before there was anything to measure.
 func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok bool, err error) {
 	if t.live == nil {
 		t.live = t.loader(req.Workers)
@@ -83,10 +83,10 @@ func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok boo
 	return c, true, nil
 }
 
-// place is where the visits of a round begin: rounds are spread over the epoch,
-// so that what is decided isn't decided by the front of the dataset. Within a
-// round each visit goes on where the one before ended: it sees like samples, and
-// none that another count has brought into the page cache.
+// place is where the visits of a round begin. Rounds are spread over the epoch, so
+// that the front of the dataset alone doesn't decide. Within a round each visit goes
+// on where the one before ended: it sees similar samples, and none that another
+// count has brought into the page cache.
 func (t *tuner) place(round int) State {
 	steps := t.order.steps(0)
 	if t.order.n == endless || steps < 2 {
@@ -202,7 +202,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		start  = time.Now()
 		prev   = start
 		n      = -max(m.warmup, m.cold)
-		seen   iteration // the last, where nothing better is to be had
+		seen   iteration // the last one, used if there is nothing better
 		any    bool
 		loaded int // places loaded ahead when measuring began
 		gained int // and more of them when it ended
@@ -322,16 +322,16 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 	return nil
 }
 
-// The floor is measured over so many iterations, or for so long, if the slots can
-// be filled in that time before.
+// The floor is measured over floorIterations, or for floorTime, if the slots can be
+// filled within floorTime before that.
 const (
 	floorIterations = 50
 	floorTime       = time.Second
 )
 
-// floor measures iterations whose batches are already loaded: over a dataset that
-// loads what fills the slots and then leaves them as they are. 0 where that isn't
-// known: filling them would take too long, or a stream's reading can't be left out.
+// floor measures iterations whose batches are already loaded: its dataset fills the
+// slots once and then leaves them as they are. It is 0, not known, if filling the
+// slots would take too long, or if reading a stream can't be left out.
 func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	if t.order.n == endless {
 		return 0, nil

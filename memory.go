@@ -9,14 +9,14 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// memoryShare is the share of what is left to this process that tuning may take if
+// memoryShare is the share of the memory left to this process that tuning may take if
 // no limit is set.
 const memoryShare = 0.8
 
 // memoryLimit is the peak RSS that a trial must not pass.
 type memoryLimit struct {
-	bytes uint64 // math.MaxUint64: unknown, and so none
-	from  string // where it comes from, for a person
+	bytes uint64 // math.MaxUint64: not known, so there is no limit
+	from  string // where the limit comes from, for messages
 }
 
 // defaultMemoryLimit lets the processes that share the host grow by 80 % of what the
@@ -49,10 +49,10 @@ type memoryPeak struct {
 // allows predicts the peak RSS at a worker count and says why that count must
 // not be tried; empty if it may.
 //
-// The prediction follows the line through the two nearest counts measured
-// below, or below and above. Memory is flat while the number of slots is, and then
-// grows with the workers, which one line through all counts would underestimate. The
-// prediction never falls below what fewer workers took.
+// The prediction follows the line through the two nearest counts measured below, or
+// below and above. Memory is flat as long as the number of slots is, and then grows
+// with the workers; one line through all counts would underestimate that. The
+// prediction is never less than what fewer workers took.
 func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 	peaks := slices.SortedFunc(slices.Values(measured), func(a, b memoryPeak) int { return a.workers - b.workers })
 	at, found := slices.BinarySearchFunc(peaks, workers, func(p memoryPeak, w int) int { return p.workers - w })
@@ -64,7 +64,7 @@ func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 		return ""
 	}
 	if at == 0 {
-		return "" // nothing with fewer workers to go by
+		return "" // nothing was measured with fewer workers
 	}
 	below := peaks[at-1]
 	predicted := float64(below.bytes)

@@ -12,31 +12,32 @@ import (
 // A Mix says how [Mixed] mixes the parts of a [Concat].
 type Mix struct {
 	Parts  []int   // samples of each part, in the order of Concat
-	Phases []Phase // of training, one after the other; the last one never ends
-	Block  int     // positions after which the shares are exact; 0 = 1000
+	Phases []Phase // phases of training, one after the other; the last one never ends
+	Block  int     // positions per block, within which the shares are exact; 0 = 1000
 }
 
 // A Phase is a stretch of training in which the shares of a [Mix] stay the same.
 type Phase struct {
-	Samples int       // positions that it lasts, over all epochs and ranks; of no meaning for the last phase
-	Weights []float64 // of the parts, in any unit; 0 leaves a part out
+	Samples int       // how many positions it lasts, over all epochs and ranks; of no meaning for the last phase
+	Weights []float64 // one per part, in any unit; 0 leaves a part out
 }
 
-// Mixed draws from the parts of a [Concat] by weights, n samples an epoch: text of
-// several languages, several corpora, easy samples before hard ones. Part k has a
-// share of Weights[k] / Σ Weights of each phase.
+// Mixed draws n samples per epoch from the parts of a [Concat], by weights: text of
+// several languages, several corpora, easy samples before hard ones. In each phase
+// the share of part k is Weights[k] / Σ Weights.
 //
-// Training is cut into blocks of Mix.Block positions, and each block has exactly its
+// Training is cut into blocks of Mix.Block positions. Each block has exactly the
 // share of every part, rounded by largest remainders, in random order. A weight that
-// rounds to 0 samples a block is an error: a longer block has room for it. A last
-// block of a phase may be shorter.
+// rounds to 0 samples per block is an error: use a longer block. The last block of a
+// phase may be shorter.
 //
-// Each part has epochs of its own. All its samples come once, shuffled, then all
-// once more in another order, and so on, however its share changes and whatever n
-// is. Only within a block may the end of one of them mix with the start of the next.
-// So a small part comes round more often than a large one of the same weight.
+// Each part has its own epochs. All its samples come once, shuffled, then all come
+// again in another order, and so on, however its share changes and whatever n is.
+// The end of one such epoch may mix with the start of the next, but only within a
+// block. So the samples of a small part come more often than those of a large part
+// of the same weight.
 //
-// Nothing is stored of what was drawn: a position is computed, in about 0.2 µs.
+// What was drawn is not stored: each position is computed, in about 0.2 µs.
 func Mixed(n int, m Mix, seed uint64) (Sampler, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -76,7 +77,7 @@ func Mixed(n int, m Mix, seed uint64) (Sampler, error) {
 		}
 		sum := 0.0
 		for k, w := range p.Weights {
-			if !(w >= 0 && w <= math.MaxFloat64) { // so written, NaN fails too
+			if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
 				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 … %g", i, k, math.MaxFloat64)
 			}
 			sum += w
@@ -101,8 +102,8 @@ func Mixed(n int, m Mix, seed uint64) (Sampler, error) {
 	return s, nil
 }
 
-// maxMixed bounds an epoch, a block and a phase, so that positions of a training of
-// a million epochs don't overflow.
+// maxMixed bounds an epoch, a block and a phase, so that positions don't overflow in
+// a million epochs of training.
 const maxMixed = 1 << (30 + 12*wide)
 
 // apportion divides n by weights that add up to sum, by largest remainders.
@@ -144,11 +145,11 @@ type mixPart struct {
 
 type mixPhase struct {
 	start  uint64   // position over all epochs
-	blocks uint64   // whole ones; of no meaning for the last phase
+	blocks uint64   // whole blocks; of no meaning for the last phase
 	first  uint64   // number of its first block
-	drawn  []uint64 // of each part, before the phase
-	share  []int    // of each part in a block
-	rest   []int    // and in a last block that is shorter
+	drawn  []uint64 // samples of each part drawn before the phase
+	share  []int    // samples of each part in a block
+	rest   []int    // samples of each part in a last block that is shorter
 	tail   permutation
 	length int // of that
 }

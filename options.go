@@ -14,9 +14,10 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// An Option configures [NewLoader] and [Tune]; both take all of them, so that
-// a program keeps one slice for both, and each ignores what concerns only the
-// other. Their order doesn't matter, but that of one given twice the last wins.
+// An Option configures [NewLoader] and [Tune]. Both accept every option and
+// ignore those that concern only the other, so a program keeps one slice for
+// both. The order of the options doesn't matter; if an option is repeated, the
+// last one wins.
 type Option func(*options) error
 
 // options is what the options have set.
@@ -26,7 +27,7 @@ type options struct {
 	prefetch  int // 0: from workers and batch size
 	sampler   Sampler
 	shuffle   bool
-	seed      *uint64 // of Sample.Rand, where WithSeed gave one
+	seed      *uint64 // of Sample.Rand; nil without WithSeed
 	shuffled  uint64  // the seed of WithShuffle
 	dropLast  bool
 	rank      int
@@ -40,17 +41,17 @@ type options struct {
 	log       *slog.Logger
 	unordered bool
 
-	// Of streams alone.
+	// For streams only.
 	interleave   int
 	window       int
 	epochSamples int
 
 	launcher *Rank // with WithLauncher
 	device   Device
-	pinned   *bool // nil: where the device is not the host
+	pinned   *bool // nil: true if the device is not the host
 	async    bool
 
-	// Of Tune alone.
+	// For Tune only.
 	strategy   Strategy
 	alpha      search.Alpha
 	iterations int           // 0: the default, adapted to how long a batch takes
@@ -62,7 +63,7 @@ type options struct {
 	results    string // path; empty: none
 	compare    bool   // page-locked with ordinary memory
 
-	auto bool // of NewLoader alone
+	auto bool // for NewLoader only
 }
 
 const (
@@ -70,7 +71,8 @@ const (
 	maxPrefetch = ring.Capacity - 2
 )
 
-// newOptions applies opts to the defaults. All that is wrong is in the error.
+// newOptions applies opts to the defaults. The error joins everything that is
+// wrong.
 func newOptions(opts []Option) (*options, error) {
 	o := &options{
 		batchSize:  32,
@@ -134,8 +136,8 @@ func between(option string, n, low, high int) error {
 	return nil
 }
 
-// WithBatchSize sets the samples of a batch, 1 … 2²⁴−1. The default is 32. The
-// last batch of an epoch may be smaller.
+// WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32.
+// The last batch of an epoch may be smaller.
 func WithBatchSize(n int) Option {
 	return func(o *options) error {
 		o.batchSize = n
@@ -145,8 +147,8 @@ func WithBatchSize(n int) Option {
 
 // WithWorkers sets how many goroutines load samples, 0 … 1024. With 0 the
 // caller of the iterator loads each batch when it asks for it, and no goroutine
-// is started. The default is GOMAXPROCS; [Tune] finds a better one. Tune
-// ignores it.
+// is started. The default is GOMAXPROCS; [Tune] finds a better count, and ignores
+// this option.
 func WithWorkers(n int) Option {
 	return func(o *options) error {
 		o.workers = n
@@ -155,13 +157,15 @@ func WithWorkers(n int) Option {
 }
 
 // WithPrefetch fixes how many batches are ready or in flight ahead of the one in
-// use, 1 … 1022. Each costs the memory of a batch. By default there are 2, more
-// if the workers outnumber the samples of a batch, and more as long as workers
-// would stand idle while training waits: behind a slow sample, or after a step
-// that pauses. What is added takes at most 1 GiB, and at most an eighth of the
-// memory that the machine or the container has left, divided by the ranks on the
-// host; it is given back when it is no longer used. With 0 workers nothing is
+// use, 1 … 1022. Each costs the memory of a batch. With 0 workers nothing is
 // loaded ahead.
+//
+// By default there are 2, or more if the workers outnumber the samples of a batch.
+// The loader adds batches as long as workers would stand idle while training
+// waits: behind a slow sample, or after a step that pauses. The added batches take
+// at most 1 GiB, and at most an eighth of the memory that the machine or the
+// container has left, divided by the ranks on the host. Their memory is given back
+// when it is no longer used.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches
@@ -170,8 +174,8 @@ func WithPrefetch(batches int) Option {
 }
 
 // WithShuffle gives every epoch another order, computed from the seed and the
-// epoch: see [Shuffled]. It also seeds [Sample.Rand]. By default the order is
-// the dataset's.
+// epoch: see [Shuffled]. It also seeds [Sample.Rand]. By default samples come in
+// the dataset's order.
 func WithShuffle(seed uint64) Option {
 	return func(o *options) error {
 		o.shuffle, o.shuffled = true, seed
@@ -179,8 +183,8 @@ func WithShuffle(seed uint64) Option {
 	}
 }
 
-// WithSeed sets the seed of [Sample.Rand] by itself. The default is that of
-// WithShuffle, else 0.
+// WithSeed sets the seed of [Sample.Rand] alone. The default is the seed of
+// WithShuffle, or 0 without WithShuffle.
 func WithSeed(seed uint64) Option {
 	return func(o *options) error {
 		o.seed = &seed
@@ -188,7 +192,8 @@ func WithSeed(seed uint64) Option {
 	}
 }
 
-// WithSampler sets the order of the epochs. It excludes WithShuffle.
+// WithSampler sets the order of the epochs. It can't be combined with
+// WithShuffle.
 func WithSampler(s Sampler) Option {
 	return func(o *options) error {
 		o.sampler = s
@@ -207,10 +212,10 @@ func WithDropLast() Option {
 	}
 }
 
-// WithRank makes the loader that of one rank among world: 0 ≤ rank < world.
-// The ranks of an epoch see disjoint parts that make up all of it, in the same
-// number of batches. Only where fewer samples than ranks are left in all do
-// some ranks repeat one. The default is rank 0 of 1.
+// WithRank makes the loader load for one rank of world, 0 ≤ rank < world. The
+// ranks load disjoint parts of an epoch, which together are the whole epoch, in
+// the same number of batches. Some ranks repeat a sample only if fewer samples
+// than ranks are left in all. The default is rank 0 of 1.
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -242,9 +247,9 @@ func WithLauncher() Option {
 }
 
 // WithUnordered delivers batches as soon as they are loaded, each once, so that a
-// slow one holds up nothing. Which samples are in a batch doesn't change. Such a
-// loader can't be resumed. On the way to a GPU, batches are copied and so
-// delivered in order all the same.
+// slow batch doesn't hold up the others. Which samples are in a batch doesn't
+// change. The loader can't be resumed. If the device is a GPU, batches are copied
+// in order, and so delivered in order all the same.
 func WithUnordered() Option {
 	return func(o *options) error {
 		o.unordered = true
@@ -252,8 +257,9 @@ func WithUnordered() Option {
 	}
 }
 
-// WithInterleave sets how many shards of a stream are read at once, a sample of
-// each in turn, 1 … 1024. The default is 4. It is part of the order.
+// WithInterleave sets how many shards of a stream are read at once, 1 … 1024. The
+// loader takes a sample of each in turn. The default is 4. The order of the
+// samples depends on it.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -262,8 +268,8 @@ func WithInterleave(shards int) Option {
 }
 
 // WithShuffleWindow sets within how many records WithShuffle mixes a stream,
-// 1 … 2²⁴: so many are kept in memory as they were read. The default is 1024.
-// It is part of the order.
+// 1 … 2²⁴. This number of records is kept in memory as they were read. The default
+// is 1024. The order of the samples depends on it.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples
@@ -271,10 +277,11 @@ func WithShuffleWindow(samples int) Option {
 	}
 }
 
-// WithEpochSamples makes n samples an epoch of a stream, over all ranks, so that
-// each rank has the same number of batches. A rank whose shards hold more than its
-// n/world leaves out the rest; one whose shards hold fewer reads all of them again
-// once each sample has come. By default an epoch is all that the shards hold.
+// WithEpochSamples ends an epoch of a stream after n samples, counted over all
+// ranks, so that each rank has the same number of batches. If a rank's shards hold
+// more than its n/world samples, it leaves out the rest. If they hold fewer, it
+// reads all of them again after the last sample. By default an epoch is all that
+// the shards hold.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -282,10 +289,11 @@ func WithEpochSamples(n int) Option {
 	}
 }
 
-// WithErrorBudget leaves out up to maxBad samples an epoch that can't be loaded:
-// their batches are smaller by them, and one without any left is skipped. Each
-// is logged and remembered, see [Loader.BadSamples]; one more ends the epoch.
-// The default is 0: the first bad sample does.
+// WithErrorBudget lets an epoch go on without samples that can't be loaded, up to
+// maxBad per epoch. These are left out, so their batches are smaller; a batch with
+// no sample left is skipped. Each bad sample is logged and remembered, see
+// [Loader.BadSamples]. One more than maxBad ends the epoch. The default is 0: the
+// first bad sample ends the epoch.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -293,19 +301,24 @@ func WithErrorBudget(maxBad int) Option {
 	}
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample,
-// [WithRetry]'s pauses and calls included: the sample is bad, with an error that
-// is [context.DeadlineExceeded], and the call's context ends. A call of LoadBatch
-// may take perSample for each of its samples; if it is given up, they are loaded
-// one by one.
+// WithTimeout gives up a call of Load that takes longer than perSample, which must
+// be at least 1 ms. [WithRetry]'s pauses and repeated calls count too. The sample
+// is then bad, with an error that is [context.DeadlineExceeded], and the call's
+// context ends. A call of LoadBatch may take perSample for each of its samples; if
+// it is given up, its samples are loaded one by one. By default the loader waits
+// for ever.
 //
 // The call itself can't be stopped. It goes on in a goroutine that neither the
-// epoch nor Close waits for, and keeps the memory that it may write to until it
-// returns. Its [Sample.Worker] stays its own, so the goroutine that takes over
-// has another number, which may be Workers or more. A call is given up at most
-// an eighth of perSample, or 1 ms if that is more, after its time is over. Once 1024
-// calls haven't returned, the epoch ends with an error. Without workers the caller's
-// goroutine can't be left, nor the context ended: the loader waits for the call. The default is to wait for ever.
+// epoch nor Close waits for. Until it returns, it keeps the memory that it may
+// write to and its [Sample.Worker] number. The goroutine that takes over gets
+// another number, which may be Workers or more.
+//
+// A call is given up at most an eighth of perSample, or 1 ms if that is more,
+// after its time is over. If 1024 calls that were given up haven't returned, the
+// epoch ends with an error.
+//
+// With 0 workers the loader can neither leave the caller's goroutine nor end the
+// context: it waits for the call.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
@@ -316,11 +329,11 @@ func WithTimeout(perSample time.Duration) Option {
 	}
 }
 
-// WithRetry sets how often a sample is loaded once more when its error calls
-// itself temporary (has a method Temporary() bool that returns true, as those of
-// package net and [context.DeadlineExceeded] do), 0 … 100,
-// and how long to wait before the first time; the wait doubles each time. The
-// default is 3 times from 10 ms on.
+// WithRetry sets how often a sample is loaded again, 0 … 100, if its error calls
+// itself temporary: it has a method Temporary() bool that returns true, as those
+// of package net and [context.DeadlineExceeded] do. The loader waits for the
+// duration wait before the first repetition; the wait doubles each time. The
+// default is 3 times, from 10 ms on.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retries, o.backoff = times, wait
@@ -331,10 +344,10 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
-// WithWorkerInit calls f once in each worker's goroutine before its first
-// sample, to prepare what the worker needs; with 0 workers, once by the caller
-// as worker 0. Where f fails, the epoch ends with a *[LoadError] whose Index is
-// −1, and the next epoch tries again.
+// WithWorkerInit makes each worker call f once, in its goroutine and before its
+// first sample, to prepare what the worker needs. With 0 workers the caller calls
+// f once, as worker 0. If f fails, the epoch ends with a *[LoadError] whose Index
+// is −1, and the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
@@ -345,16 +358,17 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	}
 }
 
-// WithFinish runs f on each batch when its samples are loaded and before it is
-// copied to the device: mixup, masking, packing, targets that are made of several
-// samples. A worker runs it, so that it takes no time of training unless workers are
-// short, and what [Tune] measures includes it. [Batch.Rand] is for what it draws.
+// WithFinish runs f on each batch after its samples are loaded and before it is
+// copied to the device: for mixup, masking, packing, or targets that are made of
+// several samples. A worker runs f, so f takes no time of training unless workers
+// are short. What [Tune] measures includes f. For random numbers f uses
+// [Batch.Rand].
 //
 // f may change the elements and lengths of b, by [Column.Of], [Batch.Bytes] and
 // [Batch.Lens]. It is called for several batches at once. Bad samples that
-// [WithErrorBudget] leaves out are gone before. If f fails or panics, the epoch ends
-// with a *[LoadError] whose Index is −1, after all batches before. WithTimeout
-// doesn't bound it.
+// [WithErrorBudget] leaves out are removed before f is called. If f fails or
+// panics, the epoch ends with a *[LoadError] whose Index is −1, after all batches
+// before it. WithTimeout doesn't bound f.
 func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.finish = f
@@ -395,9 +409,10 @@ func WithDevice(d Device) Option {
 // that copy batches to a GPU themselves. It takes the CUDA driver's page-locked
 // memory; if there is no driver, pages that the system locks; and if these are
 // refused, ordinary ones, with a log line that says which limit is too low. It
-// only helps if what copies recognizes such memory. XLA doesn't: it copies each
-// batch into a buffer of its own first, unless its GPU client is made with the
-// option should_stage_host_to_device_transfers set to false (see docs/gomlx.md).
+// only helps if the library that copies recognizes page-locked memory. XLA
+// doesn't: it first copies each batch into its own buffer, unless its GPU client
+// is made with the option should_stage_host_to_device_transfers set to false (see
+// docs/gomlx.md).
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on
@@ -405,11 +420,11 @@ func WithPinned(on bool) Option {
 	}
 }
 
-// WithAsyncTransfer delivers batches when their copy to the device is queued,
-// before it is done: the training program's stream must wait for [Batch.Event],
-// and no CPU has to. See [Batch.ReleaseAfterEvent] for how the loader then waits
-// for the program. That a copy has failed is told by a later batch, or after the
-// last.
+// WithAsyncTransfer delivers a batch as soon as its copy to the device is queued,
+// before the copy is done. The training program's stream must wait for
+// [Batch.Event]; no CPU has to. See [Batch.ReleaseAfterEvent] for how the loader
+// then waits for the program. If a copy fails, the error comes in place of a later
+// batch, or after the last one.
 func WithAsyncTransfer() Option {
 	return func(o *options) error {
 		o.async = true
@@ -419,7 +434,7 @@ func WithAsyncTransfer() Option {
 
 // WithPinnedComparison makes [Tune] measure its choice once more with batches in
 // ordinary memory instead of page-locked, see [Result.Unpinned]. It does nothing
-// where batches aren't copied from page-locked memory: on the [Host], and with
+// if batches aren't copied from page-locked memory: on the [Host], and with
 // WithPinned(false).
 func WithPinnedComparison() Option {
 	return func(o *options) error {
@@ -440,9 +455,10 @@ func WithStrategy(s Strategy) Option {
 }
 
 // WithAlpha sets the difference in accumulated time that the choice of [Tune]
-// ignores: over as many iterations as WithIterations says, 100 by default. The
-// default is 0.5 s, but never more than 10 % of the fastest count's time; given
-// here, the duration alone counts. 0 chooses the fastest.
+// ignores. The time accumulates over as many iterations as WithIterations says,
+// 100 by default. The default is 0.5 s, but never more than 10 % of the fastest
+// count's time; the 10 % don't bound a duration that is given here. 0 chooses the
+// fastest.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -453,8 +469,8 @@ func WithAlpha(d time.Duration) Option {
 	}
 }
 
-// WithRelativeAlpha is WithAlpha as a share of the fastest count's time, 0 … 1;
-// that share alone counts.
+// WithRelativeAlpha is WithAlpha as a share of the fastest count's time, 0 … 1.
+// Only the share counts: the default's 0.5 s don't bound it.
 func WithRelativeAlpha(share float64) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
@@ -466,8 +482,8 @@ func WithRelativeAlpha(share float64) Option {
 }
 
 // WithIterations sets how many batches [Tune] measures at a worker count that
-// stays in the race, 1 … 1 000 000. By default it is 100, and more or fewer
-// where batches are very fast or slow.
+// stays in the race, 1 … 1 000 000. The default is 100, and more or fewer if
+// batches are very fast or slow.
 func WithIterations(n int) Option {
 	return func(o *options) error {
 		o.iterations = n
@@ -475,9 +491,9 @@ func WithIterations(n int) Option {
 	}
 }
 
-// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. By
-// default that is GOMAXPROCS, and more as long as more workers win while CPUs
-// are idle; for [Exhaustive] it is GOMAXPROCS − 1.
+// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The
+// default is GOMAXPROCS, and more as long as more workers win while CPUs are idle.
+// For [Exhaustive] the default is GOMAXPROCS − 1.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n
@@ -485,11 +501,12 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds the time that [Tune] takes for measuring, by no more than
-// the batch that is under way then. The best answer until then is returned; it is
-// never worse than the default of WithWorkers by more than alpha, as far as was
-// measured. By default that is 2 minutes, unless WithIterations or [Exhaustive]
-// say how much is to be measured, and the search ends when it is sure.
+// WithTuningTime bounds the time that [Tune] takes for measuring; the batch that
+// is under way at the end is still finished. Tune then returns its best answer so
+// far. As far as was measured, this answer is never worse than the default of
+// WithWorkers by more than alpha. By default measuring takes at most 2 minutes,
+// and ends when the search is sure. If WithIterations or [Exhaustive] says how
+// much is to be measured, there is no bound by default.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
@@ -501,10 +518,10 @@ func WithTuningTime(d time.Duration) Option {
 }
 
 // WithStep makes [Tune] run f on every batch that it measures, as training
-// would: the answer is then the fewest workers at which training doesn't wait.
-// The first call with a batch of each length isn't measured, nor counted by
-// [WithTuningTime]: a framework with a compiler, as XLA is, compiles in it. What f
-// changes is the program's to restore.
+// would. The answer is then the fewest workers at which training doesn't wait.
+// The first call with a batch of each length isn't measured, and [WithTuningTime]
+// doesn't count it: a framework with a compiler, such as XLA, compiles in this
+// call. If f changes anything, the program must restore it.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
@@ -528,10 +545,11 @@ func WithProgress(f func(Progress)) Option {
 }
 
 // WithMemoryLimit sets the peak resident set, in bytes, that the whole process
-// may reach at the worker count that [Tune] chooses. A count that exceeds it, or
-// by what fewer workers took would, is ruled out: see Result.RuledOut. By
-// default the process may grow by 80 % of what the container or the machine has
-// left, divided by the ranks of the host that WithLauncher found.
+// may reach at the worker count that [Tune] chooses. A count is ruled out if it
+// exceeds the limit, or would exceed it by what fewer workers took: see
+// [Result.RuledOut]. By default the process may grow by 80 % of what the container
+// or the machine has left, divided by the ranks that WithLauncher found on the
+// host.
 func WithMemoryLimit(bytes uint64) Option {
 	return func(o *options) error {
 		o.maxMemory = bytes
@@ -542,19 +560,19 @@ func WithMemoryLimit(bytes uint64) Option {
 	}
 }
 
-// WithResultCache keeps what [Tune] finds in a file, and takes it from there the next
-// time: for the same hardware, device, fields, dataset type, step function and
-// options, and batches within a factor of two in bytes. What Load does, and the
-// storage it reads from, don't count: datasets that differ in these alone need
-// a file each.
+// WithResultCache keeps what [Tune] finds in a file. The next Tune takes its
+// result from there if hardware, device, fields, dataset type, step function and
+// options are the same and batches are within a factor of two in bytes. What Load
+// does, and the storage it reads from, are not compared: if datasets differ only
+// in these, give each its own file.
 //
-// Several processes may share the file. Those that start together wait for the
-// first of them to tune, and read its answer. The CPUs and the memory that it
-// may choose from are its share of the host (see WithLauncher); but it measures
-// while the others wait, so what they all will do to storage, memory bandwidth
-// and the network at once is not in its figures.
+// Several processes may share the file. If they start together, the first one
+// tunes, and the others wait and read its answer. The first one may choose from
+// its share of the host's CPUs and memory (see WithLauncher). But it measures
+// while the others wait. So its figures don't include what all processes together
+// will do to storage, memory bandwidth and the network.
 //
-// A file that can't be read or written costs a log line, and tuning anew.
+// If the file can't be read or written, Tune logs it and tunes anew.
 func WithResultCache(path string) Option {
 	return func(o *options) error {
 		o.results = path
@@ -565,15 +583,16 @@ func WithResultCache(path string) Option {
 	}
 }
 
-// WithAutoWorkers makes a loader tune itself while training goes on: it times
-// the first batches at one worker count after another, the loop body's time
-// included, and settles on the fewest workers at which training hardly waits;
-// see [Loader.Result]. Where the share of time spent waiting drifts from what
-// that promised, it measures again. What is trained on doesn't change.
+// WithAutoWorkers makes a loader tune itself while training goes on. The loader
+// times the first batches at one worker count after another, the loop body's time
+// included. It settles on the fewest workers at which training hardly waits; see
+// [Loader.Result]. If the share of time spent waiting later drifts from what was
+// measured, it measures again. What is trained on doesn't change.
 //
-// WithWorkers is where it starts, WithMaxWorkers the highest count it tries, and
-// WithAlpha or WithRelativeAlpha what it ignores, by default 2 % of the fastest.
-// A [Loader.SetWorkers] of the program's own ends it. [Tune] ignores it.
+// It starts at the count of WithWorkers and tries at most that of WithMaxWorkers.
+// WithAlpha or WithRelativeAlpha says which difference it ignores, by default 2 %
+// of the fastest. When the program calls [Loader.SetWorkers], self-tuning ends.
+// [Tune] ignores this option.
 func WithAutoWorkers() Option {
 	return func(o *options) error {
 		o.auto = true

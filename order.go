@@ -9,9 +9,9 @@ import (
 // stored for an epoch, and every rank and every resumed run computes the same.
 //
 // An epoch is the positions 0 … n−1 of its sampler. A step takes the next
-// batch × world of them, rank r the r-th part of these in turn; so a number of
-// positions says exactly what all ranks have had. Nothing here overflows, on 32
-// bits either, while n is at most maxSamples and world at most maxWorld.
+// batch × world positions, and rank r takes the r-th part of these. So the number of
+// positions taken says exactly what all ranks have had. Nothing here overflows, not
+// even with 32 bits, if n is at most maxSamples and world at most maxWorld.
 type order struct {
 	n           int // positions of an epoch; endless for a stream
 	batch       int
@@ -19,8 +19,8 @@ type order struct {
 	dropLast    bool
 }
 
-// step is the positions that all ranks take together. On 32 bits batch × world
-// may be more than an int holds: an epoch is one step then, or none.
+// step is how many positions all ranks take together. With 32 bits, batch × world may
+// be more than an int holds: an epoch is then one step, or none.
 func (o *order) step() int {
 	if hi, lo := bits.Mul(uint(o.batch), uint(o.world)); hi == 0 && lo <= math.MaxInt {
 		return int(lo)
@@ -48,8 +48,8 @@ func (o *order) bounds(base, k int) (from, to int) {
 	if to <= o.n-o.world {
 		return from, to
 	}
-	// If fewer positions than ranks are left for the last step, the one before
-	// gives some of its own, so that no rank goes without.
+	// If fewer positions than ranks are left for the last step, the step before it
+	// gives some of its positions, so that each rank gets one.
 	if short := o.world - (o.n-base)%step; short > 0 && short < o.world && o.batch > 1 && !o.dropLast {
 		if last := o.steps(base) - 1; last > 0 && k == last-1 {
 			to -= short
@@ -61,9 +61,9 @@ func (o *order) bounds(base, k int) (from, to int) {
 }
 
 // part is the positions of this rank in step k from base. If fewer positions than
-// ranks are left in all, and no step before can give some, the ranks that would
-// have none repeat positions of others: a rank without a batch would make a
-// collective operation hang.
+// ranks are left in all, and no earlier step can give some, the ranks that would have
+// none repeat positions of other ranks: a rank without a batch would make a collective
+// operation hang.
 func (o *order) part(base, k int) (from, to int) {
 	from, to = o.bounds(base, k)
 	n := to - from
@@ -83,7 +83,7 @@ func portion(n, rank, world int) int {
 	return n/world*rank + int(uint64(n%world)*uint64(rank)/uint64(world))
 }
 
-// endless is the length of a stream, which only its end tells.
+// endless stands for the length of a stream, which isn't known before its end.
 const endless = math.MaxInt
 
 // A course is the batches of one run through a loader: those of epoch first
@@ -94,7 +94,7 @@ type course struct {
 	base        int
 
 	head, whole int // batches of the first epoch, and of every later one
-	skipped     int // batches like these that base stands for, rounded up
+	skipped     int // how many batches of this size base stands for, rounded up
 }
 
 func newCourse(o *order, first, last, base int) course {

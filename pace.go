@@ -8,10 +8,10 @@ import (
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
-// pace decides how a batch is divided among workers: so finely that they share
-// it evenly, and so coarsely that claiming costs nothing beside loading.
+// pace decides how a batch is divided among workers: finely enough that they share it
+// evenly, and coarsely enough that claiming costs little compared with loading.
 type pace struct {
-	first     atomic.Int32 // places a claim has while nothing is known
+	first     atomic.Int32 // places per claim while perSample is unknown
 	batch     int32        // places of a batch
 	perSample atomic.Int64 // nanoseconds, a running mean; 0 while unknown
 }
@@ -30,7 +30,7 @@ const (
 // claimSize is how many places a worker claims at once.
 func (l *Loader) claimSize() int {
 	if l.loadBatch != nil {
-		// As many as leave every worker something of what may be ahead.
+		// As many as possible while every worker gets something of what may be ahead.
 		depth := l.depth()
 		if l.opts.prefetch == 0 && l.pace.perBatch() >= wholeBatches {
 			depth = l.leastDepth() + int(l.deep.bound())

@@ -37,8 +37,8 @@ func (s *Sample) pack(dst []byte) {
 	}
 }
 
-// unpack reads the sample from src and returns what follows it there; not ok
-// if src isn't a packed sample of this layout.
+// unpack reads the sample from src and returns what follows it there. ok is false if
+// src isn't a packed sample of this layout.
 func (s *Sample) unpack(src []byte) (rest []byte, ok bool) {
 	for f := range s.layout.columns {
 		c := &s.layout.columns[f]

@@ -8,17 +8,17 @@ import (
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// slotMemory is where slots come from: always from outside the Go heap. A
-// gigabyte of slots there would let the collector pile up a gigabyte of garbage,
-// and wouldn't go back to the system when a loader closes.
+// slotMemory is where slots come from, always outside the Go heap. On the heap, a
+// gigabyte of slots would let the collector pile up a gigabyte of garbage, and its
+// memory wouldn't go back to the system when a loader closes.
 type slotMemory struct {
 	alloc func(size int) ([]byte, error)
 	free  func(mem []byte) error
 }
 
-// newSlotMemory chooses by device and WithPinned. A GPU copies from its driver's
-// page-locked memory unless that is declined. The host gets ordinary pages or,
-// with WithPinned(true), locked ones.
+// newSlotMemory chooses the memory by device and WithPinned. For a GPU it is the
+// driver's page-locked memory, unless WithPinned(false) declines it. For the host it
+// is ordinary pages or, with WithPinned(true), locked ones.
 func newSlotMemory(o *options) slotMemory {
 	host := onHost(o.device)
 	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {
@@ -35,9 +35,9 @@ func newSlotMemory(o *options) slotMemory {
 	return lockedPages(o)
 }
 
-// gpuOfRank is the GPU that this process most likely trains on: page-locked memory
-// needs a context, and one on the first GPU for every rank would take that one's
-// memory.
+// gpuOfRank is the GPU that this process most likely trains on. Page-locked memory
+// needs a context; if every rank had one on the first GPU, these would take memory of
+// the first GPU.
 func gpuOfRank(o *options) (*cuda.Device, error) {
 	n, err := cuda.Count()
 	if err != nil {
@@ -50,8 +50,8 @@ func gpuOfRank(o *options) (*cuda.Device, error) {
 	return cuda.Open(local % n)
 }
 
-// lockedPages locks pages as long as the system's limit allows, and logs once
-// that it doesn't.
+// lockedPages locks pages as long as the system's limit allows. It logs once when the
+// limit doesn't.
 func lockedPages(o *options) slotMemory {
 	var once sync.Once
 	alloc := func(size int) ([]byte, error) {

@@ -19,34 +19,33 @@ import (
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// Precompute keeps the samples of ds in a file. Where the file at path has them
-// already, it is mapped into memory, and nothing is loaded; otherwise all are
-// loaded first, by the workers of a [Loader]. So the first run writes what
-// later runs start with.
+// Precompute keeps the samples of ds in a file. The first run loads all samples,
+// with the workers of a [Loader], and writes them to the file at path. Later runs
+// find the file, map it into memory, and load nothing.
 //
-// The file is used if the number of samples, the fields and version are those
-// that it was written for. Put into version what else the samples depend on: a
-// date of the data, a number that changes with the code. A file of another
-// version, one that is damaged or cut short, is replaced, with a warning in the
-// log. Only what begins as Precompute's files do is replaced: anything else is
-// moved out of the way, to path.foreign or the first of path.foreign1,
-// path.foreign2 … that nothing has. If path is a link, it stays one, and the file
-// lies where it leads.
+// The file is used if the number of samples, the fields and version are those that
+// it was written for. Put into version what else the samples depend on: a date of
+// the data, a number that changes with the code. If the file is of another version,
+// damaged or cut short, it is replaced, with a warning in the log. Only a file that
+// begins as Precompute's files do is replaced. Any other file is moved out of the
+// way, to path.foreign or, if that name is taken, to the first free one of
+// path.foreign1, path.foreign2 … If path is a link, it stays one, and the file lies
+// where the link leads.
 //
-// A sample has a checksum of its own, compared each time that it is read, after it
-// was copied: whatever becomes of the file meanwhile, a sample that is delivered
-// is right. One that isn't is loaded from ds, and the next Precompute writes the
-// file anew.
+// Each sample has a checksum. It is compared each time that the sample is read,
+// after the sample was copied: whatever becomes of the file meanwhile, a sample that
+// is delivered is right. If the checksum differs, the sample is loaded from ds, and
+// the next Precompute writes the file anew.
 //
 // The samples are those of [LoadSample], of epoch 0 and seed 0: augmentation
-// belongs in a [Map] over the result. Of the options, those that say how to load
-// count: workers, batch size, prefetch, worker init, timeout, retries, logger,
-// and the error budget, whose bad samples are left out of the file and tried
-// again whenever they are asked for.
+// belongs in a [Map] over the result. Only the options that say how to load count:
+// workers, batch size, prefetch, worker init, timeout, retries, logger and error
+// budget. A bad sample within the budget is left out of the file, and loaded from ds
+// whenever it is asked for.
 //
-// Several processes may call it at the same time: one writes, under the lock
-// path.lock, and the others wait for it. The file appears under its name when it
-// is complete and on disk; what is written of it until then is path.partial.
+// Several processes may call Precompute at the same time: one of them writes, under
+// the lock path.lock, and the others wait for it. The file appears under its name
+// when it is complete and on disk; until then it is path.partial.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -106,16 +105,17 @@ type Precomputed struct {
 	description []byte
 	key         uint64 // of the description, in every checksum
 	index       int64  // where the file's index begins
-	data        int64  // and where that ends
+	data        int64  // where the index ends and the samples begin
 
-	// users is entered to use what follows; Close has it alone.
+	// users is entered by those who use what follows; Close waits until nobody else
+	// is in.
 	users inUse
 	file  *os.File // nil once closed
-	mem   []byte   // the file; nil where it can't be mapped
+	mem   []byte   // the file; nil if it can't be mapped
 	size  int64
 
 	warn    sync.Once
-	buffers sync.Pool // of *[]byte, to read into where the file isn't mapped
+	buffers sync.Pool // of *[]byte, to read into if the file isn't mapped
 }
 
 // Len is the number of samples.
@@ -154,7 +154,7 @@ func (p *Precomputed) Close() error {
 	return err
 }
 
-// The errors of a file; all but the last can be mended by writing it anew.
+// The errors of a file. Writing the file anew mends all but the last of them.
 var (
 	errForeign = errors.New("it is not a file of precomputed samples")
 	errDamaged = errors.New("it is damaged")
@@ -215,8 +215,8 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	if p.file == nil {
 		return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, os.ErrClosed)
 	}
-	// Where the file is cut short while it is mapped, or the disk fails, reading
-	// it is a fault, which would end the program.
+	// If the file is cut short while it is mapped, or the disk fails, reading it is a
+	// fault, which would end the program.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch fault := recover().(type) {
@@ -244,8 +244,8 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	if err != nil {
 		return err
 	}
-	// The file may be cut or rewritten at any moment: what counts is what has been
-	// copied.
+	// The file may be cut or rewritten at any moment, so the checksum is computed of
+	// what has been copied.
 	want, empty := binary.LittleEndian.Uint32(rec), len(rec) == sumBytes
 	got := p.checksum(index, 0)
 	if !empty {
@@ -263,7 +263,7 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	return nil
 }
 
-// bytes is n bytes of the file, in buf where it isn't mapped.
+// bytes is n bytes of the file; if the file isn't mapped, they are read into buf.
 func (p *Precomputed) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 	if p.mem != nil {
 		return p.mem[from : from+int64(n)], nil
@@ -273,9 +273,9 @@ func (p *Precomputed) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 	return *buf, err
 }
 
-// distrust says once that samples can't be read, and has the next Precompute
-// write a damaged file anew, by removing it: unless somebody has replaced it or
-// put something else into it.
+// distrust logs once that samples can't be read. It removes a damaged file, so that
+// the next Precompute writes it anew, unless somebody has replaced the file or put
+// something else into it.
 func (p *Precomputed) distrust(index int, err error) {
 	p.warn.Do(func() {
 		p.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
@@ -286,9 +286,8 @@ func (p *Precomputed) distrust(index int, err error) {
 	})
 }
 
-// removeDamaged removes the file, if it is the one that is open and still
-// Precompute's own. If that can't be done, the next run finds the damage as this
-// one did.
+// removeDamaged removes the file if it is the one that is open and still a file of
+// Precompute. If it can't be removed, the next run finds the damage as this one did.
 func (p *Precomputed) removeDamaged() {
 	lock := p.users.enter(0)
 	defer lock.RUnlock()
@@ -322,7 +321,8 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 	if err != nil {
 		return err
 	}
-	// First of all it is made known as Precompute's, whatever happens then.
+	// The magic comes first: whatever happens then, the file is known as one of
+	// Precompute.
 	if _, err = f.WriteString(fileMagic); err == nil {
 		err = f.Sync()
 	}
@@ -342,7 +342,8 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 	return nil
 }
 
-// removePartial removes what a process that was killed has left: nothing else.
+// removePartial removes a partial file that a killed process has left, and nothing
+// else.
 func (p *Precomputed) removePartial(ctx context.Context, partial string) error {
 	f, err := files.Open(partial)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -356,7 +357,7 @@ func (p *Precomputed) removePartial(ctx context.Context, partial string) error {
 	if err != nil {
 		return err
 	}
-	// Nothing is lost with an empty one.
+	// An empty file holds nothing that could be lost.
 	if _, err := readHeader(f, info.Size()); info.Size() > 0 && errors.Is(err, errForeign) {
 		return fmt.Errorf("%s is in the way, and %w: move or remove it", partial, err)
 	}
@@ -368,7 +369,7 @@ func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error 
 	data := bufio.NewWriterSize(io.NewOffsetWriter(f, p.data), 1<<20)
 	next, end := 0, p.data // number of the next sample, and where it begins
 	mark := func() { index.Write(binary.LittleEndian.AppendUint64(index.AvailableBuffer(), uint64(end))) }
-	// write adds a sample, given with room for its checksum. Flush tells its errors.
+	// write adds a sample; rec has room for its checksum. Flush returns write errors.
 	write := func(rec []byte) {
 		mark()
 		sum := uint32(0)
@@ -400,7 +401,7 @@ func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error 
 			write(rec)
 		}
 		if _, err := data.Write(nil); err != nil {
-			return err // the disk is full: loading the rest is for nothing
+			return err // the disk is full: the rest would be loaded in vain
 		}
 	}
 	leaveOut(p.n)
@@ -412,7 +413,7 @@ func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error 
 	return err
 }
 
-// onlyHowToLoad takes back what an option says of order, delivery and tuning.
+// onlyHowToLoad undoes what the options say about order, delivery and tuning.
 func onlyHowToLoad(o *options) error {
 	plain, err := newOptions(nil)
 	if err != nil {

@@ -26,11 +26,10 @@ import (
 //	    uint64    where the last sample ends
 //	    samples   each: its checksum as uint32, and the sample, packed
 //
-// A sample ends where the next one begins; one of which there is only the
-// checksum is left out. The packed samples are in the byte order of the machine
-// that wrote them, which the description tells. Checksums depend on the
-// description, so that the sample of another file, written over this one, isn't
-// taken for one of this.
+// A sample ends where the next one begins. A sample that was left out has only its
+// checksum. The packed samples are in the byte order of the machine that wrote them,
+// which the description tells. Checksums depend on the description: if another file's
+// sample is written over this file, it isn't taken for a sample of this file.
 const (
 	fileMagic   = "\x89nwt\r\n\x1a\n" // as PNG's: mangled by whatever takes it for text
 	fileFormat  = 2
@@ -57,14 +56,14 @@ func nativeOrder() string {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// descriptionKey is what checksums have of the description.
+// descriptionKey is the part of the checksums that depends on the description.
 func descriptionKey(description []byte) uint64 {
 	sum := sha256.Sum256(description)
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// checksum is that of a sample whose packed bytes have the CRC-32C sum: another
-// for the same bytes in another sample's place or another file.
+// checksum is the checksum of a sample whose packed bytes have the CRC-32C sum. It
+// differs if the same bytes are in another sample's place or another file.
 func (p *Precomputed) checksum(index int, sum uint32) uint32 {
 	return sum ^ uint32(mix64(p.key+uint64(index)*golden))
 }
@@ -73,7 +72,7 @@ func (p *Precomputed) checksum(index int, sum uint32) uint32 {
 func (s *Sample) packedSum() (sum uint32) {
 	for f := range s.layout.columns {
 		if c := &s.layout.columns[f]; c.ragged >= 0 {
-			// As bytes of its own: a copy would be allocated.
+			// A view of the length as bytes: a copy would be allocated.
 			n := unsafe.Slice((*byte)(unsafe.Pointer(s.lenOf(c))), 4)
 			sum = crc32.Update(sum, castagnoli, n)
 		}
@@ -95,7 +94,8 @@ func (h *fileHeader) describe() ([]byte, error) {
 	return description, err
 }
 
-// difference is the first of what a file was made for, h, from what is wanted.
+// difference is the first difference between what a file was made for, h, and what
+// is wanted.
 func (h *fileHeader) difference(want *fileHeader) string {
 	switch {
 	case h.Version != want.Version:
@@ -161,8 +161,8 @@ func readHeader(r io.ReaderAt, size int64) (description []byte, err error) {
 	return b[headerBytes : headerBytes+length], nil
 }
 
-// checkHeader tells why the samples of a file of size bytes can't be used where
-// those of the description are wanted.
+// checkHeader tells why the samples of a file of size bytes can't be used for the
+// wanted description.
 func checkHeader(r io.ReaderAt, size int64, want []byte) error {
 	got, err := readHeader(r, size)
 	if err != nil || bytes.Equal(got, want) {

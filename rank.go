@@ -12,7 +12,7 @@ import (
 
 // Rank is the place of this process among those that train together.
 type Rank struct {
-	Rank, World           int    // this process, 0-based, and how many there are
+	Rank, World           int    // number of this process, 0-based, and how many there are
 	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't tell
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
 	Vars                  string // what it was read from: "WORLD_SIZE=8 RANK=3 …"
@@ -30,16 +30,16 @@ func (r Rank) String() string {
 // loggedRank is the rank that this process logged last.
 var loggedRank atomic.Pointer[Rank]
 
-// logOnce logs the rank, unless it is the one that was logged last: Tune,
-// NewLoader and each trial read the environment anew.
+// logOnce logs the rank unless it was the last one logged: Tune, NewLoader and each
+// trial read the environment anew.
 func (r Rank) logOnce(log *slog.Logger) {
 	if last := loggedRank.Swap(&r); last == nil || *last != r {
 		log.Info("nwt: " + r.String())
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables that a
-// launcher sets. If several launchers have left theirs, the innermost counts, in
+// RankFromEnv reads rank and world from the environment variables that a launcher
+// sets. If variables of several launchers are set, the innermost launcher counts, in
 // this order:
 //
 //	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
@@ -50,7 +50,7 @@ func (r Rank) logOnce(log *slog.Logger) {
 //	            SLURM_STEP_TASKS_PER_NODE SLURM_NODEID
 //	Kubernetes  JOB_COMPLETION_INDEX and, from the manifest, WORLD_SIZE
 //
-// Slurm's srun sets a step's variables, and these count: a program that a batch
+// For Slurm, the variables that srun sets for a step count. A program that a batch
 // script starts without srun is a single process, although SLURM_PROCID and
 // SLURM_NTASKS are set for it. srun --mpi=pmi2 sets PMI_RANK too, and is still
 // Slurm. A batch job that was submitted from inside a step inherits that step's
@@ -103,9 +103,9 @@ type launcher struct {
 	check       func(*launchEnv, Rank) error // what else must hold
 }
 
-// From the innermost to the outermost: torchrun is started by mpirun or srun,
-// mpirun within a Slurm allocation, all of them in pods, and each inherits the
-// variables of those around it.
+// launchers lists the launchers from the innermost to the outermost: torchrun is
+// started by mpirun or srun, mpirun within a Slurm allocation, and all of them in
+// pods. Each inherits the variables of those around it.
 var launchers = []launcher{
 	{
 		source: "torchrun", started: "RANK", rank: "RANK", world: "WORLD_SIZE",
@@ -175,10 +175,10 @@ func (e *launchEnv) pmiOfSlurm() bool {
 	return same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 }
 
-// ownStep is an error if the step's variables are those of another job's step.
-// sbatch copies them when it is called inside a step, and the batch script's
-// variables, which Slurm overwrites, then differ from them. srun sets both alike,
-// but for srun --preserve-env, which can't be told from it.
+// ownStep returns an error if the step's variables come from a step of another job.
+// When sbatch is called inside a step, it copies them; Slurm overwrites the batch
+// script's variables, which then differ from them. srun sets both alike. Only srun
+// --preserve-env doesn't, and it can't be told from such a batch job.
 func (e *launchEnv) ownStep(r Rank) error {
 	const inherited = "the job was submitted from inside another job's step and has inherited its variables (or srun ran with --preserve-env): unset the SLURM_STEP_ variables before sbatch"
 	for _, pair := range [][2]string{
@@ -231,7 +231,7 @@ func (e *launchEnv) number(name string, low, high int) (int, error) {
 }
 
 // tasksOnNode reads Slurm's short form of a number for each node: "4(x2),3" is
-// 4, 4 and 3. It is false where the list is malformed or ends before the node.
+// 4, 4 and 3. It reports false if the list is malformed or ends before the node.
 func tasksOnNode(list string, node int) (tasks int, ok bool) {
 	for group := range strings.SplitSeq(list, ",") {
 		count, repeat, repeated := strings.Cut(group, "(x")

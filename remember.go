@@ -13,7 +13,7 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// remembered is tune, but for a result that the file of WithResultCache has.
+// remembered is tune, unless the file of WithResultCache has a result.
 func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	if t.opts.results == "" {
 		return t.tune(ctx)
@@ -44,10 +44,10 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// forgetUnsure is how long a result is kept that isn't sure.
+// forgetUnsure is how long a result that isn't sure is kept.
 const forgetUnsure = 24 * time.Hour
 
-// recall is the result that the file has; nil where it has none.
+// recall is the result that the file has; nil if it has none.
 func (t *tuner) recall(file results.File, key results.Key) *Result {
 	entry, ok := file.Lookup(key)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// String is the report that a person reads: the choice and why, a row per
-// worker count with the choice and the fastest marked, and what else to know.
+// String is the report for people: the choice and why, a row per worker count with
+// the choice and the fastest marked, and what else to know.
 func (r *Result) String() string {
 	var b strings.Builder
 	b.WriteString(r.Reason)
@@ -27,8 +27,8 @@ func (r *Result) String() string {
 	return b.String()
 }
 
-// writeTable writes one unit a column, so that figures can be compared at a
-// glance.
+// writeTable writes the table of trials. Each column has one unit, so that figures
+// can be compared at a glance.
 func (r *Result) writeTable(b *strings.Builder) {
 	quickest, least := Trial{Mean: math.MaxInt64, Total: math.MaxInt64}, uint64(math.MaxUint64)
 	var transfers, copies, memory, own, ahead, others, collected bool
@@ -106,7 +106,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	w.Flush()
 }
 
-// writeNotes writes what stands below the table, each under a word.
+// writeNotes writes the notes below the table, each behind a word.
 func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%11s  %s\n", word, fmt.Sprintf(format, args...))
@@ -230,7 +230,7 @@ func capital(s string) string {
 	return strings.ToUpper(string(r)) + s[size:]
 }
 
-// margin is half the interval, as a share of the mean.
+// margin is half the 95 % interval, as a share of the mean.
 func margin(t Trial) string {
 	if t.High <= t.Low || t.Mean == 0 || t.High-t.Low > 2*t.Mean {
 		return "?"

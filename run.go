@@ -20,7 +20,7 @@ import (
 type run struct {
 	l       *Loader
 	caller  context.Context
-	ctx     context.Context // what Load gets: ends with the run
+	ctx     context.Context // the context that Load gets; it ends with the run
 	cancel  context.CancelFunc
 	unwatch func() // ends the watch on the caller's context, and joins it
 	course  course
@@ -30,7 +30,7 @@ type run struct {
 	broken  error          // what beside has ended with
 
 	// For a stream: what fills batches. With workers it belongs to a goroutine, which
-	// gets the batches from toFill; without, to the consumer.
+	// gets the batches from toFill. With 0 workers it belongs to the consumer.
 	sequence *sequence
 	toFill   chan *Batch
 
@@ -46,16 +46,17 @@ type run struct {
 	over     bool   // a stream's end was taken: nothing more is opened
 	last     uint64 // that end's sequence number
 	failure  error  // which the stream has ended with
-	fewer    bool   // batches ahead than asked for; that was logged
+	fewer    bool   // it was logged that fewer batches are ahead than asked for
 
-	// Of the depth, see there. opening is the sequence number of the batch that will
-	// be opened next; the other two tell workers what the consumer does.
+	// For the depth, see type depth. opening is the sequence number of the batch that
+	// will be opened next. awaiting and hungry tell workers what the consumer does.
 	opening  atomic.Uint64
-	awaiting atomic.Bool // it is blocked for a batch
-	hungry   atomic.Bool // it has been lately
-	waits    time.Time   // since then it is blocked. Of the consumer
+	awaiting atomic.Bool // the consumer is blocked for a batch
+	hungry   atomic.Bool // the consumer has been blocked lately
+	waits    time.Time   // since when the consumer is blocked; only the consumer uses it
 
-	// why is what the run was stopped with, nil until then. The first stays.
+	// why is the error that the run was stopped with, nil until then. Only the first
+	// one is stored.
 	why atomic.Pointer[error]
 }
 
@@ -95,7 +96,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 			r.beside.Go(func() error { return r.sequence.feed(r) })
 		}
 	}
-	if l.opts.prefetch == 0 { // last, since workers that were idle before now see the run
+	if l.opts.prefetch == 0 { // last, since from now on workers that were idle see the run
 		r.hungry.Store(l.deep.lately > depthWaited)
 		l.deepening.Store(r)
 	}
@@ -121,10 +122,10 @@ func contextError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// stop makes the run end soon with err. Anyone may call it until end returns.
+// stop makes the run end soon with err. Any goroutine may call it until end returns.
 func (r *run) stop(err error) {
 	r.why.CompareAndSwap(nil, &err)
-	r.l.ring.Stop() // first: what Load makes of the end of ctx is nobody's to see
+	r.l.ring.Stop() // first, so that nobody sees what Load makes of the end of ctx
 	r.cancel()
 }
 
@@ -170,7 +171,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if b.size > 0 {
 			c := &r.l.counters
-			c.batches.Add(1) // first: no more are ready than there are
+			c.batches.Add(1) // before ready, which must not be more
 			if ready {
 				c.ready.Add(1)
 			}
@@ -237,7 +238,7 @@ func (r *run) openOne() (opened bool, err error) {
 	return true, nil
 }
 
-// place says what batch i of the course is.
+// place writes into a batch what batch i of the course is.
 func (r *run) place(b *Batch, i int) {
 	epoch, base, k, index := r.course.at(i)
 	from, to := r.course.part(base, k)
@@ -295,9 +296,9 @@ func (r *run) help(seq uint64) {
 	w := r.l.inline
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
-		defer w.done() // runtime.Goexit in Load mustn't lose it
+		defer w.done() // so that runtime.Goexit in Load doesn't lose the claim
 		w.begin()
-		r.l.zero <- struct{}{} // before it asks whose number 0 is
+		r.l.zero <- struct{}{} // before asking which number the caller has
 		defer func() { <-r.l.zero }()
 		if r.l.opts.timeout > 0 {
 			w.sample.worker = r.l.callersNumber()
@@ -343,8 +344,8 @@ func (r *run) letGo() {
 	}
 }
 
-// finish waits for the loads under way and takes back all slots except that of the
-// batch in the loop body. The caller holds turn.
+// finish waits for the loads under way and takes back all slots, except the slot of
+// the batch in the loop body. The caller holds turn.
 func (r *run) finish() {
 	if r.finished {
 		return

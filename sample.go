@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// A Sample is a place in a batch that a dataset loads a sample into. It is
-// valid during that Load only.
+// A Sample is a place in a batch that a dataset loads a sample into. It is valid
+// only during the call of Load that gets it.
 type Sample struct {
 	*common
 	place, index int
@@ -19,14 +19,14 @@ type Sample struct {
 	pcg    rand.PCG
 
 	scope  uint64      // tells datasets in a Concat or under a Map apart, for Scratch; whoever changes it sets it back
-	outer  *Sample     // of a scratch sample: the one it is for, whose Rand it shares
-	blocks [][]*Sample // of each layout that scratchFor or a Zip asked for
+	outer  *Sample     // for a scratch sample: the sample that it is loaded for, and whose Rand it shares
+	blocks [][]*Sample // one block for each layout that scratchFor or a Zip asked for
 	alone  *common     // for loadAlone
 }
 
-// common is what samples share that one worker loads into one slot: all that is
-// left to set for each of them is its place and its index. It doesn't change
-// while any is being loaded, since a LoadBatch may do so in several goroutines.
+// common is what the samples share that one worker loads into one slot. Only place
+// and index are left to set for each sample. common doesn't change while any of
+// them is being loaded, since a LoadBatch may load them in several goroutines.
 type common struct {
 	layout  *layout
 	mem     []byte    // the slot
@@ -88,8 +88,8 @@ func (s *Sample) copyTo(dst *Sample) error {
 }
 
 // SetLen sets the length of a ragged field's first dimension. Load must call
-// it for each ragged field. It panics where the field isn't ragged or n is out
-// of range; inside Load that becomes a [LoadError].
+// it for each ragged field. It panics if the field isn't ragged or n is out of
+// range; inside Load the panic becomes a [LoadError].
 func (s *Sample) SetLen(field, n int) {
 	c := s.layout.column(field)
 	switch {
@@ -101,7 +101,8 @@ func (s *Sample) SetLen(field, n int) {
 	*s.lenOf(c) = int32(n)
 }
 
-// Len is the length set for a ragged field, −1 before SetLen.
+// Len is the length set for a ragged field, −1 before SetLen. It panics if the
+// field isn't ragged.
 func (s *Sample) Len(field int) int {
 	c := s.layout.column(field)
 	if c.ragged < 0 {
@@ -116,7 +117,8 @@ func (s *Sample) lenOf(c *column) *int32 {
 
 // Rand is the sample's source of randomness. It is seeded by (seed, epoch,
 // [Sample.Position]) alone. So augmentation doesn't depend on workers, timing,
-// batch size or ranks, and an index that comes twice isn't augmented twice alike.
+// batch size or ranks. An index that comes twice in an epoch is augmented
+// differently each time.
 func (s *Sample) Rand() *rand.Rand {
 	if s.outer != nil {
 		return s.outer.Rand()
@@ -132,16 +134,17 @@ func (s *Sample) Rand() *rand.Rand {
 }
 
 // sampleRand keeps Rand apart from samplers that hash the same seed, epoch and
-// position, or a Weighted draw would foretell its augmentation. It is π's fraction.
+// position. Without it a Weighted draw would foretell the sample's augmentation. It
+// is the fractional part of π.
 const sampleRand = 0x243f6a8885a308d3
 
 // Index is the sample's index in the dataset.
 func (s *Sample) Index() int { return s.index }
 
 // Position is the sample's position in the epoch, 0-based and counted over all
-// ranks: what the sampler was asked for. It is the same at every worker count,
-// batch size and number of ranks. For a stream it is Index, the place of its
-// record in the order of reading.
+// ranks: the position that the sampler was asked for. It is the same at every
+// worker count, batch size and number of ranks. For a stream it is Index, the place
+// of the sample's record in the order of reading.
 func (s *Sample) Position() int {
 	switch {
 	case s.outer != nil:
@@ -155,12 +158,12 @@ func (s *Sample) Position() int {
 // Epoch is the epoch that the sample is loaded for.
 func (s *Sample) Epoch() int { return s.epoch }
 
-// Worker is the number of the worker that loads the sample, 0-based; 0 too if the
-// caller loads. No two goroutines of a loader have the same number at a time, but
-// two loaders over one dataset have the same numbers: it is for logs, not a place
-// for state. What a worker needs for itself is [Scratch]'s. A call that was given
-// up (see [WithTimeout]) keeps its number, and the goroutine that takes over gets
-// another, which may be [Loader.Workers] or more.
+// Worker is the number of the worker that loads the sample, 0-based; it is 0 too
+// if the caller loads. Use it for logs, not to index state: two goroutines of a
+// loader never have the same number at the same time, but two loaders over one
+// dataset do. For a worker's own state use [Scratch]. A call that was given up (see
+// [WithTimeout]) keeps its number; the goroutine that takes over gets another
+// number, which may be [Loader.Workers] or more.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.
@@ -171,7 +174,7 @@ func (s *Sample) begin(place, index int) {
 	}
 }
 
-// turnTo is begin but for the lengths of ragged fields.
+// turnTo is begin without resetting the lengths of ragged fields.
 func (s *Sample) turnTo(place, index int) {
 	s.place, s.index, s.seeded = place, index, false
 }
@@ -186,7 +189,8 @@ func (c *common) unsetLens(from, to int) {
 	}
 }
 
-// end checks and completes what Load left to the loader.
+// end completes a loaded sample: it checks that Load set the lengths of ragged
+// fields, and clears their rest.
 func (s *Sample) end() error {
 	for f := range s.layout.columns {
 		c := &s.layout.columns[f]
@@ -218,9 +222,10 @@ func newBlock(l *layout, n int) []*Sample {
 	return newSamples(&common{layout: l, offsets: offsets, mem: heapBytes(size), lens: make([]int32, l.ragged*n), seedKey: seedKey(0), locals: &locals{}, log: slog.Default()}, n)
 }
 
-// scratchFor is samples of another layout to load into on the way to those of
-// dst: of the same epoch, indices and worker. They live as long as the first of
-// dst, which is a worker's, so that nothing is allocated or locked for each sample.
+// scratchFor is samples of another layout, one for each of dst, to load into on
+// the way to dst. They have the epoch, indices and worker of dst. They live as
+// long as the first sample of dst, which belongs to a worker, so nothing is
+// allocated or locked per sample.
 func scratchFor(l *layout, dst ...*Sample) []*Sample {
 	first := dst[0]
 	block := first.blockOf(l, len(dst), newBlock)
@@ -233,8 +238,8 @@ func scratchFor(l *layout, dst ...*Sample) []*Sample {
 	return block
 }
 
-// blockOf is n samples of another layout, which are kept with s; made by create if
-// there are none yet.
+// blockOf is n samples of another layout, which are kept with s. If s has fewer of
+// them so far, create makes n.
 func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Sample) []*Sample {
 	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].layout == l })
 	switch {
@@ -247,10 +252,10 @@ func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Samp
 	return s.blocks[i][:n]
 }
 
-// LoadSample loads one sample by itself, for epoch 0 and seed 0, at the position
-// that is its index: for tests and a look at the data. The sample has memory of its
-// own and stays valid. Its errors are those of [NewLoader] for a dataset that can't
-// be used, and *[LoadError].
+// LoadSample loads one sample by itself, for tests and a look at the data. It
+// loads for epoch 0 and seed 0, and the position is the index. The sample has its
+// own memory and stays valid. The errors are *[LoadError], and those of [NewLoader]
+// for a dataset that can't be used.
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {
@@ -269,7 +274,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	return s, nil
 }
 
-// loadFrom loads the sample that begin has named.
+// loadFrom loads the sample whose index was given to begin.
 func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 	finished := false
 	defer func() {
@@ -289,13 +294,13 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 	return nil
 }
 
-// error says that the sample couldn't be loaded.
+// error makes the LoadError of a sample that couldn't be loaded.
 func (s *Sample) error(err error, stack []byte) *LoadError {
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 
-// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
-// and leaves what s is otherwise for.
+// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0. It
+// then restores what s was before.
 func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	was := *s
 	defer func() {

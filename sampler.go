@@ -12,10 +12,10 @@ import (
 // Sampler is the order of an epoch: which sample of the dataset stands at
 // which position.
 //
-// At is a pure function: the same epoch and position always give the same
-// index, whoever asks, in whatever order. That is what lets a loader change its
-// workers, its batch size or the number of ranks, and resume in the middle of
-// an epoch, without changing what is trained on.
+// At is a pure function: the same epoch and position always give the same index,
+// whoever asks, in whatever order. So a loader can change its workers, its batch
+// size or the number of ranks, and can resume in the middle of an epoch, without
+// changing what is trained on.
 type Sampler interface {
 	// Len is the number of positions in an epoch. It must not change.
 	Len() int
@@ -24,11 +24,11 @@ type Sampler interface {
 	At(epoch, i int) int
 }
 
-// nameOfSampler is what a sampler calls itself, or its type: its insides may be
-// long.
+// nameOfSampler is what a sampler calls itself, or its type. Its content would be
+// too long for a message.
 func nameOfSampler(s Sampler) string {
 	if named, ok := s.(fmt.Stringer); ok {
-		return fmt.Sprint(named) // which bears a String that panics
+		return fmt.Sprint(named) // Sprint recovers if String panics
 	}
 	return fmt.Sprintf("%T", s)
 }
@@ -46,20 +46,21 @@ func (s sequential) At(_, i int) int {
 	return i
 }
 
-// Shuffled visits each of 0 … n−1 once an epoch, in an order that depends on
-// the seed and the epoch.
+// Shuffled visits each of 0 … n−1 once per epoch, in an order that depends on the
+// seed and the epoch. It is for statistics, not for secrets.
 //
-// The order is computed, not stored. A keyed permutation takes about 20 ns a
-// position; a loader asks for a batch of them at a time, which takes 5 ns each by
-// tables of the round function: two epochs' are kept, 12 × √n bytes each, and none
-// for more than 2²⁸ positions. The permutation is a Feistel network (Luby and
-// Rackoff, "How to construct pseudorandom permutations from pseudorandom
-// functions", 1988) over a rectangle of about √n × √n that holds all positions;
-// what falls into one of the √n or so spare places is sent through once more
-// (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains",
-// 2002). Its round function is the finalizer of SplitMix64 (Steele, Lea and Flood,
-// 2014; the constants are Stafford's Mix13).
-// It is for statistics, not for secrets.
+// The order is computed, not stored. At computes a keyed permutation, which takes
+// about 20 ns per position. A loader asks for a batch of positions at a time; tables
+// of the round function make that 5 ns per position. The tables of two epochs are
+// kept, 12 × √n bytes per epoch; for more than 2²⁸ positions there are none.
+//
+// The permutation is a Feistel network (Luby and Rackoff, "How to construct
+// pseudorandom permutations from pseudorandom functions", 1988) over a rectangle of
+// about √n × √n that holds all positions. A position that falls into one of the √n
+// or so spare places goes through the network once more (cycle walking: Black and
+// Rogaway, "Ciphers with arbitrary finite domains", 2002). The round function is
+// the finalizer of SplitMix64 (Steele, Lea and Flood, 2014; the constants are
+// Stafford's Mix13).
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, seed: seed, key: seedKey(seed), perm: newPermutation(n)}
 	s.rounds = newOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.tabulate(epochKey(s.key, epoch)) })
@@ -83,10 +84,10 @@ func (s *shuffled) At(epoch, i int) int {
 	return s.perm.at(epochKey(s.key, epoch), i)
 }
 
-// Select is the order of s over part of a dataset: where s has 0, it has
-// indices[0], and so on. Select(Shuffled(len(indices), seed), indices) shuffles
-// the part; an index listed twice comes twice. So s must be an order of
-// 0 … len(indices)−1; At panics if it isn't.
+// Select is the order of s over part of a dataset: each k of s becomes indices[k].
+// Select(Shuffled(len(indices), seed), indices) shuffles the part; an index listed
+// twice comes twice. s must be an order of 0 … len(indices)−1; At panics if it
+// isn't.
 //
 // The indices are copied. They must not be negative.
 func Select(s Sampler, indices []int) (Sampler, error) {
@@ -140,8 +141,8 @@ func (s *selected) Fill(epoch, from int, indices []int) {
 	}
 }
 
-// checkPosition panics as indexing a slice would: a position outside the epoch
-// is a mistake in the caller's code, and has no index.
+// checkPosition panics if a position is outside the epoch, as indexing a slice
+// does: such a position is a mistake in the caller's code, and has no index.
 func checkPosition(i, n int) {
 	if i < 0 || i >= n {
 		panic(fmt.Sprintf("nwt: position %d is outside an epoch of %d samples", i, n))
@@ -161,9 +162,9 @@ func newPermutation(n int) permutation {
 	p := permutation{n: uint64(n), bits: uint(width / 2)}
 	p.rows = (p.n + 1<<p.bits - 1) >> p.bits
 	// Two rounds bring the joint distribution of two positions closer to the
-	// uniform one by a factor of about n. Enough of them for 2⁻³² make tiny
-	// permutations fair too; six are what large ones need against subtler
-	// structure (Patarin, "Security of random Feistel schemes with 5 or more
+	// uniform one by a factor of about n. Tiny permutations get enough rounds for
+	// 2⁻³², which makes them fair too. Large ones get six, which they need against
+	// subtler structure (Patarin, "Security of random Feistel schemes with 5 or more
 	// rounds", 2004).
 	p.rounds = max(6, (64+width-1)/width+1) &^ 1
 	return p
@@ -190,9 +191,9 @@ func (p *permutation) at(key uint64, i int) int {
 // maxTabulated is the bits of the longest tables, for 2²⁸ positions: 0.2 MB.
 const maxTabulated = 14
 
-// tabulate is the round functions for a key as two tables a pair of rounds: what
-// each column turns the row by, and what each row turns the column by. They have
-// about √n entries each.
+// tabulate is the round functions for a key as two tables per pair of rounds: by
+// how much each column turns the row, and by how much each row turns the column.
+// Each table has about √n entries.
 func (p *permutation) tabulate(key uint64) []uint16 {
 	columns, rows := uint64(1)<<p.bits, p.rows
 	tables := make([]uint16, 0, uint64(p.rounds/2)*(columns+rows))
@@ -209,7 +210,7 @@ func (p *permutation) tabulate(key uint64) []uint16 {
 	return tables
 }
 
-// fill sets out to at of i, i+1, …, by a key's tables.
+// fill sets out to the results of at for i, i+1, …, with the tables of a key.
 func (p *permutation) fill(tables []uint16, i int, out []int) {
 	for j := range out {
 		out[j] = i + j
@@ -222,8 +223,9 @@ func (p *permutation) fill(tables []uint16, i int, out []int) {
 	}
 }
 
-// through sends positions through all rounds. Round by round it does so side by
-// side: each of a position's rounds waits for the one before.
+// through sends positions through all rounds. It does one round for all positions
+// before the next one: the rounds of one position must wait for each other, those
+// of different positions needn't.
 func (p *permutation) through(tables []uint16, positions []int) {
 	rows, columns, width := p.rows, uint64(1)<<p.bits, p.bits&63
 	for t := tables; len(t) > 0; t = t[columns+rows:] {
@@ -238,23 +240,23 @@ func (p *permutation) through(tables []uint16, positions []int) {
 	}
 }
 
-// turn is what a column turns the row by.
+// turn is by how much a column turns the row.
 func turn(key, column, rows uint64) uint64 {
 	by, _ := bits.Mul64(mix64(key^column), rows)
 	return by
 }
 
-// slide is what a row turns the column by, in its low bits.
+// slide is, in its low bits, by how much a row turns the column.
 func slide(key, row uint64) uint64 { return mix64(key^row) >> 32 }
 
-// wrap is x modulo n where x < 2n, without a branch: none could be foretold.
+// wrap is x modulo n for x < 2n, without a branch: the CPU couldn't predict it.
 func wrap(x, n uint64) uint64 {
 	less, borrow := bits.Sub64(x, n, 0)
 	return less + n&-borrow
 }
 
-// golden is 2⁶⁴ divided by the golden ratio: successive multiples of it are
-// spread as evenly as can be, which is what mix64 wants of its inputs.
+// golden is 2⁶⁴ divided by the golden ratio. Its successive multiples are spread
+// as evenly as can be, as mix64 wants its inputs.
 const golden = 0x9e3779b97f4a7c15
 
 // mix64 is the finalizer of SplitMix64, a bijection.
@@ -264,23 +266,24 @@ func mix64(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// seedKey hashes a seed before an epoch is added to it, or epoch 1 of one seed
-// would be epoch 0 of another.
+// seedKey hashes a seed before an epoch is added to it. Otherwise epoch 1 of one
+// seed would be epoch 0 of another.
 func seedKey(seed uint64) uint64 { return mix64(seed + golden) }
 
 func epochKey(seedKey uint64, epoch int) uint64 {
 	return mix64(seedKey + uint64(epoch)*golden)
 }
 
-// orders keeps the latest of those orders that are too dear to be computed
-// position by position. That changes what At costs, never what it says. An order
-// is that of an epoch, or of one of the parts that each epoch is cut into.
+// orders keeps the latest orders of a sampler for which computing position by
+// position would cost too much. It changes what At costs, never what At returns. An
+// order is the order of an epoch, or of one of the parts that each epoch is cut
+// into.
 type orders[T any] struct {
 	// Successive parts, on into the next epoch, have successive slots, so that
-	// they don't displace each other. A slot is replaced as a whole; who has
-	// loaded it may go on using it.
+	// they don't displace each other. A slot is replaced as a whole: whoever has
+	// read the old pointer may go on using it.
 	slots   []atomic.Pointer[partOrder[T]]
-	parts   int // of an epoch
+	parts   int // per epoch
 	compute func(epoch, part int) []T
 }
 
@@ -308,11 +311,11 @@ func (o *orders[T]) get(epoch, part int) []T {
 }
 
 // A Filler is a [Sampler] that computes many positions faster than one by one. A
-// loader then asks Fill and not At.
+// loader calls its Fill instead of At.
 type Filler interface {
 	Sampler
-	// Fill sets indices to those at positions from, from+1, … of an epoch: what At
-	// says. It is called from many goroutines at once.
+	// Fill sets indices[k] to the dataset index at position from+k of an epoch: the
+	// same that At returns. It is called from many goroutines at once.
 	Fill(epoch, from int, indices []int)
 }
 

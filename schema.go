@@ -32,10 +32,11 @@ func cloneFields(fields []Field) []Field {
 	return fields
 }
 
-// AddField adds a field whose elements are T, with the shape of one sample; no
-// shape means a scalar. Uint16 is the type of uint16 and of types made of it, but
-// [F16] gives Float16 and [BF16] gives BFloat16. It panics if the name is empty
-// or already taken, or if the shape can't be used.
+// AddField adds a field whose elements are T. The shape is that of one sample; no
+// shape means a scalar. The type of the field follows from T: uint16, and types
+// defined as uint16, give Uint16, but [F16] gives Float16 and [BF16] gives BFloat16.
+// AddField panics if the name is empty or already taken, or if the shape can't be
+// used.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
@@ -78,8 +79,8 @@ func dtypeOf[T Element]() DType {
 	return d
 }
 
-// A Column is a field of a [Schema], with elements T. The zero Column is of no
-// schema, and of no view.
+// A Column is a field of a [Schema], with elements T. The zero Column belongs to no
+// schema, and to no view.
 type Column[T Element] struct {
 	index int
 	name  string
@@ -87,13 +88,14 @@ type Column[T Element] struct {
 	size  int // bytes of a sample
 }
 
-// Index is the number of the field, for what asks for one: [Sample.SetLen],
+// Index is the number of the field, for methods that want one: [Sample.SetLen],
 // [Batch.Lens], [Batch.DevicePtr].
 func (c Column[T]) Index() int { return c.index }
 
 // Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a
 // copy, as [Values] gives them. It panics, naming both fields, if the view's field
-// of that number has another name, type or size: then it is not of this schema.
+// with this number has another name, type or size: then the view isn't of this
+// schema.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)

@@ -5,25 +5,25 @@ import (
 	"log/slog"
 )
 
-// Scratch is what Load needs at hand and can't share with other goroutines: a
-// decoder, an FFT plan, a connection, an open file. The first call in a worker
-// makes it with create; later ones return the same. So a loader has at most one
-// for each worker, and Load takes it without a lock:
+// Scratch returns a value that Load needs at hand and can't share with other
+// goroutines: a decoder, an FFT plan, a connection, an open file. The first call in
+// a worker makes the value with create; later calls return the same value. So a
+// loader has at most one value per worker, and Load takes it without a lock:
 //
 //	decoder, err := nwt.Scratch(dst, newDecoder)
 //
-// It is kept by its type T. Datasets side by side in a [Concat] or a [Zip], and the
-// dataset and the function of a [Map], each have their own; code that shares a
-// dataset should use types of its own, not *os.File. An error of create is returned
-// and nothing is kept.
+// The value is kept by its type T. Datasets side by side in a [Concat] or a [Zip],
+// and the dataset and the function of a [Map], each have their own values; code that
+// shares a dataset should define its own types for T, not use *os.File. If create
+// fails, its error is returned and nothing is kept.
 //
-// If it is an [io.Closer], it is closed when the worker ends: by
-// [Loader.SetWorkers], or at the latest by [Loader.Close]. It is closed and made
-// anew after a panic in Load. A worker whose call was given up (see [WithTimeout])
-// keeps it until that call returns; its replacement gets a new one. [LoadSample]
-// closes it before it returns.
+// If the value is an [io.Closer], it is closed when the worker ends: by
+// [Loader.SetWorkers], or at the latest by [Loader.Close]. After a panic in Load it
+// is closed and made anew. A worker whose call was given up (see [WithTimeout])
+// keeps the value until that call returns; its replacement gets a new one.
+// [LoadSample] closes the value before it returns.
 //
-// It is for the goroutine in which Load or LoadBatch was called, and no other.
+// Only the goroutine in which Load or LoadBatch was called may use the value.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	list := s.locals.list
 	for i := range list {
@@ -45,7 +45,7 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	return v, nil
 }
 
-// locals is what Scratch keeps for a worker, in whose goroutine alone it is used.
+// locals is what Scratch keeps for a worker. Only the worker's goroutine uses it.
 type locals struct {
 	list []local
 }
@@ -56,7 +56,7 @@ type local struct {
 	close func() error
 }
 
-// abandonScratch is for after a panic, wherever that was.
+// abandonScratch closes and forgets what Scratch keeps, after a panic.
 func (s *Sample) abandonScratch() {
 	s.scope = 0
 	s.locals.close(s.log)
@@ -66,7 +66,7 @@ func (s *Sample) abandonScratch() {
 func (l *locals) close(log *slog.Logger) {
 	defer func() {
 		if len(l.list) > 0 {
-			l.close(log) // one called runtime.Goexit
+			l.close(log) // a Close called runtime.Goexit
 		}
 	}()
 	for n := len(l.list) - 1; n >= 0; n-- {
@@ -93,7 +93,7 @@ func (l *local) end(log *slog.Logger) {
 	}
 }
 
-// inner is the scope of a part of what has a scope itself.
+// inner is the scope of a part of a dataset that has the scope outer.
 func inner(scope uint64, part int) uint64 {
 	return mix64(scope + uint64(part+1)*golden)
 }

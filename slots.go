@@ -8,21 +8,21 @@ import (
 )
 
 // A slot is a reusable batch buffer: everything that a call of Load may touch.
-// It belongs to one batch. A call that is given up keeps the slot whole, and the
-// batch goes on in another: nothing that the call does later can reach it.
+// It belongs to one batch. A call that is given up keeps the whole slot, and the
+// batch moves to another slot: nothing that the call does later can reach the batch.
 type slot struct {
 	mem     []byte    // the fields
 	lens    []int32   // of ragged fields: ragged × batch size, field by field
 	indices []int     // dataset index of each place
 	records []*Record // of each place, for a stream
 
-	// holders is the batch, and the calls in the slot that were given up and
-	// haven't returned. The last of them frees mem.
+	// holders counts the batch, and the calls in the slot that were given up and
+	// haven't returned. The last holder frees mem.
 	holders atomic.Int32
 	free    func(mem []byte) error
 }
 
-// newSlot makes a slot in so much memory, held by the batch that it is for.
+// newSlot makes a slot in the given memory, held by the batch that it is for.
 func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
 	s := &slot{free: mem.free}
 	var err error
@@ -56,9 +56,9 @@ func (s *slot) release() error {
 type slots struct {
 	mu     sync.Mutex
 	free   []*Batch
-	total  int // with memory, wherever they are
-	loose  int // of these, retained past their iteration
-	keep   int // how many others to keep
+	total  int // batches with memory, wherever they are
+	loose  int // how many of total are retained past their iteration
+	keep   int // how many of the others to keep
 	closed bool
 }
 
@@ -109,8 +109,8 @@ func (s *slots) put(b *Batch, loose bool) {
 	}
 }
 
-// kept frees the batch for another use, unless it is one too many or calls that
-// were given up have its slot.
+// kept frees the batch for another use, unless it is surplus or calls that were given
+// up have its slot.
 func (s *slots) kept(b *Batch, loose bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +132,7 @@ func (s *slots) detach() {
 	s.loose++
 }
 
-// limit sets how many batches to keep beside retained ones.
+// limit sets how many batches to keep in addition to retained ones.
 func (s *slots) limit(n int) {
 	s.mu.Lock()
 	s.keep = n
@@ -145,7 +145,8 @@ func (s *slots) limit(n int) {
 	}
 }
 
-// close gives the memory back: that of batches in use once they come back.
+// close gives the memory back. The memory of batches in use is given back when they
+// come back.
 func (s *slots) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -59,7 +59,8 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	return s, nil
 }
 
-// warnOfMixedLengths says that Bucketed wasn't told of the loader's steps.
+// warnOfMixedLengths logs a warning if the Buckets of Bucketed don't fit the loader's
+// steps.
 func (s *source) warnOfMixedLengths(sampler Sampler) {
 	step := s.order.step()
 	if b, ok := sampler.(*bucketed); ok && b.step%step != 0 {
@@ -89,7 +90,7 @@ func (s *source) depthOf(n int) int {
 	case s.opts.prefetch > 0:
 		return s.opts.prefetch + 1
 	}
-	// Enough places for every worker, and a batch more that waits for the
-	// slowest of its samples.
+	// Enough places for every worker, and one more batch, which waits for the slowest
+	// of its samples.
 	return min(max(2, (n+s.opts.batchSize-1)/s.opts.batchSize+1), maxPrefetch) + 1
 }

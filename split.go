@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// Split cuts a dataset into parts at random: as many as there are shares, which
-// must be above 0 and add up to 1. Each sample is in exactly one part, and the
-// same seed always makes the same parts. A part's size is its share of the
-// samples, rounded up or down; it must be at least 1.
+// Split cuts a dataset into parts at random, one part per share. The shares must be
+// above 0 and add up to 1. Each sample is in exactly one part, and the same seed
+// always makes the same parts. A part's size is its share of the samples, rounded up
+// or down; it must be at least 1.
 //
-// The parts are computed, not stored: see [Shuffled]. They are loaded from ds, so
-// that a part is a [BatchDataset] if ds is one. What is to be augmented for
-// training alone is a [Map] over the part for training.
+// The parts are computed, not stored: see [Shuffled]. They are loaded from ds; if ds
+// is a [BatchDataset], so is each part. To augment samples for training only, put a
+// [Map] over the part for training.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -23,7 +23,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	var errs []error
 	sum := 0.0
 	for i, share := range shares {
-		if !(share > 0 && share <= 1) { // so written, NaN fails too
+		if !(share > 0 && share <= 1) { // in this form NaN fails too
 			errs = append(errs, optionError("Split", share, "share %d must be more than 0 and at most 1", i))
 		}
 		sum += share
@@ -42,8 +42,8 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 		sum += share
 		to := n
 		if i < len(shares)-1 {
-			// Sums of shares are a little off: what should be a half, or the same
-			// half as before, must not fall on either side of it.
+			// Sums of shares are a little off. A sum that should be a half, or the same
+			// half as before, must not come out on one side of it or the other by chance.
 			to = min(n, int(math.Floor(sum*float64(n)+0.5+float64(n)*1e-12)))
 		}
 		if to == from {

@@ -6,37 +6,36 @@ import (
 	"time"
 )
 
-// Stats is what a loader has done since it was made: a snapshot that doesn't
-// change.
+// Stats is a snapshot of what a loader has done since it was made.
 type Stats struct {
 	Batches int // delivered
 	Samples int // delivered
 	Bad     int // samples left out under WithErrorBudget
 
-	Wait      time.Duration // in which the consumer was blocked for batches
+	Wait      time.Duration // how long the consumer was blocked for batches
 	Occupancy float64       // share of the batches that were ready when asked for: 1 always, 0 never (starved)
 
-	// LoadMedian and LoadP99 are of the time that a sample's Load took, within
-	// 10 %. Samples that load in much less than a microsecond are timed
-	// together, and not all of them.
+	// LoadMedian and LoadP99 are the median and the 99th percentile of the time that
+	// a sample's Load took, within 10 %. If samples load in much less than a
+	// microsecond, several are timed together, and not all are timed.
 	LoadMedian, LoadP99 time.Duration
 
 	Copied      int           // batches that were copied to the device
-	CopiedBytes int           // of them
-	Transfer    time.Duration // that their copies took, what they waited for on the device included
-	DeviceBytes int           // of the device's memory that the loader has
+	CopiedBytes int           // bytes of these batches
+	Transfer    time.Duration // how long their copies took, including what they waited for on the device
+	DeviceBytes int           // device memory that the loader has, in bytes
 
 	Workers      int
 	Prefetch     int // batches that may be ahead of the one in use: follows need without WithPrefetch
-	Slots        int // batches with memory, retained ones included
-	SlotBytes    int // of all slots
+	Slots        int // slots with memory, those of retained batches included
+	SlotBytes    int // bytes of all slots
 	Retained     int // batches retained past their iteration
-	DatasetBytes int // that cached samples take (see [Cached])
+	DatasetBytes int // bytes that cached samples take (see [Cached])
 }
 
-// counters are what Stats is made of and nobody else counts.
+// counters are the figures of Stats that nobody else counts.
 type counters struct {
-	// Written by the consumer alone.
+	// Only the consumer writes these.
 	batches, samples, ready atomic.Int64
 	wait                    atomic.Int64 // nanoseconds
 
@@ -46,7 +45,7 @@ type counters struct {
 // Stats is a snapshot of the loader's figures. It may be called at any time and
 // costs the loader nothing.
 func (l *Loader) Stats() Stats {
-	ready := l.counters.ready.Load() // before batches, of which it counts some
+	ready := l.counters.ready.Load() // read before batches, so that it isn't more
 	s := Stats{
 		Batches: int(l.counters.batches.Load()),
 		Samples: int(l.counters.samples.Load()),

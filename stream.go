@@ -13,17 +13,18 @@ import (
 // as tar files, record files, or the parts of a query. [Streamed] makes it a
 // dataset for [NewLoader] and [Tune].
 //
-// Reading a shard is sequential and should be cheap: bytes from a file. Making a
-// sample of what was read is Load's part, which workers do side by side.
+// Reading a shard is sequential and should be cheap: bytes from a file. Load then
+// makes samples of what was read; workers call it side by side.
 type Stream interface {
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
 	// Shards is the number of shards: at least one for each rank. A loader asks
 	// for it once.
 	Shards() int
-	// Open begins to read a shard, 0 ≤ shard < Shards, in an epoch. It is called
-	// again, as WithRetry says, if its error calls itself temporary, as that of too
-	// many open files does. Another error makes a bad sample of the whole shard.
+	// Open begins to read a shard, 0 ≤ shard < Shards, in an epoch. If its error
+	// calls itself temporary, as the error of too many open files does, Open is
+	// called again as WithRetry says. With any other error the whole shard counts as
+	// one bad sample.
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	// Load makes a sample of a record, under the rules of [Dataset]'s Load.
 	Load(ctx context.Context, r *Record, dst *Sample) error
@@ -31,36 +32,37 @@ type Stream interface {
 
 // A ShardReader reads one shard, in one goroutine at a time.
 type ShardReader interface {
-	// Next reads the next record into r. After the last it returns [io.EOF]
-	// itself: another error, one that wraps io.EOF included, makes a bad sample of
-	// the record and ends the shard, whose other records are lost.
+	// Next reads the next record into r. After the last record it returns [io.EOF]
+	// itself. Any other error, even one that wraps io.EOF, makes the record a bad
+	// sample and ends the shard: its other records are lost.
 	Next(ctx context.Context, r *Record) error
 	// Close ends reading, at the end of the shard or before.
 	Close() error
 }
 
-// A Record is what was read of a sample. Records are reused: Next finds in one
-// what some earlier Next and Load have left there.
+// A Record is what was read of a sample. Records are reused: Next gets a record
+// that still holds what an earlier Next and Load left there.
 type Record struct {
 	Data  []byte // append to Data[:0] to reuse its memory
-	Value any    // whatever else
+	Value any    // anything else
 
-	err error // what Next failed with
+	err error // what Open or Next failed with
 }
 
-// Streamed is a stream as a dataset. It has no Len, and the order of its samples
-// is that of reading, the same at every worker count:
+// Streamed makes a dataset of a stream. It has no length. Its samples come in the
+// order of reading, which is the same at every worker count:
 //
-//   - the shards in turn or, with WithShuffle, in another order each epoch;
-//   - each rank those at its places in that order;
-//   - [WithInterleave] of them at once, a sample of each in turn;
-//   - with WithShuffle, mixed within a window, see [WithShuffleWindow].
+//   - the shards come in turn or, with WithShuffle, in another order in each epoch;
+//   - each rank reads the shards at its places in that order;
+//   - it reads [WithInterleave] shards at once, a sample of each in turn;
+//   - with WithShuffle, it mixes the samples within a window, see
+//     [WithShuffleWindow].
 //
-// [Sample.Index] is the place in that order, over all ranks. Ranks whose shards
-// differ in length have different numbers of batches, unless [WithEpochSamples]
-// sets one. A rank must get at least one shard, and an epoch that has no batch for
-// it is an error. To resume reads and drops what came before, and needs the same
-// number of ranks.
+// [Sample.Index] is the sample's place in this order, over all ranks. If the shards
+// of different ranks differ in length, the ranks have different numbers of batches;
+// with [WithEpochSamples] all have the same number. Each rank must get at least one
+// shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads
+// and drops what came before, and needs the same number of ranks.
 func Streamed(s Stream) Dataset { return &streamDataset{s} }
 
 type streamDataset struct{ Stream }
@@ -101,16 +103,17 @@ func (d *streamDataset) loadRecord(ctx context.Context, _ int, s *Sample) error 
 	return d.Stream.Load(ctx, r, s)
 }
 
-// unread tells that the sample's record couldn't be read, and won't be again.
+// unread tells whether the sample's record couldn't be read. It won't be read
+// again.
 func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].err != nil }
 
 // A sequence reads the records of a run in order. It belongs to one goroutine:
 // the run's reader or, without workers, the consumer.
 //
 // An epoch is one pass over the rank's shards or, if WithEpochSamples asks for
-// more than they hold, several, one after the other. What is read next depends on
-// (seed, epoch, place) alone, as everything that an epoch leaves is dropped when
-// it ends.
+// more than they hold, several passes, one after the other. What is read next
+// depends on (seed, epoch, place) alone, because everything that an epoch leaves is
+// dropped when it ends.
 type sequence struct {
 	l      *Loader
 	stream Stream
@@ -126,7 +129,7 @@ type sequence struct {
 	started     bool
 	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
 
-	// Of the pass under way.
+	// For the pass under way.
 	chains []*chain
 	turn   int       // chain to ask next
 	passed int       // records that it has given
@@ -190,8 +193,8 @@ func (q *sequence) feed(r *run) error {
 	}
 }
 
-// read replaces *r by the next record of the epoch, and reports false after the
-// last, or if the run ends.
+// read replaces *r by the next record of the epoch. It reports false after the last
+// record, and if the run ends.
 func (q *sequence) read(r **Record) bool {
 	if q.quota > 0 && q.delivered == q.quota {
 		return false
@@ -265,8 +268,9 @@ func (q *sequence) begin(scratch **Record) error {
 }
 
 // fill reads the records of a batch and offers them to the workers: each as it
-// comes, or with WithDropLast all at once, since a short batch is not to be
-// loaded. At the end of the course the batch is the end, perhaps with a failure.
+// comes, or with WithDropLast all at once, since a short batch must not be loaded.
+// If nothing is left to read, b is marked as the end, with a failure if there was
+// one.
 func (q *sequence) fill(seq uint64, b *Batch) {
 	o := q.l.opts
 	n := 0
@@ -311,9 +315,10 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	q.l.ring.Seal(seq, n)
 }
 
-// countAsLoaded counts places that nobody will load. If the others are loaded, that
-// finishes the batch: elsewhere than in the reader's goroutine, which WithFinish must
-// not end.
+// countAsLoaded counts places that nobody will load. If all others are loaded, this
+// finishes the batch and calls the function of WithFinish. This happens in a
+// goroutine of its own, since that function may end its goroutine, and must not end
+// the reader's.
 func (q *sequence) countAsLoaded(b *Batch, places int) {
 	if !q.ahead || q.l.opts.finish == nil {
 		b.loadedPlaces(places, 0)
@@ -340,8 +345,9 @@ func (q *sequence) fillPlaces(seq uint64, b *Batch) (n int) {
 	return n
 }
 
-// wrong tells what is wrong with an epoch whose last batch has n records: one
-// without any batch would be silence, and the other ranks would wait for it.
+// wrong tells what is wrong with an epoch whose last batch has n records. An epoch
+// without any batch is an error: otherwise nobody would notice, and the other ranks
+// would wait for this one.
 func (q *sequence) wrong(n int) error {
 	o := q.l.opts
 	switch {
@@ -367,7 +373,7 @@ type chain struct {
 
 	// If the chain reads ahead: full records come and empty ones go back.
 	full, empty chan *Record
-	under       *Record // being read into
+	under       *Record // the record that is being read
 	done        chan struct{}
 	ctx         context.Context
 	cancel      context.CancelFunc
@@ -407,8 +413,8 @@ func (c *chain) run() {
 	finished = true
 }
 
-// readOne reads a record ahead, once there is room, and reports false after the
-// last, or if the chain is closed.
+// readOne waits for room and reads one record ahead. It reports false after the last
+// record, and if the chain is closed.
 func (c *chain) readOne() bool {
 	if c.under == nil {
 		select {
@@ -425,7 +431,7 @@ func (c *chain) readOne() bool {
 	return true
 }
 
-// take replaces *r by the chain's next record, and reports false after the last.
+// take replaces *r by the chain's next record. It reports false after the last.
 func (c *chain) take(r **Record) bool {
 	if c.full == nil {
 		return c.next(*r)
@@ -472,9 +478,9 @@ func (c *chain) shut() {
 	}
 }
 
-// next reads the next record of the chain's shards, and reports false after the
-// last. A failure is a record too: a bad one. If the reader ends the goroutine,
-// fault tells the next one where to go on.
+// next reads the next record of the chain's shards. It reports false after the last.
+// A failure makes a bad record. If the reader ends the goroutine, the next goroutine
+// reads fault to know where to go on.
 func (c *chain) next(r *Record) bool {
 	r.err = nil
 	for c.ctx.Err() == nil {
@@ -499,7 +505,7 @@ func (c *chain) next(r *Record) bool {
 }
 
 // attempt opens the shard if it isn't open, and reads a record. Only io.EOF itself,
-// and only from Next, is the end.
+// and only from Next, means the end of the shard.
 func (c *chain) attempt(r *Record) {
 	finished := false
 	defer func() {

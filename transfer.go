@@ -14,12 +14,11 @@ import (
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// A Device is where batches must end up. [Host] and [CUDA] give the two that
-// nwt brings; others can be written. All methods may be called from any
-// goroutine.
+// A Device is where batches must end up. nwt has two, [Host] and [CUDA]; programs
+// can write others. All methods may be called from any goroutine.
 type Device interface {
-	// String names the device in reports, and tells it from others that are
-	// differently fast: "host", "cuda:0 (NVIDIA H200)".
+	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
+	// different speed must have different names.
 	String() string
 	// AllocHost returns memory that the device copies from at full speed.
 	AllocHost(size int) ([]byte, error)
@@ -29,8 +28,8 @@ type Device interface {
 	Alloc(size int) (uintptr, error)
 	// Free frees what Alloc returned.
 	Free(ptr uintptr) error
-	// NewEvent returns an event: a handle for a point in a queue that the
-	// program's other code for the device understands too.
+	// NewEvent returns an event: a handle for a point in a queue. The program's other
+	// code for the device must understand it too.
 	NewEvent() (uintptr, error)
 	// FreeEvent frees an event.
 	FreeEvent(event uintptr) error
@@ -39,26 +38,28 @@ type Device interface {
 }
 
 // A Session is a queue of copies to a device, for one loader. Its methods are
-// called one at a time, but not always on the same OS thread. After an error of
-// any of them the loader closes it, and the next epoch opens another.
+// called one at a time, but not always on the same OS thread. After any method
+// returns an error, the loader closes the session, and the next epoch opens
+// another.
 type Session interface {
 	// Copy queues copies to device memory, makes event stand for their end, and
-	// waits for nothing. It must not keep parts; what they point to stays.
+	// doesn't wait. It must not keep the slice parts; the memory that the parts point
+	// to stays valid.
 	Copy(parts []Copy, event uintptr) error
-	// Wait blocks until the point that event stands for is reached, without
-	// spinning.
+	// Wait blocks, without spinning, until the point that event stands for is
+	// reached.
 	Wait(event uintptr) error
-	// WaitEvent makes copies that are queued later wait, on the device, for
-	// an event of the training program's.
+	// WaitEvent makes copies that are queued later wait, on the device, for an event
+	// of the training program.
 	WaitEvent(event uintptr) error
-	// WaitStream makes copies that are queued later wait, on the device, for
-	// all that is in a queue (a CUDA stream) of the training program's now.
+	// WaitStream makes copies that are queued later wait, on the device, for all
+	// work that is now in a queue (a CUDA stream) of the training program.
 	WaitStream(stream uintptr) error
 	// Close waits for all that is queued and ends the session.
 	Close() error
 }
 
-// A Copy is from host memory to device memory.
+// A Copy is one copy from host memory, Src, to device memory, Dst.
 type Copy struct {
 	Dst uintptr
 	Src []byte
@@ -84,9 +85,9 @@ func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsuppo
 func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
 func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsupported }
 
-// DevicePtr is the address of a field of all samples on the loader's device,
-// laid out as Bytes; 0 where the device is the host. It is valid as long as the
-// batch is, and what lies there is complete when the batch is delivered (with
+// DevicePtr is the address of a field of all samples on the loader's device, laid
+// out as in Bytes; it is 0 if the device is the host. It is valid as long as the
+// batch is. The data there is complete when the batch is delivered (with
 // [WithAsyncTransfer]: once Event has come).
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.l.layout.column(field)
@@ -96,10 +97,10 @@ func (b *Batch) DevicePtr(field int) uintptr {
 	return b.device.ptr + uintptr(b.l.offsets[field])
 }
 
-// Event is the event that stands for the end of the batch's copy: a stream of
-// the training program's can wait for it without blocking a CPU (for CUDA a
-// CUevent, for cuStreamWaitEvent). It is the loader's and valid as long as the
-// batch is; 0 where the device is the host.
+// Event is the event that stands for the end of the batch's copy. A stream of the
+// training program can wait for it without blocking a CPU (for CUDA it is a
+// CUevent, for cuStreamWaitEvent). It belongs to the loader and is valid as long as
+// the batch is; it is 0 if the device is the host.
 func (b *Batch) Event() uintptr {
 	if b.device == nil {
 		return 0
@@ -108,22 +109,25 @@ func (b *Batch) Event() uintptr {
 }
 
 // ReleaseAfterEvent makes the loader wait, on the device, for an event of the
-// training program's before it overwrites or frees the batch's device memory. A
-// program that leaves work queued on the batch when it asks for the next one, or
-// calls Release, must record an event after that work and call this first, or
-// ReleaseAfterStream; of several calls the last counts. The event must stay
-// valid until the batch's memory comes back with another batch, or the loader is
-// closed. A loader that is closed waits no more: work on what is let go of later
-// must be done by then.
+// training program before it overwrites or frees the batch's device memory.
+//
+// A program may leave work queued on the batch when it asks for the next batch or
+// calls Release. It must then first record an event after that work and call
+// ReleaseAfterEvent, or call ReleaseAfterStream. If it calls them several times, the
+// last call counts. The event must stay valid until the batch's memory comes back
+// with another batch, or the loader is closed.
+//
+// After Close the loader no longer waits: finish device work on a batch before you
+// let go of it.
 func (b *Batch) ReleaseAfterEvent(event uintptr) {
 	if b.device != nil {
 		b.device.after = signal{anEvent, event}
 	}
 }
 
-// ReleaseAfterStream is ReleaseAfterEvent for everything that is in a stream, 0
-// being CUDA's default one, when the loader is about to overwrite the memory; an
-// event waits for less.
+// ReleaseAfterStream is ReleaseAfterEvent for all work that is in a stream when the
+// loader is about to overwrite the memory; 0 is CUDA's default stream. With an event
+// the loader waits for less.
 func (b *Batch) ReleaseAfterStream(stream uintptr) {
 	if b.device != nil {
 		b.device.after = signal{aStream, stream}
@@ -135,14 +139,14 @@ type deviceBuffer struct {
 	ptr   uintptr
 	event uintptr // end of the copy into it
 
-	// after is what must come before the memory is used again. Written by the
-	// consumer while it has the batch, then by the stage.
+	// after is what the loader must wait for before it uses the memory again. The
+	// consumer writes it while it has the batch, then the stage does.
 	after signal
 }
 
-// A signal is something of the training program's to wait for.
+// A signal is an event or a stream of the training program to wait for.
 type signal struct {
-	kind   int // nothing, anEvent or aStream: handles are free to be 0
+	kind   int // nothing, anEvent or aStream; a handle may be 0, so it can't tell
 	handle uintptr
 }
 
@@ -152,36 +156,36 @@ const (
 	aStream
 )
 
-// deviceBuffers is how many batches are on the device at once: one that is used,
-// one that is copied, and one whose copy is queued behind that, so that the
-// device needn't wait for the stage to wake up between them.
+// deviceBuffers is how many batches are on the device at once: one in use, one
+// being copied, and one whose copy is queued behind it, so that between two copies
+// the device needn't wait for the stage to wake up.
 const deviceBuffers = 3
 
 // A stage copies loaded batches to the loader's device, in order. It serves one run
-// after the other, each in a goroutine of that run's.
+// after the other, each in a goroutine of that run.
 type stage struct {
 	l   *Loader
 	dev Device
 
-	// Of the goroutine that serves a run, and then of Close.
+	// Used by the goroutine that serves a run, and afterwards by Close.
 	session Session   // nil before the first epoch, and after an error
-	queue   []*Batch  // whose copies are under way, in order
-	parts   []Copy    // of a batch, used again for each
+	queue   []*Batch  // batches whose copies are under way, in order
+	parts   []Copy    // of a batch; the memory is used again for each batch
 	last    time.Time // end of the latest copy
 
 	mu     sync.Mutex
 	free   []*deviceBuffer // guarded by mu; the longest free first
-	total  int             // guarded by mu; buffers, wherever they are
-	loose  int             // guarded by mu; of these, with batches retained past their iteration
+	total  int             // guarded by mu; all buffers, wherever they are
+	loose  int             // guarded by mu; buffers with batches retained past their iteration
 	closed bool            // guarded by mu
-	copies copies          // guarded by mu; all that are done
+	copies copies          // guarded by mu; the sum of all copies that are done
 	back   chan struct{}   // a token after a buffer came back or went loose
 }
 
-// copies is what copying batches has come to.
+// copies sums up the copies of batches.
 type copies struct {
 	batches, bytes int
-	took           time.Duration // each copy from its start, or the end of the one before
+	took           time.Duration // sum; each copy from its start, or from the end of the one before
 }
 
 // copies is all that the loader has copied so far.
@@ -206,10 +210,10 @@ func newStage(l *Loader, dev Device) *stage {
 	return &stage{l: l, dev: dev, back: make(chan struct{}, 1)}
 }
 
-// serve copies the batches of a run until it stops or has no more: queues
-// copies as early as there are a batch and a buffer, and announces batches in
-// order. No copy is under way when it returns. Its error is one that came too late
-// for a batch.
+// serve copies the batches of a run until the run stops or has no more. It queues a
+// copy as soon as there are a batch and a buffer, and announces batches in order. No
+// copy is under way when it returns. It returns an error only if the error came too
+// late to be delivered in place of a batch.
 func (s *stage) serve(r *run) error {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	if err := s.open(); err != nil {
@@ -221,8 +225,8 @@ func (s *stage) serve(r *run) error {
 	var err error
 	for err == nil {
 		switch {
-		// Looked at in this order: workers that see the ring stopped skip places, and
-		// what Load makes of the end of the context is no bad sample.
+		// The order of these conditions matters: workers that see the ring stopped skip
+		// places, and what Load makes of the end of the context is no bad sample.
 		case next < end && s.available() && s.l.ring.Loaded(next) && !s.l.ring.Stopped() && r.ctx.Err() == nil:
 			if err = s.begin(r, next); err != nil {
 				err = cmp.Or(s.drain(), err)
@@ -245,7 +249,7 @@ func (s *stage) serve(r *run) error {
 	err = s.transferError(err)
 	switch {
 	case s.l.opts.async:
-		for _, b := range s.queue { // announced, and perhaps with the consumer already
+		for _, b := range s.queue { // they are announced, and the consumer may have them already
 			b.late.Store(&err)
 		}
 	case len(s.queue) > 0:
@@ -265,7 +269,7 @@ func (s *stage) open() error {
 		return nil
 	}
 	session, err := s.dev.Open()
-	if err == nil { // else whatever came with the error is of no use
+	if err == nil { // a session that comes with an error is of no use
 		s.session = session
 	}
 	return err
@@ -275,8 +279,8 @@ func (s *stage) transferError(err error) error {
 	return fmt.Errorf("nwt: transfer to %s: %w", s.dev, err)
 }
 
-// drain finishes the copies that were queued before one that couldn't be: their
-// batches come before the error.
+// drain finishes the copies that were queued before a copy that couldn't be
+// queued: their batches come before its error.
 func (s *stage) drain() (err error) {
 	for err == nil && len(s.queue) > 0 {
 		err = s.finish()
@@ -284,8 +288,8 @@ func (s *stage) drain() (err error) {
 	return err
 }
 
-// tell makes an error come in place of batch next, the first that isn't announced:
-// so the batches before it are delivered.
+// tell makes an error come in place of batch next, the first batch that isn't
+// announced, so that the batches before it are delivered.
 func (s *stage) tell(next uint64, err error) {
 	s.l.ring.AwaitLoaded(next)
 	if !s.l.ring.Loaded(next) {
@@ -312,7 +316,7 @@ func (s *stage) begin(r *run, seq uint64) (err error) {
 	}
 	s.queue = append(s.queue, b)
 	if s.l.opts.async {
-		b.refs.Add(held) // the slot must outlast the copy, even if the consumer doesn't wait for it
+		b.refs.Add(held) // the slot must outlast the copy, even if the consumer doesn't wait for the copy
 		s.l.ring.Staged(seq)
 	}
 	return nil
@@ -334,7 +338,7 @@ func (s *stage) copy(b *Batch) error {
 	return s.session.Copy(s.parts, b.device.event)
 }
 
-// await makes what is queued from now on wait for the training program to be
+// await makes copies that are queued from now on wait until the training program is
 // done with a buffer.
 func (s *stage) await(d *deviceBuffer) error {
 	var err error
@@ -344,7 +348,7 @@ func (s *stage) await(d *deviceBuffer) error {
 	case aStream:
 		err = s.session.WaitStream(d.after.handle)
 	}
-	if err == nil { // else another session has to wait for it
+	if err == nil { // after an error another session has to wait for it
 		d.after = signal{}
 	}
 	return err
@@ -378,8 +382,8 @@ func (b *Batch) copyError(err error) error {
 	return fmt.Errorf("batch %d of epoch %d: %w", b.index, b.epoch, err)
 }
 
-// abort ends the session after an error. Copies may be queued that no event
-// stands for: only the session's end waits for all of them.
+// abort ends the session after an error. For some queued copies there may be no
+// event; only the end of the session waits for all of them.
 func (s *stage) abort() {
 	if s.session != nil {
 		_ = s.session.Close() // the error before it says what is wrong
@@ -403,7 +407,7 @@ func (s *stage) available() bool {
 // take finds or makes a buffer.
 func (s *stage) take() (*deviceBuffer, error) {
 	d, surplus := s.pop()
-	if surplus != nil { // left by a batch that was retained
+	if surplus != nil { // a buffer that a retained batch has left
 		if err := s.settle(surplus); err != nil {
 			s.put(surplus, false)
 			return d, err
@@ -438,7 +442,7 @@ func (s *stage) settle(d *deviceBuffer) error {
 	return s.session.Wait(d.event)
 }
 
-// pop takes a free buffer, and one to drop where there are too many.
+// pop takes a free buffer and, if there are too many, another one to drop.
 func (s *stage) pop() (d, surplus *deviceBuffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -497,9 +501,9 @@ func (s *stage) drop(d *deviceBuffer) {
 	s.mu.Unlock()
 }
 
-// close ends the session and frees the buffers; those in use once they come
-// back. What the training program may still use isn't freed before it is waited
-// for, even if that needs another session.
+// close ends the session and frees the buffers; buffers in use are freed when they
+// come back. If the training program may still use a buffer, close waits for it
+// first, even if that needs another session.
 func (s *stage) close() {
 	s.mu.Lock()
 	free := s.free

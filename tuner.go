@@ -13,30 +13,30 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A Result is what [Tune] found, with every figure behind it. As JSON its names
-// are these in snake case, and durations are whole nanoseconds.
+// A Result is what [Tune] found, with every figure behind it. In JSON the field
+// names are in snake case, and durations are whole nanoseconds.
 type Result struct {
 	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest
 	Fastest    int           `json:"fastest"`    // the time-best count
 	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
-	Iterations int           `json:"iterations"` // that alpha and Trial.Total are accumulated over
+	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
 	Confidence float64       `json:"confidence"` // how often another run would choose the same, 0 … 1; 0: not known
-	Slower     float64       `json:"slower"`     // share by which the choice is slower than the best count tried, at most, at 95 %
+	Slower     float64       `json:"slower"`     // upper bound, at 95 %, of the share by which the choice is slower than the best count tried
 
-	// Unpinned is the choice with batches in ordinary memory, where
+	// Unpinned is the trial of the choice with batches in ordinary memory, if
 	// WithPinnedComparison asked for it; else nil.
 	Unpinned *Trial `json:"unpinned,omitempty"`
 
-	// Floor is an iteration's time with batches that are already loaded: what
-	// perfect loading would give. 0: not known.
+	// Floor is the time of an iteration if batches are already loaded: no loading can
+	// be faster. 0: not known.
 	Floor time.Duration `json:"floor_ns"`
 
-	// RuledOut are worker counts that the search would have tried or chosen but
-	// for the memory they take, ascending.
+	// RuledOut are the worker counts, ascending, that take too much memory. The search
+	// would otherwise have tried or chosen them.
 	RuledOut []RuledOut `json:"ruled_out,omitempty"`
 
-	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" where a loader tuned itself
+	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
 	BatchSize  int    `json:"batch_size"`
 	BatchBytes int    `json:"batch_bytes"`
@@ -44,10 +44,10 @@ type Result struct {
 	Cached     bool   `json:"cached"` // taken from the file of WithResultCache
 
 	Hardware Hardware      `json:"hardware"`
-	Reason   string        `json:"reason"`             // of the choice, a sentence
+	Reason   string        `json:"reason"`             // why the choice was made, a sentence
 	Warnings []string      `json:"warnings,omitempty"` // what makes the answer less trustworthy
 	Advice   []string      `json:"advice,omitempty"`   // what to change, from what was measured
-	Elapsed  time.Duration `json:"elapsed_ns"`         // that tuning took
+	Elapsed  time.Duration `json:"elapsed_ns"`         // how long tuning took
 }
 
 // RuledOut is a worker count that may not be chosen.
@@ -71,28 +71,28 @@ type Hardware struct {
 type Trial struct {
 	Workers    int           `json:"workers"`
 	Iterations int           `json:"iterations"` // measured; warm-up is left out
-	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step, where one is given)
-	Low        time.Duration `json:"low_ns"`     // with High the 95 % interval of Mean, drift that all counts share left out
+	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step, if one is given)
+	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, without drift that all counts share
 	High       time.Duration `json:"high_ns"`
 	Median     time.Duration `json:"median_ns"` // per iteration
 	P99        time.Duration `json:"p99_ns"`    // per iteration
-	Total      time.Duration `json:"total_ns"`  // of Result.Iterations iterations
+	Total      time.Duration `json:"total_ns"`  // for Result.Iterations iterations
 
 	Wait     time.Duration `json:"wait_ns"`     // mean time blocked for a batch
-	Transfer time.Duration `json:"transfer_ns"` // mean time of the copy to the device that nothing hid
+	Transfer time.Duration `json:"transfer_ns"` // mean time of the copy to the device, as far as other work didn't hide it
 	Step     time.Duration `json:"step_ns"`     // mean time of the training step
 
-	Copy      time.Duration `json:"copy_ns,omitempty"`   // to the device, hidden or not; mean
+	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers; the quickest seen
-	Prefetch   int           `json:"prefetch"`       // batches ahead of the one in use, the most that the trial came to
-	Memory     uint64        `json:"memory"`         // bytes that the process must have: without pages of files and idle heap; 0: not known
+	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers to the first batch; the shortest seen
+	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
+	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
 	PeakExact  bool          `json:"peak_exact"`     // told by the kernel rather than sampled
 	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
-	CPU        float64       `json:"cpu"`            // share of its CPUs that this process used, 0 … 1; its CPUs are a rank's share
-	GC         float64       `json:"gc"`             // the part of it that the garbage collector used
+	CPU        float64       `json:"cpu"`            // share of its CPUs that this process used, 0 … 1; with several ranks on the host, its CPUs are its share of them
+	GC         float64       `json:"gc"`             // the part of CPU that the garbage collector used
 	OtherCPU   float64       `json:"other_cpu"`      // share of the CPUs that everything else used; −1: not known
 }
 
@@ -103,13 +103,13 @@ type Progress struct {
 	Done    float64       // share, 0 … 1; it never falls
 	Elapsed time.Duration // since Tune was called
 	Left    time.Duration // estimate
-	Trial   *Trial        // what is known of a count that was just measured, else nil
+	Trial   *Trial        // what is known so far of the count that was just measured, else nil
 }
 
-// Tune measures, on this machine and with this dataset, how long a batch takes
-// to reach the device at each worker count, and picks the fewest workers that
-// are as good as the fastest. It takes the options that training will use, and
-// measures the loader that training will use; what it loads is thrown away.
+// Tune measures, on this machine and with this dataset, how long a batch takes to
+// reach the device at several worker counts. It picks the fewest workers that are as
+// good as the fastest. Give it the options that training will use: it measures the
+// same loader. What it loads is thrown away.
 //
 // The errors are those of [NewLoader], of loading, of the step and of ctx.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
@@ -152,16 +152,16 @@ type tuner struct {
 	refused map[int]string // worker counts that memory rules out, and why
 	counts  []*count       // what was measured, in the order in which counts were first visited
 	sampled string         // why peaks aren't exact
-	done    float64        // share, as last shown
+	done    float64        // share done, as last shown
 
-	// live is the loader of all visits: it changes its worker count, so that what
+	// live is the one loader of all visits. Only its worker count changes, so what
 	// workers hold stays warm from visit to visit.
 	live     *Loader
 	warm     int       // workers that have loaded enough to be warm
 	round    int       // of the last visit
-	placed   bool      // there was one
+	placed   bool      // there was a visit
 	next     State     // where the next visit begins
-	deadline time.Time // of measuring, preparations not counted; zero: none
+	deadline time.Time // when measuring must end, not counting preparations; zero: none
 	steps    preparation
 }
 
@@ -176,7 +176,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 			_ = t.live.Close() // never fails
 		}
 	}()
-	debug.FreeOSMemory() // what was before isn't the trials'
+	debug.FreeOSMemory() // so that earlier memory doesn't count as the trials'
 	busy := host.StartCPU()
 	for {
 		sp.Left = t.left()
@@ -242,7 +242,7 @@ func (t *tuner) space() search.Space {
 	return sp
 }
 
-// left is how much of the time for measuring is left; without a bound on it, all.
+// left is how much time for measuring is left; the maximum if there is no bound.
 func (t *tuner) left() time.Duration {
 	if t.deadline.IsZero() {
 		return math.MaxInt64
@@ -250,14 +250,15 @@ func (t *tuner) left() time.Duration {
 	return max(0, time.Until(t.deadline.Add(t.steps.took)))
 }
 
-// A preparation is the first step with a batch of each length: a framework with
-// a compiler compiles in it, for seconds, and never again. It isn't measured.
+// A preparation is the first step with a batch of each length. A framework with a
+// compiler compiles in this step, for seconds, and never again, so the step isn't
+// measured.
 type preparation struct {
 	lengths map[int]bool
 	took    time.Duration
 }
 
-// first tells once per length that it is the first.
+// first reports true the first time that it is asked for a length.
 func (p *preparation) first(length int) bool {
 	if p.lengths[length] {
 		return false
@@ -308,8 +309,8 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 	return &c.Trial, nil
 }
 
-// needs is the memory that a trial must have: the peak, where it isn't known
-// what of that are pages of files, which the system can take back.
+// needs is the memory that a trial must have. If it isn't known how much of the peak
+// is pages of files, which the system can take back, needs is the peak.
 func (t *Trial) needs() uint64 {
 	if t.Memory > 0 {
 		return t.Memory

@@ -9,7 +9,7 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// What makes a result less trustworthy.
+// Beyond these bounds a result is less trustworthy.
 const (
 	busyOthers = 0.10 // share of the CPUs that others use
 	unsure     = 0.90 // confidence
@@ -17,8 +17,8 @@ const (
 	muchDrift  = 1.25 // times as slow, or as fast, as at first
 )
 
-// warnings are what the reader of the result should know: others is the share
-// of the CPUs that other processes used while tuning.
+// warnings are what the reader of the result should know. others is the share of the
+// CPUs that other processes used while tuning.
 func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string) {
 	add := func(format string, args ...any) { w = append(w, fmt.Sprintf(format, args...)) }
 	if others > busyOthers {
@@ -66,8 +66,8 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	return w
 }
 
-// drift is how much longer iterations took late than early, in the median of
-// all worker counts with visits enough to tell.
+// drift is how much longer iterations took late than early: the median of all worker
+// counts that have enough visits to tell.
 func drift(seen []search.Series) float64 {
 	var logs []float64
 	for _, s := range seen {

@@ -8,13 +8,14 @@ import (
 	"slices"
 )
 
-// Weighted draws n samples an epoch, each on its own and with replacement:
-// index i with probability weights[i] / Σ weights. A weight of 0 is never drawn.
+// Weighted draws n samples per epoch, independently and with replacement: each
+// draw is index i with probability weights[i] / Σ weights. An index of weight 0 is
+// never drawn. Weights must be finite and not negative, and at least one of them
+// above 0. Weighted reads them once, before it returns.
 //
-// A draw is a hash of (seed, epoch, position) looked up in an alias table
-// (Walker, 1977; built in linear time as Vose, 1991), which takes 16 bytes a
-// weight. Weights must be finite and not negative, at least one of them above 0.
-// They are read once, here.
+// For a draw, a hash of (seed, epoch, position) is looked up in an alias table
+// (Walker, 1977; built in linear time as in Vose, 1991), which takes 16 bytes per
+// weight.
 func Weighted(weights []float64, n int, seed uint64) (Sampler, error) {
 	heaviest, err := checkWeights("Weighted", weights, n)
 	if err != nil {
@@ -34,7 +35,7 @@ func checkWeights(sampler string, weights []float64, n int) (heaviest int, err e
 		return 0, errors.Join(errs...)
 	}
 	for i, w := range weights {
-		if !(w >= 0 && w <= math.MaxFloat64) { // so written, NaN fails too
+		if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
 			errs = append(errs, optionError(sampler, w, "weight %d must be 0 … %g", i, math.MaxFloat64))
 			return 0, errors.Join(errs...)
 		}
@@ -73,7 +74,7 @@ func (s *weighted) At(epoch, i int) int {
 }
 
 // aliasColumn stands for two indices: its own, with probability share / 2⁶⁴, and
-// the alias.
+// otherwise the alias.
 type aliasColumn struct {
 	share uint64
 	alias int32
@@ -84,15 +85,15 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 	height := make([]float64, n) // 1 is the mean
 	var total float64
 	for i, w := range weights {
-		height[i] = w / weights[heaviest] // their sum can't overflow then
+		height[i] = w / weights[heaviest] // so their sum can't overflow
 		total += height[i]
 	}
 	table := make([]aliasColumn, n)
 	var low, high []int32
 	for i := range height {
 		height[i] *= float64(n) / total
-		// A column that rounding leaves over is its alias alone. That may not be
-		// an index of weight 0.
+		// A column that rounding leaves over stands for its alias alone. So the alias
+		// must not be an index of weight 0.
 		table[i].alias = int32(i)
 		if weights[i] == 0 {
 			table[i].alias = int32(heaviest)
@@ -114,20 +115,20 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 	return table
 }
 
-// WeightedWithoutReplacement draws n samples an epoch, none of them twice. The
-// first is index i with probability weights[i] / Σ weights, the next likewise
-// among the others, and so on: heavy samples tend to come, and to come early. A
-// weight of 0 is never drawn, so at least n weights must be above 0; otherwise
-// they are as for [Weighted].
+// WeightedWithoutReplacement draws n samples per epoch, none of them twice. The
+// first is index i with probability weights[i] / Σ weights. The next one is drawn
+// in the same way from the remaining indices, and so on: heavy samples tend to
+// come, and to come early. An index of weight 0 is never drawn, so at least n
+// weights must be above 0. In all else the weights must be as for [Weighted].
 //
-// Each index gets the key −ln(u) / weight, where u is a hash of (seed, epoch,
-// index); the n smallest keys in ascending order are the epoch (Efraimidis and
-// Spirakis, "Weighted random sampling with a reservoir", 2006).
+// Each index gets the key −ln(u) / weight; u is a hash of (seed, epoch, index). The
+// indices with the n smallest keys, in ascending order of the keys, are the epoch
+// (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
 //
-// So an epoch is computed as a whole, when a position of it is first asked for:
-// a million weights take about 0.2 s and 16 MB meanwhile, and whoever asks for
-// that epoch waits. Two successive epochs are kept, at 4 bytes a draw, beside 16
-// bytes a weight.
+// So an epoch is computed as a whole, when one of its positions is first asked
+// for. For a million weights this takes about 0.2 s, and 16 MB meanwhile; whoever
+// asks for this epoch waits. Two successive epochs are kept, at 4 bytes per draw,
+// in addition to 16 bytes per weight.
 func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler, error) {
 	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err
@@ -164,8 +165,9 @@ func (s *weightedOnce) At(epoch, i int) int {
 	return int(s.orders.get(epoch, 0)[i])
 }
 
-// candidate is an index and the logarithm of its key: no range of weights
-// overflows that. To base 2, as math.Log is wrong for subnormal numbers on amd64.
+// candidate is an index and the logarithm of its key, which no range of weights
+// overflows. The base is 2 because math.Log is wrong for subnormal numbers on
+// amd64.
 type candidate struct {
 	key   float64
 	index int32

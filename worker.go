@@ -23,22 +23,23 @@ type worker struct {
 	sample  Sample
 	claim   ring.Claim[Batch]
 	claimed bool   // claim has yet to be reported done
-	counted bool   // it was, to the batch
-	slot    *slot  // that the claim is loaded into: the batch's, or a refuge of it
+	counted bool   // the claim was counted as loaded by the batch
+	slot    *slot  // the slot that the claim is loaded into: the batch's, or a refuge of it
 	next    int    // place that is being loaded, or is to be loaded next
 	ready   bool   // WithWorkerInit has succeeded in this goroutine
-	untimed int    // claims since one was timed
+	untimed int    // claims since the last one that was timed
 	watch   *watch // with WithTimeout, in a goroutine of its own; else nil
 
-	// For a BatchDataset. LoadBatch is tried from next to the last of ends, then
-	// from there to the one before it, and so on; but Load for places before singly.
+	// For a BatchDataset. LoadBatch is tried for the places from next to the last of
+	// ends, then from there to the one before it in ends, and so on. Places before
+	// singly are loaded by Load.
 	ends    []int
 	singly  int
 	samples []*Sample // what LoadBatch gets; grown on demand
 	indices []int     // what LoadBatch gets: its own, whatever it does with them
 }
 
-// newWorker makes a worker of a seat with a number of its own for Sample.Worker.
+// newWorker makes a worker for a seat; number is for Sample.Worker.
 func newWorker(l *Loader, seat, number int) *worker {
 	w := &worker{l: l, seat: seat}
 	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
@@ -51,7 +52,7 @@ func (w *worker) begin() {
 	w.ends, w.singly, w.counted = w.ends[:0], 0, false
 }
 
-// done reports the claim as loaded, and tells whether that has woken somebody.
+// done reports the claim as loaded. It returns whether this has woken somebody.
 func (w *worker) done() bool {
 	n := w.claim.To - w.claim.From
 	if !w.counted {
@@ -68,7 +69,7 @@ func (w *worker) run() {
 	defer func() {
 		switch {
 		case w.lost():
-			w.cameBack() // somebody else has long had this one's seat
+			w.cameBack() // another worker has taken this one's seat long ago
 		case !left:
 			w.ready = false
 			go w.run() // Load called runtime.Goexit: go on with the claim elsewhere
@@ -79,7 +80,7 @@ func (w *worker) run() {
 	}()
 	for !left {
 		if w.claimed {
-			if w.next < w.claim.To { // else Load ended a goroutine at its last place
+			if w.next < w.claim.To { // otherwise Load ended a goroutine at the claim's last place
 				w.loadClaim()
 			}
 			if w.lost() {
@@ -107,10 +108,10 @@ func (w *worker) run() {
 func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
-	if s.worker == 0 && w != w.l.inline { // for which help has filled it
+	if s.worker == 0 && w != w.l.inline { // for inline, help has filled zero
 		w.l.zero <- struct{}{}
 		defer func() {
-			if !w.lost() { // else the watchdog has emptied it
+			if !w.lost() { // otherwise the watchdog has emptied zero
 				<-w.l.zero
 			}
 		}()
@@ -160,7 +161,7 @@ func (w *worker) loadSingly(b *Batch, end int) {
 		}
 		stack, err := recovered(recover())
 		if w.returned() {
-			return // it was given up long ago
+			return // the call was given up long ago
 		}
 		b.bad.add(w.next, s.error(err, stack))
 		w.next++
@@ -173,7 +174,7 @@ func (w *worker) loadSingly(b *Batch, end int) {
 			break
 		}
 		if !known {
-			s.begin(w.next, -1) // what a panic of the sampler is reported with
+			s.begin(w.next, -1) // a panic of the sampler is reported with index −1
 			indices[w.next] = l.sampler.At(b.epoch, b.from+w.next)
 		}
 		index := indices[w.next]
@@ -219,7 +220,7 @@ func (w *worker) again(ctx context.Context, err error) error {
 	return err
 }
 
-// temporary tells whether an error calls itself so.
+// temporary tells whether an error calls itself temporary.
 func temporary(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary()
@@ -236,9 +237,9 @@ func rest(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// loadTogether loads places in one call of LoadBatch: all that are claimed. If
-// that fails, it tries each half, and the halves of these, so that only the bad
-// samples are left to Load, which names them.
+// loadTogether loads all claimed places in one call of LoadBatch. If the call fails,
+// it tries each half, and the halves of these. Only the bad samples are then left to
+// Load, whose errors name them.
 func (w *worker) loadTogether(b *Batch) {
 	l := w.l
 	if len(w.ends) == 0 {
@@ -249,7 +250,7 @@ func (w *worker) loadTogether(b *Batch) {
 	}
 	end := w.ends[len(w.ends)-1]
 	n := end - w.next
-	// What follows if the call doesn't succeed, even if it ends the goroutine.
+	// This runs if the call doesn't succeed, even if it ends the goroutine.
 	if n == 1 {
 		w.singly = end
 	} else {
@@ -262,7 +263,7 @@ func (w *worker) loadTogether(b *Batch) {
 		}
 		_, err := recovered(recover())
 		switch {
-		case w.returned(): // it was given up long ago
+		case w.returned(): // the call was given up long ago
 		case called:
 			l.failedTogether(err)
 			w.sample.abandonScratch()
@@ -318,8 +319,9 @@ func (w *worker) loadTogether(b *Batch) {
 	w.next = end
 }
 
-// failedTogether logs that LoadBatch has failed: what is bad comes again alone,
-// with the sample's name, but what fails in LoadBatch alone would only be slow.
+// failedTogether logs that LoadBatch has failed. A bad sample is reported again when
+// Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
+// slow, and without this log nobody would know why.
 func (l *Loader) failedTogether(err error) {
 	if l.ring.Stopped() {
 		return // the context has ended, which is no failure
@@ -327,11 +329,11 @@ func (l *Loader) failedTogether(err error) {
 	l.said.failedTogether(l.opts.log, err)
 }
 
-// fillIndices fills in which samples the places from next to before end are, if
-// that is known without asking a sampler of the user's.
+// fillIndices writes which samples the places next … end−1 are, if that is known
+// without asking a sampler of the user.
 func (w *worker) fillIndices(b *Batch, end int) bool {
 	if s, ok := w.l.sampler.(Filler); ok {
-		w.sample.turnTo(w.next, -1) // what a panic of Fill is reported with
+		w.sample.turnTo(w.next, -1) // a panic of Fill is reported with index −1
 		s.Fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
 		return true
 	}
@@ -342,7 +344,7 @@ func (w *worker) fillIndices(b *Batch, end int) bool {
 func (w *worker) start(b *Batch) bool {
 	if w.l.opts.init != nil {
 		from := w.next
-		w.next = w.claim.To // if it ends the goroutine
+		w.next = w.claim.To // in case the function ends the goroutine
 		if !w.initialize(b.run) {
 			return false
 		}
@@ -370,8 +372,8 @@ func (w *worker) initialize(r *run) bool {
 	return err == nil
 }
 
-// recovered makes an error of what recover returned in a function that was to
-// return normally.
+// recovered makes an error of what recover returned, in a function that should have
+// returned normally.
 func recovered(p any) (stack []byte, err error) {
 	switch p := p.(type) {
 	case nil:
@@ -383,8 +385,8 @@ func recovered(p any) (stack []byte, err error) {
 	}
 }
 
-// unwoundFrom is the file and line of the user's call that led to a function of
-// the runtime's which unwinds the goroutine's stack.
+// unwoundFrom is the file and line of the user's call that made the runtime unwind
+// the goroutine's stack.
 func unwoundFrom(unwinder string) string {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
@@ -401,8 +403,8 @@ func unwoundFrom(unwinder string) string {
 	return ""
 }
 
-// ours is what the names of this package's functions begin with: a panic of
-// [Sample.SetLen] is told by the line that called it.
+// ours is what the names of this package's functions begin with. A panic of
+// [Sample.SetLen] is reported with the line that called SetLen.
 const ours = "github.com/nwt-go/nwt."
 
 var errGoexit = errors.New("runtime.Goexit was called")

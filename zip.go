@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// Zip is datasets side by side: its sample i has the fields of sample i of each of
-// them, in their order. The datasets must have the same length and no field name in
-// common.
+// Zip puts datasets side by side: its sample i has the fields of sample i of each
+// dataset, in the order of the datasets. The datasets must have the same length and
+// no field name in common.
 //
-// They load into their fields' places in the batch, without a copy, and draw from
-// one [Sample.Rand]: each goes on where the one before it stopped.
+// Each dataset loads into the places of its fields in the batch, without a copy. All
+// draw from one [Sample.Rand]: each goes on where the one before it stopped.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", ds, "needs at least one dataset")

@@ -10,13 +10,13 @@
 //	                    │ claimable: cursor … limit     │
 //	workers             └─► Claim ──► … load … ──► Done ┘      Park
 //
-// A worker takes from a lane of its own while there is something in it, then from
-// the others. So it writes, batch after batch, to that part of their memory which
-// its CPU has in its cache; and nobody goes on to the next batch before every
-// place of this one is somebody's.
+// A worker takes places from its own lane while there are any, then from the other
+// lanes. So, batch after batch, it writes to the part of the memory that its CPU has
+// in its cache. No worker goes on to the next batch before every place of this one
+// is claimed.
 //
-// Nothing here allocates after New, and no lock is taken while there is work:
-// a claim is one compare-and-swap, a report one addition.
+// Nothing here allocates after New, and no lock is taken while there is work: a
+// claim is one compare-and-swap, a report is one addition.
 package ring
 
 const (
@@ -26,43 +26,44 @@ const (
 	MaxLanes = 8
 
 	posBits = 24
-	halted  = ^uint64(0) // a cursor no limit is above, and of no batch's lane
+	halted  = ^uint64(0) // as a cursor: no limit is above it; as a lane's value: of no batch
 )
 
 // A Ring of batches whose content is a T.
 //
-// The owner is whoever may call Open, Await, Halt and Reset: one goroutine at
-// a time, handing over with synchronization of its own.
+// The owner is whoever may call Open, Await, Halt and Reset. That is one goroutine
+// at a time; owners hand over with their own synchronization.
 type Ring[T any] struct {
 	// cursor is the first batch with places that nobody has claimed: seq<<posBits.
-	// It is advanced, by compare-and-swap, by whoever claims the last of them or
-	// finds none left. Halt stores halted, so that nobody looks for a batch, and
-	// Reset the first batch of the next run.
+	// It is advanced, by compare-and-swap, by whoever claims the last of these places
+	// or finds none left. Halt stores halted, so that nobody looks for a batch; Reset
+	// stores the first batch of the next run.
 	//
 	// A claim reads limit before cursor. A limit from before Reset is at most the
-	// first batch of the next run, which a cursor from after Reset isn't below. The
-	// other way round, a cursor from before Halt would be below the new limit, and
-	// a batch that was announced and never offered would look like an open one.
+	// first batch of the next run, and a cursor from after Reset isn't below that
+	// batch. If a claim read cursor first, a cursor from before Halt would be below
+	// the new limit, and a batch that was announced and never offered would look like
+	// an open one.
 	cursor atomicUint64
 	_      [56]byte
 
-	// limit is the first place that isn't open: seq<<posBits | place, the place
-	// being 0 but for a batch of a stream. The owner writes it, or between
-	// Reset and Halt the reader that Announce speaks of, and only after the entry
+	// limit is the first place that isn't open: seq<<posBits | place. The place is 0,
+	// except for a batch of a stream. The owner writes limit or, between Reset and
+	// Halt, the reader that Announce speaks of. It writes limit only after the entry
 	// below it: a worker that sees a limit sees the entry.
 	limit atomicUint64
 	_     [56]byte
 
-	// quota is how many workers there should be: Park turns those with a
-	// higher id away. Written by SetQuota.
+	// quota is how many workers there should be: Park sends away workers whose id is
+	// quota or higher. SetQuota writes it.
 	quota atomicInt32
-	// parked counts workers that sleep, or are about to, and whom nobody has
-	// woken yet. A worker adds itself; whoever takes one off owes it a token.
+	// parked counts workers that sleep, or are about to, and that nobody has woken
+	// yet. A worker adds itself; whoever takes one off owes it a token.
 	parked atomicInt32
 	tokens tokens // one for each wake-up under way; never blocks its sender
 
-	loaded  gate // the owner's, or the stage's where there is one
-	staged  gate // the owner's, where there is a stage
+	loaded  gate // the stage's if there is one, else the owner's
+	staged  gate // the owner's if there is a stage
 	stage   int32
 	stopped atomicBool // set by Stop, cleared by Reset
 	// interrupted is set by Interrupt and cleared by the owner, in Await or Reset.
@@ -75,23 +76,24 @@ type Ring[T any] struct {
 // limit publishes it.
 type entry[T any] struct {
 	item *T
-	// size and used are atomic since a worker with an outdated cursor may read
-	// them while the owner reuses the entry. It stores lanes[0] before them, which
-	// such a worker reads after them, and sees another batch's.
+	// size and used are atomic because a worker with an outdated cursor may read them
+	// while the owner reuses the entry. The owner stores lanes[0] before them. Such a
+	// worker reads lanes[0] after them, and sees that it is of another batch.
 	size atomicInt32 // places
 	used atomicInt32 // lanes
-	// pending is the places not done yet, plus one where a stage follows.
-	// Whoever brings it to goal announces it.
+	// pending is the places not done yet, plus one if a stage follows.
+	// Whoever brings it to goal announces the batch.
 	pending atomicInt32
-	goal    atomicInt32 // 0, but for Halt: the places nobody will ever claim
+	goal    atomicInt32 // 0, except in Halt: the places nobody will ever claim
 	_       [32]byte
 
-	// Of each lane the first place nobody has claimed: seq<<posBits | place.
-	// Workers advance it by compare-and-swap. The owner swaps it to halted.
+	// lanes has the first place of each lane that nobody has claimed: seq<<posBits |
+	// place. Workers advance it by compare-and-swap. The owner swaps it to halted.
 	lanes [MaxLanes]atomicUint64
 }
 
-// lane is the places of lane i where there are so many of both.
+// lane is the places from … to−1 of lane i in a batch with used lanes and size
+// places.
 func lane(i, used, size int) (from, to int) { return size * i / used, size * (i + 1) / used }
 
 // New makes a ring for workers with ids 0 … maxWorkers−1. With a stage, a
@@ -111,18 +113,18 @@ func pack(seq uint64, place int) uint64 { return seq<<posBits | uint64(place) }
 
 func (r *Ring[T]) at(seq uint64) *entry[T] { return &r.entries[seq%Capacity] }
 
-// Open lets workers claim the places of batch seq, in so many lanes. The owner
-// opens sequence numbers one after the other, at most Capacity of them ahead of
-// the oldest it still needs.
+// Open lets workers claim the places of batch seq, in the given number of lanes. The
+// owner opens sequence numbers one after the other, at most Capacity of them ahead
+// of the oldest it still needs.
 func (r *Ring[T]) Open(seq uint64, item *T, places, lanes int) {
 	r.prepare(seq, item, places, lanes)
 	r.limit.Store(pack(seq+1, 0))
 	r.wakeOne()
 }
 
-// Announce is Open for a batch whose places become claimable bit by bit, by
-// Offer and Seal: of a stream, whose reader comes to know them. The reader is
-// then who writes limit; Announce happens before its first Offer.
+// Announce is Open for a batch of a stream. Its places become claimable bit by bit,
+// when the stream's reader calls Offer and Seal. The reader, not the owner, then
+// writes limit. Announce happens before the reader's first Offer.
 func (r *Ring[T]) Announce(seq uint64, item *T, places int) { r.prepare(seq, item, places, 1) }
 
 func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
@@ -138,15 +140,15 @@ func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
 	e.pending.Store(int32(places) + r.stage)
 }
 
-// Offer lets workers claim the places of batch seq below upto, which is less
-// than the batch has.
+// Offer lets workers claim the places of batch seq below upto, which is less than
+// the number of its places.
 func (r *Ring[T]) Offer(seq uint64, upto int) {
 	r.limit.Store(pack(seq, upto))
 	r.tellOfMore()
 }
 
-// Seal lets workers claim the places of batch seq below upto, and drops the
-// others, none of which was offered.
+// Seal lets workers claim the places of batch seq below upto, and drops the other
+// places, none of which was offered.
 func (r *Ring[T]) Seal(seq uint64, upto int) {
 	e := r.at(seq)
 	dropped := int(e.size.Swap(int32(upto))) - upto
@@ -157,8 +159,8 @@ func (r *Ring[T]) Seal(seq uint64, upto int) {
 	}
 }
 
-// tellOfMore wakes whoever is to claim what the reader has offered: a worker or, if
-// there should be none, the owner, which finds the batch forsaken.
+// tellOfMore wakes whoever must claim what the reader has offered: a worker or, if
+// the quota is 0, the owner, which finds the batch forsaken.
 func (r *Ring[T]) tellOfMore() {
 	r.wakeOne()
 	if r.quota.Load() == 0 {
@@ -174,15 +176,16 @@ func (r *Ring[T]) ownersGate() *gate {
 	return &r.loaded
 }
 
-// A Claim is places From … To−1 of batch Seq: the claimant's until its Done.
+// A Claim is places From … To−1 of batch Seq. They belong to the claimant until it
+// calls Done.
 type Claim[T any] struct {
 	Seq      uint64
 	Item     *T
 	From, To int
 }
 
-// Claim takes up to most places of the first batch that has any, for a worker:
-// those that come next in its lane, or else in another.
+// Claim takes up to most places for a worker, from the first batch that has any: the
+// next places in the worker's lane or, if there are none, in another lane.
 func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	if int32(worker) >= r.quota.Load() {
 		return c, false
@@ -190,14 +193,14 @@ func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	return r.claim(worker, most, halted)
 }
 
-// ClaimOf takes places of batch seq alone: for an owner without workers.
+// ClaimOf is Claim from batch seq only, for an owner without workers.
 func (r *Ring[T]) ClaimOf(seq uint64, most int) (c Claim[T], ok bool) {
 	return r.claim(0, most, pack(seq+1, 0))
 }
 
 func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 	for {
-		limit := r.limit.Load() // before the cursor, see there
+		limit := r.limit.Load() // before cursor: see Ring.cursor
 		cursor := r.cursor.Load()
 		if cursor >= min(limit, below) {
 			return c, false
@@ -221,7 +224,7 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 }
 
 // claim takes places of batch seq below limit, and tells whether it left any. It
-// takes none where there are none or, with left, where it must be asked again.
+// takes none if there are none or, with left, if it must be called again.
 func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, left bool) {
 	used, size := int(e.used.Load()), int(e.size.Load())
 	if e.lanes[0].Load()>>posBits != seq {
@@ -236,7 +239,7 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 		at := e.lanes[i].Load()
 		place := int(at & MaxPlaces)
 		switch {
-		case at>>posBits != seq: // likewise
+		case at>>posBits != seq: // halted, or another batch's by now, as above
 			return from, to, true
 		case place >= end:
 			continue
@@ -254,7 +257,7 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 	return from, to, false
 }
 
-// claimable tells whether there may be something to claim.
+// claimable tells whether there may be places to claim.
 func (r *Ring[T]) claimable() bool {
 	cursor, limit := r.cursor.Load(), r.limit.Load()
 	if cursor >= limit || cursor>>posBits < limit>>posBits {
@@ -263,8 +266,8 @@ func (r *Ring[T]) claimable() bool {
 	return r.at(cursor >> posBits).lanes[0].Load() < limit // of a stream, which has one lane
 }
 
-// Done reports n claimed places of batch seq as loaded, and tells whether that
-// has woken somebody who waited for them.
+// Done reports n claimed places of batch seq as loaded. It returns whether this has
+// woken somebody who waited for them.
 func (r *Ring[T]) Done(seq uint64, n int) bool {
 	e := r.at(seq)
 	left := e.pending.Add(-int32(n))
@@ -278,19 +281,19 @@ func (r *Ring[T]) Staged(seq uint64) {
 	}
 }
 
-// Park sleeps until there may be something to claim. It reports false to a
-// worker that is one too many and should leave.
+// Park sleeps until there may be places to claim. It returns false if the worker is
+// surplus and should leave.
 func (r *Ring[T]) Park(worker int) bool {
 	r.parked.Add(1)
-	// Counted first, looked second; who opens a batch or lowers the quota does
-	// it in the opposite order, so that one of the two sees the other.
+	// Park counts the worker first and looks second. Whoever opens a batch or lowers
+	// the quota does it in the opposite order, so one of the two sees the other.
 	if !r.claimable() && int32(worker) < r.quota.Load() || !r.unpark() {
 		r.tokens.receive()
 	}
 	if int32(worker) < r.quota.Load() {
 		return true
 	}
-	r.wakeOne() // the token may have been meant for one that stays
+	r.wakeOne() // the token may have been meant for a worker that stays
 	return false
 }
 
@@ -312,11 +315,11 @@ func (r *Ring[T]) wakeOne() {
 	}
 }
 
-// SetQuota sets how many workers there should be. Those with higher ids leave
-// once they have reported what they claimed.
+// SetQuota sets how many workers there should be. Workers with ids of n or more
+// leave once they have reported what they claimed.
 func (r *Ring[T]) SetQuota(n int) {
 	r.quota.Store(int32(n))
-	// As many as sleep now: those who come back to Park see the new quota.
+	// Wake as many as sleep now: workers that come back to Park see the new quota.
 	for range r.parked.Load() {
 		r.wakeOne()
 	}
@@ -324,23 +327,23 @@ func (r *Ring[T]) SetQuota(n int) {
 	r.staged.wake()
 }
 
-// Ready tells, without waiting, whether batch seq is.
+// Ready tells, without waiting, whether batch seq is ready.
 func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 }
 
-// Pending is how many places of batch seq aren't done, plus one where a stage
-// follows that hasn't done its part.
+// Pending is how many places of batch seq aren't done, plus one if a stage follows
+// that hasn't done its part.
 func (r *Ring[T]) Pending(seq uint64) int { return int(r.at(seq).pending.Load()) }
 
 // Item is what batch seq was opened with.
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
-// Await sleeps until one of the batches seqs, in order, is ready, and returns
-// the first that is. It reports false after Stop and, with the number of the first
-// of them, after Interrupt or if that one is Forsaken.
+// Await sleeps until one of the batches seqs is ready, and returns the first of seqs
+// that is. It reports false after Stop. It also reports false, and returns seqs[0],
+// after Interrupt or if seqs[0] is Forsaken.
 func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 	g := r.ownersGate()
 	for {
-		// Looked at in this order: workers that see stopped skip places.
+		// Look for ready batches before stopped: workers that see stopped skip places.
 		seq, ok = r.anyReady(seqs)
 		if r.stopped.Load() {
 			return 0, false
@@ -369,7 +372,7 @@ func (r *Ring[T]) anyReady(seqs []uint64) (uint64, bool) {
 	return 0, false
 }
 
-// Interrupt makes Await return once. Anyone may call it.
+// Interrupt makes Await return once. Any goroutine may call it.
 func (r *Ring[T]) Interrupt() {
 	r.interrupted.Store(true)
 	r.ownersGate().wake()
@@ -403,7 +406,7 @@ func (r *Ring[T]) AwaitLoaded(seq uint64) {
 	}
 }
 
-// Stop makes Await return false from now on. Anyone may call it.
+// Stop makes Await return false from now on. Any goroutine may call it.
 func (r *Ring[T]) Stop() {
 	r.stopped.Store(true)
 	r.loaded.wake()
@@ -413,8 +416,8 @@ func (r *Ring[T]) Stop() {
 // Stopped tells whether Stop was called since the last Reset.
 func (r *Ring[T]) Stopped() bool { return r.stopped.Load() }
 
-// Halt ends claiming and waits until everything claimed of the batches from
-// oldest on is done. No stage may be waiting then.
+// Halt ends claiming, and waits until all claimed places of the batches from oldest
+// on are done. No stage may be waiting meanwhile.
 func (r *Ring[T]) Halt(oldest uint64) {
 	r.cursor.Store(halted)
 	for seq := oldest; pack(seq, 0) < r.limit.Load(); seq++ {
@@ -450,12 +453,12 @@ type gate struct {
 	_       [48]byte
 }
 
-// prepare says that the owner is about to sleep for batch seq. It looks once
-// more whether it must, and sleeps.
+// prepare says that the gate's owner is about to sleep for batch seq. The owner then
+// checks once more whether it must sleep, and calls sleep.
 func (g *gate) prepare(seq uint64) { g.awaited.Store(seq + 1) }
 
-// sleep sleeps until an announcement or a wake; not if it needn't and nobody
-// has sent a token yet.
+// sleep sleeps until an announcement or a wake. It returns at once if sleeping is
+// needless and nobody has sent a token yet.
 func (g *gate) sleep(seq uint64, needless bool) {
 	if needless && g.awaited.CompareAndSwap(seq+1, 0) {
 		return
