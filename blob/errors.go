@@ -12,8 +12,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// An Error is a sample that couldn't be had: because its object couldn't be
-// read, or because it couldn't be decoded.
+// An Error says that a sample couldn't be loaded, because its object couldn't be
+// read or because it couldn't be decoded.
 type Error struct {
 	Key    string
 	Offset int64 // of the sample in its object
@@ -32,8 +32,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Temporary tells whether another attempt may succeed, which nwt.WithRetry makes:
-// after a server's error, a timeout, a cut connection, and whatever isn't known
+// Temporary tells whether another attempt may succeed; nwt.WithRetry makes it. It
+// may after a server's error, a timeout, a cut connection, and whatever isn't known
 // to be permanent. A missing object, a refusal, an impossible range and data that
 // can't be decoded are permanent.
 func (e *Error) Temporary() bool { return e.temporary }

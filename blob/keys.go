@@ -14,11 +14,11 @@ import (
 
 // Keys is a list of object keys, in one piece of memory that all workers share:
 // a key costs its bytes and 8 more, and the garbage collector sees two objects
-// however many there are. The zero value is an empty list. It must not be copied
-// nor, once a dataset uses it, added to.
+// however many keys there are. The zero value is an empty list. Don't copy a list;
+// once a dataset uses it, add nothing to it.
 type Keys struct {
 	text strings.Builder // the keys, one after the other
-	ends []int           // of each in text
+	ends []int           // the end of each key in text
 }
 
 // Add appends a key.
@@ -41,29 +41,29 @@ func (k *Keys) At(i int) string {
 
 const (
 	pageSize = 1000 // the most that S3 lists at once
-	// pageTimeout is for a store whose pages are empty without end.
+	// pageTimeout is for a store that sends empty pages for ever.
 	pageTimeout = 10 * time.Minute
 	maxListed   = min(4<<30, math.MaxInt/2)
 	listTries   = 5
 	firstPause  = 100 * time.Millisecond
 )
 
-// List lists the objects whose keys begin with prefix, in the order of their
-// keys, but for those that keep refuses (nil: none) and those whose keys end in
-// "/", which stand for folders. Temporary errors are tried again.
+// List lists the objects whose keys begin with prefix, in the order of their keys.
+// It leaves out those for which keep returns false (nil keeps all), and those whose
+// keys end in "/", which stand for folders. After a temporary error it tries again.
 //
-// A list whose pages come round again is an error, and one of more than 4 GiB of
-// keys: list several prefixes then.
+// It is an error if a page comes again, or if the keys take more than 4 GiB: list
+// several prefixes then.
 //
-// A page of 1000 keys is a request, and each must wait for the one before. All
-// ranks of a training must have the same list: where objects may be added
-// meanwhile, list once and hand the result on.
+// Each page of 1000 keys is a request, and must wait for the request before it. All
+// ranks of a training must have the same list: if objects may be added meanwhile,
+// list once and give all ranks the result.
 func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key string, size int64) bool) (*Keys, error) {
 	if bucket == nil {
 		return nil, argument("List", "bucket", "must not be nil")
 	}
 	keys := &Keys{}
-	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // of tokens
+	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // of pages' tokens
 	for token := blob.FirstPageToken; len(token) > 0; {
 		page, next, err := listPage(ctx, bucket, token, prefix)
 		hash := maphash.Bytes(seed, token)
@@ -102,15 +102,16 @@ func listPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix str
 	}
 }
 
-// askPage asks once. Drivers panic at some answers: that of S3 if there is no time
-// of modification.
+// askPage asks once. Drivers panic at some answers: S3's driver does if the time of
+// modification is missing.
 func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string) (page []*blob.ListObject, next []byte, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%w: %v", errPanic, cause)
 		}
 	}()
-	// A page is more than one request: the driver asks on and on for one that is full.
+	// A page may take several requests: the driver goes on asking until the page is
+	// full.
 	ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, errEndless)
 	defer cancel()
 	page, next, err = bucket.ListPage(ctx, token, pageSize, &blob.ListOptions{Prefix: prefix})

@@ -14,19 +14,19 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A Decode makes a sample of its bytes, under the rules of nwt.Dataset's Load.
+// A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load.
 // The data is valid during the call only. dst.Index tells which sample it is.
 type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) error
 
-// An Option changes how objects are read. If one is given twice, the last wins.
+// An Option changes how objects are read. If an option is repeated, the last one wins.
 type Option func(*store)
 
 // WithMaxBytes sets how many bytes a sample may have at most, by default 1 GiB. An
-// object that has more is an error of its own, told before or, if the store doesn't
-// know its size, after so many bytes.
+// object that has more is an error: before it is read or, if the store doesn't know
+// its size, as soon as it passes the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
-// Objects is a dataset of objects: sample i is all of the object keys.At(i).
+// Objects makes a dataset of whole objects: sample i is the object keys.At(i).
 func Objects(bucket *blob.Bucket, keys *Keys, fields []nwt.Field, decode Decode, opts ...Option) (nwt.Dataset, error) {
 	if keys == nil || keys.Len() == 0 {
 		return nil, argument("Objects", "keys", "must hold at least one key")
@@ -102,7 +102,7 @@ func (s *store) take() *buffer {
 // give lets another call use a buffer.
 func (s *store) give(buf *buffer) {
 	if cap(buf.data) > maxTrusted {
-		buf.data = nil // one huge object needn't cost its memory for ever
+		buf.data = nil // so that one huge object doesn't hold its memory for ever
 	}
 	s.buffers.Put(buf)
 }
@@ -120,7 +120,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	defer r.Close()
 	want, most := length, length
 	if want < 0 {
-		want, most = r.Size(), s.maxBytes // −1 where the store doesn't know it before the end
+		want, most = r.Size(), s.maxBytes // −1 if the store doesn't know it before the end
 	}
 	switch {
 	case want > s.maxBytes && length < 0:
@@ -128,8 +128,8 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	case length > 0 && r.Size() >= 0 && offset+length > r.Size():
 		return fmt.Errorf("%w %d bytes", errShort, r.Size())
 	}
-	// To the end, not to the last byte: there checksums are compared, and only
-	// then is the connection used again.
+	// Read to the end, not only to the last byte: only at the end are checksums
+	// compared, and only then can the connection be reused.
 	buf.data = slices.Grow(buf.data, int(min(max(want, 0), maxTrusted))+1)
 	for {
 		n, err := r.Read(buf.data[len(buf.data):cap(buf.data)])
@@ -140,7 +140,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 		case got > most:
 			return fmt.Errorf("%w: it has more than the %d bytes that WithMaxBytes allows", errLong, most)
 		}
-		if err == io.EOF { // itself: what only wraps it, such as a lost connection, is no end
+		if err == io.EOF { // only io.EOF itself: an error that wraps it, such as a lost connection, is no end
 			break
 		}
 		if err != nil {
@@ -164,6 +164,7 @@ var (
 	errPanic   = errors.New("the driver panicked at the answer")
 )
 
-// maxTrusted is how much memory a buffer gets on a header's word, and keeps for
-// the next call; more as bytes come.
+// maxTrusted is how much memory a buffer gets before any byte has come, because a
+// header says so, and how much it keeps for the next call. It grows further as bytes
+// come.
 const maxTrusted = 64 << 20

@@ -12,12 +12,12 @@ import (
 )
 
 // An Index says where samples lie in large objects. A sample costs 16 bytes. The
-// zero value is an empty index; once a dataset uses it, it must not be added to.
+// zero value is an empty index. Once a dataset uses an index, add nothing to it.
 type Index struct {
 	objects Keys
 	numbers map[string]uint32 // of the objects
 	parts   []part
-	bad     error // the first part that can't be
+	bad     error // about the first part that is impossible
 	longest uint32
 }
 
@@ -27,8 +27,8 @@ type part struct {
 	object uint32
 }
 
-// Add appends a sample: length bytes at offset of the object key, 0 … 2³²−1. What
-// can't be is reported by [Packed].
+// Add appends a sample: length bytes at offset of the object key, 0 … 2³²−1.
+// [Packed] reports parts that are impossible.
 func (x *Index) Add(key string, offset, length int64) {
 	if x.bad == nil && (offset < 0 || length < 0 || length > math.MaxUint32 || offset > math.MaxInt64-length) {
 		x.bad = argument("Index.Add", key, "%d bytes at %d: the offset must be at least 0, the length 0 … %d", length, offset, uint32(math.MaxUint32))
@@ -49,11 +49,11 @@ func (x *Index) Add(key string, offset, length int64) {
 // Len is the number of samples.
 func (x *Index) Len() int { return len(x.parts) }
 
-// Packed is a dataset of samples packed in large objects: sample i is the part
-// that was added to the index as number i. Parts are read by range. Those that a
-// worker is to load together and that lie at most 64 KiB apart, up to 8 MiB in
-// all, are read in one request: so an epoch in the order of the objects needs
-// fewer of them than one that is shuffled.
+// Packed makes a dataset of samples packed in large objects: sample i is the part
+// that was added to the index as number i. Parts are read by range. If a worker
+// loads several parts together and they lie at most 64 KiB apart, it reads them in
+// one request of up to 8 MiB. So an epoch in the order of the objects needs fewer
+// requests than a shuffled one.
 func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode, opts ...Option) (nwt.BatchDataset, error) {
 	switch {
 	case index == nil || index.Len() == 0:
@@ -73,7 +73,7 @@ func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode
 
 const (
 	// maxGap is how far apart parts may lie for one request: reading 64 KiB that
-	// nobody wants takes a millisecond or so, another request tens.
+	// nobody wants takes a millisecond or so, another request tens of them.
 	maxGap = 64 << 10
 	// maxRange bounds a request for several parts, and so a worker's buffer.
 	maxRange = 8 << 20
@@ -100,7 +100,7 @@ func (d *packed) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	return nil
 }
 
-// LoadBatch reads neighbours together, in the order of the objects.
+// LoadBatch reads parts that are neighbours together, in the order of the objects.
 func (d *packed) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	parts := d.index.parts
 	buf := d.take()

@@ -18,9 +18,9 @@
 // # Ownership
 //
 // The tensors of a batch belong to whoever gets it: GoMLX's trainer frees them
-// after their step. GoMLX has no tensor over memory that isn't its own, so that
-// a batch is copied from its slot to memory of the backend. When the tensors are there the slot is free
-// for the next batch, and nothing has to be retained or released.
+// after their step. GoMLX has no tensor over memory that isn't its own, so a batch
+// is copied from its slot to the backend's memory. After that the slot is free for
+// the next batch, and nothing has to be retained or released.
 package gomlx
 
 import (
@@ -44,9 +44,9 @@ import (
 
 // A Config says what becomes of a batch.
 type Config struct {
-	// Backend is GoMLX's backend that the batches are for.
+	// Backend is the GoMLX backend that gets the batches.
 	Backend compute.Backend
-	// Device is the backend's device that they are copied to, 0 by default. The
+	// Device is the backend's device to which batches are copied, 0 by default. The
 	// loader's own device should be the host. For XLA on a GPU see
 	// [nwt.WithPinned].
 	Device compute.DeviceNum
@@ -58,14 +58,14 @@ type Config struct {
 // An Adapter makes GoMLX's batches from nwt's. Its methods may be called from
 // any goroutine.
 //
-// A field is a tensor of the batch's samples × the field's shape, inputs and
-// labels each in the order of the fields. A label that is a scalar has the shape
-// [n, 1] that GoMLX's losses and metrics want; a scalar input has [n]. A ragged
-// field is two tensors: the values, padded with zeros to the longest allowed, so
-// that their shape is that of every batch, and then the lengths, an Int32 [n].
+// A field becomes a tensor of the batch's samples × the field's shape. Inputs and
+// labels are each in the order of the fields. A scalar label gets the shape [n, 1],
+// which GoMLX's losses and metrics want; a scalar input gets [n]. A ragged field
+// becomes two tensors: first the values, padded with zeros to the longest length
+// allowed, so that every batch has the same shape; then the lengths, an Int32 [n].
 //
-// A last batch that is shorter makes GoMLX compile the model once more; with
-// [nwt.WithDropLast] there is none.
+// If the last batch is shorter, GoMLX compiles the model once more. With
+// [nwt.WithDropLast] there is no shorter batch.
 type Adapter struct {
 	config Config
 
@@ -162,8 +162,8 @@ func same(a, b nwt.Field) bool {
 }
 
 // Batch copies a batch to tensors on the backend. They belong to the caller,
-// and b isn't needed any more. It is for nwt.WithStep and for training loops of
-// one's own; see [Adapter.Dataset] for GoMLX's.
+// and b isn't needed any more. Use Batch with nwt.WithStep and in a training loop
+// that you write; for GoMLX's loop see [Adapter.Dataset].
 func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 	defer func() {
 		if err != nil {
@@ -194,12 +194,11 @@ func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 	return batch, nil
 }
 
-// Dataset makes what GoMLX trains and evaluates on. Every iteration is the next
-// epoch, from 0 on. ctx ends the iterations; errors are those of
-// [nwt.Loader.Epoch], so that a second iteration beside one that runs is
-// [nwt.ErrBusy].
+// Dataset makes the dataset on which GoMLX trains and evaluates. Every iteration is
+// the next epoch, from 0 on. ctx ends the iterations. Errors are those of
+// [nwt.Loader.Epoch]: a second iteration while one runs ends with [nwt.ErrBusy].
 //
-// The loader remains the caller's, to close when training is over.
+// The loader still belongs to the caller, who closes it when training is over.
 func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Dataset {
 	return &Dataset{ctx: ctx, name: name, adapter: a, loader: l}
 }
@@ -214,7 +213,7 @@ type Dataset struct {
 
 	mu    sync.Mutex
 	state nwt.State // of the last batch given away; guarded by mu
-	next  nwt.State // where the next iteration begins; guarded by mu
+	next  nwt.State // at which the next iteration begins; guarded by mu
 }
 
 var (
@@ -222,9 +221,9 @@ var (
 	_ train.HasShortName = (*Dataset)(nil)
 )
 
-// Infinite makes an iteration go on with the next epoch where one ends, for
-// train.Loop.RunSteps: the first batches of an epoch are loaded while the last
-// of the one before are trained on. It answers d.
+// Infinite makes an iteration go on with the next epoch when an epoch ends, for
+// train.Loop.RunSteps: the first batches of an epoch are loaded while the model
+// trains on the last batches of the epoch before. It returns d.
 func (d *Dataset) Infinite() *Dataset {
 	d.infinite = true
 	return d
@@ -239,10 +238,10 @@ func (d *Dataset) ShortName() string {
 	return string(r[:min(3, len(r))])
 }
 
-// State is where the last batch that was given away ends, to go on after it with
-// Resume. It belongs with the model's checkpoint, saved by a train.Loop.OnStep.
-// Behind one of GoMLX's datasets that read ahead it is that of a later batch than
-// the one that is trained on; nwt reads ahead by itself.
+// State is the state after the last batch that was given away; Resume goes on from
+// it. Save it with the model's checkpoint, in a train.Loop.OnStep. If d is
+// wrapped in one of GoMLX's datasets that read ahead, the state is that of a later
+// batch than the one that is trained on. nwt reads ahead by itself.
 func (d *Dataset) State() nwt.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -278,8 +277,8 @@ func (d *Dataset) Iter() iter.Seq2[train.Batch, error] {
 	}
 }
 
-// give yields tensors of all batches; it answers how many, and whether it came
-// to their end.
+// give yields the tensors of all batches. It returns how many there were, and
+// whether it came to their end.
 func (d *Dataset) give(batches iter.Seq2[*nwt.Batch, error], yield func(train.Batch, error) bool) (given int, ended bool) {
 	for b, err := range batches {
 		var batch train.Batch

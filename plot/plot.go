@@ -1,7 +1,7 @@
 // Package plot draws what nwt measured: time and peak memory against workers.
 //
-// It is a module of its own, so that programs which only tune and train don't
-// depend on a plotting library.
+// It is a separate module, so that programs that only tune and train don't depend
+// on a plotting library.
 package plot
 
 import (
@@ -37,10 +37,11 @@ var (
 	band   = color.RGBA{R: 0xd0, G: 0xea, B: 0xd5, A: 0xff}
 )
 
-// Save writes a picture of r, whose extension names its format: png, svg, pdf,
-// jpg, tif, eps or tex. Above, the time of Result.Iterations batches against
-// workers with 95 % intervals, and the band that alpha ignores; below, the peak
-// memory, where it was measured. The choice and the fastest are marked.
+// Save writes a picture of r to path. The extension names the format: png, svg, pdf,
+// jpg, tif, eps or tex. The upper panel shows the time of Result.Iterations batches
+// against workers with 95 % intervals, and the band that alpha ignores. The lower
+// one shows the peak memory if it was measured. The choice and the fastest are
+// marked.
 func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
 		return errors.New("plot: the result has no trials")
@@ -182,7 +183,7 @@ func decorate(p *plot.Plot, r *nwt.Result, line points) {
 	mark(r.Workers, "chosen", choice)
 }
 
-// at is where the trial of a worker count is.
+// at is the index of a worker count's trial.
 func at(r *nwt.Result, workers int) int {
 	return max(0, slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers }))
 }
@@ -191,8 +192,8 @@ func title(r *nwt.Result) string {
 	return fmt.Sprintf("%s search, batches of %d to %s\n%s", r.Strategy, r.BatchSize, r.Device, r.Hardware)
 }
 
-// counts are ticks at the worker counts measured, labelled as far as there is
-// room, the choice and the fastest first.
+// counts makes ticks at the worker counts measured. It labels them as far as there
+// is room, the choice and the fastest first.
 func counts(r *nwt.Result) plot.Ticker {
 	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
 		place := func(workers int) float64 { return doublings{}.Normalize(low, high, float64(workers)) }
@@ -221,8 +222,8 @@ func counts(r *nwt.Result) plot.Ticker {
 	})
 }
 
-// doublings is an axis on which 0 has a place and, further out, each doubling
-// takes as much room: as a search looks at worker counts.
+// doublings is an axis on which 0 has a place and, further out, each doubling takes
+// the same room, since a search also goes through worker counts by doubling.
 type doublings struct{}
 
 func (doublings) Normalize(low, high, x float64) float64 {

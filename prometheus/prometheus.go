@@ -8,14 +8,15 @@
 //
 //	prometheus.MustRegister(nwtprometheus.NewCollector(loader))
 //
-// Of several loaders, each needs a label:
+// If there are several loaders, each needs a label:
 //
 //	train := prometheus.WrapRegistererWith(prometheus.Labels{"loader": "train"}, prometheus.DefaultRegisterer)
 //	train.MustRegister(nwtprometheus.NewCollector(loader))
 //
 // # Metrics
 //
-// They are those of nwt.Stats, in base units. Counters, since the loader was made:
+// The metrics are those of nwt.Stats, in base units. Counters count from the moment
+// the loader was made:
 //
 //	nwt_batches_total          batches delivered
 //	nwt_batches_ready_total    of these, ready when training asked for them
@@ -23,7 +24,7 @@
 //	nwt_samples_bad_total      samples left out, under nwt.WithErrorBudget
 //	nwt_wait_seconds_total     time in which training was blocked for batches
 //	nwt_batches_copied_total   batches copied to the device
-//	nwt_copied_bytes_total     what these copies came to
+//	nwt_copied_bytes_total     bytes of these copies
 //	nwt_transfer_seconds_total time that these copies took
 //
 // And gauges:
@@ -45,7 +46,7 @@
 //	rate(nwt_wait_seconds_total[1m])
 //	rate(nwt_batches_ready_total[1m]) / rate(nwt_batches_total[1m])
 //
-// Samples a second, and the time of a copy to the device:
+// Samples per second, and the time of one copy to the device:
 //
 //	rate(nwt_samples_total[1m])
 //	rate(nwt_transfer_seconds_total[1m]) / rate(nwt_batches_copied_total[1m])
@@ -59,9 +60,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// NewCollector is a collector of a loader's figures. They are read when
-// Prometheus asks for them, which costs the loader nothing. A collector keeps its
-// loader's figures after Close, until it is unregistered.
+// NewCollector makes a collector of a loader's figures. It reads them when Prometheus
+// asks for them, which costs the loader nothing. After Close a collector keeps its
+// loader's figures until it is unregistered.
 func NewCollector(l *nwt.Loader) prometheus.Collector { return collector{l} }
 
 type collector struct{ l *nwt.Loader }

@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81): those of one
-// scan, grey or YCbCr, which nearly all photographs are. It is for programs that
-// find no libjpeg-turbo, and does less than a decoder for everything: of the
-// blocks that nobody asks for it reads the codes alone, and it keeps its memory
-// from one picture to the next.
+// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81): grey or YCbCr
+// in one scan, as nearly all photographs are. It is for programs that find no
+// libjpeg-turbo, and does less work than a general decoder: of blocks that aren't
+// needed it reads the codes only, and it keeps its memory from one picture to the
+// next.
 type baselineDecoder struct {
 	tables  [2][4]huffman // for DC and AC
 	quant   [4][64]int32  // in the order of rows
@@ -23,12 +23,12 @@ type baselineDecoder struct {
 
 	markers int // restart markers that were passed
 
-	// The bits that were read and not used are the upper n of acc.
+	// The upper n bits of acc are those that were read and aren't used yet.
 	data []byte
 	pos  int
 	acc  uint64
 	bits int
-	// How many zeros were appended to the data, since it ended.
+	// How many zeros were appended after the end of the data.
 	surplus int
 
 	coefficients [64]int32
@@ -48,8 +48,8 @@ var errBaselineOnly = errors.New("not baseline, or not in one scan")
 // A region is part of a picture: pixels left … right−1 of rows top … bottom−1.
 type region struct{ left, top, right, bottom int }
 
-// decode decodes what lies in a region of a picture to planes, and as much around
-// it as its blocks have. damaged is as turboDecoder's.
+// decode decodes a region of a picture to planes, and with it the rest of the blocks
+// that it touches. damaged is as turboDecoder's.
 func (d *baselineDecoder) decode(data []byte, h *jpegHeader, planes *[3]plane, wanted region) (damaged, err error) {
 	d.restart, d.n, d.defined = 0, 0, [4]bool{}
 	for i := range d.tables {
@@ -187,13 +187,13 @@ type huffman struct {
 	defined bool
 	source  []byte // what it was made of
 
-	// short is by the next bits: length, and the symbol << 8 of a code; or, where
-	// the number after it is short as well, both lengths, the zeros before it
-	// << 8 and the number << 16. 0: the code is longer.
+	// short is indexed by the next bits. It has a code's length and its symbol << 8.
+	// If the number after the code is short as well, it has both lengths together,
+	// the zeros before the number << 8 and the number << 16. 0: the code is longer.
 	short [1 << lookahead]int32
 
-	// Of the codes of a length: the first that is longer, as 16 bits, and what
-	// leads from a code to its place in values.
+	// For the codes of each length: the first code that is longer, as 16 bits, and
+	// what to add to a code to get its place in values.
 	end    [17]int32
 	offset [17]int32
 	values [256]uint8
@@ -267,8 +267,8 @@ var (
 	errCode = errors.New("a code that no table has")
 )
 
-// readScan reads the blocks down to the region's end, and makes pixels of those
-// that lie in it.
+// readScan reads the blocks down to the region's end, and makes pixels from those
+// that lie in the region.
 func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted region) error {
 	width, height := 8, 8 // of an MCU
 	if d.n > 1 {
@@ -369,7 +369,7 @@ func (d *baselineDecoder) fill() {
 		case d.pos+1 < len(d.data) && d.data[d.pos+1] == 0:
 			next = 0xff
 			d.pos += 2
-		default: // a marker, which stays where it is
+		default: // a marker, which isn't consumed
 			d.surplus += 8
 		}
 		d.acc |= next << (56 - d.bits)
@@ -451,7 +451,7 @@ func (d *baselineDecoder) dc(c *component) error {
 	return nil
 }
 
-// refill makes sure that there are 32 bits.
+// refill makes sure that at least 32 bits are there.
 func (d *baselineDecoder) refill() {
 	if d.pos+8 <= len(d.data) {
 		if v := binary.BigEndian.Uint64(d.data[d.pos:]); noMarker(v) {
@@ -524,8 +524,7 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 	return last, nil
 }
 
-// skip reads the blocks of an MCU, and keeps nothing of them but what the next
-// need.
+// skip reads the blocks of an MCU, and keeps only what the next blocks need.
 func (d *baselineDecoder) skip() error {
 	for i := range d.n {
 		c := &d.scan[i]
@@ -583,8 +582,8 @@ func (d *baselineDecoder) skipBlock(c *component) error {
 
 // The cosines of the inverse transform, in 1/8192ths: the algorithm is that of
 // Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11
-// multiplications" (ICASSP 1989), with libjpeg's precision, so that results are
-// libjpeg's.
+// multiplications" (ICASSP 1989), with libjpeg's precision, so that the results are
+// the same as libjpeg's.
 const (
 	c0_298 = 2446
 	c0_390 = 3196
@@ -600,7 +599,7 @@ const (
 	c3_072 = 25172
 )
 
-// inverse writes the pixels that coefficients stand for.
+// inverse writes the pixels of a block, given its coefficients.
 func inverse(in *[64]int32, dst []byte, stride int) {
 	for x := range 8 {
 		c := (*[57]int32)(in[x:])

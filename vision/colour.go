@@ -6,15 +6,17 @@ import (
 )
 
 // A step works on the colours of a picture. Its draw tells what to do with one
-// picture, or nil.
+// picture; nil means nothing.
 type step interface {
 	draw(r *rand.Rand, d *drawn)
 }
 
-// drawn is what the colour steps do with one picture, in this order.
+// drawn has what the colour steps do with one picture, in the order in which they
+// do it.
 type drawn struct{ ops []op }
 
-// op is a change of colours by a factor: 1 changes nothing but for grayscale.
+// op is a change of colours by a factor. A factor of 1 changes nothing, except for
+// grayscale.
 type op struct {
 	kind   opKind
 	factor float64
@@ -76,7 +78,7 @@ func (t ColorJitter) draw(r *rand.Rand, d *drawn) {
 }
 
 // Grayscale takes the colour out of the picture. The result has one channel, or
-// three alike if Channels is 3.
+// three equal ones if Channels is 3.
 type Grayscale struct{ Channels int }
 
 func (t Grayscale) check(p *plan) error {
@@ -150,7 +152,7 @@ func luma(r, g, b byte) byte {
 
 func clamp(v int32) byte { return byte(min(max(v, 0), 255)) }
 
-// blendLevels makes factor × value + (1 − factor) × other of each value.
+// blendLevels replaces each value by factor × value + (1 − factor) × other.
 func blendLevels(factor, other float64, planes ...[]byte) {
 	var table [256]byte
 	for i := range table {

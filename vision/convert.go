@@ -9,8 +9,8 @@ import (
 // element is the element types of a result. Float16 and BFloat16 are uint16.
 type element interface{ float32 | uint16 | uint8 }
 
-// levels is what each level of a channel becomes in the result. Level v stands
-// at v+below; what lies beyond 0 … 255 is the level at that end, so that sums
+// levels has what each level of a channel becomes in the result. Level v stands
+// at v+below. Places beyond 0 … 255 have the level of the nearer end, so that sums
 // needn't be clamped.
 type levels[T element] [1024]T
 
@@ -27,8 +27,8 @@ func newLevels[T element](of func(level int) T) *levels[T] {
 // identity leaves levels as they are.
 var identity = newLevels(func(level int) uint8 { return uint8(level) })
 
-// chroma is what a pixel's components add to its levels. Red from Cr and blue
-// from Cb stand in the lower 32 bits, green from both in the upper, in 1/65536ths.
+// chroma has what a pixel's components add to its levels, in 1/65536ths. The lower
+// 32 bits hold red from Cr and blue from Cb; the upper hold green from both.
 type chroma struct {
 	cr, cb [256]uint64
 	full   bool
@@ -86,9 +86,9 @@ func fromLevels[T element](dst []T, src []byte, table *levels[T]) {
 
 // A writer writes rows of pixels to a result.
 type writer interface {
-	// begin turns to a sample's field, which it fills with black.
+	// begin makes a sample's field the one to write to, and fills it with black.
 	begin(dst *nwt.Sample, field int, blank bool)
-	// ycc and rgb write pixels from column x of row y on, n of them.
+	// ycc and rgb write n pixels of row y, beginning at column x.
 	ycc(x, y, n int, luma, cb, cr []byte, t *chroma)
 	rgb(x, y, n int, r, g, b []byte)
 	// erase overwrites a rectangle.

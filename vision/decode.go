@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// decode makes the picture of the file in data, at least what g needs of it, and
-// turns g to the picture's own axes.
+// decode decodes the file in data, at least the part that g needs, to the picture,
+// and turns g to the picture's own axes.
 func (w *worker) decode(data []byte, h header, g *geometry) error {
 	// See CIPA DC-008, 4.6.4 A, Orientation.
 	width, height := h.width, h.height
@@ -38,8 +38,8 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 	return err
 }
 
-// decodeJPEG decodes a JPEG file as far down as it is needed, and smaller if
-// enough pixels remain.
+// decodeJPEG decodes a JPEG file as far down as it is needed, and at a smaller size
+// if enough pixels remain.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
 	x, y := &g.x, &g.y
 	if sideways {
@@ -138,7 +138,7 @@ func (w *worker) decodeBaseline(data []byte, h header, needed region) error {
 // maxScans is libjpeg-turbo's bound.
 const maxScans = 500
 
-// decodeImage decodes whatever the package image knows.
+// decodeImage decodes every format that package image knows.
 func (w *worker) decodeImage(data []byte, h header) error {
 	if h.jpeg.components > 0 {
 		// Each scan costs time for all pixels, however few bytes it has.
@@ -162,8 +162,8 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	return nil
 }
 
-// take makes width × height pixels of an image. It uses the image's own
-// memory, or grows mem.
+// take makes the picture of an image of width × height pixels. It uses the image's
+// own memory, or grows mem.
 func (p *picture) take(mem []byte, img image.Image, width, height int) []byte {
 	whole := img.Bounds() == image.Rect(0, 0, width, height)
 	switch src := img.(type) {
@@ -220,7 +220,7 @@ func (p *picture) takeYCbCr(src *image.YCbCr) bool {
 	return true
 }
 
-// put writes pixels to a row, as far as they lie in the plane.
+// put writes those pixels to a row that lie in the plane.
 func (p *plane) put(x, y int, pixels []byte) {
 	if x >= 0 && x < p.width && y >= 0 && y < p.height {
 		copy(p.pix[y*p.stride+x:][:p.width-x], pixels)
@@ -266,7 +266,7 @@ func (p *picture) paint(img image.Image) {
 	}
 }
 
-// transpose makes columns of rows, in mem, which it grows.
+// transpose turns rows into columns, in mem, which it grows if needed.
 func (p *picture) transpose(mem []byte) []byte {
 	total := 0
 	for _, pl := range p.planes[:p.count()] {

@@ -1,8 +1,8 @@
-// Package vision makes tensors of photographs, as torchvision does: it decodes,
+// Package vision turns photographs into tensors, as torchvision does: it decodes,
 // crops, resizes, mirrors, changes colours and normalizes, straight into a
 // sample's place in its batch.
 //
-// A [Pipeline] is made once, of transforms with torchvision's names and defaults:
+// Make a [Pipeline] once, from transforms with torchvision's names and defaults:
 //
 //	pipeline, err := vision.New([]vision.Transform{
 //		vision.RandomResizedCrop{Size: vision.Square(224)},
@@ -10,8 +10,8 @@
 //		vision.ImageNet,
 //	})
 //
-// and loads the bytes of a picture, wherever they come from, into a field of a
-// sample: [Pipeline.Load]. [OpenFolder] is the dataset of a folder of pictures,
+// [Pipeline.Load] then loads the bytes of a picture, wherever they come from, into a
+// field of a sample. [OpenFolder] makes a dataset of a folder of pictures that has
 // one folder per class.
 //
 // # What is fast about it
@@ -19,7 +19,7 @@
 // Crops, resizes and flips are worked out first, and become one resampling of
 // the part of the picture that is needed. A JPEG file is decoded down to the
 // crop's last row only, and at half its size or less if at least two pixels
-// remain for each of the result. Its planes are resampled before their colours
+// remain for each pixel of the result. Its planes are resampled before their colours
 // are converted. Each worker keeps a decoder and its buffers, so that a JPEG file
 // costs no allocation.
 //
@@ -27,15 +27,15 @@
 //
 // JPEG files are decoded by libjpeg-turbo (libturbojpeg.so.0 or
 // libturbojpeg.0.dylib, version 2.0 or newer) if [Turbo] finds it at run time, on
-// Linux and macOS, in programs built with cgo or the tag nwt_purego. Otherwise,
-// baseline files, which nearly all photographs are, are decoded by this package:
-// the same to the bit, but never at a smaller size, and only where a crop needs
-// pixels. Progressive files then, and CMYK and unusual ones always, go to
-// [image/jpeg]. PNG, GIF and WebP are decoded in Go, and so is whatever else the
+// Linux and macOS, in programs built with cgo or the tag nwt_purego. If it isn't
+// found, this package decodes baseline files, as nearly all photographs are. The
+// pixels are the same to the bit, but it decodes never at a smaller size, and only
+// the part that a crop needs; progressive files go to [image/jpeg]. CMYK and unusual
+// files go to [image/jpeg] in either case. PNG, GIF and WebP are decoded in Go, and so is whatever else the
 // program has registered with [image.RegisterFormat].
 //
 // # What is random
 //
-// All that is random comes from [nwt.Sample.Rand]: what a batch holds doesn't
+// All random numbers come from [nwt.Sample.Rand]: what a batch holds doesn't
 // depend on the number of workers.
 package vision

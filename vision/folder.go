@@ -14,8 +14,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// Extensions are those of the files that [OpenFolder] takes, in lower or upper
-// case.
+// Extensions are the extensions of the files that [OpenFolder] takes, in lower or
+// upper case.
 var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp"}
 
 // A Folder is a dataset of the pictures in a folder, as torchvision's
@@ -23,7 +23,7 @@ var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp"}
 // Pictures in dir itself are of class ".". Its fields are "image", as its pipeline
 // makes it, and "class", an Int64: a place in Classes.
 //
-// It takes 12 bytes of memory for each file, and those of its name.
+// It takes 12 bytes of memory for each file, and the bytes of the file's name.
 type Folder struct {
 	dir      string
 	classes  []string
@@ -38,9 +38,9 @@ type Folder struct {
 }
 
 // OpenFolder lists the pictures of a folder, without reading any. It follows
-// symbolic links to folders, but lists each folder once per class. The order of the files is
-// that of their names, and the same on each machine. ctx ends a listing that takes
-// too long. A folder without a picture is an error.
+// symbolic links to folders, but lists each folder once per class. Files are in the
+// order of their names, which is the same on each machine. ctx ends a listing that
+// takes too long. A folder without a picture is an error.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
 	if p == nil {
 		return nil, optionError("OpenFolder", nil, "its pipeline must not be nil")
@@ -71,8 +71,8 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
 	return f, nil
 }
 
-// With is the same files loaded by another pipeline: for validation, say, without
-// what is random.
+// With returns the same files, loaded by another pipeline: for validation, say, by
+// one without random transforms.
 func (f *Folder) With(p *Pipeline) (*Folder, error) {
 	if p == nil {
 		return nil, optionError("Folder.With", nil, "its pipeline must not be nil")
@@ -107,7 +107,8 @@ type listing struct {
 // maxDepth bounds how deep folders lie in each other.
 const maxDepth = 64
 
-// enter lists a folder and all below, unless that has been done for the class.
+// enter lists a folder and all below it, unless they were listed for this class
+// already.
 func (l *listing) enter(name string, depth int) error {
 	real, err := filepath.EvalSymlinks(filepath.Join(l.dir, name))
 	if err != nil {
@@ -123,8 +124,8 @@ func (l *listing) enter(name string, depth int) error {
 	return l.list(name, depth, true)
 }
 
-// list collects the files of a folder, and the folders in it or, if it is to go
-// down, theirs.
+// list collects the files of a folder. If down is set it then lists the folders in
+// it; else it collects their names.
 func (l *listing) list(folder string, depth int, down bool) error {
 	d, err := os.Open(filepath.Join(l.dir, folder))
 	if err != nil {
@@ -185,7 +186,7 @@ func (f *Folder) Classes() []string { return f.classes }
 // Class is the class of a file, a place in Classes.
 func (f *Folder) Class(index int) int { return int(f.class[index]) }
 
-// Path is where a file lies.
+// Path is the path of a file.
 func (f *Folder) Path(index int) string { return filepath.Join(f.dir, string(f.name(index))) }
 
 func (f *Folder) name(index int) []byte {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// A jpegHeader is what a JPEG file says of itself before its pixels. Markers are
+// A jpegHeader is what a JPEG file says about itself before its pixels. Markers are
 // those of ITU-T T.81, annex B.
 type jpegHeader struct {
 	width, height int
@@ -15,7 +15,7 @@ type jpegHeader struct {
 	subX, subY    int // pixels of the picture for each of a chroma plane; 0: unusual
 	baseline      bool
 	ycc           bool // the components are grey, or grey and YCbCr
-	orientation   int  // of EXIF, 1 … 8; 1 where there is none
+	orientation   int  // of EXIF, 1 … 8; 1 if there is none
 	heightAt      int  // where the height stands in the file
 	restart       int  // MCUs between restart markers, 0: none
 	scanAt        int  // where the first scan's pixels begin
@@ -30,8 +30,8 @@ type segments struct {
 	at   int
 }
 
-// next is the next marker with a segment, and what that holds. Its errors say
-// why there is none.
+// next returns the next marker that has a segment, and the segment's content. Its
+// errors say why there is none.
 func (s *segments) next() (marker byte, segment []byte, err error) {
 	for {
 		for s.at < len(s.data) && s.data[s.at] != 0xff { // libjpeg skips what isn't a marker
@@ -99,8 +99,8 @@ func readJPEG(data []byte) (h jpegHeader, err error) {
 	}
 }
 
-// endOf is where the restart interval ends that has the last of the first n MCUs
-// of the scan.
+// endOf returns the offset at which a restart interval ends: the one that contains
+// the last of the first n MCUs of the scan.
 func (h *jpegHeader) endOf(data []byte, n int) int {
 	at, left := h.scanAt, (n+h.restart-1)/h.restart
 	for {
@@ -143,7 +143,7 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 	return nil
 }
 
-// orientation finds the tag Orientation in EXIF data, 0: it isn't there. See
+// orientation finds the tag Orientation in EXIF data; 0: it isn't there. See
 // CIPA DC-008 (Exif 2.3), 4.6.4.
 func orientation(tiff []byte) int {
 	if len(tiff) < 8 {

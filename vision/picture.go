@@ -20,11 +20,11 @@ const (
 // A picture is decoded pixels.
 type picture struct {
 	width, height int // of the file's picture
-	// One pixel here is so many of the file's: 1, 2, 4 or 8.
+	// How many of the file's pixels, per side, one pixel here stands for: 1, 2, 4 or 8.
 	shrunk     int
 	model      model
 	planes     [3]plane
-	subX, subY int  // pixels of a row and of a column for each of a chroma plane
+	subX, subY int  // pixels of the picture, per row and per column, for each pixel of a chroma plane
 	smooth     bool // chroma planes are smoothed as they grow, as libjpeg does
 }
 
@@ -36,8 +36,8 @@ func (p *picture) count() int {
 	return 3
 }
 
-// shape gives the picture planes of width × height pixels in mem, which it
-// grows. The planes have whole blocks of chroma pixels, as TurboJPEG has them.
+// shape gives the picture planes of width × height pixels in mem, which it grows
+// if needed. The planes have whole blocks of chroma pixels, as TurboJPEG has them.
 func (p *picture) shape(mem []byte, width, height int) []byte {
 	sizes, total := [3]int{}, 0
 	for i := range p.count() {

@@ -59,13 +59,14 @@ func WithOrientation() Option {
 	}
 }
 
-// WithDamaged loads what could be decoded of JPEG files that are cut or
-// damaged, as Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without it
-// they are errors, unless the damage lies below all that a crop needs. Files that
-// image/jpeg decodes, see the package's documentation, are errors always.
+// WithDamaged loads what can be decoded of JPEG files that are cut or damaged, as
+// Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without this option
+// such a file is an error, unless the damage lies below all that a crop needs. If
+// image/jpeg decodes the file (see the package's documentation), damage is an
+// error in either case.
 //
-// A JPEG file has no checksum: flipped bits that still make codes change its
-// pixels, and nothing notices it.
+// A JPEG file has no checksum: if flipped bits still make valid codes, its
+// pixels change and nothing notices it.
 func WithDamaged() Option {
 	return func(p *Pipeline) error {
 		p.damaged = true
@@ -77,8 +78,8 @@ func WithDamaged() Option {
 const DefaultMaxPixels = 89_478_485
 
 // WithMaxPixels sets how many pixels a picture may have, by default
-// [DefaultMaxPixels]. A file that says it has more, or a side of more than 2²⁰, is
-// an error before memory is taken.
+// [DefaultMaxPixels]. If a file claims more, or a side of more than 2²⁰, it is an
+// error, before any memory is taken.
 func WithMaxPixels(n int) Option {
 	return func(p *Pipeline) error {
 		if n < 1 || int64(n) > 1<<31 {
@@ -97,8 +98,8 @@ func WithoutTurbo() Option {
 	}
 }
 
-// A Pipeline makes tensors of the bytes of pictures. It may be used from many
-// goroutines at once.
+// A Pipeline turns the bytes of pictures into tensors. Many goroutines may use it
+// at once.
 type Pipeline struct {
 	plan
 	dtype     nwt.DType
@@ -112,10 +113,10 @@ type Pipeline struct {
 	newWriter func() writer
 }
 
-// New makes a pipeline of transforms, done in this order, and options. Those of
-// geometry come first, and one of them must fix the size of the result; then
-// those of colour, Normalize and RandomErasing. Errors are *[nwt.OptionError],
-// joined.
+// New makes a pipeline that does the transforms in this order. The transforms of
+// geometry come first, and one of them must fix the size of the result. Then come
+// those of colour, then Normalize and RandomErasing. Errors are
+// *[nwt.OptionError], joined.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
 	p.std = [3]float64{1, 1, 1}
@@ -184,9 +185,9 @@ func (p *Pipeline) Field(name string) nwt.Field {
 }
 
 // Load decodes the picture in data, transforms it as dst.Rand says, and writes
-// the result to a field of dst that is as [Pipeline.Field] says. It keeps and
-// changes nothing of data. Its errors don't name the picture: whoever knows its
-// name adds it.
+// the result to a field of dst, which must have the layout of [Pipeline.Field]. It
+// neither keeps nor changes data. Its errors don't name the picture: the caller
+// adds the name.
 func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 	w, err := p.worker(dst)
 	if err != nil {
@@ -200,8 +201,8 @@ func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 	return w.load(dst, field, h, data)
 }
 
-// LoadPixels is Load of a picture that is decoded already: height × width
-// pixels of three bytes, or of one that is grey, in the order of layout.
+// LoadPixels is Load for a picture that is decoded already: height × width pixels
+// of three bytes, or of one byte if it is grey, in the order of layout.
 func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
 	w, err := p.worker(dst)
 	if err != nil {

@@ -5,13 +5,13 @@ import (
 	"math"
 )
 
-// Resampling is that of Pillow and of torchvision with antialias=True: each
+// Pixels are resampled as by Pillow and by torchvision with antialias=True: each
 // value of the result is the mean of the values around its place, weighted by a
 // triangle whose half width is one pixel of the source or of the result,
 // whichever is wider (https://pillow.readthedocs.io, Image.resize, BILINEAR).
 //
-// It is done plane by plane, before colours are converted: chroma planes that
-// hold a quarter of the pixels are a quarter of the work. Weights are 1/256ths,
+// Planes are resampled one by one, before colours are converted: a chroma plane
+// that has a quarter of the pixels costs a quarter of the work. Weights are 1/256ths,
 // so that a weighted sum of bytes fits 16 bits and a uint64 holds four of them.
 
 // taps are the weights by which a line of one length becomes a line of another:
@@ -24,15 +24,15 @@ type taps struct {
 	stride  int
 
 	lo, hi int // the part of the source that is used; lo is a multiple of eight
-	most   int // the largest count; weights beyond a count are 0, hi−lo is not less
+	most   int // the largest count; weights beyond a count are 0; hi−lo is at least as large
 
 	exact []float64 // weights of one value, before they are rounded
 	half  []float64 // the same of a subsampled plane
 }
 
-// An axis is what happens to rows or to columns: from … to of a picture become
-// full pixels, of which first … first+n−1 are wanted, in reverse if flip. What
-// lies outside of 0 … full−1 is padding.
+// An axis is what happens to rows or to columns: the part from … to of a picture
+// becomes full pixels. Of these, first … first+n−1 are wanted, in reverse order if
+// flip is set. Pixels outside of 0 … full−1 are padding.
 type axis struct {
 	from, to float64
 	full     int
@@ -45,7 +45,7 @@ func whole(size int) axis { return axis{to: float64(size), full: size, n: size} 
 
 func (a *axis) scale() float64 { return (a.to - a.from) / float64(a.full) }
 
-// crop takes n pixels from pixel at on.
+// crop takes n pixels, beginning at pixel at.
 func (a *axis) crop(at, n int) {
 	if a.flip {
 		at = a.n - at - n
@@ -53,8 +53,8 @@ func (a *axis) crop(at, n int) {
 	a.first, a.n = a.first+at, n
 }
 
-// resize brings what is wanted to n pixels. What was resized before isn't
-// resampled twice: the two steps become one.
+// resize makes n pixels of the pixels that are wanted. After an earlier resize it
+// doesn't resample again: the two steps become one.
 func (a *axis) resize(n int) {
 	scale := a.scale()
 	a.from, a.to = a.from+float64(a.first)*scale, a.from+float64(a.first+a.n)*scale
@@ -71,13 +71,15 @@ func (a axis) mirrored(size int) axis {
 	return a
 }
 
-// shrunk is the same axis over a source of which one pixel is k of the former.
+// shrunk is the same axis over a smaller source: one pixel stands for k of the
+// former source.
 func (a axis) shrunk(k int) axis {
 	a.from, a.to = a.from/float64(k), a.to/float64(k)
 	return a
 }
 
-// inside splits off the padding: the rest, and where in the result it begins.
+// inside splits off the padding. It returns the rest of the axis, and the place in
+// the result at which the rest begins.
 func (a axis) inside() (rest axis, at int) {
 	lo, hi := max(a.first, 0), min(a.first+a.n, a.full)
 	if at = lo - a.first; a.flip {
@@ -87,8 +89,8 @@ func (a axis) inside() (rest axis, at int) {
 	return a, at
 }
 
-// span is the part of size pixels that is needed, one at least: a crop may lie
-// in the padding alone.
+// span is the part of size pixels that is needed. It has at least one pixel, even
+// if a crop lies in the padding alone.
 func (a *axis) span(size int) (from, to int) {
 	scale := a.scale()
 	support := max(scale, 1)
@@ -98,10 +100,10 @@ func (a *axis) span(size int) (from, to int) {
 	return from, max(from+1, min(size, to))
 }
 
-// plan computes the taps of an axis for a plane of size values, of which each
-// stands for sub pixels: 1 or, in a chroma plane, 2 or 4. smooth: a decoder
-// would have brought the plane to the picture's size by libjpeg's triangle
-// ("fancy upsampling"); the weights are those of both steps at once.
+// plan computes the taps of an axis for a plane of size values. Each value stands
+// for sub pixels: 1 or, in a chroma plane, 2 or 4. If smooth is set, the weights do
+// two steps at once: they first enlarge the plane to the picture's size by
+// libjpeg's triangle ("fancy upsampling"), as a decoder would have done.
 func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
 	scale := a.scale()
 	support := max(scale, 1)
@@ -155,15 +157,15 @@ func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
 	}
 }
 
-// tidy lets go of memory for more than most weights.
+// tidy drops memory for more than most weights.
 func (t *taps) tidy(most int) {
 	if cap(t.weights) > most || cap(t.exact) > most {
 		*t = taps{}
 	}
 }
 
-// subsampled turns weights of pixels, from pixel lo on, to those of a plane
-// of size values, each of which stands for sub pixels.
+// subsampled turns the weights of pixels, from pixel lo on, into weights for a
+// plane of size values, each of which stands for sub pixels.
 func (t *taps) subsampled(lo int, weights []float64, size, sub int, smooth bool) (int, []float64) {
 	from := min(lo/sub, size-1)
 	if smooth {
@@ -229,7 +231,7 @@ const (
 func joined(e, o uint64) uint64 { return e>>8&evenBytes | o&^uint64(evenBytes) }
 
 // mixRows writes the weighted mean of rows to dst: row k begins at
-// src[k*stride]. It works on eight bytes at a time, so dst has a length of a
+// src[k*stride]. It works on eight bytes at a time, so the length of dst is a
 // multiple of eight.
 func mixRows(dst, src []byte, stride int, weights []uint64) {
 	n := len(dst)
@@ -326,7 +328,7 @@ func mixColumns(dst []uint64, src []column, t *taps) {
 	}
 }
 
-// transpose turns eight rows of eight bytes to eight columns, or back.
+// transpose turns eight rows of eight bytes into eight columns, or back.
 func transpose(a, b, c, d, e, f, g, h uint64) (uint64, uint64, uint64, uint64, uint64, uint64, uint64, uint64) {
 	const m1, m2, m4 = 0x00ff00ff00ff00ff, 0x0000ffff0000ffff, 0x00000000ffffffff
 	t := (a>>8 ^ b) & m1
@@ -360,7 +362,7 @@ func transpose(a, b, c, d, e, f, g, h uint64) (uint64, uint64, uint64, uint64, u
 
 func split(v uint64) column { return column{v & evenBytes, v >> 8 & evenBytes} }
 
-// columnsOf turns eight rows, each stride long, to len(dst) columns; len(dst) is
+// columnsOf turns eight rows, each stride long, into len(dst) columns; len(dst) is
 // a multiple of eight.
 func columnsOf(dst []column, rows []byte, stride int) {
 	r0, r1, r2, r3 := rows[:stride], rows[stride:][:stride], rows[2*stride:][:stride], rows[3*stride:][:stride]

@@ -15,7 +15,7 @@ type Transform interface {
 	check(*plan) error
 }
 
-// plan is what the steps so far are known to do whatever the picture.
+// plan is what the steps so far do to every picture.
 type plan struct {
 	size       Size // of the picture; 0: it depends on the file
 	padded     bool
@@ -29,7 +29,7 @@ type plan struct {
 	mean, std [3]float64
 }
 
-// geometry is where the pixels of a result come from.
+// geometry tells where in the picture the pixels of a result come from.
 type geometry struct{ x, y axis }
 
 func (g *geometry) resize(width, height int) error {
@@ -45,7 +45,7 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// A Size is that of a picture in pixels.
+// A Size is a picture's height and width in pixels.
 type Size struct{ Height, Width int }
 
 // Square is a size of n × n pixels.
@@ -60,8 +60,8 @@ func (s Size) check(name string) error {
 	return nil
 }
 
-// geometrical notes a step of geometry that leaves size, which resamples if
-// resizes.
+// geometrical notes a step of geometry after which the picture has the given size.
+// resizes tells whether the step resamples.
 func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometry, *rand.Rand) error) error {
 	if p.pixels {
 		return optionError(name, "", "must come before the steps that change colours or values")
@@ -75,7 +75,7 @@ func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometr
 }
 
 // RandomResizedCrop takes a random part of the picture, of a random area and
-// ratio of width to height, and resizes it. Where ten draws don't fit, it takes
+// ratio of width to height, and resizes it. If none of ten draws fits, it takes
 // the middle.
 type RandomResizedCrop struct {
 	Size  Size
@@ -133,8 +133,8 @@ func (t *RandomResizedCrop) draw(r *rand.Rand, w, h int) (left, top, width, heig
 
 func uniform(r *rand.Rand, from, to float64) float64 { return from + (to-from)*r.Float64() }
 
-// Resize brings the picture to Size or, where that is 0, its shorter side to
-// Shorter pixels and the other as the ratio says.
+// Resize resizes the picture to Size. If Size is 0, it resizes the shorter side to
+// Shorter pixels and keeps the ratio of the sides.
 type Resize struct {
 	Shorter int
 	Size    Size
@@ -183,9 +183,9 @@ func (t CenterCrop) check(p *plan) error {
 	})
 }
 
-// RandomCrop takes a part of the picture of a given size at a random place, with
-// Padding black pixels around the picture. A picture that is smaller is an
-// error, or gets black around it if PadIfNeeded.
+// RandomCrop takes a part of a given size at a random place of the picture, after
+// padding the picture with Padding black pixels on each side. A picture that is
+// smaller than the part is an error; with PadIfNeeded it gets black around it.
 type RandomCrop struct {
 	Size        Size
 	Padding     int
@@ -215,7 +215,7 @@ func (t RandomCrop) check(p *plan) error {
 	})
 }
 
-// place draws where n pixels begin on a side of size pixels.
+// place draws the pixel at which n pixels begin on a side of size pixels.
 func (t *RandomCrop) place(r *rand.Rand, size, n int) (int, error) {
 	padding := t.Padding
 	if size+2*padding < n {
@@ -256,7 +256,7 @@ func (p *plan) flip(name string, share float64, of func(*geometry) *axis) error 
 	})
 }
 
-// checkShare checks a share of pictures, 0 means one half.
+// checkShare checks a share of pictures; 0 means one half.
 func checkShare(name string, share *float64) error {
 	if *share == 0 {
 		*share = 0.5
@@ -267,7 +267,7 @@ func checkShare(name string, share *float64) error {
 	return nil
 }
 
-// Normalize makes (value − Mean) / Std of each value 0 … 1, by channel.
+// Normalize replaces each value, 0 … 1, by (value − Mean) / Std of its channel.
 type Normalize struct{ Mean, Std [3]float64 }
 
 // ImageNet is the usual normalization of photographs.
@@ -290,7 +290,7 @@ func (t Normalize) check(p *plan) error {
 }
 
 // RandomErasing overwrites a random rectangle of a share P of the pictures with
-// Value, which is one of the result: after Normalize, 0 is the mean.
+// Value. Value is in the units of the result: after Normalize, 0 is the mean.
 type RandomErasing struct {
 	P     float64    // default ½
 	Scale [2]float64 // share of the result's area, from … to; default 0.02 … 0.33

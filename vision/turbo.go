@@ -30,7 +30,7 @@ var turboNames = map[string][]string{
 
 // openTurbo finds the library, once.
 var openTurbo = sync.OnceValues(func() (*turbo, error) {
-	// dlerror is of the thread that dlopen failed on.
+	// dlerror tells only the thread on which dlopen failed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var errs []error
@@ -70,7 +70,7 @@ type turboDecoder struct {
 	lib    *turbo
 	handle uintptr
 
-	// What C reads and writes lies in the heap, where nothing moves it.
+	// What C reads and writes lies on the heap: there nothing moves it.
 	args    [9]uintptr
 	planes  [3]*byte
 	strides [3]int32
@@ -96,8 +96,8 @@ func (d *turboDecoder) close() {
 	}
 }
 
-// decode decodes data to planes of width × height pixels, which the library can
-// scale to. damaged tells what is wrong with a picture that was decoded
+// decode decodes data to planes of width × height pixels, a size that the library
+// can scale to. damaged tells what is wrong with a picture that could be decoded
 // nonetheless.
 func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) (damaged, err error) {
 	for i := range planes {
@@ -109,7 +109,7 @@ func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) 
 		uintptr(unsafe.Pointer(&d.planes)), uintptr(width), uintptr(unsafe.Pointer(&d.strides)), uintptr(height),
 		accurateDCT | limitScans,
 	}
-	// Warnings are of the thread that met them.
+	// The library tells a warning only to the thread that met it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	status, _, _ := purego.SyscallN(d.lib.decompressToYUVPlanes, d.args[:8]...)
@@ -134,15 +134,16 @@ func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) 
 
 // surplus tells whether a warning is only about data between the last row and
 // the next marker: "Corrupt JPEG data: 123 extraneous bytes before marker 0xd9".
-// Many cameras leave some, and there are more where the picture's height was cut.
-// Nothing before them was wrong, since the library keeps the first warning.
-// Before a restart marker, 0xd0 … 0xd7, there is never any: codes were damaged.
+// Many cameras leave some such bytes, and there are more if the picture's height was
+// cut. Nothing before them was wrong, since the library keeps the first warning.
+// An intact file has none before a restart marker, 0xd0 … 0xd7: if there are some,
+// codes were damaged.
 func surplus(text uintptr) bool {
 	_, marker, found := strings.Cut(cString(text), "extraneous bytes before marker ")
 	return found && (marker < "0xd0" || marker > "0xd7")
 }
 
-// cString is a C string, in C's memory.
+// cString returns a C string, which stays in C's memory.
 func cString(p uintptr) string {
 	if p == 0 {
 		return ""

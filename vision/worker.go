@@ -19,7 +19,7 @@ import (
 type worker struct {
 	p     *Pipeline
 	turbo *turboDecoder // nil: there is none
-	// What decodes in its place, once it was needed.
+	// Decodes in turbo's place; made when it is first needed.
 	baseline *baselineDecoder
 	out      writer
 
@@ -27,7 +27,7 @@ type worker struct {
 	picture  picture
 	mem      []byte // of the picture's planes
 	turned   []byte // of planes whose rows became columns
-	file     []byte // a copy of the file, whose height was changed
+	file     []byte // a copy of the file, with its height changed
 	reader   bytes.Reader
 
 	x, y    [2]taps // of the first plane, and of chroma planes
@@ -35,11 +35,11 @@ type worker struct {
 	columns []column
 	mixed   []uint64
 	strip   [3][]byte     // eight rows of the result
-	levels  output[uint8] // the result's levels, where colours change
+	levels  output[uint8] // the result's levels, if colours change
 	drawn   drawn
 }
 
-// bench is the workers of one of the loader's, by pipeline.
+// bench has the workers that one of the loader's workers uses, one per pipeline.
 type bench struct{ workers []*worker }
 
 func newBench() (*bench, error) { return new(bench), nil }
@@ -72,7 +72,7 @@ func (p *Pipeline) worker(s *nwt.Sample) (*worker, error) {
 	return w, nil
 }
 
-// tidy lets go of the picture, and of memory that only few pictures need.
+// tidy drops the picture, and memory that only few pictures need.
 func (w *worker) tidy() {
 	const most = 1 << 26 // bytes
 	if w.picture = (picture{}); cap(w.mem) > most {
@@ -145,8 +145,8 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 	return h, w.p.checkSize(h.width, h.height)
 }
 
-// load draws the transforms, decodes what they need of data, unless that is nil
-// and the picture there, and writes the result.
+// load draws the transforms, decodes the part of data that they need, and writes
+// the result. If data is nil, the picture is decoded already.
 func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 	p := w.p
 	if got := len(dst.Bytes(field)); got != p.bytes {
@@ -189,7 +189,7 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 	return nil
 }
 
-// colours is resample where colours change on the way.
+// colours does what resample does, and changes colours on the way.
 func (w *worker) colours(x, y axis, left, top int) {
 	o, size := &w.levels, w.p.size
 	n := size.Width * size.Height
@@ -213,8 +213,8 @@ func (w *worker) colours(x, y axis, left, top int) {
 	}
 }
 
-// resample writes the part of the picture that x and y tell, from column left
-// and row top of the result on.
+// resample writes the part of the picture that x and y describe to the result,
+// beginning at column left and row top.
 func (w *worker) resample(x, y axis, out writer, left, top int) {
 	if x.n == 0 || y.n == 0 {
 		return

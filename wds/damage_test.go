@@ -350,7 +350,7 @@ func TestWhatIsSkippedOfAFileIsNotRead(t *testing.T) {
 	f, err := os.Create(path)
 	require.NoError(t, err)
 	w := tar.NewWriter(f)
-	const size = 16 << 30 // as a hole, where the file system has them
+	const size = 16 << 30 // as a hole, if the file system has them
 	require.NoError(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "README", Size: size}))
 	at, err := f.Seek(0, io.SeekCurrent)
 	require.NoError(t, err)

@@ -18,8 +18,8 @@ type grouper struct {
 	in     *ended
 	tar    *tar.Reader
 	done   bool // the shard's end is proved
-	// ahead is a file whose content is still to be read: the first of the next
-	// record. Its key and extension are beside it.
+	// ahead is a file whose content is still to be read: the first file of the next
+	// record. The fields after it are its key and extension.
 	ahead    *tar.Header
 	key, ext string
 }
@@ -41,8 +41,8 @@ func newGrouper(shard string, r *source, limits Limits) (grouper, error) {
 	return g, nil
 }
 
-// next reads the next record into r, whose memory it uses again; io.EOF after the
-// last, if the shard's end is proved. If the files are readable but make no
+// next reads the next record into r, and reuses r's memory. After the last record it
+// returns io.EOF if the shard's end is proved. If the files are readable but make no
 // record, r says so.
 func (g *grouper) next(r *Record) error {
 	r.reset(g.shard)
@@ -95,7 +95,7 @@ func (g *grouper) unfit(r *Record, h *tar.Header) error {
 	case kinds[h.Typeflag] != "":
 		return fmt.Errorf("its file %s is %s, which holds no data", short(g.ext), kinds[h.Typeflag])
 	case h.Typeflag == tar.TypeGNUSparse || isSparse(h):
-		// It may say that it is of any size, and hold nothing.
+		// Its header may claim any size, with nothing behind it.
 		return fmt.Errorf("its file %s is sparse: pack it without holes (GNU tar: without --sparse)", short(g.ext))
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeCont:
 		return fmt.Errorf("its file %s is of the unknown type %q", short(g.ext), h.Typeflag)
@@ -119,8 +119,8 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
-// advance makes sure that ahead is a file of a sample; io.EOF where there is none
-// and the shard's end is proved.
+// advance makes sure that ahead is a file of a sample. It returns io.EOF if there is
+// none and the shard's end is proved.
 func (g *grouper) advance() error {
 	for g.ahead == nil {
 		if g.done {
@@ -144,11 +144,12 @@ func (g *grouper) advance() error {
 }
 
 // maxPadding is how many zeros may follow tar's end marker. Tar pads with a few
-// kilobytes; a hole or a disk that was full leaves more.
+// kilobytes; a hole, or a disk that was full, leaves more.
 const maxPadding = 16 << 20
 
-// end notes that the shard is over, if it is: tar's reader takes the end of the
-// data for that of the archive, and looks at nothing after the end marker.
+// end checks whether the shard is really over, and notes it if so: tar's reader takes
+// the end of the data for the end of the archive, and doesn't look at what comes
+// after the end marker.
 func (g *grouper) end() error {
 	if g.in.over {
 		if g.in.n == 0 {
@@ -186,7 +187,7 @@ func (e *ended) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
 	e.n += int64(n)
 	if err == io.EOF && n > 0 {
-		err = nil // it comes again
+		err = nil // the next Read returns it again
 	}
 	e.over = err == io.EOF
 	return n, err
@@ -200,8 +201,8 @@ func (e *ended) Seek(offset int64, whence int) (int64, error) {
 	return 0, errors.ErrUnsupported
 }
 
-// noEnd is err, but never an io.EOF: to the loader that would be a shard that has
-// been read.
+// noEnd is err, but never an io.EOF: the loader would take that for the end of the
+// shard.
 func noEnd(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, err)
@@ -231,8 +232,8 @@ func split(name string) (key, ext string, ok bool) {
 	return name[:base+dot], strings.ToLower(name[base+dot+1:]), true
 }
 
-// appendFrom appends n bytes of r. Memory is taken as they come, not on the word
-// of a header.
+// appendFrom appends n bytes of r. It takes memory as they come, and doesn't trust
+// the size in a header.
 func appendFrom(data []byte, r io.Reader, n int) ([]byte, error) {
 	for n > 0 {
 		part := min(n, max(cap(data)-len(data), 1<<20))

@@ -13,13 +13,12 @@ import (
 	"github.com/nwt-go/nwt/internal/files"
 )
 
-// A source reads a shard's file ahead into a buffer. A file system may not return
-// for hours, and its calls have no context: so each runs in a goroutine of its
-// own, which the source leaves to itself when the context ends. Whatever such a
-// call may still touch is then the call's alone, buffer and file: it closes the
-// file when it returns.
+// A source reads a shard's file ahead into a buffer. A call of the file system may
+// not return for hours, and takes no context. So each call runs in a goroutine of
+// its own. If the context ends first, the source abandons the call. The buffer and
+// the file then belong to the call alone, and it closes the file when it returns.
 type source struct {
-	ctx     context.Context // of the call under way: waiting ends with it
+	ctx     context.Context // of the call under way: when it ends, waiting ends
 	file    fs.File
 	bufs    *sync.Pool // of *[bufferSize]byte
 	buf     *[bufferSize]byte
@@ -27,20 +26,20 @@ type source struct {
 	to      int             //
 	err     error           // what reading ended with
 	skipped int64           // by Seek, in all
-	left    <-chan struct{} // not nil once a call was left to itself; closed when that has returned
+	left    <-chan struct{} // not nil once a call was abandoned; closed when that call has returned
 }
 
 const (
 	bufferSize = 256 << 10
-	// farSkip is how much is read rather than skipped: to seek in an object store is
-	// another request.
+	// farSkip is up to how much is read rather than skipped: in an object store a
+	// seek costs another request.
 	farSkip = 4 << 20
 	// maxPatience is how long to wait while too many files are open.
 	maxPatience = time.Minute
 )
 
-// openSource opens a file that can be read to an end: neither a directory, say, nor
-// a FIFO. Where fsys can tell that without opening it, it isn't opened.
+// openSource opens a file that can be read to an end: not a directory or a FIFO, for
+// instance. If fsys can tell without opening the file, it isn't opened.
 func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (*source, error) {
 	for pause, start := time.Millisecond, time.Now(); ; pause = min(2*pause, time.Second) {
 		var file fs.File
@@ -93,8 +92,8 @@ func openRegular(fsys fs.FS, name string) (fs.File, error) {
 	return file, nil
 }
 
-// checkType refuses what can't be read to an end. Irregular is what buckets call
-// their objects.
+// checkType refuses what can't be read to an end. It takes what is irregular:
+// buckets say that of their objects.
 func checkType(info fs.FileInfo) error {
 	if mode := info.Mode(); mode.Type()&^fs.ModeIrregular != 0 {
 		return fmt.Errorf("not a regular file: %v", mode)
@@ -102,7 +101,7 @@ func checkType(info fs.FileInfo) error {
 	return nil
 }
 
-// peek is the next n bytes, or what there is of them.
+// peek returns the next n bytes, or fewer if there are no more.
 func (s *source) peek(n int) ([]byte, error) {
 	if err := s.fill(); err != nil && err != io.EOF {
 		return nil, err
@@ -139,7 +138,7 @@ func (s *source) fill() error {
 		if empty == 100 {
 			return io.ErrNoProgress
 		}
-		var n int // the call's, if it is left to itself
+		var n int // the call's, if it is abandoned
 		err := s.call(func() (err error) {
 			n, err = s.file.Read(s.buf[:])
 			return err
@@ -152,7 +151,7 @@ func (s *source) fill() error {
 	return nil
 }
 
-// Seek skips what is after the place where reading is.
+// Seek skips ahead from the place at which reading is.
 func (s *source) Seek(offset int64, whence int) (int64, error) {
 	file, ok := s.file.(io.Seeker)
 	if !ok || whence != io.SeekCurrent || offset < 0 {
@@ -172,8 +171,8 @@ func (s *source) Seek(offset int64, whence int) (int64, error) {
 	})
 }
 
-// Close closes the file. A call that was left to itself does so when it returns;
-// one that is about to is waited for.
+// Close closes the file. If a call was abandoned, that call closes the file when it
+// returns; if it is about to return, Close waits for it.
 func (s *source) Close() error {
 	if s.left != nil {
 		select {
@@ -186,7 +185,8 @@ func (s *source) Close() error {
 	return s.file.Close()
 }
 
-// call calls the file. If the context ends first, file and buffer are the call's.
+// call calls the file. If the context ends first, file and buffer belong to the
+// call.
 func (s *source) call(f func() error) error {
 	if s.left != nil {
 		return fs.ErrClosed
@@ -199,8 +199,8 @@ func (s *source) call(f func() error) error {
 	return err
 }
 
-// await returns what f does, unless the context ends first: then f goes on by
-// itself, late gets what it returns, and left is closed at last.
+// await returns what f returns. If the context ends first, f goes on by itself:
+// late gets what it returns, and then left is closed.
 func await(ctx context.Context, f func() error, late func(error)) (left <-chan struct{}, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

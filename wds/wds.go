@@ -10,12 +10,12 @@
 // that dot is the extension, in lower case. Files without a key or an extension,
 // and those named __…__, belong to no sample. Shards may be compressed by gzip.
 //
-// What is read is checked as far as the format allows. A shard must go on to tar's
-// end marker, with nothing but zeros after it, and a compressed one to the end of
-// its data, whose checksum must be right: a shard that was cut or damaged ends
-// with an error, and its last sample, which may lack files, isn't delivered. The
-// checksum of a compressed shard is known at its end only: samples before that may
-// be wrong where it is. Tar itself has no checksum for the content of files.
+// What is read is checked as far as the format allows. A shard must have tar's end
+// marker, with nothing but zeros after it. A compressed shard must also be complete,
+// and its checksum right. A shard that was cut or damaged ends with an error, and its
+// last sample, which may lack files, isn't delivered. The checksum of a compressed
+// shard comes only at its end: if it is wrong, samples that were delivered before may
+// be wrong too. Tar itself has no checksum for the content of files.
 //
 // Format: https://github.com/webdataset/webdataset
 package wds
@@ -34,12 +34,13 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// New is a stream of samples from shards in fsys, such as a folder
+// New makes a stream of samples from shards in fsys, such as a folder
 // (os.DirFS) or a bucket (a gocloud.dev/blob.Bucket is an fs.FS). nwt.Streamed
 // makes a dataset of it.
 //
-// Load makes a sample of a record, which is valid during the call, under the
-// rules of nwt.Dataset's Load. Its errors get the names of shard and key.
+// load turns a record into a sample, under the rules of nwt.Dataset's Load. The
+// record is valid during the call only. New adds the names of shard and key to
+// load's errors.
 //
 // Opening and reading end with the loader's context, even if fsys doesn't return
 // by then. While too many files are open, a shard waits, for a minute at most,
@@ -67,19 +68,19 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 	return s, nil
 }
 
-// An Option changes how shards are read. If one is given twice, the last wins.
+// An Option changes how shards are read. If an option is repeated, the last one wins.
 type Option func(*stream)
 
-// Limits are what a record may have at most; 0 stands for the default. A record
-// that has more is a bad sample, and what it has is skipped.
+// Limits are the most that a record may have; 0 stands for the default. A record
+// that has more is a bad sample, and its content is skipped.
 type Limits struct {
 	Bytes int64 // of all its files together; default: 1 GiB
 	Files int   // default: 1000
-	Name  int   // bytes of a file's name, path and all; default: 4096, as many as file systems allow
+	Name  int   // bytes of a file's name with its path; default: 4096, as many as file systems allow
 }
 
-// WithLimits sets other limits: they keep a shard that is damaged, or isn't what
-// it should be, from taking all memory.
+// WithLimits sets other limits. They keep a shard that is damaged, or that isn't a
+// shard, from taking all memory.
 func WithLimits(l Limits) Option {
 	return func(s *stream) {
 		s.limits = Limits{cmp.Or(l.Bytes, 1<<30), cmp.Or(l.Files, 1000), cmp.Or(l.Name, 4096)}
@@ -142,7 +143,7 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 	r.source.ctx = ctx
 	rec.data = nr.Data
 	err := r.next(rec)
-	nr.Data = rec.data // there the loader sees how much it has read ahead
+	nr.Data = rec.data // from it the loader learns how much it has read ahead
 	return err
 }
 
@@ -160,9 +161,9 @@ type Record struct {
 
 func (r *Record) reset(shard string) {
 	if cap(r.data) > maxKept {
-		r.data = nil // one huge record needn't cost its memory for ever
+		r.data = nil // so that one huge record doesn't hold its memory for ever
 	}
-	clear(r.files) // of their names
+	clear(r.files) // so that their names can be collected
 	r.Shard, r.Key, r.files, r.data, r.err = shard, "", r.files[:0], r.data[:0], nil
 }
 
@@ -174,8 +175,9 @@ type file struct {
 	end int // in data
 }
 
-// File is the content of the record's file that has the first of these
-// extensions that any has. If none does, the error says which there are.
+// File returns the content of one of the record's files: the first of these
+// extensions that the record has decides. If it has none of them, the error says
+// which it has.
 func (r *Record) File(exts ...string) ([]byte, error) {
 	for _, ext := range exts {
 		from := 0

@@ -11,19 +11,19 @@ import (
 // A Writer writes a shard. The same samples give the same bytes.
 type Writer struct {
 	tar  *tar.Writer
-	last string // key
+	last string // key that was written last
 }
 
 // NewWriter makes a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{tar: tar.NewWriter(w)} }
 
-// A File is one of a sample.
+// A File is one file of a sample.
 type File struct {
 	Ext  string // without the dot before it, such as "jpg" or "seg.png"
 	Data []byte
 }
 
-// Write appends a sample. Its key must differ from that of the sample before.
+// Write appends a sample. Its key must differ from the key of the sample before.
 func (w *Writer) Write(key string, files ...File) error {
 	if got, _, ok := split(key + ".x"); !ok || got != key {
 		return fmt.Errorf("wds: key %q: its last element must not be empty nor have a dot", key)

@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		opts = append(opts, nwt.WithAlpha(d))
 		return err
 	})
-	_ = flags.Parse(args) // exits where it fails
+	_ = flags.Parse(args) // exits if it fails
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected %q: the folder is named by -dir", flags.Arg(0))
 	}
@@ -93,7 +93,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fmt.Fprintf(stdout, "\n%v\n", result)
 	if *csv != "" {
 		var table bytes.Buffer
-		_ = result.WriteCSV(&table) // a buffer takes it all
+		_ = result.WriteCSV(&table) // a buffer never fails
 		if err := os.WriteFile(*csv, table.Bytes(), 0o644); err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// train is where a model would learn from n × 3 × 32 × 32 pixels and n labels.
-// Given to nwt.WithStep as well, it makes the choice the fewest workers at which
-// it doesn't wait.
+// train stands for a model that learns from n × 3 × 32 × 32 pixels and n labels. If
+// it is also given to nwt.WithStep, the choice is the fewest workers at which train
+// doesn't wait.
 func train(images []float32, labels []int64) {}

@@ -96,8 +96,8 @@ func (t *table) measure(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batc
 	return nil
 }
 
-// So much is measured in one go: nothing is computed while the first of the batches
-// is loaded.
+// This much is measured at once: nothing is computed while the first batch is loaded,
+// so few batches would mislead.
 const (
 	fewestEpochs  = 2
 	fewestBatches = 10
@@ -131,10 +131,11 @@ func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), o
 }
 
 // oneWorker is the time of the slowest batch size with one worker, or with the
-// fewest there are.
+// fewest workers in the table.
 func (t *table) oneWorker() float64 { return slices.Max(t.ms[max(0, slices.Index(t.workers, 1))]) }
 
-// near is how much slower than the best of its batch size a count is as good.
+// near is how much slower than the best of its batch size a count may be and still
+// count as good.
 const near = 1.05
 
 // best is the row of the quickest count of a column, and of the fewest workers

@@ -77,7 +77,7 @@ func (o options) counts(name, value, usage string) *[]int {
 	return all
 }
 
-// parse reads the arguments; it exits where they are wrong.
+// parse reads the arguments; it exits if they are wrong.
 func (o options) parse(args []string) error {
 	_ = o.Parse(args)
 	if o.NArg() > 0 {
@@ -90,7 +90,7 @@ func (o options) parse(args []string) error {
 }
 
 // openCIFAR reads a folder of CIFAR-10 into memory, or noise of the same format
-// where dir is empty.
+// if dir is empty.
 func openCIFAR(dir string, stdout io.Writer) (*cifar.Set, error) {
 	if dir != "" {
 		return cifar.Open(dir)

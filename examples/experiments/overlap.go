@@ -89,7 +89,7 @@ func times(ctx context.Context, ds nwt.Dataset, compute func(), rounds int) (pai
 	return best, nil
 }
 
-// slowly is a sample for each batch that takes its time.
+// slowly makes a dataset with one slow sample per batch.
 func slowly(batches int, wait time.Duration) nwt.Dataset {
 	return nwt.NewDataset(batches, []nwt.Field{{Name: "x", Type: nwt.Float32}}, func(_ context.Context, i int, dst *nwt.Sample) error {
 		time.Sleep(wait)
@@ -98,8 +98,8 @@ func slowly(batches int, wait time.Duration) nwt.Dataset {
 	})
 }
 
-// computation is work that takes about so long where nothing disturbs it, always
-// the same.
+// computation is work that is always the same. It takes about the given time if
+// nothing disturbs it.
 func computation(d time.Duration) func() {
 	const samples, inputs, classes = 16, 512, 10
 	model, images, labels := newSoftmax(classes, inputs), make([]float32, samples*inputs), make([]int64, samples)

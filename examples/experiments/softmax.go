@@ -25,7 +25,7 @@ func vector(data []float32) blas32.Vector {
 	return blas32.Vector{N: len(data), Inc: 1, Data: data}
 }
 
-// step trains on a batch and answers its mean loss before that.
+// step trains on a batch and returns its mean loss before that.
 func (s *softmax) step(images []float32, labels []int64) float32 {
 	for _, g := range s.gradient {
 		clear(g.Data)

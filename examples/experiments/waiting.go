@@ -15,12 +15,12 @@ import (
 	"github.com/nwt-go/nwt/internal/host"
 )
 
-// side is that of the images that wait.
+// side is the width and height of the images that wait.
 const side = 64
 
-// waiting loads samples that each wait, as those of a store in the network do:
-// the first epoch, one from the in-memory cache, and one of samples that were
-// augmented beforehand.
+// waiting loads samples that each wait, as samples from a store in the network do.
+// It measures the first epoch, one from the in-memory cache, and one over samples
+// that were augmented beforehand.
 func waiting(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("waiting")
 	n := o.Int("samples", 1000, "`number` of samples")
@@ -108,7 +108,7 @@ func augmented(ds nwt.Dataset) nwt.Dataset {
 	})
 }
 
-// An epoch is what one took.
+// An epoch is what one epoch took.
 type epoch struct {
 	took time.Duration
 	cpu  float64 // share of the CPUs in use

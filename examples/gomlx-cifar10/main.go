@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	batch := flags.Int("batch", 32, "`images` of a batch")
 	epochs := flags.Int("epochs", 4, "`epochs` to train")
 	budget := flags.Duration("budget", 5*time.Second, "`time` to spend on tuning")
-	_ = flags.Parse(args) // exits where it fails
+	_ = flags.Parse(args) // exits if it fails
 	if *n < 1 || *epochs < 1 {
 		return fmt.Errorf("-images %d, -epochs %d: must be at least 1", *n, *epochs)
 	}

@@ -35,13 +35,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	batch := flags.Int("batch", 64, "`points` of a batch")
 	epochs := flags.Int("epochs", 5, "`epochs` to train")
 	budget := flags.Duration("budget", 2*time.Second, "`time` to spend on tuning")
-	_ = flags.Parse(args) // exits where it fails
+	_ = flags.Parse(args) // exits if it fails
 	if *batch < 1 {
 		return fmt.Errorf("-batch %d: must be at least 1", *batch)
 	}
 
 	opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithDropLast()}
-	trial, err := newNetwork(*batch, 2, 32, rings) // thrown away: what is tuned with isn't trained on
+	trial, err := newNetwork(*batch, 2, 32, rings) // thrown away: tuning changes it
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func newNetwork(batch, inputs, hidden, classes int) (*network, error) {
 	w1, b1 := weights("w1", inputs, hidden), weights("b1", 1, hidden)
 	w2, b2 := weights("w2", hidden, classes), weights("b2", 1, classes)
 
-	// Must panics where shapes don't fit, which no argument can bring about.
+	// Must panics if shapes don't fit, which no argument can cause.
 	layer := func(x, w, b *gorgonia.Node) *gorgonia.Node {
 		return gorgonia.Must(gorgonia.BroadcastAdd(gorgonia.Must(gorgonia.Mul(x, w)), b, nil, []byte{0}))
 	}
@@ -51,7 +51,7 @@ func newNetwork(batch, inputs, hidden, classes int) (*network, error) {
 	return n, nil
 }
 
-// step trains on a batch and answers its loss before that.
+// step trains on a batch and returns its loss before that.
 func (n *network) step(b *nwt.Batch) (loss float32, err error) {
 	if err := errors.Join(gorgonia.Let(n.x, over(b, point)), gorgonia.Let(n.y, over(b, oneHot))); err != nil {
 		return 0, err

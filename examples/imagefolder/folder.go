@@ -15,11 +15,11 @@ type images struct {
 	*vision.Folder
 	good   []int // places in the folder
 	size   int   // width and height of a sample
-	repeat int   // an epoch goes over the files so often
+	repeat int   // how often an epoch goes over the files
 }
 
-// recipe is what those who train on ImageNet do with a picture: a random part of
-// it, scaled and half the time mirrored, in CHW order, normalized.
+// recipe is the usual training pipeline for ImageNet: a random part of the picture,
+// scaled, mirrored half the time, normalized, in CHW order.
 func recipe(size int) []vision.Transform {
 	return []vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(size)},
@@ -41,9 +41,9 @@ func open(ctx context.Context, dir string, size int) (*images, error) {
 	return &images{Folder: folder, size: size, repeat: 1}, nil
 }
 
-// check leaves out the files that can't be decoded, and says why (of 10 000 at
-// most). That takes an epoch; if a dataset is too large for it, train with
-// nwt.WithErrorBudget, which leaves such files out as it meets them.
+// check leaves out the files that can't be decoded, and says why (for 10 000 files at
+// most). That takes an epoch. If a dataset is too large for that, train with
+// nwt.WithErrorBudget, which leaves such files out when it meets them.
 func (f *images) check(ctx context.Context, report func(nwt.Progress)) (bad []error, err error) {
 	pipeline, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}}, vision.WithType(nwt.Uint8))
 	if err != nil {

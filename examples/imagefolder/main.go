@@ -1,6 +1,6 @@
 // Imagefolder tunes the loading of a folder of images, and then goes over them
 // once as a training program would. It prints the means and deviations of their
-// channels, by which such a program would normalize them.
+// channels, with which such a program would normalize them.
 package main
 
 import (
@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	batch := flags.Int("batch", 32, "`images` of a batch")
 	repeat := flags.Int("repeat", 0, "`times` that an epoch goes over the files (default: until it has 1000 images)")
 	strategy := flags.String("strategy", "greedy", "greedy or exhaustive")
-	_ = flags.Parse(args) // exits where it fails
+	_ = flags.Parse(args) // exits if it fails
 	search, known := strategies[*strategy]
 	switch {
 	case flags.NArg() > 0:

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A group lets the ranks exchange values through rank 0. It stands for the
-// collective operations that a training program has anyway: MPI's, NCCL's, Gloo's.
+// A group lets the ranks exchange values through rank 0. It replaces the collective
+// operations that a real training program has: MPI's, NCCL's, Gloo's.
 // It trusts its network.
 type group struct {
 	rank  int
@@ -114,8 +114,8 @@ func (g *group) close() {
 	}
 }
 
-// gather gives every rank the values of all, in the order of the ranks. It fails
-// if a rank has gone, so that none waits for it.
+// gather gives every rank the values of all ranks, in the order of the ranks. If a
+// rank has gone, gather fails, so that no rank waits for it.
 func gather[T any](g *group, mine T) (all []T, err error) {
 	for _, p := range g.peers {
 		p.conn.SetDeadline(time.Now().Add(gatherTime))

@@ -24,7 +24,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// stopped is the exit status after SIGTERM: what was saved last holds, start it again.
+// stopped is the exit status after SIGTERM. It means: start the program again, from
+// what was saved last.
 const stopped = 85
 
 var errStopped = errors.New("told to stop; the state is saved")
@@ -162,7 +163,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// read is the checkpoint in a file, or that of untrained weights if there is none.
+// read returns the checkpoint in a file. If there is none, it returns that of
+// untrained weights.
 func read(name string) (checkpoint, error) {
 	at := checkpoint{Weights: make([]float64, len(truth))}
 	data, err := os.ReadFile(name)

@@ -31,7 +31,7 @@ func regression(n int) nwt.Dataset {
 	})
 }
 
-// gradient is that of the squared error, summed over the samples of a batch.
+// gradient is the gradient of the squared error, summed over the samples of a batch.
 func gradient(weights []float64, b *nwt.Batch) []float64 {
 	sum := make([]float64, len(weights))
 	x, y := nwt.Values[float64](b, 0), nwt.Values[float64](b, 1)

@@ -1,5 +1,4 @@
-// Recipes are the loading parts of programs that people train by, each in a file
-// of its own: pretraining of a language model, pictures with mixup and repeated
+// Recipes are the loading parts of training programs, each in a file of its own: pretraining of a language model, pictures with mixup and repeated
 // augmentation, P × K batches with mining, audio, and files of row groups. They make
 // their data, run in a second, and print what a training step would get.
 //

@@ -10,8 +10,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// Metric learning: each batch has P classes with K samples each, and an epoch has
-// more of the classes that the model still takes for each other.
+// Metric learning: each batch has P classes with K samples each. Classes that the
+// model still confuses come more often in an epoch.
 
 const (
 	identities   = 12 // classes
@@ -36,8 +36,8 @@ func faces() (nwt.Dataset, error) {
 }
 
 // balanced is the order for P × K batches. Each class comes once in turn, and once
-// more if it is hard. It is a function of the epoch and of hard, which belongs into a
-// checkpoint for that.
+// more if it is hard. The order is a function of the epoch and of hard: so save hard
+// in the checkpoint.
 func balanced(hard []int) (nwt.Sampler, error) {
 	turns := append(slices.Clone(hard), all(identities)...)
 	turns = turns[:len(turns)/perBatch*perBatch]
@@ -88,7 +88,7 @@ func metric(ctx context.Context, _ string, out io.Writer) error {
 			labels := nwt.Values[int32](batch, 1)
 			for i := 0; i < len(labels); i += ofEach {
 				if class := int(labels[i]); class%3 == 0 && !slices.Contains(hard, class) {
-					hard = append(hard, class) // as if the model took them for each other
+					hard = append(hard, class) // as if the model confused them
 				}
 			}
 		}

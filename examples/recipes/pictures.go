@@ -38,13 +38,13 @@ func photographs(files [][]byte, transforms ...vision.Transform) (nwt.Dataset, e
 	}), nil
 }
 
-// mixup mixes each picture with the next of its batch, and their shares alike. How
-// much is drawn once for a batch.
+// mixup mixes each picture, and its shares of the classes, with the next one of its
+// batch. How much is drawn once per batch.
 func mixup(_ context.Context, b *nwt.Batch) error {
 	weight := b.Rand().Float32()
 	for _, values := range [][]float32{picture.Of(b), share.Of(b)} {
 		size := len(values) / b.Len()
-		for i := range values[size:] { // but the last has none after it
+		for i := range values[size:] { // not for the last, which has none after it
 			values[i] += weight * (values[i+size] - values[i])
 		}
 	}
@@ -64,7 +64,7 @@ func twice(n int) (nwt.Sampler, error) {
 	})
 }
 
-// picturesForTraining is the augmented dataset, but for mixup.
+// picturesForTraining is the augmented dataset, without mixup.
 func picturesForTraining(files [][]byte) (nwt.Dataset, []nwt.Option, error) {
 	ds, err := photographs(files, vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNet)
 	if err != nil {

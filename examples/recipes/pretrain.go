@@ -24,7 +24,7 @@ var (
 )
 
 // corpus is a file of tokens, 2 bytes each. A sample begins somewhere in its window,
-// another place each time that it comes.
+// at another place each time.
 func corpus(path string) (nwt.Dataset, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -116,7 +116,7 @@ func pretrain(ctx context.Context, dir string, out io.Writer) error {
 	return nil
 }
 
-// writeTokens writes n tokens that tell the corpus by their lowest bit.
+// writeTokens writes n tokens whose lowest bit tells the corpus.
 func writeTokens(path string, n, corpus int) error {
 	rng := rand.New(rand.NewPCG(uint64(corpus), 1))
 	var data []byte

@@ -13,9 +13,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A file of row groups, as Parquet and HDF5 are: a row can't be read without
-// decoding its group. The order is shuffled so that the rows of a few groups are
-// mixed, and the dataset keeps as many groups.
+// A file of row groups, as Parquet and HDF5 have them: a row can't be read without
+// decoding its group. The shuffled order mixes the rows of a few groups at a time,
+// and the dataset keeps that many groups.
 
 const (
 	groupRows = 50
@@ -27,7 +27,7 @@ var (
 	row       = nwt.AddField[uint32](&rowSchema, "row", 2)
 )
 
-// table is the groups of a file that were decoded last, for all workers.
+// table keeps the groups of a file that were decoded last, for all workers.
 type table struct {
 	file    *os.File
 	rows    int
@@ -45,7 +45,7 @@ func (t *table) group(g int) ([]uint32, error) {
 	if !ok {
 		decode = sync.OnceValues(func() ([]uint32, error) { return t.decode(g) })
 		t.groups[g], t.oldest = decode, append(t.oldest, g)
-		if len(t.oldest) > 2*mixGroups { // the window before may be in use yet
+		if len(t.oldest) > 2*mixGroups { // the window before may still be in use
 			delete(t.groups, t.oldest[0])
 			t.oldest = t.oldest[1:]
 		}

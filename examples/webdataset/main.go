@@ -1,8 +1,9 @@
 // Webdataset packs a folder of images into WebDataset shards, tunes the loading of
 // these, and then goes over them once as a training program would.
 //
-// With -shards it keeps them, and reads those that are there. If a launcher such
-// as torchrun runs it so, one rank packs and each reads its part.
+// With -shards it keeps the shards, and reads them if they are there already. If a
+// launcher such as torchrun runs it with -shards, one rank packs and each rank reads
+// its part.
 package main
 
 import (
@@ -41,7 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
 	batch := flags.Int("batch", 32, "`images` of a batch")
 	samples := flags.Int("epoch", 0, "`images` of an epoch, so that all ranks have as many batches (default: all there are)")
-	_ = flags.Parse(args) // exits where it fails
+	_ = flags.Parse(args) // exits if it fails
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected %q: the folder is named by -dir", flags.Arg(0))
@@ -129,7 +130,7 @@ func epoch(ctx context.Context, ds nwt.Dataset, opts []nwt.Option, stdout io.Wri
 			return err
 		}
 		for _, class := range nwt.Values[int64](batch, 1) {
-			perClass[class]++ // here a training program trains
+			perClass[class]++ // here a training program would train
 		}
 	}
 	took, stats := time.Since(start), loader.Stats()

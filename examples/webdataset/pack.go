@@ -34,11 +34,11 @@ func find(shards string) (names []string, err error) {
 	return fs.Glob(os.DirFS(shards), "*.tar")
 }
 
-// packed returns the names of the shards in a folder. If it has none or isn't
-// there, they are packed first, see pack: in a folder beside it, which gets the
-// name when all are written. So who finds shards finds all of them, although
-// packing may have been killed before, and of several ranks on a host one packs
-// while the others wait.
+// packed returns the names of the shards in a folder. If the folder has none or isn't
+// there, they are packed first (see pack), in a folder beside it. That folder gets the
+// name when all shards are written. So a reader that finds shards finds all of them,
+// even if packing was killed before. If several ranks on a host start together, one
+// packs while the others wait.
 func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
 	if names, err = find(shards); err != nil || len(names) > 0 {
 		return names, err
@@ -74,7 +74,7 @@ func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdou
 	return names, os.Rename(partial, shards)
 }
 
-// removePartial removes what packing has left that was killed, and nothing else.
+// removePartial removes what was left when packing was killed, and nothing else.
 func removePartial(folder string) error {
 	left, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +94,7 @@ func removePartial(folder string) error {
 	return os.Remove(folder)
 }
 
-const maxShards = 999_999 // that names have digits for
+const maxShards = 999_999 // names have digits for no more
 
 // shardName is the name of shard i, or a pattern for all of them.
 func shardName(i int) string {
@@ -104,16 +104,16 @@ func shardName(i int) string {
 	return fmt.Sprintf("train-%06d.tar", i)
 }
 
-// pack writes the images below dir into perShard images a shard, each image repeat
-// times, and returns the shards' names. They come in a random order, since a
-// stream is mixed only within a window; what can't be decoded is left out.
+// pack writes the images below dir to shards, perShard images per shard and each image
+// repeat times, and returns the shards' names. The images are in random order, since
+// a stream is mixed only within a window. What can't be decoded is left out.
 func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
 	if dir == "" {
 		if dir, err = photos.Bundled(ctx); err != nil {
 			return nil, err
 		}
 	}
-	// Of each, the whole is looked at.
+	// Each image is decoded as a whole.
 	whole, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}}, vision.WithType(nwt.Uint8))
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@
 //	with cgo            purego loads libcuda.so.1 when the first device is opened
 //	-tags cuda          gorgonia.org/cu, linked to the driver: for programs that
 //	                    share contexts with Gorgonia. Needs the CUDA toolkit (11
-//	                    or 12), and doesn't start where there is no GPU
+//	                    or 12), and doesn't start if there is no GPU
 //	CGO_ENABLED=0       not at all: the binary stays static and every Open fails
 //	  -tags nwt_purego  as with cgo, in a binary that needs glibc
 //
@@ -24,8 +24,8 @@ import (
 	"unsafe"
 )
 
-// Library is the file to load the driver from. Only tests change it, while no
-// device is in use.
+// Library is the file from which the driver is loaded. Only tests change it, while
+// no device is in use.
 var Library = "libcuda.so.1"
 
 // drivers are the libraries loaded so far, by file. They stay loaded.
@@ -60,9 +60,8 @@ func noGPU(err error) error {
 	return fmt.Errorf("%w: NVIDIA's driver is here but sees no GPU%s: %w", ErrNoDevice, only, err)
 }
 
-// Device is a GPU with the context to use on it. It holds nothing of the
-// driver's itself: its sessions and page-locked buffers do. Any goroutine may
-// use it.
+// Device is a GPU with the context to use on it. It holds nothing that the driver
+// must free: its sessions and page-locked buffers do. Any goroutine may use it.
 type Device struct {
 	drv     driver
 	gpu     int
@@ -92,8 +91,8 @@ func count(drv driver) (int, error) {
 }
 
 // Open finds a GPU by its number, from 0. Work on it goes to its primary
-// context, which other CUDA libraries in this process use too. Where there is
-// no such GPU, the error says why and is ErrNoDevice.
+// context, which other CUDA libraries in this process use too. If there is no such
+// GPU, the error says why and is ErrNoDevice.
 func Open(ordinal int) (*Device, error) {
 	drv, err := start()
 	if err != nil {
@@ -114,7 +113,7 @@ func Open(ordinal int) (*Device, error) {
 }
 
 // FromContext returns the device of a context that the program has, a CUcontext.
-// It must outlive everything that is opened or allocated here.
+// The context must outlive everything that is opened or allocated on the device.
 func FromContext(handle uintptr) (*Device, error) {
 	if handle == 0 {
 		return nil, errors.New("cuda: the context is NULL")
@@ -146,10 +145,10 @@ func describe(drv driver, gpu int, context uintptr) (*Device, error) {
 	return &Device{drv: drv, gpu: gpu, context: context, name: name, memory: memory, version: version}, nil
 }
 
-// Name is the GPU's, such as "NVIDIA H100 80GB HBM3".
+// Name is the GPU's name, such as "NVIDIA H100 80GB HBM3".
 func (d *Device) Name() string { return d.name }
 
-// TotalMemory is the GPU's, in bytes.
+// TotalMemory is the GPU's memory, in bytes.
 func (d *Device) TotalMemory() uint64 { return d.memory }
 
 // DriverVersion is the latest CUDA that the driver supports, such as "12.8".
@@ -158,8 +157,8 @@ func (d *Device) DriverVersion() string {
 }
 
 // AllocHost returns page-locked memory, from which every context copies at full
-// speed. What it holds is undefined. It stays in place until FreeHost, whatever
-// is closed before: the buffer retains the primary context for itself.
+// speed. Its content is undefined. It stays in place until FreeHost, whatever is
+// closed before: the buffer itself retains the primary context.
 func (d *Device) AllocHost(size int) (b []byte, err error) {
 	err = d.borrow(func() error {
 		if _, err := d.retain(); err != nil {
@@ -179,8 +178,8 @@ func (d *Device) AllocHost(size int) (b []byte, err error) {
 	return b, err
 }
 
-// FreeHost frees what AllocHost returned, all of it. No copy from it may be
-// under way.
+// FreeHost frees what AllocHost returned; it must get all of it. No copy from it may
+// be under way.
 func (d *Device) FreeHost(b []byte) error {
 	return d.insist(func() error {
 		r := d.drv.freeHost(unsafe.Pointer(unsafe.SliceData(b)))
@@ -192,7 +191,7 @@ func (d *Device) FreeHost(b []byte) error {
 }
 
 // Alloc returns the address of new memory on the device, aligned for every type.
-// What it holds is undefined. It stays until Free, whatever is closed before.
+// Its content is undefined. It stays until Free, whatever is closed before.
 func (d *Device) Alloc(size int) (ptr uintptr, err error) {
 	if _, err := d.retain(); err != nil {
 		return 0, err
@@ -259,8 +258,8 @@ func (d *Device) borrow(f func() error) error {
 	return errors.Join(within(d.drv, ctx, f), d.release())
 }
 
-// insist is borrow for what must be freed: where it doesn't come to calling f, it
-// tries once more, since any call may only report what went wrong before.
+// insist is borrow for what must be freed. If it can't get as far as calling f, it
+// tries once more, since a call may only report what went wrong before.
 func (d *Device) insist(f func() error) error {
 	called := false
 	free := func() error {
@@ -274,8 +273,8 @@ func (d *Device) insist(f func() error) error {
 	return err
 }
 
-// retain returns the device's context, to use until release. The driver counts;
-// its primary context is there from the first retain to the last release.
+// retain returns the device's context, to use until release. The driver counts these
+// calls: a primary context exists from the first retain to the last release.
 func (d *Device) retain() (uintptr, error) {
 	if d.context != 0 {
 		return d.context, nil

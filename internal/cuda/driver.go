@@ -2,9 +2,9 @@ package cuda
 
 import "unsafe"
 
-// driver is CUDA's driver API as far as it is needed here. Each method is the
-// one call that its comment names; whoever calls it turns the Result into an
-// error under that name. Handles (contexts, streams, events) and addresses on
+// driver is the part of CUDA's driver API that is needed here. Each method is the
+// one call that its comment names; the caller turns the Result into an error with
+// that name. Handles (contexts, streams, events) and addresses on
 // the device are plain numbers.
 type driver interface {
 	init() Result                                  // cuInit

@@ -20,8 +20,8 @@ import (
 const Backend = "gorgonia.org/cu"
 
 // gorgonia is the driver as the linker found it, through gorgonia.org/cu. That
-// package starts the driver when the program starts, and ends the program where
-// it won't start. Four calls are made beside it: it has no cuMemHostAlloc,
+// package starts the driver when the program starts, and ends the program if the
+// driver doesn't start. Four calls don't go through it: it has no cuMemHostAlloc,
 // starts the driver only once, hides why cuDriverGetVersion failed, and
 // allocates for cuCtxPopCurrent.
 type gorgonia struct{}

@@ -47,7 +47,7 @@ type loaded struct {
 }
 
 func load(library string) (driver, error) {
-	// dlerror is of the thread that dlopen failed on.
+	// dlerror tells only the thread on which dlopen failed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
@@ -93,7 +93,7 @@ func load(library string) (driver, error) {
 	return d, nil
 }
 
-// arguments are lent to SyscallN, to which a slice of arguments always escapes.
+// arguments are reused, because a slice of arguments always escapes to SyscallN.
 var arguments = sync.Pool{New: func() any { return new([4]uintptr) }}
 
 // call calls a C function of up to four arguments. One that is written as

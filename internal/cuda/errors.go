@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// ErrNoDevice is every reason why there is no GPU to open: no driver, no GPU,
-// an ordinal that none has, or a binary that can't load the driver.
+// ErrNoDevice stands for every reason why there is no GPU to open: no driver, no
+// GPU, a number that no GPU has, or a binary that can't load the driver.
 var ErrNoDevice = errors.New("no CUDA device")
 
 // Error is a call of the driver that failed. errors.Is finds its Result.
 type Error struct {
 	Call   string // the driver's function, such as "cuMemAlloc_v2"
 	Result Result
-	Asked  string // what was asked for, where that helps
+	Asked  string // what was asked for, if that helps
 }
 
 func (e *Error) Error() string {
@@ -44,7 +44,7 @@ const (
 	NoDevice     Result = 100
 )
 
-// Error is the result by its name in cuda.h, with its number.
+// Error is the result's name in cuda.h, with its number.
 func (r Result) Error() string {
 	name, ok := names[r]
 	if !ok {

@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
-// These run where there is a GPU, on its own driver.
+// These run only if there is a GPU, on its own driver.
 
 func realGPU(t testing.TB) *cuda.Device {
 	t.Helper()

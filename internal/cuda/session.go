@@ -40,16 +40,16 @@ func (d *Device) Session() (*Session, error) {
 	return s, nil
 }
 
-// Leave makes what was the thread's current context before the session so again.
+// Leave restores the context that was current on the thread before the session.
 // After it the session can go on elsewhere, with Enter.
 func (s *Session) Leave() error { return check("cuCtxPopCurrent_v2", s.drv.pop()) }
 
 // Enter makes the device's context current on the calling thread, after Leave.
 func (s *Session) Enter() error { return check("cuCtxPushCurrent_v2", s.drv.push(s.ctx)) }
 
-// Close waits for all copies and gives back what the session itself opened:
-// events are the caller's to free before. What was the thread's current context
-// before the session is so again.
+// Close waits for all copies and gives back what the session itself opened. The
+// caller must free its events before. Close restores the context that was current on
+// the thread before the session.
 func (s *Session) Close() error {
 	if s.closed {
 		return nil
@@ -80,9 +80,9 @@ func (s *Session) FreeEvent(ev uintptr) error {
 	return check("cuEventDestroy_v2", s.drv.destroyEvent(ev))
 }
 
-// Copy queues a copy of src to the device's memory at dst. Until an event that
-// is recorded after it is done, src must not change and dst is undefined; from
-// memory that isn't page-locked it may instead be read, slower, before Copy
+// Copy queues a copy of src to the device's memory at dst. Until an event that is
+// recorded after the copy is done, src must not change and dst is undefined. If src
+// isn't page-locked memory, it may instead be read, more slowly, before Copy
 // returns.
 func (s *Session) Copy(dst uintptr, src []byte) error {
 	if len(src) == 0 {
@@ -91,7 +91,7 @@ func (s *Session) Copy(dst uintptr, src []byte) error {
 	return check("cuMemcpyHtoDAsync_v2", s.drv.copyAsync(dst, src, s.stream))
 }
 
-// Record makes ev stand for everything that is queued so far.
+// Record makes ev stand for everything that was queued so far.
 func (s *Session) Record(ev uintptr) error {
 	return check("cuEventRecord", s.drv.record(ev, s.stream))
 }

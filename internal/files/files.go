@@ -1,5 +1,5 @@
-// Package files opens, locks and replaces files at paths that somebody gave: what
-// lies there may be anything, of anybody, and several processes may want it.
+// Package files opens, locks and replaces files at paths that a user gave. What lies
+// there may be anything and belong to anybody, and several processes may want it.
 //
 // Nothing here waits for the other end of a FIFO, and nothing overwrites a file
 // but Replace, whose caller knows that the file is its own.
@@ -19,9 +19,9 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Resolve is the absolute path of the file that path leads to, or would lead to
-// if it were made: links at its end are followed, so that who writes there leaves
-// them links.
+// Resolve is the absolute path of the file that path leads to, or would lead to if
+// the file were made. Links at its end are followed, so that writing there doesn't
+// replace the links.
 func Resolve(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -30,7 +30,7 @@ func Resolve(path string) (string, error) {
 	for range 40 { // as many links as Linux follows
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			return path, nil // what is wrong with it, opening will tell
+			return path, nil // opening will tell what is wrong with it
 		}
 		to, err := os.Readlink(path)
 		if err != nil {
@@ -48,8 +48,8 @@ func Resolve(path string) (string, error) {
 	return "", fmt.Errorf("%s: too many links", path)
 }
 
-// Open opens a regular file to read; anything else is an error. On Windows others
-// may replace or remove the file meanwhile, as they always may elsewhere.
+// Open opens a regular file to read; anything else is an error. Others may replace
+// or remove the file meanwhile, on Windows too.
 func Open(path string) (*os.File, error) {
 	// Opening a device may already do something.
 	info, err := os.Stat(path)
@@ -80,12 +80,13 @@ func regular(path string, info fs.FileInfo) error {
 	return nil
 }
 
-// Lock waits for the lock on the file at path, which it makes if nothing is there,
-// and which whoever may read it may lock. Waiting ends with ctx. The file is to
-// stay: another process may be about to lock it.
+// Lock waits for the lock on the file at path. It makes the file if nothing is
+// there. Whoever may read the file may lock it. Waiting ends with ctx. Don't remove
+// the file: another process may be about to lock it.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
-	// Made by itself: in a directory with the sticky bit, such as /tmp, Linux may
-	// refuse to open another's file if that could have made it.
+	// Making the file is a call of its own: in a directory with the sticky bit, such
+	// as /tmp, Linux may refuse to open another user's file if the call could have
+	// made it.
 	made, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	switch {
 	case err == nil:
@@ -104,7 +105,7 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	}
 	flag := os.O_RDONLY
 	if runtime.GOOS == "aix" || runtime.GOOS == "solaris" || runtime.GOOS == "illumos" {
-		flag = os.O_RDWR // their locks ask for it
+		flag = os.O_RDWR // locks there need it
 	}
 	lock := flock.New(path, flock.SetFlag(flag|nonblock))
 	if _, err := lock.TryLockContext(ctx, poll); err != nil {
@@ -113,11 +114,11 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	return func() { lock.Close() }, nil
 }
 
-// poll is how often to ask for a lock that another has.
+// poll is the time between two attempts to get a lock that another process has.
 const poll = 20 * time.Millisecond
 
-// SetAside moves a file to a name beside it that nothing has yet: with suffix, or
-// with suffix and a number.
+// SetAside moves a file to a new name beside it that is free: its name with suffix,
+// or with suffix and a number.
 func SetAside(path, suffix string) (kept string, err error) {
 	for i := range 100 {
 		kept = path + suffix
@@ -131,7 +132,7 @@ func SetAside(path, suffix string) (kept string, err error) {
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
-		// The file system has no links, or not to others' files.
+		// The file system has no links, or allows none to other users' files.
 		if _, missing := os.Lstat(kept); errors.Is(missing, fs.ErrNotExist) {
 			return kept, os.Rename(path, kept)
 		}
@@ -139,23 +140,23 @@ func SetAside(path, suffix string) (kept string, err error) {
 	return kept, fmt.Errorf("%s can't be moved out of the way: %w", path, err)
 }
 
-// Replace renames from to to. If something is there it is replaced, also while
-// others have it open. On Windows it waits, for some seconds or until ctx ends,
-// for a program that doesn't let go of the file.
+// Replace renames from to to. It replaces a file that is there, even while others
+// have it open. On Windows, if a program doesn't allow that, Replace tries again for
+// some seconds or until ctx ends.
 func Replace(ctx context.Context, from, to string) error {
 	return whileShared(ctx, func() error { return rename(from, to) })
 }
 
-// Remove removes a file, also while others have it open.
+// Remove removes a file, even while others have it open.
 func Remove(ctx context.Context, path string) error {
 	return whileShared(ctx, func() error { return remove(path) })
 }
 
 // patience is how long to wait for a program that has a file open: a virus scanner
-// or an indexer has it for a moment.
+// or an indexer opens files for a moment.
 const patience = 5 * time.Second
 
-// whileShared repeats f while it fails since another program has a file open.
+// whileShared repeats f while it fails because another program has a file open.
 func whileShared(ctx context.Context, f func() error) error {
 	start := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -172,6 +173,5 @@ func whileShared(ctx context.Context, f func() error) error {
 }
 
 // TooMany tells whether a file couldn't be opened only because too many are open in
-// this process or on this machine, so that it is worth while to wait until one is
-// closed.
+// this process or on this machine. If so, it is worth waiting until one is closed.
 func TooMany(err error) bool { return tooMany(err) }

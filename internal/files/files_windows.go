@@ -13,8 +13,8 @@ import (
 
 const nonblock = 0
 
-// An os.Root opens files such that others may rename or remove them, and renames
-// and removes as POSIX asks, where Windows can: package os does neither.
+// An os.Root opens files in a way that lets others rename or remove them. If Windows
+// can, it renames and removes as POSIX asks. Package os does neither.
 
 func open(path string) (f *os.File, err error) {
 	err = inRoot(path, func(dir *os.Root, name string) error {
@@ -41,8 +41,8 @@ func rename(from, to string) error {
 	})
 }
 
-// remove frees the name at once: without POSIX's way a file that somebody has open
-// keeps its name until that is closed.
+// remove frees the name at once. Without POSIX's way, a file that somebody has open
+// would keep its name until it is closed.
 func remove(path string) error {
 	aside := fmt.Sprintf("%s.%x.removed", path, rand.Uint64())
 	if err := inRoot(path, func(dir *os.Root, name string) error { return dir.Rename(name, filepath.Base(aside)) }); err != nil {

@@ -6,12 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// affinity lists the CPUs that the process's main thread may run on: a thread
-// of Go's may have been locked and moved by whoever owns it.
+// affinity lists the CPUs that the process's main thread may run on: the program may
+// have locked other threads and moved them.
 func affinity() ([]int, error) { return affinityOf(os.Getpid()) }
 
-// Bound tells whether this process may run on fewer CPUs than its parent may, and
-// on how many that one: who started it has chosen them for it.
+// Bound tells whether this process may run on fewer CPUs than its parent may, because
+// its starter has chosen CPUs for it. It also tells how many CPUs the parent may run
+// on.
 func Bound() (parents int, bound bool) {
 	own, err := affinity()
 	theirs, parentErr := affinityOf(os.Getppid())

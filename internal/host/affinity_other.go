@@ -4,8 +4,8 @@ package host
 
 import "runtime"
 
-// affinity lists as many CPUs as Go counts: it asks the system itself where
-// that knows affinity.
+// affinity lists as many CPUs as Go counts: if the system knows affinity, Go has
+// asked it.
 func affinity() ([]int, error) {
 	ids := make([]int, runtime.NumCPU())
 	for i := range ids {

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// MemoryLimit is the memory limit that control groups put on this process. Of
-// nested groups it is the one with the least left, which need not be the one
-// with the smallest limit: a parent is shared with others.
+// MemoryLimit is the memory limit that control groups put on this process. If groups
+// are nested, it is the limit of the group with the least memory left. That need not
+// be the smallest limit, since a parent is shared with others.
 type MemoryLimit struct {
 	Bytes uint64 // 0: no limit
 	Used  uint64 // by all in that group, without the page cache that the kernel would give back
 	Note  string // why the limit isn't known, or not exactly
 }
 
-// Left is what the group may still take; 0 where there is no limit.
+// Left is the memory that the group may still take; 0 if there is no limit.
 func (l MemoryLimit) Left() uint64 { return l.Bytes - min(l.Used, l.Bytes) }
 
 // Limit reads the control groups, version 1 or 2, that this process is in.
@@ -204,7 +204,7 @@ func parseBytes(data []byte) (uint64, error) {
 	return n, nil
 }
 
-// statValue finds a "key value" line; 0 where there is none.
+// statValue finds a "key value" line; 0 if there is none.
 func statValue(data []byte, key string) uint64 {
 	for line := range strings.Lines(string(data)) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {

@@ -12,9 +12,9 @@ import (
 // CPUFacts tells which CPUs there are and how many of them this process may
 // use.
 type CPUFacts struct {
-	Model      string  // "Intel(R) Xeon(R) …"; the architecture where it has no name
+	Model      string  // "Intel(R) Xeon(R) …"; the architecture if it has no name
 	Logical    int     // of the machine, hyper-threads included
-	Physical   int     // cores of the machine; Logical where that can't be told
+	Physical   int     // cores of the machine; Logical if that isn't known
 	Affinity   int     // logical CPUs that this process may run on
 	Quota      float64 // CPU time a control group allows, in CPUs; 0: no quota
 	GOMAXPROCS int
@@ -30,9 +30,9 @@ func (f CPUFacts) Usable() int {
 	return min(f.Affinity, int(math.Ceil(f.Quota)))
 }
 
-// Share is which share, 0 … 1, so many CPUs in use are of those that this process
-// may use at most: cpus of them, its part of the quota among so many processes,
-// or what it is bound to.
+// Share divides the CPUs in use by those that this process may use: the least of
+// cpus, its part of a quota that several processes share, and the number that it is
+// bound to. The result is 0 … 1.
 func (f CPUFacts) Share(used float64, processes, cpus int) float64 {
 	mine := min(float64(max(cpus, 1)), float64(max(f.Affinity, 1)))
 	if f.Quota > 0 {

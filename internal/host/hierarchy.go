@@ -10,7 +10,8 @@ import (
 )
 
 // hierarchy lists the directories of the control groups that this process is
-// in, its own first, the topmost that is visible last. Empty: in none.
+// in: its own first, the topmost that is visible last. It is empty if the process is
+// in none.
 type hierarchy struct {
 	levels []string
 	v2     bool

@@ -14,14 +14,14 @@ import (
 	"strings"
 )
 
-// machine reads the files of the one below root: the real one, or a tree of
-// recorded files. Without a root there are none.
+// machine reads the files that describe a machine, below root: those of the real one,
+// or a tree of recorded files. Without a root there are no files.
 type machine struct{ root string }
 
 var here = thisMachine()
 
-// thisMachine has files that tell of it on Linux only: what lies in /proc elsewhere
-// is of another kind or, under wine, of another process.
+// thisMachine has such files on Linux only: on other systems /proc has another
+// format or, under wine, belongs to another process.
 func thisMachine() machine {
 	if runtime.GOOS == "linux" || runtime.GOOS == "android" {
 		return machine{root: "/"}

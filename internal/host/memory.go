@@ -19,11 +19,11 @@ type MemoryFacts struct {
 	Used      uint64 // by everything on the machine, without buffers and page cache
 	Available uint64 // what the machine can give without swapping, its page cache included
 	RSS       uint64 // resident set of this process, or what Go's runtime holds of it
-	Note      string // what couldn't be had and why; empty where all is known
+	Note      string // what couldn't be had and why; empty if all is known
 }
 
-// Memory reads the machine's memory and this process's share of it. Limits of
-// a container don't show in it: see Limit and Available.
+// Memory reads the machine's memory and this process's share of it. It doesn't show
+// the limits of a container: see Limit and Available.
 func Memory() MemoryFacts {
 	var f MemoryFacts
 	var system, own string
@@ -47,8 +47,8 @@ type Room struct {
 	Note  string
 }
 
-// Available is what the machine has available or what the control groups of
-// the container leave, whichever is less.
+// Available is the memory that the machine has available, or the memory that the
+// control groups of the container leave, whichever is less.
 func Available() Room { return available(Memory(), Limit()) }
 
 func available(m MemoryFacts, l MemoryLimit) Room {
@@ -66,7 +66,7 @@ var self = sync.OnceValues(func() (*process.Process, error) {
 	return process.NewProcess(int32(os.Getpid()))
 })
 
-// residentSet falls back to what the Go runtime holds.
+// residentSet falls back to the memory that the Go runtime holds.
 func residentSet() (bytes uint64, note string) {
 	p, err := self()
 	if err == nil {
@@ -81,9 +81,9 @@ func residentSet() (bytes uint64, note string) {
 		fmt.Sprintf("resident set unknown, only the memory of the Go runtime counted: %v", err)
 }
 
-// OwnMemory is what of this process's memory is its own and in use: anonymous
-// pages, without those that the Go runtime holds for later; false where the system
-// doesn't tell it.
+// OwnMemory is the part of this process's memory that is its own and in use:
+// anonymous pages, without those that the Go runtime holds for later. It returns
+// false if the system doesn't tell.
 func OwnMemory() (bytes uint64, ok bool) { return here.ownMemory() }
 
 func (m machine) ownMemory() (bytes uint64, ok bool) {
@@ -100,8 +100,8 @@ func (m machine) ownMemory() (bytes uint64, ok bool) {
 	return anonymous - min(anonymous, idle[0].Value.Uint64()), true
 }
 
-// ClockStep is the smallest difference that the clock shows, where that is
-// coarse; else 0.
+// ClockStep is the smallest difference that the clock shows if the clock is coarse;
+// else 0.
 var ClockStep = sync.OnceValue(func() time.Duration {
 	if runtime.GOOS != "windows" {
 		return 0

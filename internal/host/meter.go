@@ -37,21 +37,21 @@ func StartCPU() *CPUMeter {
 	return m
 }
 
-// Stop ends the interval and returns which share, 0 … 1, of the CPUs that this
-// process may use (CPUFacts.Usable) it kept busy, and which share everything
-// else took from it. CPUs that a quota keeps this process from using anyway
-// aren't taken from it.
+// Stop ends the interval. It returns two shares, 0 … 1, of the CPUs that this
+// process may use (CPUFacts.Usable): the share that the process kept busy, and the
+// share that everything else took from it. CPUs that a quota keeps this process from
+// using anyway don't count as taken.
 //
-// The share of others comes from the kernel's clock ticks: it is only told for
-// intervals of 100 ms and more, and is 0 otherwise, as Note says.
+// The share of others comes from the kernel's clock ticks. It is known only for
+// intervals of 100 ms and more; otherwise it is 0, and Note says so.
 func (m *CPUMeter) Stop() (own, others float64) {
 	m.end = readClocks()
 	return shares(m.start, m.end, allowed())
 }
 
-// Used ends the interval too, and returns the CPUs that this process kept busy,
-// and its garbage collector of them, the share of its CPUs that everything else
-// took from it, and whether that is known.
+// Used also ends the interval. It returns how many CPUs this process kept busy, how
+// many of them its garbage collector did, the share of its CPUs that everything else
+// took from it, and whether that share is known.
 func (m *CPUMeter) Used() (own, collector, others float64, known bool) {
 	share, others := m.Stop()
 	wall := m.end.at.Sub(m.start.at)
@@ -63,7 +63,7 @@ func (m *CPUMeter) Used() (own, collector, others float64, known bool) {
 	return own, collector, others, wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 }
 
-// Note says which share isn't known and why. To be asked after Stop.
+// Note says which share isn't known and why. Call it after Stop.
 func (m *CPUMeter) Note() string {
 	var own, others string
 	if err := cmp.Or(m.start.ownErr, m.end.ownErr); err != nil {
@@ -77,7 +77,7 @@ func (m *CPUMeter) Note() string {
 	return joinNotes(own, others)
 }
 
-// shortest interval in which ticks of 10 ms say something.
+// shortest is the shortest interval in which ticks of 10 ms say something.
 const shortest = 100 * time.Millisecond
 
 func shares(start, end reading, cpus cpuSet) (own, others float64) {
@@ -127,15 +127,15 @@ func readClocks() reading {
 	return r
 }
 
-// collectorTime is what the garbage collector has used of the CPUs so far, in
-// seconds, up to its last cycle.
+// collectorTime is the CPU time that the garbage collector has used up to its last
+// cycle, in seconds.
 func collectorTime() float64 {
 	s := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/gc/mark/idle:cpu-seconds"}}
 	metrics.Read(s)
 	if s[0].Value.Kind() != metrics.KindFloat64 || s[1].Value.Kind() != metrics.KindFloat64 {
 		return 0
 	}
-	return s[0].Value.Float64() - s[1].Value.Float64() // what idle CPUs did cost nobody anything
+	return s[0].Value.Float64() - s[1].Value.Float64() // its work on idle CPUs cost nobody anything
 }
 
 // busyTime is what everything has used of the given CPUs so far.
@@ -150,9 +150,9 @@ func busyTime(ids []int) (time.Duration, error) {
 	return sumBusy(times, ids), nil
 }
 
-// sumBusy adds what is neither idle nor waiting for I/O. Where no more CPUs
+// sumBusy adds the time that was neither idle nor waiting for I/O. If no more CPUs
 // are listed than this process may use, a container's view of /proc may have
-// numbered them anew: then all count.
+// renumbered them: then all count.
 func sumBusy(times []cpu.TimesStat, ids []int) time.Duration {
 	all := len(times) <= len(ids)
 	var seconds float64

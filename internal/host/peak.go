@@ -12,12 +12,12 @@ import (
 
 // Peak measures the largest resident set of this process over an interval.
 //
-// Linux keeps a high-water mark that can be started anew, so nothing between
-// Start and Stop escapes it; it is as exact as the kernel's own count of pages
-// (some tens of pages per CPU). Elsewhere, and where that mark can't be reset,
-// a goroutine looks every 10 ms, or less often where a look takes long.
+// Linux keeps a high-water mark that can be reset, so nothing between Start and
+// Stop escapes it; it is as exact as the kernel's own count of pages (some tens of
+// pages per CPU). On other systems, or if the mark can't be reset, a goroutine looks
+// every 10 ms, or less often if a look takes long.
 //
-// Resetting the mark shows outside: VmHWM and the maximum resident set of
+// Resetting the mark is visible elsewhere: VmHWM and the maximum resident set of
 // getrusage then count from Start. Intervals may overlap within the process.
 type Peak struct {
 	marks *marks
@@ -28,12 +28,12 @@ type Peak struct {
 	exact   bool
 	note    string
 
-	// Only where the mark couldn't be reset.
+	// Only if the mark couldn't be reset.
 	lifeAtStart uint64 // peak of the process's whole life until Start
 	sampler     *sampler
 }
 
-// StartPeak begins an interval. Its Stop must be called.
+// StartPeak begins an interval. The caller must call its Stop.
 func StartPeak() *Peak { return ownMarks.start() }
 
 // Stop ends the interval and returns its peak in bytes, and whether that is
@@ -41,7 +41,8 @@ func StartPeak() *Peak { return ownMarks.start() }
 // interval is left. Calling it again returns the same.
 func (p *Peak) Stop() (bytes uint64, exact bool) { return p.marks.stop(p) }
 
-// Note says why the peak isn't exact; empty where it is. To be asked after Stop.
+// Note says why the peak isn't exact; it is empty if the peak is exact. Call it after
+// Stop.
 func (p *Peak) Note() string {
 	p.marks.mu.Lock()
 	defer p.marks.mu.Unlock()
@@ -49,7 +50,7 @@ func (p *Peak) Note() string {
 }
 
 // marks shares the one high-water mark of the process between overlapping
-// intervals: a reset for one hands the mark so far to the others.
+// intervals: before a reset for one, the others get the mark so far.
 type marks struct {
 	machine machine
 	rss     func() (bytes uint64, note string)
@@ -105,8 +106,8 @@ func (ms *marks) stop(p *Peak) (bytes uint64, exact bool) {
 	return p.bytes, p.exact
 }
 
-// reset starts the mark anew, after handing the one so far to the open
-// intervals. Caller must hold mu.
+// reset resets the mark, after it has given the mark so far to the open intervals.
+// The caller must hold mu.
 func (ms *marks) reset() error {
 	high, err := ms.machine.highWater()
 	if err != nil {
@@ -164,8 +165,8 @@ type sampler struct {
 	note    string // of the last look
 }
 
-// startSampler looks at every interval, or less often where looking is so slow
-// (a process of its own, on some systems) that it would disturb the measuring.
+// startSampler looks at every interval. If a look is so slow (on some systems it
+// takes a process) that it would disturb the measuring, it looks less often.
 func startSampler(read func() (bytes uint64, note string), every time.Duration) *sampler {
 	s := &sampler{read: read, quit: make(chan struct{}), done: make(chan struct{})}
 	began := time.Now()

@@ -101,7 +101,7 @@ func TestWithoutAMarkToResetThePeakIsSampled(t *testing.T) {
 					require.False(t, exact)
 					require.Contains(t, peak.Note(), "peak memory is sampled every 10ms: ")
 				}
-			}) // fails where the goroutine is still there
+			}) // fails if the goroutine is still there
 		})
 	}
 }

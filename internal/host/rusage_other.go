@@ -17,6 +17,6 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration((t.User + t.System) * float64(time.Second)), nil
 }
 
-// lifePeak is the largest resident set of this process in its whole life; 0
-// where the system doesn't keep it.
+// lifePeak is the largest resident set of this process in its whole life; 0 if the
+// system doesn't keep it.
 func lifePeak() uint64 { return 0 }

@@ -20,8 +20,8 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// lifePeak is the largest resident set of this process in its whole life; 0
-// where the system doesn't keep it.
+// lifePeak is the largest resident set of this process in its whole life; 0 if the
+// system doesn't keep it.
 func lifePeak() uint64 {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil || u.Maxrss < 0 {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle has the kernel add what running threads have used since its last tick,
-// up to 4 ms ago or 10. Reading a thread's own clock does so; reading the
+// settle makes the kernel add what running threads have used since its last tick,
+// which was up to 4 or 10 ms ago. Reading a thread's own clock does so; reading the
 // process's, or getrusage, doesn't.
 func settle() {
 	for _, clock := range threadClocks() {

@@ -2,5 +2,5 @@
 
 package host
 
-// settle isn't known to be needed elsewhere.
+// settle does nothing: other systems aren't known to need it.
 func settle() {}

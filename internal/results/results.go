@@ -22,14 +22,14 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// A Key is what a tuning result depends on. Results are found under an
-// equal key, but for BatchBytes: any within factor will do.
+// A Key is what a tuning result depends on. A result is found by an equal key;
+// only BatchBytes may differ, by up to factor.
 type Key struct {
 	Hardware   Hardware `json:"hardware"`
 	Device     string   `json:"device"`
 	Fields     string   `json:"fields"`      // layout of a sample
 	BatchBytes int64    `json:"batch_bytes"` // > 0
-	Options    string   `json:"options"`     // a digest of all else that changes the answer
+	Options    string   `json:"options"`     // a digest of everything else that changes the answer
 }
 
 // Hardware is the part of a Key that belongs to the machine.
@@ -50,7 +50,7 @@ const (
 	maxSize    = 2 << 20 // bytes of a file
 )
 
-// errUnusable: what lies at the path is no file of this version.
+// errUnusable says that what lies at the path isn't a file of this version.
 var errUnusable = errors.New("no usable file of tuning results")
 
 type contents struct {
@@ -59,7 +59,7 @@ type contents struct {
 	Entries []Entry `json:"entries"` // oldest first
 }
 
-// An Entry is a result and what it is found by.
+// An Entry is a result and the key by which it is found.
 type Entry struct {
 	Key   Key             `json:"key"`
 	Saved time.Time       `json:"saved"`
@@ -70,15 +70,16 @@ type Entry struct {
 // file that can't be read or written costs a warning, never the tuning.
 //
 // Two lock files lie beside it: .lock is held while the file is replaced, for
-// milliseconds; .tune by whoever tunes. They are never removed, since another
-// process may be about to lock them. Readers take no lock: the file is only
+// milliseconds; .tune is held by the process that tunes. They are never removed,
+// since another process may be about to lock them. Readers take no lock: the file is only
 // ever replaced as a whole.
 type File struct {
 	Path string
-	Log  *slog.Logger // where warnings go
+	Log  *slog.Logger // to which warnings go
 }
 
-// Lookup finds the entry with the nearest batch size, of equals the newest.
+// Lookup finds the entry with the nearest batch size. Of several that are equally
+// near it takes the newest.
 func (f File) Lookup(key Key) (entry Entry, ok bool) {
 	file, err := read(f.Path)
 	if err != nil {
@@ -109,14 +110,14 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	case ctx.Err() != nil:
 		return fmt.Errorf("waiting for %s.lock: %w", path, ctx.Err())
 	default:
-		// Some network file systems have no locks. The file stays whole
-		// without, but of two results stored at once one is lost.
+		// Some network file systems have no locks. Without a lock the file stays
+		// whole, but if two results are stored at once, one is lost.
 		f.Log.Warn("nwt: writing the file of tuning results without a lock", "error", err)
 	}
 
 	file, err := read(path)
 	if errors.Is(err, errUnusable) {
-		// It may be a file of the user's, and the path a slip.
+		// It may be a file of the user's, and the path a mistake.
 		why := err
 		var kept string
 		kept, err = files.SetAside(path, ".bak")
@@ -132,8 +133,8 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	return replaceFile(ctx, path, data)
 }
 
-// place is where the file lies or is to lie, in a directory that is made if there
-// is none. A link at the path stays one.
+// place is the path at which the file lies or is to lie. It makes the directory if
+// there is none. A link at the path stays a link.
 func (f File) place() (string, error) {
 	path, err := files.Resolve(f.Path)
 	if err != nil {
@@ -142,10 +143,10 @@ func (f File) place() (string, error) {
 	return path, os.MkdirAll(filepath.Dir(path), 0o755)
 }
 
-// WhileTuning calls tune, but never in two processes at once that share this
-// file: ranks on one host let the first of them tune, and find its result
-// when their turn comes. Waiting ends with ctx, and then with its error.
-// If the file system can't lock, tune is called at once.
+// WhileTuning calls tune, but never in two processes that share this file at the
+// same time: of the ranks on one host the first tunes, and the others find its result
+// when their turn comes. If ctx ends, waiting ends with its error. If the file system
+// can't lock, WhileTuning calls tune without waiting.
 func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 	path, err := f.place()
 	if err == nil {
@@ -167,7 +168,7 @@ func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 	return tune()
 }
 
-// read reads the file at path; one that isn't there is empty.
+// read reads the file at path. A file that isn't there counts as empty.
 func read(path string) (contents, error) {
 	f, err := files.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -240,8 +241,8 @@ func (f contents) nearest(key Key) (best Entry, ok bool) {
 	return best, ok
 }
 
-// with encodes the file with one more entry, and without the oldest ones where
-// there would be too many or too much.
+// with encodes the file with one more entry. If there would be too many entries or
+// too many bytes, it leaves out the oldest.
 func (f contents) with(e Entry) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -265,9 +266,9 @@ func (f contents) with(e Entry) ([]byte, error) {
 	}
 }
 
-// replaceFile puts data at path such that a reader, or whoever comes after a
-// crash, finds either the old file or the new one. Permissions stay, or follow
-// the umask.
+// replaceFile writes data to path. A reader finds either the old file or the new
+// one, also after a crash. Permissions stay as they are; a new file's follow the
+// umask.
 func replaceFile(ctx context.Context, path string, data []byte) (err error) {
 	mode := fs.FileMode(0o666)
 	info, statErr := os.Stat(path)

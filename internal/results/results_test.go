@@ -198,7 +198,7 @@ func TestAFileSetAsideEarlierIsKept(t *testing.T) {
 	require.True(t, ok)
 }
 
-// link makes a symbolic link, where there are such.
+// link makes a symbolic link, if the system has them.
 func link(t *testing.T, to, path string) {
 	t.Helper()
 	err := os.Symlink(to, path)

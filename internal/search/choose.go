@@ -18,20 +18,20 @@ const (
 	answers   = 2000 // and to say how sure the choice is
 	persevere = 10   // times its iterations that a count in an undecided race may get …
 	longer    = 2    // times its iterations that the choice and the fastest get in the end
-	patience  = 6    // … while all together took no longer than so many counts as fast as the fastest,
+	patience  = 6    // … while all together took no longer than this many counts as fast as the fastest,
 	ofSweep   = 0.1  // or than this share of measuring every count
-	least     = 0.1  // times what was measured that a count may really take
-	unknownSE = 0.25 // of a count while nothing was measured twice
+	least     = 0.1  // times the measured time: the least that a count may really take
+	unknownSE = 0.25 // standard error of a count while nothing was measured twice
 
-	// A search that time ended chooses another count than training's own if it is
+	// If time ended the search, another count replaces training's own only if it is
 	// worse by more than alpha and worseBy with a probability of mayBeWorse at most.
 	worseBy    = 0.02
 	mayBeWorse = 0.05
 )
 
-// A Choice is what a search comes to.
+// A Choice is the outcome of a search.
 type Choice struct {
-	Workers    int           // fewest within alpha of the fastest; −1 where nothing allowed was measured
+	Workers    int           // fewest within alpha of the fastest; −1 if nothing allowed was measured
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
@@ -39,16 +39,16 @@ type Choice struct {
 	Estimates  []Estimate    // one per count measured, ascending
 }
 
-// An Estimate is what a series says of its count: total time over iterations,
-// with the drift that all counts of a round share taken out.
+// An Estimate is what a series says about its count: total time over iterations,
+// without the drift that all counts of a round share.
 type Estimate struct {
 	Workers   int
 	Mean      time.Duration // per iteration
-	Low, High time.Duration // its 95 % interval; both Mean where nothing was measured twice
+	Low, High time.Duration // its 95 % interval; both Mean if nothing was measured twice
 }
 
-// Around is the estimate's interval about a plain mean, as wide in proportion:
-// the estimate itself may lie elsewhere, since drift is taken out of it.
+// Around is the estimate's interval, moved to lie about a plain mean and as wide in
+// proportion: the estimate itself may lie elsewhere, since drift was taken out of it.
 func (e Estimate) Around(mean time.Duration) (low, high time.Duration) {
 	times := float64(mean) / float64(max(e.Mean, 1))
 	return time.Duration(float64(e.Low) * times), time.Duration(float64(e.High) * times)
@@ -81,12 +81,12 @@ func Choose(sp Space, seen []Series) Choice {
 	return c
 }
 
-// calibrated is the share of pairs of runs that agreed, in the simulated suite,
-// where the vote was this.
+// calibrated is the share of pairs of runs that agreed in the simulated suite when
+// the vote was this.
 func calibrated(vote float64) float64 { return min(vote, 0.99) }
 
-// The evidence is what all series together say of the counts that may be
-// chosen, ascending.
+// The evidence is what all series together say about the counts that may be
+// chosen, in ascending order.
 type evidence struct {
 	sp     Space
 	counts []int
@@ -95,16 +95,16 @@ type evidence struct {
 	low    []float64 // the fastest visit, nanoseconds per iteration
 	mean   []float64 // nanoseconds per iteration
 	se     []float64 // standard error as a share of the mean, as far as counts may differ by it
-	shared []float64 // and what they have in common
+	shared []float64 // standard error that they have in common
 	df     float64   // degrees of freedom behind all of se; 0: nothing was measured twice
 }
 
-// weigh takes the drift out that all counts of a round share, and computes means
+// weigh takes out the drift that all counts of a round share, and computes means
 // and their errors from what is left. A mean is total time over iterations: what
-// training would pay, a count's own stalls included. It is put together of two
-// parts, as few looks can see a rare stall or be hit by one: the usual time, by
-// Huber's estimate, and what the total exceeds it by. That excess is taken as
-// alike at all counts as far as chance may have made the difference
+// training would pay, a count's own stalls included. Few looks either miss a rare
+// stall or overrate it, so the mean is estimated in two parts: the usual time, by
+// Huber's estimate, and the excess of the total over it. The excess is taken to be
+// the same at all counts as far as chance may have made the difference
 // (DerSimonian & Laird, "Meta-analysis in clinical trials", 1986).
 func weigh(sp Space, seen []Series) evidence {
 	e := evidence{sp: sp}
@@ -148,7 +148,8 @@ func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
 
 // pick applies the rule to one set of times: the fewest workers that aren't
 // slower than the fastest by more than alpha, as far as the measuring tells.
-// The fastest is so beyond a standard error, or luck would choose among equals.
+// A count is the fastest only if it is so by more than a standard error; otherwise
+// luck would choose among equals.
 func (e evidence) pick(mean []float64) (chosen, fastest int) {
 	for i, m := range mean {
 		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
@@ -163,15 +164,15 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 	return chosen, fastest
 }
 
-// orTheStart is the choice, or training's own count where the choice may well be
-// worse than that: then measuring has ended too early.
+// orTheStart returns the choice. If the choice may well be worse than training's own
+// count, measuring has ended too early, and it returns training's own.
 func (e evidence) orTheStart(chosen int) int {
 	start := slices.Index(e.counts, e.sp.Start)
 	if start < 0 || start == chosen {
 		return chosen
 	}
 	if chosen < start && e.visits[chosen] < 2 {
-		return start // one look is no reason to have fewer
+		return start // one look is no reason to choose fewer workers
 	}
 	worse := 0
 	e.draw(redraws, 1, func(mean []float64) {
@@ -186,8 +187,8 @@ func (e evidence) orTheStart(chosen int) int {
 	return chosen
 }
 
-// draw draws what the counts' times may be, with errors so many times as large
-// as those of what was measured.
+// draw draws what the counts' times may be. Its errors are those of what was
+// measured, times a factor.
 func (e evidence) draw(draws int, scale float64, each func(mean []float64)) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	mean := make([]float64, len(e.counts))
@@ -199,9 +200,9 @@ func (e evidence) draw(draws int, scale float64, each func(mean []float64)) {
 	}
 }
 
-// vote draws what other runs would measure, and answers in which share of them
-// each count would be chosen. What was measured misses the truth by its error,
-// and another run misses it again: hence √2.
+// vote draws what other runs would measure, and returns the share of them in which
+// each count would be chosen. What was measured misses the truth by its error, and
+// another run misses it again: hence √2.
 func (e evidence) vote(draws int) []float64 {
 	votes := make([]float64, len(e.counts))
 	e.draw(draws, math.Sqrt2, func(mean []float64) {
@@ -211,16 +212,16 @@ func (e evidence) vote(draws int) []float64 {
 	return votes
 }
 
-// slower is the share by which a count is slower than the best, at most, in 95 %
-// of the cases.
+// slower is the share by which a count is at most slower than the best in 95 % of
+// cases.
 func (e evidence) slower(chosen int) float64 {
 	var by []float64
 	e.draw(answers, 1, func(mean []float64) { by = append(by, mean[chosen]/slices.Min(mean)-1) })
 	return stat.Quantile(by, 0.95)
 }
 
-// between finds the next count of the bisection: towards the fewest workers
-// within alpha, and around the fastest, whose time sets what alpha is added to.
+// between finds the next count of the bisection: towards the fewest workers within
+// alpha, and around the fastest, since alpha is added to the fastest's time.
 func (e evidence) between() (w int, found bool) {
 	chosen, fastest := e.pick(e.mean)
 	if w, found = e.gap(chosen-1, 1); found {
@@ -251,8 +252,8 @@ func (e evidence) promises(i, w, fastest int) bool {
 	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-e.sp.Alpha.Of(best, e.sp.Iterations)/2
 }
 
-// gap is the middle between the i-th count and the next, if that is more than
-// so many times as high.
+// gap is the middle between the i-th count and the next, if the next is more than
+// a number of times as high.
 func (e evidence) gap(i int, times float64) (w int, found bool) {
 	if i < 0 || i+1 >= len(e.counts) {
 		return 0, false
@@ -262,11 +263,11 @@ func (e evidence) gap(i int, times float64) (w int, found bool) {
 	return w, found && float64(high) > times*float64(low) && e.sp.allows(w)
 }
 
-// undecided are the counts to measure on, ascending: those that another run
-// might choose, those that may be the fastest, and the choice's neighbours, until
-// they have their iterations; and more of the first two while the choice isn't
-// sure. In the end every count that isn't hopeless gets a last look: its first
-// ones may have had bad luck.
+// undecided returns the counts to go on measuring, in ascending order: those that
+// another run might choose, those that may be the fastest, and the choice's
+// neighbours, until they have their iterations. While the choice isn't sure, the
+// first two kinds get more. In the end every count that isn't hopeless gets a last
+// look: its first looks may have had bad luck.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
@@ -312,7 +313,7 @@ func (e evidence) spent() float64 {
 	return sum
 }
 
-// sweep is about how long one iteration at every count would take.
+// sweep is about how long one iteration at each of all counts would take.
 func (e evidence) sweep() float64 {
 	sum, next := 0.0, 0
 	for i, w := range e.counts {

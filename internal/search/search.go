@@ -16,7 +16,7 @@ import (
 // A Strategy decides which worker counts to measure, and for how long.
 type Strategy interface {
 	fmt.Stringer
-	// Next is what to measure after all that was seen; false: nothing more.
+	// Next is what to measure next, given all that was measured; false: nothing more.
 	Next(sp Space, seen []Series) (Request, bool)
 	// Usual is about how many visits it makes.
 	Usual(sp Space) int
@@ -26,13 +26,13 @@ type Strategy interface {
 type Space struct {
 	CPUs       int                    // that workers may use at a time
 	Start      int                    // the count that training would have without tuning: measured first
-	Max        int                    // highest count; −1: the strategy's, and beyond while that wins and CPUs idle
+	Max        int                    // highest count; −1: the strategy's, and beyond while more win and CPUs idle
 	Alpha      Alpha                  // what the choice ignores
 	Iterations int                    // per count; what alpha is accumulated over
-	Fixed      bool                   // the user set iterations: neither more nor fewer for a count in the race
+	Fixed      bool                   // the user set iterations: a count in the race gets neither more nor fewer
 	Time       time.Duration          // for all of the search; 0: no bound
 	Left       time.Duration          // of Time
-	MinVisit   time.Duration          // shorter visits say nothing, as the clock steps
+	MinVisit   time.Duration          // shorter visits say nothing, because the clock steps
 	Allowed    func(workers int) bool // false: would need too much memory; nil: all may be tried
 }
 
@@ -44,10 +44,11 @@ type Alpha struct {
 	Share float64 // +Inf: no bound above
 }
 
-// DefaultAlpha is the paper's half second, where that is neither all nor nothing.
+// DefaultAlpha is the paper's half second, bounded by two shares: alone it could be
+// longer than all iterations together, or too short to matter.
 var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.02, Share: 0.10}
 
-// Of is alpha per iteration, where the fastest count takes mean per iteration.
+// Of is alpha per iteration if the fastest count takes mean per iteration.
 func (a Alpha) Of(mean float64, iterations int) float64 {
 	return max(min(float64(a.Total)/float64(iterations), a.Share*mean), a.Least*mean)
 }
@@ -61,9 +62,9 @@ type Series struct {
 // A Block is one visit to a worker count, its warm-up left out.
 type Block struct {
 	Round      int           // as requested
-	Iterations int           // measured; fewer than requested where the limit passed
+	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
-	CPU        float64       // share of the CPUs that this process used, 0 … 1; others must not keep workers from being tried
+	CPU        float64       // share of the CPUs that this process used, 0 … 1; without other processes' use, which must not keep workers from being tried
 }
 
 // A Request is one visit to make.
@@ -78,11 +79,10 @@ func (sp Space) allows(workers int) bool {
 	return sp.Allowed == nil || sp.Allowed(workers)
 }
 
-// Greedy measures training's own count first, then half as many workers again
-// and again until that is hopeless, and twice as many up to the ceiling. It
-// bisects to the fewest within alpha of the fastest, and spends its measuring on
-// the counts still in the race, round by round, until the choice is sure and has
-// stood beside its neighbours. Counts closer together than a quarter to an eighth
+// Greedy measures training's own count first. Then it halves the count until fewer
+// workers are hopeless, and doubles it up to the ceiling. It bisects to the fewest
+// workers within alpha of the fastest. Then it measures the counts still in the race,
+// round by round, until the choice is sure and was measured beside its neighbours. Counts closer together than a quarter to an eighth
 // of themselves are not told apart.
 type Greedy struct{}
 
@@ -147,7 +147,7 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 	return Request{}, false
 }
 
-// What the searches do with their figures.
+// The constants by which the searches decide.
 const (
 	firstLooks  = 2    // short visits to each rung of the ladder, before anything is decided
 	lastRound   = 48   // whatever is still undecided then stays so
@@ -155,17 +155,17 @@ const (
 	hopeless    = 2    // times the fastest's time at which a visit ends early
 	tooFew      = 3    // times the fastest's time at which no fewer workers are tried
 	IdleCPU     = 0.7  // share of CPUs in use below which workers wait for something else
-	MaxWorkers  = 1024 // where a growing space ends
+	MaxWorkers  = 1024 // at which a growing space ends
 
-	// A count's iterations take so long at least, where that is no more than a
-	// hundred times as many: shorter is all noise. Where they take longer than
-	// maxMeasure, or than this part of the time for the search, fewer will do, but
-	// not fewer than that.
+	// A count is measured for at least minMeasure, but for at most 100 times the usual
+	// iterations: a shorter time is all noise. If the iterations take longer than
+	// maxMeasure, or than a part of the time for the search, fewer will do, but no
+	// fewer than a least number.
 	minMeasure = 30 * time.Millisecond
 	maxMeasure = 5 * time.Second
 	partOfTime = 15
 	leastParts = 4
-	minVisit   = 5 * time.Millisecond // likewise each visit: a thread that waits for its CPU takes some of them
+	minVisit   = 5 * time.Millisecond // and each visit at least this long: a thread that waits for its CPU takes some milliseconds
 )
 
 // A search is the state that strategies share, rebuilt from what was seen.
@@ -174,7 +174,7 @@ type search struct {
 	seen  map[int][]Block
 	round int
 	best  float64       // nanoseconds per iteration of the fastest
-	left  time.Duration // of the time for it
+	left  time.Duration // of the time for the search
 }
 
 func newSearch(sp Space, seen []Series) search {
@@ -192,8 +192,8 @@ func newSearch(sp Space, seen []Series) search {
 	return s
 }
 
-// Quickest is a first figure for a count, as what disturbs a visit can only
-// slow it; it decides where to look, not what to choose.
+// Quickest is a first figure for a count, since disturbances can only slow a visit
+// down. It decides where to look, not what to choose.
 func Quickest(blocks []Block) float64 {
 	low := math.Inf(1)
 	for _, b := range blocks {
@@ -214,8 +214,8 @@ func (s search) done(workers int) int {
 	return sum
 }
 
-// visit asks for one part of a count's iterations, within a share of what is
-// left of the time.
+// visit asks for a part of a count's iterations, within a share of the time that is
+// left.
 func (s search) visit(workers, parts, round, sharers int) Request {
 	want := s.sp.enough(s.best)
 	r := Request{Workers: workers, Round: round, Iterations: max(1, (want+parts-1)/parts), Limit: max(1, s.left/time.Duration(sharers))}
@@ -230,7 +230,7 @@ func (s search) visit(workers, parts, round, sharers int) Request {
 	return r
 }
 
-// enough is how many iterations a count needs where one takes mean.
+// enough is how many iterations a count needs if one takes mean.
 func (sp Space) enough(mean float64) int {
 	if sp.Fixed || math.IsInf(mean, 1) {
 		return sp.Iterations
@@ -243,9 +243,9 @@ func (sp Space) enough(mean float64) int {
 	return int(min(max(float64(sp.Iterations), fewest), most))
 }
 
-// ceiling is the highest count of the space. Where it may grow, it does from first
-// on, and doubles while the highest count beats all rungs below it by more than
-// alpha and leaves CPUs idle: then workers wait for something else than a CPU.
+// ceiling is the highest count of the space. If it may grow, it starts at first. It
+// doubles while the highest count beats all rungs below it by more than alpha and
+// leaves CPUs idle: then workers wait for something other than a CPU.
 func (s search) ceiling(first int) int {
 	if s.sp.Max >= 0 {
 		return s.sp.Max
@@ -279,12 +279,12 @@ func (s search) wins(top int) bool {
 	return true
 }
 
-// missing is the next rung of the ladder with no more than so many looks at it,
-// and how many rungs there are left to look at, as far as is known: training's
-// own count, half of it again and again down to 0 until that is hopeless, then
-// twice as many up to the ceiling.
+// missing returns the next rung of the ladder that has had at most this many looks,
+// and how many rungs are left to look at, as far as is known. The ladder is
+// training's own count, then halves of it down to 0 until that is hopeless, then
+// doubles of it up to the ceiling.
 func (s search) missing(looks int) (workers, left int) {
-	// As many as CPUs whatever a short look says of how busy these are.
+	// At least as many as CPUs, whatever a short look says about how busy they are.
 	top := s.ceiling(s.sp.CPUs)
 	rung := func(w int) {
 		full := looks > 0 && s.sp.Fixed && s.done(w) >= s.sp.Iterations
@@ -302,7 +302,7 @@ func (s search) missing(looks int) (workers, left int) {
 	rung(start)
 	for w := start; w > 0; {
 		if w != start && w > 1 && s.sp.allows(w) && Quickest(s.seen[w]) > tooFew*s.best {
-			break // fewer are no good either, or it isn't known yet
+			break // fewer workers are no good either, or that isn't known yet
 		}
 		w = powerBelow(w)
 		rung(w)
@@ -326,7 +326,8 @@ func powerBelow(w int) int {
 	return 1 << (bits.Len(uint(w-1)) - 1)
 }
 
-// stepAt is how far apart counts near w are that the search tells apart.
+// stepAt is how far apart two counts near w must be for the search to tell them
+// apart.
 func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-3) }
 
 // Middle is the count halfway between two that are more than a step apart.
@@ -340,7 +341,7 @@ func Middle(low, high int) (w int, found bool) {
 // Usual is one visit per count and round.
 func (Exhaustive) Usual(sp Space) int { return (sp.highest() + 1) * sweepRounds }
 
-// Usual is the looks at the ladder, and two visits to each rung after them.
+// Usual counts the looks at the ladder, and after them two visits to each rung.
 func (Greedy) Usual(sp Space) int {
 	ladder := bits.Len(uint(sp.highest())) + 2
 	return ladder*firstLooks + 2*ladder

@@ -129,7 +129,7 @@ func curves() []curve {
 				shape, work := kind.shape(rng, float64(cpus))
 				unit, wait := 0.0, 0.0
 				if kind.name == "step-bound" {
-					wait = 1 // nothing overlaps where the caller loads
+					wait = 1 // nothing overlaps if the caller loads
 				}
 				c := curve{kind: kind.name, trouble: trouble, cpus: cpus, seed: seed,
 					noise: []float64{0, 0.05, 0.1, 0.2}[(k+i+t)%4], grows: kind.name == "latency-bound" && i%2 == 0}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DefaultTime is how long a search takes at most if nothing else is said.
+// DefaultTime is the longest that a search takes by default.
 const DefaultTime = 2 * time.Minute
 
 // WarmSamples is how many samples a worker loads before it counts as warm: it
@@ -13,24 +13,24 @@ const DefaultTime = 2 * time.Minute
 const WarmSamples = 12
 
 // A Visit takes in the iterations at one worker count, one after the other, and
-// tells when there are enough. While the count still becomes faster, what came
-// before is left out: caches, connections and clocks are warming up.
+// tells when there are enough. While the count still becomes faster, the visit
+// leaves out its earlier iterations: caches, connections and clocks were warming up.
 type Visit struct {
 	Wanted int           // iterations
-	Least  int           // that are measured whatever the limit says
+	Least  int           // that are measured even past the limit
 	Limit  time.Duration // ends it early; 0: none
 
-	took  []float64 // since the last that were left out
+	took  []float64 // of the iterations after those that were left out
 	sum   float64
-	spent float64 // those left out included
+	spent float64 // with those left out
 	cut   int
 	Trend bool // it was still becoming faster when it ended
 }
 
 const (
-	mostCuts = 4    // times that a visit's beginning may be left out
+	mostCuts = 4    // how often a visit may leave out its beginning
 	stillBy  = 0.10 // share by which the first half must be slower than the second …
-	stillSE  = 2    // … and in standard errors
+	stillSE  = 2    // … and by how many standard errors
 )
 
 // Add takes an iteration in.

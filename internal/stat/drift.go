@@ -14,18 +14,18 @@ type Obs struct {
 
 const (
 	polishes = 4
-	driftFew = 3 // values from which on the middle one counts
+	driftFew = 3 // number of values from which on their median counts
 
 	madScale    = 1.4826 // standard deviations of a normal distribution in a median deviation
 	medianError = 1.2533 // standard error of its median in those of its mean
 	surely      = 4      // two standard errors, squared
 )
 
-// Drift is what all values of a time share, for the times 0 … times−1: Tukey's
-// median polish ("Exploratory data analysis", 1977) of rows against times. A value
-// that is far out moves neither its row's nor its time's median, so what happens
-// to one row alone isn't taken for drift. Of two values that is what both have in
-// common, and of one it is nothing.
+// Drift is what all values of one time share, for each of the times 0 … times−1. It
+// is Tukey's median polish ("Exploratory data analysis", 1977) of rows against times.
+// A value that is far out moves neither its row's nor its time's median, so what
+// happens to one row alone isn't taken for drift. If a time has two values, drift is
+// what both have in common; if it has one, drift is 0.
 func Drift(obs []Obs, rows, times int) []float64 {
 	row, drift := make([]float64, rows), make([]float64, times)
 	byRow, byTime := make([][]Obs, rows), make([][]Obs, times)
@@ -67,8 +67,8 @@ func Drift(obs []Obs, rows, times int) []float64 {
 	return drift
 }
 
-// beyondNoise is the median of xs, shrunk as far as their own spread may have
-// made it (James & Stein, "Estimation with quadratic loss", 1961): noise must not
+// beyondNoise is the median of xs, shrunk by as much as their own spread may
+// explain (James & Stein, "Estimation with quadratic loss", 1961): noise must not
 // be taken for drift.
 func beyondNoise(xs []float64) float64 {
 	m := Median(xs)

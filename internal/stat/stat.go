@@ -1,5 +1,5 @@
-// Package stat holds the statistics behind a choice: robust where one bad
-// figure among few must not decide, and each with its source.
+// Package stat holds the statistics behind a choice. They are robust if one bad
+// figure among few must not decide. Each names its source.
 package stat
 
 import (
@@ -23,7 +23,7 @@ func Median(xs []float64) float64 {
 
 // Quantile is the value below which the share p of xs lies, interpolated
 // linearly between neighbours (type 7 of Hyndman & Fan, "Sample quantiles in
-// statistical packages", 1996); NaN of nothing. p is brought into 0 … 1.
+// statistical packages", 1996); NaN of nothing. p is clamped to 0 … 1.
 func Quantile(xs []float64, p float64) float64 {
 	if len(xs) == 0 {
 		return math.NaN()

@@ -2,13 +2,13 @@ package stat
 
 import "math"
 
-// A Part is some of the values of a row: their mean, and how many they are.
+// A Part is some of the values of a row: their mean and their number.
 type Part struct{ Mean, Weight float64 }
 
 // A Total is the mean of a row's values, and its standard error as shares of it.
 type Total struct {
 	Mean   float64
-	SE     float64 // as far as rows may differ by it
+	SE     float64 // the part by which rows may differ
 	Shared float64 // standard error that all rows share
 }
 
@@ -20,9 +20,9 @@ const (
 
 // Totals are the means of rows of parts. A mean is put together of the row's
 // usual value, by Huber's estimate ("Robust estimation of a location parameter",
-// 1964), and what the plain mean exceeds it by. Of a rare large value few parts
-// tell much, so the excess is shrunk towards that of all rows, as far as chance
-// may have made the difference between them (DerSimonian & Laird, "Meta-analysis
+// 1964), and the excess of the plain mean over it. A few parts say little about a
+// rare large value. So the excess is shrunk towards the excess of all rows, as far as
+// chance may have made the difference between them (DerSimonian & Laird, "Meta-analysis
 // in clinical trials", 1986). What remains common to all rows isn't in the errors.
 func Totals(rows [][]Part) []Total {
 	usual := make([]float64, len(rows))
@@ -35,7 +35,7 @@ func Totals(rows [][]Part) []Total {
 		usual[r] = Median(means)
 		for _, p := range parts {
 			if len(parts) > 1 {
-				// A median of few lies too near to them.
+				// Few values lie too near to their median.
 				few := math.Sqrt(float64(len(parts)) / float64(len(parts)-1))
 				spread = append(spread, few*math.Abs(p.Mean/usual[r]-1)*math.Sqrt(p.Weight))
 			}

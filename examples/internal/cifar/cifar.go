@@ -83,8 +83,8 @@ func parse(data []byte) ([]*record, error) {
 	return records, nil
 }
 
-// WriteSynthetic writes a file of n images of noise, for a place where the real
-// ones are absent: loading them costs the same.
+// WriteSynthetic writes a file of n images of noise, for use if the real ones are
+// absent: loading them costs the same.
 func WriteSynthetic(name string, n int, seed uint64) error {
 	data := make([]byte, n*recordSize)
 	var key [32]byte

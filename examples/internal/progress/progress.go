@@ -14,8 +14,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// Show answers a function for [nwt.WithProgress] that shows it on w, and one
-// that must be called before w is used for anything else again.
+// Show returns a function for [nwt.WithProgress] that shows the progress on w, and a
+// function that must be called before w is used for anything else.
 func Show(w io.Writer) (report func(nwt.Progress), done func()) {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return bar(w)

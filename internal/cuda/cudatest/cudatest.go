@@ -22,7 +22,7 @@ import (
 //go:embed fakecuda/fakecuda.c
 var source []byte
 
-// fake holds the functions that the fake exports beside the driver's own.
+// fake holds the functions that the fake exports in addition to the driver's own.
 var fake struct {
 	reset        func()
 	gpus         func(n int32)
@@ -47,11 +47,11 @@ var fake struct {
 	read         func(dst unsafe.Pointer, src uintptr, size uint64) int32
 }
 
-// errAbsent is a fake driver that can't be had here: a reason to skip.
+// errAbsent says that there can be no fake driver here: a reason to skip.
 var errAbsent = errors.New("no fake CUDA driver")
 
-// library is the fake as package cuda finds it: the driver that was linked or,
-// with the backend that loads its driver at run time, one built for it.
+// library is the fake as package cuda finds it: the driver that was linked or, if
+// the backend loads its driver at run time, one built for it.
 var library = sync.OnceValues(func() (string, error) {
 	file := "libcuda.so.1"
 	if cuda.Backend == "purego" {
@@ -59,7 +59,7 @@ var library = sync.OnceValues(func() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		defer os.RemoveAll(dir) // what is loaded needs its file no more
+		defer os.RemoveAll(dir) // once it is loaded, its file isn't needed
 		file = filepath.Join(dir, file)
 		if err := build(file); err != nil {
 			return "", err
@@ -124,7 +124,7 @@ type Kind int32
 const (
 	HostMemory   Kind = iota // page-locked buffers
 	DeviceMemory             // buffers on a GPU
-	Streams                  // a program's own included
+	Streams                  // including a program's own
 	Events
 	RetainedContext // references to primary contexts
 	CurrentContext  // contexts pushed on threads
@@ -139,8 +139,8 @@ type Driver struct{}
 
 // Load makes the fake the driver that package cuda finds, until the test ends:
 // one GPU with 1 GiB of memory, 1 GiB of page-locked memory, streams that are up
-// to 0.1 ms late, no failures. A test that passes must have given everything
-// back by then and made no call that a driver would refuse. There is one fake a
+// to 0.1 ms late, no failures. By then a test must have given everything back and
+// made no call that a driver would refuse, or it fails. There is one fake per
 // process, so tests that load it don't run in parallel. Without gcc they skip.
 func Load(t testing.TB) Driver {
 	t.Helper()
@@ -181,20 +181,20 @@ func (Driver) Limit(kind Kind, bytes uint64) { fake.limit(int32(kind), bytes) }
 // Delay sets how late a stream begins each piece of its work, at most.
 func (Driver) Delay(d time.Duration) { fake.delay(int32(d.Microseconds())) }
 
-// Inline has the calling thread do the work of streams at once: for measuring
-// what calls cost.
+// Inline makes the calling thread do the work of streams at once, to measure what
+// calls cost.
 func (Driver) Inline() { fake.delay(-1) }
 
-// Fail makes the n-th call from now, the first being 1, return code: of all
-// calls, or of those of that name.
+// Fail makes the n-th call from now return code; the next call is the first. It
+// counts all calls, or those of that name.
 func (Driver) Fail(call string, n int, code cuda.Result) { fake.fail(call, int32(n), int32(code)) }
 
-// Lost is the result of a context that is destroyed: it can't be made current any
-// more, and what was in it is gone.
+// Lost is the result of a call in a context that is destroyed: the context can't be
+// made current any more, and what was in it is gone.
 const Lost = cuda.Result(709)
 
-// Break makes every call in a context fail from now on. If copies isn't 0, that
-// begins late: when its streams have done so many copies and begin another.
+// Break makes every call in a context fail from now on. If copies isn't 0, calls
+// begin to fail later: when its streams have done that many copies and begin another.
 func (Driver) Break(context uintptr, code cuda.Result, copies int) {
 	fake.breaks(context, int32(code), int32(copies))
 }
@@ -206,11 +206,11 @@ func (Driver) Outer(context uintptr) { fake.outer(context) }
 // Calls is how many calls the driver has had.
 func (Driver) Calls() int { return int(fake.calls()) }
 
-// Failed is the call that Fail made fail, "" before.
+// Failed is the call that Fail made fail; "" if none has failed yet.
 func (Driver) Failed() string { return fake.failed() }
 
-// Misuses is how many calls were the caller's mistake since it was last asked: a
-// wrong context, a handle or an address of nothing, a second free.
+// Misuses is how many calls were the caller's mistake since Misuses was last called:
+// a wrong context, a handle or an address of nothing, a second free.
 func (Driver) Misuses() int { return int(fake.misuses()) }
 
 // Left says what is allocated, open or retained.
@@ -224,7 +224,8 @@ func (Driver) Left() map[Kind]int {
 	return left
 }
 
-// Read returns what n bytes of device memory hold now, done or not.
+// Read returns what n bytes of device memory hold now, whether the copies to them are
+// done or not.
 func (Driver) Read(t testing.TB, address uintptr, n int) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -234,7 +235,7 @@ func (Driver) Read(t testing.TB, address uintptr, n int) []byte {
 	return b
 }
 
-// Primary is the primary context of a GPU, which something else must retain.
+// Primary is the primary context of a GPU. Something else must retain it.
 func (Driver) Primary(gpu int) uintptr { return fake.primary(int32(gpu)) }
 
 // Context is a context of the program's own on a GPU, a CUcontext.
@@ -247,11 +248,11 @@ type Stream uintptr
 // OpenStream opens a stream in a context, to be closed by the test.
 func (Driver) OpenStream(context uintptr) Stream { return Stream(fake.stream(context)) }
 
-// Copy queues a copy within the device: what a training step does, that reads
-// its batch some time later.
+// Copy queues a copy within the device. It stands for a training step that reads its
+// batch some time later.
 func (s Stream) Copy(dst, src uintptr, n int) { fake.streamCopy(uintptr(s), dst, src, uint64(n)) }
 
-// Hold stops the stream before what is queued next, until Go.
+// Hold stops the stream until Go, before the work that is queued next.
 func (s Stream) Hold() { fake.streamHold(uintptr(s)) }
 
 // Go lets a stream that is held go on.
@@ -266,8 +267,8 @@ func (s Stream) Wait(event uintptr) { fake.streamWait(uintptr(s), event) }
 // Close finishes what is queued and closes the stream.
 func (s Stream) Close() { fake.streamClose(uintptr(s)) }
 
-// ReadBack copies device memory back over whichever driver package cuda finds,
-// the real one too: the calls that only tests make.
+// ReadBack copies device memory back through the driver that package cuda finds, the
+// real one too. Only tests make such calls.
 func ReadBack(t testing.TB, gpu int, address uintptr, n int) []byte {
 	t.Helper()
 	var d struct {
