@@ -858,17 +858,29 @@ func TestRandomLoadersDeliverWhatALoopWould(t *testing.T) {
 		first = rand.Uint64N(1 << 32)
 	}
 	for s := first; s < first+uint64(count); s++ {
-		tr := randomTrial(s)
-		var over atomic.Bool
-		hung := time.AfterFunc(30*time.Second, func() {
-			if !over.Load() {
-				panic(fmt.Sprintf("-seed=%d hangs, or spins: %v", s, tr))
-			}
-		})
-		var err error
-		synctest.Test(t, func(*testing.T) { err = tr.result() })
-		over.Store(true)
-		hung.Stop()
-		require.NoError(t, err, "-seed=%d: %v", s, tr)
+		tryLoader(t, s)
 	}
+}
+
+// An unordered stream on a device whose stage failed at the end waited, now and
+// then, for what came after it.
+func TestALoaderThatOnceHungEnds(t *testing.T) {
+	for range 20 {
+		tryLoader(t, 1064144153)
+	}
+}
+
+func tryLoader(t *testing.T, seed uint64) {
+	tr := randomTrial(seed)
+	var over atomic.Bool
+	hung := time.AfterFunc(30*time.Second, func() {
+		if !over.Load() {
+			panic(fmt.Sprintf("-seed=%d hangs, or spins: %v", seed, tr))
+		}
+	})
+	var err error
+	synctest.Test(t, func(*testing.T) { err = tr.result() })
+	over.Store(true)
+	hung.Stop()
+	require.NoError(t, err, "-seed=%d: %v", seed, tr)
 }
