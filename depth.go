@@ -74,7 +74,7 @@ func (l *Loader) idle() {
 // whether it has. The caller holds turn.
 func (r *run) deepen() bool {
 	l, d := r.l, &r.l.deep
-	if r.finished || r.sequence != nil && r.sequence.ended.Load() || l.opts.prefetch > 0 || l.Workers() == 0 || r.opened >= r.course.len() ||
+	if r.halted || r.sequence != nil && r.sequence.ended.Load() || l.opts.prefetch > 0 || l.Workers() == 0 || r.opened >= r.course.len() ||
 		!l.ring.Exhausted(r.opening.Load()) || len(r.ahead) > 0 && l.ring.Loaded(r.ahead[0]) && r.awaiting.Load() {
 		return false
 	}

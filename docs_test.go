@@ -76,7 +76,9 @@ func TestTestsNamedInDocumentsExist(t *testing.T) {
 	}))
 	documents, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
-	for _, path := range documents {
+	atTheRoot, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	for _, path := range append(documents, atTheRoot...) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, name := range regexp.MustCompile("`((Test|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(string(text), -1) {

@@ -3,6 +3,8 @@ package nwt
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"strings"
 )
 
@@ -76,3 +78,57 @@ func within(what string, err error) error {
 	}
 	return fmt.Errorf("nwt: %s: %w", what, err)
 }
+
+// guarded calls a user's function, and failed with its error, if it returns one. If
+// it panics or ends its goroutine, failed gets that as an error, with the stack.
+func guarded(f func() error, failed func(stack []byte, err error)) (ok bool) {
+	returned := false
+	defer func() {
+		if !returned {
+			failed(recovered(recover()))
+		}
+	}()
+	err := f()
+	returned = true
+	if err != nil {
+		failed(nil, err)
+	}
+	return err == nil
+}
+
+// recovered makes an error of what recover returned, in a function that should have
+// returned normally.
+func recovered(p any) (stack []byte, err error) {
+	switch p := p.(type) {
+	case nil:
+		return debug.Stack(), fmt.Errorf("%w%s", errGoexit, unwoundFrom("runtime.Goexit"))
+	case error:
+		return debug.Stack(), fmt.Errorf("panic: %w%s", p, unwoundFrom("runtime.gopanic"))
+	default:
+		return debug.Stack(), fmt.Errorf("panic: %v%s", p, unwoundFrom("runtime.gopanic"))
+	}
+}
+
+// unwoundFrom is the file and line of the user's call that made the runtime unwind
+// the goroutine's stack.
+func unwoundFrom(unwinder string) string {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for unwinding, more := false, true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		switch {
+		case f.Function == unwinder:
+			unwinding = true
+		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, ours):
+			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
+		}
+	}
+	return ""
+}
+
+// ours is what the names of this package's functions begin with. A panic of
+// [Sample.SetLen] is reported with the line that called SetLen.
+const ours = "github.com/nwt-go/nwt."
+
+var errGoexit = errors.New("runtime.Goexit was called")

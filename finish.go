@@ -36,17 +36,7 @@ func (b *Batch) finish(worker int) {
 			Err: fmt.Errorf("WithFinish of batch %d: %w", b.index, err), Stack: stack,
 		}
 	}
-	finished := false
-	defer func() {
-		if !finished {
-			fail(recovered(recover()))
-		}
-	}()
-	err := b.l.opts.finish(b.run.ctx, b)
-	finished = true
-	if err != nil {
-		fail(nil, err)
-	}
+	guarded(func() error { return b.l.opts.finish(b.run.ctx, b) }, fail)
 }
 
 // batchRand keeps Batch.Rand apart from Sample.Rand. It too is taken from the

@@ -381,7 +381,7 @@ func (l *Loader) Close() error {
 	if r != nil {
 		r.stop(ErrClosed)
 		r.turn.Lock()
-		r.finish()
+		r.halt()
 		r.turn.Unlock()
 	}
 	l.workers.Store(0)

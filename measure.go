@@ -154,7 +154,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 func (c *count) average() {
 	n := time.Duration(len(c.iterations))
 	c.Mean, c.Wait, c.Transfer, c.Step = c.sum.all/n, c.sum.wait/n, c.sum.transfer/n, c.sum.step/n
-	c.CPU, c.GC = c.cpu/float64(c.measured), c.gc/float64(c.measured)
+	c.CPU, c.CollectorCPU = c.cpu/float64(c.measured), c.gc/float64(c.measured)
 	if c.otherTime > 0 {
 		c.OtherCPU = c.other / float64(c.otherTime)
 	}
@@ -307,19 +307,13 @@ func overlap(begin1, end1, begin2, end2 time.Time) time.Duration {
 
 // runStep runs the user's step; its panic becomes an error.
 func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
-	finished := false
-	defer func() {
-		if !finished {
-			stack, cause := recovered(recover())
-			err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w\n%s", b.Index(), b.Epoch(), cause, stack)
+	guarded(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
+		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), cause)
+		if stack != nil {
+			err = fmt.Errorf("%w\n%s", err, stack)
 		}
-	}()
-	err = step(ctx, b)
-	finished = true
-	if err != nil {
-		return fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), err)
-	}
-	return nil
+	})
+	return err
 }
 
 // The floor is measured over floorIterations, or for floorTime, if the slots can be

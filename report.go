@@ -39,7 +39,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 		least = min(least, t.PeakRSS)
 		transfers, copies, memory = transfers || t.Transfer > 0, copies || t.Copy > 0, memory || t.PeakRSS > 0
 		own, ahead = own || t.Memory > 0, ahead || t.Prefetch > 0
-		others, collected = others || t.OtherCPU >= 0.005, collected || t.GC >= 0.01
+		others, collected = others || t.OtherCPU >= 0.005, collected || t.CollectorCPU >= 0.01
 	}
 	total, each, bytes := human.ScaleOf(quickest.Total), human.ScaleOf(quickest.Mean), human.ScaleOfBytes(least)
 	bandwidth := human.ScaleOfBytes(uint64(quickest.Bandwidth))
@@ -76,7 +76,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 		}})
 	}
 	if collected {
-		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.GC) }})
+		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.CollectorCPU) }})
 	}
 	if ahead {
 		columns = append(columns, column{"ahead", "", func(t Trial) string { return strconv.Itoa(t.Prefetch) }})
@@ -202,7 +202,7 @@ func (r *Result) trial(workers int) Trial {
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	_ = c.Write([]string{"workers", "iterations", "total_s", "mean_s", "low_s", "high_s", "median_s", "p99_s",
-		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "gc", "other_cpu", "chosen", "fastest", "unpinned"})
+		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "collector_cpu", "other_cpu", "chosen", "fastest", "unpinned"})
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
 	write := func(t Trial, unpinned bool) {
 		_ = c.Write([]string{
@@ -210,7 +210,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 			seconds(t.Median), seconds(t.P99), seconds(t.Wait), seconds(t.Transfer),
 			seconds(t.Copy), strconv.FormatFloat(t.Bandwidth, 'f', 0, 64), seconds(t.Step), seconds(t.FirstBatch),
 			strconv.Itoa(t.Prefetch), strconv.FormatUint(t.Memory, 10), strconv.FormatUint(t.PeakRSS, 10), strconv.FormatBool(t.PeakExact), strconv.FormatUint(t.SystemUsed, 10),
-			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.GC, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
+			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.CollectorCPU, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
 			strconv.FormatBool(t.Workers == r.Workers && !unpinned), strconv.FormatBool(t.Workers == r.Fastest && !unpinned),
 			strconv.FormatBool(unpinned),
 		})

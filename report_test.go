@@ -96,7 +96,7 @@ func TestTrialsAreWrittenAsCSV(t *testing.T) {
 	r := paperResult()
 	r.Trials = r.Trials[3:5]
 	require.NoError(t, r.WriteCSV(&b))
-	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,gc,other_cpu,chosen,fastest,unpinned
+	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,collector_cpu,other_cpu,chosen,fastest,unpinned
 14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false,false
 16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true,false
 `, b.String())
@@ -119,7 +119,7 @@ func TestNamesInJSONStay(t *testing.T) {
 		"workers": 14, "fastest": 16, "alpha_ns": 141000000, "iterations": 100, "confidence": 0.976, "slower": 0.075, "floor_ns": 1200,
 		"trials": [{"workers": 14, "iterations": 100, "mean_ns": 14900000, "low_ns": 14602000, "high_ns": 15198000,
 			"median_ns": 14900000, "p99_ns": 29800000, "total_ns": 1490000000, "wait_ns": 14600000, "transfer_ns": 300000, "step_ns": 0,
-			"first_batch_ns": 44700000, "prefetch": 2, "memory": 1012660000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "gc": 0, "other_cpu": 0.12}],
+			"first_batch_ns": 44700000, "prefetch": 2, "memory": 1012660000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "collector_cpu": 0, "other_cpu": 0.12}],
 		"ruled_out": [{"workers": 96, "reason": "much"}],
 		"strategy": "greedy", "device": "cuda:0 (GeForce RTX 3090)", "batch_size": 128, "batch_bytes": 1573888, "step": false, "cached": false,
 		"hardware": {"cpu": "AMD EPYC 7502", "logical": 128, "physical": 64, "affinity": 64, "quota": 1.5, "gomaxprocs": 64, "memory": 270000000000},

@@ -37,16 +37,16 @@ type run struct {
 	// turn is held by the consumer, but not while the loop body has a batch,
 	// so that Close can finish a run in the middle of a long step. It guards
 	// what follows, and its holder is the owner of the ring.
-	turn     sync.Mutex
-	taken    int      // batches taken from the ring so far
-	opened   int      // batches opened so far
-	ahead    []uint64 // sequence numbers of those opened and not taken, ascending
-	current  *Batch   // in the loop body, or nil
-	finished bool
-	over     bool   // a stream's end was taken: nothing more is opened
-	last     uint64 // that end's sequence number
-	failure  error  // which the stream has ended with
-	fewer    bool   // it was logged that fewer batches are ahead than asked for
+	turn    sync.Mutex
+	taken   int      // batches taken from the ring so far
+	opened  int      // batches opened so far
+	ahead   []uint64 // sequence numbers of those opened and not taken, ascending
+	current *Batch   // in the loop body, or nil
+	halted  bool
+	over    bool   // a stream's end was taken: nothing more is opened
+	last    uint64 // that end's sequence number
+	failure error  // which the stream has ended with
+	fewer   bool   // it was logged that fewer batches are ahead than asked for
 
 	// For the depth, see type depth. opening is the sequence number of the batch that
 	// will be opened next. awaiting and hungry tell workers what the consumer does.
@@ -135,7 +135,7 @@ func (r *run) advance() (*Batch, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	r.letGo()
-	for !r.finished && r.taken < r.course.len() {
+	for !r.halted && r.taken < r.course.len() {
 		if err := r.caller.Err(); err != nil {
 			return nil, contextError(r.caller)
 		}
@@ -180,10 +180,10 @@ func (r *run) advance() (*Batch, error) {
 		}
 		r.letGo()
 	}
-	if r.finished {
+	if r.halted {
 		return nil, ErrClosed
 	}
-	r.finish() // copies that nobody waited for may still fail
+	r.halt() // copies that nobody waited for may still fail
 	return nil, cmp.Or(r.failure, r.broken)
 }
 
@@ -344,13 +344,13 @@ func (r *run) letGo() {
 	}
 }
 
-// finish waits for the loads under way and takes back all slots, except the slot of
+// halt waits for the loads under way and takes back all slots, except the slot of
 // the batch in the loop body. The caller holds turn.
-func (r *run) finish() {
-	if r.finished {
+func (r *run) halt() {
+	if r.halted {
 		return
 	}
-	r.finished = true
+	r.halted = true
 	r.l.deepening.Store(nil)
 	r.l.ring.Stop()
 	r.cancel()
@@ -373,7 +373,7 @@ func (r *run) end() {
 	r.unwatch()
 	r.turn.Lock()
 	r.letGo()
-	r.finish()
+	r.halt()
 	r.turn.Unlock()
 	r.l.mu.Lock()
 	r.l.seq = r.first + uint64(r.opened)

@@ -276,22 +276,14 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 
 // loadFrom loads the sample whose index was given to begin.
 func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
-	finished := false
-	defer func() {
-		if !finished {
-			stack, cause := recovered(recover())
-			err = s.error(cause, stack)
+	load := func() error {
+		if err := ds.Load(ctx, s.index, s); err != nil {
+			return err
 		}
-	}()
-	err = ds.Load(ctx, s.index, s)
-	if err == nil {
-		err = s.end()
+		return s.end()
 	}
-	finished = true
-	if err != nil {
-		return s.error(err, nil)
-	}
-	return nil
+	guarded(load, func(stack []byte, cause error) { err = s.error(cause, stack) })
+	return err
 }
 
 // error makes the LoadError of a sample that couldn't be loaded.

@@ -78,19 +78,7 @@ func (l *locals) close(log *slog.Logger) {
 }
 
 func (l *local) end(log *slog.Logger) {
-	finished := false
-	warn := func(err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) }
-	defer func() {
-		if !finished {
-			_, err := recovered(recover())
-			warn(err)
-		}
-	}()
-	err := l.close()
-	finished = true
-	if err != nil {
-		warn(err)
-	}
+	guarded(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
 }
 
 // inner is the scope of a part of a dataset that has the scope outer.

@@ -27,8 +27,8 @@ type Stats struct {
 
 	Workers      int
 	Prefetch     int // batches that may be ahead of the one in use: follows need without WithPrefetch
-	Slots        int // slots with memory, those of retained batches included
-	SlotBytes    int // bytes of all slots
+	Slots        int // batch buffers that have memory now: those of retained batches too
+	SlotBytes    int // bytes of that memory
 	Retained     int // batches retained past their iteration
 	DatasetBytes int // bytes that cached samples take (see [Cached])
 }

@@ -461,21 +461,9 @@ func (c *chain) shut() {
 	}
 	reader := c.reader
 	c.reader = nil // before Close can end the goroutine
-	finished := false
-	warn := func(err error) {
+	guarded(reader.Close, func(_ []byte, err error) {
 		c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.shards[c.at], "error", err)
-	}
-	defer func() {
-		if !finished {
-			_, err := recovered(recover())
-			warn(err)
-		}
-	}()
-	err := reader.Close()
-	finished = true
-	if err != nil {
-		warn(err)
-	}
+	})
 }
 
 // next reads the next record of the chain's shards. It reports false after the last.

@@ -234,7 +234,7 @@ func (s *stage) serve(r *run) error {
 				next++
 			}
 		case len(s.queue) > 0:
-			err = s.finish()
+			err = s.awaitOldest()
 		case next == end || s.l.ring.Stopped() || r.ctx.Err() != nil:
 			return nil
 		case s.available():
@@ -283,7 +283,7 @@ func (s *stage) transferError(err error) error {
 // queued: their batches come before its error.
 func (s *stage) drain() (err error) {
 	for err == nil && len(s.queue) > 0 {
-		err = s.finish()
+		err = s.awaitOldest()
 	}
 	return err
 }
@@ -354,8 +354,8 @@ func (s *stage) await(d *deviceBuffer) error {
 	return err
 }
 
-// finish waits for the oldest copy that is queued.
-func (s *stage) finish() error {
+// awaitOldest waits for the oldest copy that is queued.
+func (s *stage) awaitOldest() error {
 	b := s.queue[0]
 	region := trace.StartRegion(b.run.ctx, "nwt.transfer")
 	err := s.session.Wait(b.device.event)

@@ -91,9 +91,12 @@ type Trial struct {
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
 	PeakExact  bool          `json:"peak_exact"`     // told by the kernel rather than sampled
 	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
-	CPU        float64       `json:"cpu"`            // share of its CPUs that this process used, 0 … 1; with several ranks on the host, its CPUs are its share of them
-	GC         float64       `json:"gc"`             // the part of CPU that the garbage collector used
-	OtherCPU   float64       `json:"other_cpu"`      // share of the CPUs that everything else used; −1: not known
+
+	// Shares of the CPUs, 0 … 1. With several ranks on the host, a process's CPUs are
+	// its share of them.
+	CPU          float64 `json:"cpu"`           // that this process used, its garbage collector included
+	CollectorCPU float64 `json:"collector_cpu"` // that its garbage collector used
+	OtherCPU     float64 `json:"other_cpu"`     // that everything else used; −1: not known
 }
 
 // Progress is where tuning stands.

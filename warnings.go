@@ -100,7 +100,7 @@ func (s *source) advice(r *Result, limit memoryLimit) []string {
 		workers: r.Workers, cpus: cpus, prefetch: s.depthOf(r.Workers) - 1, fixed: s.opts.prefetch > 0,
 		highest: r.Workers == r.Trials[len(r.Trials)-1].Workers,
 		wait:    t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
-		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.GC, others: max(0, t.OtherCPU),
+		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: max(0, t.OtherCPU),
 		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
 	}
 	if s.wave(r.Workers) > 1 { // batches come in bursts, so a single one's time says nothing

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"runtime/pprof"
 	"runtime/trace"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/ring"
@@ -358,53 +356,5 @@ func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: w.sample.epoch, Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
 	}
-	finished := false
-	defer func() {
-		if !finished {
-			fail(recovered(recover()))
-		}
-	}()
-	err := w.l.opts.init(r.ctx, w.sample.worker)
-	finished = true
-	if err != nil {
-		fail(nil, err)
-	}
-	return err == nil
+	return guarded(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
 }
-
-// recovered makes an error of what recover returned, in a function that should have
-// returned normally.
-func recovered(p any) (stack []byte, err error) {
-	switch p := p.(type) {
-	case nil:
-		return debug.Stack(), fmt.Errorf("%w%s", errGoexit, unwoundFrom("runtime.Goexit"))
-	case error:
-		return debug.Stack(), fmt.Errorf("panic: %w%s", p, unwoundFrom("runtime.gopanic"))
-	default:
-		return debug.Stack(), fmt.Errorf("panic: %v%s", p, unwoundFrom("runtime.gopanic"))
-	}
-}
-
-// unwoundFrom is the file and line of the user's call that made the runtime unwind
-// the goroutine's stack.
-func unwoundFrom(unwinder string) string {
-	pcs := make([]uintptr, 64)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	for unwinding, more := false, true; more; {
-		var f runtime.Frame
-		f, more = frames.Next()
-		switch {
-		case f.Function == unwinder:
-			unwinding = true
-		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, ours):
-			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
-		}
-	}
-	return ""
-}
-
-// ours is what the names of this package's functions begin with. A panic of
-// [Sample.SetLen] is reported with the line that called SetLen.
-const ours = "github.com/nwt-go/nwt."
-
-var errGoexit = errors.New("runtime.Goexit was called")

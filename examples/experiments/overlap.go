@@ -91,9 +91,11 @@ func times(ctx context.Context, ds nwt.Dataset, compute func(), rounds int) (pai
 
 // slowly makes a dataset with one slow sample per batch.
 func slowly(batches int, wait time.Duration) nwt.Dataset {
-	return nwt.NewDataset(batches, []nwt.Field{{Name: "x", Type: nwt.Float32}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+	var schema nwt.Schema
+	x := nwt.AddField[float32](&schema, "x")
+	return nwt.NewDataset(batches, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		time.Sleep(wait)
-		nwt.Values[float32](dst, 0)[0] = float32(i)
+		x.Of(dst)[0] = float32(i)
 		return nil
 	})
 }

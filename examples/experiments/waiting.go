@@ -76,13 +76,19 @@ func waiting(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return drawTo(*o.plot, f)
 }
 
+var (
+	stored, normalized nwt.Schema
+	pixels             = nwt.AddField[uint8](&stored, "image", side, side)
+	intensities        = nwt.AddField[float32](&normalized, "image", side, side)
+)
+
 // read is n images that take their time.
 func read(n int, wait time.Duration) nwt.Dataset {
-	fields := []nwt.Field{{Name: "image", Type: nwt.Uint8, Shape: []int{side, side}}}
-	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+	return nwt.NewDataset(n, stored.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		time.Sleep(wait)
-		for j := range dst.Bytes(0) {
-			dst.Bytes(0)[j] = byte(i + j)
+		image := pixels.Of(dst)
+		for j := range image {
+			image[j] = byte(i + j)
 		}
 		return nil
 	})
@@ -91,9 +97,8 @@ func read(n int, wait time.Duration) nwt.Dataset {
 // augmented turns images by a random angle of four, changes their contrast and
 // normalizes them.
 func augmented(ds nwt.Dataset) nwt.Dataset {
-	fields := []nwt.Field{{Name: "image", Type: nwt.Float32, Shape: []int{side, side}}}
-	return nwt.Map(ds, fields, func(_ context.Context, src, dst *nwt.Sample) error {
-		in, out := src.Bytes(0), nwt.Values[float32](dst, 0)
+	return nwt.Map(ds, normalized.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		in, out := pixels.Of(src), intensities.Of(dst)
 		turns, contrast := dst.Rand().IntN(4), 0.8+0.4*dst.Rand().Float32()
 		for y := range side {
 			for x := range side {

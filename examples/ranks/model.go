@@ -12,16 +12,18 @@ var truth = []float64{3, -2, 1, 0.5, -1, 2, -3, 0.25}
 
 const learningRate = 0.05
 
+var (
+	schema nwt.Schema
+	inputs = nwt.AddField[float64](&schema, "x", len(truth))
+	target = nwt.AddField[float64](&schema, "y")
+)
+
 // regression is a dataset of points x with their y. A point depends on its index
 // alone.
 func regression(n int) nwt.Dataset {
-	fields := []nwt.Field{
-		{Name: "x", Type: nwt.Float64, Shape: []int{len(truth)}},
-		{Name: "y", Type: nwt.Float64},
-	}
-	return nwt.NewDataset(n, fields, func(_ context.Context, index int, dst *nwt.Sample) error {
+	return nwt.NewDataset(n, schema.Fields(), func(_ context.Context, index int, dst *nwt.Sample) error {
 		random := rand.New(rand.NewPCG(7, uint64(index)))
-		x, y := nwt.Values[float64](dst, 0), nwt.Values[float64](dst, 1)
+		x, y := inputs.Of(dst), target.Of(dst)
 		y[0] = 0.01 * random.NormFloat64()
 		for i := range x {
 			x[i] = random.NormFloat64()
@@ -34,7 +36,7 @@ func regression(n int) nwt.Dataset {
 // gradient is the gradient of the squared error, summed over the samples of a batch.
 func gradient(weights []float64, b *nwt.Batch) []float64 {
 	sum := make([]float64, len(weights))
-	x, y := nwt.Values[float64](b, 0), nwt.Values[float64](b, 1)
+	x, y := inputs.Of(b), target.Of(b)
 	for i := range y {
 		x := x[i*len(weights):][:len(weights)]
 		off := -y[i]

@@ -21,6 +21,12 @@ const (
 	identitySize = perBatch * ofEach
 )
 
+var (
+	faceSchema nwt.Schema
+	_          = nwt.AddField[float32](&faceSchema, "vector", 2)
+	identity   = nwt.AddField[int32](&faceSchema, "class")
+)
+
 // faces is vectors around the mean of their class, and the class.
 func faces() (nwt.Dataset, error) {
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -85,7 +91,7 @@ func metric(ctx context.Context, _ string, out io.Writer) error {
 			if err != nil {
 				return err
 			}
-			labels := nwt.Values[int32](batch, 1)
+			labels := identity.Of(batch)
 			for i := 0; i < len(labels); i += ofEach {
 				if class := int(labels[i]); class%3 == 0 && !slices.Contains(hard, class) {
 					hard = append(hard, class) // as if the model confused them
