@@ -20,7 +20,7 @@ type Batch struct {
 	run   *run
 	epoch int
 	index int
-	from  int // position of place 0 in its epoch; of no meaning for a stream
+	from  int // position of place 0 in its epoch; for a stream, among the rank's own
 	size  int // places; once bad samples are left out, the samples that remain
 	state State
 	seq   uint64 // in the ring

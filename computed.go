@@ -14,8 +14,9 @@ import (
 // rank and in every run. It is called when a position of an epoch is first asked
 // for, from any goroutine; whoever asks for this epoch waits. The indices of two
 // successive epochs are kept, so the function must not write to a slice that it has
-// returned. If it returns more or fewer than n indices, each position of the epoch
-// is a *[LoadError].
+// returned. For an epoch whose indices aren't kept any more it is called again. If
+// it returns more or fewer than n indices, each position of the epoch is a
+// *[LoadError].
 func Computed(n int, order func(epoch int) []int) (Sampler, error) {
 	var errs []error
 	if n < 1 || n > maxSamples {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -200,11 +199,7 @@ func TestAStreamHasNoSampler(t *testing.T) {
 func TestAComputedOrderAllocatesNothingPerBatch(t *testing.T) {
 	s, err := nwt.Computed(1<<16, func(int) []int { return make([]int, 1<<16) })
 	require.NoError(t, err)
-	l := newLoader(t, drawn(1), nwt.WithSampler(s), nwt.WithWorkers(0))
-	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 9))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+	requireNoAllocations(t, drawn(1), nwt.WithSampler(s))
 }
 
 var errBad = errors.New("bad")

@@ -53,8 +53,17 @@ func (b *Batch) Rand() *rand.Rand {
 	}
 	if !b.seeded {
 		b.seeded = true
-		key := epochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.position(0))*golden
+		key := epochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.first())*golden
 		b.pcg.Seed(mix64(key), mix64(key^golden))
 	}
 	return b.rand
+}
+
+// first is the position of place 0 in the epoch, over all ranks, even if its sample
+// was left out.
+func (b *Batch) first() int {
+	if b.records != nil {
+		return b.from*b.l.opts.world + b.l.opts.rank
+	}
+	return b.from
 }

@@ -217,6 +217,24 @@ func TestTheRandomnessOfABatchIsItsPositions(t *testing.T) {
 	require.Len(t, distinct, 12, "each rank's batches have their own")
 }
 
+func TestTheRandomnessOfABatchIsTheSameIfItsFirstRecordIsBad(t *testing.T) {
+	draw := func(bad int64) (draws []int64) {
+		s := &breaking{shelves: newShelves(20, 20)}
+		s.onLoad = func(dst *nwt.Sample) {
+			if int64(dst.Index()) == bad {
+				panic(errBoom)
+			}
+		}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithErrorBudget(1), nwt.WithLogger(quiet), nwt.WithRank(1, 2))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			draws = append(draws, b.Rand().Int64())
+		}
+		return draws
+	}
+	require.Equal(t, draw(-1), draw(1+2*4))
+}
+
 func TestARestIsFinishedToo(t *testing.T) {
 	l := newLoader(t, summed(100), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithFinish(sum))
 	for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 33}) {

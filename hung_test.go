@@ -509,3 +509,14 @@ func TestALogHandlerMayAskTheLoader(t *testing.T) {
 		require.NoError(t, l.Close())
 	})
 }
+
+func TestALogHandlerMayAskTheLoaderAboutASampler(t *testing.T) {
+	var l *nwt.Loader
+	asked := 0
+	log := slog.New(asking{func() { _ = l.Len(); asked++ }})
+	l = newLoader(t, augmented(100), nwt.WithBatchSize(8), nwt.WithLogger(log))
+	s, err := nwt.Bucketed(100, func(i int) int { return i % 7 }, nwt.Buckets{BatchSize: 5}, 1)
+	require.NoError(t, err)
+	require.NoError(t, l.SetSampler(s))
+	require.Equal(t, 1, asked)
+}

@@ -176,21 +176,29 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	order := l.order
+	order := l.source.order // but for n, which every sampler brings
 	order.n = n
 	if err := order.hasBatch(); err != nil {
 		return err
 	}
+	if err := l.reorder(s, order); err != nil {
+		return err
+	}
+	l.warnOfMixedLengths(s) // without mu, since a log handler may ask the loader
+	return nil
+}
+
+// reorder sets the order of later epochs.
+func (l *Loader) reorder(s Sampler, o order) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
 	case l.closed:
 		return ErrClosed
 	case l.run != nil:
 		return ErrBusy
 	}
-	l.warnOfMixedLengths(s)
-	l.sampler, l.order = s, order
+	l.sampler, l.order = s, o
 	return nil
 }
 

@@ -10,8 +10,12 @@ import (
 // LocallyShuffled visits each sample once per epoch. Its order suits files of blocks
 // that are read or decoded whole: row groups of Parquet, chunks of HDF5, a tar with
 // an index. The blocks come in random order; window is how many successive blocks
-// are mixed, sample by sample. A dataset that keeps window blocks in memory reads
-// each block once per epoch; see [Scratch] for what a worker keeps.
+// are mixed, sample by sample.
+//
+// A dataset that keeps the last 2 × window blocks for all workers together reads
+// each block once per epoch: while some workers still load the end of one window,
+// others load the start of the next. The blocks kept by [Scratch] are a worker's own,
+// so each worker would read them again.
 //
 // sizes are the numbers of samples of the blocks, in the order of the dataset: the
 // first block is samples 0 … sizes[0]−1, and so on. A wider window costs memory and

@@ -63,6 +63,12 @@ func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
 	resumesAnywhere(t, drawn(100), nwt.WithSampler(s))
 }
 
+func TestALocalShuffleAllocatesNothingPerBatch(t *testing.T) {
+	s, err := nwt.LocallyShuffled(slices.Repeat([]int{1 << 8}, 1<<8), 3, 1)
+	require.NoError(t, err)
+	requireNoAllocations(t, drawn(1<<16), nwt.WithSampler(s))
+}
+
 func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		sizes  []int
@@ -98,4 +104,11 @@ func BenchmarkMixed(b *testing.B) {
 		s.At(0, i%1_000_000)
 		i++
 	}
+}
+
+func TestLocallyShuffledOrdersStayWhatTheyWere(t *testing.T) {
+	s, err := nwt.LocallyShuffled([]int{4, 3, 5, 2}, 2, 42)
+	require.NoError(t, err)
+	require.Equal(t, []int{8, 9, 5, 11, 6, 4, 10, 7, 1, 2, 12, 13, 0, 3}, order(s, 0))
+	require.Equal(t, []int{8, 1, 7, 3, 9, 0, 11, 2, 10, 6, 4, 5, 12, 13}, order(s, 2))
 }

@@ -91,7 +91,7 @@ func Mixed(n int, m Mix, seed uint64) (Sampler, error) {
 		share := apportion(p.Weights, sum, m.Block)
 		for k, w := range p.Weights {
 			if w > 0 && share[k] == 0 {
-				bad(w, "Mix.Phases[%d].Weights[%d] is less than half a sample in a block of %d: Mix.Block must be longer", i, k, m.Block)
+				bad(w, "Mix.Phases[%d].Weights[%d] gives part %d no sample in a block of %d: Mix.Block must be longer", i, k, k, m.Block)
 			}
 		}
 		s.add(p, sum, share, last)

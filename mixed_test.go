@@ -1,6 +1,7 @@
 package nwt_test
 
 import (
+	"iter"
 	"math"
 	"testing"
 
@@ -114,11 +115,36 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{math.NaN()}}}}, "NaN: Mix.Phases[0].Weights[0] must be 0"},
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{0}}}}, "the sum of Mix.Phases[0].Weights must be more than 0"},
 		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{math.MaxFloat64, math.MaxFloat64}}}}, "the sum of Mix.Phases[0].Weights must be"},
-		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{1e-4, 1}}}}, "0.0001: Mix.Phases[0].Weights[0] is less than half a sample in a block of 1000: Mix.Block must be longer"},
+		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{1e-4, 1}}}}, "0.0001: Mix.Phases[0].Weights[0] gives part 0 no sample in a block of 1000: Mix.Block must be longer"},
+		{1, nwt.Mix{Parts: []int{1, 1, 1}, Phases: []nwt.Phase{{Weights: []float64{1, 1, 1}}}, Block: 2}, "1: Mix.Phases[0].Weights[2] gives part 2 no sample in a block of 2"},
 	} {
 		_, err := nwt.Mixed(c.n, c.mix, 1)
 		var oe *nwt.OptionError
 		require.ErrorAs(t, err, &oe)
 		require.ErrorContains(t, err, c.says)
 	}
+}
+
+func TestAMixtureAllocatesNothingPerBatch(t *testing.T) {
+	s, err := nwt.Mixed(1<<16, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
+	require.NoError(t, err)
+	requireNoAllocations(t, drawn(90), nwt.WithSampler(s))
+}
+
+// requireNoAllocations is for orders of 2¹⁶ positions.
+func requireNoAllocations(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
+	t.Helper()
+	l := newLoader(t, ds, append(opts, nwt.WithWorkers(0))...)
+	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+func TestMixedOrdersStayWhatTheyWere(t *testing.T) {
+	mix := nwt.Mix{Parts: []int{4, 9}, Phases: []nwt.Phase{{Samples: 13, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}
+	s, err := nwt.Mixed(12, mix, 42)
+	require.NoError(t, err)
+	require.Equal(t, []int{8, 4, 3, 5, 7, 1, 11, 6, 9, 12, 2, 10}, order(s, 0))
+	require.Equal(t, []int{6, 3, 1, 4, 2, 10, 11, 2, 0, 4, 1, 7}, order(s, 2))
 }
