@@ -37,9 +37,10 @@ type hello struct {
 
 var magic = [4]byte{'r', 'n', 'k', '1'}
 
-// join meets the other ranks of the world at an address of rank 0.
-func join(ctx context.Context, address string, rank, world int) (*group, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, joinTime, fmt.Errorf("not all %d ranks came in %v", world, joinTime))
+// join meets the other ranks of the world at an address of rank 0. A signal doesn't
+// end it: the ranks stop together, after their first step.
+func join(address string, rank, world int) (*group, error) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), joinTime, fmt.Errorf("not all %d ranks came in %v", world, joinTime))
 	defer cancel()
 	g := &group{rank: rank}
 	var err error

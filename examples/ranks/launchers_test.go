@@ -3,6 +3,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
 )
 
 // mpirun finds the mpirun of an MPI: Debian has several side by side.
@@ -96,4 +99,44 @@ func TestARankThatDiesEndsTheOthers(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(tr.dir, "state.json.*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// srun then sends SIGTERM to the others, and exits with the greatest of the statuses.
+func TestARankThatDiesWhileTheOthersStopIsAFailureToAll(t *testing.T) {
+	tr := newTrial(t)
+	l := byHand(t, 3, tr.program(5*time.Millisecond)).start(t)
+	tr.underway(t, 0)
+	require.NoError(t, l[1].Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, l[0].Process.Signal(syscall.SIGTERM))
+	require.NoError(t, l[2].Process.Signal(syscall.SIGTERM))
+	require.NoError(t, l[1].Process.Kill())
+	require.Equal(t, []int{-1, 1}, l.statuses(), "killed; an error, not to be started again")
+}
+
+func TestARankThatStopsIsNotEndedByAnotherSignal(t *testing.T) {
+	tr := newTrial(t)
+	l := byHand(t, 3, tr.program(5*time.Millisecond)).start(t)
+	tr.underway(t, 0)
+	require.NoError(t, l[1].Process.Signal(syscall.SIGSTOP))
+	for range 3 {
+		require.NoError(t, l[0].Process.Signal(syscall.SIGTERM))
+		require.NoError(t, l[2].Process.Signal(syscall.SIGTERM))
+		time.Sleep(time.Millisecond)
+	}
+	require.NoError(t, l[1].Process.Signal(syscall.SIGCONT))
+	require.Equal(t, []int{stopped}, l.statuses())
+}
+
+func TestARankThatIsToldToStopBeforeTheOthersHaveComeWaitsForThem(t *testing.T) {
+	tr := newTrial(t)
+	l := byHand(t, 2, tr.program(0))
+	l[:1].start(t)
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", tr.rendezvous)
+		return err == nil && conn.Close() == nil
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, l[0].Process.Signal(syscall.SIGTERM))
+	l[1:].start(t)
+	require.Equal(t, []int{stopped}, l.statuses())
+	require.Equal(t, nwt.State{Samples: 32}, tr.saved(t), "one step")
 }

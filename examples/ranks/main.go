@@ -24,24 +24,27 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// stopped is the exit status after SIGTERM. It means: start the program again, from
-// what was saved last.
+// stopped is the exit status when all ranks have stopped after the same step and the
+// state is saved. It means: start the program again.
 const stopped = 85
 
 var errStopped = errors.New("told to stop; the state is saved")
 
 func main() {
+	// A launcher may signal again as soon as the first rank has exited: only a second
+	// Ctrl-C ends a rank that is stopping.
 	ctx, stop := signal.NotifyContext(context.Background(), stopSignals...)
-	context.AfterFunc(ctx, stop) // the second signal ends the process
+	defer stop()
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
 	err := run(ctx, os.Args[1:], os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "ranks:", err)
 	}
 	switch {
 	case err == nil:
-	case ctx.Err() != nil:
+	case errors.Is(err, errStopped):
 		os.Exit(stopped)
-	default:
+	default: // after a signal too: a rank that failed may be why the launcher sent it
 		os.Exit(1)
 	}
 }
@@ -83,7 +86,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	group, err := join(ctx, *rendezvous, rank.Rank, rank.World)
+	group, err := join(*rendezvous, rank.Rank, rank.World)
 	if err != nil {
 		return err
 	}

@@ -248,6 +248,12 @@ func TestRanksUnderSlurm(t *testing.T) {
 		c.run(t, "", "scancel", "--signal=KILL", job+".0")
 		c.becomes(t, job, "FAILED")
 	})
+	t.Run("a rank that fails ends the job, and it isn't requeued", func(t *testing.T) {
+		tr := newTrial(t)
+		tr.rendezvous = "192.0.2.1:29400" // no address of this host
+		tr.inFolder(t, 0)
+		c.becomes(t, c.submit(t, tr, 3), "FAILED")
+	})
 	t.Run("pmi2 is Slurm", func(t *testing.T) {
 		tr := newTrial(t)
 		tr.inFolder(t, 0)
