@@ -24,6 +24,7 @@ type auto struct {
 	l       *Loader
 	sp      search.Space
 	limit   memoryLimit
+	least   time.Duration // of a probe
 	result  atomic.Pointer[Result]
 	left    int // batches until the next look
 	workers int // as set last
@@ -60,7 +61,7 @@ type probe struct {
 	iterations int
 	wait, body time.Duration
 	gained     int // places loaded ahead that there are more of now than at its beginning
-	cpu        *host.CPUMeter
+	cpu        host.Meter
 }
 
 // A watching is what a settled loader sees of its wait share.
@@ -74,13 +75,14 @@ type watching struct {
 const (
 	probeBatches = 16                   // of a probe, and more if they take less than …
 	probeTime    = 5 * time.Millisecond // … this in all
-	probeMost    = 256
-	costly       = 3   // batches' time that a probe may cost against the best before it ends
-	besideGap    = 1.5 // times as many workers that two counts must be apart to look between them
-	enoughLooks  = 32  // after which the best so far is settled on
-	mostLooks    = 4   // at a count that may be the best, but wasn't in its first
-	leap         = 16  // times as many workers that a step upwards may try
-	pause        = 4   // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
+	probeSteps   = 20                   // of the clock, if it is coarse
+	probeMost    = 256                  // batches, if it isn't
+	costly       = 3                    // batches' time that a probe may cost against the best before it ends
+	besideGap    = 1.5                  // times as many workers that two counts must be apart to look between them
+	enoughLooks  = 32                   // after which the best so far is settled on
+	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
+	leap         = 16                   // times as many workers that a step upwards may try
+	pause        = 4                    // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
 
 	windowBatches  = 64                     // of a window, and more if they take less than …
 	windowTime     = 200 * time.Millisecond // … this in all
@@ -107,6 +109,7 @@ func newAuto(l *Loader) *auto {
 	if o.most >= 0 {
 		a.sp.Max = o.most
 	}
+	a.least = max(probeTime, probeSteps*o.machine.ClockStep())
 	a.watch.patience = oddWindows
 	return a
 }
@@ -159,7 +162,7 @@ func (a *auto) look(r *run) {
 func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 	p := &a.probe
 	if p.cpu == nil {
-		p.cpu = host.StartCPU() // from the end of the first iteration on: starting takes a while too
+		p.cpu = a.l.opts.machine.StartCPU() // from the end of the first iteration on: starting takes a while too
 		a.last = time.Now()
 	}
 	body := took - waited
@@ -187,14 +190,14 @@ func (a *auto) enough() bool {
 	wave := a.l.wave(a.workers)
 	if len(a.counts) == 0 || a.climbing() {
 		// The count is far from enough: what matters is only that.
-		if p.iterations >= 2*wave && p.wait > all/2 && all > probeTime {
+		if p.iterations >= 2*wave && p.wait > all/2 && all > a.least {
 			return true
 		}
 	}
 	if best := a.best(); p.iterations >= wave && float64(all)-float64(p.iterations)*best > costly*best {
 		return true
 	}
-	return p.iterations >= max(probeBatches, fewestWaves*wave) && (all >= probeTime || p.iterations >= probeMost)
+	return p.iterations >= max(probeBatches, fewestWaves*wave) && (all >= a.least || a.least == probeTime && p.iterations >= probeMost)
 }
 
 // climbing tells whether the probe is at the highest count so far.
@@ -219,10 +222,11 @@ func (a *auto) conclude() {
 		c = &autoCount{workers: a.workers}
 		a.counts = append(a.counts, c)
 	}
+	o := a.l.opts
 	used, _, _, _ := p.cpu.Used()
-	own := host.CPUs().Share(used, a.l.opts.ranks(), a.sp.CPUs)
+	own := o.machine.CPUs().Share(used, o.ranks(), a.sp.CPUs)
 	all := p.wait + p.body
-	all += hidden(all, p.iterations, p.gained, a.l.opts.batchSize)
+	all += hidden(all, p.iterations, p.gained, o.batchSize)
 	c.blocks = append(c.blocks, search.Block{
 		Round: len(c.blocks), Iterations: p.iterations, Mean: all / time.Duration(p.iterations), CPU: own,
 	})
@@ -420,11 +424,11 @@ func (w *watching) waitChanged(took, waited time.Duration, ignored search.Alpha)
 
 // report is the choice with the figures behind it.
 func (a *auto) report(c search.Choice) *Result {
-	o, cpus, chosen := a.l.opts, host.CPUs(), a.at(c.Workers)
+	o, chosen := a.l.opts, a.at(c.Workers)
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: a.sp.Iterations, Confidence: c.Confidence,
 		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
-		Step: true, Hardware: thisMachine(cpus), Floor: chosen.body / time.Duration(chosen.iterations), Elapsed: time.Since(a.began),
+		Step: true, Hardware: hardware(o.machine.CPUs()), Floor: chosen.body / time.Duration(chosen.iterations), Elapsed: time.Since(a.began),
 	}
 	for _, e := range c.Estimates {
 		m := a.at(e.Workers)

@@ -95,7 +95,7 @@ func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
 			t.Run(w.name, func(t *testing.T) {
 				run := func(opts ...nwt.Option) (l *nwt.Loader, took time.Duration) {
 					synctest.Test(t, func(t *testing.T) {
-						l = newLoader(t, w.dataset(5), append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent)...)
+						l = newLoader(t, w.dataset(5), append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent, virtual)...)
 						n := 0
 						took = train(t, l, batches, func() {
 							if n++; w.name == "pauses" && n%500 == 0 {

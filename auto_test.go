@@ -21,6 +21,11 @@ var (
 	silent = nwt.WithLogger(quiet)
 )
 
+const virtualCPUs = 4
+
+// virtual is for everything that tunes in virtual time.
+var virtual = nwt.NewVirtualMachine(virtualCPUs).Option()
+
 // train runs so many batches with a step each, and returns what they took.
 func train(t *testing.T, l *nwt.Loader, batches int, step func()) time.Duration {
 	began, n := time.Now(), 0
@@ -74,7 +79,7 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 				})
 				run := func(opts ...nwt.Option) (*nwt.Loader, time.Duration) {
 					rng := rand.New(rand.NewPCG(1, 1))
-					l := newLoader(t, ds, append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent)...)
+					l := newLoader(t, ds, append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent, virtual)...)
 					return l, train(t, l, batches, func() { time.Sleep(tt.step(rng)) })
 				}
 				_, best := run(nwt.WithWorkers(most))
@@ -127,7 +132,7 @@ func TestTheHighestCountBoundsTheFirstToo(t *testing.T) {
 
 func TestTuningGoesOnFromRunToRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoader(t, sleeping(64*10, time.Millisecond), nwt.WithBatchSize(64), nwt.WithAutoWorkers(), nwt.WithWorkers(4), nwt.WithMaxWorkers(32), silent)
+		l := newLoader(t, sleeping(64*10, time.Millisecond), nwt.WithBatchSize(64), nwt.WithAutoWorkers(), nwt.WithWorkers(4), nwt.WithMaxWorkers(32), silent, virtual)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for epoch := 0; l.Result() == nil; epoch++ { // ten batches each, and some broken off
@@ -162,7 +167,7 @@ func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 			time.Sleep(time.Duration(load.Load()) / 32)
 			return nil
 		})
-		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent)
+		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent, virtual)
 		step := func() { time.Sleep(5 * time.Millisecond) }
 		train(t, l, 1000, step)
 		before := l.Result()
@@ -184,13 +189,33 @@ func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 
 func TestAWorkerCountSetByHandStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoader(t, sleeping(1_000_000, time.Millisecond), nwt.WithAutoWorkers(), nwt.WithWorkers(2), silent)
+		l := newLoader(t, sleeping(1_000_000, time.Millisecond), nwt.WithAutoWorkers(), nwt.WithWorkers(2), silent, virtual)
 		train(t, l, 3, func() {})
 		require.NoError(t, l.SetWorkers(5))
 		train(t, l, 500, func() {})
 		require.Equal(t, 5, l.Workers())
 		require.Nil(t, l.Result())
 	})
+}
+
+func TestWhereTheClockIsCoarseACountIsMeasuredForManyOfItsSteps(t *testing.T) {
+	const step = 15600 * time.Microsecond
+	m := nwt.NewVirtualMachine(virtualCPUs)
+	m.Step = step
+	for name, body := range map[string]time.Duration{"a body of 2 ms": 2 * time.Millisecond, "a body of 100 µs": 100 * time.Microsecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLoader(t, sleeping(100_000_000, body/64), nwt.WithAutoWorkers(), nwt.WithWorkers(1), nwt.WithMaxWorkers(1), m.Option(), silent)
+				for n := 0; l.Result() == nil && n < 1000; n++ {
+					train(t, l, 1000, func() { time.Sleep(body) })
+				}
+				require.NotNil(t, l.Result())
+				for _, trial := range l.Result().Trials {
+					require.GreaterOrEqual(t, time.Duration(trial.Iterations)*trial.Mean, 20*step, "%d workers", trial.Workers)
+				}
+			})
+		})
+	}
 }
 
 func TestOnlyALoaderThatTunesItselfHasAResult(t *testing.T) {
@@ -204,7 +229,7 @@ func TestOnlyALoaderThatTunesItselfHasAResult(t *testing.T) {
 func TestSettlingIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		l := newLoader(t, sleeping(1_000_000, time.Microsecond), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		l := newLoader(t, sleeping(1_000_000, time.Microsecond), nwt.WithAutoWorkers(), nwt.WithWorkers(2), virtual, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		train(t, l, 500, func() { time.Sleep(time.Millisecond) })
 		require.Contains(t, log.String(), "workers=1")
 	})

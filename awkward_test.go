@@ -3,7 +3,6 @@ package nwt_test
 import (
 	"context"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,7 +16,7 @@ import (
 // perBatch is what a batch takes at a worker count in the long run, in virtual
 // time, at the depth that training has by default.
 func perBatch(t *testing.T, ds nwt.Dataset, workers, batches int, opts ...nwt.Option) time.Duration {
-	l := newLoader(t, ds, append(opts, nwt.WithWorkers(workers), silent)...)
+	l := newLoader(t, ds, append(opts, nwt.WithWorkers(workers), silent, virtual)...)
 	took := train(t, l, batches, func() {})
 	require.NoError(t, l.Close())
 	return took / time.Duration(batches)
@@ -41,11 +40,11 @@ func TestSlowBatchesFitIntoTheDefaultTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ds := of(1_000_000, 10*time.Second/batch)
 				began := time.Now()
-				r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(batch))
+				r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(batch), virtual)
 				require.NoError(t, err)
 				t.Logf("%v\n%v", time.Since(began), r)
 				require.LessOrEqual(t, time.Since(began), 3*time.Minute)
-				start := perBatch(t, ds, runtime.GOMAXPROCS(0), 20, nwt.WithBatchSize(batch))
+				start := perBatch(t, ds, virtualCPUs, 20, nwt.WithBatchSize(batch))
 				chosen := perBatch(t, ds, r.Workers, 20, nwt.WithBatchSize(batch))
 				require.LessOrEqual(t, chosen, start*102/100)
 				if name == "side by side" {
@@ -71,9 +70,9 @@ func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
 		for _, limit := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 30 * time.Second} {
 			t.Run(name+", "+limit.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32)}
+					opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), virtual}
 					ds := of()
-					start := perBatch(t, ds, runtime.GOMAXPROCS(0), 400, opts...)
+					start := perBatch(t, ds, virtualCPUs, 400, opts...)
 					began := time.Now()
 					r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithTuningTime(limit))...)
 					took := time.Since(began)
@@ -97,7 +96,7 @@ func TestTheFloorIsRightOrNotKnown(t *testing.T) {
 		t.Run(load.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const step = 10 * time.Millisecond
-				r, err := nwt.Tune(t.Context(), channel(1_000_000, load/8), nwt.WithBatchSize(8), nwt.WithMaxWorkers(2),
+				r, err := nwt.Tune(t.Context(), channel(1_000_000, load/8), nwt.WithBatchSize(8), nwt.WithMaxWorkers(2), virtual,
 					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))
 				require.NoError(t, err)
 				if r.Floor != 0 {
@@ -130,7 +129,7 @@ func TestACountsOwnStallsCount(t *testing.T) {
 			return nil
 		})
 	}
-	opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2)} // no depth hides it
+	opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2), virtual} // no depth hides it
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) {
 			r, err := nwt.Tune(t.Context(), stalls(seed), opts...)
@@ -163,7 +162,7 @@ func TestWorkersThatWarmUpAreMeasuredWarm(t *testing.T) {
 			time.Sleep(d)
 			return nil
 		})
-		r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(32))
+		r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(32), virtual)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, r.Workers, 28, "%v", r)
 	})
@@ -179,7 +178,7 @@ func TestTheWholeDatasetIsLookedAt(t *testing.T) {
 				time.Sleep(200*time.Microsecond + time.Duration(i)*4*time.Millisecond/n)
 				return nil
 			})
-			r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(32), nwt.WithStep(func(context.Context, *nwt.Batch) error {
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(32), virtual, nwt.WithStep(func(context.Context, *nwt.Batch) error {
 				time.Sleep(8 * time.Millisecond)
 				return nil
 			}))

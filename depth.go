@@ -4,8 +4,6 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
-
-	"github.com/nwt-go/nwt/internal/host"
 )
 
 // A depth is how many batches are open beyond the fewest that a loader needs. It
@@ -99,7 +97,7 @@ func (r *run) deepen() bool {
 // mostExtra is the bound on extra, to be asked through depth.bound.
 func (l *Loader) mostExtra() int32 {
 	bytes := float64(depthBytes)
-	if room := host.Available(); room.Of != "" {
+	if room := l.opts.machine.Available(); room.Of != "" {
 		bytes = min(bytes, depthShare*float64(room.Bytes)/float64(l.opts.ranks()))
 	}
 	return int32(min(bytes/float64(l.slotBytes), math.MaxInt16, float64(maxPrefetch+1-l.leastDepth())))

@@ -152,7 +152,7 @@ func TestTheDepthKeepsToItsMemory(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return nil
 		})
-		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), silent)
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), silent, virtual)
 		train(t, l, 2, func() {})
 		require.Greater(t, l.Stats().Slots, 3)
 		require.LessOrEqual(t, l.Stats().SlotBytes, 3*(128<<20)+1<<30)

@@ -1,5 +1,12 @@
 package nwt
 
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/host"
+)
+
 // MaxSamples is the longest a dataset or an epoch may be.
 const MaxSamples = maxSamples
 
@@ -12,4 +19,55 @@ func (l *Loader) SlotCount() SlotCount {
 	l.slots.mu.Lock()
 	defer l.slots.mu.Unlock()
 	return SlotCount{l.slots.total, len(l.slots.free), l.slots.loose}
+}
+
+// A VirtualMachine is what is read of a machine in a bubble of testing/synctest. Its
+// CPUs are busy for as long as Compute is told, and its memory is all free.
+type VirtualMachine struct {
+	cpus chan struct{} // a place for each that computes
+	used atomic.Int64  // CPU time
+	Step time.Duration // of the clock, as it is told
+}
+
+// NewVirtualMachine makes a machine of so many CPUs. It belongs to the bubble.
+func NewVirtualMachine(cpus int) *VirtualMachine {
+	return &VirtualMachine{cpus: make(chan struct{}, cpus)}
+}
+
+// Option makes a loader or a tuner read m.
+func (m *VirtualMachine) Option() Option {
+	return func(o *options) error { o.machine = m; return nil }
+}
+
+// Compute keeps a CPU busy for d, as soon as one is free.
+func (m *VirtualMachine) Compute(d time.Duration) {
+	m.cpus <- struct{}{}
+	time.Sleep(d)
+	m.used.Add(int64(d))
+	<-m.cpus
+}
+
+func (m *VirtualMachine) Procs() int { return cap(m.cpus) }
+func (m *VirtualMachine) CPUs() host.CPUFacts {
+	n := cap(m.cpus)
+	return host.CPUFacts{Model: "virtual", Logical: n, Physical: n, Affinity: n, GOMAXPROCS: n}
+}
+func (m *VirtualMachine) Available() host.Room     { return host.Room{Bytes: 1 << 40, Of: "the machine"} }
+func (m *VirtualMachine) ClockStep() time.Duration { return m.Step }
+func (m *VirtualMachine) StartCPU() host.Meter {
+	return virtualMeter{m, time.Now(), m.used.Load()}
+}
+
+type virtualMeter struct {
+	m     *VirtualMachine
+	began time.Time
+	used  int64
+}
+
+func (v virtualMeter) Used() (own, collector, others float64, known bool) {
+	took := time.Since(v.began)
+	if took <= 0 {
+		return 0, 0, 0, false
+	}
+	return float64(v.m.used.Load()-v.used) / float64(took), 0, 0, true
 }

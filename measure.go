@@ -197,7 +197,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	m.iterations = make([]iteration, 0, m.visit.Wanted)
 	var (
 		err    error
-		cpu    *host.CPUMeter
+		cpu    host.Meter
 		base   copies
 		start  = time.Now()
 		prev   = start
@@ -249,7 +249,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		switch {
 		case n < 0:
 		case n == 0:
-			cpu, base = host.StartCPU(), l.copies()
+			cpu, base = l.opts.machine.StartCPU(), l.copies()
 			loaded = l.loadedAhead()
 			end = time.Now()
 		default:

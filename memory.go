@@ -22,8 +22,8 @@ type memoryLimit struct {
 // defaultMemoryLimit lets the processes that share the host grow by 80 % of what the
 // container or the machine has left, each by an equal part. It must be asked before
 // the first trial.
-func defaultMemoryLimit(processes int) memoryLimit {
-	return limitFrom(host.Memory().RSS, host.Available(), processes)
+func defaultMemoryLimit(o *options) memoryLimit {
+	return limitFrom(host.Memory().RSS, o.machine.Available(), o.ranks())
 }
 
 func limitFrom(rss uint64, left host.Room, processes int) memoryLimit {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
@@ -64,6 +63,8 @@ type options struct {
 	compare    bool   // page-locked with ordinary memory
 
 	auto bool // for NewLoader only
+
+	machine host.Readings // real, except in virtual time
 }
 
 const (
@@ -87,6 +88,7 @@ func newOptions(opts []Option) (*options, error) {
 		strategy:   Greedy(),
 		alpha:      search.DefaultAlpha,
 		most:       -1,
+		machine:    host.Real,
 	}
 	var errs []error
 	for i, opt := range opts {
@@ -110,7 +112,7 @@ func newOptions(opts []Option) (*options, error) {
 
 // cpus is how many CPUs this process has for itself.
 func (o *options) cpus() int {
-	all, n := runtime.GOMAXPROCS(0), o.ranks()
+	all, n := o.machine.Procs(), o.ranks()
 	if n == 1 {
 		return all
 	}

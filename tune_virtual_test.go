@@ -26,7 +26,7 @@ func TestTheChoiceIsTheFewestWorkersAtWhichTrainingDoesNotWait(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const batch = 16
-				r, err := nwt.Tune(t.Context(), sleeping(100_000, tt.load/batch), nwt.WithBatchSize(batch), nwt.WithMaxWorkers(16),
+				r, err := nwt.Tune(t.Context(), sleeping(100_000, tt.load/batch), nwt.WithBatchSize(batch), nwt.WithMaxWorkers(16), virtual,
 					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(tt.step); return nil }))
 				require.NoError(t, err)
 				require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
@@ -44,7 +44,7 @@ func TestACompilerInTheFirstStepIsNotMeasured(t *testing.T) {
 		const step, compiling, budget = 5 * time.Millisecond, 4 * time.Second, 2 * time.Second
 		compiled := map[int]bool{}
 		r, err := nwt.Tune(t.Context(), sleeping(100, time.Millisecond), nwt.WithBatchSize(16), nwt.WithMaxWorkers(8),
-			nwt.WithTuningTime(budget),
+			nwt.WithTuningTime(budget), virtual,
 			nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
 				if !compiled[b.Len()] {
 					compiled[b.Len()] = true
@@ -79,7 +79,7 @@ func TestTheFloorIsWithoutAnyLoading(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(8),
+				r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(8), virtual,
 					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(time.Microsecond); return nil }))
 				require.NoError(t, err)
 				require.Equal(t, time.Microsecond, r.Floor)
@@ -92,7 +92,7 @@ func TestTheFloorIsWithoutAnyLoading(t *testing.T) {
 // measured must not depend on where in such a wave a visit begins.
 func TestWorkersThatFinishTogetherAreMeasuredInWholeWaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err := nwt.Tune(t.Context(), sleeping(100_000, 8*time.Millisecond), nwt.WithBatchSize(1), nwt.WithMaxWorkers(8), nwt.WithIterations(8))
+		r, err := nwt.Tune(t.Context(), sleeping(100_000, 8*time.Millisecond), nwt.WithBatchSize(1), nwt.WithMaxWorkers(8), nwt.WithIterations(8), virtual)
 		require.NoError(t, err)
 		require.Equal(t, 8, r.Workers, "%v", r)
 		require.InEpsilon(t, time.Millisecond, r.Trials[len(r.Trials)-1].Mean, 0.1, "%v", r)
@@ -102,7 +102,7 @@ func TestWorkersThatFinishTogetherAreMeasuredInWholeWaves(t *testing.T) {
 func TestTuningEndsInItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 300 * time.Millisecond
-		r, err := nwt.Tune(t.Context(), sleeping(100_000, time.Millisecond), nwt.WithMaxWorkers(64), nwt.WithTuningTime(limit))
+		r, err := nwt.Tune(t.Context(), sleeping(100_000, time.Millisecond), nwt.WithMaxWorkers(64), nwt.WithTuningTime(limit), virtual)
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.Elapsed, limit+32*time.Millisecond, "%v", r)
 		require.Contains(t, r.String(), "the time for tuning was over")

@@ -127,7 +127,7 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.said = &said{during: whileTuning}
 	defer tuned.said.sum(s.opts.log)
-	t := &tuner{source: &tuned, began: time.Now(), cpus: host.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string)}
+	t := &tuner{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string)}
 	return t.remembered(ctx)
 }
 
@@ -136,10 +136,10 @@ func (s *source) memoryLimit() memoryLimit {
 	if s.opts.maxMemory > 0 {
 		return memoryLimit{bytes: s.opts.maxMemory, from: "set by WithMemoryLimit"}
 	}
-	return defaultMemoryLimit(s.opts.ranks())
+	return defaultMemoryLimit(s.opts)
 }
 
-func thisMachine(c host.CPUFacts) Hardware {
+func hardware(c host.CPUFacts) Hardware {
 	return Hardware{
 		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
 		GOMAXPROCS: c.GOMAXPROCS, Memory: host.Memory().Total,
@@ -180,7 +180,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		}
 	}()
 	debug.FreeOSMemory() // so that earlier memory doesn't count as the trials'
-	busy := host.StartCPU()
+	busy := o.machine.StartCPU()
 	for {
 		sp.Left = t.left()
 		req, more := o.strategy.search().Next(sp, t.series())
@@ -231,7 +231,7 @@ func (t *tuner) space() search.Space {
 	o := t.opts
 	sp := search.Space{
 		CPUs: o.cpus(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Allowed: t.allowed,
-		Time: o.tuningTime, MinVisit: 20 * host.ClockStep(),
+		Time: o.tuningTime, MinVisit: probeSteps * o.machine.ClockStep(),
 	}
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)
@@ -342,7 +342,7 @@ func (t *tuner) result(sp search.Space) *Result {
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: sp.Iterations, Confidence: c.Confidence, Slower: c.Slower,
 		Strategy: o.strategy.String(), Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
 		Step:     o.step != nil,
-		Hardware: thisMachine(t.cpus),
+		Hardware: hardware(t.cpus),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
 		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -31,10 +32,38 @@ func sleeping(n int, d time.Duration) nwt.Dataset {
 }
 
 func TestADatasetThatWaitsGetsMoreWorkersThanCPUs(t *testing.T) {
-	r, err := nwt.Tune(t.Context(), sleeping(10_000, time.Millisecond), nwt.WithMaxWorkers(32), nwt.WithIterations(10))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, r.Workers, 8, "%v", r)
-	require.Contains(t, r.String(), "chosen")
+	synctest.Test(t, func(t *testing.T) {
+		r, err := nwt.Tune(t.Context(), sleeping(10_000, time.Millisecond), nwt.WithMaxWorkers(32), nwt.WithIterations(10), virtual)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, r.Workers, 6*virtualCPUs, "%v", r)
+		require.Contains(t, r.String(), "chosen")
+	})
+}
+
+func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
+	computing := func() (nwt.Dataset, nwt.Option) {
+		m := nwt.NewVirtualMachine(virtualCPUs)
+		return nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			m.Compute(time.Millisecond)
+			return nil
+		}), m.Option()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ds, machine := computing()
+		r, err := nwt.Tune(t.Context(), ds, machine)
+		require.NoError(t, err)
+		require.Equal(t, virtualCPUs, r.Workers, "%v", r)
+		require.Equal(t, virtualCPUs, r.Trials[len(r.Trials)-1].Workers, "no CPU was idle: %v", r)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		ds, machine := computing()
+		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(1), machine, silent)
+		train(t, l, 500, func() {})
+		r := l.Result()
+		require.NotNil(t, r)
+		require.Equal(t, virtualCPUs, r.Workers, "%v", r)
+		require.Equal(t, virtualCPUs, r.Trials[len(r.Trials)-1].Workers, "no CPU was idle: %v", r)
+	})
 }
 
 func TestTuningReportsWhereItStands(t *testing.T) {

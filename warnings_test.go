@@ -17,7 +17,7 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		for i := range blocks {
 			blocks[i] = search.Block{Round: i, Iterations: 25, Mean: 4 * time.Millisecond}
 		}
-		o := &options{}
+		o := &options{machine: host.Real}
 		return &tuner{source: &source{opts: o}, cpus: host.CPUFacts{Affinity: 4, GOMAXPROCS: 4}, counts: []*count{{Trial: Trial{Workers: 1}, blocks: blocks}}},
 			&Result{Workers: 1, Confidence: 0.99, Trials: []Trial{{}, {Workers: 1, Iterations: 100}}}
 	}
@@ -62,7 +62,7 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 		{"no step, no workers", 0, 10 * time.Millisecond, 0, "Without workers, loading adds 10 ms to every training step"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &source{opts: &options{batchSize: 32}}
+			s := &source{opts: &options{machine: host.Real, batchSize: 32}}
 			r := &Result{Workers: tt.workers, Step: tt.step > 0, Floor: tt.step, Trials: []Trial{
 				{Workers: tt.workers, Mean: tt.wait + tt.step, Wait: tt.wait, Step: tt.step, CPU: 0.6}, {Workers: 64}}}
 			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64})

@@ -3,10 +3,8 @@ package host
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"runtime/metrics"
 	"sync"
-	"time"
 
 	"github.com/shirou/gopsutil/v3/mem"
 	"github.com/shirou/gopsutil/v3/process"
@@ -99,18 +97,3 @@ func (m machine) ownMemory() (bytes uint64, ok bool) {
 	metrics.Read(idle)
 	return anonymous - min(anonymous, idle[0].Value.Uint64()), true
 }
-
-// ClockStep is the smallest difference that the clock shows if the clock is coarse;
-// else 0.
-var ClockStep = sync.OnceValue(func() time.Duration {
-	if runtime.GOOS != "windows" {
-		return 0
-	}
-	began := time.Now()
-	for range 100_000_000 {
-		if d := time.Since(began); d > 0 {
-			return d
-		}
-	}
-	return 0
-})
