@@ -12,30 +12,51 @@ type element interface{ float32 | uint16 | uint8 }
 // levels has what each level of a channel becomes in the result. Level v stands
 // at v+below. Places beyond 0 … 255 have the level of the nearer end, so that sums
 // needn't be clamped.
-type levels[T element] [1024]T
+type levels[T element] struct {
+	of [1024]T
+	affine
+}
 
 const below = 384
 
+// affine is how levels become numbers: level*scale + shift, rounded after each step.
+// A scale of 0 means that only the table knows.
+type affine struct{ scale, shift float32 }
+
 func newLevels[T element](of func(level int) T) *levels[T] {
 	t := new(levels[T])
-	for i := range t {
-		t[i] = of(min(max(i-below, 0), 255))
+	for i := range t.of {
+		t.of[i] = of(min(max(i-below, 0), 255))
 	}
+	return t
+}
+
+// normalized is the levels of a channel as numbers.
+func normalized(mean, std float64) *levels[float32] {
+	a := affine{float32(1 / (255 * std)), float32(-mean / std)}
+	if !(a.scale >= 0x1p-126 && a.scale <= math.MaxFloat32/512 && a.shift >= -math.MaxFloat32/2 && a.shift <= math.MaxFloat32/2) { // it isn't exact
+		return newLevels(func(level int) float32 { return float32((float64(level)/255 - mean) / std) })
+	}
+	t := newLevels(func(level int) float32 { return float32(float32(level)*a.scale) + a.shift })
+	t.affine = a
 	return t
 }
 
 // identity leaves levels as they are.
 var identity = newLevels(func(level int) uint8 { return uint8(level) })
 
-// chroma has what a pixel's components add to its levels, in 1/65536ths. The lower
-// 32 bits hold red from Cr and blue from Cb; the upper hold green from both.
+// chroma has what a pixel's components add to its levels, and lift besides, so that
+// nothing is negative. The lower 32 bits hold red from Cr and blue from Cb; the upper
+// hold green from both, in 1/65536ths.
 type chroma struct {
 	cr, cb [256]uint64
-	full   bool
-	luma   [256]int32 // the grey part + below, unless full: that is y + below
+	full   bool       // JFIF's; only these the assembly knows
+	luma   [256]int32 // the grey part + below − lift; if full, that is y + below − lift
 }
 
-// The conversions of JFIF (ITU-T T.871, 7) and of BT.601.
+const lift = 256
+
+// The conversions of JFIF (ITU-T T.871, 7), as libjpeg rounds them, and of BT.601.
 var (
 	fullRange  = newChroma(1, 1, 0)
 	videoRange = newChroma(255.0/219, 255.0/224, 16)
@@ -43,44 +64,44 @@ var (
 
 func newChroma(lumaScale, scale float64, black int) *chroma {
 	t := &chroma{full: lumaScale == 1}
-	round := func(v float64) int32 { return int32(math.Floor(v + 0.5)) }
 	both := func(whole, green int32) uint64 { return uint64(uint32(green))<<32 | uint64(uint32(whole)) }
-	for i := range 256 {
-		d := float64(i-128) * scale
-		t.luma[i] = round(float64(i-black)*lumaScale) + below
-		t.cr[i] = both(round(1.402*d), round(-0.714136286*d*65536))
-		t.cb[i] = both(round(1.772*d), round(-0.344136286*d*65536)+1<<15)
+	parts := func(v float64) int32 { return int32(math.Round(v * scale * 65536)) }
+	for i := range int32(256) {
+		d := i - 128
+		t.luma[i] = int32(math.Floor(float64(int(i)-black)*lumaScale+0.5)) + below - lift
+		t.cr[i] = both((parts(1.402)*d+1<<15)>>16+lift, -parts(0.71414)*d)
+		t.cb[i] = both((parts(1.772)*d+1<<15)>>16+lift, -parts(0.34414)*d+1<<15+lift<<16)
 	}
 	return t
 }
 
-// fromYCC converts a row of pixels.
-func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*levels[T]) {
+// fromYCCPlain converts a row of pixels.
+func fromYCCPlain[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*levels[T]) {
 	n := len(r)
 	g, b, y, cb, cr = g[:n], b[:n], y[:n], cb[:n], cr[:n]
 	red, green, blue := tables[0], tables[1], tables[2]
 	if !t.full {
 		for i := range r {
 			l, fromBlue, fromRed := t.luma[y[i]], t.cb[cb[i]], t.cr[cr[i]]
-			r[i] = red[(l+int32(fromRed))&1023]
-			g[i] = green[(l+int32(int64(fromBlue+fromRed)>>48))&1023]
-			b[i] = blue[(l+int32(fromBlue))&1023]
+			r[i] = red.of[(l+int32(fromRed))&1023]
+			g[i] = green.of[(l+int32(int64(fromBlue+fromRed)>>48))&1023]
+			b[i] = blue.of[(l+int32(fromBlue))&1023]
 		}
 		return
 	}
 	for i := range r {
-		l, fromBlue, fromRed := int32(y[i])+below, t.cb[cb[i]], t.cr[cr[i]]
-		r[i] = red[(l+int32(fromRed))&1023]
-		g[i] = green[(l+int32(int64(fromBlue+fromRed)>>48))&1023]
-		b[i] = blue[(l+int32(fromBlue))&1023]
+		l, fromBlue, fromRed := int32(y[i])+below-lift, t.cb[cb[i]], t.cr[cr[i]]
+		r[i] = red.of[(l+int32(fromRed))&1023]
+		g[i] = green.of[(l+int32(int64(fromBlue+fromRed)>>48))&1023]
+		b[i] = blue.of[(l+int32(fromBlue))&1023]
 	}
 }
 
-// fromLevels converts a row of one channel.
-func fromLevels[T element](dst []T, src []byte, table *levels[T]) {
+// fromLevelsPlain converts a row of one channel.
+func fromLevelsPlain[T element](dst []T, src []byte, table *levels[T]) {
 	src = src[:len(dst)]
 	for i := range dst {
-		dst[i] = table[below+int(src[i])]
+		dst[i] = table.of[below+int(src[i])]
 	}
 }
 
@@ -118,7 +139,7 @@ func (o *output[T]) begin(dst *nwt.Sample, field int, blank bool) {
 	for c := range o.channels {
 		for y := range o.Height {
 			for x := range o.Width {
-				o.dst[o.at(c, x, y)] = o.tables[c][below]
+				o.dst[o.at(c, x, y)] = o.tables[c].of[below]
 			}
 		}
 	}
@@ -166,7 +187,7 @@ func (o *output[T]) rgb(x, y, n int, r, g, b []byte) {
 		red, green, blue := o.tables[0], o.tables[1], o.tables[2]
 		for i := range r {
 			p := dst[3*i : 3*i+3 : 3*i+3]
-			p[0], p[1], p[2] = red[below+int(r[i])], green[below+int(g[i])], blue[below+int(b[i])]
+			p[0], p[1], p[2] = red.of[below+int(r[i])], green.of[below+int(g[i])], blue.of[below+int(b[i])]
 		}
 	}
 }

@@ -149,26 +149,34 @@ func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	p.bytes = f.channels * p.size.Height * p.size.Width * p.dtype.Size()
 	switch p.dtype {
 	case nwt.Float32:
-		p.newWriter = writers(f, &p.plan, 255, func(v float64) float32 { return float32(v) })
+		var tables [3]*levels[float32]
+		for c := range tables {
+			tables[c] = normalized(p.mean[c], p.std[c])
+		}
+		p.newWriter = writers(f, &tables, func(v float64) float32 { return float32(v) })
 	case nwt.Float16:
-		p.newWriter = writers(f, &p.plan, 255, float16)
+		p.newWriter = writers(f, tablesOf(&p.plan, 255, float16), float16)
 	case nwt.BFloat16:
-		p.newWriter = writers(f, &p.plan, 255, bfloat16)
+		p.newWriter = writers(f, tablesOf(&p.plan, 255, bfloat16), bfloat16)
 	case nwt.Uint8:
-		p.newWriter = writers(f, &p.plan, 1, func(v float64) uint8 { return uint8(min(max(math.Round(v), 0), 255)) })
+		round := func(v float64) uint8 { return uint8(min(max(math.Round(v), 0), 255)) }
+		p.newWriter = writers(f, tablesOf(&p.plan, 1, round), round)
 	}
 	return p, nil
 }
 
-// writers makes writers that share their tables.
-func writers[T element](f format, p *plan, scale float64, of func(float64) T) func() writer {
+// tablesOf makes the tables of a type whose numbers are made one by one.
+func tablesOf[T element](p *plan, scale float64, of func(float64) T) *[3]*levels[T] {
 	var tables [3]*levels[T]
 	for c := range tables {
-		tables[c] = newLevels(func(level int) T {
-			return of((float64(level)/scale - p.mean[c]) / p.std[c])
-		})
+		tables[c] = newLevels(func(level int) T { return of((float64(level)/scale - p.mean[c]) / p.std[c]) })
 	}
-	return func() writer { return &output[T]{format: f, tables: &tables, of: of} }
+	return &tables
+}
+
+// writers makes writers that share their tables.
+func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) func() writer {
+	return func() writer { return &output[T]{format: f, tables: tables, of: of} }
 }
 
 // Field is the layout of the result.

@@ -230,10 +230,10 @@ const (
 // joined is the eight bytes whose even and odd ones are e and o, in 1/256ths.
 func joined(e, o uint64) uint64 { return e>>8&evenBytes | o&^uint64(evenBytes) }
 
-// mixRows writes the weighted mean of rows to dst: row k begins at
+// mixRowsPlain writes the weighted mean of rows to dst: row k begins at
 // src[k*stride]. It works on eight bytes at a time, so the length of dst is a
 // multiple of eight.
-func mixRows(dst, src []byte, stride int, weights []uint64) {
+func mixRowsPlain(dst, src []byte, stride int, weights []uint64) {
 	n := len(dst)
 	switch len(weights) {
 	case 1:
@@ -281,11 +281,11 @@ func mixRows(dst, src []byte, stride int, weights []uint64) {
 }
 
 // A column is eight pixels, one below the other: the even ones and the odd ones,
-// each a byte in a lane of 16 bits.
+// each a byte in a lane of 16 bits. In assembly they are in their own order.
 type column struct{ e, o uint64 }
 
-// mixColumns is mixRows over columns.
-func mixColumns(dst []uint64, src []column, t *taps) {
+// mixColumnsPlain is mixRows over columns.
+func mixColumnsPlain(dst []uint64, src []column, t *taps) {
 	n := t.most
 	weights, starts := t.weights, t.from[:len(dst)]
 	switch n {
@@ -362,9 +362,9 @@ func transpose(a, b, c, d, e, f, g, h uint64) (uint64, uint64, uint64, uint64, u
 
 func split(v uint64) column { return column{v & evenBytes, v >> 8 & evenBytes} }
 
-// columnsOf turns eight rows, each stride long, into len(dst) columns; len(dst) is
-// a multiple of eight.
-func columnsOf(dst []column, rows []byte, stride int) {
+// columnsOfPlain turns eight rows, each stride long, into len(dst) columns; len(dst)
+// is a multiple of eight.
+func columnsOfPlain(dst []column, rows []byte, stride int) {
 	r0, r1, r2, r3 := rows[:stride], rows[stride:][:stride], rows[2*stride:][:stride], rows[3*stride:][:stride]
 	r4, r5, r6, r7 := rows[4*stride:][:stride], rows[5*stride:][:stride], rows[6*stride:][:stride], rows[7*stride:][:stride]
 	for x := 0; x+8 <= len(dst) && x+8 <= stride; x += 8 {
@@ -379,8 +379,9 @@ func columnsOf(dst []column, rows []byte, stride int) {
 	}
 }
 
-// rowsOf is the inverse of columnsOf.
-func rowsOf(rows []byte, stride int, src []uint64) {
+// rowsOfPlain turns columns, eight bytes each, into eight rows; len(src) is a
+// multiple of eight.
+func rowsOfPlain(rows []byte, stride int, src []uint64) {
 	r0, r1, r2, r3 := rows[:stride], rows[stride:][:stride], rows[2*stride:][:stride], rows[3*stride:][:stride]
 	r4, r5, r6, r7 := rows[4*stride:][:stride], rows[5*stride:][:stride], rows[6*stride:][:stride], rows[7*stride:][:stride]
 	for x := 0; x+8 <= len(src) && x+8 <= stride; x += 8 {

@@ -1,0 +1,368 @@
+// Command avo writes vision's assembly for amd64: go generate in the folder above
+// runs it. Each function does what its namesake in plain Go does, to the bit.
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+func main() {
+	ConstraintExpr("amd64")
+	mixRows()
+	columnsOf()
+	mixColumns()
+	rowsOf()
+	fromLevels()
+	fromYCC()
+	Generate()
+}
+
+func load(name string) GPVirtual { return Load(Param(name), GP64()).(GPVirtual) }
+
+// half is one half in 1/256ths, in each of the lanes of 16 bits.
+func half() VecVirtual {
+	r, v := GP32(), YMM()
+	MOVL(U32(0x80), r)
+	VMOVD(r, v.AsX())
+	VPBROADCASTW(v.AsX(), v)
+	return v
+}
+
+// lanes is a vector in memory whose lanes of 32 bits all hold a value.
+func lanes(name string, value int32) Mem {
+	m := GLOBL(name, RODATA|NOPTR)
+	for i := range 8 {
+		DATA(4*i, I32(value))
+	}
+	return m
+}
+
+func mixRows() {
+	TEXT("mixRowsAVX2", NOSPLIT, "func(dst, src *byte, n, stride int, weights *uint64, taps int)")
+	Pragma("noescape")
+	Doc("mixRowsAVX2 is mixRows for n bytes, a multiple of eight, and at least one weight.")
+	dst, src, n, stride, weights, taps := load("dst"), load("src"), load("n"), load("stride"), load("weights"), load("taps")
+	rounding := half()
+	x, last := GP64(), GP64()
+	XORQ(x, x)
+	MOVQ(n, last)
+	SUBQ(U8(32), last)
+	// sum adds up the rows at x. Each part of it has as many bytes as lanes.
+	sum := func(label string, lanes int, vectors ...VecVirtual) {
+		at, w, k := GP64(), GP64(), GP64()
+		LEAQ(Mem{Base: src, Index: x, Scale: 1}, at)
+		MOVQ(weights, w)
+		MOVQ(taps, k)
+		for _, v := range vectors {
+			VMOVDQA(rounding, v)
+		}
+		Label(label)
+		weight := YMM()
+		VPBROADCASTW(Mem{Base: w}, weight)
+		for i, v := range vectors {
+			row := YMM()
+			if lanes == 8 {
+				VPMOVZXBW(Mem{Base: at}, row.AsX())
+				VPMULLW(weight.AsX(), row.AsX(), row.AsX())
+				VPADDW(row.AsX(), v.AsX(), v.AsX())
+				continue
+			}
+			VPMOVZXBW(Mem{Base: at, Disp: lanes * i}, row)
+			VPMULLW(weight, row, row)
+			VPADDW(row, v, v)
+		}
+		ADDQ(stride, at)
+		ADDQ(U8(8), w)
+		DECQ(k)
+		JNZ(LabelRef(label))
+		for _, v := range vectors {
+			VPSRLW(U8(8), v, v)
+		}
+	}
+
+	Label("next32")
+	CMPQ(x, last)
+	JGT(LabelRef("rest"))
+	a, b := YMM(), YMM()
+	sum("sum32", 16, a, b)
+	VPACKUSWB(b, a, a)
+	VPERMQ(U8(0xd8), a, a)
+	VMOVDQU(a, Mem{Base: dst, Index: x, Scale: 1})
+	ADDQ(U8(32), x)
+	JMP(LabelRef("next32"))
+
+	Label("rest")
+	CMPQ(x, n)
+	JGE(LabelRef("done"))
+	CMPQ(last, U8(0))
+	JLT(LabelRef("next8"))
+	MOVQ(last, x) // some bytes twice
+	JMP(LabelRef("next32"))
+
+	Label("next8")
+	c := YMM()
+	sum("sum8", 8, c)
+	VPACKUSWB(c.AsX(), c.AsX(), c.AsX())
+	VMOVQ(c.AsX(), Mem{Base: dst, Index: x, Scale: 1})
+	ADDQ(U8(8), x)
+	CMPQ(x, n)
+	JLT(LabelRef("next8"))
+
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// turned transposes eight rows of eight bytes. Each vector of the result holds two
+// columns.
+func turned(row func(i int) Op) [4]VecVirtual {
+	var pairs [4]VecVirtual
+	for i := range pairs {
+		a, b := XMM(), XMM()
+		VMOVQ(row(2*i), a)
+		VMOVQ(row(2*i+1), b)
+		VPUNPCKLBW(b, a, a)
+		pairs[i] = a
+	}
+	var fours [4]VecVirtual // rows 0 … 3 and 4 … 7 of the left half, then of the right half
+	for i := range fours {
+		fours[i] = XMM()
+		if a, b := pairs[i%2*2], pairs[i%2*2+1]; i < 2 {
+			VPUNPCKLWD(b, a, fours[i])
+		} else {
+			VPUNPCKHWD(b, a, fours[i])
+		}
+	}
+	var columns [4]VecVirtual
+	for i := range columns {
+		columns[i] = XMM()
+		if a, b := fours[i/2*2], fours[i/2*2+1]; i%2 == 0 {
+			VPUNPCKLDQ(b, a, columns[i])
+		} else {
+			VPUNPCKHDQ(b, a, columns[i])
+		}
+	}
+	return columns
+}
+
+func columnsOf() {
+	TEXT("columnsOfAVX2", NOSPLIT, "func(dst *uint64, rows *byte, n, stride int)")
+	Pragma("noescape")
+	Doc("columnsOfAVX2 makes n columns, a multiple of eight. A column is eight lanes of", "16 bits, in the order of the rows.")
+	dst, rows, n, stride := load("dst"), load("rows"), load("n"), load("stride")
+	stride3, below := GP64(), GP64()
+	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
+	LEAQ(Mem{Base: rows, Index: stride, Scale: 4}, below)
+	Label("columns")
+	columns := turned(func(i int) Op {
+		base := []Register{rows, below}[i/4]
+		switch i % 4 {
+		case 0:
+			return Mem{Base: base}
+		case 1:
+			return Mem{Base: base, Index: stride, Scale: 1}
+		case 2:
+			return Mem{Base: base, Index: stride, Scale: 2}
+		}
+		return Mem{Base: base, Index: stride3, Scale: 1}
+	})
+	for i, c := range columns {
+		v := YMM()
+		VPMOVZXBW(c, v)
+		VMOVDQU(v, Mem{Base: dst, Disp: 32 * i})
+	}
+	ADDQ(U8(8), rows)
+	ADDQ(U8(8), below)
+	ADDQ(U32(128), dst)
+	SUBQ(U8(8), n)
+	JNZ(LabelRef("columns"))
+	VZEROUPPER()
+	RET()
+}
+
+func mixColumns() {
+	TEXT("mixColumnsAVX2", NOSPLIT, "func(dst, src *uint64, from *int, n, lo int, weights *uint64, stride, taps int)")
+	Pragma("noescape")
+	Doc("mixColumnsAVX2 is mixColumns for n results and at least two weights each.")
+	dst, src, from, n, lo := load("dst"), load("src"), load("from"), load("n"), load("lo")
+	weights, stride, taps := load("weights"), load("stride"), load("taps")
+	rounding := half().AsX()
+	SHLQ(U8(4), lo)
+	SUBQ(lo, src) // from counts from the start of the line
+	SHLQ(U8(3), stride)
+
+	term := func(sum VecVirtual, w, at Mem) {
+		v := XMM()
+		VPBROADCASTW(w, v)
+		VPMULLW(at, v, v)
+		VPADDW(v, sum, sum)
+	}
+	each := func(name string, terms func(sum VecVirtual, at GPVirtual)) {
+		Label(name)
+		at, sum := GP64(), XMM()
+		MOVQ(Mem{Base: from}, at)
+		SHLQ(U8(4), at)
+		ADDQ(src, at)
+		VMOVDQA(rounding, sum)
+		terms(sum, at)
+		VPSRLW(U8(8), sum, sum)
+		VPACKUSWB(sum, sum, sum)
+		VMOVQ(sum, Mem{Base: dst})
+		ADDQ(U8(8), from)
+		ADDQ(U8(8), dst)
+		ADDQ(stride, weights)
+		DECQ(n)
+		JNZ(LabelRef(name))
+		RET()
+	}
+	names := []string{2: "two", 3: "three", 4: "four", 5: "five"}
+	for count := 2; count < len(names); count++ {
+		CMPQ(taps, U8(count))
+		JEQ(LabelRef(names[count]))
+	}
+	each("many", func(sum VecVirtual, at GPVirtual) {
+		w, k := GP64(), GP64()
+		MOVQ(weights, w)
+		MOVQ(taps, k)
+		Label("terms")
+		term(sum, Mem{Base: w}, Mem{Base: at})
+		ADDQ(U8(8), w)
+		ADDQ(U8(16), at)
+		DECQ(k)
+		JNZ(LabelRef("terms"))
+	})
+	for count := 2; count < len(names); count++ {
+		each(names[count], func(sum VecVirtual, at GPVirtual) {
+			for k := range count {
+				term(sum, Mem{Base: weights, Disp: 8 * k}, Mem{Base: at, Disp: 16 * k})
+			}
+		})
+	}
+}
+
+func rowsOf() {
+	TEXT("rowsOfAVX2", NOSPLIT, "func(rows *byte, stride int, src *uint64, n int)")
+	Pragma("noescape")
+	Doc("rowsOfAVX2 is rowsOf for n columns, a multiple of eight.")
+	rows, stride, src, n := load("rows"), load("stride"), load("src"), load("n")
+	stride3, below := GP64(), GP64()
+	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
+	LEAQ(Mem{Base: rows, Index: stride, Scale: 4}, below)
+	Label("rows")
+	for i, two := range turned(func(i int) Op { return Mem{Base: src, Disp: 8 * i} }) {
+		base := []Register{rows, below}[i/2]
+		if i%2 == 0 {
+			VMOVQ(two, Mem{Base: base})
+			VMOVHPS(two, Mem{Base: base, Index: stride, Scale: 1})
+		} else {
+			VMOVQ(two, Mem{Base: base, Index: stride, Scale: 2})
+			VMOVHPS(two, Mem{Base: base, Index: stride3, Scale: 1})
+		}
+	}
+	ADDQ(U8(64), src)
+	ADDQ(U8(8), rows)
+	ADDQ(U8(8), below)
+	SUBQ(U8(8), n)
+	JNZ(LabelRef("rows"))
+	RET()
+}
+
+// float turns levels, in lanes of 32 bits, into level*scale + shift, rounded twice.
+func float(levels, scale, shift VecVirtual) {
+	VCVTDQ2PS(levels, levels)
+	VMULPS(scale, levels, levels)
+	VADDPS(shift, levels, levels)
+}
+
+func fromLevels() {
+	TEXT("fromLevelsAVX2", NOSPLIT, "func(dst *float32, src *byte, n int, scale, shift float32)")
+	Pragma("noescape")
+	Doc("fromLevelsAVX2 is fromLevels for n levels, a multiple of eight.")
+	dst, src, n := load("dst"), load("src"), load("n")
+	scale, shift := YMM(), YMM()
+	VBROADCASTSS(address("scale"), scale)
+	VBROADCASTSS(address("shift"), shift)
+	Label("levels")
+	v := YMM()
+	VPMOVZXBD(Mem{Base: src}, v)
+	float(v, scale, shift)
+	VMOVUPS(v, Mem{Base: dst})
+	ADDQ(U8(8), src)
+	ADDQ(U8(32), dst)
+	SUBQ(U8(8), n)
+	JNZ(LabelRef("levels"))
+	VZEROUPPER()
+	RET()
+}
+
+// address is where a parameter lies.
+func address(name string) Mem {
+	b, err := Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
+}
+
+func fromYCC() {
+	TEXT("fromYCCAVX2", NOSPLIT, "func(red, green, blue *float32, y, cb, cr *byte, n int, affine *float32)")
+	Pragma("noescape")
+	Doc("fromYCCAVX2 is fromYCC, of JFIF's components, for n pixels, a multiple of eight.")
+	var dst, src [3]GPVirtual
+	for i, name := range []string{"red", "green", "blue"} {
+		dst[i] = load(name)
+	}
+	for i, name := range []string{"y", "cb", "cr"} {
+		src[i] = load(name)
+	}
+	n, affine := load("n"), load("affine")
+	var scale, shift [3]VecVirtual
+	for c := range 3 {
+		scale[c], shift[c] = YMM(), YMM()
+		VBROADCASTSS(Mem{Base: affine, Disp: 8 * c}, scale[c])
+		VBROADCASTSS(Mem{Base: affine, Disp: 8*c + 4}, shift[c])
+	}
+	zero, rounding := YMM(), YMM() // one half, in 65536ths
+	VPXOR(zero, zero, zero)
+	VMOVDQU(lanes("half65536", 1<<15), rounding)
+	middle, most := lanes("middle", 128), lanes("most", 255)
+	parts := [3][2]Op{ // of Cb and Cr in red, green and blue; as libjpeg's jdcolor.c
+		{nil, lanes("redCr", 91881)},
+		{lanes("greenCb", -22554), lanes("greenCr", -46802)},
+		{lanes("blueCb", 116130), nil},
+	}
+	Label("pixels")
+	y, cb, cr := YMM(), YMM(), YMM()
+	VPMOVZXBD(Mem{Base: src[0]}, y)
+	VPMOVZXBD(Mem{Base: src[1]}, cb)
+	VPMOVZXBD(Mem{Base: src[2]}, cr)
+	VPSUBD(middle, cb, cb)
+	VPSUBD(middle, cr, cr)
+	for c := range dst {
+		sum := YMM()
+		VMOVDQA(rounding, sum)
+		for i, v := range []VecVirtual{cb, cr} {
+			if parts[c][i] != nil {
+				product := YMM()
+				VPMULLD(parts[c][i], v, product)
+				VPADDD(product, sum, sum)
+			}
+		}
+		VPSRAD(U8(16), sum, sum)
+		VPADDD(y, sum, sum)
+		VPMAXSD(zero, sum, sum)
+		VPMINSD(most, sum, sum)
+		float(sum, scale[c], shift[c])
+		VMOVUPS(sum, Mem{Base: dst[c]})
+		ADDQ(U8(32), dst[c])
+	}
+	for _, s := range src {
+		ADDQ(U8(8), s)
+	}
+	SUBQ(U8(8), n)
+	JNZ(LabelRef("pixels"))
+	VZEROUPPER()
+	RET()
+}

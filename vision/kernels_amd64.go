@@ -1,0 +1,70 @@
+package vision
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+//go:generate go -C avo run . -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg vision
+
+// What takes the time of a picture that is decoded has two forms, equal to the bit:
+// plain Go, and assembly for CPUs with AVX2.
+var avx2 = cpu.X86.HasAVX2
+
+func mixRows(dst, src []byte, stride int, weights []uint64) {
+	if !avx2 || len(weights) == 1 || len(dst) == 0 {
+		mixRowsPlain(dst, src, stride, weights)
+		return
+	}
+	src = src[:(len(weights)-1)*stride+len(dst)]
+	mixRowsAVX2(&dst[0], &src[0], len(dst), stride, &weights[0], len(weights))
+}
+
+func columnsOf(dst []column, rows []byte, stride int) {
+	if !avx2 || len(dst) == 0 {
+		columnsOfPlain(dst, rows, stride)
+		return
+	}
+	rows = rows[:7*stride+len(dst)]
+	columnsOfAVX2(&dst[0].e, &rows[0], len(dst), stride)
+}
+
+func mixColumns(dst []uint64, src []column, t *taps) {
+	if !avx2 || len(dst) == 0 {
+		mixColumnsPlain(dst, src, t)
+		return
+	}
+	src, from, weights := src[:t.hi-t.lo], t.from[:len(dst)], t.weights[:len(dst)*t.stride]
+	mixColumnsAVX2(&dst[0], &src[0].e, &from[0], len(dst), t.lo, &weights[0], t.stride, t.most)
+}
+
+func rowsOf(rows []byte, stride int, src []uint64) {
+	if !avx2 || len(src) == 0 {
+		rowsOfPlain(rows, stride, src)
+		return
+	}
+	rows = rows[:7*stride+len(src)]
+	rowsOfAVX2(&rows[0], stride, &src[0], len(src))
+}
+
+func fromLevels[T element](dst []T, src []byte, table *levels[T]) {
+	if n := len(dst) &^ 7; n > 0 && avx2 && table.scale > 0 {
+		src = src[:len(dst)]
+		fromLevelsAVX2((*float32)(unsafe.Pointer(&dst[0])), &src[0], n, table.scale, table.shift)
+		dst, src = dst[n:], src[n:]
+	}
+	fromLevelsPlain(dst, src, table)
+}
+
+func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*levels[T]) {
+	n := len(r) &^ 7
+	if n > 0 && avx2 && t.full && tables[0].scale > 0 && tables[1].scale > 0 && tables[2].scale > 0 {
+		g, b, y, cb, cr = g[:len(r)], b[:len(r)], y[:len(r)], cb[:len(r)], cr[:len(r)]
+		affine := [3]affine{tables[0].affine, tables[1].affine, tables[2].affine}
+		fromYCCAVX2((*float32)(unsafe.Pointer(&r[0])), (*float32)(unsafe.Pointer(&g[0])), (*float32)(unsafe.Pointer(&b[0])),
+			&y[0], &cb[0], &cr[0], n, &affine[0].scale)
+		r, g, b, y, cb, cr = r[n:], g[n:], b[n:], y[n:], cb[n:], cr[n:]
+	}
+	fromYCCPlain(r, g, b, y, cb, cr, t, tables)
+}
