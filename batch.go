@@ -20,8 +20,9 @@ type Batch struct {
 	run   *run
 	epoch int
 	index int
-	from  int // position of place 0 in its epoch; for a stream, among the rank's own
-	size  int // places; once bad samples are left out, the samples that remain
+	from  int  // position of place 0 in its epoch; for a stream, among the rank's own
+	size  int  // places; once bad samples are left out, the samples that remain
+	known bool // indices were set when the batch was opened
 	state State
 	seq   uint64 // in the ring
 	end   bool   // the stream is over: nothing in the batch is delivered
@@ -94,32 +95,42 @@ func (b *Batch) position(place int) int {
 	return b.from + place
 }
 
-// Bytes is the host memory of a field of all samples: Len × the sample's shape,
-// row-major. See [Values] for its elements.
+// Bytes is the host memory of a field of all samples, row-major: see [Batch.Shape] for
+// its shape and [Values] for its elements.
 func (b *Batch) Bytes(field int) []byte {
 	mem, _ := b.bytesOf(field)
 	return mem
 }
 
 func (b *Batch) bytesOf(field int) ([]byte, *column) {
-	c := b.l.layout.column(field)
-	from, n := b.l.offsets[field], c.size*b.size
+	b.l.layout.column(field) // panics if there is no such field
+	c := &b.columns[field]
+	from, n := b.offsets[field], c.size*b.size
 	return b.mem[from : from+n : from+n], c
 }
 
-// Lens is the length of each sample of a ragged field. It panics if the field isn't
-// ragged.
+// Lens is the length of each sample of a ragged field: of its first dimension, if
+// several are ragged. It panics if the field isn't ragged.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.l.layout.column(field)
-	if c.ragged < 0 {
+	if c.free == 0 {
 		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.Ragged is false)", field, c.name))
 	}
-	return b.lensOf(c)[:b.size]
+	return b.lensOf(c.ragged)[:b.size]
 }
 
-func (b *Batch) lensOf(c *column) []int32 {
-	from := c.ragged * b.l.opts.batchSize
-	return b.lens[from : from+b.l.opts.batchSize]
+// LensOf is Lens for one of the ragged dimensions of a field, the first of which is 0:
+// see [Field.RaggedDims].
+func (b *Batch) LensOf(field, dim int) []int32 {
+	c := b.l.layout.column(field)
+	c.checkRagged("LensOf", field, dim)
+	return b.lensOf(c.ragged + dim)[:b.size]
+}
+
+// lensOf is the lengths of a ragged dimension.
+func (s *slot) lensOf(ragged int) []int32 {
+	from := ragged * len(s.indices)
+	return s.lens[from : from+len(s.indices)]
 }
 
 // Retain keeps the batch valid past the next iteration, and past the loader's

@@ -87,11 +87,16 @@ func (c *cached) Fields() []Field {
 	return c.ds.Fields()
 }
 
+func (c *cached) sizes() func(index int, sizes []int) { return sizesOf(c.ds) }
+
 func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 	if c.err != nil {
 		return c.err
 	}
-	for !c.hit(index, dst) {
+	for {
+		if hit, err := c.hit(index, dst); hit {
+			return err
+		}
 		mine, others := c.claim(index)
 		switch {
 		case mine:
@@ -105,22 +110,22 @@ func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
-// hit copies a sample that is kept.
-func (c *cached) hit(index int, dst *Sample) bool {
+// hit copies a sample that is kept. The error is that of a sample that is larger than
+// the dataset tells.
+func (c *cached) hit(index int, dst *Sample) (hit bool, err error) {
 	lock := c.users.enter(dst.worker)
 	defer lock.RUnlock()
 	if index >= len(c.states) {
-		return false
+		return false, nil
 	}
 	state := c.states[index].Load()
 	if state < kept {
-		return false
+		return false, nil
 	}
-	_, ok := dst.unpack(c.blocks.at(state - kept))
-	return ok
+	_, err = dst.unpack(c.blocks.at(state - kept))
+	return true, err
 }
 
 // claim tells who loads a sample that wasn't kept a moment ago. If mine is true, the

@@ -39,6 +39,14 @@ func (d *subset) Load(ctx context.Context, index int, dst *Sample) error {
 	return d.ds.Load(ctx, d.indices[index], dst)
 }
 
+func (d *subset) sizes() func(index int, sizes []int) {
+	tell := sizesOf(d.ds)
+	if tell == nil {
+		return nil
+	}
+	return func(index int, sizes []int) { tell(d.indices[index], sizes) }
+}
+
 func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	there := make([]int, len(indices))
 	for i, index := range indices {
@@ -95,6 +103,8 @@ func difference(want, got []Field) string {
 			return fmt.Sprintf("field %d (%q) has the shape %v, want %v", i, g.Name, g.Shape, w.Shape)
 		case g.Ragged != w.Ragged:
 			return fmt.Sprintf("field %d (%q) has Ragged %t, want %t", i, g.Name, g.Ragged, w.Ragged)
+		case g.raggedDims() != w.raggedDims():
+			return fmt.Sprintf("field %d (%q) has %d ragged dimensions, want %d", i, g.Name, g.raggedDims(), w.raggedDims())
 		}
 	}
 	return ""
@@ -116,6 +126,17 @@ func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 	err := d.ds[part].Load(ctx, index, dst)
 	dst.scope = outer
 	return err
+}
+
+func (d *concat) sizes() func(index int, sizes []int) {
+	tell := sizesOfParts(d.ds, func(int) *layout { return d.layout })
+	if tell == nil {
+		return nil
+	}
+	return func(index int, sizes []int) {
+		part, there := d.find(index)
+		tell[part](there, sizes)
+	}
 }
 
 // find is the dataset that a sample is in, and its index there.
@@ -280,6 +301,8 @@ type batched struct {
 	composed
 	load func(ctx context.Context, indices []int, dst []*Sample) error
 }
+
+func (d *batched) sizes() func(index int, sizes []int) { return sizesOf(d.composed) }
 
 func (d *batched) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	return d.load(ctx, indices, dst)

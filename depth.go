@@ -61,10 +61,10 @@ func (l *Loader) idle() {
 		l.ring.Interrupt() // the consumer opens it
 	case r.readByConsumer():
 	case r.hungry.Load() && r.turn.TryLock():
+		defer r.turn.Unlock() // even if opening the batch, which may ask user code, ends the goroutine
 		if r.current != nil {
 			r.deepen()
 		}
-		r.turn.Unlock()
 	}
 }
 

@@ -54,7 +54,9 @@
 //
 //   - A [Dataset] is a map-style source: Len, Fields, Load by index. A [Stream]
 //     is an iterable-style one: shards that are read in sequence.
-//   - A [Field] is one named tensor of a sample: element type and shape.
+//   - A [Field] is one named tensor of a sample: element type and shape. If it is
+//     ragged, samples differ in length; a [SizedDataset] knows their sizes before they
+//     are loaded, and its batches are only as long as their longest sample.
 //   - A [Sample] is one item; while it is being loaded, it is the view of its place
 //     in a batch.
 //   - A [Batch] is the samples of one training step, each field contiguous.

@@ -124,17 +124,17 @@ func (b *Batch) leaveOut(list []fault) {
 			end = list[i+1].place
 		}
 		from := f.place + 1
-		for c := range b.l.layout.columns {
-			c, off := &b.l.layout.columns[c], b.l.offsets[c]
-			copy(b.mem[off+kept*c.size:], b.mem[off+from*c.size:off+end*c.size])
-			if c.ragged >= 0 {
-				copy(b.lensOf(c)[kept:], b.lensOf(c)[from:end])
-			}
+		for f := range b.columns {
+			size, off := b.columns[f].size, b.offsets[f]
+			copy(b.mem[off+kept*size:], b.mem[off+from*size:off+end*size])
+		}
+		for k := range b.l.layout.ragged {
+			copy(b.lensOf(k)[kept:], b.lensOf(k)[from:end])
 		}
 		copy(b.indices[kept:], b.indices[from:end])
 		kept += end - from
 	}
-	b.size = kept
+	b.resize(kept)
 }
 
 // What a loader does, as a warning says it.

@@ -19,8 +19,22 @@ type Field struct {
 	Shape []int
 	// Ragged lets the first dimension differ from sample to sample. Shape then has the
 	// longest that is allowed, and Load calls [Sample.SetLen] with the sample's length.
-	// The loader sets the rest to zero, and [Batch.Lens] tells the lengths.
+	// The loader sets the rest to zero, and [Batch.Lens] tells the lengths. Batches are
+	// as long as Shape allows, or only as long as their longest sample if the dataset
+	// is a [SizedDataset].
 	Ragged bool
+	// RaggedDims is how many of the first dimensions differ from sample to sample, if
+	// the field is Ragged; 0 means 1. With 2 or more Load calls [Sample.SetShape]
+	// instead of SetLen.
+	RaggedDims int `json:",omitempty"`
+}
+
+// raggedDims is how many dimensions differ from sample to sample.
+func (f *Field) raggedDims() int {
+	if !f.Ragged {
+		return 0
+	}
+	return max(1, f.RaggedDims)
 }
 
 // A DType is the type of a field's elements.
@@ -169,14 +183,17 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 	return elements[T](samples[0].run(field, len(samples)))
 }
 
-// column is a field as memory.
+// column is a field as memory: of the longest samples allowed or, in a slot, of the
+// batch that it holds.
 type column struct {
 	name   string
 	dtype  DType
-	size   int // bytes of a sample
-	row    int // ragged: bytes of one step of the first dimension
-	rows   int // ragged: the longest allowed
-	ragged int // ragged: number among the ragged fields; −1 if not ragged
+	full   int   // bytes of the longest sample allowed
+	size   int   // bytes of a sample's place
+	dims   []int // shape of a sample's place
+	free   int   // how many of the first dimensions are ragged
+	ragged int   // number of the first of them among the ragged dimensions of all fields
+	step   int   // bytes of one step of the last of them; of a sample if there are none
 }
 
 // A layout is the fields of a dataset, checked, as memory.
@@ -184,7 +201,7 @@ type layout struct {
 	fields  []Field
 	columns []column
 	bytes   int // of a sample
-	ragged  int // how many fields are ragged
+	ragged  int // how many dimensions are ragged, of all fields together
 }
 
 // maxBatchBytes and maxSamples bound a batch and an epoch, so that sizes and
@@ -213,6 +230,9 @@ func newLayout(fields []Field) (*layout, error) {
 		if f.Ragged && len(f.Shape) == 0 {
 			bad(i, f, "Ragged needs a Shape whose first dimension is the longest length")
 		}
+		if f.RaggedDims < 0 || f.RaggedDims > 0 && (!f.Ragged || f.RaggedDims > len(f.Shape)) {
+			bad(i, f, "RaggedDims is %d: must be 0 … %d, the dimensions of shape %v, and 0 unless the field is Ragged", f.RaggedDims, len(f.Shape), f.Shape)
+		}
 		size, whole := uint64(f.Type.Size()), true
 		for d, n := range f.Shape {
 			if n < 1 {
@@ -231,13 +251,16 @@ func newLayout(fields []Field) (*layout, error) {
 		if !whole {
 			size = 0
 		}
-		c := column{name: f.Name, dtype: f.Type, size: int(size), ragged: -1}
-		if f.Ragged && whole && len(f.Shape) > 0 {
-			if f.Shape[0] > math.MaxInt32 {
-				bad(i, f, "the longest length is %d: must be at most %d", f.Shape[0], math.MaxInt32)
+		c := column{name: f.Name, dtype: f.Type, full: int(size), size: int(size), dims: f.Shape, ragged: l.ragged, step: int(size)}
+		if dims := f.raggedDims(); whole && dims <= len(f.Shape) {
+			for _, n := range f.Shape[:dims] {
+				if n > math.MaxInt32 {
+					bad(i, f, "the longest length is %d: must be at most %d", n, math.MaxInt32)
+				}
+				c.step /= n
 			}
-			c.rows, c.row, c.ragged = f.Shape[0], int(size)/f.Shape[0], l.ragged
-			l.ragged++
+			c.free = dims
+			l.ragged += dims
 		}
 		l.fields = append(l.fields, f)
 		l.columns = append(l.columns, c)
@@ -276,14 +299,14 @@ func (l *layout) names() string {
 // much as any vector instruction or copy engine wants.
 const fieldAlign = 64
 
-// offsets is where each field of a batch of n samples begins in the slot, and the
-// size of all fields together.
-func (l *layout) offsets(n int) (offsets []int, size int) {
-	for _, c := range l.columns {
-		offsets = append(offsets, size)
-		size += (c.size*n + fieldAlign - 1) / fieldAlign * fieldAlign
+// place sets where each field of a batch of n samples begins in the slot, and returns
+// the size of all fields together.
+func place(columns []column, n int, offsets []int) (size int) {
+	for i := range columns {
+		offsets[i] = size
+		size += (columns[i].size*n + fieldAlign - 1) / fieldAlign * fieldAlign
 	}
-	return offsets, size
+	return size
 }
 
 // heapBytes is n bytes of the heap, aligned for every element type.

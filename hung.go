@@ -230,14 +230,26 @@ type refuge struct {
 // refuge is a slot to load places from … to−1 in. Its memory is ordinary, since
 // they are moved on from there.
 func (b *Batch) refuge(from, to int) (*slot, error) {
-	s, err := b.l.newSlot(slotMemory{pages.Map, pages.Unmap})
+	s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
 	if err != nil {
 		return nil, err
+	}
+	if b.known {
+		copy(s.indices[from:], b.indices[from:to])
 	}
 	b.bad.mu.Lock()
 	defer b.bad.mu.Unlock()
 	b.refuges = append(b.refuges, refuge{s, from, to})
 	return s, nil
+}
+
+// slotLike is a slot in which the batch has the shape that it has in its own.
+func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
+	s, err := b.l.newSlot(mem)
+	if err == nil && b.l.ownShapes() {
+		s.like(&b.geometry)
+	}
+	return s, err
 }
 
 // moveOut moves a loaded batch, except its bad places, to a slot that no call can
@@ -255,7 +267,7 @@ func (b *Batch) moveOut() error {
 	for _, f := range b.bad.list {
 		home[f.place] = nil
 	}
-	to, err := b.l.newSlot(b.l.slotMem)
+	to, err := b.slotLike(b.l.slotMem)
 	if err != nil {
 		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
 	}
@@ -272,18 +284,18 @@ func (b *Batch) moveOut() error {
 	b.leaveRefuges()
 	b.drop()
 	b.slot = to
+	b.resize(b.size)
 	return nil
 }
 
 // copyPlaces copies places from … end−1 from one slot to another.
 func (b *Batch) copyPlaces(to, at *slot, from, end int) {
-	for i := range b.l.layout.columns {
-		c, off := &b.l.layout.columns[i], b.l.offsets[i]
-		copy(to.mem[off+from*c.size:], at.mem[off+from*c.size:off+end*c.size])
-		if c.ragged >= 0 {
-			n := c.ragged * b.l.opts.batchSize
-			copy(to.lens[n+from:], at.lens[n+from:n+end])
-		}
+	for f := range at.columns {
+		size, off := at.columns[f].size, at.offsets[f]
+		copy(to.mem[off+from*size:], at.mem[off+from*size:off+end*size])
+	}
+	for k := range b.l.layout.ragged {
+		copy(to.lensOf(k)[from:], at.lensOf(k)[from:end])
 	}
 	copy(to.indices[from:], at.indices[from:end])
 }

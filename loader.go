@@ -25,8 +25,9 @@ type Loader struct {
 	loadSample func(ctx context.Context, index int, dst *Sample) error
 	loadBatch  func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has none
 	offsets    []int                                                         // of the fields in a slot
-	slotBytes  int
-	seedKey    uint64 // of Sample.Rand
+	slotBytes  int                                                           // of the longest batch allowed
+	sizes      func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
+	seedKey    uint64                                                        // of Sample.Rand
 
 	// The order of an epoch. Both are changed under mu, and only between runs, so
 	// runs and workers read them without mu. They hide the fields of the same names
@@ -114,6 +115,9 @@ func (s *source) trainingLoader(workers int) *Loader {
 	return l
 }
 
+// ownShapes tells whether each batch has a shape of its own.
+func (l *Loader) ownShapes() bool { return l.sizes != nil }
+
 // loader makes a loader with the given number of workers.
 func (s *source) loader(workers int) *Loader {
 	l := &Loader{source: s, sampler: s.sampler, order: s.order, loadSample: s.ds.Load, zero: make(chan struct{}, 1)}
@@ -131,7 +135,11 @@ func (s *source) loader(workers int) *Loader {
 	if s.opts.seed != nil {
 		l.seedKey = seedKey(*s.opts.seed)
 	}
-	l.offsets, l.slotBytes = s.layout.offsets(s.opts.batchSize)
+	l.offsets = make([]int, len(s.layout.columns))
+	l.slotBytes = place(s.layout.columns, s.opts.batchSize, l.offsets)
+	if s.layout.ragged > 0 && s.n != endless {
+		l.sizes = sizesOf(s.ds)
+	}
 	if !onHost(s.opts.device) {
 		l.stage = newStage(l, s.opts.device)
 	}

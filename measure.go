@@ -225,7 +225,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 				return false
 			}
 			end = time.Now()
-			if m.steps.first(b.Len()) {
+			if m.steps.first(b) {
 				m.steps.took += end.Sub(got)
 				start, prev = start.Add(end.Sub(got)), end
 				return true
@@ -358,9 +358,10 @@ func loadOnce(l *Loader) func(ctx context.Context, index int, dst *Sample) error
 		if loaded.Load() < places && loaded.Add(1) <= places {
 			return load(ctx, index, dst)
 		}
-		for f, c := range l.layout.columns {
-			if c.ragged >= 0 {
-				dst.SetLen(f, c.rows)
+		for f := range dst.columns {
+			c := &dst.columns[f]
+			for d := range c.free {
+				dst.setLen(f, c, d, dst.longest(c, d))
 			}
 		}
 		return nil

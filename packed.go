@@ -1,67 +1,76 @@
 package nwt
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
 
-// A packed sample is the lengths of its ragged fields, as int32, followed by its
-// fields one after the other. A ragged field takes only its length.
+// A packed sample is the lengths of its ragged dimensions, as int32, followed by its
+// fields one after the other. Of a ragged field it has only what the sample fills.
 
 // packed is the bytes of the longest packed sample.
 func (l *layout) packed() int { return l.ragged*4 + l.bytes }
 
-// filled is the bytes of a field that the sample has set.
-func (s *Sample) filled(c *column) int {
-	if c.ragged < 0 {
-		return c.size
-	}
-	return int(*s.lenOf(c)) * c.row
-}
-
 func (s *Sample) packedSize() int {
 	size := s.layout.ragged * 4
-	for f := range s.layout.columns {
-		size += s.filled(&s.layout.columns[f])
+	for f := range s.columns {
+		n, length := s.runs(&s.columns[f])
+		size += n * length
 	}
 	return size
 }
 
 // pack writes packedSize bytes to dst.
 func (s *Sample) pack(dst []byte) {
-	for f := range s.layout.columns {
-		if c := &s.layout.columns[f]; c.ragged >= 0 {
-			binary.NativeEndian.PutUint32(dst, uint32(*s.lenOf(c)))
+	for f := range s.columns {
+		c := &s.columns[f]
+		for d := range c.free {
+			binary.NativeEndian.PutUint32(dst, uint32(*s.lenOf(c, d)))
 			dst = dst[4:]
 		}
 	}
-	for f := range s.layout.columns {
-		dst = dst[copy(dst, s.Bytes(f)[:s.filled(&s.layout.columns[f])]):]
+	for f := range s.columns {
+		c, mem := &s.columns[f], s.Bytes(f)
+		n, length := s.runs(c)
+		for k := range n {
+			dst = dst[copy(dst, mem[s.runAt(c, k):][:length]):]
+		}
 	}
 }
 
-// unpack reads the sample from src and returns what follows it there. ok is false if
-// src isn't a packed sample of this layout.
-func (s *Sample) unpack(src []byte) (rest []byte, ok bool) {
-	for f := range s.layout.columns {
-		c := &s.layout.columns[f]
-		if c.ragged < 0 {
-			continue
+// errNotPacked is the error of bytes that aren't a packed sample of a layout.
+var errNotPacked = errors.New("it is no sample of these fields")
+
+// unpack reads the sample from src and returns what follows it there. Any error but
+// errNotPacked says that the sample is larger than the dataset told.
+func (s *Sample) unpack(src []byte) (rest []byte, err error) {
+	for f := range s.columns {
+		c := &s.columns[f]
+		for d := range c.free {
+			if len(src) < 4 {
+				return nil, errNotPacked
+			}
+			n := binary.NativeEndian.Uint32(src)
+			if uint64(n) > uint64(s.layout.columns[f].dims[d]) {
+				return nil, errNotPacked
+			}
+			if longest := s.longest(c, d); int(n) > longest {
+				return nil, fmt.Errorf("nwt: length %d of field %q is more than the %d that Sizes told for sample %d", n, c.name, longest, s.index)
+			}
+			*s.lenOf(c, d) = int32(n)
+			src = src[4:]
 		}
-		if len(src) < 4 {
-			return nil, false
-		}
-		n := binary.NativeEndian.Uint32(src)
-		if uint64(n) > uint64(c.rows) {
-			return nil, false
-		}
-		*s.lenOf(c) = int32(n)
-		src = src[4:]
 	}
-	for f := range s.layout.columns {
-		n := s.filled(&s.layout.columns[f])
-		if len(src) < n {
-			return nil, false
+	for f := range s.columns {
+		c, mem := &s.columns[f], s.Bytes(f)
+		n, length := s.runs(c)
+		if len(src) < n*length {
+			return nil, errNotPacked
 		}
-		copy(s.Bytes(f), src[:n])
-		src = src[n:]
+		for k := range n {
+			src = src[copy(mem[s.runAt(c, k):][:length], src):]
+		}
 	}
-	return src, true
+	return src, nil
 }

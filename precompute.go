@@ -126,12 +126,14 @@ func (p *Precomputed) Fields() []Field { return p.layout.fields }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
+func (p *Precomputed) sizes() func(index int, sizes []int) { return sizesOf(p.ds) }
+
 // Load copies a sample from the file. After Close its error is os.ErrClosed.
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 	switch err := p.read(index, dst); {
 	case err == nil:
 		return nil
-	case errors.Is(err, os.ErrClosed):
+	case errors.Is(err, os.ErrClosed), errors.Is(err, errUntold):
 		return err
 	case !errors.Is(err, errLeftOut):
 		p.distrust(index, err)
@@ -154,12 +156,13 @@ func (p *Precomputed) Close() error {
 	return err
 }
 
-// The errors of a file. Writing the file anew mends all but the last of them.
+// The errors of a file. Writing the file anew mends the first three.
 var (
 	errForeign = errors.New("it is not a file of precomputed samples")
 	errDamaged = errors.New("it is damaged")
 	errOther   = errors.New("it was made for something else")
 	errLeftOut = errors.New("the sample is not in the file")
+	errUntold  = errors.New("the sample is larger than the dataset tells")
 )
 
 // rewritable tells whether there is no file, or one that must be replaced.
@@ -249,8 +252,12 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	want, empty := binary.LittleEndian.Uint32(rec), len(rec) == sumBytes
 	got := p.checksum(index, 0)
 	if !empty {
-		if rest, ok := dst.unpack(rec[sumBytes:]); !ok || len(rest) > 0 {
+		rest, err := dst.unpack(rec[sumBytes:])
+		switch {
+		case err == errNotPacked || len(rest) > 0:
 			return fmt.Errorf("%w: sample %d is no sample of these fields", errDamaged, index)
+		case err != nil:
+			return errors.Join(errUntold, err)
 		}
 		got = p.checksum(index, dst.packedSum())
 	}
@@ -391,7 +398,7 @@ func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error 
 		if err != nil {
 			return err
 		}
-		s := Sample{common: &common{layout: l.layout, offsets: l.offsets, mem: b.mem, lens: b.lens}}
+		s := Sample{common: &common{layout: l.layout, columns: b.columns, offsets: b.offsets, mem: b.mem, lens: b.lens}}
 		for place, i := range b.Indices() {
 			leaveOut(i)
 			s.place = place

@@ -70,15 +70,20 @@ func (p *Precomputed) checksum(index int, sum uint32) uint32 {
 
 // packedSum is the CRC-32C of the sample as it would be packed.
 func (s *Sample) packedSum() (sum uint32) {
-	for f := range s.layout.columns {
-		if c := &s.layout.columns[f]; c.ragged >= 0 {
+	for f := range s.columns {
+		c := &s.columns[f]
+		for d := range c.free {
 			// A view of the length as bytes: a copy would be allocated.
-			n := unsafe.Slice((*byte)(unsafe.Pointer(s.lenOf(c))), 4)
+			n := unsafe.Slice((*byte)(unsafe.Pointer(s.lenOf(c, d))), 4)
 			sum = crc32.Update(sum, castagnoli, n)
 		}
 	}
-	for f := range s.layout.columns {
-		sum = crc32.Update(sum, castagnoli, s.Bytes(f)[:s.filled(&s.layout.columns[f])])
+	for f := range s.columns {
+		c, mem := &s.columns[f], s.Bytes(f)
+		n, length := s.runs(c)
+		for k := range n {
+			sum = crc32.Update(sum, castagnoli, mem[s.runAt(c, k):][:length])
+		}
 	}
 	return sum
 }

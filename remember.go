@@ -133,9 +133,7 @@ func (l *layout) String() string {
 		if len(f.Shape) > 0 {
 			s += fmt.Sprint(f.Shape)
 		}
-		if f.Ragged {
-			s += "…"
-		}
+		s += strings.Repeat("…", f.raggedDims())
 		fields = append(fields, s)
 	}
 	return strings.Join(fields, ", ")

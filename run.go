@@ -47,6 +47,7 @@ type run struct {
 	last    uint64 // that end's sequence number
 	failure error  // which the stream has ended with
 	fewer   bool   // it was logged that fewer batches are ahead than asked for
+	sizes   []int  // of a sample of a SizedDataset, while a batch is opened
 
 	// For the depth, see type depth. opening is the sequence number of the batch that
 	// will be opened next. awaiting and hungry tell workers what the consumer does.
@@ -75,6 +76,9 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	c := newCourse(&l.order, first, last, base)
 	r := &run{l: l, caller: ctx, course: c, first: l.seq}
+	if l.sizes != nil {
+		r.sizes = make([]int, l.layout.ragged)
+	}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	l.ring.Reset(l.seq)
 	watched := make(chan struct{})
@@ -215,6 +219,9 @@ func (r *run) openOne() (opened bool, err error) {
 	case err != nil:
 		return false, err
 	}
+	if r.sequence == nil {
+		r.place(b, r.opened)
+	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.refs.Store(held)
 	b.bad.reset()
@@ -225,7 +232,6 @@ func (r *run) openOne() (opened bool, err error) {
 	r.ahead = append(r.ahead, b.seq)
 	switch {
 	case r.sequence == nil:
-		r.place(b, r.opened-1)
 		b.expect(b.size)
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	case r.toFill != nil:
@@ -243,10 +249,14 @@ func (r *run) place(b *Batch, i int) {
 	epoch, base, k, index := r.course.at(i)
 	from, to := r.course.part(base, k)
 	_, delivered := r.course.bounds(base, k)
-	b.epoch, b.index, b.from, b.size = epoch, index, from, to-from
+	b.epoch, b.index, b.from = epoch, index, from
 	b.state = State{Epoch: epoch, Samples: delivered}
 	if r.l.opts.unordered {
 		b.state.Samples = -1
+	}
+	b.resize(to - from)
+	if r.l.ownShapes() {
+		r.layOut(b)
 	}
 }
 

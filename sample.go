@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 )
 
 // A Sample is a place in a batch that a dataset loads a sample into. It is valid
@@ -30,7 +31,10 @@ type Sample struct {
 type common struct {
 	layout  *layout
 	mem     []byte    // the slot
-	lens    []int32   // ragged × capacity, field by field
+	lens    []int32   // of ragged dimensions: ragged × capacity, dimension by dimension
+	told    []int32   // the same, of the sizes that a SizedDataset told; nil if there are none
+	first   int       // number of the ragged dimension that lens and told begin with
+	columns []column  // the layout's, as they are in mem
 	offsets []int     // of the fields in mem
 	records []*Record // of the batch, for a stream
 
@@ -50,14 +54,28 @@ func (s *Sample) Bytes(field int) []byte {
 }
 
 func (s *Sample) bytesOf(field int) ([]byte, *column) {
-	c := s.layout.column(field)
+	c := s.column(field)
 	from := s.offsets[field] + s.place*c.size
 	return s.mem[from : from+c.size : from+c.size], c
 }
 
+func (c *common) column(field int) *column {
+	if uint(field) >= uint(len(c.columns)) {
+		c.layout.panicOutOfRange(field)
+	}
+	return &c.columns[field]
+}
+
+// Shape is the shape of a field in the sample's place: that of the longest sample
+// allowed or, if the dataset is a [SizedDataset], of the longest of the batch. A
+// sample that is smaller than its place begins at index 0 of each dimension. So with
+// [Field.RaggedDims] of 2, row y begins at element y × Shape[1] × … of the field.
+// The caller must not change the slice.
+func (s *Sample) Shape(field int) []int { return s.column(field).dims }
+
 // run is the memory of a field of n samples that lie one after the other from s on.
 func (s *Sample) run(field, n int) []byte {
-	size := s.layout.column(field).size
+	size := s.column(field).size
 	from := s.offsets[field] + s.place*size
 	return s.mem[from : from+n*size : from+n*size]
 }
@@ -78,41 +96,140 @@ func (s *Sample) copyTo(dst *Sample) error {
 	if err := s.end(); err != nil {
 		return err
 	}
-	for f := range s.layout.columns {
-		if c := &s.layout.columns[f]; c.ragged >= 0 {
-			dst.SetLen(f, s.Len(f))
+	for f := range s.columns {
+		c, there := &s.columns[f], &dst.columns[f]
+		for d := range c.free {
+			dst.setLen(f, there, d, int(*s.lenOf(c, d)))
 		}
-		copy(dst.Bytes(f), s.Bytes(f))
+		from, to := s.Bytes(f), dst.Bytes(f)
+		n, length := s.runs(c)
+		for k := range n {
+			copy(to[dst.runAt(there, k):], from[s.runAt(c, k):][:length])
+		}
 	}
 	return nil
 }
 
 // SetLen sets the length of a ragged field's first dimension. Load must call
-// it for each ragged field. It panics if the field isn't ragged or n is out of
-// range; inside Load the panic becomes a [LoadError].
+// it for each ragged field; for one with several ragged dimensions it must call
+// SetShape. SetLen panics if the field isn't ragged, or n is out of range or more than
+// the dataset's Sizes told; inside Load the panic becomes a [LoadError].
 func (s *Sample) SetLen(field, n int) {
-	c := s.layout.column(field)
-	switch {
-	case c.ragged < 0:
-		panic(fmt.Sprintf("nwt: SetLen(%d, %d): field %q is not ragged (Field.Ragged is false)", field, n, c.name))
-	case n < 0 || n > c.rows:
-		panic(fmt.Sprintf("nwt: SetLen(%d, %d): length %d of field %q is out of range 0 … %d", field, n, n, c.name, c.rows))
+	c := s.column(field)
+	if c.free != 1 {
+		s.panicNotRagged("SetLen", c, field, n)
 	}
-	*s.lenOf(c) = int32(n)
+	s.setLen(field, c, 0, n)
+}
+
+// SetShape is SetLen for all ragged dimensions of a field: see [Field.RaggedDims].
+func (s *Sample) SetShape(field int, dims ...int) {
+	c := s.column(field)
+	if c.free == 0 || c.free != len(dims) {
+		s.panicNotRagged("SetShape", c, field, dims...)
+	}
+	for d, n := range dims {
+		s.setLen(field, c, d, n)
+	}
+}
+
+func (s *Sample) setLen(field int, c *column, dim, n int) {
+	if longest := s.longest(c, dim); n < 0 || n > longest {
+		s.panicTooLong(field, c, dim, n, longest)
+	}
+	*s.lenOf(c, dim) = int32(n)
+}
+
+// panicNotRagged and panicTooLong are functions of their own, so that nothing that
+// they print escapes to the heap.
+//
+//go:noinline
+func (s *Sample) panicNotRagged(method string, c *column, field int, dims ...int) {
+	call := fmt.Sprintf("nwt: %s(%d, %s)", method, field, strings.Trim(fmt.Sprint(slices.Clone(dims)), "[]"))
+	if c.free == 0 {
+		panic(fmt.Sprintf("%s: field %q is not ragged (Field.Ragged is false)", call, c.name))
+	}
+	panic(fmt.Sprintf("%s: field %q has %d ragged dimensions: want SetShape with a length for each", call, c.name, c.free))
+}
+
+//go:noinline
+func (s *Sample) panicTooLong(field int, c *column, dim, n, longest int) {
+	call := fmt.Sprintf("nwt: SetLen(%d, %d)", field, n)
+	if c.free > 1 {
+		call = fmt.Sprintf("nwt: SetShape(%d, …): dimension %d", field, dim)
+	}
+	if s.told != nil && n > 0 {
+		panic(fmt.Sprintf("%s: length %d of field %q is more than the %d that Sizes told for sample %d", call, n, c.name, longest, s.index))
+	}
+	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.name, longest))
 }
 
 // Len is the length set for a ragged field, −1 before SetLen. It panics if the
 // field isn't ragged.
 func (s *Sample) Len(field int) int {
-	c := s.layout.column(field)
-	if c.ragged < 0 {
+	c := s.column(field)
+	if c.free == 0 {
 		panic(fmt.Sprintf("nwt: Len(%d): field %q is not ragged (Field.Ragged is false)", field, c.name))
 	}
-	return int(*s.lenOf(c))
+	return int(*s.lenOf(c, 0))
 }
 
-func (s *Sample) lenOf(c *column) *int32 {
-	return &s.lens[c.ragged*(len(s.lens)/s.layout.ragged)+s.place]
+// LenOf is Len for one of the ragged dimensions of a field, the first of which is 0.
+func (s *Sample) LenOf(field, dim int) int {
+	c := s.column(field)
+	c.checkRagged("LenOf", field, dim)
+	return int(*s.lenOf(c, dim))
+}
+
+// checkRagged panics if a dimension isn't ragged.
+func (c *column) checkRagged(method string, field, dim int) {
+	if dim < 0 || dim >= c.free {
+		panic(fmt.Sprintf("nwt: %s(%d, %d): dimension %d of field %q is not ragged, its first %d are", method, field, dim, dim, c.name, c.free))
+	}
+}
+
+func (s *Sample) lenOf(c *column, dim int) *int32 { return &s.lens[s.lenAt(c, dim)] }
+
+// lenAt is where in lens and told the length of a ragged dimension is.
+func (s *Sample) lenAt(c *column, dim int) int {
+	return (c.ragged-s.first+dim)*(len(s.lens)/s.layout.ragged) + s.place
+}
+
+// longest is how long the sample may be.
+func (s *Sample) longest(c *column, dim int) int {
+	if s.told != nil {
+		return int(s.told[s.lenAt(c, dim)])
+	}
+	return c.dims[dim]
+}
+
+// A sample with several ragged dimensions fills its place in runs: n pieces, each
+// contiguous and equally long. Any other field of a sample is one run.
+func (s *Sample) runs(c *column) (n, length int) {
+	n, length = 1, c.step
+	for d := range c.free {
+		if d < c.free-1 {
+			n *= int(*s.lenOf(c, d))
+		} else {
+			length *= int(*s.lenOf(c, d))
+		}
+	}
+	return n, length
+}
+
+// runAt is where run k begins in the sample's place.
+func (s *Sample) runAt(c *column, k int) (at int) {
+	if c.free < 2 {
+		return 0
+	}
+	stride := c.step * c.dims[c.free-1]
+	for d := c.free - 2; d >= 0; d-- {
+		n := int(*s.lenOf(c, d))
+		at += k % n * stride
+		k /= n
+		stride *= c.dims[d]
+	}
+	return at
 }
 
 // Rand is the sample's source of randomness. It is seeded by (seed, epoch,
@@ -192,16 +309,25 @@ func (c *common) unsetLens(from, to int) {
 // end completes a loaded sample: it checks that Load set the lengths of ragged
 // fields, and clears their rest.
 func (s *Sample) end() error {
-	for f := range s.layout.columns {
-		c := &s.layout.columns[f]
-		if c.ragged < 0 {
+	for f := range s.columns {
+		c := &s.columns[f]
+		if c.free == 0 {
 			continue
 		}
-		n := *s.lenOf(c)
-		if n < 0 {
+		if *s.lenOf(c, c.free-1) < 0 {
+			if c.free > 1 {
+				return fmt.Errorf("nwt: Load did not call SetShape(%d, …) for the ragged field %q", f, c.name)
+			}
 			return fmt.Errorf("nwt: Load did not call SetLen(%d, n) for the ragged field %q", f, c.name)
 		}
-		clear(s.Bytes(f)[int(n)*c.row:])
+		mem, end := s.Bytes(f), 0
+		n, length := s.runs(c)
+		for k := range n {
+			at := s.runAt(c, k)
+			clear(mem[end:at])
+			end = at + length
+		}
+		clear(mem[end:])
 	}
 	return nil
 }
@@ -218,8 +344,9 @@ func newSamples(c *common, n int) []*Sample {
 
 // newBlock makes n samples with memory of their own.
 func newBlock(l *layout, n int) []*Sample {
-	offsets, size := l.offsets(n)
-	return newSamples(&common{layout: l, offsets: offsets, mem: heapBytes(size), lens: make([]int32, l.ragged*n), seedKey: seedKey(0), locals: &locals{}, log: slog.Default()}, n)
+	offsets := make([]int, len(l.columns))
+	mem := heapBytes(place(l.columns, n, offsets))
+	return newSamples(&common{layout: l, columns: l.columns, offsets: offsets, mem: mem, lens: make([]int32, l.ragged*n), seedKey: seedKey(0), locals: &locals{}, log: slog.Default()}, n)
 }
 
 // scratchFor is samples of another layout, one for each of dst, to load into on

@@ -47,6 +47,12 @@ func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true})
 }
 
+// AddRaggedDims is AddRagged for a field whose first dims dimensions differ from
+// sample to sample, such as the height and width of images. See [Field.RaggedDims].
+func AddRaggedDims[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
+	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true, RaggedDims: dims})
+}
+
 func addColumn[T Element](s *Schema, f Field) Column[T] {
 	i := len(s.fields)
 	if f.Name == "" {
@@ -61,7 +67,7 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 		panic(err)
 	}
 	s.fields = fields
-	return Column[T]{index: i, name: f.Name, dtype: f.Type, size: l.columns[i].size}
+	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.columns[i].full}
 }
 
 // dtypeOf is the type of the fields whose elements are T.
@@ -85,7 +91,7 @@ type Column[T Element] struct {
 	index int
 	name  string
 	dtype DType
-	size  int // bytes of a sample
+	full  int // bytes of the longest sample allowed
 }
 
 // Index is the number of the field, for methods that want one: [Sample.SetLen],
@@ -103,7 +109,7 @@ func (c Column[T]) Of(v View) []T {
 }
 
 func (c *Column[T]) check(there *column) {
-	if c.dtype != there.dtype || c.size != there.size || c.name != there.name {
+	if c.dtype != there.dtype || c.full != there.full || c.name != there.name {
 		c.panicElsewhere(there)
 	}
 }
@@ -116,5 +122,5 @@ func (c *Column[T]) panicElsewhere(there *column) {
 		panic(fmt.Sprintf("nwt: a Column[%s] that no AddField made, of a view whose field %d is %q", reflect.TypeFor[T](), c.index, there.name))
 	}
 	panic(fmt.Sprintf("nwt: field %d of the schema is %q (%v, %d bytes), and of the view %q (%v, %d bytes): want a view of the schema's fields",
-		c.index, c.name, c.dtype, c.size, there.name, there.dtype, there.size))
+		c.index, c.name, c.dtype, c.full, there.name, there.dtype, there.full))
 }

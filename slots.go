@@ -12,9 +12,10 @@ import (
 // batch moves to another slot: nothing that the call does later can reach the batch.
 type slot struct {
 	mem     []byte    // the fields
-	lens    []int32   // of ragged fields: ragged × batch size, field by field
+	lens    []int32   // of ragged dimensions: ragged × batch size, dimension by dimension
 	indices []int     // dataset index of each place
 	records []*Record // of each place, for a stream
+	geometry
 
 	// holders counts the batch, and the calls in the slot that were given up and
 	// haven't returned. The last holder frees mem.
@@ -24,7 +25,7 @@ type slot struct {
 
 // newSlot makes a slot in the given memory, held by the batch that it is for.
 func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
-	s := &slot{free: mem.free}
+	s := &slot{free: mem.free, geometry: l.newGeometry(l.ownShapes())}
 	var err error
 	if s.mem, err = mem.alloc(l.slotBytes); err != nil {
 		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)

@@ -71,6 +71,14 @@ func (d *part) Load(ctx context.Context, index int, dst *Sample) error {
 	return d.ds.Load(ctx, d.perm.at(d.key, d.from+index), dst)
 }
 
+func (d *part) sizes() func(index int, sizes []int) {
+	tell := sizesOf(d.ds)
+	if tell == nil {
+		return nil
+	}
+	return func(index int, sizes []int) { tell(d.perm.at(d.key, d.from+index), sizes) }
+}
+
 func (d *part) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	there := slices.Clone(indices)
 	for i, index := range indices {

@@ -301,7 +301,8 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	if b.failure != nil {
 		q.epoch = q.last + 1
 	}
-	b.size, b.end = n, n == 0 || b.failure != nil
+	b.end = n == 0 || b.failure != nil
+	b.resize(n)
 	b.state = State{Epoch: b.epoch, Samples: q.delivered * o.world}
 	if o.unordered {
 		b.state.Samples = -1

@@ -94,7 +94,7 @@ func (b *Batch) DevicePtr(field int) uintptr {
 	if b.device == nil {
 		return 0
 	}
-	return b.device.ptr + uintptr(b.l.offsets[field])
+	return b.device.ptr + uintptr(b.offsets[field])
 }
 
 // Event is the event that stands for the end of the batch's copy. A stream of the
@@ -327,15 +327,23 @@ func (s *stage) copy(b *Batch) error {
 	if err := s.await(b.device); err != nil {
 		return err
 	}
-	if b.size == s.l.opts.batchSize {
-		s.parts = append(s.parts[:0], Copy{b.device.ptr, b.mem})
+	if b.size == b.room {
+		s.parts = append(s.parts[:0], Copy{b.device.ptr, b.mem[:b.used]})
 	} else {
 		s.parts = s.parts[:0]
-		for f, offset := range s.l.offsets {
+		for f, offset := range b.offsets {
 			s.parts = append(s.parts, Copy{b.device.ptr + uintptr(offset), b.Bytes(f)})
 		}
 	}
 	return s.session.Copy(s.parts, b.device.event)
+}
+
+// bytes is the size of the batch's samples.
+func (b *Batch) bytes() (n int) {
+	for f := range b.columns {
+		n += b.columns[f].size * b.size
+	}
+	return n
 }
 
 // await makes copies that are queued from now on wait until the training program is
@@ -367,7 +375,7 @@ func (s *stage) awaitOldest() error {
 	began, ended := later(b.queued, s.last), time.Now()
 	s.last = ended
 	s.mu.Lock()
-	s.copies = s.copies.plus(copies{1, b.size * s.l.layout.bytes, ended.Sub(began)})
+	s.copies = s.copies.plus(copies{1, b.bytes(), ended.Sub(began)})
 	s.mu.Unlock()
 	if s.l.opts.async {
 		b.letGo()

@@ -253,23 +253,33 @@ func (t *tuner) left() time.Duration {
 	return max(0, time.Until(t.deadline.Add(t.steps.took)))
 }
 
-// A preparation is the first step with a batch of each length. A framework with a
+// A preparation is the first step with a batch of each shape. A framework with a
 // compiler compiles in this step, for seconds, and never again, so the step isn't
 // measured.
 type preparation struct {
-	lengths map[int]bool
-	took    time.Duration
+	shapes map[uint64]bool // by their hash
+	took   time.Duration
 }
 
-// first reports true the first time that it is asked for a length.
-func (p *preparation) first(length int) bool {
-	if p.lengths[length] {
+// maxPrepared bounds the steps that aren't measured: if nearly every batch has a shape
+// of its own, the others are measured with all that they take.
+const maxPrepared = 32
+
+// first reports true the first time that it is asked for batches of b's shape.
+func (p *preparation) first(b *Batch) bool {
+	hash := uint64(0)
+	for _, shape := range b.shapes {
+		for _, n := range shape {
+			hash = mix64(hash + uint64(n))
+		}
+	}
+	if p.shapes[hash] || len(p.shapes) == maxPrepared {
 		return false
 	}
-	if p.lengths == nil {
-		p.lengths = make(map[int]bool)
+	if p.shapes == nil {
+		p.shapes = make(map[uint64]bool)
 	}
-	p.lengths[length] = true
+	p.shapes[hash] = true
 	return true
 }
 

@@ -33,6 +33,7 @@ type trial struct {
 	// The dataset: a map of n samples, or a stream of shards.
 	n     int
 	whole bool        // it has a LoadBatch
+	sized int         // it tells sizes: 0 no, 1 as they are, 2 rounded up to even ones
 	shard []int       // length of each
 	torn  map[int]int // by shard: the record that can't be read, nor what is after it
 	bad   map[int]string
@@ -67,6 +68,7 @@ func randomTrial(seed uint64) *trial {
 		dropLast: one(6), shuffle: half(), unordered: one(4), timeout: half(),
 		window: []int{1, 3, 1000}[rng.IntN(3)], interleave: 1 + rng.IntN(3),
 		device: one(3), async: half(), whole: one(3),
+		sized: rng.IntN(3),
 	}
 	if one(3) {
 		t.slow = 1 + rng.IntN(9)
@@ -95,7 +97,7 @@ func randomTrial(seed uint64) *trial {
 	} else if half() {
 		t.budget = rng.IntN(30)
 		for range 1 + rng.IntN(20) {
-			t.bad[rng.IntN(t.n)] = []string{"error", "panic", "Goexit", "hang", "hang"}[rng.IntN(5)]
+			t.bad[rng.IntN(t.n)] = []string{"error", "panic", "Goexit", "hang", "hang", "missized", "larger"}[rng.IntN(7)]
 		}
 		if t.shard != nil && !t.shuffle && half() {
 			s := rng.IntN(len(t.shard))
@@ -127,19 +129,78 @@ func randomTrial(seed uint64) *trial {
 }
 
 func (t *trial) fields() []nwt.Field {
-	return []nwt.Field{{Name: "id", Type: nwt.Int64}, {Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true}, {Name: "noise", Type: nwt.Int64}}
+	return []nwt.Field{
+		{Name: "id", Type: nwt.Int64},
+		{Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true},
+		{Name: "noise", Type: nwt.Int64},
+		{Name: "image", Type: nwt.Int16, Shape: []int{3, 4, 2}, Ragged: true, RaggedDims: 2},
+	}
+}
+
+// sizesOf is the length of a sample's text, and height and width of its image.
+func sizesOf(id int) [3]int { return [3]int{id % 6, id / 2 % 4, id / 3 % 5} }
+
+// tell is the trial's Sizes.
+func (t *trial) tell(id int, sizes []int) {
+	right := sizesOf(id)
+	for d, n := range right {
+		if t.sized == 2 {
+			n = min((n+1)/2*2, [3]int{5, 3, 4}[d])
+		}
+		sizes[d] = n
+	}
+	if t.bad[id] == "missized" {
+		switch sizes[id%3] = -1; id % 5 {
+		case 0:
+			panic("no sizes")
+		case 1:
+			sizes[id%3] = 6
+		case 2:
+			sizes[id%3] = 1 << 40
+		}
+	}
+}
+
+// shapes is the shapes of text and image in a batch of some samples.
+func (t *trial) shapes(ids []int) (text, image []int) {
+	if t.sized == 0 || t.shard != nil {
+		return []int{5}, []int{3, 4, 2}
+	}
+	longest := [3]int{1, 1, 1}
+	for _, id := range ids {
+		if t.bad[id] == "missized" {
+			continue
+		}
+		var sizes [3]int
+		t.tell(id, sizes[:])
+		for d := range longest {
+			longest[d] = max(longest[d], sizes[d])
+		}
+	}
+	return longest[:1], append(longest[1:], 2)
 }
 
 // make is what a Load does for sample id: its contents, or what is bad about it.
 func (t *trial) make(ctx context.Context, id int, dst *nwt.Sample, late func()) error {
 	nwt.Values[int64](dst, 0)[0] = int64(id)
-	dst.SetLen(1, id%6)
-	for k := range dst.Bytes(1) {
-		dst.Bytes(1)[k] = byte(id)
+	sizes := sizesOf(id)
+	if t.bad[id] == "larger" {
+		if t.sized == 0 || t.shard != nil {
+			return errBoom
+		}
+		t.tell(id, sizes[:])
+		sizes[id%3]++
+	}
+	dst.SetLen(1, sizes[0])
+	dst.SetShape(3, sizes[1:]...)
+	for _, f := range []int{1, 3} {
+		for k := range dst.Bytes(f) {
+			dst.Bytes(f)[k] = byte(id)
+		}
 	}
 	nwt.Values[int64](dst, 2)[0] = dst.Rand().Int64()
 	switch t.bad[id] {
-	case "error":
+	case "error", "missized":
 		return errBoom
 	case "panic":
 		panic(errBoom)
@@ -168,12 +229,13 @@ func (t *trial) make(ctx context.Context, id int, dst *nwt.Sample, late func()) 
 
 // spoil writes to all that a sample lets a call write to.
 func spoil(dst *nwt.Sample) {
-	for f := range 3 {
+	for f := range 4 {
 		for k := range dst.Bytes(f) {
 			dst.Bytes(f)[k] = 0xee
 		}
 	}
-	dst.SetLen(1, 1)
+	dst.SetLen(1, 0)
+	dst.SetShape(3, 0, 0)
 }
 
 func (t *trial) dataset() nwt.Dataset {
@@ -184,7 +246,10 @@ func (t *trial) dataset() nwt.Dataset {
 		return t.make(ctx, i, dst, func() {})
 	})
 	if t.whole {
-		return trialBatches{ds, t}
+		ds = trialBatches{ds, t}
+	}
+	if t.sized > 0 {
+		return nwt.Sized(ds, t.tell)
 	}
 	return ds
 }
@@ -413,6 +478,7 @@ func (s *copierSession) Close() error {
 type delivery struct {
 	epoch, delivered int
 	index, id        []int // of each sample: its place in the epoch's order, and what it is
+	all              []int // what was loaded for it, bad samples included
 }
 
 // A judge knows what a trial's loaders must deliver.
@@ -584,7 +650,7 @@ func (j *judge) within(budget, first, count, base int) (ds []delivery, end int, 
 		ref := &reference{program: program{n: j.n, bad: j.bad, budget: budget, shuffle: j.shuffle}, op: op{batch: j.batch, rank: j.rank, world: j.world, dropLast: j.dropLast}}
 		wants, end := ref.batches(first, count, base)
 		for _, w := range wants {
-			ds = append(ds, delivery{w.epoch, w.delivered, w.good, w.good})
+			ds = append(ds, delivery{w.epoch, w.delivered, w.good, w.good, w.all})
 		}
 		if end != -1 {
 			return ds, badly, nil
@@ -630,10 +696,31 @@ func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
 	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || b.State() != (nwt.State{Epoch: d.epoch, Samples: delivered}) {
 		return fmt.Errorf("epoch %d: %v, %v; want %+v", b.Epoch(), b.Indices(), b.State(), d)
 	}
+	textShape, imageShape := j.shapes(d.all)
+	for f, shape := range [][]int{nil, textShape, nil, imageShape} {
+		if got := b.Shape(f); got[0] != len(d.id) || !slices.Equal(got[1:], shape) {
+			return fmt.Errorf("field %d of %v has shape %v; want %d × %v", f, d.index, got, len(d.id), shape)
+		}
+	}
+	length, height, width := textShape[0], imageShape[0], imageShape[1]
 	for p, id := range d.id {
-		text := append(slices.Repeat([]byte{byte(id)}, id%6), make([]byte, 5-id%6)...)
-		if got := nwt.Values[int64](b, 0)[p]; got != int64(id) || b.Lens(1)[p] != int32(id%6) || !slices.Equal(b.Bytes(1)[5*p:5*p+5], text) {
-			return fmt.Errorf("place %d of %v holds sample %d, %v of %d; want %d", p, d.index, got, b.Bytes(1)[5*p:5*p+5], b.Lens(1)[p], id)
+		sizes := sizesOf(id)
+		text := append(slices.Repeat([]byte{byte(id)}, sizes[0]), make([]byte, length-sizes[0])...)
+		if got := nwt.Values[int64](b, 0)[p]; got != int64(id) || b.Lens(1)[p] != int32(sizes[0]) || !slices.Equal(b.Bytes(1)[length*p:length*(p+1)], text) {
+			return fmt.Errorf("place %d of %v holds sample %d, %v of %d; want %d", p, d.index, got, b.Bytes(1)[length*p:length*(p+1)], b.Lens(1)[p], id)
+		}
+		if b.LensOf(3, 0)[p] != int32(sizes[1]) || b.LensOf(3, 1)[p] != int32(sizes[2]) {
+			return fmt.Errorf("the image in place %d of %v has %d × %d pixels, want %v", p, d.index, b.LensOf(3, 0)[p], b.LensOf(3, 1)[p], sizes)
+		}
+		image := b.Bytes(3)[height*width*4*p:][:height*width*4]
+		for k, got := range image {
+			want := byte(0)
+			if y, x := k/4/width, k/4%width; y < sizes[1] && x < sizes[2] {
+				want = byte(id)
+			}
+			if got != want {
+				return fmt.Errorf("byte %d of the image in place %d of %v is %d, want %d", k, p, d.index, got, want)
+			}
 		}
 		key, noise := [2]int{d.epoch, d.index[p]}, nwt.Values[int64](b, 2)[p]
 		if old, ok := j.noise[key]; ok && old != noise {
@@ -645,7 +732,7 @@ func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
 		return nil
 	}
 	device.wait(b.Event())
-	for f := range 3 {
+	for f := range 4 {
 		if !slices.Equal(device.read(b.DevicePtr(f), len(b.Bytes(f))), b.Bytes(f)) {
 			return fmt.Errorf("field %d of %v isn't on the device", f, d.index)
 		}

@@ -40,7 +40,7 @@ type worker struct {
 // newWorker makes a worker for a seat; number is for Sample.Worker.
 func newWorker(l *Loader, seat, number int) *worker {
 	w := &worker{l: l, seat: seat}
-	w.sample.common = &common{layout: l.layout, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
+	w.sample.common = &common{layout: l.layout, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
 	return w
 }
 
@@ -115,6 +115,7 @@ func (w *worker) loadClaim() {
 		}()
 	}
 	s.mem, s.lens, s.records, s.epoch, s.from = w.slot.mem, w.slot.lens, w.slot.records, b.epoch, b.from
+	s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
 		return
@@ -179,6 +180,10 @@ func (w *worker) loadSingly(b *Batch, end int) {
 		s.begin(w.next, index)
 		if uint(index) >= n {
 			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
+			continue
+		}
+		if s.told != nil && s.told[w.next] == untold {
+			b.bad.add(w.next, s.error(l.toldNothing(index), nil))
 			continue
 		}
 		if watch != nil {
@@ -284,7 +289,7 @@ func (w *worker) loadTogether(b *Batch) {
 	w.indices = append(w.indices[:0], indices...)
 	samples, total := w.samples[:n], uint(l.n)
 	for i, s := range samples {
-		if uint(indices[i]) >= total {
+		if uint(indices[i]) >= total || w.slot.told != nil && w.slot.told[w.next+i] == untold {
 			w.singly, finished = end, true
 			return
 		}
@@ -330,6 +335,9 @@ func (l *Loader) failedTogether(err error) {
 // fillIndices writes which samples the places next … end−1 are, if that is known
 // without asking a sampler of the user.
 func (w *worker) fillIndices(b *Batch, end int) bool {
+	if b.known {
+		return true
+	}
 	if s, ok := w.l.sampler.(Filler); ok {
 		w.sample.turnTo(w.next, -1) // a panic of Fill is reported with index −1
 		s.Fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])

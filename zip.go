@@ -49,6 +49,7 @@ func Zip(ds ...Dataset) (Dataset, error) {
 	if _, err := newLayout(z.fields); err != nil {
 		return nil, within("Zip", err)
 	}
+	z.tell = sizesOfParts(z.ds, func(i int) *layout { return z.parted[i].layout })
 	return orBatched(z, z.loadBatch), nil
 }
 
@@ -57,17 +58,30 @@ type zipped struct {
 	n      int
 	fields []Field
 	parted []zipPart
+	tell   []func(index int, sizes []int) // nil if no dataset knows its sizes
 }
 
 // zipPart is where the fields of a dataset lie among those of all.
 type zipPart struct {
 	layout        *layout
-	field, ragged int // the first of them, and the first ragged one
+	field, ragged int // the first of them, and the first ragged dimension
 }
 
 func (d *zipped) Len() int         { return d.n }
 func (d *zipped) Fields() []Field  { return cloneFields(d.fields) }
 func (d *zipped) parts() []Dataset { return d.ds }
+
+func (d *zipped) sizes() func(index int, sizes []int) {
+	if d.tell == nil {
+		return nil
+	}
+	return func(index int, sizes []int) {
+		for i, tell := range d.tell {
+			part := &d.parted[i]
+			tell(index, sizes[part.ragged:part.ragged+part.layout.ragged])
+		}
+	}
+}
 
 func (d *zipped) Load(ctx context.Context, index int, dst *Sample) error {
 	for i, ds := range d.ds {
@@ -103,12 +117,17 @@ func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 	views := first.blockOf(part.layout, len(dst), func(l *layout, n int) []*Sample { return newSamples(&common{layout: l}, n) })
 	lens := 0
 	if first.layout.ragged > 0 {
-		lens = len(first.lens) / first.layout.ragged // of each ragged field
+		lens = len(first.lens) / first.layout.ragged // of each ragged dimension
 	}
 	c := *first.common
 	c.layout, c.records = part.layout, nil
-	c.offsets = first.offsets[part.field : part.field+len(part.layout.columns)]
-	c.lens = first.lens[part.ragged*lens : (part.ragged+part.layout.ragged)*lens]
+	fields := len(part.layout.columns)
+	c.columns, c.offsets = first.columns[part.field:part.field+fields], first.offsets[part.field:part.field+fields]
+	ragged, end := part.ragged*lens, (part.ragged+part.layout.ragged)*lens
+	c.first, c.lens = first.first+part.ragged, first.lens[ragged:end]
+	if c.told != nil {
+		c.told = first.told[ragged:end]
+	}
 	*views[0].common = c
 	for k, v := range views {
 		v.outer = dst[k]

@@ -61,11 +61,13 @@ type Config struct {
 // A field becomes a tensor of the batch's samples × the field's shape. Inputs and
 // labels are each in the order of the fields. A scalar label gets the shape [n, 1],
 // which GoMLX's losses and metrics want; a scalar input gets [n]. A ragged field
-// becomes two tensors: first the values, padded with zeros to the longest length
-// allowed, so that every batch has the same shape; then the lengths, an Int32 [n].
+// becomes two tensors or more: first the values, padded with zeros to [nwt.Batch.Shape];
+// then the lengths of each ragged dimension, an Int32 [n].
 //
-// If the last batch is shorter, GoMLX compiles the model once more. With
-// [nwt.WithDropLast] there is no shorter batch.
+// GoMLX compiles the model once more for each new shape. With [nwt.WithDropLast] there
+// is no shorter batch. A ragged field always has the longest shape allowed, unless the
+// dataset is an [nwt.SizedDataset]: let its Sizes round up, to multiples of 64 for
+// example, so that there are few shapes.
 type Adapter struct {
 	config Config
 
@@ -76,11 +78,11 @@ type Adapter struct {
 
 // A tensor is what becomes of a field.
 type tensor struct {
-	name       string
-	dtype      dtypes.DType
-	dimensions []int // the samples' number first
-	label      bool
-	ragged     bool
+	name   string
+	dtype  dtypes.DType
+	column bool // a scalar label, which gets the shape [n, 1]
+	label  bool
+	ragged int // how many of the field's first dimensions are
 }
 
 var types = map[nwt.DType]dtypes.DType{
@@ -124,11 +126,12 @@ func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 	inputs := 0
 	for i, f := range fields {
 		t := tensor{
-			name:       f.Name,
-			dtype:      types[f.Type],
-			dimensions: append([]int{0}, f.Shape...),
-			label:      slices.Contains(a.config.Labels, f.Name),
-			ragged:     f.Ragged,
+			name:  f.Name,
+			dtype: types[f.Type],
+			label: slices.Contains(a.config.Labels, f.Name),
+		}
+		if f.Ragged {
+			t.ragged = max(1, f.RaggedDims)
 		}
 		if t.dtype == dtypes.InvalidDType {
 			bad("Fields", f.Type, "field %d (%q) must have a type that GoMLX has too", i, f.Name)
@@ -137,7 +140,7 @@ func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 		case !t.label:
 			inputs++
 		case len(f.Shape) == 0:
-			t.dimensions = []int{0, 1}
+			t.column = true
 		}
 		made = append(made, t)
 		names = append(names, fmt.Sprintf("%q", f.Name))
@@ -158,7 +161,7 @@ func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 }
 
 func same(a, b nwt.Field) bool {
-	return a.Name == b.Name && a.Type == b.Type && a.Ragged == b.Ragged && slices.Equal(a.Shape, b.Shape)
+	return a.Name == b.Name && a.Type == b.Type && a.Ragged == b.Ragged && a.RaggedDims == b.RaggedDims && slices.Equal(a.Shape, b.Shape)
 }
 
 // Batch copies a batch to tensors on the backend. They belong to the caller,
@@ -176,8 +179,10 @@ func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 		return batch, err
 	}
 	for i, f := range fields {
-		dimensions := slices.Clone(f.dimensions)
-		dimensions[0] = b.Len()
+		dimensions := slices.Clone(b.Shape(i))
+		if f.column {
+			dimensions = append(dimensions, 1)
+		}
 		t, err := tensors.FromRaw(a.config.Backend, a.config.Device, shapes.Make(f.dtype, dimensions...), b.Bytes(i))
 		if err != nil {
 			return batch, fmt.Errorf("field %d (%q): %w", i, f.name, err)
@@ -187,8 +192,8 @@ func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 			to = &batch.Labels
 		}
 		*to = append(*to, t)
-		if f.ragged {
-			*to = append(*to, tensors.FromFlatDataAndDimensions(b.Lens(i), b.Len()))
+		for d := range f.ragged {
+			*to = append(*to, tensors.FromFlatDataAndDimensions(b.LensOf(i, d), b.Len()))
 		}
 	}
 	return batch, nil

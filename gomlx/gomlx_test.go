@@ -192,6 +192,26 @@ func TestARaggedFieldIsItsPaddedValuesAndTheirLengths(t *testing.T) {
 	}
 }
 
+func TestARaggedFieldHasTheBatchsOwnShape(t *testing.T) {
+	fields := []nwt.Field{{Name: "grid", Type: nwt.Int32, Shape: []int{9, 9}, Ragged: true, RaggedDims: 2}}
+	ds := nwt.Sized(nwt.NewDataset(2, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetShape(0, 1, i+1)
+		nwt.Values[int32](dst, 0)[i] = 7
+		return nil
+	}), func(i int, sizes []int) { sizes[0], sizes[1] = 1, i+1 })
+	a, err := New(Config{Backend: backend()})
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(2))
+	require.NoError(t, err)
+	defer l.Close()
+	for batch, err := range a.Dataset(t.Context(), "grids", l).Iter() {
+		require.NoError(t, err)
+		require.Equal(t, [][][]int32{{{7, 0}}, {{0, 7}}}, batch.Inputs[0].Value())
+		require.Equal(t, []int32{1, 1}, batch.Inputs[1].Value())
+		require.Equal(t, []int32{1, 2}, batch.Inputs[2].Value())
+	}
+}
+
 func TestEveryIterationIsTheNextEpoch(t *testing.T) {
 	ds := numbers(10)
 	d, _ := feed(t, ds, nwt.WithBatchSize(4), nwt.WithShuffle(7))

@@ -1,0 +1,319 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+)
+
+// A SizedDataset is a Dataset that knows how large its samples are before it loads
+// them. A loader then makes each batch only as long as the longest of its samples, in
+// every ragged dimension, instead of as long as the fields allow: see [Batch.Shape].
+// Less memory is touched and cleared, and less is copied to a device.
+//
+// [Subset], [Split], [Concat], [Zip], [Cached] and [Precompute] hand on what their
+// datasets tell. [Map] doesn't, since its function may change the sizes: wrap it in
+// [Sized].
+type SizedDataset interface {
+	Dataset
+	// Sizes sets sizes to the size of sample index: a number for each ragged dimension
+	// of each field, in the order of the fields. Load may set less, but no more; to have
+	// fewer different shapes, a dataset rounds its sizes up. No batch is shorter than 1.
+	//
+	// Sizes must be quick (a look-up, not a load), and always tell the same. It is
+	// called by the goroutine that opens a batch, mostly that of the training loop, for
+	// one sample after the other. With sizes that don't fit into the field, or if Sizes
+	// panics, the sample is bad.
+	Sizes(index int, sizes []int)
+}
+
+// Sized makes a dataset a [SizedDataset] whose Sizes is a function. What ds itself
+// tells no longer counts. If sizes is nil, or ds can't be used or is a stream,
+// [NewLoader] and [Tune] return an error.
+func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
+	d := &sized{ds: ds, tell: sizes}
+	d.n, _, d.err = checkIndexed(ds)
+	switch {
+	case d.err != nil:
+		d.err = within("Sized", d.err)
+	case sizes == nil:
+		d.err = optionError("Sized", nil, "its function must not be nil")
+	default:
+		return orBatched(d, d.loadBatch)
+	}
+	return d
+}
+
+type sized struct {
+	ds   Dataset
+	n    int
+	tell func(index int, sizes []int)
+	err  error // what is wrong with the arguments
+}
+
+func (d *sized) Len() int                     { return d.n }
+func (d *sized) invalid() error               { return d.err }
+func (d *sized) parts() []Dataset             { return []Dataset{d.ds} }
+func (d *sized) Sizes(index int, sizes []int) { d.tell(index, sizes) }
+func (d *sized) Fields() []Field {
+	if d.err != nil {
+		return nil
+	}
+	return d.ds.Fields()
+}
+
+func (d *sized) Load(ctx context.Context, index int, dst *Sample) error {
+	if d.err != nil {
+		return d.err
+	}
+	return d.ds.Load(ctx, index, dst)
+}
+
+func (d *sized) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	return d.ds.(BatchDataset).LoadBatch(ctx, indices, dst)
+}
+
+// sizesOf is what tells the sizes of a dataset's samples, nil if nothing does.
+func sizesOf(ds Dataset) func(index int, sizes []int) {
+	switch d := ds.(type) {
+	case SizedDataset:
+		return d.Sizes
+	case interface {
+		sizes() func(index int, sizes []int)
+	}:
+		return d.sizes()
+	}
+	return nil
+}
+
+// sizesOfParts is sizesOf for each of several datasets. A dataset that doesn't know
+// its sizes tells the longest allowed. It is nil if none of them knows.
+func sizesOfParts(ds []Dataset, layoutOf func(part int) *layout) []func(index int, sizes []int) {
+	known := false
+	tell := make([]func(index int, sizes []int), len(ds))
+	for i, d := range ds {
+		if tell[i] = sizesOf(d); tell[i] != nil {
+			known = true
+			continue
+		}
+		l := layoutOf(i)
+		tell[i] = func(_ int, sizes []int) { l.longest(sizes) }
+	}
+	if !known {
+		return nil
+	}
+	return tell
+}
+
+// longest sets sizes to those of the longest sample allowed.
+func (l *layout) longest(sizes []int) {
+	for i := range l.columns {
+		c := &l.columns[i]
+		copy(sizes[c.ragged:], c.dims[:c.free])
+	}
+}
+
+// checkSizes is what is wrong with the sizes that were told of a sample.
+func (l *layout) checkSizes(index int, sizes []int) error {
+	for i := range l.columns {
+		c := &l.columns[i]
+		for d, longest := range c.dims[:c.free] {
+			if n := sizes[c.ragged+d]; n < 0 || n > longest {
+				return fmt.Errorf("nwt: Sizes(%d) tells %d for dimension %d of field %d (%q): must be 0 … %d", index, n, d, i, c.name, longest)
+			}
+		}
+	}
+	return nil
+}
+
+// A geometry is how the samples of a batch lie in their slot. Who opens the batch
+// writes it before workers see the batch, and nobody changes it until the slot is
+// used again: calls that were given up may still go by it.
+type geometry struct {
+	columns []column // the layout's; or the slot's own, for the shape of the batch
+	offsets []int    // of the fields in mem
+	room    int      // places
+	used    int      // bytes of mem that they take
+	told    []int32  // of each place, the sizes that the dataset told, laid out as lens; nil if it tells none
+	shapes  [][]int  // of each field of the batch, samples first
+}
+
+// untold is told's for a sample whose sizes can't be used.
+const untold = -1
+
+// newGeometry is the geometry of the longest batch allowed. If own is true, it may be
+// changed.
+func (l *Loader) newGeometry(own bool) geometry {
+	g := geometry{columns: l.layout.columns, offsets: l.offsets, room: l.opts.batchSize, used: l.slotBytes}
+	dims := 0
+	for _, c := range g.columns {
+		dims += 1 + len(c.dims)
+	}
+	memory := make([]int, 0, dims)
+	for _, c := range g.columns {
+		from := len(memory)
+		memory = append(append(memory, g.room), c.dims...)
+		g.shapes = append(g.shapes, memory[from:len(memory):len(memory)])
+	}
+	if !own {
+		return g
+	}
+	g.columns, g.offsets = append([]column(nil), g.columns...), append([]int(nil), g.offsets...)
+	for f := range g.columns {
+		g.columns[f].dims = g.shapes[f][1:]
+	}
+	if l.sizes != nil {
+		g.told = make([]int32, l.opts.batchSize*l.layout.ragged)
+	}
+	return g
+}
+
+// like makes g, whose columns are the slot's own, equal to another geometry of them.
+func (g *geometry) like(other *geometry) {
+	for f := range g.columns {
+		dims := g.columns[f].dims
+		g.columns[f] = other.columns[f]
+		g.columns[f].dims = dims
+		copy(g.shapes[f], other.shapes[f])
+	}
+	copy(g.offsets, other.offsets)
+	copy(g.told, other.told)
+	g.room, g.used = other.room, other.used
+}
+
+// arrange lays out n places, each as long as the longest that was told.
+func (g *geometry) arrange(l *layout, n int) {
+	for f := range g.columns {
+		c, full := &g.columns[f], &l.columns[f]
+		c.size = full.size
+		for d := range c.free {
+			longest := 1 // frameworks don't like tensors without elements
+			capacity := len(g.told) / l.ragged
+			for _, told := range g.told[(c.ragged+d)*capacity:][:n] {
+				longest = max(longest, int(told))
+			}
+			c.dims[d] = longest
+			c.size = c.size / full.dims[d] * longest
+		}
+	}
+	g.room, g.used = n, place(g.columns, n, g.offsets)
+}
+
+// resize notes how many samples the batch has.
+func (b *Batch) resize(n int) {
+	b.size = n
+	for _, shape := range b.shapes {
+		shape[0] = n
+	}
+}
+
+// Shape is the shape of a field of the whole batch: Len, then the shape of one
+// sample, padding included. If the dataset is a [SizedDataset], a ragged dimension is
+// as long as the longest of the batch's samples, at least 1; otherwise it is as long
+// as the field allows. The slice is valid as long as the batch is, and must not be
+// changed.
+//
+// A framework that compiles for each shape, as XLA does, wants few of them: see
+// [SizedDataset] for rounding.
+func (b *Batch) Shape(field int) []int {
+	b.l.layout.column(field)
+	return b.shapes[field]
+}
+
+// layOut finds out which samples a batch of a SizedDataset has and how large they are,
+// and gives it the shape of the longest.
+func (r *run) layOut(b *Batch) {
+	l := r.l
+	finished := false
+	defer func() {
+		if !finished { // Sizes or the sampler has called runtime.Goexit
+			l.slots.put(b, false)
+		}
+	}()
+	if b.known = l.askSampler(b); b.known {
+		for at := 0; at < b.size; {
+			at = r.askSizes(b, at)
+		}
+	} else {
+		capacity := len(b.told) / l.layout.ragged
+		l.layout.longest(r.sizes)
+		for dim, n := range r.sizes {
+			for at := range b.size {
+				b.told[dim*capacity+at] = int32(n)
+			}
+		}
+	}
+	b.arrange(l.layout, b.size)
+	finished = true
+}
+
+// askSampler sets which samples the batch has. It reports false if the sampler
+// panics: then the worker that comes to the sample asks it again, and tells.
+func (l *Loader) askSampler(b *Batch) (known bool) {
+	defer func() {
+		if !known {
+			_ = recover()
+		}
+	}()
+	indices := b.indices[:b.size]
+	if s, ok := l.sampler.(Filler); ok {
+		s.Fill(b.epoch, b.from, indices)
+		return true
+	}
+	for place := range indices {
+		indices[place] = l.sampler.At(b.epoch, b.from+place)
+	}
+	return true
+}
+
+// askSizes asks for the sizes of a batch's samples from a place on, until Sizes panics,
+// and returns the place after the last of them. The worker that comes to a sample
+// whose sizes can't be used tells what is wrong with them.
+func (r *run) askSizes(b *Batch, from int) (next int) {
+	l := r.l
+	capacity := len(b.told) / l.layout.ragged
+	next = from
+	finished := false
+	defer func() {
+		if !finished {
+			_ = recover()
+			b.told[next] = untold
+			next++
+		}
+	}()
+	for ; next < b.size; next++ {
+		for dim := range r.sizes {
+			b.told[dim*capacity+next] = 0
+		}
+		index := b.indices[next]
+		if uint(index) >= uint(l.n) {
+			continue // a bad sample in any case
+		}
+		if l.tell(index, r.sizes) != nil {
+			b.told[next] = untold
+			continue
+		}
+		for dim, n := range r.sizes {
+			b.told[dim*capacity+next] = int32(n)
+		}
+	}
+	finished = true
+	return next
+}
+
+// tell asks the dataset for the sizes of a sample.
+func (l *Loader) tell(index int, sizes []int) error {
+	for dim := range sizes {
+		sizes[dim] = untold
+	}
+	l.sizes(index, sizes)
+	return l.layout.checkSizes(index, sizes)
+}
+
+// toldNothing is the error of a sample whose sizes couldn't be used when its batch was
+// opened. It panics if Sizes does.
+func (l *Loader) toldNothing(index int) error {
+	if err := l.tell(index, make([]int, l.layout.ragged)); err != nil {
+		return err
+	}
+	return fmt.Errorf("nwt: Sizes(%d) told sizes that can't be used, and then others: must always tell the same", index)
+}

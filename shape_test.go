@@ -1,0 +1,427 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// words is a dataset of n samples: sample i has i mod 10 words, each of them i, and a
+// picture of i mod 4 × i mod 3 pixels, each of them i. The longest allowed are 100
+// words and 50 × 60 pixels.
+type words struct {
+	n    int
+	tell func(index int, sizes []int) // instead of the true sizes
+}
+
+func (d words) Len() int { return d.n }
+
+func (d words) Fields() []nwt.Field {
+	return []nwt.Field{
+		{Name: "words", Type: nwt.Int32, Shape: []int{100}, Ragged: true},
+		{Name: "id", Type: nwt.Int64},
+		{Name: "picture", Type: nwt.Uint8, Shape: []int{50, 60, 3}, Ragged: true, RaggedDims: 2},
+	}
+}
+
+func (d words) Sizes(index int, sizes []int) {
+	if d.tell != nil {
+		d.tell(index, sizes)
+		return
+	}
+	sizes[0], sizes[1], sizes[2] = index%10, index%4, index%3
+}
+
+func (d words) Load(_ context.Context, index int, dst *nwt.Sample) error {
+	dst.SetLen(0, index%10)
+	for k := range index % 10 {
+		nwt.Values[int32](dst, 0)[k] = int32(index)
+	}
+	nwt.Values[int64](dst, 1)[0] = int64(index)
+	dst.SetShape(2, index%4, index%3)
+	width := dst.Shape(2)[1]
+	for y := range index % 4 {
+		for k := range index % 3 * 3 {
+			dst.Bytes(2)[y*width*3+k] = byte(index)
+		}
+	}
+	return nil
+}
+
+// holds tells what is wrong with a batch of words that was padded to its longest
+// samples.
+func holds(t *testing.T, b *nwt.Batch, ids []int) {
+	t.Helper()
+	longest := [3]int{1, 1, 1}
+	for _, id := range ids {
+		longest = [3]int{max(longest[0], id%10), max(longest[1], id%4), max(longest[2], id%3)}
+	}
+	require.Equal(t, []int{len(ids), longest[0]}, b.Shape(0))
+	require.Equal(t, []int{len(ids)}, b.Shape(1))
+	require.Equal(t, []int{len(ids), longest[1], longest[2], 3}, b.Shape(2))
+	for p, id := range ids {
+		want := make([]int32, longest[0])
+		for k := range id % 10 {
+			want[k] = int32(id)
+		}
+		require.Equal(t, want, nwt.Values[int32](b, 0)[p*longest[0]:][:longest[0]])
+		require.EqualValues(t, id, nwt.Values[int64](b, 1)[p])
+		picture := make([]byte, longest[1]*longest[2]*3)
+		for y := range id % 4 {
+			for k := range id % 3 * 3 {
+				picture[y*longest[2]*3+k] = byte(id)
+			}
+		}
+		require.Equal(t, picture, b.Bytes(2)[p*len(picture):][:len(picture)])
+		require.EqualValues(t, id%10, b.Lens(0)[p])
+		require.EqualValues(t, id%4, b.LensOf(2, 0)[p])
+		require.EqualValues(t, id%3, b.LensOf(2, 1)[p])
+	}
+	require.Len(t, nwt.Values[int32](b, 0), len(ids)*longest[0])
+}
+
+// shapedBatches are the batches of an epoch, which must not fail.
+func shapedBatches(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) iter.Seq[*nwt.Batch] {
+	t.Helper()
+	l, err := nwt.NewLoader(ds, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return func(yield func(*nwt.Batch) bool) {
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if !yield(b) {
+				return
+			}
+		}
+	}
+}
+
+func TestABatchIsOnlyAsLongAsItsLongestSample(t *testing.T) {
+	for _, workers := range []int{0, 1, 3} {
+		from := 0
+		for b := range shapedBatches(t, words{n: 23}, nwt.WithBatchSize(4), nwt.WithWorkers(workers)) {
+			holds(t, b, ints(23)[from:min(from+4, 23)])
+			from += 4
+		}
+		require.Equal(t, 24, from)
+	}
+}
+
+// What is made of a dataset that knows its sizes knows them too.
+func TestWhatIsMadeOfASizedDatasetIsSized(t *testing.T) {
+	ds := words{n: 40}
+	odd := make([]int, 20)
+	for i := range odd {
+		odd[i] = 2*i + 1
+	}
+	subset, err := nwt.Subset(ds, odd)
+	require.NoError(t, err)
+	split, err := nwt.Split(ds, 1, 0.5, 0.5)
+	require.NoError(t, err)
+	both, err := nwt.Concat(subset, split[0], nwt.Sized(bare{ds}, ds.Sizes))
+	require.NoError(t, err)
+	label, err := nwt.FromSlices(nwt.SliceOf("label", make([]int64, 40)))
+	require.NoError(t, err)
+	zipped, err := nwt.Zip(ds, label) // a BatchDataset, of a part that isn't one
+	require.NoError(t, err)
+	nested, err := nwt.Zip(nwt.Cached(zipped, 1<<20))
+	require.NoError(t, err)
+	file, err := nwt.Precompute(t.Context(), ds, t.TempDir()+"/samples", "1")
+	require.NoError(t, err)
+	t.Cleanup(func() { file.Close() })
+	for name, ds := range map[string]nwt.Dataset{
+		"Subset": subset, "Split": split[1], "Concat": both, "Zip": zipped, "Zip of Cached of Zip": nested,
+		"Cached": nwt.Cached(ds, 1<<20), "Precompute": file, "Sized": nwt.Sized(bare{ds}, ds.Sizes),
+		"Cached of LoadBatch": nwt.Cached(zipped, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 2 { // the second time from the cache
+				for b := range shapedBatches(t, ds, nwt.WithBatchSize(6), nwt.WithShuffle(3)) {
+					ids := make([]int, b.Len())
+					for p, id := range nwt.Values[int64](b, 1) {
+						ids[p] = int(id)
+					}
+					holds(t, b, ids)
+				}
+			}
+		})
+	}
+}
+
+// bare hides what else a dataset is.
+type bare struct{ nwt.Dataset }
+
+// A part that doesn't know its sizes is as long as it may be.
+func TestAPartOfUnknownSizeHasTheLongestShape(t *testing.T) {
+	known := nwt.Sized(words{n: 4}, func(_ int, sizes []int) { sizes[0], sizes[1], sizes[2] = 9, 4, 3 })
+	both, err := nwt.Concat(known, bare{words{n: 4}})
+	require.NoError(t, err)
+	var shapes [][]int
+	for b := range shapedBatches(t, both, nwt.WithBatchSize(4)) {
+		shapes = append(shapes, b.Shape(0), b.Shape(2))
+	}
+	require.Equal(t, [][]int{{4, 9}, {4, 4, 3, 3}, {4, 100}, {4, 50, 60, 3}}, shapes)
+}
+
+// Sizes that are rounded up are padding.
+func TestSizesMayBeRoundedUp(t *testing.T) {
+	rounded := words{n: 40, tell: func(i int, sizes []int) { sizes[0], sizes[1], sizes[2] = (i%10+7)/8*8, 4, 3 }}
+	for b := range shapedBatches(t, rounded, nwt.WithBatchSize(2)) {
+		require.Contains(t, []int{8, 16}, b.Shape(0)[1])
+		require.Equal(t, []int{2, 4, 3, 3}, b.Shape(2))
+		for p, id := range b.Indices() {
+			row := nwt.Values[int32](b, 0)[p*b.Shape(0)[1]:][:b.Shape(0)[1]]
+			for k, word := range row {
+				require.Equal(t, k < id%10, word == int32(id) && id > 0)
+			}
+		}
+	}
+}
+
+// Sizes that can't be, or that Load goes beyond, make their sample bad, and no other.
+func TestWrongSizesAreAnErrorOfTheirSample(t *testing.T) {
+	for _, c := range []struct {
+		tell func(sizes []int)
+		want string
+	}{
+		{func(sizes []int) { sizes[0] = -3 }, `Sizes(7) tells -3 for dimension 0 of field 0 ("words"): must be 0 … 100`},
+		{func(sizes []int) { sizes[2] = 61 }, `Sizes(7) tells 61 for dimension 1 of field 2 ("picture"): must be 0 … 60`},
+		{func(sizes []int) { sizes[0] = 6 }, `length 7 of field "words" is more than the 6 that Sizes told for sample 7`},
+		{func(sizes []int) { sizes[1] = 2 }, `length 3 of field "picture" is more than the 2 that Sizes told for sample 7`},
+		{func([]int) { panic("no sizes") }, `no sizes`},
+	} {
+		ds := words{n: 12, tell: func(i int, sizes []int) {
+			words{}.Sizes(i, sizes)
+			if i == 7 {
+				c.tell(sizes)
+			}
+		}}
+		together := sizedBatches{ds, new(atomic.Int64)}
+		for _, ds := range []nwt.Dataset{ds, together, nwt.Cached(ds, 1<<20)} {
+			for _, workers := range []int{0, 2} {
+				l, err := nwt.NewLoader(ds, nwt.WithBatchSize(6), nwt.WithWorkers(workers), nwt.WithErrorBudget(1), silent)
+				require.NoError(t, err)
+				var got []int
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					got = append(got, b.Indices()...)
+				}
+				require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11}, got)
+				require.Len(t, l.BadSamples(), 1)
+				require.Equal(t, 7, l.BadSamples()[0].Index)
+				require.ErrorContains(t, l.BadSamples()[0], c.want)
+				require.NoError(t, l.Close())
+			}
+		}
+	}
+}
+
+// A cache may hold a sample that is larger than another loader is told.
+func TestACachedSampleLargerThanToldIsAnError(t *testing.T) {
+	cache := nwt.Cached(bare{words{n: 3}}, 1<<20)
+	_, err := nwt.LoadSample(t.Context(), cache, 2)
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(nwt.Sized(cache, func(_ int, sizes []int) { clear(sizes) }), nwt.WithSampler(must(nwt.Select(nwt.Sequential(1), []int{2}))))
+	require.NoError(t, err)
+	defer l.Close()
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.ErrorContains(t, err, `length 2 of field "words" is more than the 0 that Sizes told for sample 2`)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// A sampler that panics at a position is asked again by the worker, who tells.
+func TestASamplerThatPanicsWhileABatchIsOpenedIsAnErrorOfItsPosition(t *testing.T) {
+	l, err := nwt.NewLoader(words{n: 12}, nwt.WithBatchSize(6), nwt.WithErrorBudget(1), nwt.WithSampler(failsAt(3)), silent)
+	require.NoError(t, err)
+	defer l.Close()
+	var got []int
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		got = append(got, b.Indices()...)
+	}
+	require.Equal(t, []int{0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11}, got)
+	require.Equal(t, 3, l.BadSamples()[0].Position)
+}
+
+type failsAt int
+
+func (s failsAt) Len() int { return 12 }
+func (s failsAt) At(_, i int) int {
+	if i == int(s) {
+		panic("no index")
+	}
+	return i
+}
+
+// Goexit in Sizes ends the goroutine of the loop, and neither hangs nor keeps a slot.
+func TestGoexitInSizesEndsTheLoop(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		l, err := nwt.NewLoader(words{n: 40, tell: func(i int, sizes []int) {
+			if i == 20 {
+				runtime.Goexit()
+			}
+			words{}.Sizes(i, sizes)
+		}}, nwt.WithBatchSize(4), nwt.WithWorkers(workers))
+		require.NoError(t, err)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range l.Epoch(context.Background(), 0) {
+			}
+		}()
+		<-done
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			holds(t, b, []int{0, 1, 2, 3})
+			break
+		}
+		require.NoError(t, l.Close())
+		require.Zero(t, l.SlotCount().Memory)
+	}
+}
+
+// sizedBatches loads many samples in one call, in reverse order.
+type sizedBatches struct {
+	words
+	calls *atomic.Int64
+}
+
+func (d sizedBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	if d.calls.Add(1); len(indices) > 1 {
+		stride := len(nwt.Values[int32](dst[0], 0))
+		if all := nwt.ValuesOf[int32](dst, 0); len(all) != stride*len(dst) {
+			return errors.New("the samples don't lie one after the other")
+		}
+	}
+	for k := len(indices) - 1; k >= 0; k-- {
+		if err := d.Load(ctx, indices[k], dst[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestABatchDatasetLoadsIntoTheBatchsOwnShape(t *testing.T) {
+	ds := sizedBatches{words{n: 30}, new(atomic.Int64)}
+	subset, err := nwt.Subset(ds, ints(30))
+	require.NoError(t, err)
+	for _, ds := range []nwt.Dataset{ds, subset} {
+		for b := range shapedBatches(t, ds, nwt.WithBatchSize(7)) {
+			holds(t, b, b.Indices())
+		}
+	}
+	require.Less(t, ds.calls.Load(), int64(60), "LoadBatch failed")
+}
+
+// The function of WithFinish sees the shape, and a batch from which samples were left
+// out keeps that of all.
+func TestWithFinishSeesTheBatchsShape(t *testing.T) {
+	ds := nwt.Map(words{n: 20}, words{}.Fields(), func(ctx context.Context, src, dst *nwt.Sample) error {
+		if src.Index() == 9 {
+			return errBoom
+		}
+		return words{}.Load(ctx, src.Index(), dst)
+	})
+	finished := 0
+	for b := range shapedBatches(t, nwt.Sized(ds, words{}.Sizes), nwt.WithBatchSize(10), nwt.WithErrorBudget(2), nwt.WithWorkers(0), silent,
+		nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+			finished++
+			require.Equal(t, []int{b.Len(), 9}, b.Shape(0))
+			require.Len(t, nwt.Values[int32](b, 0), b.Len()*9)
+			return nil
+		})) {
+		require.Equal(t, []int{b.Len(), 9}, b.Shape(0))
+		require.Equal(t, []int{b.Len(), 3, 2, 3}, b.Shape(2))
+	}
+	require.Equal(t, 2, finished)
+}
+
+// Only the batch's own shape is copied to a device, in one copy.
+func TestOnlyTheBatchsOwnShapeIsCopied(t *testing.T) {
+	copied := func(t *testing.T, ds nwt.Dataset) int {
+		device := newCopier(0)
+		l, err := nwt.NewLoader(ds, nwt.WithBatchSize(8), nwt.WithDevice(device))
+		require.NoError(t, err)
+		defer l.Close()
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			device.wait(b.Event())
+			for f := range 3 {
+				require.True(t, slices.Equal(b.Bytes(f), device.read(b.DevicePtr(f), len(b.Bytes(f)))))
+			}
+		}
+		return l.Stats().CopiedBytes
+	}
+	synctest.Test(t, func(t *testing.T) {
+		require.Equal(t, 16*(100*4+8+50*60*3), copied(t, bare{words{n: 16}}))
+		require.Equal(t, 8*(7*4+8+3*2*3)+8*(9*4+8+3*2*3), copied(t, words{n: 16}))
+	})
+}
+
+func TestABatchOfItsOwnShapeAllocatesNothing(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		l, err := nwt.NewLoader(words{n: 1000}, nwt.WithBatchSize(5), nwt.WithWorkers(workers), nwt.WithShuffle(1), nwt.WithPrefetch(3))
+		require.NoError(t, err)
+		next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<20))
+		for range 400 {
+			_, err, _ := next()
+			require.NoError(t, err)
+		}
+		sum := 0
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			b, _, _ := next()
+			sum += b.Shape(2)[1]
+		}))
+		stop()
+		require.NoError(t, l.Close())
+	}
+}
+
+func TestSetShapeAndLenOfNameWhatIsWrong(t *testing.T) {
+	s, err := nwt.LoadSample(t.Context(), words{n: 12}, 11)
+	require.NoError(t, err)
+	require.Equal(t, 1, s.Len(0))
+	require.Equal(t, []int{3, 2}, []int{s.LenOf(2, 0), s.LenOf(2, 1)})
+	require.Equal(t, []int{50, 60, 3}, s.Shape(2))
+	require.PanicsWithValue(t, `nwt: SetShape(1, 1): field "id" is not ragged (Field.Ragged is false)`, func() { s.SetShape(1, 1) })
+	require.PanicsWithValue(t, `nwt: SetShape(2, 1 2 3): field "picture" has 2 ragged dimensions: want SetShape with a length for each`, func() { s.SetShape(2, 1, 2, 3) })
+	require.PanicsWithValue(t, `nwt: SetLen(2, 1): field "picture" has 2 ragged dimensions: want SetShape with a length for each`, func() { s.SetLen(2, 1) })
+	require.PanicsWithValue(t, `nwt: SetShape(2, …): dimension 1: length 61 of field "picture" is out of range 0 … 60`, func() { s.SetShape(2, 1, 61) })
+	require.PanicsWithValue(t, `nwt: LenOf(2, 2): dimension 2 of field "picture" is not ragged, its first 2 are`, func() { s.LenOf(2, 2) })
+	require.Zero(t, testing.AllocsPerRun(10, func() { s.SetShape(2, 3, 2) }))
+}
+
+func TestSizedRefusesWhatItCantUse(t *testing.T) {
+	for _, ds := range []nwt.Dataset{
+		nwt.Sized(words{n: 1}, nil), nwt.Sized(nil, words{}.Sizes), nwt.Sized(nwt.Streamed(nil), words{}.Sizes),
+	} {
+		_, err := nwt.NewLoader(ds)
+		require.ErrorContains(t, err, "Sized")
+	}
+	_, err := nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, RaggedDims: 1}})
+	require.ErrorContains(t, err, "RaggedDims is 1: must be 0 … 1, the dimensions of shape [3], and 0 unless the field is Ragged")
+	_, err = nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, Ragged: true, RaggedDims: 2}})
+	require.ErrorContains(t, err, "RaggedDims is 2")
+}
+
+type fieldsOf []nwt.Field
+
+func (f fieldsOf) Len() int                                     { return 1 }
+func (f fieldsOf) Fields() []nwt.Field                          { return f }
+func (f fieldsOf) Load(context.Context, int, *nwt.Sample) error { return nil }
