@@ -25,7 +25,8 @@ func newSlotMemory(o *options) slotMemory {
 	case !pinned:
 		return slotMemory{pages.Map, pages.Unmap}
 	case !host:
-		return slotMemory{o.device.AllocHost, o.device.FreeHost}
+		device := careful{o.device}
+		return slotMemory{device.AllocHost, device.FreeHost}
 	}
 	// Other runtimes in the process (XLA, for example) recognize the driver's
 	// page-locked memory and copy from it at full speed.

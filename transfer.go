@@ -65,6 +65,88 @@ type Copy struct {
 	Src []byte
 }
 
+// A careful device makes errors of the panics of the device beneath it: they are a
+// user's, in goroutines of the loader.
+type careful struct{ Device }
+
+func caught(err *error) {
+	if p := recover(); p != nil {
+		_, *err = recovered(p)
+	}
+}
+
+func (d careful) String() (name string) {
+	defer func() {
+		if recover() != nil {
+			name = fmt.Sprintf("%T", d.Device)
+		}
+	}()
+	return d.Device.String()
+}
+
+func (d careful) AllocHost(size int) (mem []byte, err error) {
+	defer caught(&err)
+	return d.Device.AllocHost(size)
+}
+
+func (d careful) FreeHost(mem []byte) (err error) {
+	defer caught(&err)
+	return d.Device.FreeHost(mem)
+}
+
+func (d careful) Alloc(size int) (ptr uintptr, err error) {
+	defer caught(&err)
+	return d.Device.Alloc(size)
+}
+
+func (d careful) Free(ptr uintptr) (err error) {
+	defer caught(&err)
+	return d.Device.Free(ptr)
+}
+
+func (d careful) NewEvent() (event uintptr, err error) {
+	defer caught(&err)
+	return d.Device.NewEvent()
+}
+
+func (d careful) FreeEvent(event uintptr) (err error) {
+	defer caught(&err)
+	return d.Device.FreeEvent(event)
+}
+
+func (d careful) Open() (s Session, err error) {
+	defer caught(&err)
+	s, err = d.Device.Open()
+	return carefulSession{s}, err
+}
+
+type carefulSession struct{ Session }
+
+func (s carefulSession) Copy(parts []Copy, event uintptr) (err error) {
+	defer caught(&err)
+	return s.Session.Copy(parts, event)
+}
+
+func (s carefulSession) Wait(event uintptr) (err error) {
+	defer caught(&err)
+	return s.Session.Wait(event)
+}
+
+func (s carefulSession) WaitEvent(event uintptr) (err error) {
+	defer caught(&err)
+	return s.Session.WaitEvent(event)
+}
+
+func (s carefulSession) WaitStream(stream uintptr) (err error) {
+	defer caught(&err)
+	return s.Session.WaitStream(stream)
+}
+
+func (s carefulSession) Close() (err error) {
+	defer caught(&err)
+	return s.Session.Close()
+}
+
 // Host is the device that needs no copy: a batch is used where it was loaded.
 // It is the default.
 func Host() Device { return hostDevice{} }
@@ -158,7 +240,8 @@ const (
 
 // deviceBuffers is how many batches are on the device at once: one in use, one
 // being copied, and one whose copy is queued behind it, so that between two copies
-// the device needn't wait for the stage to wake up.
+// the device needn't wait for the stage to wake up. If the device's memory is short,
+// there are fewer.
 const deviceBuffers = 3
 
 // A stage copies loaded batches to the loader's device, in order. It serves one run
@@ -176,6 +259,7 @@ type stage struct {
 	mu     sync.Mutex
 	free   []*deviceBuffer // guarded by mu; the longest free first
 	total  int             // guarded by mu; all buffers, wherever they are
+	most   int             // guarded by mu; how many to have, besides the loose ones
 	loose  int             // guarded by mu; buffers with batches retained past their iteration
 	closed bool            // guarded by mu
 	copies copies          // guarded by mu; the sum of all copies that are done
@@ -207,7 +291,7 @@ func (c copies) minus(d copies) copies {
 }
 
 func newStage(l *Loader, dev Device) *stage {
-	return &stage{l: l, dev: dev, back: make(chan struct{}, 1)}
+	return &stage{l: l, dev: careful{dev}, most: deviceBuffers, back: make(chan struct{}, 1)}
 }
 
 // serve copies the batches of a run until the run stops or has no more. It queues a
@@ -216,21 +300,44 @@ func newStage(l *Loader, dev Device) *stage {
 // late to be delivered in place of a batch.
 func (s *stage) serve(r *run) error {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
+	returned := false
+	defer func() {
+		if !returned { // the device called runtime.Goexit
+			_, err := recovered(nil)
+			s.abort()
+			r.stop(s.transferError(err))
+		}
+	}()
+	err := s.copyAll(r)
+	returned = true
+	return err
+}
+
+func (s *stage) copyAll(r *run) error {
 	if err := s.open(); err != nil {
 		err = s.transferError(err)
 		r.stop(err)
 		return err
 	}
 	next, end := r.first, r.first+uint64(r.course.len())
+	admitted := next // all before it are
 	var err error
 	for err == nil {
 		switch {
 		// The order of these conditions matters: workers that see the ring stopped skip
 		// places, and what Load makes of the end of the context is no bad sample.
 		case next < end && s.available() && s.l.ring.Loaded(next) && !s.l.ring.Stopped() && r.ctx.Err() == nil:
-			if err = s.begin(r, next); err != nil {
+			if next == admitted {
+				admitted++
+				if !s.admit(r, next) {
+					next++
+					break
+				}
+			}
+			var begun bool
+			if begun, err = s.begin(next); err != nil {
 				err = cmp.Or(s.drain(), err)
-			} else {
+			} else if begun {
 				next++
 			}
 		case len(s.queue) > 0:
@@ -299,27 +406,35 @@ func (s *stage) tell(next uint64, err error) {
 	s.l.ring.Staged(next)
 }
 
-// begin queues the copy of a loaded batch.
-func (s *stage) begin(r *run, seq uint64) (err error) {
+// admit tells whether there is something of a loaded batch to copy. If not, it
+// announces the batch.
+func (s *stage) admit(r *run, seq uint64) bool {
 	b := s.l.ring.Item(seq)
 	b.late.Store(nil)
-	if b.err = r.tally.admit(b); b.err != nil || b.size == 0 {
-		s.l.ring.Staged(seq) // there is nothing to copy
-		return nil
+	if b.err = r.tally.admit(b); b.err == nil && b.size > 0 {
+		return true
 	}
-	if b.device, err = s.take(); err != nil {
-		return err
+	s.l.ring.Staged(seq)
+	return false
+}
+
+// begin queues the copy of a batch. If the device has no memory for another buffer,
+// the batch waits until one that is in use comes back.
+func (s *stage) begin(seq uint64) (begun bool, err error) {
+	b := s.l.ring.Item(seq)
+	if b.device, err = s.take(); err != nil || b.device == nil {
+		return false, err
 	}
 	b.queued = time.Now()
 	if err := s.copy(b); err != nil {
-		return b.copyError(err)
+		return false, b.copyError(err)
 	}
 	s.queue = append(s.queue, b)
 	if s.l.opts.async {
 		b.refs.Add(held) // the slot must outlast the copy, even if the consumer doesn't wait for the copy
 		s.l.ring.Staged(seq)
 	}
-	return nil
+	return true, nil
 }
 
 // copy queues the copies of a batch.
@@ -409,10 +524,11 @@ func (s *stage) abort() {
 func (s *stage) available() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.total-s.loose-len(s.free) < deviceBuffers
+	return s.total-s.loose-len(s.free) < s.most
 }
 
-// take finds or makes a buffer.
+// take finds or makes a buffer. It returns nil if the device has no memory for
+// another one, and one that is in use will come back.
 func (s *stage) take() (*deviceBuffer, error) {
 	d, surplus := s.pop()
 	if surplus != nil { // a buffer that a retained batch has left
@@ -425,6 +541,14 @@ func (s *stage) take() (*deviceBuffer, error) {
 	if d != nil {
 		return d, nil
 	}
+	d, err := s.newBuffer()
+	if err != nil && s.doWithout(err) {
+		return nil, nil
+	}
+	return d, err
+}
+
+func (s *stage) newBuffer() (*deviceBuffer, error) {
 	ptr, err := s.dev.Alloc(s.l.slotBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes for a batch: %w (a smaller WithBatchSize needs less)", s.l.slotBytes, err)
@@ -437,6 +561,23 @@ func (s *stage) take() (*deviceBuffer, error) {
 	defer s.mu.Unlock()
 	s.total++
 	return &deviceBuffer{ptr: ptr, event: event}, nil
+}
+
+// doWithout tells whether the buffers that there are will do, since there can't be
+// another one. Those of retained batches don't count: the program may let go of them
+// only after the next batch.
+func (s *stage) doWithout(err error) bool {
+	s.mu.Lock()
+	had, have := s.most, s.total-s.loose
+	if have > 0 {
+		s.most = have
+	}
+	s.mu.Unlock()
+	if have > 0 && had == deviceBuffers {
+		s.l.opts.log.Warn(fmt.Sprintf("nwt: only %d of %d batches fit into the memory of the device: copies overlap less with training", have, had),
+			"device", s.dev.String(), "error", err)
+	}
+	return have > 0
 }
 
 // settle waits until the training program is done with a buffer.
@@ -459,7 +600,7 @@ func (s *stage) pop() (d, surplus *deviceBuffer) {
 	}
 	n := 1
 	d = s.free[0]
-	if s.total-s.loose > deviceBuffers && len(s.free) > 1 {
+	if s.total-s.loose > s.most && len(s.free) > 1 {
 		surplus = s.free[1]
 		n = 2
 	}

@@ -2,9 +2,12 @@ package nwt_test
 
 import (
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/cuda"
@@ -81,5 +84,111 @@ func TestAnotherProgramsContextOnTheThreadIsNeitherUsedNorLost(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.Empty(t, gpu.Left())
 		require.Zero(t, gpu.Misuses())
+	}
+}
+
+// A clumsy device panics in the n-th call of a method.
+type clumsy struct {
+	nowhere
+	method string
+	n      atomic.Int64
+}
+
+func (d *clumsy) call(method string) {
+	if method == d.method && d.n.Add(-1) == 0 {
+		panic("burnt")
+	}
+}
+
+func (d *clumsy) String() string { d.call("String"); return "clumsy" }
+func (d *clumsy) AllocHost(n int) ([]byte, error) {
+	d.call("AllocHost")
+	return d.nowhere.AllocHost(n)
+}
+func (d *clumsy) FreeHost([]byte) error          { d.call("FreeHost"); return nil }
+func (d *clumsy) Alloc(int) (uintptr, error)     { d.call("Alloc"); return 1, nil }
+func (d *clumsy) Free(uintptr) error             { d.call("Free"); return nil }
+func (d *clumsy) NewEvent() (uintptr, error)     { d.call("NewEvent"); return 1, nil }
+func (d *clumsy) FreeEvent(uintptr) error        { d.call("FreeEvent"); return nil }
+func (d *clumsy) Open() (nwt.Session, error)     { d.call("Open"); return d, nil }
+func (d *clumsy) Copy([]nwt.Copy, uintptr) error { d.call("Copy"); return nil }
+func (d *clumsy) Wait(uintptr) error             { d.call("Wait"); return nil }
+func (d *clumsy) WaitStream(uintptr) error       { d.call("WaitStream"); return nil }
+func (d *clumsy) Close() error                   { d.call("Close"); return nil }
+
+func TestADeviceThatPanicsIsAnErrorInOrder(t *testing.T) {
+	host := newLoader(t, augmented(31), nwt.WithBatchSize(7), nwt.WithWorkers(0))
+	want := [2][][]byte{collect(t, host, 0), collect(t, host, 1)}
+	fallen := func(method string, n int64, opts ...nwt.Option) (fell bool) {
+		var log journal
+		dev := &clumsy{method: method}
+		dev.n.Store(n)
+		l, err := nwt.NewLoader(augmented(31), append(opts, nwt.WithBatchSize(7), nwt.WithPrefetch(2), nwt.WithDevice(dev), log.option())...)
+		require.NoError(t, err)
+		var errs []error
+		promptly(t, func() {
+			for epoch := range want {
+				var got [][]byte
+				for b, err := range l.Epoch(t.Context(), epoch) {
+					if err != nil {
+						errs = append(errs, err)
+						continue
+					}
+					got = append(got, samples(b))
+					b.ReleaseAfterStream(0)
+				}
+				require.Equal(t, want[epoch][:len(got)], append([][]byte{}, got...))
+			}
+			require.NoError(t, l.Close())
+		})
+		require.LessOrEqual(t, len(errs), 1)
+		if fell = dev.n.Load() <= 0; fell && method != "String" {
+			require.Contains(t, fmt.Sprint(errs)+log.String(), "panic: burnt (", method)
+			require.Contains(t, fmt.Sprint(errs)+log.String(), "transfer_broken_test.go:", method)
+		}
+		return fell
+	}
+	for _, method := range []string{
+		"String", "AllocHost", "FreeHost", "Alloc", "Free", "NewEvent", "FreeEvent", "Open", "Copy", "Wait", "WaitStream", "Close",
+	} {
+		for _, workers := range []int{0, 2} {
+			require.True(t, fallen(method, 1, nwt.WithWorkers(workers)), method)
+			require.True(t, fallen(method, 1, nwt.WithWorkers(workers), nwt.WithAsyncTransfer()), method)
+			for n := int64(2); n < 12 && fallen(method, n, nwt.WithWorkers(workers)); n++ {
+			}
+		}
+	}
+	require.NoError(t, goleak.Find())
+}
+
+// A leaver is a device that ends the goroutine of its n-th copy.
+type leaver struct {
+	nowhere
+	n atomic.Int64
+}
+
+func (d *leaver) Open() (nwt.Session, error) { return d, nil }
+func (d *leaver) Copy([]nwt.Copy, uintptr) error {
+	if d.n.Add(-1) == 0 {
+		runtime.Goexit()
+	}
+	return nil
+}
+
+func TestADeviceThatEndsItsGoroutineEndsTheEpochWithAnError(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		dev := &leaver{}
+		l := newLoader(t, augmented(31), nwt.WithBatchSize(7), nwt.WithWorkers(workers), nwt.WithPrefetch(2), nwt.WithDevice(dev))
+		for n := int64(1); n <= 5; n++ {
+			dev.n.Store(n)
+			var last error
+			promptly(t, func() {
+				for _, err := range l.Epoch(t.Context(), 0) {
+					last = err
+				}
+			})
+			require.ErrorContains(t, last, "nwt: transfer to null: runtime.Goexit was called (", "copy %d", n)
+		}
+		require.Len(t, collect(t, l, 0), 5)
 	}
 }
