@@ -63,10 +63,14 @@ const held = 1 << 28
 
 // State is how far an epoch has come. [Loader.Resume] needs nothing else to go on
 // from there, even with another worker count, batch size or world size (for a
-// stream, not another world size).
+// stream, not another world size, which World is there to notice).
 type State struct {
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"` // how many of the epoch were delivered, over all ranks
+
+	// World is the number of ranks that read a stream. For other datasets it is 0,
+	// since the number may change. Resume doesn't check it if it is 0.
+	World int `json:"world,omitempty"`
 }
 
 // Len is the number of samples.

@@ -40,6 +40,21 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
+// A ShardError says from which record on a shard of a stream can't be read. All that
+// the shard has from there on is lost, and counts as one bad sample, because nobody
+// knows how many records these are.
+type ShardError struct {
+	Shard  int
+	Record int // in the shard, 0-based
+	Err    error
+}
+
+func (e *ShardError) Error() string {
+	return fmt.Sprintf("shard %d from record %d on: %v", e.Shard, e.Record, e.Err)
+}
+
+func (e *ShardError) Unwrap() error { return e.Err }
+
 // An OptionError says which argument can't be used, and why. A function that
 // returns an error joins an OptionError for each bad argument. Bad arguments of
 // functions that return no error, such as [NewDataset] or [Shuffled], are reported

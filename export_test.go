@@ -71,3 +71,11 @@ func (v virtualMeter) Used() (own, collector, others float64, known bool) {
 	}
 	return float64(v.m.used.Load()-v.used) / float64(took), 0, 0, true
 }
+
+// WithReadAhead bounds the memory of the records that a stream reads ahead.
+func WithReadAhead(bytes int64) Option {
+	return func(o *options) error {
+		o.aheadBytes = bytes
+		return nil
+	}
+}

@@ -354,6 +354,8 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 			yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
 		case l.n == endless && s.Samples%l.opts.world != 0:
 			yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
+		case l.n == endless && s.World != 0 && s.World != l.opts.world:
+			yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d", l.opts.world))
 		case s.Samples < 0:
 			yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
 		default:

@@ -44,6 +44,7 @@ type options struct {
 	interleave   int
 	window       int
 	epochSamples int
+	aheadBytes   int64
 
 	launcher *Rank // with WithLauncher
 	device   Device
@@ -83,6 +84,7 @@ func newOptions(opts []Option) (*options, error) {
 		device:     Host(),
 		interleave: 4,
 		window:     1024,
+		aheadBytes: maxAheadBytes,
 		retries:    3,
 		backoff:    10 * time.Millisecond,
 		strategy:   Greedy(),
@@ -293,9 +295,13 @@ func WithEpochSamples(n int) Option {
 
 // WithErrorBudget lets an epoch go on without samples that can't be loaded, up to
 // maxBad per epoch. These are left out, so their batches are smaller; a batch with
-// no sample left is skipped. Each bad sample is logged and remembered, see
+// no sample left is skipped, if there is one rank. Each bad sample is logged and remembered, see
 // [Loader.BadSamples]. One more than maxBad ends the epoch. The default is 0: the
 // first bad sample ends the epoch.
+//
+// With several ranks a batch with no sample left ends the epoch with an error, since
+// the other ranks would wait for it. A shard of a stream that can't be read to its end
+// counts as one bad sample, however many records are lost: see [ShardError].
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -309,6 +315,11 @@ func WithErrorBudget(maxBad int) Option {
 // context ends. A call of LoadBatch may take perSample for each of its samples; if
 // it is given up, its samples are loaded one by one. By default the loader waits
 // for ever.
+//
+// For a stream, an Open with its repetitions, a Next and a Close of a shard may each
+// take perSample too. A shard that takes longer is an error in its place in the order,
+// as if Open or Next had failed, and its other records are lost. It is noticed only
+// when its record is needed; Close alone costs no more than a warning.
 //
 // The call itself can't be stopped. It goes on in a goroutine that neither the
 // epoch nor Close waits for. Until it returns, it keeps the memory that it may

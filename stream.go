@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A Stream is an iterable-style source: shards that are read in sequence, such
@@ -24,7 +26,7 @@ type Stream interface {
 	// Open begins to read a shard, 0 ≤ shard < Shards, in an epoch. If its error
 	// calls itself temporary, as the error of too many open files does, Open is
 	// called again as WithRetry says. With any other error the whole shard counts as
-	// one bad sample.
+	// one bad sample, whose error is a *[ShardError].
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	// Load makes a sample of a record, under the rules of [Dataset]'s Load.
 	Load(ctx context.Context, r *Record, dst *Sample) error
@@ -34,16 +36,16 @@ type Stream interface {
 type ShardReader interface {
 	// Next reads the next record into r. After the last record it returns [io.EOF]
 	// itself. Any other error, even one that wraps io.EOF, makes the record a bad
-	// sample and ends the shard: its other records are lost.
+	// sample, with a *[ShardError], and ends the shard: its other records are lost.
 	Next(ctx context.Context, r *Record) error
 	// Close ends reading, at the end of the shard or before.
 	Close() error
 }
 
 // A Record is what was read of a sample. Records are reused: Next gets a record
-// that still holds what an earlier Next and Load left there.
+// that still holds what an earlier Next and Load left there, or a new one.
 type Record struct {
-	Data  []byte // append to Data[:0] to reuse its memory
+	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
 	Value any    // anything else
 
 	err error // what Open or Next failed with
@@ -58,11 +60,15 @@ type Record struct {
 //   - with WithShuffle, it mixes the samples within a window, see
 //     [WithShuffleWindow].
 //
+// It reads up to 16 records of each shard ahead, as long as their Data takes at most
+// 256 MiB in all. Larger records are read one at a time, as they are needed. What is
+// in the window and in batches comes on top.
+//
 // [Sample.Index] is the sample's place in this order, over all ranks. If the shards
 // of different ranks differ in length, the ranks have different numbers of batches;
 // with [WithEpochSamples] all have the same number. Each rank must get at least one
 // shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads
-// and drops what came before, and needs the same number of ranks.
+// and drops what came before, and refuses another number of ranks.
 func Streamed(s Stream) Dataset { return &streamDataset{s} }
 
 type streamDataset struct{ Stream }
@@ -128,6 +134,10 @@ type sequence struct {
 	skip        int // records to drop before the first
 	started     bool
 	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
+
+	// bytes is the memory of the records that chains hold. It passes the bound only
+	// for a record that is waited for, and for the first of each chain.
+	bytes atomic.Int64
 
 	// For the pass under way.
 	chains []*chain
@@ -244,9 +254,9 @@ func (q *sequence) readOfPass(r **Record) bool {
 func (q *sequence) readInOrder(r **Record) bool {
 	empty := 0 // chains in a row that had nothing
 	for empty < len(q.chains) {
-		c := q.chains[q.turn]
+		at := q.turn
 		q.turn = (q.turn + 1) % len(q.chains)
-		if c.take(r) {
+		if q.take(at, r) {
 			q.passed++
 			return true
 		}
@@ -303,7 +313,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	}
 	b.end = n == 0 || b.failure != nil
 	b.resize(n)
-	b.state = State{Epoch: b.epoch, Samples: q.delivered * o.world}
+	b.state = State{Epoch: b.epoch, Samples: q.delivered * o.world, World: o.world}
 	if o.unordered {
 		b.state.Samples = -1
 	}
@@ -363,7 +373,8 @@ func (q *sequence) wrong(n int) error {
 }
 
 // A chain reads some of a rank's shards, one after the other. It belongs to the
-// sequence or, if it reads ahead, to a goroutine of its own until it is closed.
+// sequence or, if it reads ahead, to a goroutine of its own until it is closed or
+// given up.
 type chain struct {
 	q      *sequence
 	shards []int
@@ -375,26 +386,53 @@ type chain struct {
 	// If the chain reads ahead: full records come and empty ones go back.
 	full, empty chan *Record
 	under       *Record // the record that is being read
+	counted     int     // bytes that held has for under
+	last        int     // bytes of the record before under
 	done        chan struct{}
 	ctx         context.Context
-	cancel      context.CancelFunc
+	cancel      context.CancelCauseFunc
+
+	held   atomic.Int64  // the chain's part of the sequence's bytes
+	wanted atomic.Bool   // the sequence waits for the next record
+	room   chan struct{} // holds something if there may be room, or the chain is wanted
+
+	call call // with WithTimeout
 }
 
-// readAhead is how many records a chain has ready.
-const readAhead = 16
+// A call is what the sequence sees of a chain's call of the stream or of a reader.
+type call struct {
+	mu    sync.Mutex
+	since time.Time // guarded by mu; when the call under way began, zero between calls
+	lost  bool      // guarded by mu; set once, when the call under way is given up
+
+	at, read int   // guarded by mu; the chain's when the call began
+	fault    error // guarded by mu; the chain's when the call began: not nil if it is of Close
+}
+
+const (
+	// readAhead is how many records a chain has ready.
+	readAhead = 16
+	// maxAheadBytes bounds the memory of the records that all chains have ready.
+	maxAheadBytes = 256 << 20
+)
 
 func newChain(q *sequence, shards []int) *chain {
 	c := &chain{q: q, shards: shards, ctx: q.ctx}
-	if !q.ahead {
-		return c
+	if q.ahead {
+		c.start()
 	}
-	c.ctx, c.cancel = context.WithCancel(q.ctx)
+	return c
+}
+
+// start makes a new chain read ahead.
+func (c *chain) start() {
+	c.ctx, c.cancel = context.WithCancelCause(c.q.ctx)
 	c.full, c.empty, c.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
+	c.room = make(chan struct{}, 1)
 	for range readAhead {
 		c.empty <- &Record{}
 	}
 	go c.run()
-	return c
 }
 
 // run is the goroutine of a chain that reads ahead.
@@ -407,6 +445,10 @@ func (c *chain) run() {
 		}
 		close(c.full)
 		close(c.done)
+		if c.call.isLost() {
+			c.letGo()
+			c.q.l.away.Add(-1)
+		}
 	}()
 	for c.readOne() {
 	}
@@ -420,29 +462,181 @@ func (c *chain) readOne() bool {
 	if c.under == nil {
 		select {
 		case c.under = <-c.empty:
+			c.counted = cap(c.under.Data)
 		case <-c.ctx.Done():
 			return false
 		}
 	}
-	if !c.next(c.under) {
+	if !c.makeRoom() || !c.next(c.under) {
 		return false
 	}
+	c.last = cap(c.under.Data)
+	c.hold(c.last - c.counted)
 	c.full <- c.under // has room: no more records are under way
 	c.under = nil
 	return true
 }
 
-// take replaces *r by the chain's next record. It reports false after the last.
-func (c *chain) take(r **Record) bool {
+// makeRoom waits until a record as large as the last one may be read ahead, or is
+// waited for, and counts it. It reports false if the chain is closed.
+func (c *chain) makeRoom() bool {
+	grow, bytes := c.last-c.counted, &c.q.bytes
+	for grow > 0 && !c.wanted.Swap(false) {
+		now := bytes.Load()
+		switch {
+		case now+int64(grow) > c.q.l.opts.aheadBytes:
+			select {
+			case <-c.room:
+			case <-c.ctx.Done():
+				return false
+			}
+		case bytes.CompareAndSwap(now, now+int64(grow)):
+			c.held.Add(int64(grow))
+			c.counted, grow = c.last, 0
+		}
+	}
+	return true
+}
+
+// hold adds to the bytes that the chain holds.
+func (c *chain) hold(n int) {
+	c.held.Add(int64(n))
+	c.q.bytes.Add(int64(n))
+}
+
+// letGo counts the chain's bytes no more.
+func (c *chain) letGo() { c.q.bytes.Add(-c.held.Swap(0)) }
+
+// take replaces *r by the next record of chain number i. It reports false after the
+// last.
+func (q *sequence) take(i int, r **Record) bool {
+	c := q.chains[i]
 	if c.full == nil {
 		return c.next(*r)
 	}
-	got, ok := <-c.full
+	got, ok, answered := awaitRecord(c)
+	for !answered {
+		c = c.replace()
+		q.chains[i] = c
+		got, ok, answered = awaitRecord(c)
+	}
 	if ok {
+		c.hold(-cap(got.Data))
 		*r, got = got, *r
+		if n := cap(got.Data); q.bytes.Load()+int64(n) <= q.l.opts.aheadBytes/2 {
+			c.hold(n)
+		} else {
+			got = &Record{} // memory that waits for use leaves room for reading ahead
+		}
 		c.empty <- got
+		c.tellRoom()
 	}
 	return ok
+}
+
+// awaitRecord waits for a chain's next record, see await.
+func awaitRecord(c *chain) (got *Record, ok, answered bool) {
+	select {
+	case got, ok = <-c.full:
+		return got, ok, true
+	default:
+	}
+	c.wanted.Store(true)
+	defer c.wanted.Store(false)
+	c.tellRoom()
+	return await(c, c.full)
+}
+
+// tellRoom wakes the chain if it waits for room.
+func (c *chain) tellRoom() {
+	select {
+	case c.room <- struct{}{}:
+	default:
+	}
+}
+
+// await receives what the chain's goroutine sends, or that it closes the channel. It
+// gives up the call that the goroutine is in, and reports that there is no answer,
+// once the call takes longer than WithTimeout allows.
+func await[T any](c *chain, from <-chan T) (got T, ok, answered bool) {
+	if c.q.l.opts.timeout == 0 {
+		got, ok = <-from
+		return got, ok, true
+	}
+	for {
+		c.call.mu.Lock()
+		left := c.left(len(from) > 0)
+		c.call.mu.Unlock()
+		if left <= 0 {
+			return got, false, false
+		}
+		timer := time.NewTimer(left)
+		select {
+		case got, ok = <-from:
+			timer.Stop()
+			return got, ok, true
+		case <-timer.C:
+		}
+	}
+}
+
+// left is how much time is left for the call under way. If it is 0 or less, the call
+// has been given up. answered tells that something is there to receive, which comes
+// before the call. The caller holds call.mu.
+func (c *chain) left(answered bool) time.Duration {
+	timeout := c.q.l.opts.timeout
+	if answered || c.call.since.IsZero() {
+		return timeout
+	}
+	left := timeout - time.Since(c.call.since)
+	if left <= 0 {
+		c.call.lost = true
+		c.q.l.away.Add(1)
+	}
+	return left
+}
+
+// replace is a chain that goes on in the place of one whose call was given up. That
+// one keeps its records and its reader, and closes it if the call returns.
+func (c *chain) replace() *chain {
+	c.call.mu.Lock()
+	defer c.call.mu.Unlock()
+	next := &chain{q: c.q, shards: c.shards, at: c.call.at, read: c.call.read, fault: c.call.fault}
+	err := fmt.Errorf("no answer within WithTimeout(%v): %w", c.q.l.opts.timeout, context.DeadlineExceeded)
+	if next.fault == nil {
+		next.fault = err
+	} else {
+		c.warnOfClose(c.call.at, err)
+	}
+	c.cancel(err)
+	next.start()
+	return next
+}
+
+// begins notes that a call of the stream or of a reader begins.
+func (c *chain) begins() {
+	if c.full == nil || c.q.l.opts.timeout == 0 {
+		return
+	}
+	c.call.mu.Lock()
+	defer c.call.mu.Unlock()
+	c.call.since, c.call.at, c.call.read, c.call.fault = time.Now(), c.at, c.read, c.fault
+}
+
+// returned notes that the call has returned.
+func (c *chain) returned() {
+	if c.full == nil || c.q.l.opts.timeout == 0 {
+		return
+	}
+	c.call.mu.Lock()
+	defer c.call.mu.Unlock()
+	c.call.since = time.Time{}
+}
+
+func (c *call) isLost() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
 }
 
 // close ends the chain and closes what it has open.
@@ -451,8 +645,10 @@ func (c *chain) close() {
 		c.shut()
 		return
 	}
-	c.cancel()
-	<-c.done
+	c.cancel(nil)
+	if _, _, answered := await(c, c.done); answered {
+		c.letGo()
+	}
 }
 
 // shut closes the shard that is open.
@@ -462,9 +658,13 @@ func (c *chain) shut() {
 	}
 	reader := c.reader
 	c.reader = nil // before Close can end the goroutine
-	guarded(reader.Close, func(_ []byte, err error) {
-		c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.shards[c.at], "error", err)
-	})
+	c.begins()
+	defer c.returned()
+	guarded(reader.Close, func(_ []byte, err error) { c.warnOfClose(c.at, err) })
+}
+
+func (c *chain) warnOfClose(at int, err error) {
+	c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.shards[at], "error", err)
 }
 
 // next reads the next record of the chain's shards. It reports false after the last.
@@ -486,7 +686,7 @@ func (c *chain) next(r *Record) bool {
 		shard, read, fault := c.shards[c.at], c.read, c.fault
 		c.at, c.read, c.fault = c.at+1, 0, nil
 		if fault != io.EOF {
-			r.err = fmt.Errorf("shard %d from record %d on: %w", shard, read, fault)
+			r.err = &ShardError{Shard: shard, Record: read, Err: fault}
 			return true
 		}
 	}
@@ -498,16 +698,19 @@ func (c *chain) next(r *Record) bool {
 func (c *chain) attempt(r *Record) {
 	finished := false
 	defer func() {
+		c.returned()
 		if !finished {
 			stack, err := recovered(recover())
 			c.fault = fmt.Errorf("%w\n%s", err, stack)
 		}
 	}()
+	c.begins()
 	err := c.open()
 	switch {
 	case err != nil:
 		err = fmt.Errorf("it can't be opened: %w", err)
 	default:
+		c.begins()
 		err = c.reader.Next(c.ctx, r)
 	}
 	c.fault, finished = err, true

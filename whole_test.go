@@ -693,7 +693,7 @@ func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
 	if j.unordered {
 		delivered = -1
 	}
-	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || b.State() != (nwt.State{Epoch: d.epoch, Samples: delivered}) {
+	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || b.State() != (nwt.State{Epoch: d.epoch, Samples: delivered, World: b.State().World}) {
 		return fmt.Errorf("epoch %d: %v, %v; want %+v", b.Epoch(), b.Indices(), b.State(), d)
 	}
 	textShape, imageShape := j.shapes(d.all)

@@ -1,0 +1,286 @@
+package nwt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// wide is shelves whose records have more bytes than needed.
+type wide struct {
+	*shelves
+	bytes        int
+	read, loaded atomic.Int32
+}
+
+func (s *wide) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.shelves.Open(ctx, shard)
+	return wideReader{r, s}, err
+}
+
+func (s *wide) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	s.loaded.Add(1)
+	return s.shelves.Load(ctx, r, dst)
+}
+
+type wideReader struct {
+	nwt.ShardReader
+	s *wide
+}
+
+func (r wideReader) Next(ctx context.Context, rec *nwt.Record) error {
+	if cap(rec.Data) < r.s.bytes {
+		rec.Data = make([]byte, 0, r.s.bytes)
+	}
+	err := r.ShardReader.Next(ctx, rec)
+	if err == nil {
+		r.s.read.Add(1)
+	}
+	return err
+}
+
+func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
+	for _, c := range []struct {
+		bytes int
+		most  int32 // records ahead once each shard has shown how large its records are
+	}{
+		{1 << 10, 4 * 16},
+		{250 << 10, 4},
+		{400 << 10, 2},
+		{3 << 20, 1}, // larger than the bound
+	} {
+		for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(3), nwt.WithShuffleWindow(7)}} {
+			opts = append(opts, nwt.WithBatchSize(4), nwt.WithPrefetch(1))
+			want, err := values(t, newLoader(t, nwt.Streamed(newShelves(100, 80, 100, 90, 40)), append(opts, nwt.WithWorkers(0))...), 1)
+			require.NoError(t, err)
+			t.Run(fmt.Sprint(c.bytes, len(opts)), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &wide{shelves: newShelves(100, 80, 100, 90, 40), bytes: c.bytes}
+					l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(2), nwt.WithReadAhead(1<<20))...)
+					var got []int64
+					most := int32(0)
+					for b, err := range l.Epoch(t.Context(), 1) {
+						require.NoError(t, err)
+						got = append(got, nwt.Values[int64](b, 0)...)
+						if synctest.Wait(); b.Index() >= 10 {
+							most = max(most, s.read.Load()-s.loaded.Load())
+						}
+					}
+					require.Equal(t, want, got)
+					if len(opts) > 2 {
+						most -= 7 // the window's
+					}
+					require.LessOrEqual(t, most, c.most)
+					if c.bytes == 1<<10 {
+						require.Greater(t, most, c.most/2, "it does read ahead")
+					}
+					require.NoError(t, l.Close())
+				})
+			})
+		}
+	}
+}
+
+// In each case a call of shard 1 doesn't answer before the loader is closed.
+func TestAShardThatHangsIsAnErrorInOrderAndTheOthersAreRead(t *testing.T) {
+	for name, hang := range map[string]func(s *breaking, wait func()){
+		"Open":  func(s *breaking, wait func()) { s.onOpen = hangAt(1, wait) },
+		"Next":  func(s *breaking, wait func()) { s.onNext = at2(1, 3, func() error { wait(); return nil }) },
+		"first": func(s *breaking, wait func()) { s.onNext = at2(1, 0, func() error { wait(); return nil }) },
+		"end":   func(s *breaking, wait func()) { s.onNext = at2(1, 5, func() error { wait(); return nil }) },
+	} {
+		for _, interleave := range []int{1, 2, 3} {
+			opts := []nwt.Option{nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(interleave), nwt.WithErrorBudget(1), quietLog}
+			failing := &breaking{shelves: newShelves(5, 5, 5, 5)}
+			hang(failing, func() { panic("torn") })
+			like := newLoader(t, nwt.Streamed(failing), opts...)
+			want, err := values(t, like, 0)
+			require.NoError(t, err)
+			t.Run(fmt.Sprint(name, interleave), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					release := make(chan struct{})
+					s := &breaking{shelves: newShelves(5, 5, 5, 5)}
+					hang(s, func() { <-release })
+					l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithTimeout(time.Second))...)
+					began := time.Now()
+					got, err := values(t, l, 0)
+					require.NoError(t, err)
+					require.Equal(t, want, got)
+					require.Equal(t, time.Second, time.Since(began))
+					bad := l.BadSamples()
+					require.Len(t, bad, 1)
+					require.Equal(t, like.BadSamples()[0].Position, bad[0].Position)
+					require.ErrorIs(t, bad[0], context.DeadlineExceeded)
+					require.ErrorContains(t, bad[0], "shard 1 from record")
+					require.ErrorContains(t, bad[0], "no answer within WithTimeout(1s)")
+					require.NoError(t, l.Close())
+					close(release)
+					synctest.Wait()
+					require.Zero(t, s.open.Load(), "the call that was given up closes its shard")
+				})
+			})
+		}
+	}
+}
+
+func hangAt(shard int, wait func()) func(int) error {
+	return func(s int) error {
+		if s == shard {
+			wait()
+		}
+		return nil
+	}
+}
+
+func TestWithoutABudgetAShardThatHangsEndsTheEpochAfterTheBatchesBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := &breaking{shelves: newShelves(5, 5), onNext: at2(1, 2, func() error { <-release; return nil })}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithTimeout(time.Second))
+		for range 3 { // the loader can be used again
+			got, err := values(t, l, 0)
+			require.Equal(t, upTo(6), got)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			var bad *nwt.LoadError
+			require.True(t, errors.As(err, &bad))
+			require.Equal(t, 7, bad.Position)
+		}
+		require.NoError(t, l.Close())
+		close(release)
+		synctest.Wait()
+		require.Zero(t, s.open.Load())
+	})
+}
+
+func TestALoopLeftWhileAShardHangsEndsWithinTheTimeout(t *testing.T) {
+	for _, where := range []string{"Next", "Close"} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			wait := func() error { <-release; return nil }
+			s := &breaking{shelves: newShelves(50, 50)}
+			if where == "Next" {
+				s.onNext = at2(1, 40, wait)
+			} else {
+				s.onClose = func(int) error { return wait() }
+			}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), quietLog)
+			began := time.Now()
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				if b.Index() == 30 {
+					break
+				}
+			}
+			require.LessOrEqual(t, time.Since(began), 2*time.Second)
+			require.NoError(t, l.Close())
+			close(release)
+			synctest.Wait()
+			require.Zero(t, s.open.Load())
+		})
+	}
+}
+
+func TestAShardThatHangsInCloseLosesNoSample(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var log journal
+		s := &breaking{shelves: newShelves(5, 5, 5), onClose: hangAt(1, func() { <-release })}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithTimeout(time.Second), log.option())
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(15), got)
+		require.Contains(t, log.String(), "a shard could not be closed")
+		require.NoError(t, l.Close())
+		close(release)
+		synctest.Wait()
+	})
+}
+
+// What a call that was given up writes to its record reaches nobody.
+func TestACallOfNextThatWasGivenUpKeepsItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &breaking{shelves: newShelves(30, 30, 30), onNext: at2(1, 3, func() error { time.Sleep(90 * time.Second); return nil })}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Minute), nwt.WithErrorBudget(1), quietLog)
+		var got []int64
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			got = append(got, nwt.Values[int64](b, 0)...)
+			time.Sleep(time.Second) // the call returns in the middle of the epoch
+		}
+		want := upTo(90)
+		require.Len(t, got, 63)
+		require.NotContains(t, got, want[33])
+		require.NoError(t, l.Close())
+		time.Sleep(time.Minute)
+		require.Zero(t, s.open.Load())
+	})
+}
+
+// No record is slower than WithTimeout allows, however many there are ahead and
+// however long the loop takes.
+func TestALoopThatPausesLongerThanTheTimeoutLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &breaking{shelves: newShelves(40, 40, 40), onNext: func(int, int) error { time.Sleep(900 * time.Millisecond); return nil }}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithWorkers(2), nwt.WithTimeout(time.Second))
+		samples := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if samples += b.Len(); b.Index()%7 == 0 {
+				time.Sleep(time.Minute)
+			}
+		}
+		require.Equal(t, 120, samples)
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestALostShardIsNamedWithTheRecordFromWhichItIsLost(t *testing.T) {
+	s := &breaking{shelves: newShelves(5, 5, 5), onNext: at2(1, 3, func() error { return errTorn }), onOpen: at(2, io.ErrNoProgress)}
+	l := newLoader(t, nwt.Streamed(s), nwt.WithErrorBudget(2), nwt.WithWorkers(2), quietLog)
+	_, err := values(t, l, 0)
+	require.NoError(t, err)
+	lost := map[int]*nwt.ShardError{}
+	for _, bad := range l.BadSamples() {
+		var e *nwt.ShardError
+		require.ErrorAs(t, bad, &e)
+		lost[e.Shard] = e
+	}
+	require.Len(t, lost, 2)
+	require.Equal(t, 3, lost[1].Record)
+	require.ErrorIs(t, lost[1], errTorn)
+	require.Zero(t, lost[2].Record)
+	require.ErrorIs(t, lost[2], io.ErrNoProgress)
+}
+
+func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
+	loader := func(world int) *nwt.Loader {
+		return newLoader(t, nwt.Streamed(newShelves(8, 8, 8, 8)), nwt.WithBatchSize(2), nwt.WithRank(0, world))
+	}
+	var state nwt.State
+	for b, err := range loader(4).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		state = b.State()
+		break
+	}
+	require.Equal(t, nwt.State{Samples: 8, World: 4}, state)
+	for _, world := range []int{1, 2} {
+		for b, err := range loader(world).Resume(t.Context(), state) {
+			require.Nil(t, b)
+			require.ErrorAs(t, err, new(*nwt.OptionError))
+			require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: of a stream: must be the number of ranks, %d", world))
+		}
+	}
+	state.World = 0 // as others keep it
+	for _, err := range loader(2).Resume(t.Context(), state) {
+		require.NoError(t, err)
+	}
+}
