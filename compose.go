@@ -160,19 +160,23 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
 	}
 	outer := dst[0].scope
+	var bad SampleErrors
 	for part, ds := range d.ds {
 		for _, s := range samples[part] {
 			s.scope = inner(outer, part+1)
 		}
-		err := d.loadPart(ctx, ds, there[part], samples[part])
+		badHere, err := badSamples(d.loadPart(ctx, ds, there[part], samples[part]), samples[part])
 		for _, s := range samples[part] {
 			s.scope = outer
 		}
 		if err != nil {
 			return err
 		}
+		for s, err := range badHere {
+			bad.add(s, err)
+		}
 	}
-	return nil
+	return bad.orNil()
 }
 
 func (d *concat) loadPart(ctx context.Context, ds Dataset, indices []int, dst []*Sample) error {
@@ -181,12 +185,13 @@ func (d *concat) loadPart(ctx context.Context, ds Dataset, indices []int, dst []
 	case len(indices) == 0:
 		return nil
 	case !ok:
+		var bad SampleErrors
 		for i, index := range indices {
 			if err := ds.Load(ctx, index, dst[i]); err != nil {
-				return err
+				bad.add(dst[i], err)
 			}
 		}
-		return nil
+		return bad.orNil()
 	case adjoin(dst):
 		return b.LoadBatch(ctx, indices, dst)
 	}
@@ -194,15 +199,19 @@ func (d *concat) loadPart(ctx context.Context, ds Dataset, indices []int, dst []
 	for _, s := range src {
 		s.scope = s.outer.scope // the dataset's, wherever its samples lie
 	}
-	if err := b.LoadBatch(ctx, indices, src); err != nil {
+	bad, err := badSamples(b.LoadBatch(ctx, indices, src), src)
+	if err != nil {
 		return err
 	}
 	for _, s := range src { // LoadBatch may have sorted them
+		if bad[s] != nil {
+			continue
+		}
 		if err := s.copyTo(s.outer); err != nil {
-			return err
+			bad.add(s, err)
 		}
 	}
-	return nil
+	return bad.orNil()
 }
 
 // Map is a dataset whose samples f makes from the samples of ds: it augments,
@@ -252,15 +261,19 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 
 func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	src := scratchFor(d.src, dst...)
-	if err := d.ds.(BatchDataset).LoadBatch(ctx, indices, src); err != nil {
+	bad, err := badSamples(d.ds.(BatchDataset).LoadBatch(ctx, indices, src), src)
+	if err != nil {
 		return err
 	}
 	for _, s := range src { // LoadBatch may have sorted them
+		if bad[s] != nil {
+			continue
+		}
 		if err := d.apply(ctx, s); err != nil {
-			return err
+			bad.add(s, err)
 		}
 	}
-	return nil
+	return bad.orNil()
 }
 
 // apply calls f for a loaded sample and the sample that it was loaded for.

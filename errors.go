@@ -3,8 +3,10 @@ package nwt
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 )
 
@@ -39,6 +41,65 @@ func (e *LoadError) Error() string {
 }
 
 func (e *LoadError) Unwrap() error { return e.Err }
+
+// SampleErrors is what LoadBatch returns if some of its samples are bad, and why each
+// of them is: see [BatchDataset]. Its keys are samples that LoadBatch was given. All
+// others must be loaded; with none it counts as no error. If an error in it calls
+// itself temporary, the call counts as failed, and is made again in halves.
+type SampleErrors map[*Sample]error
+
+func (e SampleErrors) Error() string {
+	var first *Sample
+	for s := range e {
+		if first == nil || s.index < first.index {
+			first = s
+		}
+	}
+	if first == nil {
+		return "nwt: no sample is bad"
+	}
+	return fmt.Sprintf("nwt: %d samples of a LoadBatch are bad; sample %d: %v", len(e), first.index, e[first])
+}
+
+// Unwrap is the errors of the samples, in no order.
+func (e SampleErrors) Unwrap() []error { return slices.Collect(maps.Values(e)) }
+
+// badSamples is which of the samples are bad, by the error of a LoadBatch that was
+// given them. A key may be a sample that was loaded on the way to one of them. err is
+// not nil if the error says nothing about single samples.
+func badSamples(failed error, samples []*Sample) (bad SampleErrors, err error) {
+	var told SampleErrors
+	if failed == nil || !errors.As(failed, &told) || temporary(failed) {
+		return nil, failed
+	}
+	bad = SampleErrors{}
+	for s, reason := range told {
+		for s != nil && !slices.Contains(samples, s) {
+			s = s.outer
+		}
+		if s == nil || reason == nil {
+			return nil, failed
+		}
+		bad[s] = reason
+	}
+	return bad, nil
+}
+
+// add notes that s is bad.
+func (e *SampleErrors) add(s *Sample, err error) {
+	if *e == nil {
+		*e = SampleErrors{}
+	}
+	(*e)[s] = err
+}
+
+// orNil is e as an error: nil if no sample is bad.
+func (e SampleErrors) orNil() error {
+	if len(e) == 0 {
+		return nil
+	}
+	return e
+}
 
 // A ShardError says from which record on a shard of a stream can't be read. All that
 // the shard has from there on is lost, and counts as one bad sample, because nobody

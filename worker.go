@@ -240,9 +240,9 @@ func rest(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// loadTogether loads all claimed places in one call of LoadBatch. If the call fails,
-// it tries each half, and the halves of these. Only the bad samples are then left to
-// Load, whose errors name them.
+// loadTogether loads all claimed places in one call of LoadBatch. If the call fails
+// without telling which samples are bad, it tries each half, and the halves of these.
+// Only the bad samples are then left to Load, whose errors name them.
 func (w *worker) loadTogether(b *Batch) {
 	l := w.l
 	if len(w.ends) == 0 {
@@ -303,7 +303,7 @@ func (w *worker) loadTogether(b *Batch) {
 		w.watch.begin(end, true)
 	}
 	called = true
-	err := l.loadBatch(ctx, w.indices, samples)
+	bad, err := badSamples(l.loadBatch(ctx, w.indices, samples), samples)
 	finished = true
 	switch {
 	case w.returned():
@@ -312,9 +312,13 @@ func (w *worker) loadTogether(b *Batch) {
 		l.failedTogether(err)
 		return
 	}
-	if l.layout.ragged > 0 {
+	if l.layout.ragged > 0 || len(bad) > 0 {
 		for _, s := range samples {
-			if err := s.end(); err != nil {
+			err := bad[s]
+			if err == nil {
+				err = s.end()
+			}
+			if err != nil {
 				b.bad.add(s.place, s.error(err, nil))
 			}
 		}

@@ -93,21 +93,26 @@ func (d *zipped) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	var bad SampleErrors
 	for i, ds := range d.ds {
 		views := d.views(i, dst...)
 		if b, ok := ds.(BatchDataset); ok {
-			if err := b.LoadBatch(ctx, slices.Clone(indices), views); err != nil {
+			badHere, err := badSamples(b.LoadBatch(ctx, slices.Clone(indices), views), dst)
+			if err != nil {
 				return err
+			}
+			for s, err := range badHere {
+				bad.add(s, err)
 			}
 			continue
 		}
 		for k, index := range indices {
 			if err := ds.Load(ctx, index, views[k]); err != nil {
-				return err
+				bad.add(dst[k], err)
 			}
 		}
 	}
-	return nil
+	return bad.orNil()
 }
 
 // views is the fields of dataset i in each of dst. Like scratchFor's samples they
