@@ -265,13 +265,20 @@ func (q *sequence) readInOrder(r **Record) bool {
 	return false
 }
 
-// begin begins an epoch, and drops the records that a State says were delivered.
+// begin begins an epoch, and drops the records that a State says were delivered. If
+// one of them is bad now and wasn't then, the records after it aren't those that were
+// left: without an error budget it can't have been.
 func (q *sequence) begin(scratch **Record) error {
 	q.start()
 	q.started, q.delivered = true, 0
 	for from := q.skip; q.skip > 0; q.skip-- {
 		if !q.read(scratch) {
 			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", from, q.epoch, q.delivered)
+		}
+		if err := (*scratch).err; err != nil && q.l.opts.maxBad == 0 {
+			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: record %d of these can't be read: %w", from, q.epoch, q.delivered-1, err)
+		} else if err != nil {
+			q.l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", q.epoch, "record", q.delivered-1, "error", err)
 		}
 	}
 	return nil

@@ -284,3 +284,39 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+func TestAStreamIsNotResumedPastAShardThatIsLostMeanwhile(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		for _, budget := range []int{0, 1} {
+			gone := false
+			s := &breaking{shelves: newShelves(10, 10, 10), onOpen: func(shard int) error {
+				if gone && shard == 0 {
+					return errTorn
+				}
+				return nil
+			}}
+			var log journal
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithInterleave(1), nwt.WithErrorBudget(budget), log.option())
+			var state nwt.State
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				if state = b.State(); b.Index() == 3 {
+					break
+				}
+			}
+			gone = true
+			var last error
+			for b, err := range l.Resume(t.Context(), state) {
+				require.True(t, budget > 0 || b == nil, "samples would be left out")
+				last = err
+			}
+			if budget == 0 {
+				require.ErrorIs(t, last, errTorn)
+				require.ErrorContains(t, last, "to resume after 16 samples of epoch 0 isn't possible: record 0 of these can't be read")
+			} else {
+				require.NoError(t, last)
+				require.Contains(t, log.String(), "a record that was delivered before can't be read now")
+			}
+		}
+	}
+}
