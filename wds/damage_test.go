@@ -229,6 +229,52 @@ func typed(t *testing.T, headers ...*tar.Header) []byte {
 	return b.Bytes()
 }
 
+// panicking is a file whose Close panics, and whose Read waits first.
+type panicking struct {
+	fs.File
+	read <-chan struct{}
+	late chan<- struct{}
+}
+
+func (f panicking) Read(p []byte) (int, error) { <-f.read; return f.File.Read(p) }
+func (f panicking) Close() error               { defer close(f.late); panic("not open") }
+
+type panickingFS struct {
+	fs.FS
+	read <-chan struct{}
+	late chan<- struct{}
+}
+
+func (f panickingFS) Open(name string) (fs.File, error) {
+	file, err := f.FS.Open(name)
+	return panicking{file, f.read, f.late}, err
+}
+
+func TestAFileThatPanicsAfterItWasGivenUpHarmsNobody(t *testing.T) {
+	read, late := make(chan struct{}), make(chan struct{})
+	s, err := wds.New(panickingFS{fstest.MapFS{"a.tar": {Data: shard(t, 0, 5)}}, read, late}, []string{"a.tar"}, fields, load)
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(nwt.Streamed(s))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	for _, err = range l.Epoch(ctx, 0) {
+	}
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, l.Close())
+	close(read)
+	<-late
+	time.Sleep(10 * time.Millisecond) // the program would have ended by now
+}
+
+func TestTheLabelOfAnArchiveIsNoSample(t *testing.T) {
+	label := typed(t, &tar.Header{Typeflag: 'V', Name: "train.v1", Format: tar.FormatGNU})[:512]
+	got, bad, err := epoch(t, dataset(t, fstest.MapFS{"a.tar": {Data: append(label, shard(t, 0, 3)...)}}))
+	require.NoError(t, err)
+	require.Empty(t, bad)
+	require.Equal(t, upTo(3), got)
+}
+
 func TestWhatHasTheNameOfASamplesFileAndIsNoneIsABadSample(t *testing.T) {
 	for typeflag, want := range map[byte]string{
 		tar.TypeLink: "a hard link", tar.TypeSymlink: "a symbolic link", tar.TypeFifo: "a FIFO", tar.TypeChar: "a device", tar.TypeBlock: "a device",

@@ -119,6 +119,10 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
+// typeLabel is of an archive's label, which GNU tar writes first if it is told to. Its
+// name may look like a sample's file.
+const typeLabel = 'V'
+
 // advance makes sure that ahead is a file of a sample. It returns io.EOF if there is
 // none and the shard's end is proved.
 func (g *grouper) advance() error {
@@ -133,7 +137,7 @@ func (g *grouper) advance() error {
 		if err != nil {
 			return err
 		}
-		if g.done || h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader {
+		if g.done || h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader || h.Typeflag == typeLabel {
 			continue
 		}
 		if key, ext, ok := split(h.Name); ok {

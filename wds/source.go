@@ -216,6 +216,7 @@ func await(ctx context.Context, f func() error, late func(error)) (left <-chan s
 			select {
 			case returned <- err:
 			case <-gone:
+				defer func() { _ = recover() }() // nobody is left to tell
 				late(err)
 			}
 		}()
