@@ -79,3 +79,6 @@ func WithReadAhead(bytes int64) Option {
 		return nil
 	}
 }
+
+// Refuges counts the slots that a batch has beside its own.
+func Refuges(b *Batch) int { return len(b.refuges) }

@@ -1,0 +1,178 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+func TestALoadBatchThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ds := &pages{n: 64, loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+			if slices.Contains(indices, 5) || slices.Contains(indices, 40) {
+				<-release
+			}
+			return nil
+		}}
+		var log journal
+		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), log.option())
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Zero(t, nwt.Refuges(b), "what is delivered keeps no second slot")
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "nwt: LoadBatch failed: "))
+		require.Contains(t, log.String(), `error="no answer within WithTimeout(1s): context deadline exceeded"`)
+		close(release)
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestACallThatWasGivenUpIsToldSoByItsContextWhileTheEpochGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cause atomic.Value
+		ds := numbered(64, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			if i == 5 {
+				<-ctx.Done()
+				cause.Store(context.Cause(ctx))
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			synctest.Wait()
+			if b.Index() == 1 {
+				require.ErrorContains(t, cause.Load().(error), "no answer within WithTimeout(1s)")
+			}
+		}
+		require.NoError(t, l.Close())
+	})
+}
+
+// However far into a batch the call begins.
+func TestALoadBatchIsGivenUpAfterATimeForEachOfItsSamples(t *testing.T) {
+	for _, bad := range []int{0, 20, 45, 60} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			var began time.Time
+			var n int
+			var alone time.Duration
+			ds := &pages{n: 64,
+				load: func(_ context.Context, i int, _ *nwt.Sample) error {
+					if alone == 0 {
+						alone = time.Since(began)
+					}
+					return nil
+				},
+				loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+					if slices.Contains(indices, bad) && n == 0 {
+						began, n = time.Now(), len(indices)
+						<-release
+					}
+					return nil
+				},
+			}
+			l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), quietLog)
+			require.Equal(t, indicesUpTo(64), requirePages(t, l, 0))
+			require.GreaterOrEqual(t, alone, time.Duration(n)*time.Second)
+			require.LessOrEqual(t, alone, time.Duration(n)*time.Second+time.Second/8)
+			close(release)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+func TestTheNumberOfACallThatHasReturnedIsTakenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var most atomic.Int32
+		ds := numbered(16, func(_ context.Context, i int, dst *nwt.Sample) error {
+			most.Store(max(most.Load(), int32(dst.Worker())))
+			if i == 5 {
+				time.Sleep(1500 * time.Millisecond)
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		for epoch := range 10 {
+			got, err := values(t, l, epoch)
+			require.NoError(t, err)
+			require.Len(t, got, 15)
+			time.Sleep(time.Second)
+		}
+		require.EqualValues(t, 2, most.Load(), "two workers, and one that goes on for a call that was given up")
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestTheCallerIsWorkerZeroAgainOnceTheHungCallHasReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := make(chan struct{})
+		var numbers [4]map[int]bool // that the caller has in each epoch
+		var epoch atomic.Int32
+		ds := numbered(24, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if dst.Epoch() == 0 && i == 0 {
+				close(began)
+				time.Sleep(time.Hour)
+				return nil
+			}
+			if dst.Epoch() > 0 {
+				if numbers[dst.Epoch()] == nil {
+					numbers[dst.Epoch()] = map[int]bool{}
+				}
+				numbers[dst.Epoch()][dst.Worker()] = true
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		_, err := values(t, l, int(epoch.Load()))
+		require.NoError(t, err)
+		require.NoError(t, l.SetWorkers(0))
+		synctest.Wait()
+		for epoch := 1; epoch < 3; epoch++ {
+			_, err = values(t, l, epoch)
+			require.NoError(t, err)
+			require.Equal(t, map[int]bool{1: true}, numbers[epoch], "the call has number 0, the caller the next for all its batches")
+		}
+		time.Sleep(2 * time.Hour)
+		_, err = values(t, l, 3)
+		require.NoError(t, err)
+		require.Equal(t, map[int]bool{0: true}, numbers[3])
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestTheBoundOfCallsThatHaveNotReturnedIsExact(t *testing.T) {
+	for _, hanging := range []int{1023, 1024} {
+		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				ds := numbered(4000, func(_ context.Context, i int, _ *nwt.Sample) error {
+					if i < hanging {
+						<-release
+					}
+					return nil
+				})
+				l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(64), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(4000), quietLog)
+				got, err := values(t, l, 0)
+				if hanging == 1023 {
+					require.NoError(t, err)
+					require.Len(t, got, 4000-1023)
+				} else {
+					require.ErrorContains(t, err, "1024 calls that WithTimeout(1s) gave up haven't returned, the bound is 1024")
+				}
+				close(release)
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
