@@ -3,7 +3,6 @@ package nwt
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -39,8 +38,9 @@ func (r Rank) logOnce(log *slog.Logger) {
 }
 
 // RankFromEnv reads rank and world from the environment variables that a launcher
-// sets. If variables of several launchers are set, the innermost launcher counts, in
-// this order:
+// sets. If variables of several launchers are set, the first of this list counts,
+// since it is usually the innermost. Only if srun itself started the process
+// (SLURM_TASK_PID) do the variables of MPI not count:
 //
 //	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 //	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
@@ -112,7 +112,7 @@ var launchers = []launcher{
 		localRank: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE",
 	},
 	{
-		source: "Open MPI", started: "OMPI_COMM_WORLD_RANK", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE",
+		source: "Open MPI", started: "OMPI_COMM_WORLD_RANK", unless: (*launchEnv).taskOfSlurm, rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE",
 		localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE",
 	},
 	{
@@ -141,7 +141,7 @@ func (e *launchEnv) value(name string) (string, bool) {
 
 func (e *launchEnv) rank(l launcher) (r Rank, err error) {
 	r = Rank{LocalWorld: 1, Source: l.source}
-	if r.World, err = e.number(l.world, 1, math.MaxInt32); err != nil {
+	if r.World, err = e.number(l.world, 1, maxWorld); err != nil {
 		return r, err
 	}
 	if r.Rank, err = e.number(l.rank, 0, r.World-1); err != nil {
@@ -156,14 +156,28 @@ func (e *launchEnv) rank(l launcher) (r Rank, err error) {
 		if r.LocalRank, err = e.number(l.localRank, 0, r.LocalWorld-1); err != nil {
 			return r, err
 		}
+		if r.LocalRank > r.Rank || r.LocalWorld-r.LocalRank > r.World-r.Rank {
+			return r, fmt.Errorf("rank %d of %d can't be %d of %d on its host: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, strings.Join(e.used, " "))
+		}
 	}
 	r.Vars = strings.Join(e.used, " ")
 	return r, nil
 }
 
+// taskOfSlurm: srun itself started this process, so what mpirun has set comes from
+// outside srun.
+func (e *launchEnv) taskOfSlurm() bool {
+	pid, _ := e.value("SLURM_TASK_PID")
+	_, step := e.value("SLURM_STEP_NUM_TASKS")
+	return step && pid == strconv.Itoa(os.Getpid())
+}
+
 // pmiOfSlurm: srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher tells the
 // local rank too, and its ranks needn't be those of the step that it runs in.
 func (e *launchEnv) pmiOfSlurm() bool {
+	if e.taskOfSlurm() {
+		return true
+	}
 	if _, ok := e.value("MPI_LOCALRANKID"); ok {
 		return false
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -66,6 +67,35 @@ func TestRankIsWhatTheInnermostLauncherSays(t *testing.T) {
 	}
 }
 
+// srun tells each task its process: it started this one itself, and what mpirun has
+// left is from further out.
+func TestATaskOfSrunIsSlurmsWhateverStartedSrun(t *testing.T) {
+	for _, outer := range []string{openMPI, mpich, openMPI + " " + mpich} {
+		vars := variables(outer + " " + srun)
+		vars["SLURM_TASK_PID"] = fmt.Sprint(os.Getpid())
+		got, err := rankFrom(vars)
+		require.NoError(t, err)
+		require.Equal(t, Rank{9, 11, 1, 3, "Slurm", "SLURM_STEP_NUM_TASKS=11 SLURM_PROCID=9 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_LOCALID=1"}, got)
+
+		maps.Copy(vars, variables(torchrun)) // what a task sets for itself counts
+		got, err = rankFrom(vars)
+		require.NoError(t, err)
+		require.Equal(t, "torchrun", got.Source)
+	}
+}
+
+func TestARankThatCannotHaveItsPlaceOnTheHostIsRefused(t *testing.T) {
+	for env, want := range map[string]string{
+		"RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2": "rank 0 of 4 can't be 1 of 2 on its host",
+		"RANK=3 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2": "rank 3 of 4 can't be 0 of 2 on its host",
+		"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=3": "rank 2 of 3 can't be 0 of 3 on its host",
+	} {
+		got, err := rankFrom(variables(env))
+		require.ErrorContains(t, err, want)
+		require.Zero(t, got)
+	}
+}
+
 func TestInnerLaunchersWinOverOuterOnes(t *testing.T) {
 	inside := map[string]string{} // from the outermost to the innermost
 	for _, l := range []struct{ source, env string }{
@@ -84,8 +114,9 @@ func TestWrongVariablesAreNamedWithTheirBound(t *testing.T) {
 		{torchrun, "RANK=-1", `torchrun: RANK is "-1"; want a number from 0 to 7`},
 		{torchrun, "RANK=one", `RANK is "one"; want a number from 0 to 7`},
 		{torchrun, "RANK=99999999999999999999", `RANK is "99999999999999999999"; want`},
-		{torchrun, "WORLD_SIZE=0", `WORLD_SIZE is "0"; want a number from 1 to 2147483647`},
-		{torchrun, "WORLD_SIZE=", "WORLD_SIZE is not set; want a number from 1 to 2147483647"},
+		{torchrun, "WORLD_SIZE=1048577", `WORLD_SIZE is "1048577"; want a number from 1 to 1048576`},
+		{torchrun, "WORLD_SIZE=0", `WORLD_SIZE is "0"; want a number from 1 to 1048576`},
+		{torchrun, "WORLD_SIZE=", "WORLD_SIZE is not set; want a number from 1 to 1048576"},
 		{torchrun, "LOCAL_WORLD_SIZE=9", `LOCAL_WORLD_SIZE is "9"; want a number from 1 to 8`},
 		{torchrun, "LOCAL_RANK=4", `LOCAL_RANK is "4"; want a number from 0 to 3`},
 		{openMPI, "OMPI_COMM_WORLD_RANK=6", `Open MPI: OMPI_COMM_WORLD_RANK is "6"; want a number from 0 to 5`},
@@ -190,7 +221,8 @@ func FuzzRank(f *testing.F) {
 		require.Less(t, r.Rank, r.World)
 		require.GreaterOrEqual(t, r.LocalRank, 0)
 		require.Less(t, r.LocalRank, r.LocalWorld)
-		require.LessOrEqual(t, r.LocalWorld, r.World)
+		require.LessOrEqual(t, r.LocalRank, r.Rank)
+		require.LessOrEqual(t, r.LocalWorld-r.LocalRank, r.World-r.Rank)
 	})
 }
 
