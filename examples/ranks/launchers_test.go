@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,36 +30,45 @@ func mpirun(name, says string) string {
 	return "mpirun." + name
 }
 
+// torchrunArgs are arguments that Debian's PyTorch 1.13 takes too: it knows only
+// underscores, and fails under Python 3.11 if it redirects nothing to a log.
+func torchrunArgs(args, logs string) string {
+	return "--redirects 1 --tee 1 --log_dir " + logs + " " + regexp.MustCompile(`--[a-z-]+`).ReplaceAllStringFunc(args, func(flag string) string {
+		return "--" + strings.ReplaceAll(flag[2:], "-", "_")
+	})
+}
+
 func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
 	for _, tt := range []struct {
 		name, source string
 		program      string
-		args         func(world int) []string
+		args         func(dir string, world int) []string
 		signal       os.Signal
 		status       int // after the signal
 	}{
 		{name: "processes", source: "torchrun", signal: syscall.SIGTERM, status: stopped},
 		{
 			name: "Open MPI", source: "Open MPI", program: mpirun("openmpi", "Open MPI"),
-			args: func(world int) []string {
+			args: func(_ string, world int) []string {
 				return []string{"--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-n", strconv.Itoa(world)}
 			},
 			signal: syscall.SIGUSR1, status: stopped,
 		},
 		{
 			name: "MPICH", source: "MPICH", program: mpirun("mpich", "HYDRA"),
-			args:   func(world int) []string { return []string{"-n", strconv.Itoa(world)} },
+			args:   func(_ string, world int) []string { return []string{"-n", strconv.Itoa(world)} },
 			signal: syscall.SIGTERM, status: stopped,
 		},
 		{
 			name: "torchrun", source: "torchrun", program: "torchrun",
-			args: func(world int) []string {
-				return []string{"--standalone", "--nproc-per-node", strconv.Itoa(world), "--no-python"}
+			args: func(dir string, world int) []string {
+				return strings.Fields(torchrunArgs("--standalone --nproc-per-node "+strconv.Itoa(world)+" --no-python", dir))
 			},
 			signal: syscall.SIGTERM, status: 1, // torchrun's own
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			tr := newTrial(t)
 			launch := byHand
 			if tt.program != "" {
 				if !*launchers {
@@ -69,10 +79,9 @@ func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
 					t.Skip(err)
 				}
 				launch = func(t *testing.T, world int, program []string) launched {
-					return launched{exec.CommandContext(t.Context(), path, append(tt.args(world), program...)...)}
+					return launched{exec.CommandContext(t.Context(), path, append(tt.args(tr.dir, world), program...)...)}
 				}
 			}
-			tr := newTrial(t)
 			worlds := []int{4, 3, 2}
 			for n, world := range worlds {
 				if n == len(worlds)-1 {

@@ -122,7 +122,7 @@ func (tr trial) underway(t *testing.T, n int) {
 	require.Eventually(t, func() bool {
 		all := tr.attempts(t, 0)
 		return len(all) > n && len(all[n].steps) >= 5
-	}, time.Minute, 10*time.Millisecond)
+	}, 3*time.Minute, 10*time.Millisecond)
 }
 
 // whole checks the attempts, which had so many ranks: each begins where the one

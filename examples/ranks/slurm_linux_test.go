@@ -168,7 +168,7 @@ func (c cluster) state(t *testing.T, job string) string {
 
 func (c cluster) becomes(t *testing.T, job, state string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return c.state(t, job) == state }, time.Minute, 100*time.Millisecond, state)
+	require.Eventually(t, func() bool { return c.state(t, job) == state }, 3*time.Minute, 100*time.Millisecond, state)
 }
 
 // page is the first block of docs/across-machines.md that holds the text.
