@@ -86,8 +86,8 @@ func TestATaskOfSrunIsSlurmsWhateverStartedSrun(t *testing.T) {
 
 func TestARankThatCannotHaveItsPlaceOnTheHostIsRefused(t *testing.T) {
 	for env, want := range map[string]string{
-		"RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2": "rank 0 of 4 can't be 1 of 2 on its host",
-		"RANK=3 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2": "rank 3 of 4 can't be 0 of 2 on its host",
+		"RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2":                                                     "rank 0 of 4 can't be 1 of 2 on its host",
+		"RANK=3 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2":                                                     "rank 3 of 4 can't be 0 of 2 on its host",
 		"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=3": "rank 2 of 3 can't be 0 of 3 on its host",
 	} {
 		got, err := rankFrom(variables(env))
