@@ -284,3 +284,12 @@ func TestAResultSurvivesJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal(data, again))
 	require.Equal(t, r, again)
 }
+
+func TestATuningTimeThatIsOverBeforeItBeginsStillMeasuresOnce(t *testing.T) {
+	for _, workers := range []int{0, 4} {
+		r, err := nwt.Tune(t.Context(), augmented(100), nwt.WithTuningTime(time.Nanosecond), nwt.WithMaxWorkers(workers))
+		require.NoError(t, err)
+		require.Len(t, r.Trials, 1)
+		require.NotEmpty(t, r.Reason)
+	}
+}

@@ -181,6 +181,9 @@ func newSearch(sp Space, seen []Series) search {
 	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), best: math.Inf(1), left: math.MaxInt64}
 	if sp.Time > 0 {
 		s.left = sp.Left
+		if len(seen) == 0 {
+			s.left = max(1, s.left) // one count is measured, whatever the time
+		}
 	}
 	for _, one := range seen {
 		s.seen[one.Workers] = one.Blocks
