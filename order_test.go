@@ -163,9 +163,15 @@ func TestACourseIsItsEpochsOneAfterTheOther(t *testing.T) {
 		}
 		require.Equal(t, i, c.len())
 	}
+	for _, c := range []struct{ n, last int }{{8, (math.MaxInt - 1) / 2}, {maxSamples, maxSamples}} {
+		c := newCourse(&order{n: c.n, batch: 4, world: 1}, 0, c.last, 0)
+		require.Equal(t, endless, c.len(), "more batches than an int counts")
+	}
 	o := order{n: 30, batch: 4, world: 1}
 	c := newCourse(&o, 0, math.MaxInt-1, 3)
 	require.Positive(t, c.len())
+	_, _, _, index := c.at(0)
+	require.Equal(t, 1, index, "of the first batch after 3 samples: batches of 4 would have had them in one")
 	epoch, _, _, _ := c.at(1 << 30)
 	require.Equal(t, 1+(1<<30-7)/8, epoch)
 }

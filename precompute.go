@@ -308,7 +308,7 @@ func (p *Precomputed) removeDamaged() {
 	if _, err := readHeader(p.file, ours.Size()); errors.Is(err, errForeign) {
 		return
 	}
-	if there, err := os.Stat(p.path); err == nil && os.SameFile(ours, there) {
+	if isAt(p.file, p.path) {
 		_ = files.Remove(context.Background(), p.path)
 	}
 }
@@ -339,7 +339,11 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 	if err == nil {
 		err = f.Sync()
 	}
+	ours := isAt(f, partial)
 	err = errors.Join(err, f.Close())
+	if !ours {
+		return errors.Join(err, fmt.Errorf("%s was removed or replaced while it was written: was %s.lock removed?", partial, p.path))
+	}
 	if err == nil {
 		err = files.Replace(ctx, partial, p.path)
 	}
@@ -347,6 +351,16 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 		return errors.Join(err, os.Remove(partial))
 	}
 	return nil
+}
+
+// isAt tells whether f is the file at path.
+func isAt(f *os.File, path string) bool {
+	is, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(is, there)
 }
 
 // removePartial removes a partial file that a killed process has left, and nothing

@@ -59,3 +59,40 @@ func TestWaitingForThePrecomputedFileEndsWithTheContext(t *testing.T) {
 	close(release)
 	require.NoError(t, <-written)
 }
+
+// Somebody removes the lock while it is held, so that two write at once.
+func TestAWriterWhoseLockWasRemovedPutsNobodysHalfFileInPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	begun, go2, wrote := make(chan struct{}), make(chan struct{}), make(chan error)
+	second := numbered(20, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 10 {
+			close(begun)
+			<-go2
+		}
+		return nil
+	})
+	first := numbered(20, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 10 {
+			if err := os.Remove(path + ".lock"); err != nil {
+				return err
+			}
+			go func() {
+				p, err := nwt.Precompute(t.Context(), second, path, "1", nwt.WithWorkers(1))
+				if err == nil {
+					err = p.Close()
+				}
+				wrote <- err
+			}()
+			<-begun
+		}
+		return nil
+	})
+	_, err := nwt.Precompute(t.Context(), first, path, "1", nwt.WithWorkers(1))
+	require.ErrorContains(t, err, "samples.partial was removed or replaced while it was written: was")
+	require.NoFileExists(t, path)
+	close(go2)
+	require.NoError(t, <-wrote)
+	p, err := nwt.Precompute(t.Context(), numbered(20, func(context.Context, int, *nwt.Sample) error { return errTorn }), path, "1")
+	require.NoError(t, err, "the file of the other is whole")
+	require.NoError(t, p.Close())
+}
