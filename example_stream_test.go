@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -59,4 +60,48 @@ func ExampleStreamed() {
 	// [11.5 -3]
 	// [12 -2]
 	// [12.5]
+}
+
+// tornLogs is logs whose shard 1 breaks off.
+type tornLogs struct{ logs }
+
+func (s tornLogs) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.logs.Open(ctx, shard)
+	if shard == 1 {
+		r = tornReader{r.(*logReader)}
+	}
+	return r, err
+}
+
+type tornReader struct{ *logReader }
+
+func (r tornReader) Next(ctx context.Context, rec *nwt.Record) error {
+	if err := r.logReader.Next(ctx, rec); err != io.EOF {
+		return err
+	}
+	return io.ErrUnexpectedEOF
+}
+
+// Which shards has an epoch lost, and from where on?
+func ExampleShardError() {
+	stream := tornLogs{logs{{"11.5", "12", "12.5"}, {"-3", "-2"}}}
+	loader, err := nwt.NewLoader(nwt.Streamed(stream), nwt.WithErrorBudget(1), quietLog)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(nwt.Values[float64](batch, 0))
+	}
+	for _, bad := range loader.BadSamples() {
+		if lost := new(nwt.ShardError); errors.As(bad, &lost) {
+			fmt.Printf("shard %d ends before record %d: %v\n", lost.Shard, lost.Record, lost.Err)
+		}
+	}
+	// Output:
+	// [11.5 -3 12 -2 12.5]
+	// shard 1 ends before record 2: unexpected EOF
 }
