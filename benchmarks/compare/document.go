@@ -22,7 +22,7 @@ var (
 var workloads = []struct{ name, title string }{
 	{"augment", "CIFAR-10 augmentation, batches of 128"},
 	{"raw", "Copies of 3 × 32 × 32 bytes, batches of 128"},
-	{"wait", "1 ms of waiting a sample, batches of 64"},
+	{"wait", "1 ms of waiting per sample, batches of 64"},
 	{"empty", "Empty samples, batches of 128"},
 	{"photos", "Photographs of 500 × 375 pixels to 3 × 224 × 224, batches of 64"},
 }
@@ -63,10 +63,14 @@ func (m marks) replace(text, report string) (string, error) {
 func (r *run) report(photos bool) string {
 	figs := figures(r.Measurements)
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s a measurement, medians of up to %d rounds.\n\n",
+	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, medians of up to %d rounds.\n\n",
 		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), r.rounds())
 	b.WriteString("### Ratios\n\n")
-	b.WriteString("| workload | nwt against | wanted | is | reached | batches a second, where nothing else is said |\n| --- | --- | --- | ---: | --- | --- |\n")
+	unit := "batches per second, if nothing else is said"
+	if photos {
+		unit = "figures"
+	}
+	fmt.Fprintf(&b, "| workload | nwt against | wanted | is | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", unit)
 	for _, g := range r.goals(figs) {
 		reached, want := "**not reached**", g.want
 		if g.reached {
@@ -78,7 +82,7 @@ func (r *run) report(photos bool) string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", g.workload, g.what, want, ratio(g.ratio), reached, g.figures)
 	}
 	if !photos {
-		b.WriteString("\n![Batches a second by worker count](compared.svg)\n")
+		b.WriteString("\n![Batches per second by worker count](compared.svg)\n")
 	}
 	for _, w := range workloads {
 		here := where(figs, workload(w.name))
@@ -90,7 +94,7 @@ func (r *run) report(photos bool) string {
 			b.WriteString(photoTable(here))
 			continue
 		}
-		b.WriteString("| | variant | best count | batches/s | first batch | memory | allocations a batch | at 16 workers: batches/s | first batch | memory |\n")
+		b.WriteString("| | variant | best count | batches/s | first batch | memory | allocations per batch | at 16 workers: batches/s | first batch | memory |\n")
 		b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 		for _, row := range rows(here) {
 			b.WriteString(row)
@@ -112,7 +116,7 @@ func photoTable(here []figure) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("| | variant | workers | images/s | CPU time an image | first batch | memory | allocations a batch |\n")
+	b.WriteString("| | variant | workers | images/s | CPU time per image | first batch | memory | allocations per batch |\n")
 	b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, f := range slices.SortedFunc(maps.Values(best), func(a, b figure) int { return cmp.Compare(b.rate, a.rate) }) {
 		images := rate(f.rate * photoBatch)

@@ -49,7 +49,7 @@ func panel(name string, figs []figure) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = name
 	p.X.Label.Text = "workers"
-	p.Y.Label.Text = "batches a second"
+	p.Y.Label.Text = "batches per second"
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	if len(figs) == 0 {
 		p.Y.Min, p.Y.Max = 1, 10 // a logarithm needs a range

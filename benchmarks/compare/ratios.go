@@ -63,11 +63,11 @@ func (r *run) goals(figs []figure) (goals []goal) {
 
 	faster("empty", "the best peer", 40, python)
 	for _, peer := range goPeers {
-		faster("empty", "less time a batch than "+title(peer), 1, peers(peer))
+		faster("empty", "less time per batch than "+title(peer), 1, peers(peer))
 		ours, ok := r.tuned(figs, "empty")
 		theirs, found := fastest(where(figs, peers(peer), workload("empty")))
 		if ok && found {
-			goals = append(goals, less("empty", "allocations a batch, of "+title(peer)+"'s", ours, theirs, 1, allocsOf))
+			goals = append(goals, less("empty", "allocations per batch, of "+title(peer)+"'s", ours, theirs, 1, allocsOf))
 		}
 	}
 	for _, w := range []string{"augment", "raw", "wait", "empty"} {
@@ -98,7 +98,7 @@ func photoGoals(figs []figure) (goals []goal) {
 		if ok && found {
 			ratio := ours.rate / theirs.rate
 			goals = append(goals, goal{"photos", what, fmt.Sprintf("≥ %v ×", want), ratio, ratio >= want,
-				fmt.Sprintf("%s ÷ %s", ours.rated(), theirs.rated())})
+				fmt.Sprintf("%s ÷ %s images/s", ours.images(), theirs.images())})
 		}
 	}
 	python := peers(pythonPeers...)
@@ -109,9 +109,9 @@ func photoGoals(figs []figure) (goals []goal) {
 	if ours, ok := of("turbo"); ok {
 		if best := where(figs, python, workload("photos")); len(best) > 0 {
 			theirs := slices.MinFunc(best, cpuOf.compare)
-			goals = append(goals, less("photos", "CPU time an image, of the best peer's", ours, theirs, 1/1.5, cpuOf))
+			goals = append(goals, less("photos", "CPU time per image, of the best peer's", ours, theirs, 1/1.5, cpuOf))
 		}
-		goals = append(goals, goal{"photos", "CPU time an image", "≤ 1.2 ms", ours.cpu * 1e3, ours.cpu <= 1.2e-3, short(ours.cpu) + " (" + ours.name() + ")"})
+		goals = append(goals, goal{"photos", "CPU time per image", "≤ 1.2 ms", ours.cpu * 1e3, ours.cpu <= 1.2e-3, short(ours.cpu) + " (" + ours.name() + ")"})
 	}
 	return goals
 }
@@ -179,6 +179,9 @@ func (f figure) name() string {
 }
 
 func (f figure) rated() string { return fmt.Sprintf("%s (%s)", rate(f.rate), f.name()) }
+
+// images is a rate of photographs.
+func (f figure) images() string { return fmt.Sprintf("%s (%s)", rate(f.rate*photoBatch), f.name()) }
 
 func title(peer string) string {
 	names := map[string]string{

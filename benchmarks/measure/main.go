@@ -113,6 +113,7 @@ func main() {
 	flag.StringVar(&c.Variant, "variant", "", "by default the peer's first")
 	flag.IntVar(&c.Workers, "workers", 1, "goroutines that load")
 	seconds := flag.Float64("seconds", 1.5, "of steady state")
+	step := flag.Duration("step", 0, "that the training step takes for each batch, without CPUs; its batches per second count it")
 	list := flag.Bool("list", false, "print every combination, a JSON object a line")
 	tuned := flag.Bool("tune", false, "print the worker count that nwt.Tune finds for the workload")
 	flag.Parse()
@@ -133,22 +134,22 @@ func main() {
 	}
 	switch c.Workload {
 	case "augment":
-		answer(augmented(makeImages(50_000)), c, *seconds, *tuned)
+		answer(augmented(makeImages(50_000)), c, *seconds, *step, *tuned)
 	case "raw":
-		answer(raw(makeImages(50_000)), c, *seconds, *tuned)
+		answer(raw(makeImages(50_000)), c, *seconds, *step, *tuned)
 	case "wait":
-		answer(waiting(), c, *seconds, *tuned)
+		answer(waiting(), c, *seconds, *step, *tuned)
 	case "empty":
-		answer(empty(), c, *seconds, *tuned)
+		answer(empty(), c, *seconds, *step, *tuned)
 	case "photos":
-		answer(photographs(), c, *seconds, *tuned)
+		answer(photographs(), c, *seconds, *step, *tuned)
 	}
 }
 
-func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, tuned bool) {
+func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, step time.Duration, tuned bool) {
 	print := json.NewEncoder(os.Stdout).Encode
 	if tuned {
-		r := tune(w, c.Variant)
+		r := tune(w, c.Variant, step)
 		_ = print(tuning{c.Workload, c.Variant, r.Workers, r.Elapsed.Seconds(), r.Reason, r.Hardware})
 		return
 	}
@@ -157,7 +158,19 @@ func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, t
 		_ = print(measurement{combination: c, Version: version(c.Peer), BatchesPerS: bound(w, c.Workers, d)})
 		return
 	}
-	_ = print(measure(w, loader(w, c), c, d))
+	_ = print(measure(w, stepping(loader(w, c), step), c, d))
+}
+
+// stepping is batches with a pause after each.
+func stepping[T any](batches iter.Seq[[]T], step time.Duration) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		for batch := range batches {
+			time.Sleep(step)
+			if !yield(batch) {
+				return
+			}
+		}
+	}
 }
 
 func loader[T float32 | uint8](w *workload[T], c combination) iter.Seq[[]T] {

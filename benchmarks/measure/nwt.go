@@ -70,9 +70,15 @@ func nwtLoader[T float32 | uint8](w *workload[T], variant string, workers int) i
 	}
 }
 
-// tune is the count that nwt finds for a workload.
-func tune[T float32 | uint8](w *workload[T], variant string) *nwt.Result {
+// tune is the count that nwt finds for a workload, and for a step that takes so long.
+func tune[T float32 | uint8](w *workload[T], variant string, step time.Duration) *nwt.Result {
 	ds, opts := nwtDataset(w, variant)
+	if step > 0 {
+		opts = append(opts, nwt.WithStep(func(context.Context, *nwt.Batch) error {
+			time.Sleep(step)
+			return nil
+		}))
+	}
 	if w.name == "photos" { // iterations take long
 		opts = append(opts, nwt.WithTuningTime(20*time.Second))
 	}
