@@ -49,17 +49,17 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	needed.left, needed.right = x.span(h.width)
 	needed.top, needed.bottom = y.span(h.height)
 	planar := h.jpeg.ycc && h.jpeg.subX > 0
-	if w.turbo == nil {
-		if planar && h.jpeg.baseline {
-			err := w.decodeBaseline(data, h, needed)
-			if !errors.Is(err, errBaselineOnly) {
-				return err
-			}
+	switch {
+	case w.turbo == nil && planar && h.jpeg.baseline:
+		err := w.decodeBaseline(data, h, needed)
+		if !errors.Is(err, errBaselineOnly) {
+			return err
 		}
 		return w.decodeImage(data, h)
-	}
-	if !planar {
+	case w.turbo == nil:
 		return w.decodeImage(data, h)
+	case !planar:
+		return w.decodePacked(data, h)
 	}
 	rows := h.height
 	if h.jpeg.baseline {
@@ -68,15 +68,17 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	if h.jpeg.restart > 0 && !h.jpeg.whole {
 		rows = h.height
 	}
-	if rows < h.height {
+	// A baseline file without its last marker may lack nothing else.
+	open := h.jpeg.baseline && h.jpeg.whole && !bytes.HasSuffix(data, endOfImage)
+	if rows < h.height || open || h.jpeg.isOdd() {
 		end := len(data)
-		if h.jpeg.restart > 0 { // later markers would look like those of damaged intervals
+		if rows < h.height && h.jpeg.restart > 0 { // later markers would look like those of damaged intervals
 			width, height := 8*h.jpeg.subX, 8*h.jpeg.subY
 			end = h.jpeg.endOf(data, up(h.width, width)/width*(up(rows, height)/height))
 		}
-		w.file = append(w.file[:0], data[:end]...)
-		if end < len(data) {
-			w.file = append(w.file, 0xff, 0xd9)
+		w.file = h.jpeg.copied(w.file, data[:end])
+		if end < len(data) || open {
+			w.file = append(w.file, endOfImage...)
 		}
 		w.file[h.jpeg.heightAt], w.file[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
 		data = w.file
@@ -87,12 +89,18 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	}
 	small := func(n int) int { return (n + shrunk - 1) / shrunk }
 	w.picture = picture{width: small(h.width), height: small(h.height), shrunk: shrunk, model: ycc,
-		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: true}
+		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
 	if h.jpeg.components == 1 {
 		w.picture.model = grey
 	}
 	w.mem = w.picture.shape(w.mem, small(h.width), small(rows))
-	damaged, err := w.turbo.decode(data, &w.picture.planes, small(h.width), small(rows))
+	return w.judge(w.turbo.decode(data, &w.picture.planes, small(h.width), small(rows)))
+}
+
+var endOfImage = []byte{0xff, 0xd9}
+
+// judge tells whether what was decoded of a JPEG file can be used.
+func (w *worker) judge(damaged, err error) error {
 	if err == nil && !w.p.damaged {
 		err = damaged
 	}
@@ -102,13 +110,55 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	return nil
 }
 
+// decodePacked decodes a JPEG file of other colours than YCbCr, or with unusual
+// sampling, by libjpeg-turbo.
+func (w *worker) decodePacked(data []byte, h header) error {
+	if h.jpeg.isOdd() {
+		w.file = h.jpeg.copied(w.file, data)
+		data = w.file
+	}
+	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: rgb, subX: 1, subY: 1}
+	channels := 3
+	if h.jpeg.components == 4 {
+		channels = 4
+	}
+	if n := channels * h.width * h.height; cap(w.packed) < n {
+		w.packed = make([]byte, n)
+	}
+	pixels := w.packed[:channels*h.width*h.height]
+	clear(pixels)
+	if err := w.judge(w.turbo.decodePacked(data, pixels, h.width, h.height, channels)); err != nil {
+		return err
+	}
+	w.mem = w.picture.shape(w.mem, h.width, h.height)
+	r, g, b := &w.picture.planes[0], &w.picture.planes[1], &w.picture.planes[2]
+	for y := range h.height {
+		at, row := y*r.stride, pixels[y*channels*h.width:]
+		for x := range h.width {
+			p := row[channels*x:][:channels]
+			if channels == 4 { // as Pillow: the inks are inverted, as Adobe stores them
+				r.pix[at+x], g.pix[at+x], b.pix[at+x] = inked(p[0], p[3]), inked(p[1], p[3]), inked(p[2], p[3])
+			} else {
+				r.pix[at+x], g.pix[at+x], b.pix[at+x] = p[0], p[1], p[2]
+			}
+		}
+	}
+	return nil
+}
+
+// inked is a colour's level under an ink and under black, both inverted.
+func inked(ink, black byte) byte {
+	t := (255-uint32(ink))*uint32(black) + 128
+	return black - byte((t+t>>8)>>8)
+}
+
 // decodeBaseline decodes what is needed of a baseline JPEG file in Go.
 func (w *worker) decodeBaseline(data []byte, h header, needed region) error {
 	if w.baseline == nil {
 		w.baseline = new(baselineDecoder)
 	}
 	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: ycc,
-		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: true}
+		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
 	if h.jpeg.components == 1 {
 		w.picture.model = grey
 	}
@@ -125,14 +175,7 @@ func (w *worker) decodeBaseline(data []byte, h header, needed region) error {
 	// Chroma is smoothed with its neighbours.
 	needed.left, needed.top = max(0, needed.left-2*h.jpeg.subX), max(0, needed.top-2*h.jpeg.subY)
 	needed.right, needed.bottom = needed.right+2*h.jpeg.subX, needed.bottom+2*h.jpeg.subY
-	damaged, err := w.baseline.decode(data, &h.jpeg, &w.picture.planes, needed)
-	if err == nil && !w.p.damaged {
-		err = damaged
-	}
-	if err != nil {
-		return fmt.Errorf("vision: JPEG: %w", err)
-	}
-	return nil
+	return w.judge(w.baseline.decode(data, &h.jpeg, &w.picture.planes, needed))
 }
 
 // maxScans is libjpeg-turbo's bound.
@@ -154,7 +197,7 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	if err != nil {
 		return fmt.Errorf("vision: %w", err)
 	}
-	w.picture = picture{width: h.width, height: h.height, shrunk: 1, smooth: true}
+	w.picture = picture{width: h.width, height: h.height, shrunk: 1, smooth: h.jpeg.smooth()}
 	w.mem = w.picture.take(w.mem, img, h.width, h.height)
 	if format == "webp" && w.picture.model == ycc {
 		w.picture.model = video

@@ -26,14 +26,17 @@
 //
 // # What decodes
 //
-// JPEG files are decoded by libjpeg-turbo (libturbojpeg.so.0 or
-// libturbojpeg.0.dylib, version 2.0 or newer) if [Turbo] finds it at run time, on
-// Linux and macOS, in programs built with cgo or the tag nwt_purego. If it isn't
-// found, this package decodes baseline files, as nearly all photographs are. The
-// pixels are the same to the bit, but it decodes never at a smaller size, and only
-// the part that a crop needs; progressive files go to [image/jpeg]. CMYK and unusual
-// files go to [image/jpeg] in either case. PNG, GIF and WebP are decoded in Go, and so is whatever else the
-// program has registered with [image.RegisterFormat].
+// JPEG files are decoded by libjpeg-turbo, version 2.0 or newer, if [Turbo] finds it
+// at run time: libturbojpeg.so.0 on Linux, libturbojpeg.0.dylib on macOS, both in
+// programs built with cgo or the tag nwt_purego. If it isn't found, this package
+// decodes baseline files, as nearly all photographs are. The pixels are the same to
+// the bit, but it decodes never at a smaller size, and only the part that a crop
+// needs. All other files then go to [image/jpeg]: progressive ones, CMYK, and unusual
+// sampling. It can't decode some of them, such as CMYK with subsampled inks.
+//
+// PNG, GIF and WebP are decoded in Go, and so is whatever else the program has
+// registered with [image.RegisterFormat]. Of an animation, the first picture is
+// taken; an animated WebP file is an error.
 //
 // # What is random
 //

@@ -23,7 +23,9 @@ var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp"}
 // Pictures in dir itself are of class ".". Its fields are "image", as its pipeline
 // makes it, and "class", an Int64: a place in Classes.
 //
-// It takes 12 bytes of memory for each file, and the bytes of the file's name.
+// It takes 12 bytes of memory for each file, and the bytes of the file's name with
+// its folder: 45 MB for a million files named as ImageNet's, which are listed in some
+// three seconds if the system has their names in memory.
 type Folder struct {
 	dir      string
 	classes  []string

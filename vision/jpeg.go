@@ -20,6 +20,12 @@ type jpegHeader struct {
 	restart       int  // MCUs between restart markers, 0: none
 	scanAt        int  // where the first scan's pixels begin
 	whole         bool // the first scan has all components
+	// Where libjpeg warns of a value that changes nothing, and the usual one: JFIF's
+	// revision, and a transform that Adobe doesn't know. 0: there is none.
+	odd [2]struct {
+		at    int
+		usual byte
+	}
 }
 
 var errNoPicture = errors.New("the data ends before the picture begins")
@@ -64,7 +70,7 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 // readJPEG reads the header of a JPEG file.
 func readJPEG(data []byte) (h jpegHeader, err error) {
 	h.orientation = 1
-	adobe := -1
+	adobe, jfif, ids := -1, false, false
 	s := segments{data: data, at: 2}
 	for {
 		marker, segment, err := s.next()
@@ -80,12 +86,19 @@ func readJPEG(data []byte) (h jpegHeader, err error) {
 				return h, err
 			}
 			h.heightAt = s.at - len(segment) + 1
+			ids = h.components == 3 && [3]byte{segment[6], segment[9], segment[12]} == [3]byte{'R', 'G', 'B'}
+		case marker == 0xe0 && len(segment) >= 14 && bytes.HasPrefix(segment, []byte("JFIF\x00")):
+			if jfif = true; segment[5] != 1 {
+				h.odd[0].at, h.odd[0].usual = s.at-len(segment)+5, 1
+			}
 		case marker == 0xe1 && bytes.HasPrefix(segment, []byte("Exif\x00\x00")):
 			if o := orientation(segment[6:]); o != 0 {
 				h.orientation = o
 			}
 		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
-			adobe = int(segment[11])
+			if adobe = int(segment[11]); adobe > 1 {
+				h.odd[1].at, h.odd[1].usual = s.at-len(segment)+11, 1
+			}
 		case marker == 0xdd && len(segment) >= 2:
 			h.restart = int(binary.BigEndian.Uint16(segment))
 		case marker == 0xda:
@@ -93,10 +106,31 @@ func readJPEG(data []byte) (h jpegHeader, err error) {
 				return h, errors.New("pixels before a frame header")
 			}
 			h.scanAt, h.whole = s.at, len(segment) > 0 && int(segment[0]) == h.components
-			h.ycc = h.ycc && (h.components == 1 || adobe != 0)
+			// As libjpeg's jdapimin.c.
+			h.ycc = h.components == 1 || h.components == 3 && (jfif || adobe > 0 || adobe < 0 && !ids)
+			if h.components == 4 { // the transform 2 is usual
+				h.odd[1].at = 0
+			}
 			return h, nil
 		}
 	}
+}
+
+// smooth tells whether chroma planes are smoothed as they grow. libjpeg doesn't if
+// they have less than three columns.
+func (h *jpegHeader) smooth() bool { return h.subX != 2 || h.width > 4 }
+
+func (h *jpegHeader) isOdd() bool { return h.odd[0].at+h.odd[1].at > 0 }
+
+// copied copies a file, without what libjpeg would warn of.
+func (h *jpegHeader) copied(mem, data []byte) []byte {
+	mem = append(mem[:0], data...)
+	for _, o := range h.odd {
+		if o.at > 0 {
+			mem[o.at] = o.usual
+		}
+	}
+	return mem
 }
 
 // endOf returns the offset at which a restart interval ends: the one that contains
@@ -129,10 +163,8 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 	h.baseline = marker == 0xc0 || marker == 0xc1
 	switch h.components {
 	case 1:
-		h.ycc, h.subX, h.subY = true, 1, 1
+		h.subX, h.subY = 1, 1
 	case 3:
-		ids := [3]byte{segment[6], segment[9], segment[12]}
-		h.ycc = ids != [3]byte{'R', 'G', 'B'}
 		luma, blue, red := segment[7], segment[10], segment[13]
 		switch {
 		case blue != red || blue != 0x11:

@@ -46,6 +46,7 @@ type expectation struct {
 	Crop, Size       [2]int // width, height
 	Shorter          int
 	Orient           bool
+	Turbo            bool // image/jpeg can't decode it
 }
 
 func expectations(t *testing.T) []expectation {
@@ -69,6 +70,9 @@ func decoders(t *testing.T) map[string][]vision.Option {
 func TestPicturesAreAsPillowAndTorchvisionMakeThem(t *testing.T) {
 	for way, opts := range decoders(t) {
 		for _, e := range expectations(t) {
+			if e.Turbo && way == "Go" {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/%s/%s", way, e.File, e.Result), func(t *testing.T) {
 				size := vision.Size{Height: e.Size[1], Width: e.Size[0]}
 				steps := []vision.Transform{vision.Resize{Shorter: e.Shorter}, vision.CenterCrop{Size: size}}

@@ -61,9 +61,9 @@ func WithOrientation() Option {
 
 // WithDamaged loads what can be decoded of JPEG files that are cut or damaged, as
 // Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without this option
-// such a file is an error, unless the damage lies below all that a crop needs. If
-// image/jpeg decodes the file (see the package's documentation), damage is an
-// error in either case.
+// such a file is an error, unless the damage lies below all that a crop needs.
+// Without libjpeg-turbo, damage of a file that isn't baseline is an error in either
+// case: image/jpeg decodes it.
 //
 // A JPEG file has no checksum: if flipped bits still make valid codes, its
 // pixels change and nothing notices it.

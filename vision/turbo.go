@@ -19,13 +19,9 @@ type turbo struct {
 	initDecompress        uintptr
 	destroy               uintptr
 	decompressToYUVPlanes uintptr
+	decompress2           uintptr
 	getErrorCode          uintptr
 	getErrorStr2          uintptr
-}
-
-var turboNames = map[string][]string{
-	"linux":  {"libturbojpeg.so.0", "libturbojpeg.so"},
-	"darwin": {"libturbojpeg.0.dylib", "/opt/homebrew/lib/libturbojpeg.0.dylib", "/usr/local/lib/libturbojpeg.0.dylib"},
 }
 
 // openTurbo finds the library, once.
@@ -34,8 +30,8 @@ var openTurbo = sync.OnceValues(func() (*turbo, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var errs []error
-	for _, name := range turboNames[runtime.GOOS] {
-		lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	for _, name := range turboNames {
+		lib, err := openLibrary(name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -45,10 +41,11 @@ var openTurbo = sync.OnceValues(func() (*turbo, error) {
 			"tjInitDecompress":        &t.initDecompress,
 			"tjDestroy":               &t.destroy,
 			"tjDecompressToYUVPlanes": &t.decompressToYUVPlanes,
+			"tjDecompress2":           &t.decompress2,
 			"tjGetErrorCode":          &t.getErrorCode,
 			"tjGetErrorStr2":          &t.getErrorStr2,
 		} {
-			if *fn, err = purego.Dlsym(lib, symbol); err != nil {
+			if *fn, err = symbolOf(lib, symbol); err != nil {
 				return nil, fmt.Errorf("vision: %s is older than libjpeg-turbo 2.0: %w", name, err)
 			}
 		}
@@ -96,6 +93,9 @@ func (d *turboDecoder) close() {
 	}
 }
 
+// TJFLAG_ACCURATEDCT and TJFLAG_LIMITSCANS.
+const turboFlags = 4096 | 32768
+
 // decode decodes data to planes of width × height pixels, a size that the library
 // can scale to. damaged tells what is wrong with a picture that could be decoded
 // nonetheless.
@@ -103,18 +103,40 @@ func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) 
 	for i := range planes {
 		d.planes[i], d.strides[i] = unsafe.SliceData(planes[i].pix), int32(planes[i].stride)
 	}
-	const accurateDCT, limitScans = 4096, 32768 // TJFLAG_ACCURATEDCT, TJFLAG_LIMITSCANS
 	d.args = [9]uintptr{
 		d.handle, uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(len(data)),
 		uintptr(unsafe.Pointer(&d.planes)), uintptr(width), uintptr(unsafe.Pointer(&d.strides)), uintptr(height),
-		accurateDCT | limitScans,
+		turboFlags,
 	}
+	damaged, err = d.call(d.lib.decompressToYUVPlanes, 8)
+	runtime.KeepAlive(data)
+	runtime.KeepAlive(planes)
+	return damaged, err
+}
+
+// decodePacked decodes data to pixels, one after the other: of RGB if there are three
+// channels, of CMYK if there are four.
+func (d *turboDecoder) decodePacked(data, pixels []byte, width, height, channels int) (damaged, err error) {
+	format := 0 // TJPF_RGB
+	if channels == 4 {
+		format = 11 // TJPF_CMYK
+	}
+	d.args = [9]uintptr{
+		d.handle, uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(len(data)),
+		uintptr(unsafe.Pointer(unsafe.SliceData(pixels))), uintptr(width), 0, uintptr(height), uintptr(format), turboFlags,
+	}
+	damaged, err = d.call(d.lib.decompress2, 9)
+	runtime.KeepAlive(data)
+	runtime.KeepAlive(pixels)
+	return damaged, err
+}
+
+// call calls a function with the first n of d.args.
+func (d *turboDecoder) call(function uintptr, n int) (damaged, err error) {
 	// The library tells a warning only to the thread that met it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	status, _, _ := purego.SyscallN(d.lib.decompressToYUVPlanes, d.args[:8]...)
-	runtime.KeepAlive(data)
-	runtime.KeepAlive(planes)
+	status, _, _ := purego.SyscallN(function, d.args[:n]...)
 	if int32(status) == 0 {
 		return nil, nil
 	}

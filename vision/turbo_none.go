@@ -12,7 +12,7 @@ func Turbo() (found bool, why error) { return false, turboError() }
 func newTurboDecoder() (*turboDecoder, error) { return nil, nil }
 
 func turboError() error {
-	return errors.New("vision: libjpeg-turbo is looked for on Linux and macOS, in programs built with cgo or the tag nwt_purego")
+	return errors.New("vision: libjpeg-turbo is looked for on Linux and macOS, on amd64 and arm64, in programs built with cgo or the tag nwt_purego")
 }
 
 type turboDecoder struct{}
@@ -20,5 +20,9 @@ type turboDecoder struct{}
 func (*turboDecoder) close() {}
 
 func (*turboDecoder) decode([]byte, *[3]plane, int, int) (damaged, err error) {
+	return nil, turboError()
+}
+
+func (*turboDecoder) decodePacked([]byte, []byte, int, int, int) (damaged, err error) {
 	return nil, turboError()
 }

@@ -27,6 +27,7 @@ type worker struct {
 	picture  picture
 	mem      []byte // of the picture's planes
 	turned   []byte // of planes whose rows became columns
+	packed   []byte // pixels of other colours
 	file     []byte // a copy of the file, with its height changed
 	reader   bytes.Reader
 
@@ -80,6 +81,9 @@ func (w *worker) tidy() {
 	}
 	if cap(w.turned) > most {
 		w.turned = nil
+	}
+	if cap(w.packed) > most {
+		w.packed = nil
 	}
 	if cap(w.file) > most {
 		w.file = nil

@@ -79,7 +79,7 @@ def pillow(file, orient=False):
     return picture.convert("RGB")
 
 
-for file in sorted(p.name for p in here.iterdir() if p.suffix in (".jpg", ".png", ".gif", ".webp") and not p.name.startswith(("expected", "exif", "large"))):
+for file in sorted(p.name for p in here.iterdir() if p.suffix in (".jpg", ".png", ".gif", ".webp") and not p.name.startswith(("expected", "exif", "large", "narrow", "inks"))):
     picture = pillow(file)
     expect(file, centre(picture, 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
     if file in ("420.jpg", "rgb.png", "odd.jpg"):
@@ -96,6 +96,19 @@ for file in ("photo.jpg", "420.jpg", "odd.jpg", "large.jpg", "422.jpg"):
     steps = v2.Compose([v2.Resize(128, antialias=True), v2.CenterCrop(112)])
     made = Image.fromarray(steps(tensor).permute(1, 2, 0).numpy())
     expect(file, made, "torchvision", shorter=128, size=[112, 112])
+
+# libjpeg doesn't smooth chroma planes that are less than three pixels wide.
+stripes = np.zeros((6, 4, 3), np.uint8)
+stripes[:, :2, 0] = stripes[:, 2:, 2] = 200
+stripes[3:, :, 1] = 150
+for subsampling in ("420", "422"):
+    file = f"narrow{subsampling}.jpg"
+    Image.fromarray(stripes).save(here / file, quality=90, subsampling=":".join(subsampling))
+    expect(file, pillow(file), "Pillow", crop=[4, 6], size=[4, 6])
+
+# Go's image/jpeg can't decode this one.
+small.resize((60, 40)).convert("CMYK").save(here / "inks.jpg", quality=90, subsampling="4:2:0")
+expect("inks.jpg", pillow("inks.jpg"), "Pillow", crop=[60, 40], size=[60, 40], turbo=True)
 
 colours = []
 tensor = torch.from_numpy(np.array(small.resize((48, 36)))).permute(2, 0, 1)
