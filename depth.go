@@ -2,31 +2,58 @@ package nwt
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // A depth is how many batches are open beyond the fewest that a loader needs. It
-// follows need. If workers stand idle and the consumer waits in one stretch of
-// training, the ring is too shallow, whatever the cause (a slow sample in the batch
-// that is next, a step that pauses). So when a worker finds nothing to claim, one
-// more batch is opened: by the consumer if it is waiting, else by the worker while
-// the loop body has a batch. (A batch of a stream that the consumer reads is not
-// opened by a worker: opening it is reading it.) Batches that aren't used for a
-// while are given back.
+// follows need. If workers stand idle while training waits, or has waited lately,
+// time is lost: a slow sample holds up the batch that is next, or the step pauses. An
+// extra batch costs memory, so its price is paid in lost time:
 //
-//	workers idle, consumer waits or has waited lately ──► one deeper
-//	half of what is open was ready each time, or unclaimed ──► shallower
+//   - Once as much time is lost as it takes to fill new memory with a batch, one more
+//     batch is opened: by the consumer if it is waiting, else by a worker while the loop
+//     body has a batch. (A batch of a stream that the consumer reads is not opened by a
+//     worker: opening it is reading it.) An eighth of all time may be lost for free.
+//   - If half of what is open was ready whenever training asked, half of the extra
+//     batches are given back.
+//   - While training waits all the same, half of them are withheld now and then, to see
+//     whether they pay. If training waits longer, they come back; if not, they are given
+//     back. If workers stood idle for the price meanwhile, depth is of no use here, and
+//     the price quadruples: that is so if the workers share one bottleneck, such as
+//     the CPUs or a disk.
 type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
-	short bool         // memory fell short of the bound, so extra grows no more; for the holder of run.turn
 
-	// Only the consumer uses these.
-	lately    float64 // share of the last batches that it waited for, the latest counting most
-	batches   int     // of the window that is being watched
-	unclaimed int     // batches that nobody had begun, the fewest at any time in the window
-	drained   bool    // half of the batches weren't ready at some time in the window
+	// since is the time from which on workers have found nothing to claim while
+	// training waited; 0 if no worker has, or a batch was opened after that. A worker
+	// sets it, and then looks again whether there is nothing to claim. The holder of
+	// run.turn opens a batch, and then clears it. So one of the two sees the other.
+	since atomic.Int64
+	// owed is how much more time must be lost until a batch is paid. It is written by
+	// the holder of run.turn.
+	owed  atomic.Int64
+	timer *time.Timer // asks for a batch once it is paid
+
+	// These are for the holder of run.turn. Times are counted from born on, and not 0.
+	born     time.Time
+	settled  int64 // when owed was reckoned
+	dear     int   // how many times the price has quadrupled
+	short    bool  // memory fell short of the bound, so extra doesn't grow until the window ends
+	withheld int32 // extra batches that are withheld
+	bearable int64 // how long training may wait per batch while they are
+	missed   bool  // a batch was paid while they are
+
+	lately  float64 // share of the last batches that training waited for, the latest counting most
+	windows int     // that have ended
+	tried   int     // how many have ended since the last trial
+	apart   int     // how many are to be between two trials
+	batches int     // of the window that is on
+	began   int64   // when the window began
+	waited  int64   // counters.wait when the window began
+	drained bool    // half of the batches weren't ready at some time in the window
 }
 
 const (
@@ -34,65 +61,109 @@ const (
 	// the container has left when the first is opened, and at most this much.
 	depthShare = 1.0 / 8
 	depthBytes = 1 << 30
-	// If the extra batches take more than depthCheap bytes, a wait must be longer than
-	// depthPatient batches take: that the system doesn't run a thread for a moment is
-	// no reason.
-	depthCheap   = 64 << 20
-	depthPatient = 2
+
+	depthPrice   = 2      // nanoseconds per byte: what new pages cost on a virtual machine
+	depthDearest = 6      // times that the price quadruples
+	depthFree    = 1. / 8 // share of all time that may be lost
 
 	depthWorth = 100 * time.Microsecond // a loader deepens only if a batch is at least this much work
 	// If LoadBatch works at least this long per batch, each call gets a whole batch, as
 	// long as the ring can become deep enough to give each worker one.
 	wholeBatches = time.Millisecond
 
-	depthWindow = 64       // batches, and twice as many as are open, without use until some are given back
-	depthMemory = 1.0 / 32 // weight of the latest batch in lately
-	depthWaited = 1.0 / 8  // of lately, from which on training waits for data
+	depthWindow   = 64       // batches, or twice as many as are open, after which extra batches may be given back
+	depthTrial    = 8        // windows from one trial to the next, four times as many if the extra batches pay
+	depthTrials   = 128      // windows from one trial to the next at most
+	depthBearable = 1.0 / 16 // of the time per batch, by which a trial may make training wait longer
+	depthForgets  = 64       // windows after which the price falls to a quarter
+	depthMemory   = 1.0 / 32 // weight of the latest batch in lately
+	depthWaited   = 1.0 / 8  // of lately, from which on training waits for data
 )
+
+func (d *depth) now() int64 { return int64(time.Since(d.born)) + 1 }
 
 // idle is called by a worker that finds nothing to claim.
 func (l *Loader) idle() {
-	r := l.deepening.Load()
-	if r == nil || l.pace.perBatch() < depthWorth || !l.ring.Exhausted(r.opening.Load()) {
+	r, d := l.deepening.Load(), &l.deep
+	if r == nil || l.pace.perBatch() < depthWorth || !r.awaiting.Load() && !r.hungry.Load() ||
+		!l.ring.Exhausted(r.opening.Load()) || d.since.Load() != 0 {
 		return
 	}
+	now := d.now()
 	switch {
-	case r.awaiting.Load():
-		l.ring.Interrupt() // the consumer opens it
-	case r.readByConsumer():
-	case r.hungry.Load() && r.turn.TryLock():
-		defer r.turn.Unlock() // even if opening the batch, which may ask user code, ends the goroutine
-		if r.current != nil {
-			r.deepen()
-		}
+	case !d.since.CompareAndSwap(0, now):
+	case !l.ring.Exhausted(r.opening.Load()):
+		d.since.CompareAndSwap(now, 0)
+	case d.owed.Load() > 0:
+		d.timer.Reset(time.Duration(d.owed.Load()))
+	default:
+		l.paid()
 	}
 }
 
-// deepen opens one batch more if workers have nothing to claim, and tells
-// whether it has. The caller holds turn.
-func (r *run) deepen() bool {
+// paid has one more batch opened.
+func (l *Loader) paid() {
+	r := l.deepening.Load()
+	if r == nil || l.deep.since.Load() == 0 {
+		return
+	}
+	if r.awaiting.Load() || !r.hungry.Load() || r.readByConsumer() || !r.turn.TryLock() {
+		l.ring.Interrupt() // the consumer opens it
+		return
+	}
+	defer r.turn.Unlock() // even if opening the batch, which may ask user code, ends the goroutine
+	if r.current != nil {
+		r.deepen()
+	}
+}
+
+// deepen opens one batch more if workers have nothing to claim and it is paid. The
+// caller holds turn.
+func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
 	if r.halted || r.sequence != nil && r.sequence.ended.Load() || l.opts.prefetch > 0 || l.Workers() == 0 || r.opened >= r.course.len() ||
 		!l.ring.Exhausted(r.opening.Load()) || len(r.ahead) > 0 && l.ring.Loaded(r.ahead[0]) && r.awaiting.Load() {
-		return false
+		return
 	}
 	// More may be open than extra allows, since it has shrunk.
 	extra := max(d.extra.Load(), int32(len(r.ahead)-l.leastDepth())) + 1
-	if extra > d.bound() || d.short {
-		return false
+	if d.short || d.withheld == 0 && extra > d.bound() {
+		return
 	}
-	if r.awaiting.Load() && int(extra)*l.slotBytes > depthCheap &&
-		time.Since(r.waits) < depthPatient*l.pace.perBatch()/time.Duration(max(1, l.Workers())) {
-		return false
+	l.settle()
+	if owed := d.owed.Load(); owed > 0 {
+		d.since.Store(d.settled)
+		d.timer.Reset(time.Duration(owed))
+		return
+	}
+	d.owed.Store(l.depthCosts())
+	if d.withheld > 0 {
+		d.missed = true
+		return
 	}
 	l.setExtra(extra)
-	opened, err := r.openOne()
-	if !opened || err != nil {
+	if opened, err := r.openOne(); !opened || err != nil {
 		d.short = true
 		l.setExtra(extra - 1)
 	}
-	return opened
 }
+
+// settle takes the time that was lost since it was last called off what is owed, and
+// adds what may be lost for free. The caller holds run.turn.
+func (l *Loader) settle() {
+	d := &l.deep
+	now := d.now()
+	lost := int64(0)
+	if since := d.since.Swap(0); since != 0 {
+		lost = now - since
+	}
+	owed := d.owed.Load() + int64(depthFree*float64(now-d.settled-lost))
+	d.owed.Store(max(0, min(owed, l.depthCosts())-lost))
+	d.settled = now
+}
+
+// depthCosts is the price of an extra batch.
+func (l *Loader) depthCosts() int64 { return depthPrice * int64(l.slotBytes) << (2 * l.deep.dear) }
 
 // mostExtra is the bound on extra, to be asked through depth.bound.
 func (l *Loader) mostExtra() int32 {
@@ -107,24 +178,42 @@ func (l *Loader) mostExtra() int32 {
 // holds run.turn.
 func (l *Loader) setExtra(n int32) {
 	l.deep.extra.Store(max(0, n))
-	l.slots.limit(l.keep())
+	l.slots.trim()
+}
+
+// startDepth readies the depth of a new loader.
+func (l *Loader) startDepth() {
+	d := &l.deep
+	d.bound, d.born = sync.OnceValue(l.mostExtra), time.Now()
+	d.timer = time.AfterFunc(time.Hour, l.paid)
+	d.timer.Stop()
+	d.owed.Store(l.depthCosts())
+	d.apart = depthTrial
 }
 
 // resetDepth makes the depth the fewest again. No epoch may be running.
 func (l *Loader) resetDepth() {
 	d := &l.deep
 	l.setExtra(0)
-	d.lately, d.batches, d.unclaimed, d.drained, d.short = 0, 0, math.MaxInt, false, false
+	d.since.Store(0)
+	d.dear, d.short, d.withheld, d.lately, d.windows, d.tried, d.apart = 0, false, 0, 0, 0, 0, depthTrial
+	d.owed.Store(l.depthCosts())
+	l.beginWindow()
+}
+
+// beginWindow begins a window of batches.
+func (l *Loader) beginWindow() {
+	d := &l.deep
+	d.batches, d.began, d.waited, d.drained = 0, d.now(), l.counters.wait.Load(), false
 }
 
 // watchDepth is called by the consumer when it asks for a batch, once what may
 // be open is.
 func (r *run) watchDepth() {
 	l, d := r.l, &r.l.deep
-	ready := l.ring.Ready(r.ahead[0])
 	if r.taken >= l.leastDepth() { // until then training waits for loading to begin
 		waited := 0.0
-		if !ready {
+		if !l.ring.Loaded(r.ahead[0]) {
 			waited = 1
 		}
 		d.lately += (waited - d.lately) * depthMemory
@@ -132,19 +221,53 @@ func (r *run) watchDepth() {
 			r.hungry.Store(hungry)
 		}
 	}
-	if d.extra.Load() == 0 || r.opened == r.course.len() {
+	if r.opened == r.course.len() {
 		return
 	}
-	d.unclaimed = min(d.unclaimed, l.ring.Unclaimed(r.opening.Load()))
-	d.drained = d.drained || !l.ring.Ready(r.ahead[len(r.ahead)/2])
-	if d.batches++; d.batches < max(depthWindow, 2*len(r.ahead)) {
-		return
+	d.batches++
+	size := max(depthWindow, 2*len(r.ahead))
+	pays := false
+	if extra := d.extra.Load(); extra > 0 || d.withheld > 0 {
+		d.drained = d.drained || !l.ring.Ready(r.ahead[len(r.ahead)/2])
+		pays = d.withheld > 0 && l.counters.wait.Load()-d.waited > d.bearable*int64(size)
 	}
-	switch extra := d.extra.Load(); {
+	if d.batches >= size || pays {
+		l.endWindow(pays)
+	}
+}
+
+// endWindow gives back or withholds extra batches. It is told whether those that
+// are withheld pay. The caller holds run.turn.
+func (l *Loader) endWindow(pays bool) {
+	d := &l.deep
+	d.windows++
+	d.short = false
+	if d.windows%depthForgets == 0 {
+		d.dear = max(0, d.dear-1)
+	}
+	extra, try := d.extra.Load(), false
+	switch {
+	case pays:
+		extra += d.withheld
+		d.dear, d.apart = max(0, d.dear-1), min(4*d.apart, depthTrials)
+	case d.withheld > 0:
+		if d.missed {
+			d.dear = min(d.dear+1, depthDearest)
+		}
+		d.apart, try = depthTrial, true
 	case !d.drained:
-		l.setExtra(extra / 2)
-	case d.unclaimed > 1:
-		l.setExtra(extra - int32(d.unclaimed-1))
+		extra, d.apart = extra/2, depthTrial
+	case d.tried >= d.apart && d.lately > depthWaited:
+		all := d.now() - d.began
+		d.bearable = (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(all))) / int64(d.batches)
+		try = true
 	}
-	d.batches, d.unclaimed, d.drained = 0, math.MaxInt, false
+	d.withheld, d.missed = 0, false
+	if d.tried++; try {
+		d.withheld, d.tried = extra-extra/2, 0
+	}
+	if extra -= d.withheld; extra != d.extra.Load() {
+		l.setExtra(extra)
+	}
+	l.beginWindow()
 }

@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +94,93 @@ func TestTheDepthStaysWhereItIsNotNeeded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// heavy is a batch of 32 that takes 8 MB of memory, which nobody touches here.
+var heavy = []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{256 << 10}}}
+
+// One sample in 3000 takes 15 ms instead of 1, as when the system leaves a thread
+// aside. That loses some 5 % of the time.
+func TestRareStallsCostNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := nwt.NewDataset(1_000_000, heavy, func(_ context.Context, i int, _ *nwt.Sample) error {
+			if i%3000 == 2999 {
+				time.Sleep(14 * time.Millisecond)
+			}
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(32), nwt.WithWorkers(16), silent)
+		most := 0
+		train(t, l, 2000, func() { most = max(most, l.Stats().Slots) })
+		require.Equal(t, 3, most)
+	})
+}
+
+// sharing is a dataset that loads together. A call takes as long as its share of a
+// bottleneck, such as memory bandwidth, lets it: calls side by side load no more.
+type sharing struct {
+	nwt.Dataset
+	work     time.Duration // of a call that has the bottleneck to itself
+	inFlight *atomic.Int64
+}
+
+func (s sharing) LoadBatch(context.Context, []int, []*nwt.Sample) error {
+	defer s.inFlight.Add(-1)
+	s.inFlight.Add(1)
+	for done := time.Duration(0); done < s.work; done += s.work / 8 {
+		time.Sleep(s.work / 8 * time.Duration(s.inFlight.Load()))
+	}
+	return nil
+}
+
+func TestADepthThatDoesNotPayIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := sharing{nwt.NewDataset(1_000_000, heavy, func(context.Context, int, *nwt.Sample) error { return nil }), 8 * time.Millisecond, new(atomic.Int64)}
+		l := newLoader(t, ds, nwt.WithBatchSize(32), nwt.WithWorkers(16), silent)
+		n, late := 0, 0
+		train(t, l, 8000, func() {
+			if n++; n > 2000 {
+				late += l.Stats().Slots
+			}
+		})
+		require.LessOrEqual(t, float64(late)/6000, 4.)
+	})
+}
+
+// The loader retains as many batches as it may when a slow sample comes, so that no
+// batch more can be had. Later slow samples come when it may have more.
+func TestTheDepthGrowsOnceRetainedBatchesAreReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const batch = 64
+		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+			if i == 66*batch || i > 200*batch && i%100 == 0 {
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(16), silent)
+		var kept []*nwt.Batch
+		n := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if n++; n <= 64 {
+				b.Retain()
+				kept = append(kept, b)
+			}
+			switch n {
+			case 68:
+				require.Equal(t, 2, l.Stats().Prefetch)
+				for _, b := range kept {
+					b.Release()
+				}
+			case 1000:
+				require.Greater(t, l.Stats().Prefetch, 10)
+				return
+			}
+		}
+	})
 }
 
 func TestADepthThatIsNoLongerUsedShrinks(t *testing.T) {

@@ -3,7 +3,6 @@ package nwt
 import (
 	"context"
 	"iter"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -145,7 +144,8 @@ func (s *source) loader(workers int) *Loader {
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
-	l.deep.bound, l.deep.unclaimed = sync.OnceValue(l.mostExtra), math.MaxInt
+	l.slots.keep = l.keep
+	l.startDepth()
 	l.inline = newWorker(l, 0, 0)
 	l.setWorkers(workers)
 	return l
@@ -256,7 +256,7 @@ func (l *Loader) resize(n int) {
 func (l *Loader) setWorkers(n int) {
 	l.workers.Store(int32(n))
 	l.ring.SetQuota(n)
-	l.slots.limit(l.keep())
+	l.slots.trim()
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 

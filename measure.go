@@ -336,7 +336,7 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	if fill := time.Duration(l.depth()+1) * chosen.Mean; fill > 2*floorTime || fill+4*chosen.Step > t.left() {
 		return 0, nil
 	}
-	l.deep.short = true // what is loaded already needs no depth
+	l.deep.bound = func() int32 { return 0 } // what is loaded already needs no depth
 	l.loadSample, l.loadBatch = loadOnce(l), nil
 	m := measurement{
 		warmup: l.depth() + 1, cold: 1, deadline: t.deadline, steps: &t.steps,

@@ -165,11 +165,12 @@ func WithWorkers(n int) Option {
 // loaded ahead.
 //
 // By default there are 2, or more if the workers outnumber the samples of a batch.
-// The loader adds batches as long as workers would stand idle while training
-// waits: behind a slow sample, or after a step that pauses. The added batches take
-// at most 1 GiB, and at most an eighth of the memory that the machine or the
-// container has left, divided by the ranks on the host. Their memory is given back
-// when it is no longer used.
+// The loader adds a batch once workers have stood idle for 2 ms per MB of it while
+// training waits: behind a slow sample, or after a step that pauses. An eighth of the
+// time may be lost before that counts. The added batches take at most 1 GiB, and at
+// most an eighth of the memory that the machine or the container has left, divided by
+// the ranks on the host. Their memory is given back when it is no longer used, or
+// doesn't make training wait less.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches

@@ -52,9 +52,8 @@ type run struct {
 	// For the depth, see type depth. opening is the sequence number of the batch that
 	// will be opened next. awaiting and hungry tell workers what the consumer does.
 	opening  atomic.Uint64
-	awaiting atomic.Bool // the consumer is blocked for a batch
+	awaiting atomic.Bool // the consumer is blocked for a batch that isn't loaded
 	hungry   atomic.Bool // the consumer has been blocked lately
-	waits    time.Time   // since when the consumer is blocked; only the consumer uses it
 
 	// why is the error that the run was stopped with, nil until then. Only the first
 	// one is stored.
@@ -102,6 +101,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	if l.opts.prefetch == 0 { // last, since from now on workers that were idle see the run
 		r.hungry.Store(l.deep.lately > depthWaited)
+		l.deep.since.Store(0) // nobody waited between the epochs
 		l.deepening.Store(r)
 	}
 	l.hire()
@@ -241,6 +241,9 @@ func (r *run) openOne() (opened bool, err error) {
 		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
 		r.sequence.fill(b.seq, b)
 	}
+	if r.l.deep.since.Load() != 0 {
+		r.l.settle()
+	}
 	return true, nil
 }
 
@@ -270,8 +273,7 @@ func (r *run) await() (b *Batch, ready bool) {
 	}
 	defer trace.StartRegion(r.caller, "nwt.wait").End()
 	began := time.Now()
-	r.waits = began
-	r.awaiting.Store(true)
+	r.awaiting.Store(!r.l.ring.Loaded(r.ahead[0]))
 	defer r.awaiting.Store(false)
 	for {
 		candidates := r.ahead
@@ -362,6 +364,7 @@ func (r *run) halt() {
 	}
 	r.halted = true
 	r.l.deepening.Store(nil)
+	r.l.deep.timer.Stop()
 	r.l.ring.Stop()
 	r.cancel()
 	r.broken = r.beside.Wait()

@@ -59,8 +59,11 @@ type slots struct {
 	free   []*Batch
 	total  int // batches with memory, wherever they are
 	loose  int // how many of total are retained past their iteration
-	keep   int // how many of the others to keep
 	closed bool
+
+	// keep is how many of the others to keep. It is asked for each decision, and not
+	// noted: workers and depth, of which it is made, change without a common lock.
+	keep func() int
 }
 
 // maxRetained bounds the batches that are retained past their iteration.
@@ -118,7 +121,7 @@ func (s *slots) kept(b *Batch, loose bool) bool {
 	if loose {
 		s.loose--
 	}
-	if b.shared() || s.closed || s.total-s.loose > s.keep {
+	if b.shared() || s.closed || s.total-s.loose > s.keep() {
 		s.total--
 		return false
 	}
@@ -133,11 +136,10 @@ func (s *slots) detach() {
 	s.loose++
 }
 
-// limit sets how many batches to keep in addition to retained ones.
-func (s *slots) limit(n int) {
+// trim drops surplus batches. It is called after keep has become less.
+func (s *slots) trim() {
 	s.mu.Lock()
-	s.keep = n
-	kept := len(s.free) - min(len(s.free), max(0, s.total-s.loose-n))
+	kept := len(s.free) - min(len(s.free), max(0, s.total-s.loose-s.keep()))
 	surplus := append([]*Batch(nil), s.free[kept:]...)
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
 	s.mu.Unlock()
