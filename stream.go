@@ -42,6 +42,21 @@ type ShardReader interface {
 	Close() error
 }
 
+// A Skipper is a [ShardReader] that can pass over records for less than reading them
+// costs: with an index, or by seeking. If all readers can, [Loader.Resume] reads none
+// of the records that it drops. So going on late in a long epoch takes no longer than
+// going on early. With [WithTimeout] it reads them all the same.
+type Skipper interface {
+	ShardReader
+	// Skip passes over the next n records, n ≥ 1, or over fewer, and returns over how
+	// many. If it passes over none, the loader reads one record by Next and asks again.
+	// Its errors are those of Next: [io.EOF] itself if no record is left after those
+	// that it has passed over; any other error makes the next record a bad sample and
+	// ends the shard. If Next would fail at one of the records, Skip must fail there
+	// too, or the rest of the epoch isn't the same.
+	Skip(ctx context.Context, n int) (skipped int, err error)
+}
+
 // A Record is what was read of a sample. Records are reused: Next gets a record
 // that still holds what an earlier Next and Load left there, or a new one.
 type Record struct {
@@ -68,7 +83,8 @@ type Record struct {
 // of different ranks differ in length, the ranks have different numbers of batches;
 // with [WithEpochSamples] all have the same number. Each rank must get at least one
 // shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads
-// and drops what came before, and refuses another number of ranks.
+// and drops what came before, or skips it if the shards' readers can (see [Skipper]);
+// it refuses another number of ranks.
 func Streamed(s Stream) Dataset { return &streamDataset{s} }
 
 type streamDataset struct{ Stream }
@@ -159,8 +175,24 @@ func newSequence(r *run, ahead bool) *sequence {
 	return q
 }
 
-// start opens the chains of a pass.
+// start opens the chains of a pass, and has them read ahead.
 func (q *sequence) start() {
+	q.open()
+	q.goAhead()
+}
+
+// goAhead has the chains read ahead, if they may.
+func (q *sequence) goAhead() {
+	if !q.ahead {
+		return
+	}
+	for _, c := range q.chains {
+		c.start()
+	}
+}
+
+// open makes the chains of a pass.
+func (q *sequence) open() {
 	o := q.l.opts
 	var order Sampler = Sequential(q.l.shards)
 	if o.shuffle {
@@ -242,11 +274,17 @@ func (q *sequence) readOfPass(r **Record) bool {
 	if n == 0 {
 		return false
 	}
-	key := epochKey(q.l.seedKey, q.epoch) + uint64(q.delivered*o.world+o.rank)*golden
-	pick := mix64(key) % uint64(n) // a window is too small for the bias to show
+	pick := q.draw(q.delivered, n)
 	*r, q.window[pick] = q.window[pick], *r
 	q.spare, q.window[pick], q.window = append(q.spare, q.window[pick]), q.window[n-1], q.window[:n-1]
 	return true
+}
+
+// draw is the place in a window of n records that the rank's record number i of the
+// epoch is taken from.
+func (q *sequence) draw(i, n int) int {
+	key := epochKey(q.l.seedKey, q.epoch) + uint64(i*q.l.opts.world+q.l.opts.rank)*golden
+	return int(mix64(key) % uint64(n)) // a window is too small for the bias to show
 }
 
 // readInOrder replaces *r by the next record as it is read: one of each chain in
@@ -269,8 +307,12 @@ func (q *sequence) readInOrder(r **Record) bool {
 // one of them is bad now and wasn't then, the records after it aren't those that were
 // left: without an error budget it can't have been.
 func (q *sequence) begin(scratch **Record) error {
-	q.start()
+	q.open()
 	q.started, q.delivered = true, 0
+	if q.skips() {
+		return q.pass()
+	}
+	q.goAhead()
 	for from := q.skip; q.skip > 0; q.skip-- {
 		if !q.read(scratch) {
 			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", from, q.epoch, q.delivered)
@@ -390,6 +432,11 @@ type chain struct {
 	read   int   // records of that shard so far
 	fault  error // what ends that shard; nil as long as it goes on
 
+	// While a resumed run skips.
+	spent   bool // nothing is left
+	dropped Record
+	unread  error // of the last record that can't be read
+
 	// If the chain reads ahead: full records come and empty ones go back.
 	full, empty chan *Record
 	under       *Record // the record that is being read
@@ -426,14 +473,16 @@ const (
 func newChain(q *sequence, shards []int) *chain {
 	c := &chain{q: q, shards: shards, ctx: q.ctx}
 	if q.ahead {
-		c.start()
+		c.ctx, c.cancel = context.WithCancelCause(q.ctx)
 	}
 	return c
 }
 
 // start makes a new chain read ahead.
 func (c *chain) start() {
-	c.ctx, c.cancel = context.WithCancelCause(c.q.ctx)
+	if c.cancel == nil { // it replaces another chain
+		c.ctx, c.cancel = context.WithCancelCause(c.q.ctx)
+	}
 	c.full, c.empty, c.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
 	c.room = make(chan struct{}, 1)
 	for range readAhead {
@@ -519,7 +568,7 @@ func (c *chain) letGo() { c.q.bytes.Add(-c.held.Swap(0)) }
 func (q *sequence) take(i int, r **Record) bool {
 	c := q.chains[i]
 	if c.full == nil {
-		return c.next(*r)
+		return c.nextNow(*r)
 	}
 	got, ok, answered := awaitRecord(c)
 	for !answered {
@@ -649,7 +698,10 @@ func (c *call) isLost() bool {
 // close ends the chain and closes what it has open.
 func (c *chain) close() {
 	if c.full == nil {
-		c.shut()
+		if c.cancel != nil {
+			c.cancel(nil)
+		}
+		c.here(c.shut)
 		return
 	}
 	c.cancel(nil)

@@ -48,23 +48,14 @@ func (g *grouper) next(r *Record) error {
 	r.reset(g.shard)
 	key := "" // of the record, however long
 	for {
-		switch err := g.advance(); {
-		case err == io.EOF && key != "":
-			return nil
-		case err == io.EOF:
-			return io.EOF
-		case err != nil && g.key != "":
-			return fmt.Errorf("%s: after %s: %w", g.shard, short(g.key+"."+g.ext), noEnd(err))
-		case err != nil:
-			return fmt.Errorf("%s: %w", g.shard, noEnd(err))
+		if more, err := g.another(key); !more {
+			return err
 		}
 		if key == "" {
 			key, r.Key = g.key, g.key
 			if len(key) > g.limits.Name {
 				r.Key = strings.Clone(short(key))
 			}
-		} else if key != g.key {
-			return nil
 		}
 		h := g.ahead
 		g.ahead = nil
@@ -80,6 +71,33 @@ func (g *grouper) next(r *Record) error {
 		}
 		r.files = append(r.files, file{g.ext, len(r.data)})
 	}
+}
+
+// skip passes over the next record, and fails where next would.
+func (g *grouper) skip() error {
+	for key := ""; ; key = g.key {
+		if more, err := g.another(key); !more {
+			return err
+		}
+		g.ahead = nil
+	}
+}
+
+// another makes sure that ahead is another file of the record with this key; of any
+// record if the key is "". If there is none, the record is complete, or the error is
+// io.EOF or why the shard can't be read on.
+func (g *grouper) another(key string) (bool, error) {
+	switch err := g.advance(); {
+	case err == io.EOF && key != "":
+		return false, nil
+	case err == io.EOF:
+		return false, io.EOF
+	case err != nil && g.key != "":
+		return false, fmt.Errorf("%s: after %s: %w", g.shard, short(g.key+"."+g.ext), noEnd(err))
+	case err != nil:
+		return false, fmt.Errorf("%s: %w", g.shard, noEnd(err))
+	}
+	return key == "" || key == g.key, nil
 }
 
 // unfit tells why the file ahead can't belong to the record r.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/files"
@@ -26,6 +27,9 @@ type source struct {
 	to      int             //
 	err     error           // what reading ended with
 	skipped int64           // by Seek, in all
+	far     int64           // what is beyond is skipped by seeking
+	piece   int             // how much is read after a seek
+	sought  bool            // nothing was read since the last seek
 	left    <-chan struct{} // not nil once a call was abandoned; closed when that call has returned
 }
 
@@ -34,6 +38,10 @@ const (
 	// farSkip is up to how much is read rather than skipped: in an object store a
 	// seek costs another request.
 	farSkip = 4 << 20
+	// nearSkip is the same for a local file while records are skipped: little is read
+	// then after a seek, which a header needs.
+	nearSkip = 64 << 10
+	headSize = 4 << 10
 	// maxPatience is how long to wait while too many files are open.
 	maxPatience = time.Minute
 )
@@ -56,7 +64,9 @@ func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (
 			if !ok {
 				buf = new([bufferSize]byte)
 			}
-			return &source{ctx: ctx, file: file, bufs: bufs, buf: buf}, nil
+			s := &source{ctx: ctx, file: file, bufs: bufs, buf: buf}
+			s.skipping(false)
+			return s, nil
 		}
 		if !files.TooMany(err) || time.Since(start) > maxPatience {
 			return nil, err
@@ -66,6 +76,14 @@ func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w while waiting to open it: %w", ctx.Err(), err)
 		}
+	}
+}
+
+// skipping says whether only headers are read from now on.
+func (s *source) skipping(on bool) {
+	s.far, s.piece = farSkip, bufferSize
+	if _, local := s.file.(syscall.Conn); on && local { // an *os.File, or what embeds one
+		s.far, s.piece = nearSkip, headSize
 	}
 }
 
@@ -138,15 +156,19 @@ func (s *source) fill() error {
 		if empty == 100 {
 			return io.ErrNoProgress
 		}
+		size := bufferSize
+		if s.sought {
+			size = s.piece
+		}
 		var n int // the call's, if it is abandoned
 		err := s.call(func() (err error) {
-			n, err = s.file.Read(s.buf[:])
+			n, err = s.file.Read(s.buf[:size])
 			return err
 		})
 		if s.left != nil {
 			return err
 		}
-		s.from, s.to, s.err = 0, n, err
+		s.from, s.to, s.err, s.sought = 0, n, err, false
 	}
 	return nil
 }
@@ -158,12 +180,12 @@ func (s *source) Seek(offset int64, whence int) (int64, error) {
 		return 0, errors.ErrUnsupported
 	}
 	beyond := offset - int64(s.to-s.from)
-	if beyond <= farSkip {
+	if beyond <= s.far {
 		_, err := io.CopyN(io.Discard, s, offset)
 		s.skipped += offset
 		return s.skipped, err
 	}
-	s.from = s.to
+	s.from, s.sought = s.to, true
 	s.skipped += offset
 	return s.skipped, s.call(func() error {
 		_, err := file.Seek(beyond, io.SeekCurrent)

@@ -147,6 +147,21 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 	return err
 }
 
+// Skip passes over records without keeping what is in their files. It seeks over
+// large files of a local tar file.
+func (r *shardReader) Skip(ctx context.Context, n int) (skipped int, err error) {
+	r.source.ctx = ctx
+	r.source.skipping(true)
+	defer r.source.skipping(false)
+	for skipped < n {
+		if err := r.skip(); err != nil {
+			return skipped, err
+		}
+		skipped++
+	}
+	return skipped, nil
+}
+
 func (r *shardReader) Close() error { return r.source.Close() }
 
 // A Record is the files of a sample.

@@ -1,0 +1,259 @@
+package nwt
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sync"
+)
+
+// skips tells whether to skip what a State says was delivered: all readers can, and
+// most of it needn't be read because the window still holds it.
+func (q *sequence) skips() bool {
+	o := q.l.opts
+	if q.skip == 0 || o.timeout > 0 || o.shuffle && q.skip < o.window {
+		return false
+	}
+	for _, c := range q.chains {
+		c.here(func() { c.attemptSkip(0) }) // opens its first shard
+		if _, ok := c.reader.(Skipper); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// pass begins an epoch after q.skip records of it, as if they had been read and
+// dropped. Records that the window still holds then are read, the others are skipped.
+// The chains of the first pass are open.
+func (q *sequence) pass() error {
+	n, most := q.skip, q.quota
+	q.skip = 0
+	if most == 0 {
+		most = math.MaxInt
+	}
+	for records := math.MaxInt; n <= most; q.open() { // records of a pass over the shards, as far as is known
+		there, err := q.passIn(n-q.delivered, records)
+		if err != nil {
+			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: a record of these can't be read: %w", n, q.epoch, err)
+		}
+		if there || q.ctx.Err() != nil {
+			q.delivered = n
+			return nil
+		}
+		// The pass has fewer records than that takes. Begin anew, in the pass that record
+		// n is in, and with a window that shrinks at its end.
+		if records = q.passed; records == 0 || q.quota == 0 && n > records {
+			most = records
+			break
+		}
+		q.stop()
+		q.delivered = 0
+		if q.quota > 0 {
+			q.delivered = n / records * records
+		}
+	}
+	q.delivered = most
+	return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", n, q.epoch, most)
+}
+
+// passIn goes to record n of a pass whose chains are open, and has them read ahead.
+// It reports false if the pass has fewer records than it takes.
+func (q *sequence) passIn(n, records int) (there bool, err error) {
+	window, next := q.windowAfter(n, records)
+	// The places of the window, in the order in which their records are read.
+	places := make([]int, len(window))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortFunc(places, func(a, b int) int { return window[a] - window[b] })
+	kept, at := make([]*Record, len(window)), 0
+	for _, place := range places {
+		if there, err = q.skipTo(&at, window[place]); !there {
+			return false, err
+		}
+		r := &Record{}
+		if !q.readInOrder(&r) {
+			return false, nil
+		}
+		kept[place], at = r, at+1
+	}
+	if there, err = q.skipTo(&at, next); there {
+		q.window = append(q.window, kept...)
+		q.goAhead()
+	}
+	return there, err
+}
+
+// windowAfter is the records in the shuffle window after n were taken from it, each
+// by its number in the pass, and the number of the record that is read next.
+func (q *sequence) windowAfter(n, records int) (window []int, next int) {
+	size := q.l.opts.window
+	if !q.l.opts.shuffle || size < 2 {
+		return nil, n
+	}
+	for i := range n {
+		if i%(1<<20) == 0 && q.ctx.Err() != nil {
+			break
+		}
+		for len(window) < size && next < records {
+			window = append(window, next)
+			next++
+		}
+		last := len(window) - 1
+		window[q.draw(q.delivered+i, len(window))] = window[last]
+		window = window[:last]
+	}
+	return window, next
+}
+
+// skipTo skips from record *at of the pass to another one. It reports false if the
+// pass ends before.
+func (q *sequence) skipTo(at *int, to int) (there bool, err error) {
+	for *at < to && q.ctx.Err() == nil {
+		n := q.skipSome(to - *at)
+		if err := q.unread(); n == 0 || err != nil {
+			return false, err
+		}
+		*at += n
+	}
+	return *at == to, nil
+}
+
+// unread is an error if a record that was delivered can't be read now, although then
+// it could: without an error budget it must have been.
+func (q *sequence) unread() error {
+	for _, c := range q.chains {
+		if err := c.unread; err != nil {
+			c.unread = nil
+			if q.l.opts.maxBad == 0 {
+				return err
+			}
+			q.l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", q.epoch, "error", err)
+		}
+	}
+	return nil
+}
+
+// skipSome skips up to n records in order: as many of each chain as is sure, whatever
+// the others still have. It returns 0 if none is left.
+func (q *sequence) skipSome(n int) (skipped int) {
+	live := 0
+	for _, c := range q.chains {
+		if !c.spent {
+			live++
+		}
+	}
+	if live == 0 {
+		return 0
+	}
+	// A chain gives one record in turn as long as it has any. So in n/live turns each
+	// gives n/live records, or all that it has.
+	if turns := n / live; turns > 0 {
+		counts := make([]int, len(q.chains))
+		var group sync.WaitGroup
+		for i, c := range q.chains {
+			if q.ahead {
+				group.Go(func() { c.here(func() { c.skip(turns, &counts[i]) }) })
+			} else {
+				c.skip(turns, &counts[i])
+			}
+		}
+		group.Wait()
+		for _, count := range counts {
+			skipped += count
+		}
+	}
+	for i := 0; i < len(q.chains) && skipped == 0; i++ {
+		c := q.chains[q.turn]
+		q.turn = (q.turn + 1) % len(q.chains)
+		c.here(func() { c.skip(1, &skipped) })
+	}
+	q.passed += skipped
+	return skipped
+}
+
+// skip passes over records until *skipped is n or the chain is spent. If the reader
+// ends the goroutine, another one calls it again, with the same skipped.
+func (c *chain) skip(n int, skipped *int) {
+	for *skipped < n && c.ctx.Err() == nil {
+		if c.fault == nil {
+			if c.at == len(c.shards) {
+				c.spent = true
+				return
+			}
+			over := c.attemptSkip(n - *skipped)
+			c.read += over
+			if *skipped += over; c.fault == nil {
+				continue
+			}
+		}
+		c.shut()
+		shard, read, fault := c.shards[c.at], c.read, c.fault
+		if c.at, c.read, c.fault = c.at+1, 0, nil; fault != io.EOF {
+			*skipped++ // the failure is a record too
+			c.unread = &ShardError{Shard: shard, Record: read, Err: fault}
+		}
+	}
+}
+
+// attemptSkip opens the shard if it isn't open, and passes over up to n records, and
+// over at least one if nothing is wrong. With n = 0 it only opens the shard.
+func (c *chain) attemptSkip(n int) (skipped int) {
+	finished := false
+	defer func() {
+		if !finished {
+			stack, err := recovered(recover())
+			c.fault = fmt.Errorf("%w\n%s", err, stack)
+		}
+	}()
+	err := c.open()
+	if err != nil {
+		err = fmt.Errorf("it can't be opened: %w", err)
+	} else if s, ok := c.reader.(Skipper); n > 0 && ok {
+		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
+			skipped, err = 0, fmt.Errorf("Skip(%d) says that it has skipped %d", n, skipped)
+		}
+	}
+	if err == nil && n > 0 && skipped == 0 {
+		if err = c.reader.Next(c.ctx, &c.dropped); err == nil {
+			skipped = 1
+		}
+	}
+	c.fault, finished = err, true
+	return skipped
+}
+
+// nextNow reads the chain's next record into r, as next does.
+func (c *chain) nextNow(r *Record) (ok bool) {
+	if !c.q.ahead {
+		return c.next(r)
+	}
+	c.here(func() { ok = c.next(r) })
+	return ok
+}
+
+// here runs f, which calls a reader, for a chain that doesn't read ahead yet: by the
+// sequence itself if it is the consumer's, else in a goroutine of its own. If user
+// code ends that by runtime.Goexit, f runs again in another one: it must know how far
+// it has come.
+func (c *chain) here(f func()) {
+	if !c.q.ahead {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		finished := false
+		defer func() {
+			if !finished {
+				c.here(f)
+			}
+		}()
+		f()
+		finished = true
+	}()
+	<-done
+}

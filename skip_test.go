@@ -1,0 +1,243 @@
+package nwt_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// tallies is a stream whose shards count: shard k begins at 1000 k.
+type tallies struct {
+	lengths []int
+	torn    map[int]string // how a record can't be read, by its number
+	skip    func(r *tallyReader, n int) (int, error)
+	read    atomic.Int64
+}
+
+func (s *tallies) Fields() []nwt.Field { return []nwt.Field{{Name: "number", Type: nwt.Int64}} }
+func (s *tallies) Shards() int         { return len(s.lengths) }
+
+func (s *tallies) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
+	if s.torn[1000*shard] == "open" {
+		return nil, errTorn
+	}
+	r := &tallyReader{s: s, next: 1000 * shard, end: 1000*shard + s.lengths[shard]}
+	if s.skip == nil {
+		return struct{ nwt.ShardReader }{r}, nil // without its Skip
+	}
+	return r, nil
+}
+
+func (s *tallies) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	nwt.Values[int64](dst, 0)[0] = int64(binary.LittleEndian.Uint64(r.Data))
+	return nil
+}
+
+type tallyReader struct {
+	s         *tallies
+	next, end int
+}
+
+func (r *tallyReader) pass() error {
+	if r.next == r.end {
+		return io.EOF
+	}
+	switch r.s.torn[r.next] {
+	case "error":
+		return fmt.Errorf("a checksum: %w", io.EOF)
+	case "panic":
+		panic(errTorn)
+	case "Goexit":
+		runtime.Goexit()
+	}
+	r.next++
+	return nil
+}
+
+func (r *tallyReader) Next(_ context.Context, rec *nwt.Record) error {
+	r.s.read.Add(1)
+	if err := r.pass(); err != nil {
+		return err
+	}
+	rec.Data = binary.LittleEndian.AppendUint64(rec.Data[:0], uint64(r.next-1))
+	return nil
+}
+
+func (r *tallyReader) Skip(_ context.Context, n int) (int, error) { return r.s.skip(r, n) }
+func (r *tallyReader) Close() error                               { return nil }
+
+// over passes over up to n records, fails as Next would, and says so at once or, if
+// late, only when it is asked for the record that can't be read.
+func over(r *tallyReader, n int, late bool) (int, error) {
+	for k := range n {
+		if how := r.s.torn[r.next]; k > 0 && (late || how == "panic" || how == "Goexit") && (how != "" || r.next == r.end) {
+			return k, nil
+		}
+		if err := r.pass(); err != nil {
+			return k, err
+		}
+	}
+	return n, nil
+}
+
+// numbersFrom is the numbers of the rest of an epoch, and the states of its batches.
+func numbersFrom(t *testing.T, s *tallies, state nwt.State, opts ...nwt.Option) (numbers []int64, states []nwt.State) {
+	t.Helper()
+	numbers = []int64{}
+	l := newLoader(t, nwt.Streamed(s), append([]nwt.Option{nwt.WithErrorBudget(1000), silent}, opts...)...)
+	defer func() { require.NoError(t, l.Close()) }()
+	for b, err := range l.Resume(t.Context(), state) {
+		require.NoError(t, err)
+		numbers = append(numbers, nwt.Values[int64](b, 0)...)
+		states = append(states, b.State())
+	}
+	return numbers, states
+}
+
+func TestARestThatIsSkippedToIsTheOneThatIsReadTo(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		s := &tallies{torn: map[int]string{}}
+		for shard := range 1 + rng.IntN(7) {
+			s.lengths = append(s.lengths, rng.IntN(30))
+			if rng.IntN(6) == 0 {
+				s.torn[1000*shard+rng.IntN(30)] = []string{"error", "panic", "Goexit"}[rng.IntN(3)]
+			}
+			if rng.IntN(12) == 0 {
+				s.torn[1000*shard] = "open"
+			}
+		}
+		s.lengths[0]++ // rank 0 has a sample
+		world := 1 + rng.IntN(len(s.lengths))
+		opts := []nwt.Option{nwt.WithInterleave(1 + rng.IntN(5))}
+		if rng.IntN(3) > 0 {
+			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow([]int{1, 2, 7, 40, 1000}[rng.IntN(5)]))
+		} else {
+			opts = append(opts, nwt.WithRank(0, world))
+		}
+		if rng.IntN(2) == 0 {
+			opts = append(opts, nwt.WithEpochSamples(1+rng.IntN(150)))
+		}
+		batch := nwt.WithBatchSize(1 + rng.IntN(6))
+		whole, states := numbersFrom(t, s, nwt.State{Epoch: 1}, append(opts, batch, nwt.WithWorkers(2))...)
+		for k := range min(len(states), 3) {
+			state := states[rng.IntN(len(states))]
+			s.skip = nil
+			workers := 2 * (k % 2)
+			if slices.Contains(slices.Collect(maps.Values(s.torn)), "Goexit") {
+				workers = 2 // or it would end the caller
+			}
+			plain, _ := numbersFrom(t, s, state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(2))...)
+			require.Equal(t, whole[len(whole)-len(plain):], plain)
+			for how, skip := range map[string]func(r *tallyReader, n int) (int, error){
+				"all":      func(r *tallyReader, n int) (int, error) { return over(r, n, false) },
+				"late":     func(r *tallyReader, n int) (int, error) { return over(r, n, true) },
+				"some":     func(r *tallyReader, n int) (int, error) { return over(r, max(1, n/3), true) },
+				"none":     func(*tallyReader, int) (int, error) { return 0, nil },
+				"in tens":  func(r *tallyReader, n int) (int, error) { return over(r, min(n, 10-r.next%10), true) },
+				"not here": nil,
+			} {
+				s.skip = skip
+				rest, _ := numbersFrom(t, s, state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers))...)
+				require.Equal(t, plain, rest, "seed %d, %v, skipping %s", seed, state, how)
+			}
+			s.skip = nil
+		}
+	}
+}
+
+func TestARestIsReadFromWhereItBegins(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts []nwt.Option
+		most int // records that are read for 100 that are delivered
+	}{
+		"in order":     {nil, 100 + 4*17},
+		"in a window":  {[]nwt.Option{nwt.WithShuffle(1), nwt.WithShuffleWindow(50)}, 100 + 4*17 + 50},
+		"second pass":  {[]nwt.Option{nwt.WithEpochSamples(8000)}, 100 + 4*17},
+		"third, mixed": {[]nwt.Option{nwt.WithShuffle(1), nwt.WithShuffleWindow(50), nwt.WithEpochSamples(20_000)}, 100 + 4*17 + 2*50},
+	} {
+		for _, workers := range []int{0, 2} {
+			s := &tallies{lengths: []int{900, 900, 900, 900, 900, 900, 900, 900}}
+			s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
+			l := newLoader(t, nwt.Streamed(s), append(c.opts, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithPrefetch(1))...)
+			state := nwt.State{Epoch: 2, Samples: 7000}
+			switch name {
+			case "second pass":
+				state.Samples = 7800
+			case "third, mixed":
+				state.Samples = 15_000
+			}
+			n := 0
+			for b, err := range l.Resume(t.Context(), state) {
+				require.NoError(t, err)
+				if n += b.Len(); n == 100 {
+					break
+				}
+			}
+			require.Equal(t, 100, n)
+			require.NoError(t, l.Close())
+			require.LessOrEqual(t, s.read.Load(), int64(c.most+40), "%s, %d workers: and 4 batches ahead", name, workers)
+		}
+	}
+}
+
+func TestASkipThatFailsEndsItsShardAndIsLogged(t *testing.T) {
+	for name, skip := range map[string]func(r *tallyReader, n int) (int, error){
+		"error":     func(*tallyReader, int) (int, error) { return 0, errTorn },
+		"panic":     func(*tallyReader, int) (int, error) { panic(errTorn) },
+		"Goexit":    func(*tallyReader, int) (int, error) { runtime.Goexit(); return 0, nil },
+		"too many":  func(_ *tallyReader, n int) (int, error) { return n + 1, nil },
+		"too few":   func(*tallyReader, int) (int, error) { return -1, nil },
+		"wraps EOF": func(*tallyReader, int) (int, error) { return 0, fmt.Errorf("a checksum: %w", io.EOF) },
+	} {
+		var log journal
+		s := &tallies{lengths: []int{30, 20}, skip: skip}
+		numbers, _ := numbersFrom(t, s, nwt.State{Samples: 1}, nwt.WithInterleave(1), nwt.WithWorkers(1), log.option())
+		require.Len(t, numbers, 20, "%s: the first shard is one bad sample then", name)
+		require.EqualValues(t, 1000, numbers[0])
+		require.Contains(t, log.String(), "nwt: a record that was delivered before can't be read now")
+		l := newLoader(t, nwt.Streamed(s), nwt.WithInterleave(1), nwt.WithWorkers(1))
+		for _, err := range l.Resume(t.Context(), nwt.State{Samples: 1}) {
+			require.ErrorContains(t, err, "to resume after 1 samples of epoch 0 isn't possible: a record of these can't be read: ", name)
+		}
+	}
+}
+
+func TestSkippingPastTheEndOfAStreamIsAnError(t *testing.T) {
+	for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(1)}} {
+		s := &tallies{lengths: []int{30, 20}, skip: func(r *tallyReader, n int) (int, error) { return over(r, n, false) }}
+		l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithBatchSize(4))...)
+		n := 0
+		for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 51}) {
+			require.ErrorContains(t, err, "to resume after 51 samples of epoch 3 isn't possible: this rank's shards have 50")
+			n++
+		}
+		require.Equal(t, 1, n)
+		for range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 50}) {
+			t.Error("nothing is left")
+		}
+	}
+}
+
+func TestSkippingEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &tallies{lengths: []int{30, 20}, skip: func(_ *tallyReader, n int) (int, error) { cancel(); return min(n, 1), nil }}
+	l := newLoader(t, nwt.Streamed(s), nwt.WithWorkers(2))
+	n := 0
+	for _, err := range l.Resume(ctx, nwt.State{Samples: 40}) {
+		require.ErrorIs(t, err, context.Canceled)
+		n++
+	}
+	require.Equal(t, 1, n)
+}
