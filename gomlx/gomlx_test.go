@@ -398,3 +398,15 @@ func TestShortNames(t *testing.T) {
 		require.Equal(t, want, (&Dataset{name: name}).ShortName())
 	}
 }
+
+func TestADeviceThatTheBackendLacksIsAnError(t *testing.T) {
+	a, err := New(Config{Backend: backend(), Device: 99, Labels: []string{"y"}})
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(numbers(10))
+	require.NoError(t, err)
+	defer l.Close()
+	batches, err := end(t, a.Dataset(t.Context(), "numbers", l))
+	require.Zero(t, batches)
+	require.ErrorContains(t, err, `field 0 ("x")`)
+	require.ErrorContains(t, err, "99")
+}

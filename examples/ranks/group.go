@@ -54,7 +54,7 @@ func join(address string, rank, world int) (*group, error) {
 	if err != nil {
 		g.close()
 		if ctx.Err() != nil {
-			err = context.Cause(ctx)
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		return nil, fmt.Errorf("rank %d of %d at %s: %w", rank, world, address, err)
 	}
@@ -62,7 +62,7 @@ func join(address string, rank, world int) (*group, error) {
 }
 
 func (g *group) accept(ctx context.Context, address string, world int) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	listener, err := listen(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -85,6 +85,21 @@ func (g *group) accept(ctx context.Context, address string, world int) error {
 		missing--
 	}
 	return nil
+}
+
+// listen tries until the name is known: a pod's may be so only after the pod has
+// started.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	for {
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		if unknown := new(net.DNSError); !errors.As(err, &unknown) || ctx.Err() != nil {
+			return listener, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // dial tries until rank 0 listens.

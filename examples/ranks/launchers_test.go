@@ -41,12 +41,14 @@ func torchrunArgs(args, logs string) string {
 func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
 	for _, tt := range []struct {
 		name, source string
+		launch       func(t *testing.T, world int, program []string) launched
 		program      string
 		args         func(dir string, world int) []string
 		signal       os.Signal
 		status       int // after the signal
 	}{
-		{name: "processes", source: "torchrun", signal: syscall.SIGTERM, status: stopped},
+		{name: "processes", source: "torchrun", launch: byHand, signal: syscall.SIGTERM, status: stopped},
+		{name: "pods", source: "Kubernetes", launch: asPods, signal: syscall.SIGTERM, status: stopped},
 		{
 			name: "Open MPI", source: "Open MPI", program: mpirun("openmpi", "Open MPI"),
 			args: func(_ string, world int) []string {
@@ -69,7 +71,7 @@ func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tr := newTrial(t)
-			launch := byHand
+			launch := tt.launch
 			if tt.program != "" {
 				if !*launchers {
 					t.Skip("needs -launchers")

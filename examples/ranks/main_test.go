@@ -213,18 +213,29 @@ func (l launched) statuses() (all []int) {
 	return slices.Compact(all)
 }
 
-// byHand starts a process for each rank, with the variables of torchrun.
-func byHand(t *testing.T, world int, program []string) launched {
-	var l launched
-	for rank := range world {
-		cmd := exec.CommandContext(t.Context(), program[0], program[1:]...)
-		cmd.Env = append(cmd.Environ(),
-			fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("WORLD_SIZE=%d", world),
-			fmt.Sprintf("LOCAL_RANK=%d", rank), fmt.Sprintf("LOCAL_WORLD_SIZE=%d", world))
-		l = append(l, cmd)
+// processes starts a process for each rank, with variables of a launcher.
+func processes(variables func(rank, world int) []string) func(t *testing.T, world int, program []string) launched {
+	return func(t *testing.T, world int, program []string) (l launched) {
+		for rank := range world {
+			cmd := exec.CommandContext(t.Context(), program[0], program[1:]...)
+			cmd.Env = append(cmd.Environ(), variables(rank, world)...)
+			l = append(l, cmd)
+		}
+		return l
 	}
-	return l
 }
+
+var byHand = processes(func(rank, world int) []string {
+	return []string{
+		fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", world),
+		fmt.Sprint("LOCAL_RANK=", rank), fmt.Sprint("LOCAL_WORLD_SIZE=", world),
+	}
+})
+
+// asPods sets what an Indexed Job sets in its pods, and its manifest.
+var asPods = processes(func(rank, world int) []string {
+	return []string{fmt.Sprint("JOB_COMPLETION_INDEX=", rank), fmt.Sprint("WORLD_SIZE=", world)}
+})
 
 func TestOneProcessTrainsAlone(t *testing.T) {
 	tr := newTrial(t)
