@@ -320,3 +320,22 @@ func TestAStreamIsNotResumedPastAShardThatIsLostMeanwhile(t *testing.T) {
 		}
 	}
 }
+
+func TestALoopThatIsLeftWaitsUntilItsShardsAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed atomic.Int32
+		s := &breaking{shelves: newShelves(50, 50, 50, 50), onClose: func(int) error {
+			time.Sleep(time.Second)
+			closed.Add(1)
+			return nil
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2))
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			synctest.Wait()
+			break
+		}
+		require.EqualValues(t, 4, closed.Load())
+		require.NoError(t, l.Close())
+	})
+}
