@@ -189,6 +189,15 @@ func (w *worker) decodeImage(data []byte, h header) error {
 			return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n+1, maxScans)
 		}
 	}
+	if still, err := firstOfWebP(w.file, data); err != nil {
+		return fmt.Errorf("vision: %w", err)
+	} else if still != nil {
+		w.file, data = still, still
+	}
+	opaque, empty := opaqueGIF(w.file, data)
+	if opaque != nil {
+		w.file, data = opaque, opaque
+	}
 	w.reader.Reset(data)
 	img, format, err := image.Decode(&w.reader)
 	if err == io.EOF {
@@ -198,7 +207,7 @@ func (w *worker) decodeImage(data []byte, h header) error {
 		return fmt.Errorf("vision: %w", err)
 	}
 	w.picture = picture{width: h.width, height: h.height, shrunk: 1, smooth: h.jpeg.smooth()}
-	w.mem = w.picture.take(w.mem, img, h.width, h.height)
+	w.mem = w.picture.take(w.mem, img, h.width, h.height, empty)
 	if format == "webp" && w.picture.model == ycc {
 		w.picture.model = video
 	}
@@ -206,8 +215,8 @@ func (w *worker) decodeImage(data []byte, h header) error {
 }
 
 // take makes the picture of an image of width × height pixels. It uses the image's
-// own memory, or grows mem.
-func (p *picture) take(mem []byte, img image.Image, width, height int) []byte {
+// own memory, or grows mem. What the image doesn't fill is of the colour empty.
+func (p *picture) take(mem []byte, img image.Image, width, height int, empty [3]byte) []byte {
 	whole := img.Bounds() == image.Rect(0, 0, width, height)
 	switch src := img.(type) {
 	case *image.YCbCr:
@@ -230,7 +239,11 @@ func (p *picture) take(mem []byte, img image.Image, width, height int) []byte {
 	}
 	p.model, p.subX, p.subY = rgb, 1, 1
 	mem = p.shape(mem, width, height)
-	clear(mem)
+	for i, pl := range p.planes {
+		for k := range pl.pix {
+			pl.pix[k] = empty[i]
+		}
+	}
 	p.paint(img)
 	return mem
 }

@@ -1,4 +1,4 @@
-//go:build (linux || darwin) && !android && (amd64 || arm64) && (cgo || nwt_purego)
+//go:build (((linux || darwin) && !android && (cgo || nwt_purego)) || windows) && (amd64 || arm64)
 
 package vision
 

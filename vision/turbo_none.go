@@ -1,4 +1,4 @@
-//go:build !((linux || darwin) && !android && (amd64 || arm64) && (cgo || nwt_purego))
+//go:build !((((linux || darwin) && !android && (cgo || nwt_purego)) || windows) && (amd64 || arm64))
 
 package vision
 
@@ -12,7 +12,7 @@ func Turbo() (found bool, why error) { return false, turboError() }
 func newTurboDecoder() (*turboDecoder, error) { return nil, nil }
 
 func turboError() error {
-	return errors.New("vision: libjpeg-turbo is looked for on Linux and macOS, on amd64 and arm64, in programs built with cgo or the tag nwt_purego")
+	return errors.New("vision: libjpeg-turbo is looked for on amd64 and arm64: on Windows, and on Linux and macOS in programs built with cgo or the tag nwt_purego")
 }
 
 type turboDecoder struct{}

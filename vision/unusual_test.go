@@ -2,7 +2,11 @@ package vision_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"image"
+	"image/color"
+	"image/gif"
 	"slices"
 	"testing"
 
@@ -55,5 +59,70 @@ func TestUnusualMarkersChangeNothing(t *testing.T) {
 				require.Equal(t, want, got, fmt.Sprint(way, ": ", name))
 			}
 		}
+	}
+}
+
+func TestTheFirstPictureOfAnAnimationIsTaken(t *testing.T) {
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(150)}})
+	require.NoError(t, err)
+	chunk := func(name string, content []byte) []byte {
+		c := binary.LittleEndian.AppendUint32([]byte(name), uint32(len(content)))
+		return append(append(c, content...), make([]byte, len(content)%2)...)
+	}
+	animation := func(still []byte, x byte) []byte {
+		pixels := still[12:]
+		if string(pixels[:4]) == "VP8X" {
+			pixels = pixels[18:]
+		}
+		canvas := []byte{239, 0, 0, 179, 0, 0}
+		frame := slices.Concat([]byte{x, 0, 0, 0, 0, 0}, canvas, []byte{10, 0, 0, 0}, pixels)
+		content := slices.Concat([]byte("WEBP"), chunk("VP8X", append([]byte{0x12, 0, 0, 0}, canvas...)), chunk("ICCP", []byte("odd")),
+			chunk("ANIM", make([]byte, 6)), chunk("ANMF", frame), chunk("ANMF", frame[:30]))
+		return chunk("RIFF", content)
+	}
+	for _, name := range []string{"lossy.webp", "alpha.webp", "lossless.webp"} {
+		still := read(t, name)
+		want, got := load(t, p, still), load(t, p, animation(still, 0))
+		require.Equal(t, nwt.Values[float32](want, 0), nwt.Values[float32](got, 0), name)
+
+		_, err := nwt.LoadSample(t.Context(), one(p, animation(still, 1)), 0)
+		require.ErrorContains(t, err, "doesn't fill")
+		for n := range 200 { // cut anywhere
+			file := animation(still, 0)
+			_, err := nwt.LoadSample(t.Context(), one(p, file[:len(file)*n/200]), 0)
+			require.Error(t, err)
+		}
+	}
+}
+
+func TestAGIFKeepsTheColoursBehindItsTransparency(t *testing.T) {
+	colours := color.Palette{color.RGBA{10, 20, 30, 255}, color.RGBA{200, 100, 50, 255}, color.RGBA{90, 80, 70, 255}}
+	frame := image.NewPaletted(image.Rect(1, 1, 4, 3), colours)
+	for i := range frame.Pix {
+		frame.Pix[i] = 1
+	}
+	encode := func(background byte, transparent int) []byte {
+		var b bytes.Buffer
+		require.NoError(t, gif.EncodeAll(&b, &gif.GIF{
+			Image: []*image.Paletted{frame, frame}, Delay: []int{1, 1}, BackgroundIndex: background,
+			Config: image.Config{ColorModel: colours, Width: 5, Height: 4},
+		}))
+		file := b.Bytes()
+		if at := bytes.Index(file, []byte{0x21, 0xf9, 4}); transparent >= 0 {
+			file[at+3] |= 1
+			file[at+6] = byte(transparent)
+		}
+		return file
+	}
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 4, Width: 5}}}, vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC))
+	require.NoError(t, err)
+	for _, c := range []struct {
+		background  byte
+		transparent int
+		corner      []byte
+	}{{2, -1, []byte{90, 80, 70}}, {0, 1, []byte{200, 100, 50}}, {1, 0, []byte{10, 20, 30}}} {
+		got := nwt.Values[uint8](load(t, p, encode(c.background, c.transparent)), 0)
+		require.Equal(t, c.corner, got[:3])
+		require.Equal(t, []byte{200, 100, 50}, got[(5+1)*3:][:3])
 	}
 }

@@ -1,0 +1,37 @@
+package vision
+
+// opaqueGIF makes a GIF file whose first picture has no transparency, in mem, which it
+// grows if needed: package gif would forget the colours behind it. It also returns
+// the colour of what the picture doesn't fill, as Pillow has it: the transparent
+// one, or else the background. file is nil if data is no GIF file. See the GIF89a
+// specification, sections 18 to 23.
+func opaqueGIF(mem, data []byte) (file []byte, empty [3]byte) {
+	if len(data) < 13 || string(data[:4]) != "GIF8" {
+		return nil, empty
+	}
+	colour := func(index byte) (c [3]byte) {
+		if at := 13 + 3*int(index); data[10]&0x80 != 0 && at+3 <= len(data) {
+			copy(c[:], data[at:])
+		}
+		return c
+	}
+	empty = colour(data[11])
+	file = append(mem[:0], data...)
+	at := 13
+	if data[10]&0x80 != 0 {
+		at += 3 << (data[10]&7 + 1)
+	}
+	for at+7 < len(data) && data[at] == 0x21 { // an extension
+		if data[at+1] == 0xf9 && data[at+2] == 4 {
+			if data[at+3]&1 != 0 {
+				empty = colour(data[at+6])
+			}
+			file[at+3] &^= 1
+		}
+		for at += 2; at < len(data) && data[at] != 0; {
+			at += int(data[at]) + 1
+		}
+		at++
+	}
+	return file, empty
+}
