@@ -1,6 +1,7 @@
-// Recipes are the loading parts of training programs, each in a file of its own: pretraining of a language model, pictures with mixup and repeated
-// augmentation, P × K batches with mining, audio, and files of row groups. They make
-// their data, run in a second, and print what a training step would get.
+// Recipes are the loading parts of training programs, each in a file of its own:
+// pretraining of a language model, pictures with mixup and repeated augmentation,
+// detection, text, P × K batches with mining, audio, and files of row groups. They
+// make their data, run in a second, and print what a training step would get.
 //
 //	go run ./examples/recipes            # all
 //	go run ./examples/recipes pretrain   # one
@@ -22,6 +23,8 @@ var recipes = map[string]func(ctx context.Context, dir string, out io.Writer) er
 	"metric":    metric,
 	"audio":     audio,
 	"rowgroups": rowGroups,
+	"text":      text,
+	"detection": detection,
 }
 
 func main() {
