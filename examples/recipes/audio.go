@@ -79,7 +79,8 @@ func recordings(n int) (nwt.Dataset, []nwt.Option, error) {
 		return nil
 	})
 	sampler, err := nwt.Bucketed(n, framesOf, nwt.Buckets{BatchSize: 8}, 42)
-	return ds, []nwt.Option{nwt.WithSampler(sampler), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
+	sized := nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = framesOf(i) })
+	return sized, []nwt.Option{nwt.WithSampler(sampler), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
 }
 
 func audio(ctx context.Context, _ string, out io.Writer) error {
@@ -92,18 +93,16 @@ func audio(ctx context.Context, _ string, out io.Writer) error {
 		return err
 	}
 	defer loader.Close()
-	frames, longest := 0, 0
+	frames, places := 0, 0
 	for batch, err := range loader.Epoch(ctx, 0) {
 		if err != nil {
 			return err
 		}
-		most := 0
 		for _, n := range batch.Lens(spectrum.Index()) {
 			frames += int(n)
-			most = max(most, int(n))
 		}
-		longest += most * batch.Len()
+		places += batch.Len() * batch.Shape(spectrum.Index())[1]
 	}
-	fmt.Fprintf(out, "  %d frames; padded to the longest of each batch they would be %d\n", frames, longest)
+	fmt.Fprintf(out, "  %d frames in %d places: each batch is as long as its longest clip\n", frames, places)
 	return nil
 }
