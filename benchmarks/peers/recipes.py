@@ -1,6 +1,6 @@
-"""The loading parts of examples/recipes as a user of PyTorch writes them: the same data, the same work, 2 workers.
+"""The loading parts of examples/recipes as a user of PyTorch writes them: the same work on data of the same shape.
 
-    .venv/bin/python recipes.py text
+    .venv/bin/python recipes.py text 2   # workers
 
 prints samples a second of an epoch after a first one, what loading adds to the peak memory, and bytes a batch.
 """
@@ -207,9 +207,10 @@ RECIPES = dict(text=text, detection=detection, pretrain=pretrain, audio=audio, p
 
 def main():
     torch.set_num_threads(1)
+    workers = int(sys.argv[2])
     dataset, how = RECIPES[sys.argv[1]]()
     before, samples, size, batches = tree_pss(), 0, 0, 0
-    loader = DataLoader(dataset, num_workers=2, persistent_workers=True, **how)
+    loader = DataLoader(dataset, num_workers=workers, persistent_workers=workers > 0, **how)
     with Peak(0.5) as peak:
         for _ in loader:
             pass
@@ -218,7 +219,7 @@ def main():
         tensors = [batch] if torch.is_tensor(batch) else batch
         samples, size, batches = samples + len(tensors[0]), size + tensors[0].nbytes, batches + 1
     seconds = time.perf_counter() - start
-    print(json.dumps(dict(recipe=sys.argv[1], peer="torch", rate=round(samples / seconds), bytes=round(size / batches), peak=round((peak.bytes - before) / 1e6))))
+    print(json.dumps(dict(recipe=sys.argv[1], peer="torch", workers=workers, rate=round(samples / seconds), bytes=round(size / batches), peak=round((peak.bytes - before) / 1e6))))
 
 
 if __name__ == "__main__":
