@@ -489,7 +489,7 @@ func ExampleWithTimeout() {
 			nwt.Values[float32](dst, 0)[0] = float32(i)
 			return nil
 		})
-	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(100*time.Millisecond))
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -507,5 +507,5 @@ func ExampleWithTimeout() {
 	}
 	// Output:
 	// [0 1]
-	// sample 2: no answer within WithTimeout(100ms): context deadline exceeded
+	// sample 2: no answer within WithTimeout(1s): context deadline exceeded
 }

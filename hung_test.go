@@ -186,41 +186,43 @@ func TestAHungLoadBatchKeepsItsSamplesAndIndices(t *testing.T) {
 // Hung calls write while batches are moved out of their way and delivered: the
 // race detector sees it if they share anything.
 func TestHungCallsMayGoOnWriting(t *testing.T) {
-	var stop atomic.Bool
-	var loose sync.WaitGroup
-	loose.Add(2) // one LoadBatch, one Load
-	hang := func(write func()) {
-		defer loose.Done()
-		for !stop.Load() {
-			write()
-			time.Sleep(time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		var stop atomic.Bool
+		var loose sync.WaitGroup
+		loose.Add(2) // one LoadBatch, one Load
+		hang := func(write func()) {
+			defer loose.Done()
+			for !stop.Load() {
+				write()
+				time.Sleep(time.Millisecond)
+			}
 		}
-	}
-	ds := &pages{n: 64}
-	ds.load = func(_ context.Context, i int, dst *nwt.Sample) error {
-		if i == 21 && dst.Epoch() == 0 {
-			hang(func() { writePage(255, dst); dst.SetLen(1, 4) })
+		ds := &pages{n: 64}
+		ds.load = func(_ context.Context, i int, dst *nwt.Sample) error {
+			if i == 21 && dst.Epoch() == 0 {
+				hang(func() { writePage(255, dst); dst.SetLen(1, 4) })
+			}
+			return nil
 		}
-		return nil
-	}
-	ds.loadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
-		if dst[0].Epoch() == 0 && slices.Contains(indices, 21) {
-			hang(func() {
-				for k := range dst {
-					writePage(255, dst[k])
-					indices[k]++
-				}
-			})
+		ds.loadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+			if dst[0].Epoch() == 0 && slices.Contains(indices, 21) {
+				hang(func() {
+					for k := range dst {
+						writePage(255, dst[k])
+						indices[k]++
+					}
+				})
+			}
+			return nil
 		}
-		return nil
-	}
-	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(5*time.Millisecond), nwt.WithErrorBudget(1), nwt.WithRetry(0, 0), quietLog)
-	require.Equal(t, indicesUpTo(64, 21), requirePages(t, l, 0))
-	for epoch := 1; epoch < 4; epoch++ {
-		require.Equal(t, indicesUpTo(64), requirePages(t, l, epoch))
-	}
-	stop.Store(true)
-	loose.Wait()
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(5*time.Millisecond), nwt.WithErrorBudget(1), nwt.WithRetry(0, 0), quietLog)
+		require.Equal(t, indicesUpTo(64, 21), requirePages(t, l, 0))
+		for epoch := 1; epoch < 4; epoch++ {
+			require.Equal(t, indicesUpTo(64), requirePages(t, l, epoch))
+		}
+		stop.Store(true)
+		loose.Wait()
+	})
 }
 
 func TestATimeoutIsForEachSampleOfALoadBatch(t *testing.T) {
@@ -420,32 +422,34 @@ func (s *hangingStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample
 }
 
 func TestTheCallerDoesNotLoadUnderTheNumberOfAHungCall(t *testing.T) {
-	began, letGo := make(chan struct{}), make(chan struct{})
-	var same atomic.Int32
-	ds := loads(8, func(_ context.Context, i int, dst *nwt.Sample) error {
-		if i == 0 {
-			close(began)
-			<-letGo
+	synctest.Test(t, func(t *testing.T) {
+		began, letGo := make(chan struct{}), make(chan struct{})
+		var same atomic.Int32
+		ds := loads(8, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if i == 0 {
+				close(began)
+				<-letGo
+				return nil
+			}
+			if dst.Worker() == 0 {
+				same.Add(1)
+			}
 			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(50*time.Millisecond), nwt.WithErrorBudget(1))
+		go func() {
+			<-began
+			_ = l.SetWorkers(0)
+		}()
+		samples := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			samples += b.Len()
 		}
-		if dst.Worker() == 0 {
-			same.Add(1)
-		}
-		return nil
+		require.Equal(t, 7, samples)
+		require.Zero(t, same.Load())
+		close(letGo)
 	})
-	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(50*time.Millisecond), nwt.WithErrorBudget(1))
-	go func() {
-		<-began
-		_ = l.SetWorkers(0)
-	}()
-	samples := 0
-	for b, err := range l.Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		samples += b.Len()
-	}
-	require.Equal(t, 7, samples)
-	require.Zero(t, same.Load())
-	close(letGo)
 }
 
 func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/nwt-go/nwt"
 )
@@ -90,7 +89,7 @@ func TestALoopLeftAnywhereLeavesNothingBehind(t *testing.T) {
 			require.Len(t, all, l.Len())
 			require.NoError(t, l.Close())
 			require.Zero(t, l.SlotCount().Memory)
-			goleak.VerifyNone(t)
+			require.NoError(t, leftover())
 		}
 	}
 }
@@ -133,7 +132,7 @@ func TestClosingAtAnyMomentFromAnywhereLeavesNothingBehind(t *testing.T) {
 			require.ErrorIs(t, l.SetWorkers(1), nwt.ErrClosed)
 			require.NoError(t, l.Close())
 		}
-		goleak.VerifyNone(t)
+		require.NoError(t, leftover())
 	}
 }
 
@@ -153,7 +152,7 @@ func TestClosingInTheLoopBodyEndsTheLoop(t *testing.T) {
 			}
 			require.ErrorIs(t, last, nwt.ErrClosed)
 			require.Zero(t, l.SlotCount().Memory)
-			goleak.VerifyNone(t)
+			require.NoError(t, leftover())
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,27 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if err := leftover(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// leftover names the goroutines that haven't ended within a minute: on a busy machine
+// one that was joined may take a while.
+func leftover() (err error) {
+	for began := time.Now(); time.Since(began) < time.Minute; {
+		if err = goleak.Find(); err == nil {
+			return nil
+		}
+	}
+	return err
+}
 
 // augmented is a dataset whose samples hold their index, and noise that
 // depends on Sample.Rand.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/cuda"
@@ -77,7 +76,7 @@ func TestEveryCallOfTheDriverThatFailsIsNamedAndTheLoaderGoesOn(t *testing.T) {
 				gpu.Fail("", n, launchFailed)
 				failedCall(t, gpu, n, want, opts)
 			}
-			require.NoError(t, goleak.Find())
+			require.NoError(t, leftover())
 		})
 	}
 }

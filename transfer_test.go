@@ -24,10 +24,14 @@ func gpu0(t testing.TB) nwt.Device {
 	return dev
 }
 
+// hangs is how long something takes that never ends: less than go test waits, and
+// more than a busy machine needs.
+const hangs = 4 * time.Minute
+
 // promptly fails a test in which f doesn't return.
 func promptly(t testing.TB, f func()) {
 	t.Helper()
-	guard := time.AfterFunc(time.Minute, func() { panic(t.Name() + " hangs") })
+	guard := time.AfterFunc(hangs, func() { panic(t.Name() + " hangs") })
 	defer guard.Stop()
 	f()
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -105,27 +106,30 @@ func TestTuningEndsWithItsContext(t *testing.T) {
 }
 
 func TestWorkerCountsThatNeedTooMuchMemoryAreRuledOut(t *testing.T) {
-	const size = 8 << 20 // a batch; with more workers there are more of them
-	ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{size}}},
-		func(_ context.Context, _ int, s *nwt.Sample) error {
-			clear(s.Bytes(0))
-			time.Sleep(5 * time.Millisecond)
-			return nil
-		})
-	limit := host.Memory().RSS + 10*size
-	r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(1), nwt.WithMaxWorkers(32), nwt.WithIterations(8), nwt.WithMemoryLimit(limit))
-	require.NoError(t, err)
-	require.LessOrEqual(t, r.Workers, 10)
-	require.NotEmpty(t, r.RuledOut)
-	last := r.RuledOut[len(r.RuledOut)-1]
-	require.Equal(t, 32, last.Workers)
-	require.Contains(t, last.Reason, "(set by WithMemoryLimit)")
-	require.Contains(t, r.String(), r.RuledOut[0].Reason)
-	for _, trial := range r.Trials {
-		if trial.Memory > 0 { // else the peak, pages of files included
-			require.LessOrEqual(t, trial.Memory, limit)
+	synctest.Test(t, func(t *testing.T) {
+		const size = 8 << 20 // a batch; with more workers there are more of them
+		ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{size}}},
+			func(_ context.Context, _ int, s *nwt.Sample) error {
+				clear(s.Bytes(0))
+				time.Sleep(5 * time.Millisecond)
+				return nil
+			})
+		debug.FreeOSMemory() // as tuning does
+		limit := host.Memory().RSS + 10*size
+		r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(1), nwt.WithMaxWorkers(32), nwt.WithIterations(8), nwt.WithMemoryLimit(limit), virtual)
+		require.NoError(t, err)
+		require.LessOrEqual(t, r.Workers, 10)
+		require.NotEmpty(t, r.RuledOut)
+		last := r.RuledOut[len(r.RuledOut)-1]
+		require.Equal(t, 32, last.Workers)
+		require.Contains(t, last.Reason, "(set by WithMemoryLimit)")
+		require.Contains(t, r.String(), r.RuledOut[0].Reason)
+		for _, trial := range r.Trials {
+			if trial.Memory > 0 { // else the peak, pages of files included
+				require.LessOrEqual(t, trial.Memory, limit)
+			}
 		}
-	}
+	})
 }
 
 func TestALimitThatNothingFitsInIsAnError(t *testing.T) {

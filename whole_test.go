@@ -24,7 +24,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-var loaders = flag.Int("loaders", 0, "random loaders of TestRandomLoadersDeliverWhatALoopWould; 0: some hundreds, more without -short")
+var loaders = flag.Int("loaders", 0, "so many random loaders of TestRandomLoadersDeliverWhatALoopWould, others each time; 0: some hundreds, more without -short, the same each time")
 
 // A trial is a dataset, options and what is done with the loader, all at random.
 type trial struct {
@@ -942,7 +942,7 @@ func TestRandomLoadersDeliverWhatALoopWould(t *testing.T) {
 		count = 2000
 	}
 	if first == 0 {
-		first = rand.Uint64N(1 << 32)
+		first = firstOf(*loaders > 0)
 	}
 	for s := first; s < first+uint64(count); s++ {
 		tryLoader(t, s)
@@ -960,7 +960,7 @@ func TestALoaderThatOnceHungEnds(t *testing.T) {
 func tryLoader(t *testing.T, seed uint64) {
 	tr := randomTrial(seed)
 	var over atomic.Bool
-	hung := time.AfterFunc(30*time.Second, func() {
+	hung := time.AfterFunc(hangs, func() {
 		if !over.Load() {
 			panic(fmt.Sprintf("-seed=%d hangs, or spins: %v", seed, tr))
 		}
