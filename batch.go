@@ -17,15 +17,17 @@ type Batch struct {
 
 	// What follows describes the batch that the slot holds now. The run writes it
 	// before it opens the slot to workers.
-	run   *run
-	epoch int
-	index int
-	from  int  // position of place 0 in its epoch; for a stream, among the rank's own
-	size  int  // places; once bad samples are left out, the samples that remain
-	known bool // indices were set when the batch was opened
-	state State
-	seq   uint64 // in the ring
-	end   bool   // the stream is over: nothing in the batch is delivered
+	run     *run
+	epoch   int
+	index   int
+	from    int  // position of place 0 in its epoch; for a stream, among the rank's own
+	size    int  // places; once bad samples are left out, the samples that remain
+	opened  int  // places when the batch was opened
+	reached int  // position after the batches of all ranks
+	known   bool // indices were set when the batch was opened
+	state   State
+	seq     uint64 // in the ring
+	end     bool   // the stream is over: nothing in the batch is delivered
 
 	failure error // why the stream is over, if it shouldn't be
 

@@ -64,7 +64,8 @@
 //     to a GPU need it.
 //   - A [Sampler] is the order of an epoch: position → dataset index. An epoch
 //     is one pass over it. [Shuffled], [Weighted], [Bucketed], [Mixed],
-//     [LocallyShuffled] and [Computed] are samplers; [Select] is for parts.
+//     [LocallyShuffled], [TokenBatches] and [Computed] are samplers; [Select] is for
+//     parts. A [BatchSampler] also says where batches end.
 //   - A worker is a goroutine that loads samples. With 0 workers the caller
 //     loads them itself.
 //   - Prefetch is how many batches are ready or in flight ahead of the one in

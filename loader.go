@@ -154,7 +154,7 @@ func (s *source) loader(workers int) *Loader {
 // Fields is the layout of one sample, as the dataset told it.
 func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
-// Len is the number of batches in an epoch; −1 for a stream without
+// Len is the number of batches in an epoch, for this rank; −1 for a stream without
 // WithEpochSamples, whose end shows when it is reached.
 func (l *Loader) Len() int {
 	l.mu.Lock()
@@ -180,12 +180,10 @@ func (l *Loader) SetSampler(s Sampler) error {
 	case l.n == endless:
 		return optionError("SetSampler", nameOfSampler(s), "can't be combined with a stream, whose order is that of reading")
 	}
-	n, err := epochLen("SetSampler", s)
-	if err != nil {
+	order := l.source.order // but for what every sampler brings
+	if err := order.follow("SetSampler", s); err != nil {
 		return err
 	}
-	order := l.source.order // but for n, which every sampler brings
-	order.n = n
 	if err := order.hasBatch(); err != nil {
 		return err
 	}

@@ -94,7 +94,15 @@ func (t *tuner) place(round int) State {
 	}
 	const golden = 0.6180339887498949
 	_, part := math.Modf(float64(round) * golden)
-	return State{Epoch: t.next.Epoch, Samples: int(part*float64(steps)) * t.opts.batchSize * t.opts.world}
+	step := int(part * float64(steps))
+	if t.order.batches > 0 {
+		at, err := t.order.start(t.next.Epoch, step*t.opts.world)
+		if err != nil {
+			at = 0 // the loader meets it too, and tells
+		}
+		return State{Epoch: t.next.Epoch, Samples: at}
+	}
+	return State{Epoch: t.next.Epoch, Samples: step * t.opts.batchSize * t.opts.world}
 }
 
 // measure adds what a visit with a loader measures to what is known of its count.
@@ -217,7 +225,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			m.first = got.Sub(start)
 		}
 		if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
-			m.reached.Samples = b.from + b.size
+			m.reached.Samples = b.reached
 		}
 		end := got
 		if step != nil {

@@ -141,7 +141,8 @@ func between(option string, n, low, high int) error {
 }
 
 // WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32.
-// The last batch of an epoch may be smaller.
+// The last batch of an epoch may be smaller. With a [BatchSampler] it bounds the
+// samples of a batch.
 func WithBatchSize(n int) Option {
 	return func(o *options) error {
 		o.batchSize = n
@@ -209,7 +210,8 @@ func WithSampler(s Sampler) Option {
 	}
 }
 
-// WithDropLast leaves out a last batch that would be smaller than the others.
+// WithDropLast leaves out a last batch that would be smaller than the others. With a
+// [BatchSampler] it leaves out the last batches if they are fewer than the ranks.
 func WithDropLast() Option {
 	return func(o *options) error {
 		o.dropLast = true

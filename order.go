@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 )
@@ -12,26 +13,148 @@ import (
 // batch × world positions, and rank r takes the r-th part of these. So the number of
 // positions taken says exactly what all ranks have had. Nothing here overflows, not
 // even with 32 bits, if n is at most maxSamples and world at most maxWorld.
+//
+// With a BatchSampler a step is the next world batches instead, and what steps and
+// courses count is batches: their base is the number of a batch.
 type order struct {
 	n           int // positions of an epoch; endless for a stream
-	batch       int
+	batch       int // samples of a batch, or of the largest allowed
 	rank, world int
 	dropLast    bool
+
+	// Of a BatchSampler.
+	batches int // of an epoch, over all ranks; 0 if all batches are equally large
+	starts  func(epoch, batch int) int
 }
 
-// step is how many positions all ranks take together. With 32 bits, batch × world may
-// be more than an int holds: an epoch is then one step, or none.
+// follow makes the order that of a sampler.
+func (o *order) follow(option string, s Sampler) (err error) {
+	if o.n, err = epochLen(option, s); err != nil {
+		return err
+	}
+	o.batches, o.starts = 0, nil
+	b, ok := s.(BatchSampler)
+	if !ok {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = optionError(option, nameOfSampler(s), "Batches panicked: %v", p)
+		}
+	}()
+	if o.batches, o.starts = b.Batches(), b.Start; o.batches < 1 || o.batches > o.n {
+		return optionError(option, o.batches, "an epoch of %d samples must have 1 … %d batches", o.n, o.n)
+	}
+	if n := largest(b); n > o.batch {
+		return optionError("WithBatchSize", o.batch, "must be at least %d, the samples of the largest batch of %s", n, nameOfSampler(s))
+	}
+	return nil
+}
+
+// start is the position at which a batch of a BatchSampler begins, or an epoch ends.
+func (o *order) start(epoch, batch int) (position int, err error) {
+	switch batch {
+	case 0:
+		return 0, nil
+	case o.batches:
+		return o.n, nil
+	}
+	finished := false
+	defer func() {
+		if !finished {
+			stack, cause := recovered(recover())
+			err = &LoadError{Index: -1, Position: -1, Epoch: epoch, Err: fmt.Errorf("BatchSampler.Start of batch %d: %w", batch, cause), Stack: stack}
+		}
+	}()
+	position = o.starts(epoch, batch)
+	finished = true
+	return position, nil
+}
+
+// batchAt is the batch of a BatchSampler that begins at a position.
+func (o *order) batchAt(epoch, position int) (batch int, err error) {
+	below, above := 0, o.batches // what begins at position isn't outside
+	for below < above {
+		middle := below + (above-below)/2
+		at, err := o.start(epoch, middle)
+		switch {
+		case err != nil:
+			return 0, err
+		case at < position:
+			below = middle + 1
+		default:
+			above = middle
+		}
+	}
+	at, err := o.start(epoch, below)
+	if err == nil && at != position {
+		err = optionError("State.Samples", position, "no batch of epoch %d begins there: the next after it, batch %d, begins at %d", epoch, below, at)
+	}
+	return below, err
+}
+
+// partOf is part and bounds for a BatchSampler: the positions of this rank in step k
+// from batch base, and the position after those of all ranks. If fewer batches than
+// ranks are left for the last step, ranks share a batch, so that each has some of its
+// samples; if it has fewer samples than ranks, they repeat them.
+func (o *order) partOf(epoch, base, k int) (from, to, after int, err error) {
+	first := base + k*o.world
+	n := min(o.world, o.batches-first)
+	number := portion(n, o.rank, o.world) // of the step's batches
+	batch := first + number
+	if from, err = o.start(epoch, batch); err != nil {
+		return 0, 0, 0, err
+	}
+	if to, err = o.start(epoch, batch+1); err != nil {
+		return 0, 0, 0, err
+	}
+	if after, err = o.start(epoch, first+n); err != nil {
+		return 0, 0, 0, err
+	}
+	size := to - from
+	switch {
+	case from < 0 || to > after || after > o.n || size < 1:
+		return 0, 0, 0, optionError("BatchSampler.Start", from, "batch %d of epoch %d is positions %d to before %d of %d: must have at least one, after those of the batch before", batch, epoch, from, to, o.n)
+	case size > o.batch:
+		return 0, 0, 0, optionError("BatchSampler.Start", from, "batch %d of epoch %d has %d samples, positions %d to before %d: WithBatchSize allows %d", batch, epoch, size, from, to, o.batch)
+	}
+	if n < o.world {
+		begin, end := sharers(n, number, o.world), sharers(n, number+1, o.world)
+		if share, all := o.rank-begin, end-begin; size < all {
+			from += share % size
+			to = from + 1
+		} else {
+			from, to = from+portion(size, share, all), from+portion(size, share+1, all)
+		}
+	}
+	return from, to, after, nil
+}
+
+// sharers is the first rank that has part number of n: for which portion gives number.
+func sharers(n, number, world int) int {
+	return int((uint64(number)*uint64(world) + uint64(n) - 1) / uint64(n))
+}
+
+// step is how many positions all ranks take together, or how many batches of a
+// BatchSampler. With 32 bits, batch × world may be more than an int holds: an epoch is
+// then one step, or none.
 func (o *order) step() int {
+	if o.batches > 0 {
+		return o.world
+	}
 	if hi, lo := bits.Mul(uint(o.batch), uint(o.world)); hi == 0 && lo <= math.MaxInt {
 		return int(lo)
 	}
 	return math.MaxInt
 }
 
-// steps is the batches from position base to the end of the epoch: the same
-// number on every rank.
+// steps is this rank's batches from base to the end of the epoch: the same number on
+// every rank.
 func (o *order) steps(base int) int {
 	left, step := o.n-base, o.step()
+	if o.batches > 0 {
+		left = o.batches - base
+	}
 	if o.dropLast {
 		return left / step
 	}
@@ -131,6 +254,9 @@ func (c *course) at(i int) (epoch, base, k, index int) {
 func (o *order) hasBatch() error {
 	if o.steps(0) > 0 {
 		return nil
+	}
+	if o.batches > 0 {
+		return optionError("WithDropLast", o.batches, "leaves no batch for each of %d ranks: an epoch has %d batches", o.world, o.batches)
 	}
 	return optionError("WithDropLast", o.batch, "leaves no batch of %d samples for each of %d ranks: an epoch has %d", o.batch, o.world, o.n)
 }

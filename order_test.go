@@ -147,6 +147,91 @@ func TestRanksShareTheLargestStepsWithoutAGap(t *testing.T) {
 	}
 }
 
+// cuts is batches of the given sizes, the same in every epoch.
+type cuts []int
+
+func (c cuts) Len() int {
+	n := 0
+	for _, size := range c {
+		n += size
+	}
+	return n
+}
+
+func (c cuts) At(_, i int) int    { return i }
+func (c cuts) Batches() int       { return len(c) }
+func (c cuts) Start(_, b int) int { return c[:b].Len() }
+
+// deliverBatches is deliver for a BatchSampler: from a position on.
+func deliverBatches(t *testing.T, c cuts, world int, dropLast bool, from, steps int, seen []int) (delivered, taken int) {
+	t.Helper()
+	o := order{batch: 1 << 20, world: world, dropLast: dropLast}
+	require.NoError(t, o.follow("", c))
+	base, err := o.batchAt(3, from)
+	require.NoError(t, err)
+	for k := range min(steps, o.steps(base)) {
+		after := from
+		for o.rank = range world {
+			begin, end, next, err := o.partOf(3, base, k)
+			require.NoError(t, err)
+			require.True(t, from <= begin && begin < end && end <= next, "rank %d has some of step %d", o.rank, k)
+			b := 0
+			for c.Start(3, b+1) <= begin {
+				b++
+			}
+			require.LessOrEqual(t, end, c.Start(3, b+1), "what a rank has is of one batch")
+			if next < c.Len() || (len(c)-base)%world == 0 {
+				require.Equal(t, [2]int{c.Start(3, b), c.Start(3, b+1)}, [2]int{begin, end}, "a batch is whole")
+			}
+			for ; begin < end; begin++ {
+				seen[begin]++
+			}
+			after = next
+		}
+		from = after
+	}
+	return from, min(steps, o.steps(base))
+}
+
+// Whatever the batches and the world are, all ranks together deliver each position once,
+// in equally many steps, and resumed with another world exactly the rest. A position
+// comes twice only if ranks share a batch of fewer samples.
+func FuzzRanksShareTheBatchesOfABatchSampler(f *testing.F) {
+	f.Add([]byte{3, 1, 4, 1, 5, 9, 2}, uint8(3), uint8(2), uint8(1))
+	f.Add([]byte{1}, uint8(5), uint8(1), uint8(0))
+	f.Add([]byte{2, 2, 2, 2}, uint8(4), uint8(3), uint8(1))
+	f.Add([]byte{7, 1, 1, 200, 1}, uint8(4), uint8(7), uint8(0))
+	f.Fuzz(func(t *testing.T, sizes []byte, world, other, cut uint8) {
+		if len(sizes) == 0 || len(sizes) > 100 || world == 0 || other == 0 {
+			t.Skip()
+		}
+		var c cuts
+		for _, size := range sizes {
+			c = append(c, 1+int(size))
+		}
+		seen := make([]int, c.Len())
+		at, steps := deliverBatches(t, c, int(world), false, 0, int(cut), seen)
+		require.Equal(t, min(int(cut), (len(c)+int(world)-1)/int(world)), steps)
+		end, _ := deliverBatches(t, c, int(other), false, at, math.MaxInt, seen)
+		require.Equal(t, c.Len(), end)
+		smallest := c[0]
+		for _, size := range c {
+			smallest = min(smallest, size)
+		}
+		for p, times := range seen {
+			if times != 1 && (times < 1 || smallest >= max(int(world), int(other))) {
+				t.Fatalf("position %d of %d comes %d times", p, c.Len(), times)
+			}
+		}
+		clear(seen)
+		at, steps = deliverBatches(t, c, int(world), true, 0, math.MaxInt, seen)
+		require.Equal(t, len(c)/int(world), steps)
+		for p, times := range seen {
+			require.Equal(t, p < at, times == 1)
+		}
+	})
+}
+
 func TestACourseIsItsEpochsOneAfterTheOther(t *testing.T) {
 	for _, base := range []int{0, 1, 20, 30} {
 		o := order{n: 30, batch: 4, world: 2, rank: 1}

@@ -43,6 +43,7 @@ type run struct {
 	ahead   []uint64 // sequence numbers of those opened and not taken, ascending
 	current *Batch   // in the loop body, or nil
 	halted  bool
+	refused error  // what a BatchSampler made of the batch that would be opened next
 	over    bool   // a stream's end was taken: nothing more is opened
 	last    uint64 // that end's sequence number
 	failure error  // which the stream has ended with
@@ -72,6 +73,12 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	if base > l.order.n {
 		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", l.order.n)
+	}
+	if l.order.batches > 0 {
+		var err error
+		if base, err = l.order.batchAt(first, base); err != nil {
+			return nil, err
+		}
 	}
 	c := newCourse(&l.order, first, last, base)
 	r := &run{l: l, caller: ctx, course: c, first: l.seq}
@@ -147,7 +154,7 @@ func (r *run) advance() (*Batch, error) {
 			return nil, err
 		}
 		if len(r.ahead) == 0 || r.over && r.ahead[0] > r.last {
-			break // the stream is over; a stage that failed at its end stages nothing after it
+			break // the stream is over, or refused; a stage that failed at its end stages nothing after it
 		}
 		b, ready := r.await()
 		if b == nil {
@@ -188,7 +195,7 @@ func (r *run) advance() (*Batch, error) {
 		return nil, ErrClosed
 	}
 	r.halt() // copies that nobody waited for may still fail
-	return nil, cmp.Or(r.failure, r.broken)
+	return nil, cmp.Or(r.failure, r.broken, r.refused)
 }
 
 // open lets workers have as many batches as may be ahead of the next one.
@@ -202,7 +209,7 @@ func (r *run) open() error {
 
 // openOne opens the next batch, if there may be one more.
 func (r *run) openOne() (opened bool, err error) {
-	if r.over || r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
+	if r.over || r.refused != nil || r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
 		return false, nil
 	}
 	if err := r.l.tooManyAway(); err != nil {
@@ -220,19 +227,24 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, err
 	}
 	if r.sequence == nil {
-		r.place(b, r.opened)
+		if r.refused = r.place(b, r.opened); r.refused != nil {
+			r.l.slots.put(b, false)
+			return false, nil // the batches before it are delivered first
+		}
 	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.refs.Store(held)
 	b.bad.reset()
 	b.seeded, b.settled, b.finishErr = false, false, nil
-	b.expect(r.l.opts.batchSize)
+	if r.sequence != nil {
+		b.opened = r.l.opts.batchSize
+	}
+	b.expect(b.opened)
 	r.opened++
 	r.opening.Store(b.seq + 1)
 	r.ahead = append(r.ahead, b.seq)
 	switch {
 	case r.sequence == nil:
-		b.expect(b.size)
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	case r.toFill != nil:
 		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
@@ -247,20 +259,30 @@ func (r *run) openOne() (opened bool, err error) {
 	return true, nil
 }
 
-// place writes into a batch what batch i of the course is.
-func (r *run) place(b *Batch, i int) {
+// place writes into a batch what batch i of the course is. The error is that of a
+// BatchSampler.
+func (r *run) place(b *Batch, i int) (err error) {
 	epoch, base, k, index := r.course.at(i)
-	from, to := r.course.part(base, k)
-	_, delivered := r.course.bounds(base, k)
+	var from, to int
+	if r.course.batches > 0 {
+		if from, to, b.reached, err = r.course.partOf(epoch, base, k); err != nil {
+			return err
+		}
+	} else {
+		from, to = r.course.part(base, k)
+		_, b.reached = r.course.bounds(base, k)
+	}
 	b.epoch, b.index, b.from = epoch, index, from
-	b.state = State{Epoch: epoch, Samples: delivered}
+	b.state = State{Epoch: epoch, Samples: b.reached}
 	if r.l.opts.unordered {
 		b.state.Samples = -1
 	}
 	b.resize(to - from)
+	b.opened = b.size
 	if r.l.ownShapes() {
 		r.layOut(b)
 	}
+	return nil
 }
 
 // await waits until a batch is ready, loads it if there are no workers, and takes
@@ -324,13 +346,14 @@ func (r *run) help(seq uint64) {
 func (r *run) readByConsumer() bool { return r.sequence != nil && r.toFill == nil }
 
 // openAhead is how many batches are open beyond the one in use, how many of their
-// places are loaded, and whether they are the last of the course. The caller is
+// places are loaded (as many of a batch as WithBatchSize has, whatever its size), and whether they are the last of the course. The caller is
 // the consumer.
 func (r *run) openAhead() (batches, loaded int, last bool) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	for _, seq := range r.ahead {
-		loaded += r.l.opts.batchSize - r.l.ring.Pending(seq)
+		places := r.l.ring.Item(seq).opened
+		loaded += portion(r.l.opts.batchSize, places-r.l.ring.Pending(seq), places)
 	}
 	return len(r.ahead), loaded, r.opened == r.course.len()
 }

@@ -24,6 +24,28 @@ type Sampler interface {
 	At(epoch, i int) int
 }
 
+// A BatchSampler is a Sampler that also says where batches end, so that they needn't be
+// equally large: see [TokenBatches]. A loader delivers its batches as they are; none may
+// be larger than WithBatchSize.
+//
+// Of several ranks, rank r gets batch k × world + r as its batch k. If the batches of an
+// epoch can't be divided evenly, the ranks share those that are left for the last step:
+// some ranks then get a part of a batch, and repeat its samples only if it has fewer
+// than ranks. WithDropLast leaves these batches out instead. A [State] is a number of
+// samples all the same. An epoch can be resumed where a batch begins, with any number
+// of ranks: what is delivered then is exactly the rest.
+//
+// Batches and Start are pure, as At is.
+type BatchSampler interface {
+	Sampler
+	// Batches is the number of batches in an epoch, 1 … Len(). It must not change.
+	Batches() int
+	// Start is the position at which a batch of an epoch begins, 0 < batch < Batches().
+	// The batch ends where the next one begins. It is called from many goroutines at
+	// once.
+	Start(epoch, batch int) int
+}
+
 // nameOfSampler is what a sampler calls itself, or its type. Its content would be
 // too long for a message.
 func nameOfSampler(s Sampler) string {
@@ -89,7 +111,8 @@ func (s *shuffled) At(epoch, i int) int {
 // twice comes twice. s must be an order of 0 … len(indices)−1; At panics if it
 // isn't.
 //
-// The indices are copied. They must not be negative.
+// If s is a [BatchSampler], so is the result. The indices are copied. They must not be
+// negative.
 func Select(s Sampler, indices []int) (Sampler, error) {
 	var errs []error
 	if s == nil {
@@ -104,7 +127,29 @@ func Select(s Sampler, indices []int) (Sampler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &selected{order: s, indices: slices.Clone(indices)}, nil
+	selected := &selected{order: s, indices: slices.Clone(indices)}
+	if b, ok := s.(BatchSampler); ok {
+		return &selectedBatches{selected, b}, nil
+	}
+	return selected, nil
+}
+
+type selectedBatches struct {
+	*selected
+	batches BatchSampler
+}
+
+func (s *selectedBatches) Batches() int               { return s.batches.Batches() }
+func (s *selectedBatches) Start(epoch, batch int) int { return s.batches.Start(epoch, batch) }
+func (s *selectedBatches) largest() int               { return largest(s.batches) }
+
+// largest is how many samples the largest batch of a BatchSampler has, 1 if it doesn't
+// tell.
+func largest(s BatchSampler) int {
+	if l, ok := s.(interface{ largest() int }); ok {
+		return l.largest()
+	}
+	return 1
 }
 
 type selected struct {

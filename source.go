@@ -49,7 +49,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	default:
 		s.sampler = Sequential(n)
 	}
-	if s.order.n, err = epochLen("WithSampler", s.sampler); err != nil {
+	if err := s.order.follow("WithSampler", s.sampler); err != nil {
 		return nil, err
 	}
 	if err := s.order.hasBatch(); err != nil {

@@ -362,7 +362,8 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	}
 	b.end = n == 0 || b.failure != nil
 	b.resize(n)
-	b.state = State{Epoch: b.epoch, Samples: q.delivered * o.world, World: o.world}
+	b.reached = q.delivered * o.world
+	b.state = State{Epoch: b.epoch, Samples: b.reached, World: o.world}
 	if o.unordered {
 		b.state.Samples = -1
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -34,6 +35,7 @@ type trial struct {
 	n     int
 	whole bool        // it has a LoadBatch
 	sized int         // it tells sizes: 0 no, 1 as they are, 2 rounded up to even ones
+	ends  []int       // where batches end, of a BatchSampler; nil: all are equally large
 	shard []int       // length of each
 	torn  map[int]int // by shard: the record that can't be read, nor what is after it
 	bad   map[int]string
@@ -104,7 +106,13 @@ func randomTrial(seed uint64) *trial {
 			t.torn[s] = rng.IntN(t.shard[s])
 		}
 	}
-	if t.shard == nil && t.n < t.batch*t.world {
+	if t.shard == nil && one(3) {
+		for end := 0; end < t.n; {
+			end = min(t.n, end+1+rng.IntN(t.batch))
+			t.ends = append(t.ends, end)
+		}
+	}
+	if t.shard == nil && (t.n < t.batch*t.world || t.ends != nil && len(t.ends) < t.world) {
 		t.dropLast = false // which is refused: nothing would be left
 	}
 	if t.device && one(4) {
@@ -156,7 +164,7 @@ func (t *trial) tell(id int, sizes []int) {
 		case 1:
 			sizes[id%3] = 6
 		case 2:
-			sizes[id%3] = 1 << 40
+			sizes[id%3] = math.MaxInt
 		}
 	}
 }
@@ -499,12 +507,81 @@ type retained struct {
 	device *copier
 }
 
+func (t *trial) sampler() nwt.Sampler {
+	if t.shuffle {
+		return nwt.Shuffled(t.n, 5)
+	}
+	return nwt.Sequential(t.n)
+}
+
+// cutSampler is another sampler's order, cut into batches.
+type cutSampler struct {
+	nwt.Sampler
+	ends []int
+}
+
+func (s cutSampler) Batches() int       { return len(s.ends) }
+func (s cutSampler) Start(_, b int) int { return s.ends[b-1] }
+
+// cut is reference.batches for a trial with ends.
+func (t *trial) cut(budget, first, count, base int) (ds []delivery, end int) {
+	sampler := t.sampler()
+	for epoch := first; epoch < first+count; epoch, base = epoch+1, 0 {
+		bad, b := 0, 0
+		for base > 0 && t.ends[b] <= base {
+			if b++; b == len(t.ends) {
+				break
+			}
+		}
+		for ; b < len(t.ends); b += t.world {
+			left := min(t.world, len(t.ends)-b)
+			if t.dropLast && left < t.world {
+				break
+			}
+			mine := b + t.rank*left/t.world
+			from, to := 0, t.ends[mine]
+			if mine > 0 {
+				from = t.ends[mine-1]
+			}
+			var ranks []int // that share the batch
+			for r := range t.world {
+				if b+r*left/t.world == mine {
+					ranks = append(ranks, r)
+				}
+			}
+			if n, at := len(ranks), slices.Index(ranks, t.rank); to-from < n {
+				from += at % (to - from)
+				to = from + 1
+			} else {
+				from, to = from+(to-from)*at/n, from+(to-from)*(at+1)/n
+			}
+			d := delivery{epoch: epoch, delivered: t.ends[b+left-1]}
+			for p := from; p < to; p++ {
+				id := sampler.At(epoch, p)
+				d.all = append(d.all, id)
+				if t.bad[id] == "" {
+					d.index, d.id = append(d.index, id), append(d.id, id)
+				} else if bad++; bad > budget {
+					return ds, badly
+				}
+			}
+			if len(d.id) > 0 {
+				ds = append(ds, d)
+			}
+		}
+	}
+	return ds, well
+}
+
 func (t *trial) options(workers int) []nwt.Option {
 	opts := []nwt.Option{
 		nwt.WithBatchSize(t.batch), nwt.WithWorkers(workers), nwt.WithRank(t.rank, t.world), nwt.WithSeed(5),
 		nwt.WithLogger(slog.New(slog.DiscardHandler)), nwt.WithErrorBudget(t.budget),
 	}
-	if t.shuffle {
+	switch {
+	case t.ends != nil:
+		opts = append(opts, nwt.WithSampler(cutSampler{t.sampler(), t.ends}))
+	case t.shuffle:
 		opts = append(opts, nwt.WithShuffle(5))
 	}
 	if t.shard != nil {
@@ -646,6 +723,10 @@ func (j *judge) plan(first, count, base int) (ds []delivery, end int, err error)
 }
 
 func (j *judge) within(budget, first, count, base int) (ds []delivery, end int, err error) {
+	if j.ends != nil {
+		ds, end = j.cut(budget, first, count, base)
+		return ds, end, nil
+	}
 	if j.shard == nil {
 		ref := &reference{program: program{n: j.n, bad: j.bad, budget: budget, shuffle: j.shuffle}, op: op{batch: j.batch, rank: j.rank, world: j.world, dropLast: j.dropLast}}
 		wants, end := ref.batches(first, count, base)

@@ -40,7 +40,7 @@ type worker struct {
 // newWorker makes a worker for a seat; number is for Sample.Worker.
 func newWorker(l *Loader, seat, number int) *worker {
 	w := &worker{l: l, seat: seat}
-	w.sample.common = &common{layout: l.layout, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
+	w.sample.common = &common{layout: l.layout, columns: l.layout.columns, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
 	return w
 }
 
@@ -115,7 +115,9 @@ func (w *worker) loadClaim() {
 		}()
 	}
 	s.mem, s.lens, s.records, s.epoch, s.from = w.slot.mem, w.slot.lens, w.slot.records, b.epoch, b.from
-	s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
+	if w.l.ownShapes() {
+		s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
+	}
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
 		return
@@ -182,7 +184,7 @@ func (w *worker) loadSingly(b *Batch, end int) {
 			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
 			continue
 		}
-		if s.told != nil && s.told[w.next] == untold {
+		if ragged && s.told != nil && s.told[w.next] == untold {
 			b.bad.add(w.next, s.error(l.toldNothing(index), nil))
 			continue
 		}

@@ -1,0 +1,193 @@
+package nwt
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Tokens says how large the batches of [TokenBatches] are.
+type Tokens struct {
+	// Max is how many tokens a batch may have, padding included: its samples × the
+	// longest of them.
+	Max int
+	// MaxSamples is how many samples a batch may have; 0: as many as Max allows.
+	// WithBatchSize must be at least the samples of the largest batch.
+	MaxSamples int
+	// Window is over how many batches samples of similar length are mixed; 0: a 32nd of
+	// the epoch's batches, but 4 … 64.
+	Window int
+}
+
+// TokenBatches visits each of 0 … n−1 once per epoch, in batches of at most a number of
+// tokens (or audio frames, or pixels) instead of a number of samples: short samples
+// come in large batches, long ones in small batches, and each batch costs about the
+// same. Samples of a batch have similar lengths, so little of it is padding, if the
+// dataset is a [SizedDataset]. length returns the length of a sample; it is called once
+// per sample, now. A length of 0 counts as 1.
+//
+// The samples are sorted by length, once, and cut into windows of Tokens.Window batches,
+// or fewer where lengths fall below three quarters of the window's longest. All batches
+// of a window have equally many samples, as many as its longest allows. In each epoch
+// the samples of each window are shuffled anew, and then all batches. One batch of an
+// epoch may be smaller than the others of its window. A wider window means more
+// randomness and more padding: if a window is one batch, the same samples always meet.
+//
+// The order depends on the lengths, Tokens and the seed, and doesn't depend on the
+// number of ranks. It takes 8 bytes per sample and, for each of two epochs, 16 per batch.
+func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (BatchSampler, error) {
+	var errs []error
+	bad := func(wrong bool, value any, format string, args ...any) {
+		if wrong {
+			errs = append(errs, optionError("TokenBatches", value, format, args...))
+		}
+	}
+	bad(n < 1 || n > maxSamples, n, "the number of samples must be 1 … %d", maxSamples)
+	bad(length == nil, nil, "the length function must not be nil")
+	bad(t.Max < 1, t.Max, "Tokens.Max must be at least 1")
+	bad(t.MaxSamples < 0, t.MaxSamples, "Tokens.MaxSamples must be at least 1, or 0 for as many as Max allows")
+	bad(t.Window < 0, t.Window, "Tokens.Window must be at least 1, or 0 for a 32nd of the epoch")
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	type sample struct{ length, index int }
+	samples := make([]sample, n)
+	for i := range samples {
+		l := length(i)
+		bad(l < 0 || l > t.Max, l, "the length of sample %d must be 0 … %d, Tokens.Max", i, t.Max)
+		if len(errs) > 0 {
+			return nil, errs[0]
+		}
+		samples[i] = sample{max(1, l), i}
+	}
+	slices.SortFunc(samples, func(a, b sample) int {
+		return cmp.Or(cmp.Compare(b.length, a.length), cmp.Compare(a.index, b.index))
+	})
+	s := &tokenBatches{tokens: t, seed: seed, key: seedKey(seed), sorted: make([]int, n)}
+	for i, sample := range samples {
+		s.sorted[i] = sample.index
+	}
+	lengthAt := func(i int) int { return samples[i].length }
+	window := t.Window
+	if window == 0 {
+		s.cut(lengthAt, 1)
+		window = min(max(s.batches/32, 4), 64)
+	}
+	s.cut(lengthAt, window)
+	s.perm = newPermutation(s.batches)
+	s.orders = newOrders(2, 1, s.order)
+	return s, nil
+}
+
+type tokenBatches struct {
+	tokens  Tokens
+	seed    uint64
+	key     uint64 // of the seed
+	sorted  []int  // dataset indices, the longest samples first
+	windows []tokenWindow
+	batches int
+	perm    permutation // of the batches
+	orders  *orders[tokenBatch]
+}
+
+// A tokenWindow is samples of similar length, and the batches that they are mixed in.
+type tokenWindow struct {
+	from, samples int // of sorted
+	first         int // batch, before batches are shuffled
+	size          int // samples of a batch; the last may have fewer
+	perm          permutation
+}
+
+// A tokenBatch is a batch of an epoch.
+type tokenBatch struct {
+	start int // position
+	batch int // before batches are shuffled
+}
+
+// cut makes the windows.
+func (s *tokenBatches) cut(lengthAt func(i int) int, window int) {
+	s.windows, s.batches = nil, 0
+	for from := 0; from < len(s.sorted); {
+		longest := lengthAt(from)
+		w := tokenWindow{from: from, first: s.batches, size: s.tokens.Max / longest}
+		if s.tokens.MaxSamples > 0 {
+			w.size = min(w.size, s.tokens.MaxSamples)
+		}
+		for batches := 0; from < len(s.sorted) && batches < window && (batches == 0 || lengthAt(from) >= longest-longest/4); batches++ {
+			from += min(w.size, len(s.sorted)-from)
+			s.batches++
+		}
+		w.samples = from - w.from
+		w.perm = newPermutation(w.samples)
+		s.windows = append(s.windows, w)
+	}
+}
+
+// order is the batches of an epoch.
+func (s *tokenBatches) order(epoch, _ int) []tokenBatch {
+	key := epochKey(s.key, epoch)
+	all := make([]tokenBatch, s.batches)
+	start := 0
+	for k := range all {
+		batch := s.perm.at(key, k)
+		all[k] = tokenBatch{start, batch}
+		_, _, size := s.find(batch)
+		start += size
+	}
+	return all
+}
+
+// find is the window of a batch, its number, and which of the window's samples the batch
+// has: so many from first on.
+func (s *tokenBatches) find(batch int) (number, first, size int) {
+	number, exact := slices.BinarySearchFunc(s.windows, batch, func(w tokenWindow, batch int) int { return cmp.Compare(w.first, batch) })
+	if !exact {
+		number--
+	}
+	w := &s.windows[number]
+	first = (batch - w.first) * w.size
+	return number, first, min(w.size, w.samples-first)
+}
+
+func (s *tokenBatches) Len() int     { return len(s.sorted) }
+func (s *tokenBatches) Batches() int { return s.batches }
+func (s *tokenBatches) String() string {
+	return fmt.Sprintf("TokenBatches(%d, %d batches of at most %d tokens, seed %d)", len(s.sorted), s.batches, s.tokens.Max, s.seed)
+}
+
+func (s *tokenBatches) Start(epoch, batch int) int { return s.orders.get(epoch, 0)[batch].start }
+
+// largest is how many samples the largest batch has.
+func (s *tokenBatches) largest() (n int) {
+	for i := range s.windows {
+		n = max(n, min(s.windows[i].size, s.windows[i].samples))
+	}
+	return n
+}
+
+func (s *tokenBatches) At(epoch, i int) int {
+	var index [1]int
+	s.Fill(epoch, i, index[:])
+	return index[0]
+}
+
+func (s *tokenBatches) Fill(epoch, from int, indices []int) {
+	checkPosition(from, len(s.sorted))
+	all, key := s.orders.get(epoch, 0), epochKey(s.key, epoch)
+	k, exact := slices.BinarySearchFunc(all, from, func(b tokenBatch, position int) int { return cmp.Compare(b.start, position) })
+	if !exact {
+		k--
+	}
+	for len(indices) > 0 {
+		number, first, size := s.find(all[k].batch)
+		w := &s.windows[number]
+		windowKey := mix64(key + uint64(number+1)*golden)
+		skip := from - all[k].start
+		n := min(size-skip, len(indices))
+		for i := range n {
+			indices[i] = s.sorted[w.from+w.perm.at(windowKey, first+skip+i)]
+		}
+		indices, from, k = indices[n:], from+n, k+1
+	}
+}

@@ -1,0 +1,345 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// tokensOf is the length of a sample: some long ones, many short ones, some empty.
+func tokensOf(i int) int {
+	if i%97 == 0 {
+		return 0
+	}
+	return 1 + int(uint64(i)*2654435761%1000)*int(uint64(i)*40503%1000)/5000
+}
+
+func tokenBatches(t *testing.T, n int, tokens nwt.Tokens) nwt.BatchSampler {
+	t.Helper()
+	s, err := nwt.TokenBatches(n, tokensOf, tokens, 7)
+	require.NoError(t, err)
+	return s
+}
+
+// batchOf is the indices of a batch of an epoch.
+func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
+	from, to := 0, s.Len()
+	if batch > 0 {
+		from = s.Start(epoch, batch)
+	}
+	if batch+1 < s.Batches() {
+		to = s.Start(epoch, batch+1)
+	}
+	for i := from; i < to; i++ {
+		indices = append(indices, s.At(epoch, i))
+	}
+	return indices
+}
+
+// Every sample comes once per epoch, and no batch has more tokens than allowed, padding
+// included.
+func TestATokenBatchIsWithinItsBound(t *testing.T) {
+	for _, n := range []int{1, 2, 30, 1000, 5000} {
+		for _, tokens := range []nwt.Tokens{{Max: 200}, {Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 300, Window: 1}, {Max: 300, Window: 1000}} {
+			s := tokenBatches(t, n, tokens)
+			for epoch := range 2 {
+				var all []int
+				for b := range s.Batches() {
+					batch := batchOf(s, epoch, b)
+					require.NotEmpty(t, batch)
+					longest := 1
+					for _, i := range batch {
+						longest = max(longest, tokensOf(i))
+					}
+					require.LessOrEqual(t, longest*len(batch), tokens.Max)
+					if tokens.MaxSamples > 0 {
+						require.LessOrEqual(t, len(batch), tokens.MaxSamples)
+					}
+					all = append(all, batch...)
+				}
+				filled := make([]int, n)
+				s.(nwt.Filler).Fill(epoch, 0, filled)
+				require.Equal(t, all, filled)
+				slices.Sort(all)
+				require.Equal(t, ints(n), all)
+			}
+		}
+	}
+}
+
+// Epochs and seeds differ, in the order of the batches and in what is in them.
+func TestTokenBatchesAreShuffledAnewInEachEpoch(t *testing.T) {
+	s := tokenBatches(t, 3000, nwt.Tokens{Max: 1000})
+	first := map[string]bool{}
+	for b := range s.Batches() {
+		first[sortedText(batchOf(s, 0, b))] = true
+	}
+	same := 0
+	for b := range s.Batches() {
+		if first[sortedText(batchOf(s, 1, b))] {
+			same++
+		}
+	}
+	require.Less(t, same, s.Batches()/10, "batches that come again")
+	other, err := nwt.TokenBatches(3000, tokensOf, nwt.Tokens{Max: 1000}, 8)
+	require.NoError(t, err)
+	require.NotEqual(t, batchOf(s, 0, 0), batchOf(other, 0, 0))
+}
+
+func sortedText(indices []int) string { return fmt.Sprint(slices.Sorted(slices.Values(indices))) }
+
+// Little of a batch is padding, and most of what is allowed is used.
+func TestTokenBatchesAreFull(t *testing.T) {
+	s := tokenBatches(t, 5000, nwt.Tokens{Max: 1000})
+	used, padded, tokens := 0, 0, 0
+	for b := range s.Batches() {
+		longest := 1
+		for _, i := range batchOf(s, 0, b) {
+			longest = max(longest, tokensOf(i))
+			tokens += max(1, tokensOf(i))
+		}
+		used += longest * len(batchOf(s, 0, b))
+		padded += 1000
+	}
+	require.Greater(t, float64(tokens)/float64(used), 0.85)
+	require.Greater(t, float64(used)/float64(padded), 0.75)
+}
+
+func TestTokenBatchesStayWhatTheyWere(t *testing.T) {
+	s := tokenBatches(t, 40, nwt.Tokens{Max: 300})
+	require.Equal(t, "TokenBatches(40, 8 batches of at most 300 tokens, seed 7)", fmt.Sprint(s))
+	require.Equal(t, [][]int{{13, 5}, {39, 5}, {38, 37, 7, 11, 3, 15}}, [][]int{batchOf(s, 0, 0), batchOf(s, 1, 3), batchOf(s, 5, 7)})
+}
+
+func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
+	for want, make := range map[string]func() (nwt.BatchSampler, error){
+		"the number of samples must be 1": func() (nwt.BatchSampler, error) { return nwt.TokenBatches(0, tokensOf, nwt.Tokens{Max: 9}, 1) },
+		"function must not be nil":        func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, nil, nwt.Tokens{Max: 9}, 1) },
+		"Tokens.Max must be at least 1":   func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, tokensOf, nwt.Tokens{}, 1) },
+		"Tokens.MaxSamples must be": func() (nwt.BatchSampler, error) {
+			return nwt.TokenBatches(1, tokensOf, nwt.Tokens{Max: 1, MaxSamples: -1}, 1)
+		},
+		"Tokens.Window must be": func() (nwt.BatchSampler, error) {
+			return nwt.TokenBatches(1, tokensOf, nwt.Tokens{Max: 1, Window: -1}, 1)
+		},
+		"TokenBatches: 30: the length of sample 3 must be 0 … 29, Tokens.Max": func() (nwt.BatchSampler, error) {
+			return nwt.TokenBatches(9, func(i int) int { return 10 * i }, nwt.Tokens{Max: 29}, 1)
+		},
+		"TokenBatches: -1: the length of sample 0 must be 0": func() (nwt.BatchSampler, error) {
+			return nwt.TokenBatches(9, func(i int) int { return -1 }, nwt.Tokens{Max: 29}, 1)
+		},
+	} {
+		_, err := make()
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// identities is a dataset of n samples that are their index.
+func identities(n int) nwt.Dataset {
+	return nwt.NewDataset(n, []nwt.Field{{Name: "id", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		return nil
+	})
+}
+
+// The loader's batches are the sampler's, at any worker count.
+func TestALoaderDeliversTheBatchesOfABatchSampler(t *testing.T) {
+	s := tokenBatches(t, 500, nwt.Tokens{Max: 1000})
+	for _, workers := range []int{0, 1, 4} {
+		l, err := nwt.NewLoader(identities(500), nwt.WithSampler(s), nwt.WithBatchSize(1000), nwt.WithWorkers(workers))
+		require.NoError(t, err)
+		require.Equal(t, s.Batches(), l.Len())
+		k := 0
+		for b, err := range l.Epochs(t.Context(), 1, 3) {
+			require.NoError(t, err)
+			require.Equal(t, k%s.Batches(), b.Index())
+			require.Equal(t, batchOf(s, b.Epoch(), b.Index()), b.Indices())
+			k++
+		}
+		require.Equal(t, 2*s.Batches(), k)
+		require.NoError(t, l.Close())
+	}
+}
+
+// Resumed after any batch with any number of ranks, exactly the rest is delivered, and
+// every rank has as many batches as the others.
+func TestBatchesOfDifferentSizesResumeOnOtherRanks(t *testing.T) {
+	const n = 200
+	s := tokenBatches(t, n, nwt.Tokens{Max: 1500, MaxSamples: 10})
+	deliver := func(world int, from nwt.State, most int) (got []int, state nwt.State) {
+		batches := -1
+		for rank := range world {
+			l, err := nwt.NewLoader(identities(n), nwt.WithSampler(s), nwt.WithBatchSize(40), nwt.WithRank(rank, world))
+			require.NoError(t, err)
+			k := 0
+			for b, err := range l.Resume(t.Context(), from) {
+				require.NoError(t, err)
+				got = append(got, b.Indices()...)
+				state = b.State()
+				if k++; k == most {
+					break
+				}
+			}
+			require.NoError(t, l.Close())
+			require.True(t, batches < 0 || batches == k)
+			batches = k
+		}
+		return got, state
+	}
+	for world := 1; world <= 3; world++ {
+		for _, most := range []int{1, 3} {
+			before, state := deliver(world, nwt.State{Epoch: 4}, most)
+			require.Equal(t, len(before), state.Samples)
+			for other := 1; other <= 4; other++ {
+				rest, end := deliver(other, state, -1)
+				require.Equal(t, nwt.State{Epoch: 4, Samples: n}, end)
+				require.Equal(t, ints(n), slices.Sorted(slices.Values(append(slices.Clone(before), rest...))), "%d ranks, then %d", world, other)
+			}
+		}
+	}
+}
+
+func TestAStateInsideABatchIsAnError(t *testing.T) {
+	l, err := nwt.NewLoader(identities(6), nwt.WithSampler(sizes{2, 3, 1}))
+	require.NoError(t, err)
+	defer l.Close()
+	for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 3}) {
+		require.EqualError(t, err, "nwt: State.Samples: 3: no batch of epoch 1 begins there: the next after it, batch 2, begins at 5")
+	}
+	for range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6}) {
+		t.Fatal("nothing is left")
+	}
+	l, err = nwt.NewLoader(identities(6), nwt.WithSampler(sizes{2, 3, 1}), nwt.WithUnordered())
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
+
+// sizes is batches of these sizes. A size of 0 panics.
+type sizes []int
+
+func (s sizes) Len() int        { return s.Start(0, len(s)) }
+func (s sizes) At(_, i int) int { return i }
+func (s sizes) Batches() int    { return len(s) }
+func (s sizes) Start(_, batch int) (n int) {
+	for _, size := range s[:batch] {
+		n += max(size, -size)
+	}
+	if batch < len(s) && s[batch] < 0 {
+		panic("no start")
+	}
+	return n
+}
+
+// A batch that is too large, empty, or whose Start panics ends the epoch with an error
+// that names it, after the batches before it.
+func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
+	for _, c := range []struct {
+		sizes sizes
+		want  string
+	}{
+		{sizes{2, 3, 2, 7, 1}, "batch 3 of epoch 0 has 7 samples, positions 7 to before 14: WithBatchSize allows 4"},
+		{sizes{2, 3, 2, 0, 1}, "batch 3 of epoch 0 is positions 7 to before 7 of 8: must have at least one, after those of the batch before"},
+		{sizes{2, 3, 2, 1, -3}, "BatchSampler.Start of batch 4: panic: no start"},
+	} {
+		for _, workers := range []int{0, 3} {
+			for _, device := range []nwt.Device{nwt.Host(), newCopier(0)} {
+				l, err := nwt.NewLoader(identities(c.sizes.Len()), nwt.WithSampler(c.sizes), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithPrefetch(9), nwt.WithDevice(device))
+				require.NoError(t, err)
+				var got []int
+				for b, e := range l.Epoch(t.Context(), 0) {
+					if err = e; e == nil {
+						got = append(got, b.Len())
+					}
+				}
+				require.ErrorContains(t, err, c.want)
+				require.Equal(t, []int{2, 3, 2}, got)
+				require.NoError(t, l.Close())
+			}
+		}
+	}
+}
+
+func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
+	_, err := nwt.NewLoader(identities(500), nwt.WithSampler(tokenBatches(t, 500, nwt.Tokens{Max: 1000})))
+	require.ErrorContains(t, err, "WithBatchSize: 32: must be at least")
+	half, err := nwt.Select(tokenBatches(t, 50, nwt.Tokens{Max: 1000}), ints(50))
+	require.NoError(t, err)
+	_, err = nwt.NewLoader(identities(500), nwt.WithSampler(half), nwt.WithBatchSize(1))
+	require.ErrorContains(t, err, "WithBatchSize: 1: must be at least")
+	_, err = nwt.NewLoader(identities(5), nwt.WithSampler(sizes{2, 3}), nwt.WithRank(0, 3), nwt.WithDropLast())
+	require.ErrorContains(t, err, "leaves no batch for each of 3 ranks: an epoch has 2 batches")
+	l, err := nwt.NewLoader(identities(9))
+	require.NoError(t, err)
+	defer l.Close()
+	require.ErrorContains(t, l.SetSampler(noBatches{sizes{2, 3}}), "an epoch of 5 samples must have 1 … 5 batches")
+	require.NoError(t, l.SetSampler(sizes{2, 3}))
+	require.Equal(t, 2, l.Len())
+	require.NoError(t, l.SetSampler(nwt.Sequential(9)))
+	require.Equal(t, 1, l.Len())
+}
+
+type noBatches struct{ sizes }
+
+func (noBatches) Batches() int { return 0 }
+
+func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
+	s := tokenBatches(t, 2000, nwt.Tokens{Max: 2000, MaxSamples: 64})
+	l, err := nwt.NewLoader(identities(2000), nwt.WithSampler(s), nwt.WithBatchSize(64), nwt.WithWorkers(0))
+	require.NoError(t, err)
+	defer l.Close()
+	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<20))
+	defer stop()
+	for range 10 {
+		next()
+	}
+	require.Zero(t, testing.AllocsPerRun(50, func() { next() }), "within an epoch")
+}
+
+// Tune measures batches of different sizes, in order or not, and ends.
+func TestTuneMeasuresBatchesOfDifferentSizes(t *testing.T) {
+	s := tokenBatches(t, 300, nwt.Tokens{Max: 1000, MaxSamples: 50})
+	for _, order := range []nwt.Option{nwt.WithWorkers(0), nwt.WithUnordered()} {
+		r, err := nwt.Tune(t.Context(), identities(300), order, nwt.WithSampler(s), nwt.WithBatchSize(50), nwt.WithRank(1, 3), nwt.WithMaxWorkers(2), nwt.WithIterations(20),
+			nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil }), silent)
+		require.NoError(t, err)
+		require.NotEmpty(t, r.Trials)
+	}
+}
+
+// Batches of at most 12 tokens, padding included: each as long as its longest text.
+func ExampleTokenBatches() {
+	texts := []string{"a", "to", "the", "long", "longer", "be", "or", "not", "question", "is"}
+	var schema nwt.Schema
+	text := nwt.AddRagged[uint8](&schema, "text", 100)
+	ds := nwt.Sized(nwt.NewDataset(len(texts), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(text.Index(), copy(text.Of(dst), texts[i]))
+		return nil
+	}), func(i int, sizes []int) { sizes[0] = len(texts[i]) })
+	sampler, err := nwt.TokenBatches(len(texts), func(i int) int { return len(texts[i]) }, nwt.Tokens{Max: 12}, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	loader, err := nwt.NewLoader(ds, nwt.WithSampler(sampler), nwt.WithBatchSize(12))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d %q\n", batch.Shape(text.Index()), text.Of(batch))
+	}
+	// Output:
+	// [1 8] "question"
+	// [3 4] "longnot\x00the\x00"
+	// [5 2] "orbetoa\x00is"
+	// [1 6] "longer"
+}
