@@ -53,10 +53,10 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 		bytes int
 		most  int32 // records ahead once each shard has shown how large its records are
 	}{
-		{1 << 10, 4 * 16},
-		{250 << 10, 4},
-		{400 << 10, 2},
-		{3 << 20, 1}, // larger than the bound
+		{64, 4 * 16},
+		{16_000, 4},
+		{25_600, 2},
+		{192 << 10, 1}, // larger than the bound
 	} {
 		for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(3), nwt.WithShuffleWindow(7)}} {
 			opts = append(opts, nwt.WithBatchSize(4), nwt.WithPrefetch(1))
@@ -65,7 +65,7 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 			t.Run(fmt.Sprint(c.bytes, len(opts)), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &wide{shelves: newShelves(100, 80, 100, 90, 40), bytes: c.bytes}
-					l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(2), nwt.WithReadAhead(1<<20))...)
+					l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(2), nwt.WithReadAhead(64<<10))...)
 					var got []int64
 					most := int32(0)
 					for b, err := range l.Epoch(t.Context(), 1) {
@@ -80,7 +80,7 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 						most -= 7 // the window's
 					}
 					require.LessOrEqual(t, most, c.most)
-					if c.bytes == 1<<10 {
+					if c.bytes == 64 {
 						require.Greater(t, most, c.most/2, "it does read ahead")
 					}
 					require.NoError(t, l.Close())
