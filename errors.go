@@ -68,8 +68,11 @@ func (e SampleErrors) Unwrap() []error { return slices.Collect(maps.Values(e)) }
 // given them. A key may be a sample that was loaded on the way to one of them. err is
 // not nil if the error says nothing about single samples.
 func badSamples(failed error, samples []*Sample) (bad SampleErrors, err error) {
-	var told SampleErrors
-	if failed == nil || !errors.As(failed, &told) || temporary(failed) {
+	if failed == nil {
+		return nil, nil
+	}
+	var told SampleErrors // on the heap, since errors.As takes its address
+	if !errors.As(failed, &told) || temporary(failed) {
 		return nil, failed
 	}
 	bad = SampleErrors{}

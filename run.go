@@ -346,8 +346,8 @@ func (r *run) help(seq uint64) {
 func (r *run) readByConsumer() bool { return r.sequence != nil && r.toFill == nil }
 
 // openAhead is how many batches are open beyond the one in use, how many of their
-// places are loaded (as many of a batch as WithBatchSize has, whatever its size), and whether they are the last of the course. The caller is
-// the consumer.
+// places are loaded, and whether they are the last of the course. Each batch counts
+// as WithBatchSize places, whatever its size. The caller is the consumer.
 func (r *run) openAhead() (batches, loaded int, last bool) {
 	r.turn.Lock()
 	defer r.turn.Unlock()

@@ -244,3 +244,7 @@ func ExampleSampleErrors() {
 	// [0 10 20 30 50] <nil>
 	// 4 no such row
 }
+
+func TestALoadBatchThatSucceedsAllocatesNothing(t *testing.T) {
+	requireNoAllocations(t, emptyBatches{emptyDataset(1 << 16)}, nwt.WithBatchSize(64))
+}

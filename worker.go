@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
+	"slices"
 	"strconv"
 	"time"
 
@@ -175,18 +176,21 @@ func (w *worker) loadSingly(b *Batch, end int) {
 			break
 		}
 		if !known {
-			s.begin(w.next, -1) // a panic of the sampler is reported with index −1
+			s.turnTo(w.next, -1) // a panic of the sampler is reported with index −1
 			indices[w.next] = l.sampler.At(b.epoch, b.from+w.next)
 		}
 		index := indices[w.next]
-		s.begin(w.next, index)
+		s.turnTo(w.next, index)
 		if uint(index) >= n {
 			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
 			continue
 		}
-		if ragged && s.told != nil && s.told[w.next] == untold {
-			b.bad.add(w.next, s.error(l.toldNothing(index), nil))
-			continue
+		if ragged {
+			s.unsetLens(w.next, w.next+1)
+			if s.told != nil && s.told[w.next] == untold {
+				b.bad.add(w.next, s.error(l.toldNothing(index), nil))
+				continue
+			}
 		}
 		if watch != nil {
 			watch.begin(w.next+1, false)
@@ -291,7 +295,7 @@ func (w *worker) loadTogether(b *Batch) {
 	w.indices = append(w.indices[:0], indices...)
 	samples, total := w.samples[:n], uint(l.n)
 	for i, s := range samples {
-		if uint(indices[i]) >= total || w.slot.told != nil && w.slot.told[w.next+i] == untold {
+		if uint(indices[i]) >= total {
 			w.singly, finished = end, true
 			return
 		}
@@ -299,6 +303,10 @@ func (w *worker) loadTogether(b *Batch) {
 	}
 	if l.layout.ragged > 0 {
 		w.sample.unsetLens(w.next, end)
+		if told := w.slot.told; told != nil && slices.Contains(told[w.next:end], untold) {
+			w.singly, finished = end, true
+			return
+		}
 	}
 	ctx := w.context(b.run)
 	if w.watch != nil {
