@@ -30,6 +30,7 @@ func TestALoadBatchThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, nwt.Refuges(b), "what is delivered keeps no second slot")
 		}
+		synctest.Wait() // the watchdog logs
 		require.Equal(t, 1, strings.Count(log.String(), "nwt: LoadBatch failed: "))
 		require.Contains(t, log.String(), `error="no answer within WithTimeout(1s): context deadline exceeded"`)
 		close(release)
@@ -64,19 +65,16 @@ func TestALoadBatchIsGivenUpAfterATimeForEachOfItsSamples(t *testing.T) {
 	for _, bad := range []int{0, 20, 45, 60} {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
-			var began time.Time
-			var n int
-			var alone time.Duration
+			start := time.Now()
+			var n, began, alone atomic.Int64 // alone is when Load was first called, from began on
 			ds := &pages{n: 64,
 				load: func(_ context.Context, i int, _ *nwt.Sample) error {
-					if alone == 0 {
-						alone = time.Since(began)
-					}
+					alone.CompareAndSwap(0, int64(time.Since(start))-began.Load())
 					return nil
 				},
 				loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
-					if slices.Contains(indices, bad) && n == 0 {
-						began, n = time.Now(), len(indices)
+					if slices.Contains(indices, bad) && n.CompareAndSwap(0, int64(len(indices))) {
+						began.Store(int64(time.Since(start)))
 						<-release
 					}
 					return nil
@@ -84,8 +82,9 @@ func TestALoadBatchIsGivenUpAfterATimeForEachOfItsSamples(t *testing.T) {
 			}
 			l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), quietLog)
 			require.Equal(t, indicesUpTo(64), requirePages(t, l, 0))
-			require.GreaterOrEqual(t, alone, time.Duration(n)*time.Second)
-			require.LessOrEqual(t, alone, time.Duration(n)*time.Second+time.Second/8)
+			limit := time.Duration(n.Load()) * time.Second
+			require.GreaterOrEqual(t, time.Duration(alone.Load()), limit)
+			require.LessOrEqual(t, time.Duration(alone.Load()), limit+time.Second/8)
 			close(release)
 			require.NoError(t, l.Close())
 		})

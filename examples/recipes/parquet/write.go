@@ -29,7 +29,11 @@ func writeTable(path string, groups, rows, columns int) error {
 	}
 	w := file.NewParquetWriter(out, root, file.WithWriterProps(parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Snappy))))
 	for g := range groups {
-		if err := writeGroup(w.AppendRowGroup(), g*rows, rows, columns); err != nil {
+		group, err := w.AppendRowGroupChecked()
+		if err == nil {
+			err = writeGroup(group, g*rows, rows, columns)
+		}
+		if err != nil {
 			return errors.Join(err, w.Close())
 		}
 	}
