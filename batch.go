@@ -64,14 +64,14 @@ type Batch struct {
 const held = 1 << 28
 
 // State is how far an epoch has come. [Loader.Resume] needs nothing else to go on
-// from there, even with another worker count, batch size or world size (for a
-// stream, not another world size, which World is there to notice).
+// from there, even with another worker count, batch size or world size. Only a stream
+// must keep its world size.
 type State struct {
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"` // how many of the epoch were delivered, over all ranks
 
-	// World is the number of ranks that read a stream. For other datasets it is 0,
-	// since the number may change. Resume doesn't check it if it is 0.
+	// World is the number of ranks that read a stream: Resume refuses another number.
+	// For other datasets it is 0, since the number may change. Resume doesn't check 0.
 	World int `json:"world,omitempty"`
 }
 

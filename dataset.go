@@ -29,7 +29,7 @@ type BatchDataset interface {
 	Dataset
 	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of
 	// Load. The loader chooses how many samples it asks for, at most a batch, so
-	// that all workers have some. In memory they lie one after the other, see
+	// that all workers have some. In memory the samples lie one after the other, see
 	// [ValuesOf]. LoadBatch may sort both slices.
 	//
 	// If only some samples are bad, LoadBatch loads the others and returns
@@ -68,7 +68,7 @@ func (d *funcDataset) invalid() error {
 }
 
 // validated is a dataset made by a function that returns no error. invalid tells
-// what was wrong with the function's arguments.
+// what is wrong with the function's arguments.
 type validated interface{ invalid() error }
 
 // checkDataset is what NewLoader, Tune and LoadSample require of a dataset.

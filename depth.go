@@ -18,11 +18,11 @@ import (
 //     worker: opening it is reading it.) An eighth of all time may be lost for free.
 //   - If half of what is open was ready whenever training asked, half of the extra
 //     batches are given back.
-//   - While training waits all the same, half of them are withheld now and then, to see
-//     whether they pay. If training waits longer, they come back; if not, they are given
-//     back. If workers stood idle for the price meanwhile, depth is of no use here, and
-//     the price quadruples: that is so if the workers share one bottleneck, such as
-//     the CPUs or a disk.
+//   - If training waits in spite of extra batches, half of these are withheld now and
+//     then, to see whether they pay. If training then waits longer, they come into use
+//     again; if not, their memory is given back. If workers stood idle for the price of
+//     a batch meanwhile, depth is of no use here, and the price quadruples: this happens
+//     if the workers share one bottleneck, such as the CPUs or a disk.
 type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
@@ -32,10 +32,10 @@ type depth struct {
 	// sets it, and then looks again whether there is nothing to claim. The holder of
 	// run.turn opens a batch, and then clears it. So one of the two sees the other.
 	since atomic.Int64
-	// owed is how much more time must be lost until a batch is paid. It is written by
-	// the holder of run.turn.
+	// owed is how much more time must be lost until a batch is paid for. It is written
+	// by the holder of run.turn.
 	owed  atomic.Int64
-	timer *time.Timer // asks for a batch once it is paid
+	timer *time.Timer // asks for a batch once it is paid for
 
 	// These are for the holder of run.turn. Times are counted from born on, and not 0.
 	born     time.Time
@@ -44,7 +44,7 @@ type depth struct {
 	short    bool  // memory fell short of the bound, so extra doesn't grow until the window ends
 	withheld int32 // extra batches that are withheld
 	bearable int64 // how long training may wait per batch while they are
-	missed   bool  // a batch was paid while they are
+	missed   bool  // a batch was paid for while they are
 
 	lately  float64 // share of the last batches that training waited for, the latest counting most
 	windows int     // that have ended
@@ -77,7 +77,7 @@ const (
 	depthBearable = 1.0 / 16 // of the time per batch, by which a trial may make training wait longer
 	depthForgets  = 64       // windows after which the price falls to a quarter
 	depthMemory   = 1.0 / 32 // weight of the latest batch in lately
-	depthWaited   = 1.0 / 8  // of lately, from which on training waits for data
+	depthWaited   = 1.0 / 8  // value of lately above which training counts as waiting
 )
 
 func (d *depth) now() int64 { return int64(time.Since(d.born)) + 1 }
@@ -117,8 +117,8 @@ func (l *Loader) paid() {
 	}
 }
 
-// deepen opens one batch more if workers have nothing to claim and it is paid. The
-// caller holds turn.
+// deepen opens one batch more if workers have nothing to claim and the batch is paid
+// for. The caller holds turn.
 func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
 	if r.halted || r.sequence != nil && r.sequence.ended.Load() || l.opts.prefetch > 0 || l.Workers() == 0 || r.opened >= r.course.len() ||
@@ -148,8 +148,8 @@ func (r *run) deepen() {
 	}
 }
 
-// settle takes the time that was lost since it was last called off what is owed, and
-// adds what may be lost for free. The caller holds run.turn.
+// settle subtracts the time lost since the last call from what is owed, and adds the
+// time that may be lost for free. The caller holds run.turn.
 func (l *Loader) settle() {
 	d := &l.deep
 	now := d.now()
@@ -165,7 +165,7 @@ func (l *Loader) settle() {
 // depthCosts is the price of an extra batch.
 func (l *Loader) depthCosts() int64 { return depthPrice * int64(l.slotBytes) << (2 * l.deep.dear) }
 
-// mostExtra is the bound on extra, to be asked through depth.bound.
+// mostExtra is the bound on extra; ask for it through depth.bound.
 func (l *Loader) mostExtra() int32 {
 	bytes := float64(depthBytes)
 	if room := l.opts.machine.Available(); room.Of != "" {
@@ -207,8 +207,8 @@ func (l *Loader) beginWindow() {
 	d.batches, d.began, d.waited, d.drained = 0, d.now(), l.counters.wait.Load(), false
 }
 
-// watchDepth is called by the consumer when it asks for a batch, once what may
-// be open is.
+// watchDepth is called by the consumer when it asks for a batch, after it has opened
+// all that may be open.
 func (r *run) watchDepth() {
 	l, d := r.l, &r.l.deep
 	if r.taken >= l.leastDepth() { // until then training waits for loading to begin
@@ -236,8 +236,8 @@ func (r *run) watchDepth() {
 	}
 }
 
-// endWindow gives back or withholds extra batches. It is told whether those that
-// are withheld pay. The caller holds run.turn.
+// endWindow gives back or withholds extra batches. pays tells whether those that are
+// withheld are worth their memory. The caller holds run.turn.
 func (l *Loader) endWindow(pays bool) {
 	d := &l.deep
 	d.windows++

@@ -43,9 +43,9 @@ func (e *LoadError) Error() string {
 func (e *LoadError) Unwrap() error { return e.Err }
 
 // SampleErrors is what LoadBatch returns if some of its samples are bad, and why each
-// of them is: see [BatchDataset]. Its keys are samples that LoadBatch was given. All
-// others must be loaded; with none it counts as no error. If an error in it calls
-// itself temporary, the call counts as failed, and is made again in halves.
+// of them is: see [BatchDataset]. Its keys are samples that LoadBatch was given; all
+// others must be loaded. An empty SampleErrors counts as no error. If an error in it
+// calls itself temporary, the call counts as failed, and is made again in halves.
 type SampleErrors map[*Sample]error
 
 func (e SampleErrors) Error() string {
@@ -64,9 +64,9 @@ func (e SampleErrors) Error() string {
 // Unwrap is the errors of the samples, in no order.
 func (e SampleErrors) Unwrap() []error { return slices.Collect(maps.Values(e)) }
 
-// badSamples is which of the samples are bad, by the error of a LoadBatch that was
-// given them. A key may be a sample that was loaded on the way to one of them. err is
-// not nil if the error says nothing about single samples.
+// badSamples finds out which of the samples are bad, from the error of the LoadBatch
+// that was given them. A key may also be a sample of a part, loaded for one of them.
+// err is not nil if the error says nothing about single samples.
 func badSamples(failed error, samples []*Sample) (bad SampleErrors, err error) {
 	if failed == nil {
 		return nil, nil
@@ -158,8 +158,8 @@ func within(what string, err error) error {
 	return fmt.Errorf("nwt: %s: %w", what, err)
 }
 
-// guarded calls a user's function, and failed with its error, if it returns one. If
-// it panics or ends its goroutine, failed gets that as an error, with the stack.
+// guarded calls a user's function. If it returns an error, failed gets that. If it
+// panics or ends its goroutine, failed gets an error that says so, with the stack.
 func guarded(f func() error, failed func(stack []byte, err error)) (ok bool) {
 	returned := false
 	defer func() {

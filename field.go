@@ -19,9 +19,9 @@ type Field struct {
 	Shape []int
 	// Ragged lets the first dimension differ from sample to sample. Shape then has the
 	// longest that is allowed, and Load calls [Sample.SetLen] with the sample's length.
-	// The loader sets the rest to zero, and [Batch.Lens] tells the lengths. Batches are
-	// as long as Shape allows, or only as long as their longest sample if the dataset
-	// is a [SizedDataset].
+	// The loader sets the rest to zero, and [Batch.Lens] tells the lengths. A batch is
+	// as long as Shape allows or, if the dataset is a [SizedDataset], only as long as
+	// its longest sample.
 	Ragged bool
 	// RaggedDims is how many of the first dimensions differ from sample to sample, if
 	// the field is Ragged; 0 means 1. With 2 or more Load calls [Sample.SetShape]

@@ -141,8 +141,8 @@ func between(option string, n, low, high int) error {
 }
 
 // WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32.
-// The last batch of an epoch may be smaller. With a [BatchSampler] it bounds the
-// samples of a batch.
+// The last batch of an epoch may be smaller. With a [BatchSampler] it is the most
+// samples that a batch may have.
 func WithBatchSize(n int) Option {
 	return func(o *options) error {
 		o.batchSize = n
@@ -298,9 +298,9 @@ func WithEpochSamples(n int) Option {
 
 // WithErrorBudget lets an epoch go on without samples that can't be loaded, up to
 // maxBad per epoch. These are left out, so their batches are smaller; a batch with
-// no sample left is skipped, if there is one rank. Each bad sample is logged and remembered, see
-// [Loader.BadSamples]. One more than maxBad ends the epoch. The default is 0: the
-// first bad sample ends the epoch.
+// no sample left is skipped, if there is one rank. Each bad sample is logged and
+// remembered, see [Loader.BadSamples]. One more than maxBad ends the epoch. The
+// default is 0: the first bad sample ends the epoch.
 //
 // With several ranks a batch with no sample left ends the epoch with an error, since
 // the other ranks would wait for it. A shard of a stream that can't be read to its end

@@ -38,9 +38,9 @@ func (r Rank) logOnce(log *slog.Logger) {
 }
 
 // RankFromEnv reads rank and world from the environment variables that a launcher
-// sets. If variables of several launchers are set, the first of this list counts,
-// since it is usually the innermost. Only if srun itself started the process
-// (SLURM_TASK_PID) do the variables of MPI not count:
+// sets. If variables of several launchers are set, the first launcher of this list
+// counts, since it is usually the innermost. There is one exception: if srun itself
+// started the process (SLURM_TASK_PID tells), the variables of MPI don't count.
 //
 //	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 //	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE

@@ -28,12 +28,12 @@ type Sampler interface {
 // equally large: see [TokenBatches]. A loader delivers its batches as they are; none may
 // be larger than WithBatchSize.
 //
-// Of several ranks, rank r gets batch k × world + r as its batch k. If the batches of an
-// epoch can't be divided evenly, the ranks share those that are left for the last step:
-// some ranks then get a part of a batch, and repeat its samples only if it has fewer
-// than ranks. WithDropLast leaves these batches out instead. A [State] is a number of
-// samples all the same. An epoch can be resumed where a batch begins, with any number
-// of ranks: what is delivered then is exactly the rest.
+// With several ranks, batch k of rank r is batch k × world + r of the epoch. If the last
+// step has fewer batches than ranks, several ranks share a batch: each gets a part of
+// it, and repeats a sample only if the batch has too few for its ranks. WithDropLast
+// leaves out the batches of this step instead. A [State] counts samples here too. An
+// epoch can be resumed wherever a batch begins, with any number of ranks: exactly the
+// rest is delivered.
 //
 // Batches and Start are pure, as At is.
 type BatchSampler interface {

@@ -17,10 +17,12 @@ type strategy struct{ search.Strategy }
 
 func (s strategy) search() search.Strategy { return s.Strategy }
 
-// Greedy first looks at 0, 1, 2, 4, 8 … workers, up to one for each CPU. It then
-// bisects to the fewest within alpha of the fastest. It spends its measuring on the
-// counts still in the race, round by round, until the choice is sure. It doesn't tell
-// counts apart that are closer together than a quarter to an eighth of themselves.
+// Greedy first looks at the count that training would have without tuning. It halves
+// that count until fewer workers are hopeless, and doubles it up to the ceiling (see
+// [WithMaxWorkers]). It then bisects to the fewest within alpha of the fastest. It
+// spends its measuring on the counts still in the race, round by round, until the
+// choice is sure. It doesn't tell counts apart that are closer together than a quarter
+// to an eighth of themselves.
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper

@@ -10,24 +10,26 @@ import (
 // every ragged dimension, instead of as long as the fields allow: see [Batch.Shape].
 // Less memory is touched and cleared, and less is copied to a device.
 //
-// [Subset], [Split], [Concat], [Zip], [Cached] and [Precompute] hand on what their
-// datasets tell. [Map] doesn't, since its function may change the sizes: wrap it in
+// [Subset], [Split], [Concat], [Zip], [Cached] and [Precompute] pass on the sizes that
+// their datasets tell. [Map] doesn't, since its function may change them: wrap it in
 // [Sized].
 type SizedDataset interface {
 	Dataset
-	// Sizes sets sizes to the size of sample index: a number for each ragged dimension
-	// of each field, in the order of the fields. Load may set less, but no more; to have
-	// fewer different shapes, a dataset rounds its sizes up. No batch is shorter than 1.
+	// Sizes sets sizes to the size of sample index: one number per ragged dimension,
+	// field by field. Load may then set a smaller size, but not a larger one. To get
+	// fewer different shapes, round the sizes up. A batch is at least 1 long in each
+	// dimension.
 	//
-	// Sizes must be quick (a look-up, not a load), and always tell the same. It is
-	// called by the goroutine that opens a batch, mostly that of the training loop, for
-	// one sample after the other. With sizes that don't fit into the field, or if Sizes
-	// panics, the sample is bad.
+	// Sizes must be quick (a look-up, not a load), and must always tell the same for the
+	// same sample. The goroutine that opens a batch calls it, usually that of the
+	// training loop, for one sample after the other. If Sizes panics, or tells a size
+	// that is negative or more than the field allows, the sample is bad; the worker that
+	// comes to the sample then calls Sizes again, to learn what is wrong.
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a dataset a [SizedDataset] whose Sizes is a function. What ds itself
-// tells no longer counts. If sizes is nil, or ds can't be used or is a stream,
+// Sized makes a dataset a [SizedDataset] whose Sizes is the given function. Sizes that
+// ds itself tells are ignored. If sizes is nil, or ds can't be used or is a stream,
 // [NewLoader] and [Tune] return an error.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	d := &sized{ds: ds, tell: sizes}
@@ -86,7 +88,7 @@ func sizesOf(ds Dataset) func(index int, sizes []int) {
 }
 
 // sizesOfParts is sizesOf for each of several datasets. A dataset that doesn't know
-// its sizes tells the longest allowed. It is nil if none of them knows.
+// its sizes tells the longest allowed. The result is nil if none of them knows.
 func sizesOfParts(ds []Dataset, layoutOf func(part int) *layout) []func(index int, sizes []int) {
 	known := false
 	tell := make([]func(index int, sizes []int), len(ds))
@@ -112,7 +114,7 @@ func (l *layout) longest(sizes []int) {
 	}
 }
 
-// checkSizes is what is wrong with the sizes that were told of a sample.
+// checkSizes tells what is wrong with the sizes that were told for a sample.
 func (l *layout) checkSizes(index int, sizes []int) error {
 	for i := range l.columns {
 		c := &l.columns[i]
@@ -125,19 +127,19 @@ func (l *layout) checkSizes(index int, sizes []int) error {
 	return nil
 }
 
-// A geometry is how the samples of a batch lie in their slot. Who opens the batch
-// writes it before workers see the batch, and nobody changes it until the slot is
-// used again: calls that were given up may still go by it.
+// A geometry is how the samples of a batch lie in their slot. The goroutine that opens
+// the batch writes it before workers see the batch. Then nobody changes it until the
+// slot is used again, since calls that were given up may still read it.
 type geometry struct {
 	columns []column // the layout's; or the slot's own, for the shape of the batch
 	offsets []int    // of the fields in mem
 	room    int      // places
 	used    int      // bytes of mem that they take
-	told    []int32  // of each place, the sizes that the dataset told, laid out as lens; nil if it tells none
+	told    []int32  // the sizes that the dataset told for each place, laid out as lens; nil if it tells none
 	shapes  [][]int  // of each field of the batch, samples first
 }
 
-// untold is told's for a sample whose sizes can't be used.
+// untold stands in told for a sample whose sizes can't be used.
 const untold = -1
 
 // newGeometry is the geometry of the longest batch allowed. If own is true, it may be
@@ -220,7 +222,7 @@ func (b *Batch) Shape(field int) []int {
 }
 
 // layOut finds out which samples a batch of a SizedDataset has and how large they are,
-// and gives it the shape of the longest.
+// and makes the batch as long as the longest of them.
 func (r *run) layOut(b *Batch) {
 	l := r.l
 	finished := false
@@ -247,7 +249,7 @@ func (r *run) layOut(b *Batch) {
 }
 
 // askSampler sets which samples the batch has. It reports false if the sampler
-// panics: then the worker that comes to the sample asks it again, and tells.
+// panics: then the worker that comes to the sample asks it again, and reports the panic.
 func (l *Loader) askSampler(b *Batch) (known bool) {
 	defer func() {
 		if !known {
@@ -265,9 +267,9 @@ func (l *Loader) askSampler(b *Batch) (known bool) {
 	return true
 }
 
-// askSizes asks for the sizes of a batch's samples from a place on, until Sizes panics,
-// and returns the place after the last of them. The worker that comes to a sample
-// whose sizes can't be used tells what is wrong with them.
+// askSizes asks for the sizes of a batch's samples, from a place on. It ends after a
+// sample for which Sizes panics, and returns the place after the last one asked for. If
+// a sample's sizes can't be used, the worker that comes to it reports what is wrong.
 func (r *run) askSizes(b *Batch, from int) (next int) {
 	l := r.l
 	capacity := len(b.told) / l.layout.ragged

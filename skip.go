@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// skips tells whether to skip what a State says was delivered: all readers can, and
-// most of it needn't be read because the window still holds it.
+// skips tells whether to skip the records that a State says were delivered: if all
+// readers can, and the records are more than the shuffle window holds. (Those in the
+// window must be read in any case.)
 func (q *sequence) skips() bool {
 	o := q.l.opts
 	if q.skip == 0 || o.timeout > 0 || o.shuffle && q.skip < o.window {
@@ -25,8 +26,8 @@ func (q *sequence) skips() bool {
 }
 
 // pass begins an epoch after q.skip records of it, as if they had been read and
-// dropped. Records that the window still holds then are read, the others are skipped.
-// The chains of the first pass are open.
+// dropped. It reads the records that the window still holds at that point, and skips
+// the others. The chains of the first pass are open.
 func (q *sequence) pass() error {
 	n, most := q.skip, q.quota
 	q.skip = 0
@@ -42,8 +43,8 @@ func (q *sequence) pass() error {
 			q.delivered = n
 			return nil
 		}
-		// The pass has fewer records than that takes. Begin anew, in the pass that record
-		// n is in, and with a window that shrinks at its end.
+		// The pass has fewer records than was assumed. Begin anew, in the pass that
+		// record n is in, and with a window that shrinks at the end of the pass.
 		if records = q.passed; records == 0 || q.quota == 0 && n > records {
 			most = records
 			break
@@ -59,7 +60,7 @@ func (q *sequence) pass() error {
 }
 
 // passIn goes to record n of a pass whose chains are open, and has them read ahead.
-// It reports false if the pass has fewer records than it takes.
+// It reports false if the pass has fewer records than that needs.
 func (q *sequence) passIn(n, records int) (there bool, err error) {
 	window, next := q.windowAfter(n, records)
 	// The places of the window, in the order in which their records are read.
@@ -86,8 +87,8 @@ func (q *sequence) passIn(n, records int) (there bool, err error) {
 	return there, err
 }
 
-// windowAfter is the records in the shuffle window after n were taken from it, each
-// by its number in the pass, and the number of the record that is read next.
+// windowAfter returns which records of the pass, by number, the shuffle window holds
+// after n were taken from it, and the number of the record that is read next.
 func (q *sequence) windowAfter(n, records int) (window []int, next int) {
 	size := q.l.opts.window
 	if !q.l.opts.shuffle || size < 2 {
@@ -121,8 +122,8 @@ func (q *sequence) skipTo(at *int, to int) (there bool, err error) {
 	return *at == to, nil
 }
 
-// unread is an error if a record that was delivered can't be read now, although then
-// it could: without an error budget it must have been.
+// unread returns an error if a record that was delivered before can't be read now.
+// With an error budget it only warns, since the record may have been bad then too.
 func (q *sequence) unread() error {
 	for _, c := range q.chains {
 		if err := c.unread; err != nil {
@@ -136,8 +137,8 @@ func (q *sequence) unread() error {
 	return nil
 }
 
-// skipSome skips up to n records in order: as many of each chain as is sure, whatever
-// the others still have. It returns 0 if none is left.
+// skipSome skips up to n records in order. From each chain it skips only as many as
+// are due whatever the other chains still have. It returns 0 if none is left.
 func (q *sequence) skipSome(n int) (skipped int) {
 	live := 0
 	for _, c := range q.chains {
@@ -175,7 +176,7 @@ func (q *sequence) skipSome(n int) (skipped int) {
 }
 
 // skip passes over records until *skipped is n or the chain is spent. If the reader
-// ends the goroutine, another one calls it again, with the same skipped.
+// ends the goroutine, another goroutine calls skip again, with the same skipped.
 func (c *chain) skip(n int, skipped *int) {
 	for *skipped < n && c.ctx.Err() == nil {
 		if c.fault == nil {
@@ -234,10 +235,10 @@ func (c *chain) nextNow(r *Record) (ok bool) {
 	return ok
 }
 
-// here runs f, which calls a reader, for a chain that doesn't read ahead yet: by the
-// sequence itself if it is the consumer's, else in a goroutine of its own. If user
-// code ends that by runtime.Goexit, f runs again in another one: it must know how far
-// it has come.
+// here runs f, which calls a reader, for a chain that doesn't read ahead yet. If the
+// consumer reads, here calls f itself; else f gets a goroutine of its own. If user code
+// ends that goroutine by runtime.Goexit, f runs again in another one: it must know how
+// far it has come.
 func (c *chain) here(f func()) {
 	if !c.q.ahead {
 		f()

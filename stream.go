@@ -43,17 +43,18 @@ type ShardReader interface {
 }
 
 // A Skipper is a [ShardReader] that can pass over records for less than reading them
-// costs: with an index, or by seeking. If all readers can, [Loader.Resume] reads none
-// of the records that it drops. So going on late in a long epoch takes no longer than
-// going on early. With [WithTimeout] it reads them all the same.
+// costs: with an index, or by seeking. If all readers are Skippers, [Loader.Resume]
+// skips the records that were delivered, instead of reading and dropping them, so that
+// going on late in a long epoch starts soon. It reads them all the same with
+// [WithTimeout], or if they are fewer than the window of [WithShuffle] holds.
 type Skipper interface {
 	ShardReader
-	// Skip passes over the next n records, n ≥ 1, or over fewer, and returns over how
-	// many. If it passes over none, the loader reads one record by Next and asks again.
-	// Its errors are those of Next: [io.EOF] itself if no record is left after those
-	// that it has passed over; any other error makes the next record a bad sample and
-	// ends the shard. If Next would fail at one of the records, Skip must fail there
-	// too, or the rest of the epoch isn't the same.
+	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has
+	// passed over. If it is none, the loader reads one record by Next and asks again.
+	// The errors are those of Next: [io.EOF] itself if no record is left after those
+	// passed over; any other error makes the next record a bad sample and ends the
+	// shard. If Next would fail at one of the records, Skip must fail there too;
+	// otherwise the rest of the epoch isn't the same.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
@@ -134,7 +135,7 @@ func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].e
 //
 // An epoch is one pass over the rank's shards or, if WithEpochSamples asks for
 // more than they hold, several passes, one after the other. What is read next
-// depends on (seed, epoch, place) alone, because everything that an epoch leaves is
+// depends on (seed, epoch, place) alone, because whatever is left of an epoch is
 // dropped when it ends.
 type sequence struct {
 	l      *Loader
@@ -151,7 +152,7 @@ type sequence struct {
 	started     bool
 	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
 
-	// bytes is the memory of the records that chains hold. It passes the bound only
+	// bytes is the memory of the records that chains hold. It exceeds the bound only
 	// for a record that is waited for, and for the first of each chain.
 	bytes atomic.Int64
 
@@ -304,8 +305,8 @@ func (q *sequence) readInOrder(r **Record) bool {
 }
 
 // begin begins an epoch, and drops the records that a State says were delivered. If
-// one of them is bad now and wasn't then, the records after it aren't those that were
-// left: without an error budget it can't have been.
+// one of them can't be read now but could be read then, the records after it aren't the
+// rest of the epoch. Without an error budget it could be read then, so it is an error.
 func (q *sequence) begin(scratch **Record) error {
 	q.open()
 	q.started, q.delivered = true, 0
@@ -461,7 +462,7 @@ type call struct {
 	lost  bool      // guarded by mu; set once, when the call under way is given up
 
 	at, read int   // guarded by mu; the chain's when the call began
-	fault    error // guarded by mu; the chain's when the call began: not nil if it is of Close
+	fault    error // guarded by mu; the chain's when the call began: not nil if the call is Close
 }
 
 const (
@@ -534,8 +535,9 @@ func (c *chain) readOne() bool {
 	return true
 }
 
-// makeRoom waits until a record as large as the last one may be read ahead, or is
-// waited for, and counts it. It reports false if the chain is closed.
+// makeRoom waits until there is room to read ahead a record as large as the last one,
+// or until the sequence waits for the record. It counts the record's bytes, and reports
+// false if the chain is closed.
 func (c *chain) makeRoom() bool {
 	grow, bytes := c.last-c.counted, &c.q.bytes
 	for grow > 0 && !c.wanted.Swap(false) {
@@ -561,7 +563,7 @@ func (c *chain) hold(n int) {
 	c.q.bytes.Add(int64(n))
 }
 
-// letGo counts the chain's bytes no more.
+// letGo stops counting the chain's bytes.
 func (c *chain) letGo() { c.q.bytes.Add(-c.held.Swap(0)) }
 
 // take replaces *r by the next record of chain number i. It reports false after the
@@ -638,8 +640,8 @@ func await[T any](c *chain, from <-chan T) (got T, ok, answered bool) {
 }
 
 // left is how much time is left for the call under way. If it is 0 or less, the call
-// has been given up. answered tells that something is there to receive, which comes
-// before the call. The caller holds call.mu.
+// has been given up. answered tells that there is something to receive: then the call
+// has all its time. The caller holds call.mu.
 func (c *chain) left(answered bool) time.Duration {
 	timeout := c.q.l.opts.timeout
 	if answered || c.call.since.IsZero() {
@@ -653,8 +655,8 @@ func (c *chain) left(answered bool) time.Duration {
 	return left
 }
 
-// replace is a chain that goes on in the place of one whose call was given up. That
-// one keeps its records and its reader, and closes it if the call returns.
+// replace returns a chain that goes on in place of c, whose call was given up. c keeps
+// its records and its reader, and closes the reader if the call returns.
 func (c *chain) replace() *chain {
 	c.call.mu.Lock()
 	defer c.call.mu.Unlock()

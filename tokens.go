@@ -13,29 +13,30 @@ type Tokens struct {
 	// longest of them.
 	Max int
 	// MaxSamples is how many samples a batch may have; 0: as many as Max allows.
-	// WithBatchSize must be at least the samples of the largest batch.
+	// WithBatchSize must be at least the number of samples in the largest batch.
 	MaxSamples int
-	// Window is over how many batches samples of similar length are mixed; 0: a 32nd of
-	// the epoch's batches, but 4 … 64.
+	// Window is how many batches of similar lengths are mixed with each other; 0: a
+	// 32nd of the epoch's batches, but at least 4 and at most 64.
 	Window int
 }
 
 // TokenBatches visits each of 0 … n−1 once per epoch, in batches of at most a number of
 // tokens (or audio frames, or pixels) instead of a number of samples: short samples
 // come in large batches, long ones in small batches, and each batch costs about the
-// same. Samples of a batch have similar lengths, so little of it is padding, if the
-// dataset is a [SizedDataset]. length returns the length of a sample; it is called once
-// per sample, now. A length of 0 counts as 1.
+// same. The samples of a batch have similar lengths; if the dataset is a [SizedDataset],
+// little of the batch is padding. length returns the length of a sample. TokenBatches
+// calls it once per sample, before it returns. A length of 0 counts as 1.
 //
-// The samples are sorted by length, once, and cut into windows of Tokens.Window batches,
-// or fewer where lengths fall below three quarters of the window's longest. All batches
-// of a window have equally many samples, as many as its longest allows. In each epoch
-// the samples of each window are shuffled anew, and then all batches. One batch of an
-// epoch may be smaller than the others of its window. A wider window means more
-// randomness and more padding: if a window is one batch, the same samples always meet.
+// The samples are sorted by length, once, and cut into windows of Tokens.Window batches.
+// A window ends sooner if the next batch is less than three quarters as long as the
+// window's longest sample. All batches of a window have the same number of samples, as
+// many as the longest allows; only one batch of an epoch may have fewer. In each epoch
+// the samples of each window are shuffled anew, and then all batches. A wider window
+// means more randomness and more padding: if a window is one batch, the same samples
+// always meet.
 //
-// The order depends on the lengths, Tokens and the seed, and doesn't depend on the
-// number of ranks. It takes 8 bytes per sample and, for each of two epochs, 16 per batch.
+// The order depends on the lengths, Tokens and the seed, not on the number of ranks. It
+// takes 8 bytes per sample and, for each of the last two epochs, 16 bytes per batch.
 func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (BatchSampler, error) {
 	var errs []error
 	bad := func(wrong bool, value any, format string, args ...any) {
@@ -94,15 +95,15 @@ type tokenBatches struct {
 // A tokenWindow is samples of similar length, and the batches that they are mixed in.
 type tokenWindow struct {
 	from, samples int // of sorted
-	first         int // batch, before batches are shuffled
-	size          int // samples of a batch; the last may have fewer
+	first         int // number of its first batch, before batches are shuffled
+	size          int // samples per batch; the last batch may have fewer
 	perm          permutation
 }
 
 // A tokenBatch is a batch of an epoch.
 type tokenBatch struct {
-	start int // position
-	batch int // before batches are shuffled
+	start int // its first position
+	batch int // its number before batches are shuffled
 }
 
 // cut makes the windows.
@@ -138,8 +139,8 @@ func (s *tokenBatches) order(epoch, _ int) []tokenBatch {
 	return all
 }
 
-// find is the window of a batch, its number, and which of the window's samples the batch
-// has: so many from first on.
+// find returns the number of the window that a batch is in, and which of the window's
+// samples the batch has: size samples from first on.
 func (s *tokenBatches) find(batch int) (number, first, size int) {
 	number, exact := slices.BinarySearchFunc(s.windows, batch, func(w tokenWindow, batch int) int { return cmp.Compare(w.first, batch) })
 	if !exact {

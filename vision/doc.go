@@ -31,9 +31,9 @@
 // programs built with cgo or the tag nwt_purego, and turbojpeg.dll or
 // libturbojpeg.dll on Windows. If it isn't found, this package decodes baseline
 // files, as nearly all photographs are. The pixels are the same to the bit, but it
-// decodes never at a smaller size, and only the part that a crop needs. All other
-// files then go to [image/jpeg]: progressive ones, CMYK, and unusual
-// sampling. It can't decode some of them, such as CMYK with subsampled inks.
+// never decodes at a smaller size, and only the part that a crop needs. All other
+// files then go to [image/jpeg]: progressive ones, CMYK, and unusual sampling. Some of
+// them [image/jpeg] can't decode, such as CMYK with subsampled inks.
 //
 // PNG, GIF and WebP are decoded in Go, and so is whatever else the program has
 // registered with [image.RegisterFormat]. Of an animation, the first picture is

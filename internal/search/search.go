@@ -82,8 +82,8 @@ func (sp Space) allows(workers int) bool {
 // Greedy measures training's own count first. Then it halves the count until fewer
 // workers are hopeless, and doubles it up to the ceiling. It bisects to the fewest
 // workers within alpha of the fastest. Then it measures the counts still in the race,
-// round by round, until the choice is sure and was measured beside its neighbours. Counts closer together than a quarter to an eighth
-// of themselves are not told apart.
+// round by round, until the choice is sure and was measured beside its neighbours.
+// Counts closer together than a quarter to an eighth of themselves are not told apart.
 type Greedy struct{}
 
 func (Greedy) String() string { return "greedy" }
