@@ -46,14 +46,14 @@ type depth struct {
 	bearable int64 // how long training may wait per batch while they are
 	missed   bool  // a batch was paid for while they are
 
-	lately  float64 // share of the last batches that training waited for, the latest counting most
-	windows int     // that have ended
-	tried   int     // how many have ended since the last trial
-	apart   int     // how many are to be between two trials
-	batches int     // of the window that is on
-	began   int64   // when the window began
-	waited  int64   // counters.wait when the window began
-	drained bool    // half of the batches weren't ready at some time in the window
+	lately    float64 // share of the last batches that training waited for, the latest counting most
+	windows   int     // that have ended
+	unchecked int     // how many have ended since the last check
+	apart     int     // how many are to be between two checks
+	batches   int     // of the window that is on
+	began     int64   // when the window began
+	waited    int64   // counters.wait when the window began
+	drained   bool    // half of the batches weren't ready at some time in the window
 }
 
 const (
@@ -72,9 +72,9 @@ const (
 	wholeBatches = time.Millisecond
 
 	depthWindow   = 64       // batches, or twice as many as are open, after which extra batches may be given back
-	depthTrial    = 8        // windows from one trial to the next, four times as many if the extra batches pay
-	depthTrials   = 128      // windows from one trial to the next at most
-	depthBearable = 1.0 / 16 // of the time per batch, by which a trial may make training wait longer
+	depthCheck    = 8        // windows from one check to the next, four times as many if the extra batches pay
+	depthChecks   = 128      // windows from one check to the next at most
+	depthBearable = 1.0 / 16 // of the time per batch, by which a check may make training wait longer
 	depthForgets  = 64       // windows after which the price falls to a quarter
 	depthMemory   = 1.0 / 32 // weight of the latest batch in lately
 	depthWaited   = 1.0 / 8  // value of lately above which training counts as waiting
@@ -188,7 +188,7 @@ func (l *Loader) startDepth() {
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
 	d.owed.Store(l.depthCosts())
-	d.apart = depthTrial
+	d.apart = depthCheck
 }
 
 // resetDepth makes the depth the fewest again. No epoch may be running.
@@ -196,7 +196,7 @@ func (l *Loader) resetDepth() {
 	d := &l.deep
 	l.setExtra(0)
 	d.since.Store(0)
-	d.dear, d.short, d.withheld, d.lately, d.windows, d.tried, d.apart = 0, false, 0, 0, 0, 0, depthTrial
+	d.dear, d.short, d.withheld, d.lately, d.windows, d.unchecked, d.apart = 0, false, 0, 0, 0, 0, depthCheck
 	d.owed.Store(l.depthCosts())
 	l.beginWindow()
 }
@@ -249,22 +249,22 @@ func (l *Loader) endWindow(pays bool) {
 	switch {
 	case pays:
 		extra += d.withheld
-		d.dear, d.apart = max(0, d.dear-1), min(4*d.apart, depthTrials)
+		d.dear, d.apart = max(0, d.dear-1), min(4*d.apart, depthChecks)
 	case d.withheld > 0:
 		if d.missed {
 			d.dear = min(d.dear+1, depthDearest)
 		}
-		d.apart, try = depthTrial, true
+		d.apart, try = depthCheck, true
 	case !d.drained:
-		extra, d.apart = extra/2, depthTrial
-	case d.tried >= d.apart && d.lately > depthWaited:
+		extra, d.apart = extra/2, depthCheck
+	case d.unchecked >= d.apart && d.lately > depthWaited:
 		all := d.now() - d.began
 		d.bearable = (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(all))) / int64(d.batches)
 		try = true
 	}
 	d.withheld, d.missed = 0, false
-	if d.tried++; try {
-		d.withheld, d.tried = extra-extra/2, 0
+	if d.unchecked++; try {
+		d.withheld, d.unchecked = extra-extra/2, 0
 	}
 	if extra -= d.withheld; extra != d.extra.Load() {
 		l.setExtra(extra)

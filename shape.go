@@ -24,7 +24,8 @@ type SizedDataset interface {
 	// same sample. The goroutine that opens a batch calls it, usually that of the
 	// training loop, for one sample after the other. If Sizes panics, or tells a size
 	// that is negative or more than the field allows, the sample is bad; the worker that
-	// comes to the sample then calls Sizes again, to learn what is wrong.
+	// comes to the sample then calls Sizes again, to learn what is wrong: so it must be
+	// safe to call from several goroutines at once.
 	Sizes(index int, sizes []int)
 }
 
