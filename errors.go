@@ -45,7 +45,10 @@ func (e *LoadError) Unwrap() error { return e.Err }
 // SampleErrors is what LoadBatch returns if some of its samples are bad, and why each
 // of them is: see [BatchDataset]. Its keys are samples that LoadBatch was given; all
 // others must be loaded. An empty SampleErrors counts as no error. If an error in it
-// calls itself temporary, the call counts as failed, and is made again in halves.
+// calls itself temporary, the call counts as failed, and is made again in halves. So
+// does one that joins a SampleErrors with other errors ([errors.Join]): they might
+// concern the other samples. If several goroutines load parts, put what they find
+// into one map.
 type SampleErrors map[*Sample]error
 
 func (e SampleErrors) Error() string {
@@ -68,11 +71,11 @@ func (e SampleErrors) Unwrap() []error { return slices.Collect(maps.Values(e)) }
 // that was given them. A key may also be a sample of a part, loaded for one of them.
 // err is not nil if the error says nothing about single samples.
 func badSamples(failed error, samples []*Sample) (bad SampleErrors, err error) {
-	if failed == nil {
-		return nil, nil
+	told, found := SampleErrors(nil), false
+	for e := failed; e != nil && !found; e = errors.Unwrap(e) { // not into errors.Join: see SampleErrors
+		told, found = e.(SampleErrors)
 	}
-	var told SampleErrors // on the heap, since errors.As takes its address
-	if !errors.As(failed, &told) || temporary(failed) {
+	if !found || temporary(failed) {
 		return nil, failed
 	}
 	bad = SampleErrors{}

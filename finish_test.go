@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -296,4 +297,26 @@ func ExampleWithFinish() {
 	// Output:
 	// [0.2 2.4 1.2 12.4 2.2 22.4 2.3 22.7]
 	// [0.8 0.2 0.2 0.8 0.8 0.2 0.2 0.8]
+}
+
+func TestABatchThatIsNotLoadedIsNotFinished(t *testing.T) {
+	ds := numbered(8, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 5 {
+			runtime.Goexit()
+		}
+		return nil
+	})
+	finished := 0
+	l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0), nwt.WithErrorBudget(8), nwt.WithFinish(func(context.Context, *nwt.Batch) error {
+		finished++
+		return nil
+	}))
+	var group sync.WaitGroup
+	group.Go(func() {
+		for range l.Epoch(t.Context(), 0) {
+			continue
+		}
+	})
+	group.Wait()
+	require.Equal(t, 1, finished, "the batch before it")
 }

@@ -262,10 +262,17 @@ func (r *run) openOne() (opened bool, err error) {
 // place writes into a batch what batch i of the course is. The error is that of a
 // BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
+	placed := false
+	defer func() {
+		if !placed { // Start, Sizes or the sampler has called runtime.Goexit
+			r.l.slots.put(b, false)
+		}
+	}()
 	epoch, base, k, index := r.course.at(i)
 	var from, to int
 	if r.course.batches > 0 {
 		if from, to, b.reached, err = r.course.partOf(epoch, base, k); err != nil {
+			placed = true
 			return err
 		}
 	} else {
@@ -282,6 +289,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 	if r.l.ownShapes() {
 		r.layOut(b)
 	}
+	placed = true
 	return nil
 }
 
@@ -330,7 +338,11 @@ func (r *run) help(seq uint64) {
 	w := r.l.inline
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
-		defer w.done() // so that runtime.Goexit in Load doesn't lose the claim
+		loaded := false
+		defer func() { // runtime.Goexit in Load mustn't lose the claim, nor finish the batch
+			w.counted = w.counted || !loaded
+			w.done()
+		}()
 		w.begin()
 		r.l.zero <- struct{}{} // before asking which number the caller has
 		defer func() { <-r.l.zero }()
@@ -339,6 +351,7 @@ func (r *run) help(seq uint64) {
 			defer r.l.callerIsDone(w.sample.worker)
 		}
 		w.loadClaim()
+		loaded = true
 	}
 }
 

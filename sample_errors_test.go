@@ -248,3 +248,53 @@ func ExampleSampleErrors() {
 func TestALoadBatchThatSucceedsAllocatesNothing(t *testing.T) {
 	requireNoAllocations(t, emptyBatches{emptyDataset(1 << 16)}, nwt.WithBatchSize(64))
 }
+
+type inOneCall struct {
+	nwt.Dataset
+	load func(indices []int, dst []*nwt.Sample) error
+}
+
+func (d inOneCall) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+	return d.load(indices, dst)
+}
+
+func TestJoinedSampleErrorsLoseNone(t *testing.T) {
+	load := func(indices []int, dst []*nwt.Sample) error {
+		bad := nwt.SampleErrors{}
+		for k, i := range indices {
+			if i == 1 || i == 6 {
+				bad[dst[k]] = errBad
+				continue
+			}
+			nwt.Values[int64](dst[k], 0)[0] = int64(i)
+		}
+		if len(bad) == 0 {
+			return nil
+		}
+		return bad
+	}
+	for name, loadBatch := range map[string]func(indices []int, dst []*nwt.Sample) error{
+		"two halves": func(indices []int, dst []*nwt.Sample) error {
+			h := len(indices) / 2
+			return errors.Join(load(indices[:h], dst[:h]), load(indices[h:], dst[h:]))
+		},
+		"the call itself failed": func(indices []int, dst []*nwt.Sample) error {
+			if k := slices.Index(indices, 6); k > 0 {
+				return errors.Join(load(indices[:k], dst[:k]), errors.New("the connection is gone"))
+			}
+			return load(indices, dst)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := numbered(8, func(_ context.Context, i int, dst *nwt.Sample) error {
+				return load([]int{i}, []*nwt.Sample{dst})
+			})
+			l := newLoader(t, inOneCall{one, loadBatch}, nwt.WithBatchSize(8), nwt.WithErrorBudget(8), quietLog)
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				require.Equal(t, []int{0, 2, 3, 4, 5, 7}, b.Indices())
+				require.Equal(t, []int64{0, 2, 3, 4, 5, 7}, nwt.Values[int64](b, 0))
+			}
+		})
+	}
+}

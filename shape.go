@@ -211,8 +211,8 @@ func (b *Batch) resize(n int) {
 
 // Shape is the shape of a field of the whole batch: Len, then the shape of one
 // sample, padding included. If the dataset is a [SizedDataset], a ragged dimension is
-// as long as the longest of the batch's samples, at least 1; otherwise it is as long
-// as the field allows. The slice is valid as long as the batch is, and must not be
+// as long as the longest of the batch's samples, bad ones that were left out included,
+// and at least 1; otherwise it is as long as the field allows. The slice is valid as long as the batch is, and must not be
 // changed.
 //
 // A framework that compiles for each shape, as XLA does, wants few of them: see
@@ -226,12 +226,6 @@ func (b *Batch) Shape(field int) []int {
 // and makes the batch as long as the longest of them.
 func (r *run) layOut(b *Batch) {
 	l := r.l
-	finished := false
-	defer func() {
-		if !finished { // Sizes or the sampler has called runtime.Goexit
-			l.slots.put(b, false)
-		}
-	}()
 	if b.known = l.askSampler(b); b.known {
 		for at := 0; at < b.size; {
 			at = r.askSizes(b, at)
@@ -246,7 +240,6 @@ func (r *run) layOut(b *Batch) {
 		}
 	}
 	b.arrange(l.layout, b.size)
-	finished = true
 }
 
 // askSampler sets which samples the batch has. It reports false if the sampler
