@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,11 +17,11 @@ var errRotten = errors.New("rotten")
 
 // telling is pages of which LoadBatch names those that bad tells, and loads the
 // others; first it sorts what it was given, from the last on.
-func telling(n int, bad func(i int) error) (ds *pages, calls, alone *int) {
-	ds, calls, alone = &pages{n: n}, new(int), new(int)
-	ds.load = func(_ context.Context, i int, _ *nwt.Sample) error { *alone++; return bad(i) }
+func telling(n int, bad func(i int) error) (ds *pages, calls, alone *atomic.Int32) {
+	ds, calls, alone = &pages{n: n}, new(atomic.Int32), new(atomic.Int32)
+	ds.load = func(_ context.Context, i int, _ *nwt.Sample) error { alone.Add(1); return bad(i) }
 	ds.loadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
-		*calls++
+		calls.Add(1)
 		slices.Reverse(indices)
 		slices.Reverse(dst)
 		told := nwt.SampleErrors{}
@@ -58,8 +59,8 @@ func TestALoadBatchThatTellsItsBadSamplesIsCalledOnce(t *testing.T) {
 	ds, calls, alone := telling(4096, rottenAt(bad...))
 	l := newLoader(t, told{ds}, nwt.WithBatchSize(1024), nwt.WithWorkers(0), nwt.WithErrorBudget(5), quietLog)
 	require.Equal(t, indicesUpTo(4096, bad...), requirePages(t, l, 0))
-	require.Equal(t, 4, *calls)
-	require.Zero(t, *alone)
+	require.EqualValues(t, 4, calls.Load())
+	require.Zero(t, alone.Load())
 	var got []int
 	for _, e := range l.BadSamples() {
 		got = append(got, e.Index)
@@ -207,12 +208,12 @@ func TestSampleErrorsThatSayNothingOfTheBatchCountAsAFailedCall(t *testing.T) {
 			var err error
 			other, err = nwt.LoadSample(t.Context(), &pages{n: 1}, 0)
 			require.NoError(t, err)
-			alone := 0
-			ds := &pages{n: 8, load: func(context.Context, int, *nwt.Sample) error { alone++; return nil }}
+			var alone atomic.Int32
+			ds := &pages{n: 8, load: func(context.Context, int, *nwt.Sample) error { alone.Add(1); return nil }}
 			ds.loadBatch = func(_ context.Context, _ []int, dst []*nwt.Sample) error { return told(dst) }
 			l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(0), quietLog)
 			require.Equal(t, indicesUpTo(8), requirePages(t, l, 0))
-			require.Equal(t, 8, alone)
+			require.EqualValues(t, 8, alone.Load())
 		})
 	}
 }
