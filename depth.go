@@ -37,8 +37,7 @@ type depth struct {
 	owed  atomic.Int64
 	timer *time.Timer // asks for a batch once it is paid for
 
-	// These are for the holder of run.turn. Times are counted from born on, and not 0.
-	born     time.Time
+	// These are for the holder of run.turn. Times are those of Loader.now.
 	settled  int64 // when owed was reckoned
 	dear     int   // how many times the price has quadrupled
 	short    bool  // memory fell short of the bound, so extra doesn't grow until the window ends
@@ -80,7 +79,8 @@ const (
 	depthWaited   = 1.0 / 8  // value of lately above which training counts as waiting
 )
 
-func (d *depth) now() int64 { return int64(time.Since(d.born)) + 1 }
+// deepens tells whether the depth follows need.
+func (l *Loader) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
 
 // idle is called by a worker that finds nothing to claim.
 func (l *Loader) idle() {
@@ -89,7 +89,7 @@ func (l *Loader) idle() {
 		!l.ring.Exhausted(r.opening.Load()) || d.since.Load() != 0 {
 		return
 	}
-	now := d.now()
+	now := l.now()
 	switch {
 	case !d.since.CompareAndSwap(0, now):
 	case !l.ring.Exhausted(r.opening.Load()):
@@ -121,7 +121,7 @@ func (l *Loader) paid() {
 // for. The caller holds turn.
 func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
-	if r.halted || r.sequence != nil && r.sequence.ended.Load() || l.opts.prefetch > 0 || l.Workers() == 0 || r.opened >= r.course.len() ||
+	if r.halted || r.sequence != nil && r.sequence.ended.Load() || !l.deepens() || r.opened >= r.course.len() ||
 		!l.ring.Exhausted(r.opening.Load()) || len(r.ahead) > 0 && l.ring.Loaded(r.ahead[0]) && r.awaiting.Load() {
 		return
 	}
@@ -152,7 +152,7 @@ func (r *run) deepen() {
 // time that may be lost for free. The caller holds run.turn.
 func (l *Loader) settle() {
 	d := &l.deep
-	now := d.now()
+	now := l.now()
 	lost := int64(0)
 	if since := d.since.Swap(0); since != 0 {
 		lost = now - since
@@ -184,7 +184,7 @@ func (l *Loader) setExtra(n int32) {
 // startDepth readies the depth of a new loader.
 func (l *Loader) startDepth() {
 	d := &l.deep
-	d.bound, d.born = sync.OnceValue(l.mostExtra), time.Now()
+	d.bound = sync.OnceValue(l.mostExtra)
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
 	d.owed.Store(l.depthCosts())
@@ -204,13 +204,16 @@ func (l *Loader) resetDepth() {
 // beginWindow begins a window of batches.
 func (l *Loader) beginWindow() {
 	d := &l.deep
-	d.batches, d.began, d.waited, d.drained = 0, d.now(), l.counters.wait.Load(), false
+	d.batches, d.began, d.waited, d.drained = 0, l.now(), l.counters.wait.Load(), false
 }
 
 // watchDepth is called by the consumer when it asks for a batch, after it has opened
 // all that may be open.
 func (r *run) watchDepth() {
 	l, d := r.l, &r.l.deep
+	if !l.deepens() {
+		return
+	}
 	if r.taken >= l.leastDepth() { // until then training waits for loading to begin
 		waited := 0.0
 		if !l.ring.Loaded(r.ahead[0]) {
@@ -258,7 +261,7 @@ func (l *Loader) endWindow(pays bool) {
 	case !d.drained:
 		extra, d.apart = extra/2, depthCheck
 	case d.unchecked >= d.apart && d.lately > depthWaited:
-		all := d.now() - d.began
+		all := l.now() - d.began
 		d.bearable = (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(all))) / int64(d.batches)
 		try = true
 	}

@@ -92,7 +92,9 @@ func (t *tally) admit(b *Batch) error {
 
 // sorted is the list in order of the places. The batch is loaded.
 func (f *faults) sorted() []fault {
-	slices.SortFunc(f.list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })
+	if len(f.list) > 1 {
+		slices.SortFunc(f.list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })
+	}
 	return f.list
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/pages"
@@ -23,10 +24,7 @@ const maxAway = 1024
 
 // tooManyAway is the error that ends an epoch after maxAway such calls.
 func (l *Loader) tooManyAway() error {
-	if n := l.away.Load(); n >= maxAway {
-		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", n, l.opts.timeout, maxAway)
-	}
-	return nil
+	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.away.Load(), l.opts.timeout, maxAway)
 }
 
 // A watch is what the watchdog sees of a worker.
@@ -143,7 +141,7 @@ func (w *worker) replace() (next *worker, err error) {
 	w.watch.cancel(err)
 	if w.sample.worker == 0 {
 		l.numbers.lost = true
-		<-l.zero
+		l.zero.put()
 	}
 	next = newWorker(l, w.seat, l.numbers.take())
 	next.claim, next.claimed, next.slot = w.claim, true, w.slot
@@ -298,4 +296,26 @@ func (b *Batch) copyPlaces(to, at *slot, from, end int) {
 		copy(to.lensOf(k)[from:], at.lensOf(k)[from:end])
 	}
 	copy(to.indices[from:], at.indices[from:end])
+}
+
+// A baton is a lock that another goroutine than its holder may put down. Waiting for it
+// is a channel operation, so testing/synctest sees it; taking it when it is free is a
+// single addition.
+type baton struct {
+	wanted atomic.Int32 // the holder, and those who wait
+	next   chan struct{}
+}
+
+func newBaton() baton { return baton{next: make(chan struct{})} }
+
+func (b *baton) take() {
+	if b.wanted.Add(1) > 1 {
+		<-b.next
+	}
+}
+
+func (b *baton) put() {
+	if b.wanted.Add(-1) > 0 {
+		b.next <- struct{}{} // whoever has added itself receives
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/ring"
 )
@@ -36,6 +37,7 @@ type Loader struct {
 
 	stage    *stage // nil if the device is the host
 	ring     *ring.Ring[Batch]
+	born     time.Time // see now
 	pace     pace
 	slots    slots
 	faulty   faulty
@@ -64,10 +66,10 @@ type Loader struct {
 	seq    uint64  // sequence number of the next batch that is opened
 	inline *worker // loads if there are no workers
 
-	// zero is full while somebody loads as worker 0. It keeps the caller and a
+	// zero belongs to whoever loads as worker 0. It keeps the caller and a
 	// goroutine from doing so at once while SetWorkers goes from 0 to more workers,
 	// or back.
-	zero chan struct{}
+	zero baton
 }
 
 // NewLoader makes a loader. Nothing is started or loaded before the first
@@ -119,7 +121,7 @@ func (l *Loader) ownShapes() bool { return l.sizes != nil }
 
 // loader makes a loader with the given number of workers.
 func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, sampler: s.sampler, order: s.order, loadSample: s.ds.Load, zero: make(chan struct{}, 1)}
+	l := &Loader{source: s, sampler: s.sampler, order: s.order, loadSample: s.ds.Load, zero: newBaton()}
 	switch ds := s.ds.(type) {
 	case *funcDataset:
 		l.loadSample = ds.load // one call less for each sample
@@ -129,7 +131,7 @@ func (s *source) loader(workers int) *Loader {
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch
 	}
-	l.closing = make(chan struct{})
+	l.born, l.closing = time.Now(), make(chan struct{})
 	l.seedKey = seedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
 		l.seedKey = seedKey(*s.opts.seed)
@@ -265,6 +267,10 @@ func (l *Loader) keep() int {
 	}
 	return l.depth()
 }
+
+// now is how many nanoseconds the loader is old, and never 0. Reading the monotonic
+// clock alone takes half as long as time.Now.
+func (l *Loader) now() int64 { return int64(time.Since(l.born)) + 1 }
 
 // depth is how many batches are open or in use at once.
 func (l *Loader) depth() int {

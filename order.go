@@ -183,21 +183,21 @@ func (o *order) bounds(base, k int) (from, to int) {
 	return from, to
 }
 
-// part is the positions of this rank in step k from base. If fewer positions than
-// ranks are left in all, and no earlier step can give some, the ranks that would have
-// none repeat positions of other ranks: a rank without a batch would make a collective
-// operation hang.
-func (o *order) part(base, k int) (from, to int) {
-	from, to = o.bounds(base, k)
-	n := to - from
+// part is the positions of this rank in step k from base, and the position after those
+// of all ranks. If fewer positions than ranks are left in all, and no earlier step can
+// give some, the ranks that would have none repeat positions of other ranks: a rank
+// without a batch would make a collective operation hang.
+func (o *order) part(base, k int) (from, to, after int) {
+	from, after = o.bounds(base, k)
 	if o.world == 1 {
-		return from, to
+		return from, after, after
 	}
+	n := after - from
 	if n < o.world {
 		from += o.rank % n
-		return from, from + 1
+		return from, from + 1, after
 	}
-	return from + portion(n, o.rank, o.world), from + portion(n, o.rank+1, o.world)
+	return from + portion(n, o.rank, o.world), from + portion(n, o.rank+1, o.world), after
 }
 
 // portion is n·rank/world, rounded down, although n·rank may be more than an int

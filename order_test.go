@@ -28,7 +28,7 @@ func deliver(t *testing.T, ranks []order, base, steps int, seen []int) (delivere
 		require.Greater(t, to, from)
 		for r := range ranks {
 			o := &ranks[r]
-			at, end := o.part(base, k)
+			at, end, _ := o.part(base, k)
 			require.True(t, from <= at && at < end && end <= to, "rank %d has some of step %d", r, k)
 			require.LessOrEqual(t, end-at, o.batch)
 			for ; at < end; at++ {
@@ -92,7 +92,7 @@ func TestDroppingTheLastBatchLeavesWholeOnes(t *testing.T) {
 				}
 				for r := range all {
 					for k := range all[r].steps(0) {
-						from, to := all[r].part(0, k)
+						from, to, _ := all[r].part(0, k)
 						require.Equal(t, batch, to-from)
 					}
 				}
@@ -111,7 +111,7 @@ func TestNothingOverflowsAtTheLargestSizes(t *testing.T) {
 		require.Positive(t, steps)
 		require.Equal(t, (o.n-1)/(o.batch*o.world)+1, steps)
 		for _, k := range []int{0, 1, steps / 2, steps - 2} {
-			from, to := o.part(0, k)
+			from, to, _ := o.part(0, k)
 			require.True(t, 0 <= from && from < to && to <= o.n)
 		}
 	}
@@ -136,7 +136,7 @@ func TestRanksShareTheLargestStepsWithoutAGap(t *testing.T) {
 			}
 			at := from
 			for o.rank = range o.world {
-				begin, to := o.part(0, k)
+				begin, to, _ := o.part(0, k)
 				if begin != at || begin >= to || to-begin > o.batch { // a million ranks: require is slow
 					t.Fatalf("rank %d of %+v has %d to before %d; the ranks before it, those to before %d", o.rank, o, begin, to, at)
 				}

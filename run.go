@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -212,8 +211,8 @@ func (r *run) openOne() (opened bool, err error) {
 	if r.over || r.refused != nil || r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
 		return false, nil
 	}
-	if err := r.l.tooManyAway(); err != nil {
-		return false, err
+	if r.l.away.Load() >= maxAway {
+		return false, r.l.tooManyAway()
 	}
 	b, err := r.l.slots.take(r.l)
 	switch {
@@ -263,11 +262,13 @@ func (r *run) openOne() (opened bool, err error) {
 // BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
 	placed := false
-	defer func() {
-		if !placed { // Start, Sizes or the sampler has called runtime.Goexit
-			r.l.slots.put(b, false)
-		}
-	}()
+	if r.course.batches > 0 || r.l.ownShapes() {
+		defer func() {
+			if !placed { // Start, Sizes or the sampler has called runtime.Goexit
+				r.l.slots.put(b, false)
+			}
+		}()
+	}
 	epoch, base, k, index := r.course.at(i)
 	var from, to int
 	if r.course.batches > 0 {
@@ -276,8 +277,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 			return err
 		}
 	} else {
-		from, to = r.course.part(base, k)
-		_, b.reached = r.course.bounds(base, k)
+		from, to, b.reached = r.course.part(base, k)
 	}
 	b.epoch, b.index, b.from = epoch, index, from
 	b.state = State{Epoch: epoch, Samples: b.reached}
@@ -301,10 +301,14 @@ func (r *run) await() (b *Batch, ready bool) {
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
 		return r.take(r.ahead[0]), true
 	}
-	defer trace.StartRegion(r.caller, "nwt.wait").End()
-	began := time.Now()
-	r.awaiting.Store(!r.l.ring.Loaded(r.ahead[0]))
-	defer r.awaiting.Store(false)
+	if trace.IsEnabled() {
+		defer trace.StartRegion(r.caller, "nwt.wait").End()
+	}
+	began := r.l.now()
+	if r.l.deepens() && !r.l.ring.Loaded(r.ahead[0]) {
+		r.awaiting.Store(true)
+		defer r.awaiting.Store(false)
+	}
 	for {
 		candidates := r.ahead
 		if !r.l.opts.unordered {
@@ -313,7 +317,7 @@ func (r *run) await() (b *Batch, ready bool) {
 		seq, ok := r.l.ring.Await(candidates)
 		switch {
 		case ok:
-			r.l.counters.wait.Add(int64(time.Since(began)))
+			r.l.counters.wait.Add(r.l.now() - began)
 			return r.take(seq), false
 		case r.l.ring.Stopped():
 			return nil, false
@@ -339,17 +343,19 @@ func (r *run) help(seq uint64) {
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
 		loaded := false
-		defer func() { // runtime.Goexit in Load mustn't lose the claim, nor finish the batch
+		r.l.zero.take() // before asking which number the caller has
+		defer func() {  // runtime.Goexit in Load mustn't lose the claim, nor finish the batch
+			if r.l.opts.timeout > 0 {
+				r.l.callerIsDone(w.sample.worker)
+			}
+			r.l.zero.put()
 			w.counted = w.counted || !loaded
 			w.done()
 		}()
-		w.begin()
-		r.l.zero <- struct{}{} // before asking which number the caller has
-		defer func() { <-r.l.zero }()
 		if r.l.opts.timeout > 0 {
 			w.sample.worker = r.l.callersNumber()
-			defer r.l.callerIsDone(w.sample.worker)
 		}
+		w.begin()
 		w.loadClaim()
 		loaded = true
 	}

@@ -107,7 +107,9 @@ func (s *slots) put(b *Batch, loose bool) {
 		b.l.stage.put(b.device, loose)
 		b.device = nil
 	}
-	b.leaveRefuges()
+	if len(b.refuges) > 0 {
+		b.leaveRefuges()
+	}
 	if !s.kept(b, loose) {
 		b.drop()
 	}

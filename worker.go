@@ -107,11 +107,11 @@ func (w *worker) run() {
 func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
-	if s.worker == 0 && w != w.l.inline { // for inline, help has filled zero
-		w.l.zero <- struct{}{}
+	if s.worker == 0 && w != w.l.inline { // for inline, help has taken it
+		w.l.zero.take()
 		defer func() {
-			if !w.lost() { // otherwise the watchdog has emptied zero
-				<-w.l.zero
+			if !w.lost() { // otherwise the watchdog has put it down
+				w.l.zero.put()
 			}
 		}()
 	}
@@ -126,11 +126,11 @@ func (w *worker) loadClaim() {
 	if trace.IsEnabled() {
 		defer trace.StartRegion(b.run.ctx, "nwt.load").End()
 	}
-	var began time.Time
+	var began int64
 	n := w.claim.To - w.next
 	timed := w.l.pace.timed(&w.untimed, n)
 	if timed {
-		began = time.Now()
+		began = w.l.now()
 	}
 	for w.next < w.claim.To && !w.lost() {
 		switch {
@@ -145,7 +145,7 @@ func (w *worker) loadClaim() {
 		}
 	}
 	if timed && n > 0 && !w.lost() {
-		took := time.Since(began)
+		took := time.Duration(w.l.now() - began)
 		w.l.pace.took(took, n)
 		w.l.counters.loads.add(took/time.Duration(n), n)
 	}

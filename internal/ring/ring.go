@@ -134,10 +134,18 @@ func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
 		from, _ := lane(i, lanes, places)
 		e.lanes[i].Store(pack(seq, from))
 	}
-	e.used.Store(int32(lanes))
-	e.size.Store(int32(places))
-	e.goal.Store(0)
+	set(&e.used, int32(lanes))
+	set(&e.size, int32(places))
+	set(&e.goal, 0)
 	e.pending.Store(int32(places) + r.stage)
+}
+
+// set stores n unless it is there already: a load costs less than a store. Nobody else
+// may be writing.
+func set(a *atomicInt32, n int32) {
+	if a.Load() != n {
+		a.Store(n)
+	}
 }
 
 // Offer lets workers claim the places of batch seq below upto, which is less than
@@ -351,7 +359,7 @@ func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 		if ok {
 			return seq, true
 		}
-		if r.interrupted.Swap(false) || r.Forsaken(seqs[0]) {
+		if r.interrupted.Load() && r.interrupted.Swap(false) || r.Forsaken(seqs[0]) {
 			return seqs[0], false
 		}
 		g.prepare(anySeq)
