@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -298,36 +299,9 @@ func TestWhatHasTheNameOfASamplesFileAndIsNoneIsABadSample(t *testing.T) {
 // of which none are there.
 func sparse(t *testing.T, name string, size int64) []byte {
 	t.Helper()
-	var b bytes.Buffer
-	raw := func(h *tar.Header, content string) {
-		var one bytes.Buffer
-		w := tar.NewWriter(&one)
-		require.NoError(t, w.WriteHeader(h))
-		_, err := w.Write([]byte(content))
-		require.NoError(t, err)
-		require.NoError(t, w.Flush())
-		b.Write(one.Bytes())
-	}
-	var records []byte
-	for _, r := range []string{"GNU.sparse.major=0", "GNU.sparse.minor=1", "GNU.sparse.name=" + name, fmt.Sprintf("GNU.sparse.size=%d", size), "GNU.sparse.numblocks=0", "GNU.sparse.map="} {
-		n := len(r) + 3
-		for len(fmt.Sprintf("%d %s\n", n, r)) != n {
-			n++
-		}
-		records = fmt.Appendf(records, "%d %s\n", n, r)
-	}
-	raw(&tar.Header{Typeflag: tar.TypeReg, Name: "PaxHeaders/0", Size: int64(len(records))}, string(records))
-	head := b.Bytes()[:512]
-	head[156] = tar.TypeXHeader
-	copy(head[148:156], "        ")
-	sum := 0
-	for _, c := range head {
-		sum += int(c)
-	}
-	copy(head[148:], fmt.Sprintf("%06o\x00 ", sum))
-	raw(&tar.Header{Typeflag: tar.TypeReg, Name: "GNUSparseFile.0/" + name}, "")
-	b.Write(make([]byte, 1024))
-	return b.Bytes()
+	head := member(t, tar.TypeXHeader, "PaxHeaders/0", records("GNU.sparse.major=0", "GNU.sparse.minor=1", "GNU.sparse.name="+name,
+		fmt.Sprintf("GNU.sparse.size=%d", size), "GNU.sparse.numblocks=0", "GNU.sparse.map="))
+	return slices.Concat(head, member(t, tar.TypeReg, "GNUSparseFile.0/"+name, nil), make([]byte, 1024))
 }
 
 func TestASparseFileInATarIsABadSampleNotItsZeros(t *testing.T) {

@@ -198,7 +198,8 @@ func (g *grouper) end() error {
 	}
 }
 
-// ended is a reader of r that knows whether r is over.
+// ended is a reader of r that knows whether r is over. Tar's reader returns io.EOF only
+// after two blocks of zeros, or as it was returned here: then over is set.
 type ended struct {
 	r    io.Reader
 	n    int64 // bytes read
@@ -215,12 +216,15 @@ func (e *ended) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Seek lets tar's reader skip the content of a file that isn't compressed.
+// Seek lets tar's reader skip the content of a file that isn't compressed. Content
+// that is cut is no end.
 func (e *ended) Seek(offset int64, whence int) (int64, error) {
-	if s, ok := e.r.(*source); ok {
-		return s.Seek(offset, whence)
+	s, ok := e.r.(*source)
+	if !ok {
+		return 0, errors.ErrUnsupported
 	}
-	return 0, errors.ErrUnsupported
+	at, err := s.Seek(offset, whence)
+	return at, noEnd(err)
 }
 
 // noEnd is err, but never an io.EOF: the loader would take that for the end of the

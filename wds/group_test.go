@@ -112,6 +112,8 @@ func FuzzGrouping(f *testing.F) {
 	for _, name := range []string{"gnu-nil-sparse-data.tar", "gnu-utf8.tar", "pax-nil-sparse-hole.tar", "pax-records.tar", "file-and-dir.tar"} {
 		if data, err := os.ReadFile(path.Join(strings.TrimSpace(string(root)), "src/archive/tar/testdata", name)); err == nil {
 			f.Add(data)
+			f.Add(data[:512]) // cut in what is passed over
+			f.Add(data[:len(data)/2])
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
