@@ -32,4 +32,13 @@
 // another attempt may succeed, the error calls itself temporary, and the loader tries
 // again: see nwt.WithRetry. A connection that is cut in the middle of an object is
 // such a case: clients leave it to their callers.
+//
+// # Stores that aren't trusted
+//
+// Objects are bounded by [WithMaxBytes], and every request ends with its context or
+// with nwt.WithTimeout. Two things only the program's HTTP client can do. It can bound
+// the pages of a list, which drivers read into memory as a whole: let it wrap each
+// body by [net/http.MaxBytesReader]. And it can compare Content-Range with the range
+// that was asked for: gocloud.dev's S3 driver doesn't, so that bytes of another range,
+// of the right length, would be taken for the right ones.
 package blob

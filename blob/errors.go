@@ -25,9 +25,9 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Length < 0 {
-		return fmt.Sprintf("object %q: %v", e.Key, e.Err)
+		return fmt.Sprintf("object %.1024q: %v", e.Key, e.Err)
 	}
-	return fmt.Sprintf("object %q, %d bytes at %d: %v", e.Key, e.Length, e.Offset, e.Err)
+	return fmt.Sprintf("object %.1024q, %d bytes at %d: %v", e.Key, e.Length, e.Offset, e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
@@ -45,11 +45,12 @@ func temporary(err error) bool {
 		gcerrors.AlreadyExists, gcerrors.Unimplemented, gcerrors.Canceled:
 		return false
 	}
-	var local *fs.PathError // of a folder: its disk won't change its mind
-	if errors.As(err, &local) {
+	var local *fs.PathError       // of a folder: its disk won't change its mind
+	var bound *http.MaxBytesError // of a client that bounds answers
+	if errors.As(err, &local) || errors.As(err, &bound) {
 		return false
 	}
-	for _, permanent := range []error{context.Canceled, errShort, errLong, errPanic, errEndless} {
+	for _, permanent := range []error{context.Canceled, errShort, errLong, errPanic, errEndless, errChanged} {
 		if errors.Is(err, permanent) {
 			return false
 		}

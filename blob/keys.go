@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,21 +41,41 @@ func (k *Keys) At(i int) string {
 	return k.text.String()[from:k.ends[i]]
 }
 
+// sorted is a list of the same keys in order.
+func (k *Keys) sorted() *Keys {
+	order := make([]int, k.Len())
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(k.At(a), k.At(b)) })
+	s := &Keys{ends: make([]int, 0, len(order))}
+	s.text.Grow(k.text.Len())
+	for _, i := range order {
+		s.Add(k.At(i))
+	}
+	return s
+}
+
 const (
 	pageSize = 1000 // the most that S3 lists at once
+	// folderPageSize is the size of a folder's first page, which is tried.
+	folderPageSize = 1 << 16
 	// pageTimeout is for a store that sends empty pages for ever.
 	pageTimeout = 10 * time.Minute
 	maxListed   = min(4<<30, math.MaxInt/2)
+	maxKey      = 64 << 10 // object stores allow about 1 KiB, file systems a few
 	listTries   = 5
 	firstPause  = 100 * time.Millisecond
 )
 
-// List lists the objects whose keys begin with prefix, in the order of their keys.
-// It leaves out those for which keep returns false (nil keeps all), and those whose
-// keys end in "/", which stand for folders. After a temporary error it tries again.
+// List lists the objects whose keys begin with prefix, in the order of their keys,
+// whatever order the store names them in. It leaves out those for which keep returns
+// false (nil keeps all), and those whose keys end in "/", which stand for folders.
+// After a temporary error it tries again.
 //
-// It is an error if a page comes again, or if the keys take more than 4 GiB: list
-// several prefixes then.
+// It is an error if the store names a page or a key twice, or a key without the
+// prefix or of more than 64 KiB, or if the keys take more than 4 GiB: list several
+// prefixes then.
 //
 // Each page of 1000 keys is a request, and must wait for the request before it. All
 // ranks of a training must have the same list: if objects may be added meanwhile,
@@ -62,35 +84,92 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 	if bucket == nil {
 		return nil, argument("List", "bucket", "must not be nil")
 	}
-	keys := &Keys{}
-	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // of pages' tokens
+	l := listing{prefix: prefix, keep: keep, seed: maphash.MakeSeed(), seen: map[uint64]bool{}}
+	size := pageSize
+	if isFolder(bucket) {
+		size = folderPageSize
+	}
 	for token := blob.FirstPageToken; len(token) > 0; {
-		page, next, err := listPage(ctx, bucket, token, prefix)
-		hash := maphash.Bytes(seed, token)
-		switch {
-		case err != nil:
-		case seen[hash]:
-			err = errors.New("the store goes round in a circle: it names a page twice")
-		case keys.text.Len() > maxListed:
-			err = fmt.Errorf("more than %d bytes of keys", maxListed)
+		page, next, err := listPage(ctx, bucket, token, prefix, size)
+		if err == nil && len(next) > 0 && size > pageSize {
+			size *= 4
+			continue
+		}
+		if err == nil {
+			err = l.add(token, page)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("blob: list of %q after %d keys: %w", prefix, keys.Len(), err)
-		}
-		seen[hash] = true
-		for _, o := range page {
-			if !strings.HasSuffix(o.Key, "/") && (keep == nil || keep(o.Key, o.Size)) {
-				keys.Add(o.Key)
-			}
+			return nil, fmt.Errorf("blob: list of %q after %d keys: %w", prefix, l.keys.Len(), err)
 		}
 		token = next
+	}
+	keys := &l.keys
+	if l.disordered {
+		keys = keys.sorted()
+	}
+	for i := 1; i < keys.Len(); i++ {
+		if keys.At(i-1) == keys.At(i) {
+			return nil, fmt.Errorf("blob: list of %q: the store names the key %q twice", prefix, keys.At(i))
+		}
 	}
 	return keys, nil
 }
 
-func listPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string) (page []*blob.ListObject, next []byte, err error) {
+// A listing is the pages so far.
+type listing struct {
+	prefix string
+	keep   func(key string, size int64) bool
+	keys   Keys
+	seed   maphash.Seed
+	seen   map[uint64]bool // pages, by their tokens and by what they hold
+
+	last       string // key that was added
+	disordered bool
+}
+
+func (l *listing) add(token []byte, page []*blob.ListObject) error {
+	var content maphash.Hash
+	content.SetSeed(l.seed)
+	for _, o := range page {
+		_, _ = content.WriteString(o.Key)
+		_ = content.WriteByte(0)
+	}
+	named, held := maphash.Bytes(l.seed, token), content.Sum64()
+	switch {
+	case l.seen[named] || len(page) > 0 && l.seen[held]:
+		return errors.New("the store goes round in a circle: it names a page twice")
+	case l.keys.text.Len() > maxListed:
+		return fmt.Errorf("more than %d bytes of keys", maxListed)
+	}
+	l.seen[named], l.seen[held] = true, true
+	for _, o := range page {
+		switch {
+		case !strings.HasPrefix(o.Key, l.prefix):
+			return fmt.Errorf("the store names a key without the prefix: %.200q", o.Key)
+		case len(o.Key) > maxKey:
+			return fmt.Errorf("the store names a key of %d bytes: must be at most %d", len(o.Key), maxKey)
+		}
+		if !strings.HasSuffix(o.Key, "/") && (l.keep == nil || l.keep(o.Key, o.Size)) {
+			l.disordered = l.disordered || o.Key < l.last
+			l.last = o.Key
+			l.keys.Add(o.Key)
+		}
+	}
+	return nil
+}
+
+// isFolder tells whether a bucket is a folder of files. Its driver walks the whole
+// folder for each page, and takes up where the last page's last key would be in
+// order, but doesn't name keys in order: of several pages, the next lacks keys. So
+// all must be on one page.
+func isFolder(bucket *blob.Bucket) bool {
+	var info os.FileInfo
+	return bucket.As(&info)
+}
+
+func listPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string, size int) (page []*blob.ListObject, next []byte, err error) {
 	for try, pause := 1, firstPause; ; try, pause = try+1, 2*pause {
-		page, next, err = askPage(ctx, bucket, token, prefix)
+		page, next, err = askPage(ctx, bucket, token, prefix, size)
 		if err == nil || try == listTries || !temporary(err) {
 			return page, next, err
 		}
@@ -104,7 +183,7 @@ func listPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix str
 
 // askPage asks once. Drivers panic at some answers: S3's driver does if the time of
 // modification is missing.
-func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string) (page []*blob.ListObject, next []byte, err error) {
+func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string, size int) (page []*blob.ListObject, next []byte, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%w: %v", errPanic, cause)
@@ -114,7 +193,7 @@ func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix stri
 	// full.
 	ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, errEndless)
 	defer cancel()
-	page, next, err = bucket.ListPage(ctx, token, pageSize, &blob.ListOptions{Prefix: prefix})
+	page, next, err = bucket.ListPage(ctx, token, size, &blob.ListOptions{Prefix: prefix})
 	if err != nil && context.Cause(ctx) == errEndless {
 		err = errEndless
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"gocloud.dev/blob"
 
@@ -49,8 +50,7 @@ func (d *objects) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	key := d.keys.At(index)
 	buf := d.take()
 	defer d.give(buf)
-	err := d.fetch(ctx, buf, key, 0, -1)
-	if err != nil {
+	if _, err := d.fetch(ctx, buf, key, 0, -1, version{}); err != nil {
 		return &Error{Key: key, Length: -1, Err: err, temporary: temporary(err)}
 	}
 	if err := d.decode(ctx, key, buf.data, dst); err != nil {
@@ -107,26 +107,30 @@ func (s *store) give(buf *buffer) {
 	s.buffers.Put(buf)
 }
 
-// fetch reads a part of an object into buf; length −1 means all of it.
-func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, length int64) error {
+// fetch reads a part of an object into buf; length −1 means all of it. It must be of
+// this version, unless that is zero.
+func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, length int64, must version) (is version, err error) {
 	buf.data = buf.data[:0]
 	if length == 0 {
-		return nil
+		return is, nil
 	}
 	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
 	if err != nil {
-		return err
+		return is, err
 	}
 	defer r.Close()
+	if is = (version{r.Size(), r.ModTime()}); must != (version{}) && !is.equal(must) {
+		return is, fmt.Errorf("%w: it had %v, and has %v", errChanged, must, is)
+	}
 	want, most := length, length
 	if want < 0 {
 		want, most = r.Size(), s.maxBytes // −1 if the store doesn't know it before the end
 	}
 	switch {
 	case want > s.maxBytes && length < 0:
-		return fmt.Errorf("%w: it has %d bytes, WithMaxBytes allows %d", errLong, want, s.maxBytes)
+		return is, fmt.Errorf("%w: it has %d bytes, WithMaxBytes allows %d", errLong, want, s.maxBytes)
 	case length > 0 && r.Size() >= 0 && offset+length > r.Size():
-		return fmt.Errorf("%w %d bytes", errShort, r.Size())
+		return is, fmt.Errorf("%w %d bytes", errShort, r.Size())
 	}
 	// Read to the end, not only to the last byte: only at the end are checksums
 	// compared, and only then can the connection be reused.
@@ -136,25 +140,35 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 		buf.data = buf.data[:len(buf.data)+n]
 		switch got := int64(len(buf.data)); {
 		case got > most && length > 0:
-			return fmt.Errorf("%w: the store sends more than the %d bytes that were asked for: it may not know ranges", errLong, length)
+			return is, fmt.Errorf("%w: the store sends more than the %d bytes that were asked for: it may not know ranges", errLong, length)
 		case got > most:
-			return fmt.Errorf("%w: it has more than the %d bytes that WithMaxBytes allows", errLong, most)
+			return is, fmt.Errorf("%w: it has more than the %d bytes that WithMaxBytes allows", errLong, most)
 		}
 		if err == io.EOF { // only io.EOF itself: an error that wraps it, such as a lost connection, is no end
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("after %d bytes: %w", len(buf.data), err)
+			return is, fmt.Errorf("after %d bytes: %w", len(buf.data), err)
 		}
 		if len(buf.data) == cap(buf.data) {
 			buf.data = slices.Grow(buf.data, 1)
 		}
 	}
 	if got := int64(len(buf.data)); want >= 0 && got != want {
-		return fmt.Errorf("%d bytes came, not %d: %w", got, want, io.ErrUnexpectedEOF)
+		return is, fmt.Errorf("%d bytes came, not %d: %w", got, want, io.ErrUnexpectedEOF)
 	}
-	return nil
+	return is, nil
 }
+
+// A version is what every answer tells of its object.
+type version struct {
+	size     int64
+	modified time.Time
+}
+
+func (v version) equal(w version) bool { return v.size == w.size && v.modified.Equal(w.modified) }
+
+func (v version) String() string { return fmt.Sprintf("%d bytes of %v", v.size, v.modified.UTC()) }
 
 // These are permanent.
 var (
@@ -162,6 +176,7 @@ var (
 	errLong    = errors.New("too long")
 	errEndless = fmt.Errorf("no page of the list in %v", pageTimeout)
 	errPanic   = errors.New("the driver panicked at the answer")
+	errChanged = errors.New("the object has changed since it was first read")
 )
 
 // maxTrusted is how much memory a buffer gets before any byte has come, because a

@@ -3,8 +3,10 @@ package blob
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"gocloud.dev/blob"
 
@@ -54,6 +56,9 @@ func (x *Index) Len() int { return len(x.parts) }
 // loads several parts together and they lie at most 64 KiB apart, it reads them in
 // one request of up to 8 MiB. So an epoch in the order of the objects needs fewer
 // requests than a shuffled one.
+//
+// If an object changes after its first part was read, as its size or its time of
+// modification tells, reading it is an error.
 func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode, opts ...Option) (nwt.BatchDataset, error) {
 	switch {
 	case index == nil || index.Len() == 0:
@@ -68,7 +73,7 @@ func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode
 	if int64(index.longest) > s.maxBytes {
 		return nil, argument("Packed", "index", "a sample has %d bytes, WithMaxBytes allows %d", index.longest, s.maxBytes)
 	}
-	return &packed{s, index}, nil
+	return &packed{store: s, index: index, versions: make([]version, index.objects.Len())}, nil
 }
 
 const (
@@ -82,6 +87,29 @@ const (
 type packed struct {
 	*store
 	index *Index
+
+	mu       sync.Mutex
+	versions []version // of the objects when they were first read; guarded by mu
+}
+
+// fetch reads a part of an object. All parts of an object must be of one version: the
+// offsets in the index would be wrong for another.
+func (d *packed) fetch(ctx context.Context, buf *buffer, object uint32, offset, length int64) error {
+	d.mu.Lock()
+	first := d.versions[object]
+	d.mu.Unlock()
+	is, err := d.store.fetch(ctx, buf, d.index.objects.At(int(object)), offset, length, first)
+	if err != nil || length == 0 || first != (version{}) {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if first := &d.versions[object]; *first == (version{}) {
+		*first = is
+	} else if !is.equal(*first) { // another worker was faster
+		return fmt.Errorf("%w: it had %v, and has %v", errChanged, *first, is)
+	}
+	return nil
 }
 
 func (d *packed) Len() int { return d.index.Len() }
@@ -91,7 +119,7 @@ func (d *packed) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	key := d.index.objects.At(int(p.object))
 	buf := d.take()
 	defer d.give(buf)
-	if err := d.fetch(ctx, buf, key, p.offset, int64(p.length)); err != nil {
+	if err := d.fetch(ctx, buf, p.object, p.offset, int64(p.length)); err != nil {
 		return d.error(p, err, temporary(err))
 	}
 	if err := d.decode(ctx, key, buf.data, dst); err != nil {
@@ -124,7 +152,7 @@ func (d *packed) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 			end = max(end, p.end())
 		}
 		key := d.index.objects.At(int(first.object))
-		if err := d.fetch(ctx, buf, key, first.offset, end-first.offset); err != nil {
+		if err := d.fetch(ctx, buf, first.object, first.offset, end-first.offset); err != nil {
 			return d.error(first, err, temporary(err))
 		}
 		for _, place := range rest[:n] {

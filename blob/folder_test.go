@@ -1,0 +1,74 @@
+package blob_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	gcblob "gocloud.dev/blob"
+	"gocloud.dev/blob/driver"
+	"gocloud.dev/blob/fileblob"
+	"gocloud.dev/gcerrors"
+
+	"github.com/nwt-go/nwt/blob"
+)
+
+func TestAFolderIsListedAsAWhole(t *testing.T) {
+	dir := t.TempDir()
+	want := []string{"a", "b.txt"} // '.' is before '/'
+	for i := range 1500 {
+		want = append(want, fmt.Sprintf("b/%06d", i))
+	}
+	want = append(want, "c")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "b"), 0o700))
+	for _, key := range want {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, key), nil, 0o600))
+	}
+	bucket, err := fileblob.OpenBucket(dir, nil)
+	require.NoError(t, err)
+	defer bucket.Close()
+	keys, err := blob.List(t.Context(), bucket, "", nil)
+	require.NoError(t, err)
+	var got []string
+	for i := range keys.Len() {
+		got = append(got, keys.At(i))
+	}
+	require.Empty(t, slices.DeleteFunc(slices.Clone(want), func(key string) bool { return slices.Contains(got, key) }), "lost")
+	require.Equal(t, want, got)
+}
+
+// emptyPages is a driver whose lists never end: each second it has another page, and
+// nothing on it.
+type emptyPages struct{ driver.Bucket }
+
+func (emptyPages) ListPaged(ctx context.Context, _ *driver.ListOptions) (*driver.ListPage, error) {
+	select {
+	case <-time.After(time.Second):
+		return &driver.ListPage{NextPageToken: []byte("more")}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (emptyPages) ErrorCode(error) gcerrors.ErrorCode { return gcerrors.Unknown }
+
+func (emptyPages) As(any) bool { return false }
+
+func (emptyPages) Close() error { return nil }
+
+func TestAListWithoutAPageInTenMinutesIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := gcblob.NewBucket(emptyPages{})
+		defer bucket.Close()
+		began := time.Now()
+		_, err := blob.List(t.Context(), bucket, "p/", nil)
+		require.EqualError(t, err, `blob: list of "p/" after 0 keys: no page of the list in 10m0s`)
+		require.Equal(t, 10*time.Minute, time.Since(began))
+	})
+}
