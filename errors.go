@@ -33,14 +33,23 @@ type LoadError struct {
 func (e *LoadError) Error() string {
 	switch {
 	case e.Position < 0:
-		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, e.Err)
+		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, reason{e.Err})
 	case e.Index < 0:
-		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, e.Err)
+		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, reason{e.Err})
 	}
-	return fmt.Sprintf("nwt: sample %d of epoch %d (position %d, worker %d): %v", e.Index, e.Epoch, e.Position, e.Worker, e.Err)
+	return fmt.Sprintf("nwt: sample %d of epoch %d (position %d, worker %d): %v", e.Index, e.Epoch, e.Position, e.Worker, reason{e.Err})
 }
 
 func (e *LoadError) Unwrap() error { return e.Err }
+
+// A reason is an error within a message that begins with "nwt: " itself.
+type reason struct{ err error }
+
+func (r reason) Error() string { return withoutPrefix(r.err) }
+func (r reason) Unwrap() error { return r.err }
+
+// withoutPrefix is what an error or a panic says, without the name of the package.
+func withoutPrefix(said any) string { return strings.TrimPrefix(fmt.Sprint(said), "nwt: ") }
 
 // SampleErrors is what LoadBatch returns if some of its samples are bad, and why each
 // of them is: see [BatchDataset]. Its keys are samples that LoadBatch was given; all
@@ -61,7 +70,7 @@ func (e SampleErrors) Error() string {
 	if first == nil {
 		return "nwt: no sample is bad"
 	}
-	return fmt.Sprintf("nwt: %d samples of a LoadBatch are bad; sample %d: %v", len(e), first.index, e[first])
+	return fmt.Sprintf("nwt: %d samples of a LoadBatch are bad; sample %d: %v", len(e), first.index, reason{e[first]})
 }
 
 // Unwrap is the errors of the samples, in no order.
@@ -138,6 +147,9 @@ func (e *OptionError) Error() string {
 	if len(value) > most {
 		value = strings.ToValidUTF8(value[:most], "") + "…"
 	}
+	if value == "" {
+		value = `""`
+	}
 	return fmt.Sprintf("nwt: %s: %s: %s", e.Option, value, e.Reason)
 }
 
@@ -158,7 +170,7 @@ func within(what string, err error) error {
 	if e, ok := err.(*OptionError); ok {
 		return &OptionError{what + ": " + e.Option, e.Value, e.Reason}
 	}
-	return fmt.Errorf("nwt: %s: %w", what, err)
+	return fmt.Errorf("nwt: %s: %w", what, reason{err})
 }
 
 // guarded calls a user's function. If it returns an error, failed gets that. If it
@@ -185,9 +197,9 @@ func recovered(p any) (stack []byte, err error) {
 	case nil:
 		return debug.Stack(), fmt.Errorf("%w%s", errGoexit, unwoundFrom("runtime.Goexit"))
 	case error:
-		return debug.Stack(), fmt.Errorf("panic: %w%s", p, unwoundFrom("runtime.gopanic"))
+		return debug.Stack(), fmt.Errorf("panic: %w%s", reason{p}, unwoundFrom("runtime.gopanic"))
 	default:
-		return debug.Stack(), fmt.Errorf("panic: %v%s", p, unwoundFrom("runtime.gopanic"))
+		return debug.Stack(), fmt.Errorf("panic: %s%s", withoutPrefix(p), unwoundFrom("runtime.gopanic"))
 	}
 }
 

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -335,4 +337,42 @@ func TestARankWithoutASampleForABatchEndsItsEpoch(t *testing.T) {
 	require.ErrorIs(t, err, errBoom)
 	require.ErrorContains(t, err, "other ranks")
 	noSlotLost(t, l, 0)
+}
+
+// Messages begin with "nwt: ", and the reasons within them don't again.
+func TestAMessageNamesThePackageOnce(t *testing.T) {
+	ragged := []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{4}, Ragged: true}}
+	forgotten := nwt.NewDataset(3, ragged, func(context.Context, int, *nwt.Sample) error { return nil })
+	tooLong := nwt.NewDataset(3, ragged, func(_ context.Context, _ int, dst *nwt.Sample) error { dst.SetLen(0, 5); return nil })
+	closed, err := nwt.Precompute(t.Context(), emptyDataset(3), t.TempDir()+"/samples", "v1")
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	silent := nwt.WithLogger(slog.New(slog.DiscardHandler))
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		opts []nwt.Option
+		says string
+	}{
+		"a length that wasn't set":     {forgotten, nil, `(position 0, worker 0): Load did not call SetLen(0, n) for the ragged field "tokens"`},
+		"a length that can't be":       {tooLong, nil, `panic: SetLen(0, 5): length 5 of field "tokens" is out of range 0 … 4`},
+		"a closed dataset":             {closed, nil, "precomputed samples in "},
+		"more bad samples than may be": {forgotten, []nwt.Option{nwt.WithErrorBudget(1)}, "WithErrorBudget allows 1; the last: sample 1 of epoch 0"},
+		"no sample left for a rank":    {forgotten, []nwt.Option{nwt.WithErrorBudget(9), nwt.WithRank(0, 2)}, "the other ranks would wait for it; the last: sample 0 of epoch 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLoader(t, c.ds, append(c.opts, nwt.WithBatchSize(1), nwt.WithWorkers(0), silent)...)
+			var last error
+			for _, err := range l.Epoch(t.Context(), 0) {
+				last = err
+			}
+			require.ErrorContains(t, last, c.says)
+			require.True(t, strings.HasPrefix(last.Error(), "nwt: "), last)
+			require.Equal(t, 1, strings.Count(last.Error(), "nwt: "), last)
+			require.ErrorAs(t, last, new(*nwt.LoadError))
+		})
+	}
+	_, err = nwt.LoadSample(t.Context(), nwt.Streamed(newShelves(3)), 0)
+	require.Equal(t, 1, strings.Count(err.Error(), "nwt: "), err)
+	_, err = nwt.LoadSample(t.Context(), closed, 0)
+	require.ErrorIs(t, err, os.ErrClosed)
 }
