@@ -33,15 +33,22 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 		d.values = append(d.values, c.values)
 	}
 	l, err := newLayout(d.fields)
-	if err != nil {
-		return nil, err
-	}
 	d.layout = l
 	var errs []error
+	if err != nil {
+		errs = append(errs, within("FromSlices", err))
+	}
+	first := -1 // of the columns whose fields can be used
 	for i, c := range l.columns {
+		if k := slices.IndexFunc(l.columns[:i], func(other column) bool { return other.name == c.name }); k >= 0 {
+			errs = append(errs, optionError("FromSlices", c.name, "column %d: the name must not be that of column %d too", i, k))
+		}
+		if c.size == 0 {
+			continue
+		}
 		n := len(d.values[i]) / c.size
-		if i == 0 {
-			d.n = n
+		if first < 0 {
+			first, d.n = i, n
 		}
 		values := len(d.values[i]) / c.dtype.Size()
 		switch {
@@ -51,11 +58,8 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 		case n == 0:
 			errs = append(errs, optionError("FromSlices", values, "column %d (%q): must hold at least 1 sample", i, c.name))
 		case n != d.n:
-			errs = append(errs, optionError("FromSlices", n, "column %d (%q): must hold as many samples as column 0 (%q), which are %d",
-				i, c.name, l.columns[0].name, d.n))
-		}
-		if k := slices.IndexFunc(l.columns[:i], func(other column) bool { return other.name == c.name }); k >= 0 {
-			errs = append(errs, optionError("FromSlices", c.name, "column %d: the name must not be that of column %d too", i, k))
+			errs = append(errs, optionError("FromSlices", n, "column %d (%q): must hold as many samples as column %d (%q), which are %d",
+				i, c.name, first, l.columns[first].name, d.n))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

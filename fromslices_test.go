@@ -63,10 +63,22 @@ func TestArraysThatDoNotFitTogetherAreNamed(t *testing.T) {
 			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), nwt.SliceOf("y", make([]uint8, 4)), nwt.SliceOf("x", make([]uint8, 2))},
 			[]string{`4: column 1 ("y"): must hold as many samples as column 0 ("x"), which are 3`, `column 2 ("x"): must hold`, "the name must not be that of column 0"},
 		},
+		{ // each column that can't be used, whatever is wrong with it
+			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), {}, nwt.SliceOf("y", make([]uint8, 7), 3), nwt.SliceOf("z", make([]uint8, 3), 0), nwt.SliceOf("x", make([]uint8, 4))},
+			[]string{`field 1 (""): unknown type`, `7: column 2 ("y"): the number of values must be a multiple of 3`, `field 3 ("z"): dimension 0`,
+				`4: column 4 ("x"): must hold as many samples as column 0 ("x"), which are 3`, "column 4: the name must not be that of column 0"},
+		},
+		{ // the first column that can be used says how many
+			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 0), nwt.SliceOf("y", make([]uint8, 7)), nwt.SliceOf("z", make([]uint8, 3))},
+			[]string{`field 0 ("x"): dimension 0`, `3: column 2 ("z"): must hold as many samples as column 1 ("y"), which are 7`},
+		},
 	} {
 		_, err := nwt.FromSlices(c.columns...)
 		var oe *nwt.OptionError
 		require.ErrorAs(t, err, &oe)
+		for _, oe := range optionErrors(err) {
+			require.Contains(t, oe.Option, "FromSlices")
+		}
 		for _, s := range c.says {
 			require.ErrorContains(t, err, s)
 		}

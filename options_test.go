@@ -76,6 +76,50 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	require.Len(t, optionErrors(err), 2)
 }
 
+// What can be told only of options that are right in themselves comes too: of the
+// sampler's length, what a batch takes, and what a stream can't do.
+func TestWhatOptionsAndDatasetMakeTogetherIsReportedAtOnce(t *testing.T) {
+	huge := nwt.NewDataset(3, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{mostBytes / 8}}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		opts []nwt.Option
+		want []string
+	}{
+		"a bad option and a bad sampler":     {emptyDataset(3), []nwt.Option{nwt.WithMaxWorkers(-3), nwt.WithSampler(nwt.Shuffled(-4, 1))}, []string{"WithMaxWorkers", "WithSampler"}},
+		"no dataset and a bad sampler":       {nil, []nwt.Option{nwt.WithSampler(nwt.Sequential(0))}, []string{"Dataset", "WithSampler"}},
+		"a large batch and a bad sampler":    {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithSampler(nwt.Sequential(0))}, []string{"WithBatchSize", "WithSampler"}},
+		"a large batch and too few samples":  {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithDropLast()}, []string{"WithBatchSize", "WithDropLast"}},
+		"a stream with a sampler and a rank": {nwt.Streamed(newShelves(3)), []nwt.Option{nwt.WithSampler(nwt.Sequential(3)), nwt.WithRank(0, 4)}, []string{"WithSampler", "WithRank (world)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, loader := nwt.NewLoader(c.ds, c.opts...)
+			_, tuning := nwt.Tune(t.Context(), c.ds, c.opts...)
+			for _, err := range []error{loader, tuning} {
+				var got []string
+				for _, oe := range optionErrors(err) {
+					got = append(got, oe.Option)
+				}
+				require.Equal(t, c.want, got)
+			}
+		})
+	}
+}
+
+// Two options may set the same thing. Then, too, the last one wins.
+func TestOfTwoOptionsThatSetTheSameTheLastWins(t *testing.T) {
+	t.Setenv("RANK", "1")
+	t.Setenv("WORLD_SIZE", "4")
+	byRank := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithLauncher(), nwt.WithRank(0, 1))
+	require.Equal(t, 10, byRank.Len())
+	byLauncher := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithRank(0, 1), nwt.WithLauncher())
+	require.Equal(t, 3, byLauncher.Len())
+}
+
+func TestAnEmptyValueIsSeenInItsError(t *testing.T) {
+	_, err := nwt.NewLoader(emptyDataset(1), nwt.WithResultCache(""))
+	require.EqualError(t, err, `nwt: WithResultCache: "": must be the path of a file`)
+}
+
 func TestASamplerExcludesShuffling(t *testing.T) {
 	s := nwt.Sequential(3)
 	for _, opts := range [][]nwt.Option{{nwt.WithSampler(s), nwt.WithShuffle(1)}, {nwt.WithShuffle(1), nwt.WithSampler(s)}} {

@@ -25,34 +25,41 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		shards, dsErr = stream.shards()
 	}
 	if err := errors.Join(err, dsErr); err != nil {
+		if o.sampler != nil { // what else can be said of it depends on the rest
+			_, samplerErr := epochLen("WithSampler", o.sampler)
+			err = errors.Join(err, samplerErr)
+		}
 		return nil, err
 	}
+	var errs []error
 	if layout.bytes > maxBatchBytes/o.batchSize {
-		return nil, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
-			o.batchSize, layout.bytes, maxBatchBytes)
+		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
+			o.batchSize, layout.bytes, maxBatchBytes))
 	}
 	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), said: &said{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		if o.sampler != nil {
-			return nil, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading")
+			errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
 		}
 		if s.shards < o.world {
-			return nil, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks", s.shards)
+			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks", s.shards))
 		}
-		return s, nil
+	} else {
+		switch {
+		case s.sampler != nil:
+		case o.shuffle:
+			s.sampler = Shuffled(n, o.shuffled)
+		default:
+			s.sampler = Sequential(n)
+		}
+		err := s.order.follow("WithSampler", s.sampler)
+		if err == nil {
+			err = s.order.hasBatch()
+		}
+		errs = append(errs, err)
 	}
-	switch {
-	case s.sampler != nil:
-	case o.shuffle:
-		s.sampler = Shuffled(n, o.shuffled)
-	default:
-		s.sampler = Sequential(n)
-	}
-	if err := s.order.follow("WithSampler", s.sampler); err != nil {
-		return nil, err
-	}
-	if err := s.order.hasBatch(); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	s.warnOfMixedLengths(s.sampler)
