@@ -219,6 +219,7 @@ func TestLoadSampleStandsByItself(t *testing.T) {
 		require.ErrorAs(t, err, new(*nwt.OptionError))
 		require.ErrorContains(t, err, fmt.Sprint(i))
 		require.ErrorContains(t, err, "0 … 9")
+		require.ErrorContains(t, err, "nwt: LoadSample: ")
 	}
 	boom := errors.New("boom")
 	_, err := one(t, scalar, func(*nwt.Sample) error { return boom })

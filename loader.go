@@ -326,19 +326,28 @@ func (l *Loader) leave(w *worker) bool {
 // running any more afterwards, except calls that WithTimeout gave up, and the
 // loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
-	return l.Epochs(ctx, epoch, epoch+1)
+	return func(yield func(*Batch, error) bool) {
+		if epoch < 0 {
+			yield(nil, optionError("Epoch", epoch, "must be at least 0"))
+			return
+		}
+		l.iterate(ctx, epoch, epoch, 0, yield)
+	}
 }
 
 // Epochs yields the batches of the epochs first … end−1 as one sequence: while the
-// last batches of an epoch are in use, the first of the next one are loaded. See
-// [Loader.Epoch] for the rest.
+// last batches of an epoch are in use, the first of the next one are loaded. A range
+// without an epoch is an error. See [Loader.Epoch] for the rest.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
-		if first < 0 || end <= first {
-			yield(nil, optionError("Epoch", first, "epochs %d to before %d: must be at least 0, and at least one", first, end))
-			return
+		switch {
+		case first < 0:
+			yield(nil, optionError("Epochs", first, "first must be at least 0"))
+		case end <= first:
+			yield(nil, optionError("Epochs", end, "end must be more than first, %d", first))
+		default:
+			l.iterate(ctx, first, end-1, 0, yield)
 		}
-		l.iterate(ctx, first, end-1, 0, yield)
 	}
 }
 

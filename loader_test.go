@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"os"
 	"slices"
@@ -193,9 +194,31 @@ func TestResumeRefusesAStateThatDoesNotFit(t *testing.T) {
 		require.Fail(t, "nothing is left")
 	}
 	for _, bad := range [][2]int{{-1, 2}, {3, 3}, {3, 2}} {
-		for _, err := range l.Epochs(t.Context(), bad[0], bad[1]) {
+		n := 0
+		for b, err := range l.Epochs(t.Context(), bad[0], bad[1]) {
+			n++
+			require.Nil(t, b)
 			require.ErrorAs(t, err, new(*nwt.OptionError))
 		}
+		require.Equal(t, 1, n)
+	}
+}
+
+func TestAnEpochThatCannotBeIsNamedWithItsBound(t *testing.T) {
+	l := newLoader(t, emptyDataset(3))
+	said := func(epochs iter.Seq2[*nwt.Batch, error]) (last string) {
+		for _, err := range epochs {
+			require.Error(t, err)
+			last = err.Error()
+		}
+		return last
+	}
+	require.Equal(t, "nwt: Epoch: -1: must be at least 0", said(l.Epoch(t.Context(), -1)))
+	require.Equal(t, "nwt: Epochs: -1: first must be at least 0", said(l.Epochs(t.Context(), -1, 2)))
+	require.Equal(t, "nwt: Epochs: 3: end must be more than first, 3", said(l.Epochs(t.Context(), 3, 3)))
+	for b, err := range l.Epoch(t.Context(), math.MaxInt) {
+		require.NoError(t, err)
+		require.Equal(t, math.MaxInt, b.Epoch())
 	}
 }
 

@@ -381,15 +381,15 @@ func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Samp
 
 // LoadSample loads one sample by itself, for tests and a look at the data. It
 // loads for epoch 0 and seed 0, and the position is the index. The sample has its
-// own memory and stays valid. The errors are *[LoadError], and those of [NewLoader]
-// for a dataset that can't be used.
+// own memory and stays valid. The errors are *[LoadError], *[OptionError] for an index
+// out of range, and those of [NewLoader] for a dataset that can't be used.
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {
 		return nil, err
 	}
 	if index < 0 || index >= n {
-		return nil, optionError("index", index, "is out of range 0 … %d", n-1)
+		return nil, optionError("LoadSample", index, "the index must be 0 … %d", n-1)
 	}
 	s := newBlock(l, 1)[0]
 	s.begin(0, index)

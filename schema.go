@@ -50,6 +50,9 @@ func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
 // AddRaggedDims is AddRagged for a field whose first dims dimensions differ from
 // sample to sample, such as the height and width of images. See [Field.RaggedDims].
 func AddRaggedDims[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
+	if dims < 1 || dims > len(shape) {
+		panic(fmt.Sprintf("nwt: field %d (%q) of a schema has %d ragged dimensions: must be 1 … %d, those of shape %v", len(s.fields), name, dims, len(shape), slices.Clone(shape)))
+	}
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true, RaggedDims: dims})
 }
 

@@ -134,3 +134,12 @@ func TestTheFieldsOfASchemaAreACopy(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, x.Of(sample), 2)
 }
+
+func TestTheNumberOfRaggedDimensionsIsOneOrMoreOfTheShape(t *testing.T) {
+	for _, dims := range []int{-1, 0, 3} {
+		var s nwt.Schema
+		require.PanicsWithValue(t, fmt.Sprintf(`nwt: field 0 ("picture") of a schema has %d ragged dimensions: must be 1 … 2, those of shape [4 5]`, dims),
+			func() { nwt.AddRaggedDims[uint8](&s, "picture", dims, 4, 5) })
+		require.Empty(t, s.Fields())
+	}
+}
