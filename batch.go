@@ -36,10 +36,10 @@ type Batch struct {
 	pcg    rand.PCG
 
 	// With WithFinish. A worker takes a place off unfinished before it reports the
-	// place to the ring. The worker that takes off the last place writes settled and
+	// place to the ring. The worker that takes off the last place writes leftOut and
 	// finishErr before it reports that place.
 	unfinished atomic.Int32 // places that aren't loaded
-	settled    bool         // bad samples are left out
+	leftOut    bool         // bad samples are left out
 	finishErr  error        // ends the epoch in place of this batch
 
 	// If there is a stage, it writes these before it announces the batch.

@@ -38,7 +38,7 @@ type depth struct {
 	timer *time.Timer // asks for a batch once it is paid for
 
 	// These are for the holder of run.turn. Times are those of Loader.now.
-	settled  int64 // when owed was reckoned
+	reckoned int64 // when owed was reckoned
 	dear     int   // how many times the price has quadrupled
 	short    bool  // memory fell short of the bound, so extra doesn't grow until the window ends
 	withheld int32 // extra batches that are withheld
@@ -130,9 +130,9 @@ func (r *run) deepen() {
 	if d.short || d.withheld == 0 && extra > d.bound() {
 		return
 	}
-	l.settle()
+	l.reckon()
 	if owed := d.owed.Load(); owed > 0 {
-		d.since.Store(d.settled)
+		d.since.Store(d.reckoned)
 		d.timer.Reset(time.Duration(owed))
 		return
 	}
@@ -148,18 +148,18 @@ func (r *run) deepen() {
 	}
 }
 
-// settle subtracts the time lost since the last call from what is owed, and adds the
+// reckon subtracts the time lost since the last call from what is owed, and adds the
 // time that may be lost for free. The caller holds run.turn.
-func (l *Loader) settle() {
+func (l *Loader) reckon() {
 	d := &l.deep
 	now := l.now()
 	lost := int64(0)
 	if since := d.since.Swap(0); since != 0 {
 		lost = now - since
 	}
-	owed := d.owed.Load() + int64(depthFree*float64(now-d.settled-lost))
+	owed := d.owed.Load() + int64(depthFree*float64(now-d.reckoned-lost))
 	d.owed.Store(max(0, min(owed, l.depthCosts())-lost))
-	d.settled = now
+	d.reckoned = now
 }
 
 // depthCosts is the price of an extra batch.

@@ -81,7 +81,7 @@ func (t *tally) admit(b *Batch) error {
 	if b.finishErr != nil {
 		return b.finishErr
 	}
-	if err := b.settle(); err != nil {
+	if err := b.leaveOutBad(); err != nil {
 		return err
 	}
 	if len(list) > 0 && b.size == 0 && b.l.order.world > 1 {
@@ -98,13 +98,13 @@ func (f *faults) sorted() []fault {
 	return f.list
 }
 
-// settle leaves the bad samples out, and moves the batch to memory that calls which
+// leaveOutBad leaves the bad samples out, and moves the batch to memory that calls which
 // were given up can't write to. The batch must be loaded.
-func (b *Batch) settle() error {
-	if b.settled {
+func (b *Batch) leaveOutBad() error {
+	if b.leftOut {
 		return nil
 	}
-	b.settled = true
+	b.leftOut = true
 	list := b.bad.sorted()
 	if b.shared() || len(b.refuges) > 0 {
 		if err := b.moveOut(); err != nil {

@@ -234,7 +234,7 @@ func (r *run) openOne() (opened bool, err error) {
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.refs.Store(held)
 	b.bad.reset()
-	b.seeded, b.settled, b.finishErr = false, false, nil
+	b.seeded, b.leftOut, b.finishErr = false, false, nil
 	if r.sequence != nil {
 		b.opened = r.l.opts.batchSize
 	}
@@ -253,7 +253,7 @@ func (r *run) openOne() (opened bool, err error) {
 		r.sequence.fill(b.seq, b)
 	}
 	if r.l.deep.since.Load() != 0 {
-		r.l.settle()
+		r.l.reckon()
 	}
 	return true, nil
 }

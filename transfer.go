@@ -532,7 +532,7 @@ func (s *stage) available() bool {
 func (s *stage) take() (*deviceBuffer, error) {
 	d, surplus := s.pop()
 	if surplus != nil { // a buffer that a retained batch has left
-		if err := s.settle(surplus); err != nil {
+		if err := s.awaitProgram(surplus); err != nil {
 			s.put(surplus, false)
 			return d, err
 		}
@@ -580,8 +580,8 @@ func (s *stage) doWithout(err error) bool {
 	return have > 0
 }
 
-// settle waits until the training program is done with a buffer.
-func (s *stage) settle(d *deviceBuffer) error {
+// awaitProgram waits until the training program is done with a buffer.
+func (s *stage) awaitProgram(d *deviceBuffer) error {
 	if err := s.await(d); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 // cpuTime is what this process has used of all CPUs so far.
 func cpuTime() (time.Duration, error) {
-	settle()
+	accountNow()
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 		return 0, os.NewSyscallError("getrusage", err)

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle makes the kernel add what running threads have used since its last tick,
+// accountNow makes the kernel add what running threads have used since its last tick,
 // which was up to 4 or 10 ms ago. Reading a thread's own clock does so; reading the
 // process's, or getrusage, doesn't.
-func settle() {
+func accountNow() {
 	for _, clock := range threadClocks() {
 		var now unix.Timespec
 		_ = unix.ClockGettime(clock, &now) // it may have ended
