@@ -39,21 +39,11 @@ type auto struct {
 	// While measuring.
 	began  time.Time
 	skip   int // batches to leave out, as they were begun at another count
-	counts []*autoCount
+	counts counts
 	probe  probe
 	body   time.Duration // that a loop body ordinarily takes
 
 	watch watching
-}
-
-// An autoCount is what was measured at a worker count.
-type autoCount struct {
-	workers    int
-	blocks     []search.Block
-	iterations int
-	wait, body time.Duration // sums
-	cpu        float64       // share of the CPUs that the process used, in the last block
-	rss        uint64        // the highest seen
 }
 
 // A probe is the block that is being measured.
@@ -202,7 +192,7 @@ func (a *auto) enough() bool {
 
 // climbing tells whether the probe is at the highest count so far.
 func (a *auto) climbing() bool {
-	return !slices.ContainsFunc(a.counts, func(c *autoCount) bool { return c.workers >= a.workers })
+	return !slices.ContainsFunc(a.counts, func(c *count) bool { return c.Workers >= a.workers })
 }
 
 // best is the quickest iteration of any count so far, in nanoseconds.
@@ -217,27 +207,29 @@ func (a *auto) best() float64 {
 // conclude makes a block of the probe.
 func (a *auto) conclude() {
 	p := &a.probe
-	c := a.at(a.workers)
+	c := a.counts.at(a.workers)
 	if c == nil {
-		c = &autoCount{workers: a.workers}
+		c = newCount(a.workers)
+		c.PeakExact = false // it is looked at between visits
 		a.counts = append(a.counts, c)
 	}
 	o := a.l.opts
-	used, _, _, _ := p.cpu.Used()
-	own := o.machine.CPUs().Share(used, o.ranks(), a.sp.CPUs)
+	own := c.use(usageOf(p.cpu), p.wait+p.body, o, o.machine.CPUs())
 	all := p.wait + p.body
 	all += hidden(all, p.iterations, p.gained, o.batchSize)
 	c.blocks = append(c.blocks, search.Block{
 		Round: len(c.blocks), Iterations: p.iterations, Mean: all / time.Duration(p.iterations), CPU: own,
 	})
-	c.iterations, c.wait, c.body = c.iterations+p.iterations, c.wait+all-p.body, c.body+p.body
-	c.cpu, c.rss = own, max(c.rss, host.Memory().RSS)
+	c.Iterations += p.iterations
+	c.sum = c.sum.plus(iteration{all: all, wait: all - p.body, step: p.body})
+	c.PeakRSS, c.Prefetch = max(c.PeakRSS, host.Memory().RSS), max(c.Prefetch, a.l.depth()-1)
+	c.average()
 	a.probe = probe{}
 }
 
 // proceed changes to the next count to measure, or to the choice.
 func (a *auto) proceed(r *run) {
-	c := search.Choose(a.sp, a.series())
+	c := search.Choose(a.sp, a.counts.series())
 	next, more := a.above(c)
 	if !more {
 		next, more = a.beside(c)
@@ -248,11 +240,7 @@ func (a *auto) proceed(r *run) {
 	if !more {
 		next, more = a.doubtful(c)
 	}
-	looks := 0
-	for _, one := range a.counts {
-		looks += len(one.blocks)
-	}
-	more = more && looks < enoughLooks
+	more = more && a.counts.looks() < enoughLooks
 	if !more {
 		next = c.Workers
 		a.settleOn(c)
@@ -269,11 +257,10 @@ func (a *auto) proceed(r *run) {
 // wouldn't wait if workers didn't hinder each other.
 func (a *auto) above(c search.Choice) (workers int, found bool) {
 	top := c.Estimates[len(c.Estimates)-1]
-	at := a.at(top.Workers)
-	body := float64(at.body) / float64(at.iterations)
-	mean := float64(top.Mean)
+	at := a.counts.at(top.Workers)
+	body, mean := float64(at.Step), float64(top.Mean)
 	alpha := a.sp.Alpha.Of(mean, a.sp.Iterations)
-	if mean-body <= alpha || at.cpu >= search.IdleCPU || top.Workers >= a.sp.Max {
+	if mean-body <= alpha || at.CPU >= search.IdleCPU || top.Workers >= a.sp.Max {
 		return 0, false
 	}
 	for _, e := range c.Estimates {
@@ -281,7 +268,7 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 			return 0, false
 		}
 	}
-	times := min(leap, 1/max(at.cpu, 1.0/leap), 1.1*mean/max(body, mean/leap))
+	times := min(leap, 1/max(at.CPU, 1.0/leap), 1.1*mean/max(body, mean/leap))
 	workers = min(max(top.Workers+1, int(math.Ceil(float64(max(top.Workers, 1))*times))), a.sp.Max)
 	for workers > top.Workers && !a.fits(workers) {
 		workers = (workers + top.Workers) / 2
@@ -296,8 +283,7 @@ func (a *auto) beside(c search.Choice) (workers int, found bool) {
 	if i+1 >= len(c.Estimates) {
 		return 0, false
 	}
-	at, mean := a.at(c.Fastest), float64(c.Estimates[i].Mean)
-	body := float64(at.body) / float64(at.iterations)
+	body, mean := float64(a.counts.at(c.Fastest).Step), float64(c.Estimates[i].Mean)
 	low, high := c.Fastest, c.Estimates[i+1].Workers
 	if mean-body <= a.sp.Alpha.Of(mean, a.sp.Iterations) || float64(high) < besideGap*float64(max(low, 1)) {
 		return 0, false
@@ -307,31 +293,9 @@ func (a *auto) beside(c search.Choice) (workers int, found bool) {
 
 // fits tells whether the batches of the given number of workers fit into memory.
 func (a *auto) fits(workers int) bool {
-	var peaks []memoryPeak
-	for _, c := range a.counts {
-		peaks = append(peaks, memoryPeak{c.workers, c.rss})
-	}
 	more := a.l.depthOf(workers) - a.l.depth()
-	now := a.at(a.workers).rss
-	return a.limit.allows(workers, peaks) == "" && now+uint64(max(more, 0)*a.l.slotBytes) <= a.limit.bytes
-}
-
-// at is what is known of a worker count; nil if it wasn't measured.
-func (a *auto) at(workers int) *autoCount {
-	i := slices.IndexFunc(a.counts, func(c *autoCount) bool { return c.workers == workers })
-	if i < 0 {
-		return nil
-	}
-	return a.counts[i]
-}
-
-// series are the counts as the search sees them.
-func (a *auto) series() []search.Series {
-	out := make([]search.Series, len(a.counts))
-	for i, c := range a.counts {
-		out[i] = search.Series{Workers: c.workers, Blocks: c.blocks}
-	}
-	return out
+	now := a.counts.at(a.workers).needs()
+	return a.limit.allows(workers, a.counts.peaks()) == "" && now+uint64(max(more, 0)*a.l.slotBytes) <= a.limit.bytes
 }
 
 // below finds a lower count to measure: half of the choice while fewer are as
@@ -352,10 +316,9 @@ func (a *auto) below(c search.Choice, r *run) (workers int, found bool) {
 // worthwhileInline tells whether loading by the consumer may be as good as one
 // worker: then a batch must load in next to no time.
 func (a *auto) worthwhileInline(c search.Choice) bool {
-	one := a.at(1)
 	batch := float64(a.l.pace.perBatch())
 	best := float64(c.Estimates[slices.IndexFunc(c.Estimates, func(e search.Estimate) bool { return e.Workers == c.Fastest })].Mean)
-	return batch+float64(one.body)/float64(one.iterations) < 1.1*(best+a.sp.Alpha.Of(best, a.sp.Iterations))
+	return batch+float64(a.counts.at(1).Step) < 1.1*(best+a.sp.Alpha.Of(best, a.sp.Iterations))
 }
 
 // doubtful finds a count to measure once more. The choice, the fastest and the next
@@ -371,11 +334,11 @@ func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
 	for i, e := range c.Estimates {
 		near := i+1 < len(c.Estimates) && c.Estimates[i+1].Workers == c.Workers && float64(e.Mean) < 1.25*a.best()
 		best := a.best()
-		maybe := float64(e.Low) < best-a.sp.Alpha.Of(best, a.sp.Iterations) && len(a.at(e.Workers).blocks) < mostLooks
+		maybe := float64(e.Low) < best-a.sp.Alpha.Of(best, a.sp.Iterations) && len(a.counts.at(e.Workers).blocks) < mostLooks
 		if e.Workers != c.Workers && e.Workers != c.Fastest && !near && !maybe {
 			continue
 		}
-		if seen := len(a.at(e.Workers).blocks); seen < fewest {
+		if seen := len(a.counts.at(e.Workers).blocks); seen < fewest {
 			workers, fewest, found = e.Workers, seen, true
 		}
 	}
@@ -387,8 +350,8 @@ func (a *auto) settleOn(c search.Choice) {
 	before := a.result.Load()
 	r := a.report(c)
 	a.result.Store(r)
-	chosen := a.at(c.Workers)
-	w := watching{expected: float64(chosen.wait) / float64(max(chosen.wait+chosen.body, 1)), patience: oddWindows}
+	chosen := a.counts.at(c.Workers).sum
+	w := watching{expected: float64(chosen.wait) / float64(max(chosen.all, 1)), patience: oddWindows}
 	if before != nil && before.Workers == r.Workers {
 		w.patience = min(2*a.watch.patience, oddWindowsMost)
 	}
@@ -424,21 +387,14 @@ func (w *watching) waitChanged(took, waited time.Duration, ignored search.Alpha)
 
 // report is the choice with the figures behind it.
 func (a *auto) report(c search.Choice) *Result {
-	o, chosen := a.l.opts, a.at(c.Workers)
+	o := a.l.opts
 	r := &Result{
-		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: a.sp.Iterations, Confidence: c.Confidence,
+		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: a.sp.Iterations, Confidence: c.Confidence, Slower: c.Slower,
 		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
-		Step: true, Hardware: hardware(o.machine.CPUs()), Floor: chosen.body / time.Duration(chosen.iterations), Elapsed: time.Since(a.began),
+		Step: true, Hardware: hardware(o.machine.CPUs()), Floor: a.counts.at(c.Workers).Step, Elapsed: time.Since(a.began),
 	}
 	for _, e := range c.Estimates {
-		m := a.at(e.Workers)
-		n := time.Duration(m.iterations)
-		mean := (m.wait + m.body) / n
-		low, high := e.Around(mean)
-		r.Trials = append(r.Trials, Trial{
-			Workers: e.Workers, Iterations: m.iterations, Mean: mean, Low: low, High: high,
-			Total: mean * time.Duration(a.sp.Iterations), Wait: m.wait / n, Step: m.body / n, PeakRSS: m.rss, CPU: m.cpu,
-		})
+		r.Trials = append(r.Trials, a.counts.at(e.Workers).trial(e, a.sp.Iterations))
 	}
 	r.Reason = r.reason()
 	if r.Confidence < unsure {

@@ -226,6 +226,27 @@ func TestOnlyALoaderThatTunesItselfHasAResult(t *testing.T) {
 	require.Nil(t, l.Result())
 }
 
+func TestALiveResultClaimsNoMoreThanItKnows(t *testing.T) {
+	m := nwt.NewVirtualMachine(virtualCPUs)
+	m.OthersUnknown = true
+	synctest.Test(t, func(t *testing.T) {
+		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+			time.Sleep(time.Duration(s.Rand().ExpFloat64() * float64(time.Millisecond)))
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), m.Option(), silent)
+		train(t, l, 1000, func() { time.Sleep(4 * time.Millisecond) })
+		r := l.Result()
+		require.NotNil(t, r)
+		require.Positive(t, r.Slower, "the times vary: %v", r)
+		for _, trial := range r.Trials {
+			require.Equal(t, -1.0, trial.OtherCPU, "%d workers", trial.Workers)
+			require.False(t, trial.PeakExact)
+			require.Positive(t, trial.Prefetch, "%d workers", trial.Workers)
+		}
+	})
+}
+
 func TestSettlingIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -27,6 +27,8 @@ type VirtualMachine struct {
 	cpus chan struct{} // a place for each that computes
 	used atomic.Int64  // CPU time
 	Step time.Duration // of the clock, as it is told
+
+	OthersUnknown bool // what other processes use can't be told
 }
 
 // NewVirtualMachine makes a machine of so many CPUs. It belongs to the bubble.
@@ -69,7 +71,7 @@ func (v virtualMeter) Used() (own, collector, others float64, known bool) {
 	if took <= 0 {
 		return 0, 0, 0, false
 	}
-	return float64(v.m.used.Load()-v.used) / float64(took), 0, 0, true
+	return float64(v.m.used.Load()-v.used) / float64(took), 0, 0, !v.m.OthersUnknown
 }
 
 // WithReadAhead bounds the memory of the records that a stream reads ahead.

@@ -26,6 +26,56 @@ type count struct {
 	warming             bool          // it was still becoming faster when its last visit ended
 }
 
+func newCount(workers int) *count {
+	return &count{Trial: Trial{Workers: workers, PeakExact: true, OtherCPU: -1}}
+}
+
+// trial is the count's Trial, with what the search makes of it.
+func (c *count) trial(e search.Estimate, iterations int) Trial {
+	t := c.Trial
+	t.Low, t.High = e.Around(t.Mean)
+	t.Total = t.Mean * time.Duration(iterations)
+	return t
+}
+
+// counts are the worker counts that were measured, in the order of their first visit.
+type counts []*count
+
+// at is what is known of a worker count; nil if it wasn't measured.
+func (c counts) at(workers int) *count {
+	i := slices.IndexFunc(c, func(c *count) bool { return c.Workers == workers })
+	if i < 0 {
+		return nil
+	}
+	return c[i]
+}
+
+// series are the counts as the search sees them.
+func (c counts) series() []search.Series {
+	out := make([]search.Series, len(c))
+	for i, one := range c {
+		out[i] = search.Series{Workers: one.Workers, Blocks: one.blocks}
+	}
+	return out
+}
+
+// peaks are what the counts need of memory.
+func (c counts) peaks() []memoryPeak {
+	out := make([]memoryPeak, len(c))
+	for i, one := range c {
+		out[i] = memoryPeak{one.Workers, one.needs()}
+	}
+	return out
+}
+
+// looks is how many visits there were to all counts.
+func (c counts) looks() (n int) {
+	for _, one := range c {
+		n += len(one.blocks)
+	}
+	return n
+}
+
 // An iteration is what one batch cost the consumer.
 type iteration struct{ all, wait, transfer, step time.Duration }
 
@@ -63,10 +113,10 @@ func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok boo
 		return nil, false, err
 	}
 	l.resetDepth()
-	c = t.at(req.Workers)
+	c = t.counts.at(req.Workers)
 	known := c != nil
 	if !known {
-		c = &count{Trial: Trial{Workers: req.Workers, PeakExact: true, OtherCPU: -1}}
+		c = newCount(req.Workers)
 	}
 	if req.Round != t.round || !t.placed {
 		t.round, t.placed = req.Round, true
@@ -125,7 +175,6 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	if t.next = m.reached; t.order.n == endless {
 		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
 	}
-	own, known := host.OwnMemory()
 	rss, exact := peak.Stop()
 	if err != nil || len(m.iterations) == 0 {
 		return search.Block{}, err
@@ -134,22 +183,13 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	c.iterations = append(c.iterations, m.iterations...)
 	c.sum, c.Iterations = c.sum.plus(m.sum), len(c.iterations)
 	c.copies = c.copies.plus(m.copies)
-	weight := max(m.sum.all, 1)
-	c.measured += weight
-	cpu := t.cpus.Share(m.cpu, t.opts.ranks(), t.opts.cpus())
-	c.cpu, c.gc = c.cpu+cpu*float64(weight), c.gc+t.cpus.Share(m.gc, t.opts.ranks(), t.opts.cpus())*float64(weight)
-	if m.otherKnown {
-		c.other, c.otherTime = c.other+m.other*float64(weight), c.otherTime+weight
-	}
+	cpu := c.use(m.use, m.sum.all, t.opts, t.cpus)
 	if c.FirstBatch == 0 || m.first < c.FirstBatch {
 		c.FirstBatch = m.first
 	}
 	c.PeakRSS, c.PeakExact = max(c.PeakRSS, rss), c.PeakExact && exact
 	if !exact {
 		t.sampled = peak.Note()
-	}
-	if known {
-		c.Memory = max(c.Memory, own)
 	}
 	c.Prefetch = max(c.Prefetch, l.depth()-1)
 	c.SystemUsed = host.Memory().Used
@@ -158,9 +198,37 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), CPU: cpu}, nil
 }
 
+// A usage is what a host.Meter has told of an interval.
+type usage struct {
+	own, collector, others float64
+	othersKnown            bool
+}
+
+func usageOf(m host.Meter) (u usage) {
+	u.own, u.collector, u.others, u.othersKnown = m.Used()
+	return u
+}
+
+// use adds to what is known of the count what a visit used of the machine, which took
+// so long. It returns the share of the CPUs that this process used.
+func (c *count) use(u usage, took time.Duration, o *options, cpus host.CPUFacts) (own float64) {
+	weight := max(took, 1)
+	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
+	own = share(u.own)
+	c.measured += weight
+	c.cpu, c.gc = c.cpu+own*float64(weight), c.gc+share(u.collector)*float64(weight)
+	if u.othersKnown {
+		c.other, c.otherTime = c.other+u.others*float64(weight), c.otherTime+weight
+	}
+	if memory, known := host.OwnMemory(); known {
+		c.Memory = max(c.Memory, memory)
+	}
+	return own
+}
+
 // average computes a trial's means from its sums.
 func (c *count) average() {
-	n := time.Duration(len(c.iterations))
+	n := time.Duration(c.Iterations)
 	c.Mean, c.Wait, c.Transfer, c.Step = c.sum.all/n, c.sum.wait/n, c.sum.transfer/n, c.sum.step/n
 	c.CPU, c.CollectorCPU = c.cpu/float64(c.measured), c.gc/float64(c.measured)
 	if c.otherTime > 0 {
@@ -169,6 +237,9 @@ func (c *count) average() {
 	if c.copies.batches > 0 {
 		c.Copy = c.copies.took / time.Duration(c.copies.batches)
 		c.Bandwidth = float64(c.copies.bytes) / max(c.copies.took, 1).Seconds()
+	}
+	if len(c.iterations) == 0 {
+		return
 	}
 	took := make([]time.Duration, len(c.iterations))
 	for i, one := range c.iterations {
@@ -193,10 +264,7 @@ type measurement struct {
 	sum        iteration
 	first      time.Duration // until the first batch
 	reached    State
-	cpu        float64 // CPUs in use
-	gc         float64 // of them by the collector
-	other      float64 // share of the CPUs that others used
-	otherKnown bool
+	use        usage
 	copies     copies // while it was measured
 }
 
@@ -272,7 +340,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		return more
 	})
 	if cpu != nil {
-		m.cpu, m.gc, m.other, m.otherKnown = cpu.Used()
+		m.use = usageOf(cpu)
 		m.copies = l.copies().minus(base)
 	}
 	if err != nil {

@@ -153,9 +153,9 @@ type tuner struct {
 	cpus    host.CPUFacts
 	limit   memoryLimit
 	refused map[int]string // worker counts that memory rules out, and why
-	counts  []*count       // what was measured, in the order in which counts were first visited
-	sampled string         // why peaks aren't exact
-	done    float64        // share done, as last shown
+	counts  counts
+	sampled string  // why peaks aren't exact
+	done    float64 // share done, as last shown
 
 	// live is the one loader of all visits. Only its worker count changes, so what
 	// workers hold stays warm from visit to visit.
@@ -183,7 +183,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	busy := o.machine.StartCPU()
 	for {
 		sp.Left = t.left()
-		req, more := o.strategy.search().Next(sp, t.series())
+		req, more := o.strategy.search().Next(sp, t.counts.series())
 		if !more {
 			break
 		}
@@ -283,24 +283,6 @@ func (p *preparation) first(b *Batch) bool {
 	return true
 }
 
-// at is what is known of a worker count; nil if it wasn't visited.
-func (t *tuner) at(workers int) *count {
-	i := slices.IndexFunc(t.counts, func(c *count) bool { return c.Workers == workers })
-	if i < 0 {
-		return nil
-	}
-	return t.counts[i]
-}
-
-// series are the counts as the search sees them.
-func (t *tuner) series() []search.Series {
-	out := make([]search.Series, len(t.counts))
-	for i, c := range t.counts {
-		out[i] = search.Series{Workers: c.Workers, Blocks: c.blocks}
-	}
-	return out
-}
-
 // unpinned measures the choice with batches in ordinary memory, for as long as
 // it was measured with page-locked memory.
 func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
@@ -311,7 +293,7 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 	o.pinned = new(false)
 	src := *t.source
 	src.opts, src.slotMem = &o, newSlotMemory(&o)
-	c := &count{Trial: Trial{Workers: r.Workers, PeakExact: true, OtherCPU: -1}}
+	c := newCount(r.Workers)
 	l := src.loader(r.Workers)
 	defer l.Close()
 	b, err := t.measure(ctx, c, l, search.Request{Workers: r.Workers, Iterations: r.trial(r.Workers).Iterations})
@@ -333,11 +315,7 @@ func (t *Trial) needs() uint64 {
 
 // allowed tells whether a worker count fits into memory, as far as is known.
 func (t *tuner) allowed(workers int) bool {
-	peaks := make([]memoryPeak, len(t.counts))
-	for i, c := range t.counts {
-		peaks[i] = memoryPeak{c.Workers, c.needs()}
-	}
-	why := t.limit.allows(workers, peaks)
+	why := t.limit.allows(workers, t.counts.peaks())
 	delete(t.refused, workers)
 	if why != "" {
 		t.refused[workers] = why
@@ -347,7 +325,7 @@ func (t *tuner) allowed(workers int) bool {
 
 func (t *tuner) result(sp search.Space) *Result {
 	o := t.opts
-	c := search.Choose(sp, t.series())
+	c := search.Choose(sp, t.counts.series())
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: sp.Iterations, Confidence: c.Confidence, Slower: c.Slower,
 		Strategy: o.strategy.String(), Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
@@ -358,10 +336,7 @@ func (t *tuner) result(sp search.Space) *Result {
 		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
 	}
 	for _, e := range c.Estimates {
-		trial := t.at(e.Workers).Trial
-		trial.Low, trial.High = e.Around(trial.Mean)
-		trial.Total = trial.Mean * time.Duration(sp.Iterations)
-		r.Trials = append(r.Trials, trial)
+		r.Trials = append(r.Trials, t.counts.at(e.Workers).trial(e, sp.Iterations))
 	}
 	r.Reason = r.reason()
 	return r
@@ -372,17 +347,13 @@ func (t *tuner) show(sp search.Space, phase string, workers int, trial *Trial) {
 	if t.opts.progress == nil {
 		return
 	}
-	visits := 0
-	for _, c := range t.counts {
-		visits += len(c.blocks)
-	}
 	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Trial: trial}
 	if phase == "done" {
 		p.Done = 1
 	} else {
 		// How much is left depends on what will be measured: this assumes an
 		// ordinary search.
-		t.done = max(t.done, min(0.95, float64(visits)/float64(t.opts.strategy.search().Usual(sp))))
+		t.done = max(t.done, min(0.95, float64(t.counts.looks())/float64(t.opts.strategy.search().Usual(sp))))
 		p.Done = t.done
 		if p.Done > 0 {
 			p.Left = time.Duration(float64(p.Elapsed) * (1 - p.Done) / p.Done)

@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -51,13 +52,13 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	case r.Confidence < unsure:
 		add("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence))
 	}
-	switch d := drift(t.series()); {
+	switch d := drift(t.counts.series()); {
 	case d > muchDrift:
 		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", human.Share(d-1))
 	case d < 1/muchDrift:
 		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", human.Share(1-d))
 	}
-	if c := t.at(r.Workers); c != nil && c.warming {
+	if c := t.counts.at(r.Workers); c != nil && c.warming {
 		add("%s: batches still became faster when measuring ended", countWorkers(r.Workers))
 	}
 	if t.sampled != "" {
@@ -85,7 +86,7 @@ func drift(seen []search.Series) float64 {
 
 // medianOf sorts blocks by their mean.
 func medianOf(blocks []search.Block) float64 {
-	slices.SortFunc(blocks, func(a, b search.Block) int { return int(a.Mean - b.Mean) })
+	slices.SortFunc(blocks, func(a, b search.Block) int { return cmp.Compare(a.Mean, b.Mean) })
 	return float64(max(blocks[(len(blocks)-1)/2].Mean, 1)+max(blocks[len(blocks)/2].Mean, 1)) / 2
 }
 
