@@ -83,14 +83,21 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 					return l, train(t, l, batches, func() { time.Sleep(tt.step(rng)) })
 				}
 				_, best := run(nwt.WithWorkers(most))
-				l, took := run(nwt.WithAutoWorkers(), nwt.WithWorkers(tt.start))
-				r := l.Result()
-				require.NotNil(t, r)
-				require.Equal(t, r.Workers, l.Workers())
-				require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
-				require.LessOrEqual(t, r.Workers, tt.want[1], "%v", r)
-				require.LessOrEqual(t, float64(took), 1.05*float64(best), "%v", r)
-				t.Logf("settled on %d workers, %.2f %% slower than %d from the start", r.Workers, 100*(float64(took)/float64(best)-1), most)
+				var slower []float64
+				for range 3 { // the order in which goroutines run isn't fixed
+					l, took := run(nwt.WithAutoWorkers(), nwt.WithWorkers(tt.start))
+					r := l.Result()
+					require.NotNil(t, r)
+					require.Equal(t, r.Workers, l.Workers())
+					require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
+					require.LessOrEqual(t, r.Workers, tt.want[1], "%v", r)
+					slower = append(slower, float64(took)/float64(best)-1)
+					require.NoError(t, l.Close())
+				}
+				slices.Sort(slower)
+				t.Logf("slower than %d workers from the start by %.4f", most, slower)
+				require.LessOrEqual(t, slower[1], 0.03)
+				require.LessOrEqual(t, slower[2], 0.05)
 			})
 		})
 	}
