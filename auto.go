@@ -216,7 +216,7 @@ func (a *auto) conclude() {
 	o := a.l.opts
 	own := c.use(usageOf(p.cpu), p.wait+p.body, o, o.machine.CPUs())
 	all := p.wait + p.body
-	all += hidden(all, p.iterations, p.gained, o.batchSize)
+	all += hidden(all, 0, p.iterations, p.gained, o.batchSize)
 	c.blocks = append(c.blocks, search.Block{
 		Round: len(c.blocks), Iterations: p.iterations, Mean: all / time.Duration(p.iterations), CPU: own,
 	})

@@ -56,33 +56,33 @@ func TestSlowBatchesFitIntoTheDefaultTime(t *testing.T) {
 }
 
 // Whatever the time that is given, the answer is never worse than not tuning by
-// more than alpha, and it comes no later than a batch after it.
+// more than alpha. It comes when the time is over and the calls of Load have returned;
+// but one batch is measured in any case.
 func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
-	const batch = 16
-	for name, of := range map[string]func() nwt.Dataset{
-		"latency":     func() nwt.Dataset { return sleeping(1_000_000, time.Second/batch) },
-		"one channel": func() nwt.Dataset { return channel(1_000_000, time.Second/batch) },
-		"tail": func() nwt.Dataset {
+	const batch, most = 16, 32
+	for name, source := range map[string]struct {
+		of    func() nwt.Dataset
+		first time.Duration // batch at the count that training would have
+		calls time.Duration // that Load may take after its context has ended
+	}{
+		"latency":     {func() nwt.Dataset { return sleeping(1_000_000, time.Second/batch) }, time.Second / virtualCPUs, 0},
+		"one channel": {func() nwt.Dataset { return channel(1_000_000, time.Second/batch) }, time.Second, most * time.Second / batch},
+		"tail": {func() nwt.Dataset {
 			ds, _ := tailed(100_000, 10*time.Millisecond, time.Second, 0.01)
 			return ds
-		},
+		}, 1100 * time.Millisecond, time.Second},
 	} {
 		for _, limit := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 30 * time.Second} {
 			t.Run(name+", "+limit.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), virtual}
-					ds := of()
+					opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), virtual}
+					ds := source.of()
 					start := perBatch(t, ds, virtualCPUs, 400, opts...)
 					began := time.Now()
 					r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithTuningTime(limit))...)
 					took := time.Since(began)
 					require.NoError(t, err)
-					slowest := time.Duration(0) // batch of any count that was tried
-					for _, trial := range r.Trials {
-						slowest = max(slowest, trial.P99, trial.Mean)
-					}
-					// The batch that is under way, and the samples that workers have in hand.
-					require.LessOrEqual(t, took, limit+2*max(slowest, time.Second), "%v", r)
+					require.LessOrEqual(t, took, max(limit, source.first)+source.calls, "%v", r)
 					chosen := perBatch(t, ds, r.Workers, 400, opts...)
 					require.LessOrEqual(t, float64(chosen), 1.12*float64(start), "%v", r)
 				})
@@ -135,7 +135,10 @@ func TestACountsOwnStallsCount(t *testing.T) {
 			r, err := nwt.Tune(t.Context(), stalls(seed), opts...)
 			require.NoError(t, err)
 			t.Logf("%d workers, sure to %.2f", r.Workers, r.Confidence)
-			require.LessOrEqual(t, r.Confidence, 0.99)
+			if r.Workers > 12 {
+				require.Less(t, r.Confidence, 0.9, "%v", r)
+				require.Contains(t, r.String(), "the choice is not sure", "%v", r)
+			}
 		})
 	}
 }
@@ -165,7 +168,6 @@ func TestWorkersThatWarmUpAreMeasuredWarm(t *testing.T) {
 
 // Sorted by size: the front of the dataset is cheap, and its end is dear.
 func TestTheWholeDatasetIsLookedAt(t *testing.T) {
-	choices := map[int]int{}
 	for range 3 {
 		synctest.Test(t, func(t *testing.T) {
 			const n = 100_000
@@ -179,7 +181,6 @@ func TestTheWholeDatasetIsLookedAt(t *testing.T) {
 			}))
 			require.NoError(t, err)
 			t.Logf("%d workers, sure to %.2f", r.Workers, r.Confidence)
-			choices[r.Workers]++
 			// 2.2 ms per sample in the mean, 4.2 at the end: 9 to 17 workers hide it.
 			require.GreaterOrEqual(t, r.Workers, 8, "%v", r)
 		})

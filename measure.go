@@ -256,9 +256,9 @@ type measurement struct {
 	warmupTime time.Duration // and more of them until so much time has passed
 	cold       int           // batches that workers need to become warm
 	visit      search.Visit  // how many are measured
-	deadline   time.Time     // no batch is asked for after it; zero: none
+	deadline   time.Time     // loading ends at it, and no step begins after it; zero: none
 	steps      *preparation  // of the training step; nil: there is neither a step nor a deadline
-	must       bool          // measure one batch, whatever the deadline
+	must       bool          // one batch is waited for, whatever the deadline
 
 	iterations []iteration
 	sum        iteration
@@ -267,6 +267,9 @@ type measurement struct {
 	use        usage
 	copies     copies // while it was measured
 }
+
+// errOver ends loading when the time for tuning is over.
+var errOver = errors.New("nwt: the time for tuning is over")
 
 // run measures l's batches from a state on, epoch after epoch.
 func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) error {
@@ -283,12 +286,30 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		loaded int // places loaded ahead when measuring began
 		gained int // and more of them when it ended
 		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
+
+		unfinished time.Duration // waited for a batch when the deadline came
 	)
-	l.iterate(ctx, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
+	loading, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	alarm := time.AfterFunc(time.Hour, func() { giveUp(errOver) })
+	defer alarm.Stop()
+	arm := func() {
+		if alarm.Stop(); !m.deadline.IsZero() && (any || !m.must) {
+			alarm.Reset(time.Until(m.deadline.Add(m.steps.took)))
+		}
+	}
+	arm()
+	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
+		got := time.Now()
 		if err = e; err != nil {
+			if context.Cause(loading) == errOver && errors.Is(err, context.Canceled) {
+				err = nil
+				if cpu != nil {
+					unfinished, gained = got.Sub(prev), l.loadedAhead()-loaded
+				}
+			}
 			return false
 		}
-		got := time.Now()
 		if m.first == 0 {
 			m.first = got.Sub(start)
 		}
@@ -297,6 +318,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		end := got
 		if step != nil {
+			alarm.Stop() // the step may move the deadline
 			if err = runStep(ctx, step, b); err != nil {
 				return false
 			}
@@ -304,6 +326,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			if m.steps.first(b) {
 				m.steps.took += end.Sub(got)
 				start, prev = start.Add(end.Sub(got)), end
+				arm()
 				return true
 			}
 		}
@@ -337,6 +360,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if !more && cpu != nil {
 			gained = l.loadedAhead() - loaded
 		}
+		if more && (step != nil || m.must) {
+			arm()
+		}
 		return more
 	})
 	if cpu != nil {
@@ -346,7 +372,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	if err != nil {
 		return err
 	}
-	if !any {
+	if !any && context.Cause(loading) != errOver {
 		return errors.New("nwt: the dataset yields no batch")
 	}
 	m.iterations = m.iterations[len(m.iterations)-min(len(m.iterations), m.visit.Kept()):]
@@ -356,20 +382,22 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	for _, one := range m.iterations {
 		m.sum = m.sum.plus(one)
 	}
-	more := hidden(m.sum.all, len(m.iterations), gained, l.opts.batchSize)
+	more := hidden(m.sum.all, unfinished, len(m.iterations), gained, l.opts.batchSize)
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
 	return nil
 }
 
 // hidden is the time that loading really took beyond what iterations show: places
 // that were loaded ahead at their beginning and used up by their end have hidden
-// that loading is slower. gained is how many more of them there were in the end.
-func hidden(all time.Duration, iterations, gained, batchSize int) time.Duration {
+// that loading is slower. gained is how many more of them there were in the end. If
+// measuring ended while a batch was waited for, unfinished is for how long: loading set
+// the pace then, and what was loaded of later batches counts too.
+func hidden(all, unfinished time.Duration, iterations, gained, batchSize int) time.Duration {
 	loaded := float64(iterations) + float64(gained)/float64(batchSize)
-	if gained >= 0 || loaded <= 0.5 {
+	if unfinished == 0 && gained >= 0 || loaded <= 0.5 {
 		return 0
 	}
-	return time.Duration(float64(all) * (float64(iterations)/loaded - 1))
+	return max(0, time.Duration(float64(all+unfinished)*float64(iterations)/loaded)-all)
 }
 
 // overlap is how long two spans of time have in common.
