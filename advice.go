@@ -19,6 +19,12 @@ type figures struct {
 	cpu, gc, others         float64       // shares of the CPUs: in use, of that by the collector, and by other processes
 	batchBytes              uint64
 	memory, limit           uint64 // that it needs and may use; limit 0: unknown
+
+	// Of a stream.
+	reading    float64 // share of the time in which records were read
+	interleave int     // shards that are read at once
+	shards     int     // of this rank
+	wider      widening
 }
 
 // From these values on, a figure is worth a sentence.
@@ -70,6 +76,8 @@ func advise(f figures) []string {
 			say("The CPUs are saturated (%s in use): decode less or decode once, by Cached or by storing what is decoded.", human.Share(f.cpu))
 		case busy >= cpuFull:
 			say("The CPUs are saturated, %s by other processes and %s by this one: without those, loading would be faster.", human.Share(f.others), human.Share(f.cpu))
+		case f.reading >= readingSets:
+			out = append(out, f.aboutReading())
 		case f.workers == 0:
 			// One goroutine can't use more than a CPU.
 		case f.cpu < cpuIdle && f.workers > f.cpus:
@@ -107,6 +115,29 @@ func advise(f figures) []string {
 		}
 	}
 	return out
+}
+
+// aboutReading says what to do if reading a stream sets the pace.
+func (f figures) aboutReading() string {
+	sets := fmt.Sprintf("Reading sets the pace: it goes on for %s of the time, %s at once", human.Share(f.reading), countShards(min(f.interleave, f.shards)))
+	switch {
+	case f.wider.best > 0:
+		return fmt.Sprintf("%s. With WithInterleave(%d) and %s a batch takes %s instead of %s, and samples come in another order: tune again with it.",
+			sets, f.wider.best, countWorkers(f.wider.workers), human.Duration(f.wider.mean), human.Duration(f.wait+f.transfer+f.step))
+	case f.wider.tried > 0:
+		return fmt.Sprintf("%s. More at once are no faster (WithInterleave(%d) was tried): storage, the network or the reader itself is the limit.", sets, f.wider.tried)
+	case f.interleave >= f.shards:
+		return fmt.Sprintf("%s, which are all: of more, smaller shards more could be read at once.", sets)
+	default:
+		return fmt.Sprintf("%s. More at once may be faster (WithInterleave); Tune measures it.", sets)
+	}
+}
+
+func countShards(n int) string {
+	if n == 1 {
+		return "1 shard"
+	}
+	return fmt.Sprintf("%d shards", n)
 }
 
 // deeperPrefetch is how many batches must be ahead to outlast one slow batch, as far

@@ -40,6 +40,14 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{"waiting on storage", with(func(f *figures) { f.cpu = 0.12 }), []string{
 			"CPUs idle (12 % of 8 in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.",
 		}},
+		{"reading a stream sets the pace", with(func(f *figures) { f.reading, f.interleave, f.shards, f.cpu = 0.97, 4, 64, 0.12 }), []string{
+			"Reading sets the pace: it goes on for 97 % of the time, 4 shards at once. More at once may be faster (WithInterleave); Tune measures it.",
+		}},
+		{"reading a stream doesn't matter to a step that sets the pace", with(func(f *figures) {
+			f.reading, f.interleave, f.shards, f.wait, f.step, f.floor = 0.97, 4, 64, 0, 20*ms, 20*ms
+		}), []string{
+			"Training is bound by its step: an iteration takes 20 ms, and 20 ms with batches already loaded. Work on the model; faster loading gains at most 0.0 %.",
+		}},
 		{"some batches are slow", with(func(f *figures) { f.p99 = 95 * ms }), []string{
 			"One batch in a hundred takes 95 ms or more, the median 10 ms: WithPrefetch(10), now 4, would ride that out for 62.9 MB more memory; without WithPrefetch the depth follows need.",
 		}},

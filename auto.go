@@ -51,7 +51,7 @@ type probe struct {
 	iterations int
 	wait, body time.Duration
 	gained     int // places loaded ahead that there are more of now than at its beginning
-	cpu        host.Meter
+	use        *meter
 }
 
 // A watching is what a settled loader sees of its wait share.
@@ -151,8 +151,8 @@ func (a *auto) look(r *run) {
 // on to the next worker count.
 func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 	p := &a.probe
-	if p.cpu == nil {
-		p.cpu = a.l.opts.machine.StartCPU() // from the end of the first iteration on: starting takes a while too
+	if p.use == nil {
+		p.use = a.l.startMeter() // from the end of the first iteration on: starting takes a while too
 		a.last = time.Now()
 	}
 	body := took - waited
@@ -214,7 +214,7 @@ func (a *auto) conclude() {
 		a.counts = append(a.counts, c)
 	}
 	o := a.l.opts
-	own := c.use(usageOf(p.cpu), p.wait+p.body, o, o.machine.CPUs())
+	own := c.use(p.use.usage(), p.wait+p.body, o, o.machine.CPUs())
 	all := p.wait + p.body
 	all += hidden(all, 0, p.iterations, p.gained, o.batchSize)
 	c.blocks = append(c.blocks, search.Block{
@@ -400,7 +400,7 @@ func (a *auto) report(c search.Choice) *Result {
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
 	}
-	r.Advice = a.l.advice(r, a.limit)
+	r.Advice = a.l.advice(r, a.limit, widening{})
 	return r
 }
 

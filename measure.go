@@ -20,7 +20,7 @@ type count struct {
 	iterations          []iteration
 	sum                 iteration
 	copies              copies        // while it was measured
-	cpu, gc             float64       // shares weighted by time
+	cpu, gc, reading    float64       // shares weighted by time
 	other               float64       // a share weighted by time too
 	otherTime, measured time.Duration // for which other was known, and all others
 	warming             bool          // it was still becoming faster when its last visit ended
@@ -202,10 +202,24 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 type usage struct {
 	own, collector, others float64
 	othersKnown            bool
+	reading                float64 // share of the time in which a stream was read
 }
 
-func usageOf(m host.Meter) (u usage) {
+// A meter measures what a loader uses from its beginning on.
+type meter struct {
+	host.Meter
+	l     *Loader
+	began time.Time
+	read  time.Duration // when it began
+}
+
+func (l *Loader) startMeter() *meter {
+	return &meter{l.opts.machine.StartCPU(), l, time.Now(), l.counters.reading.shown()}
+}
+
+func (m *meter) usage() (u usage) {
 	u.own, u.collector, u.others, u.othersKnown = m.Used()
+	u.reading = min(1, float64(m.l.counters.reading.shown()-m.read)/float64(max(1, time.Since(m.began))))
 	return u
 }
 
@@ -217,6 +231,7 @@ func (c *count) use(u usage, took time.Duration, o *options, cpus host.CPUFacts)
 	own = share(u.own)
 	c.measured += weight
 	c.cpu, c.gc = c.cpu+own*float64(weight), c.gc+share(u.collector)*float64(weight)
+	c.reading += u.reading * float64(weight)
 	if u.othersKnown {
 		c.other, c.otherTime = c.other+u.others*float64(weight), c.otherTime+weight
 	}
@@ -230,7 +245,7 @@ func (c *count) use(u usage, took time.Duration, o *options, cpus host.CPUFacts)
 func (c *count) average() {
 	n := time.Duration(c.Iterations)
 	c.Mean, c.Wait, c.Transfer, c.Step = c.sum.all/n, c.sum.wait/n, c.sum.transfer/n, c.sum.step/n
-	c.CPU, c.CollectorCPU = c.cpu/float64(c.measured), c.gc/float64(c.measured)
+	c.CPU, c.CollectorCPU, c.Reading = c.cpu/float64(c.measured), c.gc/float64(c.measured), c.reading/float64(c.measured)
 	if c.otherTime > 0 {
 		c.OtherCPU = c.other / float64(c.otherTime)
 	}
@@ -276,7 +291,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	m.iterations = make([]iteration, 0, m.visit.Wanted)
 	var (
 		err    error
-		cpu    host.Meter
+		use    *meter
 		base   copies
 		start  = time.Now()
 		prev   = start
@@ -304,7 +319,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if err = e; err != nil {
 			if context.Cause(loading) == errOver && errors.Is(err, context.Canceled) {
 				err = nil
-				if cpu != nil {
+				if use != nil {
 					unfinished, gained = got.Sub(prev), l.loadedAhead()-loaded
 				}
 			}
@@ -348,7 +363,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		switch {
 		case n < 0:
 		case n == 0:
-			cpu, base = l.opts.machine.StartCPU(), l.copies()
+			use, base = l.startMeter(), l.copies()
 			loaded = l.loadedAhead()
 			end = time.Now()
 		default:
@@ -357,7 +372,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		prev = end
 		more := (n < 1 || m.visit.More()) && !closed(end)
-		if !more && cpu != nil {
+		if !more && use != nil {
 			gained = l.loadedAhead() - loaded
 		}
 		if more && (step != nil || m.must) {
@@ -365,8 +380,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		return more
 	})
-	if cpu != nil {
-		m.use = usageOf(cpu)
+	if use != nil {
+		m.use = use.usage()
 		m.copies = l.copies().minus(base)
 	}
 	if err != nil {

@@ -264,13 +264,17 @@ func WithUnordered() Option {
 	}
 }
 
+// maxInterleave is the most shards that are read at once.
+const maxInterleave = 1024
+
 // WithInterleave sets how many shards of a stream are read at once, 1 … 1024. The
 // loader takes a sample of each in turn. The default is 4. The order of the
-// samples depends on it.
+// samples depends on it. If reading sets the pace, [Tune] measures what more shards
+// at once would bring, and says so in its advice.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
-		return between("WithInterleave", shards, 1, 1024)
+		return between("WithInterleave", shards, 1, maxInterleave)
 	}
 }
 

@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"math/bits"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -39,7 +40,37 @@ type counters struct {
 	batches, samples, ready atomic.Int64
 	wait                    atomic.Int64 // nanoseconds
 
-	loads histogram // written by workers
+	reading stopwatch // of a stream: runs while the records of a batch are read
+	loads   histogram // written by workers
+}
+
+// A stopwatch adds up how long something was under way.
+type stopwatch struct {
+	mu    sync.Mutex
+	total time.Duration // guarded by mu; without what is under way
+	since time.Time     // guarded by mu; zero: nothing is under way
+}
+
+func (s *stopwatch) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.since = time.Now()
+}
+
+func (s *stopwatch) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total, s.since = s.total+time.Since(s.since), time.Time{}
+}
+
+// shown is the time so far.
+func (s *stopwatch) shown() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.since.IsZero() {
+		return s.total
+	}
+	return s.total + time.Since(s.since)
 }
 
 // Stats is a snapshot of the loader's figures. It may be called at any time and

@@ -117,6 +117,11 @@ func (d *streamDataset) shards() (n int, err error) {
 	return n, err
 }
 
+// shardsOfRank is how many of a stream's shards this rank reads.
+func (s *source) shardsOfRank() int {
+	return (s.shards - s.opts.rank + s.opts.world - 1) / s.opts.world
+}
+
 // loadRecord is a loader's load for a stream.
 func (d *streamDataset) loadRecord(ctx context.Context, _ int, s *Sample) error {
 	r := s.records[s.place]
@@ -332,6 +337,8 @@ func (q *sequence) begin(scratch **Record) error {
 // If nothing is left to read, b is marked as the end, with a failure if there was
 // one.
 func (q *sequence) fill(seq uint64, b *Batch) {
+	q.l.counters.reading.start()
+	defer q.l.counters.reading.stop()
 	o := q.l.opts
 	n := 0
 	b.failure = nil

@@ -82,6 +82,11 @@ type Trial struct {
 	Transfer time.Duration `json:"transfer_ns"` // mean time of the copy to the device, as far as other work didn't hide it
 	Step     time.Duration `json:"step_ns"`     // mean time of the training step
 
+	// Reading is the share of the time, 0 … 1, in which a stream's records were being
+	// read for the next batch. Near 1, reading sets the pace. If enough records are
+	// always read ahead, or the dataset is no stream, it is 0.
+	Reading float64 `json:"reading,omitempty"`
+
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
 
@@ -219,9 +224,13 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	if r.Unpinned, err = t.unpinned(ctx, r); err != nil {
 		return nil, err
 	}
+	wider, err := t.widen(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	r.Elapsed = time.Since(t.began)
 	r.Warnings = t.warnings(r, others, outOfTime)
-	r.Advice = t.advice(r, t.limit)
+	r.Advice = t.advice(r, t.limit, wider)
 	t.show(sp, "done", r.Workers, nil)
 	return r, nil
 }
@@ -293,15 +302,63 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 	o.pinned = new(false)
 	src := *t.source
 	src.opts, src.slotMem = &o, newSlotMemory(&o)
-	c := newCount(r.Workers)
-	l := src.loader(r.Workers)
-	defer l.Close()
-	b, err := t.measure(ctx, c, l, search.Request{Workers: r.Workers, Iterations: r.trial(r.Workers).Iterations})
-	if err != nil || b.Iterations == 0 {
+	c, err := t.aside(ctx, &src, search.Request{Workers: r.Workers, Iterations: r.trial(r.Workers).Iterations})
+	if c == nil {
 		return nil, err
 	}
 	c.Total = c.Mean * time.Duration(r.Iterations)
 	return &c.Trial, nil
+}
+
+// aside measures with a loader that differs from the one of the search. It returns nil
+// if time ran out before there was anything to measure.
+func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*count, error) {
+	c, l := newCount(req.Workers), src.loader(req.Workers)
+	defer l.Close()
+	if b, err := t.measure(ctx, c, l, req); err != nil || b.Iterations == 0 {
+		return nil, err
+	}
+	return c, nil
+}
+
+// A widening is what was found by reading more shards of a stream at once.
+type widening struct {
+	tried   int // the most shards at once; 0: nothing was measured
+	best    int // at which it became faster; 0: nowhere
+	mean    time.Duration
+	workers int
+}
+
+const (
+	readingSets = 0.80 // share of the time in which records are read, from which on reading sets the pace
+	widensBy    = 0.10 // share of the time that twice as many shards must save
+)
+
+// widen measures twice as many shards at once, and so on as long as that is faster, if
+// reading sets the pace. It does so with at least as many workers as training would
+// have: more records need more workers.
+func (t *tuner) widen(ctx context.Context, r *Result) (w widening, err error) {
+	o, chosen := *t.opts, r.trial(r.Workers)
+	if chosen.Reading < readingSets {
+		return w, nil
+	}
+	sp := t.space()
+	w.workers = max(r.Workers, sp.Start)
+	src := *t.source
+	src.opts = &o
+	for best := chosen.Mean; o.interleave < t.shardsOfRank() && o.interleave < maxInterleave; {
+		o.interleave = min(2*o.interleave, t.shardsOfRank(), maxInterleave)
+		n := min(chosen.Iterations, sp.Iterations)
+		c, err := t.aside(ctx, &src, search.Request{Workers: w.workers, Iterations: n, Limit: 2 * time.Duration(n) * best})
+		if c == nil {
+			return w, err
+		}
+		if w.tried = o.interleave; float64(c.Mean) > (1-widensBy)*float64(best) {
+			break
+		}
+		w.best, w.mean, best = o.interleave, c.Mean, c.Mean
+	}
+	return w, nil
 }
 
 // needs is the memory that a trial must have. If it isn't known how much of the peak

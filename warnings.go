@@ -91,7 +91,7 @@ func medianOf(blocks []search.Block) float64 {
 }
 
 // advice says what to work on and what to change.
-func (s *source) advice(r *Result, limit memoryLimit) []string {
+func (s *source) advice(r *Result, limit memoryLimit, wider widening) []string {
 	t := r.trial(r.Workers)
 	cpus := s.opts.cpus()
 	if r.Hardware.Affinity > 0 {
@@ -103,6 +103,9 @@ func (s *source) advice(r *Result, limit memoryLimit) []string {
 		wait:    t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
 		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: max(0, t.OtherCPU),
 		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
+	}
+	if s.n == endless {
+		f.reading, f.interleave, f.shards, f.wider = t.Reading, s.opts.interleave, s.shardsOfRank(), wider
 	}
 	if s.wave(r.Workers) > 1 { // batches come in bursts, so a single one's time says nothing
 		f.median, f.p99 = t.Mean, t.Mean

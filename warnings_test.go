@@ -65,7 +65,7 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 			s := &source{opts: &options{machine: host.Real, batchSize: 32}}
 			r := &Result{Workers: tt.workers, Step: tt.step > 0, Floor: tt.step, Trials: []Trial{
 				{Workers: tt.workers, Mean: tt.wait + tt.step, Wait: tt.wait, Step: tt.step, CPU: 0.6}, {Workers: 64}}}
-			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64})
+			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
 			require.Len(t, advice, 1)
 			require.Contains(t, advice[0], tt.want)
 		})

@@ -1,0 +1,102 @@
+package nwt_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// library is a stream whose records take time to read and to load.
+type library struct {
+	shards, records int
+	read, load      time.Duration
+	desk            chan struct{} // through which all reading goes; nil: shards are read side by side
+}
+
+func (l library) Fields() []nwt.Field { return scalar }
+func (l library) Shards() int         { return l.shards }
+
+func (l library) Open(context.Context, int) (nwt.ShardReader, error) {
+	return &book{library: l}, nil
+}
+
+func (l library) Load(context.Context, *nwt.Record, *nwt.Sample) error {
+	time.Sleep(l.load)
+	return nil
+}
+
+// book is a shard of a library.
+type book struct {
+	library
+	at int
+}
+
+func (b *book) Next(context.Context, *nwt.Record) error {
+	if b.at == b.records {
+		return io.EOF
+	}
+	b.at++
+	if b.desk != nil {
+		b.desk <- struct{}{}
+		defer func() { <-b.desk }()
+	}
+	time.Sleep(b.read)
+	return nil
+}
+
+func (b *book) Close() error { return nil }
+
+func TestTuningTellsWhetherReadingAStreamSetsThePace(t *testing.T) {
+	const ms, batch = time.Millisecond, 32
+	for _, tt := range []struct {
+		name    string
+		library func() library
+		step    time.Duration
+		opts    []nwt.Option
+		reading [2]float64 // at the choice, from … to
+		advice  string     // about reading; "": none
+	}{
+		{"reading sets the pace", func() library { return library{shards: 64, records: 10_000, read: 4 * ms, load: ms} }, 0, nil,
+			[2]float64{0.95, 1}, "Reading sets the pace: it goes on for 100 % of the time, 4 shards at once. With WithInterleave(16) and 4 workers a batch takes 8 ms instead of 32 ms"},
+		{"loading sets the pace", func() library { return library{shards: 64, records: 10_000, read: ms / 10, load: 8 * ms} }, 0, nil,
+			[2]float64{0, 0.5}, ""},
+		{"the step sets the pace", func() library { return library{shards: 64, records: 10_000, read: ms / 2, load: ms / 2} }, 20 * ms, nil,
+			[2]float64{0, 0.5}, ""},
+		{"all reading goes through one channel", func() library {
+			return library{shards: 64, records: 10_000, read: ms, load: ms, desk: make(chan struct{}, 1)}
+		}, 0, nil,
+			[2]float64{0.95, 1}, "4 shards at once. More at once are no faster (WithInterleave(8) was tried): storage, the network or the reader itself is the limit."},
+		{"all shards are read at once", func() library { return library{shards: 3, records: 100_000, read: 4 * ms, load: ms} }, 0, nil,
+			[2]float64{0.95, 1}, "3 shards at once, which are all"},
+		{"the interleave is what training will have", func() library { return library{shards: 64, records: 10_000, read: 2 * ms, load: ms} }, 0, []nwt.Option{nwt.WithInterleave(32)},
+			[2]float64{0, 0.9}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts := append(tt.opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(8), virtual)
+				if tt.step > 0 {
+					opts = append(opts, nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(tt.step); return nil }))
+				}
+				r, err := nwt.Tune(t.Context(), nwt.Streamed(tt.library()), opts...)
+				require.NoError(t, err)
+				for _, trial := range r.Trials {
+					if trial.Workers == r.Workers {
+						require.GreaterOrEqual(t, trial.Reading, tt.reading[0], "%v", r)
+						require.LessOrEqual(t, trial.Reading, tt.reading[1], "%v", r)
+					}
+				}
+				if tt.advice == "" {
+					require.NotContains(t, r.String(), "Reading sets the pace")
+				} else {
+					require.Contains(t, r.String(), tt.advice)
+				}
+			})
+		})
+	}
+}
