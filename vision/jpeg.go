@@ -70,7 +70,7 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 // readJPEG reads the header of a JPEG file.
 func readJPEG(data []byte) (h jpegHeader, err error) {
 	h.orientation = 1
-	adobe, jfif, ids := -1, false, false
+	adobe, jfif, ids, exif := -1, false, false, false
 	s := segments{data: data, at: 2}
 	for {
 		marker, segment, err := s.next()
@@ -91,10 +91,8 @@ func readJPEG(data []byte) (h jpegHeader, err error) {
 			if jfif = true; segment[5] != 1 {
 				h.odd[0].at, h.odd[0].usual = s.at-len(segment)+5, 1
 			}
-		case marker == 0xe1 && bytes.HasPrefix(segment, []byte("Exif\x00\x00")):
-			if o := orientation(segment[6:]); o != 0 {
-				h.orientation = o
-			}
+		case marker == 0xe1 && !exif && bytes.HasPrefix(segment, exifPrefix):
+			exif, h.orientation = true, orientation(segment)
 		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
 			if adobe = int(segment[11]); adobe > 1 {
 				h.odd[1].at, h.odd[1].usual = s.at-len(segment)+11, 1
@@ -173,40 +171,4 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 		}
 	}
 	return nil
-}
-
-// orientation finds the tag Orientation in EXIF data; 0: it isn't there. See
-// CIPA DC-008 (Exif 2.3), 4.6.4.
-func orientation(tiff []byte) int {
-	if len(tiff) < 8 {
-		return 0
-	}
-	var order binary.ByteOrder
-	switch string(tiff[:4]) {
-	case "II*\x00":
-		order = binary.LittleEndian
-	case "MM\x00*":
-		order = binary.BigEndian
-	default:
-		return 0
-	}
-	at := int64(order.Uint32(tiff[4:]))
-	if at+2 > int64(len(tiff)) {
-		return 0
-	}
-	entries := tiff[at+2:]
-	for range order.Uint16(tiff[at:]) {
-		if len(entries) < 12 {
-			return 0
-		}
-		const tag, short = 0x0112, 3
-		if order.Uint16(entries) == tag && order.Uint16(entries[2:]) == short {
-			if o := int(order.Uint16(entries[8:])); o >= 1 && o <= 8 {
-				return o
-			}
-			return 0
-		}
-		entries = entries[12:]
-	}
-	return 0
 }

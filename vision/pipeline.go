@@ -50,8 +50,9 @@ func WithLayout(l Layout) Option {
 	}
 }
 
-// WithOrientation turns and mirrors pictures as their EXIF data says. Without
-// it they stay as they are stored, as with torchvision's ImageFolder.
+// WithOrientation turns and mirrors pictures as the EXIF data of their JPEG, PNG
+// or WebP files says. Without it they stay as they are stored, as with torchvision's
+// ImageFolder.
 func WithOrientation() Option {
 	return func(p *Pipeline) error {
 		p.orient = true
@@ -63,7 +64,8 @@ func WithOrientation() Option {
 // Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without this option
 // such a file is an error, unless the damage lies below all that a crop needs.
 // Without libjpeg-turbo, damage of a file that isn't baseline is an error in either
-// case: image/jpeg decodes it.
+// case: image/jpeg decodes it. In baseline files libjpeg-turbo goes on behind damage,
+// while in Go all that follows is grey.
 //
 // A JPEG file has no checksum: if flipped bits still make valid codes, its
 // pixels change and nothing notices it.

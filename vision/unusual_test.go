@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"image"
 	"image/color"
 	"image/gif"
@@ -124,5 +125,68 @@ func TestAGIFKeepsTheColoursBehindItsTransparency(t *testing.T) {
 		got := nwt.Values[uint8](load(t, p, encode(c.background, c.transparent)), 0)
 		require.Equal(t, c.corner, got[:3])
 		require.Equal(t, []byte{200, 100, 50}, got[(5+1)*3:][:3])
+	}
+}
+
+// exif is EXIF data that has an orientation alone.
+func exif(orientation byte, long bool) []byte {
+	if long {
+		return []byte{'M', 'M', 0, '*', 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 4, 0, 0, 0, 1, 0, 0, 0, orientation, 0, 0, 0, 0}
+	}
+	return []byte{'I', 'I', '*', 0, 8, 0, 0, 0, 1, 0, 0x12, 1, 3, 0, 1, 0, 0, 0, orientation, 0, 0, 0, 0, 0, 0, 0}
+}
+
+// withEXIF are files of the same picture, which say how it is turned.
+func withEXIF(t testing.TB, orientation byte) map[string][]byte {
+	png := func(data []byte) []byte {
+		file := read(t, "rgb.png")
+		chunk := append(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), "eXIf"...), data...)
+		chunk = binary.BigEndian.AppendUint32(chunk, crc32.ChecksumIEEE(chunk[4:]))
+		return slices.Concat(file[:33], chunk, file[33:])
+	}
+	pixels := read(t, "lossless.webp")[12:]
+	webp := slices.Concat([]byte("RIFF\x00\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x08\x00\x00\x00\xef\x00\x00\xb3\x00\x00"), pixels,
+		[]byte("EXIF\x1a\x00\x00\x00"), exif(orientation, false))
+	binary.LittleEndian.PutUint32(webp[4:], uint32(len(webp)-8))
+	jpeg := read(t, "444.jpg")
+	segment := func(data []byte) []byte {
+		return slices.Concat([]byte{0xff, 0xe1, 0, byte(8 + len(data))}, []byte("Exif\x00\x00"), data)
+	}
+	return map[string][]byte{
+		"PNG":                  png(exif(orientation, false)),
+		"PNG, as in JPEG":      png(append([]byte("Exif\x00\x00"), exif(orientation, false)...)),
+		"PNG, a long number":   png(exif(orientation, true)),
+		"WebP":                 webp,
+		"JPEG":                 slices.Concat(jpeg[:2], segment(exif(orientation, false)), jpeg[2:]),
+		"JPEG, a long number":  slices.Concat(jpeg[:2], segment(exif(orientation, true)), jpeg[2:]),
+		"JPEG, a second label": slices.Concat(jpeg[:2], segment(exif(orientation, false)), segment(exif(9-orientation, false)), jpeg[2:]),
+	}
+}
+
+func TestPicturesOfAllFormatsAreTurnedAsTheirEXIFDataSays(t *testing.T) {
+	const height, width = 180, 240
+	pipeline := func(size vision.Size, opts ...vision.Option) *vision.Pipeline {
+		p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: size}}, append(opts, vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC))...)
+		require.NoError(t, err)
+		return p
+	}
+	for o := byte(1); o <= 8; o++ {
+		size := vision.Size{Height: height, Width: width}
+		if o >= 5 {
+			size = vision.Size{Height: width, Width: height}
+		}
+		for name, file := range withEXIF(t, o) {
+			stored := nwt.Values[uint8](load(t, pipeline(vision.Size{Height: height, Width: width}), file), 0)
+			got := nwt.Values[uint8](load(t, pipeline(size, vision.WithOrientation()), file), 0)
+			var want []uint8
+			for y := range size.Height {
+				for x := range size.Width {
+					row, column := [...]int{y, y, height - 1 - y, height - 1 - y, x, height - 1 - x, height - 1 - x, x}[o-1],
+						[...]int{x, width - 1 - x, width - 1 - x, x, y, y, width - 1 - y, width - 1 - y}[o-1]
+					want = append(want, stored[3*(row*width+column):][:3]...)
+				}
+			}
+			require.True(t, bytes.Equal(want, got), "%s, orientation %d", name, o)
+		}
 	}
 }

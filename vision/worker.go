@@ -142,6 +142,9 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 			return h, fmt.Errorf("vision: %w", err)
 		}
 		h.width, h.height = config.Width, config.Height
+		if w.p.orient {
+			h.orientation = orientation(exifOf(data))
+		}
 	}
 	if !w.p.orient {
 		h.orientation = 1
