@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,8 +33,8 @@ type Folder struct {
 	pipeline *Pipeline
 	fields   []nwt.Field
 
-	// The names of all files, relative to dir, one after the other: name i is
-	// names[ends[i-1]:ends[i]].
+	// The names of all files, relative to dir and with slashes, one after the other:
+	// name i is names[ends[i-1]:ends[i]].
 	names []byte
 	ends  []int
 	class []int32
@@ -56,10 +57,15 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
 	if err := l.list("", 0, false); err != nil {
 		return nil, err
 	}
-	folders := l.folders
-	slices.Sort(folders)
-	f.add(".", l.files)
-	for _, class := range folders {
+	const top = "." // the class of dir's own files
+	classes, files := append(l.folders, top), l.files
+	slices.Sort(classes)
+	l.files = nil
+	for _, class := range classes {
+		if class == top {
+			f.add(top, files)
+			continue
+		}
 		l.files, l.seen = l.files[:0], map[string]bool{root: true}
 		if err := l.enter(class, 0); err != nil {
 			return nil, err
@@ -138,7 +144,7 @@ func (l *listing) list(folder string, depth int, down bool) error {
 	for {
 		entries, err := d.ReadDir(1024)
 		for _, e := range entries {
-			name := filepath.Join(folder, e.Name())
+			name := path.Join(folder, e.Name()) // sorts alike on all systems
 			switch kind := e.Type(); {
 			case kind.IsDir():
 				below = append(below, name)

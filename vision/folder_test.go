@@ -124,3 +124,20 @@ func TestALinkToAClassMayHaveAPicturesName(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b.jpg"}, f.Classes())
 }
+
+// The systems' own separators would sort differently.
+func TestFilesAndClassesAreInTheSameOrderOnEachSystem(t *testing.T) {
+	dir := tree(t, "top.png", "cat/aB.png", "cat/a/1.png", "cat/a-b.png", "!new/1.png")
+	f, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	require.Equal(t, []string{"!new", ".", "cat"}, f.Classes())
+	for i, want := range []struct {
+		name  string
+		class int
+	}{{"!new/1.png", 0}, {"top.png", 1}, {"cat/a-b.png", 2}, {"cat/a/1.png", 2}, {"cat/aB.png", 2}} {
+		require.Equal(t, filepath.Join(dir, filepath.FromSlash(want.name)), f.Path(i))
+		require.Equal(t, want.class, f.Class(i))
+		_, err := nwt.LoadSample(t.Context(), f, i)
+		require.NoError(t, err)
+	}
+}
