@@ -83,6 +83,26 @@ func TestSizesThatOverflowAreRefused(t *testing.T) {
 	}
 }
 
+// On CPUs of 32 bits, one of these sides would have 2³² pixels or more.
+func TestAResultThatCannotBeCountedIsRefused(t *testing.T) {
+	white := bytes.Repeat([]byte{255}, 1<<20)
+	for _, shorter := range []int{256, 4096, 16384} {
+		p, err := vision.New([]vision.Transform{vision.Resize{Shorter: shorter}, vision.CenterCrop{Size: vision.Square(2)}}, vision.WithType(nwt.Uint8))
+		require.NoError(t, err)
+		for _, size := range [][2]int{{1, 1 << 20}, {1 << 20, 1}, {4, 1 << 18}} {
+			s, err := loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+				return p.LoadPixels(dst, 0, white, size[0], size[1], vision.CHW)
+			})
+			if err != nil {
+				require.Equal(t, 32, strconv.IntSize)
+				require.ErrorContains(t, err, "would become")
+				continue
+			}
+			require.Equal(t, white[:12], nwt.Values[uint8](s, 0))
+		}
+	}
+}
+
 // A PNG file of 90 kB may hold one row of 90 million pixels.
 func TestOneLongRowIsRefused(t *testing.T) {
 	p := small(t)

@@ -154,8 +154,12 @@ func (t Resize) check(p *plan) error {
 	return p.geometrical("Resize", t.Size, true, func(g *geometry, _ *rand.Rand) error {
 		width, height := t.Size.Width, t.Size.Height
 		if t.Shorter != 0 {
-			shorter := min(g.x.n, g.y.n)
-			width, height = t.Shorter*g.x.n/shorter, t.Shorter*g.y.n/shorter
+			shorter, longer := min(g.x.n, g.y.n), max(g.x.n, g.y.n)
+			if n := int64(t.Shorter) * int64(longer) / int64(shorter); n > math.MaxInt/2 { // on CPUs of 32 bits
+				return fmt.Errorf("%d × %d pixels would become %d on the longer side", g.x.n, g.y.n, n)
+			}
+			resized := func(n int) int { return int(int64(t.Shorter) * int64(n) / int64(shorter)) }
+			width, height = resized(g.x.n), resized(g.y.n)
 		}
 		return g.resize(width, height)
 	})
