@@ -54,3 +54,17 @@ func TestReadingAFileCostsNoAllocation(t *testing.T) {
 	})
 	require.Less(t, perEpoch/float64(n), 0.5, "an epoch itself has some")
 }
+
+// image/jpeg allocates for each file, but nothing may allocate for each pixel.
+func TestInksAreConvertedWithoutAllocations(t *testing.T) {
+	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(16)}}, vision.WithoutTurbo())
+	require.NoError(t, err)
+	data := read(t, "cmyk.jpg")
+	var perPicture float64
+	_, err = loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+		perPicture = testing.AllocsPerRun(5, func() { _ = p.Load(dst, 0, data) })
+		return nil
+	})
+	require.NoError(t, err)
+	require.Less(t, perPicture, 100.0)
+}

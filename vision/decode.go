@@ -310,6 +310,9 @@ func (p *picture) paint(img image.Image) {
 				}
 			case *image.Paletted:
 				c = palette[src.Pix[src.PixOffset(x, y)]]
+			case *image.CMYK:
+				s := src.Pix[src.PixOffset(x, y):][:4]
+				c.R, c.G, c.B = color.CMYKToRGB(s[0], s[1], s[2], s[3])
 			case *image.NRGBA64:
 				v := src.NRGBA64At(x, y)
 				c = color.NRGBA{uint8(v.R >> 8), uint8(v.G >> 8), uint8(v.B >> 8), 255}

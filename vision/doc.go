@@ -22,7 +22,8 @@
 // remain for each pixel of the result. Its planes are resampled before their colours
 // are converted. On amd64 CPUs with AVX2, resampling and conversion to float32 are in
 // assembly; elsewhere plain Go makes the same results, to the bit. Each worker keeps
-// a decoder and its buffers, so that a JPEG file costs no allocation.
+// a decoder and its buffers, so that a JPEG file costs no allocation, unless
+// [image/jpeg] decodes it.
 //
 // # What decodes
 //

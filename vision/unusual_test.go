@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/color"
 	"image/gif"
+	"io"
 	"slices"
 	"testing"
 
@@ -187,6 +188,26 @@ func TestPicturesOfAllFormatsAreTurnedAsTheirEXIFDataSays(t *testing.T) {
 				}
 			}
 			require.True(t, bytes.Equal(want, got), "%s, orientation %d", name, o)
+		}
+	}
+}
+
+// libjpeg smooths chroma only where a value stands for one or two pixels per side.
+func TestChromaOfFourByTwoPixelsIsRepeated(t *testing.T) {
+	picture := image.NewYCbCr(image.Rect(0, 0, 32, 8), image.YCbCrSubsampleRatio410)
+	for i := range picture.Cb {
+		picture.Cb[i], picture.Cr[i] = byte(60*i), byte(255-50*i)
+	}
+	const magic = "nwt 4:1:0 "
+	image.RegisterFormat("nwt410", magic, func(io.Reader) (image.Image, error) { return picture, nil },
+		func(io.Reader) (image.Config, error) { return image.Config{Width: 32, Height: 8}, nil })
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 8, Width: 32}}}, vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC))
+	require.NoError(t, err)
+	got := nwt.Values[uint8](load(t, p, []byte(magic)), 0)
+	for y := range 8 {
+		for x := range 32 {
+			corner := got[3*(y/2*2*32+x/4*4):][:3]
+			require.Equal(t, corner, got[3*(y*32+x):][:3], "row %d, column %d", y, x)
 		}
 	}
 }

@@ -232,8 +232,9 @@ func (w *worker) resample(x, y axis, out writer, left, top int) {
 		if i > 0 && p.model != rgb {
 			subX, subY = p.subX, p.subY
 		}
-		w.x[i].plan(x, p.width, pl.width, subX, p.smooth && subX == 2)
-		w.y[i].plan(y, p.height, pl.height, subY, p.smooth && subY == 2)
+		smooth := p.smooth && subX <= 2 && subY <= 2 // libjpeg repeats the values of wider pixels
+		w.x[i].plan(x, p.width, pl.width, subX, smooth && subX == 2)
+		w.y[i].plan(y, p.height, pl.height, subY, smooth && subY == 2)
 	}
 	outWidth := up(x.n, 8)
 	if len(w.mixed) < outWidth {
