@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -137,7 +138,7 @@ func (e *ShardError) Unwrap() error { return e.Err }
 // by [NewLoader], [NewTunedLoader] and [Tune].
 type OptionError struct {
 	Option string // e.g. "WithBatchSize"
-	Value  any
+	Value  any    // what was given, or which part of it
 	Reason string // what is wrong, with the bound
 }
 
@@ -214,7 +215,7 @@ func unwoundFrom(unwinder string) string {
 		switch {
 		case f.Function == unwinder:
 			unwinding = true
-		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, ours):
+		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, ours) && !isOurs(f.File):
 			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
 		}
 	}
@@ -224,5 +225,12 @@ func unwoundFrom(unwinder string) string {
 // ours is what the names of this package's functions begin with. A panic of
 // [Sample.SetLen] is reported with the line that called SetLen.
 const ours = "github.com/nwt-go/nwt."
+
+// isOurs tells whether a file is of this package. A loop over an epoch may be inlined
+// with what it iterates: then the loader's function has the name of the program's.
+func isOurs(file string) bool {
+	_, here, _, _ := runtime.Caller(0)
+	return path.Dir(file) == path.Dir(here) && !strings.HasSuffix(file, "_test.go")
+}
 
 var errGoexit = errors.New("runtime.Goexit was called")

@@ -376,3 +376,18 @@ func TestAMessageNamesThePackageOnce(t *testing.T) {
 	_, err = nwt.LoadSample(t.Context(), closed, 0)
 	require.ErrorIs(t, err, os.ErrClosed)
 }
+
+// With 0 workers the loop's own function runs the loader's code, inlined. A panic in
+// nwt is told with the line of the program that led to it, not with a line of nwt.
+func TestAPanicInASamplerOfNwtIsToldWithTheProgramsLine(t *testing.T) {
+	s, err := nwt.Select(nwt.Sequential(5), []int{0, 1})
+	require.NoError(t, err)
+	l := newLoader(t, emptyDataset(3), nwt.WithSampler(s), nwt.WithWorkers(0), nwt.WithBatchSize(1))
+	var last error
+	for _, err := range l.Epoch(t.Context(), 0) {
+		last = err
+	}
+	require.ErrorContains(t, last, "selects index 2 of 2")
+	require.NotContains(t, last.Error(), "loader.go")
+	require.Contains(t, last.Error(), "loader_errors_test.go:")
+}
