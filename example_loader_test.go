@@ -509,3 +509,55 @@ func ExampleWithTimeout() {
 	// [0 1]
 	// sample 2: no answer within WithTimeout(1s): context deadline exceeded
 }
+
+// Several epochs as one sequence: while the last batches of an epoch are in use, the
+// first of the next one are loaded.
+func ExampleLoader_Epochs() {
+	loader, err := nwt.NewLoader(counting(4), nwt.WithShuffle(42), nwt.WithBatchSize(3))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epochs(context.Background(), 0, 2) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("epoch", batch.Epoch(), "batch", batch.Index(), nwt.Values[int64](batch, 0))
+	}
+	// Output:
+	// epoch 0 batch 0 [1 2 0]
+	// epoch 0 batch 1 [3]
+	// epoch 1 batch 0 [0 1 2]
+	// epoch 1 batch 1 [3]
+}
+
+// busy is the error of a store that can't answer now, but may soon.
+type busy struct{}
+
+func (busy) Error() string   { return "the store is busy" }
+func (busy) Temporary() bool { return true }
+
+// A sample whose error calls itself temporary is loaded again.
+func ExampleWithRetry() {
+	asked := 0
+	store := nwt.NewDataset(3, []nwt.Field{{Name: "number", Type: nwt.Int64}},
+		func(_ context.Context, i int, dst *nwt.Sample) error {
+			if asked++; i == 1 && asked < 4 {
+				return fmt.Errorf("sample %d: %w", i, busy{})
+			}
+			nwt.Values[int64](dst, 0)[0] = int64(i)
+			return nil
+		})
+	loader, err := nwt.NewLoader(store, nwt.WithWorkers(0), nwt.WithRetry(5, time.Millisecond))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(nwt.Values[int64](batch, 0), "asked", asked, "times")
+	}
+	// Output: [0 1 2] asked 5 times
+}

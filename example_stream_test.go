@@ -105,3 +105,30 @@ func ExampleShardError() {
 	// [11.5 -3 12 -2 12.5]
 	// shard 1 ends before record 2: unexpected EOF
 }
+
+// The shards of two ranks differ in length. Each rank still gets half of the epoch: one
+// leaves out the rest of its shard, the other reads its own again.
+func ExampleWithEpochSamples() {
+	stream := logs{{"11.5", "12", "12.5", "13"}, {"-3", "-2"}}
+	for rank := range 2 {
+		loader, err := nwt.NewLoader(nwt.Streamed(stream), nwt.WithRank(rank, 2), nwt.WithEpochSamples(6), nwt.WithBatchSize(2))
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer loader.Close()
+		fmt.Println("rank", rank, "of 2, batches:", loader.Len())
+		for batch, err := range loader.Epoch(context.Background(), 0) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			fmt.Println(nwt.Values[float64](batch, 0))
+		}
+	}
+	// Output:
+	// rank 0 of 2, batches: 2
+	// [11.5 12]
+	// [12.5]
+	// rank 1 of 2, batches: 2
+	// [-3 -2]
+	// [-3]
+}
