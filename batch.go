@@ -68,7 +68,7 @@ const held = 1 << 28
 // must keep its world size.
 type State struct {
 	Epoch   int `json:"epoch"`
-	Samples int `json:"samples"` // how many of the epoch were delivered, over all ranks
+	Samples int `json:"samples"` // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
 
 	// World is the number of ranks that read a stream: Resume refuses another number.
 	// For other datasets it is 0, since the number may change. Resume doesn't check 0.
@@ -87,10 +87,12 @@ func (b *Batch) Epoch() int { return b.epoch }
 // Fields is the layout of one sample, as the dataset told it.
 func (b *Batch) Fields() []Field { return b.l.Fields() }
 
-// Indices is the dataset index of each sample.
+// Indices is the dataset index of each sample. The slice is valid as long as the batch
+// is, and must not be changed.
 func (b *Batch) Indices() []int { return b.indices[:b.size] }
 
-// State is where to resume after this batch.
+// State is where to resume after this batch. With [WithUnordered] it can't be resumed,
+// and [Loader.Resume] refuses it.
 func (b *Batch) State() State { return b.state }
 
 // position is the position of a place in the epoch, over all ranks.
@@ -116,7 +118,8 @@ func (b *Batch) bytesOf(field int) ([]byte, *column) {
 }
 
 // Lens is the length of each sample of a ragged field: of its first dimension, if
-// several are ragged. It panics if the field isn't ragged.
+// several are ragged. The slice is valid as long as the batch is. Lens panics if the
+// field isn't ragged.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.l.layout.column(field)
 	if c.free == 0 {
@@ -140,8 +143,9 @@ func (s *slot) lensOf(ragged int) []int32 {
 }
 
 // Retain keeps the batch valid past the next iteration, and past the loader's
-// Close, until Release. The loader uses another slot meanwhile. Retaining more than
-// 64 batches ends the epoch with [ErrRetained].
+// Close, until Release. The loader uses another slot meanwhile. Up to 64 batches may be
+// retained. If there are more, the loader makes no further slot: it loads fewer batches
+// ahead, and ends the epoch with [ErrRetained] once no slot is left for the next one.
 func (b *Batch) Retain() { b.refs.Add(1) }
 
 // Release takes back one Retain. It may be called from any goroutine. It panics if

@@ -70,8 +70,8 @@
 //     loads them itself.
 //   - Prefetch is how many batches are ready or in flight ahead of the one in
 //     use.
-//   - A step is what the training program does with a batch. Wait is the time that
-//     it is blocked asking for a batch. Transfer is the copy of a batch to the
+//   - A step is what the training program does with a batch. Wait is how long
+//     it is blocked when it asks for the next batch. Transfer is the copy of a batch to the
 //     [Device].
 //   - A trial is the measurement of one worker count. Alpha is the difference in
 //     accumulated time that the choice ignores.
@@ -93,7 +93,7 @@
 // that is left.
 //
 // A bad sample, a panic in Load or a hung call becomes an error that names the
-// sample and comes after every batch before it. However an epoch's loop ends, no
-// Load of the epoch is running any more afterwards, except calls that WithTimeout
-// gave up, and the loader can be used again.
+// sample and comes after every batch before it. Once an epoch's loop has ended,
+// however it ended, no Load of the epoch is running any more, except calls that
+// WithTimeout gave up, and the loader can be used again.
 package nwt

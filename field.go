@@ -13,6 +13,8 @@ import (
 
 // A Field is one named tensor of a sample.
 type Field struct {
+	// Name stands for the field in messages and in frameworks that take a batch by
+	// names. [AddField], [FromSlices] and [Zip] want different names.
 	Name string
 	Type DType
 	// Shape is the shape of the field in one sample, row-major; nil means a scalar.

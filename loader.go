@@ -322,8 +322,8 @@ func (l *Loader) leave(w *worker) bool {
 //   - [ErrBusy] while another epoch of the loader is running, [ErrClosed] once
 //     the loader is closed, [ErrRetained] if Release was forgotten.
 //
-// Leaving the loop early ends the epoch too. However the loop ends, no Load is
-// running any more afterwards, except calls that WithTimeout gave up, and the
+// Leaving the loop early ends the epoch too. Once the loop has ended, however it
+// ended, no Load is running any more, except calls that WithTimeout gave up, and the
 // loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {

@@ -15,8 +15,9 @@ import (
 
 // An Option configures [NewLoader] and [Tune]. Both accept every option and
 // ignore those that concern only the other, so a program keeps one slice for
-// both. The order of the options doesn't matter; if an option is repeated, the
-// last one wins.
+// both. If an option is repeated, the last one wins. So it does of two options that
+// set the same thing: [WithRank] and [WithLauncher], [WithAlpha] and
+// [WithRelativeAlpha]. Otherwise the order of the options doesn't matter.
 type Option func(*options) error
 
 // options is what the options have set.
@@ -166,12 +167,12 @@ func WithWorkers(n int) Option {
 // loaded ahead.
 //
 // By default there are 2, or more if the workers outnumber the samples of a batch.
-// The loader adds a batch once workers have stood idle for 2 ms per MB of it while
-// training waits: behind a slow sample, or after a step that pauses. An eighth of the
-// time may be lost before that counts. The added batches take at most 1 GiB, and at
-// most an eighth of the memory that the machine or the container has left, divided by
-// the ranks on the host. Their memory is given back when it is no longer used, or
-// doesn't make training wait less.
+// Time is lost if workers stand idle while training waits: behind a slow sample, or
+// after a step that pauses. Up to an eighth of the time may be lost. Once what is lost
+// beyond that adds up to 2 ms per MB of a batch, the loader loads one batch more
+// ahead. The added batches take at most 1 GiB, and at most an eighth of the memory
+// that the machine or the container has left, divided by the ranks on the host. Their
+// memory is given back when it is no longer used, or doesn't make training wait less.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches
@@ -180,8 +181,8 @@ func WithPrefetch(batches int) Option {
 }
 
 // WithShuffle gives every epoch another order, computed from the seed and the
-// epoch: see [Shuffled]. It also seeds [Sample.Rand]. By default samples come in
-// the dataset's order.
+// epoch: see [Shuffled], and for a stream [Streamed]. It also seeds [Sample.Rand]. By
+// default samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
 	return func(o *options) error {
 		o.shuffle, o.shuffled = true, seed
@@ -199,7 +200,7 @@ func WithSeed(seed uint64) Option {
 }
 
 // WithSampler sets the order of the epochs. It can't be combined with
-// WithShuffle.
+// WithShuffle, nor with a stream.
 func WithSampler(s Sampler) Option {
 	return func(o *options) error {
 		o.sampler = s
@@ -219,7 +220,7 @@ func WithDropLast() Option {
 	}
 }
 
-// WithRank makes the loader load for one rank of world, 0 ≤ rank < world. The
+// WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The
 // ranks load disjoint parts of an epoch, which together are the whole epoch, in
 // the same number of batches. Some ranks repeat a sample only if fewer samples
 // than ranks are left in all. The default is rank 0 of 1.
@@ -269,8 +270,9 @@ const maxInterleave = 1024
 
 // WithInterleave sets how many shards of a stream are read at once, 1 … 1024. The
 // loader takes a sample of each in turn. The default is 4. The order of the
-// samples depends on it. If reading sets the pace, [Tune] measures what more shards
-// at once would bring, and says so in its advice.
+// samples depends on it. If the dataset isn't a stream, it does nothing. If reading
+// sets the pace, [Tune] measures what more shards at once would bring, and says so in
+// its advice.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -279,8 +281,9 @@ func WithInterleave(shards int) Option {
 }
 
 // WithShuffleWindow sets within how many records WithShuffle mixes a stream,
-// 1 … 2²⁴. This number of records is kept in memory as they were read. The default
-// is 1024. The order of the samples depends on it.
+// 1 … 2²⁴. That many records are kept in memory, as they were read. The default is
+// 1024. The order of the samples depends on it. Without WithShuffle, or if the dataset
+// isn't a stream, it does nothing.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples
@@ -288,11 +291,12 @@ func WithShuffleWindow(samples int) Option {
 	}
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples, counted over all
-// ranks, so that each rank has the same number of batches. If a rank's shards hold
+// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, counted over
+// all ranks, so that each rank has the same number of batches. If a rank's shards hold
 // more than its n/world samples, it leaves out the rest. If they hold fewer, it
 // reads all of them again after the last sample. By default an epoch is all that
-// the shards hold.
+// the shards hold. If the dataset isn't a stream, WithEpochSamples does nothing: the
+// sampler says how long an epoch is.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -301,8 +305,8 @@ func WithEpochSamples(n int) Option {
 }
 
 // WithErrorBudget lets an epoch go on without samples that can't be loaded, up to
-// maxBad per epoch. These are left out, so their batches are smaller; a batch with
-// no sample left is skipped, if there is one rank. Each bad sample is logged and
+// maxBad per epoch, 0 … 2³¹−1. These are left out, so their batches are smaller; a
+// batch with no sample left is skipped, if there is one rank. Each bad sample is logged and
 // remembered, see [Loader.BadSamples]. One more than maxBad ends the epoch. The
 // default is 0: the first bad sample ends the epoch.
 //
@@ -352,8 +356,8 @@ func WithTimeout(perSample time.Duration) Option {
 // WithRetry sets how often a sample is loaded again, 0 … 100, if its error calls
 // itself temporary: it has a method Temporary() bool that returns true, as those
 // of package net and [context.DeadlineExceeded] do. The loader waits for the
-// duration wait before the first repetition; the wait doubles each time. The
-// default is 3 times, from 10 ms on.
+// duration wait, at least 0, before the first repetition; the wait doubles each time.
+// The default is 3 times, the first after 10 ms.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retries, o.backoff = times, wait
@@ -399,7 +403,9 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithLogger sets where warnings go. The default is slog.Default().
+// WithLogger sets where log lines go: warnings, and what WithLauncher found and
+// WithAutoWorkers chose. The default is [slog.Default], as it is when the loader is
+// made.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -477,8 +483,8 @@ func WithStrategy(s Strategy) Option {
 // WithAlpha sets the difference in accumulated time that the choice of [Tune]
 // ignores. The time accumulates over as many iterations as WithIterations says,
 // 100 by default. The default is 0.5 s, but never more than 10 % of the fastest
-// count's time; the 10 % don't bound a duration that is given here. 0 chooses the
-// fastest.
+// count's time; the 10 % don't bound a duration that is given here. It must be at
+// least 0, and 0 chooses the fastest.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -521,8 +527,8 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds the time that [Tune] takes for measuring. When it is over,
-// the context of Load ends, and Tune returns its best answer so far once the step and
+// WithTuningTime bounds the time that [Tune] takes for measuring, to more than 0.
+// When it is over, the context of Load ends, and Tune returns its best answer so far once the step and
 // the calls of Load that are under way have returned. One batch is measured in any
 // case. As far as was measured, this answer is never worse than the default of
 // WithWorkers by more than alpha. By default measuring takes at most 2 minutes,
@@ -565,7 +571,7 @@ func WithProgress(f func(Progress)) Option {
 	}
 }
 
-// WithMemoryLimit sets the peak resident set, in bytes, that the whole process
+// WithMemoryLimit sets the peak resident set, at least 1 byte, that the whole process
 // may reach at the worker count that [Tune] chooses. A count is ruled out if it
 // exceeds the limit, or would exceed it by what fewer workers took: see
 // [Result.RuledOut]. By default the process may grow by 80 % of what the container

@@ -178,3 +178,15 @@ func TestAnOptionErrorIsShortHoweverLongItsValue(t *testing.T) {
 	require.Less(t, len(err.Error()), 300)
 	require.ErrorContains(t, err, "too long")
 }
+
+func TestWhatIsForStreamsOnlyDoesNothingElse(t *testing.T) {
+	of := func(ds nwt.Dataset, opts ...nwt.Option) (indices [][]int) {
+		batches, err := epoch(t.Context(), newLoader(t, ds, append(opts, nwt.WithBatchSize(4))...), 1)
+		require.NoError(t, err)
+		return batches
+	}
+	streams := []nwt.Option{nwt.WithInterleave(1), nwt.WithShuffleWindow(2), nwt.WithEpochSamples(5)}
+	require.Equal(t, of(emptyDataset(30), nwt.WithShuffle(1)), of(emptyDataset(30), append(streams, nwt.WithShuffle(1))...))
+	shelves := nwt.Streamed(newShelves(7, 3, 5))
+	require.Equal(t, of(shelves), of(shelves, nwt.WithShuffleWindow(2)), "without WithShuffle")
+}

@@ -48,7 +48,8 @@ func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
 }
 
 // AddRaggedDims is AddRagged for a field whose first dims dimensions differ from
-// sample to sample, such as the height and width of images. See [Field.RaggedDims].
+// sample to sample, such as the height and width of images. It also panics if dims
+// isn't 1 … len(shape). See [Field.RaggedDims].
 func AddRaggedDims[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: field %d (%q) of a schema has %d ragged dimensions: must be 1 … %d, those of shape %v", len(s.fields), name, dims, len(shape), slices.Clone(shape)))
@@ -104,7 +105,7 @@ func (c Column[T]) Index() int { return c.index }
 // Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a
 // copy, as [Values] gives them. It panics, naming both fields, if the view's field
 // with this number has another name, type or size: then the view isn't of this
-// schema.
+// schema. It also panics if the view has fewer fields.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)
