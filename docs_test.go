@@ -27,7 +27,7 @@ const (
 	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
 		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, decode func(file string) (image.Image, error),
-		normalize func(dst []float32, img image.Image, flip bool), save func(nwt.State) error, state nwt.State`
+		normalize func(dst []float32, img image.Image, flip bool), save func(nwt.State) error, state nwt.State, rank, world int`
 )
 
 func TestCodeInDocumentsCompiles(t *testing.T) {
@@ -41,7 +41,7 @@ func TestCodeInDocumentsCompiles(t *testing.T) {
 	for _, path := range append(documents, "README.md") {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		for _, b := range goBlocks(string(text)) {
+		for _, b := range append(goBlocks(string(text)), inlineOptions(string(text))...) {
 			t.Run(fmt.Sprintf("%s:%d", path, b.line), func(t *testing.T) {
 				require.NoError(t, check(fset, imports, path, b))
 			})
@@ -55,6 +55,10 @@ func TestCodeThatDoesNotCompileIsNoticed(t *testing.T) {
 	}
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", exportData(t))
+	inline := inlineOptions("| GPU | `WithDevice(nwt.CUDA(0))` |\n`WithShuffle`\n`nwt.WithPinned(true)`")
+	require.Len(t, inline, 2)
+	require.ErrorContains(t, check(fset, imports, "x.md", inline[0]), "x.md:1:")
+	require.NoError(t, check(fset, imports, "x.md", inline[1]))
 	blocks := goBlocks("text\n```go\nloader.Epochs(ctx, 0)\n```\n```go\nfunc f() { nwt.Nothing() }\n```\n```sh\nno Go\n```\n```go\nx := loader.Len()\n```\n")
 	require.Len(t, blocks, 3)
 	require.ErrorContains(t, check(fset, imports, "x.md", blocks[0]), "x.md:3:")
@@ -120,6 +124,16 @@ func goBlocks(text string) (blocks []goBlock) {
 			open = nil
 		case open != nil:
 			open.code += line + "\n"
+		}
+	}
+	return blocks
+}
+
+// inlineOptions are the options that a document's text gives with their arguments.
+func inlineOptions(text string) (blocks []goBlock) {
+	for i, line := range strings.Split(text, "\n") {
+		for _, found := range regexp.MustCompile("`(?:nwt\\.)?(With[A-Z]\\w+\\([^`…]*\\))`").FindAllStringSubmatch(line, -1) {
+			blocks = append(blocks, goBlock{i + 1, "opts = append(opts, nwt." + found[1] + ")\n"})
 		}
 	}
 	return blocks
