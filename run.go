@@ -219,7 +219,7 @@ func (r *run) openOne() (opened bool, err error) {
 	case err != nil && len(r.ahead) > 0:
 		if !r.fewer {
 			r.fewer = true
-			r.l.opts.log.Warn("nwt: fewer batches are loaded ahead than WithPrefetch asks for", "error", err)
+			r.l.opts.log.Warn("nwt: fewer batches are loaded ahead than there should be", "error", err)
 		}
 		return false, nil
 	case err != nil:
