@@ -527,13 +527,13 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds the time that [Tune] takes for measuring, to more than 0.
-// When it is over, the context of Load ends, and Tune returns its best answer so far once the step and
-// the calls of Load that are under way have returned. One batch is measured in any
-// case. As far as was measured, this answer is never worse than the default of
-// WithWorkers by more than alpha. By default measuring takes at most 2 minutes,
-// and ends when the search is sure. If WithIterations or [Exhaustive] says how
-// much is to be measured, there is no bound by default.
+// WithTuningTime bounds the time that [Tune] takes for measuring; it must be
+// more than 0. When it is over, the context of Load ends, and Tune returns its best
+// answer so far once the step and the calls of Load that are under way have returned.
+// One batch is measured in any case. As far as was measured, this answer is never worse
+// than the default of WithWorkers by more than alpha. By default measuring takes at
+// most 2 minutes, and ends when the search is sure. If WithIterations or [Exhaustive]
+// says how much is to be measured, there is no bound by default.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
@@ -571,8 +571,8 @@ func WithProgress(f func(Progress)) Option {
 	}
 }
 
-// WithMemoryLimit sets the peak resident set, at least 1 byte, that the whole process
-// may reach at the worker count that [Tune] chooses. A count is ruled out if it
+// WithMemoryLimit sets the peak resident set, in bytes and at least 1, that the whole
+// process may reach at the worker count that [Tune] chooses. A count is ruled out if it
 // exceeds the limit, or would exceed it by what fewer workers took: see
 // [Result.RuledOut]. By default the process may grow by 80 % of what the container
 // or the machine has left, divided by the ranks that WithLauncher found on the
