@@ -225,6 +225,7 @@ func (r *run) openOne() (opened bool, err error) {
 	case err != nil:
 		return false, err
 	}
+	b.bad.reset()
 	if r.sequence == nil {
 		if r.refused = r.place(b, r.opened); r.refused != nil {
 			r.l.slots.put(b, false)
@@ -233,7 +234,6 @@ func (r *run) openOne() (opened bool, err error) {
 	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.refs.Store(held)
-	b.bad.reset()
 	b.seeded, b.leftOut, b.finishErr = false, false, nil
 	if r.sequence != nil {
 		b.opened = r.l.opts.batchSize

@@ -22,10 +22,9 @@ type SizedDataset interface {
 	//
 	// Sizes must be quick (a look-up, not a load), and must always tell the same for the
 	// same sample. The goroutine that opens a batch calls it, usually that of the
-	// training loop, for one sample after the other. If Sizes panics, or tells a size
-	// that is negative or more than the field allows, the sample is bad; the worker that
-	// comes to the sample then calls Sizes again, to learn what is wrong: so it must be
-	// safe to call from several goroutines at once.
+	// training loop, once for each sample. If Sizes panics, or tells a size that is
+	// negative or more than the field allows, the sample is bad, and Load isn't called
+	// for it. Loaders that share a dataset may call Sizes at the same time.
 	Sizes(index int, sizes []int)
 }
 
@@ -140,7 +139,8 @@ type geometry struct {
 	shapes  [][]int  // of each field of the batch, samples first
 }
 
-// untold stands in told for a sample whose sizes can't be used.
+// untold stands in told for a sample whose sizes can't be used. It was noted as bad
+// when its batch was opened.
 const untold = -1
 
 // newGeometry is the geometry of the longest batch allowed. If own is true, it may be
@@ -212,8 +212,8 @@ func (b *Batch) resize(n int) {
 // Shape is the shape of a field of the whole batch: Len, then the shape of one
 // sample, padding included. If the dataset is a [SizedDataset], a ragged dimension is
 // as long as the longest of the batch's samples, bad ones that were left out included,
-// and at least 1; otherwise it is as long as the field allows. The slice is valid as long as the batch is, and must not be
-// changed.
+// and at least 1; otherwise it is as long as the field allows. The slice is valid as
+// long as the batch is, and must not be changed.
 //
 // A framework that compiles for each shape, as XLA does, wants few of them: see
 // [SizedDataset] for rounding.
@@ -262,8 +262,8 @@ func (l *Loader) askSampler(b *Batch) (known bool) {
 }
 
 // askSizes asks for the sizes of a batch's samples, from a place on. It ends after a
-// sample for which Sizes panics, and returns the place after the last one asked for. If
-// a sample's sizes can't be used, the worker that comes to it reports what is wrong.
+// sample for which Sizes panics, and returns the place after the last one asked for. A
+// sample whose sizes can't be used is bad.
 func (r *run) askSizes(b *Batch, from int) (next int) {
 	l := r.l
 	capacity := len(b.told) / l.layout.ragged
@@ -271,8 +271,8 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 	finished := false
 	defer func() {
 		if !finished {
-			_ = recover()
-			b.told[next] = untold
+			stack, err := recovered(recover())
+			b.badSizes(next, err, stack)
 			next++
 		}
 	}()
@@ -284,8 +284,8 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 		if uint(index) >= uint(l.n) {
 			continue // a bad sample in any case
 		}
-		if l.tell(index, r.sizes) != nil {
-			b.told[next] = untold
+		if err := l.tell(index, r.sizes); err != nil {
+			b.badSizes(next, err, nil)
 			continue
 		}
 		for dim, n := range r.sizes {
@@ -305,11 +305,8 @@ func (l *Loader) tell(index int, sizes []int) error {
 	return l.layout.checkSizes(index, sizes)
 }
 
-// toldNothing is the error of a sample whose sizes couldn't be used when its batch was
-// opened. It panics if Sizes does.
-func (l *Loader) toldNothing(index int) error {
-	if err := l.tell(index, make([]int, l.layout.ragged)); err != nil {
-		return err
-	}
-	return fmt.Errorf("nwt: Sizes(%d) told sizes that can't be used, and then others: must always tell the same", index)
+// badSizes notes that a sample is bad because its sizes can't be used.
+func (b *Batch) badSizes(place int, err error, stack []byte) {
+	b.told[place] = untold
+	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
 }

@@ -225,6 +225,43 @@ func TestWrongSizesAreAnErrorOfTheirSample(t *testing.T) {
 	}
 }
 
+// What is wrong with the sizes is known once they were told. If a worker asked again, the
+// call might hang where nothing bounds it.
+func TestSizesIsAskedOnceForEachSample(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var asked, loaded [12]atomic.Int32
+		sizes := func(i int, sizes []int) {
+			asked[i].Add(1)
+			sizes[0] = 0
+			switch i {
+			case 3:
+				sizes[0] = -1
+			case 7:
+				panic("no sizes")
+			}
+		}
+		var schema nwt.Schema
+		nwt.AddRagged[int64](&schema, "x", 4)
+		ds := nwt.NewDataset(12, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+			loaded[i].Add(1)
+			dst.SetLen(0, 0)
+			return nil
+		})
+		l := newLoader(t, nwt.Sized(ds, sizes), nwt.WithBatchSize(6), nwt.WithWorkers(workers), nwt.WithErrorBudget(2), silent)
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		for i := range asked {
+			bad := i == 3 || i == 7
+			require.EqualValues(t, 1, asked[i].Load())
+			require.Equal(t, !bad, loaded[i].Load() == 1)
+		}
+		require.Empty(t, l.BadSamples()[0].Stack)
+		require.NotEmpty(t, l.BadSamples()[1].Stack)
+		require.ErrorContains(t, l.BadSamples()[1], "shape_test.go:")
+	}
+}
+
 // A cache may hold a sample that is larger than another loader is told.
 func TestACachedSampleLargerThanToldIsAnError(t *testing.T) {
 	cache := nwt.Cached(bare{words{n: 3}}, 1<<20)

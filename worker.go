@@ -185,10 +185,8 @@ func (w *worker) loadSingly(b *Batch, end int) {
 			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
 			continue
 		}
-		if ragged {
-			s.unsetLens(w.next, w.next+1)
-			if s.told != nil && s.told[w.next] == untold {
-				b.bad.add(w.next, s.error(l.toldNothing(index), nil))
+		if ragged { // begin, without a call for each sample of other datasets
+			if s.unsetLens(w.next, w.next+1); s.told != nil && s.told[w.next] == untold {
 				continue
 			}
 		}
