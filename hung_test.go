@@ -468,6 +468,50 @@ func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
 	})
 }
 
+// slowToClose is what Scratch keeps.
+type slowToClose struct{}
+
+func (slowToClose) Close() error { time.Sleep(time.Minute); return nil }
+
+func TestOnlyLoadIsBoundedByATimeout(t *testing.T) {
+	slow := func(is bool) {
+		if is {
+			time.Sleep(time.Minute)
+		}
+	}
+	scratch := numbered(16, func(_ context.Context, i int, dst *nwt.Sample) error {
+		_, err := nwt.Scratch(dst, func() (slowToClose, error) { return slowToClose{}, nil })
+		if i == 9 {
+			panic(errBoom)
+		}
+		return err
+	})
+	for name, c := range map[string]struct {
+		ds  nwt.Dataset
+		opt nwt.Option
+		bad []int
+	}{
+		"sampler":    {ds: emptyDataset(16), opt: nwt.WithSampler(samplerFunc{16, func(_, i int) int { slow(i == 9); return i }})},
+		"Sizes":      {ds: words{n: 16, tell: func(i int, sizes []int) { slow(i == 9); words{}.Sizes(i, sizes) }}, opt: quietLog},
+		"WorkerInit": {ds: emptyDataset(16), opt: nwt.WithWorkerInit(func(context.Context, int) error { slow(true); return nil })},
+		"Finish":     {ds: emptyDataset(16), opt: nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error { slow(b.Index() == 1); return nil })},
+		"Scratch":    {ds: scratch, opt: quietLog, bad: []int{9}},
+	} {
+		for _, workers := range []int{1, 3} {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLoader(t, c.ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(16), quietLog, c.opt)
+				var got []int
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					got = append(got, b.Indices()...)
+				}
+				require.Equal(t, indicesUpTo(16, c.bad...), got, name)
+				require.NoError(t, l.Close())
+			})
+		}
+	}
+}
+
 func TestALoadBatchThatFailsWithItsContextIsNotHalved(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {

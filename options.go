@@ -341,6 +341,10 @@ func WithErrorBudget(maxBad int) Option {
 // after its time is over. If 1024 calls that were given up haven't returned, the
 // epoch ends with an error.
 //
+// Nothing else that the program gives to the loader is bounded: the loader waits for
+// the sampler, for Sizes, WithWorkerInit and WithFinish, and for Close of what
+// [Scratch] keeps.
+//
 // With 0 workers the loader can neither leave the caller's goroutine nor end the
 // context: it waits for the call.
 func WithTimeout(perSample time.Duration) Option {
