@@ -603,6 +603,9 @@ func WithMemoryLimit(bytes uint64) Option {
 // while the others wait. So its figures don't include what all processes together
 // will do to storage, memory bandwidth and the network.
 //
+// A result whose Confidence is below 0.9, or not known, counts for a day. Then Tune
+// tunes anew.
+//
 // If the file can't be read or written, Tune logs it and tunes anew.
 func WithResultCache(path string) Option {
 	return func(o *options) error {

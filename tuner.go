@@ -176,15 +176,15 @@ type tuner struct {
 func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	o := t.opts
 	sp := t.space()
-	if sp.Time > 0 {
-		t.deadline = t.began.Add(sp.Time)
-	}
 	defer func() {
 		if t.live != nil {
 			_ = t.live.Close() // never fails
 		}
 	}()
 	debug.FreeOSMemory() // so that earlier memory doesn't count as the trials'
+	if sp.Time > 0 {
+		t.deadline = time.Now().Add(sp.Time) // of measuring: to wait for another process that tunes is none
+	}
 	busy := o.machine.StartCPU()
 	for {
 		sp.Left = t.left()

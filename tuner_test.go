@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/host"
 )
 
@@ -167,13 +168,20 @@ func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
 	step := func(context.Context, *nwt.Batch) error { return nil }
 	for name, opt := range map[string]nwt.Option{
 		"alpha":       nwt.WithRelativeAlpha(0.5),
+		"alpha total": nwt.WithAlpha(time.Second),
+		"async":       nwt.WithAsyncTransfer(),
 		"batch size":  nwt.WithBatchSize(100),
+		"comparison":  nwt.WithPinnedComparison(),
+		"finish":      nwt.WithFinish(step),
 		"iterations":  nwt.WithIterations(21),
 		"max workers": nwt.WithMaxWorkers(2),
 		"memory":      nwt.WithMemoryLimit(1 << 40),
 		"order":       nwt.WithShuffle(1),
+		"page-locked": nwt.WithPinned(false),
 		"prefetch":    nwt.WithPrefetch(7),
 		"step":        nwt.WithStep(step),
+		"time":        nwt.WithTuningTime(time.Minute),
+		"timeout":     nwt.WithTimeout(time.Hour),
 		"unordered":   nwt.WithUnordered(),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -227,18 +235,24 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		change func(result map[string]any)
+		age    time.Duration
 		cached bool
 	}{
-		"as it was":            {func(map[string]any) {}, true},
-		"0 workers":            {func(r map[string]any) { r["workers"] = 0 }, true},
-		"the most workers":     {func(r map[string]any) { r["workers"] = 1024 }, true},
-		"more than the most":   {func(r map[string]any) { r["workers"] = 1025 }, false},
-		"fewer than no worker": {func(r map[string]any) { r["workers"] = -1 }, false},
-		"no trials":            {func(r map[string]any) { r["trials"] = []any{} }, false},
+		"as it was":            {func(map[string]any) {}, 0, true},
+		"0 workers":            {func(r map[string]any) { r["workers"] = 0 }, 0, true},
+		"the most workers":     {func(r map[string]any) { r["workers"] = 1024 }, 0, true},
+		"more than the most":   {func(r map[string]any) { r["workers"] = 1025 }, 0, false},
+		"fewer than no worker": {func(r map[string]any) { r["workers"] = -1 }, 0, false},
+		"no trials":            {func(r map[string]any) { r["trials"] = []any{} }, 0, false},
+		"unsure":               {func(r map[string]any) { r["confidence"] = 0.89 }, 23 * time.Hour, true},
+		"unsure for a day":     {func(r map[string]any) { r["confidence"] = 0.89 }, 25 * time.Hour, false},
+		"sure for years":       {func(r map[string]any) { r["confidence"] = 0.90 }, 25_000 * time.Hour, true},
 	} {
 		var file map[string]any
 		require.NoError(t, json.Unmarshal(data, &file))
-		c.change(file["entries"].([]any)[0].(map[string]any)["value"].(map[string]any))
+		entry := file["entries"].([]any)[0].(map[string]any)
+		c.change(entry["value"].(map[string]any))
+		entry["saved"] = time.Now().Add(-c.age)
 		changed, err := json.Marshal(file)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(path, changed, 0o644))
@@ -246,6 +260,22 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.cached, r.Cached, name)
 	}
+}
+
+func TestWaitingForAnotherProcessThatTunesTakesNoTuningTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "tuning.json")
+		unlock, err := files.Lock(t.Context(), path+".tune")
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(time.Hour)
+			unlock() // without a result
+		}()
+		ds := numbered(1000, func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Millisecond); return nil })
+		r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(4), nwt.WithTuningTime(time.Minute), nwt.WithResultCache(path), nwt.NewVirtualMachine(4).Option(), silent)
+		require.NoError(t, err)
+		require.Equal(t, 4, r.Workers)
+	})
 }
 
 func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
