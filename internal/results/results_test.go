@@ -7,14 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 func testFile(t *testing.T) (c File, warnings *bytes.Buffer) {
@@ -127,9 +131,17 @@ func TestAPlaceThatCannotBeWrittenCostsAWarning(t *testing.T) {
 		t.TempDir(),                           // a directory, which stays one
 	}
 	if runtime.GOOS != "windows" {
-		device := filepath.Join(t.TempDir(), "device") // reading one might never end
-		require.NoError(t, os.Symlink(os.DevNull, device))
-		paths = append(paths, device)
+		// Neither a file nor a directory, and not the machine's: if this fails, only the
+		// test's own folder suffers.
+		dir, err := os.MkdirTemp("", "") // a socket's path must be short
+		require.NoError(t, err)
+		defer os.RemoveAll(dir)
+		socket, err := net.Listen("unix", filepath.Join(dir, "socket"))
+		require.NoError(t, err)
+		defer socket.Close()
+		to := filepath.Join(t.TempDir(), "link")
+		require.NoError(t, os.Symlink(filepath.Join(dir, "socket"), to))
+		paths = append(paths, to)
 	}
 	for _, path := range paths {
 		warnings.Reset()
@@ -286,5 +298,56 @@ func FuzzFile(f *testing.F) {
 		require.NoError(t, err)
 		_, err = parse(again)
 		require.NoError(t, err)
+	})
+}
+
+func TestWhyAResultIsNotKeptIsSaid(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tt := range map[string]struct {
+		prepare func(c *File)
+		says    string
+	}{
+		"the lock is taken": {func(c *File) {
+			unlock, err := files.Lock(t.Context(), c.Path+".lock")
+			require.NoError(t, err)
+			t.Cleanup(unlock)
+		}, "waiting for "},
+		"no room for a longer name": {func(c *File) {
+			c.Path = filepath.Join(filepath.Dir(c.Path), strings.Repeat("x", 245))
+		}, "file name too long"},
+		"a link to itself": {func(c *File) { link(t, c.Path, c.Path) }, "too many links"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if runtime.GOOS == "windows" && name != "the lock is taken" {
+				t.Skip("names and links differ there")
+			}
+			c, warnings := testFile(t)
+			require.NoError(t, os.MkdirAll(filepath.Dir(c.Path), 0o755))
+			tt.prepare(&c)
+			ctx := t.Context()
+			if name == "the lock is taken" {
+				ctx = ended
+			}
+			c.Store(ctx, testKey(1000), json.RawMessage("1"))
+			require.Contains(t, warnings.String(), "not kept")
+			require.Contains(t, warnings.String(), tt.says)
+			left, err := filepath.Glob(c.Path + "*.tmp")
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
+	}
+}
+
+func TestOnlyWhoWaitsForAnotherTuningSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, log := testFile(t)
+		tune := func() error { time.Sleep(time.Minute); return nil }
+		require.NoError(t, c.WhileTuning(t.Context(), tune))
+		require.Empty(t, log.String())
+		go func() { _ = c.WhileTuning(t.Context(), tune) }()
+		synctest.Wait()
+		require.NoError(t, c.WhileTuning(t.Context(), tune))
+		require.Equal(t, 1, strings.Count(log.String(), "waiting for another process to tune"))
 	})
 }
