@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -236,6 +237,28 @@ func TestTheRandomnessOfABatchIsTheSameIfItsFirstRecordIsBad(t *testing.T) {
 	require.Equal(t, draw(-1), draw(1+2*4))
 }
 
+// The position is that of the first sample, over all ranks, for a stream too.
+func TestTheRandomnessOfABatchIsThatOfItsFirstPosition(t *testing.T) {
+	draws := func(ds nwt.Dataset, opts ...nwt.Option) map[int]int64 {
+		all := map[int]int64{}
+		for b, err := range newLoader(t, ds, append(opts, nwt.WithSeed(3))...).Epoch(t.Context(), 2) {
+			require.NoError(t, err)
+			all[b.Indices()[0]] = b.Rand().Int64()
+			require.NotEqual(t, all[b.Indices()[0]], b.Rand().Int64(), "it goes on")
+		}
+		return all
+	}
+	want := draws(summed(40), nwt.WithBatchSize(1))
+	require.Len(t, want, 40)
+	for rank := range 2 {
+		stream := draws(nwt.Streamed(&indexStream{shelves{lengths: []int{20, 20}, failAt: -1}}), nwt.WithBatchSize(4), nwt.WithRank(rank, 2))
+		require.Len(t, stream, 5)
+		for position, draw := range stream {
+			require.Equal(t, want[position], draw)
+		}
+	}
+}
+
 func TestARestIsFinishedToo(t *testing.T) {
 	l := newLoader(t, summed(100), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithFinish(sum))
 	for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 33}) {
@@ -319,4 +342,32 @@ func TestABatchThatIsNotLoadedIsNotFinished(t *testing.T) {
 	})
 	group.Wait()
 	require.Equal(t, 1, finished, "the batch before it")
+}
+
+// As t.FailNow does.
+func TestGoexitInTheCallersFinishEndsTheCallerAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, summed(32), nwt.WithBatchSize(8), nwt.WithWorkers(0), nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
+			if b.Epoch() == 0 && b.Index() == 2 {
+				runtime.Goexit()
+			}
+			return sum(ctx, b)
+		}))
+		delivered := 0
+		var group sync.WaitGroup
+		group.Go(func() {
+			for b, err := range l.Epoch(t.Context(), 0) {
+				assert.NoError(t, err)
+				delivered += b.Len()
+			}
+		})
+		group.Wait()
+		require.Equal(t, 16, delivered)
+		noSlotLost(t, l, 0)
+		for b, err := range l.Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			requireSummed(t, b)
+		}
+		require.NoError(t, l.Close())
+	})
 }

@@ -342,14 +342,12 @@ func (r *run) help(seq uint64) {
 	w := r.l.inline
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
-		loaded := false
 		r.l.zero.take() // before asking which number the caller has
-		defer func() {  // runtime.Goexit in Load mustn't lose the claim, nor finish the batch
+		defer func() {  // runtime.Goexit in Load or WithFinish mustn't lose the claim
 			if r.l.opts.timeout > 0 {
 				r.l.callerIsDone(w.sample.worker)
 			}
 			r.l.zero.put()
-			w.counted = w.counted || !loaded
 			w.done()
 		}()
 		if r.l.opts.timeout > 0 {
@@ -357,7 +355,7 @@ func (r *run) help(seq uint64) {
 		}
 		w.begin()
 		w.loadClaim()
-		loaded = true
+		w.loaded()
 	}
 }
 

@@ -22,7 +22,6 @@ type worker struct {
 	sample  Sample
 	claim   ring.Claim[Batch]
 	claimed bool   // claim has yet to be reported done
-	counted bool   // the claim was counted as loaded by the batch
 	slot    *slot  // the slot that the claim is loaded into: the batch's, or a refuge of it
 	next    int    // place that is being loaded, or is to be loaded next
 	ready   bool   // WithWorkerInit has succeeded in this goroutine
@@ -48,18 +47,15 @@ func newWorker(l *Loader, seat, number int) *worker {
 // begin readies the worker to load a claim.
 func (w *worker) begin() {
 	w.slot, w.next = w.claim.Item.slot, w.claim.From
-	w.ends, w.singly, w.counted = w.ends[:0], 0, false
+	w.ends, w.singly = w.ends[:0], 0
 }
 
-// done reports the claim as loaded. It returns whether this has woken somebody.
-func (w *worker) done() bool {
-	n := w.claim.To - w.claim.From
-	if !w.counted {
-		w.counted = true // if WithFinish ends the goroutine, the next mustn't count it again
-		w.claim.Item.loadedPlaces(n, w.sample.worker)
-	}
-	return w.l.ring.Done(w.claim.Seq, n)
-}
+// loaded has the batch count the claim as loaded. If WithFinish then ends the goroutine,
+// the next one may call loaded again: the batch is finished once.
+func (w *worker) loaded() { w.claim.Item.loadedPlaces(w.claim.To-w.claim.From, w.sample.worker) }
+
+// done reports the claim to the ring. It returns whether this has woken somebody.
+func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) }
 
 // run is the worker's goroutine.
 func (w *worker) run() {
@@ -85,6 +81,7 @@ func (w *worker) run() {
 			if w.lost() {
 				return
 			}
+			w.loaded()
 			woken := w.done()
 			w.claimed = false
 			if woken && w.l.makesWay() {
