@@ -170,6 +170,63 @@ func TestAFailedLoadIsNotKept(t *testing.T) {
 	require.EqualValues(t, 3, tries.Load())
 }
 
+func TestABadSampleThatDoesNotFitIsBad(t *testing.T) {
+	ds := nwt.Cached(numbered(9, func(context.Context, int, *nwt.Sample) error { return errBad }), 1)
+	_, err := nwt.LoadSample(t.Context(), ds, 3)
+	require.ErrorIs(t, err, errBad)
+}
+
+func TestHalfOfACacheIsForBookkeeping(t *testing.T) {
+	loads := make([]atomic.Int32, 40)
+	ds := nwt.Cached(numbered(40, func(_ context.Context, i int, _ *nwt.Sample) error { loads[i].Add(1); return nil }), 160)
+	for range 2 {
+		for i := range loads {
+			_, err := nwt.LoadSample(t.Context(), ds, i)
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, append(slices.Repeat([]int{1}, 10), slices.Repeat([]int{2}, 30)...), counts(loads))
+}
+
+func TestACacheClosedWhileASampleLoadsDeliversIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, release, _ := held()
+		ds := nwt.Cached(source, 1<<20)
+		go func() {
+			synctest.Wait()
+			assert.NoError(t, ds.(io.Closer).Close())
+			close(release)
+		}()
+		s, err := nwt.LoadSample(t.Context(), ds, 0)
+		require.NoError(t, err)
+		require.Equal(t, []float32{5}, nwt.Values[float32](s, 0))
+	})
+}
+
+// The memory comes in blocks of 32 MiB.
+func TestLargeSamplesOfACacheAreKeptApart(t *testing.T) {
+	const n = 40
+	loads := make([]atomic.Int32, n)
+	large := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{2 << 20}}}
+	ds := nwt.Cached(nwt.NewDataset(n, large, func(_ context.Context, i int, dst *nwt.Sample) error {
+		loads[i].Add(1)
+		mem := dst.Bytes(0)
+		mem[0], mem[len(mem)-1] = byte(i), byte(i)
+		return nil
+	}), 1<<30)
+	l := newLoader(t, ds, nwt.WithBatchSize(1), nwt.WithWorkers(2))
+	for epoch := range 2 {
+		for b, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+			mem := b.Bytes(0)
+			require.EqualValues(t, b.Index(), mem[0])
+			require.EqualValues(t, b.Index(), mem[len(mem)-1])
+		}
+	}
+	require.Equal(t, slices.Repeat([]int{1}, n), counts(loads))
+	require.NoError(t, ds.(io.Closer).Close())
+}
+
 func TestABadSampleOfACacheIsNamedByTheIndexAndEpochOfTheLoader(t *testing.T) {
 	source := nwt.NewDataset(10, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
 		if i == 3 {

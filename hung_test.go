@@ -468,6 +468,33 @@ func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
 	})
 }
 
+// What a call of an epoch that was left has loaded elsewhere isn't part of the next epoch.
+func TestALoopLeftWithSamplesLoadedElsewhereLeavesNoneOfThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ds := &pages{n: 64, loadBatch: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+			if dst[0].Epoch() == 0 && dst[0].Position() >= 8 {
+				<-release
+			}
+			return nil
+		}}
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(2), nwt.WithShuffle(1), nwt.WithTimeout(time.Second), quietLog)
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			break
+		}
+		close(release)
+		synctest.Wait()
+		for b, err := range l.Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			require.Zero(t, nwt.Refuges(b))
+		}
+		require.ElementsMatch(t, indicesUpTo(64), requirePages(t, l, 2))
+		require.NoError(t, l.Close())
+	})
+}
+
 // slowToClose is what Scratch keeps.
 type slowToClose struct{}
 

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt/internal/files"
+	"github.com/nwt-go/nwt/internal/host"
 )
 
 func testFile(t *testing.T) (c File, warnings *bytes.Buffer) {
@@ -68,6 +69,9 @@ func TestTheNearestBatchSizeWithinAFactorOfTwoIsFound(t *testing.T) {
 	} {
 		entry, ok := c.Lookup(testKey(size))
 		require.Equal(t, want, string(entry.Value), "%d bytes", size)
+		if ok {
+			require.Equal(t, want, fmt.Sprint(entry.Key.BatchBytes))
+		}
 		require.Equal(t, want != "", ok)
 	}
 }
@@ -86,6 +90,13 @@ func TestAnotherSettingIsAnotherResult(t *testing.T) {
 		change(&key)
 		_, ok := c.Lookup(key)
 		require.False(t, ok, name)
+		c.Store(t.Context(), key, json.RawMessage("2"))
+	}
+	for range 2 { // each is found, wherever in the file it is
+		entry, ok := c.Lookup(testKey(1000))
+		require.True(t, ok)
+		require.Equal(t, "1", string(entry.Value))
+		c.Store(t.Context(), testKey(1000), json.RawMessage("1"))
 	}
 }
 
@@ -99,6 +110,7 @@ func TestAnUnusableFileIsIgnoredKeptAsideAndReplaced(t *testing.T) {
 		"newer":     {`{"format":"nwt tuning results","version":2,"entries":{}}`, "version is 2, not 1"},
 		"bad size":  {`{"format":"nwt tuning results","version":1,"entries":[{"value":1}]}`, "entry 0: 0 batch bytes"},
 		"no value":  {`{"format":"nwt tuning results","version":1,"entries":[{"key":{"batch_bytes":1}}]}`, "entry 0: no value"},
+		"no list":   {`{"format":"nwt tuning results","version":1,"entries":{}}`, "cannot unmarshal object"},
 		"oversized": {strings.Repeat(" ", maxSize+1), "larger than 2.1 MB"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,6 +176,9 @@ func TestAResultThatIsNoJSONIsNotKept(t *testing.T) {
 	c.Store(t.Context(), testKey(1000), json.RawMessage(`{"workers":`))
 	require.Contains(t, warnings.String(), "not kept")
 	require.NoFileExists(t, c.Path)
+	c.Store(t.Context(), testKey(0), json.RawMessage("1"))
+	require.Contains(t, warnings.String(), "0 batch bytes, want at least 1")
+	require.NoFileExists(t, c.Path)
 }
 
 func TestTheFileForgetsTheOldestAndStaysSmall(t *testing.T) {
@@ -191,8 +206,42 @@ func TestTheFileForgetsTheOldestAndStaysSmall(t *testing.T) {
 	require.Less(t, len(file.Entries), maxEntries)
 	require.Equal(t, testKey(1e6), file.Entries[len(file.Entries)-1].Key)
 
+	full.Entries = full.Entries[:1]
+	full.Entries[0].Value = json.RawMessage(`"` + strings.Repeat("x", maxSize/2) + `"`)
+	file, err = with(testKey(1e6), maxSize/2)
+	require.NoError(t, err)
+	require.Len(t, file.Entries, 1, "the newest alone, if there is no room for another")
+	require.Equal(t, testKey(1e6), file.Entries[0].Key)
+
 	_, err = with(testKey(1e6), maxSize)
 	require.ErrorContains(t, err, "larger than the file may be (2.1 MB)")
+}
+
+func TestAFileMayBeAsLargeAsTheBound(t *testing.T) {
+	empty := `{"format":"nwt tuning results","version":1,"entries":[]}`
+	for size, usable := range map[int]bool{maxSize: true, maxSize + 1: false} {
+		path := filepath.Join(t.TempDir(), "tuning.json")
+		require.NoError(t, os.WriteFile(path, []byte(empty+strings.Repeat(" ", size-len(empty))), 0o644))
+		_, err := read(path)
+		require.Equal(t, usable, err == nil, err)
+	}
+	for more, fits := range map[int]bool{0: true, 1: false} {
+		one := Entry{Key: testKey(1), Value: json.RawMessage("1")}
+		data, err := contents{}.with(one)
+		require.NoError(t, err)
+		one.Value = json.RawMessage(strings.Repeat("1", maxSize-len(data)+1+more))
+		_, err = contents{}.with(one)
+		require.Equal(t, fits, err == nil, err)
+	}
+}
+
+func TestAFileThatCannotBeReplacedLeavesNothingBehind(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a directory")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	require.Error(t, replaceFile(t.Context(), dir, []byte("{}")))
+	left, err := os.ReadDir(filepath.Dir(dir))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
 }
 
 func TestAFileSetAsideEarlierIsKept(t *testing.T) {
@@ -276,7 +325,13 @@ func TestTheErrorOfATuningIsHandedOnAndFreesTheLock(t *testing.T) {
 
 func TestThisHardwareIsTheSameEachTime(t *testing.T) {
 	require.Equal(t, ThisHardware(), ThisHardware())
-	require.Positive(t, ThisHardware().MemoryGiB)
+	memory := host.Memory().Total
+	if limit := host.Limit().Bytes; limit > 0 {
+		memory = min(memory, limit)
+	}
+	rounded := ThisHardware().MemoryGiB << 30
+	require.GreaterOrEqual(t, rounded, memory)
+	require.Less(t, rounded-memory, uint64(1<<30))
 }
 
 func FuzzFile(f *testing.F) {
