@@ -416,28 +416,28 @@ func (p program) shrunk(fails func(program) bool) program {
 	return p
 }
 
-// firstOf is the first seed of a model-based test. Unless it is asked for more, it
-// tries the same ones each time: a change that fails has caused that.
-func firstOf(others bool) uint64 {
-	if others {
-		return uint64(rand.Uint32())
+// seedsOf are the seeds of a model-based test, as many as the flag asks for. Without it
+// they are fewer with -short, and always the same: a change that fails has caused that.
+func seedsOf(flag, short, long int) iter.Seq[uint64] {
+	count, first := flag, *seed
+	if first == 0 {
+		if first = 1; count > 0 {
+			first = uint64(rand.Uint32())
+		}
 	}
-	return 1
+	if count == 0 {
+		if count = long; testing.Short() {
+			count = short
+		}
+	}
+	return func(yield func(uint64) bool) {
+		for s := first; s != first+uint64(count) && yield(s); s++ {
+		}
+	}
 }
 
 func TestRandomProgramsBehaveAsThePlainLoop(t *testing.T) {
-	count, first := *programs, *seed
-	switch {
-	case count > 0:
-	case testing.Short():
-		count = 400
-	default:
-		count = 4000
-	}
-	if first == 0 {
-		first = firstOf(*programs > 0)
-	}
-	for s := first; s != first+uint64(count); s++ {
+	for s := range seedsOf(*programs, 400, 4000) {
 		p := randomProgram(rand.New(rand.NewPCG(s, 6)))
 		hung := time.AfterFunc(hangs, func() { panic(fmt.Sprintf("-seed=%d hangs: %v", s, p)) })
 		err := p.run()

@@ -155,7 +155,7 @@ func TestBadSamplesOfAZipAreThoseThatAnyPartTells(t *testing.T) {
 		var s nwt.Schema
 		x := nwt.AddField[int64](&s, name)
 		is := rottenAt(bad...)
-		return columnDataset{nwt.NewDataset(20, s.Fields(), nil), func(indices []int, dst []*nwt.Sample) error {
+		return inOneCall{nwt.NewDataset(20, s.Fields(), nil), func(indices []int, dst []*nwt.Sample) error {
 			slices.Reverse(indices)
 			slices.Reverse(dst)
 			told := nwt.SampleErrors{}
@@ -187,12 +187,12 @@ func TestBadSamplesOfAZipAreThoseThatAnyPartTells(t *testing.T) {
 	require.Equal(t, upTo(20, 3, 5, 11), got)
 }
 
-type columnDataset struct {
+type inOneCall struct {
 	nwt.Dataset
 	loadBatch func(indices []int, dst []*nwt.Sample) error
 }
 
-func (d columnDataset) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+func (d inOneCall) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
 	return d.loadBatch(indices, dst)
 }
 
@@ -221,7 +221,7 @@ func TestSampleErrorsThatSayNothingOfTheBatchCountAsAFailedCall(t *testing.T) {
 func ExampleSampleErrors() {
 	var schema nwt.Schema
 	x := nwt.AddField[int64](&schema, "x")
-	ds := columnDataset{nwt.NewDataset(6, schema.Fields(), nil), func(indices []int, dst []*nwt.Sample) error {
+	ds := inOneCall{nwt.NewDataset(6, schema.Fields(), nil), func(indices []int, dst []*nwt.Sample) error {
 		bad := nwt.SampleErrors{} // of a query, say, that has answered for all but one
 		for k, i := range indices {
 			if i == 4 {
@@ -248,15 +248,6 @@ func ExampleSampleErrors() {
 
 func TestALoadBatchThatSucceedsAllocatesNothing(t *testing.T) {
 	requireNoAllocations(t, emptyBatches{emptyDataset(1 << 16)}, nwt.WithBatchSize(64))
-}
-
-type inOneCall struct {
-	nwt.Dataset
-	load func(indices []int, dst []*nwt.Sample) error
-}
-
-func (d inOneCall) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
-	return d.load(indices, dst)
 }
 
 func TestJoinedSampleErrorsLoseNone(t *testing.T) {

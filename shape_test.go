@@ -109,7 +109,7 @@ func TestABatchIsOnlyAsLongAsItsLongestSample(t *testing.T) {
 	for _, workers := range []int{0, 1, 3} {
 		from := 0
 		for b := range shapedBatches(t, words{n: 23}, nwt.WithBatchSize(4), nwt.WithWorkers(workers)) {
-			holds(t, b, ints(23)[from:min(from+4, 23)])
+			holds(t, b, indicesUpTo(23)[from:min(from+4, 23)])
 			from += 4
 		}
 		require.Equal(t, 24, from)
@@ -356,7 +356,7 @@ func (d sizedBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.S
 
 func TestABatchDatasetLoadsIntoTheBatchsOwnShape(t *testing.T) {
 	ds := sizedBatches{words{n: 30}, new(atomic.Int64)}
-	subset, err := nwt.Subset(ds, ints(30))
+	subset, err := nwt.Subset(ds, indicesUpTo(30))
 	require.NoError(t, err)
 	for _, ds := range []nwt.Dataset{ds, subset} {
 		for b := range shapedBatches(t, ds, nwt.WithBatchSize(7)) {

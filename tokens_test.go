@@ -70,7 +70,7 @@ func TestATokenBatchIsWithinItsBound(t *testing.T) {
 				s.(nwt.Filler).Fill(epoch, 0, filled)
 				require.Equal(t, all, filled)
 				slices.Sort(all)
-				require.Equal(t, ints(n), all)
+				require.Equal(t, indicesUpTo(n), all)
 			}
 		}
 	}
@@ -143,19 +143,11 @@ func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
 	}
 }
 
-// identities is a dataset of n samples that are their index.
-func identities(n int) nwt.Dataset {
-	return nwt.NewDataset(n, []nwt.Field{{Name: "id", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
-		nwt.Values[int64](dst, 0)[0] = int64(i)
-		return nil
-	})
-}
-
 // The loader's batches are the sampler's, at any worker count.
 func TestALoaderDeliversTheBatchesOfABatchSampler(t *testing.T) {
 	s := tokenBatches(t, 500, nwt.Tokens{Max: 1000})
 	for _, workers := range []int{0, 1, 4} {
-		l, err := nwt.NewLoader(identities(500), nwt.WithSampler(s), nwt.WithBatchSize(1000), nwt.WithWorkers(workers))
+		l, err := nwt.NewLoader(numbers(0, 500), nwt.WithSampler(s), nwt.WithBatchSize(1000), nwt.WithWorkers(workers))
 		require.NoError(t, err)
 		require.Equal(t, s.Batches(), l.Len())
 		k := 0
@@ -178,7 +170,7 @@ func TestBatchesOfDifferentSizesResumeOnOtherRanks(t *testing.T) {
 	deliver := func(world int, from nwt.State, most int) (got []int, state nwt.State) {
 		batches := -1
 		for rank := range world {
-			l, err := nwt.NewLoader(identities(n), nwt.WithSampler(s), nwt.WithBatchSize(40), nwt.WithRank(rank, world))
+			l, err := nwt.NewLoader(numbers(0, n), nwt.WithSampler(s), nwt.WithBatchSize(40), nwt.WithRank(rank, world))
 			require.NoError(t, err)
 			k := 0
 			for b, err := range l.Resume(t.Context(), from) {
@@ -202,14 +194,14 @@ func TestBatchesOfDifferentSizesResumeOnOtherRanks(t *testing.T) {
 			for other := 1; other <= 4; other++ {
 				rest, end := deliver(other, state, -1)
 				require.Equal(t, nwt.State{Epoch: 4, Samples: n}, end)
-				require.Equal(t, ints(n), slices.Sorted(slices.Values(append(slices.Clone(before), rest...))), "%d ranks, then %d", world, other)
+				require.Equal(t, indicesUpTo(n), slices.Sorted(slices.Values(append(slices.Clone(before), rest...))), "%d ranks, then %d", world, other)
 			}
 		}
 	}
 }
 
 func TestAStateInsideABatchIsAnError(t *testing.T) {
-	l, err := nwt.NewLoader(identities(6), nwt.WithSampler(sizes{2, 3, 1}))
+	l, err := nwt.NewLoader(numbers(0, 6), nwt.WithSampler(sizes{2, 3, 1}))
 	require.NoError(t, err)
 	defer l.Close()
 	for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 3}) {
@@ -218,7 +210,7 @@ func TestAStateInsideABatchIsAnError(t *testing.T) {
 	for range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6}) {
 		t.Fatal("nothing is left")
 	}
-	l, err = nwt.NewLoader(identities(6), nwt.WithSampler(sizes{2, 3, 1}), nwt.WithUnordered())
+	l, err = nwt.NewLoader(numbers(0, 6), nwt.WithSampler(sizes{2, 3, 1}), nwt.WithUnordered())
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 }
@@ -252,7 +244,7 @@ func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
 	} {
 		for _, workers := range []int{0, 3} {
 			for _, device := range []nwt.Device{nwt.Host(), newCopier(0)} {
-				l, err := nwt.NewLoader(identities(c.sizes.Len()), nwt.WithSampler(c.sizes), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithPrefetch(9), nwt.WithDevice(device))
+				l, err := nwt.NewLoader(numbers(0, c.sizes.Len()), nwt.WithSampler(c.sizes), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithPrefetch(9), nwt.WithDevice(device))
 				require.NoError(t, err)
 				var got []int
 				for b, e := range l.Epoch(t.Context(), 0) {
@@ -269,15 +261,15 @@ func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
 }
 
 func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
-	_, err := nwt.NewLoader(identities(500), nwt.WithSampler(tokenBatches(t, 500, nwt.Tokens{Max: 1000})))
+	_, err := nwt.NewLoader(numbers(0, 500), nwt.WithSampler(tokenBatches(t, 500, nwt.Tokens{Max: 1000})))
 	require.ErrorContains(t, err, "WithBatchSize: 32: must be at least")
-	half, err := nwt.Select(tokenBatches(t, 50, nwt.Tokens{Max: 1000}), ints(50))
+	half, err := nwt.Select(tokenBatches(t, 50, nwt.Tokens{Max: 1000}), indicesUpTo(50))
 	require.NoError(t, err)
-	_, err = nwt.NewLoader(identities(500), nwt.WithSampler(half), nwt.WithBatchSize(1))
+	_, err = nwt.NewLoader(numbers(0, 500), nwt.WithSampler(half), nwt.WithBatchSize(1))
 	require.ErrorContains(t, err, "WithBatchSize: 1: must be at least")
-	_, err = nwt.NewLoader(identities(5), nwt.WithSampler(sizes{2, 3}), nwt.WithRank(0, 3), nwt.WithDropLast())
+	_, err = nwt.NewLoader(numbers(0, 5), nwt.WithSampler(sizes{2, 3}), nwt.WithRank(0, 3), nwt.WithDropLast())
 	require.ErrorContains(t, err, "leaves no batch for each of 3 ranks: an epoch has 2 batches")
-	l, err := nwt.NewLoader(identities(9))
+	l, err := nwt.NewLoader(numbers(0, 9))
 	require.NoError(t, err)
 	defer l.Close()
 	require.ErrorContains(t, l.SetSampler(noBatches{sizes{2, 3}}), "an epoch of 5 samples must have 1 … 5 batches")
@@ -293,7 +285,7 @@ func (noBatches) Batches() int { return 0 }
 
 func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
 	s := tokenBatches(t, 2000, nwt.Tokens{Max: 2000, MaxSamples: 64})
-	l, err := nwt.NewLoader(identities(2000), nwt.WithSampler(s), nwt.WithBatchSize(64), nwt.WithWorkers(0))
+	l, err := nwt.NewLoader(numbers(0, 2000), nwt.WithSampler(s), nwt.WithBatchSize(64), nwt.WithWorkers(0))
 	require.NoError(t, err)
 	defer l.Close()
 	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<20))
@@ -308,7 +300,7 @@ func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
 func TestTuneMeasuresBatchesOfDifferentSizes(t *testing.T) {
 	s := tokenBatches(t, 300, nwt.Tokens{Max: 1000, MaxSamples: 50})
 	for _, order := range []nwt.Option{nwt.WithWorkers(0), nwt.WithUnordered()} {
-		r, err := nwt.Tune(t.Context(), identities(300), order, nwt.WithSampler(s), nwt.WithBatchSize(50), nwt.WithRank(1, 3), nwt.WithMaxWorkers(2), nwt.WithIterations(20),
+		r, err := nwt.Tune(t.Context(), numbers(0, 300), order, nwt.WithSampler(s), nwt.WithBatchSize(50), nwt.WithRank(1, 3), nwt.WithMaxWorkers(2), nwt.WithIterations(20),
 			nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil }), silent)
 		require.NoError(t, err)
 		require.NotEmpty(t, r.Trials)
@@ -365,7 +357,7 @@ func TestAStartThatEndsItsGoroutineLosesNoSlot(t *testing.T) {
 				runtime.Goexit()
 			}
 		}}
-		l := newLoader(t, identities(40), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithSampler(s))
+		l := newLoader(t, numbers(0, 40), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithSampler(s))
 		for range 3 {
 			var group sync.WaitGroup
 			group.Go(func() {

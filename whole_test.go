@@ -690,19 +690,12 @@ func (j *judge) epochOf(epoch int) ([]int, error) {
 	switch {
 	case j.epochSamples > 0 && len(ids) != max(1, j.epochSamples/j.world):
 		return nil, fmt.Errorf("an epoch of %d samples for %d ranks has %d", j.epochSamples, j.world, len(ids))
-	case j.world == 1 && len(ids) == j.n && !slices.Equal(have, ints(j.n)):
+	case j.world == 1 && len(ids) == j.n && !slices.Equal(have, indicesUpTo(j.n)):
 		return nil, fmt.Errorf("a shuffled epoch of as many samples as there are holds %v", have)
 	case j.world == 1 && len(ids) <= j.n && len(slices.Compact(have)) != len(ids):
 		return nil, fmt.Errorf("a shuffled epoch of %d of %d samples repeats some: %v", len(ids), j.n, ids)
 	}
 	return ids, nil
-}
-
-func ints(n int) (all []int) {
-	for i := range n {
-		all = append(all, i)
-	}
-	return all
 }
 
 // How a run ends.
@@ -1014,18 +1007,7 @@ func (t *trial) String() string {
 // loop would have put in it, in memory and on the device, now and as long as it
 // is retained; and what goes wrong is told.
 func TestRandomLoadersDeliverWhatALoopWould(t *testing.T) {
-	count, first := *loaders, *seed
-	switch {
-	case count > 0:
-	case testing.Short():
-		count = 600
-	default:
-		count = 2000
-	}
-	if first == 0 {
-		first = firstOf(*loaders > 0)
-	}
-	for s := first; s < first+uint64(count); s++ {
+	for s := range seedsOf(*loaders, 600, 2000) {
 		tryLoader(t, s)
 	}
 }
