@@ -196,6 +196,18 @@ func TestASamplerThatPanicsOnceCostsOneSample(t *testing.T) {
 	}
 }
 
+func TestTheFirstTenThousandBadSamplesAreRemembered(t *testing.T) {
+	ds := nwt.NewDataset(10_020, scalar, func(context.Context, int, *nwt.Sample) error { return errBoom })
+	l := newLoader(t, ds, nwt.WithBatchSize(100), nwt.WithWorkers(2), nwt.WithErrorBudget(20_000), nwt.WithLogger(slog.New(slog.DiscardHandler)))
+	for range l.Epoch(t.Context(), 0) {
+	}
+	require.Equal(t, 10_020, l.Stats().Bad)
+	require.Equal(t, 10_000, len(l.BadSamples()), "not all of them are printed")
+	for i, bad := range l.BadSamples() {
+		require.Equal(t, i, bad.Index)
+	}
+}
+
 func TestAWorkerThatCannotStartEndsTheEpochAndTriesAgain(t *testing.T) {
 	for _, f := range []struct {
 		name  string
