@@ -45,8 +45,8 @@ const batchRand = 0x13198a2e03707344
 
 // Rand is the batch's source of randomness, for numbers that are drawn once per
 // batch: for example, how much of another image mixup mixes in. It is seeded by
-// (seed, epoch, position of the batch's first sample) alone. The batches of different
-// ranks have different ones.
+// (seed, epoch, position of the batch's first sample) alone. So the batches of different
+// ranks have different ones, unless two ranks get the same sample.
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)

@@ -550,9 +550,9 @@ func WithTuningTime(d time.Duration) Option {
 
 // WithStep makes [Tune] run f on every batch that it measures, as training
 // would. The answer is then the fewest workers at which training doesn't wait.
-// The first call with a batch of each length isn't measured, and [WithTuningTime]
-// doesn't count it: a framework with a compiler, such as XLA, compiles in this
-// call. If f changes anything, the program must restore it.
+// The first call with a batch of each shape, up to 32 shapes, isn't measured, and
+// [WithTuningTime] doesn't count it: a framework with a compiler, such as XLA,
+// compiles in this call. If f changes anything, the program must restore it.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
