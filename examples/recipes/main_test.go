@@ -60,31 +60,37 @@ func content(b *nwt.Batch, f, place int) (content []byte) {
 	return content
 }
 
+// made are the recipes' datasets of about n samples, and how they are loaded. Mixup is
+// left out: what it makes depends on the batches.
+var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error){
+	"pretrain": func(tb testing.TB, _ int) (nwt.Dataset, []nwt.Option, error) { return pretraining(tb.TempDir()) },
+	"pictures": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
+		files, err := madePictures(n)
+		require.NoError(tb, err)
+		return picturesForTraining(files)
+	},
+	"metric": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
+		ds, err := faces(n / perIdentity)
+		require.NoError(tb, err)
+		sampler, err := balanced(n/perIdentity, []int{3, 6, 9, 0})
+		return ds, []nwt.Option{nwt.WithSampler(sampler), nwt.WithBatchSize(perBatch * ofEach)}, err
+	},
+	"audio":     func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return recordings(n) },
+	"text":      func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return sentences(n) },
+	"detection": func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return scenes(n) },
+	"rowgroups": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
+		table, opts, err := openTable(tb.TempDir(), n)
+		tb.Cleanup(func() { table.file.Close() })
+		return table, opts, err
+	},
+}
+
 func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
-	for name, recipe := range map[string]func() (nwt.Dataset, []nwt.Option, error){
-		"pretrain": func() (nwt.Dataset, []nwt.Option, error) { return pretraining(t.TempDir()) },
-		"pictures": func() (nwt.Dataset, []nwt.Option, error) {
-			files, err := madePictures(24)
-			require.NoError(t, err)
-			return picturesForTraining(files)
-		},
-		"metric": func() (nwt.Dataset, []nwt.Option, error) {
-			ds, err := faces()
-			require.NoError(t, err)
-			sampler, err := balanced([]int{3, 6, 9, 0})
-			return ds, []nwt.Option{nwt.WithSampler(sampler)}, err
-		},
-		"audio":     func() (nwt.Dataset, []nwt.Option, error) { return recordings(200) },
-		"text":      func() (nwt.Dataset, []nwt.Option, error) { return sentences(200) },
-		"detection": func() (nwt.Dataset, []nwt.Option, error) { return scenes(100) },
-		"rowgroups": func() (nwt.Dataset, []nwt.Option, error) {
-			table, opts, err := openTable(t.TempDir(), 680)
-			t.Cleanup(func() { table.file.Close() })
-			return table, opts, err
-		},
+	for name, n := range map[string]int{
+		"pretrain": 400, "pictures": 24, "metric": 120, "audio": 200, "text": 200, "detection": 100, "rowgroups": 680,
 	} {
 		t.Run(name, func(t *testing.T) {
-			ds, opts, err := recipe()
+			ds, opts, err := made[name](t, n)
 			require.NoError(t, err)
 			start := nwt.State{Epoch: 1}
 			whole, end := rest(t, ds, opts, start, 1, 4, 0, -1)
@@ -103,9 +109,7 @@ func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 }
 
 func TestMixupResumesWithTheSameBatches(t *testing.T) {
-	files, err := madePictures(24)
-	require.NoError(t, err)
-	ds, opts, err := picturesForTraining(files)
+	ds, opts, err := made["pictures"](t, 24)
 	require.NoError(t, err)
 	opts = append(opts, nwt.WithFinish(mixup))
 	whole, _ := rest(t, ds, opts, nwt.State{Epoch: 1}, 1, 8, 0, -1)
@@ -128,16 +132,10 @@ func TestTheRecipesRun(t *testing.T) {
 	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "metric" "pictures" "pretrain" "rowgroups" "text"]`)
 }
 
-// The exceptions: P × K, repeated augmentation and row groups make a list for each
-// epoch, row groups decode, and a JPEG decoder has what its library makes.
-func TestMostRecipesAllocateNothingPerBatch(t *testing.T) {
-	for name, recipe := range map[string]func() (nwt.Dataset, []nwt.Option, error){
-		"pretrain":  func() (nwt.Dataset, []nwt.Option, error) { return pretraining(t.TempDir()) },
-		"audio":     func() (nwt.Dataset, []nwt.Option, error) { return recordings(8 * 300) },
-		"text":      func() (nwt.Dataset, []nwt.Option, error) { return sentences(16 * 300) },
-		"detection": func() (nwt.Dataset, []nwt.Option, error) { return scenes(8 * 300) },
-	} {
-		ds, opts, err := recipe()
+// P × K and repeated augmentation make a list for each epoch, before its first batch.
+func TestRecipesAllocateNothingPerBatch(t *testing.T) {
+	for name, n := range map[string]int{"pretrain": 400, "audio": 8 * 300, "text": 16 * 300, "detection": 8 * 300, "metric": 4000, "pictures": 300} {
+		ds, opts, err := made[name](t, n)
 		require.NoError(t, err)
 		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(0), nwt.WithBatchSize(1))...)
 		require.NoError(t, err)
@@ -147,4 +145,20 @@ func TestMostRecipesAllocateNothingPerBatch(t *testing.T) {
 		stop()
 		require.NoError(t, l.Close())
 	}
+}
+
+func TestRowGroupsAllocateOnlyWhatDecodingTakes(t *testing.T) {
+	ds, opts, err := made["rowgroups"](t, 680)
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(0), nwt.WithBatchSize(1))...)
+	require.NoError(t, err)
+	defer l.Close()
+	epoch := 0
+	allocations := testing.AllocsPerRun(3, func() {
+		for _, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+		}
+		epoch++
+	})
+	require.Less(t, allocations, 20.0*14, "of 680 batches in 14 groups")
 }

@@ -14,11 +14,9 @@ import (
 // model still confuses come more often in an epoch.
 
 const (
-	identities   = 12 // classes
-	perIdentity  = 10 // samples of each, one class after the other
-	perBatch     = 4  // P
-	ofEach       = 3  // K
-	identitySize = perBatch * ofEach
+	perIdentity = 10 // samples of each class, one class after the other
+	perBatch    = 4  // P
+	ofEach      = 3  // K
 )
 
 var (
@@ -28,7 +26,7 @@ var (
 )
 
 // faces is vectors around the mean of their class, and the class.
-func faces() (nwt.Dataset, error) {
+func faces(identities int) (nwt.Dataset, error) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var vectors []float32
 	var labels []int32
@@ -44,8 +42,11 @@ func faces() (nwt.Dataset, error) {
 // balanced is the order for P × K batches. Each class comes once in turn, and once
 // more if it is hard. The order is a function of the epoch and of hard: so save hard
 // in the checkpoint.
-func balanced(hard []int) (nwt.Sampler, error) {
-	turns := append(slices.Clone(hard), all(identities)...)
+func balanced(identities int, hard []int) (nwt.Sampler, error) {
+	turns := slices.Clone(hard)
+	for class := range identities {
+		turns = append(turns, class)
+	}
 	turns = turns[:len(turns)/perBatch*perBatch]
 	return nwt.Computed(len(turns)*ofEach, func(epoch int) (order []int) {
 		classes := nwt.Shuffled(len(turns), 42)
@@ -60,26 +61,20 @@ func balanced(hard []int) (nwt.Sampler, error) {
 	})
 }
 
-func all(n int) (list []int) {
-	for i := range n {
-		list = append(list, i)
-	}
-	return list
-}
-
 func metric(ctx context.Context, _ string, out io.Writer) error {
-	ds, err := faces()
+	const identities = 12
+	ds, err := faces(identities)
 	if err != nil {
 		return err
 	}
-	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(identitySize))
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(perBatch*ofEach))
 	if err != nil {
 		return err
 	}
 	defer loader.Close()
 	var hard []int
 	for epoch := range 3 {
-		sampler, err := balanced(hard)
+		sampler, err := balanced(identities, hard)
 		if err != nil {
 			return err
 		}

@@ -1,33 +1,32 @@
 package main
 
 import (
+	"runtime/debug"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/host"
 )
 
 // BenchmarkRecipes loads the recipes with 2 workers: samples a second, bytes of the
-// first field per batch. benchmarks/peers/recipes.py does the same work in PyTorch.
+// first field per batch, and what loading adds to the peak memory.
+// benchmarks/peers/recipes.py does the same work in PyTorch.
 //
 //	go test -run '^$' -bench Recipes/text ./examples/recipes
 func BenchmarkRecipes(b *testing.B) {
-	for name, recipe := range map[string]func() (nwt.Dataset, []nwt.Option, error){
-		"text":      func() (nwt.Dataset, []nwt.Option, error) { return sentences(20_000) },
-		"detection": func() (nwt.Dataset, []nwt.Option, error) { return scenes(4000) },
-		"pretrain":  func() (nwt.Dataset, []nwt.Option, error) { return pretraining(b.TempDir()) },
-		"audio":     func() (nwt.Dataset, []nwt.Option, error) { return recordings(5000) },
-		"pictures": func() (nwt.Dataset, []nwt.Option, error) {
-			files, err := madePictures(1000)
-			require.NoError(b, err)
-			ds, opts, err := picturesForTraining(files)
-			return ds, append(opts, nwt.WithFinish(mixup)), err
-		},
+	for name, n := range map[string]int{
+		"text": 20_000, "detection": 4000, "pretrain": 400, "audio": 5000, "pictures": 1000, "metric": 5000, "rowgroups": 10_000,
 	} {
 		b.Run(name, func(b *testing.B) {
-			ds, opts, err := recipe()
+			ds, opts, err := made[name](b, n)
 			require.NoError(b, err)
+			if name == "pictures" {
+				opts = append(opts, nwt.WithFinish(mixup))
+			}
+			debug.FreeOSMemory()
+			before, peak := host.Memory().RSS, host.StartPeak()
 			l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(2))...)
 			require.NoError(b, err)
 			defer l.Close()
@@ -39,8 +38,10 @@ func BenchmarkRecipes(b *testing.B) {
 				}
 				epoch += 2
 			}
+			most, _ := peak.Stop()
 			b.ReportMetric(float64(samples)/b.Elapsed().Seconds(), "samples/s")
 			b.ReportMetric(float64(bytes)/float64(batches), "bytes/batch")
+			b.ReportMetric(float64(most-min(before, most))/1e6, "added-MB")
 		})
 	}
 }
