@@ -2,7 +2,8 @@
 
     .venv/bin/python recipes.py text 2   # workers
 
-prints samples a second of an epoch after a first one, what loading adds to the peak memory, and bytes a batch.
+prints samples a second of whole epochs after a first one, for a second or more; what loading adds to the peak memory;
+and bytes of the first tensor per batch. parquet needs pyarrow.
 """
 
 import io
@@ -17,7 +18,8 @@ import time
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, WeightedRandomSampler, default_collate
+from torch.utils.data import (
+    ConcatDataset, DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, WeightedRandomSampler, default_collate, get_worker_info)
 
 from memory import Peak, tree_pss
 
@@ -202,7 +204,100 @@ def pictures():
     return data, dict(batch_size=8, sampler=Twice(len(data)), collate_fn=mixup)
 
 
-RECIPES = dict(text=text, detection=detection, pretrain=pretrain, audio=audio, pictures=pictures)
+class PerClass(Sampler):
+    """Batches of p classes with k samples each, every class once per epoch."""
+
+    def __init__(self, classes, each, p, k):
+        self.classes, self.each, self.p, self.k = classes, each, p, k
+
+    def __iter__(self):
+        order = random.sample(range(self.classes), self.classes)
+        for start in range(0, self.classes - self.p + 1, self.p):
+            yield [c * self.each + i for c in order[start : start + self.p] for i in random.sample(range(self.each), self.k)]
+
+    def __len__(self):
+        return self.classes // self.p
+
+
+def metric(classes=500, each=10):
+    labels = torch.arange(classes, dtype=torch.int32).repeat_interleave(each)
+    vectors = torch.stack([labels.float(), (labels % 3).float()], 1) + 0.3 * torch.rand(len(labels), 2)
+    # With batch_size=None the dataset gets the whole list: a batch is one look into each tensor.
+    return TensorDataset(vectors, labels), dict(batch_size=None, sampler=PerClass(classes, each, 4, 3))
+
+
+class RowGroups(IterableDataset):
+    """Batches of rows from row groups in random order: the rows of three groups are shuffled together. A worker has windows of its own."""
+
+    def __init__(self, groups, read, batch_size, mixed=3):
+        self.groups, self.read, self.batch_size, self.mixed, self.epoch = groups, read, batch_size, mixed, 0
+
+    def __iter__(self):
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        self.epoch += 1
+        order = np.random.default_rng((1, self.epoch)).permutation(self.groups)  # the same in every worker
+        rng, left = np.random.default_rng((2, self.epoch, first)), None
+        for start in range(first * self.mixed, self.groups, step * self.mixed):
+            columns = [np.concatenate(c) for c in zip(*(self.read(int(g)) for g in order[start : start + self.mixed]))]
+            mix = rng.permutation(len(columns[0]))
+            columns = [c[mix] for c in columns]
+            if left:
+                columns = [np.concatenate(c) for c in zip(left, columns)]
+            whole = len(columns[0]) // self.batch_size * self.batch_size
+            for row in range(0, whole, self.batch_size):
+                yield [torch.from_numpy(c[row : row + self.batch_size]) for c in columns]
+            left = [c[whole:] for c in columns]
+        if left and len(left[0]):
+            yield [torch.from_numpy(c) for c in left]
+
+
+class Rows:
+    """Row groups of a file: 50 rows of two int32."""
+
+    def __init__(self, path):
+        self.path, self.file = path, None
+
+    def __call__(self, group):
+        if self.file is None:  # each worker opens it for itself
+            self.file = os.open(self.path, os.O_RDONLY)
+        return (np.frombuffer(os.pread(self.file, 400, 400 * group), np.int32).reshape(50, 2),)
+
+
+def rowgroups(groups=200):
+    path, row = os.path.join(tempfile.mkdtemp(), "table.bin"), np.arange(50 * groups, dtype=np.int32)
+    np.stack([row, row * row], 1).tofile(path)
+    return RowGroups(groups, Rows(path), 16), dict(batch_size=None)
+
+
+class Parquet:
+    """Row groups of a Parquet file: float32 columns, and an int64 column "label"."""
+
+    def __init__(self, path):
+        self.path, self.file = path, None
+
+    def __call__(self, group):
+        from pyarrow.parquet import ParquetFile
+
+        if self.file is None:
+            self.file = ParquetFile(self.path, memory_map=True)
+        table = self.file.read_row_group(group, use_threads=False)
+        features = [column.to_numpy() for name, column in zip(table.column_names, table.columns) if name != "label"]
+        return np.stack(features, 1), table["label"].to_numpy()
+
+
+def parquet(groups=20, rows=5000, columns=8):
+    import pyarrow
+    from pyarrow.parquet import write_table
+
+    path, row = os.path.join(tempfile.mkdtemp(), "table.parquet"), np.arange(groups * rows)
+    fields = {f"x{c}": (row + c / 8).astype(np.float32) for c in range(columns)} | {"label": row}
+    schema = pyarrow.schema([pyarrow.field(name, pyarrow.from_numpy_dtype(f.dtype), nullable=False) for name, f in fields.items()])
+    write_table(pyarrow.table(fields, schema), path, row_group_size=rows, compression="snappy")
+    return RowGroups(groups, Parquet(path), 256), dict(batch_size=None)
+
+
+RECIPES = dict(text=text, detection=detection, pretrain=pretrain, audio=audio, pictures=pictures, metric=metric, rowgroups=rowgroups, parquet=parquet)
 
 
 def main():
@@ -214,11 +309,12 @@ def main():
     with Peak(0.5) as peak:
         for _ in loader:
             pass
-    start = time.perf_counter()  # without Peak, which takes CPU time
-    for batch in loader:
-        tensors = [batch] if torch.is_tensor(batch) else batch
-        samples, size, batches = samples + len(tensors[0]), size + tensors[0].nbytes, batches + 1
-    seconds = time.perf_counter() - start
+    start, seconds = time.perf_counter(), 0  # without Peak, which takes CPU time
+    while seconds < 1:
+        for batch in loader:
+            tensors = [batch] if torch.is_tensor(batch) else batch
+            samples, size, batches = samples + len(tensors[0]), size + tensors[0].nbytes, batches + 1
+        seconds = time.perf_counter() - start
     print(json.dumps(dict(recipe=sys.argv[1], peer="torch", workers=workers, rate=round(samples / seconds), bytes=round(size / batches), peak=round((peak.bytes - before) / 1e6))))
 
 

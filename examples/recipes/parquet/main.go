@@ -103,8 +103,9 @@ func (t *table) Load(_ context.Context, i int, dst *nwt.Sample) error {
 		return fmt.Errorf("row group %d: %w", number, err)
 	}
 	row := i - t.starts[number]
+	features := t.feature.Of(dst)
 	for c, values := range g.features {
-		t.feature.Of(dst)[c] = values[row]
+		features[c] = values[row]
 	}
 	t.expected.Of(dst)[0] = g.labels[row]
 	return nil
