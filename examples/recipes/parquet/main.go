@@ -1,6 +1,6 @@
 // Parquet loads a table by row groups. A row can't be read without decoding its row
 // group. So the shuffled order mixes the rows of a few groups at a time, and the
-// dataset keeps the groups that were decoded last: each is decoded once per epoch.
+// dataset keeps the groups that were decoded last: none is decoded twice in an epoch.
 //
 //	go run .               # makes a table and loads two epochs of it
 //	go run . table.parquet # of float32 columns and an int64 column "label"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -65,10 +66,14 @@ func TestATableGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 	require.Equal(t, whole, head)
 }
 
-func TestEachRowGroupIsDecodedOncePerEpoch(t *testing.T) {
+func TestNoRowGroupIsDecodedTwiceInAnEpoch(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), nil, &out))
-	require.Equal(t, "epoch 0: 100000 rows, 20 row groups, decoded: 20\nepoch 1: 100000 rows, 20 row groups, decoded: 20\n", out.String())
+	var again int
+	_, err := fmt.Sscanf(out.String(), "epoch 0: 100000 rows, 20 row groups, decoded: 20\nepoch 1: 100000 rows, 20 row groups, decoded: %d\n", &again)
+	require.NoError(t, err, &out)
+	require.LessOrEqual(t, again, 20, "the second epoch may find some that the first has left")
+	require.Positive(t, again)
 }
 
 func TestATableThatCannotBeReadIsNamed(t *testing.T) {
