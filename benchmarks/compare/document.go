@@ -66,11 +66,11 @@ func (r *run) report(photos bool) string {
 	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, medians of up to %d rounds.\n\n",
 		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), r.rounds())
 	b.WriteString("### Ratios\n\n")
-	unit := "batches per second, if nothing else is said"
+	unit := "batches per second, unless stated otherwise"
 	if photos {
 		unit = "figures"
 	}
-	fmt.Fprintf(&b, "| workload | nwt against | wanted | is | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", unit)
+	fmt.Fprintf(&b, "| workload | nwt against | wanted | measured | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", unit)
 	for _, g := range r.goals(figs) {
 		reached, want := "**not reached**", g.want
 		if g.reached {

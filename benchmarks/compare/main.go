@@ -4,7 +4,7 @@
 //	go run ./compare                       # everything, about 12 minutes on two CPUs
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
-//	go run ./compare -photos               # photographs alone, about 2 minutes
+//	go run ./compare -photos               # photographs alone, about 3 minutes
 //
 // It runs in the folder of its module. Every measurement is a process of its own
 // that has the machine for itself, so nothing else should run beside it. The

@@ -38,7 +38,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	if ours, ok := r.tuned(figs, "raw"); ok {
 		faster("raw", "a bare `copy` with as many goroutines", 0.8, peers("bound"), workers(max(1, ours.Workers)))
 	}
-	faster("augment", "the inner loop alone, on as many goroutines (no goal: for a look)", 0, peers("bound"), r.tunedWorkers("augment"))
+	faster("augment", "the inner loop alone, on as many goroutines (no goal)", 0, peers("bound"), r.tunedWorkers("augment"))
 
 	goals = append(goals, photoGoals(figs)...)
 
@@ -59,7 +59,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 			goals = append(goals, less("wait", "memory above the dataset, of those processes'", ours, theirs, 1, memoryOf))
 		}
 	}
-	faster("wait", "PyTorch with 64 threads in each process (no goal: for a look)", 0, peers("torch"), variants("threads"))
+	faster("wait", "PyTorch with 64 threads in each process (no goal)", 0, peers("torch"), variants("threads"))
 
 	faster("empty", "the best peer", 40, python)
 	for _, peer := range goPeers {
