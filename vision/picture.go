@@ -64,5 +64,52 @@ func (p *picture) shape(mem []byte, width, height int) []byte {
 	return mem
 }
 
+// reduce makes one pixel, their mean, of byX × byY pixels of each plane, in mem and
+// with sums, which it grows if needed.
+func (p *picture) reduce(mem []byte, sums []uint64, byX, byY int) ([]byte, []uint64) {
+	smaller := func(n, by int) int { return (n + by - 1) / by }
+	p.width, p.height = smaller(p.width, byX), smaller(p.height, byY)
+	total := 0
+	for _, pl := range p.planes[:p.count()] {
+		total += up(smaller(pl.width, byX), 8) * smaller(pl.height, byY)
+	}
+	if cap(mem) < total {
+		mem = make([]byte, total)
+	}
+	mem = mem[:total]
+	rest := mem
+	for i := range p.count() {
+		from := p.planes[i]
+		to := plane{width: smaller(from.width, byX), height: smaller(from.height, byY)}
+		to.stride = up(to.width, 8)
+		n := to.stride * to.height
+		to.pix, rest = rest[:n:n], rest[n:]
+		if cap(sums) < to.width {
+			sums = make([]uint64, to.width)
+		}
+		sums = sums[:to.width]
+		for y := range to.height {
+			clear(sums)
+			rows := min(byY, from.height-y*byY)
+			for k := range rows {
+				row := from.pix[(y*byY+k)*from.stride:][:from.width]
+				for x := range sums {
+					sum := uint64(0)
+					for _, v := range row[x*byX : min((x+1)*byX, len(row))] {
+						sum += uint64(v)
+					}
+					sums[x] += sum
+				}
+			}
+			for x, sum := range sums {
+				pixels := uint64(rows * min(byX, from.width-x*byX))
+				to.pix[y*to.stride+x] = byte((sum + pixels/2) / pixels)
+			}
+		}
+		p.planes[i] = to
+	}
+	return mem, sums
+}
+
 // up is n rounded up to a multiple of m.
 func up(n, m int) int { return (n + m - 1) / m * m }

@@ -162,3 +162,43 @@ func TestHalfPrecisionRoundsToTheNearest(t *testing.T) {
 		require.Equal(t, (b+1)&^1, got)
 	}
 }
+
+// Fine patterns, which weights of 1/256ths would favour or pass over.
+func TestStripesBecomeTheirMeanHoweverMuchSmallerTheyAre(t *testing.T) {
+	for _, c := range []struct{ width, to int }{{448, 28}, {1000, 8}, {4096, 64}, {4096, 8}, {10000, 20}, {500, 1}} {
+		for period := 2; period <= 5; period++ {
+			pixels := make([]byte, c.width)
+			for x := 0; x < c.width; x += period {
+				pixels[x] = 255
+			}
+			for _, turned := range []bool{false, true} {
+				from, size := vision.Size{Height: 1, Width: c.width}, vision.Size{Height: 1, Width: c.to}
+				if turned {
+					from, size = vision.Size{Height: c.width, Width: 1}, vision.Size{Height: c.to, Width: 1}
+				}
+				p, err := vision.New([]vision.Transform{vision.Resize{Size: size}}, vision.WithType(nwt.Uint8))
+				require.NoError(t, err)
+				s, err := loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+					return p.LoadPixels(dst, 0, pixels, from.Height, from.Width, vision.CHW)
+				})
+				require.NoError(t, err)
+				sum := 0.0
+				for i, v := range nwt.Values[uint8](s, 0)[:c.to] {
+					sum += math.Abs(float64(v) - triangle(pixels, i, c.to))
+				}
+				require.Less(t, sum/float64(c.to), 1.0, "%d to %d, every %d. pixel, turned %v", c.width, c.to, period, turned)
+			}
+		}
+	}
+}
+
+// triangle is pixel i of a line that is resized to n pixels, as Pillow defines it.
+func triangle(line []byte, i, n int) float64 {
+	scale := float64(len(line)) / float64(n)
+	sum, all := 0.0, 0.0
+	for x, v := range line {
+		weight := max(0, 1-math.Abs(float64(x)+0.5-(float64(i)+0.5)*scale)/scale)
+		sum, all = sum+weight*float64(v), all+weight
+	}
+	return sum / all
+}

@@ -28,6 +28,8 @@ type worker struct {
 	mem      []byte // of the picture's planes
 	turned   []byte // of planes whose rows became columns
 	packed   []byte // pixels of other colours
+	reduced  []byte // of planes whose pixels were averaged
+	sums     []uint64
 	file     []byte // a copy of the file, with its height changed
 	reader   bytes.Reader
 
@@ -84,6 +86,9 @@ func (w *worker) tidy() {
 	}
 	if cap(w.packed) > most {
 		w.packed = nil
+	}
+	if cap(w.reduced) > most {
+		w.reduced = nil
 	}
 	if cap(w.file) > most {
 		w.file = nil
@@ -180,8 +185,9 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 			return err
 		}
 	}
-	x, left := g.x.shrunk(w.picture.shrunk).inside()
-	y, top := g.y.shrunk(w.picture.shrunk).inside()
+	across, down := w.reduce(g.x.scale(), g.y.scale())
+	x, left := g.x.shrunk(across).inside()
+	y, top := g.y.shrunk(down).inside()
 	w.out.begin(dst, field, x.n < p.size.Width || y.n < p.size.Height)
 	if len(w.drawn.ops) == 0 && !p.grey {
 		w.resample(x, y, w.out, left, top)
@@ -194,6 +200,29 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 		}
 	}
 	return nil
+}
+
+// finest is the scale up to which weights are exact enough: those of more pixels
+// would be so small that 1/256ths can't tell them apart.
+const finest = 16
+
+// reduce averages the pixels of a picture that becomes more than finest times
+// smaller. It returns how many of the file's pixels one pixel stands for then, per
+// row and per column.
+func (w *worker) reduce(scaleX, scaleY float64) (across, down int) {
+	shrunk := w.picture.shrunk
+	factor := func(scale float64) int {
+		n := 1
+		for scale >= float64(finest*n*shrunk) {
+			n *= 2
+		}
+		return n
+	}
+	byX, byY := factor(scaleX), factor(scaleY)
+	if byX > 1 || byY > 1 {
+		w.reduced, w.sums = w.picture.reduce(w.reduced, w.sums, byX, byY)
+	}
+	return byX * shrunk, byY * shrunk
 }
 
 // colours does what resample does, and changes colours on the way.
