@@ -171,19 +171,20 @@ func (h Hardware) String() string {
 	return s
 }
 
-// reason says in a sentence why the choice was made.
-func (r *Result) reason() string {
+// reason says in a sentence why the choice was made. kept: it is training's own count,
+// since time ended before another was surely better.
+func (r *Result) reason(kept bool) string {
 	switch workers := capital(countWorkers(r.Workers)); {
 	case len(r.Trials) == 1:
 		return fmt.Sprintf("%s: nothing else could be measured.", workers)
+	case kept:
+		return fmt.Sprintf("%s, as without tuning: measuring ended before another count was surely better.", workers)
 	case r.Workers == r.Fastest && r.Workers == 0:
 		return fmt.Sprintf("%s: no count tried is faster.", workers)
 	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
 		return fmt.Sprintf("%s: no count tried is faster, and fewer were not tried.", workers)
 	case r.Workers == r.Fastest:
 		return fmt.Sprintf("%s: the fastest; with fewer, as far as tried, %d batches take over %s longer.", workers, r.Iterations, human.Duration(r.Alpha))
-	case r.trial(r.Workers).Mean > r.trial(r.Fastest).Mean+r.Alpha/time.Duration(max(1, r.Iterations))*3/2:
-		return fmt.Sprintf("%s, as without tuning: measuring ended before another count was surely better.", workers)
 	default:
 		return fmt.Sprintf("%s: the fewest tried within %s, over %d batches, of the fastest (%d).", workers, human.Duration(r.Alpha), r.Iterations, r.Fastest)
 	}

@@ -38,7 +38,7 @@ func paperResult() *Result {
 		})
 	}
 	r.Trials[1].Low, r.Trials[1].High = r.Trials[1].Mean, r.Trials[1].Mean
-	r.Reason = r.reason()
+	r.Reason = r.reason(false)
 	return r
 }
 
@@ -87,8 +87,16 @@ func TestTheReasonSaysWhyInASentence(t *testing.T) {
 		"14 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (16).":       {Workers: 14, Fastest: 16, Trials: []Trial{{}, {Workers: 14}}},
 	} {
 		r.Alpha, r.Iterations = 50*time.Millisecond, 100
-		require.Equal(t, want, r.reason())
+		require.Equal(t, want, r.reason(false))
 	}
+}
+
+// Whatever the means: a heavy tail at one count doesn't make a choice training's own.
+func TestOnlyACountThatWasKeptIsCalledSo(t *testing.T) {
+	r := &Result{Workers: 4, Fastest: 8, Iterations: 100, Trials: []Trial{{Workers: 4, Mean: 3 * time.Second}, {Workers: 8, Mean: time.Second}}}
+	require.NotContains(t, r.reason(false), "as without tuning")
+	r.Fastest = 4
+	require.Equal(t, "4 workers, as without tuning: measuring ended before another count was surely better.", r.reason(true))
 }
 
 func TestTrialsAreWrittenAsCSV(t *testing.T) {

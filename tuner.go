@@ -395,7 +395,7 @@ func (t *tuner) result(sp search.Space) *Result {
 	for _, e := range c.Estimates {
 		r.Trials = append(r.Trials, t.counts.at(e.Workers).trial(e, sp.Iterations))
 	}
-	r.Reason = r.reason()
+	r.Reason = r.reason(c.Kept)
 	return r
 }
 

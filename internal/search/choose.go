@@ -35,6 +35,7 @@ type Choice struct {
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
+	Kept       bool          // Workers is training's own count: time ended before another was surely better
 	Slower     float64       // share by which the choice is slower than the best count tried, at most, at 95 %
 	Estimates  []Estimate    // one per count measured, ascending
 }
@@ -70,7 +71,9 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	chosen, fastest := e.pick(e.mean)
 	if sp.Time > 0 && sp.Left <= 0 {
-		chosen = e.orTheStart(chosen)
+		own := e.orTheStart(chosen)
+		c.Kept = own != chosen
+		chosen = own
 	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
 	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
