@@ -13,13 +13,15 @@ import (
 // How hard the evidence is pressed.
 const (
 	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged
-	SureAt    = 0.97 // confidence at which measuring ends
+	SureAt    = 0.97 // share of the votes at which measuring ends
+	mostSure  = 0.99 // the highest confidence that is claimed
 	redraws   = 200  // re-runs drawn to find who is in the race
 	answers   = 2000 // and to say how sure the choice is
 	persevere = 10   // times its iterations that a count in an undecided race may get …
 	longer    = 2    // times its iterations that the choice and the fastest get in the end
 	patience  = 6    // … while all together took no longer than this many counts as fast as the fastest,
 	ofSweep   = 0.1  // or than this share of measuring every count
+	wary      = 2    // times the errors, in votes on whether to go on: measuring must not end at a lucky moment
 	least     = 0.1  // times the measured time: the least that a count may really take
 	unknownSE = 0.25 // standard error of a count while nothing was measured twice
 
@@ -65,7 +67,7 @@ func Choose(sp Space, seen []Series) Choice {
 	for i, w := range e.counts {
 		mean, margin := e.mean[i], 0.0
 		if e.df > 0 {
-			margin = math.Hypot(e.se[i], e.shared[i]) * stat.StudentT(0.95, max(1, e.df))
+			margin = e.own[i] * stat.StudentT(0.95, max(1, e.free[i]))
 		}
 		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
@@ -78,15 +80,11 @@ func Choose(sp Space, seen []Series) Choice {
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
 	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
 	if e.df > 0 {
-		c.Confidence = calibrated(e.vote(answers)[chosen])
+		c.Confidence = min(e.vote(answers, math.Sqrt2)[chosen], mostSure)
 		c.Slower = e.slower(chosen)
 	}
 	return c
 }
-
-// calibrated is the share of pairs of runs that agreed in the simulated suite when
-// the vote was this.
-func calibrated(vote float64) float64 { return min(vote, 0.99) }
 
 // The evidence is what all series together say about the counts that may be
 // chosen, in ascending order.
@@ -98,8 +96,10 @@ type evidence struct {
 	low    []float64 // the fastest visit, nanoseconds per iteration
 	mean   []float64 // nanoseconds per iteration
 	se     []float64 // standard error as a share of the mean, as far as counts may differ by it
-	shared []float64 // standard error that they have in common
+	own    []float64 // standard error of the mean itself
+	free   []float64 // degrees of freedom behind own
 	df     float64   // degrees of freedom behind all of se; 0: nothing was measured twice
+	spent  float64   // nanoseconds measured, drift included
 }
 
 // weigh takes out the drift that all counts of a round share, and computes means
@@ -132,6 +132,7 @@ func weigh(sp Space, seen []Series) evidence {
 			part := stat.Part{Mean: float64(max(b.Mean, 1)) * math.Exp(-drift[b.Round]), Weight: float64(max(b.Iterations, 1))}
 			values[r] = append(values[r], part)
 			done, low = done+max(b.Iterations, 1), min(low, part.Mean)
+			e.spent += float64(max(b.Mean, 1)) * part.Weight
 		}
 		e.df += float64(len(s.Blocks) - 1)
 		e.counts, e.visits = append(e.counts, s.Workers), append(e.visits, len(s.Blocks))
@@ -142,7 +143,7 @@ func weigh(sp Space, seen []Series) evidence {
 		if e.df == 0 {
 			total.SE = unknownSE
 		}
-		e.se, e.shared = append(e.se, min(total.SE, 1)), append(e.shared, total.Shared)
+		e.se, e.own, e.free = append(e.se, min(total.SE, 1)), append(e.own, total.Own), append(e.free, total.Free)
 	}
 	return e
 }
@@ -205,10 +206,10 @@ func (e evidence) draw(draws int, scale float64, each func(mean []float64)) {
 
 // vote draws what other runs would measure, and returns the share of them in which
 // each count would be chosen. What was measured misses the truth by its error, and
-// another run misses it again: hence √2.
-func (e evidence) vote(draws int) []float64 {
+// another run misses it again: hence a scale of √2.
+func (e evidence) vote(draws int, scale float64) []float64 {
 	votes := make([]float64, len(e.counts))
-	e.draw(draws, math.Sqrt2, func(mean []float64) {
+	e.draw(draws, scale, func(mean []float64) {
 		c, _ := e.pick(mean)
 		votes[c] += 1 / float64(draws)
 	})
@@ -276,12 +277,15 @@ func (e evidence) undecided() []int {
 	best := e.mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	want := e.sp.enough(best)
-	votes := e.vote(redraws)
-	patient := e.spent() < max(ofSweep*e.sweep(), patience*best)*float64(want)
-	most := want
+	votes := e.vote(redraws, wary)
+	patient := e.spent < max(ofSweep*e.sweep(), patience*best)*float64(want)
+	most, company := want, 2
 	if !e.sp.Fixed {
 		most *= longer
-		if patient && votes[chosen] < SureAt {
+	}
+	if patient {
+		company = 3
+		if !e.sp.Fixed && votes[chosen] < SureAt {
 			most *= persevere
 		}
 	}
@@ -303,17 +307,27 @@ func (e evidence) undecided() []int {
 		}
 	}
 	if len(race) == 0 {
-		return last
+		race = last
+	}
+	if len(race) > 0 && !e.sp.Fixed {
+		race = e.together(race, company, chosen, fastest)
 	}
 	return race
 }
 
-func (e evidence) spent() float64 {
-	sum := 0.0
-	for i, m := range e.mean {
-		sum += float64(e.done[i]) * m
+// together adds to a round's counts the choice, the fastest, and neighbours of theirs
+// until there are enough: drift is seen only in what several counts have in common.
+func (e evidence) together(race []int, company, chosen, fastest int) []int {
+	for n, i := range []int{chosen, fastest, chosen - 1, chosen + 1, fastest - 1, fastest + 1} {
+		if n >= 2 && len(race) >= company {
+			break
+		}
+		if i >= 0 && i < len(e.counts) && e.mean[i] < hopeless*e.mean[fastest] && !slices.Contains(race, e.counts[i]) {
+			race = append(race, e.counts[i])
+		}
 	}
-	return sum
+	slices.Sort(race)
+	return race
 }
 
 // sweep is about how long one iteration at each of all counts would take.

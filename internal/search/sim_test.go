@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,14 +120,14 @@ var kinds = []struct {
 
 var troubles = []string{"steady", "heavy-tailed", "drifting", "neighbours", "slow start", "cold workers", "stretches"}
 
-// curves draws the suite: every kind, machine size and trouble, at noise levels in turn.
-func curves() []curve {
+// curves draws a suite: every kind, machine size and trouble, at noise levels in turn.
+func curves(draw uint64) []curve {
 	var out []curve
 	for k, kind := range kinds {
 		for i, cpus := range []int{2, 8, 16, 64, 64, 64, 256} {
 			for t, trouble := range troubles {
 				seed := uint64(10000*k + 100*i + t)
-				rng := rand.New(rand.NewPCG(seed, 1))
+				rng := rand.New(rand.NewPCG(seed, draw))
 				shape, work := kind.shape(rng, float64(cpus))
 				unit, wait := 0.0, 0.0
 				if kind.name == "step-bound" {
@@ -235,7 +237,13 @@ func (c *clock) iteration(w int) float64 {
 	return t
 }
 
-func (c curve) run(s Strategy, again uint64) tuning { return c.runWith(s, c.space(), again) }
+func (c curve) run(s Strategy, again uint64) tuning {
+	sp := c.space()
+	if s == (Exhaustive{}) {
+		sp.Time = 0 // as Tune has it
+	}
+	return c.runWith(s, sp, again)
+}
 
 func (c curve) runWith(s Strategy, sp Space, again uint64) tuning {
 	m := clock{curve: c, rng: rand.New(rand.NewPCG(c.seed, 1000+again)), unit: c.time(c.truth()), loaded: make([]float64, MaxWorkers)}
@@ -262,7 +270,10 @@ func (c curve) runWith(s Strategy, sp Space, again uint64) tuning {
 	return tuning{Choose(sp, seen), m.spent, requests}
 }
 
-var reRunAll = flag.Bool("rerun.all", false, "re-run every simulated curve, not a sample of them")
+var (
+	reRunAll = flag.Bool("rerun.all", false, "re-run every simulated curve, not a sample of them")
+	drawn    = flag.Uint64("drawn", 1, "number of the suite; the constants of the search were chosen on the second")
+)
 
 // An outcome is how searching a curve went, in the mean of the searches.
 type outcome struct {
@@ -356,22 +367,31 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("some thousand searches; no goroutine in them")
 	}
-	suite := curves()
+	suite := curves(*drawn)
 	require.GreaterOrEqual(t, len(suite), 400)
 	times := 12
 	if !*reRunAll {
 		suite = slices.DeleteFunc(suite, func(c curve) bool { return c.seed/100%2 == 1 })
 		times = 6
 	}
+	outcomes := make([]outcome, len(suite))
+	var searches sync.WaitGroup
+	for part := range runtime.GOMAXPROCS(0) {
+		searches.Go(func() {
+			for i := part; i < len(suite); i += runtime.GOMAXPROCS(0) {
+				outcomes[i] = suite[i].search(times)
+			}
+		})
+	}
+	searches.Wait()
 	by := map[string][]outcome{}
-	for _, c := range suite {
-		o := c.search(times)
+	for i, c := range suite {
 		names := []string{c.kind, c.trouble, "all"}
 		if c.clear() {
 			names = append(names, "one answer")
 		}
 		for _, name := range names {
-			by[name] = append(by[name], o)
+			by[name] = append(by[name], outcomes[i])
 		}
 	}
 	var names []string
@@ -394,9 +414,11 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	// What is reached. docs/tuning.md says what isn't.
 	every, same, sure := by["all"], func(o outcome) float64 { return o.same }, func(o outcome) float64 { return o.sure }
 	require.LessOrEqual(t, stat.Median(all(every, cost)), 0.10)
-	require.LessOrEqual(t, stat.Quantile(all(every, cost), 0.95), 0.35)
+	require.LessOrEqual(t, stat.Quantile(all(every, cost), 0.95), 0.20)
+	require.LessOrEqual(t, stat.Quantile(all(every, cost), 1), 0.30)
 	require.LessOrEqual(t, stat.Quantile(all(every, regret), 0.95), 0.10)
 	require.InDelta(t, meanOf(every, same), meanOf(every, sure), 0.03, "what is claimed is seen")
 	require.InDelta(t, meanOf(by["one answer"], same), meanOf(by["one answer"], sure), 0.03)
 	require.InDelta(t, 0.96, meanOf(every, func(o outcome) float64 { return o.held }), 0.015, "at 95 %")
+	require.InDelta(t, 0.955, meanOf(every, func(o outcome) float64 { return o.ranges }), 0.015, "at 95 %")
 }

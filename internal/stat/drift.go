@@ -13,7 +13,7 @@ type Obs struct {
 }
 
 const (
-	polishes = 4
+	polishes = 12
 	driftFew = 3 // number of values from which on their median counts
 
 	madScale    = 1.4826 // standard deviations of a normal distribution in a median deviation
@@ -25,7 +25,8 @@ const (
 // is Tukey's median polish ("Exploratory data analysis", 1977) of rows against times.
 // A value that is far out moves neither its row's nor its time's median, so what
 // happens to one row alone isn't taken for drift. If a time has two values, drift is
-// what both have in common; if it has one, drift is 0.
+// what both have in common; if it has one, drift is 0, and the value doesn't count
+// among its row's, unless the row has no others: it may be all drift.
 func Drift(obs []Obs, rows, times int) []float64 {
 	row, drift := make([]float64, rows), make([]float64, times)
 	byRow, byTime := make([][]Obs, rows), make([][]Obs, times)
@@ -37,7 +38,14 @@ func Drift(obs []Obs, rows, times int) []float64 {
 		for r, in := range byRow {
 			rest = rest[:0]
 			for _, o := range in {
-				rest = append(rest, o.Value-drift[o.Time])
+				if len(byTime[o.Time]) > 1 {
+					rest = append(rest, o.Value-drift[o.Time])
+				}
+			}
+			if len(rest) == 0 { // always alone
+				for _, o := range in {
+					rest = append(rest, o.Value)
+				}
 			}
 			if len(in) > 0 {
 				row[r] = Median(rest)

@@ -54,6 +54,19 @@ func TestWhatAllRowsShareIsDrift(t *testing.T) {
 	}
 }
 
+func TestAValueThatIsAloneInItsTimeSaysNothingOfItsRow(t *testing.T) {
+	var obs []Obs
+	for at, effect := range []float64{0, 0.3, 0.6} {
+		obs = append(obs, Obs{Row: 0, Time: at, Value: effect}, Obs{Row: 1, Time: at, Value: 1 + effect})
+	}
+	for at := 3; at < 12; at++ {
+		obs = append(obs, Obs{Row: 0, Time: at, Value: 5})
+	}
+	drift := Drift(obs, 2, 12)
+	require.InDelta(t, 0.3, drift[1]-drift[0], 1e-9)
+	require.InDelta(t, 0.6, drift[2]-drift[0], 1e-9)
+}
+
 func TestWhatHappensToOneRowIsNoDrift(t *testing.T) {
 	obs := observe(rand.New(rand.NewPCG(1, 1)), 3, make([]float64, 6), 0.01)
 	obs[7].Value += 3
@@ -117,6 +130,13 @@ func TestARareStallThatAllShareDoesNotSetRowsApart(t *testing.T) {
 		}
 	}
 	require.Less(t, worst, 0.04, "plain means differ by 9 %")
+}
+
+func TestARowWithoutALargeValueIsNoSurerThanOneWithIt(t *testing.T) {
+	usual := []Part{{1, 25}, {1.01, 25}, {0.99, 25}, {1.02, 25}}
+	totals := Totals([][]Part{append(usual[:3:3], Part{3, 25}), usual})
+	require.Greater(t, 1.96*totals[1].Own, 0.5, "a mean of 1.5 isn't ruled out")
+	require.Less(t, totals[1].SE, totals[1].Own, "what all rows may meet sets them less apart")
 }
 
 func TestWithoutRepetitionTheErrorIsNothing(t *testing.T) {

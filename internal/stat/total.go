@@ -7,9 +7,10 @@ type Part struct{ Mean, Weight float64 }
 
 // A Total is the mean of a row's values, and its standard error as shares of it.
 type Total struct {
-	Mean   float64
-	SE     float64 // the part by which rows may differ
-	Shared float64 // standard error that all rows share
+	Mean float64
+	SE   float64 // of how it differs from the other rows' means
+	Own  float64 // of itself, whatever the other rows say
+	Free float64 // degrees of freedom behind Own
 }
 
 const (
@@ -23,7 +24,10 @@ const (
 // 1964), and the excess of the plain mean over it. A few parts say little about a
 // rare large value. So the excess is shrunk towards the excess of all rows, as far as
 // chance may have made the difference between them (DerSimonian & Laird, "Meta-analysis
-// in clinical trials", 1986). What remains common to all rows isn't in the errors.
+// in clinical trials", 1986). What remains common to all rows isn't in SE.
+//
+// Own supposes that one more large value, the largest of all, may be missing from the
+// row: a row in which it happened to be rare would be too sure of itself.
 func Totals(rows [][]Part) []Total {
 	usual := make([]float64, len(rows))
 	var spread []float64 // of all parts, by weight 1
@@ -47,7 +51,8 @@ func Totals(rows [][]Part) []Total {
 	}
 	bounded := make([]float64, len(rows)) // sums of squares
 	weight, excess := make([]float64, len(rows)), make([]float64, len(rows))
-	var squares, df, weights, jumps float64
+	jumpy := make([]float64, len(rows)) // sums of squares beyond the bound
+	var squares, df, weights, jumps, biggest float64
 	for r, parts := range rows {
 		bound := func(p Part) float64 { return huber * scale / math.Sqrt(p.Weight) }
 		for range refits {
@@ -64,8 +69,11 @@ func Totals(rows [][]Part) []Total {
 			bounded[r] += p.Weight * inside * inside
 			weight[r] += p.Weight
 			excess[r] += p.Weight * (d - inside)
-			jumps += p.Weight * p.Weight * (d - inside) * (d - inside)
+			jump := p.Weight * p.Weight * (d - inside) * (d - inside)
+			jumpy[r] += jump
+			biggest = max(biggest, jump)
 		}
+		jumps += jumpy[r]
 		excess[r] /= weight[r]
 		squares, df, weights = squares+bounded[r], df+float64(len(parts)-1), weights+weight[r]
 	}
@@ -84,15 +92,15 @@ func Totals(rows [][]Part) []Total {
 		}
 		variance := (borrowed*squares/df + bounded[r]) / (borrowed + float64(len(parts)-1))
 		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump) / weight[r])
-		out[r].Shared = math.Sqrt((1 - own) * jump / weights)
+		out[r].Own = math.Sqrt((inflation*variance + max(jump, (jumpy[r]+biggest)/weight[r])) / weight[r])
+		out[r].Free = borrowed + float64(len(parts)-1)
 	}
 	return out
 }
 
-// inflation makes up for what bounding hides of normal noise.
 const (
-	inflation = 1.9
-	leastOwn  = 0.5 // of the excess, that may be a row's own whatever the fit says
+	inflation = 1.9  // makes up for what bounding and drift hide of the noise
+	leastOwn  = 0.25 // of the excess, that may be a row's own whatever the fit says
 )
 
 // heterogeneity is the mean excess, the variance of the true ones around it, and
