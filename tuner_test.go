@@ -199,6 +199,70 @@ func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
 	}
 }
 
+// Two datasets or functions whose samples take equally many bytes.
+func TestAnotherDatasetOrFunctionIsTunedAnew(t *testing.T) {
+	dataset := func(f nwt.Field) nwt.Dataset {
+		return nwt.NewDataset(100, []nwt.Field{f}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			if f.Ragged {
+				dst.SetLen(0, 0)
+			}
+			return nil
+		})
+	}
+	flat := dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 3}})
+	for name, c := range map[string]struct {
+		ds  nwt.Dataset
+		opt nwt.Option
+	}{
+		"shape":    {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{3, 2}})},
+		"ragged":   {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 3}, Ragged: true})},
+		"field":    {ds: dataset(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{2, 3}})},
+		"type":     {ds: dataset(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{2, 3}})},
+		"function": {ds: nwt.NewDataset(100, flat.Fields(), func(context.Context, int, *nwt.Sample) error { return nil })},
+		"step":     {ds: flat, opt: nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil })},
+		"finish":   {ds: flat, opt: nwt.WithFinish(func(context.Context, *nwt.Batch) error { return nil })},
+	} {
+		nothing := func(context.Context, *nwt.Batch) error { return nil }
+		opts := []nwt.Option{nwt.WithMaxWorkers(0), nwt.WithIterations(2), nwt.WithStep(nothing), nwt.WithFinish(nothing),
+			nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json")), silent}
+		_, err := nwt.Tune(t.Context(), flat, opts...)
+		require.NoError(t, err)
+		if c.opt != nil {
+			opts = append(opts, c.opt)
+		}
+		for _, cached := range []bool{false, true} {
+			r, err := nwt.Tune(t.Context(), c.ds, opts...)
+			require.NoError(t, err)
+			require.Equal(t, cached, r.Cached, name)
+		}
+	}
+}
+
+func TestATuningThatFailsIsNotKept(t *testing.T) {
+	opts := []nwt.Option{nwt.WithMaxWorkers(0), nwt.WithIterations(2), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json")), silent}
+	bad := true
+	ds := numbered(100, func(context.Context, int, *nwt.Sample) error {
+		if bad {
+			return errBad
+		}
+		return nil
+	})
+	r, err := nwt.Tune(t.Context(), ds, opts...)
+	require.ErrorIs(t, err, errBad)
+	require.Nil(t, r)
+	bad = false
+	r, err = nwt.Tune(t.Context(), ds, opts...)
+	require.NoError(t, err)
+	require.False(t, r.Cached)
+	var seen []nwt.Progress
+	r, err = nwt.Tune(t.Context(), ds, append(opts, nwt.WithProgress(func(p nwt.Progress) { seen = append(seen, p) }))...)
+	require.NoError(t, err)
+	require.True(t, r.Cached)
+	require.Len(t, seen, 1)
+	require.Equal(t, "done", seen[0].Phase)
+	require.Equal(t, r.Workers, seen[0].Workers)
+}
+
 func TestRanksThatStartTogetherAgreeOnOneAnswer(t *testing.T) {
 	var calls atomic.Int64
 	ds := countedDataset(&calls)
