@@ -195,3 +195,84 @@ func TestALoadBatchThatFailsWhereLoadDoesNotIsLoggedOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestASampleThatStaysTemporarilyBadIsBad(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var tries atomic.Int32
+		ds := numbered(20, func(_ context.Context, i int, _ *nwt.Sample) error {
+			if i == 7 {
+				tries.Add(1)
+				return busyError{}
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithRetry(2, time.Microsecond), nwt.WithErrorBudget(1), quietLog)
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(20, 7), got)
+		require.EqualValues(t, 1+2, tries.Load())
+		require.ErrorIs(t, l.BadSamples()[0], busyError{})
+	}
+}
+
+// A repetition begins as the first attempt did.
+func TestASampleThatIsLoadedAgainIsTheSameAsAtOnce(t *testing.T) {
+	drawn := func(fails bool) (all []float64) {
+		first := true
+		ds := &pages{n: 4, load: func(_ context.Context, i int, dst *nwt.Sample) error {
+			draw := dst.Rand().Float64()
+			if i == 2 && fails && first {
+				first = false
+				dst.SetLen(1, 3)
+				return busyError{}
+			}
+			require.Equal(t, -1, dst.Len(1))
+			all = append(all, draw)
+			return nil
+		}}
+		l := newLoader(t, oneByOne{ds}, nwt.WithWorkers(0), nwt.WithRetry(1, time.Microsecond))
+		requirePages(t, l, 0)
+		return all
+	}
+	require.Equal(t, drawn(false), drawn(true))
+}
+
+// oneByOne hides LoadBatch.
+type oneByOne struct{ nwt.Dataset }
+
+func TestALoadBatchThatForgetsALengthIsNoticedInEveryEpoch(t *testing.T) {
+	ds := inOneCall{&pages{n: 8}, func(_ []int, dst []*nwt.Sample) error {
+		for _, s := range dst {
+			if s.Epoch() == 0 {
+				s.SetLen(1, 2)
+			}
+		}
+		return nil
+	}}
+	l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0))
+	_, err := epoch(t.Context(), l, 0)
+	require.NoError(t, err)
+	_, err = epoch(t.Context(), l, 1)
+	require.ErrorContains(t, err, "did not call SetLen(1, n)")
+}
+
+func TestScratchIsMadeAnewAfterAPanicInLoadBatch(t *testing.T) {
+	var d decoders
+	var used []*decoder
+	ds := inOneCall{d.decoded(8, nil), nil}
+	ds.loadBatch = func(_ []int, dst []*nwt.Sample) error {
+		dec, err := nwt.Scratch(dst[0], d.create)
+		used = append(used, dec)
+		if len(used) == 1 {
+			panic(errBoom)
+		}
+		return err
+	}
+	l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0), quietLog)
+	_, err := epoch(t.Context(), l, 0)
+	require.NoError(t, err)
+	require.True(t, used[0].closed.Load())
+	require.NotSame(t, used[0], used[1])
+	require.NoError(t, l.Close())
+	require.Zero(t, d.open.Load())
+}
