@@ -327,8 +327,8 @@ func WithErrorBudget(maxBad int) Option {
 // it is given up, its samples are loaded one by one. By default the loader waits
 // for ever.
 //
-// For a stream, an Open with its repetitions, a Next and a Close of a shard may each
-// take perSample too. A shard that takes longer is an error in its place in the order,
+// For a stream, an Open with its repetitions, a Next, a Skip and a Close of a shard may
+// each take perSample too. A shard that takes longer is an error in its place in the order,
 // as if Open or Next had failed, and its other records are lost. It is noticed only
 // when its record is needed; Close alone costs no more than a warning.
 //

@@ -13,12 +13,16 @@ import (
 // window must be read in any case.)
 func (q *sequence) skips() bool {
 	o := q.l.opts
-	if q.skip == 0 || o.timeout > 0 || o.shuffle && q.skip < o.window {
+	if q.skip == 0 || o.shuffle && q.skip < o.window {
 		return false
 	}
-	for _, c := range q.chains {
-		c.here(func() { c.attemptSkip(0) }) // opens its first shard
-		if _, ok := c.reader.(Skipper); !ok {
+	for i := range q.chains {
+		q.here(i, func(c *chain) { // opens its first shard
+			if c.fault == nil {
+				c.attemptSkip(0)
+			}
+		})
+		if _, ok := q.chains[i].reader.(Skipper); !ok {
 			return false
 		}
 	}
@@ -126,8 +130,9 @@ func (q *sequence) skipTo(at *int, to int) (there bool, err error) {
 // With an error budget it only warns, since the record may have been bad then too.
 func (q *sequence) unread() error {
 	for _, c := range q.chains {
-		if err := c.unread; err != nil {
-			c.unread = nil
+		unread := c.unread
+		c.unread = nil
+		for _, err := range unread {
 			if q.l.opts.maxBad == 0 {
 				return err
 			}
@@ -152,49 +157,55 @@ func (q *sequence) skipSome(n int) (skipped int) {
 	// A chain gives one record in turn as long as it has any. So in n/live turns each
 	// gives n/live records, or all that it has.
 	if turns := n / live; turns > 0 {
-		counts := make([]int, len(q.chains))
 		var group sync.WaitGroup
-		for i, c := range q.chains {
+		for i := range q.chains {
 			if q.ahead {
-				group.Go(func() { c.here(func() { c.skip(turns, &counts[i]) }) })
+				group.Go(func() { q.skipIn(i, turns) })
 			} else {
-				c.skip(turns, &counts[i])
+				q.skipIn(i, turns)
 			}
 		}
 		group.Wait()
-		for _, count := range counts {
-			skipped += count
+		for _, c := range q.chains {
+			skipped += c.passed
 		}
 	}
 	for i := 0; i < len(q.chains) && skipped == 0; i++ {
-		c := q.chains[q.turn]
+		at := q.turn
 		q.turn = (q.turn + 1) % len(q.chains)
-		c.here(func() { c.skip(1, &skipped) })
+		q.skipIn(at, 1)
+		skipped = q.chains[at].passed
 	}
 	q.passed += skipped
 	return skipped
 }
 
-// skip passes over records until *skipped is n or the chain is spent. If the reader
-// ends the goroutine, another goroutine calls skip again, with the same skipped.
-func (c *chain) skip(n int, skipped *int) {
-	for *skipped < n && c.ctx.Err() == nil {
+// skipIn skips up to n records in chain number i, which notes how many it has passed.
+func (q *sequence) skipIn(i, n int) {
+	q.chains[i].passed = 0
+	q.here(i, func(c *chain) { c.skip(n) })
+}
+
+// skip passes over records until that makes n or the chain is spent. If the reader ends
+// the goroutine, another goroutine calls skip again; if it is given up, another chain.
+func (c *chain) skip(n int) {
+	for c.passed < n && c.ctx.Err() == nil {
 		if c.fault == nil {
 			if c.at == len(c.shards) {
 				c.spent = true
 				return
 			}
-			over := c.attemptSkip(n - *skipped)
+			over := c.attemptSkip(n - c.passed)
 			c.read += over
-			if *skipped += over; c.fault == nil {
+			if c.passed += over; c.fault == nil {
 				continue
 			}
 		}
 		c.shut()
 		shard, read, fault := c.shards[c.at], c.read, c.fault
 		if c.at, c.read, c.fault = c.at+1, 0, nil; fault != io.EOF {
-			*skipped++ // the failure is a record too
-			c.unread = &ShardError{Shard: shard, Record: read, Err: fault}
+			c.passed++ // the failure is a record too
+			c.unread = append(c.unread, &ShardError{Shard: shard, Record: read, Err: fault})
 		}
 	}
 }
@@ -204,20 +215,27 @@ func (c *chain) skip(n int, skipped *int) {
 func (c *chain) attemptSkip(n int) (skipped int) {
 	finished := false
 	defer func() {
+		c.returned()
 		if !finished {
 			stack, err := recovered(recover())
 			c.fault = fmt.Errorf("%w\n%s", err, stack)
 		}
 	}()
+	if c.timed() {
+		n = min(n, 1) // so that it is known at which record a call hangs
+	}
+	c.begins()
 	err := c.open()
 	if err != nil {
 		err = fmt.Errorf("it can't be opened: %w", err)
 	} else if s, ok := c.reader.(Skipper); n > 0 && ok {
+		c.begins()
 		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
 			skipped, err = 0, fmt.Errorf("Skip(%d) says that it has skipped %d", n, skipped)
 		}
 	}
 	if err == nil && n > 0 && skipped == 0 {
+		c.begins()
 		if err = c.reader.Next(c.ctx, &c.dropped); err == nil {
 			skipped = 1
 		}
@@ -226,35 +244,62 @@ func (c *chain) attemptSkip(n int) (skipped int) {
 	return skipped
 }
 
-// nextNow reads the chain's next record into r, as next does.
-func (c *chain) nextNow(r *Record) (ok bool) {
-	if !c.q.ahead {
-		return c.next(r)
+// takeNow is take from a chain that doesn't read ahead yet.
+func (q *sequence) takeNow(i int, r **Record) bool {
+	if !q.ahead {
+		return q.chains[i].next(*r)
 	}
-	c.here(func() { ok = c.next(r) })
-	return ok
+	q.here(i, func(c *chain) {
+		next := &Record{} // which a call that is given up keeps
+		if c.got = nil; c.next(next) {
+			c.got = next
+		}
+	})
+	if got := q.chains[i].got; got != nil {
+		*r = got
+		return true
+	}
+	return false
 }
 
-// here runs f, which calls a reader, for a chain that doesn't read ahead yet. If the
-// consumer reads, here calls f itself; else f gets a goroutine of its own. If user code
-// ends that goroutine by runtime.Goexit, f runs again in another one: it must know how
-// far it has come.
-func (c *chain) here(f func()) {
+// here runs f, which calls a reader, for chain number i, which doesn't read ahead yet.
+// If the call takes too long, f runs for the chain that replaces it.
+func (q *sequence) here(i int, f func(*chain)) {
+	for !q.chains[i].here(f) {
+		q.chains[i] = q.chains[i].replace()
+	}
+}
+
+// here runs f for the chain. If the consumer reads, here calls f itself; else f gets a
+// goroutine of its own, and here reports false if a call in it was given up.
+func (c *chain) here(f func(*chain)) (answered bool) {
 	if !c.q.ahead {
-		f()
-		return
+		f(c)
+		return true
 	}
 	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		finished := false
-		defer func() {
-			if !finished {
-				c.here(f)
-			}
-		}()
-		f()
-		finished = true
+	go c.apart(f, done)
+	_, _, answered = await(c, done)
+	return answered
+}
+
+// apart runs f, and closes done. If user code ends the goroutine by runtime.Goexit, f
+// runs again in another one: it must know how far it has come.
+func (c *chain) apart(f func(*chain), done chan struct{}) {
+	finished := false
+	defer func() {
+		if !finished {
+			go c.apart(f, done)
+			return
+		}
+		close(done)
+		if c.call.isLost() {
+			c.q.l.away.Add(-1)
+		}
 	}()
-	<-done
+	f(c)
+	if c.call.isLost() {
+		c.shut()
+	}
+	finished = true
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +22,10 @@ import (
 // tallies is a stream whose shards count: shard k begins at 1000 k.
 type tallies struct {
 	lengths []int
-	torn    map[int]string // how a record can't be read, by its number
+	torn    map[int]string        // how a record can't be read, by its number
+	hang    map[int]chan struct{} // until when a record can't be read
+	hangs   string                // "open": the shard of such a record can't be opened
+	open    atomic.Int32
 	skip    func(r *tallyReader, n int) (int, error)
 	read    atomic.Int64
 }
@@ -29,9 +34,16 @@ func (s *tallies) Fields() []nwt.Field { return []nwt.Field{{Name: "number", Typ
 func (s *tallies) Shards() int         { return len(s.lengths) }
 
 func (s *tallies) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
-	if s.torn[1000*shard] == "open" {
+	switch s.torn[1000*shard] {
+	case "open":
 		return nil, errTorn
+	case "exit":
+		runtime.Goexit()
 	}
+	if release := s.hang[1000*shard]; release != nil && s.hangs == "open" {
+		<-release
+	}
+	s.open.Add(1)
 	r := &tallyReader{s: s, next: 1000 * shard, end: 1000*shard + s.lengths[shard]}
 	if s.skip == nil {
 		return struct{ nwt.ShardReader }{r}, nil // without its Skip
@@ -50,8 +62,8 @@ type tallyReader struct {
 }
 
 func (r *tallyReader) pass() error {
-	if r.next == r.end {
-		return io.EOF
+	if release := r.s.hang[r.next]; release != nil {
+		<-release
 	}
 	switch r.s.torn[r.next] {
 	case "error":
@@ -60,6 +72,9 @@ func (r *tallyReader) pass() error {
 		panic(errTorn)
 	case "Goexit":
 		runtime.Goexit()
+	}
+	if r.next == r.end {
+		return io.EOF
 	}
 	r.next++
 	return nil
@@ -75,7 +90,7 @@ func (r *tallyReader) Next(_ context.Context, rec *nwt.Record) error {
 }
 
 func (r *tallyReader) Skip(_ context.Context, n int) (int, error) { return r.s.skip(r, n) }
-func (r *tallyReader) Close() error                               { return nil }
+func (r *tallyReader) Close() error                               { r.s.open.Add(-1); return nil }
 
 // over passes over up to n records, fails as Next would, and says so at once or, if
 // late, only when it is asked for the record that can't be read.
@@ -240,4 +255,124 @@ func TestSkippingEndsWithItsContext(t *testing.T) {
 		n++
 	}
 	require.Equal(t, 1, n)
+}
+
+// A shard that hangs while it is skipped or opened is lost from there on, as it would be
+// if it hung while it is read.
+func TestAShardThatHangsWhileItIsSkippedIsLost(t *testing.T) {
+	for name, hang := range map[string]int{"Open": 1000, "first": 1000, "in the middle": 1007, "at the end": 1020} {
+		for _, interleave := range []int{1, 2, 3} {
+			for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(3), nwt.WithShuffleWindow(9)}, {nwt.WithEpochSamples(90)}} {
+				opts := append(slices.Clone(opts), nwt.WithBatchSize(5), nwt.WithInterleave(interleave), nwt.WithWorkers(2))
+				like := &tallies{lengths: []int{20, 20, 20}, torn: map[int]string{hang: "error"}}
+				if name == "Open" {
+					like.torn[hang] = "open"
+				}
+				whole, states := numbersFrom(t, like, nwt.State{}, opts...)
+				t.Run(fmt.Sprint(name, interleave, len(opts)), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						release := make(chan struct{})
+						s := &tallies{lengths: []int{20, 20, 20}, hang: map[int]chan struct{}{hang: release}}
+						s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, true) }
+						if name == "Open" {
+							s.hangs = "open"
+						}
+						for _, state := range states {
+							rest, _ := numbersFrom(t, s, state, append(opts, nwt.WithTimeout(time.Second))...)
+							require.Equal(t, whole[len(whole)-len(rest):], rest, "%v", state)
+							plain, _ := numbersFrom(t, like, state, opts...)
+							require.Len(t, rest, len(plain))
+						}
+						close(release)
+						synctest.Wait()
+						require.Zero(t, s.open.Load(), "calls that were given up close their shards")
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestAShardThatHangsWhileItIsSkippedEndsTheEpochWithoutABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := &tallies{lengths: []int{200, 200}, hang: map[int]chan struct{}{1100: release}}
+		s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, true) }
+		l := newLoader(t, nwt.Streamed(s), nwt.WithWorkers(1), nwt.WithTimeout(time.Second))
+		for range 2 {
+			began := time.Now()
+			for b, err := range l.Resume(t.Context(), nwt.State{Samples: 300}) {
+				require.Nil(t, b)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.ErrorContains(t, err, "to resume after 300 samples of epoch 0 isn't possible: a record of these can't be read: shard 1 from record 100 on: no answer within WithTimeout(1s)")
+			}
+			require.Equal(t, time.Second, time.Since(began))
+		}
+		require.NoError(t, l.Close())
+		close(release)
+		synctest.Wait()
+		require.Zero(t, s.open.Load())
+	})
+}
+
+// Each call of Skip has its time, however many records are skipped.
+func TestASlowSkipIsNotGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &tallies{lengths: []int{500, 500}}
+		s.skip = func(r *tallyReader, n int) (int, error) {
+			time.Sleep(900 * time.Millisecond)
+			return over(r, n, false)
+		}
+		numbers, _ := numbersFrom(t, s, nwt.State{Samples: 900}, nwt.WithErrorBudget(0), nwt.WithTimeout(time.Second), nwt.WithWorkers(1))
+		require.Len(t, numbers, 100)
+	})
+}
+
+// What a call returns just when it is given up is delivered, or lost with the rest of its
+// shard: never lost by itself.
+func TestACallThatReturnsWhenItIsGivenUpLosesNoRecordByItself(t *testing.T) {
+	for range 300 {
+		synctest.Test(t, func(t *testing.T) {
+			s := &breaking{shelves: newShelves(30, 30), onNext: at2(1, 7, func() error { time.Sleep(time.Second); return nil })}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+			got, err := values(t, l, 0)
+			require.NoError(t, err)
+			own := slices.DeleteFunc(got, func(n int64) bool { return n < 30 })
+			if bad := l.BadSamples(); len(bad) > 0 {
+				var lost *nwt.ShardError
+				require.ErrorAs(t, bad[0], &lost)
+				require.Len(t, own, lost.Record)
+			} else {
+				require.Len(t, own, 30)
+			}
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+func TestGoexitInOpenBeforeSkippingIsABadSample(t *testing.T) {
+	s := &tallies{lengths: []int{5, 5, 5}, torn: map[int]string{1000: "exit"}}
+	s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
+	var rest []int64
+	promptly(t, func() { rest, _ = numbersFrom(t, s, nwt.State{Samples: 4}, nwt.WithWorkers(2)) })
+	require.Equal(t, []int64{2001, 2, 2002, 3, 2003, 4, 2004}, rest)
+}
+
+// In one round each chain may lose a shard.
+func TestEveryShardThatIsLostBeforeTheRestIsNamed(t *testing.T) {
+	var log journal
+	s := &tallies{lengths: []int{20, 20, 20, 20}, torn: map[int]string{5: "error", 1005: "error", 2006: "error"}}
+	s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
+	numbers, _ := numbersFrom(t, s, nwt.State{Samples: 35}, nwt.WithWorkers(1), log.option())
+	require.Equal(t, []int64{3016, 3017, 3018, 3019}, numbers)
+	for shard, record := range map[int]int{0: 5, 1: 5, 2: 6} {
+		require.Contains(t, log.String(), fmt.Sprintf("shard %d from record %d on", shard, record))
+	}
+
+	var other journal
+	s = &tallies{lengths: []int{5, 5, 5}, torn: map[int]string{1: "error", 1002: "error", 2003: "error"}, skip: s.skip}
+	numbersFrom(t, s, nwt.State{Samples: 8}, nwt.WithInterleave(1), nwt.WithWorkers(1), other.option())
+	for shard, record := range map[int]int{0: 1, 1: 2, 2: 3} {
+		require.Contains(t, other.String(), fmt.Sprintf("shard %d from record %d on", shard, record), "one after the other in a chain")
+	}
 }

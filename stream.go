@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,12 +46,13 @@ type ShardReader interface {
 // A Skipper is a [ShardReader] that can pass over records for less than reading them
 // costs: with an index, or by seeking. If all readers are Skippers, [Loader.Resume]
 // skips the records that were delivered, instead of reading and dropping them, so that
-// going on late in a long epoch starts soon. It reads them all the same with
-// [WithTimeout], or if they are fewer than the window of [WithShuffle] holds.
+// going on late in a long epoch starts soon. It reads them all the same if they are fewer
+// than the window of [WithShuffle] holds.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has
 	// passed over. If it is none, the loader reads one record by Next and asks again.
+	// With [WithTimeout] n is 1, so that the loader knows at which record a call hangs.
 	// The errors are those of Next: [io.EOF] itself if no record is left after those
 	// passed over; any other error makes the next record a bad sample and ends the
 	// shard. If Next would fail at one of the records, Skip must fail there too;
@@ -443,8 +445,10 @@ type chain struct {
 
 	// While a resumed run skips.
 	spent   bool // nothing is left
+	passed  int  // records that the skip under way has passed over
 	dropped Record
-	unread  error // of the last record that can't be read
+	got     *Record // what was read; nil if nothing was left
+	unread  []error // of the records that can't be read
 
 	// If the chain reads ahead: full records come and empty ones go back.
 	full, empty chan *Record
@@ -468,8 +472,10 @@ type call struct {
 	since time.Time // guarded by mu; when the call under way began, zero between calls
 	lost  bool      // guarded by mu; set once, when the call under way is given up
 
-	at, read int   // guarded by mu; the chain's when the call began
-	fault    error // guarded by mu; the chain's when the call began: not nil if the call is Close
+	// The chain's when the call began; guarded by mu.
+	at, read, passed int
+	fault            error // not nil if the call is Close
+	unread           []error
 }
 
 const (
@@ -489,9 +495,6 @@ func newChain(q *sequence, shards []int) *chain {
 
 // start makes a new chain read ahead.
 func (c *chain) start() {
-	if c.cancel == nil { // it replaces another chain
-		c.ctx, c.cancel = context.WithCancelCause(c.q.ctx)
-	}
 	c.full, c.empty, c.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
 	c.room = make(chan struct{}, 1)
 	for range readAhead {
@@ -578,11 +581,12 @@ func (c *chain) letGo() { c.q.bytes.Add(-c.held.Swap(0)) }
 func (q *sequence) take(i int, r **Record) bool {
 	c := q.chains[i]
 	if c.full == nil {
-		return c.nextNow(*r)
+		return q.takeNow(i, r)
 	}
 	got, ok, answered := awaitRecord(c)
 	for !answered {
 		c = c.replace()
+		c.start()
 		q.chains[i] = c
 		got, ok, answered = awaitRecord(c)
 	}
@@ -662,12 +666,13 @@ func (c *chain) left(answered bool) time.Duration {
 	return left
 }
 
-// replace returns a chain that goes on in place of c, whose call was given up. c keeps
-// its records and its reader, and closes the reader if the call returns.
+// replace returns a chain to go on in place of c, whose call was given up. c keeps its
+// records and its reader, and closes the reader if the call returns.
 func (c *chain) replace() *chain {
 	c.call.mu.Lock()
 	defer c.call.mu.Unlock()
-	next := &chain{q: c.q, shards: c.shards, at: c.call.at, read: c.call.read, fault: c.call.fault}
+	next := newChain(c.q, c.shards)
+	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
 	err := fmt.Errorf("no answer within WithTimeout(%v): %w", c.q.l.opts.timeout, context.DeadlineExceeded)
 	if next.fault == nil {
 		next.fault = err
@@ -675,23 +680,29 @@ func (c *chain) replace() *chain {
 		c.warnOfClose(c.call.at, err)
 	}
 	c.cancel(err)
-	next.start()
 	return next
 }
 
+// timed tells whether calls of the stream and its readers can be given up.
+func (c *chain) timed() bool { return c.q.ahead && c.q.l.opts.timeout > 0 }
+
 // begins notes that a call of the stream or of a reader begins.
 func (c *chain) begins() {
-	if c.full == nil || c.q.l.opts.timeout == 0 {
+	if !c.timed() {
 		return
 	}
 	c.call.mu.Lock()
 	defer c.call.mu.Unlock()
-	c.call.since, c.call.at, c.call.read, c.call.fault = time.Now(), c.at, c.read, c.fault
+	if c.call.lost {
+		return // what the call that was given up had read goes to nobody
+	}
+	c.call.since, c.call.at, c.call.read, c.call.passed, c.call.fault = time.Now(), c.at, c.read, c.passed, c.fault
+	c.call.unread = slices.Clip(c.unread)
 }
 
 // returned notes that the call has returned.
 func (c *chain) returned() {
-	if c.full == nil || c.q.l.opts.timeout == 0 {
+	if !c.timed() {
 		return
 	}
 	c.call.mu.Lock()
@@ -711,7 +722,7 @@ func (c *chain) close() {
 		if c.cancel != nil {
 			c.cancel(nil)
 		}
-		c.here(c.shut)
+		c.here((*chain).shut)
 		return
 	}
 	c.cancel(nil)

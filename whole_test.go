@@ -40,6 +40,7 @@ type trial struct {
 	torn  map[int]int // by shard: the record that can't be read, nor what is after it
 	bad   map[int]string
 	slow  int // one in so many samples takes 100 ms; 0: none
+	skips int // its shards' readers skip: 0 no, else at most so many records at once
 
 	batch, workers, prefetch, rank, world, budget int
 	dropLast, shuffle, unordered, timeout         bool
@@ -75,6 +76,7 @@ func randomTrial(seed uint64) *trial {
 	if one(3) {
 		t.slow = 1 + rng.IntN(9)
 	}
+	t.skips = int(seed % 4) // not by rng, whose trials stay what they were
 	if half() {
 		t.n = 0
 		for range 1 + rng.IntN(6) {
@@ -301,7 +303,11 @@ func (s trialStream) Fields() []nwt.Field { return s.t.fields() }
 func (s trialStream) Shards() int         { return len(s.t.shard) }
 
 func (s trialStream) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
-	return &trialShard{t: s.t, shard: shard, first: s.t.begins(shard)}, nil
+	reader := &trialShard{t: s.t, shard: shard, first: s.t.begins(shard)}
+	if s.t.skips > 0 {
+		return trialSkipper{reader}, nil
+	}
+	return reader, nil
 }
 
 func (s trialStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
@@ -326,6 +332,15 @@ type trialShard struct {
 }
 
 func (s *trialShard) Next(_ context.Context, r *nwt.Record) error {
+	if err := s.pass(); err != nil {
+		return err
+	}
+	r.Data = binary.LittleEndian.AppendUint64(r.Data[:0], uint64(s.first+s.k-1))
+	return nil
+}
+
+// pass goes past a record.
+func (s *trialShard) pass() error {
 	if s.t.slow > 1 {
 		time.Sleep(13 * time.Millisecond)
 	}
@@ -335,9 +350,20 @@ func (s *trialShard) Next(_ context.Context, r *nwt.Record) error {
 	if torn, ok := s.t.torn[s.shard]; ok && s.k == torn {
 		return errTorn
 	}
-	r.Data = binary.LittleEndian.AppendUint64(r.Data[:0], uint64(s.first+s.k))
 	s.k++
 	return nil
+}
+
+type trialSkipper struct{ *trialShard }
+
+func (s trialSkipper) Skip(_ context.Context, n int) (skipped int, err error) {
+	for skipped < min(n, s.t.skips) {
+		if err := s.pass(); err != nil {
+			return skipped, err
+		}
+		skipped++
+	}
+	return skipped, nil
 }
 
 func (s *trialShard) Close() error { return nil }
