@@ -291,7 +291,7 @@ func (q *sequence) readOfPass(r **Record) bool {
 // draw is the place in a window of n records that the rank's record number i of the
 // epoch is taken from.
 func (q *sequence) draw(i, n int) int {
-	key := epochKey(q.l.seedKey, q.epoch) + uint64(i*q.l.opts.world+q.l.opts.rank)*golden
+	key := epochKey(seedKey(q.l.opts.shuffled), q.epoch) + uint64(i*q.l.opts.world+q.l.opts.rank)*golden
 	return int(mix64(key) % uint64(n)) // a window is too small for the bias to show
 }
 

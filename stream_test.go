@@ -200,3 +200,18 @@ func TestAStreamCanBeTuned(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, r.Trials)
 }
+
+func TestTheSeedOfRandomnessDoesNotChangeAStreamsOrder(t *testing.T) {
+	read := func(opts ...nwt.Option) (numbers, noise []int64) {
+		opts = append(opts, nwt.WithBatchSize(8), nwt.WithShuffle(1), nwt.WithShuffleWindow(20))
+		for b, err := range newLoader(t, nwt.Streamed(newShelves(40, 50)), opts...).Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			numbers, noise = append(numbers, nwt.Values[int64](b, 0)...), append(noise, nwt.Values[int64](b, 1)...)
+		}
+		return numbers, noise
+	}
+	numbers, noise := read()
+	same, other := read(nwt.WithSeed(7))
+	require.Equal(t, numbers, same)
+	require.NotEqual(t, noise, other)
+}
