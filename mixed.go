@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"slices"
 	"sort"
 )
@@ -43,62 +44,27 @@ func Mixed(n int, m Mix, seed uint64) (Sampler, error) {
 	bad := func(value any, format string, args ...any) {
 		errs = append(errs, optionError("Mixed", value, format, args...))
 	}
-	m.Block = cmp.Or(m.Block, 1000)
 	if n < 1 || n > maxMixed {
 		bad(n, "the length of an epoch must be 1 … %d", maxMixed)
-	}
-	if m.Block < 1 || m.Block > maxMixed {
-		bad(m.Block, "Mix.Block must be 1 … %d, or 0 for 1000", maxMixed)
 	}
 	if len(m.Parts) == 0 {
 		bad(m.Parts, "Mix.Parts must have at least 1 part")
 	}
-	if len(m.Phases) == 0 {
-		bad(m.Phases, "Mix.Phases must have at least 1 phase")
-	}
-	s := &mixed{n: n, seed: seed, key: seedKey(seed), block: m.Block, whole: newPermutation(max(1, m.Block))}
-	from := 0
+	s := &mixed{n: n, seed: seed}
+	from, key := 0, seedKey(seed)
 	for k, length := range m.Parts {
 		if length < 1 || length > math.MaxInt-from {
 			bad(length, "Mix.Parts[%d] must be at least 1, and all parts at most %d", k, math.MaxInt)
 			break
 		}
-		s.parts = append(s.parts, mixPart{from, newPermutation(length), mix64(s.key + uint64(k+1)*golden)})
+		s.parts = append(s.parts, mixPart{from, newPermutation(length), mix64(key + uint64(k+1)*golden)})
 		from += length
 	}
-	for i, p := range m.Phases {
-		last := i == len(m.Phases)-1
-		if !last && (p.Samples < 1 || p.Samples > maxMixed) {
-			bad(p.Samples, "Mix.Phases[%d].Samples must be 1 … %d", i, maxMixed)
-		}
-		if len(p.Weights) != len(m.Parts) {
-			bad(p.Weights, "Mix.Phases[%d].Weights must be %d, one for each part", i, len(m.Parts))
-			continue
-		}
-		sum := 0.0
-		for k, w := range p.Weights {
-			if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
-				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 … %g", i, k, math.MaxFloat64)
-			}
-			sum += w
-		}
-		if !(sum > 0 && sum <= math.MaxFloat64) {
-			bad(p.Weights, "the sum of Mix.Phases[%d].Weights must be more than 0, and at most %g", i, math.MaxFloat64)
-		}
-		if len(errs) > 0 {
-			continue
-		}
-		share := apportion(p.Weights, sum, m.Block)
-		for k, w := range p.Weights {
-			if w > 0 && share[k] == 0 {
-				bad(w, "Mix.Phases[%d].Weights[%d] gives part %d no sample in a block of %d: Mix.Block must be longer", i, k, k, m.Block)
-			}
-		}
-		s.add(p, sum, share, last)
-	}
+	m.check(len(m.Parts), bad)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	s.plan = m.plan(seed, 0, 1)
 	return s, nil
 }
 
@@ -106,35 +72,72 @@ func Mixed(n int, m Mix, seed uint64) (Sampler, error) {
 // a million epochs of training.
 const maxMixed = 1 << (30 + 12*wide)
 
-// apportion divides n by weights that add up to sum, by largest remainders.
-func apportion(weights []float64, sum float64, n int) []int {
-	share, rest := make([]int, len(weights)), make([]float64, len(weights))
-	left := n
+// check reports what is wrong with the phases and the block.
+func (m *Mix) check(parts int, bad func(value any, format string, args ...any)) {
+	block := m.block()
+	if block < 1 || block > maxMixed {
+		bad(m.Block, "Mix.Block must be 1 … %d, or 0 for 1000", maxMixed)
+	}
+	if len(m.Phases) == 0 {
+		bad(m.Phases, "Mix.Phases must have at least 1 phase")
+	}
+	for i, p := range m.Phases {
+		if last := i == len(m.Phases)-1; !last && (p.Samples < 1 || p.Samples > maxMixed) {
+			bad(p.Samples, "Mix.Phases[%d].Samples must be 1 … %d", i, maxMixed)
+		}
+		if len(p.Weights) != parts {
+			bad(p.Weights, "Mix.Phases[%d].Weights must be %d, one for each part", i, parts)
+			continue
+		}
+		sum, valid := 0.0, block >= 1
+		for k, w := range p.Weights {
+			if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
+				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 … %g", i, k, math.MaxFloat64)
+				valid = false
+			}
+			sum += w
+		}
+		if !(sum > 0 && sum <= math.MaxFloat64) {
+			bad(p.Weights, "the sum of Mix.Phases[%d].Weights must be more than 0, and at most %g", i, math.MaxFloat64)
+			valid = false
+		}
+		if !valid {
+			continue
+		}
+		share := apportion(exactly(p.Weights), block)
+		for k, w := range p.Weights {
+			if w > 0 && share[k] == 0 {
+				bad(w, "Mix.Phases[%d].Weights[%d] gives part %d no sample in a block of %d: Mix.Block must be longer", i, k, k, block)
+			}
+		}
+	}
+}
+
+func (m *Mix) block() int { return cmp.Or(m.Block, 1000) }
+
+// apportion divides n by weights, by largest remainders.
+func apportion(weights []*big.Int, n int) []int {
+	sum := total(weights)
+	share, rest := make([]int, len(weights)), make([]*big.Int, len(weights))
+	byRest, left := make([]int, len(weights)), n
 	for k, w := range weights {
-		quota := w / sum * float64(n)
-		share[k] = int(quota)
-		rest[k] = quota - float64(share[k])
+		quota := new(big.Int).Mul(w, big.NewInt(int64(n)))
+		quota, rest[k] = quota.QuoRem(quota, sum, new(big.Int))
+		share[k], byRest[k] = int(quota.Int64()), k
 		left -= share[k]
 	}
-	byRest := make([]int, len(weights))
-	for k := range byRest {
-		byRest[k] = k
-	}
-	slices.SortStableFunc(byRest, func(a, b int) int { return cmp.Compare(rest[b], rest[a]) })
-	for i := 0; left > 0; i, left = i+1, left-1 {
-		share[byRest[i%len(byRest)]]++
+	slices.SortStableFunc(byRest, func(a, b int) int { return rest[b].Cmp(rest[a]) })
+	for _, k := range byRest[:left] { // fewer than parts
+		share[k]++
 	}
 	return share
 }
 
 type mixed struct {
-	n      int
-	seed   uint64
-	key    uint64
-	block  int
-	whole  permutation // of a block
-	parts  []mixPart
-	phases []mixPhase
+	n     int
+	seed  uint64
+	parts []mixPart
+	plan  *mixPlan
 }
 
 type mixPart struct {
@@ -143,58 +146,123 @@ type mixPart struct {
 	key  uint64
 }
 
+func (s *mixed) Len() int { return s.n }
+func (s *mixed) String() string {
+	return fmt.Sprintf("Mixed(%d, %d parts, %d phases, blocks of %d, seed %d)", s.n, len(s.parts), len(s.plan.phases), s.plan.block, s.seed)
+}
+
+func (s *mixed) At(epoch, i int) int {
+	checkPosition(i, s.n)
+	k, draw := s.plan.at(uint64(epoch)*uint64(s.n) + uint64(i))
+	part := &s.parts[k]
+	partEpoch, at := draw/part.perm.n, draw%part.perm.n
+	return part.from + part.perm.at(epochKey(part.key, int(partEpoch)), int(at))
+}
+
+// A mixPlan tells which part of a mixture each position draws from. Positions count
+// over all epochs.
+type mixPlan struct {
+	key    uint64
+	block  int
+	whole  permutation // of a block
+	phases []mixPhase
+}
+
 type mixPhase struct {
 	start  uint64   // position over all epochs
 	blocks uint64   // whole blocks; of no meaning for the last phase
 	first  uint64   // number of its first block
 	drawn  []uint64 // samples of each part drawn before the phase
 	share  []int    // samples of each part in a block
-	rest   []int    // samples of each part in a last block that is shorter
-	tail   permutation
-	length int // of that
+	ends   []int    // the sums of share up to each part
+
+	// Of a last block that is shorter.
+	length   int
+	rest     []int // samples of each part
+	restEnds []int
+	tail     permutation
 }
 
-// add adds a phase after those there are.
-func (s *mixed) add(p Phase, sum float64, share []int, last bool) {
-	phase := mixPhase{share: share, drawn: make([]uint64, len(s.parts))}
-	if n := len(s.phases); n > 0 {
-		before := s.phases[n-1]
-		phase.start = before.start + before.blocks*uint64(s.block) + uint64(before.length)
-		phase.first = before.first + before.blocks + 1
-		for k := range s.parts {
-			phase.drawn[k] = before.drawn[k] + before.blocks*uint64(before.share[k]) + uint64(before.rest[k])
+// plan is the plan of a rank, whose positions are those that it takes when world ranks
+// take them in turn. m must have been checked.
+func (m *Mix) plan(seed uint64, rank, world int) *mixPlan {
+	s := &mixPlan{key: seedKey(seed), block: m.block(), whole: newPermutation(m.block())}
+	if rank > 0 {
+		s.key = mix64(s.key + uint64(rank)*golden)
+	}
+	end := uint64(0) // of the phase, over all ranks
+	for i, p := range m.Phases {
+		weights := exactly(p.Weights)
+		phase := mixPhase{share: apportion(weights, s.block), drawn: make([]uint64, len(weights)), blocks: math.MaxUint64}
+		phase.ends = sums(phase.share)
+		if i > 0 {
+			before := &s.phases[i-1]
+			phase.start = before.start + before.blocks*uint64(s.block) + uint64(before.length)
+			phase.first = before.first + before.blocks + 1
+			for k := range weights {
+				phase.drawn[k] = before.drawn[k] + before.blocks*uint64(before.share[k]) + uint64(before.rest[k])
+			}
 		}
+		if i < len(m.Phases)-1 {
+			end += uint64(p.Samples)
+			n := (end+uint64(world-1-rank))/uint64(world) - phase.start
+			phase.blocks, phase.length = n/uint64(s.block), int(n%uint64(s.block))
+			phase.rest = apportion(weights, phase.length)
+			phase.restEnds, phase.tail = sums(phase.rest), newPermutation(max(1, phase.length))
+		}
+		s.phases = append(s.phases, phase)
 	}
-	phase.blocks = math.MaxUint64
-	if !last {
-		phase.blocks, phase.length = uint64(p.Samples/s.block), p.Samples%s.block
-		phase.rest, phase.tail = apportion(p.Weights, sum, phase.length), newPermutation(max(1, phase.length))
-	}
-	s.phases = append(s.phases, phase)
+	return s
 }
 
-func (s *mixed) Len() int { return s.n }
-func (s *mixed) String() string {
-	return fmt.Sprintf("Mixed(%d, %d parts, %d phases, blocks of %d, seed %d)", s.n, len(s.parts), len(s.phases), s.block, s.seed)
+// sums is the sum of numbers up to each, itself included.
+func sums(numbers []int) []int {
+	all, sum := make([]int, len(numbers)), 0
+	for i, n := range numbers {
+		sum += n
+		all[i] = sum
+	}
+	return all
 }
 
-func (s *mixed) At(epoch, i int) int {
-	checkPosition(i, s.n)
-	position := uint64(epoch)*uint64(s.n) + uint64(i)
+// block is the phase and the block that a position is in, and its place there.
+func (s *mixPlan) blockAt(position uint64) (b mixBlock, place int) {
 	p := &s.phases[sort.Search(len(s.phases)-1, func(k int) bool { return s.phases[k+1].start > position })]
-	block, place := (position-p.start)/uint64(s.block), int((position-p.start)%uint64(s.block))
-	share, perm := p.share, &s.whole
-	if block == p.blocks {
-		share, perm = p.rest, &p.tail
+	number, at := (position-p.start)/uint64(s.block), (position-p.start)%uint64(s.block)
+	b = mixBlock{phase: p, number: number, key: mix64(s.key + (p.first+number)*golden), perm: &s.whole, ends: p.ends}
+	if number == p.blocks {
+		b.perm, b.ends = &p.tail, p.restEnds
 	}
-	place = perm.at(mix64(s.key+(p.first+block)*golden), place)
-	// The places of a block, before they are mixed, are part after part.
-	k := 0
-	for ; place >= share[k]; k++ {
-		place -= share[k]
+	return b, int(at)
+}
+
+type mixBlock struct {
+	phase  *mixPhase
+	number uint64 // in the phase
+	key    uint64
+	perm   *permutation
+	ends   []int
+}
+
+// before is how often a part was drawn before the block.
+func (b *mixBlock) before(part int) uint64 {
+	return b.phase.drawn[part] + b.number*uint64(b.phase.share[part])
+}
+
+// at is the part that a place of the block draws from, and how often the block's places
+// before they are mixed, which are part after part, draw from it sooner.
+func (b *mixBlock) at(place int) (part, sooner int) {
+	place = b.perm.at(b.key, place)
+	part, _ = slices.BinarySearch(b.ends, place+1)
+	if part > 0 {
+		place -= b.ends[part-1]
 	}
-	draw := p.drawn[k] + block*uint64(p.share[k]) + uint64(place)
-	part := &s.parts[k]
-	partEpoch, at := draw/part.perm.n, draw%part.perm.n
-	return part.from + part.perm.at(epochKey(part.key, int(partEpoch)), int(at))
+	return part, place
+}
+
+// at is the part that a position draws from, and the number of its draw from that part.
+func (s *mixPlan) at(position uint64) (part int, draw uint64) {
+	b, place := s.blockAt(position)
+	part, sooner := b.at(place)
+	return part, b.before(part) + uint64(sooner)
 }

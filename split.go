@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/big"
 	"slices"
+	"strconv"
 )
 
 // Split cuts a dataset into parts at random, one part per share. The shares must be
-// above 0 and add up to 1. Each sample is in exactly one part, and the same seed
-// always makes the same parts. A part's size is its share of the samples, rounded up
-// or down; it must be at least 1.
+// above 0 and add up to 1, give or take a millionth: what counts is a share's part of
+// their sum. Each sample is in exactly one part, and the same seed always makes the same
+// parts. A part's size is its share of the samples, rounded up or down; it must be at
+// least 1.
 //
 // The parts are computed, not stored: see [Shuffled]. They are loaded from ds; if ds
 // is a [BatchDataset], so is each part. To augment samples for training only, put a
@@ -36,16 +39,10 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	}
 	perm, key := newPermutation(n), seedKey(seed)
 	var parts []Dataset
-	sum = 0
+	ends := divide(n, exactly(shares))
 	from := 0
 	for i, share := range shares {
-		sum += share
-		to := n
-		if i < len(shares)-1 {
-			// Sums of shares are a little off. A sum that should be a half, or the same
-			// half as before, must not come out on one side of it or the other by chance.
-			to = min(n, int(math.Floor(sum*float64(n)+0.5+float64(n)*1e-12)))
-		}
+		to := ends[i]
 		if to == from {
 			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)
 		}
@@ -54,6 +51,47 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 		from = to
 	}
 	return parts, nil
+}
+
+// exactly is numbers as a person would write them, in a unit of which each is a whole
+// multiple: 0.1 is a tenth, although no float64 is.
+func exactly(numbers []float64) []*big.Int {
+	fractions, unit := make([]*big.Rat, len(numbers)), big.NewInt(1)
+	for i, x := range numbers {
+		fractions[i], _ = new(big.Rat).SetString(strconv.FormatFloat(x, 'g', -1, 64))
+		of := fractions[i].Denom()
+		common := new(big.Int).GCD(nil, nil, unit, of)
+		unit.Mul(unit, common.Quo(of, common))
+	}
+	multiples := make([]*big.Int, len(numbers))
+	for i, f := range fractions {
+		multiples[i] = new(big.Int).Quo(unit, f.Denom())
+		multiples[i].Mul(multiples[i], f.Num())
+	}
+	return multiples
+}
+
+// divide is where the parts of n end that have these weights: at the nearest whole
+// numbers, a half rounded up.
+func divide(n int, weights []*big.Int) []int {
+	sum := total(weights)
+	ends, upTo, all := make([]int, len(weights)), new(big.Int), big.NewInt(int64(n))
+	for i, w := range weights {
+		upTo.Add(upTo, w)
+		end := new(big.Int).Mul(upTo, all)
+		end.Add(end.Lsh(end, 1), sum)
+		end.Quo(end, sum)
+		ends[i] = int(end.Rsh(end, 1).Int64())
+	}
+	return ends
+}
+
+func total(numbers []*big.Int) *big.Int {
+	sum := new(big.Int)
+	for _, x := range numbers {
+		sum.Add(sum, x)
+	}
+	return sum
 }
 
 // part is the samples at n successive positions of a permutation of ds.

@@ -1,7 +1,9 @@
 package nwt_test
 
 import (
+	"context"
 	"math"
+	"math/big"
 	"slices"
 	"testing"
 
@@ -121,5 +123,42 @@ func TestAShareThatIsAWholeNumberOfSamplesIsExact(t *testing.T) {
 		parts, err := nwt.Split(augmented(c.n), 1, c.shares...)
 		require.NoError(t, err)
 		require.Equal(t, c.want, parts[c.part].Len(), c)
+	}
+}
+
+// However many samples there are: no sum of shares is a little off.
+func TestAPartsSizeIsItsShareRoundedUpOrDown(t *testing.T) {
+	none := func(context.Context, int, *nwt.Sample) error { return nil }
+	for _, samples := range []int64{1000, 12_345_678, 20_000_000_000_001, 1<<62 - 1} {
+		if samples > int64(nwt.MaxSamples) {
+			continue
+		}
+		n := int(samples)
+		ds := nwt.NewDataset(n, []nwt.Field{{Name: "x", Type: nwt.Uint8}}, none)
+		for _, thousandths := range [][]int64{{1000}, {900, 100}, {333, 333, 334}, {100, 200, 300, 400}, {1, 999}, {499, 1, 499, 1}, {7, 11, 13, 17, 952}} {
+			var shares []float64
+			for _, s := range thousandths {
+				shares = append(shares, float64(s)/1000)
+			}
+			parts, err := nwt.Split(ds, 1, shares...)
+			require.NoError(t, err)
+			all := 0
+			for k, part := range parts {
+				share := big.NewRat(thousandths[k], 1000)
+				off := new(big.Rat).SetInt64(int64(part.Len()))
+				off.Sub(off, share.Mul(share, new(big.Rat).SetInt64(int64(n))))
+				require.Negative(t, off.Abs(off).Cmp(big.NewRat(1, 1)), "%d of %d: share %d has %d", k, n, thousandths[k], part.Len())
+				all += part.Len()
+			}
+			require.Equal(t, n, all)
+		}
+		for thirds := range 3 { // as a program computes them, or as a person rounds them
+			share := []float64{1.0 / 3, 0.3333333, 0.33333334}[thirds]
+			parts, err := nwt.Split(ds, 1, share, share, share)
+			require.NoError(t, err)
+			for _, part := range parts {
+				require.InDelta(t, 0, float64(part.Len()-n/3), 1)
+			}
+		}
 	}
 }
