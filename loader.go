@@ -126,7 +126,7 @@ func (s *source) loader(workers int) *Loader {
 	case *funcDataset:
 		l.loadSample = ds.load // one call less for each sample
 	case *streamDataset:
-		l.loadSample = ds.loadRecord
+		l.loadSample = ds.load()
 	}
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch

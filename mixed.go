@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -10,9 +11,9 @@ import (
 	"sort"
 )
 
-// A Mix says how [Mixed] mixes the parts of a [Concat].
+// A Mix says how [Mixed] mixes the parts of a [Concat], and [MixedStreams] streams.
 type Mix struct {
-	Parts  []int   // samples of each part, in the order of Concat
+	Parts  []int   // samples of each part, in the order of Concat; nil for MixedStreams
 	Phases []Phase // phases of training, one after the other; the last one never ends
 	Block  int     // positions per block, within which the shares are exact; 0 = 1000
 }
@@ -265,4 +266,75 @@ func (s *mixPlan) at(position uint64) (part int, draw uint64) {
 	b, place := s.blockAt(position)
 	part, sooner := b.at(place)
 	return part, b.before(part) + uint64(sooner)
+}
+
+// before is how often each part is drawn before a position.
+func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
+	b, places := s.blockAt(position)
+	counts := make([]uint64, len(b.ends))
+	for part := range counts {
+		counts[part] = b.before(part)
+	}
+	for place := range places {
+		if place%(1<<20) == 0 && ctx.Err() != nil {
+			break
+		}
+		part, _ := b.at(place)
+		counts[part]++
+	}
+	return counts
+}
+
+// MixedStreams makes a dataset of several streams of the same fields, mixed by weights:
+// what [Mixed] is for samples that have an index. It needs [WithEpochSamples], since an
+// epoch of it has no other end.
+//
+// Phases and blocks are those of Mixed, except that each rank has blocks of its own:
+// Mix.Block samples of a rank, on from one epoch to the next, have exactly the share of
+// every part. A phase's Samples are counted over all ranks. The order in a block depends
+// on the seed.
+//
+// Each stream is read as [Streamed] says, as if it were alone: every rank needs a shard
+// of each, WithInterleave of these are read at once, and WithShuffle mixes each stream
+// within a window of its own. An epoch begins every stream anew; with WithShuffle, in
+// another order of its shards. A stream that ends before the epoch does is read again.
+// So nothing of a stream comes again in an epoch before all of the rank's part of it has
+// come. But a stream of which an epoch takes only a little is never read to its end, and
+// without WithShuffle each epoch takes the same: make epochs long.
+//
+// [ShardError] counts the shards of all streams, one stream after the other.
+func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
+	var errs []error
+	bad := func(value any, format string, args ...any) {
+		errs = append(errs, optionError("MixedStreams", value, format, args...))
+	}
+	if len(m.Parts) > 0 {
+		bad(m.Parts, "Mix.Parts must be nil: a stream has no number of samples")
+	}
+	if len(streams) == 0 {
+		bad(streams, "needs at least one stream")
+	}
+	var first *layout
+	for k, s := range streams {
+		_, l, err := checkDataset(Streamed(s))
+		if err != nil {
+			errs = append(errs, within(fmt.Sprintf("MixedStreams: stream %d", k), err))
+			continue
+		}
+		if first == nil {
+			first = l
+		}
+		if diff := difference(first.fields, l.fields); diff != "" {
+			bad(k, "stream %d differs from those before: %s", k, diff)
+		}
+	}
+	m.check(len(streams), bad)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	m.Phases = slices.Clone(m.Phases)
+	for i := range m.Phases {
+		m.Phases[i].Weights = slices.Clone(m.Phases[i].Weights)
+	}
+	return &streamDataset{streams: slices.Clone(streams), mix: &m, seed: seed}, nil
 }

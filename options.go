@@ -270,9 +270,9 @@ const maxInterleave = 1024
 
 // WithInterleave sets how many shards of a stream are read at once, 1 … 1024. The
 // loader takes a sample of each in turn. The default is 4. The order of the
-// samples depends on it. If the dataset isn't a stream, it does nothing. If reading
-// sets the pace, [Tune] measures what more shards at once would bring, and says so in
-// its advice.
+// samples depends on it. [MixedStreams] reads so many of each stream. If the dataset
+// isn't a stream, it does nothing. If reading sets the pace, [Tune] measures what more
+// shards at once would bring, and says so in its advice.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -281,9 +281,9 @@ func WithInterleave(shards int) Option {
 }
 
 // WithShuffleWindow sets within how many records WithShuffle mixes a stream,
-// 1 … 2²⁴. That many records are kept in memory, as they were read. The default is
-// 1024. The order of the samples depends on it. Without WithShuffle, or if the dataset
-// isn't a stream, it does nothing.
+// 1 … 2²⁴. That many records are kept in memory, as they were read; with [MixedStreams]
+// that many of each stream. The default is 1024. The order of the samples depends on it.
+// Without WithShuffle, or if the dataset isn't a stream, it does nothing.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples

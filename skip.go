@@ -1,11 +1,14 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
 	"slices"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // skips tells whether to skip the records that a State says were delivered: if all
@@ -16,13 +19,22 @@ func (q *sequence) skips() bool {
 	if q.skip == 0 || o.shuffle && q.skip < o.window {
 		return false
 	}
-	for i := range q.chains {
-		q.here(i, func(c *chain) { // opens its first shard
+	for _, p := range q.parts {
+		if !p.skips() {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *streamPart) skips() bool {
+	for i := range p.chains {
+		p.here(i, func(c *chain) { // opens its first shard
 			if c.fault == nil {
 				c.attemptSkip(0)
 			}
 		})
-		if _, ok := q.chains[i].reader.(Skipper); !ok {
+		if _, ok := p.chains[i].reader.(Skipper); !ok {
 			return false
 		}
 	}
@@ -30,43 +42,67 @@ func (q *sequence) skips() bool {
 }
 
 // pass begins an epoch after q.skip records of it, as if they had been read and
-// dropped. It reads the records that the window still holds at that point, and skips
-// the others. The chains of the first pass are open.
+// dropped.
 func (q *sequence) pass() error {
-	n, most := q.skip, q.quota
+	n := q.skip
 	q.skip = 0
-	if most == 0 {
-		most = math.MaxInt
-	}
-	for records := math.MaxInt; n <= most; q.open() { // records of a pass over the shards, as far as is known
-		there, err := q.passIn(n-q.delivered, records)
-		if err != nil {
-			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: a record of these can't be read: %w", n, q.epoch, err)
+	counts := []uint64{uint64(n)} // of each part
+	if q.plan != nil {
+		counts = q.plan.before(q.ctx, q.position(n))
+		for k, before := range q.plan.before(q.ctx, q.position(0)) {
+			counts[k] -= before
 		}
-		if there || q.ctx.Err() != nil {
-			q.delivered = n
+	}
+	if q.ctx.Err() != nil {
+		return nil // counts may be too low
+	}
+	var group errgroup.Group
+	var err error
+	for k, p := range q.parts {
+		if n := int(counts[k]); q.ahead {
+			group.Go(func() error { return p.pass(n) })
+		} else {
+			err = cmp.Or(err, p.pass(n))
+		}
+	}
+	if err = cmp.Or(err, group.Wait()); err != nil {
+		return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: %w", n, q.epoch, err)
+	}
+	q.delivered = n
+	return nil
+}
+
+// pass goes on after n records of the part, as if they had been read and dropped. It
+// reads the records that the window still holds at that point, and skips the others.
+// The chains of the first pass are open.
+func (p *streamPart) pass(n int) error {
+	repeats := p.q.quota > 0
+	for records := math.MaxInt; ; p.open() { // records of a pass over the shards, as far as is known
+		there, err := p.passIn(n-p.delivered, records)
+		if err != nil {
+			return fmt.Errorf("a record of these can't be read: %w", err)
+		}
+		if there || p.q.ctx.Err() != nil {
+			p.delivered = n
 			return nil
 		}
 		// The pass has fewer records than was assumed. Begin anew, in the pass that
 		// record n is in, and with a window that shrinks at the end of the pass.
-		if records = q.passed; records == 0 || q.quota == 0 && n > records {
-			most = records
-			break
+		if records = p.passed; records == 0 || !repeats && n > records {
+			return fmt.Errorf("this rank's shards have %d", records)
 		}
-		q.stop()
-		q.delivered = 0
-		if q.quota > 0 {
-			q.delivered = n / records * records
+		p.stop()
+		p.delivered = 0
+		if repeats {
+			p.delivered = n / records * records
 		}
 	}
-	q.delivered = most
-	return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", n, q.epoch, most)
 }
 
 // passIn goes to record n of a pass whose chains are open, and has them read ahead.
 // It reports false if the pass has fewer records than that needs.
-func (q *sequence) passIn(n, records int) (there bool, err error) {
-	window, next := q.windowAfter(n, records)
+func (p *streamPart) passIn(n, records int) (there bool, err error) {
+	window, next := p.windowAfter(n, records)
 	// The places of the window, in the order in which their records are read.
 	places := make([]int, len(window))
 	for i := range places {
@@ -75,31 +111,31 @@ func (q *sequence) passIn(n, records int) (there bool, err error) {
 	slices.SortFunc(places, func(a, b int) int { return window[a] - window[b] })
 	kept, at := make([]*Record, len(window)), 0
 	for _, place := range places {
-		if there, err = q.skipTo(&at, window[place]); !there {
+		if there, err = p.skipTo(&at, window[place]); !there {
 			return false, err
 		}
 		r := &Record{}
-		if !q.readInOrder(&r) {
+		if !p.readInOrder(&r) {
 			return false, nil
 		}
 		kept[place], at = r, at+1
 	}
-	if there, err = q.skipTo(&at, next); there {
-		q.window = append(q.window, kept...)
-		q.goAhead()
+	if there, err = p.skipTo(&at, next); there {
+		p.window = append(p.window, kept...)
+		p.goAhead()
 	}
 	return there, err
 }
 
 // windowAfter returns which records of the pass, by number, the shuffle window holds
 // after n were taken from it, and the number of the record that is read next.
-func (q *sequence) windowAfter(n, records int) (window []int, next int) {
-	size := q.l.opts.window
-	if !q.l.opts.shuffle || size < 2 {
+func (p *streamPart) windowAfter(n, records int) (window []int, next int) {
+	size := p.q.l.opts.window
+	if !p.q.l.opts.shuffle || size < 2 {
 		return nil, n
 	}
 	for i := range n {
-		if i%(1<<20) == 0 && q.ctx.Err() != nil {
+		if i%(1<<20) == 0 && p.q.ctx.Err() != nil {
 			break
 		}
 		for len(window) < size && next < records {
@@ -107,7 +143,7 @@ func (q *sequence) windowAfter(n, records int) (window []int, next int) {
 			next++
 		}
 		last := len(window) - 1
-		window[q.draw(q.delivered+i, len(window))] = window[last]
+		window[p.draw(p.delivered+i, len(window))] = window[last]
 		window = window[:last]
 	}
 	return window, next
@@ -115,10 +151,10 @@ func (q *sequence) windowAfter(n, records int) (window []int, next int) {
 
 // skipTo skips from record *at of the pass to another one. It reports false if the
 // pass ends before.
-func (q *sequence) skipTo(at *int, to int) (there bool, err error) {
-	for *at < to && q.ctx.Err() == nil {
-		n := q.skipSome(to - *at)
-		if err := q.unread(); n == 0 || err != nil {
+func (p *streamPart) skipTo(at *int, to int) (there bool, err error) {
+	for *at < to && p.q.ctx.Err() == nil {
+		n := p.skipSome(to - *at)
+		if err := p.unread(); n == 0 || err != nil {
 			return false, err
 		}
 		*at += n
@@ -128,15 +164,15 @@ func (q *sequence) skipTo(at *int, to int) (there bool, err error) {
 
 // unread returns an error if a record that was delivered before can't be read now.
 // With an error budget it only warns, since the record may have been bad then too.
-func (q *sequence) unread() error {
-	for _, c := range q.chains {
+func (p *streamPart) unread() error {
+	for _, c := range p.chains {
 		unread := c.unread
 		c.unread = nil
 		for _, err := range unread {
-			if q.l.opts.maxBad == 0 {
+			if p.q.l.opts.maxBad == 0 {
 				return err
 			}
-			q.l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", q.epoch, "error", err)
+			p.q.l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", p.q.epoch, "error", err)
 		}
 	}
 	return nil
@@ -144,9 +180,9 @@ func (q *sequence) unread() error {
 
 // skipSome skips up to n records in order. From each chain it skips only as many as
 // are due whatever the other chains still have. It returns 0 if none is left.
-func (q *sequence) skipSome(n int) (skipped int) {
+func (p *streamPart) skipSome(n int) (skipped int) {
 	live := 0
-	for _, c := range q.chains {
+	for _, c := range p.chains {
 		if !c.spent {
 			live++
 		}
@@ -158,32 +194,32 @@ func (q *sequence) skipSome(n int) (skipped int) {
 	// gives n/live records, or all that it has.
 	if turns := n / live; turns > 0 {
 		var group sync.WaitGroup
-		for i := range q.chains {
-			if q.ahead {
-				group.Go(func() { q.skipIn(i, turns) })
+		for i := range p.chains {
+			if p.q.ahead {
+				group.Go(func() { p.skipIn(i, turns) })
 			} else {
-				q.skipIn(i, turns)
+				p.skipIn(i, turns)
 			}
 		}
 		group.Wait()
-		for _, c := range q.chains {
+		for _, c := range p.chains {
 			skipped += c.passed
 		}
 	}
-	for i := 0; i < len(q.chains) && skipped == 0; i++ {
-		at := q.turn
-		q.turn = (q.turn + 1) % len(q.chains)
-		q.skipIn(at, 1)
-		skipped = q.chains[at].passed
+	for i := 0; i < len(p.chains) && skipped == 0; i++ {
+		at := p.turn
+		p.turn = (p.turn + 1) % len(p.chains)
+		p.skipIn(at, 1)
+		skipped = p.chains[at].passed
 	}
-	q.passed += skipped
+	p.passed += skipped
 	return skipped
 }
 
 // skipIn skips up to n records in chain number i, which notes how many it has passed.
-func (q *sequence) skipIn(i, n int) {
-	q.chains[i].passed = 0
-	q.here(i, func(c *chain) { c.skip(n) })
+func (p *streamPart) skipIn(i, n int) {
+	p.chains[i].passed = 0
+	p.here(i, func(c *chain) { c.skip(n) })
 }
 
 // skip passes over records until that makes n or the chain is spent. If the reader ends
@@ -205,7 +241,7 @@ func (c *chain) skip(n int) {
 		shard, read, fault := c.shards[c.at], c.read, c.fault
 		if c.at, c.read, c.fault = c.at+1, 0, nil; fault != io.EOF {
 			c.passed++ // the failure is a record too
-			c.unread = append(c.unread, &ShardError{Shard: shard, Record: read, Err: fault})
+			c.unread = append(c.unread, &ShardError{Shard: c.part.first + shard, Record: read, Err: fault})
 		}
 	}
 }
@@ -245,17 +281,17 @@ func (c *chain) attemptSkip(n int) (skipped int) {
 }
 
 // takeNow is take from a chain that doesn't read ahead yet.
-func (q *sequence) takeNow(i int, r **Record) bool {
-	if !q.ahead {
-		return q.chains[i].next(*r)
+func (p *streamPart) takeNow(i int, r **Record) bool {
+	if !p.q.ahead {
+		return p.chains[i].next(*r)
 	}
-	q.here(i, func(c *chain) {
+	p.here(i, func(c *chain) {
 		next := &Record{} // which a call that is given up keeps
 		if c.got = nil; c.next(next) {
 			c.got = next
 		}
 	})
-	if got := q.chains[i].got; got != nil {
+	if got := p.chains[i].got; got != nil {
 		*r = got
 		return true
 	}
@@ -264,9 +300,9 @@ func (q *sequence) takeNow(i int, r **Record) bool {
 
 // here runs f, which calls a reader, for chain number i, which doesn't read ahead yet.
 // If the call takes too long, f runs for the chain that replaces it.
-func (q *sequence) here(i int, f func(*chain)) {
-	for !q.chains[i].here(f) {
-		q.chains[i] = q.chains[i].replace()
+func (p *streamPart) here(i int, f func(*chain)) {
+	for !p.chains[i].here(f) {
+		p.chains[i] = p.chains[i].replace()
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 // A source is a dataset and options that fit together.
 type source struct {
 	ds      Dataset
-	n       int // samples of the dataset
-	shards  int // of a stream
+	n       int   // samples of the dataset
+	shards  []int // of each stream
 	layout  *layout
 	opts    *options
 	sampler Sampler
@@ -20,8 +20,9 @@ type source struct {
 func newSource(ds Dataset, opts []Option) (*source, error) {
 	o, err := newOptions(opts)
 	n, layout, dsErr := checkDataset(ds)
-	var shards int
-	if stream, ok := ds.(*streamDataset); ok && dsErr == nil {
+	var shards []int
+	stream, ok := ds.(*streamDataset)
+	if ok && dsErr == nil {
 		shards, dsErr = stream.shards()
 	}
 	if err := errors.Join(err, dsErr); err != nil {
@@ -39,12 +40,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), said: &said{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
-		if o.sampler != nil {
-			errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
-		}
-		if s.shards < o.world {
-			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks", s.shards))
-		}
+		errs = append(errs, stream.fits(shards, o)...)
 	} else {
 		switch {
 		case s.sampler != nil:

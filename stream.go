@@ -66,7 +66,8 @@ type Record struct {
 	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
 	Value any    // anything else
 
-	err error // what Open or Next failed with
+	part int   // number of the stream that it is of, with MixedStreams
+	err  error // what Open or Next failed with
 }
 
 // Streamed makes a dataset of a stream. It has no length. Its samples come in the
@@ -88,11 +89,16 @@ type Record struct {
 // shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads
 // and drops what came before, or skips it if the shards' readers can (see [Skipper]);
 // it refuses another number of ranks.
-func Streamed(s Stream) Dataset { return &streamDataset{s} }
+func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
-type streamDataset struct{ Stream }
+type streamDataset struct {
+	streams []Stream
+	mix     *Mix // nil without MixedStreams
+	seed    uint64
+}
 
-func (d *streamDataset) Len() int { return -1 }
+func (d *streamDataset) Len() int        { return -1 }
+func (d *streamDataset) Fields() []Field { return d.streams[0].Fields() }
 
 func (d *streamDataset) Load(context.Context, int, *Sample) error {
 	return errors.New("nwt: a stream has no sample by index")
@@ -100,37 +106,84 @@ func (d *streamDataset) Load(context.Context, int, *Sample) error {
 
 // check is what checkDataset asks of a stream instead of its length.
 func (d *streamDataset) check() error {
-	if d.Stream == nil {
+	if d.streams[0] == nil {
 		return optionError("Streamed", nil, "the stream must not be nil")
 	}
 	return nil
 }
 
-// shards is the number of shards, which a loader asks for once.
-func (d *streamDataset) shards() (n int, err error) {
+// shards is the number of shards of each stream, which a loader asks for once.
+func (d *streamDataset) shards() (all []int, err error) {
+	for _, s := range d.streams {
+		n, err := shardsOf(s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+func shardsOf(s Stream) (n int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = optionError("Stream.Shards", fmt.Sprintf("%T", d.Stream), "panicked: %v", p)
+			err = optionError("Stream.Shards", fmt.Sprintf("%T", s), "panicked: %v", p)
 		}
 	}()
-	if n = d.Shards(); n < 1 {
+	if n = s.Shards(); n < 1 {
 		err = optionError("Stream.Shards", n, "must be at least 1")
 	}
 	return n, err
 }
 
-// shardsOfRank is how many of a stream's shards this rank reads.
+// shardsOfRank is how many shards this rank reads of the stream that has the most.
 func (s *source) shardsOfRank() int {
-	return (s.shards - s.opts.rank + s.opts.world - 1) / s.opts.world
+	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
-// loadRecord is a loader's load for a stream.
+// fits tells what is wrong with the options for these streams and their shards.
+func (d *streamDataset) fits(shards []int, o *options) (errs []error) {
+	if o.sampler != nil {
+		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
+	}
+	if d.mix != nil && o.epochSamples == 0 {
+		errs = append(errs, optionError("WithEpochSamples", o.epochSamples, "must be set with MixedStreams, whose epochs have no other end"))
+	}
+	for _, n := range shards {
+		if n < o.world {
+			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks", n))
+		}
+	}
+	return errs
+}
+
+// load is a loader's load.
+func (d *streamDataset) load() func(ctx context.Context, _ int, s *Sample) error {
+	if d.mix == nil {
+		return d.loadRecord
+	}
+	return d.loadMixed
+}
+
+// loadRecord is load for a stream alone.
 func (d *streamDataset) loadRecord(ctx context.Context, _ int, s *Sample) error {
 	r := s.records[s.place]
 	if r.err != nil {
 		return r.err
 	}
-	return d.Stream.Load(ctx, r, s)
+	return d.streams[0].Load(ctx, r, s)
+}
+
+// loadMixed is load for the streams of a mixture.
+func (d *streamDataset) loadMixed(ctx context.Context, _ int, s *Sample) error {
+	r := s.records[s.place]
+	if r.err != nil {
+		return r.err
+	}
+	part := r.part
+	err := d.streams[part].Load(ctx, r, s)
+	r.part = part // if Load has overwritten the record
+	return err
 }
 
 // unread tells whether the sample's record couldn't be read. It won't be read
@@ -145,89 +198,119 @@ func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].e
 // depends on (seed, epoch, place) alone, because whatever is left of an epoch is
 // dropped when it ends.
 type sequence struct {
-	l      *Loader
-	stream Stream
-	ctx    context.Context
-	ahead  bool // chains read ahead, each in a goroutine of its own
-	quota  int  // records of an epoch, from WithEpochSamples; else 0
-	most   int  // records that an epoch may have, so that all ranks' places fit into an int
+	l     *Loader
+	ctx   context.Context
+	ahead bool // chains read ahead, each in a goroutine of its own
+	quota int  // records of an epoch, from WithEpochSamples; else 0
+	most  int  // records that an epoch may have, so that all ranks' places fit into an int
+	parts []*streamPart
+	plan  *mixPlan // which part each record is of; nil without MixedStreams
 
 	epoch, last int
 	index       int // of the next batch in its epoch
 	delivered   int // records of the epoch that were handed out or skipped
 	skip        int // records to drop before the first
 	started     bool
+	dry         *streamPart // had no record left
 	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
 
 	// bytes is the memory of the records that chains hold. It exceeds the bound only
 	// for a record that is waited for, and for the first of each chain.
 	bytes atomic.Int64
+}
+
+// A streamPart reads the records of one of a run's streams in order. It belongs to the
+// sequence.
+type streamPart struct {
+	q         *sequence
+	number    int
+	stream    Stream
+	shards    int
+	first     int    // number of its first shard among those of all parts
+	seed      uint64 // of WithShuffle, for this part
+	delivered int    // records of the epoch that were handed out or skipped
 
 	// For the pass under way.
 	chains []*chain
 	turn   int       // chain to ask next
 	passed int       // records that it has given
 	window []*Record // of the shuffle: the records it holds
-	spare  []*Record // records for the window to grow with
+	spare  []*Record // records that nothing holds
 }
 
 func newSequence(r *run, ahead bool) *sequence {
 	c, o := r.course, r.l.opts
 	q := &sequence{
-		l: r.l, stream: r.l.ds.(*streamDataset).Stream, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
+		l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
 	if o.epochSamples > 0 {
 		q.quota = max(1, o.epochSamples/o.world)
 	}
+	ds, first := r.l.ds.(*streamDataset), 0
+	for k, s := range ds.streams {
+		n := r.l.shards[k]
+		q.parts = append(q.parts, &streamPart{q: q, number: k, stream: s, shards: n, first: first, seed: o.shuffled + uint64(k)*golden})
+		first += n
+	}
+	if ds.mix != nil {
+		q.plan = ds.mix.plan(ds.seed, o.rank, o.world)
+	}
 	return q
 }
 
 // start opens the chains of a pass, and has them read ahead.
-func (q *sequence) start() {
-	q.open()
-	q.goAhead()
+func (p *streamPart) start() {
+	p.open()
+	p.goAhead()
 }
 
 // goAhead has the chains read ahead, if they may.
-func (q *sequence) goAhead() {
-	if !q.ahead {
+func (p *streamPart) goAhead() {
+	if !p.q.ahead {
 		return
 	}
-	for _, c := range q.chains {
+	for _, c := range p.chains {
 		c.start()
 	}
 }
 
 // open makes the chains of a pass.
-func (q *sequence) open() {
-	o := q.l.opts
-	var order Sampler = Sequential(q.l.shards)
+func (p *streamPart) open() {
+	o := p.q.l.opts
+	var order Sampler = Sequential(p.shards)
 	if o.shuffle {
-		order = Shuffled(q.l.shards, o.shuffled)
+		order = Shuffled(p.shards, p.seed)
 	}
 	var mine []int
-	for i := o.rank; i < q.l.shards; i += o.world {
-		mine = append(mine, order.At(q.epoch, i))
+	for i := o.rank; i < p.shards; i += o.world {
+		mine = append(mine, order.At(p.q.epoch, i))
 	}
-	q.turn, q.passed = 0, 0
+	p.turn, p.passed = 0, 0
 	for i := range min(o.interleave, len(mine)) {
 		var shards []int
 		for k := i; k < len(mine); k += o.interleave {
 			shards = append(shards, mine[k])
 		}
-		q.chains = append(q.chains, newChain(q, shards))
+		p.chains = append(p.chains, newChain(p, shards))
+	}
+}
+
+// stop ends the passes of all parts.
+func (q *sequence) stop() {
+	for _, p := range q.parts {
+		p.stop()
 	}
 }
 
 // stop ends a pass: closes what is open, joins the chains, and drops what is in
 // the window.
-func (q *sequence) stop() {
-	for _, c := range q.chains {
+func (p *streamPart) stop() {
+	for _, c := range p.chains {
 		c.close()
 	}
-	q.chains = nil
-	q.spare, q.window = append(q.spare, q.window...), q.window[:0]
+	p.chains = nil
+	p.spare, p.window = append(p.spare, p.window...), p.window[:0]
 }
 
 // feed fills the batches that the run opens, until it ends.
@@ -249,61 +332,98 @@ func (q *sequence) read(r **Record) bool {
 	if q.quota > 0 && q.delivered == q.quota {
 		return false
 	}
-	for !q.readOfPass(r) {
-		if q.quota == 0 || q.passed == 0 || q.ctx.Err() != nil {
-			return false
-		}
-		q.stop()
-		q.start()
+	p := q.parts[0]
+	if q.plan != nil {
+		p = q.choose(r)
+	}
+	if !p.read(r) {
+		q.dry = p
+		return false
 	}
 	q.delivered++
 	return true
 }
 
+// choose is the part that the next record is of. If *r is of another part, choose gives
+// it back to that, whose next record finds what it holds.
+func (q *sequence) choose(r **Record) *streamPart {
+	part, _ := q.plan.at(q.position(q.delivered))
+	p := q.parts[part]
+	if old := *r; old.part != part {
+		q.parts[old.part].spare = append(q.parts[old.part].spare, old)
+		*r = p.blank()
+	}
+	return p
+}
+
+// position is the place of the rank's record number i of the epoch in all training.
+func (q *sequence) position(i int) uint64 { return uint64(q.epoch)*uint64(q.quota) + uint64(i) }
+
+// read replaces *r by the part's next record.
+func (p *streamPart) read(r **Record) bool {
+	for !p.readOfPass(r) {
+		if p.q.quota == 0 || p.passed == 0 || p.q.ctx.Err() != nil {
+			return false
+		}
+		p.stop()
+		p.start()
+	}
+	p.delivered++
+	return true
+}
+
+// blank is a record for the part to read into.
+func (p *streamPart) blank() *Record {
+	if n := len(p.spare) - 1; n >= 0 {
+		r := p.spare[n]
+		p.spare = p.spare[:n]
+		return r
+	}
+	return &Record{part: p.number}
+}
+
 // readOfPass replaces *r by the next record of the pass, mixed as WithShuffle
 // asks for.
-func (q *sequence) readOfPass(r **Record) bool {
-	o := q.l.opts
+func (p *streamPart) readOfPass(r **Record) bool {
+	o := p.q.l.opts
 	if !o.shuffle || o.window < 2 {
-		return q.readInOrder(r)
+		return p.readInOrder(r)
 	}
-	for len(q.window) < o.window {
-		next := &Record{}
-		if n := len(q.spare) - 1; n >= 0 {
-			next, q.spare = q.spare[n], q.spare[:n]
-		}
-		if !q.readInOrder(&next) {
-			q.spare = append(q.spare, next)
+	for len(p.window) < o.window {
+		next := p.blank()
+		if !p.readInOrder(&next) {
+			p.spare = append(p.spare, next)
 			break
 		}
-		q.window = append(q.window, next)
+		p.window = append(p.window, next)
 	}
-	n := len(q.window)
+	n := len(p.window)
 	if n == 0 {
 		return false
 	}
-	pick := q.draw(q.delivered, n)
-	*r, q.window[pick] = q.window[pick], *r
-	q.spare, q.window[pick], q.window = append(q.spare, q.window[pick]), q.window[n-1], q.window[:n-1]
+	pick := p.draw(p.delivered, n)
+	*r, p.window[pick] = p.window[pick], *r
+	p.spare, p.window[pick], p.window = append(p.spare, p.window[pick]), p.window[n-1], p.window[:n-1]
 	return true
 }
 
 // draw is the place in a window of n records that the rank's record number i of the
-// epoch is taken from.
-func (q *sequence) draw(i, n int) int {
-	key := epochKey(seedKey(q.l.opts.shuffled), q.epoch) + uint64(i*q.l.opts.world+q.l.opts.rank)*golden
+// part's in the epoch is taken from.
+func (p *streamPart) draw(i, n int) int {
+	o := p.q.l.opts
+	key := epochKey(seedKey(p.seed), p.q.epoch) + uint64(i*o.world+o.rank)*golden
 	return int(mix64(key) % uint64(n)) // a window is too small for the bias to show
 }
 
 // readInOrder replaces *r by the next record as it is read: one of each chain in
 // turn.
-func (q *sequence) readInOrder(r **Record) bool {
+func (p *streamPart) readInOrder(r **Record) bool {
 	empty := 0 // chains in a row that had nothing
-	for empty < len(q.chains) {
-		at := q.turn
-		q.turn = (q.turn + 1) % len(q.chains)
-		if q.take(at, r) {
-			q.passed++
+	for empty < len(p.chains) {
+		at := p.turn
+		p.turn = (p.turn + 1) % len(p.chains)
+		if p.take(at, r) {
+			p.passed++
 			return true
 		}
 		empty++
@@ -315,12 +435,20 @@ func (q *sequence) readInOrder(r **Record) bool {
 // one of them can't be read now but could be read then, the records after it aren't the
 // rest of the epoch. Without an error budget it could be read then, so it is an error.
 func (q *sequence) begin(scratch **Record) error {
-	q.open()
-	q.started, q.delivered = true, 0
+	for _, p := range q.parts {
+		p.delivered = 0
+		p.open()
+	}
+	q.started, q.delivered, q.dry = true, 0, nil
+	if q.quota > 0 && q.skip > q.quota {
+		return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: it has %d for each rank", q.skip, q.epoch, q.quota)
+	}
 	if q.skips() {
 		return q.pass()
 	}
-	q.goAhead()
+	for _, p := range q.parts {
+		p.goAhead()
+	}
 	for from := q.skip; q.skip > 0; q.skip-- {
 		if !q.read(scratch) {
 			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", from, q.epoch, q.delivered)
@@ -424,12 +552,14 @@ func (q *sequence) wrong(n int) error {
 	switch {
 	case q.delivered == q.most:
 		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than an int counts", q.epoch, o.world)
+	case q.plan != nil && q.dry != nil:
+		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.number, o.rank, o.world, q.dry.shards)
 	case q.index > 0 || n > 0 && !o.dropLast:
 		return nil
 	case n > 0:
 		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)
 	}
-	return fmt.Errorf("nwt: epoch %d has no sample for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, o.rank, o.world, q.l.shards)
+	return fmt.Errorf("nwt: epoch %d has no sample for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, o.rank, o.world, q.parts[0].shards)
 }
 
 // A chain reads some of a rank's shards, one after the other. It belongs to the
@@ -437,6 +567,7 @@ func (q *sequence) wrong(n int) error {
 // given up.
 type chain struct {
 	q      *sequence
+	part   *streamPart
 	shards []int
 	at     int // of shards: the one that is open or opened next
 	reader ShardReader
@@ -485,8 +616,9 @@ const (
 	maxAheadBytes = 256 << 20
 )
 
-func newChain(q *sequence, shards []int) *chain {
-	c := &chain{q: q, shards: shards, ctx: q.ctx}
+func newChain(p *streamPart, shards []int) *chain {
+	q := p.q
+	c := &chain{q: q, part: p, shards: shards, ctx: q.ctx}
 	if q.ahead {
 		c.ctx, c.cancel = context.WithCancelCause(q.ctx)
 	}
@@ -498,7 +630,7 @@ func (c *chain) start() {
 	c.full, c.empty, c.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
 	c.room = make(chan struct{}, 1)
 	for range readAhead {
-		c.empty <- &Record{}
+		c.empty <- &Record{part: c.part.number}
 	}
 	go c.run()
 }
@@ -578,16 +710,16 @@ func (c *chain) letGo() { c.q.bytes.Add(-c.held.Swap(0)) }
 
 // take replaces *r by the next record of chain number i. It reports false after the
 // last.
-func (q *sequence) take(i int, r **Record) bool {
-	c := q.chains[i]
+func (p *streamPart) take(i int, r **Record) bool {
+	c, q := p.chains[i], p.q
 	if c.full == nil {
-		return q.takeNow(i, r)
+		return p.takeNow(i, r)
 	}
 	got, ok, answered := awaitRecord(c)
 	for !answered {
 		c = c.replace()
 		c.start()
-		q.chains[i] = c
+		p.chains[i] = c
 		got, ok, answered = awaitRecord(c)
 	}
 	if ok {
@@ -596,7 +728,7 @@ func (q *sequence) take(i int, r **Record) bool {
 		if n := cap(got.Data); q.bytes.Load()+int64(n) <= q.l.opts.aheadBytes/2 {
 			c.hold(n)
 		} else {
-			got = &Record{} // memory that waits for use leaves room for reading ahead
+			got = &Record{part: p.number} // memory that waits for use leaves room for reading ahead
 		}
 		c.empty <- got
 		c.tellRoom()
@@ -671,7 +803,7 @@ func (c *chain) left(answered bool) time.Duration {
 func (c *chain) replace() *chain {
 	c.call.mu.Lock()
 	defer c.call.mu.Unlock()
-	next := newChain(c.q, c.shards)
+	next := newChain(c.part, c.shards)
 	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
 	err := fmt.Errorf("no answer within WithTimeout(%v): %w", c.q.l.opts.timeout, context.DeadlineExceeded)
 	if next.fault == nil {
@@ -744,7 +876,7 @@ func (c *chain) shut() {
 }
 
 func (c *chain) warnOfClose(at int, err error) {
-	c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.shards[at], "error", err)
+	c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.part.first+c.shards[at], "error", err)
 }
 
 // next reads the next record of the chain's shards. It reports false after the last.
@@ -758,6 +890,7 @@ func (c *chain) next(r *Record) bool {
 				return false
 			}
 			if c.attempt(r); c.fault == nil {
+				r.part = c.part.number // if Next has overwritten the record
 				c.read++
 				return true
 			}
@@ -766,7 +899,7 @@ func (c *chain) next(r *Record) bool {
 		shard, read, fault := c.shards[c.at], c.read, c.fault
 		c.at, c.read, c.fault = c.at+1, 0, nil
 		if fault != io.EOF {
-			r.err = &ShardError{Shard: shard, Record: read, Err: fault}
+			r.part, r.err = c.part.number, &ShardError{Shard: c.part.first + shard, Record: read, Err: fault}
 			return true
 		}
 	}
@@ -801,7 +934,7 @@ func (c *chain) attempt(r *Record) {
 func (c *chain) open() error {
 	o := c.q.l.opts
 	for tries, wait := 0, o.backoff; c.reader == nil; tries, wait = tries+1, 2*wait {
-		reader, err := c.q.stream.Open(c.ctx, c.shards[c.at])
+		reader, err := c.part.stream.Open(c.ctx, c.shards[c.at])
 		switch {
 		case err == nil && reader == nil:
 			return errors.New("Open returned neither a reader nor an error")

@@ -1,0 +1,479 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A source is tallies whose numbers begin at so many millions, and whose records may be
+// read by nobody else.
+type source struct {
+	*tallies
+	millions int
+}
+
+const million = 1_000_000
+
+func (s source) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.tallies.Open(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	if skipper, ok := r.(nwt.Skipper); ok {
+		return &sourceSkipper{sourceReader{skipper, s.millions}, skipper}, nil
+	}
+	return &sourceReader{r, s.millions}, nil
+}
+
+func (s source) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	if r.Value != s.millions {
+		return fmt.Errorf("stream %d got a record of %v", s.millions, r.Value)
+	}
+	if err := s.tallies.Load(ctx, r, dst); err != nil {
+		return err
+	}
+	nwt.Values[int64](dst, 0)[0] += int64(s.millions) * million
+	if s.millions%2 == 1 {
+		*r = nwt.Record{Value: s.millions}
+	}
+	return nil
+}
+
+type sourceReader struct {
+	nwt.ShardReader
+	millions int
+}
+
+func (r *sourceReader) Next(ctx context.Context, rec *nwt.Record) error {
+	if rec.Value != nil && rec.Value != r.millions {
+		return fmt.Errorf("stream %d got a record of %v to read into", r.millions, rec.Value)
+	}
+	err := r.ShardReader.Next(ctx, rec)
+	if *rec = (nwt.Record{Data: rec.Data, Value: r.millions}); r.millions == 0 {
+		rec.Value = 0
+	}
+	return err
+}
+
+type sourceSkipper struct {
+	sourceReader
+	skipper nwt.Skipper
+}
+
+func (r *sourceSkipper) Skip(ctx context.Context, n int) (int, error) { return r.skipper.Skip(ctx, n) }
+
+// sources is streams with shards of the given lengths.
+func sources(lengths ...[]int) (all []source) {
+	for k, l := range lengths {
+		all = append(all, source{&tallies{lengths: l, torn: map[int]string{}}, k})
+	}
+	return all
+}
+
+func mixedStreams(t *testing.T, m nwt.Mix, all []source) nwt.Dataset {
+	t.Helper()
+	var streams []nwt.Stream
+	for _, s := range all {
+		streams = append(streams, s)
+	}
+	ds, err := nwt.MixedStreams(m, 7, streams...)
+	require.NoError(t, err)
+	return ds
+}
+
+// restOf is the numbers of the rest of an epoch, and the states of its batches.
+func restOf(t *testing.T, ds nwt.Dataset, state nwt.State, opts ...nwt.Option) (numbers []int64, states []nwt.State) {
+	t.Helper()
+	numbers = []int64{}
+	l := newLoader(t, ds, append([]nwt.Option{nwt.WithErrorBudget(1000), silent}, opts...)...)
+	defer func() { require.NoError(t, l.Close()) }()
+	for b, err := range l.Resume(t.Context(), state) {
+		require.NoError(t, err)
+		numbers = append(numbers, nwt.Values[int64](b, 0)...)
+		states = append(states, b.State())
+	}
+	return numbers, states
+}
+
+func TestEveryBlockOfMixedStreamsHasItsExactShares(t *testing.T) {
+	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Samples: 90, Weights: []float64{5, 3, 2}}, {Weights: []float64{0, 1, 1}}}}
+	for world := 1; world <= 3; world++ {
+		var orders [][]int64
+		for rank := range world {
+			var got []int64
+			for epoch := range 4 { // 3·15 or so of each rank: blocks go on from one to the next
+				numbers, _ := restOf(t, mixedStreams(t, m, sources([]int{5, 6, 7}, []int{100, 100, 100}, []int{1, 1, 1})), nwt.State{Epoch: epoch},
+					nwt.WithRank(rank, world), nwt.WithEpochSamples(45), nwt.WithBatchSize(4), nwt.WithWorkers(rank))
+				require.Len(t, numbers, 45/world)
+				got = append(got, numbers...)
+			}
+			first := 90 / world
+			for from := 0; from < len(got); {
+				to := min(from+10, len(got))
+				if from < first {
+					to = min(to, first)
+				}
+				counts := [3]int{}
+				for _, number := range got[from:to] {
+					counts[number/million]++
+				}
+				switch {
+				case to-from < 10:
+				case from < first:
+					require.Equal(t, [3]int{5, 3, 2}, counts)
+				default:
+					require.Equal(t, [3]int{0, 5, 5}, counts)
+				}
+				from = to
+			}
+			orders = append(orders, partsOf(got))
+		}
+		if world > 1 {
+			require.NotEqual(t, orders[0], orders[1], "ranks don't all draw from the same stream at once")
+		}
+	}
+}
+
+// Whatever the ranks: a phase begins at its position of all training on every rank, and
+// from there on each rank's blocks have their shares.
+func TestPhasesOfMixedStreamsAreCountedOverAllRanks(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		world, samples := 1+rng.IntN(5), 1+rng.IntN(60)
+		all := sources(slices.Repeat([]int{50}, world), slices.Repeat([]int{50}, world), slices.Repeat([]int{50}, world))
+		m := nwt.Mix{Block: 12}
+		var ends []int // positions
+		for range 1 + rng.IntN(4) {
+			p := nwt.Phase{Samples: 1 + rng.IntN(80), Weights: [][]float64{{1, 2, 3}, {0, 0, 1}, {1, 0, 3}, {0.5, 0.25, 0.25}}[rng.IntN(4)]}
+			m.Phases, ends = append(m.Phases, p), append(ends, p.Samples)
+			if n := len(ends); n > 1 {
+				ends[n-1] += ends[n-2]
+			}
+		}
+		for rank := range world {
+			blocks := map[int][][]int64{} // by phase, the last one still growing
+			for i := range 5 * max(1, samples/world) {
+				epoch, k := i/max(1, samples/world), i%max(1, samples/world)
+				if k == 0 {
+					numbers, _ := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: epoch}, nwt.WithRank(rank, world), nwt.WithEpochSamples(samples), nwt.WithWorkers(0))
+					for at, number := range numbers {
+						phase := 0
+						for phase < len(ends)-1 && (i+at)*world+rank >= ends[phase] {
+							phase++
+						}
+						own := blocks[phase]
+						if len(own) == 0 || len(own[len(own)-1]) == 12 {
+							own = append(own, nil)
+						}
+						own[len(own)-1] = append(own[len(own)-1], number/million)
+						blocks[phase] = own
+					}
+				}
+			}
+			for phase, own := range blocks {
+				weights := m.Phases[phase].Weights
+				sum := weights[0] + weights[1] + weights[2]
+				for b, block := range own {
+					var count [3]float64
+					for _, part := range block {
+						count[part]++
+					}
+					for part, w := range weights {
+						if len(block) == 12 {
+							require.Equal(t, 12*w/sum, count[part], "seed %d, rank %d of %d, phase %d, block %d: %v", seed, rank, world, phase, b, block)
+						} else if w == 0 {
+							require.Zero(t, count[part])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func partsOf(numbers []int64) (parts []int64) {
+	for _, n := range numbers {
+		parts = append(parts, n/million)
+	}
+	return parts
+}
+
+// The mixture is the pattern that Mixed has, and each stream in it comes as it does
+// alone.
+func TestMixedStreamsAreEachStreamInOrder(t *testing.T) {
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		all, m := randomMixture(rng)
+		opts := []nwt.Option{nwt.WithInterleave(1 + rng.IntN(4))}
+		samples, epoch := 1+rng.IntN(200), rng.IntN(3)
+		if rng.IntN(2) == 0 {
+			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow([]int{1, 5, 100}[rng.IntN(3)]))
+		}
+		got, _ := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: epoch}, append(opts, nwt.WithEpochSamples(samples), nwt.WithWorkers(2), nwt.WithBatchSize(1+rng.IntN(9)))...)
+		withParts := m
+		withParts.Parts = slices.Repeat([]int{1}, len(all))
+		pattern, err := nwt.Mixed(samples, withParts, 7)
+		require.NoError(t, err)
+		alone := make([][]int64, len(all))
+		for k, s := range all {
+			more := []nwt.Option{nwt.WithEpochSamples(samples)}
+			if k > 0 { // seeds of their own
+				more = append(more, withSeedOf(opts, seed, k)...)
+			}
+			alone[k], _ = restOf(t, nwt.Streamed(s), nwt.State{Epoch: epoch}, append(slices.Clone(opts), more...)...)
+		}
+		var want []int64
+		for i := range samples {
+			k := pattern.At(epoch, i)
+			want, alone[k] = append(want, alone[k][0]), alone[k][1:]
+		}
+		require.Equal(t, want, got, "seed %d", seed)
+	}
+}
+
+// withSeedOf is the seed of stream k's shards and window.
+func withSeedOf(opts []nwt.Option, seed uint64, k int) []nwt.Option {
+	if len(opts) == 1 {
+		return nil
+	}
+	return []nwt.Option{nwt.WithShuffle(seed + uint64(k)*0x9e3779b97f4a7c15)}
+}
+
+func randomMixture(rng *rand.Rand) (all []source, m nwt.Mix) {
+	for k := range 1 + rng.IntN(4) {
+		s := source{&tallies{torn: map[int]string{}}, k}
+		for range 3 + rng.IntN(4) {
+			s.lengths = append(s.lengths, rng.IntN(20))
+		}
+		for r := range 3 {
+			s.lengths[r]++ // every rank has a record, unless all are shuffled
+		}
+		all = append(all, s)
+	}
+	m.Block = 8 + rng.IntN(30)
+	for range 1 + rng.IntN(3) {
+		p := nwt.Phase{Samples: 1 + rng.IntN(100)}
+		for range all {
+			p.Weights = append(p.Weights, float64(1+rng.IntN(4)))
+		}
+		m.Phases = append(m.Phases, p)
+	}
+	return all, m
+}
+
+// Whatever the ranks, options and torn shards, and whether readers skip or not, the rest
+// of an epoch is what was left.
+func TestMixedStreamsAreResumedWhereTheyStood(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		all, m := randomMixture(rng)
+		for _, s := range all {
+			for shard := range s.lengths {
+				if rng.IntN(8) == 0 {
+					s.torn[1000*shard+rng.IntN(20)] = []string{"error", "panic"}[rng.IntN(2)]
+				}
+			}
+		}
+		opts := []nwt.Option{nwt.WithInterleave(1 + rng.IntN(4)), nwt.WithEpochSamples(20 + rng.IntN(200))}
+		if rng.IntN(2) == 0 {
+			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow([]int{1, 5, 40}[rng.IntN(3)]))
+		} else {
+			world := 1 + rng.IntN(3)
+			opts = append(opts, nwt.WithRank(rng.IntN(world), world))
+		}
+		whole, states := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: 2}, append(opts, nwt.WithBatchSize(1+rng.IntN(6)), nwt.WithWorkers(2))...)
+		for range 3 {
+			state := states[rng.IntN(len(states))]
+			var plain []int64
+			for name, skip := range map[string]func(r *tallyReader, n int) (int, error){
+				"reading": nil,
+				"all":     func(r *tallyReader, n int) (int, error) { return over(r, n, true) },
+				"some":    func(r *tallyReader, n int) (int, error) { return over(r, max(1, n/3), true) },
+			} {
+				for _, s := range all {
+					s.skip = skip
+				}
+				rest, _ := restOf(t, mixedStreams(t, m, all), state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(rng.IntN(3)))...)
+				require.LessOrEqual(t, len(rest), len(whole))
+				require.Equal(t, whole[len(whole)-len(rest):], rest, "seed %d, %v, %s", seed, state, name)
+				if plain == nil {
+					plain = rest
+				}
+				require.Equal(t, plain, rest)
+			}
+			for _, s := range all {
+				s.skip = nil
+			}
+		}
+	}
+}
+
+func TestLateInAnEpochOfMixedStreamsLittleIsRead(t *testing.T) {
+	all := sources(slices.Repeat([]int{5000}, 4), slices.Repeat([]int{300}, 4))
+	for _, s := range all {
+		s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
+	}
+	m := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{3, 1}}}}
+	l := newLoader(t, mixedStreams(t, m, all), nwt.WithEpochSamples(20_000), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(1))
+	for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 15_000}) {
+		require.NoError(t, err)
+		require.Equal(t, nwt.State{Epoch: 1, Samples: 15_010, World: 1}, b.State())
+		break
+	}
+	require.NoError(t, l.Close())
+	require.Less(t, all[0].read.Load()+all[1].read.Load(), int64(300))
+}
+
+func TestNothingOfAMixedStreamComesAgainBeforeAllHasCome(t *testing.T) {
+	all := sources([]int{10, 10}, []int{3, 4})
+	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
+	for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(1), nwt.WithShuffleWindow(8)}} {
+		var byEpoch [][]int64
+		for epoch := range 2 {
+			got, _ := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: epoch}, append(opts, nwt.WithEpochSamples(100))...)
+			byEpoch = append(byEpoch, got)
+			for k, n := range []int{20, 7} {
+				var own []int64
+				for _, number := range got {
+					if number/million == int64(k) {
+						own = append(own, number)
+					}
+				}
+				require.Len(t, own, 50)
+				for pass := range slices.Chunk(own, n) {
+					require.Len(t, slices.Compact(slices.Sorted(slices.Values(pass))), len(pass))
+				}
+			}
+		}
+		require.NotEqual(t, byEpoch[0], byEpoch[1])
+	}
+}
+
+func TestAStreamOfAMixtureWithoutARecordEndsTheEpoch(t *testing.T) {
+	all := sources([]int{10, 10}, []int{3, 0})
+	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
+	for _, workers := range []int{0, 2} {
+		l := newLoader(t, mixedStreams(t, m, all), nwt.WithEpochSamples(100), nwt.WithRank(1, 2), nwt.WithBatchSize(1), nwt.WithWorkers(workers))
+		var last error
+		for _, err := range l.Epoch(t.Context(), 0) {
+			last = err
+		}
+		require.ErrorContains(t, last, "nwt: epoch 0 has no sample of stream 1 for rank 1 of 2: its shards, of the stream's 2, are empty")
+	}
+}
+
+func TestALostShardOfMixedStreamsIsCountedOverAll(t *testing.T) {
+	all := sources([]int{10, 10}, []int{3, 4, 5})
+	all[1].torn[2001] = "error"
+	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
+	l := newLoader(t, mixedStreams(t, m, all), nwt.WithEpochSamples(20), nwt.WithErrorBudget(9), quietLog)
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+	require.NotEmpty(t, l.BadSamples())
+	var lost *nwt.ShardError
+	require.ErrorAs(t, l.BadSamples()[0], &lost)
+	require.Equal(t, 4, lost.Shard)
+	require.Equal(t, 1, lost.Record)
+	require.ErrorIs(t, lost, io.EOF)
+}
+
+func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
+	one := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1}}}}
+	two := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
+	for _, c := range []struct {
+		mix     nwt.Mix
+		streams []nwt.Stream
+		says    string
+	}{
+		{one, nil, "MixedStreams: []: needs at least one stream"},
+		{one, []nwt.Stream{nil}, "MixedStreams: stream 0: Streamed: <nil>: the stream must not be nil"},
+		{nwt.Mix{Parts: []int{1}, Phases: one.Phases}, []nwt.Stream{newShelves(1)}, "MixedStreams: [1]: Mix.Parts must be nil"},
+		{one, []nwt.Stream{newShelves(1), newShelves(1)}, "Weights must be 2, one for each part"},
+		{two, []nwt.Stream{newShelves(1), sources([]int{1})[0]}, "stream 1 differs from those before: field 0 has the name \"number\", want \"i\""},
+		{nwt.Mix{Block: -1, Phases: one.Phases}, []nwt.Stream{newShelves(1)}, "Mix.Block must be 1"},
+	} {
+		_, err := nwt.MixedStreams(c.mix, 1, c.streams...)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+		require.ErrorContains(t, err, c.says)
+	}
+	ds, err := nwt.MixedStreams(two, 1, newShelves(1, 1), newShelves(1))
+	require.NoError(t, err)
+	_, err = nwt.NewLoader(ds)
+	require.ErrorContains(t, err, "WithEpochSamples: 0: must be set with MixedStreams")
+	_, err = nwt.NewLoader(ds, nwt.WithEpochSamples(10), nwt.WithRank(0, 2))
+	require.ErrorContains(t, err, "WithRank (world): 2: a stream of 1 shards leaves ranks without one")
+	_, err = nwt.NewLoader(ds, nwt.WithEpochSamples(10), nwt.WithSampler(nwt.Sequential(3)))
+	require.ErrorContains(t, err, "WithSampler")
+	_, err = nwt.Concat(ds)
+	require.ErrorContains(t, err, "must not be a stream")
+}
+
+func TestMixedStreamsAllocateNothingPerBatch(t *testing.T) {
+	m := nwt.Mix{Phases: []nwt.Phase{{Samples: 777, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}}
+	for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(1), nwt.WithShuffleWindow(50)}} {
+		ds, err := nwt.MixedStreams(m, 7, newShelves(1_000_000), newShelves(1_000_000))
+		require.NoError(t, err)
+		l := newLoader(t, ds, append(opts, nwt.WithEpochSamples(1<<20), nwt.WithWorkers(0))...)
+		next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+		for range 200 {
+			next()
+		}
+		require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+		stop()
+	}
+}
+
+func TestMixedStreamsCanBeTuned(t *testing.T) {
+	m := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 3}}}}
+	r, err := nwt.Tune(t.Context(), mixedStreams(t, m, sources([]int{50, 60}, []int{7, 8})), nwt.WithEpochSamples(500), nwt.WithIterations(20), nwt.WithMaxWorkers(1), silent)
+	require.NoError(t, err)
+	require.NotEmpty(t, r.Trials)
+}
+
+func TestMixedStreamsStayWhatTheyWere(t *testing.T) {
+	m := nwt.Mix{Block: 8, Phases: []nwt.Phase{{Samples: 13, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}}
+	opts := []nwt.Option{nwt.WithEpochSamples(24), nwt.WithRank(1, 2), nwt.WithShuffle(42), nwt.WithShuffleWindow(4)}
+	got, _ := restOf(t, mixedStreams(t, m, sources([]int{4, 4, 4}, []int{9, 9, 9})), nwt.State{Epoch: 1}, opts...)
+	require.Equal(t, []int64{1002003, 1002, 1002004, 1002000, 1003, 1001, 1002005, 1000, 1002006, 1003, 1001, 1002002}, got)
+}
+
+// A fourth of the samples of the first epoch is of the small stream, and half of those of
+// the next epoch. It is read again and again.
+func ExampleMixedStreams() {
+	rare, common := logs{{"0.5"}, {"0.6", "0.7"}}, logs{{"10", "11", "12"}, {"20", "21"}}
+	mix := nwt.Mix{
+		Block:  4,
+		Phases: []nwt.Phase{{Samples: 8, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}},
+	}
+	dataset, err := nwt.MixedStreams(mix, 42, rare, common)
+	if err != nil {
+		panic(err)
+	}
+	loader, err := nwt.NewLoader(dataset, nwt.WithBatchSize(4), nwt.WithEpochSamples(8))
+	if err != nil {
+		panic(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epochs(context.Background(), 0, 2) {
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(batch.Epoch(), nwt.Values[float64](batch, 0))
+	}
+	// Output:
+	// 0 [10 20 0.5 11]
+	// 0 [0.6 21 12 10]
+	// 1 [10 0.5 20 0.6]
+	// 1 [0.7 11 21 0.5]
+}
