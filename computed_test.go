@@ -138,7 +138,7 @@ func TestGoexitInAComputedOrderIsNamed(t *testing.T) {
 	for range 2 {
 		_, err = epoch(t.Context(), newLoader(t, drawn(7), nwt.WithSampler(s), nwt.WithWorkers(2), nwt.WithBatchSize(2)), 0)
 		require.ErrorAs(t, err, new(*nwt.LoadError))
-		require.ErrorContains(t, err, "nwt: the order of epoch 0: runtime.Goexit was called")
+		require.ErrorContains(t, err, "the order of epoch 0: runtime.Goexit was called (")
 	}
 }
 

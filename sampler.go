@@ -365,7 +365,7 @@ func (o *orders[T]) computed(epoch, part int) (indices []T) {
 		}
 		p := recover()
 		if p == nil {
-			_, err := recovered(nil)
+			_, err := recovered(nil) // with the place, which whoever asks later can't see
 			p = fmt.Errorf("nwt: the order of epoch %d: %w", epoch, err)
 		}
 		panic(p)
