@@ -1,0 +1,60 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// What doc.go says of a batch's cost, for what no other test of allocations covers.
+func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
+	const n = 1 << 16
+	must := func(ds nwt.Dataset, err error) nwt.Dataset {
+		require.NoError(t, err)
+		return ds
+	}
+	numbers := numbers(0, n)
+	parts, err := nwt.Split(numbers, 1, 0.5, 0.5)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		opts []nwt.Option
+	}{
+		"Map": {nwt.Map(numbers, numbers.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+			nwt.Values[int64](dst, 0)[0] = nwt.Values[int64](src, 0)[0]
+			return nil
+		}), nil},
+		"Subset":        {must(nwt.Subset(numbers, indicesUpTo(n))), nil},
+		"Concat":        {must(nwt.Concat(numbers, numbers)), nil},
+		"Split":         {parts[0], nil},
+		"shuffled":      {numbers, []nwt.Option{nwt.WithShuffle(1)}},
+		"ranks":         {numbers, []nwt.Option{nwt.WithShuffle(1), nwt.WithRank(1, 3)}},
+		"without order": {numbers, []nwt.Option{nwt.WithUnordered()}},
+		"a timeout":     {numbers, []nwt.Option{nwt.WithTimeout(time.Hour)}},
+		"random":        {augmented(n), nil},
+		"in one call": {inOneCall{numbers, func(indices []int, dst []*nwt.Sample) error {
+			for k, i := range indices {
+				nwt.Values[int64](dst[k], 0)[0] = int64(i)
+			}
+			return nil
+		}}, nil},
+	} {
+		for _, workers := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%s/workers=%d", name, workers), func(t *testing.T) {
+				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers))...)
+				next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+				defer stop()
+				for range 100 {
+					next()
+				}
+				require.Zero(t, testing.AllocsPerRun(300, func() { next() }))
+			})
+		}
+	}
+}
