@@ -82,13 +82,13 @@ func TestOnlyWhatMayWinIsMeasuredAgain(t *testing.T) {
 
 func TestTheReportTakesThePlaceBetweenTheMarks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compared.md")
-	require.NoError(t, os.WriteFile(path, []byte("before\n"+measuredMarks.begin+"\nold\n"+measuredMarks.end+"\nafter\n"), 0o644))
+	require.NoError(t, os.WriteFile(path, []byte("before\n"+ordinary.marks.begin+"\nold\n"+ordinary.marks.end+"\nafter\n"), 0o644))
 	r := &run{Go: "go1.26", Measurements: []measurement{
 		made("nwt", "wait", "sample", 16, 230), made("grain", "wait", "sample", 16, 197),
 		{combination: combination{"spdl", "wait", "sample", 16}, Skipped: "No module named 'spdl'"},
 	}}
-	require.NoError(t, r.writeDocument(path, false))
-	require.NoError(t, r.writeDocument(path, false), "again, into what it has written")
+	require.NoError(t, r.writeDocument(path, ordinary))
+	require.NoError(t, r.writeDocument(path, ordinary), "again, into what it has written")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(string(text), "before\n") && strings.HasSuffix(string(text), "after\n"))
@@ -104,7 +104,7 @@ func TestTheReportTakesThePlaceBetweenTheMarks(t *testing.T) {
 func TestADocumentWithoutMarksIsLeftAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compared.md")
 	require.NoError(t, os.WriteFile(path, []byte("prose\n"), 0o644))
-	require.ErrorContains(t, (&run{}).writeDocument(path, false), "marks are missing")
+	require.ErrorContains(t, (&run{}).writeDocument(path, ordinary), "marks are missing")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "prose\n", string(text))

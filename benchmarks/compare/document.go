@@ -11,42 +11,79 @@ import (
 	"strings"
 )
 
+// A group is workloads that are measured in one run, kept in one file, and written
+// between one pair of marks.
+type group struct {
+	results string
+	marks   marks
+	seconds float64 // that a loader is measured by default
+	tuned   bool    // nwt is measured at the count that Tune finds
+	plotted bool
+	unit    string // of the figures behind ratios
+}
+
 // marks enclose what is written here.
 type marks struct{ begin, end string }
 
 var (
-	measuredMarks = marks{"<!-- measured: written by benchmarks/compare -->", "<!-- end of measured -->"}
-	photosMarks   = marks{"<!-- photographs: written by benchmarks/compare -photos -->", "<!-- end of photographs -->"}
+	ordinary = &group{
+		results: "results.json", seconds: 0.7, tuned: true, plotted: true, unit: "batches per second, unless stated otherwise",
+		marks: marks{"<!-- measured: written by benchmarks/compare -->", "<!-- end of measured -->"},
+	}
+	photographs = &group{
+		results: "photos.json", seconds: 0.7, tuned: true, unit: "figures",
+		marks: marks{"<!-- photographs: written by benchmarks/compare -photos -->", "<!-- end of photographs -->"},
+	}
+	tails = &group{
+		results: "tail.json", seconds: 6, unit: "batches per second",
+		marks: marks{"<!-- tail: written by benchmarks/compare -tail -->", "<!-- end of tail -->"},
+	}
 )
 
-var workloads = []struct{ name, title string }{
-	{"augment", "CIFAR-10 augmentation, batches of 128"},
-	{"raw", "Copies of 3 × 32 × 32 bytes, batches of 128"},
-	{"wait", "1 ms of waiting per sample, batches of 64"},
-	{"empty", "Empty samples, batches of 128"},
-	{"photos", "Photographs of 500 × 375 pixels to 3 × 224 × 224, batches of 64"},
+var workloads = []struct {
+	name  string
+	group *group
+	title string
+}{
+	{"augment", ordinary, "CIFAR-10 augmentation, batches of 128"},
+	{"raw", ordinary, "Copies of 3 × 32 × 32 bytes, batches of 128"},
+	{"wait", ordinary, "1 ms of waiting per sample, batches of 64"},
+	{"empty", ordinary, "Empty samples, batches of 128"},
+	{"photos", photographs, "Photographs of 500 × 375 pixels to 3 × 224 × 224, batches of 64"},
+	{"tail", tails, "1 ms per sample, one in a hundred 100 ms, batches of 64, 16 workers"},
+	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after each 32 batches"},
 }
 
-// writeDocument replaces what lies between the marks of what was measured, and the
-// plot, which photographs don't have.
-func (r *run) writeDocument(path string, photos bool) error {
+// placeOf is a workload's place in workloads; −1 if it isn't among them.
+func placeOf(workload string) int {
+	for i, w := range workloads {
+		if w.name == workload {
+			return i
+		}
+	}
+	return -1
+}
+
+func (g *group) has(workload string) bool {
+	i := placeOf(workload)
+	return i >= 0 && workloads[i].group == g
+}
+
+// writeDocument replaces what lies between the group's marks, and the plot, if it has
+// one.
+func (r *run) writeDocument(path string, g *group) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	m := measuredMarks
-	if photos {
-		m = photosMarks
-	}
-	replaced, err := m.replace(string(text), r.report(photos))
+	replaced, err := g.marks.replace(string(text), r.report(g))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if photos {
-		return os.WriteFile(path, []byte(replaced), 0o644)
-	}
-	if err := r.plot(filepath.Join(filepath.Dir(path), "compared.svg")); err != nil {
-		return err
+	if g.plotted {
+		if err := r.plot(filepath.Join(filepath.Dir(path), "compared.svg")); err != nil {
+			return err
+		}
 	}
 	return os.WriteFile(path, []byte(replaced), 0o644)
 }
@@ -60,28 +97,24 @@ func (m marks) replace(text, report string) (string, error) {
 	return before + m.begin + "\n\n" + report + "\n" + m.end + after, nil
 }
 
-func (r *run) report(photos bool) string {
+func (r *run) report(g *group) string {
 	figs := figures(r.Measurements)
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, medians of up to %d rounds.\n\n",
 		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), r.rounds())
 	b.WriteString("### Ratios\n\n")
-	unit := "batches per second, unless stated otherwise"
-	if photos {
-		unit = "figures"
-	}
-	fmt.Fprintf(&b, "| workload | nwt against | wanted | measured | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", unit)
-	for _, g := range r.goals(figs) {
-		reached, want := "**not reached**", g.want
-		if g.reached {
+	fmt.Fprintf(&b, "| workload | nwt against | wanted | measured | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", g.unit)
+	for _, goal := range r.goals(figs) {
+		reached, want := "**not reached**", goal.want
+		if goal.reached {
 			reached = "reached"
 		}
 		if strings.HasPrefix(want, "≥ 0 ") {
 			reached, want = "", ""
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", g.workload, g.what, want, ratio(g.ratio), reached, g.figures)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", goal.workload, goal.what, want, ratio(goal.ratio), reached, goal.figures)
 	}
-	if !photos {
+	if g.plotted {
 		b.WriteString("\n![Batches per second by worker count](compared.svg)\n")
 	}
 	for _, w := range workloads {
@@ -90,8 +123,12 @@ func (r *run) report(photos bool) string {
 			continue
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))
-		if photos {
+		switch g {
+		case photographs:
 			b.WriteString(photoTable(here))
+			continue
+		case tails:
+			b.WriteString(tailTable(here))
 			continue
 		}
 		b.WriteString("| | variant | best count | batches/s | first batch | memory | allocations per batch | at 16 workers: batches/s | first batch | memory |\n")
@@ -106,19 +143,50 @@ func (r *run) report(photos bool) string {
 	return b.String()
 }
 
-// photoTable is the photographs' rows: images a second, and what they cost, each at
-// its best count.
-func photoTable(here []figure) string {
+// tailTable is the rows of loaders that all have 16 workers.
+func tailTable(here []figure) string {
+	limit, _ := fastest(where(here, peers("bound")))
+	var b strings.Builder
+	b.WriteString("| | variant | batches/s | share of the limit | first batch | memory | CPU time per batch |\n")
+	b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: |\n")
+	for _, f := range bestOfEach(here) {
+		name, variant := title(f.Peer), f.Variant
+		switch {
+		case f.Peer == "bound":
+			fmt.Fprintf(&b, "| *the limit* | | %s | | | | |\n", rate(f.rate))
+			continue
+		case f.Peer == "nwt":
+			name = "**nwt**"
+		case variant == "batch":
+			variant = ""
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %.3f | %s | %s | %s |\n", name, variant, rate(f.rate), f.rate/limit.rate,
+			short(f.first), megabytes(f.memory), short(f.cpu*tailBatch))
+	}
+	return b.String()
+}
+
+// tailBatch is the samples of a batch of the tails.
+const tailBatch = 64
+
+// bestOfEach is the fastest figure of each variant of each peer, the fastest first.
+func bestOfEach(here []figure) []figure {
 	best := map[[2]string]figure{}
 	for _, f := range here {
 		if k := [2]string{f.Peer, f.Variant}; f.rate > best[k].rate {
 			best[k] = f
 		}
 	}
+	return slices.SortedFunc(maps.Values(best), func(a, b figure) int { return cmp.Compare(b.rate, a.rate) })
+}
+
+// photoTable is the photographs' rows: images a second, and what they cost, each at
+// its best count.
+func photoTable(here []figure) string {
 	var b strings.Builder
 	b.WriteString("| | variant | workers | images/s | CPU time per image | first batch | memory | allocations per batch |\n")
 	b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
-	for _, f := range slices.SortedFunc(maps.Values(best), func(a, b figure) int { return cmp.Compare(b.rate, a.rate) }) {
+	for _, f := range bestOfEach(here) {
 		images := rate(f.rate * photoBatch)
 		switch {
 		case f.Peer == "bound":
@@ -137,25 +205,7 @@ const photoBatch = 64
 
 // rows are a workload's, the fastest variant first.
 func rows(here []figure) (rows []string) {
-	type series struct{ peer, variant string }
-	best := map[series]figure{}
-	for _, f := range here {
-		s := series{f.Peer, f.Variant}
-		if f.rate > best[s].rate {
-			best[s] = f
-		}
-	}
-	order := make([]figure, 0, len(best))
-	for _, f := range best {
-		order = append(order, f)
-	}
-	slices.SortFunc(order, func(a, b figure) int {
-		if a.rate > b.rate {
-			return -1
-		}
-		return 1
-	})
-	for _, f := range order {
+	for _, f := range bestOfEach(here) {
 		name, variant, allocs := title(f.Peer), f.Variant, ""
 		switch {
 		case f.Peer == "nwt":

@@ -5,6 +5,7 @@
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
 //	go run ./compare -photos               # photographs alone, about 3 minutes
+//	go run ./compare -tail                 # slow samples and a step that pauses, about 6 minutes
 //
 // It runs in the folder of its module. Every measurement is a process of its own
 // that has the machine for itself, so nothing else should run beside it. The
@@ -58,14 +59,15 @@ type tuning struct {
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("compare: ")
-	var o options
-	flag.Float64Var(&o.seconds, "seconds", 0.7, "that a loader is measured in steady state")
+	o := options{group: ordinary}
+	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -tail 6)")
 	flag.IntVar(&o.rounds, "rounds", 3, "in which measurements are repeated; after the first only what may win")
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "after which no measurement begins")
 	flag.BoolVar(&o.all, "all", false, "measure every worker count of every peer: about an hour")
 	only := flag.String("only", "", "measure what matches this expression, as in \"torch augment sample 2\"")
-	results := flag.String("results", "", "where measurements are kept (default results.json, or photos.json)")
-	flag.BoolVar(&o.photos, "photos", false, "photographs instead of all others; peers/photos.py makes them")
+	results := flag.String("results", "", "where measurements are kept (default results.json, photos.json or tail.json)")
+	photos := flag.Bool("photos", false, "photographs instead of all others; peers/photos.py makes them")
+	tail := flag.Bool("tail", false, "slow samples and a step that pauses, instead of all others")
 	report := flag.Bool("report", false, "measure nothing: write the document from the results")
 	document := flag.String("document", "../docs/compared.md", "whose part between the markers is replaced; plots go beside it")
 	flag.Parse()
@@ -73,11 +75,19 @@ func main() {
 	if o.only, err = regexp.Compile(*only); err != nil {
 		log.Fatalf("-only: %v", err)
 	}
+	switch {
+	case *photos && *tail:
+		log.Fatal("-photos -tail: one of them at a time")
+	case *photos:
+		o.group = photographs
+	case *tail:
+		o.group = tails
+	}
 	if *results == "" {
-		*results = "results.json"
-		if o.photos {
-			*results = "photos.json"
-		}
+		*results = o.group.results
+	}
+	if o.seconds == 0 {
+		o.seconds = o.group.seconds
 	}
 	if o.seconds <= 0 || o.rounds < 1 {
 		log.Fatalf("-seconds %v -rounds %d: must be above 0, and at least 1", o.seconds, o.rounds)
@@ -96,7 +106,7 @@ func main() {
 	}
 	r, err := load(*results)
 	if err == nil {
-		err = r.writeDocument(*document, o.photos)
+		err = r.writeDocument(*document, o.group)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -108,7 +118,7 @@ type options struct {
 	rounds  int
 	limit   time.Duration
 	all     bool
-	photos  bool
+	group   *group
 	only    *regexp.Regexp
 
 	binary string // of measure
@@ -175,12 +185,9 @@ func (o *options) plan(ctx context.Context) ([]combination, error) {
 		log.Printf("skipped: all peers in Python: %v (peers/setup installs them)", err)
 	}
 	plan = slices.DeleteFunc(append(plan, python...), func(c combination) bool {
-		return !o.only.MatchString(c.String()) || (c.Workload == "photos") != o.photos || !o.all && !worthMeasuring(c)
+		return !o.only.MatchString(c.String()) || !o.group.has(c.Workload) || !o.all && !worthMeasuring(c)
 	})
-	order := []string{"augment", "raw", "wait", "empty", "photos"}
-	slices.SortStableFunc(plan, func(a, b combination) int {
-		return slices.Index(order, a.Workload) - slices.Index(order, b.Workload)
-	})
+	slices.SortStableFunc(plan, func(a, b combination) int { return placeOf(a.Workload) - placeOf(b.Workload) })
 	return plan, nil
 }
 
@@ -189,9 +196,12 @@ func (o *options) plan(ctx context.Context) ([]combination, error) {
 func (o *options) tune(ctx context.Context, r *run, plan []combination) (hardware nwt.Hardware, _ []combination, err error) {
 	var subjects []combination // nwt's variants, without a worker count
 	for _, c := range plan {
-		if c.Workers = 0; c.Peer == "nwt" && !slices.Contains(subjects, c) && (!o.photos || len(subjects) == 0) {
+		if c.Workers = 0; c.Peer == "nwt" && !slices.Contains(subjects, c) && (o.group != photographs || len(subjects) == 0) {
 			subjects = append(subjects, c)
 		}
+	}
+	if !o.group.tuned { // only the hardware is asked for
+		subjects = []combination{{Peer: "nwt", Workload: "empty", Variant: "sample"}}
 	}
 	for _, subject := range subjects {
 		type answer struct {
@@ -203,7 +213,9 @@ func (o *options) tune(ctx context.Context, r *run, plan []combination) (hardwar
 			return hardware, nil, err
 		}
 		t := found[0].tuning
-		hardware = found[0].Hardware
+		if hardware = found[0].Hardware; !o.group.tuned {
+			break
+		}
 		log.Printf("nwt.Tune, %s, %s: %d workers, in %.1f s. %s", t.Workload, t.Variant, t.Workers, t.Seconds, t.Reason)
 		r.Tuned = append(r.Tuned, t)
 		for _, c := range []combination{

@@ -22,6 +22,8 @@ var (
 func worthMeasuring(c combination) bool {
 	python := slices.Contains(pythonPeers, c.Peer)
 	switch {
+	case tails.has(c.Workload):
+		return c.Workers == 16
 	case c.Workload == "photos": // what has as many threads or processes as CPUs
 		return c.Workers == runtime.NumCPU() || c.Peer == "nwt" && c.Variant == "turbo" || c.Peer == "tfdata" && c.Workers > 1
 	case c.Peer == "nwt":

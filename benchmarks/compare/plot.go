@@ -20,7 +20,7 @@ import (
 func (r *run) plot(path string) error {
 	figs := figures(r.Measurements)
 	panels := make([][]*plot.Plot, 2)
-	for i, w := range workloads[:4] { // not photographs
+	for i, w := range workloads[:4] { // the ordinary ones
 		p, err := panel(w.title, where(figs, workload(w.name)))
 		if err != nil {
 			return err

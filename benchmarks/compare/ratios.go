@@ -41,6 +41,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	faster("augment", "the inner loop alone, on as many goroutines (no goal)", 0, peers("bound"), r.tunedWorkers("augment"))
 
 	goals = append(goals, photoGoals(figs)...)
+	goals = append(goals, tailGoals(figs)...)
 
 	at16 := func(w string, conditions ...func(figure) bool) (figure, bool) {
 		return fastest(where(figs, append(conditions, workload(w), workers(16))...))
@@ -113,6 +114,26 @@ func photoGoals(figs []figure) (goals []goal) {
 		}
 		goals = append(goals, goal{"photos", "CPU time per image", "≤ 1.2 ms", ours.cpu * 1e3, ours.cpu <= 1.2e-3, short(ours.cpu) + " (" + ours.name() + ")"})
 	}
+	return goals
+}
+
+// tailGoals are those of slow samples and of a step that pauses, at 16 workers and
+// nwt's default options.
+func tailGoals(figs []figure) (goals []goal) {
+	against := func(w, variant, what string, want float64, conditions ...func(figure) bool) {
+		ours, ok := fastest(where(figs, peers("nwt"), workload(w), variants(variant)))
+		theirs, found := fastest(where(figs, append(conditions, workload(w))...))
+		if ok && found {
+			ratio := ours.rate / theirs.rate
+			goals = append(goals, goal{w, what, fmt.Sprintf("≥ %v ×", want), ratio, ratio >= want, fmt.Sprintf("%s ÷ %s", ours.rated(), theirs.rated())})
+		}
+	}
+	against("tail", "sample", "what the workers could load, in order", 0.95, peers("bound"))
+	against("tail", "sample", "PyTorch's best, in either order; nwt in order", 1, peers("torch"))
+	against("tail", "unordered", "PyTorch's best, in either order; nwt unordered", 1, peers("torch"))
+	against("tail", "sample", "every peer in Python; nwt in order", 1, peers(pythonPeers...))
+	against("pauses", "sample", "the limit", 0.95, peers("bound"))
+	against("pauses", "sample", "PyTorch's defaults", 1, peers("torch"))
 	return goals
 }
 

@@ -13,8 +13,15 @@ func bound[T float32 | uint8](w *workload[T], workers int, seconds time.Duration
 	if photos, ok := any(w).(*workload[float32]); ok && w.name == "photos" {
 		return decodingAlone(photos, workers, seconds)
 	}
-	if w.name == "wait" {
-		return float64(workers) / (float64(w.batch) * realSleep().Seconds())
+	switch w.name {
+	case "wait":
+		return float64(workers) / (float64(w.batch) * slept(time.Sleep, time.Millisecond))
+	case "tail":
+		mean := 0.99*slept(block, time.Millisecond) + 0.01*slept(block, 100*time.Millisecond)
+		return float64(workers) / (float64(w.batch) * mean)
+	case "pauses": // what is loaded meanwhile hides behind the pauses, or the pauses behind it
+		load := float64(w.batch) * slept(block, 2*time.Millisecond) / float64(workers)
+		return 1 / max(load, w.pause.Seconds()/float64(w.pauses))
 	}
 	order := rand.Perm(w.samples)
 	var stop atomic.Bool
@@ -37,12 +44,12 @@ func bound[T float32 | uint8](w *workload[T], workers int, seconds time.Duration
 	return float64(batches.Load()) / time.Since(began).Seconds()
 }
 
-// realSleep is how long a sleep of a millisecond takes here.
-func realSleep() time.Duration {
-	const n = 300
+// slept is how many seconds a sleep really takes here.
+func slept(sleep func(time.Duration), d time.Duration) float64 {
+	n := max(5, 300*time.Millisecond/d)
 	began := time.Now()
 	for range n {
-		time.Sleep(time.Millisecond)
+		sleep(d)
 	}
-	return time.Since(began) / n
+	return time.Since(began).Seconds() / float64(n)
 }

@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -57,7 +58,7 @@ type tuning struct {
 }
 
 var (
-	workloads = []string{"augment", "raw", "wait", "empty", "photos"}
+	workloads = []string{"augment", "raw", "wait", "empty", "photos", "tail", "pauses"}
 	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
 )
 
@@ -71,11 +72,15 @@ func variants(peer, workload string) []string {
 		return []string{"turbo", "go", "precomputed"}
 	case peer != "bound" && workload == "photos":
 		return nil
+	case peer == "nwt" && workload == "tail":
+		return []string{"sample", "unordered"}
+	case workload == "pauses" && peer != "nwt" && peer != "bound":
+		return nil
 	case peer == "nwt" && (workload == "raw" || workload == "empty"):
 		return []string{"sample", "vectorised"}
 	case peer == "nwt":
 		return []string{"sample"}
-	case peer == "rill" && workload == "wait":
+	case peer == "rill" && (workload == "wait" || workload == "tail"):
 		return []string{"batch", "sample"}
 	}
 	return []string{"batch"}
@@ -88,8 +93,11 @@ func combinations() (all []combination) {
 			if workload == "wait" {
 				counts = append(counts, 32, 64, 128, 256)
 			}
-			if workload == "photos" {
+			switch workload {
+			case "photos":
 				counts = []int{0, 1, 2, 4}
+			case "tail", "pauses":
+				counts = []int{0, 16}
 			}
 			if peer == "rill" || peer == "bound" { // nothing without goroutines
 				counts = counts[1:]
@@ -109,7 +117,7 @@ func main() {
 	log.SetPrefix("measure: ")
 	c := combination{}
 	flag.StringVar(&c.Peer, "peer", "nwt", "nwt, hand, gomlx, rill or bound")
-	flag.StringVar(&c.Workload, "workload", "augment", "augment, raw, wait, empty or photos")
+	flag.StringVar(&c.Workload, "workload", "augment", strings.Join(workloads, ", "))
 	flag.StringVar(&c.Variant, "variant", "", "by default the peer's first")
 	flag.IntVar(&c.Workers, "workers", 1, "goroutines that load")
 	seconds := flag.Float64("seconds", 1.5, "of steady state")
@@ -143,6 +151,10 @@ func main() {
 		answer(empty(), c, *seconds, *step, *tuned)
 	case "photos":
 		answer(photographs(), c, *seconds, *step, *tuned)
+	case "tail":
+		answer(tailed(128_000), c, *seconds, *step, *tuned)
+	case "pauses":
+		answer(pausing(128_000), c, *seconds, *step, *tuned)
 	}
 }
 
@@ -158,14 +170,18 @@ func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, s
 		_ = print(measurement{combination: c, Version: version(c.Peer), BatchesPerS: bound(w, c.Workers, d)})
 		return
 	}
-	_ = print(measure(w, stepping(loader(w, c), step), c, d))
+	_ = print(measure(w, stepping(w, loader(w, c), step), c, d))
 }
 
-// stepping is batches with a pause after each.
-func stepping[T any](batches iter.Seq[[]T], step time.Duration) iter.Seq[[]T] {
+// stepping is batches with a step after each, and the workload's pauses.
+func stepping[T float32 | uint8](w *workload[T], batches iter.Seq[[]T], step time.Duration) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
+		n := 0
 		for batch := range batches {
 			time.Sleep(step)
+			if n++; w.pauses > 0 && n%w.pauses == 0 {
+				time.Sleep(w.pause)
+			}
 			if !yield(batch) {
 				return
 			}
@@ -214,7 +230,7 @@ func measure[T float32 | uint8](w *workload[T], batches iter.Seq[[]T], c combina
 	for batch := range batches {
 		taken++
 		samples += len(batch) / w.size
-		if !over.Load() || taken < atLeast {
+		if !over.Load() || taken < atLeast || phase == 2 && w.pauses > 0 && taken%w.pauses != 0 { // whole periods count
 			continue
 		}
 		elapsed := time.Since(began)

@@ -32,8 +32,11 @@ func nwtDataset[T float32 | uint8](w *workload[T], variant string) (nwt.Dataset,
 		w.load(nwt.Values[T](dst, 0), i, dst)
 		return nil
 	})
-	if variant == "vectorised" {
+	switch variant {
+	case "vectorised":
 		ds = filled[T]{ds, w}
+	case "unordered":
+		opts = append(opts, nwt.WithUnordered())
 	}
 	return ds, opts
 }

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"math/bits"
 	"math/rand/v2"
+	"syscall"
 	"time"
 )
 
@@ -23,6 +24,9 @@ type workload[T float32 | uint8] struct {
 	batch   int
 	size    int // values of a sample
 	load    func(dst []T, index int, r random)
+
+	pauses int // batches from one pause of the training step to the next; 0: none
+	pause  time.Duration
 }
 
 // random is where a loader's augmentation gets its randomness from.
@@ -55,25 +59,58 @@ func (w *workload[T]) fill(dst []T, indices []int, r random) {
 }
 
 func augmented(images [][pixels]byte) *workload[float32] {
-	return &workload[float32]{"augment", len(images), 128, pixels, func(dst []float32, i int, r random) {
+	return &workload[float32]{name: "augment", samples: len(images), batch: 128, size: pixels, load: func(dst []float32, i int, r random) {
 		rng := r.Rand()
 		augment((*[pixels]float32)(dst), &images[i], rng.IntN(2*pad+1), rng.IntN(2*pad+1), rng.IntN(2) == 1)
 	}}
 }
 
 func raw(images [][pixels]byte) *workload[uint8] {
-	return &workload[uint8]{"raw", len(images), 128, pixels, func(dst []uint8, i int, _ random) { copy(dst, images[i][:]) }}
+	return &workload[uint8]{name: "raw", samples: len(images), batch: 128, size: pixels,
+		load: func(dst []uint8, i int, _ random) { copy(dst, images[i][:]) }}
 }
 
 func waiting() *workload[float32] {
-	return &workload[float32]{"wait", 1000, 64, 1, func(dst []float32, i int, _ random) {
-		time.Sleep(time.Millisecond)
+	return sleeping("wait", 1000, time.Sleep, func(int) time.Duration { return time.Millisecond })
+}
+
+// sleeping is a workload whose samples wait, in batches of 64.
+func sleeping(name string, samples int, sleep func(time.Duration), took func(i int) time.Duration) *workload[float32] {
+	return &workload[float32]{name: name, samples: samples, batch: 64, size: 1, load: func(dst []float32, i int, _ random) {
+		sleep(took(i))
 		dst[0] = float32(i)
 	}}
 }
 
+// block waits in the kernel, as a read from a disk does, and as Python's sleep.
+// time.Sleep is up to a millisecond late.
+func block(d time.Duration) {
+	left := syscall.NsecToTimespec(int64(d))
+	for syscall.Nanosleep(&left, &left) == syscall.EINTR { // Go's scheduler interrupts threads
+	}
+}
+
+// tailed is a workload one of whose samples in a hundred takes a hundred times as
+// long. An epoch is longer than a measurement.
+func tailed(samples int) *workload[float32] {
+	return sleeping("tail", samples, block, func(i int) time.Duration {
+		if i%100 == 0 {
+			return 100 * time.Millisecond
+		}
+		return time.Millisecond
+	})
+}
+
+// pausing is a workload whose training step pauses now and then for about as long as
+// 16 workers take to load what it uses between two pauses.
+func pausing(samples int) *workload[float32] {
+	w := sleeping("pauses", samples, block, func(int) time.Duration { return 2 * time.Millisecond })
+	w.pauses, w.pause = 32, 270*time.Millisecond
+	return w
+}
+
 func empty() *workload[float32] {
-	return &workload[float32]{"empty", 50_000, 128, 1, func(dst []float32, i int, _ random) { dst[0] = float32(i) }}
+	return &workload[float32]{name: "empty", samples: 50_000, batch: 128, size: 1, load: func(dst []float32, i int, _ random) { dst[0] = float32(i) }}
 }
 
 // makeImages is noise around a middle that spells the image's index, a byte a

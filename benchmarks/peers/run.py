@@ -36,10 +36,20 @@ VARIANTS = {
         "wait": ("sample", "endless", "threads"),
         "empty": (*BOTH, "split"),
         "photos": ("torchvision", "pillow"),
+        "tail": ("sample", "ahead-8", "ahead-16", "unordered", "unordered-8"),
+        "pauses": ("sample",),
     },
     "tfdata": {"augment": BOTH, "raw": BOTH, "wait": ("sample",), "empty": BOTH, "photos": ("sample",)},
     "grain": {"augment": BOTH, "raw": BOTH, "wait": ("sample", "processes", "threads"), "empty": BOTH},
-    "spdl": {"augment": BOTH, "raw": BOTH, "wait": ("sample",), "empty": BOTH, "photos": ("sample",)},
+    "spdl": {
+        "augment": BOTH,
+        "raw": BOTH,
+        "wait": ("sample",),
+        "empty": BOTH,
+        "photos": ("sample",),
+        "tail": ("sample", "ordered"),
+        "pauses": ("sample",),
+    },
     "dali": {"photos": ("sample",)},
 }
 
@@ -49,6 +59,8 @@ def workers_of(peer, workload, variant):
         return [0]
     if workload == "photos":
         return [1, 2, 4]
+    if workload in ("tail", "pauses"):
+        return [16]
     counts = [0, 1, 2, 4, 16] + ([32, 64] if workload == "wait" else [])
     return counts[1:] if peer == "spdl" else counts  # SPDL always loads on threads of its own
 
@@ -73,9 +85,11 @@ def measure(peer, name, variant, workers, seconds, check):
     first = time.perf_counter() - began
     peak = memory.tree_pss()
 
-    consume(batches, seconds=0.2, at_least=max(4, 2 * workers))
+    batches = paused(workload, batches)
+    ahead = int(variant.partition("-")[2] or 2)  # batches that each worker may have loaded before the first was asked for
+    consume(batches, seconds=0.2, at_least=max(4, ahead * workers))
     busy = memory.tree_cpu()
-    samples, elapsed = consume(batches, seconds, at_least=10)
+    samples, elapsed = consume(batches, seconds, at_least=10, multiple=workload.pauses or 1)
     busy = memory.tree_cpu() - busy
     with memory.Peak() as while_loading:
         consume(batches, seconds=0.5, at_least=4)
@@ -94,15 +108,26 @@ def measure(peer, name, variant, workers, seconds, check):
     }
 
 
-def consume(batches, seconds, at_least):
-    """Takes batches for at least so long and at least so many: the samples in them, and the time."""
+def paused(workload, batches):
+    """Batches with the pauses of the training step."""
+    try:
+        for n, batch in enumerate(batches, 2):  # one was taken
+            if workload.pauses and n % workload.pauses == 0:
+                time.sleep(workload.pause)
+            yield batch
+    finally:
+        batches.close()
+
+
+def consume(batches, seconds, at_least, multiple=1):
+    """Takes batches for at least so long and at least so many, a multiple: the samples in them, and the time."""
     taken = samples = 0
     began = time.perf_counter()
     while True:
         samples += len(next(batches))
         taken += 1
         elapsed = time.perf_counter() - began
-        if elapsed >= seconds and taken >= at_least:
+        if elapsed >= seconds and taken >= at_least and taken % multiple == 0:
             return samples, elapsed
 
 

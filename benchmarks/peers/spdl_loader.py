@@ -4,6 +4,7 @@ A worker is a thread, of a pipeline that lives over all epochs.
 
   sample      a stage by sample, aggregated, collated
   vectorised  a stage by batch of indices, which the source deals out
+  ordered     sample, with output_order="input" instead of as they are completed
 
 Photographs are decoded, cropped, resized and mirrored by FFmpeg's filters, a chain made for each of them, and
 normalised with NumPy by the batch.
@@ -18,7 +19,7 @@ import numpy as np
 from spdl.pipeline import PipelineBuilder
 
 import photos
-from workloads import IMAGES, PAD, SECONDS_PER_WAIT, crop_flip, crop_flip_batch, images, normalise
+from workloads import IMAGES, PAD, SLEEPS, crop_flip, crop_flip_batch, images, normalise
 
 version = version_of("spdl-core")
 
@@ -54,10 +55,10 @@ def by_sample(workload, data):
         return normalise(crop_flip(data[i], dy, dx, random.random() < 0.5))
 
     def wait(i):
-        time.sleep(SECONDS_PER_WAIT)
+        time.sleep(SLEEPS[workload](i))
         return np.float32(i)
 
-    return {"augment": augment, "raw": lambda i: data[i], "wait": wait, "empty": lambda i: np.float32(i)}[workload]
+    return {"augment": augment, "raw": lambda i: data[i], "empty": lambda i: np.float32(i)}.get(workload, wait)
 
 
 def photograph(data):
@@ -108,9 +109,10 @@ def loader(name, workload, variant, workers, data):
     def start():
         # A builder for each pipeline: what an aggregate stage has half collected would pass from one to the next.
         builder = PipelineBuilder()
-        if variant == "sample":
+        if variant in ("sample", "ordered"):
             builder.add_source(Shuffled(workload.samples), continuous=True)
-            builder.pipe(photograph(data) if name == "photos" else by_sample(name, data), concurrency=workers)
+            load = photograph(data) if name == "photos" else by_sample(name, data)
+            builder.pipe(load, concurrency=workers, output_order="input" if variant == "ordered" else "completion")
             builder.aggregate(workload.batch)
             builder.pipe({"photos": normalised}.get(name, np.array if workload.shape == () else np.stack))
         else:

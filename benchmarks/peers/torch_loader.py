@@ -10,6 +10,8 @@ loads for itself (0 workers).
   cores       vectorised, without workers, with PyTorch's default of a thread a core: quick as long as nobody else
               wants a core, slow where the threads have to wait for each other
   endless     sample, with all epochs in one so that no worker stands still at an epoch's end
+  unordered   sample, with in_order=False
+  ahead-8     sample, with prefetch_factor=8 instead of 2; unordered-8: both
   threads     a function of a batch of indices which waits for all of them at once, on as many threads
   pillow      photos: ImageFolder and torchvision's transforms over Pillow, the usual ImageNet recipe
   torchvision photos: decode_jpeg and transforms.v2 over tensors
@@ -25,7 +27,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler
 
 import photos
-from workloads import IMAGES, PAD, SCALE, SECONDS_PER_WAIT, SHIFT, crop_flip, crop_flip_batch, images, normalise
+from workloads import IMAGES, PAD, SCALE, SLEEPS, SHIFT, crop_flip, crop_flip_batch, images, normalise
 
 version = torch.__version__
 SCALE_T, SHIFT_T = torch.from_numpy(SCALE), torch.from_numpy(SHIFT)
@@ -56,10 +58,10 @@ def by_sample(workload, data):
         return normalise(crop_flip(data[i], dy, dx, random.random() < 0.5))
 
     def wait(i):
-        time.sleep(SECONDS_PER_WAIT)
+        time.sleep(SLEEPS[workload](i))
         return float(i)
 
-    return {"augment": augment, "raw": lambda i: data[i], "wait": wait, "empty": float}[workload]
+    return {"augment": augment, "raw": lambda i: data[i], "empty": float}.get(workload, wait)
 
 
 def collate(samples):
@@ -118,7 +120,12 @@ def loader(name, workload, variant, workers, data):
     if name == "photos":
         return photographs(workload, variant, workers, data)
     common = {"num_workers": workers, "persistent_workers": workers > 0}
-    if variant in ("sample", "endless"):
+    order, _, ahead = variant.partition("-")
+    if ahead:
+        common["prefetch_factor"] = int(ahead)
+    if order == "unordered":
+        common["in_order"] = False
+    if order in ("sample", "endless", "ahead", "unordered"):
         dataset = Loads(workload.samples, by_sample(name, data))
         sampler = BatchSampler(RandomSampler(dataset), workload.batch, drop_last=False)
         if variant == "endless":

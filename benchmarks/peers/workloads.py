@@ -1,4 +1,4 @@
-"""What every peer loads: five workloads, the data behind them, and the proof that an epoch is right."""
+"""What every peer loads: seven workloads, the data behind them, and the proof that an epoch is right."""
 
 from dataclasses import dataclass
 
@@ -10,6 +10,11 @@ STD = np.array([0.2470, 0.2435, 0.2616], np.float32)[:, None, None]
 SCALE = 1 / (255 * STD)  # (pixel/255 - mean) / std as one multiplication and one addition
 SHIFT = -MEAN / STD
 SECONDS_PER_WAIT = 0.001
+SLEEPS = {  # of a sample, in seconds, by its index
+    "wait": lambda i: SECONDS_PER_WAIT,
+    "tail": lambda i: 0.1 if i % 100 == 0 else 0.001,
+    "pauses": lambda i: 0.002,
+}
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,8 @@ class Workload:
     batch: int
     dtype: type
     shape: tuple  # of one sample
+    pauses: int = 0  # batches from one pause of the training step to the next; 0: none
+    pause: float = 0  # seconds
 
 
 WORKLOADS = {
@@ -25,6 +32,8 @@ WORKLOADS = {
     "raw": Workload(50_000, 128, np.uint8, (3, 32, 32)),
     "wait": Workload(1_000, 64, np.float32, ()),  # value: the index
     "empty": Workload(50_000, 128, np.float32, ()),  # value: the index
+    "tail": Workload(128_000, 64, np.float32, ()),  # value: the index
+    "pauses": Workload(128_000, 64, np.float32, (), pauses=32, pause=0.27),  # value: the index
     "photos": Workload(384, 64, np.float32, (3, 224, 224)),  # JPEG files: photos.py
 }
 IMAGES = ("augment", "raw")
