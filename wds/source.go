@@ -16,11 +16,13 @@ import (
 
 // A source reads a shard's file ahead into a buffer. A call of the file system may
 // not return for hours, and takes no context. So each call runs in a goroutine of
-// its own. If the context ends first, the source abandons the call. The buffer and
-// the file then belong to the call alone, and it closes the file when it returns.
+// its own, except for reading what the system has in memory. If the context ends
+// first, the source abandons the call. The buffer and the file then belong to the call
+// alone, and it closes the file when it returns.
 type source struct {
 	ctx     context.Context // of the call under way: when it ends, waiting ends
 	file    fs.File
+	memory  *memory    // of the file; may be nil
 	bufs    *sync.Pool // of *[bufferSize]byte
 	buf     *[bufferSize]byte
 	from    int             // what is read ahead is buf[from:to]
@@ -64,7 +66,7 @@ func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (
 			if !ok {
 				buf = new([bufferSize]byte)
 			}
-			s := &source{ctx: ctx, file: file, bufs: bufs, buf: buf}
+			s := &source{ctx: ctx, file: file, memory: newMemory(file), bufs: bufs, buf: buf}
 			s.skipping(false)
 			return s, nil
 		}
@@ -159,6 +161,12 @@ func (s *source) fill() error {
 		size := bufferSize
 		if s.sought {
 			size = s.piece
+		}
+		if s.left == nil && s.ctx.Err() == nil {
+			if n := s.memory.read(s.buf[:size]); n > 0 {
+				s.from, s.to, s.sought = 0, n, false
+				return nil
+			}
 		}
 		var n int // the call's, if it is abandoned
 		err := s.call(func() (err error) {

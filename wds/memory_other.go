@@ -1,0 +1,12 @@
+//go:build !linux
+
+package wds
+
+import "io/fs"
+
+// memory is for Linux.
+type memory struct{}
+
+func newMemory(fs.File) *memory { return nil }
+
+func (*memory) read([]byte) int { return 0 }
