@@ -51,18 +51,23 @@ type region struct{ left, top, right, bottom int }
 // decode decodes a region of a picture to planes, and with it the rest of the blocks
 // that it touches. damaged is as turboDecoder's.
 func (d *baselineDecoder) decode(data []byte, h *jpegHeader, planes *[3]plane, wanted region) (damaged, err error) {
-	d.restart, d.n, d.defined = 0, 0, [4]bool{}
-	for i := range d.tables {
-		for k := range d.tables[i] {
-			d.tables[i][k].defined = false
-		}
-	}
+	d.reset()
 	if err := d.readTables(data, h); err != nil {
 		return nil, err
 	}
 	err = d.readScan(h, planes, wanted)
 	d.data = nil
 	return err, nil
+}
+
+// reset forgets what the last picture has defined.
+func (d *baselineDecoder) reset() {
+	d.restart, d.n, d.defined = 0, 0, [4]bool{}
+	for i := range d.tables {
+		for k := range d.tables[i] {
+			d.tables[i][k].defined = false
+		}
+	}
 }
 
 // readTables reads all up to the first block.
@@ -73,30 +78,52 @@ func (d *baselineDecoder) readTables(data []byte, h *jpegHeader) error {
 		if err != nil {
 			return err
 		}
-		switch {
-		case marker == 0xc4:
-			err = d.readHuffman(segment)
-		case marker == 0xdb:
-			err = d.readQuantization(segment)
-		case marker == 0xdd && len(segment) >= 2:
-			d.restart = int(binary.BigEndian.Uint16(segment))
-		case marker == 0xc0 || marker == 0xc1:
-			d.n = h.components
-			for i := range d.n {
-				c := segment[6+3*i:]
-				d.scan[i] = component{id: c[0], h: int(c[1] >> 4), v: int(c[1] & 15), quant: c[2]}
-				if d.n == 1 {
-					d.scan[i].h, d.scan[i].v = 1, 1
-				}
-			}
-		case marker == 0xda:
+		switch marker {
+		case 0xc0, 0xc1:
+			d.frame(h, segment)
+		case 0xda:
 			d.data, d.pos = data, s.at
 			return d.readScanHeader(segment)
+		default:
+			err = d.readTable(marker, segment)
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// readTable reads a segment that defines tables or the restart interval.
+func (d *baselineDecoder) readTable(marker byte, segment []byte) error {
+	switch {
+	case marker == 0xc4:
+		return d.readHuffman(segment)
+	case marker == 0xdb:
+		return d.readQuantization(segment)
+	case marker == 0xdd && len(segment) >= 2:
+		d.restart = int(binary.BigEndian.Uint16(segment))
+	}
+	return nil
+}
+
+// frame reads a frame header, which readJPEG has checked.
+func (d *baselineDecoder) frame(h *jpegHeader, segment []byte) {
+	d.n = h.components
+	for i := range d.n {
+		c := segment[6+3*i:]
+		d.scan[i] = component{id: c[0], h: int(c[1] >> 4), v: int(c[1] & 15), quant: c[2]}
+		if d.n == 1 {
+			d.scan[i].h, d.scan[i].v = 1, 1
+		}
+	}
+}
+
+// unit is the pixels of an MCU.
+func (d *baselineDecoder) unit(h *jpegHeader) (width, height int) {
+	if d.n > 1 {
+		return 8 * h.subX, 8 * h.subY
+	}
+	return 8, 8
 }
 
 func (d *baselineDecoder) readScanHeader(segment []byte) error {
@@ -270,10 +297,7 @@ var (
 // readScan reads the blocks down to the region's end, and makes pixels from those
 // that lie in the region.
 func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted region) error {
-	width, height := 8, 8 // of an MCU
-	if d.n > 1 {
-		width, height = 8*h.subX, 8*h.subY
-	}
+	width, height := d.unit(h)
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
 	left, right := wanted.left/width, min(across, (wanted.right+width-1)/width)
 	top, bottom := wanted.top/height, min(down, (wanted.bottom+height-1)/height)

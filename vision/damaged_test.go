@@ -147,7 +147,7 @@ func FuzzLoad(f *testing.F) {
 	for _, data := range corpus(f) {
 		f.Add(data)
 	}
-	for _, name := range []string{"exif6.jpg", "422.jpg", "odd.jpg", "alpha.webp"} {
+	for _, name := range []string{"exif6.jpg", "422.jpg", "odd.jpg", "alpha.webp", "restarts-progressive.jpg", "partial.webp", "partial-lossless.webp", "partial-alpha.webp"} {
 		f.Add(read(f, name))
 	}
 	steps := []vision.Transform{

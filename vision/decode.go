@@ -50,8 +50,8 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	needed.top, needed.bottom = y.span(h.height)
 	planar := h.jpeg.ycc && h.jpeg.subX > 0
 	switch {
-	case w.turbo == nil && planar && h.jpeg.baseline:
-		err := w.decodeBaseline(data, h, needed)
+	case w.turbo == nil && planar && (h.jpeg.baseline || h.jpeg.progressive):
+		err := w.decodeInGo(data, h, needed)
 		if !errors.Is(err, errBaselineOnly) {
 			return err
 		}
@@ -152,10 +152,12 @@ func inked(ink, black byte) byte {
 	return black - byte((t+t>>8)>>8)
 }
 
-// decodeBaseline decodes what is needed of a baseline JPEG file in Go.
-func (w *worker) decodeBaseline(data []byte, h header, needed region) error {
-	if w.baseline == nil {
-		w.baseline = new(baselineDecoder)
+// decodeInGo decodes what is needed of a baseline or progressive JPEG file in Go.
+func (w *worker) decodeInGo(data []byte, h header, needed region) error {
+	if h.jpeg.progressive {
+		if err := checkScans(data[h.jpeg.scanAt:]); err != nil {
+			return err
+		}
 	}
 	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: ycc,
 		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
@@ -175,24 +177,43 @@ func (w *worker) decodeBaseline(data []byte, h header, needed region) error {
 	// Chroma is smoothed with its neighbours.
 	needed.left, needed.top = max(0, needed.left-2*h.jpeg.subX), max(0, needed.top-2*h.jpeg.subY)
 	needed.right, needed.bottom = needed.right+2*h.jpeg.subX, needed.bottom+2*h.jpeg.subY
+	if h.jpeg.progressive {
+		if w.progressive == nil {
+			w.progressive = new(progressiveDecoder)
+		}
+		return w.judge(w.progressive.decode(data, &h.jpeg, &w.picture.planes, needed))
+	}
+	if w.baseline == nil {
+		w.baseline = new(baselineDecoder)
+	}
 	return w.judge(w.baseline.decode(data, &h.jpeg, &w.picture.planes, needed))
 }
 
-// maxScans is libjpeg-turbo's bound.
-const maxScans = 500
+// checkScans bounds the scans, as libjpeg-turbo does: each costs time for all pixels,
+// however few bytes it has.
+func checkScans(data []byte) error {
+	const most = 500
+	if n := bytes.Count(data, []byte{0xff, 0xda}); n >= most {
+		return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n+1, most)
+	}
+	return nil
+}
 
 // decodeImage decodes every format that package image knows.
 func (w *worker) decodeImage(data []byte, h header) error {
 	if h.jpeg.components > 0 {
-		// Each scan costs time for all pixels, however few bytes it has.
-		if n := bytes.Count(data[h.jpeg.scanAt:], []byte{0xff, 0xda}); n >= maxScans {
-			return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n+1, maxScans)
+		if err := checkScans(data[h.jpeg.scanAt:]); err != nil {
+			return err
 		}
 	}
-	if still, err := firstOfWebP(w.file, data); err != nil {
+	still, part, err := firstOfWebP(w.file, data)
+	if err != nil {
 		return fmt.Errorf("vision: %w", err)
-	} else if still != nil {
+	}
+	if still != nil {
 		w.file, data = still, still
+	} else {
+		part = image.Rect(0, 0, h.width, h.height)
 	}
 	opaque, empty := opaqueGIF(w.file, data)
 	if opaque != nil {
@@ -206,12 +227,22 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	if err != nil {
 		return fmt.Errorf("vision: %w", err)
 	}
-	w.picture = picture{width: h.width, height: h.height, shrunk: 1, smooth: h.jpeg.smooth()}
-	w.mem = w.picture.take(w.mem, img, h.width, h.height, empty)
+	w.picture = picture{width: part.Dx(), height: part.Dy(), shrunk: 1, smooth: h.jpeg.smooth()}
+	w.mem = w.picture.take(w.mem, img, part.Dx(), part.Dy(), empty)
 	if format == "webp" && w.picture.model == ycc {
 		w.picture.model = video
 	}
+	if part.Dx() < h.width || part.Dy() < h.height {
+		return w.surround(part, h.width, h.height)
+	}
 	return nil
+}
+
+// surround makes the picture a part of one of width × height pixels, black elsewhere.
+func (w *worker) surround(part image.Rectangle, width, height int) error {
+	all := output[uint8]{format: format{Size{height, width}, 3, CHW}, tables: &unchanged, dst: make([]byte, 3*width*height)}
+	w.resample(whole(part.Dx()), whole(part.Dy()), &all, part.Min.X, part.Min.Y)
+	return w.borrow(all.dst, height, width, CHW)
 }
 
 // take makes the picture of an image of width × height pixels. It uses the image's

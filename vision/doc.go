@@ -30,15 +30,17 @@
 // JPEG files are decoded by libjpeg-turbo, version 2.0 or newer, if [Turbo] finds it
 // at run time: libturbojpeg.so.0 on Linux, libturbojpeg.0.dylib on macOS, both in
 // programs built with cgo or the tag nwt_purego, and turbojpeg.dll or
-// libturbojpeg.dll on Windows. If it isn't found, this package decodes baseline
-// files, as nearly all photographs are. The pixels are the same to the bit, but it
-// never decodes at a smaller size, and only the part that a crop needs. All other
-// files then go to [image/jpeg]: progressive ones, CMYK, and unusual sampling. Some of
-// them [image/jpeg] can't decode, such as CMYK with subsampled inks.
+// libturbojpeg.dll on Windows. If it isn't found, this package decodes baseline and
+// progressive files, as nearly all photographs are. The pixels are the same to the
+// bit, but it never decodes at a smaller size, and of baseline files only the part
+// that a crop needs. All other files then go to [image/jpeg]: CMYK, RGB, and unusual
+// sampling. Some of them [image/jpeg] can't decode, such as CMYK with subsampled inks
+// and arithmetic coding.
 //
 // PNG, GIF and WebP are decoded in Go, and so is whatever else the program has
 // registered with [image.RegisterFormat]. Of an animation, the first picture is
-// taken.
+// taken, with black around it if it is smaller than the frame. Of 16 bits the upper
+// eight are taken, of grey pictures too: Pillow makes white of every grey above 255.
 //
 // # What is random
 //

@@ -135,7 +135,12 @@ func intervals(data []byte) (all []int) {
 }
 
 func TestDamageBetweenRestartMarkersIsAnError(t *testing.T) {
-	data := read(t, "restart.jpg")
+	for _, name := range []string{"restart.jpg", "restarts-progressive.jpg"} {
+		t.Run(name, func(t *testing.T) { damageBetweenRestartMarkers(t, read(t, name)) })
+	}
+}
+
+func damageBetweenRestartMarkers(t *testing.T, data []byte) {
 	at := intervals(data)
 	require.Greater(t, len(at), 4)
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }

@@ -14,6 +14,7 @@ type jpegHeader struct {
 	components    int
 	subX, subY    int // pixels of the picture for each of a chroma plane; 0: unusual
 	baseline      bool
+	progressive   bool
 	ycc           bool // the components are grey, or grey and YCbCr
 	orientation   int  // of EXIF, 1 … 8; 1 if there is none
 	heightAt      int  // where the height stands in the file
@@ -46,7 +47,7 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 		for s.at < len(s.data) && s.data[s.at] == 0xff {
 			s.at++
 		}
-		if s.at+3 > len(s.data) {
+		if s.at == len(s.data) {
 			return 0, nil, errNoPicture
 		}
 		marker = s.data[s.at]
@@ -54,8 +55,8 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 		switch {
 		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8:
 			continue // no segment follows
-		case marker == 0xd9:
-			return 0, nil, errNoPicture
+		case marker == 0xd9, s.at+2 > len(s.data):
+			return marker, nil, errNoPicture
 		}
 		size := int(binary.BigEndian.Uint16(s.data[s.at:]))
 		if size < 2 || s.at+size > len(s.data) {
@@ -158,7 +159,7 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 	}
 	h.height, h.width = int(binary.BigEndian.Uint16(segment[1:])), int(binary.BigEndian.Uint16(segment[3:]))
 	h.components = int(segment[5])
-	h.baseline = marker == 0xc0 || marker == 0xc1
+	h.baseline, h.progressive = marker == 0xc0 || marker == 0xc1, marker == 0xc2
 	switch h.components {
 	case 1:
 		h.subX, h.subY = 1, 1

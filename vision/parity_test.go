@@ -216,13 +216,13 @@ func TestHalfOfThePicturesAreMirrored(t *testing.T) {
 	require.InDelta(t, 0.2, float64(upsideDown)/n, 0.04)
 }
 
-// Of baseline files, what is decoded in Go is libjpeg-turbo's picture to the bit,
+// Of baseline and progressive files, what is decoded in Go is libjpeg-turbo's to the bit,
 // if that isn't asked for a smaller one.
 func TestBothDecodersMakeTheSamePicture(t *testing.T) {
 	if found, why := vision.Turbo(); !found {
 		t.Skip(why)
 	}
-	for _, name := range []string{"photo.jpg", "420.jpg", "422.jpg", "444.jpg", "odd.jpg", "grey.jpg", "restart.jpg", "exif6.jpg"} {
+	for _, name := range []string{"photo.jpg", "420.jpg", "422.jpg", "444.jpg", "odd.jpg", "grey.jpg", "restart.jpg", "exif6.jpg", "progressive.jpg", "restarts-progressive.jpg"} {
 		data := read(t, name)
 		n := 40
 		if testing.Short() {

@@ -63,9 +63,9 @@ func WithOrientation() Option {
 // WithDamaged loads what can be decoded of JPEG files that are cut or damaged, as
 // Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without this option
 // such a file is an error, unless the damage lies below all that a crop needs.
-// Without libjpeg-turbo, damage of a file that isn't baseline is an error in either
-// case: image/jpeg decodes it. In baseline files libjpeg-turbo goes on behind damage,
-// while in Go all that follows is grey.
+// Without libjpeg-turbo, damage of a file that image/jpeg decodes is an error in either
+// case. In baseline files libjpeg-turbo goes on behind damage, while in Go all that
+// follows is grey.
 //
 // A JPEG file has no checksum: if flipped bits still make valid codes, its
 // pixels change and nothing notices it.

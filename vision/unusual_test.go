@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/color"
 	"image/gif"
+	"image/png"
 	"io"
 	"slices"
 	"testing"
@@ -71,12 +72,12 @@ func TestTheFirstPictureOfAnAnimationIsTaken(t *testing.T) {
 		c := binary.LittleEndian.AppendUint32([]byte(name), uint32(len(content)))
 		return append(append(c, content...), make([]byte, len(content)%2)...)
 	}
+	canvas := []byte{239, 0, 0, 179, 0, 0}
 	animation := func(still []byte, x byte) []byte {
 		pixels := still[12:]
 		if string(pixels[:4]) == "VP8X" {
 			pixels = pixels[18:]
 		}
-		canvas := []byte{239, 0, 0, 179, 0, 0}
 		frame := slices.Concat([]byte{x, 0, 0, 0, 0, 0}, canvas, []byte{10, 0, 0, 0}, pixels)
 		content := slices.Concat([]byte("WEBP"), chunk("VP8X", append([]byte{0x12, 0, 0, 0}, canvas...)), chunk("ICCP", []byte("odd")),
 			chunk("ANIM", make([]byte, 6)), chunk("ANMF", frame), chunk("ANMF", frame[:30]))
@@ -88,7 +89,11 @@ func TestTheFirstPictureOfAnAnimationIsTaken(t *testing.T) {
 		require.Equal(t, nwt.Values[float32](want, 0), nwt.Values[float32](got, 0), name)
 
 		_, err := nwt.LoadSample(t.Context(), one(p, animation(still, 1)), 0)
-		require.ErrorContains(t, err, "doesn't fill")
+		require.ErrorContains(t, err, "isn't in its frame")
+		canvas[0], canvas[3] = 15, 15 // of 16 × 16 pixels; the decoder must not trust what comes later
+		_, err = nwt.LoadSample(t.Context(), one(p, animation(still, 0)), 0)
+		require.Error(t, err)
+		canvas[0], canvas[3] = 239, 179
 		for n := range 200 { // cut anywhere
 			file := animation(still, 0)
 			_, err := nwt.LoadSample(t.Context(), one(p, file[:len(file)*n/200]), 0)
@@ -210,4 +215,68 @@ func TestChromaOfFourByTwoPixelsIsRepeated(t *testing.T) {
 			require.Equal(t, corner, got[3*(y*32+x):][:3], "row %d, column %d", y, x)
 		}
 	}
+}
+
+// Pillow's convert("RGB") makes white of all levels above 255, of the 65 535 that there
+// are. torchvision keeps all, and scales them.
+func TestGreyOfSixteenBitsKeepsItsUpperBits(t *testing.T) {
+	img := image.NewGray16(image.Rect(0, 0, 256, 4))
+	for x := range 256 {
+		for y := range 4 {
+			img.SetGray16(x, y, color.Gray16{Y: uint16(x<<8 | 77*y)})
+		}
+	}
+	var b bytes.Buffer
+	require.NoError(t, png.Encode(&b, img))
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 4, Width: 256}}}, vision.WithType(nwt.Uint8))
+	require.NoError(t, err)
+	for i, v := range nwt.Values[uint8](load(t, p, b.Bytes()), 0) {
+		require.EqualValues(t, i%256, v)
+	}
+}
+
+func TestProgressiveFilesAreDecodedInGoAsTheirScansAre(t *testing.T) {
+	data := read(t, "restarts-progressive.jpg")
+	scans := bytes.Count(data, []byte{0xff, 0xda})
+	require.Greater(t, scans, 5)
+	whole := nwt.Values[uint8](load(t, small(t, vision.WithoutTurbo()), data), 0)
+	at := 0
+	for range scans { // the file without its later scans, and with its end
+		at += bytes.Index(data[at:], []byte{0xff, 0xda})
+		_, err := nwt.LoadSample(t.Context(), one(small(t, vision.WithoutTurbo()), append(bytes.Clone(data[:at+100]), 0xff, 0xd9)), 0)
+		require.Error(t, err, "a scan is cut")
+		_, err = nwt.LoadSample(t.Context(), one(small(t, vision.WithoutTurbo()), data[:at+100]), 0)
+		require.Error(t, err, "the file is cut")
+		at += 2
+	}
+	left := nwt.Values[uint8](load(t, small(t, vision.WithoutTurbo(), vision.WithDamaged()), data[:at+100]), 0)
+	for i, v := range left { // all but the last bits are there
+		require.InDelta(t, whole[i], v, 8)
+	}
+	for name, bad := range map[string][]byte{
+		"two frame headers":    bytes.Replace(data, []byte{0xff, 0xda}, append(frameOf(t, data), 0xff, 0xda), 2),
+		"a scan twice":         slices.Concat(data[:at-2], data[at-2:len(data)-2], data[at-2:]),
+		"no scan of the DC":    slices.Concat(data[:bytes.Index(data, []byte{0xff, 0xda})], data[bytes.LastIndex(data, []byte{0xff, 0xc4}):]),
+		"bits that can't be":   changed(data, at-2+9, 0x35),
+		"an unknown component": changed(data, at-2+5, 99),
+	} {
+		_, err := nwt.LoadSample(t.Context(), one(small(t, vision.WithoutTurbo()), bad), 0)
+		require.Error(t, err, name)
+		var broken *nwt.LoadError
+		require.ErrorAs(t, err, &broken)
+		require.Nil(t, broken.Stack, name)
+	}
+}
+
+// frameOf is the frame header of a progressive JPEG file.
+func frameOf(t *testing.T, data []byte) []byte {
+	at := bytes.Index(data, []byte{0xff, 0xc2, 0, 17, 8})
+	require.Positive(t, at)
+	return bytes.Clone(data[at : at+19])
+}
+
+func changed(data []byte, at int, to byte) []byte {
+	data = bytes.Clone(data)
+	data[at] = to
+	return data
 }

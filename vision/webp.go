@@ -2,47 +2,52 @@ package vision
 
 import (
 	"encoding/binary"
-	"errors"
+	"fmt"
+	"image"
 )
 
-var errPartOfWebP = errors.New("an animated WebP file whose first picture doesn't fill the frame")
-
 // firstOfWebP makes a file of the first picture of an animated WebP file, in mem,
-// which it grows if needed. It returns nil for any other file. See the WebP Container
-// Specification, "Extended File Format": chunks of a name, a size, and as many
-// bytes, padded to an even number.
-func firstOfWebP(mem, data []byte) ([]byte, error) {
+// which it grows if needed, and tells which part of the frame the picture is. It
+// returns nil for any other file. See the WebP Container Specification, "Extended File
+// Format": chunks of a name, a size, and as many bytes, padded to an even number.
+func firstOfWebP(mem, data []byte) (file []byte, part image.Rectangle, err error) {
 	const animated, transparent = 0x02, 0x10
 	if len(data) < 30 || string(data[8:16]) != "WEBPVP8X" || data[20]&animated == 0 {
-		return nil, nil
+		return nil, part, nil
 	}
-	canvas := data[24:30] // width − 1 and height − 1, three bytes each
+	whole := image.Rect(0, 0, number24(data[24:])+1, number24(data[27:])+1)
 	for rest := data[12:]; ; {
 		name, content, after := chunkOfWebP(rest)
 		if name != "ANMF" {
 			if name == "" {
-				return nil, nil // image.Decode tells what is wrong
+				return nil, part, nil // image.Decode tells what is wrong
 			}
 			rest = after
 			continue
 		}
 		if len(content) < 16 {
-			return nil, nil
+			return nil, part, nil
 		}
-		if string(content[:6]) != "\x00\x00\x00\x00\x00\x00" || string(content[6:12]) != string(canvas) {
-			return nil, errPartOfWebP
+		at := image.Pt(2*number24(content), 2*number24(content[3:]))
+		part = image.Rectangle{at, at.Add(image.Pt(number24(content[6:])+1, number24(content[9:])+1))}
+		if !part.In(whole) {
+			return nil, part, fmt.Errorf("the first picture of an animation, %v, isn't in its frame, %v", part, whole)
 		}
-		mem = append(mem[:0], "RIFF\x00\x00\x00\x00WEBP"...)
+		// The header tells the size: the decoder refuses pixels of another.
+		flags := byte(0)
 		if name, _, _ := chunkOfWebP(content[16:]); name == "ALPH" {
-			mem = append(mem, "VP8X\x0a\x00\x00\x00"...)
-			mem = append(mem, transparent, 0, 0, 0)
-			mem = append(mem, canvas...)
+			flags = transparent
 		}
+		mem = append(mem[:0], "RIFF\x00\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00"...)
+		mem = append(mem, flags, 0, 0, 0)
+		mem = append(mem, content[6:12]...)
 		mem = append(mem, content[16:]...)
 		binary.LittleEndian.PutUint32(mem[4:], uint32(len(mem)-8))
-		return mem, nil
+		return mem, part, nil
 	}
 }
+
+func number24(b []byte) int { return int(b[0]) | int(b[1])<<8 | int(b[2])<<16 }
 
 // chunkOfWebP splits off the first chunk; name is empty if there is no whole one.
 func chunkOfWebP(data []byte) (name string, content, rest []byte) {

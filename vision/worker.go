@@ -20,8 +20,9 @@ type worker struct {
 	p     *Pipeline
 	turbo *turboDecoder // nil: there is none
 	// Decodes in turbo's place; made when it is first needed.
-	baseline *baselineDecoder
-	out      writer
+	baseline    *baselineDecoder
+	progressive *progressiveDecoder
+	out         writer
 
 	geometry geometry
 	picture  picture
@@ -92,6 +93,9 @@ func (w *worker) tidy() {
 	}
 	if cap(w.file) > most {
 		w.file = nil
+	}
+	if w.progressive.bytes() > most {
+		w.progressive = nil
 	}
 	if len(w.columns) > most/16 { // of pictures that are extremely wide
 		w.rows, w.columns = nil, nil

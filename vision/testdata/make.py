@@ -79,7 +79,7 @@ def pillow(file, orient=False):
     return picture.convert("RGB")
 
 
-for file in sorted(p.name for p in here.iterdir() if p.suffix in (".jpg", ".png", ".gif", ".webp") and not p.name.startswith(("expected", "exif", "large", "narrow"))):
+for file in sorted(p.name for p in here.iterdir() if p.suffix in (".jpg", ".png", ".gif", ".webp") and not p.name.startswith(("expected", "exif", "large", "narrow", "restarts", "partial"))):
     picture = pillow(file)
     expect(file, centre(picture, 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
     if file in ("420.jpg", "rgb.png", "odd.jpg"):
@@ -109,6 +109,18 @@ for subsampling in ("420", "422"):
 # image/jpeg can't decode this one: its name keeps it out of the example's folder.
 small.resize((60, 40)).convert("CMYK").save(here / "inks.jfif", quality=90, subsampling="4:2:0")
 expect("inks.jfif", pillow("inks.jfif"), "Pillow", crop=[60, 40], size=[60, 40], turbo=True)
+
+# image/jpeg can't decode this one either.
+odd.save(here / "restarts-progressive.jpg", quality=85, subsampling="4:2:0", progressive=True, restart_marker_blocks=3)
+expect("restarts-progressive.jpg", centre(pillow("restarts-progressive.jpg"), 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
+
+# The first picture doesn't fill the frame.
+for file, options in (("partial.webp", dict(quality=80)), ("partial-lossless.webp", dict(lossless=True)), ("partial-alpha.webp", dict(quality=80))):
+    first, second = Image.new("RGBA", (75, 50)), Image.new("RGBA", (75, 50))
+    first.paste((seen if "alpha" in file else small).resize((40, 30)), (12, 8))
+    second.paste((200, 100, 50, 255), (0, 0, 75, 50))
+    first.save(here / file, save_all=True, append_images=[second], duration=100, exact=True, **options)
+    expect(file, pillow(file), "Pillow", crop=[75, 50], size=[75, 50])
 
 colours = []
 tensor = torch.from_numpy(np.array(small.resize((48, 36)))).permute(2, 0, 1)
