@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 	numbers := numbers(0, n)
 	parts, err := nwt.Split(numbers, 1, 0.5, 0.5)
 	require.NoError(t, err)
+	stream := &tallies{lengths: slices.Repeat([]int{n / 16}, 16)}
 	for name, c := range map[string]struct {
 		ds   nwt.Dataset
 		opts []nwt.Option
@@ -30,14 +32,16 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 			nwt.Values[int64](dst, 0)[0] = nwt.Values[int64](src, 0)[0]
 			return nil
 		}), nil},
-		"Subset":        {must(nwt.Subset(numbers, indicesUpTo(n))), nil},
-		"Concat":        {must(nwt.Concat(numbers, numbers)), nil},
-		"Split":         {parts[0], nil},
-		"shuffled":      {numbers, []nwt.Option{nwt.WithShuffle(1)}},
-		"ranks":         {numbers, []nwt.Option{nwt.WithShuffle(1), nwt.WithRank(1, 3)}},
-		"without order": {numbers, []nwt.Option{nwt.WithUnordered()}},
-		"a timeout":     {numbers, []nwt.Option{nwt.WithTimeout(time.Hour)}},
-		"random":        {augmented(n), nil},
+		"Subset":          {must(nwt.Subset(numbers, indicesUpTo(n))), nil},
+		"Concat":          {must(nwt.Concat(numbers, numbers)), nil},
+		"Split":           {parts[0], nil},
+		"shuffled":        {numbers, []nwt.Option{nwt.WithShuffle(1)}},
+		"ranks":           {numbers, []nwt.Option{nwt.WithShuffle(1), nwt.WithRank(1, 3)}},
+		"without order":   {numbers, []nwt.Option{nwt.WithUnordered()}},
+		"a timeout":       {numbers, []nwt.Option{nwt.WithTimeout(time.Hour)}},
+		"random":          {augmented(n), nil},
+		"a stream":        {nwt.Streamed(stream), nil},
+		"a stream, mixed": {nwt.Streamed(stream), []nwt.Option{nwt.WithShuffle(1), nwt.WithShuffleWindow(64)}},
 		"in one call": {inOneCall{numbers, func(indices []int, dst []*nwt.Sample) error {
 			for k, i := range indices {
 				nwt.Values[int64](dst[k], 0)[0] = int64(i)

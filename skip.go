@@ -129,15 +129,35 @@ func (p *streamPart) passIn(n, records int) (there bool, err error) {
 
 // windowAfter returns which records of the pass, by number, the shuffle window holds
 // after n were taken from it, and the number of the record that is read next.
+//
+// As long as there are records to read, draw i puts record size-1+i into the place that
+// is drawn. So a place holds what the last draw that hit it has put there, and the draws
+// are looked at backwards until each place was hit: about size × ln(size) of them,
+// however large n is.
 func (p *streamPart) windowAfter(n, records int) (window []int, next int) {
 	size := p.q.l.opts.window
 	if !p.q.l.opts.shuffle || size < 2 {
 		return nil, n
 	}
-	for i := range n {
-		if i%(1<<20) == 0 && p.q.ctx.Err() != nil {
-			break
+	full := min(n, max(0, records-size+1)) // draws from a full window
+	if full > 0 {
+		window, next = make([]int, size-1), size-1+full
+		for unhit, i := size-1, full-1; unhit > 0 && i >= 0; i-- {
+			if i%(1<<20) == 0 && p.q.ctx.Err() != nil {
+				break
+			}
+			if place := p.draw(p.delivered+i, size); place < size-1 && window[place] == 0 {
+				window[place] = size - 1 + i
+				unhit--
+			}
 		}
+		for place, record := range window {
+			if record == 0 { // never hit: it holds what it was filled with
+				window[place] = place
+			}
+		}
+	}
+	for i := full; i < n; i++ {
 		for len(window) < size && next < records {
 			window = append(window, next)
 			next++

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -243,6 +244,18 @@ func TestSkippingPastTheEndOfAStreamIsAnError(t *testing.T) {
 			t.Error("nothing is left")
 		}
 	}
+}
+
+// By drawing once for each of the records delivered, it would take years.
+func TestARestLateInTheLongestShuffledStreamBeginsAtOnce(t *testing.T) {
+	s := &tallies{lengths: slices.Repeat([]int{math.MaxInt / 8}, 4), skip: leap}
+	l := newLoader(t, nwt.Streamed(s), nwt.WithShuffle(1), nwt.WithBatchSize(16))
+	for b, err := range l.Resume(t.Context(), nwt.State{Samples: math.MaxInt / 4}) {
+		require.NoError(t, err)
+		require.Equal(t, 16, b.Len())
+		break
+	}
+	require.Less(t, s.read.Load(), int64(2000), "the window, and what is read ahead")
 }
 
 func TestSkippingEndsWithItsContext(t *testing.T) {
