@@ -164,10 +164,14 @@ func ExampleZip() {
 	if err != nil {
 		panic(err)
 	}
+	var whole nwt.Schema
+	picture := nwt.AddField[uint8](&whole, "picture", 2)
+	caption := nwt.AddField[uint16](&whole, "caption")
+
 	s, err := nwt.LoadSample(context.Background(), both, 1)
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(nwt.Values[uint8](s, 0), nwt.Values[uint16](s, 1))
+	fmt.Println(picture.Of(s), caption.Of(s))
 	// Output: [3 4] [80]
 }
