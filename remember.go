@@ -96,6 +96,12 @@ func (s *source) resultKey() results.Key {
 		fmt.Sprintf("time=%v", o.tuningTime),
 		fmt.Sprintf("memory=%d", o.maxMemory),
 	}
+	if s.n == endless {
+		options = append(options, fmt.Sprintf("interleave=%d", o.interleave))
+		if o.shuffle {
+			options = append(options, fmt.Sprintf("window=%d", o.window))
+		}
+	}
 	device := o.device.String()
 	if d, ok := o.device.(cudaDevice); ok {
 		device = "cuda (" + d.Name() + ")" // whichever of the host's it is
@@ -115,10 +121,18 @@ func (s *source) resultKey() results.Key {
 	}
 }
 
-// nameOf is a dataset's type, or the function that it was made from.
+// nameOf is a dataset's type, the function that it was made from, or the types of its
+// streams.
 func nameOf(ds Dataset) string {
-	if f, ok := ds.(*funcDataset); ok {
-		return functionName(f.load)
+	switch ds := ds.(type) {
+	case *funcDataset:
+		return functionName(ds.load)
+	case *streamDataset:
+		var names []string
+		for _, s := range ds.streams {
+			names = append(names, fmt.Sprintf("%T", s))
+		}
+		return strings.Join(names, "+")
 	}
 	return fmt.Sprintf("%T", ds)
 }

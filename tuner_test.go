@@ -244,6 +244,35 @@ func TestAnotherDatasetOrFunctionIsTunedAnew(t *testing.T) {
 	}
 }
 
+// otherShelves is a stream of another type.
+type otherShelves struct{ nwt.Stream }
+
+func TestAnotherStreamOrWayOfReadingItIsTunedAnew(t *testing.T) {
+	stream := newShelves(100, 100, 100, 100, 100, 100)
+	for name, c := range map[string]struct {
+		stream nwt.Stream
+		opt    nwt.Option
+	}{
+		"stream":     {stream: otherShelves{stream}},
+		"interleave": {stream: stream, opt: nwt.WithInterleave(2)},
+		"window":     {stream: stream, opt: nwt.WithShuffleWindow(7)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := []nwt.Option{nwt.WithMaxWorkers(0), nwt.WithIterations(2), nwt.WithShuffle(1), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json")), silent}
+			_, err := nwt.Tune(t.Context(), nwt.Streamed(stream), opts...)
+			require.NoError(t, err)
+			if c.opt != nil {
+				opts = append(opts, c.opt)
+			}
+			for _, cached := range []bool{false, true} {
+				r, err := nwt.Tune(t.Context(), nwt.Streamed(c.stream), opts...)
+				require.NoError(t, err)
+				require.Equal(t, cached, r.Cached)
+			}
+		})
+	}
+}
+
 func TestATuningThatFailsIsNotKept(t *testing.T) {
 	opts := []nwt.Option{nwt.WithMaxWorkers(0), nwt.WithIterations(2), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json")), silent}
 	bad := true
