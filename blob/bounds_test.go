@@ -78,6 +78,8 @@ func TestAnObjectThatIsTooLongIsNotRead(t *testing.T) {
 	require.ErrorContains(t, err, "a sample has 1000 bytes, WithMaxBytes allows 999")
 	_, err = blob.Objects(bucket, &keys, length, decodeLength, blob.WithMaxBytes(0))
 	require.ErrorContains(t, err, "WithMaxBytes: 0")
+	_, err = blob.Objects(bucket, &keys, length, decodeLength, nil)
+	require.ErrorContains(t, err, "option number 0 is nil")
 }
 
 func TestAStoreThatIgnoresRangesGivesNoOtherBytes(t *testing.T) {

@@ -76,7 +76,10 @@ type buffer struct {
 
 func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode Decode, opts []Option) (*store, error) {
 	s := &store{bucket: bucket, fields: slices.Clone(fields), decode: decode, maxBytes: 1 << 30}
-	for _, option := range opts {
+	for i, option := range opts {
+		if option == nil {
+			return nil, argument("Option", i, "option number %d is nil", i)
+		}
 		option(s)
 	}
 	switch {

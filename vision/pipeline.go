@@ -130,10 +130,12 @@ func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 		}
 		errs = append(errs, t.check(&p.plan))
 	}
-	for _, o := range opts {
-		if o != nil {
-			errs = append(errs, o(p))
+	for i, o := range opts {
+		if o == nil {
+			errs = append(errs, optionError("Option", i, "option number %d is nil", i))
+			continue
 		}
+		errs = append(errs, o(p))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -122,6 +122,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 		{"give one", []vision.Transform{vision.Resize{Shorter: 3, Size: vision.Square(3)}}, nil},
 		{"before Normalize", []vision.Transform{crop, vision.ImageNet, vision.Grayscale{}}, nil},
 		{"must be 0 … 0.5", []vision.Transform{crop, vision.ColorJitter{Hue: .6}}, nil},
+		{"option number 1 is nil", []vision.Transform{crop}, []vision.Option{vision.WithType(nwt.Uint8), nil}},
 		{"can't be normalized", []vision.Transform{crop, vision.ImageNet}, []vision.Option{vision.WithType(nwt.Uint8)}},
 		{"must be Float32", []vision.Transform{crop}, []vision.Option{vision.WithType(nwt.Int64)}},
 		{"must be CHW or HWC", []vision.Transform{crop}, []vision.Option{vision.WithLayout(7)}},

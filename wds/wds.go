@@ -47,10 +47,15 @@ import (
 // until it can be opened.
 func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.Context, r *Record, dst *nwt.Sample) error, opts ...Option) (nwt.Stream, error) {
 	s := &stream{fsys: fsys, shards: slices.Clone(shards), fields: slices.Clone(fields), load: load}
-	for _, option := range append([]Option{WithLimits(Limits{})}, opts...) {
+	var errs []error
+	WithLimits(Limits{})(s)
+	for i, option := range opts {
+		if option == nil {
+			errs = append(errs, &nwt.OptionError{Option: "wds.Option", Value: i, Reason: fmt.Sprintf("option number %d is nil", i)})
+			continue
+		}
 		option(s)
 	}
-	var errs []error
 	for _, a := range []struct {
 		name    string
 		missing bool

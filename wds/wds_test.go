@@ -206,8 +206,8 @@ func TestAMissingShardIsNamed(t *testing.T) {
 }
 
 func TestNewNamesAllThatItCannotUse(t *testing.T) {
-	_, err := wds.New(nil, nil, fields, nil)
-	for _, want := range []string{"fsys", "shards", "load"} {
+	_, err := wds.New(nil, nil, fields, nil, nil)
+	for _, want := range []string{"fsys", "shards", "load", "option number 0 is nil"} {
 		require.ErrorContains(t, err, want)
 	}
 }
