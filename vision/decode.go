@@ -155,7 +155,7 @@ func inked(ink, black byte) byte {
 // decodeInGo decodes what is needed of a baseline or progressive JPEG file in Go.
 func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 	if h.jpeg.progressive {
-		if err := checkScans(data[h.jpeg.scanAt:]); err != nil {
+		if err := checkScans(data, &h.jpeg); err != nil {
 			return err
 		}
 	}
@@ -190,11 +190,22 @@ func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 }
 
 // checkScans bounds the scans, as libjpeg-turbo does: each costs time for all pixels,
-// however few bytes it has.
-func checkScans(data []byte) error {
+// however few bytes it has. What comes after the end of the picture, such as a film,
+// isn't a scan.
+func checkScans(data []byte, h *jpegHeader) error {
 	const most = 500
-	if n := bytes.Count(data, []byte{0xff, 0xda}); n >= most {
-		return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n+1, most)
+	n := 1
+	for s := (segments{data: data, at: h.scanAt}); ; {
+		marker, _, err := s.next()
+		if err != nil { // the end, or damage that decoding meets too
+			break
+		}
+		if marker == 0xda {
+			n++
+		}
+	}
+	if n > most {
+		return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n, most)
 	}
 	return nil
 }
@@ -202,7 +213,7 @@ func checkScans(data []byte) error {
 // decodeImage decodes every format that package image knows.
 func (w *worker) decodeImage(data []byte, h header) error {
 	if h.jpeg.components > 0 {
-		if err := checkScans(data[h.jpeg.scanAt:]); err != nil {
+		if err := checkScans(data, &h.jpeg); err != nil {
 			return err
 		}
 	}

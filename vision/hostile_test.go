@@ -184,3 +184,11 @@ func TestMoreScansThanLibjpegTurboReadsAreRefused(t *testing.T) {
 	_, err := nwt.LoadSample(t.Context(), one(small(t, vision.WithoutTurbo()), append(many, 0xff, 0xd9)), 0)
 	require.ErrorContains(t, err, "scans: must be at most 500")
 }
+
+func TestWhatFollowsAPictureHasNoScans(t *testing.T) {
+	data := read(t, "progressive.jpg")
+	film := bytes.Repeat([]byte{0xff, 0xda, 0, 8, 1, 1, 0, 0, 63, 0}, 600)
+	p := small(t, vision.WithoutTurbo())
+	whole := nwt.Values[uint8](load(t, p, data), 0)
+	require.Equal(t, whole, nwt.Values[uint8](load(t, p, append(bytes.Clone(data), film...)), 0))
+}
