@@ -41,6 +41,11 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 // decodeJPEG decodes a JPEG file as far down as it is needed, and at a smaller size
 // if enough pixels remain.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
+	if !h.jpeg.baseline || !h.jpeg.whole {
+		if err := checkScans(data, h); err != nil {
+			return err
+		}
+	}
 	x, y := &g.x, &g.y
 	if sideways {
 		x, y = y, x
@@ -154,11 +159,6 @@ func inked(ink, black byte) byte {
 
 // decodeInGo decodes what is needed of a baseline or progressive JPEG file in Go.
 func (w *worker) decodeInGo(data []byte, h header, needed region) error {
-	if h.jpeg.progressive {
-		if err := checkScans(data, &h.jpeg); err != nil {
-			return err
-		}
-	}
 	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: ycc,
 		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
 	if h.jpeg.components == 1 {
@@ -189,13 +189,14 @@ func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 	return w.judge(w.baseline.decode(data, &h.jpeg, &w.picture.planes, needed))
 }
 
-// checkScans bounds the scans, as libjpeg-turbo does: each costs time for all pixels,
-// however few bytes it has. What comes after the end of the picture, such as a film,
-// isn't a scan.
-func checkScans(data []byte, h *jpegHeader) error {
-	const most = 500
+// checkScans bounds the scans: each costs time for all pixels, however few bytes it
+// has. The bound is libjpeg-turbo's up to 4 megapixels; beyond, what is allowed in all
+// stays the same, but is never less than several times what encoders write. What comes
+// after the end of the picture, such as a film, isn't a scan.
+func checkScans(data []byte, h header) error {
+	most := int(max(64, min(500, 500*(4<<20)/(int64(h.width)*int64(h.height)))))
 	n := 1
-	for s := (segments{data: data, at: h.scanAt}); ; {
+	for s := (segments{data: data, at: h.jpeg.scanAt}); ; {
 		marker, _, err := s.next()
 		if err != nil { // the end, or damage that decoding meets too
 			break
@@ -212,11 +213,6 @@ func checkScans(data []byte, h *jpegHeader) error {
 
 // decodeImage decodes every format that package image knows.
 func (w *worker) decodeImage(data []byte, h header) error {
-	if h.jpeg.components > 0 {
-		if err := checkScans(data, &h.jpeg); err != nil {
-			return err
-		}
-	}
 	still, part, err := firstOfWebP(w.file, data)
 	if err != nil {
 		return fmt.Errorf("vision: %w", err)

@@ -185,6 +185,19 @@ func TestMoreScansThanLibjpegTurboReadsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "scans: must be at most 500")
 }
 
+func TestOfALargePictureFewerScansAreRead(t *testing.T) {
+	data := read(t, "progressive.jpg")
+	last := bytes.LastIndex(data, []byte{0xff, 0xda})
+	scan := data[last : len(data)-2]
+	many := append(bytes.Clone(data[:len(data)-2]), bytes.Repeat(scan, 100)...)
+	frame := bytes.Index(many, []byte{0xff, 0xc2})
+	copy(many[frame+5:], []byte{9000 >> 8, 9000 & 255, 9000 >> 8, 9000 & 255}) // 81 megapixels
+	for way, opts := range decoders(t) {
+		_, err := nwt.LoadSample(t.Context(), one(small(t, opts...), append(many, 0xff, 0xd9)), 0)
+		require.ErrorContains(t, err, "scans: must be at most 64", way)
+	}
+}
+
 func TestWhatFollowsAPictureHasNoScans(t *testing.T) {
 	data := read(t, "progressive.jpg")
 	film := bytes.Repeat([]byte{0xff, 0xda, 0, 8, 1, 1, 0, 0, 63, 0}, 600)
