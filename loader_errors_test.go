@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -162,9 +163,16 @@ func TestASamplerThatFailsEndsTheEpochInOrder(t *testing.T) {
 					}
 					return 99 - i
 				}}
-				ds := loads(100, func(context.Context, int, *nwt.Sample) error { return nil })
+				var loaded atomic.Bool
+				ds := loads(100, func(_ context.Context, i int, _ *nwt.Sample) error {
+					if i < 0 || i > 99 {
+						loaded.Store(true)
+					}
+					return nil
+				})
 				l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithSampler(s))
 				batches, err := epoch(t.Context(), l, 0)
+				require.False(t, loaded.Load(), "there is no such sample")
 				require.Len(t, batches, 2)
 				require.ErrorAs(t, err, new(*nwt.LoadError))
 				for _, s := range f.says {
