@@ -108,14 +108,30 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 		flag = os.O_RDWR // locks there need it
 	}
 	lock := flock.New(path, flock.SetFlag(flag|nonblock))
-	if _, err := lock.TryLockContext(ctx, poll); err != nil {
-		return nil, errors.Join(err, lock.Close())
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := ctx.Err()
+		locked := false
+		if err == nil {
+			locked, err = lock.TryLock()
+		}
+		switch {
+		case err != nil:
+			return nil, errors.Join(err, lock.Close())
+		case locked:
+			return func() { lock.Close() }, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
-	return func() { lock.Close() }, nil
 }
 
-// poll is the time between two attempts to get a lock that another process has.
-const poll = 20 * time.Millisecond
+// Between two attempts to get a lock that another process has.
+const (
+	firstPause   = 20 * time.Millisecond
+	longestPause = time.Second
+)
 
 // SetAside moves a file to a new name beside it that is free: its name with suffix,
 // or with suffix and a number.

@@ -360,18 +360,18 @@ func TestWhyAResultIsNotKeptIsSaid(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tt := range map[string]struct {
-		prepare func(c *File)
+		prepare func(t *testing.T, c *File)
 		says    string
 	}{
-		"the lock is taken": {func(c *File) {
+		"the lock is taken": {func(t *testing.T, c *File) {
 			unlock, err := files.Lock(t.Context(), c.Path+".lock")
 			require.NoError(t, err)
 			t.Cleanup(unlock)
 		}, "waiting for "},
-		"no room for a longer name": {func(c *File) {
+		"no room for a longer name": {func(_ *testing.T, c *File) {
 			c.Path = filepath.Join(filepath.Dir(c.Path), strings.Repeat("x", 245))
 		}, "file name too long"},
-		"a link to itself": {func(c *File) { link(t, c.Path, c.Path) }, "too many links"},
+		"a link to itself": {func(t *testing.T, c *File) { link(t, c.Path, c.Path) }, "too many links"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if runtime.GOOS == "windows" && name != "the lock is taken" {
@@ -379,7 +379,7 @@ func TestWhyAResultIsNotKeptIsSaid(t *testing.T) {
 			}
 			c, warnings := testFile(t)
 			require.NoError(t, os.MkdirAll(filepath.Dir(c.Path), 0o755))
-			tt.prepare(&c)
+			tt.prepare(t, &c)
 			ctx := t.Context()
 			if name == "the lock is taken" {
 				ctx = ended
