@@ -34,7 +34,7 @@ func BenchmarkResume(b *testing.B) {
 		}},
 		{"Mixed", billion, func() (nwt.Sampler, error) {
 			return nwt.Mixed(billion, nwt.Mix{
-				Parts:  []int{billion, billion, billion},
+				Parts:  []int{billion / 3, billion / 3, billion / 3},
 				Phases: []nwt.Phase{{Samples: billion / 10, Weights: []float64{8, 1, 1}}, {Weights: []float64{1, 1, 1}}},
 			}, 1)
 		}},
@@ -67,7 +67,7 @@ func BenchmarkResume(b *testing.B) {
 					samples = s.Start(0, s.Batches()/10*tenths)
 				}
 				benchResume(b, samples, func() (nwt.Dataset, []nwt.Option) {
-					return emptyDataset(3 * billion), []nwt.Option{nwt.WithSampler(order())}
+					return emptyDataset(billion), []nwt.Option{nwt.WithSampler(order())}
 				})
 			})
 		}
