@@ -150,14 +150,18 @@ func (f File) place() (string, error) {
 func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 	path, err := f.place()
 	if err == nil {
+		told := make(chan struct{})
 		slow := time.AfterFunc(time.Second, func() {
+			defer close(told)
 			f.Log.Info("nwt: waiting for another process to tune", "lock", path+".tune")
 		})
 		var unlock func()
 		if unlock, err = files.Lock(ctx, path+".tune"); err == nil {
 			defer unlock()
 		}
-		slow.Stop()
+		if !slow.Stop() {
+			<-told
+		}
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("nwt: waiting for another process to tune: %w", ctx.Err())
