@@ -107,20 +107,6 @@ func over(r *tallyReader, n int, late bool) (int, error) {
 	return n, nil
 }
 
-// numbersFrom is the numbers of the rest of an epoch, and the states of its batches.
-func numbersFrom(t *testing.T, s *tallies, state nwt.State, opts ...nwt.Option) (numbers []int64, states []nwt.State) {
-	t.Helper()
-	numbers = []int64{}
-	l := newLoader(t, nwt.Streamed(s), append([]nwt.Option{nwt.WithErrorBudget(1000), silent}, opts...)...)
-	defer func() { require.NoError(t, l.Close()) }()
-	for b, err := range l.Resume(t.Context(), state) {
-		require.NoError(t, err)
-		numbers = append(numbers, nwt.Values[int64](b, 0)...)
-		states = append(states, b.State())
-	}
-	return numbers, states
-}
-
 func TestARestThatIsSkippedToIsTheOneThatIsReadTo(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -146,7 +132,7 @@ func TestARestThatIsSkippedToIsTheOneThatIsReadTo(t *testing.T) {
 			opts = append(opts, nwt.WithEpochSamples(1+rng.IntN(150)))
 		}
 		batch := nwt.WithBatchSize(1 + rng.IntN(6))
-		whole, states := numbersFrom(t, s, nwt.State{Epoch: 1}, append(opts, batch, nwt.WithWorkers(2))...)
+		whole, states := restOf(t, nwt.Streamed(s), nwt.State{Epoch: 1}, append(opts, batch, nwt.WithWorkers(2))...)
 		for k := range min(len(states), 3) {
 			state := states[rng.IntN(len(states))]
 			s.skip = nil
@@ -154,7 +140,7 @@ func TestARestThatIsSkippedToIsTheOneThatIsReadTo(t *testing.T) {
 			if slices.Contains(slices.Collect(maps.Values(s.torn)), "Goexit") {
 				workers = 2 // or it would end the caller
 			}
-			plain, _ := numbersFrom(t, s, state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(2))...)
+			plain, _ := restOf(t, nwt.Streamed(s), state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(2))...)
 			require.Equal(t, whole[len(whole)-len(plain):], plain)
 			for how, skip := range map[string]func(r *tallyReader, n int) (int, error){
 				"all":      func(r *tallyReader, n int) (int, error) { return over(r, n, false) },
@@ -165,7 +151,7 @@ func TestARestThatIsSkippedToIsTheOneThatIsReadTo(t *testing.T) {
 				"not here": nil,
 			} {
 				s.skip = skip
-				rest, _ := numbersFrom(t, s, state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers))...)
+				rest, _ := restOf(t, nwt.Streamed(s), state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers))...)
 				require.Equal(t, plain, rest, "seed %d, %v, skipping %s", seed, state, how)
 			}
 			s.skip = nil
@@ -219,7 +205,7 @@ func TestASkipThatFailsEndsItsShardAndIsLogged(t *testing.T) {
 	} {
 		var log journal
 		s := &tallies{lengths: []int{30, 20}, skip: skip}
-		numbers, _ := numbersFrom(t, s, nwt.State{Samples: 1}, nwt.WithInterleave(1), nwt.WithWorkers(1), log.option())
+		numbers, _ := restOf(t, nwt.Streamed(s), nwt.State{Samples: 1}, nwt.WithInterleave(1), nwt.WithWorkers(1), log.option())
 		require.Len(t, numbers, 20, "%s: the first shard is one bad sample then", name)
 		require.EqualValues(t, 1000, numbers[0])
 		require.Contains(t, log.String(), "nwt: a record that was delivered before can't be read now")
@@ -281,7 +267,7 @@ func TestAShardThatHangsWhileItIsSkippedIsLost(t *testing.T) {
 				if name == "Open" {
 					like.torn[hang] = "open"
 				}
-				whole, states := numbersFrom(t, like, nwt.State{}, opts...)
+				whole, states := restOf(t, nwt.Streamed(like), nwt.State{}, opts...)
 				t.Run(fmt.Sprint(name, interleave, len(opts)), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						release := make(chan struct{})
@@ -291,9 +277,9 @@ func TestAShardThatHangsWhileItIsSkippedIsLost(t *testing.T) {
 							s.hangs = "open"
 						}
 						for _, state := range states {
-							rest, _ := numbersFrom(t, s, state, append(opts, nwt.WithTimeout(time.Second))...)
+							rest, _ := restOf(t, nwt.Streamed(s), state, append(opts, nwt.WithTimeout(time.Second))...)
 							require.Equal(t, whole[len(whole)-len(rest):], rest, "%v", state)
-							plain, _ := numbersFrom(t, like, state, opts...)
+							plain, _ := restOf(t, nwt.Streamed(like), state, opts...)
 							require.Len(t, rest, len(plain))
 						}
 						close(release)
@@ -336,7 +322,7 @@ func TestASlowSkipIsNotGivenUp(t *testing.T) {
 			time.Sleep(900 * time.Millisecond)
 			return over(r, n, false)
 		}
-		numbers, _ := numbersFrom(t, s, nwt.State{Samples: 900}, nwt.WithErrorBudget(0), nwt.WithTimeout(time.Second), nwt.WithWorkers(1))
+		numbers, _ := restOf(t, nwt.Streamed(s), nwt.State{Samples: 900}, nwt.WithErrorBudget(0), nwt.WithTimeout(time.Second), nwt.WithWorkers(1))
 		require.Len(t, numbers, 100)
 	})
 }
@@ -367,7 +353,7 @@ func TestGoexitInOpenBeforeSkippingIsABadSample(t *testing.T) {
 	s := &tallies{lengths: []int{5, 5, 5}, torn: map[int]string{1000: "exit"}}
 	s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
 	var rest []int64
-	promptly(t, func() { rest, _ = numbersFrom(t, s, nwt.State{Samples: 4}, nwt.WithWorkers(2)) })
+	promptly(t, func() { rest, _ = restOf(t, nwt.Streamed(s), nwt.State{Samples: 4}, nwt.WithWorkers(2)) })
 	require.Equal(t, []int64{2001, 2, 2002, 3, 2003, 4, 2004}, rest)
 }
 
@@ -376,7 +362,7 @@ func TestEveryShardThatIsLostBeforeTheRestIsNamed(t *testing.T) {
 	var log journal
 	s := &tallies{lengths: []int{20, 20, 20, 20}, torn: map[int]string{5: "error", 1005: "error", 2006: "error"}}
 	s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
-	numbers, _ := numbersFrom(t, s, nwt.State{Samples: 35}, nwt.WithWorkers(1), log.option())
+	numbers, _ := restOf(t, nwt.Streamed(s), nwt.State{Samples: 35}, nwt.WithWorkers(1), log.option())
 	require.Equal(t, []int64{3016, 3017, 3018, 3019}, numbers)
 	for shard, record := range map[int]int{0: 5, 1: 5, 2: 6} {
 		require.Contains(t, log.String(), fmt.Sprintf("shard %d from record %d on", shard, record))
@@ -384,7 +370,7 @@ func TestEveryShardThatIsLostBeforeTheRestIsNamed(t *testing.T) {
 
 	var other journal
 	s = &tallies{lengths: []int{5, 5, 5}, torn: map[int]string{1: "error", 1002: "error", 2003: "error"}, skip: s.skip}
-	numbersFrom(t, s, nwt.State{Samples: 8}, nwt.WithInterleave(1), nwt.WithWorkers(1), other.option())
+	restOf(t, nwt.Streamed(s), nwt.State{Samples: 8}, nwt.WithInterleave(1), nwt.WithWorkers(1), other.option())
 	for shard, record := range map[int]int{0: 1, 1: 2, 2: 3} {
 		require.Contains(t, other.String(), fmt.Sprintf("shard %d from record %d on", shard, record), "one after the other in a chain")
 	}
