@@ -122,8 +122,9 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 		return is, err
 	}
 	defer r.Close()
-	if is = (version{r.Size(), r.ModTime()}); must != (version{}) && !is.equal(must) {
-		return is, fmt.Errorf("%w: it had %v, and has %v", errChanged, must, is)
+	is = version{r.Size(), r.ModTime()}
+	if err := must.holds(is); must != (version{}) && err != nil {
+		return is, err
 	}
 	want, most := length, length
 	if want < 0 {
@@ -169,7 +170,13 @@ type version struct {
 	modified time.Time
 }
 
-func (v version) equal(w version) bool { return v.size == w.size && v.modified.Equal(w.modified) }
+// holds is an error if an object of version v is of another now.
+func (v version) holds(now version) error {
+	if v.size == now.size && v.modified.Equal(now.modified) {
+		return nil
+	}
+	return fmt.Errorf("%w: it had %v, and has %v", errChanged, v, now)
+}
 
 func (v version) String() string { return fmt.Sprintf("%d bytes of %v", v.size, v.modified.UTC()) }
 

@@ -3,7 +3,6 @@ package blob
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -104,12 +103,10 @@ func (d *packed) fetch(ctx context.Context, buf *buffer, object uint32, offset, 
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if first := &d.versions[object]; *first == (version{}) {
-		*first = is
-	} else if !is.equal(*first) { // another worker was faster
-		return fmt.Errorf("%w: it had %v, and has %v", errChanged, *first, is)
+	if d.versions[object] == (version{}) { // otherwise another worker was faster
+		d.versions[object] = is
 	}
-	return nil
+	return d.versions[object].holds(is)
 }
 
 func (d *packed) Len() int { return d.index.Len() }
