@@ -65,12 +65,13 @@ const held = 1 << 28
 
 // State is how far an epoch has come. [Loader.Resume] needs nothing else to go on
 // from there, even with another worker count, batch size or world size. Only a stream
-// must keep its world size.
+// must keep its world size to the end of the epoch.
 type State struct {
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"` // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
 
-	// World is the number of ranks that read a stream: Resume refuses another number.
+	// World is the number of ranks that read a stream: Resume refuses another number,
+	// unless nothing of the epoch was delivered, or all that WithEpochSamples asks for.
 	// For other datasets it is 0, since the number may change. Resume doesn't check 0.
 	World int `json:"world,omitempty"`
 }

@@ -167,7 +167,7 @@ func (l *Loader) Len() int {
 	case l.opts.epochSamples == 0:
 		return -1
 	}
-	perRank := order{n: max(1, l.opts.epochSamples/l.opts.world), batch: l.opts.batchSize, world: 1, dropLast: l.opts.dropLast}
+	perRank := order{n: l.opts.quota(l.opts.world), batch: l.opts.batchSize, world: 1, dropLast: l.opts.dropLast}
 	return perRank.steps(0)
 }
 
@@ -353,9 +353,14 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 
 // Resume yields the rest of an epoch: the samples that had not been delivered when
 // the state was taken. The worker count, the batch size and the world size may
-// have changed since (for a stream, not the world size). The dataset, the sampler
-// and the seed must be the same. The state of an epoch's last batch leaves no
-// rest: the sequence is empty, and training goes on with the next epoch.
+// have changed since. The dataset, the sampler and the seed must be the same. The
+// state of an epoch's last batch leaves no rest: the sequence is empty, and training
+// goes on with the next epoch.
+//
+// Each rank of a stream reads shards of its own. So the world size of a stream may
+// change between epochs only: in the middle of one, another world size is an error.
+// Any world size can resume State{Epoch: n}, the beginning of epoch n, and with
+// [WithEpochSamples] the state of an epoch's last batch too.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		switch {
@@ -365,12 +370,17 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 			yield(nil, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed"))
 		case l.opts.unordered:
 			yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
-		case l.n == endless && s.Samples%l.opts.world != 0:
-			yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
-		case l.n == endless && s.World != 0 && s.World != l.opts.world:
-			yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d", l.opts.world))
 		case s.Samples < 0:
 			yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
+		case l.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
+			if !l.opts.endsEpoch(s.Samples, s.World) {
+				yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
+					"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number", l.opts.world, s.World, s.Epoch+1))
+				return
+			}
+			l.iterate(ctx, s.Epoch, s.Epoch, l.samplesOfEpoch(), yield) // its end
+		case l.n == endless && s.Samples%l.opts.world != 0:
+			yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
 		default:
 			l.iterate(ctx, s.Epoch, s.Epoch, s.Samples, yield)
 		}

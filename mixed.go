@@ -268,6 +268,17 @@ func (s *mixPlan) at(position uint64) (part int, draw uint64) {
 	return part, b.before(part) + uint64(sooner)
 }
 
+// draws tells whether a part has a share of any of the positions from … to−1.
+func (s *mixPlan) draws(part int, from, to uint64) bool {
+	for i, p := range s.phases {
+		over := i+1 < len(s.phases) && s.phases[i+1].start <= from
+		if !over && p.start < to && p.share[part] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // before is how often each part is drawn before a position.
 func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
 	b, places := s.blockAt(position)
@@ -292,7 +303,8 @@ func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
 // Phases and blocks are those of Mixed, except that each rank has blocks of its own:
 // Mix.Block samples of a rank, on from one epoch to the next, have exactly the share of
 // every part. A phase's Samples are counted over all ranks. The order in a block depends
-// on the seed.
+// on the seed. If the number of ranks changes between two epochs, the phases stay where
+// they are, but the blocks of the new ranks may have begun before that epoch.
 //
 // Each stream is read as [Streamed] says, as if it were alone: every rank needs a shard
 // of each, WithInterleave of these are read at once, and WithShuffle mixes each stream
@@ -300,7 +312,8 @@ func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
 // another order of its shards. A stream that ends before the epoch does is read again.
 // So nothing of a stream comes again in an epoch before all of the rank's part of it has
 // come. But a stream of which an epoch takes only a little is never read to its end, and
-// without WithShuffle each epoch takes the same: make epochs long.
+// without WithShuffle each epoch takes the same: make epochs long. A stream that has no
+// weight in any phase of an epoch isn't opened.
 //
 // [ShardError] counts the shards of all streams, one stream after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -368,6 +369,35 @@ func TestAStreamOfAMixtureWithoutARecordEndsTheEpoch(t *testing.T) {
 			last = err
 		}
 		require.ErrorContains(t, last, "nwt: epoch 0 has no sample of stream 1 for rank 1 of 2: its shards, of the stream's 2, are empty")
+	}
+}
+
+// A stream that comes later, or came before, costs nothing: its files needn't even be
+// there.
+func TestAStreamThatAnEpochDoesNotDrawFromIsNotOpened(t *testing.T) {
+	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Samples: 96, Weights: []float64{1, 1, 0}}, {Samples: 96, Weights: []float64{1, 0, 0}}, {Weights: []float64{1, 0, 1}}}}
+	for _, workers := range []int{0, 2} {
+		for _, world := range []int{1, 3} {
+			var opened [3]atomic.Int32
+			var streams []nwt.Stream
+			for k := range opened {
+				streams = append(streams, opening(&opened[k], 7, 8, 9, 10))
+			}
+			l := newLoader(t, mixedOf(t, m, streams...), nwt.WithEpochSamples(48), nwt.WithRank(world-1, world), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+			for epoch, needed := range [][3]bool{{true, true}, {true, true}, {true}, {true}, {true, false, true}} {
+				for _, from := range []int{0, 12 * world} {
+					for k := range opened {
+						opened[k].Store(0)
+					}
+					for _, err := range l.Resume(t.Context(), nwt.State{Epoch: epoch, Samples: from}) {
+						require.NoError(t, err)
+					}
+					for k, is := range needed {
+						require.Equal(t, is, opened[k].Load() > 0, "stream %d in epoch %d, %d ranks, %d workers", k, epoch, world, workers)
+					}
+				}
+			}
+		}
 	}
 }
 

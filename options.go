@@ -304,6 +304,25 @@ func WithEpochSamples(n int) Option {
 	}
 }
 
+// quota is how many samples of a stream WithEpochSamples gives each of world ranks in an
+// epoch; 0 without it.
+func (o *options) quota(world int) int {
+	if o.epochSamples == 0 {
+		return 0
+	}
+	return max(1, o.epochSamples/world)
+}
+
+// endsEpoch tells whether WithEpochSamples leaves no batch of an epoch of a stream after
+// world ranks have had so many samples of it, more than 0.
+func (o *options) endsEpoch(samples, world int) bool {
+	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
+		return false
+	}
+	left := o.quota(world) - samples/world
+	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
+}
+
 // WithErrorBudget lets an epoch go on without samples that can't be loaded, up to
 // maxBad per epoch, 0 … 2³¹−1. These are left out, so their batches are smaller; a
 // batch with no sample left is skipped, if there is one rank. Each bad sample is logged and
@@ -346,7 +365,8 @@ func WithErrorBudget(maxBad int) Option {
 // [Scratch] keeps.
 //
 // With 0 workers the loader can neither leave the caller's goroutine nor end the
-// context: it waits for the call.
+// context: it waits for the call. If an epoch of a stream has begun with 0 workers, the
+// caller reads its shards to the end, even after SetWorkers.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample

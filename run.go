@@ -70,8 +70,8 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	if l.run != nil {
 		return nil, ErrBusy
 	}
-	if base > l.order.n {
-		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", l.order.n)
+	if n := l.samplesOfEpoch(); base > n {
+		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", n)
 	}
 	if l.order.batches > 0 {
 		var err error

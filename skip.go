@@ -20,7 +20,7 @@ func (q *sequence) skips() bool {
 		return false
 	}
 	for _, p := range q.parts {
-		if !p.skips() {
+		if p.needed && !p.skips() {
 			return false
 		}
 	}

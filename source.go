@@ -62,6 +62,15 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	return s, nil
 }
 
+// samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
+// without WithEpochSamples.
+func (s *source) samplesOfEpoch() int {
+	if s.n == endless && s.opts.epochSamples > 0 {
+		return s.opts.quota(s.opts.world) * s.opts.world
+	}
+	return s.order.n
+}
+
 // warnOfMixedLengths logs a warning if the Buckets of Bucketed don't fit the loader's
 // steps.
 func (s *source) warnOfMixedLengths(sampler Sampler) {

@@ -87,8 +87,8 @@ type Record struct {
 // of different ranks differ in length, the ranks have different numbers of batches;
 // with [WithEpochSamples] all have the same number. Each rank must get at least one
 // shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads
-// and drops what came before, or skips it if the shards' readers can (see [Skipper]);
-// it refuses another number of ranks.
+// and drops what came before, or skips it if the shards' readers can (see [Skipper]).
+// In the middle of an epoch it refuses another number of ranks.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
@@ -228,6 +228,7 @@ type streamPart struct {
 	shards    int
 	first     int    // number of its first shard among those of all parts
 	seed      uint64 // of WithShuffle, for this part
+	needed    bool   // the epoch has records of it
 	delivered int    // records of the epoch that were handed out or skipped
 
 	// For the pass under way.
@@ -242,10 +243,7 @@ func newSequence(r *run, ahead bool) *sequence {
 	c, o := r.course, r.l.opts
 	q := &sequence{
 		l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
-		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world,
-	}
-	if o.epochSamples > 0 {
-		q.quota = max(1, o.epochSamples/o.world)
+		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world),
 	}
 	ds, first := r.l.ds.(*streamDataset), 0
 	for k, s := range ds.streams {
@@ -265,9 +263,9 @@ func (p *streamPart) start() {
 	p.goAhead()
 }
 
-// goAhead has the chains read ahead, if they may.
+// goAhead has the chains read ahead, if they may and are needed.
 func (p *streamPart) goAhead() {
-	if !p.q.ahead {
+	if !p.q.ahead || !p.needed {
 		return
 	}
 	for _, c := range p.chains {
@@ -436,12 +434,14 @@ func (p *streamPart) readInOrder(r **Record) bool {
 // rest of the epoch. Without an error budget it could be read then, so it is an error.
 func (q *sequence) begin(scratch **Record) error {
 	for _, p := range q.parts {
+		p.needed = q.plan == nil || q.plan.draws(p.number, q.position(0), q.position(q.quota))
 		p.delivered = 0
 		p.open()
 	}
 	q.started, q.delivered, q.dry = true, 0, nil
-	if q.quota > 0 && q.skip > q.quota {
-		return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: it has %d for each rank", q.skip, q.epoch, q.quota)
+	if o := q.l.opts; q.skip > 0 && o.endsEpoch(q.skip*o.world, o.world) {
+		q.delivered, q.skip = q.quota, 0
+		return nil
 	}
 	if q.skips() {
 		return q.pass()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -277,11 +278,122 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 			require.Nil(t, b)
 			require.ErrorAs(t, err, new(*nwt.OptionError))
 			require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: of a stream: must be the number of ranks, %d", world))
+			require.ErrorContains(t, err, "resume with 4 ranks, or begin the next epoch, State{Epoch: 1}, with any number")
 		}
 	}
 	state.World = 0 // as others keep it
 	for _, err := range loader(2).Resume(t.Context(), state) {
 		require.NoError(t, err)
+	}
+}
+
+// Between epochs the number of ranks may change: what a state of the end leaves of its
+// epoch is nothing, and the beginning of the next epoch is the same for everyone.
+func TestBetweenEpochsAStreamIsResumedByAnyNumberOfRanks(t *testing.T) {
+	two := nwt.Mix{Block: 4, Phases: []nwt.Phase{{Samples: 30, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}}
+	for name, c := range map[string]struct {
+		ds   func(opened *atomic.Int32) nwt.Dataset
+		opts []nwt.Option
+	}{
+		"plain":       {func(o *atomic.Int32) nwt.Dataset { return nwt.Streamed(opening(o, 9, 8, 7, 6, 5)) }, nil},
+		"many passes": {func(o *atomic.Int32) nwt.Dataset { return nwt.Streamed(opening(o, 1, 2, 1, 2, 1)) }, nil},
+		"short batch": {func(o *atomic.Int32) nwt.Dataset { return nwt.Streamed(opening(o, 9, 8, 7, 6, 5)) }, []nwt.Option{nwt.WithDropLast()}},
+		"in a mixture": {func(o *atomic.Int32) nwt.Dataset {
+			return mixedOf(t, two, opening(o, 9, 8, 7, 6, 5), opening(o, 9, 8, 7, 6, 5))
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var opened atomic.Int32
+			loader := func(world, workers int) *nwt.Loader {
+				return newLoader(t, c.ds(&opened), append(c.opts, nwt.WithRank(world-1, world), nwt.WithWorkers(workers),
+					nwt.WithEpochSamples(23), nwt.WithBatchSize(3), nwt.WithShuffle(1), nwt.WithShuffleWindow(5))...)
+			}
+			for before := 1; before <= 5; before++ {
+				var end nwt.State
+				for b, err := range loader(before, 1).Epoch(t.Context(), 2) {
+					require.NoError(t, err)
+					end = b.State()
+				}
+				require.Equal(t, before, end.World)
+				for after := 1; after <= 5; after++ {
+					l := loader(after, after%3)
+					opened.Store(0)
+					for b, err := range l.Resume(t.Context(), end) {
+						t.Errorf("%d ranks go on after %+v with %v, %v", after, end, b, err)
+					}
+					require.Zero(t, opened.Load(), "nothing is read for it")
+					want, err := values(t, l, 3)
+					require.NoError(t, err)
+					var got []int64
+					for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, World: before}) {
+						require.NoError(t, err)
+						got = append(got, nwt.Values[int64](b, 0)...)
+					}
+					require.Equal(t, want, got)
+				}
+			}
+			l := loader(2, 1)
+			require.NoError(t, l.Close())
+			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 21, World: 3}) {
+				require.ErrorIs(t, err, nwt.ErrClosed)
+			}
+		})
+	}
+}
+
+// opening counts in opened how often shards of these lengths are opened.
+func opening(opened *atomic.Int32, lengths ...int) nwt.Stream {
+	return &breaking{shelves: newShelves(lengths...), onOpen: func(int) error { opened.Add(1); return nil }}
+}
+
+func mixedOf(t *testing.T, m nwt.Mix, streams ...nwt.Stream) nwt.Dataset {
+	t.Helper()
+	ds, err := nwt.MixedStreams(m, 7, streams...)
+	require.NoError(t, err)
+	return ds
+}
+
+// With WithEpochSamples it is known how long an epoch is, and nothing need be read to
+// refuse a state that is past it.
+func TestAStateThatIsPastTheSamplesOfAnEpochIsRefused(t *testing.T) {
+	mix := nwt.Mix{Block: 4, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
+	for _, workers := range []int{0, 2} {
+		for world, epoch := range map[int]int{1: 23, 2: 22, 4: 20} {
+			var opened atomic.Int32
+			for _, ds := range []nwt.Dataset{
+				nwt.Streamed(opening(&opened, 4, 4, 4, 4)),
+				nwt.Streamed(opening(&opened, 50, 50, 50, 50)),
+				mixedOf(t, mix, opening(&opened, 4, 4, 4, 4), opening(&opened, 9, 9, 9, 9)),
+			} {
+				l := newLoader(t, ds, nwt.WithRank(0, world), nwt.WithWorkers(workers), nwt.WithEpochSamples(23), nwt.WithBatchSize(3))
+				for _, past := range []int{epoch + world, epoch + 10*world, math.MaxInt / world * world} {
+					opened.Store(0)
+					ends := 0
+					for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: past, World: world}) {
+						require.Nil(t, b)
+						require.ErrorAs(t, err, new(*nwt.OptionError))
+						require.ErrorContains(t, err, fmt.Sprintf("State.Samples: %d: must be 0 … %d, the samples of an epoch", past, epoch))
+						ends++
+					}
+					require.Equal(t, 1, ends)
+					require.Zero(t, opened.Load())
+				}
+				for range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: epoch, World: world}) {
+					t.Error("nothing is left")
+				}
+				n := 0
+				for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: epoch - world, World: world}) {
+					require.NoError(t, err)
+					n += b.Len()
+				}
+				require.Equal(t, 1, n)
+				for other, samples := range map[int]int{world + 1: 2*epoch + 2*(world+1), -1: epoch, world + 2: world + 1} {
+					for _, err := range l.Resume(t.Context(), nwt.State{Samples: samples, World: other}) {
+						require.ErrorContains(t, err, fmt.Sprintf("State.World: %d: of a stream: must be the number of ranks, %d", other, world))
+					}
+				}
+			}
+		}
 	}
 }
 
