@@ -103,53 +103,41 @@ func randomProgram(rng *rand.Rand) program {
 
 var errProgram = errors.New("the program's own panic")
 
-// A machine runs a program on the real loader and compares.
+// A machine runs a program on the real loader and compares. What its batches must hold,
+// it leaves to the judge of the random trials; its own are the slots, after each
+// operation, and how runs end.
 type machine struct {
 	program
+	judge    *judge
 	loader   *nwt.Loader
 	ref      *reference
 	closed   bool
 	state    nwt.State
 	retained []kept
 	running  atomic.Int32
-	noise    map[[2]int]uint64 // by epoch and index: the same whoever loads
 	log      *slog.Logger
 }
 
 type kept struct {
 	l *nwt.Loader
 	b *nwt.Batch
-	w want
+	d delivery
 }
 
 func (m *machine) dataset() nwt.Dataset {
-	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "noise", Type: nwt.Int64}, {Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true}}
-	return nwt.NewDataset(m.n, fields, func(ctx context.Context, i int, dst *nwt.Sample) error {
+	return nwt.NewDataset(m.n, m.judge.fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
 		m.running.Add(1)
 		defer m.running.Add(-1)
-		nwt.Values[int64](dst, 0)[0] = int64(i)
-		nwt.Values[int64](dst, 1)[0] = dst.Rand().Int64()
-		dst.SetLen(2, i%6)
-		for k := range dst.Bytes(2) {
-			dst.Bytes(2)[k] = byte(i)
-		}
-		switch {
-		case m.bad[i] == "error":
-			return errBoom
-		case m.bad[i] == "Goexit" && dst.Worker() > 0: // else it might end the caller's goroutine
-			runtime.Goexit()
-		case m.bad[i] != "":
-			panic(errBoom)
-		case i%7 == 0:
+		if i%7 == 0 {
 			runtime.Gosched()
 		}
-		return ctx.Err()
+		return m.judge.make(ctx, i, dst, func() {})
 	})
 }
 
 // run is what differs from the reference, nil where nothing does.
 func (p program) run() (err error) {
-	m := &machine{program: p, noise: map[[2]int]uint64{}, log: slog.New(slog.DiscardHandler)}
+	m := &machine{program: p, judge: newJudge(&trial{n: p.n, bad: p.bad}), log: slog.New(slog.DiscardHandler)}
 	defer func() {
 		for len(m.retained) > 0 && err == nil {
 			err = m.release()
@@ -231,7 +219,7 @@ func (m *machine) release() error {
 	}
 	k := m.retained[0]
 	m.retained = m.retained[1:]
-	err := m.same(k.b, k.w)
+	err := m.judge.same(k.b, k.d, nil)
 	k.b.Release()
 	return err
 }
@@ -256,25 +244,6 @@ func (m *machine) idle() error {
 	}
 	if owed := len(distinct); c.Retained != owed || c.Memory != c.Free+owed || m.closed && c.Free > 0 {
 		return fmt.Errorf("slots %+v with %d retained, closed: %t", c, owed, m.closed)
-	}
-	return nil
-}
-
-// same compares a batch with the reference's.
-func (m *machine) same(b *nwt.Batch, w want) error {
-	if b.Epoch() != w.epoch || !slices.Equal(b.Indices(), w.good) || b.Len() != len(w.good) || b.State() != (nwt.State{Epoch: w.epoch, Samples: w.delivered}) {
-		return fmt.Errorf("batch of epoch %d with %v, state %v, want %+v", b.Epoch(), b.Indices(), b.State(), w)
-	}
-	for p, i := range w.good {
-		text := slices.Concat(slices.Repeat([]byte{byte(i)}, i%6), make([]byte, 5-i%6))
-		if nwt.Values[int64](b, 0)[p] != int64(i) || b.Lens(2)[p] != int32(i%6) || !slices.Equal(b.Bytes(2)[5*p:5*p+5], text) {
-			return fmt.Errorf("place %d holds %d, %v, want sample %d", p, nwt.Values[int64](b, 0)[p], b.Bytes(2)[5*p:5*p+5], i)
-		}
-		noise, key := uint64(nwt.Values[int64](b, 1)[p]), [2]int{w.epoch, i}
-		if old, ok := m.noise[key]; ok && old != noise {
-			return fmt.Errorf("sample %d of epoch %d has another randomness", i, w.epoch)
-		}
-		m.noise[key] = noise
 	}
 	return nil
 }
@@ -310,7 +279,7 @@ func (m *machine) iterate(o op, from nwt.State, count int, run func(context.Cont
 		if seen == len(wants) {
 			return fmt.Errorf("a batch too many: %v", b.Indices())
 		}
-		if err := m.same(b, wants[seen]); err != nil {
+		if err := m.judge.same(b, wants[seen], nil); err != nil {
 			return fmt.Errorf("batch %d: %w", seen, err)
 		}
 		m.state = b.State()

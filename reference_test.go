@@ -2,10 +2,11 @@ package nwt_test
 
 import "github.com/nwt-go/nwt"
 
-// want is a batch as the reference has it.
-type want struct {
+// A delivery is a batch as a loop over the samples has it.
+type delivery struct {
 	epoch, delivered int
-	all, good        []int
+	index, id        []int // of each sample: its place in the epoch's order, and what it is
+	all              []int // what was loaded for it, bad samples included
 }
 
 // A reference is the plainest loader there is: a loop.
@@ -16,7 +17,7 @@ type reference struct {
 
 // batches is what a run from position base of epoch first delivers, and the
 // bad sample that ends it, or −1; or −2 where a rank is left without samples.
-func (r *reference) batches(first, count, base int) (out []want, end int) {
+func (r *reference) batches(first, count, base int) (out []delivery, end int) {
 	sampler := nwt.Sequential(r.n)
 	if r.shuffle {
 		sampler = nwt.Shuffled(r.n, 5)
@@ -42,18 +43,18 @@ func (r *reference) batches(first, count, base int) (out []want, end int) {
 				from = s[0] + r.rank%n
 				to = from + 1
 			}
-			w := want{epoch: epoch, delivered: s[1]}
+			d := delivery{epoch: epoch, delivered: s[1]}
 			for i := from; i < to; i++ {
 				index := sampler.At(epoch, i)
-				w.all = append(w.all, index)
+				d.all = append(d.all, index)
 				if r.program.bad[index] == "" {
-					w.good = append(w.good, index)
+					d.index, d.id = append(d.index, index), append(d.id, index)
 				} else if bad++; bad > r.budget {
 					return out, index
 				}
 			}
-			if len(w.good) > 0 {
-				out = append(out, w)
+			if len(d.id) > 0 {
+				out = append(out, d)
 			} else if r.world > 1 {
 				return out, -2
 			}

@@ -181,9 +181,8 @@ func (d *streamDataset) loadMixed(ctx context.Context, _ int, s *Sample) error {
 		return r.err
 	}
 	part := r.part
-	err := d.streams[part].Load(ctx, r, s)
-	r.part = part // if Load has overwritten the record
-	return err
+	defer func() { r.part = part }() // if Load has overwritten the record, even if it panics then
+	return d.streams[part].Load(ctx, r, s)
 }
 
 // unread tells whether the sample's record couldn't be read. It won't be read

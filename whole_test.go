@@ -33,11 +33,13 @@ type trial struct {
 
 	// The dataset: a map of n samples, or a stream of shards.
 	n     int
-	whole bool        // it has a LoadBatch
-	sized int         // it tells sizes: 0 no, 1 as they are, 2 rounded up to even ones
-	ends  []int       // where batches end, of a BatchSampler; nil: all are equally large
-	shard []int       // length of each
-	torn  map[int]int // by shard: the record that can't be read, nor what is after it
+	whole bool         // it has a LoadBatch
+	sized int          // it tells sizes: 0 no, 1 as they are, 2 rounded up to even ones
+	ends  []int        // where batches end, of a BatchSampler; nil: all are equally large
+	shard []int        // length of each, those of all streams one after the other
+	parts []int        // of several streams, the shards of each; nil: it is one
+	mix   *nwt.Mix     // of these
+	torn  map[int]flaw // by shard
 	bad   map[int]string
 	slow  int // one in so many samples takes 100 ms; 0: none
 	skips int // its shards' readers skip: 0 no, else at most so many records at once
@@ -51,9 +53,16 @@ type trial struct {
 	runs []run
 }
 
+// A flaw is what is wrong with a shard. If it ends the shard, that is before a record.
+type flaw struct {
+	how    string
+	record int
+}
+
 // A run is an iteration, and what happens meanwhile.
 type run struct {
 	resume       bool // else epochs first … first+count−1
+	early        int  // if not 0: it resumes the state that was seen so many states ago, not the last one
 	first, count int
 	at           int // batch at which the loop body does what is in then
 	then         []string
@@ -66,7 +75,7 @@ func randomTrial(seed uint64) *trial {
 	half := func() bool { return rng.IntN(2) == 0 }
 	one := func(in int) bool { return rng.IntN(in) == 0 }
 	t := &trial{
-		seed: seed, n: 1 + rng.IntN(70), bad: map[int]string{}, torn: map[int]int{}, world: 1,
+		seed: seed, n: 1 + rng.IntN(70), bad: map[int]string{}, torn: map[int]flaw{}, world: 1,
 		batch: 1 + rng.IntN(9), workers: rng.IntN(6), prefetch: rng.IntN(5),
 		dropLast: one(6), shuffle: half(), unordered: one(4), timeout: half(),
 		window: []int{1, 3, 1000}[rng.IntN(3)], interleave: 1 + rng.IntN(3),
@@ -105,7 +114,7 @@ func randomTrial(seed uint64) *trial {
 		}
 		if t.shard != nil && !t.shuffle && half() {
 			s := rng.IntN(len(t.shard))
-			t.torn[s] = rng.IntN(t.shard[s])
+			t.torn[s] = flaw{"error", rng.IntN(t.shard[s])}
 		}
 	}
 	if t.shard == nil && one(3) {
@@ -135,7 +144,85 @@ func randomTrial(seed uint64) *trial {
 		}
 		t.runs = append(t.runs, r)
 	}
+	if t.shard != nil {
+		t.moreOfStreams(rand.New(rand.NewPCG(seed, 8)))
+	}
 	return t
+}
+
+// moreOfStreams makes some trials with a stream trials with several, and puts in flaws.
+// It has an rng of its own: the trials without these stay what they were.
+func (t *trial) moreOfStreams(rng *rand.Rand) {
+	one := func(in int) bool { return rng.IntN(in) == 0 }
+	if !one(3) {
+		if t.shard, t.n, t.world = nil, 0, 1+rng.IntN(3); t.budget == 0 && one(2) {
+			t.budget = rng.IntN(30)
+		}
+		t.rank = rng.IntN(t.world)
+		for range 1 + rng.IntN(4) {
+			t.parts = append(t.parts, t.world+rng.IntN(4))
+			for range t.parts[len(t.parts)-1] {
+				t.shard = append(t.shard, 1+rng.IntN(20))
+				if one(20) {
+					t.shard[len(t.shard)-1] = 0
+				}
+				t.n += t.shard[len(t.shard)-1]
+			}
+		}
+		t.epochSamples, t.mix, t.torn = 1+rng.IntN(200), randomMix(rng, len(t.parts)), map[int]flaw{}
+		bad := t.bad
+		t.bad = map[int]string{}
+		for id, how := range bad {
+			t.bad[id%max(1, t.n)] = how
+		}
+	}
+	if t.budget > 0 && one(2) {
+		hows := []string{"error", "panic", "Goexit", "hang", "hang", "open", "open hangs", "flaky", "close hangs", "close panics"}
+		if t.readByConsumer() {
+			hows = slices.DeleteFunc(hows, func(how string) bool { return how == "Goexit" }) // it would end the test
+		}
+		for range 1 + rng.IntN(3) {
+			shard := rng.IntN(len(t.shard))
+			t.torn[shard] = flaw{hows[rng.IntN(len(hows))], rng.IntN(t.shard[shard] + 1)}
+		}
+	}
+	for i := range t.runs {
+		if r := &t.runs[i]; !t.unordered && one(3) {
+			r.resume, r.early = true, rng.IntN(20)
+		}
+	}
+}
+
+// randomMix mixes parts in any phases, of which none leaves out what has a weight.
+func randomMix(rng *rand.Rand, parts int) *nwt.Mix {
+	m := &nwt.Mix{Block: 1 + rng.IntN(40)}
+	for range 1 + rng.IntN(4) {
+		p := nwt.Phase{Samples: 1 + rng.IntN(250), Weights: make([]float64, parts)}
+		p.Weights[rng.IntN(parts)] = 1
+		for k := range p.Weights {
+			p.Weights[k] += float64(rng.IntN(9)) / 4
+		}
+		m.Phases = append(m.Phases, p)
+	}
+	for slices.ContainsFunc(m.Phases, func(p nwt.Phase) bool {
+		shares := sharesOf(p.Weights, m.Block)
+		for k, w := range p.Weights {
+			if w > 0 && shares[k] == 0 {
+				return true
+			}
+		}
+		return false
+	}) {
+		m.Block++
+	}
+	return m
+}
+
+// readByConsumer tells whether a run may begin without workers.
+func (t *trial) readByConsumer() bool {
+	return t.workers == 0 || slices.ContainsFunc(t.runs, func(r run) bool {
+		return slices.Contains(r.then, "none") || slices.Contains(r.workers, 0)
+	})
 }
 
 func (t *trial) fields() []nwt.Field {
@@ -248,9 +335,18 @@ func spoil(dst *nwt.Sample) {
 	dst.SetShape(3, 0, 0)
 }
 
-func (t *trial) dataset() nwt.Dataset {
+func (t *trial) dataset() (nwt.Dataset, error) {
 	if t.shard != nil {
-		return nwt.Streamed(trialStream{t})
+		var streams []nwt.Stream
+		first := 0
+		for k, shards := range t.shardsOfParts() {
+			streams = append(streams, &trialStream{t: t, part: k, first: first, shards: shards, opened: make([]atomic.Int32, shards)})
+			first += shards
+		}
+		if t.mix == nil {
+			return nwt.Streamed(streams[0]), nil
+		}
+		return nwt.MixedStreams(*t.mix, 11, streams...)
 	}
 	ds := nwt.NewDataset(t.n, t.fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
 		return t.make(ctx, i, dst, func() {})
@@ -259,9 +355,17 @@ func (t *trial) dataset() nwt.Dataset {
 		ds = trialBatches{ds, t}
 	}
 	if t.sized > 0 {
-		return nwt.Sized(ds, t.tell)
+		ds = nwt.Sized(ds, t.tell)
 	}
-	return ds
+	return ds, nil
+}
+
+// shardsOfParts is how many shards each stream has.
+func (t *trial) shardsOfParts() []int {
+	if t.parts == nil {
+		return []int{len(t.shard)}
+	}
+	return t.parts
 }
 
 // trialBatches loads several at once, fails if one is bad, and spoils its
@@ -297,25 +401,84 @@ func (d trialBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.S
 	return bad
 }
 
-type trialStream struct{ t *trial }
+// A trialStream is one of a trial's streams. What it leaves in its records may be seen by
+// nobody else.
+type trialStream struct {
+	t             *trial
+	part          int
+	first, shards int // of the trial's shards
+	opened        []atomic.Int32
+}
 
-func (s trialStream) Fields() []nwt.Field { return s.t.fields() }
-func (s trialStream) Shards() int         { return len(s.t.shard) }
+func (s *trialStream) Fields() []nwt.Field { return s.t.fields() }
+func (s *trialStream) Shards() int         { return s.shards }
 
-func (s trialStream) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
-	reader := &trialShard{t: s.t, shard: shard, first: s.t.begins(shard)}
+func (s *trialStream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	reader := &trialShard{s: s, shard: s.first + shard, first: s.t.begins(s.first + shard)}
+	switch s.t.torn[reader.shard].how {
+	case "open":
+		return nil, errTorn
+	case "open hangs":
+		if err := s.t.hang(ctx, reader.shard, nil); err != nil {
+			return nil, err
+		}
+	case "flaky": // never more often in a row than it is tried again
+		if s.opened[shard].Add(1)%3 > 0 {
+			return nil, tooMany{}
+		}
+	}
 	if s.t.skips > 0 {
 		return trialSkipper{reader}, nil
 	}
 	return reader, nil
 }
 
-func (s trialStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
-	return s.t.make(ctx, int(binary.LittleEndian.Uint64(r.Data)), dst, func() {
-		for k := range r.Data {
-			r.Data[k] = 0xee
+type tooMany struct{}
+
+func (tooMany) Error() string   { return "too many open files" }
+func (tooMany) Temporary() bool { return true }
+
+// hang returns some time after the call was given up, with anything. Without WithTimeout
+// it fails at once, and if no worker can be given up, after an hour.
+func (t *trial) hang(ctx context.Context, shard int, r *nwt.Record) error {
+	if !t.timeout {
+		return errTorn
+	}
+	select {
+	case <-time.After(time.Hour):
+		return errTorn
+	case <-ctx.Done():
+	}
+	time.Sleep(time.Duration(shard*700) * time.Millisecond)
+	if r != nil {
+		r.Data = append(r.Data[:0], 0xee)
+	}
+	switch shard % 4 {
+	case 0:
+		panic("late")
+	case 1:
+		return io.EOF
+	case 2:
+		return errTorn
+	}
+	return nil
+}
+
+var errForeign = errors.New("the record is another stream's")
+
+func (s *trialStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	if r.Value != s.part {
+		return errForeign
+	}
+	id, data := int(binary.LittleEndian.Uint64(r.Data)), r.Data
+	if s.part%2 == 1 {
+		*r = nwt.Record{Value: s.part}
+	}
+	return s.t.make(ctx, id, dst, func() {
+		for k := range data {
+			data[k] = 0xee
 		}
-		r.Value = 0xee
+		r.Value = s.part
 	})
 }
 
@@ -327,28 +490,43 @@ func (t *trial) begins(shard int) (first int) {
 }
 
 type trialShard struct {
-	t               *trial
-	shard, first, k int
+	s               *trialStream
+	shard, first, k int // shard is among all of the trial's
 }
 
-func (s *trialShard) Next(_ context.Context, r *nwt.Record) error {
-	if err := s.pass(); err != nil {
+func (s *trialShard) Next(ctx context.Context, r *nwt.Record) error {
+	if r.Value != nil && r.Value != s.s.part {
+		return errForeign
+	}
+	if err := s.pass(ctx, r); err != nil {
 		return err
 	}
-	r.Data = binary.LittleEndian.AppendUint64(r.Data[:0], uint64(s.first+s.k-1))
+	*r = nwt.Record{Data: binary.LittleEndian.AppendUint64(r.Data[:0], uint64(s.first+s.k-1)), Value: s.s.part}
 	return nil
 }
 
 // pass goes past a record.
-func (s *trialShard) pass() error {
-	if s.t.slow > 1 {
+func (s *trialShard) pass(ctx context.Context, r *nwt.Record) error {
+	t := s.s.t
+	if t.slow > 1 {
 		time.Sleep(13 * time.Millisecond)
 	}
-	if s.k == s.t.shard[s.shard] {
-		return io.EOF
+	if flaw, ok := t.torn[s.shard]; ok && s.k == flaw.record {
+		switch flaw.how {
+		case "error":
+			return errTorn
+		case "panic":
+			panic(errTorn)
+		case "Goexit":
+			runtime.Goexit()
+		case "hang":
+			if err := t.hang(ctx, s.shard, r); err != nil {
+				return err
+			}
+		}
 	}
-	if torn, ok := s.t.torn[s.shard]; ok && s.k == torn {
-		return errTorn
+	if s.k == t.shard[s.shard] {
+		return io.EOF
 	}
 	s.k++
 	return nil
@@ -356,9 +534,12 @@ func (s *trialShard) pass() error {
 
 type trialSkipper struct{ *trialShard }
 
-func (s trialSkipper) Skip(_ context.Context, n int) (skipped int, err error) {
-	for skipped < min(n, s.t.skips) {
-		if err := s.pass(); err != nil {
+func (s trialSkipper) Skip(ctx context.Context, n int) (skipped int, err error) {
+	for skipped < min(n, s.s.t.skips) {
+		if flaw := s.s.t.torn[s.shard]; skipped > 0 && s.k == flaw.record && (flaw.how == "panic" || flaw.how == "Goexit") {
+			return skipped, nil
+		}
+		if err := s.pass(ctx, nil); err != nil {
 			return skipped, err
 		}
 		skipped++
@@ -366,7 +547,15 @@ func (s trialSkipper) Skip(_ context.Context, n int) (skipped int, err error) {
 	return skipped, nil
 }
 
-func (s *trialShard) Close() error { return nil }
+func (s *trialShard) Close() error {
+	switch s.s.t.torn[s.shard].how {
+	case "close hangs":
+		time.Sleep(time.Duration(1200+700*s.shard) * time.Millisecond)
+	case "close panics":
+		panic("not open")
+	}
+	return nil
+}
 
 // A copier is a device whose copies are made some time after they were queued.
 type copier struct {
@@ -508,23 +697,19 @@ func (s *copierSession) Close() error {
 	return nil
 }
 
-// A delivery is a batch as a loop over the samples has it.
-type delivery struct {
-	epoch, delivered int
-	index, id        []int // of each sample: its place in the epoch's order, and what it is
-	all              []int // what was loaded for it, bad samples included
-}
-
 // A judge knows what a trial's loaders must deliver.
 type judge struct {
 	*trial
 	device *copier
-	order  map[int][]int // by epoch: the stream's samples of this rank in order, −1 for one that can't be read
 	noise  map[[2]int]int64
 	loader *nwt.Loader
 	closed bool
-	state  nwt.State
+	states []nwt.State // of all batches
 	kept   []retained
+}
+
+func newJudge(t *trial) *judge {
+	return &judge{trial: t, noise: map[[2]int]int64{}, closed: true}
 }
 
 type retained struct {
@@ -641,94 +826,66 @@ func (j *judge) open() (err error) {
 		}
 	}
 	j.closed = false
-	j.loader, err = nwt.NewLoader(j.dataset(), opts...)
+	ds, err := j.dataset()
+	if err == nil {
+		j.loader, err = nwt.NewLoader(ds, opts...)
+	}
 	return err
 }
 
-// pass is what one pass over the rank's shards reads, in order: a sample of each
-// of so many shards as are interleaved in turn.
-func (t *trial) pass() (ids []int) {
-	chains := make([][]int, t.interleave)
-	for k, at := t.rank, 0; k < len(t.shard); k, at = k+t.world, at+1 {
-		n, torn := t.shard[k], -1
-		if r, ok := t.torn[k]; ok {
-			n, torn = r, t.begins(k)+r
-		}
-		c := &chains[at%t.interleave]
-		for r := range n {
-			*c = append(*c, t.begins(k)+r)
-		}
-		if torn >= 0 {
-			*c = append(*c, -1)
-		}
+// plain is the trial's streams as a plain loop reads them.
+func (t *trial) plain() *plainStreams {
+	p := &plainStreams{
+		mix: t.mix, mixSeed: 11, rank: t.rank, world: t.world, interleave: t.interleave, window: t.window,
+		epochSamples: t.epochSamples, shuffle: t.shuffle, seed: 5,
 	}
-	for left := true; left; {
-		left = false
-		for c := range chains {
-			if len(chains[c]) > 0 {
-				ids, chains[c], left = append(ids, chains[c][0]), chains[c][1:], true
+	at, id := 0, 0
+	for _, shards := range t.shardsOfParts() {
+		var stream [][]int
+		for range shards {
+			records := indicesUpTo(t.shard[at])
+			for k := range records {
+				records[k] += id
 			}
+			switch flaw := t.torn[at]; flaw.how {
+			case "error", "panic", "Goexit", "hang":
+				records = append(records[:flaw.record], lost)
+			case "open", "open hangs":
+				records = []int{lost}
+			}
+			stream = append(stream, records)
+			id += t.shard[at]
+			at++
 		}
+		p.streams = append(p.streams, stream)
 	}
-	return ids
+	return p
 }
 
-// quota is how many samples an epoch of a stream has for the rank.
-func (t *trial) quota() int {
-	if t.epochSamples == 0 {
-		return len(t.pass())
+// epochOf is a stream's epoch, which must hold what it promises.
+func (j *judge) epochOf(epoch int) (ids []int, whole bool, err error) {
+	ids, whole = j.plain().epoch(epoch)
+	if j.mix != nil || !j.shuffle || len(j.torn) > 0 {
+		return ids, whole, nil
 	}
-	return max(1, t.epochSamples/t.world)
-}
-
-// epochOf is a stream's epoch. If it is shuffled, the order is that of the plainest
-// loader, epoch by epoch, which must hold what it promises.
-func (j *judge) epochOf(epoch int) ([]int, error) {
-	if ids, ok := j.order[epoch]; ok {
-		return ids, nil
-	}
-	var ids []int
-	if !j.shuffle {
-		for pass := j.pass(); len(ids) < j.quota(); {
-			ids = append(ids, pass[:min(len(pass), j.quota()-len(ids))]...)
-		}
-		j.order[epoch] = ids
-		return ids, nil
-	}
-	good := *j.trial
-	good.bad, good.budget, good.slow = nil, 1000, 0
-	l, err := nwt.NewLoader(good.dataset(), good.options(0)...)
-	if err != nil {
-		return nil, err
-	}
-	defer l.Close()
-	for b, err := range l.Epoch(context.Background(), epoch) {
-		if err != nil {
-			return nil, err
-		}
-		for _, id := range nwt.Values[int64](b, 0) {
-			ids = append(ids, int(id))
-		}
-	}
-	j.order[epoch] = ids
 	have := slices.Clone(ids)
 	slices.Sort(have)
 	switch {
 	case j.epochSamples > 0 && len(ids) != max(1, j.epochSamples/j.world):
-		return nil, fmt.Errorf("an epoch of %d samples for %d ranks has %d", j.epochSamples, j.world, len(ids))
+		return nil, false, fmt.Errorf("an epoch of %d samples for %d ranks has %d", j.epochSamples, j.world, len(ids))
 	case j.world == 1 && len(ids) == j.n && !slices.Equal(have, indicesUpTo(j.n)):
-		return nil, fmt.Errorf("a shuffled epoch of as many samples as there are holds %v", have)
+		return nil, false, fmt.Errorf("a shuffled epoch of as many samples as there are holds %v", have)
 	case j.world == 1 && len(ids) <= j.n && len(slices.Compact(have)) != len(ids):
-		return nil, fmt.Errorf("a shuffled epoch of %d of %d samples repeats some: %v", len(ids), j.n, ids)
+		return nil, false, fmt.Errorf("a shuffled epoch of %d of %d samples repeats some: %v", len(ids), j.n, ids)
 	}
-	return ids, nil
+	return ids, whole, nil
 }
 
 // How a run ends.
 const (
 	well    = iota
 	badly   // with a bad sample that is one too many
-	refused // with an epoch that has no batch, which the other ranks would wait for
+	refused // with an epoch that has no batch or too few samples, which the other ranks would wait for
 )
 
 // plan is what a run is to deliver, and how it ends. Without order it may deliver
@@ -748,17 +905,13 @@ func (j *judge) within(budget, first, count, base int) (ds []delivery, end int, 
 	}
 	if j.shard == nil {
 		ref := &reference{program: program{n: j.n, bad: j.bad, budget: budget, shuffle: j.shuffle}, op: op{batch: j.batch, rank: j.rank, world: j.world, dropLast: j.dropLast}}
-		wants, end := ref.batches(first, count, base)
-		for _, w := range wants {
-			ds = append(ds, delivery{w.epoch, w.delivered, w.good, w.good, w.all})
-		}
-		if end != -1 {
+		if ds, end = ref.batches(first, count, base); end != -1 {
 			return ds, badly, nil
 		}
 		return ds, well, nil
 	}
 	for epoch := first; epoch < first+count; epoch, base = epoch+1, 0 {
-		ids, err := j.epochOf(epoch)
+		ids, whole, err := j.epochOf(epoch)
 		if err != nil {
 			return nil, well, err
 		}
@@ -768,7 +921,7 @@ func (j *judge) within(budget, first, count, base int) (ds []delivery, end int, 
 		bad := 0
 		for from := base / j.world; from < len(ids); from += j.batch {
 			to := min(from+j.batch, len(ids))
-			if j.dropLast && to < from+j.batch {
+			if (j.dropLast || !whole) && to < from+j.batch {
 				break
 			}
 			d := delivery{epoch: epoch, delivered: to * j.world}
@@ -781,7 +934,12 @@ func (j *judge) within(budget, first, count, base int) (ds []delivery, end int, 
 			}
 			if len(d.id) > 0 {
 				ds = append(ds, d)
+			} else if j.world > 1 && budget == j.budget {
+				return ds, badly, nil // the other ranks would wait for it
 			}
+		}
+		if !whole {
+			return ds, refused, nil
 		}
 	}
 	return ds, well, nil
@@ -793,7 +951,11 @@ func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
 	if j.unordered {
 		delivered = -1
 	}
-	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || b.State() != (nwt.State{Epoch: d.epoch, Samples: delivered, World: b.State().World}) {
+	world := 0 // which may change, except for a stream
+	if j.shard != nil {
+		world = j.world
+	}
+	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || b.State() != (nwt.State{Epoch: d.epoch, Samples: delivered, World: world}) {
 		return fmt.Errorf("epoch %d: %v, %v; want %+v", b.Epoch(), b.Indices(), b.State(), d)
 	}
 	textShape, imageShape := j.shapes(d.all)
@@ -859,8 +1021,12 @@ func (j *judge) iterate(r run) error {
 		}
 	}
 	first, count, base := r.first, r.count, 0
+	var state nwt.State
+	if n := len(j.states); n > 0 {
+		state = j.states[n-1-min(r.early, n-1)]
+	}
 	if r.resume {
-		first, count, base = j.state.Epoch, 1, j.state.Samples
+		first, count, base = state.Epoch, 1, state.Samples
 	}
 	wants, end, err := j.plan(first, count, base)
 	if err != nil {
@@ -883,7 +1049,7 @@ func (j *judge) iterate(r run) error {
 	known := len(j.loader.BadSamples())
 	seq := j.loader.Epochs(ctx, first, first+count)
 	if r.resume {
-		seq = j.loader.Resume(ctx, j.state)
+		seq = j.loader.Resume(ctx, state)
 	}
 	last, seen, left, err := j.loop(r, seq, wants, cancel)
 	if err != nil {
@@ -899,7 +1065,7 @@ func (j *judge) iterate(r run) error {
 	case ctx.Err() != nil && errors.Is(last, ctx.Err()):
 	case j.faulty > 0 && errors.Is(last, errCopier):
 	case end == badly && errors.As(last, &le):
-	case end == refused && last != nil && strings.Contains(last.Error(), "has no batch"):
+	case end == refused && last != nil && (strings.Contains(last.Error(), "has no batch") || strings.Contains(last.Error(), "has no sample")):
 	case end != well || last != nil:
 		return fmt.Errorf("ended after %d of %d batches with error %v; expected end: %d", seen, len(wants), last, end)
 	case seen < len(wants):
@@ -932,7 +1098,7 @@ func (j *judge) loop(r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, 
 		if j.unordered {
 			wants[k].epoch = -1 // it comes once
 		}
-		j.state = b.State()
+		j.states = append(j.states, b.State())
 		if seen++; seen != r.at+1 {
 			continue
 		}
@@ -982,9 +1148,12 @@ func (j *judge) onlyBad(list []*nwt.LoadError) error {
 	for _, le := range list {
 		id := le.Index
 		if j.shard != nil {
-			ids, err := j.epochOf(le.Epoch)
+			ids, _, err := j.epochOf(le.Epoch)
 			if err != nil {
 				return err
+			}
+			if le.Index/j.world >= len(ids) {
+				return fmt.Errorf("epoch %d has %d samples, and a bad one after these: %w", le.Epoch, len(ids), le)
 			}
 			id = ids[le.Index/j.world]
 		}
@@ -1000,7 +1169,7 @@ func (j *judge) onlyBad(list []*nwt.LoadError) error {
 
 // result is what is wrong with a trial, nil if nothing is.
 func (t *trial) result() error {
-	j := &judge{trial: t, order: map[int][]int{}, noise: map[[2]int]int64{}, closed: true}
+	j := newJudge(t)
 	var err error
 	for i, r := range t.runs {
 		if err = j.iterate(r); err != nil {
@@ -1015,7 +1184,7 @@ func (t *trial) result() error {
 	for len(j.kept) > 0 {
 		err = errors.Join(err, j.release())
 	}
-	time.Sleep(time.Minute) // calls that were given up return
+	time.Sleep(5 * time.Minute) // calls that were given up return
 	if n := j.loader.SlotCount(); err == nil && n.Memory != 0 {
 		err = fmt.Errorf("slots are left: %+v", n)
 	}
