@@ -12,7 +12,7 @@ import (
 type Batch struct {
 	l       *Loader
 	*slot            // the batch's own slot; another one once the batch has been moved out
-	refuges []refuge // guarded by bad.mu until the batch is loaded
+	refuges []refuge // guarded by Loader.mu until the batch is loaded
 	bad     faults
 
 	// What follows describes the batch that the slot holds now. The run writes it

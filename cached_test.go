@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -305,6 +306,71 @@ func TestOfThoseWhoWaitForALoadThatFailsOneTriesAgain(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		require.EqualValues(t, 2, loads.Load())
+	})
+}
+
+// Nothing but the cache orders what these do: the race detector sees what it forgets.
+func TestACacheMayBeAskedAndClosedWhileALoadFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		after := func(d time.Duration, do func()) func() { return func() { time.Sleep(d); do() } }
+		fails := true
+		source := numbered(1, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(time.Second)
+			if fails {
+				fails = false
+				return errBad
+			}
+			return nil
+		})
+		ds := nwt.Cached(source, 1<<20)
+		l := newLoader(t, ds)
+		load := func(want error) func() {
+			return func() {
+				_, err := nwt.LoadSample(t.Context(), ds, 0)
+				assert.ErrorIs(t, err, want)
+			}
+		}
+		var asking sync.WaitGroup
+		asking.Go(load(errBad))
+		asking.Go(after(100*time.Millisecond, load(nil)))
+		asking.Go(after(200*time.Millisecond, load(nil)))
+		asking.Go(after(1500*time.Millisecond, func() { assert.Equal(t, 8, l.Stats().DatasetBytes, "the bookkeeping") }))
+		asking.Wait()
+		require.Equal(t, 8+8, l.Stats().DatasetBytes)
+
+		fails, ds = true, nwt.Cached(source, 1<<20)
+		asking.Go(load(errBad))
+		asking.Go(after(500*time.Millisecond, func() { assert.NoError(t, ds.(io.Closer).Close()) }))
+		asking.Wait()
+		load(nil)()
+	})
+}
+
+// Calls that were given up keep their numbers, so there are more than workers.
+func TestACacheServesWorkersOfAnyNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers = 1024
+		release := make(chan struct{})
+		var beyond atomic.Int32
+		ds := nwt.Cached(numbered(4*workers, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if dst.Worker() >= workers {
+				beyond.Add(1)
+			}
+			if i == 0 {
+				<-release
+			} else {
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		}), 1<<20)
+		l := newLoader(t, ds, nwt.WithBatchSize(workers), nwt.WithWorkers(workers), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Len(t, got, 4*workers-1)
+		require.Positive(t, beyond.Load())
+		close(release)
+		synctest.Wait()
+		require.NoError(t, l.Close())
 	})
 }
 

@@ -187,7 +187,8 @@ func (s *said) failedTogether(log *slog.Logger, err error) {
 	}
 }
 
-// sum logs how often what was logged once has happened.
+// sum logs how often what was logged once has happened. Closing a loader again logs
+// nothing.
 func (s *said) sum(log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +198,7 @@ func (s *said) sum(log *slog.Logger) {
 	if len(s.bad) > 0 {
 		log.Warn("nwt: bad samples were left out", "during", s.during, "samples", len(s.bad))
 	}
-	s.together, s.bad = 0, nil
+	s.together = 0
 }
 
 // faulty remembers bad samples that were left out.

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,7 +58,7 @@ func requireSummed(t *testing.T, b *nwt.Batch) {
 
 func TestABatchIsFinishedWhenAllItsSamplesAreLoaded(t *testing.T) {
 	for _, workers := range []int{0, 1, 4, 40} {
-		for _, ds := range []nwt.Dataset{summed(103), inBatches{summed(103)}, nwt.Streamed(&indexStream{shelves{lengths: []int{50, 53}, failAt: -1}})} {
+		for _, ds := range []nwt.Dataset{summed(105), inBatches{summed(105)}, nwt.Streamed(&indexStream{shelves{lengths: []int{50, 55}, failAt: -1}})} {
 			for _, opts := range [][]nwt.Option{nil, {nwt.WithDropLast()}, {nwt.WithUnordered()}} {
 				opts = append(opts, nwt.WithFinish(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithInterleave(1))
 				batches := 0
@@ -90,8 +91,12 @@ func TestABatchIsFinishedWithoutItsBadSamples(t *testing.T) {
 		return nil
 	})
 	for _, workers := range []int{0, 3} {
-		l := newLoader(t, ds, nwt.WithFinish(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(17),
-			nwt.WithLogger(slog.New(slog.DiscardHandler)))
+		l := newLoader(t, ds, nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
+			if b.Len() == 0 {
+				return errors.New("nothing is left of it")
+			}
+			return sum(ctx, b)
+		}), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(17), quietLog)
 		samples := 0
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
@@ -114,14 +119,16 @@ func TestWithoutABudgetABatchWithABadSampleIsNotFinished(t *testing.T) {
 		}
 		return nil
 	})
-	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
-		if b.Index() == 1 {
-			return errors.New("finished")
-		}
-		return nil
-	}))
-	_, err := epoch(t.Context(), l, 0)
-	require.ErrorIs(t, err, errBad)
+	for _, workers := range []int{0, 2} {
+		var finished atomic.Int32
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithFinish(func(context.Context, *nwt.Batch) error {
+			finished.Add(1)
+			return nil
+		}))
+		_, err := epoch(t.Context(), l, 0)
+		require.ErrorIs(t, err, errBad)
+		require.EqualValues(t, 1, finished.Load(), "the batch before it")
+	}
 }
 
 func TestAFinishThatFailsEndsTheEpochInOrder(t *testing.T) {
@@ -146,7 +153,7 @@ func TestAFinishThatFailsEndsTheEpochInOrder(t *testing.T) {
 				var le *nwt.LoadError
 				require.ErrorAs(t, err, &le)
 				require.ErrorContains(t, err, "WithFinish of batch 5: ")
-				require.Equal(t, -1, le.Index)
+				require.Equal(t, [2]int{-1, -1}, [2]int{le.Index, le.Position}, "of no sample")
 				require.Len(t, batches, 5)
 				if name != "error" {
 					require.ErrorContains(t, err, "finish_test.go:")

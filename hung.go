@@ -226,7 +226,7 @@ type refuge struct {
 }
 
 // refuge is a slot to load places from … to−1 in. Its memory is ordinary, since
-// they are moved on from there.
+// they are moved on from there. The caller holds Loader.mu.
 func (b *Batch) refuge(from, to int) (*slot, error) {
 	s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
 	if err != nil {
@@ -235,8 +235,6 @@ func (b *Batch) refuge(from, to int) (*slot, error) {
 	if b.known {
 		copy(s.indices[from:], b.indices[from:to])
 	}
-	b.bad.mu.Lock()
-	defer b.bad.mu.Unlock()
 	b.refuges = append(b.refuges, refuge{s, from, to})
 	return s, nil
 }

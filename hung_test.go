@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -489,6 +490,106 @@ func TestALoopLeftWithSamplesLoadedElsewhereLeavesNoneOfThem(t *testing.T) {
 		require.ElementsMatch(t, indicesUpTo(64), requirePages(t, l, 1))
 		require.NoError(t, l.Close())
 	})
+}
+
+// The call may write to the batch's slot at any time, so the batch can't be delivered.
+func TestABatchThatCannotBeMovedFromAHungCallIsAnError(t *testing.T) {
+	for name, opts := range map[string][]nwt.Option{
+		"plain":    nil,
+		"finished": {nwt.WithFinish(func(context.Context, *nwt.Batch) error { return nil })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				ds := numbered(64, func(_ context.Context, i int, dst *nwt.Sample) error {
+					if i == 13 && dst.Epoch() == 0 {
+						<-release
+					}
+					return nil
+				})
+				dev := newFrugal(2, 3)
+				l := newLoader(t, ds, append(opts, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second),
+					nwt.WithErrorBudget(1), nwt.WithDevice(dev), quietLog)...)
+				batches, err := epoch(t.Context(), l, 0)
+				require.Len(t, batches, 1)
+				require.ErrorIs(t, err, errFull)
+				require.ErrorContains(t, err, "out of the way of a Load that hangs: nwt: 64 bytes of host memory for a batch")
+				close(release)
+				synctest.Wait()
+				got, err := values(t, l, 1)
+				require.NoError(t, err, "there is memory again")
+				require.Len(t, got, 64)
+				noSlotLost(t, l, 0)
+				require.NoError(t, l.Close())
+				require.EqualValues(t, 2, dev.slots.Load())
+			})
+		})
+	}
+}
+
+// Nothing but the loader orders the caller's number and those of new workers: the
+// race detector sees what it forgets.
+func TestWorkersMayBeHiredBetweenTheLoadsOfACallerWithAnotherNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ds := numbered(64, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if i == 3 && dst.Epoch() == 0 {
+				<-release
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		_, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.NoError(t, l.SetWorkers(0))
+		go func() {
+			time.Sleep(1500 * time.Millisecond)
+			assert.NoError(t, l.SetWorkers(3))
+		}()
+		samples := 0
+		for b, err := range l.Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			samples += b.Len()
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 64, samples)
+		close(release)
+		require.NoError(t, l.Close())
+		synctest.Wait()
+	})
+}
+
+func TestTheMemoryOfSamplesLoadedElsewhereIsGivenBack(t *testing.T) {
+	const batches, size = 32, 16 << 20
+	synctest.Test(t, func(t *testing.T) {
+		ds := &large{inBatches{numbered(8*batches, func(context.Context, int, *nwt.Sample) error { return nil })}, size / 8}
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), quietLog)
+		before, _ := processMemory()
+		samples := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			samples += b.Len()
+		}
+		require.Equal(t, 8*batches, samples)
+		after, _ := processMemory()
+		require.Less(t, after, before+batches*size/2)
+	})
+}
+
+// large is a dataset whose samples have room for size bytes more. Its LoadBatch hangs
+// until it is given up.
+type large struct {
+	inBatches
+	size int
+}
+
+func (d *large) Fields() []nwt.Field {
+	return append(d.inBatches.Fields(), nwt.Field{Name: "room", Type: nwt.Uint8, Shape: []int{d.size}})
+}
+
+func (d *large) LoadBatch(ctx context.Context, _ []int, _ []*nwt.Sample) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // slowToClose is what Scratch keeps.

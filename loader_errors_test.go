@@ -12,7 +12,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -335,19 +337,65 @@ func TestBadSamplesWithinTheBudgetAreLeftOutInOrder(t *testing.T) {
 
 func TestOneBadSampleTooManyEndsTheEpoch(t *testing.T) {
 	for _, workers := range []int{0, 3} {
-		l := budgeted(t, workers, 2, func(i int) bool { return i == 5 || i == 20 || i == 33 })
-		for n := 1; n <= 2; n++ { // the budget is that of one epoch
-			batches, err := epoch(t.Context(), l, n)
-			require.Len(t, batches, 5)
-			require.Len(t, batches[0], 5)
-			require.ErrorContains(t, err, "3 bad samples")
-			require.ErrorContains(t, err, "allows 2")
-			var le *nwt.LoadError
-			require.ErrorAs(t, err, &le)
-			require.Equal(t, 33, le.Index)
-			require.Len(t, l.BadSamples(), 2*n)
+		for budget, last := range []int{5, 20, 33} { // the sample that is one too many
+			l := budgeted(t, workers, budget, func(i int) bool { return i == 5 || i == 20 || i == 33 })
+			for n := 1; n <= 2; n++ { // the budget is that of one epoch
+				batches, err := epoch(t.Context(), l, n)
+				require.Len(t, batches, last/6)
+				if budget > 0 {
+					require.Len(t, batches[0], 5)
+					require.ErrorContains(t, err, fmt.Sprintf("%d bad samples in epoch %d, WithErrorBudget allows %d", budget+1, n, budget))
+				} else {
+					require.NotContains(t, err.Error(), "WithErrorBudget", "the program didn't ask for one")
+				}
+				var le *nwt.LoadError
+				require.ErrorAs(t, err, &le)
+				require.Equal(t, last, le.Index)
+				require.Len(t, l.BadSamples(), budget*n)
+			}
 		}
 	}
+}
+
+// So many epochs are counted at once that counts of old ones are dropped.
+func TestEveryEpochHasItsBudgetHoweverManyThereAre(t *testing.T) {
+	for last := 2*1024 - 1; last <= 2*1024+1; last++ {
+		ds := numbered(2, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if i == 0 || dst.Epoch() == last {
+				return errBad
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(2), nwt.WithWorkers(0), nwt.WithErrorBudget(1), quietLog)
+		batches := 0
+		var err error
+		for _, err = range l.Epochs(t.Context(), 0, 3000) {
+			batches++
+		}
+		require.Equal(t, last+1, batches)
+		require.ErrorContains(t, err, fmt.Sprintf("2 bad samples in epoch %d, WithErrorBudget allows 1", last))
+	}
+}
+
+func TestBadSamplesAndFiguresMayBeAskedForAtAnyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := budgeted(t, 2, 60, func(i int) bool { return i%6 < 3 })
+		asked := make(chan struct{})
+		go func() {
+			defer close(asked)
+			for last := 0; last < 30; time.Sleep(700 * time.Millisecond) {
+				bad := len(l.BadSamples())
+				assert.GreaterOrEqual(t, bad, last)
+				assert.GreaterOrEqual(t, l.Stats().Bad, bad)
+				last = bad
+			}
+		}()
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		<-asked
+	})
 }
 
 func TestARankWithoutASampleForABatchEndsItsEpoch(t *testing.T) {

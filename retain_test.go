@@ -3,10 +3,14 @@ package nwt_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -157,4 +161,107 @@ func TestARetainedBatchSurvivesALoopThatPanics(t *testing.T) {
 	require.Equal(t, 3, kept.Len())
 	kept.Release()
 	require.Zero(t, l.SlotCount())
+}
+
+// A frugal device has memory for so many batches. It takes a second to refuse more.
+type frugal struct {
+	nowhere
+	slots, buffers atomic.Int32 // that are left
+}
+
+var errFull = errors.New("the memory is full")
+
+func newFrugal(slots, buffers int32) *frugal {
+	d := &frugal{}
+	d.slots.Store(slots)
+	d.buffers.Store(buffers)
+	return d
+}
+
+func oneOf(left *atomic.Int32) error {
+	if left.Add(-1) >= 0 {
+		return nil
+	}
+	left.Add(1)
+	time.Sleep(time.Second)
+	return errFull
+}
+
+func (d *frugal) Free(uintptr) error    { d.buffers.Add(1); return nil }
+func (d *frugal) FreeHost([]byte) error { d.slots.Add(1); return nil }
+func (d *frugal) Alloc(int) (uintptr, error) {
+	return 1, oneOf(&d.buffers)
+}
+
+func (d *frugal) AllocHost(n int) ([]byte, error) {
+	if err := oneOf(&d.slots); err != nil {
+		return nil, err
+	}
+	return make([]byte, n), nil
+}
+
+// Nothing but the loader orders the releases and what it does meanwhile: the race
+// detector sees what it forgets.
+func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev := newFrugal(4, 3)
+		var log journal
+		l := newLoader(t, augmented(160), nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(8), nwt.WithDevice(dev), log.option())
+		var releasing sync.WaitGroup
+		release := func(b *nwt.Batch) {
+			b.Retain()
+			first := b.Indices()[0]
+			releasing.Go(func() {
+				time.Sleep(500 * time.Millisecond)
+				assert.Equal(t, first, b.Indices()[0])
+				b.Release()
+			})
+		}
+		var batches int
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, 8*batches, b.Indices()[0])
+			batches++
+			release(b)
+			time.Sleep(300 * time.Millisecond)
+		}
+		require.Equal(t, 20, batches)
+		releasing.Wait()
+		noSlotLost(t, l, 0)
+		require.Equal(t, 4, l.Stats().Slots)
+		require.Equal(t, 1, strings.Count(log.String(), "fewer batches are loaded ahead than there should be"))
+		for b, err := range l.Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			if release(b); b.Index() == 2 {
+				break
+			}
+		}
+		require.NoError(t, l.Close())
+		releasing.Wait()
+		require.Zero(t, l.Stats().Slots)
+		require.Zero(t, l.Stats().DeviceBytes)
+		require.Equal(t, [2]int32{4, 3}, [2]int32{dev.slots.Load(), dev.buffers.Load()})
+	})
+}
+
+func TestTheSlotsThatStayAreThoseThatTheWorkersNeed(t *testing.T) {
+	l := newLoader(t, emptyDataset(300), nwt.WithBatchSize(3), nwt.WithWorkers(4), nwt.WithPrefetch(6))
+	var kept *nwt.Batch
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		if b.Index() == 10 {
+			b.Retain()
+			kept = b
+		}
+	}
+	all := nwt.SlotCount{Memory: 8, Free: 7, Retained: 1}
+	require.Equal(t, all, l.SlotCount())
+	for _, workers := range []int{2, 9} {
+		require.NoError(t, l.SetWorkers(workers))
+		require.Equal(t, all, l.SlotCount(), "as many batches are loaded ahead")
+	}
+	require.NoError(t, l.SetWorkers(0))
+	require.Equal(t, nwt.SlotCount{Memory: 2, Free: 1, Retained: 1}, l.SlotCount())
+	kept.Release()
+	require.Equal(t, 1, l.SlotCount().Memory)
 }

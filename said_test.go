@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -33,22 +34,17 @@ func rotting(n int) *pages {
 }
 
 func TestTuningWarnsOfABadSampleOnceAndSaysThatItTunes(t *testing.T) {
-	var log journal
-	_, err := nwt.Tune(t.Context(), rotting(100), nwt.WithBatchSize(8), nwt.WithMaxWorkers(2), nwt.WithIterations(20), nwt.WithErrorBudget(100), log.option())
-	require.NoError(t, err)
-	left, failed := 0, 0
-	for line := range strings.Lines(log.String()) {
-		require.Contains(t, line, "during=tuning")
-		if strings.Contains(line, "a bad sample is left out") {
-			left++
+	for _, bad := range []int{1, 10} {
+		var log journal
+		_, err := nwt.Tune(t.Context(), rotting(10*bad), nwt.WithBatchSize(8), nwt.WithMaxWorkers(2), nwt.WithIterations(20), nwt.WithErrorBudget(100), log.option())
+		require.NoError(t, err)
+		for line := range strings.Lines(log.String()) {
+			require.Contains(t, line, "during=tuning")
 		}
-		if strings.Contains(line, "LoadBatch failed:") {
-			failed++
-		}
+		require.Equal(t, bad, strings.Count(log.String(), "a bad sample is left out"), &log)
+		require.Equal(t, 1, strings.Count(log.String(), "LoadBatch failed:"), &log)
+		require.Contains(t, log.String(), fmt.Sprintf("bad samples were left out\" during=tuning samples=%d\n", bad))
 	}
-	require.Equal(t, 10, left, &log)
-	require.Equal(t, 1, failed, &log)
-	require.Contains(t, log.String(), "bad samples were left out\" during=tuning samples=10")
 }
 
 func TestALoaderSaysHowOftenLoadBatchHasFailed(t *testing.T) {
@@ -60,6 +56,30 @@ func TestALoaderSaysHowOftenLoadBatchHasFailed(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.Contains(t, log.String(), "LoadBatch failed again and again\" during=loading times=")
 	require.Equal(t, 10, strings.Count(log.String(), "a bad sample is left out\" during=loading"))
+}
+
+func TestALoadBatchThatFailsOnceIsLoggedOnceAndLaterFailuresAreCounted(t *testing.T) {
+	for times := range 4 {
+		var log journal
+		failed := 0
+		ds := &pages{n: 40, loadBatch: func(context.Context, []int, []*nwt.Sample) error {
+			if failed == times {
+				return nil
+			}
+			failed++
+			return errBad
+		}}
+		l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(0), log.option())
+		require.Equal(t, indicesUpTo(40), requirePages(t, l, 0))
+		require.Equal(t, min(times, 1), strings.Count(log.String(), "LoadBatch failed:"))
+		require.NoError(t, l.Close())
+		require.NoError(t, l.Close())
+		if times < 2 {
+			require.NotContains(t, log.String(), "again and again")
+		} else {
+			require.Equal(t, 1, strings.Count(log.String(), fmt.Sprintf("again and again\" during=loading times=%d\n", times)), &log)
+		}
+	}
 }
 
 // Without order, batches of two epochs come by turns: each has its own budget.

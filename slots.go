@@ -1,7 +1,6 @@
 package nwt
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -166,19 +165,21 @@ func (s *slots) close() {
 // drop gives up the batch's slot. No lock is held: freeing page-locked memory
 // waits for the driver.
 func (b *Batch) drop() {
-	if err := b.slot.release(); err != nil {
-		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
-	}
+	b.giveUp(b.slot)
 	b.slot = nil
 }
 
 // leaveRefuges gives up the batch's refuges, whatever is in them.
 func (b *Batch) leaveRefuges() {
-	var err error
 	for _, r := range b.refuges {
-		err = errors.Join(err, r.release())
+		b.giveUp(r.slot)
 	}
-	if b.refuges = b.refuges[:0]; err != nil {
+	b.refuges = b.refuges[:0]
+}
+
+// giveUp ends the batch's use of a slot.
+func (b *Batch) giveUp(s *slot) {
+	if err := s.release(); err != nil {
 		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
 }

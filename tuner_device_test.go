@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,16 @@ func tuneDevice(t *testing.T, opts ...nwt.Option) *nwt.Result {
 	r, err := nwt.Tune(t.Context(), augmented(1000), append(opts, nwt.WithBatchSize(8), nwt.WithMaxWorkers(1), nwt.WithIterations(20))...)
 	require.NoError(t, err)
 	return r
+}
+
+func TestAResultIsThatOfTheGPUsModelHoweverTheProgramHasIt(t *testing.T) {
+	gpu := cudatest.Load(t)
+	theirs, err := nwt.CUDAContext(gpu.Context(0))
+	require.NoError(t, err)
+	path := nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json"))
+	require.False(t, tuneDevice(t, nwt.WithDevice(gpu0(t)), path).Cached)
+	require.True(t, tuneDevice(t, nwt.WithDevice(theirs), path).Cached)
+	require.False(t, tuneDevice(t, path).Cached, "on the host")
 }
 
 func TestATrialTellsWaitingFromCopying(t *testing.T) {

@@ -217,9 +217,14 @@ func TestAnotherDatasetOrFunctionIsTunedAnew(t *testing.T) {
 	dataset := func(f nwt.Field) nwt.Dataset { return blank{f} }
 	flat := dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 3}})
 	for name, c := range map[string]struct {
+		was nwt.Dataset // flat if nil
 		ds  nwt.Dataset
 		opt nwt.Option
 	}{
+		"dimension": {
+			was: dataset(nwt.Field{Name: "x", Type: nwt.Float32}),
+			ds:  dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{1}}),
+		},
 		"shape":    {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{3, 2}})},
 		"ragged":   {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 3}, Ragged: true})},
 		"field":    {ds: dataset(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{2, 3}})},
@@ -231,7 +236,10 @@ func TestAnotherDatasetOrFunctionIsTunedAnew(t *testing.T) {
 		nothing := func(context.Context, *nwt.Batch) error { return nil }
 		opts := []nwt.Option{nwt.WithMaxWorkers(0), nwt.WithIterations(2), nwt.WithStep(nothing), nwt.WithFinish(nothing),
 			nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json")), silent}
-		_, err := nwt.Tune(t.Context(), flat, opts...)
+		if c.was == nil {
+			c.was = flat
+		}
+		_, err := nwt.Tune(t.Context(), c.was, opts...)
 		require.NoError(t, err)
 		if c.opt != nil {
 			opts = append(opts, c.opt)
@@ -379,9 +387,11 @@ func TestWaitingForAnotherProcessThatTunesTakesNoTuningTime(t *testing.T) {
 
 func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
 	for name, damage := range map[string]func(data []byte) []byte{
-		"cut off":      func(data []byte) []byte { return data[:len(data)/2] },
-		"other file":   func([]byte) []byte { return []byte("weights") },
-		"other result": func(data []byte) []byte { return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":"`), 1) },
+		"cut off":    func(data []byte) []byte { return data[:len(data)/2] },
+		"other file": func([]byte) []byte { return []byte("weights") },
+		"other result": func(data []byte) []byte {
+			return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":"many","was":`), 1)
+		},
 		"impossible": func(data []byte) []byte {
 			return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":9999`), 1)
 		},

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -117,9 +118,16 @@ func (m *model) check() {
 			require.True(m.t, await(m.r, seq))
 		}
 	}
-	if batch, _, ok := m.next(0); ok && m.quota == 0 {
+	batch, _, ok := m.next(0)
+	if ok && m.quota == 0 {
 		require.False(m.t, await(m.r, m.first+uint64(batch)), "nobody else would ever claim the rest")
 	}
+	if !ok {
+		batch = len(m.batches)
+	}
+	end := m.first + uint64(len(m.batches))
+	require.Equal(m.t, !ok, m.r.Exhausted(end))
+	require.Equal(m.t, len(m.batches)-batch, m.r.Unclaimed(end))
 }
 
 // Every sequence of up to eight calls, with two batches of up to three places.
@@ -472,17 +480,121 @@ func TestAnInterruptMakesTheOwnerLookOnce(t *testing.T) {
 	})
 }
 
+// sleeps runs f in a bubble, where time passes only while everybody sleeps, and
+// requires that it takes so many hours.
+func sleeps(t *testing.T, hours int, f func()) {
+	t.Helper()
+	began := time.Now()
+	f()
+	require.Equal(t, time.Duration(hours)*time.Hour, time.Since(began))
+}
+
+func TestTheOwnerSleepsUntilSomethingConcernsIt(t *testing.T) {
+	for _, stage := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := New[parcel](2, stage)
+			inAnHour := func(do func()) { time.AfterFunc(time.Hour, do) }
+			r.SetQuota(1)
+			r.Interrupt()
+			r.Reset(0) // who has interrupted another run doesn't mean this one
+			require.False(t, r.Loaded(0), "it isn't open")
+			r.Open(0, newParcel(1), 1, 1)
+			c, ok := r.Claim(0, 1)
+			require.True(t, ok)
+			inAnHour(func() { assert.True(t, r.Done(c.Seq, 1), "it wakes somebody") })
+			if stage {
+				sleeps(t, 1, func() { r.AwaitLoaded(0) })
+				inAnHour(func() { r.Staged(0) })
+			}
+			sleeps(t, 1, func() { require.True(t, await(r, 0)) })
+
+			r.Open(1, newParcel(2), 2, 1)
+			inAnHour(func() { r.SetQuota(0) })
+			sleeps(t, 1, func() { require.False(t, await(r, 1), "nobody else would load it") })
+			c, ok = r.ClaimOf(1, 2)
+			require.True(t, ok)
+			require.False(t, r.Done(c.Seq, 2), "nobody sleeps")
+
+			r.SetQuota(1)
+			r.Open(2, newParcel(1), 1, 1)
+			inAnHour(r.Stop)
+			if stage {
+				sleeps(t, 1, func() { r.AwaitLoaded(2) })
+				require.False(t, r.Loaded(2))
+			} else {
+				sleeps(t, 1, func() { require.False(t, await(r, 2)) })
+			}
+			r.Halt(1)
+		})
+	}
+}
+
+func TestHaltWaitsForWhatIsClaimed(t *testing.T) {
+	for _, stage := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := New[parcel](2, stage)
+			r.SetQuota(2)
+			r.Reset(3)
+			r.Open(3, newParcel(5), 5, 2)
+			r.Open(4, newParcel(3), 3, 1)
+			var claims []Claim[parcel]
+			for range 6 {
+				c, ok := r.Claim(0, 1)
+				require.True(t, ok)
+				claims = append(claims, c)
+			}
+			go func() {
+				for _, c := range claims {
+					time.Sleep(time.Hour)
+					r.Done(c.Seq, 1)
+				}
+			}()
+			sleeps(t, 6, func() { r.Halt(3) })
+		})
+	}
+}
+
+func TestNoMoreSleepersAreWokenThanThereIsWorkFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New[parcel](3, false)
+		r.SetQuota(3)
+		r.Reset(0)
+		var woken atomic.Int32
+		for id := range 3 {
+			go func() {
+				for r.Park(id) && r.quota.Load() > 0 {
+					woken.Add(1)
+					if c, ok := r.Claim(id, 1); ok {
+						time.Sleep(time.Hour)
+						r.Done(c.Seq, 1)
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		for seq := range uint64(3) {
+			places := int(seq) + 1
+			r.Open(seq, newParcel(places), places, 1)
+			time.Sleep(2 * time.Hour)
+			require.EqualValues(t, places, woken.Swap(0))
+		}
+		r.SetQuota(0)
+		synctest.Wait()
+	})
+}
+
 func TestPlacesOfAStreamCanBeClaimedOnceTheyAreOffered(t *testing.T) {
 	r := New[parcel](2, false)
 	r.SetQuota(2)
 	r.Reset(5)
+	seq := uint64(5)
 	claim := func(from, to int) {
 		t.Helper()
 		c, ok := r.Claim(0, 10)
 		require.Equal(t, from < to, ok)
 		if ok {
-			require.Equal(t, [3]int{5, from, to}, [3]int{int(c.Seq), c.From, c.To})
-			r.Done(5, to-from)
+			require.Equal(t, [3]int{int(seq), from, to}, [3]int{int(c.Seq), c.From, c.To})
+			r.Done(seq, to-from)
 		}
 	}
 	r.Announce(5, newParcel(4), 4)
@@ -502,7 +614,15 @@ func TestPlacesOfAStreamCanBeClaimedOnceTheyAreOffered(t *testing.T) {
 	r.Seal(6, 0)
 	claim(0, 0)
 	require.True(t, await(r, 6), "nothing was in it")
-	r.Halt(7)
+
+	for seq = 7; seq < 9; seq++ {
+		r.Announce(seq, newParcel(4), 4)
+		r.Offer(seq, 1)
+		claim(0, 1)
+		r.Seal(seq, 1) // nobody looks before the next batch is there
+		require.True(t, await(r, seq))
+	}
+	r.Halt(9)
 }
 
 func TestABatchThatWasNeverOfferedIsNobodysInTheNextRun(t *testing.T) {
@@ -567,32 +687,30 @@ func TestAnOwnerWithoutWorkersSleepsUntilSomethingIsOffered(t *testing.T) {
 	for _, stage := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			r := New[parcel](1, stage)
-			r.Reset(0)
-			r.Announce(0, newParcel(3), 3)
+			r.Reset(5)
+			r.Announce(5, newParcel(3), 3)
 			go func() {
 				for n := range 2 {
 					time.Sleep(time.Hour)
-					r.Offer(0, n+1)
+					r.Offer(5, n+1)
 				}
 				time.Sleep(time.Hour)
-				r.Seal(0, 3)
+				r.Seal(5, 3)
 			}()
 			for n := range 3 {
-				began := time.Now()
-				require.False(t, await(r, 0))
-				require.Equal(t, time.Hour, time.Since(began))
-				c, ok := r.ClaimOf(0, 9)
+				sleeps(t, 1, func() { require.False(t, await(r, 5)) })
+				c, ok := r.ClaimOf(5, 9)
 				require.True(t, ok)
 				require.Equal(t, n, c.From)
-				r.Done(0, c.To-c.From)
+				r.Done(5, c.To-c.From)
 			}
 			if stage {
-				require.True(t, r.Loaded(0))
-				r.Staged(0)
+				require.True(t, r.Loaded(5))
+				r.Staged(5)
 			}
-			require.True(t, await(r, 0))
+			require.True(t, await(r, 5))
 			r.Stop()
-			r.Halt(1)
+			r.Halt(6)
 		})
 	}
 }
