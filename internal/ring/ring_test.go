@@ -550,6 +550,14 @@ func TestHaltWaitsForWhatIsClaimed(t *testing.T) {
 				}
 			}()
 			sleeps(t, 6, func() { r.Halt(3) })
+
+			r.Reset(5)
+			r.Announce(5, newParcel(3), 3)
+			r.Offer(5, 1)
+			c, ok := r.Claim(1, 3)
+			require.True(t, ok)
+			time.AfterFunc(time.Hour, func() { r.Done(c.Seq, 1) })
+			sleeps(t, 1, func() { r.Halt(5) })
 		})
 	}
 }

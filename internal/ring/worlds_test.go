@@ -390,6 +390,7 @@ var worlds = []*world{
 	{name: "a stage", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1}, {1}}, lanes: 1, ahead: 2, stage: true, leave: []int{1, 0}},
 	{name: "a stage and a stop", bound: 1, workers: 2, most: 2, epochs: [][]int{{2, 1}, {1}}, lanes: 1, ahead: 2, stage: true, stop: true},
 	{name: "as many workers once more", bound: -1, workers: 1, most: 1, epochs: [][]int{{1}}, lanes: 1, ahead: 1, quotas: []int{1}},
+	{name: "a worker fewer", bound: 1, workers: 2, most: 1, epochs: [][]int{{1}}, lanes: 1, ahead: 1, quotas: []int{1}},
 	{name: "another number of workers", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 2}, {1}}, lanes: 1, ahead: 2, quotas: []int{0, 2}},
 	{name: "a stream that is left", bound: -1, workers: 1, most: 1, epochs: [][]int{{1, 1, 1}, {1}}, lanes: 1, ahead: 3, leave: []int{1, 0}, stream: true},
 	{name: "a stream that is left, 2 workers", bound: 2, workers: 2, most: 1, epochs: [][]int{{2, 2}, {1}}, lanes: 1, ahead: 2, leave: []int{1, 0}, stream: true},
