@@ -560,7 +560,7 @@ func TestWorkersMayBeHiredBetweenTheLoadsOfACallerWithAnotherNumber(t *testing.T
 }
 
 func TestTheMemoryOfSamplesLoadedElsewhereIsGivenBack(t *testing.T) {
-	const batches, size = 32, 16 << 20
+	const batches, size = 16, 16 << 20
 	synctest.Test(t, func(t *testing.T) {
 		ds := &large{inBatches{numbered(8*batches, func(context.Context, int, *nwt.Sample) error { return nil })}, size / 8}
 		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), quietLog)

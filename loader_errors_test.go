@@ -399,12 +399,14 @@ func TestBadSamplesAndFiguresMayBeAskedForAtAnyTime(t *testing.T) {
 }
 
 func TestARankWithoutASampleForABatchEndsItsEpoch(t *testing.T) {
-	l := budgeted(t, 2, 60, func(i int) bool { return 12 <= i && i < 18 }, nwt.WithRank(0, 2))
-	batches, err := epoch(t.Context(), l, 0)
-	require.Len(t, batches, 1)
-	require.ErrorIs(t, err, errBoom)
-	require.ErrorContains(t, err, "other ranks")
-	noSlotLost(t, l, 0)
+	for _, size := range []int{1, 6} {
+		l := budgeted(t, 2, 60, func(i int) bool { return 12 <= i && i < 12+size }, nwt.WithBatchSize(size), nwt.WithRank(0, 2))
+		batches, err := epoch(t.Context(), l, 0)
+		require.Len(t, batches, 12/(2*size))
+		require.ErrorIs(t, err, errBoom)
+		require.ErrorContains(t, err, "other ranks")
+		noSlotLost(t, l, 0)
+	}
 }
 
 // Messages begin with "nwt: ", and the reasons within them don't again.

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -213,7 +212,9 @@ func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
 			first := b.Indices()[0]
 			releasing.Go(func() {
 				time.Sleep(500 * time.Millisecond)
-				assert.Equal(t, first, b.Indices()[0])
+				if b.Indices()[0] != first { // assert would take a lock of t
+					t.Error("another batch's sample")
+				}
 				b.Release()
 			})
 		}
