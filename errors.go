@@ -24,7 +24,7 @@ var (
 // Err has the value of the panic, and its file and line.
 type LoadError struct {
 	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithFinish failed
-	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit or WithFinish failed
+	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithFinish or BatchSampler.Start failed
 	Epoch    int
 	Worker   int
 	Err      error

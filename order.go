@@ -73,6 +73,9 @@ func (o *order) start(epoch, batch int) (position int, err error) {
 
 // batchAt is the batch of a BatchSampler that begins at a position.
 func (o *order) batchAt(epoch, position int) (batch int, err error) {
+	if position == 0 {
+		return 0, nil // whatever Start says of the others
+	}
 	below, above := 0, o.batches // what begins at position isn't outside
 	for below < above {
 		middle := below + (above-below)/2

@@ -70,6 +70,11 @@ func TestATokenBatchIsWithinItsBound(t *testing.T) {
 				filled := make([]int, n)
 				s.(nwt.Filler).Fill(epoch, 0, filled)
 				require.Equal(t, all, filled)
+				for from := 0; from < n; from += 1 + n/7 {
+					clear(filled)
+					s.(nwt.Filler).Fill(epoch, from, filled[from:])
+					require.Equal(t, all[from:], filled[from:])
+				}
 				slices.Sort(all)
 				require.Equal(t, indicesUpTo(n), all)
 			}
@@ -123,9 +128,12 @@ func TestTokenBatchesStayWhatTheyWere(t *testing.T) {
 
 func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
 	for want, make := range map[string]func() (nwt.BatchSampler, error){
-		"the number of samples must be 1": func() (nwt.BatchSampler, error) { return nwt.TokenBatches(0, tokensOf, nwt.Tokens{Max: 9}, 1) },
-		"function must not be nil":        func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, nil, nwt.Tokens{Max: 9}, 1) },
-		"Tokens.Max must be at least 1":   func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, tokensOf, nwt.Tokens{}, 1) },
+		"the number of samples must be 1 ": func() (nwt.BatchSampler, error) {
+			return nwt.TokenBatches(nwt.MaxSamples+1, tokensOf, nwt.Tokens{Max: 9}, 1)
+		},
+		"0: the number of samples must be 1": func() (nwt.BatchSampler, error) { return nwt.TokenBatches(0, tokensOf, nwt.Tokens{Max: 9}, 1) },
+		"function must not be nil":           func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, nil, nwt.Tokens{Max: 9}, 1) },
+		"Tokens.Max must be at least 1":      func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, tokensOf, nwt.Tokens{}, 1) },
 		"Tokens.MaxSamples must be": func() (nwt.BatchSampler, error) {
 			return nwt.TokenBatches(1, tokensOf, nwt.Tokens{Max: 1, MaxSamples: -1}, 1)
 		},
@@ -133,7 +141,7 @@ func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
 			return nwt.TokenBatches(1, tokensOf, nwt.Tokens{Max: 1, Window: -1}, 1)
 		},
 		"TokenBatches: 30: the length of sample 3 must be 0 … 29, Tokens.Max": func() (nwt.BatchSampler, error) {
-			return nwt.TokenBatches(9, func(i int) int { return 10 * i }, nwt.Tokens{Max: 29}, 1)
+			return nwt.TokenBatches(4, func(i int) int { return 10 * i }, nwt.Tokens{Max: 29}, 1)
 		},
 		"TokenBatches: -1: the length of sample 0 must be 0": func() (nwt.BatchSampler, error) {
 			return nwt.TokenBatches(9, func(i int) int { return -1 }, nwt.Tokens{Max: 29}, 1)
@@ -275,16 +283,171 @@ func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
 	l, err := nwt.NewLoader(numbers(0, 9))
 	require.NoError(t, err)
 	defer l.Close()
-	require.ErrorContains(t, l.SetSampler(noBatches{sizes{2, 3}}), "an epoch of 5 samples must have 1 … 5 batches")
+	for _, n := range []int{0, 6} {
+		require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { return n }}), fmt.Sprintf("SetSampler: %d: an epoch of 5 samples must have 1 … 5 batches", n))
+	}
+	require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { panic("no batches") }}), "nwt_test.so: Batches panicked: no batches")
+	for _, all := range []sizes{{5}, {1, 1, 1, 1, 1}} {
+		require.NoError(t, l.SetSampler(all))
+		require.Equal(t, len(all), l.Len())
+	}
 	require.NoError(t, l.SetSampler(sizes{2, 3}))
 	require.Equal(t, 2, l.Len())
 	require.NoError(t, l.SetSampler(nwt.Sequential(9)))
 	require.Equal(t, 1, l.Len())
 }
 
-type noBatches struct{ sizes }
+func TestALoaderOfDifferentBatchesTakesAnyOtherOrder(t *testing.T) {
+	l := newLoader(t, numbers(0, 9), nwt.WithSampler(sizes{1, 4, 2, 1}), nwt.WithBatchSize(4), nwt.WithWorkers(1))
+	lens := func() (all []int) {
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			all = append(all, b.Len())
+		}
+		return all
+	}
+	require.Equal(t, []int{1, 4, 2, 1}, lens())
+	require.NoError(t, l.SetSampler(nwt.Sequential(9)))
+	require.Equal(t, []int{4, 4, 1}, lens())
+}
 
-func (noBatches) Batches() int { return 0 }
+// so is batches that are counted in another way.
+type so struct {
+	sizes
+	batches func() int
+}
+
+func (s so) Batches() int { return s.batches() }
+
+func TestWithBatchSizeMustHoldTheLargestBatch(t *testing.T) {
+	for _, tokens := range []nwt.Tokens{{Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 100_000}} {
+		s, largest := tokenBatches(t, 300, tokens), 0
+		for b := range s.Batches() {
+			largest = max(largest, len(batchOf(s, 0, b)))
+		}
+		_, err := nwt.NewLoader(numbers(0, 300), nwt.WithSampler(s), nwt.WithBatchSize(largest))
+		require.NoError(t, err)
+		_, err = nwt.NewLoader(numbers(0, 300), nwt.WithSampler(s), nwt.WithBatchSize(largest-1))
+		require.ErrorContains(t, err, fmt.Sprintf("WithBatchSize: %d: must be at least %d, the samples of the largest batch of TokenBatches(", largest-1, largest))
+	}
+}
+
+// starts is batches that begin at these positions of 8, which a mistake has put out of
+// order. The position −9 panics.
+type starts []int
+
+func (s starts) Len() int        { return 8 }
+func (s starts) At(_, i int) int { return i }
+func (s starts) Batches() int    { return len(s) }
+func (s starts) Start(_, batch int) int {
+	if s[batch] == -9 {
+		panic("no start")
+	}
+	return s[batch]
+}
+
+// Whichever of its positions is wrong, a rank says so, before it loads anything there.
+func TestBatchesOutOfOrderAreAnErrorOnEveryRankThatMeetsThem(t *testing.T) {
+	for _, c := range []struct {
+		starts      starts
+		rank, world int
+		batches     int // before the error
+		want        string
+	}{
+		{starts{0, 2, 5, 4, 7}, 0, 1, 2, "batch 2 of epoch 0 is positions 5 to before 4 of 8: must have at least one, after those of the batch before"},
+		{starts{0, 2, 4, 20}, 0, 1, 2, "batch 2 of epoch 0 is positions 4 to before 20 of 8"},
+		{starts{0, -1, 1, 4}, 1, 2, 0, "batch 1 of epoch 0 is positions -1 to before 1 of 8"},
+		{starts{0, 4, 3, 6}, 0, 2, 0, "batch 0 of epoch 0 is positions 0 to before 4 of 8"},
+		{starts{0, 4, 20, 6}, 0, 2, 0, "batch 0 of epoch 0 is positions 0 to before 4 of 8"},
+		{starts{0, -9, 3, 6}, 0, 2, 0, "BatchSampler.Start of batch 1: panic: no start"},
+		{starts{0, -9, 3, 6}, 1, 2, 0, "BatchSampler.Start of batch 1: panic: no start"},
+		{starts{0, 2, -9, 6}, 0, 2, 0, "BatchSampler.Start of batch 2: panic: no start"},
+		{starts{0, 1, 2, -9, 4, 5}, 1, 3, 0, "BatchSampler.Start of batch 3: panic: no start"},
+	} {
+		l := newLoader(t, numbers(0, 8), nwt.WithSampler(c.starts), nwt.WithRank(c.rank, c.world))
+		n := 0
+		for _, err := range l.Epoch(t.Context(), 0) {
+			if n++; n > c.batches {
+				require.ErrorContains(t, err, c.want, c)
+				continue
+			}
+			require.NoError(t, err)
+		}
+		require.Equal(t, c.batches+1, n)
+	}
+	l := newLoader(t, numbers(0, 8), nwt.WithSampler(starts{0, 2, -9, 6, 7}))
+	n := 0
+	for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 6}) {
+		var le *nwt.LoadError
+		require.ErrorAs(t, err, &le)
+		require.Equal(t, []int{-1, -1, 3}, []int{le.Index, le.Position, le.Epoch})
+		require.ErrorContains(t, le.Err, "BatchSampler.Start of batch 2: panic: no start")
+		require.NotNil(t, le.Stack)
+		n++
+	}
+	require.Equal(t, 1, n)
+}
+
+// Samples of the same window meet in a batch, sooner or later; others never do. Here all
+// samples are of the same length, two in a batch.
+func TestAWindowOfTokenBatchesIsAsWideAsItsDocumentationSays(t *testing.T) {
+	for _, c := range []struct{ batches, window, want int }{
+		{10, 1, 1}, {10, 3, 3}, {10, 1000, 10},
+		{3, 0, 3}, {12, 0, 4}, {32 * 4, 0, 4}, {32 * 9, 0, 9}, {32*10 - 1, 0, 9}, {32 * 70, 0, 64},
+	} {
+		s, err := nwt.TokenBatches(2*c.batches, func(int) int { return 5 }, nwt.Tokens{Max: 10, Window: c.window}, 1)
+		require.NoError(t, err)
+		require.Equal(t, c.batches, s.Batches())
+		farthest := 0
+		for epoch := range 20 {
+			for b := range s.Batches() {
+				batch := batchOf(s, epoch, b)
+				require.Len(t, batch, 2)
+				require.Equal(t, batch[0]/(2*c.want), batch[1]/(2*c.want), "%+v", c)
+				farthest = max(farthest, batch[0]-batch[1], batch[1]-batch[0])
+			}
+		}
+		require.GreaterOrEqual(t, farthest, c.want, "%+v: they do meet", c)
+	}
+}
+
+// A window ends where a sample is less than three quarters as long as its longest, and
+// all its batches hold as many samples as the longest allows.
+func TestAWindowOfTokenBatchesHoldsSimilarLengths(t *testing.T) {
+	for _, longest := range []int{4, 5, 6, 7, 8, 1000} {
+		for _, c := range []struct {
+			shorter int
+			one     bool // they are in one window
+		}{{(3*longest + 3) / 4, true}, {(3*longest+3)/4 - 1, false}} {
+			s, err := nwt.TokenBatches(20, func(i int) int {
+				if i < 10 {
+					return longest
+				}
+				return c.shorter
+			}, nwt.Tokens{Max: 5 * longest}, 1)
+			require.NoError(t, err)
+			mixed := false
+			for epoch := range 20 {
+				for b := range s.Batches() {
+					batch := slices.Sorted(slices.Values(batchOf(s, epoch, b)))
+					mixed = mixed || batch[0] < 10 && batch[len(batch)-1] >= 10
+					require.True(t, !c.one || len(batch) == 5)
+				}
+			}
+			require.Equal(t, c.one, mixed, "%d and %d", longest, c.shorter)
+		}
+	}
+}
+
+// The shortest samples and the longest that Max allows have batches too.
+func TestASampleMayHaveAllTokensOfABatch(t *testing.T) {
+	s, err := nwt.TokenBatches(3, func(i int) int { return i % 2 }, nwt.Tokens{Max: 1}, 1)
+	require.NoError(t, err)
+	require.Equal(t, 3, s.Batches(), "a length of 0 counts as 1")
+	s, err = nwt.TokenBatches(4, func(i int) int { return []int{0, 9, 1, 9}[i] }, nwt.Tokens{Max: 9, MaxSamples: 1}, 1)
+	require.NoError(t, err)
+	require.Equal(t, 4, s.Batches())
+}
 
 func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
 	s := tokenBatches(t, 2000, nwt.Tokens{Max: 2000, MaxSamples: 64})
