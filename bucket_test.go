@@ -166,10 +166,19 @@ func TestAWindowIsSortedOnceWhileALoaderPasses(t *testing.T) {
 }
 
 func TestTwoSuccessiveEpochsAreKept(t *testing.T) {
-	s, err := WeightedWithoutReplacement([]float64{1, 2, 3}, 3, 1)
+	weighted, err := WeightedWithoutReplacement([]float64{1, 2, 3}, 3, 1)
 	require.NoError(t, err)
-	for epoch := -3; epoch < 3; epoch++ {
-		require.Zero(t, testing.AllocsPerRun(5, func() { s.At(epoch, 2); s.At(epoch+1, 0) }))
+	local, err := LocallyShuffled([]int{2, 3}, 1, 1)
+	require.NoError(t, err)
+	tokens, err := TokenBatches(5, lengthOf, Tokens{Max: 1000}, 1)
+	require.NoError(t, err)
+	computed, err := Computed(3, func(int) []int { return make([]int, 3) })
+	require.NoError(t, err)
+	for _, s := range []Sampler{weighted, local, tokens, computed} {
+		for epoch := -3; epoch < 3; epoch++ {
+			require.Zero(t, testing.AllocsPerRun(5, func() { s.At(epoch, 2); s.At(epoch+1, 0) }), "%v", s)
+		}
+		require.Positive(t, testing.AllocsPerRun(5, func() { s.At(1, 2); s.At(2, 0); s.At(3, 0) }), "%v keeps no third", s)
 	}
 }
 

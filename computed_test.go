@@ -113,6 +113,13 @@ func TestAComputedOrderThatCanNotBeUsedIsNamed(t *testing.T) {
 	_, err := nwt.Computed(0, nil)
 	require.ErrorContains(t, err, "0: the length of an epoch must be 1")
 	require.ErrorContains(t, err, "the function must not be nil")
+	_, err = nwt.Computed(nwt.MaxSamples+1, func(int) []int { return nil })
+	require.ErrorContains(t, err, fmt.Sprintf("the length of an epoch must be 1 … %d", nwt.MaxSamples))
+	for _, n := range []int{1, nwt.MaxSamples} {
+		s, err := nwt.Computed(n, func(int) []int { return nil })
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("Computed(%d)", n), fmt.Sprint(s))
+	}
 	for says, order := range map[string]func(int) []int{
 		"gives 9 indices for epoch 0: must be 10": func(int) []int { return make([]int, 9) },
 		"index 7 for position 3":                  func(int) []int { return []int{0, 0, 0, 7, 0, 0, 0, 0, 0, 0} },

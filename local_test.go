@@ -1,6 +1,7 @@
 package nwt_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -78,11 +79,26 @@ func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
 		{nil, 1, "0: the number of blocks must be 1"},
 		{[]int{3, 0}, 1, "0: block 1 must have at least 1 sample"},
 		{[]int{3}, 0, "0: the window must be at least 1 block"},
+		{[]int{nwt.MaxSamples/2 + 1, nwt.MaxSamples / 2}, 1, fmt.Sprintf("%d: block 1 must have", nwt.MaxSamples/2)},
+		{[]int{nwt.MaxSamples, 1}, 1, fmt.Sprintf("1: block 1 must have at least 1 sample, and all blocks at most %d", nwt.MaxSamples)},
 	} {
 		_, err := nwt.LocallyShuffled(c.sizes, c.window, 1)
 		var oe *nwt.OptionError
 		require.ErrorAs(t, err, &oe)
 		require.ErrorContains(t, err, c.says)
+	}
+	_, err := nwt.LocallyShuffled([]int{3, 0, 0, 0}, 1, 1)
+	require.NotContains(t, err.Error(), "block 2", "one is enough")
+}
+
+func TestBlocksMayHoldAsManySamplesAsAnEpochMay(t *testing.T) {
+	for _, sizes := range [][]int{{nwt.MaxSamples}, {nwt.MaxSamples - 1, 1}} {
+		s, err := nwt.LocallyShuffled(sizes, 1, 9)
+		require.NoError(t, err)
+		require.Equal(t, nwt.MaxSamples, s.Len())
+		require.Equal(t, fmt.Sprintf("LocallyShuffled(%d in %d blocks, windows of 1, seed 9)", nwt.MaxSamples, len(sizes)), fmt.Sprint(s))
+		last := s.At(0, nwt.MaxSamples-1)
+		require.True(t, 0 <= last && last < nwt.MaxSamples)
 	}
 }
 

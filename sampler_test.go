@@ -80,7 +80,13 @@ func TestEpochsAndSeedsDiffer(t *testing.T) {
 }
 
 func TestAPositionOutsideTheEpochPanicsWithBothNumbers(t *testing.T) {
-	for _, s := range []Sampler{Sequential(3), Shuffled(3, 1)} {
+	local, err := LocallyShuffled([]int{2, 1}, 2, 1)
+	require.NoError(t, err)
+	tokens, err := TokenBatches(3, lengthOf, Tokens{Max: 1000}, 1)
+	require.NoError(t, err)
+	computed, err := Computed(3, func(int) []int { return make([]int, 3) })
+	require.NoError(t, err)
+	for _, s := range []Sampler{Sequential(3), Shuffled(3, 1), local, tokens, computed} {
 		require.PanicsWithValue(t, "nwt: position 3 is outside an epoch of 3 samples", func() { s.At(0, 3) })
 		require.PanicsWithValue(t, "nwt: position -1 is outside an epoch of 3 samples", func() { s.At(0, -1) })
 	}

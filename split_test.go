@@ -84,6 +84,27 @@ func TestAPartIsWholeWhereThereIsOneShare(t *testing.T) {
 	require.ElementsMatch(t, []int64{0, 1, 2, 3, 4}, contents(t, parts[0]))
 }
 
+func TestASampleThatIsBadIsBadInItsPartToo(t *testing.T) {
+	bad := numbered(10, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 7 {
+			return errBad
+		}
+		return nil
+	})
+	for _, ds := range []nwt.Dataset{bad, batched{bad}} {
+		parts, err := nwt.Split(ds, 1, 0.5, 0.5)
+		require.NoError(t, err)
+		failed := 0
+		for _, part := range parts {
+			if _, err := epoch(t.Context(), newLoader(t, part, nwt.WithBatchSize(1)), 0); err != nil {
+				require.ErrorIs(t, err, errBad)
+				failed++
+			}
+		}
+		require.Equal(t, 1, failed)
+	}
+}
+
 func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
 	ds := numbersTo(t, 10)
 	for _, c := range []struct {
