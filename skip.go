@@ -92,7 +92,6 @@ func (p *streamPart) pass(n int) error {
 			return fmt.Errorf("this rank's shards have %d", records)
 		}
 		p.stop()
-		p.delivered = 0
 		if repeats {
 			p.delivered = n / records * records
 		}

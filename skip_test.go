@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -230,6 +231,34 @@ func TestSkippingPastTheEndOfAStreamIsAnError(t *testing.T) {
 			t.Error("nothing is left")
 		}
 	}
+}
+
+func TestAfterSkippingRecordsAreReadAheadAsEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &tallies{lengths: []int{900, 900, 900, 900}, skip: leap}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(1))
+		for _, err := range l.Resume(t.Context(), nwt.State{Samples: 2000}) {
+			require.NoError(t, err)
+			synctest.Wait()
+			require.GreaterOrEqual(t, s.read.Load(), int64(10+4*16))
+			break
+		}
+	})
+}
+
+// Without workers there is no goroutine: what a reader does is seen in the stack of who
+// asks for the batch.
+func TestWithoutWorkersTheCallerSkips(t *testing.T) {
+	calls := 0
+	s := &tallies{lengths: []int{900, 900, 900, 900}}
+	s.skip = func(r *tallyReader, n int) (int, error) {
+		calls++
+		require.Contains(t, string(debug.Stack()), t.Name())
+		return leap(r, n)
+	}
+	numbers, _ := restOf(t, nwt.Streamed(s), nwt.State{Samples: 3000}, nwt.WithWorkers(0))
+	require.Len(t, numbers, 600)
+	require.GreaterOrEqual(t, calls, 4)
 }
 
 // By drawing once for each of the records delivered, it would take years.
