@@ -262,3 +262,36 @@ func TestSettlingIsLogged(t *testing.T) {
 		require.Contains(t, log.String(), "workers=1")
 	})
 }
+
+// A batch of four takes one worker 4 ms, of which 1 ms computes, and the loop body 3 ms.
+func TestALiveResultTellsWhatABatchCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := nwt.NewVirtualMachine(virtualCPUs)
+		l := newLoader(t, busyFor(m, 750*time.Microsecond, 250*time.Microsecond), nwt.WithBatchSize(4), nwt.WithAutoWorkers(), nwt.WithWorkers(1), nwt.WithMaxWorkers(2), m.Option(), silent)
+		began, settled := time.Now(), time.Duration(0)
+		train(t, l, 1000, func() {
+			if settled == 0 && l.Result() != nil {
+				settled = time.Since(began)
+			}
+			time.Sleep(3 * time.Millisecond)
+		})
+		r := l.Result()
+		require.NotNil(t, r)
+		require.Equal(t, []any{2, 2, "live", "host", 4, 16, true, 100}, []any{r.Workers, r.Fastest, r.Strategy, r.Device, r.BatchSize, r.BatchBytes, r.Step, r.Iterations})
+		nearly(t, []time.Duration{r.Alpha, r.Floor}, 6*time.Millisecond, 3*time.Millisecond) // 2 % of 100 batches, and the loop body
+		require.InDelta(t, float64(settled), float64(r.Elapsed), float64(5*time.Millisecond))
+		require.Positive(t, r.Confidence)
+		require.Len(t, r.Trials, 2)
+		for k, mean := range []time.Duration{4 * time.Millisecond, 3 * time.Millisecond} {
+			trial := r.Trials[k]
+			require.Equal(t, k+1, trial.Workers)
+			require.GreaterOrEqual(t, trial.Iterations, 16)
+			nearly(t, []time.Duration{trial.Mean, trial.Wait + trial.Step, trial.Step, trial.Total}, mean, mean, 3*time.Millisecond, 100*mean)
+			require.GreaterOrEqual(t, trial.CPU, 0.98/mean.Seconds()/1000/virtualCPUs)
+			require.LessOrEqual(t, trial.CPU, 1.02/4*float64(k+1)/virtualCPUs, "what is loaded ahead costs CPU too")
+			require.Zero(t, trial.OtherCPU)
+			require.Positive(t, trial.PeakRSS)
+			require.GreaterOrEqual(t, trial.Prefetch, 2)
+		}
+	})
+}

@@ -108,3 +108,66 @@ func TestTuningEndsInItsTime(t *testing.T) {
 		require.Contains(t, r.String(), "the time for tuning was over")
 	})
 }
+
+// busyFor is a dataset whose samples wait, and keep a CPU of m busy after that.
+func busyFor(m *nwt.VirtualMachine, wait, compute time.Duration) nwt.Dataset {
+	return nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+		time.Sleep(wait)
+		m.Compute(compute)
+		return nil
+	})
+}
+
+// nearly is for times that depend a little on the order in which goroutines run.
+func nearly(t *testing.T, got []time.Duration, want ...time.Duration) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for i := range got {
+		require.InDelta(t, float64(want[i]), float64(got[i]), 0.02*float64(want[i]), "%d of %v, not %v", i, got, want)
+	}
+}
+
+// A batch of four takes one worker 4 ms, of which 1 ms computes.
+func TestATrialTellsWhatABatchCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := nwt.NewVirtualMachine(virtualCPUs)
+		pause := time.Duration(0) // of every tenth step
+		tune := func(most int) *nwt.Result {
+			r, err := nwt.Tune(t.Context(), busyFor(m, 750*time.Microsecond, 250*time.Microsecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(most),
+				nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive()), m.Option(),
+				nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+					time.Sleep(2 * time.Millisecond)
+					if b.Index()%10 == 9 {
+						time.Sleep(pause)
+					}
+					return nil
+				}))
+			require.NoError(t, err)
+			require.Len(t, r.Trials, most+1)
+			return r
+		}
+		r := tune(1)
+		require.Equal(t, 2*time.Millisecond, r.Floor)
+		for workers, mean := range []time.Duration{6 * time.Millisecond, 4 * time.Millisecond} {
+			trial := r.Trials[workers]
+			require.Equal(t, 100, trial.Iterations)
+			nearly(t, []time.Duration{trial.Mean, trial.Wait, trial.Transfer, trial.Step}, mean, mean-2*time.Millisecond, 0, 2*time.Millisecond)
+			nearly(t, []time.Duration{trial.Low, trial.High, trial.Median, trial.P99, trial.Total}, mean, mean, mean, mean, 100*mean)
+			require.Equal(t, 4*time.Millisecond, trial.FirstBatch)
+			require.InEpsilon(t, 1./virtualCPUs/mean.Seconds()/1000, trial.CPU, 0.02)
+			require.Zero(t, trial.OtherCPU)
+			require.Zero(t, trial.CollectorCPU)
+			require.Positive(t, trial.PeakRSS)
+			require.Positive(t, trial.SystemUsed)
+		}
+		require.Zero(t, r.Trials[0].Prefetch)
+		require.GreaterOrEqual(t, r.Trials[1].Prefetch, 2)
+
+		pause = 10 * time.Millisecond
+		trial := tune(0).Trials[0]
+		nearly(t, []time.Duration{trial.Mean, trial.Wait, trial.Step}, 7*time.Millisecond, 4*time.Millisecond, 3*time.Millisecond)
+		nearly(t, []time.Duration{trial.Median, trial.P99}, 6*time.Millisecond, 16*time.Millisecond)
+		require.Less(t, trial.Low, trial.Mean)
+		require.Greater(t, trial.High, trial.Mean)
+	})
+}

@@ -1,0 +1,103 @@
+package nwt
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Batches that were loaded before measuring began, and used up meanwhile, hide how long
+// loading takes. If measuring ends while a batch is waited for, loading has taken that
+// time too.
+func TestWhatWasLoadedAheadDoesNotMakeLoadingLookFaster(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		unfinished time.Duration
+		gained     int // places, of batches of eight
+		want       time.Duration
+	}{
+		{0, 0, 0},
+		{0, 80, 0},         // more is ready than was: training set the pace
+		{0, -40, 100 * ms}, // five of the ten batches were loaded meanwhile
+		{0, -1, 100*ms*80/79 - 100*ms},
+		{0, -75, 1500 * ms},
+		{0, -76, 0}, // too little was loaded to tell
+		{0, -80, 0},
+		{20 * ms, 0, 20 * ms},
+		{20 * ms, 8, 120*ms*10/11 - 100*ms},
+		{20 * ms, 80, 0},
+		{100 * ms, -40, 300 * ms},
+	} {
+		require.InDelta(t, float64(c.want), float64(hidden(100*ms, c.unfinished, 10, c.gained, 8)), 10, "%+v", c)
+	}
+}
+
+func TestACopyCountsForTheTimeThatTrainingWaitedForIt(t *testing.T) {
+	at := func(n int) time.Time { return time.Unix(0, 0).Add(time.Duration(n)) }
+	for _, c := range []struct{ begin, end, want int }{
+		{0, 5, 0}, {5, 10, 0}, {5, 13, 3}, {10, 20, 10}, {12, 17, 5}, {5, 25, 10}, {18, 25, 2}, {20, 25, 0}, {23, 30, 0},
+	} {
+		require.EqualValues(t, c.want, overlap(at(c.begin), at(c.end), at(10), at(20)), "%+v", c)
+	}
+}
+
+func TestWorkersOfManyBatchesAreAWave(t *testing.T) {
+	s := &source{opts: &options{batchSize: 8}}
+	for workers, want := range map[int]int{0: 1, 1: 1, 8: 1, 9: 2, 16: 2, 17: 3} {
+		require.Equal(t, want, s.wave(workers), workers)
+	}
+}
+
+func TestMediansAndBandwidthsAreThoseOfAllThatWasMeasured(t *testing.T) {
+	c := newCount(3)
+	for i := range 200 {
+		one := iteration{all: time.Duration(200-i) * time.Second, wait: 2, transfer: 3, step: 4}
+		c.iterations, c.sum = append(c.iterations, one), c.sum.plus(one)
+	}
+	c.Iterations, c.measured = 200, 10
+	c.cpu, c.gc, c.reading = 5, 2, 1
+	c.average()
+	require.Equal(t, []time.Duration{100500 * time.Millisecond, 2, 3, 4}, []time.Duration{c.Mean, c.Wait, c.Transfer, c.Step})
+	require.Equal(t, []time.Duration{101 * time.Second, 199 * time.Second}, []time.Duration{c.Median, c.P99})
+	require.Equal(t, []float64{0.5, 0.2, 0.1, -1}, []float64{c.CPU, c.CollectorCPU, c.Reading, c.OtherCPU})
+	require.Zero(t, c.Bandwidth)
+
+	c.other, c.otherTime = 3, 4
+	c.copies = copies{batches: 5, took: 10 * time.Second, bytes: 1000}
+	c.average()
+	require.Equal(t, []float64{0.75, 100}, []float64{c.OtherCPU, c.Bandwidth})
+	require.Equal(t, 2*time.Second, c.Copy)
+}
+
+// Visits begin all over the epoch, so that the front of a dataset alone doesn't decide.
+func TestRoundsAreSpreadOverTheEpoch(t *testing.T) {
+	tuner := &tuner{source: &source{opts: &options{batchSize: 5, world: 2}, order: order{n: 1000, batch: 5, world: 2}}}
+	tuner.next = State{Epoch: 3, Samples: 70}
+	require.Equal(t, State{Epoch: 3}, tuner.place(0))
+	begins := map[int]bool{}
+	for round := range 20 {
+		at := tuner.place(round)
+		require.Equal(t, 3, at.Epoch)
+		require.True(t, 0 <= at.Samples && at.Samples < 1000 && at.Samples%10 == 0, at)
+		begins[at.Samples/100] = true
+	}
+	require.Len(t, begins, 10, "every tenth of the epoch is visited")
+
+	require.NoError(t, tuner.order.follow("", cuts{7, 3, 4, 6, 1, 2, 9, 5}))
+	for round := range 20 {
+		at := tuner.place(round)
+		require.Contains(t, []int{0, 10, 20, 23}, at.Samples, "where a step of two ranks begins")
+		begins[-at.Samples] = true
+	}
+	require.Len(t, begins, 10+3, "0 was there before")
+
+	tuner.order = order{n: 11, batch: 5, world: 2}
+	require.Contains(t, []State{{Epoch: 3}, {Epoch: 3, Samples: 10}}, tuner.place(1))
+	tuner.order.n = 10
+	require.Equal(t, State{Epoch: 3}, tuner.place(1))
+	tuner.order.n = endless
+	require.Equal(t, State{Epoch: 3}, tuner.place(1))
+	require.NotPanics(t, func() { tuner.place(math.MaxInt32) })
+}
