@@ -26,7 +26,7 @@ const (
 // A value that is far out moves neither its row's nor its time's median, so what
 // happens to one row alone isn't taken for drift. If a time has two values, drift is
 // what both have in common; if it has one, drift is 0, and the value doesn't count
-// among its row's, unless the row has no others: it may be all drift.
+// among its row's: it may be all drift. Then drift is centred.
 func Drift(obs []Obs, rows, times int) []float64 {
 	row, drift := make([]float64, rows), make([]float64, times)
 	byRow, byTime := make([][]Obs, rows), make([][]Obs, times)
@@ -42,14 +42,7 @@ func Drift(obs []Obs, rows, times int) []float64 {
 					rest = append(rest, o.Value-drift[o.Time])
 				}
 			}
-			if len(rest) == 0 { // always alone
-				for _, o := range in {
-					rest = append(rest, o.Value)
-				}
-			}
-			if len(in) > 0 {
-				row[r] = Median(rest)
-			}
+			row[r] = Median(rest) // NaN of a row that was always alone, whose times have no drift
 		}
 		for at := range drift {
 			rest = rest[:0]

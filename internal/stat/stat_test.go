@@ -21,18 +21,38 @@ func TestQuantilesInterpolateBetweenNeighbours(t *testing.T) {
 func TestNothingHasNoMeanAndNoQuantile(t *testing.T) {
 	require.True(t, math.IsNaN(Mean(nil)))
 	require.True(t, math.IsNaN(Median(nil)))
+	require.Empty(t, Totals(nil))
+	require.Equal(t, []float64{0, 0}, Drift(nil, 3, 2))
 }
 
-func TestStudentsQuantilesAgreeWithTheTables(t *testing.T) {
-	for _, tt := range []struct{ confidence, df, want float64 }{
-		{0.95, 1, 12.7062}, {0.95, 2, 4.3027}, {0.95, 3, 3.1824}, {0.95, 4, 2.7764}, {0.95, 5, 2.5706},
-		{0.95, 10, 2.2281}, {0.95, 30, 2.0423}, {0.95, 1e6, 1.9600},
-		{0.99, 1, 63.6567}, {0.99, 3, 5.8409}, {0.99, 7, 3.4995}, {0.999, 4, 8.6103},
-		{0.5, 3, 0.7649}, {0.5, 20, 0.6870},
-	} {
-		require.InEpsilon(t, tt.want, StudentT(tt.confidence, tt.df), 2e-3, "%v with %v", tt.confidence, tt.df)
+// outside is the probability that a variable of Student's distribution is beyond ±t: its
+// density, integrated by Simpson's rule over the angle whose tangent is t/√df.
+func outside(t, df float64) float64 {
+	const n = 2000
+	lg := func(x float64) float64 { y, _ := math.Lgamma(x); return y }
+	h, sum := math.Atan(t/math.Sqrt(df))/n, 0.0
+	for i := range n + 1 {
+		weight := []float64{2, 4}[i%2]
+		if i == 0 || i == n {
+			weight = 1
+		}
+		sum += weight * math.Pow(math.Cos(float64(i)*h), df-1)
 	}
-	require.True(t, math.IsInf(StudentT(0.95, 0), 1))
+	return 1 - 2*math.Exp(lg((df+1)/2)-lg(df/2))/math.Sqrt(math.Pi)*sum*h/3
+}
+
+func TestStudentsQuantilesAreWhereTheirDistributionSays(t *testing.T) {
+	require.InDelta(t, 2.776, StudentT(0.95, 4), 0.0005)
+	for _, df := range []float64{1, 2, 2.5, 3, 3.7, 4, 4.9, 5, 6, 10.5, 30, 100} {
+		for _, confidence := range []float64{0.5, 0.68, 0.9, 0.95, 0.99, 0.999} {
+			require.InEpsilon(t, 1-confidence, outside(StudentT(confidence, df), df), 8e-5, "%v with %v", confidence, df)
+		}
+	}
+	require.InDelta(t, 1.95996, StudentT(0.95, 1e9), 1e-4, "that of a normal distribution")
+	require.Less(t, StudentT(0.95, 1.5), StudentT(0.95, 1))
+	for _, df := range []float64{-1, 0, 0.99} {
+		require.True(t, math.IsInf(StudentT(0.95, df), 1))
+	}
 }
 
 // observe draws rows × times values: row effects 0, 1, 2 …, the times' own, and noise.
@@ -51,6 +71,58 @@ func TestWhatAllRowsShareIsDrift(t *testing.T) {
 	drift := Drift(observe(rand.New(rand.NewPCG(1, 1)), 4, times, 0.001), 4, 5)
 	for at := range times {
 		require.InDelta(t, times[at]-1, drift[at], 0.01, "centred")
+	}
+}
+
+// table is values by row and time; NaN: none.
+func table(rows ...[]float64) (obs []Obs) {
+	for r, values := range rows {
+		for at, v := range values {
+			if !math.IsNaN(v) {
+				obs = append(obs, Obs{r, at, v})
+			}
+		}
+	}
+	return obs
+}
+
+// What some values of a time have in common, worked out apart from this code. Most times
+// have values of two to six rows, some have one. Row 4 has one value, row 8 only values
+// that are alone in their time, row 9 none.
+func TestDriftIsTheMedianPolishOfRowsAgainstTimes(t *testing.T) {
+	none := math.NaN()
+	obs := table(
+		[]float64{0, 0.52, -0.32, 0.22, 0.85, none, -0.52}, []float64{1.96, 2.5, 1.66, 2.16, none, 2.01, 1.42},
+		[]float64{4.03, 4.61, 3.74, none, none, 3.97, 3.37}, []float64{6.07, 6.49, none, none, none, none, 5.35}, []float64{none, 9.31},
+		[]float64{none, none, none, none, none, none, 11.7, 12.4, 12.1, 12.2, 12.3}, []float64{none, none, none, none, none, none, 13.7, 14.6, 14.3, 14.1, 14.2},
+		[]float64{none, none, none, none, none, none, 15.7, 16.5, 16.2, 16.3, 16.2},
+	)
+	obs = append(obs, Obs{8, 11, 3.5}, Obs{8, 12, 3.9})
+	require.InDeltaSlice(t, []float64{0, 0.519999998, -0.32, 0.179999997, 0, 0, -0.52, 0.115586007, 0, 0, -0.02, 0, 0}, Drift(obs, 10, 13), 1e-8)
+}
+
+// Times 2 and 3 are slower by 1 than times 0 and 1, which most values are of.
+func TestDriftIsCentredAlthoughRowsWereThereAtDifferentTimes(t *testing.T) {
+	none := math.NaN()
+	obs := table([]float64{-0.02, none, none, 0.98}, []float64{9.98, 10.01, none, 11.01}, []float64{none, 19.98}, []float64{30, 30, 31, 31}, []float64{none, 40.01, 41.01, 41.01})
+	require.InDeltaSlice(t, []float64{0, 0, 1, 1}, Drift(obs, 5, 4), 1e-9)
+	obs = append(obs, Obs{0, 4, 5}) // alone: no drift but what centring makes of it
+	require.InDeltaSlice(t, []float64{-0.000614484, -0.000614484, 0.999385516, 0.999385516, 0.000614484}, Drift(obs, 5, 5), 1e-8)
+	require.Equal(t, []float64{-1, 0, 1}, Drift(table([]float64{0, 1, 2}, []float64{10, 11, 12}, []float64{20, 21, 22}), 3, 3), "without noise, exactly")
+}
+
+func TestOfTwoValuesOfATimeOnlyWhatBothShareIsDrift(t *testing.T) {
+	for _, c := range []struct{ first, second, drift float64 }{
+		{0.3, 0.2, 0.2}, {0.2, 0.3, 0.2}, {-0.3, -0.2, -0.2}, {0.3, -0.2, 0}, {-0.2, 0.3, 0}, {0.3, 0, 0},
+	} {
+		var obs []Obs
+		for r := range 2 {
+			for at := range 5 {
+				obs = append(obs, Obs{r, at, float64(10 * r)})
+			}
+		}
+		obs = append(obs, Obs{0, 5, c.first}, Obs{1, 5, 10 + c.second})
+		require.InDeltaSlice(t, []float64{0, 0, 0, 0, 0, c.drift}, Drift(obs, 2, 6), 1e-12, "%+v", c)
 	}
 }
 
@@ -137,6 +209,64 @@ func TestARowWithoutALargeValueIsNoSurerThanOneWithIt(t *testing.T) {
 	totals := Totals([][]Part{append(usual[:3:3], Part{3, 25}), usual})
 	require.Greater(t, 1.96*totals[1].Own, 0.5, "a mean of 1.5 isn't ruled out")
 	require.Less(t, totals[1].SE, totals[1].Own, "what all rows may meet sets them less apart")
+}
+
+// Worked out apart from this code, by the formulas of the papers that it names.
+func TestTotalsAreWhatTheirEstimatorsSay(t *testing.T) {
+	stalls := make([][]Part, 3)
+	for r, usual := range []float64{1, 0.7, 0.5} {
+		for k := range 24 {
+			p := Part{usual * (1 + 0.01*float64(k*7%5-2)), float64(20 + k%3)}
+			if r == 1 && k%3 == 0 || r == 2 && k == 3 {
+				p.Mean += 0.6 * usual
+			}
+			stalls[r] = append(stalls[r], p)
+		}
+	}
+	stalls[2] = stalls[2][:9]
+	huge := make([][]Part, 2)
+	for k := range 20 {
+		p := Part{1 + 0.01*float64(k*7%5-2), 1}
+		huge[0] = append(huge[0], p)
+		if k%5 < 2 {
+			p.Mean += 12
+		}
+		huge[1] = append(huge[1], p)
+	}
+	for name, c := range map[string]struct {
+		rows [][]Part
+		want []Total
+	}{
+		"noise alone": {
+			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}}, {{0.8, 10}, {0.82, 10}}, {{0.5, 20}}},
+			[]Total{{1, 0.0185097812, 0.0185097812, 5}, {0.81, 0.0207314978, 0.0207314978, 4}, {0.5, 0.0218295671, 0.0218295671, 3}},
+		},
+		"fewer degrees of freedom than are lent": {
+			[][]Part{{{1, 4}, {1.1, 4}}, {{3, 9}, {2.5, 4}}},
+			[]Total{{1.05, 0.0981740675, 0.0981740675, 3}, {2.84615385, 0.0959740511, 0.0959740511, 3}},
+		},
+		"one stall, that could have been anyone's": {
+			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}, {1.6, 10}}, {{0.8, 10}, {0.82, 10}, {0.79, 5}}, {{0.5, 20}, {0.52, 7}}},
+			[]Total{{1.07509999, 0.0495627242, 0.1858238, 6}, {0.851635541, 0.0591204114, 0.209666647, 5}, {0.533788658, 0.0583794714, 0.194674057, 4}},
+		},
+		"stalls that are mostly one row's": {
+			stalls,
+			[]Total{{1.02856364, 0.0320237625, 0.0402561508, 26}, {0.810218046, 0.0330262881, 0.0623665662, 26}, {0.537744298, 0.0420483173, 0.0811029444, 11}},
+		},
+		"stalls of many times a value": {
+			huge,
+			[]Total{{1.44715418, 1.0377753, 1.15559978, 22}, {5.33828568, 1.037801, 1.73356786, 22}},
+		},
+		"one row alone": {
+			[][]Part{{{1, 10}, {1.02, 10}, {1.5, 10}, {0.99, 10}}},
+			[]Total{{1.12749455, 0.058090389, 0.156033099, 6}},
+		},
+	} {
+		for r, got := range Totals(c.rows) {
+			want := c.want[r]
+			require.InEpsilonSlice(t, []float64{want.Mean, want.SE, want.Own, want.Free}, []float64{got.Mean, got.SE, got.Own, got.Free}, 1e-7, "%s, row %d: %+v", name, r, got)
+		}
+	}
 }
 
 func TestWithoutRepetitionTheErrorIsNothing(t *testing.T) {
