@@ -406,3 +406,27 @@ func TestOnlyWhoWaitsForAnotherTuningSaysSo(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "waiting for another process to tune"))
 	})
 }
+
+// slowly takes an hour to log anything.
+type slowly struct {
+	slog.Handler
+	logged *int
+}
+
+func (slowly) Enabled(context.Context, slog.Level) bool { return true }
+func (s slowly) Handle(context.Context, slog.Record) error {
+	time.Sleep(time.Hour)
+	*s.logged++
+	return nil
+}
+
+func TestThatAnotherProcessTunesIsSaidBeforeTheAnswerHoweverSlowTheLogIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := testFile(t)
+		go func() { _ = c.WhileTuning(t.Context(), func() error { time.Sleep(time.Minute); return nil }) }()
+		synctest.Wait()
+		logged := 0
+		c.Log = slog.New(slowly{slog.DiscardHandler, &logged})
+		require.NoError(t, c.WhileTuning(t.Context(), func() error { require.Equal(t, 1, logged); return nil }))
+	})
+}
