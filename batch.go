@@ -47,6 +47,7 @@ type Batch struct {
 	copyBegan, copyEnded time.Time // zero with WithAsyncTransfer
 	err                  error     // ends the epoch in place of this batch
 	queued               time.Time // when the copy was queued; only the stage uses it
+	copied               int       // bytes of the copy; only the stage uses it
 
 	// late is the error of a copy that failed after the batch was announced, with
 	// WithAsyncTransfer; the consumer may have the batch by then. Written by the

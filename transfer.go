@@ -24,7 +24,8 @@ type Device interface {
 	AllocHost(size int) ([]byte, error)
 	// FreeHost frees what AllocHost returned.
 	FreeHost(mem []byte) error
-	// Alloc returns the address of new memory on the device.
+	// Alloc returns the address of new memory on the device. What is copied there must
+	// stay until something else is copied over it: see [Batch.DevicePtr].
 	Alloc(size int) (uintptr, error)
 	// Free frees what Alloc returned.
 	Free(ptr uintptr) error
@@ -171,6 +172,11 @@ func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsup
 // out as in Bytes; it is 0 if the device is the host. It is valid as long as the
 // batch is. The data there is complete when the batch is delivered (with
 // [WithAsyncTransfer]: once Event has come).
+//
+// The program may change that memory, except the padding of ragged fields: what lies
+// behind a sample's length must stay zero. If samples are padded to the longest allowed
+// (the dataset is no [SizedDataset]), the loader counts on it: it doesn't copy zeros
+// over zeros that it copied before.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.l.layout.column(field)
 	if b.device == nil {
@@ -224,6 +230,11 @@ type deviceBuffer struct {
 	// after is what the loader must wait for before it uses the memory again. The
 	// consumer writes it while it has the batch, then the stage does.
 	after signal
+
+	// used is how much of the memory may not be zero: see parts.go. Only the stage's
+	// goroutine reads and writes both.
+	used    []int
+	session int // the number of the session that used was written in
 }
 
 // A signal is an event or a stream of the training program to wait for.
@@ -251,10 +262,13 @@ type stage struct {
 	dev Device
 
 	// Used by the goroutine that serves a run, and afterwards by Close.
-	session Session   // nil before the first epoch, and after an error
-	queue   []*Batch  // batches whose copies are under way, in order
-	parts   []Copy    // of a batch; the memory is used again for each batch
-	last    time.Time // end of the latest copy
+	session  Session   // nil before the first epoch, and after an error
+	sessions int       // how many were opened
+	queue    []*Batch  // batches whose copies are under way, in order
+	parts    []Copy    // of a batch; the memory is used again for each batch
+	last     time.Time // end of the latest copy
+
+	padded int // fields whose padding needn't be copied again
 
 	mu     sync.Mutex
 	free   []*deviceBuffer // guarded by mu; the longest free first
@@ -291,7 +305,9 @@ func (c copies) minus(d copies) copies {
 }
 
 func newStage(l *Loader, dev Device) *stage {
-	return &stage{l: l, dev: careful{dev}, most: deviceBuffers, back: make(chan struct{}, 1)}
+	s := &stage{l: l, dev: careful{dev}, most: deviceBuffers, back: make(chan struct{}, 1)}
+	s.findPadded()
+	return s
 }
 
 // serve copies the batches of a run until the run stops or has no more. It queues a
@@ -378,6 +394,7 @@ func (s *stage) open() error {
 	session, err := s.dev.Open()
 	if err == nil { // a session that comes with an error is of no use
 		s.session = session
+		s.sessions++
 	}
 	return err
 }
@@ -442,10 +459,14 @@ func (s *stage) copy(b *Batch) error {
 	if err := s.await(b.device); err != nil {
 		return err
 	}
-	if b.size == b.room {
-		s.parts = append(s.parts[:0], Copy{b.device.ptr, b.mem[:b.used]})
-	} else {
-		s.parts = s.parts[:0]
+	b.copied = b.bytes()
+	s.parts = s.parts[:0]
+	switch {
+	case s.padded > 0:
+		b.copied = s.addUsed(b)
+	case b.size == b.room:
+		s.parts = append(s.parts, Copy{b.device.ptr, b.mem[:b.used]})
+	default:
 		for f, offset := range b.offsets {
 			s.parts = append(s.parts, Copy{b.device.ptr + uintptr(offset), b.Bytes(f)})
 		}
@@ -490,7 +511,7 @@ func (s *stage) awaitOldest() error {
 	began, ended := later(b.queued, s.last), time.Now()
 	s.last = ended
 	s.mu.Lock()
-	s.copies = s.copies.plus(copies{1, b.bytes(), ended.Sub(began)})
+	s.copies = s.copies.plus(copies{1, b.copied, ended.Sub(began)})
 	s.mu.Unlock()
 	if s.l.opts.async {
 		b.letGo()
@@ -560,7 +581,7 @@ func (s *stage) newBuffer() (*deviceBuffer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total++
-	return &deviceBuffer{ptr: ptr, event: event}, nil
+	return &deviceBuffer{ptr: ptr, event: event, used: make([]int, s.padded*s.l.opts.batchSize)}, nil
 }
 
 // doWithout tells whether the buffers that there are will do, since there can't be

@@ -1,6 +1,7 @@
 package nwt_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -43,6 +44,7 @@ type trial struct {
 	bad   map[int]string
 	slow  int // one in so many samples takes 100 ms; 0: none
 	skips int // its shards' readers skip: 0 no, else at most so many records at once
+	gap   int // bytes that a copy to the device leaves out, at least
 
 	batch, workers, prefetch, rank, world, budget int
 	dropLast, shuffle, unordered, timeout         bool
@@ -86,6 +88,7 @@ func randomTrial(seed uint64) *trial {
 		t.slow = 1 + rng.IntN(9)
 	}
 	t.skips = int(seed % 4) // not by rng, whose trials stay what they were
+	t.gap = []int{1, 3, 20, nwt.LeastGap}[seed/4%4]
 	if half() {
 		t.n = 0
 		for range 1 + rng.IntN(6) {
@@ -586,7 +589,7 @@ func (c *copier) Alloc(size int) (uintptr, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.next += 1 << 20
-	c.memory[c.next] = make([]byte, size)
+	c.memory[c.next] = bytes.Repeat([]byte{0xEE}, size) // new memory isn't zero
 	return c.next, nil
 }
 
@@ -820,7 +823,7 @@ func (j *judge) open() (err error) {
 	}
 	if j.trial.device {
 		j.device = newCopier(j.faulty)
-		opts = append(opts, nwt.WithDevice(j.device))
+		opts = append(opts, nwt.WithDevice(j.device), nwt.WithLeastGap(j.gap))
 		if j.async {
 			opts = append(opts, nwt.WithAsyncTransfer())
 		}
