@@ -74,6 +74,13 @@ func (v virtualMeter) Used() (own, collector, others float64, known bool) {
 	return float64(v.m.used.Load()-v.used) / float64(took), 0, 0, !v.m.OthersUnknown
 }
 
+func (v virtualMeter) Note() string {
+	if v.m.OthersUnknown {
+		return "CPU time of other processes unknown: it isn't made up"
+	}
+	return ""
+}
+
 // WithReadAhead bounds the memory of the records that a stream reads ahead.
 func WithReadAhead(bytes int64) Option {
 	return func(o *options) error {

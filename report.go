@@ -66,13 +66,16 @@ func (r *Result) writeTable(b *strings.Builder) {
 	if r.Step {
 		columns = append(columns, column{"step", each.Unit, func(t Trial) string { return each.Write(float64(t.Step)) }})
 	}
-	columns = append(columns, column{"CPUs busy", "", func(t Trial) string { return fmt.Sprintf("%.0f %%", 100*t.CPU) }})
+	if r.knowsReading() {
+		columns = append(columns, column{"reading", "", func(t Trial) string { return human.Share(t.Reading) }})
+	}
+	columns = append(columns, column{"CPUs busy", "", func(t Trial) string { return human.Share(t.CPU) }})
 	if others {
 		columns = append(columns, column{"by others", "", func(t Trial) string {
 			if t.OtherCPU < 0 {
 				return "?"
 			}
-			return fmt.Sprintf("%.0f %%", 100*t.OtherCPU)
+			return human.Share(t.OtherCPU)
 		}})
 	}
 	if collected {
@@ -106,14 +109,19 @@ func (r *Result) writeTable(b *strings.Builder) {
 	w.Flush()
 }
 
+// knowsReading tells whether it was measured how long a stream was read.
+func (r *Result) knowsReading() bool {
+	return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Reading > 0 })
+}
+
 // writeNotes writes the notes below the table, each behind a word.
 func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%11s  %s\n", word, fmt.Sprintf(format, args...))
 	}
 	if r.Confidence > 0 {
-		note("confidence", "another run would choose the same in %.0f %% of cases; at most %s slower than the best count tried, at 95 %%",
-			100*r.Confidence, human.Share(r.Slower))
+		note("confidence", "another run would choose the same in %s of cases; at most %s slower than the best count tried, at 95 %%",
+			human.Share(r.Confidence), human.Share(r.Slower))
 	}
 	if r.Floor > 0 {
 		note("floor", "%s per batch, if loading were perfect", human.Duration(r.Floor))
@@ -199,14 +207,22 @@ func (r *Result) trial(workers int) Trial {
 }
 
 // WriteCSV writes the trials, and the one from ordinary memory, as
-// comma-separated values under a header. Times are in seconds, memory in bytes.
+// comma-separated values under a header. Times are in seconds, memory in bytes. Only
+// trials of a stream have the last column, reading.
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
-	_ = c.Write([]string{"workers", "iterations", "total_s", "mean_s", "low_s", "high_s", "median_s", "p99_s",
-		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "collector_cpu", "other_cpu", "chosen", "fastest", "unpinned"})
+	reading := r.knowsReading()
+	line := func(cells []string, last string) {
+		if reading {
+			cells = append(cells, last)
+		}
+		_ = c.Write(cells)
+	}
+	line([]string{"workers", "iterations", "total_s", "mean_s", "low_s", "high_s", "median_s", "p99_s",
+		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "collector_cpu", "other_cpu", "chosen", "fastest", "unpinned"}, "reading")
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
 	write := func(t Trial, unpinned bool) {
-		_ = c.Write([]string{
+		line([]string{
 			strconv.Itoa(t.Workers), strconv.Itoa(t.Iterations), seconds(t.Total), seconds(t.Mean), seconds(t.Low), seconds(t.High),
 			seconds(t.Median), seconds(t.P99), seconds(t.Wait), seconds(t.Transfer),
 			seconds(t.Copy), strconv.FormatFloat(t.Bandwidth, 'f', 0, 64), seconds(t.Step), seconds(t.FirstBatch),
@@ -214,7 +230,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.CollectorCPU, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
 			strconv.FormatBool(t.Workers == r.Workers && !unpinned), strconv.FormatBool(t.Workers == r.Fastest && !unpinned),
 			strconv.FormatBool(unpinned),
-		})
+		}, strconv.FormatFloat(t.Reading, 'f', 4, 64))
 	}
 	for _, t := range r.Trials {
 		write(t, false)

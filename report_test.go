@@ -48,8 +48,8 @@ func TestTheReportIsReadAtAGlance(t *testing.T) {
 
    workers   100 batches   per batch   ± 95 %   waiting   transfer   CPUs busy   by others   ahead   own memory   peak memory
                        s          ms                 ms         ms                                           GB            GB
-         0         14.25       142.5    2.0 %     142.2        0.3         2 %        12 %       2         1.38          2.76
-         1         14.01       140.1        ?     139.8        0.3         2 %        12 %       2         1.05          2.10
+         0         14.25       142.5    2.0 %     142.2        0.3       1.6 %        12 %       2         1.38          2.76
+         1         14.01       140.1        ?     139.8        0.3       1.6 %        12 %       2         1.05          2.10
          8          2.12        21.2    2.0 %      20.9        0.3        12 %        12 %       2         1.01          2.01
         14          1.49        14.9    2.0 %      14.6        0.3        21 %        12 %       2         1.01          2.03 ◄ chosen
         16          1.41        14.1    2.0 %      13.8        0.3        24 %        12 %       2         1.03          2.06 ◄ fastest
@@ -67,11 +67,34 @@ func TestTheReportIsReadAtAGlance(t *testing.T) {
 `, "\n"), paperResult().String())
 }
 
+func TestTrialsOfAStreamShowHowLongItWasRead(t *testing.T) {
+	r := paperResult()
+	r.Trials = r.Trials[3:5]
+	r.Trials[0].Reading, r.Trials[1].Reading = 0.0215, 0.976
+	table, _, _ := strings.Cut(r.String(), "\n\n confidence")
+	require.Equal(t, strings.TrimPrefix(`
+14 workers: the fewest tried within 141 ms, over 100 batches, of the fastest (16).
+
+   workers   100 batches   per batch   ± 95 %   waiting   transfer   reading   CPUs busy   by others   ahead   own memory   peak memory
+                       s          ms                 ms         ms                                                     GB            GB
+        14          1.49        14.9    2.0 %      14.6        0.3     2.1 %        21 %        12 %       2         1.01          2.03 ◄ chosen
+        16          1.41        14.1    2.0 %      13.8        0.3      98 %        24 %        12 %       2         1.03          2.06 ◄ fastest
+`, "\n"), table+"\n")
+
+	var b strings.Builder
+	require.NoError(t, r.WriteCSV(&b))
+	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,collector_cpu,other_cpu,chosen,fastest,unpinned,reading
+14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false,false,0.0215
+16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true,false,0.9760
+`, b.String())
+}
+
 func TestColumnsShowWhatWasMeasured(t *testing.T) {
 	r := &Result{Iterations: 100, Step: true, Cached: true, Trials: []Trial{{Mean: 900, Total: 90 * time.Microsecond, Step: 600}}}
 	s := r.String()
 	require.NotContains(t, s, "transfer")
 	require.NotContains(t, s, "peak memory")
+	require.NotContains(t, s, "reading")
 	require.Contains(t, s, "step")
 	require.Contains(t, s, "earlier, by")
 	require.NotContains(t, s, "confidence")

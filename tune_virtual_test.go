@@ -171,3 +171,18 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 		require.Greater(t, trial.High, trial.Mean)
 	})
 }
+
+func TestAResultSaysThatOtherProcessesCannotBeSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := nwt.NewVirtualMachine(4)
+		opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithMaxWorkers(2), nwt.WithIterations(50), m.Option()}
+		r, err := nwt.Tune(t.Context(), sleeping(10_000, time.Millisecond), opts...)
+		require.NoError(t, err)
+		const unknown = "CPU time of other processes unknown: it isn't made up"
+		require.NotContains(t, r.Warnings, unknown)
+		m.OthersUnknown = true
+		r, err = nwt.Tune(t.Context(), sleeping(10_000, time.Millisecond), opts...)
+		require.NoError(t, err)
+		require.Contains(t, r.Warnings, unknown)
+	})
+}

@@ -160,6 +160,7 @@ type tuner struct {
 	refused map[int]string // worker counts that memory rules out, and why
 	counts  counts
 	sampled string  // why peaks aren't exact
+	unseen  string  // whose CPU time isn't known, and why
 	done    float64 // share done, as last shown
 
 	// live is the one loader of all visits. Only its worker count changes, so what
@@ -211,7 +212,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	}
 	_, _, others, known := busy.Used()
 	if !known {
-		others = 0
+		others, t.unseen = 0, busy.Note()
 	}
 	sp.Left = t.left()
 	outOfTime := sp.Time > 0 && sp.Left <= 0

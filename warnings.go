@@ -35,6 +35,9 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	if t.cpus.Note != "" {
 		add("%s", t.cpus.Note)
 	}
+	if t.unseen != "" {
+		add("%s", t.unseen)
+	}
 	if t.limit.bytes == math.MaxUint64 {
 		add("memory bounds no worker count: %s", t.limit.from)
 	}

@@ -27,7 +27,8 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 	for want, disturb := range map[string]func(t *tuner, r *Result){
 		"GOMAXPROCS is 8, but the container may use 1.5 CPUs only": func(t *tuner, r *Result) { t.cpus = host.CPUFacts{Affinity: 16, Quota: 1.5, GOMAXPROCS: 8} },
 		"GOMAXPROCS is 8, but the process may run on 1 CPU only":   func(t *tuner, r *Result) { t.cpus = host.CPUFacts{Affinity: 1, GOMAXPROCS: 8} },
-		"CPU affinity unknown": func(t *tuner, r *Result) { t.cpus.Note = "CPU affinity unknown: no such call" },
+		"CPU affinity unknown":                    func(t *tuner, r *Result) { t.cpus.Note = "CPU affinity unknown: no such call" },
+		"CPU time of other processes unknown: no": func(t *tuner, r *Result) { t.unseen = "CPU time of other processes unknown: no /proc/stat" },
 		"memory bounds no worker count: none: no /proc": func(t *tuner, r *Result) {
 			t.limit = memoryLimit{bytes: math.MaxUint64, from: "none: no /proc"}
 		},

@@ -63,7 +63,7 @@ func (m *CPUMeter) Used() (own, collector, others float64, known bool) {
 	return own, collector, others, wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 }
 
-// Note says which share isn't known and why. Call it after Stop.
+// Note says which share isn't known and why. Call it after Stop or Used.
 func (m *CPUMeter) Note() string {
 	var own, others string
 	if err := cmp.Or(m.start.ownErr, m.end.ownErr); err != nil {

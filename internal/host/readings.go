@@ -16,9 +16,11 @@ type Readings interface {
 	ClockStep() time.Duration
 }
 
-// A Meter measures how busy the CPUs are over an interval: see [CPUMeter.Used].
+// A Meter measures how busy the CPUs are over an interval: see [CPUMeter.Used] and
+// [CPUMeter.Note].
 type Meter interface {
 	Used() (own, collector, others float64, known bool)
+	Note() string
 }
 
 // Real reads this machine.
