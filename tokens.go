@@ -52,24 +52,17 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (Bat
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	type sample struct{ length, index int }
-	samples := make([]sample, n)
-	for i := range samples {
+	lengths, longest := make([]int, n), 1
+	for i := range lengths {
 		l := length(i)
-		bad(l < 0 || l > t.Max, l, "the length of sample %d must be 0 … %d, Tokens.Max", i, t.Max)
-		if len(errs) > 0 {
-			return nil, errs[0]
+		if l < 0 || l > t.Max {
+			return nil, optionError("TokenBatches", l, "the length of sample %d must be 0 … %d, Tokens.Max", i, t.Max)
 		}
-		samples[i] = sample{max(1, l), i}
+		lengths[i] = max(1, l)
+		longest = max(longest, l)
 	}
-	slices.SortFunc(samples, func(a, b sample) int {
-		return cmp.Or(cmp.Compare(b.length, a.length), cmp.Compare(a.index, b.index))
-	})
-	s := &tokenBatches{tokens: t, seed: seed, key: seedKey(seed), sorted: make([]int, n)}
-	for i, sample := range samples {
-		s.sorted[i] = sample.index
-	}
-	lengthAt := func(i int) int { return samples[i].length }
+	s := &tokenBatches{tokens: t, seed: seed, key: seedKey(seed), sorted: longestFirst(lengths, longest)}
+	lengthAt := func(i int) int { return lengths[s.sorted[i]] }
 	window := t.Window
 	if window == 0 {
 		s.cut(lengthAt, 1)
@@ -79,6 +72,40 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (Bat
 	s.perm = newPermutation(s.batches)
 	s.orders = newOrders(2, 1, s.order)
 	return s, nil
+}
+
+// longestFirst is the indices of lengths, the longest first, and of equal lengths in
+// ascending order. It is a radix sort: with ten million lengths, several times as fast as
+// comparing them.
+func longestFirst(lengths []int, longest int) []int {
+	const bits = 11 // of a length in each pass; the counts then fit into a level 1 cache
+	sorted := make([]int, len(lengths))
+	for i := range sorted {
+		sorted[i] = i
+	}
+	var next []int
+	for shift := 0; longest>>shift > 0; shift += bits {
+		if next == nil {
+			next = make([]int, len(lengths))
+		}
+		place := func(length int) int { return ^(length >> shift) & (1<<bits - 1) } // the longest first
+		var at [1 << bits]int                                                       // where the next of each place goes
+		for _, l := range lengths {
+			at[place(l)]++
+		}
+		begins := 0
+		for k, n := range at {
+			at[k] = begins
+			begins += n
+		}
+		for _, i := range sorted {
+			k := place(lengths[i])
+			next[at[k]] = i
+			at[k]++
+		}
+		sorted, next = next, sorted
+	}
+	return sorted
 }
 
 type tokenBatches struct {
