@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,6 +76,52 @@ func TestNoRowGroupIsDecodedTwiceInAnEpoch(t *testing.T) {
 	require.NoError(t, err, &out)
 	require.LessOrEqual(t, again, 20, "the second epoch may find some that the first has left")
 	require.Positive(t, again)
+}
+
+// The decoder of arrow-go allocates for every column of a row group. Batches whose rows are
+// decoded cost nothing more.
+func TestOnlyDecodingAllocates(t *testing.T) {
+	const rows, batch = 1000, 50
+	tab := made(t, 20, rows)
+	order, err := tab.order(42)
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(tab, nwt.WithSampler(order), nwt.WithBatchSize(batch), nwt.WithWorkers(0))
+	require.NoError(t, err)
+	defer l.Close()
+	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+	defer stop()
+	next()
+	first := tab.decoded.Load()
+	var decoding, decoded uint64 // allocations in batches for which a row group was decoded, and in the others
+	without := uint64(0)         // number of those others
+	for range 20*rows/batch - 1 {
+		before := tab.decoded.Load()
+		n := allocations(func() {
+			_, err, more := next()
+			require.NoError(t, err)
+			require.True(t, more)
+		})
+		if tab.decoded.Load() > before {
+			decoding += n
+		} else {
+			decoded += n
+			without++
+		}
+	}
+	require.Greater(t, without, uint64(300))
+	require.Less(t, decoded, without/10, "of %d batches", without)
+	groups := uint64(tab.decoded.Load() - first)
+	perGroup := uint64(testing.AllocsPerRun(5, func() { require.NoError(t, tab.decode(&group{number: 3})) }))
+	t.Logf("%d allocations for each of %d row groups, %d of them in decoding 5 columns", decoding/groups, groups, perGroup)
+	require.Less(t, decoding, groups*(perGroup+20))
+}
+
+func allocations(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.Mallocs - before.Mallocs
 }
 
 func TestATableThatCannotBeReadIsNamed(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 )
 
 // BenchmarkTable loads a table of 20 row groups of 5000 rows with 2 workers: samples a
-// second, bytes of the features per batch, and what loading adds to the peak memory.
+// second, bytes of the features per batch, allocations per batch, and what loading adds
+// to the peak memory.
 // benchmarks/peers/recipes.py does the same work in PyTorch, as "parquet".
 func BenchmarkTable(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "table.parquet")
@@ -28,15 +29,18 @@ func BenchmarkTable(b *testing.B) {
 	require.NoError(b, err)
 	defer l.Close()
 	samples, bytes, batches, epoch := 0, 0, 0, 0
-	for b.Loop() {
-		for batch, err := range l.Epochs(b.Context(), epoch, epoch+2) {
-			require.NoError(b, err)
-			samples, bytes, batches = samples+batch.Len(), bytes+len(batch.Bytes(0)), batches+1
+	allocated := allocations(func() {
+		for b.Loop() {
+			for batch, err := range l.Epochs(b.Context(), epoch, epoch+2) {
+				require.NoError(b, err)
+				samples, bytes, batches = samples+batch.Len(), bytes+len(batch.Bytes(0)), batches+1
+			}
+			epoch += 2
 		}
-		epoch += 2
-	}
+	})
 	most, _ := peak.Stop()
 	b.ReportMetric(float64(samples)/b.Elapsed().Seconds(), "samples/s")
 	b.ReportMetric(float64(bytes)/float64(batches), "bytes/batch")
+	b.ReportMetric(float64(allocated)/float64(batches), "allocs/batch")
 	b.ReportMetric(float64(most-min(before, most))/1e6, "added-MB")
 }
