@@ -207,11 +207,11 @@ func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
 		var log journal
 		l := newLoader(t, augmented(160), nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(8), nwt.WithDevice(dev), log.option())
 		var releasing sync.WaitGroup
-		release := func(b *nwt.Batch) {
+		release := func(b *nwt.Batch, after time.Duration) {
 			b.Retain()
 			first := b.Indices()[0]
 			releasing.Go(func() {
-				time.Sleep(500 * time.Millisecond)
+				time.Sleep(after)
 				if b.Indices()[0] != first { // assert would take a lock of t
 					t.Error("another batch's sample")
 				}
@@ -223,7 +223,7 @@ func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 8*batches, b.Indices()[0])
 			batches++
-			release(b)
+			release(b, 500*time.Millisecond)
 			time.Sleep(300 * time.Millisecond)
 		}
 		require.Equal(t, 20, batches)
@@ -233,7 +233,7 @@ func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "fewer batches are loaded ahead than there should be"))
 		for b, err := range l.Epoch(t.Context(), 1) {
 			require.NoError(t, err)
-			if release(b); b.Index() == 2 {
+			if release(b, time.Minute); b.Index() == 2 {
 				break
 			}
 		}
