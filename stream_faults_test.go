@@ -273,6 +273,7 @@ func TestAnEpochWithoutABatchIsAnErrorNotSilence(t *testing.T) {
 		"rank's empty":  {[]int{5, 0, 7, 0}, []nwt.Option{nwt.WithRank(1, 2)}, "epoch 0 has no sample for rank 1 of 2"},
 		"with a quota":  {[]int{5, 0}, []nwt.Option{nwt.WithRank(1, 2), nwt.WithEpochSamples(6)}, "no sample for rank 1"},
 		"with shuffle":  {[]int{0, 0}, []nwt.Option{nwt.WithShuffle(1), nwt.WithEpochSamples(6)}, "no sample for rank 0"},
+		"one left out":  {[]int{1, 0}, []nwt.Option{nwt.WithDropLast()}, "epoch 0 has no batch: rank 0 has 1 samples, WithDropLast leaves out less than WithBatchSize(4)"},
 		"all left out":  {[]int{2, 1}, []nwt.Option{nwt.WithDropLast()}, "epoch 0 has no batch: rank 0 has 3 samples, WithDropLast leaves out less than WithBatchSize(4)"},
 		"quota too low": {[]int{20}, []nwt.Option{nwt.WithDropLast(), nwt.WithEpochSamples(3)}, "rank 0 has 3 samples"},
 	} {
@@ -292,6 +293,75 @@ func TestAnEpochWithoutABatchIsAnErrorNotSilence(t *testing.T) {
 			_, err := nwt.Tune(t.Context(), nwt.Streamed(newShelves(c.lengths...)), append(c.opts, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1))...)
 			require.ErrorContains(t, err, strings.TrimPrefix(c.says, "epoch 0 "))
 		})
+	}
+}
+
+func TestTheShortestEpochsOfAStreamAreEpochs(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		for _, c := range []struct {
+			samples, batches int
+			opts             []nwt.Option
+		}{
+			{1, 1, nil},
+			{3, 1, nil},
+			{3, 1, []nwt.Option{nwt.WithBatchSize(3), nwt.WithDropLast()}},
+			{4, 1, []nwt.Option{nwt.WithBatchSize(3), nwt.WithDropLast()}},
+			{4, 2, []nwt.Option{nwt.WithBatchSize(3)}},
+		} {
+			l := newLoader(t, nwt.Streamed(newShelves(0, c.samples)), append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(workers)}, c.opts...)...)
+			var epochs []int
+			for b, err := range l.Epochs(t.Context(), 3, 5) {
+				require.NoError(t, err)
+				epochs = append(epochs, b.Epoch())
+			}
+			require.Equal(t, append(slices.Repeat([]int{3}, c.batches), slices.Repeat([]int{4}, c.batches)...), epochs)
+		}
+	}
+}
+
+func TestSamplesThatWithDropLastLeavesOutAreNotLoaded(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var loaded atomic.Int32
+		s := &breaking{shelves: newShelves(7, 4), onLoad: func(*nwt.Sample) { loaded.Add(1) }}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithDropLast())
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Len(t, got, 8)
+		require.NoError(t, l.Close())
+		require.EqualValues(t, 8, loaded.Load())
+	}
+}
+
+// With WithEpochSamples a stream that ends is read again, as often as it takes.
+func TestAStreamThatHasBecomeEmptyIsAnErrorAndIsNotReadForEver(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		for passes, c := range map[int32]struct {
+			batches int
+			says    string
+		}{
+			2: {4, "nwt: epoch 1 has no sample for rank 0 of 1: its shards, of the stream's 2, are empty"},
+			3: {6, "nwt: epoch 1 has no more than 10 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
+		} {
+			var opened atomic.Int32
+			s := &breaking{shelves: newShelves(5, 5), onOpen: hangAt(0, func() { opened.Add(1) }), onNext: func(int, int) error {
+				if opened.Load() > passes {
+					return io.EOF
+				}
+				return nil
+			}}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithEpochSamples(16), nwt.WithInterleave(1))
+			batches := 0
+			var last error
+			promptly(t, func() {
+				for _, err := range l.Epochs(t.Context(), 0, 3) {
+					if last = err; err == nil {
+						batches++
+					}
+				}
+			})
+			require.ErrorContains(t, last, c.says)
+			require.Equal(t, c.batches, batches)
+		}
 	}
 }
 
@@ -354,6 +424,78 @@ func TestAShardIsOpenedOnceMoreWhenTooManyFilesAreOpen(t *testing.T) {
 		require.EqualValues(t, 3, refused.Load(), "as often as WithRetry says")
 		require.Zero(t, s.open.Load())
 	}
+}
+
+func TestTheWaitBeforeAShardIsOpenedAgainDoubles(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var opened []time.Duration
+			began := time.Now()
+			s := &breaking{shelves: newShelves(5), onOpen: func(int) error {
+				opened = append(opened, time.Since(began))
+				return briefly{}
+			}}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers))
+			_, err := values(t, l, 0)
+			require.ErrorIs(t, err, briefly{})
+			const first = 10 * time.Millisecond // and three times, by default
+			require.Equal(t, []time.Duration{0, first, 3 * first, 7 * first}, opened)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+func TestAWaitBeforeAShardIsOpenedAgainEndsWithTheContext(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			tries := 0
+			s := &breaking{shelves: newShelves(5), onOpen: func(int) error { tries++; return briefly{} }}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithWorkers(workers), nwt.WithRetry(100, time.Hour))
+			var last error
+			for _, err := range l.Epoch(ctx, 0) {
+				last = err
+			}
+			require.ErrorIs(t, last, context.DeadlineExceeded)
+			require.Equal(t, 1, tries)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// readerless opens shards to nothing.
+type readerless struct{ *shelves }
+
+func (readerless) Open(context.Context, int) (nwt.ShardReader, error) { return nil, nil }
+
+func TestAShardWithoutAReaderIsABadSample(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		l := newLoader(t, nwt.Streamed(readerless{newShelves(5)}), nwt.WithWorkers(workers))
+		_, err := values(t, l, 0)
+		require.ErrorAs(t, err, new(*nwt.ShardError))
+		require.ErrorContains(t, err, "shard 0 from record 0 on: it can't be opened: Open returned neither a reader nor an error")
+	}
+}
+
+func TestAStreamThatCannotBeUsedIsNamed(t *testing.T) {
+	order, err := nwt.Weighted([]float64{1, 2}, 2, 1)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		s    nwt.Stream
+		opts []nwt.Option
+		says string
+	}{
+		{nil, nil, "Streamed: <nil>: the stream must not be nil"},
+		{newShelves(), nil, "Stream.Shards: 0: must be at least 1"},
+		{&breaking{shelves: newShelves(1), onShards: func() int { return -3 }}, nil, "Stream.Shards: -3: must be at least 1"},
+		{newShelves(5), []nwt.Option{nwt.WithSampler(order)}, "can't be combined with a stream, whose order is that of reading"},
+	} {
+		_, err := nwt.NewLoader(nwt.Streamed(c.s), c.opts...)
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, c.says)
+	}
+	require.ErrorContains(t, nwt.Streamed(newShelves(5)).Load(t.Context(), 0, nil), "nwt: a stream has no sample by index")
 }
 
 // The end of a stream is loaded sooner than the batches before it.
@@ -461,6 +603,33 @@ func TestGoexitInWithFinishOfAShortBatchEndsTheEpochWithAnError(t *testing.T) {
 		}
 	})
 	require.ErrorContains(t, failed, "WithFinish of batch 1: runtime.Goexit was called")
+}
+
+// When the end of the stream is found, all samples of the short batch are loaded.
+func TestAShortBatchIsFinishedBeforeItIsDelivered(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &breaking{shelves: newShelves(6), onNext: func(_, record int) error {
+				if record == 6 {
+					time.Sleep(time.Second)
+				}
+				return nil
+			}}
+			var finished atomic.Int32
+			finish := nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+				time.Sleep(time.Minute)
+				finished.Add(1)
+				return nil
+			})
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), finish)
+			for b, err := range l.Epochs(t.Context(), 0, 2) {
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, int(finished.Load()), 2*b.Epoch()+b.Index()+1)
+			}
+			require.EqualValues(t, 4, finished.Load(), "each batch once")
+			require.NoError(t, l.Close())
+		})
+	}
 }
 
 func TestTheEndOfAStreamMakesTheRingNoDeeper(t *testing.T) {
