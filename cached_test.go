@@ -70,7 +70,8 @@ func counts(loads []atomic.Int32) (all []int) {
 }
 
 func TestACachedSampleIsLoadedOnceWhoeverAsks(t *testing.T) {
-	source, loads := counted(500)
+	const n = 1300 // more than the blocks that there may be
+	source, loads := counted(n)
 	ds := nwt.Cached(source, 1<<20)
 	var all sync.WaitGroup
 	for seed := range uint64(3) {
@@ -82,7 +83,7 @@ func TestACachedSampleIsLoadedOnceWhoeverAsks(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.Equal(t, slices.Repeat([]int{1}, 500), counts(loads))
+	require.Equal(t, slices.Repeat([]int{1}, n), counts(loads))
 	require.NoError(t, ds.(io.Closer).Close())
 }
 
@@ -191,16 +192,53 @@ func TestHalfOfACacheIsForBookkeeping(t *testing.T) {
 
 func TestACacheClosedWhileASampleLoadsDeliversIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source, release, _ := held()
+		source, release, loads := held()
 		ds := nwt.Cached(source, 1<<20)
 		go func() {
 			synctest.Wait()
 			assert.NoError(t, ds.(io.Closer).Close())
 			close(release)
 		}()
-		s, err := nwt.LoadSample(t.Context(), ds, 0)
-		require.NoError(t, err)
-		require.Equal(t, []float32{5}, nwt.Values[float32](s, 0))
+		for n := range int32(2) {
+			s, err := nwt.LoadSample(t.Context(), ds, 0)
+			require.NoError(t, err)
+			require.Equal(t, []float32{5}, nwt.Values[float32](s, 0))
+			require.Equal(t, n+1, loads.Load(), "after Close, it is loaded anew")
+		}
+		l := newLoader(t, ds)
+		require.Zero(t, l.Stats().DatasetBytes)
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestSamplesThatNoLongerFitOnceTheyAreLoadedHarmNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 64
+		release := make(chan struct{})
+		loads := make([]atomic.Int32, 3)
+		fields := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{size}}}
+		ds := nwt.Cached(nwt.NewDataset(3, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if loads[i].Add(1) == 1 && i > 0 {
+				<-release
+			}
+			copy(dst.Bytes(0), slices.Repeat([]byte{byte(i)}, size))
+			return nil
+		}), 3*8+size) // room for one
+		check := func(i int) {
+			s, err := nwt.LoadSample(t.Context(), ds, i)
+			require.NoError(t, err)
+			require.Equal(t, slices.Repeat([]byte{byte(i)}, size), s.Bytes(0), "sample %d", i)
+		}
+		check(0)
+		go check(1)
+		go check(2)
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		for i := range 3 {
+			check(i)
+		}
+		require.Equal(t, []int{1, 2, 2}, counts(loads))
 	})
 }
 

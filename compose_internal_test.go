@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,18 @@ func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
 	require.Zero(t, cacheBytes(source))
 }
 
+// Between a look for a kept sample and the claim, another worker may have kept it.
+func TestASampleThatWasKeptMeanwhileIsNotLoadedAgain(t *testing.T) {
+	c := Cached(lines(5), 1<<20).(*cached)
+	requireLines(t, c)
+	for i := range 5 {
+		mine, others := c.claim(i)
+		require.False(t, mine)
+		<-others
+	}
+	require.NoError(t, c.Close())
+}
+
 func TestLessThanAnEighthOfABlockStaysEmpty(t *testing.T) {
 	for _, sample := range []int{100, 3 << 20, 20 << 20, 31 << 20} {
 		const limit = 1 << 30
@@ -48,5 +61,24 @@ func TestLessThanAnEighthOfABlockStaysEmpty(t *testing.T) {
 			require.Less(t, len(mem)%sample, len(mem)/8)
 		}
 		require.NoError(t, b.free())
+	}
+}
+
+func TestBlocksAreEnoughForTerabytesAndNoLargerThanTheSamplesNeed(t *testing.T) {
+	for _, c := range []struct {
+		n           int
+		most, limit int64
+		least, size int64 // of all blocks together; of one
+	}{
+		{1, 100, 1 << 50, 100, minBlock},
+		{1000, 1 << 10, 1 << 50, 1000 << 10, minBlock},
+		{1 << 30, 1 << 20, 1 << 40, 1 << 40, 1 << 30},
+		{1 << 30, 1 << 40, 4 << 40, 4 << 40, 8 << 40},
+		{math.MaxInt, 16, 4 << 40, min(4<<40, math.MaxInt), maxBlock}, // more bytes in all than an int64 counts
+	} {
+		b := &blocks{}
+		b.init(c.n, c.most, c.limit)
+		require.GreaterOrEqual(t, maxBlocks*b.size, c.least)
+		require.LessOrEqual(t, b.size, c.size)
 	}
 }
