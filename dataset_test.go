@@ -99,6 +99,7 @@ func TestMisuseOfABatchPanicsNamingTheField(t *testing.T) {
 		require.NoError(t, err)
 		require.PanicsWithValue(t, `nwt: Values[int64] of field 1 ("tokens"), whose type is Int32: want Values[int32]`, func() { nwt.Values[int64](b, 1) })
 		require.PanicsWithValue(t, "nwt: field 2 is out of range: the dataset has 2 (image, tokens)", func() { b.Bytes(2) })
+		require.PanicsWithValue(t, "nwt: field 2 is out of range: the dataset has 2 (image, tokens)", func() { b.DevicePtr(2) })
 		require.PanicsWithValue(t, `nwt: Lens(0): field "image" is not ragged (Field.Ragged is false)`, func() { b.Lens(0) })
 		require.Panics(t, func() { b.Lens(-1) })
 	}

@@ -113,6 +113,7 @@ func (d *clumsy) FreeEvent(uintptr) error        { d.call("FreeEvent"); return n
 func (d *clumsy) Open() (nwt.Session, error)     { d.call("Open"); return d, nil }
 func (d *clumsy) Copy([]nwt.Copy, uintptr) error { d.call("Copy"); return nil }
 func (d *clumsy) Wait(uintptr) error             { d.call("Wait"); return nil }
+func (d *clumsy) WaitEvent(uintptr) error        { d.call("WaitEvent"); return nil }
 func (d *clumsy) WaitStream(uintptr) error       { d.call("WaitStream"); return nil }
 func (d *clumsy) Close() error                   { d.call("Close"); return nil }
 
@@ -135,7 +136,9 @@ func TestADeviceThatPanicsIsAnErrorInOrder(t *testing.T) {
 						continue
 					}
 					got = append(got, samples(b))
-					b.ReleaseAfterStream(0)
+					if b.ReleaseAfterStream(0); method == "WaitEvent" {
+						b.ReleaseAfterEvent(1)
+					}
 				}
 				require.Equal(t, want[epoch][:len(got)], append([][]byte{}, got...))
 			}
@@ -149,7 +152,7 @@ func TestADeviceThatPanicsIsAnErrorInOrder(t *testing.T) {
 		return fell
 	}
 	for _, method := range []string{
-		"String", "AllocHost", "FreeHost", "Alloc", "Free", "NewEvent", "FreeEvent", "Open", "Copy", "Wait", "WaitStream", "Close",
+		"String", "AllocHost", "FreeHost", "Alloc", "Free", "NewEvent", "FreeEvent", "Open", "Copy", "Wait", "WaitEvent", "WaitStream", "Close",
 	} {
 		for _, workers := range []int{0, 2} {
 			require.True(t, fallen(method, 1, nwt.WithWorkers(workers)), method)
@@ -159,6 +162,31 @@ func TestADeviceThatPanicsIsAnErrorInOrder(t *testing.T) {
 		}
 	}
 	require.NoError(t, goleak.Find())
+}
+
+// nameless is a device that can't be opened and panics when it is asked for its name.
+type nameless struct{ notebook }
+
+func (*nameless) String() string { panic("nameless") }
+
+func TestADeviceThatCannotBeOpenedIsNamedInTheError(t *testing.T) {
+	notOnce := func(call string, n int) error {
+		if call == "open" && n == 1 {
+			return errBurnt
+		}
+		return nil
+	}
+	for says, dev := range map[string]nwt.Device{
+		"nwt: transfer to null: burnt":               &notebook{fail: notOnce},
+		"nwt: transfer to *nwt_test.nameless: burnt": &nameless{notebook{fail: notOnce}},
+	} {
+		l := newLoader(t, augmented(31), nwt.WithBatchSize(7), nwt.WithDevice(dev))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.Nil(t, b)
+			require.EqualError(t, err, says)
+		}
+		require.Len(t, collect(t, l, 1), 5, "the next epoch opens it again")
+	}
 }
 
 // A leaver is a device that ends the goroutine of its n-th copy.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,6 +120,115 @@ func TestAnAsynchronousBatchWhoseCopyHasFailedIsNotDelivered(t *testing.T) {
 		require.ErrorIs(t, last, errBurnt)
 		require.ErrorContains(t, last, "batch 2 of epoch 0")
 		require.Len(t, collect(t, l, 1), 10, "the next epoch is whole")
+	}
+}
+
+// The error comes in place of a batch, which has to be loaded for that.
+func TestAnAsynchronousCopyThatFailsWhileTheNextBatchLoadsIsToldAfterwards(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		delivered, closed := make(chan struct{}), make(chan struct{})
+		dev := &notebook{fail: func(call string, n int) error {
+			switch {
+			case call == "wait" && n == 1:
+				<-delivered
+				return errBurnt
+			case call == "close" && n == 1:
+				close(closed)
+			}
+			return nil
+		}}
+		ds := numbered(12, func(_ context.Context, i int, _ *nwt.Sample) error {
+			if i >= 4 {
+				<-closed
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithPrefetch(1), nwt.WithDevice(dev), nwt.WithAsyncTransfer())
+		var got []int
+		var last error
+		promptly(t, func() {
+			for b, err := range l.Epoch(t.Context(), 0) {
+				if last = err; err == nil {
+					got = append(got, b.Index())
+					close(delivered)
+				}
+			}
+		})
+		require.Equal(t, []int{0}, got)
+		require.ErrorIs(t, last, errBurnt)
+		require.ErrorContains(t, last, "batch 0 of epoch 0")
+		whole, err := values(t, l, 1)
+		require.NoError(t, err)
+		require.Equal(t, upTo(12), whole, "the next epoch")
+	}
+}
+
+func TestABufferThatRetainedBatchesLeftIsFreedAfterAllIfTheWaitForTheProgramFails(t *testing.T) {
+	for _, call := range []string{"wait stream", "copy", "wait"} {
+		var armed atomic.Bool
+		dev := &notebook{}
+		dev.fail = func(c string, _ int) error {
+			if c == call && armed.Swap(false) {
+				return errBurnt
+			}
+			return nil
+		}
+		l := newLoader(t, augmented(200), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithDevice(dev))
+		var kept []*nwt.Batch
+		var last error
+		for b, err := range l.Epoch(t.Context(), 0) {
+			if last = err; err != nil {
+				break
+			}
+			if b.Index() < 8 {
+				b.Retain()
+				b.ReleaseAfterStream(77)
+				kept = append(kept, b)
+			}
+			if b.Index() == 8 {
+				armed.Store(true)
+				for _, b := range kept {
+					b.Release()
+				}
+			}
+		}
+		require.ErrorIs(t, last, errBurnt, call)
+		require.Len(t, collect(t, l, 1), 20, "the next epoch is whole")
+		require.NoError(t, l.Close())
+		require.Equal(t, dev.calls["alloc"], dev.calls["free"], call)
+	}
+}
+
+// A stage that spins keeps the bubble's clock from going on.
+func TestADeviceIsWaitedForAndItsCopiesAreTimedWithoutSpinning(t *testing.T) {
+	for name, c := range map[string]struct {
+		load time.Duration
+		opts []nwt.Option
+	}{
+		"slow samples":               {load: time.Second},
+		"slow copies":                {},
+		"slow samples, asynchronous": {time.Second, []nwt.Option{nwt.WithAsyncTransfer()}},
+		"slow copies, asynchronous":  {0, []nwt.Option{nwt.WithAsyncTransfer()}},
+	} {
+		for _, workers := range []int{0, 2} {
+			synctest.Test(t, func(t *testing.T) {
+				dev := newCopier(0)
+				ds := numbered(28, func(context.Context, int, *nwt.Sample) error { time.Sleep(c.load); return nil })
+				l := newLoader(t, ds, append(c.opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithDevice(dev))...)
+				for b, err := range l.Epochs(t.Context(), 0, 2) {
+					require.NoError(t, err)
+					if len(c.opts) > 0 {
+						dev.wait(b.Event())
+					}
+					require.Equal(t, b.Bytes(0), dev.read(b.DevicePtr(0), len(b.Bytes(0))))
+				}
+				s := l.Stats()
+				require.Equal(t, 14, s.Copied)
+				require.Equal(t, 2*28*8, s.CopiedBytes)
+				require.Equal(t, 14*2*7*time.Millisecond, s.Transfer, name)
+				require.NoError(t, l.Close())
+			})
+		}
 	}
 }
 

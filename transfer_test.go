@@ -89,6 +89,7 @@ func TestBatchesArriveOnTheDeviceAsTheyWereLoaded(t *testing.T) {
 					got = append(got, samples(b))
 				}
 				require.Equal(t, want, got)
+				require.Equal(t, len(want), l.Stats().Copied, "a batch without samples isn't copied")
 			})
 		}
 	}
@@ -105,6 +106,17 @@ func TestTheHostHasNoDeviceMemory(t *testing.T) {
 	}
 	s := l.Stats()
 	require.Zero(t, s.Copied+s.CopiedBytes+s.DeviceBytes)
+	host := nwt.Host()
+	ptr, err := host.Alloc(8)
+	require.Zero(t, ptr)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	event, err := host.NewEvent()
+	require.Zero(t, event)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = host.Open()
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorIs(t, host.Free(0), errors.ErrUnsupported)
+	require.ErrorIs(t, host.FreeEvent(0), errors.ErrUnsupported)
 }
 
 func TestABadSampleEndsTheEpochAfterTheBatchesBeforeItOnADeviceToo(t *testing.T) {
