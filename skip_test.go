@@ -273,6 +273,24 @@ func TestARestLateInTheLongestShuffledStreamBeginsAtOnce(t *testing.T) {
 	require.Less(t, s.read.Load(), int64(2000), "the window, and what is read ahead")
 }
 
+func TestMoreSamplesThanAnIntCountsEndTheEpochWithAnError(t *testing.T) {
+	for world := 1; world <= 2; world++ {
+		for _, workers := range []int{0, 2} {
+			s := &tallies{lengths: slices.Repeat([]int{math.MaxInt / 4}, 6), skip: leap}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithRank(world-1, world), nwt.WithBatchSize(16), nwt.WithWorkers(workers))
+			samples := 0
+			var last error
+			for b, err := range l.Resume(t.Context(), nwt.State{Samples: (math.MaxInt/world - 20) * world}) {
+				if last = err; err == nil {
+					samples += b.Len()
+				}
+			}
+			require.ErrorContains(t, last, fmt.Sprintf("nwt: epoch 0 of %d ranks has more samples than an int counts", world))
+			require.Equal(t, 16, samples)
+		}
+	}
+}
+
 func TestSkippingEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &tallies{lengths: []int{30, 20}, skip: func(_ *tallyReader, n int) (int, error) { cancel(); return min(n, 1), nil }}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -51,39 +52,43 @@ func (r wideReader) Next(ctx context.Context, rec *nwt.Record) error {
 
 func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 	for _, c := range []struct {
-		bytes int
-		most  int32 // records ahead once each shard has shown how large its records are
+		bytes       int
+		most, least int32 // records ahead once each shard has shown how large its records are, until one ends
 	}{
-		{64, 4 * 16},
-		{16_000, 4},
-		{25_600, 2},
-		{192 << 10, 1}, // larger than the bound
+		{64, 4 * 16, 4*8 + 1},
+		{16_000, 4, 1},
+		{25_600, 2, 0},
+		{192 << 10, 1, 0}, // larger than the bound
 	} {
 		for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(3), nwt.WithShuffleWindow(7)}} {
 			opts = append(opts, nwt.WithBatchSize(4), nwt.WithPrefetch(1))
-			want, err := values(t, newLoader(t, nwt.Streamed(newShelves(100, 80, 100, 90, 40)), append(opts, nwt.WithWorkers(0))...), 1)
-			require.NoError(t, err)
+			var want []int64
+			for epoch := 1; epoch < 4; epoch++ {
+				one, err := values(t, newLoader(t, nwt.Streamed(newShelves(100, 80, 100, 90, 40)), append(opts, nwt.WithWorkers(0))...), epoch)
+				require.NoError(t, err)
+				want = append(want, one...)
+			}
 			t.Run(fmt.Sprint(c.bytes, len(opts)), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &wide{shelves: newShelves(100, 80, 100, 90, 40), bytes: c.bytes}
 					l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(2), nwt.WithReadAhead(64<<10))...)
 					var got []int64
-					most := int32(0)
-					for b, err := range l.Epoch(t.Context(), 1) {
+					for b, err := range l.Epochs(t.Context(), 1, 4) {
 						require.NoError(t, err)
 						got = append(got, nwt.Values[int64](b, 0)...)
-						if synctest.Wait(); b.Index() >= 10 {
-							most = max(most, s.read.Load()-s.loaded.Load())
+						synctest.Wait()
+						ahead := s.read.Load() - s.loaded.Load()
+						if len(opts) > 2 {
+							ahead -= 7 // the window's
+						}
+						if b.Index() >= 10 && (b.Index() < 40 || b.Epoch() == 3) { // else the next epoch's shards begin
+							require.LessOrEqual(t, ahead, c.most)
+						}
+						if b.Index() >= 10 && b.Index() < 40 && c.least > 0 {
+							require.GreaterOrEqual(t, ahead, c.least, "it does read ahead")
 						}
 					}
 					require.Equal(t, want, got)
-					if len(opts) > 2 {
-						most -= 7 // the window's
-					}
-					require.LessOrEqual(t, most, c.most)
-					if c.bytes == 64 {
-						require.Greater(t, most, c.most/2, "it does read ahead")
-					}
 					require.NoError(t, l.Close())
 				})
 			})
@@ -204,6 +209,102 @@ func TestAShardThatHangsInCloseLosesNoSample(t *testing.T) {
 		close(release)
 		synctest.Wait()
 	})
+}
+
+// Open with its repetitions, Next and Close have the time each.
+func TestEachCallOfAShardHasItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func() error { time.Sleep(900 * time.Millisecond); return nil }
+		s := &breaking{
+			shelves: newShelves(3, 3), onOpen: func(int) error { return slow() },
+			onNext: func(int, int) error { return slow() }, onClose: func(int) error { return slow() },
+		}
+		var log journal
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithInterleave(1), nwt.WithTimeout(time.Second), log.option())
+		for epoch := range 2 {
+			got, err := values(t, l, epoch)
+			require.NoError(t, err)
+			require.Equal(t, upTo(6), got)
+		}
+		require.NoError(t, l.Close())
+		require.Empty(t, log.String())
+
+		s.onOpen = func(int) error { time.Sleep(400 * time.Millisecond); return briefly{} }
+		l = newLoader(t, nwt.Streamed(s), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithRetry(2, 0), quietLog)
+		began := time.Now()
+		_, err := values(t, l, 0)
+		require.ErrorContains(t, err, "no answer within WithTimeout(1s)")
+		require.Equal(t, time.Second, time.Since(began), "for all repetitions of Open together")
+		require.NoError(t, l.Close())
+		time.Sleep(time.Second) // the calls that were given up return
+	})
+}
+
+func TestACallOfAShardThatWasGivenUpIsToldSoByItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cause atomic.Value
+		s := &toldByContext{shelves: newShelves(20), cause: &cause}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		synctest.Wait()
+		require.ErrorContains(t, cause.Load().(error), "no answer within WithTimeout(1s)")
+		require.NoError(t, l.Close())
+	})
+}
+
+// toldByContext is shelves whose sixth record comes when its context ends.
+type toldByContext struct {
+	*shelves
+	cause *atomic.Value
+}
+
+func (s *toldByContext) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.shelves.Open(ctx, shard)
+	return &toldByContextReader{ShardReader: r, s: s}, err
+}
+
+type toldByContextReader struct {
+	nwt.ShardReader
+	s    *toldByContext
+	read int
+}
+
+func (r *toldByContextReader) Next(ctx context.Context, rec *nwt.Record) error {
+	if r.read++; r.read == 6 {
+		<-ctx.Done()
+		r.s.cause.Store(context.Cause(ctx))
+	}
+	return r.ShardReader.Next(ctx, rec)
+}
+
+func TestCallsOfShardsThatNeverReturnEndTheEpochAndThoseThatHaveReturnedDoNot(t *testing.T) {
+	for _, where := range []string{"Open", "Next", "Close"} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			wait := func(int) error { <-release; return nil }
+			s := &breaking{shelves: newShelves(slices.Repeat([]int{2}, 1030)...)}
+			switch where {
+			case "Open":
+				s.onOpen = wait
+			case "Next":
+				s.onNext = func(int, int) error { return wait(0) }
+			case "Close":
+				s.onClose = wait
+			}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1<<20), quietLog)
+			_, err := values(t, l, 0)
+			require.ErrorContains(t, err, "1024 calls that WithTimeout(1s) gave up haven't returned, the bound is 1024", where)
+			close(release)
+			synctest.Wait()
+			require.Zero(t, s.open.Load(), where)
+			got, err := values(t, l, 1)
+			require.NoError(t, err, where)
+			require.Len(t, got, 2*1030)
+			require.NoError(t, l.Close())
+		})
+	}
 }
 
 // What a call that was given up writes to its record reaches nobody.
@@ -428,6 +529,7 @@ func TestAStreamIsNotResumedPastAShardThatIsLostMeanwhile(t *testing.T) {
 			} else {
 				require.NoError(t, last)
 				require.Contains(t, log.String(), "a record that was delivered before can't be read now")
+				require.Contains(t, log.String(), "epoch=0 record=0 ")
 			}
 		}
 	}

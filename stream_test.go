@@ -215,3 +215,30 @@ func TestTheSeedOfRandomnessDoesNotChangeAStreamsOrder(t *testing.T) {
 	require.Equal(t, numbers, same)
 	require.NotEqual(t, noise, other)
 }
+
+func TestShuffledStreamsStayWhatTheyWere(t *testing.T) {
+	read := func(ds nwt.Dataset, opts ...nwt.Option) (numbers []int64) {
+		for b, err := range newLoader(t, ds, append(opts, nwt.WithBatchSize(8), nwt.WithShuffle(5), nwt.WithInterleave(2))...).Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			numbers = append(numbers, nwt.Values[int64](b, 0)...)
+		}
+		return numbers
+	}
+	stream := nwt.Streamed(newShelves(4, 0, 7, 3, 6))
+	require.Equal(t, []int64{0, 1, 14, 2, 16, 3, 15, 17, 11, 18, 19, 12, 13, 4, 5, 7, 6, 9, 8, 10}, read(stream, nwt.WithShuffleWindow(2)))
+	require.Equal(t, []int64{2, 16, 0, 11, 19, 14, 18, 4, 3, 1, 15, 5, 7, 8, 10, 6, 9, 12, 17, 13}, read(stream, nwt.WithShuffleWindow(8)))
+	require.Equal(t, []int64{6, 7, 4, 14, 15, 19, 5, 18, 17, 8, 10, 16, 9}, read(stream, nwt.WithShuffleWindow(8), nwt.WithRank(1, 2)))
+	mixed, err := nwt.MixedStreams(nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}, 7, newShelves(20), newShelves(20))
+	require.NoError(t, err)
+	require.Equal(t, []int64{5, 4, 5, 2, 0, 8, 11, 1, 8, 9, 3, 13, 11, 6, 2, 9, 3, 14, 16, 17}, read(mixed, nwt.WithShuffleWindow(8), nwt.WithEpochSamples(20)))
+}
+
+func TestAStreamWithoutOrderHasNoState(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		l := newLoader(t, nwt.Streamed(newShelves(10, 10)), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithUnordered())
+		for b, err := range l.Epoch(t.Context(), 2) {
+			require.NoError(t, err)
+			require.Equal(t, nwt.State{Epoch: 2, Samples: -1, World: 1}, b.State())
+		}
+	}
+}
