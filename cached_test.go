@@ -178,6 +178,13 @@ func TestABadSampleThatDoesNotFitIsBad(t *testing.T) {
 	require.ErrorIs(t, err, errBad)
 }
 
+func TestACacheThatCannotBeUsedLoadsNothing(t *testing.T) {
+	source, loads := counted(3)
+	require.ErrorAs(t, nwt.Cached(source, 0).Load(t.Context(), 1, nil), new(*nwt.OptionError))
+	require.ErrorAs(t, nwt.Cached(nil, 1).Load(t.Context(), 1, nil), new(*nwt.OptionError))
+	require.Equal(t, []int{0, 0, 0}, counts(loads))
+}
+
 func TestHalfOfACacheIsForBookkeeping(t *testing.T) {
 	loads := make([]atomic.Int32, 40)
 	ds := nwt.Cached(numbered(40, func(_ context.Context, i int, _ *nwt.Sample) error { loads[i].Add(1); return nil }), 160)

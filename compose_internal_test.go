@@ -72,6 +72,7 @@ func TestBlocksAreEnoughForTerabytesAndNoLargerThanTheSamplesNeed(t *testing.T) 
 	}{
 		{1, 100, 1 << 50, 100, minBlock},
 		{1000, 1 << 10, 1 << 50, 1000 << 10, minBlock},
+		{1 << 30, 1 << 10, 4 << 40, 1 << 40, 1 << 30},
 		{1 << 30, 1 << 20, 1 << 40, 1 << 40, 1 << 30},
 		{1 << 30, 1 << 40, 4 << 40, 4 << 40, 8 << 40},
 		{math.MaxInt, 16, 4 << 40, min(4<<40, math.MaxInt), maxBlock}, // more bytes in all than an int64 counts
@@ -80,5 +81,17 @@ func TestBlocksAreEnoughForTerabytesAndNoLargerThanTheSamplesNeed(t *testing.T) 
 		b.init(c.n, c.most, c.limit)
 		require.GreaterOrEqual(t, maxBlocks*b.size, c.least)
 		require.LessOrEqual(t, b.size, c.size)
+	}
+}
+
+func TestARankReadsItsShareOfTheStreamThatHasTheMostShards(t *testing.T) {
+	for world := 1; world <= 7; world++ {
+		sum := 0
+		for rank := range world {
+			s := &source{shards: []int{3, 7, 5}, opts: &options{rank: rank, world: world}}
+			require.Contains(t, []int{7 / world, 7/world + 1}, s.shardsOfRank())
+			sum += s.shardsOfRank()
+		}
+		require.Equal(t, 7, sum)
 	}
 }

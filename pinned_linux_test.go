@@ -45,6 +45,14 @@ func memlock(t *testing.T, bytes uint64) {
 	t.Cleanup(func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before)) })
 }
 
+func TestTheHostsMemoryIsGivenBack(t *testing.T) {
+	mem, err := nwt.Host().AllocHost(1 << 20)
+	require.NoError(t, err)
+	require.NoError(t, unix.Madvise(mem, unix.MADV_NORMAL))
+	require.NoError(t, nwt.Host().FreeHost(mem))
+	require.Error(t, unix.Madvise(mem, unix.MADV_NORMAL))
+}
+
 func TestWithoutADriverTheSystemLocksPages(t *testing.T) {
 	noDriver(t)
 	memlock(t, 1<<20)

@@ -495,7 +495,55 @@ func TestAStreamThatCannotBeUsedIsNamed(t *testing.T) {
 		require.ErrorAs(t, err, new(*nwt.OptionError))
 		require.ErrorContains(t, err, c.says)
 	}
+	require.Equal(t, -1, nwt.Streamed(newShelves(5)).Len())
 	require.ErrorContains(t, nwt.Streamed(newShelves(5)).Load(t.Context(), 0, nil), "nwt: a stream has no sample by index")
+}
+
+// choosy is shelves with a sample that can't be made of its record, at first or ever.
+type choosy struct {
+	*shelves
+	number int64
+	fail   func() error
+}
+
+func (s *choosy) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	if err := s.shelves.Load(ctx, r, dst); err != nil || nwt.Values[int64](dst, 0)[0] != s.number {
+		return err
+	}
+	return s.fail()
+}
+
+func TestARecordOfWhichNoSampleCanBeMadeIsABadSampleAndTheOthersOfItsShardAreNot(t *testing.T) {
+	mix := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1}}}}
+	for _, workers := range []int{0, 2} {
+		for _, mixed := range []bool{false, true} {
+			loader := func(fail func() error, opts ...nwt.Option) *nwt.Loader {
+				s := &choosy{newShelves(10), 4, fail}
+				ds := nwt.Streamed(s)
+				if mixed {
+					var err error
+					ds, err = nwt.MixedStreams(mix, 7, s)
+					require.NoError(t, err)
+				}
+				return newLoader(t, ds, append(opts, nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithEpochSamples(10), quietLog)...)
+			}
+			got, err := values(t, loader(func() error { return errTorn }), 0)
+			require.ErrorIs(t, err, errTorn)
+			require.Equal(t, upTo(4), got)
+			got, err = values(t, loader(func() error { return errTorn }, nwt.WithErrorBudget(1)), 0)
+			require.NoError(t, err)
+			require.Equal(t, upTo(10, 4), got)
+			var tries atomic.Int32
+			got, err = values(t, loader(func() error {
+				if tries.Add(1) < 3 {
+					return briefly{}
+				}
+				return nil
+			}, nwt.WithRetry(2, 0)), 0)
+			require.NoError(t, err, "it is loaded again")
+			require.Equal(t, upTo(10), got)
+		}
+	}
 }
 
 // The end of a stream is loaded sooner than the batches before it.

@@ -174,13 +174,15 @@ func TestOutOfMemorySaysHowMuchWasAskedForAndWhatToLower(t *testing.T) {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			gpu := cudatest.Load(t)
 			gpu.Limit(c.kind, 1000)
-			l := newLoader(t, augmented(200), nwt.WithBatchSize(100), nwt.WithDevice(gpu0(t)))
+			var log journal
+			l := newLoader(t, augmented(200), nwt.WithBatchSize(100), nwt.WithDevice(gpu0(t)), log.option())
 			for range 2 {
 				for _, err := range l.Epoch(t.Context(), 0) {
 					require.ErrorIs(t, err, cuda.OutOfMemory)
 					require.EqualError(t, err, c.says)
 				}
 			}
+			require.Empty(t, log.String(), "the error says it")
 			gpu.Limit(c.kind, 1<<20)
 			collect(t, l, 0)
 		})

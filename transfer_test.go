@@ -71,7 +71,7 @@ func holey(n int) nwt.Dataset {
 }
 
 func TestBatchesArriveOnTheDeviceAsTheyWereLoaded(t *testing.T) {
-	for name, ds := range map[string]nwt.Dataset{"plain": augmented(96), "short last batch": augmented(99), "ragged": ragged(99), "bad samples": holey(99)} {
+	for name, ds := range map[string]nwt.Dataset{"plain": augmented(96), "short last batch": augmented(99), "last batch of one": augmented(97), "ragged": ragged(99), "bad samples": holey(99)} {
 		for _, workers := range []int{0, 1, 3} {
 			t.Run(fmt.Sprintf("%s, %d workers", name, workers), func(t *testing.T) {
 				gpu := cudatest.Load(t)
