@@ -313,7 +313,8 @@ func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
 // So nothing of a stream comes again in an epoch before all of the rank's part of it has
 // come. But a stream of which an epoch takes only a little is never read to its end, and
 // without WithShuffle each epoch takes the same: make epochs long. A stream that has no
-// weight in any phase of an epoch isn't opened.
+// weight in any phase of an epoch isn't opened. A resume that skips computes the positions
+// of its block that come before it: if blocks have millions, it begins late.
 //
 // [ShardError] counts the shards of all streams, one stream after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {

@@ -442,7 +442,7 @@ func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
 	_, err = nwt.NewLoader(ds)
 	require.ErrorContains(t, err, "WithEpochSamples: 0: must be set with MixedStreams")
 	_, err = nwt.NewLoader(ds, nwt.WithEpochSamples(10), nwt.WithRank(0, 2))
-	require.ErrorContains(t, err, "WithRank (world): 2: a stream of 1 shards leaves ranks without one")
+	require.ErrorContains(t, err, "WithRank (world): 2: a stream of 1 shards leaves ranks without one: needs at least as many shards as ranks (stream 1 of MixedStreams)")
 	_, err = nwt.NewLoader(ds, nwt.WithEpochSamples(10), nwt.WithSampler(nwt.Sequential(3)))
 	require.ErrorContains(t, err, "WithSampler")
 	_, err = nwt.Concat(ds)
@@ -462,6 +462,23 @@ func TestMixedStreamsAllocateNothingPerBatch(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
 		stop()
 	}
+}
+
+// The plan of all training is made with the loader, not with each epoch.
+func TestAnEpochOfMixedStreamsCostsNoMoreForManyPhases(t *testing.T) {
+	perEpoch := func(phases int) float64 {
+		m := nwt.Mix{Block: 8}
+		for range phases {
+			m.Phases = append(m.Phases, nwt.Phase{Samples: 3, Weights: []float64{1, 3}})
+		}
+		l := newLoader(t, mixedOf(t, m, newShelves(40), newShelves(40)), nwt.WithEpochSamples(32), nwt.WithWorkers(0))
+		return testing.AllocsPerRun(5, func() {
+			for _, err := range l.Epoch(t.Context(), 1) {
+				require.NoError(t, err)
+			}
+		})
+	}
+	require.InDelta(t, perEpoch(1), perEpoch(1000), 20)
 }
 
 func TestMixedStreamsCanBeTuned(t *testing.T) {

@@ -76,7 +76,7 @@ func (q *sequence) pass() error {
 // reads the records that the window still holds at that point, and skips the others.
 // The chains of the first pass are open.
 func (p *streamPart) pass(n int) error {
-	repeats := p.q.quota > 0
+	repeats, known := p.q.quota > 0, 0
 	for records := math.MaxInt; ; p.open() { // records of a pass over the shards, as far as is known
 		there, err := p.passIn(n-p.delivered, records)
 		if err != nil {
@@ -91,6 +91,10 @@ func (p *streamPart) pass(n int) error {
 		if records = p.passed; records == 0 || !repeats && n > records {
 			return fmt.Errorf("this rank's shards have %d", records)
 		}
+		if known > 0 {
+			return fmt.Errorf("this rank's shards had %d at first, and then %d", known, records)
+		}
+		known = records
 		p.stop()
 		if repeats {
 			p.delivered = n / records * records

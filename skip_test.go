@@ -261,6 +261,26 @@ func TestWithoutWorkersTheCallerSkips(t *testing.T) {
 	require.GreaterOrEqual(t, calls, 4)
 }
 
+// Otherwise a resume of several passes would look for its place for ever.
+func TestAStreamWhosePassesDifferWhenItIsSkippedIsNotResumed(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		s := &tallies{lengths: []int{20, 20, 20, 20}, skip: func(r *tallyReader, n int) (int, error) {
+			skipped, _ := over(r, n, true)
+			return skipped, errTorn // wherever it is asked to stop
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithEpochSamples(300), nwt.WithErrorBudget(100), nwt.WithBatchSize(10), nwt.WithWorkers(workers), silent)
+		ends := 0
+		promptly(t, func() {
+			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 150}) {
+				require.ErrorContains(t, err, "to resume after 150 samples of epoch 0 isn't possible: this rank's shards had ")
+				ends++
+			}
+		})
+		require.Equal(t, 1, ends)
+		require.Zero(t, s.open.Load())
+	}
+}
+
 // By drawing once for each of the records delivered, it would take years.
 func TestARestLateInTheLongestShuffledStreamBeginsAtOnce(t *testing.T) {
 	s := &tallies{lengths: slices.Repeat([]int{math.MaxInt / 8}, 4), skip: leap}

@@ -7,8 +7,9 @@ import (
 // A source is a dataset and options that fit together.
 type source struct {
 	ds      Dataset
-	n       int   // samples of the dataset
-	shards  []int // of each stream
+	n       int      // samples of the dataset
+	shards  []int    // of each stream
+	plan    *mixPlan // of MixedStreams; nil for other datasets
 	layout  *layout
 	opts    *options
 	sampler Sampler
@@ -41,6 +42,9 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		errs = append(errs, stream.fits(shards, o)...)
+		if stream.mix != nil {
+			s.plan = stream.mix.plan(stream.seed, o.rank, o.world)
+		}
 	} else {
 		switch {
 		case s.sampler != nil:

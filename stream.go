@@ -149,9 +149,13 @@ func (d *streamDataset) fits(shards []int, o *options) (errs []error) {
 	if d.mix != nil && o.epochSamples == 0 {
 		errs = append(errs, optionError("WithEpochSamples", o.epochSamples, "must be set with MixedStreams, whose epochs have no other end"))
 	}
-	for _, n := range shards {
+	for k, n := range shards {
 		if n < o.world {
-			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks", n))
+			which := ""
+			if d.mix != nil {
+				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)
+			}
+			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks%s", n, which))
 		}
 	}
 	return errs
@@ -206,9 +210,10 @@ type sequence struct {
 	plan  *mixPlan // which part each record is of; nil without MixedStreams
 
 	epoch, last int
-	index       int // of the next batch in its epoch
-	delivered   int // records of the epoch that were handed out or skipped
-	skip        int // records to drop before the first
+	over        bool // nothing comes after epoch
+	index       int  // of the next batch in its epoch
+	delivered   int  // records of the epoch that were handed out or skipped
+	skip        int  // records to drop before the first
 	started     bool
 	dry         *streamPart // had no record left
 	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
@@ -242,16 +247,13 @@ func newSequence(r *run, ahead bool) *sequence {
 	c, o := r.course, r.l.opts
 	q := &sequence{
 		l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
-		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world),
+		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world), plan: r.l.plan,
 	}
 	ds, first := r.l.ds.(*streamDataset), 0
 	for k, s := range ds.streams {
 		n := r.l.shards[k]
 		q.parts = append(q.parts, &streamPart{q: q, number: k, stream: s, shards: n, first: first, seed: o.shuffled + uint64(k)*golden})
 		first += n
-	}
-	if ds.mix != nil {
-		q.plan = ds.mix.plan(ds.seed, o.rank, o.world)
 	}
 	return q
 }
@@ -471,7 +473,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	o := q.l.opts
 	n := 0
 	b.failure = nil
-	for n == 0 && b.failure == nil && q.epoch <= q.last && !q.l.ring.Stopped() {
+	for n == 0 && b.failure == nil && !q.over && !q.l.ring.Stopped() {
 		if !q.started {
 			b.failure = q.begin(&b.records[0])
 		}
@@ -492,11 +494,13 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 			n = 0
 		}
 		q.stop()
-		q.started, q.epoch, q.index = false, q.epoch+1, 0
+		if q.started, q.index = false, 0; q.epoch == q.last {
+			q.over = true
+		} else {
+			q.epoch++
+		}
 	}
-	if b.failure != nil {
-		q.epoch = q.last + 1
-	}
+	q.over = q.over || b.failure != nil
 	b.end = n == 0 || b.failure != nil
 	b.resize(n)
 	b.reached = q.delivered * o.world

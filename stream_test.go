@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -177,6 +178,27 @@ func TestSeveralEpochsOfAStreamFollowEachOther(t *testing.T) {
 	}
 	require.Equal(t, []int{2, 2, 2, 2, 2, 3, 3, 3, 3, 3}, epochs)
 	require.Equal(t, []int{0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, indices)
+}
+
+func TestTheEpochOfTheHighestNumberEnds(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		for _, opts := range [][]nwt.Option{nil, {nwt.WithEpochSamples(40), nwt.WithShuffle(1)}} {
+			l := newLoader(t, nwt.Streamed(newShelves(8, 8, 3)), append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers))...)
+			samples := map[int]int{}
+			for b, err := range l.Epochs(t.Context(), math.MaxInt-1, math.MaxInt) {
+				require.NoError(t, err)
+				samples[b.Epoch()] += b.Len()
+			}
+			for b, err := range l.Epoch(t.Context(), math.MaxInt) {
+				require.NoError(t, err)
+				if samples[b.Epoch()] += b.Len(); len(samples) > 2 {
+					break
+				}
+			}
+			require.Len(t, samples, 2)
+			require.Equal(t, samples[math.MaxInt], samples[math.MaxInt-1])
+		}
+	}
 }
 
 func TestLeavingAStreamAnywhereClosesItsShards(t *testing.T) {
