@@ -27,6 +27,7 @@ type auto struct {
 	least   time.Duration // of a probe
 	result  atomic.Pointer[Result]
 	left    int // batches until the next look
+	stretch int // batches from one look to the next while it is settled
 	workers int // as set last
 	settled bool
 
@@ -43,7 +44,9 @@ type auto struct {
 	probe  probe
 	body   time.Duration // that a loop body ordinarily takes
 
-	watch watching
+	watch     watching
+	since     probe // what was seen since it settled, or since that was last weighed
+	unweighed int   // batches of since after which it is weighed
 }
 
 // A probe is the block that is being measured.
@@ -51,6 +54,7 @@ type probe struct {
 	iterations int
 	wait, body time.Duration
 	gained     int // places loaded ahead that there are more of now than at its beginning
+	missing    int // places that are open and not loaded now
 	use        *meter
 }
 
@@ -68,6 +72,7 @@ const (
 	probeSteps   = 20                   // of the clock, if it is coarse
 	probeMost    = 256                  // batches, if it isn't
 	costly       = 3                    // batches' time that a probe may cost against the best before it ends
+	leastLoaded  = 0.5                  // batches that a probe counts as loaded if they were fewer
 	besideGap    = 1.5                  // times as many workers that two counts must be apart to look between them
 	enoughLooks  = 32                   // after which the best so far is settled on
 	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
@@ -78,6 +83,8 @@ const (
 	windowTime     = 200 * time.Millisecond // … this in all
 	oddWindows     = 3                      // in a row
 	oddWindowsMost = 48                     // if tuning again and again changed nothing
+	firstWeighed   = 4 * windowBatches      // of a settled loader after which they are weighed, twice as many each time
+	otherBody      = 0.10                   // share of its time by which the loop bodies of a window that is weighed may differ
 	waitMore       = 0.04                   // by which the wait share must have grown
 	waitLess       = 0.10                   // or shrunk
 )
@@ -122,16 +129,24 @@ func (a *auto) look(r *run) {
 	now, wait := time.Now(), time.Duration(a.l.counters.wait.Load())
 	took, waited, fresh := now.Sub(a.last), wait-a.lastWait, a.fresh
 	a.last, a.lastWait, a.fresh, a.left = now, wait, false, 1
+	open, done, last := r.openAhead()
+	gained := done - a.lastDone
+	a.lastDone = done
+	missing := open*a.l.opts.batchSize - done
 	if a.settled {
-		a.left = min(windowBatches, max(1, r.course.len()-r.taken)) // the last batch of a run ends a window too
-		if !fresh && a.watch.waitChanged(took, waited, a.sp.Alpha) {
+		batches := a.stretch
+		a.stretch = min(windowBatches, max(1, r.course.len()-r.taken)) // the last batch of a run ends a window too
+		a.left = a.stretch
+		switch {
+		case fresh:
+		case a.watch.waitChanged(took, waited, a.sp.Alpha):
 			a.again()
+		case !last:
+			a.since.missing = missing
+			a.weigh(batches, took, waited, gained)
 		}
 		return
 	}
-	_, done, last := r.openAhead()
-	gained := done - a.lastDone
-	a.lastDone = done
 	switch {
 	case fresh:
 		a.skip = 1 // the first batch starts workers up
@@ -143,6 +158,7 @@ func (a *auto) look(r *run) {
 	case last:
 		// The last batches of a run: none is loaded behind them.
 	default:
+		a.probe.missing = missing
 		a.measure(r, took, waited, gained)
 	}
 }
@@ -161,8 +177,10 @@ func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 		a.body = body
 	case body < a.body: // a slow first step is soon forgotten
 		a.body -= (a.body - body) / 2
+	case body > pause*a.body:
+		body, gained = pause*a.body, min(gained, 0) // what was loaded in the rest of it says nothing
+		a.body += (body - a.body) / 8
 	default:
-		body = min(body, pause*a.body)
 		a.body += (body - a.body) / 8
 	}
 	p.iterations++
@@ -178,16 +196,21 @@ func (a *auto) enough() bool {
 	p := &a.probe
 	all := p.wait + p.body
 	wave := a.l.wave(a.workers)
+	loaded := int(p.loaded(a.l.opts.batchSize))
+	mean, n := p.outcome(a.l.opts.batchSize)
 	if len(a.counts) == 0 || a.climbing() {
 		// The count is far from enough: what matters is only that.
-		if p.iterations >= 2*wave && p.wait > all/2 && all > a.least {
+		if min(p.iterations, loaded) >= 2*wave && mean > 2*p.body/time.Duration(p.iterations) && all > a.least {
 			return true
 		}
 	}
 	if best := a.best(); p.iterations >= wave && float64(all)-float64(p.iterations)*best > costly*best {
 		return true
 	}
-	return p.iterations >= max(probeBatches, fewestWaves*wave) && (all >= a.least || a.least == probeTime && p.iterations >= probeMost)
+	if loaded < wave || max(p.iterations, loaded) < max(probeBatches, fewestWaves*wave) {
+		return false
+	}
+	return time.Duration(n)*mean >= a.least || a.least == probeTime && p.iterations >= probeMost
 }
 
 // climbing tells whether the probe is at the highest count so far.
@@ -204,6 +227,79 @@ func (a *auto) best() float64 {
 	return best
 }
 
+// outcome is what a batch takes as far as the probe tells, and how many batches tell
+// it. In the long run a batch takes as long as its loading or its loop body, whichever
+// is longer. So what counts is how much was loaded meanwhile, not how much was used:
+// what had been loaded before hides slow loading, and while training waits for one
+// slow sample, others may be loaded behind it.
+func (p *probe) outcome(batchSize int) (mean time.Duration, batches int) {
+	body := p.body / time.Duration(p.iterations)
+	loaded := p.loaded(batchSize)
+	if loading := float64(p.wait+p.body) / max(loaded, leastLoaded); loading > float64(body) {
+		return time.Duration(loading), max(1, int(math.Ceil(loaded)))
+	}
+	return body, p.iterations
+}
+
+// loaded is how many batches' places were loaded during the probe. Places that are
+// neither loaded nor missing were given up with depth: their loss isn't slow loading.
+func (p *probe) loaded(batchSize int) float64 {
+	return float64(p.iterations) + float64(max(p.gained, -p.missing))/float64(batchSize)
+}
+
+// weigh takes in a stretch of batches of a settled loader. Now and then, more seldom
+// each time, it adds all of them to what was measured: so much shows what looks were
+// too short for. If another count seems faster then, it is tuned again.
+func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
+	c, p := a.counts.at(a.workers), &a.since
+	body := took - waited
+	if other := body - time.Duration(batches)*c.Step; other.Abs() > time.Duration(otherBody*float64(took)) {
+		return // a pause, or a step that isn't what it was
+	}
+	p.iterations += batches
+	p.wait, p.body, p.gained = p.wait+waited, p.body+body, p.gained+gained
+	if p.iterations < a.unweighed {
+		return
+	}
+	a.unweighed *= 2
+	mean, n := p.outcome(a.l.opts.batchSize)
+	body = p.body / time.Duration(p.iterations)
+	c.add(mean, n, body, c.CPU)
+	*p = probe{}
+
+	choice, shown := search.Choose(a.sp, a.counts.series()), a.result.Load()
+	of := func(workers int) float64 {
+		i := slices.IndexFunc(choice.Estimates, func(e search.Estimate) bool { return e.Workers == workers })
+		return float64(choice.Estimates[i].Mean)
+	}
+	slower := of(a.workers) > of(choice.Fastest)+a.sp.Alpha.Of(of(choice.Fastest), a.sp.Iterations)
+	for _, t := range shown.Trials { // a long stretch that contradicts the looks may still count as a stall
+		slower = slower || t.Workers != a.workers && float64(mean) > float64(t.High)+a.sp.Alpha.Of(float64(t.High), a.sp.Iterations)
+	}
+	was := shown.trial(a.workers)
+	switch {
+	case slower:
+		a.l.opts.log.Info("nwt: another worker count may be faster: tuning again", "workers", a.workers)
+		a.restart()
+		c.blocks, c.sum, c.Iterations = nil, iteration{}, 0
+		c.add(mean, n, body, c.CPU)
+		a.counts = counts{c} // of other counts too little was seen, or it is no longer so
+	case choice.Workers == a.workers && (mean < was.Low || mean > was.High):
+		corrected := a.report(choice)
+		corrected.Elapsed = shown.Elapsed
+		a.result.Store(corrected)
+	}
+}
+
+// add adds a block to what is known of the count.
+func (c *count) add(mean time.Duration, n int, body time.Duration, cpu float64) {
+	c.blocks = append(c.blocks, search.Block{Round: len(c.blocks), Iterations: n, Mean: mean, CPU: cpu})
+	c.Iterations += n
+	times := time.Duration(n)
+	c.sum = c.sum.plus(iteration{all: times * mean, wait: times * (mean - body), step: times * body})
+	c.average()
+}
+
 // conclude makes a block of the probe.
 func (a *auto) conclude() {
 	p := &a.probe
@@ -215,15 +311,9 @@ func (a *auto) conclude() {
 	}
 	o := a.l.opts
 	own := c.use(p.use.usage(), p.wait+p.body, o, o.machine.CPUs())
-	all := p.wait + p.body
-	all += hidden(all, 0, p.iterations, p.gained, o.batchSize)
-	c.blocks = append(c.blocks, search.Block{
-		Round: len(c.blocks), Iterations: p.iterations, Mean: all / time.Duration(p.iterations), CPU: own,
-	})
-	c.Iterations += p.iterations
-	c.sum = c.sum.plus(iteration{all: all, wait: all - p.body, step: p.body})
+	mean, n := p.outcome(o.batchSize)
 	c.PeakRSS, c.Prefetch = max(c.PeakRSS, host.Memory().RSS), max(c.Prefetch, a.l.depth()-1)
-	c.average()
+	c.add(mean, n, p.body/time.Duration(p.iterations), own)
 	a.probe = probe{}
 }
 
@@ -331,15 +421,20 @@ func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
 	if c.Confidence < search.SureAt {
 		fewest = 5
 	}
+	sure := fewest
+	best := a.best()
+	worth := best - a.sp.Alpha.Of(best, a.sp.Iterations)
+	promise := time.Duration(math.MaxInt64)
 	for i, e := range c.Estimates {
-		near := i+1 < len(c.Estimates) && c.Estimates[i+1].Workers == c.Workers && float64(e.Mean) < 1.25*a.best()
-		best := a.best()
-		maybe := float64(e.Low) < best-a.sp.Alpha.Of(best, a.sp.Iterations) && len(a.counts.at(e.Workers).blocks) < mostLooks
-		if e.Workers != c.Workers && e.Workers != c.Fastest && !near && !maybe {
-			continue
-		}
-		if seen := len(a.counts.at(e.Workers).blocks); seen < fewest {
-			workers, fewest, found = e.Workers, seen, true
+		near := i+1 < len(c.Estimates) && c.Estimates[i+1].Workers == c.Workers && float64(e.Mean) < 1.25*best
+		seen := len(a.counts.at(e.Workers).blocks)
+		switch {
+		case e.Workers == c.Workers || e.Workers == c.Fastest || near:
+			if seen < fewest {
+				workers, fewest, found, promise = e.Workers, seen, true, 0
+			}
+		case promise > 0 && seen < mostLooks && seen < sure && float64(e.Low) < worth && e.Mean < promise:
+			workers, found, promise = e.Workers, true, e.Mean
 		}
 	}
 	return workers, found
@@ -357,6 +452,7 @@ func (a *auto) settleOn(c search.Choice) {
 	}
 	a.watch, a.settled, a.left = w, true, windowBatches
 	a.fresh = true // the next look begins a window
+	a.since, a.stretch, a.unweighed = probe{}, windowBatches, max(a.unweighed, firstWeighed)
 	a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
 }
 
@@ -364,6 +460,10 @@ func (a *auto) settleOn(c search.Choice) {
 func (a *auto) again() {
 	a.l.opts.log.Info("nwt: training waits for data more or less than it did: tuning again",
 		"workers", a.workers, "wait share then", a.watch.expected)
+	a.restart()
+}
+
+func (a *auto) restart() {
 	a.settled, a.counts, a.began = false, nil, a.last
 	a.left, a.skip, a.body = 1, 1, 0
 }
