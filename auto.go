@@ -74,6 +74,7 @@ const (
 	costly       = 3                    // batches' time that a probe may cost against the best before it ends
 	leastLoaded  = 0.5                  // batches that a probe counts as loaded if they were fewer
 	besideGap    = 1.5                  // times as many workers that two counts must be apart to look between them
+	idleCPU      = 0.7                  // share of CPUs in use below which training tries more workers
 	enoughLooks  = 32                   // after which the best so far is settled on
 	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
 	leap         = 16                   // times as many workers that a step upwards may try
@@ -350,7 +351,7 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 	at := a.counts.at(top.Workers)
 	body, mean := float64(at.Step), float64(top.Mean)
 	alpha := a.sp.Alpha.Of(mean, a.sp.Iterations)
-	if mean-body <= alpha || at.CPU >= search.IdleCPU || top.Workers >= a.sp.Max {
+	if mean-body <= alpha || at.CPU >= idleCPU || top.Workers >= a.sp.Max {
 		return 0, false
 	}
 	for _, e := range c.Estimates {

@@ -83,14 +83,10 @@ func (i iteration) plus(j iteration) iteration {
 	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step}
 }
 
-// A visit leaves out the first batches, until all workers are at work, their slots
-// have memory and the kernel has found a CPU for each thread. If the count has
-// workers that no visit had before, it also waits until these have loaded some
-// samples. It measures at least a number of waves: in fewer it would see a burst, or
+// If a count has workers that no visit had before, a visit waits until these have
+// loaded some samples. It measures at least a number of waves: in fewer it would see a burst, or
 // the pause between two bursts.
 const (
-	warmupBatches = 2
-	warmupTime    = 10 * time.Millisecond
 	warmupEnough  = 200 * time.Millisecond // from which on one batch will do
 	warmupPatient = 4                      // times a visit's limit that new workers may take to become warm
 	fewestWaves   = 4
@@ -160,8 +156,8 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	peak := host.StartPeak()
 	wave := t.wave(req.Workers)
 	m := measurement{
-		warmup: max(warmupBatches, wave), warmupTime: warmupTime, deadline: t.deadline, steps: &t.steps, must: len(t.counts) == 0,
-		visit: search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit},
+		warmup: max(search.WarmBatches, wave), warmupTime: search.WarmTime, deadline: t.deadline, steps: &t.steps, must: len(t.counts) == 0,
+		visit: search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
 	}
 	if req.Workers > t.warm {
 		m.cold = (req.Workers*search.WarmSamples + t.opts.batchSize - 1) / t.opts.batchSize
@@ -195,7 +191,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	c.SystemUsed = host.Memory().Used
 	c.warming = m.visit.Trend
 	c.average()
-	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), CPU: cpu}, nil
+	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Parts: m.visit.Parts(), CPU: cpu}, nil
 }
 
 // A usage is what a host.Meter has told of an interval.

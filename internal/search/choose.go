@@ -3,6 +3,7 @@ package search
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -12,15 +13,18 @@ import (
 
 // How hard the evidence is pressed.
 const (
-	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged
+	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged …
+	surely    = 1    // … and by which a count must be within alpha for no rounder one with more workers to be preferred
+	certain   = 0.2  // share of alpha below which a standard error is small
+	ofAlpha   = 0.25 // share of alpha that this standard error counts for at most
 	SureAt    = 0.97 // share of the votes at which measuring ends
 	mostSure  = 0.99 // the highest confidence that is claimed
 	redraws   = 200  // re-runs drawn to find who is in the race
 	answers   = 2000 // and to say how sure the choice is
 	persevere = 10   // times its iterations that a count in an undecided race may get …
 	longer    = 2    // times its iterations that the choice and the fastest get in the end
-	patience  = 6    // … while all together took no longer than this many counts as fast as the fastest,
-	ofSweep   = 0.1  // or than this share of measuring every count
+	patience  = 4.5  // … while all together took no longer than this many counts as fast as the fastest,
+	ofSweep   = 0.08 // or than this share of measuring every count
 	wary      = 2    // times the errors, in votes on whether to go on: measuring must not end at a lucky moment
 	least     = 0.1  // times the measured time: the least that a count may really take
 	unknownSE = 0.25 // standard error of a count while nothing was measured twice
@@ -99,7 +103,7 @@ type evidence struct {
 	own    []float64 // standard error of the mean itself
 	free   []float64 // degrees of freedom behind own
 	df     float64   // degrees of freedom behind all of se; 0: nothing was measured twice
-	spent  float64   // nanoseconds measured, drift included
+	spent  float64   // nanoseconds, drift and warm-up included
 }
 
 // weigh takes out the drift that all counts of a round share, and computes means
@@ -113,7 +117,7 @@ func weigh(sp Space, seen []Series) evidence {
 	e := evidence{sp: sp}
 	var obs []stat.Obs
 	var rows []Series
-	rounds := 0
+	rounds, company := 0, map[int]int{}
 	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
 		if len(s.Blocks) == 0 || !sp.allows(s.Workers) {
 			continue
@@ -121,6 +125,7 @@ func weigh(sp Space, seen []Series) evidence {
 		for _, b := range s.Blocks {
 			obs = append(obs, stat.Obs{Row: len(rows), Time: b.Round, Value: math.Log(float64(max(b.Mean, 1)))})
 			rounds = max(rounds, b.Round+1)
+			company[b.Round]++
 		}
 		rows = append(rows, s)
 	}
@@ -128,11 +133,24 @@ func weigh(sp Space, seen []Series) evidence {
 	values := make([][]stat.Part, len(rows))
 	for r, s := range rows {
 		done, low := 0, math.Inf(1)
+		alone := func(b Block) bool { return company[b.Round] == 1 } // it may be all drift
+		compared := slices.ContainsFunc(s.Blocks, func(b Block) bool { return !alone(b) })
 		for _, b := range s.Blocks {
-			part := stat.Part{Mean: float64(max(b.Mean, 1)) * math.Exp(-drift[b.Round]), Weight: float64(max(b.Iterations, 1))}
-			values[r] = append(values[r], part)
-			done, low = done+max(b.Iterations, 1), min(low, part.Mean)
-			e.spent += float64(max(b.Mean, 1)) * part.Weight
+			mean, still := float64(max(b.Mean, 1)), math.Exp(-drift[b.Round])
+			if b.Parts == nil {
+				b.Parts = []stat.Part{{Mean: mean, Weight: float64(max(b.Iterations, 1))}}
+			}
+			done += max(b.Iterations, 1)
+			e.spent += mean*float64(max(b.Iterations, 1)) + warmUp(mean)
+			if compared && alone(b) {
+				continue
+			}
+			low = min(low, mean*still)
+			whole := overall(b.Parts)
+			for _, p := range b.Parts {
+				// What parts don't show of the mean is shared evenly.
+				values[r] = append(values[r], stat.Part{Mean: (p.Mean + mean - whole) * still, Weight: p.Weight})
+			}
 		}
 		e.df += float64(len(s.Blocks) - 1)
 		e.counts, e.visits = append(e.counts, s.Workers), append(e.visits, len(s.Blocks))
@@ -148,10 +166,21 @@ func weigh(sp Space, seen []Series) evidence {
 	return e
 }
 
+func overall(parts []stat.Part) float64 {
+	sum, weights := 0.0, 0.0
+	for _, p := range parts {
+		sum, weights = sum+p.Mean*p.Weight, weights+p.Weight
+	}
+	return sum / weights
+}
+
 func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
 
 // pick applies the rule to one set of times: the fewest workers that aren't
-// slower than the fastest by more than alpha, as far as the measuring tells.
+// slower than the fastest by more than alpha, as far as the measuring tells. Where it
+// doesn't tell which of several counts that is, it is the roundest of them, since other
+// runs then choose the same: rounding is what makes a result replicable (Impagliazzo,
+// Lei, Pitassi & Sorrell, "Reproducibility in learning", STOC 2022).
 // A count is the fastest only if it is so by more than a standard error; otherwise
 // luck would choose among equals.
 func (e evidence) pick(mean []float64) (chosen, fastest int) {
@@ -162,10 +191,29 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 	}
 	best := mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
-	for mean[chosen] > best+alpha+best*min(doubt*math.Hypot(e.se[chosen], e.se[fastest]), doubt*alpha/best/2) {
-		chosen++
+	chosen = -1
+	for i, m := range mean {
+		se := min(best*math.Hypot(e.se[i], e.se[fastest]), ofAlpha*alpha)
+		if m > best+alpha+doubt*se {
+			continue
+		}
+		if chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen]) {
+			chosen = i
+		}
+		if m <= best+alpha-surely*se || e.df == 0 {
+			break
+		}
 	}
 	return chosen, fastest
+}
+
+// roundness is how often a count can be halved. What training would have without
+// tuning counts as one more than it is (63 of 64 CPUs), and 0 is the roundest.
+func (sp Space) roundness(workers int) int {
+	if workers == sp.Start {
+		workers++
+	}
+	return bits.TrailingZeros(uint(workers))
 }
 
 // orTheStart returns the choice. If the choice may well be worse than training's own
@@ -237,7 +285,26 @@ func (e evidence) between() (w int, found bool) {
 		}
 	}
 	for _, i := range []int{fastest - 1, fastest} {
-		if w, found = e.gap(i, 1); found && e.promises(i, w, fastest) {
+		if w, found = e.gap(i, 1); found && e.promises(i, w, fastest, 0.5) {
+			return w, true
+		}
+	}
+	return 0, false
+}
+
+// finer finds a count beside the fastest that lies within a step, if it promises to be
+// faster by more than alpha and the errors are small beside that: once counts within a
+// step are told apart, another run may choose another of them.
+func (e evidence) finer() (w int, found bool) {
+	_, fastest := e.pick(e.mean)
+	best := e.mean[fastest]
+	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Alpha.Of(best, e.sp.Iterations) }
+	for _, i := range []int{fastest - 1, fastest} {
+		if i < 0 || i+1 >= len(e.counts) || !sure(i) || !sure(fastest) {
+			continue
+		}
+		low, high := e.counts[i], e.counts[i+1]
+		if w = (low + high + 1) / 2; stepAt(w) > 1 && w > low && w < high && e.sp.allows(w) && e.promises(i, w, fastest, 1) {
 			return w, true
 		}
 	}
@@ -245,15 +312,15 @@ func (e evidence) between() (w int, found bool) {
 }
 
 // promises tells whether w workers, more than the i-th count, would be faster than
-// the fastest by more than half of alpha if times went on falling as they do up to
+// the fastest by more than a share of alpha if times went on falling as they do up to
 // the i-th count.
-func (e evidence) promises(i, w, fastest int) bool {
+func (e evidence) promises(i, w, fastest int, share float64) bool {
 	if i < 1 || e.counts[i-1] == 0 {
 		return false
 	}
 	falling := math.Log(e.mean[i-1]/e.mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[i-1]))
 	best := e.mean[fastest]
-	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-e.sp.Alpha.Of(best, e.sp.Iterations)/2
+	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-share*e.sp.Alpha.Of(best, e.sp.Iterations)
 }
 
 // gap is the middle between the i-th count and the next, if the next is more than
@@ -278,9 +345,9 @@ func (e evidence) undecided() []int {
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	want := e.sp.enough(best)
 	votes := e.vote(redraws, wary)
-	patient := e.spent < max(ofSweep*e.sweep(), patience*best)*float64(want)
+	patient := e.spent < max(ofSweep*e.sweep(want), patience*best*float64(want))
 	most, company := want, 2
-	if !e.sp.Fixed {
+	if !e.sp.Fixed && votes[chosen] < SureAt {
 		most *= longer
 	}
 	if patient {
@@ -326,16 +393,30 @@ func (e evidence) together(race []int, company, chosen, fastest int) []int {
 			race = append(race, e.counts[i])
 		}
 	}
+	if len(race) == 1 { // its neighbours are hopeless, or seem so
+		next := -1
+		for i, w := range e.counts {
+			if w != race[0] && (next < 0 || e.mean[i] < e.mean[next]) {
+				next = i
+			}
+		}
+		if next >= 0 {
+			race = append(race, e.counts[next])
+		}
+	}
 	slices.Sort(race)
 	return race
 }
 
-// sweep is about how long one iteration at each of all counts would take.
-func (e evidence) sweep() float64 {
+// sweep is about how long measuring all counts would take.
+func (e evidence) sweep(iterations int) float64 {
 	sum, next := 0.0, 0
 	for i, w := range e.counts {
-		sum += float64(w+1-next) * e.mean[i]
+		sum += float64(w+1-next) * (e.mean[i]*float64(iterations) + sweepRounds*warmUp(e.mean[i]))
 		next = w + 1
 	}
 	return sum
 }
+
+// warmUp is how long the warm-up of a visit takes.
+func warmUp(mean float64) float64 { return max(WarmBatches*mean, float64(WarmTime)) }

@@ -11,6 +11,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // A Strategy decides which worker counts to measure, and for how long.
@@ -64,6 +66,7 @@ type Block struct {
 	Round      int           // as requested
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
+	Parts      []stat.Part   // a few of its iterations each, in order; nil: the block is one part
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; without other processes' use, which must not keep workers from being tried
 }
 
@@ -96,18 +99,24 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	}
 	for look := range firstLooks {
 		if w, left := s.missing(look); left > 0 {
-			return s.visit(w, 20, max(look, s.round), left), true
+			return s.visit(w, glances, max(look, s.round), left), true
 		}
+	}
+	if w, round, found := s.again(); found {
+		return s.visit(w, glances, round, 1), true
 	}
 	e := weigh(sp, seen)
 	if len(e.counts) == 0 {
 		return Request{}, false
 	}
 	if w, found := e.between(); found {
-		return s.visit(w, 4, s.round, 1), true
+		return s.visit(w, turns, s.round, 1), true
 	}
 	race := e.undecided()
 	if len(race) == 0 {
+		if w, found := e.finer(); found {
+			return s.visit(w, turns, s.round, 1), true
+		}
 		return Request{}, false
 	}
 	round := s.round
@@ -118,7 +127,7 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	if round%2 == 1 { // up and down in turn: a steady drift cancels
 		slices.Reverse(left)
 	}
-	return s.visit(left[0], 4, round, 1), round < lastRound
+	return s.visit(left[0], turns, round, 1), round < lastRound
 }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
@@ -150,11 +159,14 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 // The constants by which the searches decide.
 const (
 	firstLooks  = 2    // short visits to each rung of the ladder, before anything is decided
+	glances     = 20   // such visits would make a count's iterations
+	turns       = 10   // and so many visits make them later: the shorter they are, the more of what disturbs hits all counts of a round alike …
+	fewestOf    = 5    // … but a visit has as many iterations as this, or a quarter of them all: each has its warm-up
 	lastRound   = 48   // whatever is still undecided then stays so
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time at which a visit ends early
 	tooFew      = 3    // times the fastest's time at which no fewer workers are tried
-	IdleCPU     = 0.7  // share of CPUs in use below which workers wait for something else
+	busyCPU     = 0.85 // share of CPUs in use from which on more workers can gain little
 	MaxWorkers  = 1024 // at which a growing space ends
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual
@@ -221,7 +233,10 @@ func (s search) done(workers int) int {
 // left.
 func (s search) visit(workers, parts, round, sharers int) Request {
 	want := s.sp.enough(s.best)
-	r := Request{Workers: workers, Round: round, Iterations: max(1, (want+parts-1)/parts), Limit: max(1, s.left/time.Duration(sharers))}
+	r := Request{Workers: workers, Round: round, Iterations: (want + parts - 1) / parts, Limit: max(1, s.left/time.Duration(sharers))}
+	if parts == turns {
+		r.Iterations = max(r.Iterations, min((want+3)/4, fewestOf))
+	}
 	if s.sp.Fixed {
 		r.Iterations = max(1, min(r.Iterations, want-s.done(workers)))
 	} else if fewest := float64(max(minVisit, s.sp.MinVisit)) / s.best; fewest > float64(r.Iterations) {
@@ -269,7 +284,7 @@ func (s search) wins(top int) bool {
 	for _, b := range blocks {
 		cpu += b.CPU / float64(len(blocks))
 	}
-	if cpu >= IdleCPU {
+	if cpu >= busyCPU {
 		return false
 	}
 	mean := Quickest(blocks)
@@ -280,6 +295,30 @@ func (s search) wins(top int) bool {
 		}
 	}
 	return true
+}
+
+// again is the highest count of a space that may grow no further, or the rung below it,
+// until they have had twice as many looks as the others: their first looks may have had
+// bad luck.
+func (s search) again() (w, round int, found bool) {
+	top := s.ceiling(s.sp.CPUs)
+	if s.sp.Max >= 0 || s.sp.Fixed || top <= s.sp.CPUs || top == MaxWorkers {
+		return 0, 0, false
+	}
+	below := 0
+	for w := range s.seen {
+		if 2*w <= top+1 {
+			below = max(below, w)
+		}
+	}
+	for _, round := range []int{s.round, s.round + 1} {
+		for _, w := range []int{top, below} {
+			if len(s.seen[w]) < 2*firstLooks && !s.visited(w, round) && s.sp.allows(w) {
+				return w, round, true
+			}
+		}
+	}
+	return 0, 0, false
 }
 
 // missing returns the next rung of the ladder that has had at most this many looks,
@@ -344,10 +383,10 @@ func Middle(low, high int) (w int, found bool) {
 // Usual is one visit per count and round.
 func (Exhaustive) Usual(sp Space) int { return (sp.highest() + 1) * sweepRounds }
 
-// Usual counts the looks at the ladder, and after them two visits to each rung.
+// Usual counts the looks at the ladder, and after them the visits of three counts.
 func (Greedy) Usual(sp Space) int {
 	ladder := bits.Len(uint(sp.highest())) + 2
-	return ladder*firstLooks + 2*ladder
+	return ladder*firstLooks + 3*turns
 }
 
 // highest is the highest count, as far as it is known beforehand.

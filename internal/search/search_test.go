@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // drive carries out what a strategy asks for, until it asks no more.
@@ -21,6 +23,7 @@ func drive(s Strategy, sp Space, visit func(Request) Block) (seen []Series, requ
 }
 
 // driveIn is drive with a clock.
+
 func driveIn(s Strategy, sp Space, visit func(Request) Block, spent func() time.Duration) (seen []Series, requests []Request) {
 	for {
 		sp.Left = max(0, sp.Time-spent())
@@ -318,12 +321,34 @@ func TestADriftThatAllCountsShareDoesNotMoveTheChoice(t *testing.T) {
 func TestConfidenceIsLowWhereAReRunMightChooseOtherwise(t *testing.T) {
 	clear := Choose(sixteen(), []Series{visits(1, 2000, 2010, 1990, 2005), visits(2, 1000, 1005, 995, 1000)})
 	require.Equal(t, 0.99, clear.Confidence, "never quite sure")
-	close := Choose(sixteen(), []Series{visits(1, 1150, 1070, 1190, 1020), visits(2, 1000, 930, 1070, 1000)})
+	close := Choose(sixteen(), []Series{visits(2, 1140, 1060, 1180, 1010), visits(3, 1000, 930, 1070, 1000)})
 	require.Less(t, close.Confidence, 0.9)
 	require.Positive(t, close.Confidence)
 	for _, e := range close.Estimates {
 		require.Less(t, e.Low, e.Mean)
 		require.Less(t, e.Mean, e.High)
+	}
+}
+
+func TestWhereMeasuringDoesNotTellTheRounderCountIsChosen(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		seen  []Series
+		start int
+		want  int
+	}{
+		{"either may be the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(8, 1000, 990, 1010, 1000)}, 15, 8},
+		{"the lower one surely is", []Series{visits(7, 1060, 1050, 1070, 1060), visits(8, 1000, 990, 1010, 1000)}, 15, 7},
+		{"the lower one surely is not", []Series{visits(7, 1160, 1150, 1170, 1160), visits(9, 1000, 990, 1010, 1000)}, 15, 9},
+		{"the lower one is the rounder", []Series{visits(8, 1110, 1080, 1120, 1090), visits(9, 1000, 990, 1010, 1000)}, 15, 8},
+		{"training's own count is as round as one more", []Series{visits(14, 1110, 1080, 1120, 1090), visits(15, 1000, 990, 1010, 1000)}, 15, 15},
+		{"of more that are sure, the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(10, 1000, 990, 1010, 1000), visits(12, 990, 990, 1000, 1000)}, 15, 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sp := sixteen()
+			sp.Start = tt.start
+			require.Equal(t, tt.want, Choose(sp, tt.seen).Workers)
+		})
 	}
 }
 
@@ -350,7 +375,7 @@ func FuzzASearchEnds(f *testing.F) {
 				require.Positive(t, q.Limit)
 				require.LessOrEqual(t, q.Workers, MaxWorkers)
 				mean := time.Duration(math.Exp(25 * rng.Float64())) // to a minute, and 0 too
-				return Block{q.Round, 1 + rng.IntN(q.Iterations), mean - 1, rng.Float64()}
+				return Block{Round: q.Round, Iterations: 1 + rng.IntN(q.Iterations), Mean: mean - 1, CPU: rng.Float64()}
 			})
 			require.NotEmpty(t, requests)
 			c := Choose(sp, seen)
@@ -360,4 +385,27 @@ func FuzzASearchEnds(f *testing.F) {
 			require.GreaterOrEqual(t, c.Alpha, time.Duration(0))
 		}
 	})
+}
+
+func TestPartsHaveAFewIterationsAndLoseNone(t *testing.T) {
+	of := func(v Visit, took ...time.Duration) []stat.Part {
+		v.Wanted = len(took)
+		for _, d := range took {
+			v.Add(d)
+		}
+		return v.Parts()
+	}
+	ms := time.Millisecond
+	twelve := []time.Duration{1 * ms, 2 * ms, 3 * ms, 4 * ms, 5 * ms, 6 * ms, 7 * ms, 8 * ms, 9 * ms, 10 * ms, 11 * ms, 12 * ms}
+	require.Equal(t, []stat.Part{{Mean: 3e6, Weight: 5}, {Mean: 9e6, Weight: 7}}, of(Visit{}, twelve...))
+	require.Equal(t, []stat.Part{{Mean: 3.5e6, Weight: 6}, {Mean: 9.5e6, Weight: 6}}, of(Visit{Least: 6}, twelve...), "a wave")
+	require.Equal(t, []stat.Part{{Mean: 4e6, Weight: 7}, {Mean: 10e6, Weight: 5}}, of(Visit{Part: 28 * ms}, twelve...), "a clock that steps")
+	require.Equal(t, []stat.Part{{Mean: 2e6, Weight: 3}}, of(Visit{}, twelve[:3]...))
+	require.Empty(t, of(Visit{}))
+	sum := 0.0
+	for _, p := range of(Visit{}, slices.Repeat([]time.Duration{70 * time.Microsecond}, 101)...) {
+		require.GreaterOrEqual(t, p.Mean*p.Weight, 1e6, "a millisecond")
+		sum += p.Weight
+	}
+	require.Equal(t, 101.0, sum)
 }

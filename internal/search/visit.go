@@ -3,10 +3,19 @@ package search
 import (
 	"math"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // DefaultTime is the longest that a search takes by default.
 const DefaultTime = 2 * time.Minute
+
+// A visit leaves out its first batches, until all workers are at work, their slots
+// have memory and the kernel has found a CPU for each thread.
+const (
+	WarmBatches = 2
+	WarmTime    = 10 * time.Millisecond
+)
 
 // WarmSamples is how many samples a worker loads before it counts as warm: it
 // may have connections to make, files to open and caches to fill.
@@ -19,6 +28,7 @@ type Visit struct {
 	Wanted int           // iterations
 	Least  int           // that are measured even past the limit
 	Limit  time.Duration // ends it early; 0: none
+	Part   time.Duration // a part takes at least this long, because the clock steps
 
 	took  []float64 // of the iterations after those that were left out
 	sum   float64
@@ -31,6 +41,8 @@ const (
 	mostCuts = 4    // how often a visit may leave out its beginning
 	stillBy  = 0.10 // share by which the first half must be slower than the second …
 	stillSE  = 2    // … and by how many standard errors
+	partOf   = 5    // iterations of a part, at least …
+	partTime = time.Millisecond
 )
 
 // Add takes an iteration in.
@@ -84,5 +96,24 @@ func (v *Visit) Kept() int { return len(v.took) }
 // Block is what was measured.
 func (v *Visit) Block() Block {
 	n := max(1, len(v.took))
-	return Block{Iterations: n, Mean: time.Duration(max(0, v.sum) / float64(n))}
+	return Block{Iterations: n, Mean: time.Duration(max(0, v.sum) / float64(n)), Parts: v.Parts()}
+}
+
+// Parts are the means of a few iterations each. An iteration alone says little: workers
+// finish the batches of a wave together.
+func (v *Visit) Parts() []stat.Part {
+	var parts []stat.Part
+	sum, n, left := 0.0, 0, v.sum
+	for i, t := range v.took {
+		sum, n, left = sum+t, n+1, left-t
+		enough := func(n int, sum float64) bool {
+			return n >= max(partOf, v.Least) && sum >= float64(max(partTime, v.Part))
+		}
+		// What would be too little for a part goes into the last.
+		if rest := len(v.took) - i - 1; rest == 0 || enough(n, sum) && enough(rest, left) {
+			parts = append(parts, stat.Part{Mean: max(sum/float64(n), 1), Weight: float64(n)})
+			sum, n = 0, 0
+		}
+	}
+	return parts
 }

@@ -28,7 +28,8 @@ func Quantile(xs []float64, p float64) float64 {
 	if len(xs) == 0 {
 		return math.NaN()
 	}
-	sorted := slices.Sorted(slices.Values(xs))
+	sorted := slices.Clone(xs)
+	slices.Sort(sorted)
 	at := min(max(p, 0), 1) * float64(len(sorted)-1)
 	i := int(at)
 	if i+1 == len(sorted) {
