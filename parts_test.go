@@ -13,27 +13,32 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
-// A slate is a device whose new memory is full of what was there before. It copies as
-// late as it may: when somebody waits for it.
+// A slate is a device whose new memory is full of what was there before. It copies and
+// clears as late as it may: when somebody waits for it.
 type slate struct {
 	nowhere
-	failing int // one call in so many fails; 0: none
+	failing int  // one call in so many fails; 0: none
+	plain   bool // its sessions can't clear memory
 
 	mu     sync.Mutex
 	rng    *rand.Rand
 	memory map[uintptr][]byte
 	next   uintptr
-	queue  []lateCopy
+	queue  []lateWork
 	lost   map[uintptr]bool // the events of copies that were never made
 	bytes  int              // of all copies queued
 	parts  []int            // of each copy
+	gaps   []int            // that were cleared before each copy
+	zeros  []int            // bytes of these gaps
 }
 
-type lateCopy struct {
-	event uintptr
+type lateWork struct {
+	event uintptr // 0 for gaps
 	parts []nwt.Copy
+	gaps  []nwt.Region
 }
 
 var errSlate = errors.New("the slate broke")
@@ -64,7 +69,30 @@ func (s *slate) NewEvent() (uintptr, error) {
 	return s.next, nil
 }
 
-func (s *slate) Open() (nwt.Session, error) { return s, nil }
+func (s *slate) Open() (nwt.Session, error) {
+	if s.plain {
+		return struct{ nwt.Session }{s}, nil
+	}
+	return s, nil
+}
+
+func (s *slate) Zero(gaps []nwt.Region) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fails() {
+		for _, g := range gaps[:s.rng.IntN(len(gaps)+1)] {
+			clear(s.at(g.Dst)[:s.rng.IntN(g.Size+1)])
+		}
+		return errSlate
+	}
+	s.queue = append(s.queue, lateWork{gaps: slices.Clone(gaps)})
+	zeros := 0
+	for _, g := range gaps {
+		zeros += g.Size
+	}
+	s.gaps, s.zeros = append(s.gaps, len(gaps)), append(s.zeros, zeros)
+	return nil
+}
 
 func (s *slate) Copy(parts []nwt.Copy, event uintptr) error {
 	s.mu.Lock()
@@ -76,11 +104,14 @@ func (s *slate) Copy(parts []nwt.Copy, event uintptr) error {
 		return errSlate
 	}
 	delete(s.lost, event)
-	s.queue = append(s.queue, lateCopy{event, slices.Clone(parts)})
+	s.queue = append(s.queue, lateWork{event: event, parts: slices.Clone(parts)})
 	for _, p := range parts {
 		s.bytes += len(p.Src)
 	}
 	s.parts = append(s.parts, len(parts))
+	if len(s.gaps) < len(s.parts) {
+		s.gaps, s.zeros = append(s.gaps, 0), append(s.zeros, 0)
+	}
 	return nil
 }
 
@@ -113,12 +144,15 @@ func (s *slate) Close() error {
 func (s *slate) fails() bool { return s.failing > 0 && s.rng.IntN(s.failing) == 0 }
 
 func (s *slate) makeUpTo(event uintptr) {
-	for slices.ContainsFunc(s.queue, func(c lateCopy) bool { return c.event == event }) {
+	for slices.ContainsFunc(s.queue, func(c lateWork) bool { return c.event == event }) {
 		s.makeOldest()
 	}
 }
 
 func (s *slate) makeOldest() {
+	for _, g := range s.queue[0].gaps {
+		clear(s.at(g.Dst)[:g.Size])
+	}
 	for _, p := range s.queue[0].parts {
 		copy(s.at(p.Dst)[:len(p.Src)], p.Src)
 	}
@@ -203,7 +237,7 @@ func (d allOrNothing) LoadBatch(ctx context.Context, indices []int, dst []*nwt.S
 	return nil
 }
 
-func TestADeviceHoldsEveryByteOfABatchThoughOnlyTheUsedPartIsCopied(t *testing.T) {
+func TestADeviceHoldsEveryByteOfABatchWhateverWasLeftThere(t *testing.T) {
 	trials := uint64(60)
 	if testing.Short() {
 		trials = 12
@@ -235,8 +269,11 @@ func TestADeviceHoldsEveryByteOfABatchThoughOnlyTheUsedPartIsCopied(t *testing.T
 				return nil
 			}))
 		}
+		dev := newSlate(seed, failing)
+		if dev.plain = seed%5 == 4; dev.plain {
+			what += ", which can't clear"
+		}
 		t.Run(what, func(t *testing.T) {
-			dev := newSlate(seed, failing)
 			l := newLoader(t, ds, append(opts, nwt.WithDevice(dev))...)
 			p := &inspector{t: t, dev: dev, rng: rng}
 			promptly(t, func() {
@@ -248,6 +285,9 @@ func TestADeviceHoldsEveryByteOfABatchThoughOnlyTheUsedPartIsCopied(t *testing.T
 			})
 			if failing == 0 && !p.left {
 				require.Equal(t, dev.bytes, l.Stats().CopiedBytes)
+			}
+			if dev.plain {
+				require.Zero(t, slices.Max(append(dev.zeros, 0)))
 			}
 			require.Empty(t, dev.memory)
 		})
@@ -291,6 +331,7 @@ func (p *inspector) epoch(l *nwt.Loader, epoch int) {
 func (p *inspector) release(n int) {
 	for len(p.kept) > n {
 		p.compare(p.kept[0])
+		p.overwrite(p.kept[0])
 		p.kept[0].Release()
 		p.kept = p.kept[1:]
 	}
@@ -305,26 +346,19 @@ func (p *inspector) compare(b *nwt.Batch) {
 	})
 }
 
-// overwrite changes what a program may change on the device: everything but padding.
+// overwrite changes the whole of a batch on the device, padding included, as a program
+// that normalizes it in place does.
 func (p *inspector) overwrite(b *nwt.Batch) {
 	mark := byte(1 + p.rng.IntN(255))
 	p.dev.use(b.Event(), func() {
-		for f, row := range []int{0, 2, 1, 0, 8} {
-			mem := p.dev.at(b.DevicePtr(f))[:len(b.Bytes(f))]
-			place := len(mem) / b.Len()
-			for i := range b.Len() {
-				used := 0
-				if row > 0 {
-					used = int(b.Lens(f)[i]) * row
-				}
-				fill(mem[i*place:][:used], mark)
-			}
+		for f := range 5 {
+			fill(p.dev.at(b.DevicePtr(f))[:len(b.Bytes(f))], mark)
 		}
 	})
 }
 
-// sounds is a dataset of one ragged field, with places of 1 MiB, and a label. The
-// lengths of its samples follow each other.
+// sounds is a dataset of one ragged field and a label. The lengths of its samples follow
+// each other.
 func sounds(longest int, lengths ...int) nwt.Dataset {
 	fields := []nwt.Field{{Name: "sound", Type: nwt.Uint8, Shape: []int{longest}, Ragged: true}, {Name: "label", Type: nwt.Int64}}
 	return nwt.NewDataset(len(lengths), fields, func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -333,72 +367,102 @@ func sounds(longest int, lengths ...int) nwt.Dataset {
 	})
 }
 
-// copied is the bytes and the parts of each batch's copy.
-func copied(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) (sizes, parts []int) {
+// copied is the bytes and the parts of each batch's copy, and the bytes and the number of
+// the gaps that were cleared.
+type copied struct{ bytes, parts, cleared, gaps int }
+
+func copies(t *testing.T, dev *slate, ds nwt.Dataset, opts ...nwt.Option) (all []copied) {
 	t.Helper()
-	dev := newSlate(1, 0)
 	l := newLoader(t, ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(0), nwt.WithDevice(dev))...)
 	before := 0
-	for _, err := range l.Epoch(t.Context(), 0) {
+	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		sizes = append(sizes, l.Stats().CopiedBytes-before)
+		dev.use(b.Event(), func() {
+			all = append(all, copied{l.Stats().CopiedBytes - before, dev.parts[b.Index()], dev.zeros[b.Index()], dev.gaps[b.Index()]})
+		})
 		before = l.Stats().CopiedBytes
 	}
-	return sizes, dev.parts
+	return all
 }
 
-func TestOnlyTheUsedPartOfARaggedFieldIsCopied(t *testing.T) {
+func TestOnlyTheUsedPartOfARaggedFieldIsCopiedAndTheRestIsCleared(t *testing.T) {
 	const place, labels = 1 << 20, 4 * 8
-	sizes, parts := copied(t, sounds(place,
+	used := func(bytes, parts, gaps int) copied {
+		return copied{bytes + labels, parts, 4*place - bytes, gaps}
+	}
+	require.Equal(t, []copied{
+		used(4*1000, 5, 4),
+		used(4*1000, 5, 4),
+		used(1000+50_000+200, 4, 3), // the empty sample's place is one with the gap before it
+		used(4*10, 5, 4),
+		used(2*10, 3, 3),
+		used(0, 1, 1),
+		used(0, 1, 1),
+		used(4*place, 1, 0),
+		used(3*place+20, 2, 1),
+		{2*7 + 2*8, 3, 4*place - 2*7, 2}, // the last batch's unused places too
+	}, copies(t, newSlate(1, 0), sounds(place,
 		1000, 1000, 1000, 1000,
 		1000, 1000, 1000, 1000,
 		1000, 50_000, 0, 200,
 		10, 10, 10, 10,
-		10, 10, 10, 10,
+		0, 10, 0, 10,
 		0, 0, 0, 0,
 		0, 0, 0, 0,
 		place, place, place, place,
-		7, 7))
-	require.Equal(t, []int{
-		4*place + labels, // new memory
-		4*1000 + labels,
-		1000 + 50_000 + 2*1000 + labels,
-		1000 + 50_000 + 10 + 200 + labels, // what the batch before has left is cleared
-		4*10 + labels,
-		4*10 + labels,
-		labels,
-		4*place + labels,
-		2*place + 2*8, // only of the places that it has
-	}, sizes)
-	require.Equal(t, []int{1, 5, 5, 5, 5, 5, 1, 1, 2}, parts)
+		place, place, place, 20,
+		7, 7)))
 }
 
 // Leaving out less would take longer than copying it.
 func TestSmallGapsAreCopied(t *testing.T) {
-	const place = 2 * nwt.LeastGap
-	sizes, parts := copied(t, sounds(place,
+	const place, half = 2 * nwt.LeastGap, nwt.LeastGap
+	require.Equal(t, []copied{
+		{4*place + 32, 1, 0, 0},
+		{4*place + 32, 1, 0, 0},
+		{3*place + half + 32, 2, half, 1},
+		{half + 3*place + 32, 2, half, 1},
+		{10 + 2*place + 1 + 32, 3, 2*place - 10 - 1, 2},
+	}, copies(t, newSlate(1, 0), sounds(place,
 		place, place, place, place,
-		place, place, place, place/2+1,
-		place, place, 10, place/2,
-		10, place, place/2, place/2+1,
-	))
-	require.Equal(t, []int{4*place + 32, 4*place + 32, 4*place + 32, 3*place + place/2 + 32}, sizes)
-	require.Equal(t, []int{1, 1, 1, 2}, parts)
+		place, place, place, half+1,
+		place, place, half, place,
+		half, place, place, half+1,
+		10, place, place, 1,
+	)))
 }
 
-func TestWhatMayBeAnywhereIsCopiedWhole(t *testing.T) {
+func TestTheEndOfABatchIsCopiedOrClearedToo(t *testing.T) {
+	const place = 2 * nwt.LeastGap
+	field := []nwt.Field{{Name: "sound", Type: nwt.Uint8, Shape: []int{place}, Ragged: true}}
+	lengths := []int{place, place, place, place, place, place, place, place - 10, place, place, place, 10, 0, 0, 0, 0}
+	ds := nwt.NewDataset(len(lengths), field, func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(0, lengths[i])
+		return nil
+	})
+	require.Equal(t, []copied{
+		{4 * place, 1, 0, 0},
+		{4 * place, 1, 0, 0},
+		{3*place + 10, 1, place - 10, 1},
+		{0, 0, 4 * place, 1},
+	}, copies(t, newSlate(1, 0), ds))
+}
+
+func TestPaddingIsCopiedIfItMayNotBeZeroOrCantBeCleared(t *testing.T) {
 	lengths := slices.Repeat([]int{3}, 12)
 	finish := nwt.WithFinish(func(context.Context, *nwt.Batch) error { return nil })
 	for name, c := range map[string]struct {
 		longest int
+		plain   bool
 		opts    []nwt.Option
 	}{
-		"after WithFinish": {1 << 20, []nwt.Option{finish}},
-		"small samples":    {nwt.LeastGap - 1, nil},
+		"after WithFinish":   {1 << 20, false, []nwt.Option{finish}},
+		"small samples":      {nwt.LeastGap - 1, false, nil},
+		"by a plain session": {1 << 20, true, nil},
 	} {
-		sizes, parts := copied(t, sounds(c.longest, lengths...), c.opts...)
-		require.Equal(t, slices.Repeat([]int{4*c.longest + 32}, 3), sizes, name)
-		require.Equal(t, []int{1, 1, 1}, parts, name)
+		dev := newSlate(1, 0)
+		dev.plain = c.plain
+		require.Equal(t, slices.Repeat([]copied{{4*c.longest + 32, 1, 0, 0}}, 3), copies(t, dev, sounds(c.longest, lengths...), c.opts...), name)
 	}
 }
 
@@ -431,42 +495,94 @@ func (d *brokenSlate) Wait(event uintptr) error {
 	return d.slate.Wait(event)
 }
 
-func TestAfterAnErrorABatchIsCopiedWhole(t *testing.T) {
-	for _, call := range []string{"copy", "wait"} {
+func (d *brokenSlate) Zero(gaps []nwt.Region) error {
+	if d.fails("zero") {
+		return errSlate
+	}
+	return d.slate.Zero(gaps)
+}
+
+func TestAfterAnErrorTheNextBatchesAreWhole(t *testing.T) {
+	for _, call := range []string{"copy", "wait", "zero"} {
 		dev := &brokenSlate{newSlate(1, 0), call, 3}
 		l := newLoader(t, sounds(1<<20, slices.Repeat([]int{1000}, 16)...), nwt.WithBatchSize(4), nwt.WithWorkers(0), nwt.WithDevice(dev))
 		var errs []error
 		var sizes []int
 		for epoch := range 2 {
 			before := l.Stats().CopiedBytes
-			for _, err := range l.Epoch(t.Context(), epoch) {
+			for b, err := range l.Epoch(t.Context(), epoch) {
 				if err != nil {
 					errs = append(errs, err)
 					continue
 				}
+				dev.use(b.Event(), func() {
+					mem := dev.at(b.DevicePtr(0))[:4<<20]
+					require.True(t, bytes.Equal(b.Bytes(0), mem), "batch %d of epoch %d, %s", b.Index(), epoch, call)
+					fill(mem, 0xEE)
+				})
 				sizes = append(sizes, l.Stats().CopiedBytes-before)
 				before = l.Stats().CopiedBytes
 			}
 		}
 		require.Len(t, errs, 1, call)
 		require.ErrorIs(t, errs[0], errSlate)
-		const whole, used = 4<<20 + 32, 4*1000 + 32
-		require.Equal(t, []int{whole, used, whole, used, used, used}, sizes, call)
+		require.Equal(t, slices.Repeat([]int{4*1000 + 32}, 6), sizes, call)
 	}
 }
+
+// clearing is nowhere with sessions that can clear memory.
+type clearing struct{ nowhere }
+
+func (clearing) Open() (nwt.Session, error) { return clearing{}, nil }
+func (clearing) Zero([]nwt.Region) error    { return nil }
 
 func TestCopyingWhatIsUsedAllocatesNothing(t *testing.T) {
 	lengths := make([]int, 8000)
 	for i := range lengths {
 		lengths[i] = i * i % 1000 * 100
 	}
-	l := newLoader(t, sounds(100_000, lengths...), nwt.WithBatchSize(4), nwt.WithWorkers(0), nwt.WithDevice(nowhere{}))
+	l := newLoader(t, sounds(100_000, lengths...), nwt.WithBatchSize(4), nwt.WithWorkers(0), nwt.WithDevice(clearing{}))
 	allocations := testing.AllocsPerRun(3, func() {
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 		}
 	})
 	require.Less(t, allocations, 200.0, "of an epoch of 2000 batches")
+}
+
+// burning panics as it clears.
+type burning struct{ clearing }
+
+func (burning) Open() (nwt.Session, error) { return burning{}, nil }
+func (burning) Zero([]nwt.Region) error    { panic("burnt") }
+
+func TestADeviceThatPanicsAsItClearsIsAnError(t *testing.T) {
+	l := newLoader(t, sounds(1<<20, 1, 2, 3, 4), nwt.WithBatchSize(4), nwt.WithDevice(burning{}))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.Nil(t, b)
+		require.ErrorContains(t, err, "nwt: transfer to null: batch 0 of epoch 0: panic: burnt (")
+	}
+}
+
+func TestATrainingStreamMayOverwriteThePaddingOnAGPU(t *testing.T) {
+	gpu := cudatest.Load(t)
+	dev := gpu0(t)
+	const place = 128 << 10
+	garbage, err := dev.Alloc(4 * place)
+	require.NoError(t, err)
+	step := gpu.OpenStream(gpu.Primary(0))
+	lengths := slices.Repeat([]int{place, place, place, place, 0, 0, 1000, 50_000, 100_000, 1, 0, place}, 5)
+	l := newLoader(t, sounds(place, lengths...), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithDevice(dev))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(b.Bytes(0), gpu.Read(t, b.DevicePtr(0), 4*place)), "batch %d", b.Index())
+		step.Copy(b.DevicePtr(0), garbage, 4*place)
+		b.ReleaseAfterStream(uintptr(step))
+	}
+	require.Less(t, l.Stats().CopiedBytes, 10*4*place, "of 15 batches")
+	require.NoError(t, l.Close())
+	step.Close()
+	require.NoError(t, dev.Free(garbage))
 }
 
 // BenchmarkUsedPart loads batches of ragged samples whose sizes aren't known before:
@@ -507,6 +623,11 @@ func BenchmarkUsedPart(b *testing.B) {
 			}
 			b.ReportMetric(float64(s.CopiedBytes-before.CopiedBytes)/float64(s.Copied-before.Copied)/1e6, "copied-MB/batch")
 			b.ReportMetric(float64(s.SlotBytes/s.Slots)/1e6, "padded-MB/batch")
+			gaps := 0
+			for _, n := range dev.gaps {
+				gaps += n
+			}
+			b.ReportMetric(float64(gaps)/float64(len(dev.gaps)), "cleared/batch")
 			b.ReportMetric(float64(parts)/float64(len(dev.parts)), "parts/batch")
 		})
 	}

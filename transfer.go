@@ -24,8 +24,7 @@ type Device interface {
 	AllocHost(size int) ([]byte, error)
 	// FreeHost frees what AllocHost returned.
 	FreeHost(mem []byte) error
-	// Alloc returns the address of new memory on the device. What is copied there must
-	// stay until something else is copied over it: see [Batch.DevicePtr].
+	// Alloc returns the address of new memory on the device.
 	Alloc(size int) (uintptr, error)
 	// Free frees what Alloc returned.
 	Free(ptr uintptr) error
@@ -64,6 +63,23 @@ type Session interface {
 type Copy struct {
 	Dst uintptr
 	Src []byte
+}
+
+// A Zeroer is a [Session] that can also clear device memory. If samples are padded to
+// the longest allowed (the dataset is no [SizedDataset]), the loader then copies only
+// their used part, and has padding of 64 KiB or more in a row cleared on the device. It
+// has padding copied if the session is no Zeroer, or with [WithFinish].
+type Zeroer interface {
+	// Zero queues the clearing of regions, in order with the copies and waiting for what
+	// they wait for, and doesn't wait itself. The event of the next Copy, which may have
+	// no parts, stands for its end too. It must not keep the slice.
+	Zero(regions []Region) error
+}
+
+// A Region is Size bytes of device memory, from Dst on.
+type Region struct {
+	Dst  uintptr
+	Size int
 }
 
 // A careful device makes errors of the panics of the device beneath it: they are a
@@ -118,6 +134,9 @@ func (d careful) FreeEvent(event uintptr) (err error) {
 func (d careful) Open() (s Session, err error) {
 	defer caught(&err)
 	s, err = d.Device.Open()
+	if z, ok := s.(Zeroer); ok {
+		return carefulZeroer{carefulSession{s}, z}, err
+	}
 	return carefulSession{s}, err
 }
 
@@ -148,6 +167,16 @@ func (s carefulSession) Close() (err error) {
 	return s.Session.Close()
 }
 
+type carefulZeroer struct {
+	carefulSession
+	zeroer Zeroer
+}
+
+func (s carefulZeroer) Zero(regions []Region) (err error) {
+	defer caught(&err)
+	return s.zeroer.Zero(regions)
+}
+
 // Host is the device that needs no copy: a batch is used where it was loaded.
 // It is the default.
 func Host() Device { return hostDevice{} }
@@ -173,10 +202,8 @@ func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsup
 // batch is. The data there is complete when the batch is delivered (with
 // [WithAsyncTransfer]: once Event has come).
 //
-// The program may change that memory, except the padding of ragged fields: what lies
-// behind a sample's length must stay zero. If samples are padded to the longest allowed
-// (the dataset is no [SizedDataset]), the loader counts on it: it doesn't copy zeros
-// over zeros that it copied before.
+// The program may change all of that memory, padding too: later batches overwrite or
+// clear every byte of theirs.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.l.layout.column(field)
 	if b.device == nil {
@@ -230,11 +257,6 @@ type deviceBuffer struct {
 	// after is what the loader must wait for before it uses the memory again. The
 	// consumer writes it while it has the batch, then the stage does.
 	after signal
-
-	// used is how much of the memory may not be zero: see parts.go. Only the stage's
-	// goroutine reads and writes both.
-	used    []int
-	session int // the number of the session that used was written in
 }
 
 // A signal is an event or a stream of the training program to wait for.
@@ -262,13 +284,14 @@ type stage struct {
 	dev Device
 
 	// Used by the goroutine that serves a run, and afterwards by Close.
-	session  Session   // nil before the first epoch, and after an error
-	sessions int       // how many were opened
-	queue    []*Batch  // batches whose copies are under way, in order
-	parts    []Copy    // of a batch; the memory is used again for each batch
-	last     time.Time // end of the latest copy
+	session Session   // nil before the first epoch, and after an error
+	zeroer  Zeroer    // the session, if it can clear memory
+	queue   []*Batch  // batches whose copies are under way, in order
+	parts   []Copy    // of a batch; the memory is used again for each batch
+	gaps    []Region  // of a batch; the memory is used again too
+	last    time.Time // end of the latest copy
 
-	padded int // fields whose padding needn't be copied again
+	padded bool // there are fields whose padding needn't be copied
 
 	mu     sync.Mutex
 	free   []*deviceBuffer // guarded by mu; the longest free first
@@ -394,7 +417,7 @@ func (s *stage) open() error {
 	session, err := s.dev.Open()
 	if err == nil { // a session that comes with an error is of no use
 		s.session = session
-		s.sessions++
+		s.zeroer, _ = session.(Zeroer)
 	}
 	return err
 }
@@ -462,8 +485,13 @@ func (s *stage) copy(b *Batch) error {
 	b.copied = b.bytes()
 	s.parts = s.parts[:0]
 	switch {
-	case s.padded > 0:
-		b.copied = s.addUsed(b)
+	case s.padded && s.zeroer != nil:
+		b.copied = s.split(b)
+		if len(s.gaps) > 0 {
+			if err := s.zeroer.Zero(s.gaps); err != nil {
+				return err
+			}
+		}
 	case b.size == b.room:
 		s.parts = append(s.parts, Copy{b.device.ptr, b.mem[:b.used]})
 	default:
@@ -581,7 +609,7 @@ func (s *stage) newBuffer() (*deviceBuffer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total++
-	return &deviceBuffer{ptr: ptr, event: event, used: make([]int, s.padded*s.l.opts.batchSize)}, nil
+	return &deviceBuffer{ptr: ptr, event: event}, nil
 }
 
 // doWithout tells whether the buffers that there are will do, since there can't be

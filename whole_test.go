@@ -42,9 +42,10 @@ type trial struct {
 	mix   *nwt.Mix     // of these
 	torn  map[int]flaw // by shard
 	bad   map[int]string
-	slow  int // one in so many samples takes 100 ms; 0: none
-	skips int // its shards' readers skip: 0 no, else at most so many records at once
-	gap   int // bytes that a copy to the device leaves out, at least
+	slow  int  // one in so many samples takes 100 ms; 0: none
+	skips int  // its shards' readers skip: 0 no, else at most so many records at once
+	gap   int  // bytes that a copy to the device leaves out, at least
+	bare  bool // the device can't clear memory
 
 	batch, workers, prefetch, rank, world, budget int
 	dropLast, shuffle, unordered, timeout         bool
@@ -89,6 +90,7 @@ func randomTrial(seed uint64) *trial {
 	}
 	t.skips = int(seed % 4) // not by rng, whose trials stay what they were
 	t.gap = []int{1, 3, 20, nwt.LeastGap}[seed/4%4]
+	t.bare = seed/16%4 == 3
 	if half() {
 		t.n = 0
 		for range 1 + rng.IntN(6) {
@@ -563,6 +565,7 @@ func (s *trialShard) Close() error {
 // A copier is a device whose copies are made some time after they were queued.
 type copier struct {
 	faulty int
+	bare   bool         // its sessions can't clear memory
 	host   atomic.Int32 // slots that were allocated and not freed
 
 	mu     sync.Mutex
@@ -625,6 +628,19 @@ func (c *copier) at(ptr uintptr) []byte {
 	return nil
 }
 
+// train overwrites a batch in place, padding included.
+func (c *copier) train(b *nwt.Batch) {
+	if c == nil {
+		return
+	}
+	c.wait(b.Event())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for f := range 4 {
+		fill(c.at(b.DevicePtr(f))[:len(b.Bytes(f))], 0xAA)
+	}
+}
+
 // read is what lies at ptr.
 func (c *copier) read(ptr uintptr, n int) []byte {
 	c.mu.Lock()
@@ -643,13 +659,17 @@ func (c *copier) wait(e uintptr) {
 
 func (c *copier) Open() (nwt.Session, error) {
 	s := &copierSession{c: c, last: time.Now()}
+	if c.bare {
+		return struct{ nwt.Session }{s}, nil
+	}
 	return s, nil
 }
 
 type copierSession struct {
 	c     *copier
 	calls int
-	last  time.Time // when all that is queued is done
+	last  time.Time    // when all that is queued is done
+	gaps  []nwt.Region // to clear before the next copy
 	wg    sync.WaitGroup
 }
 
@@ -672,15 +692,27 @@ func (s *copierSession) Copy(parts []nwt.Copy, e uintptr) error {
 	}
 	s.last = s.last.Add(time.Duration(1+len(parts)) * 7 * time.Millisecond)
 	*s.c.events[e] = s.last
-	kept, after := slices.Clone(parts), time.Until(s.last)-time.Millisecond
+	kept, gaps, after := slices.Clone(parts), s.gaps, time.Until(s.last)-time.Millisecond
+	s.gaps = nil
 	s.wg.Go(func() {
 		time.Sleep(after)
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
+		for _, g := range gaps {
+			clear(s.c.at(g.Dst)[:g.Size])
+		}
 		for _, p := range kept {
 			copy(s.c.at(p.Dst), p.Src)
 		}
 	})
+	return nil
+}
+
+func (s *copierSession) Zero(gaps []nwt.Region) error {
+	if err := s.fails(); err != nil {
+		return err
+	}
+	s.gaps = slices.Clone(gaps)
 	return nil
 }
 
@@ -823,6 +855,7 @@ func (j *judge) open() (err error) {
 	}
 	if j.trial.device {
 		j.device = newCopier(j.faulty)
+		j.device.bare = j.bare
 		opts = append(opts, nwt.WithDevice(j.device), nwt.WithLeastGap(j.gap))
 		if j.async {
 			opts = append(opts, nwt.WithAsyncTransfer())
@@ -1103,6 +1136,7 @@ func (j *judge) loop(r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, 
 		}
 		j.states = append(j.states, b.State())
 		if seen++; seen != r.at+1 {
+			j.device.train(b)
 			continue
 		}
 		for _, then := range r.then {
@@ -1137,6 +1171,9 @@ func (j *judge) loop(r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, 
 					return nil, seen, left, err
 				}
 			}
+		}
+		if !slices.Contains(r.then, "retain") {
+			j.device.train(b)
 		}
 		if left {
 			break
