@@ -319,6 +319,17 @@ func TestTheShortestEpochsOfAStreamAreEpochs(t *testing.T) {
 	}
 }
 
+func TestAnEpochOfFewerSamplesThanRanksHasOneForEach(t *testing.T) {
+	for _, c := range []struct{ samples, world, each int }{{1, 1, 1}, {1, 3, 1}, {2, 3, 1}, {3, 3, 1}, {6, 3, 2}} {
+		for rank := range c.world {
+			l := newLoader(t, nwt.Streamed(newShelves(5, 5, 5)), nwt.WithEpochSamples(c.samples), nwt.WithRank(rank, c.world), nwt.WithWorkers(rank))
+			got, err := values(t, l, 0)
+			require.NoError(t, err)
+			require.Len(t, got, c.each)
+		}
+	}
+}
+
 func TestSamplesThatWithDropLastLeavesOutAreNotLoaded(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		var loaded atomic.Int32
@@ -378,9 +389,14 @@ func TestResumingAfterTheEndOfAStreamIsAnError(t *testing.T) {
 	n, err := count(10)
 	require.NoError(t, err)
 	require.Zero(t, n, "the epoch was over")
-	_, err = count(11)
-	require.ErrorContains(t, err, "resume after 11 samples of epoch 2")
-	require.ErrorContains(t, err, "have 10")
+	for range 3 {
+		_, err = count(11)
+		require.ErrorContains(t, err, "resume after 11 samples of epoch 2")
+		require.ErrorContains(t, err, "have 10")
+	}
+	got, err := values(t, l, 2)
+	require.NoError(t, err)
+	require.Len(t, got, 10, "the loader can be used again")
 }
 
 // A loop that spins keeps the bubble's clock from going on.
@@ -655,10 +671,11 @@ func TestGoexitInWithFinishOfAShortBatchEndsTheEpochWithAnError(t *testing.T) {
 
 // When the end of the stream is found, all samples of the short batch are loaded.
 func TestAShortBatchIsFinishedBeforeItIsDelivered(t *testing.T) {
-	for _, workers := range []int{0, 2} {
+	for k := range 6 {
+		workers, samples := 2*(k%2), 5+k/2 // one, two or three of the last four
 		synctest.Test(t, func(t *testing.T) {
-			s := &breaking{shelves: newShelves(6), onNext: func(_, record int) error {
-				if record == 6 {
+			s := &breaking{shelves: newShelves(samples), onNext: func(_, record int) error {
+				if record == samples {
 					time.Sleep(time.Second)
 				}
 				return nil
