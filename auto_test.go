@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -191,6 +192,30 @@ func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 		load.Store(int64(4 * time.Millisecond)) // more workers than needed wait for nothing, and stay
 		train(t, l, 2000, step)
 		require.Equal(t, 8, l.Workers())
+	})
+}
+
+// Four workers are too few at first, and training waits. Then data comes ten times as fast.
+func TestALoaderTunesAgainWhenTheDataBecomesFaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var load atomic.Int64 // of a batch
+		load.Store(int64(40 * time.Millisecond))
+		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(time.Duration(load.Load()) / 32)
+			return nil
+		})
+		var log bytes.Buffer
+		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(4), nwt.WithMaxWorkers(4), virtual, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		step := func() { time.Sleep(5 * time.Millisecond) }
+		train(t, l, 1000, step)
+		require.Equal(t, 4, l.Result().Workers, "%v", l.Result())
+		require.NotContains(t, log.String(), "tuning again")
+		load.Store(int64(4 * time.Millisecond))
+		train(t, l, 2000, step)
+		require.Equal(t, 1, l.Workers())
+		require.Equal(t, 1, l.Result().Workers, "%v", l.Result())
+		require.Equal(t, 1, strings.Count(log.String(), "tuning again"))
+		require.Equal(t, 2, strings.Count(log.String(), "worker count settled while training"))
 	})
 }
 

@@ -28,7 +28,9 @@ type VirtualMachine struct {
 	used atomic.Int64  // CPU time
 	Step time.Duration // of the clock, as it is told
 
-	OthersUnknown bool // what other processes use can't be told
+	Collector     float64 // CPUs that the garbage collector uses
+	Others        float64 // share of the machine's CPUs that other processes use
+	OthersUnknown bool    // what other processes use can't be told
 }
 
 // NewVirtualMachine makes a machine of so many CPUs. It belongs to the bubble.
@@ -71,7 +73,7 @@ func (v virtualMeter) Used() (own, collector, others float64, known bool) {
 	if took <= 0 {
 		return 0, 0, 0, false
 	}
-	return float64(v.m.used.Load()-v.used) / float64(took), 0, 0, !v.m.OthersUnknown
+	return float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector, v.m.Collector, v.m.Others, !v.m.OthersUnknown
 }
 
 func (v virtualMeter) Note() string {

@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,6 +100,19 @@ func TestWorkersThatFinishTogetherAreMeasuredInWholeWaves(t *testing.T) {
 	})
 }
 
+// Whatever the time for tuning, one batch is waited for, and is what the answer says.
+func TestATuningTimeThatIsOverBeforeItBeginsMeasuresABatch(t *testing.T) {
+	for _, workers := range []int{0, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(100_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithTuningTime(time.Nanosecond), nwt.WithMaxWorkers(workers), virtual,
+				nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(time.Microsecond); return nil }))
+			require.NoError(t, err)
+			require.Len(t, r.Trials, 1)
+			nearly(t, []time.Duration{r.Trials[0].Mean, r.Trials[0].Step}, 4*time.Millisecond/time.Duration(max(1, workers))+time.Microsecond, time.Microsecond)
+		})
+	}
+}
+
 func TestTuningEndsInItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 300 * time.Millisecond
@@ -131,6 +145,7 @@ func nearly(t *testing.T, got []time.Duration, want ...time.Duration) {
 func TestATrialTellsWhatABatchCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := nwt.NewVirtualMachine(virtualCPUs)
+		m.Collector, m.Others = 0.5, 0.5
 		pause := time.Duration(0) // of every tenth step
 		tune := func(most int) *nwt.Result {
 			r, err := nwt.Tune(t.Context(), busyFor(m, 750*time.Microsecond, 250*time.Microsecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(most),
@@ -154,9 +169,8 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 			nearly(t, []time.Duration{trial.Mean, trial.Wait, trial.Transfer, trial.Step}, mean, mean-2*time.Millisecond, 0, 2*time.Millisecond)
 			nearly(t, []time.Duration{trial.Low, trial.High, trial.Median, trial.P99, trial.Total}, mean, mean, mean, mean, 100*mean)
 			require.Equal(t, 4*time.Millisecond, trial.FirstBatch)
-			require.InEpsilon(t, 1./virtualCPUs/mean.Seconds()/1000, trial.CPU, 0.02)
-			require.Zero(t, trial.OtherCPU)
-			require.Zero(t, trial.CollectorCPU)
+			require.InEpsilon(t, (0.5+1/mean.Seconds()/1000)/virtualCPUs, trial.CPU, 0.02)
+			require.Equal(t, []float64{0.125, 0.5}, []float64{trial.CollectorCPU, trial.OtherCPU})
 			require.Positive(t, trial.PeakRSS)
 			require.Positive(t, trial.SystemUsed)
 		}
@@ -185,4 +199,37 @@ func TestAResultSaysThatOtherProcessesCannotBeSeen(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, r.Warnings, unknown)
 	})
+}
+
+func TestAsManyBatchesAreMeasuredAsWithIterationsSays(t *testing.T) {
+	for _, n := range []int{1, 2, 7} {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(1_000_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(n), nwt.WithStrategy(nwt.Exhaustive()), virtual)
+			require.NoError(t, err)
+			for _, trial := range r.Trials {
+				require.Equal(t, n, trial.Iterations)
+			}
+		})
+	}
+}
+
+// After some quick batches loading hangs: the time for tuning ends it, with a step or
+// without.
+func TestTheTimeForTuningEndsALoadThatHangs(t *testing.T) {
+	for _, opts := range [][]nwt.Option{nil, {nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil })}} {
+		synctest.Test(t, func(t *testing.T) {
+			var loads atomic.Int64
+			ds := nwt.NewDataset(1_000_000, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error {
+				if loads.Add(1) <= 200 {
+					time.Sleep(time.Millisecond)
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithTuningTime(10*time.Second), virtual)...)
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.Elapsed, 11*time.Second)
+		})
+	}
 }
