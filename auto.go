@@ -497,7 +497,7 @@ func (a *auto) report(c search.Choice) *Result {
 	for _, e := range c.Estimates {
 		r.Trials = append(r.Trials, a.counts.at(e.Workers).trial(e, a.sp.Iterations))
 	}
-	r.Reason = r.reason(false)
+	r.Reason = r.reason(c)
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
 	}

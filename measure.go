@@ -83,9 +83,9 @@ func (i iteration) plus(j iteration) iteration {
 	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step}
 }
 
-// If a count has workers that no visit had before, a visit waits until these have
-// loaded some samples. It measures at least a number of waves: in fewer it would see a burst, or
-// the pause between two bursts.
+// If a count has workers that no visit had before, a visit waits until the workers have
+// loaded some samples each, in the mean. It measures at least a number of waves: in fewer
+// it would see a burst, or the pause between two bursts.
 const (
 	warmupEnough  = 200 * time.Millisecond // from which on one batch will do
 	warmupPatient = 4                      // times a visit's limit that new workers may take to become warm

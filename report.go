@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // String is the report for people: the choice and why, a row per worker count with
@@ -179,14 +180,17 @@ func (h Hardware) String() string {
 	return s
 }
 
-// reason says in a sentence why the choice was made. kept: it is training's own count,
-// since time ended before another was surely better.
-func (r *Result) reason(kept bool) string {
+// reason says in a sentence why the choice c was made.
+func (r *Result) reason(c search.Choice) string {
 	switch workers := capital(countWorkers(r.Workers)); {
 	case len(r.Trials) == 1:
 		return fmt.Sprintf("%s: nothing else could be measured.", workers)
-	case kept:
+	case c.Kept:
 		return fmt.Sprintf("%s, as without tuning: measuring ended before another count was surely better.", workers)
+	case c.Rounded && r.Workers == r.Fastest:
+		return fmt.Sprintf("%s: the fastest; fewer may do within %s, over %d batches, but this is the roundest of the counts that can't be told apart.", workers, human.Duration(r.Alpha), r.Iterations)
+	case c.Rounded:
+		return fmt.Sprintf("%s: within %s, over %d batches, of the fastest (%d); fewer may be too, but this is the roundest of the counts that can't be told apart.", workers, human.Duration(r.Alpha), r.Iterations, r.Fastest)
 	case r.Workers == r.Fastest && r.Workers == 0:
 		return fmt.Sprintf("%s: no count tried is faster.", workers)
 	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:

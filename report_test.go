@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // paperResult is Table 2 of the paper, with figures made up where it has none.
@@ -38,7 +40,7 @@ func paperResult() *Result {
 		})
 	}
 	r.Trials[1].Low, r.Trials[1].High = r.Trials[1].Mean, r.Trials[1].Mean
-	r.Reason = r.reason(false)
+	r.Reason = r.reason(search.Choice{})
 	return r
 }
 
@@ -110,16 +112,25 @@ func TestTheReasonSaysWhyInASentence(t *testing.T) {
 		"14 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (16).":       {Workers: 14, Fastest: 16, Trials: []Trial{{}, {Workers: 14}}},
 	} {
 		r.Alpha, r.Iterations = 50*time.Millisecond, 100
-		require.Equal(t, want, r.reason(false))
+		require.Equal(t, want, r.reason(search.Choice{}))
 	}
+}
+
+func TestACountThatIsOnlyRounderIsNotCalledTheFewest(t *testing.T) {
+	r := &Result{Workers: 8, Fastest: 16, Iterations: 100, Alpha: 50 * time.Millisecond, Trials: []Trial{{Workers: 7}, {Workers: 8}, {Workers: 16}}}
+	require.Equal(t, "8 workers: within 50 ms, over 100 batches, of the fastest (16); fewer may be too, but this is the roundest of the counts that can't be told apart.",
+		r.reason(search.Choice{Rounded: true}))
+	r.Fastest = 8
+	require.Equal(t, "8 workers: the fastest; fewer may do within 50 ms, over 100 batches, but this is the roundest of the counts that can't be told apart.",
+		r.reason(search.Choice{Rounded: true}))
 }
 
 // Whatever the means: a heavy tail at one count doesn't make a choice training's own.
 func TestOnlyACountThatWasKeptIsCalledSo(t *testing.T) {
 	r := &Result{Workers: 4, Fastest: 8, Iterations: 100, Trials: []Trial{{Workers: 4, Mean: 3 * time.Second}, {Workers: 8, Mean: time.Second}}}
-	require.NotContains(t, r.reason(false), "as without tuning")
+	require.NotContains(t, r.reason(search.Choice{}), "as without tuning")
 	r.Fastest = 4
-	require.Equal(t, "4 workers, as without tuning: measuring ended before another count was surely better.", r.reason(true))
+	require.Equal(t, "4 workers, as without tuning: measuring ended before another count was surely better.", r.reason(search.Choice{Kept: true}))
 }
 
 func TestTrialsAreWrittenAsCSV(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // A Result is what [Tune] found, with every figure behind it. In JSON the field
 // names are in snake case, and durations are whole nanoseconds.
 type Result struct {
-	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest
+	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells; else the roundest that may be
 	Fastest    int           `json:"fastest"`    // the time-best count
 	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
@@ -116,7 +116,8 @@ type Progress struct {
 
 // Tune measures, on this machine and with this dataset, how long a batch takes to
 // reach the device at several worker counts. It picks the fewest workers that are as
-// good as the fastest. Give it the options that training will use: it measures the
+// good as the fastest. Where measuring doesn't tell which of several counts that is, it
+// picks the roundest of them (8 rather than 7), as other runs then will. Give it the options that training will use: it measures the
 // same loader. What it loads is thrown away.
 //
 // The errors are those of [NewLoader], of loading, of the step and of ctx.
@@ -396,7 +397,7 @@ func (t *tuner) result(sp search.Space) *Result {
 	for _, e := range c.Estimates {
 		r.Trials = append(r.Trials, t.counts.at(e.Workers).trial(e, sp.Iterations))
 	}
-	r.Reason = r.reason(c.Kept)
+	r.Reason = r.reason(c)
 	return r
 }
 

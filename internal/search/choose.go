@@ -41,6 +41,7 @@ type Choice struct {
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
+	Rounded    bool          // fewer workers may be within alpha too, and Workers is the rounder count
 	Kept       bool          // Workers is training's own count: time ended before another was surely better
 	Slower     float64       // share by which the choice is slower than the best count tried, at most, at 95 %
 	Estimates  []Estimate    // one per count measured, ascending
@@ -76,6 +77,10 @@ func Choose(sp Space, seen []Series) Choice {
 		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
 	chosen, fastest := e.pick(e.mean)
+	for i := range chosen {
+		may, _ := e.within(e.mean, i, fastest)
+		c.Rounded = c.Rounded || may
+	}
 	if sp.Time > 0 && sp.Left <= 0 {
 		own := e.orTheStart(chosen)
 		c.Kept = own != chosen
@@ -189,22 +194,27 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 			fastest = i
 		}
 	}
-	best := mean[fastest]
-	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	chosen = -1
-	for i, m := range mean {
-		se := min(best*math.Hypot(e.se[i], e.se[fastest]), ofAlpha*alpha)
-		if m > best+alpha+doubt*se {
-			continue
-		}
-		if chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen]) {
+	for i := range mean {
+		may, sure := e.within(mean, i, fastest)
+		if may && (chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen])) {
 			chosen = i
 		}
-		if m <= best+alpha-surely*se || e.df == 0 {
+		if sure {
 			break
 		}
 	}
 	return chosen, fastest
+}
+
+// within tells whether the i-th count may be within alpha of the fastest, and whether it
+// surely is, as far as the measuring tells.
+func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
+	best := mean[fastest]
+	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
+	se := min(best*math.Hypot(e.se[i], e.se[fastest]), ofAlpha*alpha)
+	may = mean[i] <= best+alpha+doubt*se
+	return may, mean[i] <= best+alpha-surely*se || may && e.df == 0
 }
 
 // roundness is how often a count can be halved. What training would have without

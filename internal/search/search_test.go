@@ -332,22 +332,25 @@ func TestConfidenceIsLowWhereAReRunMightChooseOtherwise(t *testing.T) {
 
 func TestWhereMeasuringDoesNotTellTheRounderCountIsChosen(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		seen  []Series
-		start int
-		want  int
+		name    string
+		seen    []Series
+		start   int
+		want    int
+		rounded bool
 	}{
-		{"either may be the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(8, 1000, 990, 1010, 1000)}, 15, 8},
-		{"the lower one surely is", []Series{visits(7, 1060, 1050, 1070, 1060), visits(8, 1000, 990, 1010, 1000)}, 15, 7},
-		{"the lower one surely is not", []Series{visits(7, 1160, 1150, 1170, 1160), visits(9, 1000, 990, 1010, 1000)}, 15, 9},
-		{"the lower one is the rounder", []Series{visits(8, 1110, 1080, 1120, 1090), visits(9, 1000, 990, 1010, 1000)}, 15, 8},
-		{"training's own count is as round as one more", []Series{visits(14, 1110, 1080, 1120, 1090), visits(15, 1000, 990, 1010, 1000)}, 15, 15},
-		{"of more that are sure, the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(10, 1000, 990, 1010, 1000), visits(12, 990, 990, 1000, 1000)}, 15, 10},
+		{"either may be the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(8, 1000, 990, 1010, 1000)}, 15, 8, true},
+		{"the lower one surely is", []Series{visits(7, 1060, 1050, 1070, 1060), visits(8, 1000, 990, 1010, 1000)}, 15, 7, false},
+		{"the lower one surely is not", []Series{visits(7, 1160, 1150, 1170, 1160), visits(9, 1000, 990, 1010, 1000)}, 15, 9, false},
+		{"the lower one is the rounder", []Series{visits(8, 1110, 1080, 1120, 1090), visits(9, 1000, 990, 1010, 1000)}, 15, 8, false},
+		{"training's own count is as round as one more", []Series{visits(14, 1110, 1080, 1120, 1090), visits(15, 1000, 990, 1010, 1000)}, 15, 15, true},
+		{"of more that are sure, the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(10, 1000, 990, 1010, 1000), visits(12, 990, 990, 1000, 1000)}, 15, 10, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sp := sixteen()
 			sp.Start = tt.start
-			require.Equal(t, tt.want, Choose(sp, tt.seen).Workers)
+			c := Choose(sp, tt.seen)
+			require.Equal(t, tt.want, c.Workers)
+			require.Equal(t, tt.rounded, c.Rounded, "fewer may do")
 		})
 	}
 }

@@ -437,7 +437,7 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	times := 12
 	if !*reRunAll {
 		suite = slices.DeleteFunc(suite, func(c curve) bool { return c.seed/100%2 == 1 })
-		times = 6
+		times = 4
 	}
 	outcomes := make([]outcome, len(suite))
 	var searches sync.WaitGroup
