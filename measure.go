@@ -191,7 +191,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	c.SystemUsed = host.Memory().Used
 	c.warming = m.visit.Trend
 	c.average()
-	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Parts: m.visit.Parts(), CPU: cpu}, nil
+	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Level: m.visit.Level(), Parts: m.visit.Parts(), CPU: cpu}, nil
 }
 
 // A usage is what a host.Meter has told of an interval.

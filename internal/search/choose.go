@@ -128,7 +128,7 @@ func weigh(sp Space, seen []Series) evidence {
 			continue
 		}
 		for _, b := range s.Blocks {
-			obs = append(obs, stat.Obs{Row: len(rows), Time: b.Round, Value: math.Log(float64(max(b.Mean, 1)))})
+			obs = append(obs, stat.Obs{Row: len(rows), Time: b.Round, Value: math.Log(float64(max(cmp.Or(b.Level, b.Mean), 1)))})
 			rounds = max(rounds, b.Round+1)
 			company[b.Round]++
 		}

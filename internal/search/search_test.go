@@ -412,3 +412,29 @@ func TestPartsHaveAFewIterationsAndLoseNone(t *testing.T) {
 	}
 	require.Equal(t, 101.0, sum)
 }
+
+func TestTwoStallsInARoundAreNoDrift(t *testing.T) {
+	stalled := []Series{visits(7, 1100, 1110, 1090, 6000, 1100, 1105), visits(8, 1000, 990, 1010, 5900, 1005, 995)}
+	mean := func() time.Duration {
+		c := Choose(sixteen(), stalled)
+		return c.Estimates[1].Mean
+	}
+	require.Less(t, mean(), 1200*time.Nanosecond, "all that is known are means: the round was slow")
+	for _, s := range stalled {
+		for i := range s.Blocks {
+			s.Blocks[i].Level = min(s.Blocks[i].Mean, 1100)
+		}
+	}
+	require.Greater(t, mean(), 1500*time.Nanosecond, "one iteration of each was slow")
+}
+
+func TestALevelLeavesOutTheSlowestIteration(t *testing.T) {
+	v := Visit{Wanted: 4}
+	for _, d := range []time.Duration{10, 12} {
+		v.Add(d)
+	}
+	require.Zero(t, v.Level(), "too few")
+	v.Add(250)
+	v.Add(14)
+	require.Equal(t, time.Duration(12), v.Level())
+}

@@ -2,6 +2,7 @@ package search
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/stat"
@@ -96,7 +97,15 @@ func (v *Visit) Kept() int { return len(v.took) }
 // Block is what was measured.
 func (v *Visit) Block() Block {
 	n := max(1, len(v.took))
-	return Block{Iterations: n, Mean: time.Duration(max(0, v.sum) / float64(n)), Parts: v.Parts()}
+	return Block{Iterations: n, Mean: time.Duration(max(0, v.sum) / float64(n)), Level: v.Level(), Parts: v.Parts()}
+}
+
+// Level is the mean without the slowest iteration; 0 of fewer than three.
+func (v *Visit) Level() time.Duration {
+	if len(v.took) < 3 {
+		return 0
+	}
+	return time.Duration((v.sum - slices.Max(v.took)) / float64(len(v.took)-1))
 }
 
 // Parts are the means of a few iterations each. An iteration alone says little: workers
