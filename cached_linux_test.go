@@ -41,6 +41,9 @@ func TestAClosedCacheHasGivenItsMemoryBack(t *testing.T) {
 }
 
 func TestACacheThatCannotGiveItsMemoryBackSaysSoAndGivesBackTheRest(t *testing.T) {
+	if runtime.GOARCH == "s390x" {
+		t.Skip("tested under qemu, where madvise doesn't tell whether a page is mapped")
+	}
 	notMapped := func(mem *[]byte) (mapped []byte) {
 		mapped, *mem = *mem, make([]byte, 8)
 		return mapped

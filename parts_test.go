@@ -41,6 +41,8 @@ type lateWork struct {
 	gaps  []nwt.Region
 }
 
+const slateBlock = uintptr(1) << 24 // from one piece of memory to the next; 32 bits have 255
+
 var errSlate = errors.New("the slate broke")
 
 func newSlate(seed uint64, failing int) *slate {
@@ -50,9 +52,12 @@ func newSlate(seed uint64, failing int) *slate {
 func (s *slate) Alloc(size int) (uintptr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next += 1 << 30
-	s.memory[s.next] = bytes.Repeat([]byte{byte(1 + s.rng.IntN(255))}, size)
-	return s.next, nil
+	ptr := slateBlock
+	for s.memory[ptr] != nil {
+		ptr += slateBlock
+	}
+	s.memory[ptr] = bytes.Repeat([]byte{byte(1 + s.rng.IntN(255))}, size)
+	return ptr, nil
 }
 
 func (s *slate) Free(ptr uintptr) error {
@@ -161,13 +166,11 @@ func (s *slate) makeOldest() {
 
 // at is the memory from ptr to the end of its block.
 func (s *slate) at(ptr uintptr) []byte {
-	block := ptr >> 30 << 30
-	for from, mem := range s.memory {
-		if from>>30<<30 == block {
-			return mem[ptr-from:]
-		}
+	mem := s.memory[ptr/slateBlock*slateBlock]
+	if mem == nil {
+		panic("not the slate's memory")
 	}
-	panic("not the slate's memory")
+	return mem[ptr%slateBlock:]
 }
 
 // use calls f once event has come, unless it never comes: then an asynchronous copy has

@@ -46,6 +46,9 @@ func memlock(t *testing.T, bytes uint64) {
 }
 
 func TestTheHostsMemoryIsGivenBack(t *testing.T) {
+	if runtime.GOARCH == "s390x" {
+		t.Skip("tested under qemu, where madvise doesn't tell whether a page is mapped")
+	}
 	mem, err := nwt.Host().AllocHost(1 << 20)
 	require.NoError(t, err)
 	require.NoError(t, unix.Madvise(mem, unix.MADV_NORMAL))

@@ -99,8 +99,8 @@ func Totals(rows [][]Part) []Total {
 }
 
 const (
-	inflation = 2.05  // makes up for what bounding and drift hide of the noise
-	leastOwn  = 0.03 // of the excess, that may be a row's own whatever the fit says
+	inflation = 2.0  // makes up for what bounding and drift hide of the noise
+	leastOwn  = 0.02 // of the excess, that may be a row's own whatever the fit says
 )
 
 // heterogeneity is the mean excess, the variance of the true ones around it, and
