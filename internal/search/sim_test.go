@@ -488,7 +488,7 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	every, same, sure := by["all"], func(o outcome) float64 { return o.same }, func(o outcome) float64 { return o.sure }
 	require.LessOrEqual(t, stat.Median(all(every, cost)), 0.10)
 	require.LessOrEqual(t, stat.Quantile(all(every, cost), 0.95), 0.20)
-	require.LessOrEqual(t, stat.Quantile(all(every, cost), 1), 0.30)
+	require.LessOrEqual(t, stat.Quantile(all(every, cost), 1), 0.32, "each visit's warm-up included")
 	require.LessOrEqual(t, stat.Quantile(all(every, regret), 0.95), 0.05)
 	require.GreaterOrEqual(t, meanOf(every, same), 0.85)
 	require.GreaterOrEqual(t, meanOf(by[margins[2]], same), 0.90)
