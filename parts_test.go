@@ -263,7 +263,8 @@ func TestADeviceHoldsEveryByteOfABatchWhateverWasLeftThere(t *testing.T) {
 		if one(2) {
 			opts, what = append(opts, nwt.WithAsyncTransfer()), what+", async"
 		}
-		if one(4) {
+		finished := one(4)
+		if finished {
 			what += ", finished"
 			opts = append(opts, nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
 				for f := range 5 { // the padding too
@@ -287,7 +288,11 @@ func TestADeviceHoldsEveryByteOfABatchWhateverWasLeftThere(t *testing.T) {
 				require.NoError(t, l.Close())
 			})
 			if failing == 0 && !p.left {
-				require.Equal(t, dev.bytes, l.Stats().CopiedBytes)
+				if dev.plain || finished { // a batch in one piece: what lies between its fields goes along, and doesn't count
+					require.GreaterOrEqual(t, dev.bytes, l.Stats().CopiedBytes)
+				} else {
+					require.Equal(t, dev.bytes, l.Stats().CopiedBytes)
+				}
 			}
 			if dev.plain {
 				require.Zero(t, slices.Max(append(dev.zeros, 0)))
