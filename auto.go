@@ -294,7 +294,7 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 
 // add adds a block to what is known of the count.
 func (c *count) add(mean time.Duration, n int, body time.Duration, cpu float64) {
-	c.blocks = append(c.blocks, search.Block{Round: len(c.blocks), Iterations: n, Mean: mean, CPU: cpu})
+	c.blocks = append(c.blocks, search.Block{Round: -1, Iterations: n, Mean: mean, CPU: cpu})
 	c.Iterations += n
 	times := time.Duration(n)
 	c.sum = c.sum.plus(iteration{all: times * mean, wait: times * (mean - body), step: times * body})

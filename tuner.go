@@ -117,8 +117,9 @@ type Progress struct {
 // Tune measures, on this machine and with this dataset, how long a batch takes to
 // reach the device at several worker counts. It picks the fewest workers that are as
 // good as the fastest. Where measuring doesn't tell which of several counts that is, it
-// picks the roundest of them (8 rather than 7), as other runs then will. Give it the options that training will use: it measures the
-// same loader. What it loads is thrown away.
+// picks the roundest of them (8 rather than 7), as other runs then will. Give it the
+// options that training will use: it measures the same loader. What it loads is thrown
+// away.
 //
 // The errors are those of [NewLoader], of loading, of the step and of ctx.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {

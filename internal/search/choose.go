@@ -128,6 +128,9 @@ func weigh(sp Space, seen []Series) evidence {
 			continue
 		}
 		for _, b := range s.Blocks {
+			if b.Round < 0 {
+				continue
+			}
 			obs = append(obs, stat.Obs{Row: len(rows), Time: b.Round, Value: math.Log(float64(max(cmp.Or(b.Level, b.Mean), 1)))})
 			rounds = max(rounds, b.Round+1)
 			company[b.Round]++
@@ -141,7 +144,10 @@ func weigh(sp Space, seen []Series) evidence {
 		alone := func(b Block) bool { return company[b.Round] == 1 } // it may be all drift
 		compared := slices.ContainsFunc(s.Blocks, func(b Block) bool { return !alone(b) })
 		for _, b := range s.Blocks {
-			mean, still := float64(max(b.Mean, 1)), math.Exp(-drift[b.Round])
+			mean, still := float64(max(b.Mean, 1)), 1.0
+			if b.Round >= 0 {
+				still = math.Exp(-drift[b.Round])
+			}
 			if b.Parts == nil {
 				b.Parts = []stat.Part{{Mean: mean, Weight: float64(max(b.Iterations, 1))}}
 			}
@@ -217,13 +223,14 @@ func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
 	return may, mean[i] <= best+alpha-surely*se || may && e.df == 0
 }
 
-// roundness is how often a count can be halved. What training would have without
-// tuning counts as one more than it is (63 of 64 CPUs), and 0 is the roundest.
+// roundness is how often a count can be halved; 0 is the roundest. What training would
+// have without tuning is at least as round as one more (63 of 64 CPUs).
 func (sp Space) roundness(workers int) int {
+	round := bits.TrailingZeros(uint(workers))
 	if workers == sp.Start {
-		workers++
+		round = max(round, bits.TrailingZeros(uint(workers+1)))
 	}
-	return bits.TrailingZeros(uint(workers))
+	return round
 }
 
 // orTheStart returns the choice. If the choice may well be worse than training's own

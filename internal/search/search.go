@@ -63,7 +63,7 @@ type Series struct {
 
 // A Block is one visit to a worker count, its warm-up left out.
 type Block struct {
-	Round      int           // as requested
+	Round      int           // as requested; −1: nothing was measured beside it, and it counts as it is
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
 	Level      time.Duration // its mean without the slowest iteration, by which drift is judged: two stalls in a round aren't drift; 0: Mean

@@ -343,6 +343,7 @@ func TestWhereMeasuringDoesNotTellTheRounderCountIsChosen(t *testing.T) {
 		{"the lower one surely is not", []Series{visits(7, 1160, 1150, 1170, 1160), visits(9, 1000, 990, 1010, 1000)}, 15, 9, false},
 		{"the lower one is the rounder", []Series{visits(8, 1110, 1080, 1120, 1090), visits(9, 1000, 990, 1010, 1000)}, 15, 8, false},
 		{"training's own count is as round as one more", []Series{visits(14, 1110, 1080, 1120, 1090), visits(15, 1000, 990, 1010, 1000)}, 15, 15, true},
+		{"training's own count is as round as it is", []Series{visits(7, 1110, 1080, 1120, 1090), visits(8, 1000, 990, 1010, 1000)}, 8, 8, true},
 		{"of more that are sure, the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(10, 1000, 990, 1010, 1000), visits(12, 990, 990, 1000, 1000)}, 15, 10, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -437,4 +438,13 @@ func TestALevelLeavesOutTheSlowestIteration(t *testing.T) {
 	v.Add(250)
 	v.Add(14)
 	require.Equal(t, time.Duration(12), v.Level())
+}
+
+func TestABlockOfNoRoundCountsAsItIs(t *testing.T) {
+	seen := []Series{visits(4, 2000, 2010, 1990), visits(8, 1000, 1005, 995)}
+	require.Less(t, Choose(sixteen(), seen).Estimates[1].Mean, 1100*time.Nanosecond)
+	seen[1].Blocks = append(seen[1].Blocks, Block{Round: -1, Iterations: 1000, Mean: 3000})
+	require.Greater(t, Choose(sixteen(), seen).Estimates[1].Mean, 2000*time.Nanosecond)
+	seen[1].Blocks[3].Round = 3 // in a round it would be alone in, it may be all drift
+	require.Less(t, Choose(sixteen(), seen).Estimates[1].Mean, 1100*time.Nanosecond)
 }
