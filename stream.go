@@ -221,6 +221,10 @@ type sequence struct {
 	// bytes is the memory of the records that chains hold. It exceeds the bound only
 	// for a record that is waited for, and for the first of each chain.
 	bytes atomic.Int64
+	// waiting is how many chains wait for room. Such a chain adds itself before it looks
+	// at bytes for the last time, and the sequence takes from bytes before it looks at
+	// waiting: so one of them sees the other.
+	waiting atomic.Int32
 }
 
 // A streamPart reads the records of one of a run's streams in order. It belongs to the
@@ -588,16 +592,20 @@ type chain struct {
 
 	// If the chain reads ahead: full records come and empty ones go back.
 	full, empty chan *Record
-	under       *Record // the record that is being read
-	counted     int     // bytes that held has for under
-	last        int     // bytes of the record before under
+	idle        []*Record // that came back and aren't in use
+	made        int       // records there are, at most readAhead
+	under       *Record   // the record that is being read
+	counted     int       // bytes that held has for under
+	last        int       // bytes of the record before under
 	done        chan struct{}
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
 
+	sent   int           // records that went into full
+	taken  int           // records that the sequence has taken; the sequence's
+	wanted atomic.Int64  // the sequence waits for this record, or has it: counts from 1
 	held   atomic.Int64  // the chain's part of the sequence's bytes
-	wanted atomic.Bool   // the sequence waits for the next record
-	room   chan struct{} // holds something if there may be room, or the chain is wanted
+	room   chan struct{} // holds something if there may be room, or a record is wanted
 
 	call call // with WithTimeout
 }
@@ -634,9 +642,6 @@ func newChain(p *streamPart, shards []int) *chain {
 func (c *chain) start() {
 	c.full, c.empty, c.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
 	c.room = make(chan struct{}, 1)
-	for range readAhead {
-		c.empty <- &Record{part: c.part.number}
-	}
 	go c.run()
 }
 
@@ -657,6 +662,7 @@ func (c *chain) run() {
 	}()
 	for c.readOne() {
 	}
+	c.hold(-c.counted) // nothing came into it
 	c.shut()
 	finished = true
 }
@@ -664,44 +670,102 @@ func (c *chain) run() {
 // readOne waits for room and reads one record ahead. It reports false after the last
 // record, and if the chain is closed.
 func (c *chain) readOne() bool {
-	if c.under == nil {
-		select {
-		case c.under = <-c.empty:
-			c.counted = cap(c.under.Data)
-		case <-c.ctx.Done():
-			return false
-		}
-	}
-	if !c.makeRoom() || !c.next(c.under) {
+	if c.under == nil && !c.pick() || !c.makeRoom() || !c.next(c.under) {
 		return false
 	}
 	c.last = cap(c.under.Data)
 	c.hold(c.last - c.counted)
+	c.sent++
 	c.full <- c.under // has room: no more records are under way
-	c.under = nil
+	c.under, c.counted = nil, 0
+	return true
+}
+
+// pick chooses the record to read into, as late as possible the ones without memory:
+// what waits for use takes room from what could be read. It waits if all are in use,
+// and reports false if the chain is closed.
+func (c *chain) pick() bool {
+	for empty := len(c.empty); empty > 0; empty-- {
+		c.idle = append(c.idle, <-c.empty)
+	}
+	switch {
+	case len(c.idle) > 0:
+	case c.made < readAhead:
+		c.made++
+		c.idle = append(c.idle, &Record{part: c.part.number})
+	default:
+		select {
+		case r := <-c.empty:
+			c.idle = append(c.idle, r)
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+	best := len(c.idle) - 1
+	for i := range c.idle {
+		if cap(c.idle[best].Data) >= c.last {
+			break
+		}
+		if cap(c.idle[i].Data) > cap(c.idle[best].Data) {
+			best = i
+		}
+	}
+	c.under = c.idle[best]
+	c.idle = slices.Delete(c.idle, best, best+1)
+	c.counted = cap(c.under.Data)
 	return true
 }
 
 // makeRoom waits until there is room to read ahead a record as large as the last one,
-// or until the sequence waits for the record. It counts the record's bytes, and reports
-// false if the chain is closed.
+// until one with memory for it comes back, or until the sequence waits for the record.
+// It counts the record's bytes, and reports false if the chain is closed.
 func (c *chain) makeRoom() bool {
-	grow, bytes := c.last-c.counted, &c.q.bytes
-	for grow > 0 && !c.wanted.Swap(false) {
-		now := bytes.Load()
-		switch {
-		case now+int64(grow) > c.q.l.opts.aheadBytes:
-			select {
-			case <-c.room:
-			case <-c.ctx.Done():
-				return false
+	if c.fits() {
+		return true
+	}
+	c.q.waiting.Add(1)
+	defer c.q.waiting.Add(-1)
+	for !c.fits() && c.wanted.Load() <= int64(c.sent) {
+		select {
+		case <-c.room:
+		case r := <-c.empty:
+			if cap(r.Data) > c.counted {
+				r, c.under, c.counted = c.under, r, cap(r.Data)
 			}
-		case bytes.CompareAndSwap(now, now+int64(grow)):
-			c.held.Add(int64(grow))
-			c.counted, grow = c.last, 0
+			c.idle = append(c.idle, r)
+		case <-c.ctx.Done():
+			return false
 		}
 	}
 	return true
+}
+
+// fits tells whether there is room for a record as large as the last one, and counts it.
+func (c *chain) fits() bool {
+	grow := c.last - c.counted
+	if grow <= 0 {
+		return true
+	}
+	if !c.reserve(grow, c.q.l.opts.aheadBytes) {
+		return false
+	}
+	c.counted = c.last
+	return true
+}
+
+// reserve adds to the bytes that the chain holds, unless all chains would then hold
+// more than bound.
+func (c *chain) reserve(n int, bound int64) bool {
+	for {
+		now := c.q.bytes.Load()
+		if now+int64(n) > bound {
+			return false
+		}
+		if c.q.bytes.CompareAndSwap(now, now+int64(n)) {
+			c.held.Add(int64(n))
+			return true
+		}
+	}
 }
 
 // hold adds to the bytes that the chain holds.
@@ -728,15 +792,16 @@ func (p *streamPart) take(i int, r **Record) bool {
 		got, ok, answered = awaitRecord(c)
 	}
 	if ok {
+		c.taken++
 		c.hold(-cap(got.Data))
 		*r, got = got, *r
-		if n := cap(got.Data); q.bytes.Load()+int64(n) <= q.l.opts.aheadBytes/2 {
-			c.hold(n)
-		} else {
+		if n := cap(got.Data); n > 0 && !c.reserve(n, q.l.opts.aheadBytes/2) {
 			got = &Record{part: p.number} // memory that waits for use leaves room for reading ahead
 		}
-		c.empty <- got
-		c.tellRoom()
+		c.empty <- got // has room: it is one of the chain's readAhead
+		if q.waiting.Load() > 0 {
+			q.tellRoom()
+		}
 	}
 	return ok
 }
@@ -748,10 +813,18 @@ func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 		return got, ok, true
 	default:
 	}
-	c.wanted.Store(true)
-	defer c.wanted.Store(false)
+	c.wanted.Store(int64(c.taken) + 1)
 	c.tellRoom()
 	return await(c, c.full)
+}
+
+// tellRoom wakes the chains that wait for room.
+func (q *sequence) tellRoom() {
+	for _, p := range q.parts {
+		for _, c := range p.chains {
+			c.tellRoom()
+		}
+	}
 }
 
 // tellRoom wakes the chain if it waits for room.
