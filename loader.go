@@ -301,6 +301,16 @@ func (l *Loader) hire() {
 	}
 }
 
+// coldSamples is how many samples the workers must load until each is warm.
+func (l *Loader) coldSamples() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.crew[:l.Workers()] {
+		n += int(max(0, w.cold.Load()))
+	}
+	return n
+}
+
 // leave lets a surplus worker go. It returns false if the worker isn't surplus any
 // more.
 func (l *Loader) leave(w *worker) bool {

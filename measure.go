@@ -83,12 +83,13 @@ func (i iteration) plus(j iteration) iteration {
 	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step}
 }
 
-// If a count has workers that no visit had before, a visit waits until the workers have
-// loaded some samples each, in the mean. It measures at least a number of waves: in fewer
-// it would see a burst, or the pause between two bursts.
+// If a count has workers that no visit had before, a visit waits until each worker has
+// loaded some samples. It measures at least a number of waves: in fewer it would see a
+// burst, or the pause between two bursts.
 const (
 	warmupEnough  = 200 * time.Millisecond // from which on one batch will do
 	warmupPatient = 4                      // times a visit's limit that new workers may take to become warm
+	warmupMost    = 16                     // times the batches in which they would be warm if all loaded alike
 	fewestWaves   = 4
 )
 
@@ -160,8 +161,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 		visit: search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
 	}
 	if req.Workers > t.warm {
-		m.cold = (req.Workers*search.WarmSamples + t.opts.batchSize - 1) / t.opts.batchSize
-		t.warm = req.Workers
+		m.cold, t.warm = l.cold(), req.Workers
 	}
 	if more := fewestWaves * wave; wave > 1 && more > req.Iterations {
 		m.visit.Limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(req.Iterations), math.MaxInt64/2))
@@ -265,11 +265,14 @@ func (c *count) average() {
 type measurement struct {
 	warmup     int           // batches before
 	warmupTime time.Duration // and more of them until so much time has passed
-	cold       int           // batches that workers need to become warm
 	visit      search.Visit  // how many are measured
 	deadline   time.Time     // loading ends at it, and no step begins after it; zero: none
 	steps      *preparation  // of the training step; nil: there is neither a step nor a deadline
 	must       bool          // one batch is waited for, whatever the deadline
+
+	// cold is how many more batches the workers need at least to become warm. It is asked
+	// once for each batch of the warm-up, with their number; nil: none.
+	cold func(batches int) int
 
 	iterations []iteration
 	sum        iteration
@@ -291,7 +294,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		base   copies
 		start  = time.Now()
 		prev   = start
-		n      = -max(m.warmup, m.cold)
+		n      = -m.warmup
+		before int       // batches before measuring
 		seen   iteration // the last one, used if there is nothing better
 		any    bool
 		loaded int // places loaded ahead when measuring began
@@ -343,18 +347,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		copying := overlap(b.copyBegan, b.copyEnded, prev, got)
 		seen, any = iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}, true
-		n++
-		patience := m.visit.Limit
-		if m.cold > 0 {
-			patience *= warmupPatient
-		}
-		switch warm := end.Sub(start); {
-		case n < 0 && m.visit.Limit > 0 && warm > max(patience, m.visit.Limit):
-			n = 0 // no time for more of a warm-up
-		case n < 0 && m.cold == 0 && warm >= warmupEnough:
-			n = 0
-		case n == 0 && warm < m.warmupTime:
-			n = -1
+		if n++; n <= 0 {
+			before++
+			n = m.warming(n, before, end.Sub(start))
 		}
 		switch {
 		case n < 0:
@@ -396,6 +391,47 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	more := hidden(m.sum.all, unfinished, len(m.iterations), gained, l.opts.batchSize)
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
 	return nil
+}
+
+// cold makes a measurement's cold. What is open when the last worker has become warm is
+// left out too. Workers that find nothing to load aren't waited for: while one that isn't
+// warm has a place to load, that holds up a batch, and no more batches come than are open.
+func (l *Loader) cold() func(batches int) int {
+	most := warmupMost * (l.Workers()*search.WarmSamples/l.opts.batchSize + 1)
+	left, since := math.MaxInt, 0
+	return func(batches int) int {
+		since++
+		if now := l.coldSamples(); now < left {
+			left, since = now, 0
+		}
+		if left == 0 || since > l.depth() || batches >= most {
+			return 0
+		}
+		return l.depth()
+	}
+}
+
+// warming corrects n, minus the batches that the warm-up is still to take, by how many
+// it has taken, and how much time.
+func (m *measurement) warming(n, batches int, took time.Duration) int {
+	cold, patience := 0, m.visit.Limit
+	if m.cold != nil {
+		cold = m.cold(batches)
+	}
+	if cold > 0 {
+		patience = max(patience, patience*warmupPatient)
+	}
+	switch {
+	case m.visit.Limit > 0 && took > patience:
+		return 0 // no time for more
+	case cold > 0:
+		return min(n, -cold)
+	case n == 0 && took < m.warmupTime:
+		return -1
+	case took >= warmupEnough:
+		return 0
+	}
+	return n
 }
 
 // hidden is the time that loading really took beyond what iterations show: places
@@ -453,8 +489,9 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	}
 	l.deep.bound = func() int32 { return 0 } // what is loaded already needs no depth
 	l.loadSample, l.loadBatch = loadOnce(l), nil
+	filled := l.depth() + 1
 	m := measurement{
-		warmup: l.depth() + 1, cold: 1, deadline: t.deadline, steps: &t.steps,
+		warmup: 1, cold: func(batches int) int { return filled - batches }, deadline: t.deadline, steps: &t.steps,
 		visit: search.Visit{Wanted: floorIterations, Limit: floorTime},
 	}
 	if err := m.run(ctx, l, t.opts.step, t.next); err != nil || len(m.iterations) == 0 {

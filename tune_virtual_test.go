@@ -186,6 +186,30 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 	})
 }
 
+// A worker's first twelve samples take 10 ms more: it connects, opens files, fills caches.
+func TestWhatAWorkerDoesForTheFirstTimeIsNotMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := make(chan map[int]int, 1) // by worker; waiting for a mutex would stop virtual time
+		seen <- map[int]int{}
+		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+			loaded := <-seen
+			loaded[s.Worker()]++
+			first := loaded[s.Worker()] <= 12
+			seen <- loaded
+			time.Sleep(time.Millisecond)
+			if first {
+				time.Sleep(10 * time.Millisecond)
+			}
+			return nil
+		})
+		r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(8), nwt.WithMaxWorkers(4), nwt.WithIterations(20), nwt.WithStrategy(nwt.Exhaustive()), virtual)
+		require.NoError(t, err)
+		for _, trial := range r.Trials[1:] {
+			nearly(t, []time.Duration{trial.Mean}, 8*time.Millisecond/time.Duration(trial.Workers))
+		}
+	})
+}
+
 func TestAResultSaysThatOtherProcessesCannotBeSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := nwt.NewVirtualMachine(4)

@@ -168,7 +168,7 @@ type tuner struct {
 	// live is the one loader of all visits. Only its worker count changes, so what
 	// workers hold stays warm from visit to visit.
 	live     *Loader
-	warm     int       // workers that have loaded enough to be warm
+	warm     int       // the most workers that were given the time to become warm
 	round    int       // of the last visit
 	placed   bool      // there was a visit
 	next     State     // where the next visit begins
@@ -318,6 +318,7 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*count, error) {
 	c, l := newCount(req.Workers), src.loader(req.Workers)
 	defer l.Close()
+	t.warm = 0 // its workers are new
 	if b, err := t.measure(ctx, c, l, req); err != nil || b.Iterations == 0 {
 		return nil, err
 	}

@@ -9,9 +9,11 @@ import (
 	"runtime/trace"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // A worker loads places of batches, in a goroutine of its own or, without
@@ -21,12 +23,13 @@ type worker struct {
 	seat    int // among the loader's workers; the caller's is 0
 	sample  Sample
 	claim   ring.Claim[Batch]
-	claimed bool   // claim has yet to be reported done
-	slot    *slot  // the slot that the claim is loaded into: the batch's, or a refuge of it
-	next    int    // place that is being loaded, or is to be loaded next
-	ready   bool   // WithWorkerInit has succeeded in this goroutine
-	untimed int    // claims since the last one that was timed
-	watch   *watch // with WithTimeout, in a goroutine of its own; else nil
+	claimed bool         // claim has yet to be reported done
+	slot    *slot        // the slot that the claim is loaded into: the batch's, or a refuge of it
+	next    int          // place that is being loaded, or is to be loaded next
+	ready   bool         // WithWorkerInit has succeeded in this goroutine
+	untimed int          // claims since the last one that was timed
+	cold    atomic.Int32 // samples until the worker counts as warm; not positive: it does
+	watch   *watch       // with WithTimeout, in a goroutine of its own; else nil
 
 	// For a BatchDataset. LoadBatch is tried for the places from next to the last of
 	// ends, then from there to the one before it in ends, and so on. Places before
@@ -40,6 +43,7 @@ type worker struct {
 // newWorker makes a worker for a seat; number is for Sample.Worker.
 func newWorker(l *Loader, seat, number int) *worker {
 	w := &worker{l: l, seat: seat}
+	w.cold.Store(search.WarmSamples)
 	w.sample.common = &common{layout: l.layout, columns: l.layout.columns, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
 	return w
 }
@@ -52,7 +56,13 @@ func (w *worker) begin() {
 
 // loaded has the batch count the claim as loaded. If WithFinish then ends the goroutine,
 // the next one may call loaded again: the batch is finished once.
-func (w *worker) loaded() { w.claim.Item.loadedPlaces(w.claim.To-w.claim.From, w.sample.worker) }
+func (w *worker) loaded() {
+	n := w.claim.To - w.claim.From
+	if w.cold.Load() > 0 {
+		w.cold.Add(int32(-n))
+	}
+	w.claim.Item.loadedPlaces(n, w.sample.worker)
+}
 
 // done reports the claim to the ring. It returns whether this has woken somebody.
 func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) }
