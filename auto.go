@@ -108,7 +108,6 @@ func newAuto(l *Loader) *auto {
 		a.sp.Max = o.most
 	}
 	a.least = max(probeTime, probeSteps*o.machine.ClockStep())
-	a.watch.patience = oddWindows
 	return a
 }
 
@@ -199,7 +198,7 @@ func (a *auto) enough() bool {
 	wave := a.l.wave(a.workers)
 	loaded := int(p.loaded(a.l.opts.batchSize))
 	mean, n := p.outcome(a.l.opts.batchSize)
-	if len(a.counts) == 0 || a.climbing() {
+	if a.climbing() {
 		// The count is far from enough: what matters is only that.
 		if min(p.iterations, loaded) >= 2*wave && mean > 2*p.body/time.Duration(p.iterations) && all > a.least {
 			return true
@@ -360,7 +359,7 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 		}
 	}
 	times := min(leap, 1/max(at.CPU, 1.0/leap), 1.1*mean/max(body, mean/leap))
-	workers = min(max(top.Workers+1, int(math.Ceil(float64(max(top.Workers, 1))*times))), a.sp.Max)
+	workers = min(int(math.Ceil(float64(max(top.Workers, 1))*times)), a.sp.Max)
 	for workers > top.Workers && !a.fits(workers) {
 		workers = (workers + top.Workers) / 2
 	}
