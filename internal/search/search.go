@@ -6,6 +6,7 @@
 package search
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -167,7 +168,7 @@ const (
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time at which a visit ends early
 	tooFew      = 3    // times the fastest's time at which no fewer workers are tried
-	busyCPU     = 0.85 // share of CPUs in use from which on more workers can gain little
+	busyCPU     = 0.85 // share of CPUs in use, in its quickest visit, from which on more than a count can gain little
 	MaxWorkers  = 1024 // at which a growing space ends
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual
@@ -281,11 +282,9 @@ func (s search) wins(top int) bool {
 	if len(blocks) == 0 {
 		return false
 	}
-	cpu := 0.0
-	for _, b := range blocks {
-		cpu += b.CPU / float64(len(blocks))
-	}
-	if cpu >= busyCPU {
+	// Others' work, or a thread that waits for its CPU, leaves CPUs idle in other visits.
+	quickest := slices.MinFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Mean, b.Mean) })
+	if quickest.CPU >= busyCPU {
 		return false
 	}
 	mean := Quickest(blocks)

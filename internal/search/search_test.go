@@ -271,6 +271,17 @@ func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
 	}
 }
 
+func TestVisitsThatOthersDisturbDoNotMakeBusyCPUsLookIdle(t *testing.T) {
+	_, requests := drive(Greedy{}, Space{CPUs: 2, Max: -1, Alpha: DefaultAlpha, Iterations: 100}, func(q Request) Block {
+		b := Block{Round: q.Round, Iterations: q.Iterations, Mean: halving(min(q.Workers, 40)), CPU: 0.5 * float64(min(q.Workers, 2))}
+		if q.Round%2 == 1 { // something else has half of the CPUs
+			b.Mean, b.CPU = 2*b.Mean, b.CPU/2
+		}
+		return b
+	})
+	require.Equal(t, 2, slices.Max(counts(requests)))
+}
+
 func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
 		sp := sixteen()
