@@ -31,6 +31,9 @@ type VirtualMachine struct {
 	Collector     float64 // CPUs that the garbage collector uses
 	Others        float64 // share of the machine's CPUs that other processes use
 	OthersUnknown bool    // what other processes use can't be told
+
+	// Missed is how many CPUs threads waited for in vain in a span of time; nil: none.
+	Missed func(began, ended time.Time) float64
 }
 
 // NewVirtualMachine makes a machine of so many CPUs. It belongs to the bubble.
@@ -68,12 +71,16 @@ type virtualMeter struct {
 	used  int64
 }
 
-func (v virtualMeter) Used() (own, collector, others float64, known bool) {
+func (v virtualMeter) Used() host.Use {
 	took := time.Since(v.began)
 	if took <= 0 {
-		return 0, 0, 0, false
+		return host.Use{}
 	}
-	return float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector, v.m.Collector, v.m.Others, !v.m.OthersUnknown
+	u := host.Use{Own: float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector, Collector: v.m.Collector, Others: v.m.Others, OthersKnown: !v.m.OthersUnknown}
+	if v.m.Missed != nil {
+		u.Missed = v.m.Missed(v.began, time.Now())
+	}
+	return u
 }
 
 func (v virtualMeter) Note() string {

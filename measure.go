@@ -158,8 +158,10 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	wave := t.wave(req.Workers)
 	m := measurement{
 		warmup: max(search.WarmBatches, wave), warmupTime: search.WarmTime, deadline: t.deadline, steps: &t.steps, must: len(t.counts) == 0,
-		visit: search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
+		visit:   search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
+		repeats: min(mostRepeats, int(t.repeats)),
 	}
+	t.repeats += repeatsPerVisit - float64(m.repeats)
 	if req.Workers > t.warm {
 		m.cold, t.warm = l.cold(), req.Workers
 	}
@@ -168,6 +170,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 		m.visit.Wanted = more
 	}
 	err := m.run(ctx, l, t.opts.step, t.next)
+	t.repeats += float64(m.repeats) // those that weren't needed
 	if t.next = m.reached; t.order.n == endless {
 		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
 	}
@@ -196,9 +199,8 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 
 // A usage is what a host.Meter has told of an interval.
 type usage struct {
-	own, collector, others float64
-	othersKnown            bool
-	reading                float64 // share of the time in which a stream was read
+	host.Use
+	reading float64 // share of the time in which a stream was read
 }
 
 // A meter measures what a loader uses from its beginning on.
@@ -214,22 +216,37 @@ func (l *Loader) startMeter() *meter {
 }
 
 func (m *meter) usage() (u usage) {
-	u.own, u.collector, u.others, u.othersKnown = m.Used()
+	u.Use = m.Used()
 	u.reading = min(1, float64(m.l.counters.reading.shown()-m.read)/float64(max(1, time.Since(m.began))))
 	return u
 }
+
+// missedCPUs tells whether threads waited for CPUs for so long that the interval says
+// little about the worker count.
+func (u usage) missedCPUs() bool { return u.Missed > missedTooMany*max(1, u.Own) }
+
+// A visit in which threads missed CPUs, because something else used them or the kernel
+// had put two threads on one, is measured anew, at once and so often. The last try
+// counts whatever it shows: a count that makes its threads wait by itself doesn't look
+// better for it. All such tries together are at most firstRepeats and so many per visit.
+const (
+	missedTooMany   = 0.1 // share of those in use, and of one CPU
+	mostRepeats     = 2
+	firstRepeats    = 4
+	repeatsPerVisit = 0.5
+)
 
 // use adds to what is known of the count what a visit used of the machine, which took
 // so long. It returns the share of the CPUs that this process used.
 func (c *count) use(u usage, took time.Duration, o *options, cpus host.CPUFacts) (own float64) {
 	weight := max(took, 1)
 	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
-	own = share(u.own)
+	own = share(u.Own)
 	c.measured += weight
-	c.cpu, c.gc = c.cpu+own*float64(weight), c.gc+share(u.collector)*float64(weight)
+	c.cpu, c.gc = c.cpu+own*float64(weight), c.gc+share(u.Collector)*float64(weight)
 	c.reading += u.reading * float64(weight)
-	if u.othersKnown {
-		c.other, c.otherTime = c.other+u.others*float64(weight), c.otherTime+weight
+	if u.OthersKnown {
+		c.other, c.otherTime = c.other+u.Others*float64(weight), c.otherTime+weight
 	}
 	if memory, known := host.OwnMemory(); known {
 		c.Memory = max(c.Memory, memory)
@@ -269,6 +286,7 @@ type measurement struct {
 	deadline   time.Time     // loading ends at it, and no step begins after it; zero: none
 	steps      *preparation  // of the training step; nil: there is neither a step nor a deadline
 	must       bool          // one batch is waited for, whatever the deadline
+	repeats    int           // how often measuring may begin anew because threads missed CPUs
 
 	// cold is how many more batches the workers need at least to become warm. It is asked
 	// once for each batch of the warm-up, with their number; nil: none.
@@ -314,6 +332,10 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 	}
 	arm()
+	begin := func() {
+		use, base = l.startMeter(), l.copies()
+		loaded = l.loadedAhead()
+	}
 	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
 		got := time.Now()
 		if err = e; err != nil {
@@ -354,8 +376,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		switch {
 		case n < 0:
 		case n == 0:
-			use, base = l.startMeter(), l.copies()
-			loaded = l.loadedAhead()
+			begin()
 			end = time.Now()
 		default:
 			m.iterations = append(m.iterations, seen)
@@ -363,7 +384,15 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		prev = end
 		more := (n < 1 || m.visit.More()) && !closed(end)
-		if !more && use != nil {
+		switch {
+		case more || use == nil:
+		case m.repeats > 0 && !closed(end.Add(2*end.Sub(use.began))) && use.usage().missedCPUs(): // and there is time for it
+			m.repeats--
+			m.iterations = m.iterations[:0]
+			m.visit.Again()
+			begin()
+			prev, more = time.Now(), true
+		default:
 			gained = l.loadedAhead() - loaded
 		}
 		if more && (step != nil || m.must) {

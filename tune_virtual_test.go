@@ -257,3 +257,51 @@ func TestTheTimeForTuningEndsALoadThatHangs(t *testing.T) {
 		})
 	}
 }
+
+// disturbed tunes where, within the first fifth of each second, loading takes twice as
+// long, or never. missed tells, by whether that was so in a visit, how many CPUs its
+// threads missed.
+func disturbed(t *testing.T, ever bool, missed func(disturbed bool) float64) (r *nwt.Result) {
+	synctest.Test(t, func(t *testing.T) {
+		const part = time.Second / 5
+		began := time.Now()
+		within := func() time.Duration { return time.Since(began) % time.Second }
+		m := nwt.NewVirtualMachine(virtualCPUs)
+		m.Missed = func(from, to time.Time) float64 { return missed(within()-to.Sub(from) < part) }
+		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(time.Millisecond)
+			if ever && within() < part {
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+		var err error
+		r, err = nwt.Tune(t.Context(), ds, nwt.WithBatchSize(8), nwt.WithMaxWorkers(4), m.Option(), silent)
+		require.NoError(t, err)
+		require.Equal(t, 4, r.Workers)
+	})
+	return r
+}
+
+func TestVisitsInWhichThreadsMissedCPUsAreMeasuredAnew(t *testing.T) {
+	r := disturbed(t, true, func(disturbed bool) float64 {
+		if disturbed {
+			return 1
+		}
+		return 0
+	})
+	for i, undisturbed := range []time.Duration{8 * time.Millisecond, 4 * time.Millisecond, 8 * time.Millisecond / 3, 2 * time.Millisecond} {
+		require.InEpsilon(t, undisturbed, r.Trials[1+i].Mean, 0.15)
+	}
+	unseen := disturbed(t, true, func(bool) float64 { return 0.05 })
+	require.Greater(t, unseen.Trials[1].Mean, 15*time.Millisecond)
+}
+
+func TestMeasuringAnewEndsWhereThreadsMissCPUsAllTheTime(t *testing.T) {
+	none, all := disturbed(t, false, func(bool) float64 { return 0 }), disturbed(t, false, func(bool) float64 { return 1 })
+	require.Greater(t, all.Elapsed, none.Elapsed*5/4)
+	require.Less(t, all.Elapsed, none.Elapsed*7/4)
+	for i, trial := range all.Trials {
+		require.InEpsilon(t, none.Trials[i].Mean, trial.Mean, 0.05)
+	}
+}

@@ -134,7 +134,7 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.said = &said{during: whileTuning}
 	defer tuned.said.sum(s.opts.log)
-	t := &tuner{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string)}
+	t := &tuner{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string), repeats: firstRepeats}
 	return t.remembered(ctx)
 }
 
@@ -169,6 +169,7 @@ type tuner struct {
 	// workers hold stays warm from visit to visit.
 	live     *Loader
 	warm     int       // the most workers that were given the time to become warm
+	repeats  float64   // of visits that are left, see firstRepeats
 	round    int       // of the last visit
 	placed   bool      // there was a visit
 	next     State     // where the next visit begins
@@ -212,9 +213,9 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		}
 		t.show(sp, "measuring", req.Workers, &c.Trial)
 	}
-	_, _, others, known := busy.Used()
-	if !known {
-		others, t.unseen = 0, busy.Note()
+	others := busy.Used()
+	if !others.OthersKnown {
+		others.Others, t.unseen = 0, busy.Note()
 	}
 	sp.Left = t.left()
 	outOfTime := sp.Time > 0 && sp.Left <= 0
@@ -232,7 +233,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	r.Elapsed = time.Since(t.began)
-	r.Warnings = t.warnings(r, others, outOfTime)
+	r.Warnings = t.warnings(r, others.Others, outOfTime)
 	r.Advice = t.advice(r, t.limit, wider)
 	t.show(sp, "done", r.Workers, nil)
 	return r, nil

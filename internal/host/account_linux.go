@@ -1,8 +1,11 @@
 package host
 
 import (
+	"fmt"
 	"os"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,11 +23,35 @@ func accountNow() {
 // threadClocks are the clocks of the threads' CPU time, as pthread_getcpuclockid
 // makes them.
 func threadClocks() (clocks []int32) {
-	threads, _ := os.ReadDir("/proc/self/task")
-	for _, thread := range threads {
-		if tid, err := strconv.Atoi(thread.Name()); err == nil {
-			clocks = append(clocks, int32(^tid<<3|6))
-		}
+	for _, tid := range threads() {
+		clocks = append(clocks, int32(^tid<<3|6))
 	}
 	return clocks
+}
+
+func threads() (tids []int) {
+	entries, _ := os.ReadDir("/proc/self/task")
+	for _, entry := range entries {
+		if tid, err := strconv.Atoi(entry.Name()); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
+}
+
+// waitedTime is how long the process's threads have been ready to run without running,
+// of those that are there now; 0 if the kernel doesn't say. It is the second figure of
+// schedstat: https://docs.kernel.org/scheduler/sched-stats.html
+func waitedTime() (sum time.Duration) {
+	for _, tid := range threads() {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", tid))
+		if err != nil {
+			continue // it may have ended
+		}
+		if f := strings.Fields(string(b)); len(f) == 3 {
+			ns, _ := strconv.ParseInt(f[1], 10, 64)
+			sum += time.Duration(ns)
+		}
+	}
+	return sum
 }

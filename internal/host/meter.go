@@ -24,6 +24,7 @@ type reading struct {
 	at      time.Time
 	own     time.Duration // CPU time of this process
 	ownErr  error
+	waited  time.Duration // that its threads were ready to run and had no CPU
 	busy    time.Duration // of everything, this process included, on the CPUs it may run on
 	busyErr error
 
@@ -49,18 +50,32 @@ func (m *CPUMeter) Stop() (own, others float64) {
 	return shares(m.start, m.end, allowed())
 }
 
-// Used also ends the interval. It returns how many CPUs this process kept busy, how
-// many of them its garbage collector did, the share of its CPUs that everything else
-// took from it, and whether that share is known.
-func (m *CPUMeter) Used() (own, collector, others float64, known bool) {
+// A Use is what a process used of the CPUs in an interval.
+type Use struct {
+	Own         float64 // CPUs that it kept busy
+	Collector   float64 // of them, by its garbage collector
+	Others      float64 // share of its CPUs, 0 … 1, that everything else took from it
+	OthersKnown bool
+
+	// Missed is how many CPUs its threads waited for without getting them, as far as it
+	// hadn't all that it may use: something else ran there, or the kernel had put two
+	// threads on one CPU. 0 where the kernel (not Linux) doesn't tell.
+	Missed float64
+}
+
+// Used also ends the interval, and returns what the process used in it.
+func (m *CPUMeter) Used() (u Use) {
 	share, others := m.Stop()
 	wall := m.end.at.Sub(m.start.at)
 	if wall <= 0 {
-		return 0, 0, 0, false
+		return u
 	}
-	own = share * float64(allowed().usable)
-	collector = min(own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
-	return own, collector, others, wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
+	usable := float64(allowed().usable)
+	u.Own, u.Others = share*usable, others
+	u.OthersKnown = wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
+	u.Collector = min(u.Own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
+	u.Missed = max(0, min(float64(m.end.waited-m.start.waited)/float64(wall), usable-u.Own))
+	return u
 }
 
 // Note says which share isn't known and why. Call it after Stop or Used.
@@ -122,6 +137,7 @@ func readClocks() reading {
 	ids := allowed().ids
 	r.at = time.Now()
 	r.own, r.ownErr = cpuTime()
+	r.waited = waitedTime()
 	r.busy, r.busyErr = busyTime(ids)
 	r.collector = collectorTime()
 	return r

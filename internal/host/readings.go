@@ -19,7 +19,7 @@ type Readings interface {
 // A Meter measures how busy the CPUs are over an interval: see [CPUMeter.Used] and
 // [CPUMeter.Note].
 type Meter interface {
-	Used() (own, collector, others float64, known bool)
+	Used() Use
 	Note() string
 }
 

@@ -64,6 +64,11 @@ func (v *Visit) Add(d time.Duration) {
 	}
 }
 
+// Again forgets all iterations.
+func (v *Visit) Again() {
+	*v = Visit{Wanted: v.Wanted, Least: v.Least, Limit: v.Limit, Part: v.Part}
+}
+
 // More tells whether to go on.
 func (v *Visit) More() bool {
 	return len(v.took) < v.Wanted && (v.Limit == 0 || len(v.took) < max(1, v.Least) || v.spent < float64(v.Limit))

@@ -1,0 +1,50 @@
+package host
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestTwoThreadsOnOneCPUMissAnother(t *testing.T) {
+	if allowed().usable < 2 || runtime.GOMAXPROCS(0) < 2 {
+		t.Skip("takes two CPUs")
+	}
+	var (
+		on             unix.CPUSet
+		pinned, joined sync.WaitGroup
+		measured       = make(chan struct{})
+	)
+	on.Set(allowed().ids[0])
+	pinned.Add(2)
+	for range 2 {
+		joined.Go(func() {
+			runtime.LockOSThread() // for good: the thread ends with the goroutine
+			err := unix.SchedSetaffinity(0, &on)
+			pinned.Done()
+			require.NoError(t, err)
+			for open := true; open; {
+				select {
+				case <-measured:
+					open = false
+				default:
+				}
+			}
+		})
+	}
+	pinned.Wait()
+	meter := StartCPU()
+	before := waitedTime()
+	time.Sleep(300 * time.Millisecond)
+	waited, use := waitedTime()-before, meter.Used()
+	close(measured)
+	joined.Wait()
+	if waited == 0 {
+		t.Skip("this kernel doesn't say how long threads wait")
+	}
+	require.Greater(t, use.Missed, 0.2)
+}
