@@ -80,8 +80,10 @@ type Record struct {
 //     [WithShuffleWindow].
 //
 // It reads up to 16 records of each shard ahead, as long as their Data takes at most
-// 256 MiB in all. Larger records are read one at a time, as they are needed. What is
-// in the window and in batches comes on top.
+// 256 MiB in all. Larger records are read one at a time, as they are needed. How large a
+// record is shows only when it is read: the first of each shard, and one that is larger
+// than the one before it, may exceed the bound. What is in the window and in batches comes
+// on top.
 //
 // [Sample.Index] is the sample's place in this order, over all ranks. If the shards
 // of different ranks differ in length, the ranks have different numbers of batches;
@@ -221,9 +223,9 @@ type sequence struct {
 	// bytes is the memory of the records that chains hold. It exceeds the bound only
 	// for a record that is waited for, and for the first of each chain.
 	bytes atomic.Int64
-	// waiting is how many chains wait for room. Such a chain adds itself before it looks
-	// at bytes for the last time, and the sequence takes from bytes before it looks at
-	// waiting: so one of them sees the other.
+	// waiting is how many chains wait for room. Such a chain adds itself, and says how
+	// much it needs, before it looks at bytes for the last time; the sequence takes from
+	// bytes before it looks at waiting. So one of them sees the other.
 	waiting atomic.Int32
 }
 
@@ -605,6 +607,7 @@ type chain struct {
 	taken  int           // records that the sequence has taken; the sequence's
 	wanted atomic.Int64  // the sequence waits for this record, or has it: counts from 1
 	held   atomic.Int64  // the chain's part of the sequence's bytes
+	needs  atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room
 	room   chan struct{} // holds something if there may be room, or a record is wanted
 
 	call call // with WithTimeout
@@ -724,8 +727,15 @@ func (c *chain) makeRoom() bool {
 		return true
 	}
 	c.q.waiting.Add(1)
-	defer c.q.waiting.Add(-1)
-	for !c.fits() && c.wanted.Load() <= int64(c.sent) {
+	defer func() {
+		c.needs.Store(0)
+		c.q.waiting.Add(-1)
+	}()
+	for {
+		c.needs.Store(int64(c.last - c.counted))
+		if c.fits() || c.wanted.Load() > int64(c.sent) {
+			return true
+		}
 		select {
 		case <-c.room:
 		case r := <-c.empty:
@@ -737,7 +747,6 @@ func (c *chain) makeRoom() bool {
 			return false
 		}
 	}
-	return true
 }
 
 // fits tells whether there is room for a record as large as the last one, and counts it.
@@ -800,7 +809,7 @@ func (p *streamPart) take(i int, r **Record) bool {
 		}
 		c.empty <- got // has room: it is one of the chain's readAhead
 		if q.waiting.Load() > 0 {
-			q.tellRoom()
+			q.tellRoom(p)
 		}
 	}
 	return ok
@@ -818,13 +827,32 @@ func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 	return await(c, c.full)
 }
 
-// tellRoom wakes the chains that wait for room.
-func (q *sequence) tellRoom() {
-	for _, p := range q.parts {
-		for _, c := range p.chains {
-			c.tellRoom()
+// tellRoom wakes chains that wait for room, as far as there is some: a part's own first,
+// beginning with the one whose turn is next. Those that have a record ready come last. To
+// wake all would cost more than reading if there are hundreds.
+func (q *sequence) tellRoom(p *streamPart) {
+	room := q.l.opts.aheadBytes - q.bytes.Load()
+	for _, ready := range []bool{false, true} {
+		for k := range q.parts {
+			room = q.parts[(p.number+k)%len(q.parts)].tellRoom(room, ready)
+			if room <= 0 {
+				return
+			}
 		}
 	}
+}
+
+// tellRoom wakes chains that wait for room and have a record ready, or have none, and
+// returns how much room they leave.
+func (p *streamPart) tellRoom(room int64, ready bool) int64 {
+	for k := 0; k < len(p.chains) && room > 0; k++ {
+		c := p.chains[(p.turn+k)%len(p.chains)]
+		if n := c.needs.Load(); n > 0 && n <= room && len(c.full) > 0 == ready {
+			c.tellRoom()
+			room -= n
+		}
+	}
+	return room
 }
 
 // tellRoom wakes the chain if it waits for room.
