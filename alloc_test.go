@@ -51,7 +51,8 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 	} {
 		for _, workers := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%s/workers=%d", name, workers), func(t *testing.T) {
-				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers))...)
+				// A depth that follows need asks once how much memory there is, and adds slots.
+				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithPrefetch(8))...)
 				next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
 				defer stop()
 				for range 100 {

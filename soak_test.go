@@ -16,6 +16,9 @@ import (
 
 var soak = flag.Bool("soak", false, "run ten million batches instead of 100 000, and require flat throughput")
 
+// raceDetector tells whether the test runs under the race detector.
+var raceDetector = false
+
 // processMemory is the bytes that this process has mapped, and those in memory; 0 where
 // nobody tells.
 func processMemory() (mapped, resident uint64) {
@@ -71,7 +74,9 @@ func TestMillionsOfBatchesTakeNoMoreMemoryAndTimeThanTheFirst(t *testing.T) {
 		first.took/time.Duration(batches/parts), last.took/time.Duration(batches/parts))
 	// The runtime keeps a little for each goroutine there ever was at once.
 	require.LessOrEqual(t, last.objects, first.objects+500)
-	require.LessOrEqual(t, last.rss, first.rss+max(first.rss/100, 1<<20))
+	if !raceDetector { // its own memory comes and goes by megabytes
+		require.LessOrEqual(t, last.rss, first.rss+max(first.rss/100, 1<<20))
+	}
 	if *soak {
 		require.Less(t, last.took, 2*first.took)
 	}

@@ -1,0 +1,5 @@
+//go:build race
+
+package nwt_test
+
+func init() { raceDetector = true }
