@@ -96,6 +96,32 @@ func TestALoaderGoesUpAsFarAsItWouldHaveTo(t *testing.T) {
 	}
 }
 
+// Halfway back, until the batches of so many workers fit into what memory is left.
+func TestALoaderGoesUpNoFurtherThanItsMemoryAllows(t *testing.T) {
+	above := func(limit uint64, memory ...uint64) (workers int, found bool) {
+		a := autoLoader(t)
+		c := a.saw([]look{{workers: 2, mean: 10 * ms}, {workers: 4, mean: 5 * ms}}[:len(memory)]...)
+		for i, bytes := range memory {
+			a.counts[i].Memory = bytes
+		}
+		a.workers, a.l.slotBytes, a.limit.bytes = c.Workers, 100, limit
+		return a.above(c)
+	}
+	for _, tt := range []struct {
+		limit uint64
+		want  int
+	}{{1300, 32}, {1299, 17}, {1199, 9}, {999, 0}} { // 32 workers need three more batches, 17 two, 9 one
+		workers, found := above(tt.limit, 1000)
+		require.Equal(t, tt.want > 0, found, tt)
+		if found {
+			require.Equal(t, tt.want, workers, tt)
+		}
+	}
+	workers, found := above(2100, 1000, 1100) // 50 bytes for each worker
+	require.True(t, found)
+	require.Equal(t, 19, workers, "64, 34, 19")
+}
+
 // "If that step went past the best count, it looks in between."
 func TestALoaderLooksBetweenTheFastestAndTheNextCount(t *testing.T) {
 	for _, tt := range []struct {

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // Batches that were loaded before measuring began, and used up meanwhile, hide how long
 // loading takes. If measuring ends while a batch is waited for, loading has taken that
 // time too.
 func TestWhatWasLoadedAheadDoesNotMakeLoadingLookFaster(t *testing.T) {
-	const ms = time.Millisecond
 	for _, c := range []struct {
 		unfinished time.Duration
 		gained     int // places, of batches of eight
@@ -47,6 +48,80 @@ func TestWorkersOfManyBatchesAreAWave(t *testing.T) {
 	s := &source{opts: &options{batchSize: 8}}
 	for workers, want := range map[int]int{0: 1, 1: 1, 8: 1, 9: 2, 16: 2, 17: 3} {
 		require.Equal(t, want, s.wave(workers), workers)
+	}
+}
+
+// A visit waits until each worker has loaded twelve samples, and then for what is open.
+func TestAVisitWaitsForWorkersThatAreCold(t *testing.T) {
+	l := &Loader{source: &source{opts: &options{batchSize: 8}}, crew: []*worker{{}, {}, {}}}
+	l.workers.Store(2)
+	left := func(samples ...int32) {
+		for seat, n := range samples {
+			l.crew[seat].cold.Store(n)
+		}
+	}
+	const depth = 3
+	left(0, -4, 12)
+	require.Zero(t, l.cold()(1), "the third isn't among the two")
+
+	left(12, 12)
+	cold := l.cold()
+	for batches, n := range [][2]int32{{12, 12}, {4, 12}, {-4, 11}, {-4, 3}, {-4, 2}, {-4, 1}} {
+		left(n[0], n[1])
+		require.Equal(t, depth, cold(batches+1), batches)
+	}
+	left(-4, 0)
+	require.Zero(t, cold(7), "all are warm")
+
+	left(0, 5)
+	cold = l.cold()
+	for batches := range depth + 1 {
+		require.Equal(t, depth, cold(batches+1), batches)
+	}
+	require.Zero(t, cold(depth+2), "the second finds nothing to load")
+
+	left(0, 1000)
+	cold = l.cold()
+	for batches := range 16*(2*12/8+1) - 1 {
+		left(0, int32(1000-batches))
+		require.Equal(t, depth, cold(batches+1), batches)
+	}
+	left(0, 1)
+	require.Zero(t, cold(16*(2*12/8+1)), "16 times as many batches as it should take")
+}
+
+// How many more batches a warm-up of two takes, by what it has taken.
+func TestAWarmUpEndsInTime(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		n     int // minus the batches that it is still to take
+		took  time.Duration
+		limit time.Duration // of the visit
+		cold  int
+		want  int
+	}{
+		{"a batch is left", -1, ms, 0, 0, -1},
+		{"the second batch", 0, 10 * ms, 0, 0, 0},
+		{"10 ms aren't over", 0, 10*ms - 1, 0, 0, -1},
+		{"after 200 ms a batch will do", -1, 200 * ms, 0, 0, 0},
+		{"nearly", -1, 200*ms - 1, 0, 0, -1},
+		{"unless workers are cold", -1, time.Second, 0, 3, -3},
+		{"or there are more to come", -5, time.Second, 0, 3, -5},
+		{"the visit's time is over", -1, 51 * ms, 50 * ms, 0, 0},
+		{"it isn't", -1, 50 * ms, 50 * ms, 0, -1},
+		{"four times that is over, and workers are cold", -1, 201 * ms, 50 * ms, 3, 0},
+		{"it isn't, and they are", -1, 200 * ms, 50 * ms, 3, -3},
+		{"a limit that is hardly one", -1, time.Second, math.MaxInt64 / 2, 3, -3},
+	} {
+		m := measurement{warmupTime: search.WarmTime, visit: search.Visit{Limit: tt.limit}}
+		m.cold = func(batches int) int {
+			require.Equal(t, 7, batches)
+			return tt.cold
+		}
+		require.Equal(t, tt.want, m.warming(tt.n, 7, tt.took), tt.name)
+		if m.cold = nil; tt.cold == 0 {
+			require.Equal(t, tt.want, m.warming(tt.n, 7, tt.took), tt.name)
+		}
 	}
 }
 
@@ -94,7 +169,7 @@ func TestRoundsAreSpreadOverTheEpoch(t *testing.T) {
 	require.Len(t, begins, 10+3, "0 was there before")
 
 	tuner.order = order{n: 11, batch: 5, world: 2}
-	require.Contains(t, []State{{Epoch: 3}, {Epoch: 3, Samples: 10}}, tuner.place(1))
+	require.Equal(t, State{Epoch: 3, Samples: 10}, tuner.place(1), "the second of two steps")
 	tuner.order.n = 10
 	require.Equal(t, State{Epoch: 3}, tuner.place(1))
 	tuner.order.n = endless

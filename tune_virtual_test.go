@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/host"
 )
 
 // In virtual time sleeping is exact, and nothing else takes any.
@@ -304,4 +306,52 @@ func TestMeasuringAnewEndsWhereThreadsMissCPUsAllTheTime(t *testing.T) {
 	for i, trial := range all.Trials {
 		require.InEpsilon(t, none.Trials[i].Mean, trial.Mean, 0.05)
 	}
+}
+
+// What is waited for when time is over counts: otherwise a load that hangs would look as
+// fast as those before it.
+func TestABatchThatNeverCameCountsForTheTimeItWasWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var loads atomic.Int64
+		ds := nwt.NewDataset(1_000_000, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error {
+			if loads.Add(1) > 200 {
+				<-ctx.Done()
+			}
+			time.Sleep(time.Millisecond)
+			return ctx.Err()
+		})
+		r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(0), nwt.WithIterations(100), nwt.WithTuningTime(10*time.Second), virtual)
+		require.NoError(t, err)
+		require.Len(t, r.Trials, 1)
+		trial := r.Trials[0]
+		require.Greater(t, trial.Mean*time.Duration(trial.Iterations), 8*time.Second, "%v", r)
+	})
+}
+
+func TestALoadThatSaysItWasCanceledIsAnErrorOfTheDataset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var loads atomic.Int64
+		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(time.Millisecond)
+			if loads.Add(1) > 200 {
+				return context.Canceled
+			}
+			return nil
+		})
+		_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), virtual)
+		var failed *nwt.LoadError
+		require.ErrorAs(t, err, &failed)
+	})
+}
+
+func TestAPeakIsExactIfTheKernelTellsIt(t *testing.T) {
+	_, exact := host.StartPeak().Stop()
+	synctest.Test(t, func(t *testing.T) {
+		r, err := nwt.Tune(t.Context(), sleeping(1_000_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), virtual)
+		require.NoError(t, err)
+		for _, trial := range r.Trials {
+			require.Equal(t, exact, trial.PeakExact)
+		}
+		require.Equal(t, exact, !strings.Contains(strings.Join(r.Warnings, "\n"), "it may have been higher"))
+	})
 }

@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -99,4 +100,25 @@ func TestTuningTellsWhetherReadingAStreamSetsThePace(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Going on within an epoch would have to read all that comes before.
+func TestEachVisitToAStreamBeginsAnEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		epochs, last := 0, -1
+		r, err := nwt.Tune(t.Context(), nwt.Streamed(library{shards: 1, records: 1_000_000, load: time.Millisecond}), nwt.WithBatchSize(4), nwt.WithMaxWorkers(2),
+			nwt.WithIterations(20), nwt.WithStrategy(nwt.Exhaustive()), virtual,
+			nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+				if b.Epoch() != last {
+					epochs, last = epochs+1, b.Epoch()
+					if b.Index() != 0 {
+						return fmt.Errorf("epoch %d begins with batch %d", b.Epoch(), b.Index())
+					}
+				}
+				return nil
+			}))
+		require.NoError(t, err)
+		require.Len(t, r.Trials, 3)
+		require.Equal(t, 3*4, epochs, "four rounds of three counts")
+	})
 }
