@@ -294,6 +294,37 @@ func TestABodyThatPausesCountsForFourTimesItsUsualTime(t *testing.T) {
 		require.Equal(t, tt.body, a.probe.body-before, tt)
 	}
 	require.Equal(t, probe{iterations: 6, wait: 6 * ms, body: a.probe.body, gained: 5 * 8, use: a.probe.use}, a.probe, "what was loaded in the pause says nothing")
+	a.conclude()
+	require.Equal(t, probe{}, a.probe)
+	require.Equal(t, []any{6, 2}, []any{a.counts.at(2).Iterations, a.counts.at(2).Prefetch})
+}
+
+// Up first, then between the fastest and the next, then down, then where it is in doubt;
+// "after 32 looks it settles on the best count so far."
+func TestALoaderGoesOnFromLookToLook(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		looks   []look
+		want    int
+		settled bool
+	}{
+		{"up", []look{{workers: 2, mean: 10 * ms, cpu: 0.1}}, 20, false},
+		{"between", []look{{workers: 2, mean: 10 * ms, cpu: 0.9}, {workers: 4, mean: 5 * ms, cpu: 0.9}, {workers: 16, mean: 9 * ms, cpu: 0.9}}, 10, false},
+		{"down", []look{{workers: 4, mean: 10 * ms, cpu: 0.9}, {workers: 8, mean: 5 * ms, cpu: 0.9}}, 6, false},
+		{"again", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 0.9, times: 5}, {workers: 8, mean: 5 * ms, cpu: 0.9}}, 8, false},
+		{"nowhere", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 0.9, times: 5}, {workers: 8, mean: 5 * ms, cpu: 0.9, times: 5}}, 8, true},
+		{"31 looks", []look{{workers: 4, mean: 10 * ms, cpu: 0.9, times: 16}, {workers: 8, mean: 5 * ms, cpu: 0.9, times: 15}}, 6, false},
+		{"32 looks", []look{{workers: 4, mean: 10 * ms, cpu: 0.9, times: 16}, {workers: 8, mean: 5 * ms, cpu: 0.9, times: 16}}, 8, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := autoLoader(t)
+			a.saw(tt.looks...)
+			a.workers = tt.looks[len(tt.looks)-1].workers
+			a.began = time.Now()
+			a.proceed(&run{l: a.l})
+			require.Equal(t, []any{tt.want, tt.settled}, []any{a.workers, a.settled})
+		})
+	}
 }
 
 // "After three windows in a row with 4 points more or 10 points less, it measures anew",
