@@ -67,17 +67,20 @@ func TestAHeavyTailHoldsNothingUpByDefault(t *testing.T) {
 // Loading takes 8.4 ms per batch; the step pauses after each 32 batches, as a
 // checkpoint does. At best only the first 32 batches are waited for.
 func TestAStepThatPausesFindsItsBatchesReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLoader(t, sleeping(1_000_000, 2100*time.Microsecond), nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
-		n := 0
-		took := train(t, l, 320, func() {
-			if n++; n%32 == 0 {
-				time.Sleep(270 * time.Millisecond)
-			}
+	stream := &breaking{shelves: newShelves(8000, 8000, 8000), onLoad: func(*nwt.Sample) { time.Sleep(2100 * time.Microsecond) }}
+	for _, ds := range []nwt.Dataset{sleeping(1_000_000, 2100*time.Microsecond), nwt.Streamed(stream)} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
+			n := 0
+			took := train(t, l, 320, func() {
+				if n++; n%32 == 0 {
+					time.Sleep(270 * time.Millisecond)
+				}
+			})
+			t.Logf("%v, %+v", took, l.Stats())
+			require.LessOrEqual(t, took, 32*8400*time.Microsecond+10*270*time.Millisecond)
 		})
-		t.Logf("%v, %+v", took, l.Stats())
-		require.LessOrEqual(t, took, 32*8400*time.Microsecond+10*270*time.Millisecond)
-	})
+	}
 }
 
 func TestTheDepthStaysWhereItIsNotNeeded(t *testing.T) {

@@ -379,3 +379,36 @@ func TestGoexitInTheCallersFinishEndsTheCallerAlone(t *testing.T) {
 		require.NoError(t, l.Close())
 	})
 }
+
+// The end of a stream may be found when the samples of its last batch are all loaded.
+func TestWhoFinishesTheLastBatchOfAStream(t *testing.T) {
+	for _, workers := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			caller, elsewhere := goroutine(), 0
+			s := &breaking{shelves: newShelves(6), onNext: func(_, record int) error {
+				if record == 6 {
+					time.Sleep(time.Second)
+				}
+				return nil
+			}}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+				if goroutine() != caller {
+					elsewhere++
+				}
+				if b.Index() == 1 {
+					return errTorn
+				}
+				return nil
+			}))
+			_, err := values(t, l, 0)
+			var failed *nwt.LoadError
+			require.ErrorAs(t, err, &failed)
+			require.ErrorIs(t, failed, errTorn)
+			require.Zero(t, failed.Worker, "there is no other")
+			if workers == 0 {
+				require.Zero(t, elsewhere)
+			}
+			require.NoError(t, l.Close())
+		})
+	}
+}

@@ -384,7 +384,7 @@ func TestAShardThatHangsWhileItIsSkippedEndsTheEpochWithoutABudget(t *testing.T)
 // Each call of Skip has its time, however many records are skipped.
 func TestASlowSkipIsNotGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &tallies{lengths: []int{500, 500}}
+		s := &tallies{lengths: []int{500, 20, 480}}
 		s.skip = func(r *tallyReader, n int) (int, error) {
 			time.Sleep(900 * time.Millisecond)
 			return over(r, n, false)

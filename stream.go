@@ -447,7 +447,7 @@ func (q *sequence) begin(scratch **Record) error {
 	}
 	q.started, q.delivered = true, 0
 	if o := q.l.opts; q.skip > 0 && o.endsEpoch(q.skip*o.world, o.world) {
-		q.delivered, q.skip = q.quota, 0
+		q.delivered = q.quota
 		return nil
 	}
 	if q.skips() {
@@ -563,7 +563,7 @@ func (q *sequence) wrong(n int) error {
 		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than an int counts", q.epoch, o.world)
 	case q.plan != nil && q.dry != nil:
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.number, o.rank, o.world, q.dry.shards)
-	case q.quota > 0 && q.delivered > 0 && q.delivered < q.quota:
+	case q.delivered > 0 && q.delivered < q.quota:
 		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d for rank %d of %d: its shards, of the stream's %d, have become empty", q.epoch, q.delivered, q.quota, o.rank, o.world, q.parts[0].shards)
 	case q.index > 0 || n > 0 && !o.dropLast:
 		return nil

@@ -17,21 +17,22 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// wide is shelves whose records have more bytes than needed.
+// wide is a stream whose records have more bytes than needed.
 type wide struct {
-	*shelves
+	nwt.Stream
 	bytes        int
 	read, loaded atomic.Int32
+	made         atomic.Int32 // records that got memory
 }
 
 func (s *wide) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
-	r, err := s.shelves.Open(ctx, shard)
+	r, err := s.Stream.Open(ctx, shard)
 	return wideReader{r, s}, err
 }
 
 func (s *wide) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
 	s.loaded.Add(1)
-	return s.shelves.Load(ctx, r, dst)
+	return s.Stream.Load(ctx, r, dst)
 }
 
 type wideReader struct {
@@ -42,6 +43,7 @@ type wideReader struct {
 func (r wideReader) Next(ctx context.Context, rec *nwt.Record) error {
 	if cap(rec.Data) < r.s.bytes {
 		rec.Data = make([]byte, 0, r.s.bytes)
+		r.s.made.Add(1)
 	}
 	err := r.ShardReader.Next(ctx, rec)
 	if err == nil {
@@ -70,7 +72,7 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(c.bytes, len(opts)), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					s := &wide{shelves: newShelves(100, 80, 100, 90, 40), bytes: c.bytes}
+					s := &wide{Stream: newShelves(100, 80, 100, 90, 40), bytes: c.bytes}
 					l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(2), nwt.WithReadAhead(64<<10))...)
 					var got []int64
 					for b, err := range l.Epochs(t.Context(), 1, 4) {
@@ -93,6 +95,83 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// The bound is for all shards together, however many of them are still read.
+func TestAShardThatIsOverLeavesTheOthersItsRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		lengths []int
+		fits    int // records into the bound
+		late    int // shard whose records come when all others have been read
+	}{
+		"ends":       {[]int{100, 10, 100, 100}, 4, -1},
+		"ends late":  {[]int{100, 30, 100, 100}, 4, -1},
+		"ends early": {[]int{300, 1, 1, 1, 1, 1, 1, 1}, 16, 0},
+		"hangs":      {[]int{100, 100, 100, 100}, 4, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const bytes = 16_000
+				release := make(chan struct{})
+				shards := &breaking{shelves: newShelves(c.lengths...), onOpen: hangAt(c.late, func() { time.Sleep(time.Second) })}
+				samples, lost := 0, int32(0)
+				if name == "hangs" {
+					shards.onNext = at2(1, 20, func() error { <-release; return nil })
+					samples, lost = -80, 1 // what the call reads at last
+				}
+				for _, n := range c.lengths {
+					samples += n
+				}
+				s := &wide{Stream: shards, bytes: bytes}
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(8),
+					nwt.WithReadAhead(int64(c.fits*bytes)), nwt.WithTimeout(2*time.Second), nwt.WithErrorBudget(1), quietLog)
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					samples -= b.Len()
+					if b.Index() == 35 {
+						close(release)
+					}
+					synctest.Wait()
+					if b.Index() > 40 && b.Index() < 60 {
+						require.EqualValues(t, c.fits, s.read.Load()-s.loaded.Load()-lost, "batch %d", b.Index())
+					}
+				}
+				require.Zero(t, samples)
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// The memory of a record is read into again, if there is room to keep it.
+func TestReadingAheadReusesTheMemoryOfRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &wide{Stream: newShelves(500, 500), bytes: 16_000}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2))
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Len(t, got, 1000)
+		require.LessOrEqual(t, s.made.Load(), int32(2*17+3*4), "each shard has 16 and what it reads, and each batch has its own")
+		require.NoError(t, l.Close())
+	})
+}
+
+// With WithEpochSamples a stream that ends is read again, and read ahead as before.
+func TestEveryPassOverTheShardsIsReadAhead(t *testing.T) {
+	for bytes, ahead := range map[int]int32{8: 4 * 16, 16_000: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &wide{Stream: newShelves(50, 50, 50, 50), bytes: bytes}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(600), nwt.WithReadAhead(64_000))
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				synctest.Wait()
+				if at := b.Index() % 50; at > 5 && at < 25 {
+					require.Equal(t, ahead, s.read.Load()-s.loaded.Load(), "batch %d", b.Index())
+				}
+			}
+			require.NoError(t, l.Close())
+		})
 	}
 }
 
@@ -304,6 +383,49 @@ func TestCallsOfShardsThatNeverReturnEndTheEpochAndThoseThatHaveReturnedDoNot(t 
 			require.Len(t, got, 2*1030)
 			require.NoError(t, l.Close())
 		})
+	}
+}
+
+// Only calls that haven't returned count, each once.
+func TestFewerCallsOfShardsThanTheBoundEndNoEpoch(t *testing.T) {
+	for name, c := range map[string]struct {
+		shards  int
+		returns bool
+	}{"late": {1100, true}, "never": {1023, false}} {
+		for _, where := range []string{"Open", "Next", "Close"} {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				late := func(int) error {
+					if c.returns {
+						time.Sleep(3 * time.Second)
+					} else {
+						<-release
+					}
+					return nil
+				}
+				s := &breaking{shelves: newShelves(slices.Repeat([]int{1}, c.shards)...)}
+				switch where {
+				case "Open":
+					s.onOpen = late
+				case "Next":
+					s.onNext = func(int, int) error { return late(0) }
+				case "Close":
+					s.onClose = late
+				}
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1<<20), quietLog)
+				got, err := values(t, l, 0)
+				require.NoError(t, err, "%s, %s", name, where)
+				if where == "Close" {
+					require.Len(t, got, c.shards)
+				} else {
+					require.Len(t, l.BadSamples(), c.shards)
+				}
+				require.NoError(t, l.Close())
+				close(release)
+				time.Sleep(time.Minute)
+				require.Zero(t, s.open.Load())
+			})
+		}
 	}
 }
 

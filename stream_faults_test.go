@@ -296,6 +296,24 @@ func TestAnEpochWithoutABatchIsAnErrorNotSilence(t *testing.T) {
 	}
 }
 
+func TestNoShardIsOpenedAfterTheErrorThatEndsAnEpoch(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var opened atomic.Int32
+			l := newLoader(t, nwt.Streamed(opening(&opened, 0, 0)), nwt.WithBatchSize(2), nwt.WithPrefetch(8), nwt.WithWorkers(workers))
+			failed := 0
+			for _, err := range l.Epochs(t.Context(), 0, 5) {
+				require.Error(t, err)
+				failed++
+				synctest.Wait()
+				require.EqualValues(t, 2, opened.Load())
+			}
+			require.Equal(t, 1, failed)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
 func TestTheShortestEpochsOfAStreamAreEpochs(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		for _, c := range []struct {
@@ -346,16 +364,20 @@ func TestSamplesThatWithDropLastLeavesOutAreNotLoaded(t *testing.T) {
 // With WithEpochSamples a stream that ends is read again, as often as it takes.
 func TestAStreamThatHasBecomeEmptyIsAnErrorAndIsNotReadForEver(t *testing.T) {
 	for _, workers := range []int{0, 2} {
-		for passes, c := range map[int32]struct {
+		for _, c := range []struct {
+			lengths []int
+			passes  int32
 			batches int
 			says    string
 		}{
-			2: {4, "nwt: epoch 1 has no sample for rank 0 of 1: its shards, of the stream's 2, are empty"},
-			3: {6, "nwt: epoch 1 has no more than 10 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
+			{[]int{5, 5}, 2, 4, "nwt: epoch 1 has no sample for rank 0 of 1: its shards, of the stream's 2, are empty"},
+			{[]int{5, 5}, 3, 6, "nwt: epoch 1 has no more than 10 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
+			{[]int{1, 0}, 1, 0, "nwt: epoch 0 has no more than 1 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
+			{[]int{1, 0}, 17, 4, "nwt: epoch 1 has no more than 1 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
 		} {
 			var opened atomic.Int32
-			s := &breaking{shelves: newShelves(5, 5), onOpen: hangAt(0, func() { opened.Add(1) }), onNext: func(int, int) error {
-				if opened.Load() > passes {
+			s := &breaking{shelves: newShelves(c.lengths...), onOpen: hangAt(0, func() { opened.Add(1) }), onNext: func(int, int) error {
+				if opened.Load() > c.passes {
 					return io.EOF
 				}
 				return nil
@@ -372,6 +394,24 @@ func TestAStreamThatHasBecomeEmptyIsAnErrorAndIsNotReadForEver(t *testing.T) {
 			})
 			require.ErrorContains(t, last, c.says)
 			require.Equal(t, c.batches, batches)
+		}
+	}
+}
+
+// What isn't read isn't loaded.
+func TestNoRecordIsMadeUpWhenTheContextEnds(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		for record := range 9 {
+			ctx, cancel := context.WithCancel(t.Context())
+			s := &wide{Stream: &breaking{shelves: newShelves(50), onNext: at2(0, record, func() error { cancel(); return nil })}}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers))
+			var last error
+			for _, err := range l.Epoch(ctx, 0) {
+				last = err
+			}
+			require.ErrorIs(t, last, context.Canceled)
+			require.NoError(t, l.Close())
+			require.LessOrEqual(t, s.loaded.Load(), s.read.Load())
 		}
 	}
 }

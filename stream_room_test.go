@@ -16,7 +16,7 @@ import (
 // woken each time, reading many shards at once would cost more than reading ahead saves.
 func TestARecordThatIsTakenWakesOnlyShardsThatItMakesRoomFor(t *testing.T) {
 	const shards, records = 1000, 4000
-	s := &wide{shelves: newShelves(slices.Repeat([]int{records}, shards)...), bytes: 2000}
+	s := &wide{Stream: newShelves(slices.Repeat([]int{records}, shards)...), bytes: 2000}
 	l := newLoader(t, nwt.Streamed(s), nwt.WithInterleave(shards), nwt.WithBatchSize(1), nwt.WithPrefetch(1), nwt.WithWorkers(1), nwt.WithReadAhead(64<<10))
 	next, stop := iter.Pull2(l.Epoch(context.Background(), 0))
 	defer stop()

@@ -264,3 +264,28 @@ func TestAStreamWithoutOrderHasNoState(t *testing.T) {
 		}
 	}
 }
+
+// Batch.Rand depends on seed, epoch and the position of the batch's first sample alone.
+func TestBatchesOfAStreamHaveTheirOwnRandomness(t *testing.T) {
+	draws := func(rank, workers int, from nwt.State) (numbers []uint64, states []nwt.State) {
+		l := newLoader(t, nwt.Streamed(newShelves(9, 9, 9, 9)), nwt.WithBatchSize(4), nwt.WithRank(rank, 2), nwt.WithWorkers(workers))
+		for b, err := range l.Resume(t.Context(), from) {
+			require.NoError(t, err)
+			numbers, states = append(numbers, b.Rand().Uint64()), append(states, b.State())
+		}
+		return numbers, states
+	}
+	all := map[uint64]bool{}
+	for rank := range 2 {
+		for epoch := range 2 {
+			whole, states := draws(rank, 0, nwt.State{Epoch: epoch, World: 2})
+			require.Len(t, whole, 5)
+			for k, n := range whole {
+				require.False(t, all[n], "drawn before")
+				all[n] = true
+				rest, _ := draws(rank, k%3, states[k])
+				require.Equal(t, whole[k+1:], append([]uint64{}, rest...))
+			}
+		}
+	}
+}
