@@ -417,6 +417,15 @@ func TestALostShardOfMixedStreamsIsCountedOverAll(t *testing.T) {
 	require.ErrorIs(t, lost, io.EOF)
 }
 
+func TestAShardOfMixedStreamsThatCannotBeClosedIsCountedOverAll(t *testing.T) {
+	var log journal
+	mix := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
+	ds := mixedOf(t, mix, newShelves(4, 4, 4), &breaking{shelves: newShelves(5, 5), onClose: at(1, errTorn)})
+	_, err := values(t, newLoader(t, ds, nwt.WithEpochSamples(20), log.option()), 0)
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "a shard could not be closed\" shard=4 error=torn")
+}
+
 func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
 	one := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1}}}}
 	two := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}

@@ -9,7 +9,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -246,19 +245,25 @@ func TestAfterSkippingRecordsAreReadAheadAsEver(t *testing.T) {
 	})
 }
 
-// Without workers there is no goroutine: what a reader does is seen in the stack of who
-// asks for the batch.
+// Without workers there is no goroutine.
 func TestWithoutWorkersTheCallerSkips(t *testing.T) {
-	calls := 0
-	s := &tallies{lengths: []int{900, 900, 900, 900}}
-	s.skip = func(r *tallyReader, n int) (int, error) {
-		calls++
-		require.Contains(t, string(debug.Stack()), t.Name())
-		return leap(r, n)
+	caller, calls := goroutine(), 0
+	stream := func() *tallies {
+		return &tallies{lengths: []int{900, 900, 900, 900}, skip: func(r *tallyReader, n int) (int, error) {
+			calls++
+			require.Equal(t, caller, goroutine())
+			return leap(r, n)
+		}}
 	}
-	numbers, _ := restOf(t, nwt.Streamed(s), nwt.State{Samples: 3000}, nwt.WithWorkers(0))
-	require.Len(t, numbers, 600)
-	require.GreaterOrEqual(t, calls, 4)
+	for _, ds := range []nwt.Dataset{
+		nwt.Streamed(stream()),
+		mixedOf(t, nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}, stream(), stream()),
+	} {
+		calls = 0
+		numbers, _ := restOf(t, ds, nwt.State{Samples: 3000}, nwt.WithEpochSamples(3600), nwt.WithWorkers(0))
+		require.Len(t, numbers, 600)
+		require.GreaterOrEqual(t, calls, 4)
+	}
 }
 
 // Otherwise a resume of several passes would look for its place for ever.
