@@ -399,6 +399,41 @@ func TestASlowSkipIsNotGivenUp(t *testing.T) {
 	})
 }
 
+// Calls that were given up count until they return.
+func TestOnlySkipsThatHaveNotReturnedEndTheEpoch(t *testing.T) {
+	for _, returns := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			s := &tallies{lengths: slices.Repeat([]int{1}, 1100), skip: func(r *tallyReader, n int) (int, error) {
+				if returns {
+					time.Sleep(3 * time.Second)
+				} else {
+					<-release
+				}
+				return over(r, n, false)
+			}}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1<<20), silent)
+			samples := 0
+			var last error
+			for b, err := range l.Resume(t.Context(), nwt.State{Samples: 1050}) {
+				if last = err; err == nil {
+					samples += b.Len()
+				}
+			}
+			if returns {
+				require.NoError(t, last)
+				require.Equal(t, 50, samples)
+			} else {
+				require.ErrorContains(t, last, "calls that WithTimeout(1s) gave up haven't returned, the bound is 1024")
+			}
+			require.NoError(t, l.Close())
+			close(release)
+			time.Sleep(time.Minute)
+			require.Zero(t, s.open.Load())
+		})
+	}
+}
+
 // What a call returns just when it is given up is delivered, or lost with the rest of its
 // shard: never lost by itself.
 func TestACallThatReturnsWhenItIsGivenUpLosesNoRecordByItself(t *testing.T) {
