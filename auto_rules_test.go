@@ -133,6 +133,7 @@ func TestALoaderLooksBetweenTheFastestAndTheNextCount(t *testing.T) {
 		{"a step past it", []look{{workers: 2, mean: 10 * ms}, {workers: 4, mean: 5 * ms}, {workers: 16, mean: 8 * ms}}, 10},
 		{"training doesn't wait", []look{{workers: 4, mean: 5 * ms, body: 5 * ms}, {workers: 16, mean: 8 * ms, body: 5 * ms}}, 0},
 		{"they are near each other", []look{{workers: 8, mean: 5 * ms}, {workers: 10, mean: 8 * ms}}, 0},
+		{"a little less near", []look{{workers: 8, mean: 5 * ms}, {workers: 11, mean: 8 * ms}}, 0},
 		{"half as many more", []look{{workers: 8, mean: 5 * ms}, {workers: 12, mean: 8 * ms}}, 10},
 		{"from none", []look{{workers: 0, mean: 5 * ms}, {workers: 2, mean: 8 * ms}}, 1},
 	} {

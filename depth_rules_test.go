@@ -138,6 +138,12 @@ func TestOneMoreBatchIsOpenedOnceItIsPaidFor(t *testing.T) {
 		{"extra batches are withheld", func(l *Loader, _ *run) { l.deep.withheld = 1 }, false, func(t *testing.T, d *depth) {
 			require.True(t, d.missed)
 		}},
+		{"none can be had beside one", func(l *Loader, _ *run) {
+			l.deep.extra.Store(1)
+			l.away.Store(maxAway)
+		}, false, func(t *testing.T, d *depth) {
+			require.EqualValues(t, 1, d.extra.Load())
+		}},
 		{"none can be had", func(l *Loader, _ *run) { l.away.Store(maxAway) }, false, func(t *testing.T, d *depth) {
 			require.True(t, d.short)
 			require.EqualValues(t, 0, d.extra.Load())

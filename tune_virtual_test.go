@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -354,4 +355,31 @@ func TestAPeakIsExactIfTheKernelTellsIt(t *testing.T) {
 		}
 		require.Equal(t, exact, !strings.Contains(strings.Join(r.Warnings, "\n"), "it may have been higher"))
 	})
+}
+
+// The floor's batches are loaded once, and the step gets them over and over.
+func TestTheFloorsBatchesHoldWhatWasLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := nwt.NewDataset(100_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+			time.Sleep(time.Millisecond)
+			nwt.Values[float32](s, 0)[0] = 1
+			return nil
+		})
+		_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(2), virtual,
+			nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+				for _, x := range nwt.Values[float32](b, 0) {
+					if x != 1 {
+						return fmt.Errorf("a sample is %v", x)
+					}
+				}
+				return nil
+			}))
+		require.NoError(t, err)
+	})
+}
+
+func TestAPanicOfTheStepComesWithItsStack(t *testing.T) {
+	_, err := nwt.Tune(t.Context(), emptyDataset(1000), nwt.WithMaxWorkers(0), nwt.WithStep(func(context.Context, *nwt.Batch) error { panic("boom") }))
+	require.ErrorContains(t, err, "WithStep, batch 0 of epoch 0: ")
+	require.ErrorContains(t, err, "tune_virtual_test.go:")
 }
