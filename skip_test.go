@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -209,10 +210,16 @@ func TestASkipThatFailsEndsItsShardAndIsLogged(t *testing.T) {
 		require.Len(t, numbers, 20, "%s: the first shard is one bad sample then", name)
 		require.EqualValues(t, 1000, numbers[0])
 		require.Contains(t, log.String(), "nwt: a record that was delivered before can't be read now")
-		l := newLoader(t, nwt.Streamed(s), nwt.WithInterleave(1), nwt.WithWorkers(1))
-		for _, err := range l.Resume(t.Context(), nwt.State{Samples: 1}) {
-			require.ErrorContains(t, err, "to resume after 1 samples of epoch 0 isn't possible: a record of these can't be read: ", name)
+		for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(1), nwt.WithShuffleWindow(2)}} {
+			l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithInterleave(1), nwt.WithWorkers(1))...)
+			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 9}) {
+				require.ErrorContains(t, err, "to resume after 9 samples of epoch 0 isn't possible: a record of these can't be read: ", name)
+			}
 		}
+	}
+	s := &tallies{lengths: []int{30, 20}, torn: map[int]string{1000: "open"}, skip: leap}
+	for _, err := range newLoader(t, nwt.Streamed(s)).Resume(t.Context(), nwt.State{Samples: 9}) {
+		require.ErrorContains(t, err, "shard 1 from record 0 on: it can't be opened: torn")
 	}
 }
 
@@ -399,6 +406,58 @@ func TestASlowSkipIsNotGivenUp(t *testing.T) {
 	})
 }
 
+// Open, Skip and Next have the time each, when records are skipped too.
+func TestEachCallHasItsTimeWhenRecordsAreSkipped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nothing := func(*tallyReader, int) (int, error) { time.Sleep(900 * time.Millisecond); return 0, nil }
+		s := &breaking{
+			shelves: newShelves(30, 30), onOpen: func(int) error { time.Sleep(900 * time.Millisecond); return nil },
+			onNext: func(int, int) error { time.Sleep(900 * time.Millisecond); return nil },
+		}
+		l := newLoader(t, nwt.Streamed(skippingBy{s, nothing}), nwt.WithInterleave(1), nwt.WithTimeout(time.Second), nwt.WithWorkers(1))
+		n := 0
+		for b, err := range l.Resume(t.Context(), nwt.State{Samples: 40}) {
+			require.NoError(t, err)
+			n += b.Len()
+		}
+		require.Equal(t, 20, n)
+		require.NoError(t, l.Close())
+	})
+}
+
+// skippingBy is a stream with a Skip.
+type skippingBy struct {
+	*breaking
+	skip func(*tallyReader, int) (int, error)
+}
+
+func (s skippingBy) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.breaking.Open(ctx, shard)
+	return skipBy{r, s.skip}, err
+}
+
+type skipBy struct {
+	nwt.ShardReader
+	skip func(*tallyReader, int) (int, error)
+}
+
+func (r skipBy) Skip(_ context.Context, n int) (int, error) { return r.skip(nil, n) }
+
+// A shard that hangs doesn't hide the one that was lost before it.
+func TestAShardThatIsLostBeforeOneThatHangsIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log journal
+		release := make(chan struct{})
+		s := &tallies{lengths: []int{5, 5, 5}, torn: map[int]string{1: "error"}, hang: map[int]chan struct{}{1002: release}}
+		s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
+		restOf(t, nwt.Streamed(s), nwt.State{Samples: 7}, nwt.WithInterleave(1), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), log.option())
+		require.Contains(t, log.String(), "shard 0 from record 1 on")
+		require.Contains(t, log.String(), "shard 1 from record 2 on")
+		close(release)
+		synctest.Wait()
+	})
+}
+
 // Calls that were given up count until they return.
 func TestOnlySkipsThatHaveNotReturnedEndTheEpoch(t *testing.T) {
 	for _, returns := range []bool{true, false} {
@@ -472,7 +531,7 @@ func TestEveryShardThatIsLostBeforeTheRestIsNamed(t *testing.T) {
 	numbers, _ := restOf(t, nwt.Streamed(s), nwt.State{Samples: 35}, nwt.WithWorkers(1), log.option())
 	require.Equal(t, []int64{3016, 3017, 3018, 3019}, numbers)
 	for shard, record := range map[int]int{0: 5, 1: 5, 2: 6} {
-		require.Contains(t, log.String(), fmt.Sprintf("shard %d from record %d on", shard, record))
+		require.Equal(t, 1, strings.Count(log.String(), fmt.Sprintf("shard %d from record %d on", shard, record)))
 	}
 
 	var other journal
