@@ -665,7 +665,8 @@ func (c *chain) run() {
 	}()
 	for c.readOne() {
 	}
-	c.hold(-c.counted) // nothing came into it
+	c.hold(-c.counted) // nothing came into the record
+	c.counted = 0      // the next goroutine comes here too, if Close ends this one
 	c.shut()
 	finished = true
 }
@@ -777,6 +778,18 @@ func (c *chain) reserve(n int, bound int64) bool {
 	}
 }
 
+// keep is reserve for memory that comes back. It is kept as long as the chain holds no
+// more than its share of the bound, or all together no more than half of it: what waits
+// for use leaves the other chains room for reading ahead.
+func (c *chain) keep(n int) bool {
+	q := c.q
+	bound := q.l.opts.aheadBytes
+	if share := bound / int64(q.l.opts.interleave*len(q.parts)); c.held.Load()+int64(n) > share {
+		bound /= 2
+	}
+	return c.reserve(n, bound)
+}
+
 // hold adds to the bytes that the chain holds.
 func (c *chain) hold(n int) {
 	c.held.Add(int64(n))
@@ -804,8 +817,8 @@ func (p *streamPart) take(i int, r **Record) bool {
 		c.taken++
 		c.hold(-cap(got.Data))
 		*r, got = got, *r
-		if n := cap(got.Data); n > 0 && !c.reserve(n, q.l.opts.aheadBytes/2) {
-			got = &Record{part: p.number} // memory that waits for use leaves room for reading ahead
+		if n := cap(got.Data); n > 0 && !c.keep(n) {
+			got = &Record{part: p.number}
 		}
 		c.empty <- got // has room: it is one of the chain's readAhead
 		if q.waiting.Load() > 0 {

@@ -42,3 +42,18 @@ func schedulings() (n uint64) {
 	}
 	return n
 }
+
+// 16 records of each shard are exactly what may be read ahead.
+func TestReadingAheadUpToTheBoundAllocatesNothingPerRecord(t *testing.T) {
+	for _, bytes := range []int{500, 1024, 4096, 16 << 10} {
+		s := &wide{Stream: newShelves(1<<20, 1<<20, 1<<20, 1<<20), bytes: bytes}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(8), nwt.WithWorkers(1), nwt.WithReadAhead(64<<10))
+		next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+		for range 500 {
+			next()
+		}
+		grown := testing.AllocsPerRun(500, func() { next() })
+		stop()
+		require.Less(t, grown, 1.0, "records of %d bytes", bytes)
+	}
+}
