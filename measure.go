@@ -163,7 +163,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	}
 	t.repeats += repeatsPerVisit - float64(m.repeats)
 	if req.Workers > t.warm {
-		m.cold, t.warm = l.cold(), req.Workers
+		m.cold, t.warm = l.cold(wave), req.Workers
 	}
 	if more := fewestWaves * wave; wave > 1 && more > req.Iterations {
 		m.visit.Limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(req.Iterations), math.MaxInt64/2))
@@ -425,7 +425,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 // cold makes a measurement's cold. What is open when the last worker has become warm is
 // left out too. Workers that find nothing to load aren't waited for: while one that isn't
 // warm has a place to load, that holds up a batch, and no more batches come than are open.
-func (l *Loader) cold() func(batches int) int {
+// The warm-up takes whole waves.
+func (l *Loader) cold(wave int) func(batches int) int {
 	most := warmupMost * (l.Workers()*search.WarmSamples/l.opts.batchSize + 1)
 	left, since := math.MaxInt, 0
 	return func(batches int) int {
@@ -436,7 +437,8 @@ func (l *Loader) cold() func(batches int) int {
 		if left == 0 || since > l.depth() || batches >= most {
 			return 0
 		}
-		return l.depth()
+		open := l.depth()
+		return open + (wave-(batches+open)%wave)%wave
 	}
 }
 

@@ -62,10 +62,10 @@ func TestAVisitWaitsForWorkersThatAreCold(t *testing.T) {
 	}
 	const depth = 3
 	left(0, -4, 12)
-	require.Zero(t, l.cold()(1), "the third isn't among the two")
+	require.Zero(t, l.cold(1)(1), "the third isn't among the two")
 
 	left(12, 12)
-	cold := l.cold()
+	cold := l.cold(1)
 	for batches, n := range [][2]int32{{12, 12}, {4, 12}, {-4, 11}, {-4, 3}, {-4, 2}, {-4, 1}} {
 		left(n[0], n[1])
 		require.Equal(t, depth, cold(batches+1), batches)
@@ -74,20 +74,35 @@ func TestAVisitWaitsForWorkersThatAreCold(t *testing.T) {
 	require.Zero(t, cold(7), "all are warm")
 
 	left(0, 5)
-	cold = l.cold()
+	cold = l.cold(1)
 	for batches := range depth + 1 {
 		require.Equal(t, depth, cold(batches+1), batches)
 	}
 	require.Zero(t, cold(depth+2), "the second finds nothing to load")
 
 	left(0, 1000)
-	cold = l.cold()
+	cold = l.cold(1)
 	for batches := range 16*(2*12/8+1) - 1 {
 		left(0, int32(1000-batches))
 		require.Equal(t, depth, cold(batches+1), batches)
 	}
 	left(0, 1)
 	require.Zero(t, cold(16*(2*12/8+1)), "16 times as many batches as it should take")
+}
+
+func TestWarmingUpTakesWholeWaves(t *testing.T) {
+	l := &Loader{source: &source{opts: &options{batchSize: 1}}, crew: []*worker{{}, {}, {}, {}}}
+	l.workers.Store(4)
+	for _, w := range l.crew {
+		w.cold.Store(12)
+	}
+	cold := l.cold(4)
+	for batches := 1; batches < 12; batches++ {
+		l.crew[0].cold.Add(-1)
+		more := cold(batches)
+		require.GreaterOrEqual(t, more, l.depth())
+		require.Zero(t, (batches+more)%4)
+	}
 }
 
 // How many more batches a warm-up of two takes, by what it has taken.
