@@ -3,7 +3,6 @@ package nwt
 import (
 	"context"
 	"log/slog"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -333,7 +332,6 @@ func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 }
 
 func TestAWindowHasTwiceAsManyBatchesAsAreOpen(t *testing.T) {
-	const none = math.MaxInt
 	for _, tt := range []struct {
 		name     string
 		open     int
