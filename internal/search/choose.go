@@ -321,7 +321,7 @@ func (e evidence) finer() (w int, found bool) {
 			continue
 		}
 		low, high := e.counts[i], e.counts[i+1]
-		if w = (low + high + 1) / 2; stepAt(w) > 1 && w > low && w < high && e.sp.allows(w) && e.promises(i, w, fastest, 1) {
+		if w = (low + high + 1) / 2; stepAt(w) > 1 && w < high && e.sp.allows(w) && e.promises(i, w, fastest, 1) {
 			return w, true
 		}
 	}
@@ -332,7 +332,7 @@ func (e evidence) finer() (w int, found bool) {
 // the fastest by more than a share of alpha if times went on falling as they do up to
 // the i-th count.
 func (e evidence) promises(i, w, fastest int, share float64) bool {
-	if i < 1 || e.counts[i-1] == 0 {
+	if i < 1 {
 		return false
 	}
 	falling := math.Log(e.mean[i-1]/e.mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[i-1]))

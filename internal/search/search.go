@@ -290,7 +290,7 @@ func (s search) wins(top int) bool {
 	mean := Quickest(blocks)
 	for w, below := range s.seen {
 		// One worker can't beat none by working side by side; two can.
-		if top > 1 && 2*w <= top+1 && len(below) > 0 && Quickest(below) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {
+		if top > 1 && 2*w <= top+1 && Quickest(below) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {
 			return false
 		}
 	}
@@ -329,7 +329,7 @@ func (s search) missing(looks int) (workers, left int) {
 	// At least as many as CPUs, whatever a short look says about how busy they are.
 	top := s.ceiling(s.sp.CPUs)
 	rung := func(w int) {
-		full := looks > 0 && s.sp.Fixed && s.done(w) >= s.sp.Iterations
+		full := s.sp.Fixed && s.done(w) >= s.sp.Iterations
 		if looks > 0 && Quickest(s.seen[w]) > hopeless*hopeless*s.best {
 			return
 		}

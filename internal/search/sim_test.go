@@ -323,7 +323,7 @@ func (c curve) runWith(s Strategy, sp Space, again uint64) tuning {
 		for v.More() {
 			v.Add(time.Duration(m.iteration(q.Workers)))
 		}
-		b := v.Block()
+		b := Block{Iterations: v.Kept(), Mean: time.Duration(v.sum / float64(v.Kept())), Level: v.Level(), Parts: v.Parts()}
 		took := c.time(q.Workers)
 		if c.shared {
 			took = c.free(q.Workers)

@@ -48,7 +48,7 @@ const (
 
 // Add takes an iteration in.
 func (v *Visit) Add(d time.Duration) {
-	v.took = append(v.took, float64(max(d, 0)))
+	v.took = append(v.took, float64(d))
 	v.sum += float64(d)
 	v.spent += float64(d)
 	if len(v.took) < v.Wanted {
@@ -98,12 +98,6 @@ func meanAndSE(xs []float64) (mean, se float64) {
 
 // Kept is how many of the last iterations count.
 func (v *Visit) Kept() int { return len(v.took) }
-
-// Block is what was measured.
-func (v *Visit) Block() Block {
-	n := max(1, len(v.took))
-	return Block{Iterations: n, Mean: time.Duration(max(0, v.sum) / float64(n)), Level: v.Level(), Parts: v.Parts()}
-}
 
 // Level is the mean without the slowest iteration; 0 of fewer than three.
 func (v *Visit) Level() time.Duration {
