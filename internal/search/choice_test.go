@@ -42,3 +42,11 @@ func TestOfEqualsTheFewestAreTheFastest(t *testing.T) {
 	c := Choose(sixteen(), []Series{visits(4, 1000), visits(8, 1000)})
 	require.Equal(t, []int{4, 4}, []int{c.Workers, c.Fastest})
 }
+
+// A look that nothing was beside says nothing about another look: it may be all drift.
+func TestALookThatDoesNotCountIsNoSecondLook(t *testing.T) {
+	c := Choose(sixteen(), []Series{visits(7, 1000), visits(15, 1010, 1400)})
+	require.Zero(t, c.Confidence, "nothing was measured twice")
+	require.Zero(t, c.Slower)
+	require.Equal(t, c.Estimates[0].Mean, c.Estimates[0].High)
+}

@@ -71,8 +71,8 @@ func Choose(sp Space, seen []Series) Choice {
 	c := Choice{Estimates: make([]Estimate, len(e.counts))}
 	for i, w := range e.counts {
 		mean, margin := e.mean[i], 0.0
-		if e.df > 0 {
-			margin = e.own[i] * stat.StudentT(0.95, max(1, e.free[i]))
+		if e.twice {
+			margin = e.own[i] * stat.StudentT(0.95, e.free[i])
 		}
 		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
@@ -88,7 +88,7 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
 	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
-	if e.df > 0 {
+	if e.twice {
 		c.Confidence = min(e.vote(answers, math.Sqrt2)[chosen], mostSure)
 		c.Slower = e.slower(chosen)
 	}
@@ -107,7 +107,8 @@ type evidence struct {
 	se     []float64 // standard error as a share of the mean, as far as counts may differ by it
 	own    []float64 // standard error of the mean itself
 	free   []float64 // degrees of freedom behind own
-	df     float64   // degrees of freedom behind all of se; 0: nothing was measured twice
+	df     float64   // degrees of freedom behind all of se; 0: no count was visited twice
+	twice  bool      // at least one count has two visits that are used; one that was alone in its round may not be
 	spent  float64   // nanoseconds, drift and warm-up included
 }
 
@@ -140,7 +141,7 @@ func weigh(sp Space, seen []Series) evidence {
 	drift := stat.Drift(obs, len(rows), rounds)
 	values := make([][]stat.Part, len(rows))
 	for r, s := range rows {
-		done, low := 0, math.Inf(1)
+		done, counted, low := 0, 0, math.Inf(1)
 		alone := func(b Block) bool { return company[b.Round] == 1 } // it may be all drift
 		compared := slices.ContainsFunc(s.Blocks, func(b Block) bool { return !alone(b) })
 		for _, b := range s.Blocks {
@@ -156,6 +157,7 @@ func weigh(sp Space, seen []Series) evidence {
 			if compared && alone(b) {
 				continue
 			}
+			counted++
 			low = min(low, mean*still)
 			whole := overall(b.Parts)
 			for _, p := range b.Parts {
@@ -164,6 +166,7 @@ func weigh(sp Space, seen []Series) evidence {
 			}
 		}
 		e.df += float64(len(s.Blocks) - 1)
+		e.twice = e.twice || counted > 1
 		e.counts, e.visits = append(e.counts, s.Workers), append(e.visits, len(s.Blocks))
 		e.done, e.low = append(e.done, done), append(e.low, low)
 	}
