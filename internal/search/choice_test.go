@@ -1,10 +1,14 @@
 package search
 
 import (
+	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 func TestAnIntervalMovesWithItsMean(t *testing.T) {
@@ -22,6 +26,7 @@ func TestTrainingsOwnCountIsKeptIfTimeEndsTheSearch(t *testing.T) {
 	}{
 		{"there is no bound", 0, 0, 7},
 		{"time is left", time.Minute, time.Second, 7},
+		{"a nanosecond is left", time.Minute, 1, 7},
 		{"none is left", time.Minute, 0, 15},
 		{"none was", time.Nanosecond, 0, 15},
 	} {
@@ -49,4 +54,155 @@ func TestALookThatDoesNotCountIsNoSecondLook(t *testing.T) {
 	require.Zero(t, c.Confidence, "nothing was measured twice")
 	require.Zero(t, c.Slower)
 	require.Equal(t, c.Estimates[0].Mean, c.Estimates[0].High)
+}
+
+// Visits of no round are taken as they are. 900 and 1100 µs differ from their mean by a
+// tenth: a variance of 0.02, which is doubled for what bounding hides. The mean of two has
+// an error of √(0.04/2) = 0.1414. The table of Student's t at 95 % has 4.303 for two degrees
+// of freedom (one of its own, one of those lent), and 12.706 for one.
+func TestAnIntervalByHand(t *testing.T) {
+	once := func(means ...time.Duration) (s Series) {
+		for _, mean := range means {
+			s.Blocks = append(s.Blocks, Block{Round: -1, Iterations: 1, Mean: mean * time.Microsecond})
+		}
+		return s
+	}
+	twice, single := once(900, 1100), once(1000)
+	twice.Workers, single.Workers = 8, 15
+	c := Choose(sixteen(), []Series{twice, single})
+	require.Equal(t, 8, c.Workers)
+	two, one := c.Estimates[0], c.Estimates[1]
+	require.Equal(t, time.Millisecond, two.Mean)
+	require.InDelta(t, 1e6*(1-0.1414*4.303), float64(two.Low), 1e3)
+	require.InDelta(t, 1e6*(1+0.1414*4.303), float64(two.High), 1e3)
+	// One visit: √0.04 = 0.2.
+	require.Equal(t, time.Millisecond, one.Mean)
+	require.Zero(t, one.Low, "no time is less than none")
+	require.InDelta(t, 1e6*(1+0.2*12.706), float64(one.High), 1e3)
+	require.Positive(t, c.Confidence)
+	require.Positive(t, c.Slower)
+
+	c = Choose(sixteen(), []Series{visits(8, 1000), visits(15, 1000)})
+	require.Equal(t, Estimate{8, 1000, 1000, 1000}, c.Estimates[0], "nothing was measured twice")
+	require.Zero(t, c.Slower)
+}
+
+func TestOneSecondLookWithoutErrorMakesSure(t *testing.T) {
+	seen := []Series{visits(7, 1010), visits(15, 1000, 1000)}
+	seen[1].Blocks[1].Round = -1
+	c := Choose(sixteen(), seen)
+	require.Equal(t, 7, c.Workers)
+	require.Equal(t, 0.99, c.Confidence)
+	require.InDelta(t, 0.01, c.Slower, 1e-9)
+}
+
+// "Near alpha's limit": half of a standard error, which counts for a quarter of alpha at
+// most. After one look each, that is 1000 + 100 + 100/8 ns.
+func TestACountThatWasSeenOnceMayBeALittlePastAlpha(t *testing.T) {
+	for mean, want := range map[time.Duration]int{1100: 4, 1112: 4, 1113: 8} {
+		require.Equal(t, want, Choose(sixteen(), []Series{visits(4, mean), visits(8, 1000)}).Workers, mean)
+	}
+}
+
+// A normal distribution is beyond 1.645 standard errors in 5 % of cases.
+func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
+	e := evidenceOf(sixteen(), known{workers: 8, mean: 1.05, se: 0.03}, known{workers: 15, mean: 1, se: 0.04})
+	require.InDelta(t, 0.05+1.645*1.05*0.05, e.slower(0), 0.015, "√(0.03² + 0.04²) = 0.05")
+	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.05}, known{workers: 15, mean: 1})
+	require.InDelta(t, 0.05, e.slower(0), 1e-9)
+	require.Zero(t, e.slower(1))
+}
+
+func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {
+	e := evidenceOf(sixteen(), known{workers: 8, mean: 1, se: 0.2})
+	for _, scale := range []float64{0, 1, 2} {
+		var drawn []float64
+		e.draw(2000, scale, func(mean []float64) { drawn = append(drawn, mean[0]/1e6) })
+		require.Len(t, drawn, 2000)
+		require.InDelta(t, 1, stat.Mean(drawn), 0.02)
+		require.InDelta(t, 1, stat.Median(drawn), 0.02)
+		// 68.3 % of a normal distribution lie within a standard error.
+		require.InDelta(t, scale*0.4, stat.Quantile(drawn, 0.8415)-stat.Quantile(drawn, 0.1585), 0.03)
+		require.GreaterOrEqual(t, slices.Min(drawn), 0.1, "no count takes less than a tenth of what was measured")
+	}
+}
+
+// "If time ends the search, another count replaces training's own only if it is worse than
+// that by more than alpha and 2 % with a probability of 5 % at most."
+func TestWhatReplacesTrainingsOwnCount(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		known []known
+		want  int
+	}{
+		// Alpha is 10 %: 12 % are 4 points above 8 %, of which an error is 2 or 4.
+		{"by two errors: 2 % of cases", []known{{workers: 8, mean: 1.08, se: 0.02 / 1.08}, {workers: 15, mean: 1}}, 8},
+		{"by one: 16 % of cases", []known{{workers: 8, mean: 1.08, se: 0.04 / 1.08}, {workers: 15, mean: 1}}, 15},
+		{"training's own is the lowest", []known{{workers: 15, mean: 1}, {workers: 30, mean: 1.08, se: 0.04 / 1.08}}, 15},
+		{"no error", []known{{workers: 8, mean: 1.08}, {workers: 15, mean: 1}}, 8},
+		{"fewer workers after two looks", []known{{workers: 8, mean: 1, visits: 2}, {workers: 15, mean: 1}}, 8},
+		{"fewer workers after one", []known{{workers: 8, mean: 0.5, visits: 1}, {workers: 15, mean: 1}}, 15},
+		{"more workers after one", []known{{workers: 15, mean: 1}, {workers: 30, mean: 0.5, visits: 1}}, 30},
+		{"training's own needs too much memory", []known{{workers: 4, mean: 2}, {workers: 8, mean: 1, visits: 1}}, 8},
+	} {
+		e := evidenceOf(sixteen(), tt.known...)
+		e.sp.Start = 15
+		chosen := slices.IndexFunc(tt.known, func(k known) bool { return k.workers != 15 && k.mean < 2 })
+		require.Equal(t, tt.want, e.counts[e.orTheStart(chosen)], tt.name)
+	}
+}
+
+// Total time over iterations: (1 · 900 + 3 · 1020) / 4.
+func TestAnIterationCountsAsMuchAsAnother(t *testing.T) {
+	c := Choose(sixteen(), []Series{{8, []Block{{Round: -1, Iterations: 1, Mean: 900}, {Round: -1, Iterations: 3, Mean: 1020}}}})
+	require.InDelta(t, 990, float64(c.Estimates[0].Mean), 1)
+}
+
+func TestACountThatWasAlwaysAloneCountsAsItIs(t *testing.T) {
+	c := Choose(sixteen(), []Series{visits(4, 2000), visits(8, 0, 1000)})
+	require.Equal(t, []int{8, 8}, []int{c.Workers, c.Fastest})
+	require.Equal(t, []time.Duration{2000, 1000}, []time.Duration{c.Estimates[0].Mean, c.Estimates[1].Mean})
+}
+
+func TestNeitherTheOrderOfBlocksNorOfCountsMatters(t *testing.T) {
+	seen := []Series{visits(4, 1000, 2000, 1500), visits(8, 500, 1000, 750), visits(15, 510, 980, 760)}
+	seen[1].Blocks = append(seen[1].Blocks, Block{Round: -1, Iterations: 25, Mean: 900})
+	means := func() (out []float64) {
+		for _, e := range Choose(sixteen(), seen).Estimates {
+			out = append(out, float64(e.Mean))
+		}
+		return out
+	}
+	want := means()
+	for range seen {
+		seen = append(seen[1:], seen[0])
+		for i := range seen {
+			seen[i].Blocks = append(seen[i].Blocks[1:], seen[i].Blocks[0])
+			require.InEpsilonSlice(t, want, means(), 1e-3)
+		}
+	}
+}
+
+func TestWhatMemoryForbidsHidesNothingElse(t *testing.T) {
+	sp := sixteen()
+	sp.Allowed = func(w int) bool { return w != 8 }
+	c := Choose(sp, []Series{visits(4, 2000), visits(8, 500), {Workers: 12}, visits(15, 1000)})
+	require.Equal(t, 15, c.Workers)
+	require.Len(t, c.Estimates, 2)
+}
+
+func TestDriftIsNeitherInTheMeanNorInTheFastestVisit(t *testing.T) {
+	e := weigh(sixteen(), []Series{visits(4, 4000, 8000), visits(8, 2000, 4000), visits(15, 1000, 2000)})
+	middle := math.Sqrt2 * 1e3 // of a round and one twice as slow
+	require.InEpsilonSlice(t, []float64{4 * middle, 2 * middle, middle}, e.mean, 1e-6)
+	require.InEpsilonSlice(t, e.mean, e.low, 1e-6)
+}
+
+// A visit costs its iterations and its warm-up: two of them, and 10 ms at least.
+func TestWhatASearchHasSpent(t *testing.T) {
+	e := weigh(sixteen(), []Series{
+		{4, []Block{{Round: 0, Iterations: 1, Mean: 30 * time.Millisecond}}},
+		{8, []Block{{Round: 0, Iterations: 10, Mean: time.Millisecond}}},
+	})
+	require.InDelta(t, float64((30+60+10+10)*time.Millisecond), e.spent, 1)
 }

@@ -295,7 +295,7 @@ func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 		sp.Allowed = func(int) bool { return false }
 		_, more := s.Next(sp, seen)
 		require.False(t, more)
-		require.Equal(t, -1, Choose(sp, seen).Workers)
+		require.Equal(t, Choice{Workers: -1, Fastest: -1}, Choose(sp, seen))
 	}
 }
 
@@ -355,6 +355,7 @@ func TestWhereMeasuringDoesNotTellTheRounderCountIsChosen(t *testing.T) {
 		{"the lower one is the rounder", []Series{visits(8, 1110, 1080, 1120, 1090), visits(9, 1000, 990, 1010, 1000)}, 15, 8, false},
 		{"training's own count is as round as one more", []Series{visits(14, 1110, 1080, 1120, 1090), visits(15, 1000, 990, 1010, 1000)}, 15, 15, true},
 		{"training's own count is as round as it is", []Series{visits(7, 1110, 1080, 1120, 1090), visits(8, 1000, 990, 1010, 1000)}, 8, 8, true},
+		{"of those that are equally round, the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(9, 1110, 1080, 1120, 1090), visits(11, 1000, 990, 1010, 1000)}, 15, 7, false},
 		{"of more that are sure, the fewest", []Series{visits(7, 1110, 1080, 1120, 1090), visits(10, 1000, 990, 1010, 1000), visits(12, 990, 990, 1000, 1000)}, 15, 10, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -417,6 +418,7 @@ func TestPartsHaveAFewIterationsAndLoseNone(t *testing.T) {
 	require.Equal(t, []stat.Part{{Mean: 4e6, Weight: 7}, {Mean: 10e6, Weight: 5}}, of(Visit{Part: 28 * ms}, twelve...), "a clock that steps")
 	require.Equal(t, []stat.Part{{Mean: 2e6, Weight: 3}}, of(Visit{}, twelve[:3]...))
 	require.Empty(t, of(Visit{}))
+	require.Equal(t, []stat.Part{{Mean: 1, Weight: 3}}, of(Visit{}, 0, 0, 0), "a clock that steps seldom")
 	sum := 0.0
 	for _, p := range of(Visit{}, slices.Repeat([]time.Duration{70 * time.Microsecond}, 101)...) {
 		require.GreaterOrEqual(t, p.Mean*p.Weight, 1e6, "a millisecond")

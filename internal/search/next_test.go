@@ -1,0 +1,400 @@
+package search
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// looked has a visit of ten iterations in each of so many rounds, all with a mean of
+// so many milliseconds and with all CPUs busy.
+func looked(workers int, mean float64, rounds int) Series {
+	s := Series{Workers: workers}
+	for round := range rounds {
+		s.Blocks = append(s.Blocks, Block{Round: round, Iterations: 10, Mean: time.Duration(mean * 1e6), CPU: 1})
+	}
+	return s
+}
+
+// idle is looked while a tenth of the CPUs was busy.
+func idle(workers int, mean float64, rounds int) Series {
+	s := looked(workers, mean, rounds)
+	for i := range s.Blocks {
+		s.Blocks[i].CPU = 0.1
+	}
+	return s
+}
+
+// "It begins with the count that training would have without tuning. It halves that
+// count …, then doubles it up to the ceiling. Each count gets two short looks."
+func TestTheLadder(t *testing.T) {
+	for _, tt := range []struct {
+		start, top int
+		want       []int
+	}{
+		{15, 15, []int{15, 8, 4, 2, 1, 0}},
+		{4, 4, []int{4, 2, 1, 0}},
+		{3, 20, []int{3, 2, 1, 0, 4, 8, 16, 20}},
+		{4, 16, []int{4, 2, 1, 0, 8, 16}},
+		{0, 5, []int{0, 1, 2, 4, 5}},
+		{1, 2, []int{1, 0, 2}},
+		{20, 5, []int{5, 4, 2, 1, 0}},
+		{2, 0, []int{0}},
+	} {
+		sp := Space{CPUs: 4, Start: tt.start, Max: tt.top, Alpha: DefaultAlpha, Iterations: 100}
+		_, requests := drive(Greedy{}, sp, steady(flat))
+		require.Equal(t, slices.Concat(tt.want, tt.want), counts(requests)[:2*len(tt.want)], "from %d to %d", tt.start, tt.top)
+		for i, q := range requests[:2*len(tt.want)] {
+			require.Equal(t, i/len(tt.want), q.Round)
+			require.Equal(t, 5, q.Iterations)
+		}
+		sp.Iterations = 1
+		_, requests = drive(Greedy{}, sp, func(q Request) Block { return Block{Round: q.Round, Iterations: 1, Mean: time.Second, CPU: 1} })
+		require.Equal(t, slices.Concat(tt.want, tt.want), counts(requests)[:2*len(tt.want)], "two looks, though one has all iterations")
+
+		sp.Time, sp.Left = 840*time.Second, 840*time.Second
+		q, more := Greedy{}.Next(sp, nil)
+		require.True(t, more)
+		require.Equal(t, sp.Left/time.Duration(len(tt.want)), q.Limit, "as much time for each rung")
+	}
+}
+
+// "… until fewer workers take more than three times as long as the fastest."
+func TestWhereHalvingEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		took  map[int]float64 // milliseconds; 1 at the others
+		first []int
+		then  []int // of the first, those that get a second look
+	}{
+		{"more than three times as long", map[int]float64{8: 2, 4: 3.1, 2: 6}, []int{15, 8, 4}, []int{15, 8, 4}},
+		{"three times as long", map[int]float64{8: 2, 4: 3, 2: 6}, []int{15, 8, 4, 2}, []int{15, 8, 4}},
+		{"no workers are tried if one is no good", map[int]float64{8: 2, 4: 2, 2: 2, 1: 3.5, 0: 3.5}, []int{15, 8, 4, 2, 1, 0}, []int{15, 8, 4, 2, 1, 0}},
+		{"one worker isn't tried if two are no good", map[int]float64{8: 2, 4: 2, 2: 3.5}, []int{15, 8, 4, 2}, []int{15, 8, 4, 2}},
+		{"the count of training itself is no good", map[int]float64{15: 10}, []int{15, 8, 4, 2, 1, 0}, []int{8, 4, 2, 1, 0}},
+		{"four times as slow: a second look", map[int]float64{0: 4}, []int{15, 8, 4, 2, 1, 0}, []int{15, 8, 4, 2, 1, 0}},
+		{"slower: none", map[int]float64{0: 4.1}, []int{15, 8, 4, 2, 1, 0}, []int{15, 8, 4, 2, 1}},
+	} {
+		_, requests := drive(Greedy{}, sixteen(), func(q Request) Block {
+			return Block{Round: q.Round, Iterations: q.Iterations, Mean: time.Duration(max(tt.took[q.Workers], 1) * 1e6), CPU: 1}
+		})
+		want := slices.Concat(tt.first, tt.then)
+		require.Equal(t, want, counts(requests)[:len(want)], tt.name)
+	}
+	sp := sixteen()
+	sp.Allowed = func(w int) bool { return w != 8 }
+	_, requests := drive(Greedy{}, sp, steady(flat))
+	require.Equal(t, []int{15, 4, 2, 1, 0}, counts(requests)[:5], "what memory forbids is left out")
+}
+
+// "Workers wait for something other than a CPU if the highest count beats every count up to
+// half of it by more than alpha while less than 85 % of the process's CPUs are in use in
+// its quickest visit. Then the ceiling doubles."
+func TestWhenTheCeilingDoubles(t *testing.T) {
+	rest := func(took map[int]float64, top int, cpu float64) (seen []Series) {
+		for w := range top + 1 {
+			s := looked(w, took[w], 1)
+			if took[w] == 0 {
+				s = looked(w, 2, 1)
+			}
+			s.Blocks[0].CPU = cpu
+			seen = append(seen, s)
+		}
+		return seen
+	}
+	for _, tt := range []struct {
+		name string
+		cpus int
+		took map[int]float64 // milliseconds; 2 at the others
+		cpu  float64
+		want bool
+	}{
+		{"beats all", 3, map[int]float64{2: 1}, 0.1, true},
+		{"less than 85 %", 3, map[int]float64{2: 1}, 0.84, true},
+		{"85 %", 3, map[int]float64{2: 1}, 0.85, false},
+		{"by a tenth", 3, map[int]float64{1: 1.1, 2: 1}, 0.1, false},
+		{"by more than a tenth", 3, map[int]float64{1: 1.11, 2: 1}, 0.1, true},
+		{"no better than 4 of 8", 9, map[int]float64{4: 1, 8: 1}, 0.1, false},
+		{"no better than 5 of 8", 9, map[int]float64{5: 1, 8: 1}, 0.1, true},
+		{"no better than 4 of 7", 8, map[int]float64{4: 1, 7: 1}, 0.1, false},
+		{"no better than 5 of 7", 8, map[int]float64{5: 1, 7: 1}, 0.1, true},
+		{"one worker beside none", 2, nil, 0.1, true},
+		{"no workers on one CPU", 1, nil, 0.1, true},
+		{"no workers on one busy CPU", 1, nil, 0.9, false},
+		{"two workers beside one", 3, nil, 0.1, false},
+		{"up to 1024", 600, map[int]float64{599: 1}, 0.1, true},
+		{"no further", 1025, map[int]float64{1024: 1}, 0.1, false},
+	} {
+		sp := Space{CPUs: tt.cpus, Max: -1, Alpha: Alpha{Total: math.MaxInt64, Share: 0.1}, Iterations: 1}
+		seen := rest(tt.took, tt.cpus-1, tt.cpu)
+		q, more := Exhaustive{}.Next(sp, seen)
+		require.Equal(t, tt.want, more, tt.name)
+		if more {
+			require.Equal(t, tt.cpus, q.Workers, tt.name)
+		}
+		top := newSearch(sp, seen).ceiling(tt.cpus - 1)
+		require.Equal(t, map[bool]int{false: tt.cpus - 1, true: min(max(2*(tt.cpus-1), tt.cpus), 1024)}[tt.want], top, tt.name)
+
+		sp.Max = tt.cpus - 1
+		_, more = Exhaustive{}.Next(sp, seen)
+		require.False(t, more, "%s: the user set a bound", tt.name)
+	}
+	_, more := Exhaustive{}.Next(Space{CPUs: 3, Iterations: 1}, []Series{looked(0, 1, 1)})
+	require.False(t, more, "a bound of no workers")
+}
+
+// "The highest two get four before the search goes no higher."
+func TestTheHighestCountsGetFourLooks(t *testing.T) {
+	grown := Space{CPUs: 2, Start: 2, Max: -1, Alpha: DefaultAlpha, Iterations: 100}
+	busy := func(q Request) Block {
+		return Block{Round: q.Round, Iterations: q.Iterations, Mean: halving(min(q.Workers, 4)), CPU: 0.1}
+	}
+	looks := []int{2, 1, 0, 4, 8, 2, 1, 0, 4, 8}
+	_, requests := drive(Greedy{}, grown, busy)
+	require.Equal(t, append(looks, 8, 4, 8, 4), counts(requests)[:14])
+	require.Equal(t, 3, requests[14].Workers, "between 2 and 4")
+	for i, round := range []int{2, 2, 3, 3} {
+		require.Equal(t, round, requests[10+i].Round)
+		require.Equal(t, 5, requests[10+i].Iterations, "short ones")
+	}
+
+	fixed := grown
+	fixed.Fixed = true
+	_, requests = drive(Greedy{}, fixed, busy)
+	require.Equal(t, append(looks, 3), counts(requests)[:11], "the user set iterations")
+
+	bound := grown
+	bound.Max = 8
+	_, requests = drive(Greedy{}, bound, busy)
+	require.Equal(t, append(looks, 3), counts(requests)[:11], "the user set the highest")
+
+	none := grown
+	none.CPUs, none.Start = 8, 8
+	_, requests = drive(Greedy{}, none, busy)
+	require.Equal(t, []int{8, 4, 2, 1, 0, 8, 4, 2, 1, 0, 3}, counts(requests)[:11], "it goes no higher than the CPUs")
+
+	few := grown
+	few.Allowed = func(w int) bool { return w < 8 }
+	q, _ := Greedy{}.Next(few, []Series{idle(0, 40, 2), idle(1, 40, 2), idle(2, 20, 2), idle(4, 10, 2), idle(8, 10, 2)})
+	require.Equal(t, []int{4, 2}, []int{q.Workers, q.Round}, "8 need too much memory, it turned out")
+
+	q, _ = Greedy{}.Next(grown, []Series{idle(0, 40, 2), idle(1, 40, 2), idle(2, 20, 2), idle(4, 10, 4), idle(5, 10, 1), idle(8, 10, 4)})
+	require.Equal(t, []int{3, 10}, []int{q.Workers, q.Iterations}, "5 aren't the rung below 8")
+
+	all := []Series{idle(0, 1024, 1)}
+	for w := 1; w <= MaxWorkers; w *= 2 {
+		all = append(all, idle(w, 1024/float64(w), 2))
+	}
+	q, _ = Greedy{}.Next(grown, all)
+	require.Equal(t, 768, q.Workers, "no search goes higher than 1024")
+}
+
+// sure has a fastest count and two that it beats, all of them measured often enough.
+var sure = []Series{looked(0, 1.9, 12), looked(1, 1.9, 12), looked(2, 1, 12)}
+
+// At each of its stages, with an hour for all of it and a millisecond left.
+func TestWhatGreedyAsksForNext(t *testing.T) {
+	two := Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100}
+	grown := two
+	grown.Max = -1
+	large := sixteen()
+	large.Start, large.Max = 16, 16
+	small := []Series{looked(0, 1.9, 2), looked(1, 1.9, 2), looked(2, 1, 2)}
+	beside := func(round int, more ...int) []Series {
+		seen := slices.Clone(small)
+		for _, w := range more {
+			seen[w].Blocks = append(slices.Clone(seen[w].Blocks), Block{Round: round, Iterations: 10, Mean: seen[w].Blocks[0].Mean, CPU: 1})
+		}
+		return seen
+	}
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		name string
+		sp   Space
+		seen []Series
+		want Request // the zero one: nothing
+	}{
+		{"a look at the next of two rungs", two, []Series{looked(2, 1, 1)}, Request{1, 5, 0, ms / 2}},
+		{"a third look at the highest", grown, []Series{idle(0, 40, 2), idle(1, 40, 2), idle(2, 20, 2), idle(4, 10, 2), idle(8, 10, 2)}, Request{8, 5, 2, ms}},
+		{"a gap", large, []Series{looked(16, 1, 2), looked(8, 1.9, 2), looked(4, 3.2, 2)}, Request{12, 10, 1, ms}},
+		{"a round, upwards", two, small, Request{1, 10, 2, ms}},
+		{"the rest of the round", two, beside(2, 1), Request{2, 10, 2, ms}},
+		{"the next round, downwards", two, beside(2, 1, 2), Request{2, 10, 3, ms}},
+		{"the rest of it", two, beside(3, 2), Request{1, 10, 3, ms}},
+		{"a count within a step", large, []Series{looked(16, 1.2, 12), looked(14, 1, 12), looked(12, 1.5, 12), looked(8, 1.9, 12), looked(4, 3.2, 12)}, Request{15, 10, 11, ms}},
+		{"nothing", two, sure, Request{}},
+	} {
+		tt.sp.Time, tt.sp.Left = time.Hour, ms
+		q, more := Greedy{}.Next(tt.sp, tt.seen)
+		require.Equal(t, tt.want != Request{}, more, tt.name)
+		if more {
+			require.Equal(t, tt.want, q, tt.name)
+		}
+		tt.sp.Left = 0
+		_, more = Greedy{}.Next(tt.sp, tt.seen)
+		require.False(t, more, "%s, but no time is left", tt.name)
+	}
+}
+
+func TestWhatIsUndecidedAfter48RoundsStaysSo(t *testing.T) {
+	sp := Space{CPUs: 1, Start: 1, Max: 1, Alpha: DefaultAlpha, Iterations: 100}
+	after := func(rounds int) (Request, bool) {
+		seen := []Series{looked(0, 1.5, rounds), looked(1, 1, rounds)}
+		for _, s := range seen {
+			for i := range s.Blocks {
+				s.Blocks[i].Iterations = 1
+			}
+		}
+		return Greedy{}.Next(sp, seen)
+	}
+	q, more := after(47)
+	require.True(t, more)
+	require.Equal(t, 47, q.Round)
+	_, more = after(48)
+	require.False(t, more)
+}
+
+// "One batch is measured in any case, at the count that training would have."
+func TestOneCountIsMeasuredWhateverTheTime(t *testing.T) {
+	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+		sp := sixteen()
+		sp.Start, sp.Time = 5, 1
+		q, more := s.Next(sp, nil)
+		require.True(t, more)
+		require.Equal(t, 5, q.Workers)
+		require.Equal(t, time.Duration(1), q.Limit)
+		for _, w := range []int{0, 5} {
+			_, more = s.Next(sp, []Series{looked(w, 1, 1)})
+			require.False(t, more, "one is enough then")
+		}
+	}
+}
+
+func TestExhaustiveMeasuresTrainingsOwnCountFirstIfTimeIsShort(t *testing.T) {
+	sp := Space{CPUs: 6, Start: 3, Max: -1, Alpha: DefaultAlpha, Iterations: 102, Time: time.Hour, Left: time.Hour}
+	all := func(sp Space) []int {
+		_, requests := drive(Exhaustive{}, sp, func(q Request) Block {
+			require.Equal(t, []int{25, 26, 25, 26}[q.Round], q.Iterations, "102 in all")
+			return steady(flat)(q)
+		})
+		return counts(requests)
+	}
+	upwards := []int{0, 1, 2, 3, 4, 5}
+	require.Equal(t, slices.Concat([]int{3, 0, 1, 2, 4, 5}, upwards, upwards, upwards), all(sp))
+	sp.Time = 0
+	require.Equal(t, slices.Concat(upwards, upwards, upwards, upwards), all(sp))
+	sp.Time, sp.Start = time.Hour, 9
+	require.Equal(t, []int{5, 0, 1, 2, 3, 4}, all(sp)[:6], "the highest, if there are no more")
+	sp.Allowed = func(w int) bool { return w < 5 }
+	require.Equal(t, []int{0, 1, 2, 3, 4, 0}, all(sp)[:6], "it needs too much memory")
+}
+
+func TestHowManyIterationsACountGets(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		sp   Space
+		mean time.Duration // 0: not known
+		want int
+	}{
+		{"as many as asked for", Space{Iterations: 100}, time.Millisecond, 100},
+		{"before anything is known", Space{Iterations: 100}, 0, 100},
+		{"30 ms", Space{Iterations: 100}, 100 * time.Microsecond, 300},
+		{"no more than 100 times as many", Space{Iterations: 3}, 10, 300},
+		{"four visits of a clock that steps", Space{Iterations: 100, MinVisit: 30 * time.Millisecond}, time.Millisecond, 120},
+		{"no more than 5 s", Space{Iterations: 100}, 100 * time.Millisecond, 50},
+		{"no fewer than a fifth", Space{Iterations: 100}, time.Second, 20},
+		{"a fifteenth of the time", Space{Iterations: 100, Time: 30 * time.Second}, 100 * time.Millisecond, 20},
+		{"but four", Space{Iterations: 100, Time: 3 * time.Second}, time.Second, 4},
+		{"as many as the user set", Space{Iterations: 100, Fixed: true}, time.Second, 100},
+	} {
+		mean := float64(tt.mean)
+		if tt.mean == 0 {
+			mean = math.Inf(1)
+		}
+		require.Equal(t, tt.want, tt.sp.enough(mean), tt.name)
+	}
+}
+
+// "A visit is a tenth of a count's iterations, and at least five, or a quarter of them if
+// that is fewer"; a look is a twentieth.
+func TestHowLongAVisitIs(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		sp   Space
+		seen []Series
+		look int
+		turn int
+	}{
+		{"of 100", Space{Iterations: 100}, []Series{looked(8, 10, 1)}, 5, 10},
+		{"of 101", Space{Iterations: 101}, []Series{looked(8, 10, 1)}, 6, 11},
+		{"of 50", Space{Iterations: 50}, []Series{looked(8, 10, 1)}, 3, 5},
+		{"of 20", Space{Iterations: 20}, []Series{looked(8, 10, 1)}, 1, 5},
+		{"of 13", Space{Iterations: 13}, []Series{looked(8, 10, 1)}, 1, 4},
+		{"of 12", Space{Iterations: 12}, []Series{looked(8, 10, 1)}, 1, 3},
+		{"of 5", Space{Iterations: 5}, []Series{looked(8, 10, 1)}, 1, 2},
+		{"of 1", Space{Iterations: 1}, []Series{looked(8, 30, 1)}, 1, 1},
+		{"before anything is known", Space{Iterations: 100}, nil, 5, 10},
+		{"of 300, 5 ms at least", Space{Iterations: 100}, []Series{looked(8, 0.1, 1)}, 50, 50},
+		{"of 320, 8 ms because the clock steps", Space{Iterations: 100, MinVisit: 8 * time.Millisecond}, []Series{looked(8, 0.1, 1)}, 80, 80},
+		{"of 100, however short they are", Space{Iterations: 1}, []Series{looked(8, 0.001, 1)}, 100, 100},
+		{"the user set 100", Space{Iterations: 100, Fixed: true}, []Series{looked(8, 0.1, 1)}, 5, 10},
+		{"3 are left of the user's", Space{Iterations: 23, Fixed: true}, []Series{looked(4, 1, 2)}, 2, 3},
+	} {
+		s := newSearch(tt.sp, tt.seen)
+		require.Equal(t, tt.look, s.visit(4, glances, 0, 1).Iterations, tt.name)
+		require.Equal(t, tt.turn, s.visit(4, turns, 0, 1).Iterations, tt.name)
+	}
+}
+
+// "A visit ends as soon as it has taken twice as long as the fastest count would need with
+// alpha."
+func TestWhenAVisitEndsEarly(t *testing.T) {
+	sp := sixteen()
+	q, _ := Greedy{}.Next(sp, []Series{looked(15, 10, 1)})
+	require.Equal(t, Request{Workers: 8, Iterations: 5, Limit: 110 * time.Millisecond}, q, "5 · (10 ms + 1 ms) · 2")
+	q, _ = Greedy{}.Next(sp, nil)
+	require.Equal(t, time.Duration(math.MaxInt64)/6, q.Limit, "nothing is known yet")
+}
+
+// "Counts closer together than a step (1 up to 7 workers, 2 up to 15, 4 up to 31 …) are not
+// told apart."
+func TestTheMiddleIsAStepAway(t *testing.T) {
+	for _, tt := range [][3]int{ // −1: there is none
+		{0, 1, -1}, {0, 2, 1}, {1, 3, 2}, {4, 6, 5}, {4, 7, 5}, {6, 8, 7}, {7, 8, -1},
+		{8, 10, -1}, {8, 11, 10}, {8, 12, 10}, {12, 14, -1}, {13, 16, 14},
+		{16, 20, -1}, {16, 21, -1}, {19, 24, -1}, {16, 22, 20}, {18, 24, 20}, {16, 24, 20}, {16, 32, 24}, {32, 64, 48}, {64, 80, -1}, {64, 96, 80},
+	} {
+		w, found := Middle(tt[0], tt[1])
+		require.Equal(t, tt[2] >= 0, found, tt)
+		if found {
+			require.Equal(t, tt[2], w, tt)
+		}
+	}
+}
+
+func TestTheUsualNumberOfVisits(t *testing.T) {
+	for _, tt := range []struct{ cpus, most, counts, rungs int }{
+		{16, 15, 16, 6}, // 15 8 4 2 1 0
+		{16, 3, 4, 4},   // 3 2 1 0
+		{16, 0, 1, 2},
+	} {
+		sp := Space{CPUs: tt.cpus, Max: tt.most}
+		require.Equal(t, 4*tt.counts, Exhaustive{}.Usual(sp), "each count in four rounds")
+		require.Equal(t, 2*tt.rungs+30, Greedy{}.Usual(sp), "two looks at each rung, ten visits to three counts")
+	}
+	sp := Space{CPUs: 15, Max: -1}
+	require.Equal(t, 2*6+30, Greedy{}.Usual(sp), "up to the CPUs, as far as is known")
+}
+
+func TestAlphaLiesBetweenItsShares(t *testing.T) {
+	for mean, want := range map[time.Duration]time.Duration{
+		10 * time.Millisecond:  time.Millisecond,      // a tenth
+		100 * time.Millisecond: 5 * time.Millisecond,  // 0.5 s over 100 iterations
+		time.Second:            20 * time.Millisecond, // 2 %
+	} {
+		require.InDelta(t, float64(want), DefaultAlpha.Of(float64(mean), 100), 1, mean)
+	}
+}

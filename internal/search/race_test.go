@@ -1,0 +1,216 @@
+package search
+
+import (
+	"cmp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A known is what is known of a count. What isn't said of it: it has had all its
+// iterations in three visits, which were alike.
+type known struct {
+	workers      int
+	mean         float64 // milliseconds
+	se           float64
+	done, visits int
+	low          float64 // milliseconds
+}
+
+func evidenceOf(sp Space, counts ...known) evidence {
+	e := evidence{sp: sp, df: 1}
+	for _, k := range counts {
+		e.counts, e.mean, e.low, e.se = append(e.counts, k.workers), append(e.mean, k.mean*1e6), append(e.low, cmp.Or(k.low, k.mean)*1e6), append(e.se, k.se)
+		e.done, e.visits = append(e.done, cmp.Or(k.done, 100)), append(e.visits, cmp.Or(k.visits, 3))
+	}
+	return e
+}
+
+// At 1 ms per iteration, alpha is a tenth of that, and a count needs 100 iterations.
+func sixtyFour() Space {
+	return Space{CPUs: 64, Start: 63, Max: 63, Alpha: DefaultAlpha, Iterations: 100}
+}
+
+func TestTheRace(t *testing.T) {
+	const (
+		fixed = true
+		late  = 1e12 // nanoseconds spent
+	)
+	for _, tt := range []struct {
+		name  string
+		fixed bool
+		spent float64
+		known []known
+		want  []int
+	}{
+		// With the user's iterations, only those that need more are measured.
+		{"the choice, the fastest and the choice's neighbour", fixed, 0, []known{{workers: 4, mean: 1.5, done: 99}, {workers: 8, mean: 1.05, done: 99}, {workers: 16, mean: 1, done: 99}, {workers: 32, mean: 1.2, done: 9}}, []int{4, 8, 16}},
+		{"until they have their iterations", fixed, 0, []known{{workers: 4, mean: 1.5, done: 99}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1, done: 99}, {workers: 32, mean: 1.2, done: 9}}, []int{4, 16}},
+		{"all have them", fixed, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}}, nil},
+		{"neighbours on both sides, none further away", fixed, 0, []known{{workers: 2, mean: 1.9, done: 9}, {workers: 4, mean: 1.9, done: 9}, {workers: 8, mean: 1}, {workers: 16, mean: 1.9, done: 9}, {workers: 32, mean: 1.9, done: 9}}, []int{4, 16}},
+		{"neighbours that are hopeless", fixed, 0, []known{{workers: 4, mean: 2.1, done: 9}, {workers: 8, mean: 1, done: 9}, {workers: 16, mean: 2.1, done: 9}}, []int{8}},
+		{"too much time was spent for neighbours", fixed, late, []known{{workers: 4, mean: 1.5, done: 9}, {workers: 8, mean: 1, done: 9}, {workers: 16, mean: 1.5, done: 9}}, []int{8}},
+		{"one visit beat the fastest by half of alpha", fixed, 0, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.2, low: 0.94, done: 9}}, []int{32}},
+		{"none did", fixed, 0, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.2, low: 0.96, done: 9}}, nil},
+		{"one did, but it has its iterations", fixed, 0, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.2, low: 0.94}}, nil},
+		{"one did, but too much time was spent", fixed, late, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.2, low: 0.94, done: 9}}, nil},
+		{"a visit with fewer workers was within alpha", fixed, 0, []known{{workers: 2, mean: 1.3, low: 1.09, done: 9}, {workers: 4, mean: 1.2}, {workers: 8, mean: 1}}, []int{2}},
+		{"none was", fixed, 0, []known{{workers: 2, mean: 1.3, low: 1.11, done: 9}, {workers: 4, mean: 1.2}, {workers: 8, mean: 1}}, nil},
+		{"a visit with more workers was", fixed, 0, []known{{workers: 2, mean: 1.3}, {workers: 4, mean: 1.2}, {workers: 8, mean: 1}, {workers: 16, mean: 1.2, low: 1.05}, {workers: 32, mean: 1.3, low: 1.05, done: 9}}, nil},
+		{"0.94 by two standard errors", fixed, 0, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 10, se: 0.453, done: 9}}, []int{32}},
+		{"0.96", fixed, 0, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 10, se: 0.452, done: 9}}, nil},
+
+		// 4.5 times the time of the fastest: 450 ms.
+		{"the patience of 4.5 counts", fixed, 449e6, []known{{workers: 1, mean: 1.5, done: 9}, {workers: 2, mean: 1, done: 9}}, []int{1, 2}},
+		{"it is over", fixed, 451e6, []known{{workers: 1, mean: 1.5, done: 9}, {workers: 2, mean: 1, done: 9}}, []int{2}},
+		// 0 to 4 take 150 ms each, 5 to 8 take 105, the rest 100, and four warm-ups of 10 ms
+		// each: 5·190 + 4·145 + 55·140 = 9230 ms; 8 % of that are 738 ms.
+		{"the patience of 8 % of the sweep", fixed, 738e6, []known{{workers: 4, mean: 1.5, done: 9}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 63, mean: 1}}, []int{4}},
+		{"it is over too", fixed, 739e6, []known{{workers: 4, mean: 1.5, done: 9}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 63, mean: 1}}, nil},
+
+		// 4 workers are a hundredth away from alpha's limit.
+		{"not sure: twice the iterations for the choice", false, late, []known{{workers: 4, mean: 1.12, se: 0.03}, {workers: 8, mean: 1, se: 0.03, done: 199}, {workers: 16, mean: 3}}, []int{4, 8}},
+		{"but no more", false, late, []known{{workers: 4, mean: 1.12, se: 0.03}, {workers: 8, mean: 1, se: 0.03, done: 200}, {workers: 16, mean: 3}}, nil},
+		{"twice for the fastest, if it isn't the choice", false, late, []known{{workers: 4, mean: 1.09, se: 0.03, done: 200}, {workers: 8, mean: 1, se: 0.03, done: 199}}, []int{4, 8}},
+		{"sure: no more than its iterations", false, 0, []known{{workers: 4, mean: 1.5, done: 150}, {workers: 8, mean: 1, done: 150}, {workers: 16, mean: 3}}, nil},
+		{"sure and late", false, late, []known{{workers: 4, mean: 1.5, done: 150}, {workers: 8, mean: 1, done: 150}, {workers: 16, mean: 3}}, nil},
+		{"not sure: ten times as many again for all that may be chosen", false, 0, []known{{workers: 4, mean: 1.12, se: 0.03, done: 1999}, {workers: 8, mean: 1, se: 0.03, done: 2000}, {workers: 16, mean: 3}, {workers: 32, mean: 1.9, done: 150}}, []int{4, 8}},
+		{"then there is an end", false, 0, []known{{workers: 4, mean: 1.12, se: 0.03, done: 2000}, {workers: 8, mean: 1, se: 0.03, done: 2000}, {workers: 16, mean: 3}}, nil},
+		{"only while there is patience", false, late, []known{{workers: 4, mean: 1.12, se: 0.03, done: 9}, {workers: 8, mean: 1, se: 0.03, done: 200}, {workers: 16, mean: 3}}, nil},
+		{"not sure, but the user set iterations", fixed, 0, []known{{workers: 4, mean: 1.12, se: 0.03}, {workers: 8, mean: 1, se: 0.03}, {workers: 16, mean: 3}}, nil},
+
+		{"a last look at what had two", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, []int{8, 16, 32}},
+		{"not while others need more", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05, done: 9}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, []int{4, 8, 16}},
+		{"it had three", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 3}}, nil},
+		{"it is hopeless", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 2.1, visits: 2}}, nil},
+		{"the user set iterations", fixed, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, nil},
+		{"it is late", false, late, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, nil},
+
+		{"three counts in a round", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1, done: 9}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.5}}, []int{4, 8, 16}},
+		{"two if it is late", false, late, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1, done: 9}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.5}}, []int{4, 8}},
+	} {
+		sp := sixtyFour()
+		sp.Fixed = tt.fixed
+		e := evidenceOf(sp, tt.known...)
+		e.spent = tt.spent
+		require.Equal(t, tt.want, e.undecided(), tt.name)
+	}
+}
+
+// "Each round includes the choice and the fastest, and three counts if it can."
+func TestTheCompanyInARound(t *testing.T) {
+	none := map[int]float64{}
+	for _, tt := range []struct {
+		name            string
+		race            []int
+		company         int
+		chosen, fastest int // of 4, 8, 12, 16, 32, 64
+		slow            map[int]float64
+		want            []int
+	}{
+		{"the choice and the fastest", []int{4}, 1, 8, 32, none, []int{4, 8, 32}},
+		{"the count below the choice", []int{8}, 2, 8, 8, none, []int{4, 8}},
+		{"and above", []int{8}, 3, 8, 8, none, []int{4, 8, 12}},
+		{"or above alone", []int{8}, 2, 8, 8, map[int]float64{4: 9}, []int{8, 12}},
+		{"with the fastest there are enough", []int{12}, 2, 12, 64, none, []int{12, 64}},
+		{"below the choice before above it", []int{12}, 3, 12, 64, none, []int{8, 12, 64}},
+		{"beside the choice before beside the fastest", []int{8}, 3, 8, 64, map[int]float64{4: 9}, []int{8, 12, 64}},
+		{"below the fastest", []int{8}, 3, 8, 32, map[int]float64{4: 9, 12: 9}, []int{8, 16, 32}},
+		{"above the fastest", []int{8}, 3, 8, 32, map[int]float64{4: 9, 12: 9, 16: 9}, []int{8, 32, 64}},
+		{"the lowest has none below", []int{4}, 3, 4, 4, none, []int{4, 8}},
+		{"the highest has none above", []int{64}, 3, 64, 64, none, []int{32, 64}},
+		{"the lowest is company too", []int{8}, 3, 8, 8, map[int]float64{12: 9}, []int{4, 8}},
+		{"nobody twice", []int{4, 8, 12}, 3, 8, 8, none, []int{4, 8, 12}},
+		{"if all are hopeless, the least so", []int{8}, 3, 8, 8, map[int]float64{4: 5, 12: 4, 16: 3, 32: 4, 64: 5}, []int{8, 16}},
+		{"be it the lowest", []int{8}, 3, 8, 8, map[int]float64{4: 3, 12: 4, 16: 5, 32: 5, 64: 5}, []int{4, 8}},
+		{"or not", []int{4}, 3, 4, 4, map[int]float64{8: 4, 12: 3, 16: 5, 32: 5, 64: 5}, []int{4, 12}},
+	} {
+		var counts []known
+		index := map[int]int{}
+		for i, w := range []int{4, 8, 12, 16, 32, 64} {
+			index[w] = i
+			counts = append(counts, known{workers: w, mean: max(1, tt.slow[w])})
+		}
+		e := evidenceOf(sixtyFour(), counts...)
+		require.Equal(t, tt.want, e.together(tt.race, tt.company, index[tt.chosen], index[tt.fastest]), tt.name)
+	}
+	alone := evidenceOf(sixtyFour(), known{workers: 8, mean: 1})
+	require.Equal(t, []int{8}, alone.together([]int{8}, 3, 0, 0))
+}
+
+func TestASweepMeasuresEveryCountFourTimesWithItsWarmUp(t *testing.T) {
+	// 0 and 1: 100 · 2 ms + 4 · 10 ms; 2 and 3: 100 · 1 ms + 4 · 10 ms; 4: 100 · 10 ms + 4 · 2 · 10 ms
+	e := evidenceOf(sixtyFour(), known{workers: 1, mean: 2}, known{workers: 3, mean: 1}, known{workers: 4, mean: 10})
+	require.InDelta(t, 2*240e6+2*140e6+1080e6, e.sweep(100), 1)
+}
+
+// "It bisects to the fewest workers within alpha. It looks into wide gaps beside the choice
+// and the fastest. It also looks into any gap in which times would fall by more than half of
+// alpha if they went on falling as they do below the gap."
+func TestWhichGapsAreLookedInto(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		known []known
+		want  int // −1: none
+	}{
+		{"below the choice", []known{{workers: 4, mean: 2}, {workers: 8, mean: 1}}, 6},
+		{"below the choice, narrow as it is", []known{{workers: 16, mean: 2}, {workers: 20, mean: 1.5}, {workers: 28, mean: 1}}, 24},
+		{"above the choice, if it is wide", []known{{workers: 8, mean: 1}, {workers: 13, mean: 1.2}}, 10},
+		{"it isn't", []known{{workers: 8, mean: 1}, {workers: 12, mean: 1.2}}, -1},
+		{"below the fastest", []known{{workers: 4, mean: 1.05}, {workers: 6, mean: 1.05}, {workers: 16, mean: 1}}, 12},
+		{"above the fastest", []known{{workers: 4, mean: 1.05}, {workers: 5, mean: 1}, {workers: 16, mean: 1.2}}, 10},
+		{"above the choice before beside the fastest", []known{{workers: 4, mean: 1.05}, {workers: 16, mean: 1.04}, {workers: 32, mean: 1}}, 10},
+		{"nothing that is closer than a step", []known{{workers: 14, mean: 1.2}, {workers: 16, mean: 1}}, -1},
+
+		// From 14 to 16 workers, times fall by 1.04: with the power ln 1.04 / ln (16/14) = 0.294
+		// of the count, hence by (16/20)^0.294 = 0.937 to 20. With 1.02 it is 0.967.
+		{"above the fastest, if times promise to fall by more than half of alpha", []known{{workers: 14, mean: 1.04}, {workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, 20},
+		{"they don't", []known{{workers: 14, mean: 1.02}, {workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, -1},
+		// 1.01 · (16/20)^0.571 = 0.889; 1.06 · (16/20)^0.209 = 1.012
+		{"below the fastest, if times promise that", []known{{workers: 14, mean: 1.09}, {workers: 16, mean: 1.01}, {workers: 24, mean: 1}}, 20},
+		{"they don't there", []known{{workers: 14, mean: 1.09}, {workers: 16, mean: 1.06}, {workers: 24, mean: 1}}, -1},
+		{"the lowest count promises nothing", []known{{workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, -1},
+		{"nor does a caller that loads alone", []known{{workers: 0, mean: 30}, {workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, 8},
+		{"what memory forbids isn't looked at", []known{{workers: 32, mean: 2}, {workers: 64, mean: 1}}, -1},
+	} {
+		sp := sixtyFour()
+		sp.Allowed = func(w int) bool { return w != 48 }
+		w, found := evidenceOf(sp, tt.known...).between()
+		require.Equal(t, tt.want >= 0, found, tt.name)
+		if found {
+			require.Equal(t, tt.want, w, tt.name)
+		}
+	}
+}
+
+// "If the times beside the fastest count promise that a count within a step is faster by
+// more than alpha, and the errors are small beside alpha, it looks there too."
+func TestWhenTheSearchLooksWithinAStep(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		known []known
+		want  int // −1: nowhere
+	}{
+		// (14/15)^(ln 1.5 / ln (14/12)) = 0.834, and with 1.2 0.922
+		{"above the fastest", []known{{workers: 12, mean: 1.5}, {workers: 14, mean: 1, se: 0.01}, {workers: 16, mean: 1.2}}, 15},
+		{"times fall too little", []known{{workers: 12, mean: 1.2}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, -1},
+		// 1.02 · (14/15)^(ln (1.6/1.02) / ln (14/12)) = 0.834
+		{"below the fastest", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02}, {workers: 16, mean: 1}}, 15},
+		// An error of a fifth of alpha is 0.02 here.
+		{"the fastest's error is large", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02}, {workers: 16, mean: 0.9, se: 0.03}}, -1},
+		{"its neighbour's is", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02, se: 0.03}, {workers: 16, mean: 1}}, -1},
+		{"its neighbour's is, but the promise is on the other side", []known{{workers: 10, mean: 1.7}, {workers: 12, mean: 1.5, se: 0.03}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, 15},
+		{"the lowest count promises nothing", []known{{workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, -1},
+		{"a step is one worker there", []known{{workers: 3, mean: 2}, {workers: 4, mean: 1}, {workers: 6, mean: 1.2}}, -1},
+		{"between neighbours there is nothing", []known{{workers: 14, mean: 2}, {workers: 15, mean: 1}, {workers: 16, mean: 1.2}}, -1},
+		{"what memory forbids isn't looked at", []known{{workers: 24, mean: 1.5}, {workers: 28, mean: 1}, {workers: 32, mean: 1.2}}, -1},
+	} {
+		sp := sixtyFour()
+		sp.Allowed = func(w int) bool { return w != 30 }
+		w, found := evidenceOf(sp, tt.known...).finer()
+		require.Equal(t, tt.want >= 0, found, tt.name)
+		if found {
+			require.Equal(t, tt.want, w, tt.name)
+		}
+	}
+}
