@@ -22,8 +22,7 @@ func drive(s Strategy, sp Space, visit func(Request) Block) (seen []Series, requ
 	}, func() time.Duration { return spent })
 }
 
-// driveIn is drive with a clock.
-
+// driveIn is drive with a clock. It panics if the search doesn't end.
 func driveIn(s Strategy, sp Space, visit func(Request) Block, spent func() time.Duration) (seen []Series, requests []Request) {
 	for {
 		sp.Left = max(0, sp.Time-spent())
@@ -31,7 +30,9 @@ func driveIn(s Strategy, sp Space, visit func(Request) Block, spent func() time.
 		if !more {
 			return seen, requests
 		}
-		requests = append(requests, q)
+		if requests = append(requests, q); len(requests) > 10*MaxWorkers {
+			panic("the search doesn't end")
+		}
 		i := slices.IndexFunc(seen, func(s Series) bool { return s.Workers == q.Workers })
 		if i < 0 {
 			i = len(seen)
