@@ -343,6 +343,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 				err = nil
 				if use != nil {
 					unfinished, gained = got.Sub(prev), l.loadedAhead()-loaded
+					m.use = use.usage()
+					m.use = use.usage()
 				}
 			}
 			return false
@@ -384,16 +386,16 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		prev = end
 		more := (n < 1 || m.visit.More()) && !closed(end)
-		switch {
-		case more || use == nil:
-		case m.repeats > 0 && !closed(end.Add(2*end.Sub(use.began))) && use.usage().missedCPUs(): // and there is time for it
-			m.repeats--
-			m.iterations = m.iterations[:0]
-			m.visit.Again()
-			begin()
-			prev, more = time.Now(), true
-		default:
-			gained = l.loadedAhead() - loaded
+		if !more && use != nil {
+			gained = l.loadedAhead() - loaded // first: telling what was used takes a while
+			m.use = use.usage()
+			if m.repeats > 0 && m.use.missedCPUs() && !closed(end.Add(2*end.Sub(use.began))) { // and there is time for it
+				m.repeats--
+				m.iterations = m.iterations[:0]
+				m.visit.Again()
+				begin()
+				prev, more = time.Now(), true
+			}
 		}
 		if more && (step != nil || m.must) {
 			arm()
@@ -401,7 +403,6 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		return more
 	})
 	if use != nil {
-		m.use = use.usage()
 		m.copies = l.copies().minus(base)
 	}
 	if err != nil {
