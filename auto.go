@@ -168,7 +168,7 @@ func (a *auto) look(r *run) {
 func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 	p := &a.probe
 	if p.use == nil {
-		p.use = a.l.startMeter() // from the end of the first iteration on: starting takes a while too
+		p.use = a.l.startMeter(a.l.opts.machine.StartCPU()) // from the end of the first iteration on: starting takes a while too
 		a.last = time.Now()
 	}
 	body := took - waited

@@ -62,13 +62,22 @@ func (m *VirtualMachine) CPUs() host.CPUFacts {
 func (m *VirtualMachine) Available() host.Room     { return host.Room{Bytes: 1 << 40, Of: "the machine"} }
 func (m *VirtualMachine) ClockStep() time.Duration { return m.Step }
 func (m *VirtualMachine) StartCPU() host.Meter {
-	return virtualMeter{m, time.Now(), m.used.Load()}
+	return virtualMeter{m, time.Now(), m.used.Load(), func(time.Time, time.Time) float64 { return 0 }}
+}
+func (m *VirtualMachine) StartMissed() host.Meter {
+	v := m.StartCPU().(virtualMeter)
+	if m.Missed != nil {
+		v.missed = m.Missed
+	}
+	return v
 }
 
 type virtualMeter struct {
 	m     *VirtualMachine
 	began time.Time
 	used  int64
+
+	missed func(began, ended time.Time) float64
 }
 
 func (v virtualMeter) Used() host.Use {
@@ -76,11 +85,11 @@ func (v virtualMeter) Used() host.Use {
 	if took <= 0 {
 		return host.Use{}
 	}
-	u := host.Use{Own: float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector, Collector: v.m.Collector, Others: v.m.Others, OthersKnown: !v.m.OthersUnknown}
-	if v.m.Missed != nil {
-		u.Missed = v.m.Missed(v.began, time.Now())
+	return host.Use{
+		Own:       float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector,
+		Collector: v.m.Collector, Others: v.m.Others, OthersKnown: !v.m.OthersUnknown,
+		Missed: v.missed(v.began, time.Now()),
 	}
-	return u
 }
 
 func (v virtualMeter) Note() string {

@@ -211,8 +211,8 @@ type meter struct {
 	read  time.Duration // when it began
 }
 
-func (l *Loader) startMeter() *meter {
-	return &meter{l.opts.machine.StartCPU(), l, time.Now(), l.counters.reading.shown()}
+func (l *Loader) startMeter(cpu host.Meter) *meter {
+	return &meter{cpu, l, time.Now(), l.counters.reading.shown()}
 }
 
 func (m *meter) usage() (u usage) {
@@ -333,7 +333,11 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	}
 	arm()
 	begin := func() {
-		use, base = l.startMeter(), l.copies()
+		cpu := l.opts.machine.StartCPU
+		if m.repeats > 0 {
+			cpu = l.opts.machine.StartMissed
+		}
+		use, base = l.startMeter(cpu()), l.copies()
 		loaded = l.loadedAhead()
 	}
 	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
@@ -343,7 +347,6 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 				err = nil
 				if use != nil {
 					unfinished, gained = got.Sub(prev), l.loadedAhead()-loaded
-					m.use = use.usage()
 					m.use = use.usage()
 				}
 			}

@@ -17,6 +17,8 @@ import (
 // CPUMeter measures how busy the CPUs are over an interval.
 type CPUMeter struct {
 	start, end reading
+	missed     bool          // Use.Missed is told
+	waited     time.Duration // waitedTime when the interval began, if so
 }
 
 // reading is the state of the clocks at one moment.
@@ -24,7 +26,6 @@ type reading struct {
 	at      time.Time
 	own     time.Duration // CPU time of this process
 	ownErr  error
-	waited  time.Duration // that its threads were ready to run and had no CPU
 	busy    time.Duration // of everything, this process included, on the CPUs it may run on
 	busyErr error
 
@@ -33,9 +34,13 @@ type reading struct {
 
 // StartCPU begins an interval.
 func StartCPU() *CPUMeter {
-	m := &CPUMeter{}
-	m.start = readClocks()
-	return m
+	return &CPUMeter{start: readClocks()}
+}
+
+// StartMissed begins an interval in which [Use.Missed] is told too. Each thread's own
+// figures are read for that, when it begins and when it ends.
+func StartMissed() *CPUMeter {
+	return &CPUMeter{start: readClocks(), missed: true, waited: waitedTime()}
 }
 
 // Stop ends the interval. It returns two shares, 0 … 1, of the CPUs that this
@@ -59,7 +64,8 @@ type Use struct {
 
 	// Missed is how many CPUs its threads waited for without getting them, as far as it
 	// hadn't all that it may use: something else ran there, or the kernel had put two
-	// threads on one CPU. 0 where the kernel (not Linux) doesn't tell.
+	// threads on one CPU. It is told only after StartMissed, and where the kernel (not
+	// Linux) tells it; else it is 0.
 	Missed float64
 }
 
@@ -74,7 +80,9 @@ func (m *CPUMeter) Used() (u Use) {
 	u.Own, u.Others = share*usable, others
 	u.OthersKnown = wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 	u.Collector = min(u.Own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
-	u.Missed = max(0, min(float64(m.end.waited-m.start.waited)/float64(wall), usable-u.Own))
+	if m.missed {
+		u.Missed = max(0, min(float64(waitedTime()-m.waited)/float64(wall), usable-u.Own))
+	}
 	return u
 }
 
@@ -137,7 +145,6 @@ func readClocks() reading {
 	ids := allowed().ids
 	r.at = time.Now()
 	r.own, r.ownErr = cpuTime()
-	r.waited = waitedTime()
 	r.busy, r.busyErr = busyTime(ids)
 	r.collector = collectorTime()
 	return r

@@ -42,7 +42,7 @@ func TestTwoThreadsOnOneCPUMissAnother(t *testing.T) {
 		})
 	}
 	pinned.Wait()
-	meter := StartCPU()
+	meter := StartMissed()
 	before := waitedTime()
 	time.Sleep(300 * time.Millisecond)
 	waited, use := waitedTime()-before, meter.Used()
