@@ -6,6 +6,7 @@ package nwt_test
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 
@@ -23,27 +24,32 @@ func TestABatchCostsAFewCallsAndNoAllocation(t *testing.T) {
 				gpu := cudatest.Load(t)
 				gpu.Inline()
 				l := newLoader(t, augmented(1<<20), deviceOptions(t, workers, async)...)
-				const warmup, n = 500, 2000
-				var before, after runtime.MemStats
+				const warmup, n, stretch = 500, 2000, 400
+				var mem runtime.MemStats
 				calls, taken := 0, 0
+				last, least := uint64(0), uint64(math.MaxUint64)
 				for _, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
-					switch taken++; taken {
-					case warmup:
-						runtime.ReadMemStats(&before)
+					if taken++; taken == warmup {
 						calls = gpu.Calls()
-					case warmup + n:
-						calls = gpu.Calls() - calls
-						runtime.ReadMemStats(&after)
+					}
+					if taken >= warmup && (taken-warmup)%stretch == 0 {
+						runtime.ReadMemStats(&mem)
+						if taken > warmup {
+							least = min(least, mem.Mallocs-last)
+						}
+						last = mem.Mallocs
 					}
 					if taken == warmup+n {
+						calls = gpu.Calls() - calls
 						break
 					}
 				}
 				const aBatch = 7 // enter, copy, record, leave, and enter, wait, leave
 				require.InDelta(t, aBatch*n, calls, 100)
 				if cuda.Backend == "purego" { // the other's wrappers allocate
-					require.Less(t, after.Mallocs-before.Mallocs, uint64(n/10), "of the test and of the runtime")
+					// What batches allocate is in each stretch, what the runtime does now and then isn't.
+					require.Less(t, least, uint64(stretch/10))
 				}
 			})
 		}
