@@ -223,9 +223,10 @@ type sequence struct {
 	// bytes is the memory of the records that chains hold. It exceeds the bound only
 	// for a record that is waited for, and for the first of each chain.
 	bytes atomic.Int64
-	// waiting is how many chains wait for room. Such a chain adds itself, and says how
-	// much it needs, before it looks at bytes for the last time; the sequence takes from
-	// bytes before it looks at waiting. So one of them sees the other.
+	// waiting is how many chains wait for room and haven't been given any.
+	// Such a chain says how much it needs, and adds itself, before it looks at bytes for
+	// the last time; the sequence takes from bytes before it looks at waiting. So one of
+	// them sees the other.
 	waiting atomic.Int32
 }
 
@@ -607,8 +608,8 @@ type chain struct {
 	taken  int           // records that the sequence has taken; the sequence's
 	wanted atomic.Int64  // the sequence waits for this record, or has it: counts from 1
 	held   atomic.Int64  // the chain's part of the sequence's bytes
-	needs  atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room
-	room   chan struct{} // holds something if there may be room, or a record is wanted
+	needs  atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room, or was given it
+	room   chan struct{} // holds something if it was given room, or a record is wanted
 
 	call call // with WithTimeout
 }
@@ -724,39 +725,52 @@ func (c *chain) pick() bool {
 // until one with memory for it comes back, or until the sequence waits for the record.
 // It counts the record's bytes, and reports false if the chain is closed.
 func (c *chain) makeRoom() bool {
-	if c.fits() {
+	if c.fits(c.q.waiting.Load() > 0) {
 		return true
 	}
-	c.q.waiting.Add(1)
-	defer func() {
-		c.needs.Store(0)
-		c.q.waiting.Add(-1)
-	}()
 	for {
-		c.needs.Store(int64(c.last - c.counted))
-		if c.fits() || c.wanted.Load() > int64(c.sent) {
+		c.idle = append(c.idle, c.under)
+		c.pick() // one with memory may have come back
+		if c.counted >= c.last {
 			return true
 		}
-		select {
-		case <-c.room:
-		case r := <-c.empty:
-			if cap(r.Data) > c.counted {
-				r, c.under, c.counted = c.under, r, cap(r.Data)
+		grow := c.last - c.counted
+		c.waits(int64(grow))
+		fits := c.fits(c.q.waiting.Load() > 1)
+		wanted, closed := c.wanted.Load() > int64(c.sent), false
+		if !fits && !wanted {
+			select {
+			case <-c.room:
+			case r := <-c.empty:
+				c.idle = append(c.idle, r)
+			case <-c.ctx.Done():
+				closed = true
 			}
-			c.idle = append(c.idle, r)
-		case <-c.ctx.Done():
+		}
+		given := !c.waits(0)
+		switch {
+		case given && fits: // counted twice
+			c.hold(-grow)
+		case given:
+			c.counted = c.last
+		}
+		if closed {
 			return false
+		}
+		if fits || given || wanted {
+			return true
 		}
 	}
 }
 
 // fits tells whether there is room for a record as large as the last one, and counts it.
-func (c *chain) fits() bool {
+// If others wait, a chain that would come above its share first waits to be given room.
+func (c *chain) fits(others bool) bool {
 	grow := c.last - c.counted
 	if grow <= 0 {
 		return true
 	}
-	if !c.reserve(grow, c.q.l.opts.aheadBytes) {
+	if others && c.held.Load() > 0 && c.aboveShare(grow) || !c.reserve(grow, c.q.l.opts.aheadBytes) {
 		return false
 	}
 	c.counted = c.last
@@ -782,12 +796,17 @@ func (c *chain) reserve(n int, bound int64) bool {
 // more than its share of the bound, or all together no more than half of it: what waits
 // for use leaves the other chains room for reading ahead.
 func (c *chain) keep(n int) bool {
-	q := c.q
-	bound := q.l.opts.aheadBytes
-	if share := bound / int64(q.l.opts.interleave*len(q.parts)); c.held.Load()+int64(n) > share {
+	bound := c.q.l.opts.aheadBytes
+	if c.aboveShare(n) {
 		bound /= 2
 	}
 	return c.reserve(n, bound)
+}
+
+// aboveShare tells whether n bytes more are more than the chain's share of the bound.
+func (c *chain) aboveShare(n int) bool {
+	o := c.q.l.opts
+	return c.held.Load()+int64(n) > o.aheadBytes/int64(o.interleave*len(c.q.parts))
 }
 
 // hold adds to the bytes that the chain holds.
@@ -822,7 +841,7 @@ func (p *streamPart) take(i int, r **Record) bool {
 		}
 		c.empty <- got // has room: it is one of the chain's readAhead
 		if q.waiting.Load() > 0 {
-			q.tellRoom(p)
+			q.giveRoom(p)
 		}
 	}
 	return ok
@@ -836,18 +855,18 @@ func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 	default:
 	}
 	c.wanted.Store(int64(c.taken) + 1)
-	c.tellRoom()
+	c.wake()
 	return await(c, c.full)
 }
 
-// tellRoom wakes chains that wait for room, as far as there is some: a part's own first,
+// giveRoom gives chains that wait for room what there is: a part's own first,
 // beginning with the one whose turn is next. Those that have a record ready come last. To
 // wake all would cost more than reading if there are hundreds.
-func (q *sequence) tellRoom(p *streamPart) {
+func (q *sequence) giveRoom(p *streamPart) {
 	room := q.l.opts.aheadBytes - q.bytes.Load()
 	for _, ready := range []bool{false, true} {
 		for k := range q.parts {
-			room = q.parts[(p.number+k)%len(q.parts)].tellRoom(room, ready)
+			room = q.parts[(p.number+k)%len(q.parts)].giveRoom(room, ready)
 			if room <= 0 {
 				return
 			}
@@ -855,21 +874,40 @@ func (q *sequence) tellRoom(p *streamPart) {
 	}
 }
 
-// tellRoom wakes chains that wait for room and have a record ready, or have none, and
-// returns how much room they leave.
-func (p *streamPart) tellRoom(room int64, ready bool) int64 {
+// giveRoom counts the room that chains wait for as theirs, and wakes them: those that have
+// a record ready only if asked to. It returns how much room they leave.
+func (p *streamPart) giveRoom(room int64, ready bool) int64 {
 	for k := 0; k < len(p.chains) && room > 0; k++ {
 		c := p.chains[(p.turn+k)%len(p.chains)]
-		if n := c.needs.Load(); n > 0 && n <= room && len(c.full) > 0 == ready {
-			c.tellRoom()
-			room -= n
+		n := c.needs.Load()
+		if n == 0 || n > room || !ready && len(c.full) > 0 || !c.reserve(int(n), p.q.l.opts.aheadBytes) {
+			continue
 		}
+		if !c.needs.CompareAndSwap(n, 0) { // it needs so much no more
+			c.hold(int(-n))
+			continue
+		}
+		p.q.waiting.Add(-1)
+		c.wake()
+		room -= n
 	}
 	return room
 }
 
-// tellRoom wakes the chain if it waits for room.
-func (c *chain) tellRoom() {
+// waits sets how many bytes the chain waits for, and reports whether it waited.
+func (c *chain) waits(n int64) bool {
+	waited := c.needs.Swap(n) > 0
+	switch {
+	case n > 0 && !waited:
+		c.q.waiting.Add(1)
+	case n == 0 && waited:
+		c.q.waiting.Add(-1)
+	}
+	return waited
+}
+
+// wake wakes the chain if it waits for room.
+func (c *chain) wake() {
 	select {
 	case c.room <- struct{}{}:
 	default:
