@@ -494,3 +494,30 @@ func TestACacheOfMoreSamplesThanMemoryHoldsStillLoads(t *testing.T) {
 		}
 	}
 }
+
+// mirrored loads the samples of a dataset in reverse, and then uses the sample.
+type mirrored struct{ nwt.Dataset }
+
+func (m mirrored) Load(ctx context.Context, i int, dst *nwt.Sample) error {
+	if err := m.Dataset.Load(ctx, m.Len()-1-i, dst); err != nil {
+		return err
+	}
+	nwt.Values[int64](dst, 0)[0] += int64(1_000_000*dst.Position() + dst.Rand().IntN(1_000_000))
+	return nil
+}
+
+// Whether the inner cache has a sample or loads it, the outer sample stays what it is.
+func TestACacheWithinACacheLeavesTheSampleItsPositionAndItsRand(t *testing.T) {
+	source := numbered(10, func(context.Context, int, *nwt.Sample) error { return nil })
+	inner := nwt.Cached(source, 1<<20)
+	for round := range 2 { // the second time, the inner cache has them
+		outer := nwt.Cached(mirrored{inner}, 1<<20)
+		for i := range 10 {
+			want, err := nwt.LoadSample(t.Context(), mirrored{source}, i)
+			require.NoError(t, err)
+			got, err := nwt.LoadSample(t.Context(), outer, i)
+			require.NoError(t, err)
+			require.Equal(t, nwt.Values[int64](want, 0), nwt.Values[int64](got, 0), "round %d, sample %d", round, i)
+		}
+	}
+}

@@ -421,14 +421,15 @@ func (s *Sample) error(err error, stack []byte) *LoadError {
 // loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0. It
 // then restores what s was before.
 func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
-	was := *s
-	defer func() {
-		s.common, s.index, s.outer = was.common, was.index, was.outer
-		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
-	}()
 	if s.alone == nil {
 		s.alone = &common{}
 	}
+	was, alone := *s, *s.alone // s may be loaded alone already, by a cache around this one
+	defer func() {
+		s.common, s.index, s.outer = was.common, was.index, was.outer
+		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
+		*s.alone = alone
+	}()
 	*s.alone = *s.common
 	s.alone.seedKey, s.alone.epoch = seedKey(0), 0
 	s.alone.from, s.alone.records = index-s.place, nil
