@@ -139,7 +139,7 @@ func (w *worker) replace() (next *worker, err error) {
 	b, l, upto := w.claim.Item, w.l, w.watch.upto
 	err = fmt.Errorf("no answer within WithTimeout(%v): %w", l.opts.timeout, context.DeadlineExceeded)
 	w.watch.cancel(err)
-	if w.sample.worker == 0 {
+	if w.number == 0 {
 		l.numbers.lost = true
 		l.zero.put()
 	}
@@ -157,7 +157,7 @@ func (w *worker) replace() (next *worker, err error) {
 		next.slot, next.next = refuge, w.next
 	}
 	for place := w.next; place < next.next; place++ {
-		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.sample.worker, Err: err})
+		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.number, Err: err})
 	}
 	next.watch = &watch{}
 	l.pool.Add(1)
@@ -171,8 +171,8 @@ func (w *worker) cameBack() {
 	_ = w.watch.keeps.release() // nobody is left to tell of an error
 	w.l.away.Add(-1)
 	w.l.mu.Lock()
-	w.l.numbers.giveBack(w.sample.worker)
-	if w.sample.worker == 0 {
+	w.l.numbers.giveBack(w.number)
+	if w.number == 0 {
 		w.l.numbers.lost = false
 	}
 	w.l.mu.Unlock()

@@ -692,3 +692,25 @@ func TestALogHandlerMayAskTheLoaderAboutASampler(t *testing.T) {
 	require.NoError(t, l.SetSampler(s))
 	require.Equal(t, 1, asked)
 }
+
+// A cache lends the sample to the dataset beneath it while the watchdog looks at the
+// worker: the race detector sees it if they share anything.
+func TestACallThatHangsBeneathACacheIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := numbered(40, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			if i%10 == 3 {
+				<-ctx.Done()
+				time.Sleep(time.Second)
+			}
+			return ctx.Err()
+		})
+		l := newLoader(t, nwt.Cached(slow, 1<<20), nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(4), quietLog)
+		for epoch := range 3 {
+			got, err := values(t, l, epoch)
+			require.NoError(t, err)
+			require.Equal(t, upTo(40, 3, 13, 23, 33), got)
+		}
+		require.NoError(t, l.Close())
+		time.Sleep(time.Minute)
+	})
+}

@@ -320,7 +320,7 @@ func (l *Loader) leave(w *worker) bool {
 		return false
 	}
 	l.crew[w.seat] = nil
-	l.numbers.giveBack(w.sample.worker)
+	l.numbers.giveBack(w.number)
 	return true
 }
 

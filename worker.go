@@ -21,6 +21,7 @@ import (
 type worker struct {
 	l       *Loader
 	seat    int // among the loader's workers; the caller's is 0
+	number  int // of Sample.Worker, except for the caller's. The watchdog reads it, since a cache changes sample during a call
 	sample  Sample
 	claim   ring.Claim[Batch]
 	claimed bool         // claim has yet to be reported done
@@ -42,7 +43,7 @@ type worker struct {
 
 // newWorker makes a worker for a seat; number is for Sample.Worker.
 func newWorker(l *Loader, seat, number int) *worker {
-	w := &worker{l: l, seat: seat}
+	w := &worker{l: l, seat: seat, number: number}
 	w.cold.Store(search.WarmSamples)
 	w.sample.common = &common{layout: l.layout, columns: l.layout.columns, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
 	return w
