@@ -1,8 +1,10 @@
 package nwt
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path"
 	"runtime"
@@ -231,6 +233,27 @@ const ours = "github.com/nwt-go/nwt."
 func isOurs(file string) bool {
 	_, here, _, _ := runtime.Caller(0)
 	return path.Dir(file) == path.Dir(here) && !strings.HasSuffix(file, "_test.go")
+}
+
+// caught makes an error of a panic, when deferred.
+func caught(err *error) {
+	if p := recover(); p != nil {
+		_, *err = recovered(p)
+	}
+}
+
+// A careful log loses a line if the handler beneath it panics: the handler is the
+// program's, and the lines come from goroutines of the loader.
+type carefulLog struct{ slog.Handler }
+
+func (h carefulLog) Enabled(ctx context.Context, level slog.Level) bool {
+	defer func() { _ = recover() }()
+	return h.Handler.Enabled(ctx, level)
+}
+
+func (h carefulLog) Handle(ctx context.Context, r slog.Record) (err error) {
+	defer caught(&err)
+	return h.Handler.Handle(ctx, r)
 }
 
 var errGoexit = errors.New("runtime.Goexit was called")

@@ -103,8 +103,11 @@ func newOptions(opts []Option) (*options, error) {
 		}
 		errs = append(errs, opt(o))
 	}
-	if o.launcher != nil && o.log != nil {
-		o.launcher.logOnce(o.log)
+	if o.log != nil {
+		o.log = slog.New(carefulLog{o.log.Handler()})
+		if o.launcher != nil {
+			o.launcher.logOnce(o.log)
+		}
 	}
 	if o.workers < 0 {
 		o.workers = min(o.cpus(), maxWorkers)
@@ -431,7 +434,7 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 
 // WithLogger sets where log lines go: warnings, and what WithLauncher found and
 // WithAutoWorkers chose. The default is [slog.Default], as it is when the loader is
-// made.
+// made. If the log's handler panics, the line is lost, and nothing else.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -120,3 +124,64 @@ func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
 	}
 	require.Nil(t, l.Result())
 }
+
+// A raging log's handler panics at each line.
+type raging struct {
+	slog.Handler
+	lines *atomic.Int32
+}
+
+func (h raging) Enabled(context.Context, slog.Level) bool { return true }
+func (h raging) Handle(context.Context, slog.Record) error {
+	h.lines.Add(1)
+	panic("no space left for logs")
+}
+
+// Lines come from the loop's goroutine, workers, the stage, readers and the watchdog.
+func TestALogThatPanicsLosesItsLineAndNothingElse(t *testing.T) {
+	hangs := &pages{n: 64, loadBatch: func(ctx context.Context, _ []int, _ []*nwt.Sample) error { <-ctx.Done(); return nil }}
+	rotten := numbered(64, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 7 {
+			return errBoom
+		}
+		return nil
+	})
+	kept := numbered(64, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		_, err := nwt.Scratch(dst, func() (io.Closer, error) { return fallible{}, nil })
+		return err
+	})
+	torn := nwt.Streamed(&breaking{shelves: newShelves(32, 32), onClose: func(int) error { return errBoom }})
+	for name, c := range map[string]struct {
+		ds      nwt.Dataset
+		opts    []nwt.Option
+		samples int
+	}{
+		"a bad sample":             {rotten, nil, 63},
+		"a bad sample on a device": {rotten, []nwt.Option{nwt.WithDevice(nowhere{})}, 63},
+		"a LoadBatch that fails":   {rotting(64), nil, 57},
+		"a LoadBatch that hangs":   {hangs, []nwt.Option{nwt.WithTimeout(2 * time.Millisecond)}, 64},
+		"a shard's Close":          {torn, nil, 64},
+		"Close of Scratch":         {kept, nil, 64},
+	} {
+		for _, workers := range []int{0, 2} {
+			if c.ds == hangs && workers == 0 {
+				continue // the caller waits
+			}
+			log := raging{lines: new(atomic.Int32)}
+			l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithErrorBudget(10), nwt.WithLogger(slog.New(log)))...)
+			n := 0
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				n += b.Len()
+			}
+			require.Equal(t, c.samples, n, name)
+			require.NoError(t, l.Close())
+			require.Positive(t, log.lines.Load(), name)
+		}
+	}
+}
+
+// fallible can't be closed.
+type fallible struct{}
+
+func (fallible) Close() error { return errBoom }

@@ -86,12 +86,6 @@ type Region struct {
 // user's, in goroutines of the loader.
 type careful struct{ Device }
 
-func caught(err *error) {
-	if p := recover(); p != nil {
-		_, *err = recovered(p)
-	}
-}
-
 func (d careful) String() (name string) {
 	defer func() {
 		if recover() != nil {
