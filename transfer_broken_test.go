@@ -1,10 +1,13 @@
 package nwt_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -219,4 +222,42 @@ func TestADeviceThatEndsItsGoroutineEndsTheEpochWithAnError(t *testing.T) {
 		}
 		require.Len(t, collect(t, l, 0), 5)
 	}
+}
+
+// A quitter ends the next goroutine that asks it for memory.
+type quitter struct {
+	nowhere
+	quits atomic.Bool
+}
+
+func (d *quitter) AllocHost(n int) ([]byte, error) {
+	if d.quits.CompareAndSwap(true, false) {
+		runtime.Goexit()
+	}
+	return d.nowhere.AllocHost(n)
+}
+
+// A batch with a sample that hangs moves to other memory before WithFinish sees it. If
+// the worker ends in that, the batch must not be taken for whole.
+func TestADeviceThatEndsAWorkersGoroutineEndsTheEpochWithAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev, release := &quitter{}, make(chan struct{})
+		ds := numbered(40, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if i == 13 && dst.Epoch() == 0 {
+				dev.quits.Store(true)
+				<-release
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithPrefetch(1), nwt.WithDevice(dev), nwt.WithTimeout(time.Second),
+			nwt.WithErrorBudget(3), quietLog, nwt.WithFinish(func(context.Context, *nwt.Batch) error { return nil }))
+		got, err := values(t, l, 0)
+		require.Equal(t, upTo(8), got)
+		require.ErrorContains(t, err, "runtime.Goexit was called (")
+		got, err = values(t, l, 1)
+		require.NoError(t, err)
+		require.Equal(t, upTo(40), got)
+		close(release)
+		require.NoError(t, l.Close())
+	})
 }
