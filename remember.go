@@ -62,7 +62,7 @@ func (t *tuner) recall(file results.File, key results.Key) *Result {
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "workers", r.Workers, "trials", len(r.Trials))
 		return nil
 	}
-	if r.Confidence < unsure && time.Since(entry.Saved) > forgetUnsure {
+	if r.Confidence < unsure && time.Since(entry.Saved).Abs() > forgetUnsure { // a clock may have been wrong
 		return nil
 	}
 	r.Cached = true

@@ -353,6 +353,7 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 		"no trials":            {func(r map[string]any) { r["trials"] = []any{} }, 0, false},
 		"unsure":               {func(r map[string]any) { r["confidence"] = 0.89 }, 23 * time.Hour, true},
 		"unsure for a day":     {func(r map[string]any) { r["confidence"] = 0.89 }, 25 * time.Hour, false},
+		"unsure, of tomorrow":  {func(r map[string]any) { r["confidence"] = 0.89 }, -25 * time.Hour, false},
 		"sure for years":       {func(r map[string]any) { r["confidence"] = 0.90 }, 25_000 * time.Hour, true},
 	} {
 		var file map[string]any
