@@ -47,6 +47,7 @@ type run struct {
 	last    uint64 // that end's sequence number
 	failure error  // which the stream has ended with
 	fewer   bool   // it was logged that fewer batches are ahead than asked for
+	yielded int    // epoch of the last batch that was delivered; at first, of the course's first
 	sizes   []int  // of a sample of a SizedDataset, while a batch is opened
 
 	// For the depth, see type depth. opening is the sequence number of the batch that
@@ -80,7 +81,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		}
 	}
 	c := newCourse(&l.order, first, last, base)
-	r := &run{l: l, caller: ctx, course: c, first: l.seq}
+	r := &run{l: l, caller: ctx, course: c, first: l.seq, yielded: first}
 	if l.sizes != nil {
 		r.sizes = make([]int, l.layout.ragged)
 	}
@@ -186,7 +187,11 @@ func (r *run) advance() (*Batch, error) {
 				c.ready.Add(1)
 			}
 			c.samples.Add(int64(b.size))
+			r.yielded = b.epoch
 			return b, nil
+		}
+		if err := r.barren(b); err != nil {
+			return nil, err
 		}
 		r.letGo()
 	}
@@ -195,6 +200,17 @@ func (r *run) advance() (*Batch, error) {
 	}
 	r.halt() // copies that nobody waited for may still fail
 	return nil, cmp.Or(r.failure, r.broken, r.refused)
+}
+
+// barren is an error if a whole epoch has just gone by without a sample that could be
+// loaded, and b is of the one after it. A program may go on, and is told of each sample.
+// But tuning would go on for ever: it wants batches, not epochs.
+func (r *run) barren(b *Batch) error {
+	if r.l.said.during != whileTuning || b.epoch <= r.yielded+1 {
+		return nil
+	}
+	list := b.bad.sorted()
+	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.epoch-1, reason{list[len(list)-1].err})
 }
 
 // open lets workers have as many batches as may be ahead of the next one.

@@ -437,3 +437,26 @@ func TestATuningTimeThatIsOverBeforeItBeginsStillMeasuresOnce(t *testing.T) {
 		require.NotEmpty(t, r.Reason)
 	}
 }
+
+// Within the error budget an epoch may lose all its samples. Then the next epoch won't
+// have a batch either, nor the one after it.
+func TestTuningEndsIfNoSampleCanBeLoaded(t *testing.T) {
+	for name, ds := range map[string]nwt.Dataset{
+		"map":    numbered(20, func(context.Context, int, *nwt.Sample) error { return errBoom }),
+		"stream": nwt.Streamed(&breaking{shelves: newShelves(10, 10), onLoad: func(*nwt.Sample) { panic(errBoom) }}),
+		"later": numbered(20, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			if dst.Epoch() > 3 {
+				return errBoom
+			}
+			return nil
+		}),
+	} {
+		for _, opt := range []nwt.Option{nwt.WithTuningTime(time.Hour), nwt.WithIterations(100), nwt.WithUnordered(), nwt.WithDevice(nowhere{})} {
+			promptly(t, func() {
+				_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(2), nwt.WithErrorBudget(20), nwt.WithIterations(100), quietLog, opt)
+				require.ErrorContains(t, err, "could be loaded, so there is no batch to measure; the last: ", name)
+				require.ErrorIs(t, err, errBoom)
+			})
+		}
+	}
+}
