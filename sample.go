@@ -43,7 +43,7 @@ type common struct {
 	from    int // position of place 0 in the epoch; of no meaning for a stream
 	worker  int
 
-	locals *locals // what Scratch keeps
+	locals *locals // what Scratch keeps, and the call's context
 	log    *slog.Logger
 }
 
@@ -393,7 +393,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	}
 	s := newBlock(l, 1)[0]
 	s.begin(0, index)
-	s.from = index
+	s.from, s.locals.ctx = index, ctx
 	defer s.locals.close(s.log)
 	if err := s.loadFrom(ctx, ds); err != nil {
 		return nil, err

@@ -1,8 +1,11 @@
 package nwt
 
 import (
+	"context"
 	"io"
 	"log/slog"
+
+	"github.com/nwt-go/nwt/internal/loadctx"
 )
 
 // Scratch returns a value that Load needs at hand and can't share with other
@@ -45,9 +48,15 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	return v, nil
 }
 
-// locals is what Scratch keeps for a worker. Only the worker's goroutine uses it.
+// locals is what Scratch keeps for a worker, and the context of its call. Only the
+// worker's goroutine changes it.
 type locals struct {
+	ctx  context.Context // of the call of Load or LoadBatch under way
 	list []local
+}
+
+func init() {
+	loadctx.Of = func(sample any) context.Context { return sample.(*Sample).locals.ctx }
 }
 
 type local struct {

@@ -163,6 +163,7 @@ func (w *worker) loadClaim() {
 // panics.
 func (w *worker) loadSingly(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
+	s.locals.ctx = ctx
 	ring, load, watch, n, ragged := l.ring, l.loadSample, w.watch, uint(l.n), l.layout.ragged > 0 // looked up once
 	finished := false
 	defer func() {
@@ -315,6 +316,7 @@ func (w *worker) loadTogether(b *Batch) {
 		}
 	}
 	ctx := w.context(b.run)
+	w.sample.locals.ctx = ctx
 	if w.watch != nil {
 		w.watch.begin(end, true)
 	}

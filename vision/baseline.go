@@ -2,6 +2,7 @@ package vision
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -49,13 +50,13 @@ var errBaselineOnly = errors.New("not baseline, or not in one scan")
 type region struct{ left, top, right, bottom int }
 
 // decode decodes a region of a picture to planes, and with it the rest of the blocks
-// that it touches. damaged is as turboDecoder's.
-func (d *baselineDecoder) decode(data []byte, h *jpegHeader, planes *[3]plane, wanted region) (damaged, err error) {
+// that it touches, or less if ctx ends. damaged is as turboDecoder's.
+func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes *[3]plane, wanted region) (damaged, err error) {
 	d.reset()
-	if err := d.readTables(data, h); err != nil {
+	if err := d.readTables(ctx, data, h); err != nil {
 		return nil, err
 	}
-	err = d.readScan(h, planes, wanted)
+	err = d.readScan(ctx, h, planes, wanted)
 	d.data = nil
 	return err, nil
 }
@@ -71,8 +72,8 @@ func (d *baselineDecoder) reset() {
 }
 
 // readTables reads all up to the first block.
-func (d *baselineDecoder) readTables(data []byte, h *jpegHeader) error {
-	s := segments{data: data, at: 2}
+func (d *baselineDecoder) readTables(ctx context.Context, data []byte, h *jpegHeader) error {
+	s := segments{ctx: ctx, data: data, at: 2}
 	for {
 		marker, segment, err := s.next()
 		if err != nil {
@@ -296,7 +297,7 @@ var (
 
 // readScan reads the blocks down to the region's end, and makes pixels from those
 // that lie in the region.
-func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted region) error {
+func (d *baselineDecoder) readScan(ctx context.Context, h *jpegHeader, planes *[3]plane, wanted region) error {
 	width, height := d.unit(h)
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
 	left, right := wanted.left/width, min(across, (wanted.right+width-1)/width)
@@ -308,6 +309,9 @@ func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted regio
 	toMarker := d.restart
 	var failed error
 	for y := range bottom {
+		if err := ended(ctx); err != nil {
+			return err
+		}
 		for x := range across {
 			if failed == nil && d.restart > 0 && toMarker == 0 {
 				failed = d.resume()
@@ -335,16 +339,20 @@ func (d *baselineDecoder) readScan(h *jpegHeader, planes *[3]plane, wanted regio
 		}
 	}
 	if failed == nil && d.restart > 0 && bottom == down {
-		return d.atEnd()
+		return d.atEnd(ctx)
 	}
 	return failed
 }
 
 // atEnd tells whether no restart interval follows the picture.
-func (d *baselineDecoder) atEnd() error {
+func (d *baselineDecoder) atEnd(ctx context.Context) error {
+	seen := 0
 	for at := d.pos; at+1 < len(d.data); at++ {
 		if d.data[at] != 0xff {
 			continue
+		}
+		if seen++; seen%looks == 0 && ctx.Err() != nil {
+			return nil
 		}
 		switch next := d.data[at+1]; {
 		case next&^7 == 0xd0:

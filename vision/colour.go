@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 )
@@ -114,18 +115,31 @@ func (t RandomGrayscale) draw(r *rand.Rand, d *drawn) {
 	}
 }
 
-// apply changes the colours of a picture.
-func (o op) apply(r, g, b []byte) {
+// pixelBand is how many pixels are changed between two looks at the context.
+const pixelBand = 1 << 20
+
+// apply changes the colours of a picture, or of a part of it if ctx ends.
+func (o op) apply(ctx context.Context, r, g, b []byte) {
 	g, b = g[:len(r)], b[:len(r)]
-	switch o.kind {
-	case brightness:
-		blendLevels(o.factor, 0, r, g, b)
-	case contrast:
+	grey := 0.0 // what contrast blends with
+	if o.kind == contrast {
 		sum := 0
 		for i := range r {
 			sum += int(luma(r[i], g[i], b[i]))
 		}
-		blendLevels(o.factor, float64(sum)/float64(max(1, len(r))), r, g, b)
+		grey = float64(sum) / float64(max(1, len(r)))
+	}
+	for from := 0; from < len(r) && ctx.Err() == nil; from += pixelBand {
+		to := min(from+pixelBand, len(r))
+		o.change(grey, r[from:to], g[from:to], b[from:to])
+	}
+}
+
+func (o op) change(grey float64, r, g, b []byte) {
+	g, b = g[:len(r)], b[:len(r)]
+	switch o.kind {
+	case brightness, contrast:
+		blendLevels(o.factor, grey, r, g, b)
 	case saturation:
 		f := int32(math.Round(o.factor * 4096))
 		rest := 4096 - f

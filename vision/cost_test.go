@@ -3,7 +3,10 @@
 package vision_test
 
 import (
+	"bytes"
 	"fmt"
+	"image"
+	"image/png"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -57,16 +60,32 @@ func TestReadingAFileCostsNoAllocation(t *testing.T) {
 	require.Less(t, perEpoch/float64(n), 0.5, "an epoch itself has some")
 }
 
-// image/jpeg allocates for each file, but nothing may allocate for each pixel.
-func TestInksAreConvertedWithoutAllocations(t *testing.T) {
+// Decoders of the standard library allocate for each file, but nothing may allocate for
+// each pixel.
+func TestPixelsOfOtherKindsAreConvertedWithoutAllocations(t *testing.T) {
 	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(16)}}, vision.WithoutTurbo())
 	require.NoError(t, err)
-	data := read(t, "cmyk.jpg")
-	var perPicture float64
-	_, err = loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
-		perPicture = testing.AllocsPerRun(5, func() { _ = p.Load(dst, 0, data) })
-		return nil
-	})
-	require.NoError(t, err)
-	require.Less(t, perPicture, 100.0)
+	area := image.Rect(0, 0, 100, 100)
+	wide := func(img image.Image) []byte {
+		return encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, img) })
+	}
+	for name, data := range map[string][]byte{
+		"inks":               read(t, "cmyk.jpg"),
+		"grey of 16 bits":    wide(&image.Gray16{Pix: noise(20_000), Stride: 200, Rect: area}),
+		"colours of 16 bits": wide(opaque{&image.RGBA64{Pix: noise(80_000), Stride: 800, Rect: area}}),
+		"see-through":        wide(&image.NRGBA64{Pix: noise(80_000), Stride: 800, Rect: area}),
+	} {
+		var perPicture float64
+		_, err = loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+			perPicture = testing.AllocsPerRun(5, func() { _ = p.Load(dst, 0, data) })
+			return nil
+		})
+		require.NoError(t, err)
+		require.Less(t, perPicture, 100.0, name)
+	}
 }
+
+// opaque is an image that says that nothing shines through.
+type opaque struct{ *image.RGBA64 }
+
+func (opaque) Opaque() bool { return true }

@@ -2,6 +2,7 @@ package vision
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -33,7 +34,7 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 		err = w.decodeImage(data, h)
 	}
 	if err == nil && sideways {
-		w.turned = w.picture.transpose(w.turned)
+		w.turned = w.picture.transpose(w.ctx, w.turned)
 	}
 	return err
 }
@@ -41,8 +42,10 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 // decodeJPEG decodes a JPEG file as far down as it is needed, and at a smaller size
 // if enough pixels remain.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
+	scans := 1
 	if !h.jpeg.baseline || !h.jpeg.whole {
-		if err := checkScans(data, h); err != nil {
+		var err error
+		if scans, err = checkScans(w.ctx, data, h); err != nil {
 			return err
 		}
 	}
@@ -64,7 +67,7 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	case w.turbo == nil:
 		return w.decodeImage(data, h)
 	case !planar:
-		return w.decodePacked(data, h)
+		return w.decodePacked(data, h, scans)
 	}
 	rows := h.height
 	if h.jpeg.baseline {
@@ -79,7 +82,7 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 		end := len(data)
 		if rows < h.height && h.jpeg.restart > 0 { // later markers would look like those of damaged intervals
 			width, height := 8*h.jpeg.subX, 8*h.jpeg.subY
-			end = h.jpeg.endOf(data, up(h.width, width)/width*(up(rows, height)/height))
+			end = h.jpeg.endOf(w.ctx, data, up(h.width, width)/width*(up(rows, height)/height))
 		}
 		w.file = h.jpeg.copied(w.file, data[:end])
 		if end < len(data) || open {
@@ -99,13 +102,68 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 		w.picture.model = grey
 	}
 	w.mem = w.picture.shape(w.mem, small(h.width), small(rows))
+	if w.isLong(data, h, rows, scans) {
+		data = w.own(data)
+		defer w.cutAtEnd(data)()
+	}
 	return w.judge(w.turbo.decode(data, &w.picture.planes, small(h.width), small(rows)))
 }
 
 var endOfImage = []byte{0xff, 0xd9}
 
+// isLong tells whether libjpeg-turbo may take longer than some tenths of a second to
+// decode rows of a file. Each scan takes time for every pixel, and in some nanoseconds
+// a byte is decoded. Arithmetic coding has the more work for a pixel the fewer bytes it
+// has.
+func (w *worker) isLong(data []byte, h header, rows, scans int) bool {
+	work := int64(h.width) * int64(rows) * int64(scans)
+	if !h.jpeg.baseline && !h.jpeg.progressive {
+		work *= 8
+	}
+	return work+4*int64(len(data)) >= 1<<26 && w.ctx.Done() != nil
+}
+
+// own is a copy of a file, unless that is one already.
+func (w *worker) own(data []byte) []byte {
+	if len(w.file) == 0 || &w.file[0] != &data[0] {
+		w.file = append(w.file[:0], data...)
+	}
+	return w.file
+}
+
+// cutAtEnd ends a call of libjpeg-turbo with the context, as far as that can be done: the
+// library asks nobody whether to go on, but it reads the file as it decodes. From then on
+// it reads an end of the picture wherever it is. What it hasn't decoded becomes grey, which
+// takes little time. done is called after the call. data must be the worker's own.
+func (w *worker) cutAtEnd(data []byte) (done func()) {
+	cut := make(chan struct{})
+	stop := context.AfterFunc(w.ctx, func() {
+		defer close(cut)
+		cutEverywhere(data)
+	})
+	return func() {
+		if !stop() {
+			<-cut
+		}
+	}
+}
+
+// cutEverywhere fills data with ends of pictures.
+func cutEverywhere(data []byte) {
+	ends := data[:min(len(data), 1<<16)]
+	for n := copy(ends, endOfImage); n < len(ends); n *= 2 {
+		copy(ends[n:], ends[:n])
+	}
+	for rest := data[len(ends):]; len(rest) > 0; {
+		rest = rest[copy(rest, ends):]
+	}
+}
+
 // judge tells whether what was decoded of a JPEG file can be used.
 func (w *worker) judge(damaged, err error) error {
+	if err := ended(w.ctx); err != nil {
+		return err
+	}
 	if err == nil && !w.p.damaged {
 		err = damaged
 	}
@@ -117,7 +175,7 @@ func (w *worker) judge(damaged, err error) error {
 
 // decodePacked decodes a JPEG file of other colours than YCbCr, or with unusual
 // sampling, by libjpeg-turbo.
-func (w *worker) decodePacked(data []byte, h header) error {
+func (w *worker) decodePacked(data []byte, h header, scans int) error {
 	if h.jpeg.isOdd() {
 		w.file = h.jpeg.copied(w.file, data)
 		data = w.file
@@ -132,12 +190,19 @@ func (w *worker) decodePacked(data []byte, h header) error {
 	}
 	pixels := w.packed[:channels*h.width*h.height]
 	clear(pixels)
+	if w.isLong(data, h, h.height, scans) {
+		data = w.own(data)
+		defer w.cutAtEnd(data)()
+	}
 	if err := w.judge(w.turbo.decodePacked(data, pixels, h.width, h.height, channels)); err != nil {
 		return err
 	}
 	w.mem = w.picture.shape(w.mem, h.width, h.height)
 	r, g, b := &w.picture.planes[0], &w.picture.planes[1], &w.picture.planes[2]
 	for y := range h.height {
+		if err := ended(w.ctx); err != nil {
+			return err
+		}
 		at, row := y*r.stride, pixels[y*channels*h.width:]
 		for x := range h.width {
 			p := row[channels*x:][:channels]
@@ -181,22 +246,22 @@ func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 		if w.progressive == nil {
 			w.progressive = new(progressiveDecoder)
 		}
-		return w.judge(w.progressive.decode(data, &h.jpeg, &w.picture.planes, needed))
+		return w.judge(w.progressive.decode(w.ctx, data, &h.jpeg, &w.picture.planes, needed, w.p.damaged))
 	}
 	if w.baseline == nil {
 		w.baseline = new(baselineDecoder)
 	}
-	return w.judge(w.baseline.decode(data, &h.jpeg, &w.picture.planes, needed))
+	return w.judge(w.baseline.decode(w.ctx, data, &h.jpeg, &w.picture.planes, needed))
 }
 
-// checkScans bounds the scans: each costs time for all pixels, however few bytes it
+// checkScans counts the scans and bounds them: each costs time for all pixels, however few bytes it
 // has. The bound is libjpeg-turbo's up to 4 megapixels; beyond, what is allowed in all
 // stays the same, but is never less than several times what encoders write. What comes
 // after the end of the picture, such as a film, isn't a scan.
-func checkScans(data []byte, h header) error {
+func checkScans(ctx context.Context, data []byte, h header) (n int, err error) {
 	most := int(max(64, min(500, 500*(4<<20)/(int64(h.width)*int64(h.height)))))
-	n := 1
-	for s := (segments{data: data, at: h.jpeg.scanAt}); ; {
+	n = 1
+	for s := (segments{ctx: ctx, data: data, at: h.jpeg.scanAt}); ; {
 		marker, _, err := s.next()
 		if err != nil { // the end, or damage that decoding meets too
 			break
@@ -206,9 +271,9 @@ func checkScans(data []byte, h header) error {
 		}
 	}
 	if n > most {
-		return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n, most)
+		return n, fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n, most)
 	}
-	return nil
+	return n, ended(ctx)
 }
 
 // decodeImage decodes every format that package image knows.
@@ -226,16 +291,16 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	if opaque != nil {
 		w.file, data = opaque, opaque
 	}
-	w.reader.Reset(data)
+	w.reader.reset(w.ctx, data)
 	img, format, err := image.Decode(&w.reader)
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return fmt.Errorf("vision: %w", err)
+		return w.failed("vision: %w", err)
 	}
 	w.picture = picture{width: part.Dx(), height: part.Dy(), shrunk: 1, smooth: h.jpeg.smooth()}
-	w.mem = w.picture.take(w.mem, img, part.Dx(), part.Dy(), empty)
+	w.mem = w.picture.take(w.ctx, w.mem, img, part.Dx(), part.Dy(), empty)
 	if format == "webp" && w.picture.model == ycc {
 		w.picture.model = video
 	}
@@ -253,8 +318,9 @@ func (w *worker) surround(part image.Rectangle, width, height int) error {
 }
 
 // take makes the picture of an image of width × height pixels. It uses the image's
-// own memory, or grows mem. What the image doesn't fill is of the colour empty.
-func (p *picture) take(mem []byte, img image.Image, width, height int, empty [3]byte) []byte {
+// own memory, or grows mem. What the image doesn't fill is of the colour empty. It stops if
+// ctx ends.
+func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, height int, empty [3]byte) []byte {
 	whole := img.Bounds() == image.Rect(0, 0, width, height)
 	switch src := img.(type) {
 	case *image.YCbCr:
@@ -282,7 +348,7 @@ func (p *picture) take(mem []byte, img image.Image, width, height int, empty [3]
 			pl.pix[k] = empty[i]
 		}
 	}
-	p.paint(img)
+	p.paint(ctx, img)
 	return mem
 }
 
@@ -323,7 +389,7 @@ func (p *plane) put(x, y int, pixels []byte) {
 
 // paint writes an image to a picture of RGB. What is transparent keeps the colour
 // that it has in the file, as Pillow's convert("RGB") does.
-func (p *picture) paint(img image.Image) {
+func (p *picture) paint(ctx context.Context, img image.Image) {
 	area := img.Bounds().Intersect(image.Rect(0, 0, p.planes[0].width, p.planes[0].height))
 	r, g, b := p.planes[0].pix, p.planes[1].pix, p.planes[2].pix
 	var palette [256]color.NRGBA
@@ -333,7 +399,7 @@ func (p *picture) paint(img image.Image) {
 			palette[i] = color.NRGBAModel.Convert(c).(color.NRGBA)
 		}
 	}
-	for y := area.Min.Y; y < area.Max.Y; y++ {
+	for y := area.Min.Y; y < area.Max.Y && ctx.Err() == nil; y++ {
 		at := y*p.planes[0].stride + area.Min.X
 		for x := area.Min.X; x < area.Max.X; x++ {
 			var c color.NRGBA
@@ -351,6 +417,14 @@ func (p *picture) paint(img image.Image) {
 			case *image.CMYK:
 				s := src.Pix[src.PixOffset(x, y):][:4]
 				c.R, c.G, c.B = color.CMYKToRGB(s[0], s[1], s[2], s[3])
+			case *image.Gray16:
+				v := uint8(src.Gray16At(x, y).Y >> 8)
+				c = color.NRGBA{v, v, v, 255}
+			case *image.RGBA64:
+				v := src.RGBA64At(x, y)
+				if c = (color.NRGBA{uint8(v.R >> 8), uint8(v.G >> 8), uint8(v.B >> 8), 255}); v.A != 0xffff {
+					c = color.NRGBAModel.Convert(v).(color.NRGBA)
+				}
 			case *image.NRGBA64:
 				v := src.NRGBA64At(x, y)
 				c = color.NRGBA{uint8(v.R >> 8), uint8(v.G >> 8), uint8(v.B >> 8), 255}
@@ -363,8 +437,9 @@ func (p *picture) paint(img image.Image) {
 	}
 }
 
-// transpose turns rows into columns, in mem, which it grows if needed.
-func (p *picture) transpose(mem []byte) []byte {
+// transpose turns rows into columns, in mem, which it grows if needed. It stops if ctx
+// ends.
+func (p *picture) transpose(ctx context.Context, mem []byte) []byte {
 	total := 0
 	for _, pl := range p.planes[:p.count()] {
 		total += up(pl.height, 8) * pl.width
@@ -381,6 +456,9 @@ func (p *picture) transpose(mem []byte) []byte {
 		n := to.stride * to.height
 		to.pix, rest = rest[:n:n], rest[n:]
 		for y := range from.height {
+			if ctx.Err() != nil {
+				break
+			}
 			for x, v := range from.pix[y*from.stride:][:from.width] {
 				to.pix[x*to.stride+y] = v
 			}

@@ -1,6 +1,9 @@
 package vision
 
-import "math/rand/v2"
+import (
+	"context"
+	"math/rand/v2"
+)
 
 // DrawCrop is what RandomResizedCrop takes of a picture.
 func DrawCrop(r *rand.Rand, w, h int) (left, top, width, height int) {
@@ -16,8 +19,36 @@ func DrawErasure(r *rand.Rand, w, h int) (left, top, width, height int) {
 // ChangeColours does to the planes of a picture what a part of ColorJitter does.
 func ChangeColours(kind string, factor float64, r, g, b []byte) {
 	kinds := map[string]opKind{"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue, "grayscale": grayscale}
-	op{kinds[kind], factor}.apply(r, g, b)
+	op{kinds[kind], factor}.apply(context.Background(), r, g, b)
 }
 
 // Halves are the 16-bit forms of a number.
 func Halves(v float64) (half, brain uint16) { return float16(v), bfloat16(v) }
+
+// CutWhileDecoding is how many rows of a grey JPEG file libjpeg-turbo decodes if its
+// context ends as soon as it begins. There must be a library.
+func CutWhileDecoding(data []byte) (rows int, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w := &worker{ctx: ctx}
+	if w.turbo, err = newTurboDecoder(); err != nil {
+		return 0, err
+	}
+	defer w.turbo.close()
+	h, err := readJPEG(ctx, data)
+	if err != nil {
+		return 0, err
+	}
+	w.picture = picture{width: h.width, height: h.height, shrunk: 1, subX: 1, subY: 1}
+	w.mem = w.picture.shape(nil, h.width, h.height)
+	data = w.own(data)
+	done := w.cutAtEnd(data)
+	cancel()
+	_, err = w.turbo.decode(data, &w.picture.planes, h.width, h.height)
+	done()
+	pl := &w.picture.planes[0]
+	for rows < h.height && pl.pix[rows*pl.stride] == 255 {
+		rows++
+	}
+	return rows, err
+}

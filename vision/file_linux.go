@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"context"
 	"io/fs"
 	"slices"
 	"syscall"
@@ -18,7 +19,7 @@ type fileReader struct {
 func newFileReader() (*fileReader, error) { return new(fileReader), nil }
 
 // read is the content of a file, valid until the next call.
-func (r *fileReader) read(dir string, name []byte) ([]byte, error) {
+func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte, error) {
 	r.path = append(append(append(append(r.path[:0], dir...), '/'), name...), 0)
 	failed := func(call string, err error) ([]byte, error) {
 		return nil, &fs.PathError{Op: call, Path: string(r.path[:len(r.path)-1]), Err: err}
@@ -50,8 +51,11 @@ func (r *fileReader) read(dir string, name []byte) ([]byte, error) {
 	}
 	r.data = slices.Grow(r.data[:0], int(r.stat.Size)+1)
 	for len(r.data) <= maxFile {
+		if err := ended(ctx); err != nil {
+			return failed("read", err)
+		}
 		r.data = slices.Grow(r.data, 1) // the file may have grown
-		n, err := syscall.Read(int(fd), r.data[len(r.data):cap(r.data)])
+		n, err := syscall.Read(int(fd), r.data[len(r.data):min(cap(r.data), len(r.data)+maxRead)])
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:

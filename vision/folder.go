@@ -212,24 +212,28 @@ func (f *Folder) Len() int { return len(f.ends) }
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Load loads a picture. Its errors name the file.
-func (f *Folder) Load(_ context.Context, index int, dst *nwt.Sample) error {
+func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	r, err := nwt.Scratch(dst, newFileReader)
 	if err != nil {
 		return err
 	}
-	data, err := r.read(f.dir, f.name(index))
+	data, err := r.read(ctx, f.dir, f.name(index))
 	if err != nil {
 		return err // it names the file
 	}
-	if err := f.pipeline.Load(dst, 0, data); err != nil {
+	if err := f.pipeline.load(ctx, dst, 0, data); err != nil {
 		return fmt.Errorf("%s: %w", f.Path(index), err)
 	}
 	nwt.Values[int64](dst, 1)[0] = int64(f.class[index])
 	return nil
 }
 
-// maxFile bounds the bytes of a picture's file.
-const maxFile = 1 << 30
+// maxFile bounds the bytes of a picture's file, and maxRead those that are read between
+// two looks at the context.
+const (
+	maxFile = 1 << 30
+	maxRead = 1 << 24
+)
 
 // checkFile checks a file before it is read.
 func checkFile(path string, regular bool, size int64) error {

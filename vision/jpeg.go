@@ -2,6 +2,7 @@ package vision
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,18 +32,27 @@ type jpegHeader struct {
 
 var errNoPicture = errors.New("the data ends before the picture begins")
 
-// segments goes over the segments of a JPEG file.
+// segments goes over the segments of a JPEG file, until ctx ends.
 type segments struct {
+	ctx  context.Context
 	data []byte
 	at   int
+	seen int // markers
 }
 
 // next returns the next marker that has a segment, and the segment's content. Its
 // errors say why there is none.
 func (s *segments) next() (marker byte, segment []byte, err error) {
 	for {
-		for s.at < len(s.data) && s.data[s.at] != 0xff { // libjpeg skips what isn't a marker
-			s.at++
+		if s.seen++; s.seen%looks == 0 {
+			if err := ended(s.ctx); err != nil {
+				return 0, nil, err
+			}
+		}
+		if i := bytes.IndexByte(s.data[s.at:], 0xff); i >= 0 { // libjpeg skips what isn't a marker
+			s.at += i
+		} else {
+			s.at = len(s.data)
 		}
 		for s.at < len(s.data) && s.data[s.at] == 0xff {
 			s.at++
@@ -68,11 +78,14 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 	}
 }
 
+// looks is how many markers are passed between two looks at the context.
+const looks = 1 << 12
+
 // readJPEG reads the header of a JPEG file.
-func readJPEG(data []byte) (h jpegHeader, err error) {
+func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 	h.orientation = 1
 	adobe, jfif, ids, exif := -1, false, false, false
-	s := segments{data: data, at: 2}
+	s := segments{ctx: ctx, data: data, at: 2}
 	for {
 		marker, segment, err := s.next()
 		if err != nil {
@@ -133,10 +146,13 @@ func (h *jpegHeader) copied(mem, data []byte) []byte {
 }
 
 // endOf returns the offset at which a restart interval ends: the one that contains
-// the last of the first n MCUs of the scan.
-func (h *jpegHeader) endOf(data []byte, n int) int {
+// the last of the first n MCUs of the scan. It gives up if ctx ends.
+func (h *jpegHeader) endOf(ctx context.Context, data []byte, n int) int {
 	at, left := h.scanAt, (n+h.restart-1)/h.restart
-	for {
+	for seen := 1; ; seen++ {
+		if seen%looks == 0 && ctx.Err() != nil {
+			return len(data)
+		}
 		i := bytes.IndexByte(data[at:], 0xff)
 		if i < 0 || at+i+1 == len(data) {
 			return len(data)

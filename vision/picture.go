@@ -1,5 +1,7 @@
 package vision
 
+import "context"
+
 // A plane is one component of a picture.
 type plane struct {
 	pix           []byte
@@ -65,8 +67,8 @@ func (p *picture) shape(mem []byte, width, height int) []byte {
 }
 
 // reduce makes one pixel, their mean, of byX × byY pixels of each plane, in mem and
-// with sums, which it grows if needed.
-func (p *picture) reduce(mem []byte, sums []uint64, byX, byY int) ([]byte, []uint64) {
+// with sums, which it grows if needed. It stops if ctx ends.
+func (p *picture) reduce(ctx context.Context, mem []byte, sums []uint64, byX, byY int) ([]byte, []uint64) {
 	smaller := func(n, by int) int { return (n + by - 1) / by }
 	p.width, p.height = smaller(p.width, byX), smaller(p.height, byY)
 	total := 0
@@ -89,6 +91,9 @@ func (p *picture) reduce(mem []byte, sums []uint64, byX, byY int) ([]byte, []uin
 		}
 		sums = sums[:to.width]
 		for y := range to.height {
+			if ctx.Err() != nil {
+				break
+			}
 			clear(sums)
 			rows := min(byY, from.height-y*byY)
 			for k := range rows {

@@ -1,10 +1,12 @@
 package vision
 
 import (
+	"context"
 	"errors"
 	"math"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadctx"
 )
 
 // A Layout is the order of a picture's dimensions.
@@ -200,8 +202,16 @@ func (p *Pipeline) Field(name string) nwt.Field {
 // the result to a field of dst, which must have the layout of [Pipeline.Field]. It
 // neither keeps nor changes data. Its errors don't name the picture: the caller
 // adds the name.
+//
+// Load ends soon after the context of the call that dst is loaded by: when its epoch is
+// left, or when [nwt.WithTimeout] gives the call up. The error then wraps the context's
+// cause. The package documentation says what goes on for longer.
 func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
-	w, err := p.worker(dst)
+	return p.load(loadctx.Of(dst), dst, field, data)
+}
+
+func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []byte) error {
+	w, err := p.worker(ctx, dst)
 	if err != nil {
 		return err
 	}
@@ -216,7 +226,7 @@ func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 // LoadPixels is Load for a picture that is decoded already: height × width pixels
 // of three bytes, or of one byte if it is grey, in the order of layout.
 func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
-	w, err := p.worker(dst)
+	w, err := p.worker(loadctx.Of(dst), dst)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"context"
 	"errors"
 	"fmt"
 )
@@ -47,13 +48,14 @@ func (d *progressiveDecoder) bytes() (n int) {
 }
 
 // decode decodes a region of a picture to planes, and with it the rest of the blocks
-// that it touches. damaged is as turboDecoder's.
-func (d *progressiveDecoder) decode(data []byte, h *jpegHeader, planes *[3]plane, wanted region) (damaged, err error) {
+// that it touches, or less if ctx ends. damaged is as turboDecoder's: if it can be borne,
+// decoding goes on behind it.
+func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes *[3]plane, wanted region, bears bool) (damaged, err error) {
 	d.reset()
 	d.data = data
 	defer func() { d.data = nil }()
 	scans := 0
-	for s := (segments{data: data, at: 2}); ; {
+	for s := (segments{ctx: ctx, data: data, at: 2}); ; {
 		marker, segment, err := s.next()
 		if err != nil {
 			if scans == 0 {
@@ -79,8 +81,11 @@ func (d *progressiveDecoder) decode(data []byte, h *jpegHeader, planes *[3]plane
 				break
 			}
 			d.pos = s.at
-			if failed := d.readScanOf(&b); failed != nil && damaged == nil {
+			if failed := d.readScanOf(ctx, &b); failed != nil && damaged == nil {
 				damaged = failed
+			}
+			if damaged != nil && !bears || ctx.Err() != nil {
+				return damaged, nil
 			}
 			s.at = d.pos
 		default:
@@ -96,7 +101,7 @@ func (d *progressiveDecoder) decode(data []byte, h *jpegHeader, planes *[3]plane
 			break
 		}
 	}
-	d.paint(h, planes, wanted)
+	d.paint(ctx, h, planes, wanted)
 	return damaged, nil
 }
 
@@ -180,7 +185,7 @@ func (d *progressiveDecoder) known(b *band) (err error) {
 var errOrder = errors.New("the scans aren't in order")
 
 // readScanOf reads the blocks of a scan.
-func (d *progressiveDecoder) readScanOf(b *band) error {
+func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 	odd := d.known(b)
 	d.acc, d.bits, d.surplus, d.markers, d.eobRun = 0, 0, 0, 0, 0
 	for i := range d.n {
@@ -194,6 +199,9 @@ func (d *progressiveDecoder) readScanOf(b *band) error {
 	}
 	toMarker := d.restart
 	for y := range down {
+		if err := ended(ctx); err != nil {
+			return err
+		}
 		for x := range across {
 			if d.restart > 0 && toMarker == 0 {
 				if err := d.resume(); err != nil {
@@ -217,7 +225,7 @@ func (d *progressiveDecoder) readScanOf(b *band) error {
 		}
 	}
 	if d.restart > 0 {
-		if err := d.atEnd(); err != nil {
+		if err := d.atEnd(ctx); err != nil {
 			return err
 		}
 	}
@@ -381,13 +389,13 @@ func (d *progressiveDecoder) refine(block *[64]int16, k int, b *band, run int) i
 }
 
 // paint makes the pixels.
-func (d *progressiveDecoder) paint(h *jpegHeader, planes *[3]plane, wanted region) {
+func (d *progressiveDecoder) paint(ctx context.Context, h *jpegHeader, planes *[3]plane, wanted region) {
 	width, height := d.unit(h)
 	left, right := wanted.left/width, (min(wanted.right, h.width)+width-1)/width
 	top, bottom := wanted.top/height, (min(wanted.bottom, h.height)+height-1)/height
 	for i := range d.n {
 		c, p, pl := &d.scan[i], &d.parts[i], &planes[i]
-		for y := top * c.v; y < bottom*c.v; y++ {
+		for y := top * c.v; y < bottom*c.v && ctx.Err() == nil; y++ {
 			for x := left * c.h; x < right*c.h; x++ {
 				block := (*[64]int16)(p.blocks[64*(y*p.stride+x):])
 				ac := int16(0)

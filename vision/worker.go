@@ -2,6 +2,7 @@ package vision
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -18,7 +19,8 @@ import (
 // next picture.
 type worker struct {
 	p     *Pipeline
-	turbo *turboDecoder // nil: there is none
+	ctx   context.Context // of the call under way
+	turbo *turboDecoder   // nil: there is none
 	// Decodes in turbo's place; made when it is first needed.
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
@@ -32,7 +34,7 @@ type worker struct {
 	reduced  []byte // of planes whose pixels were averaged
 	sums     []uint64
 	file     []byte // a copy of the file, with its height changed
-	reader   bytes.Reader
+	reader   reader
 
 	x, y    [2]taps // of the first plane, and of chroma planes
 	rows    []byte  // eight rows
@@ -56,17 +58,19 @@ func (b *bench) Close() error {
 	return nil
 }
 
-func (p *Pipeline) worker(s *nwt.Sample) (*worker, error) {
+// worker is the worker for a sample that a call with the context ctx loads.
+func (p *Pipeline) worker(ctx context.Context, s *nwt.Sample) (*worker, error) {
 	b, err := nwt.Scratch(s, newBench)
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range b.workers {
 		if w.p == p {
+			w.ctx = ctx
 			return w, nil
 		}
 	}
-	w := &worker{p: p, out: p.newWriter()}
+	w := &worker{p: p, ctx: ctx, out: p.newWriter()}
 	if !p.inGo {
 		if w.turbo, err = newTurboDecoder(); err != nil {
 			return nil, err
@@ -104,7 +108,39 @@ func (w *worker) tidy() {
 		w.x[i].tidy(most / 8)
 		w.y[i].tidy(most / 8)
 	}
-	w.reader.Reset(nil)
+	w.reader.reset(nil, nil)
+	w.ctx = nil
+}
+
+// ended tells why a call's context has ended; nil: it hasn't.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return fmt.Errorf("vision: given up: %w", err)
+}
+
+// A reader reads a file in memory until a context ends. That ends every decoder that
+// reads the file bit by bit.
+type reader struct {
+	ctx  context.Context
+	rest bytes.Reader
+}
+
+func (r *reader) reset(ctx context.Context, data []byte) {
+	r.ctx = ctx
+	r.rest.Reset(data)
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	if err := ended(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.rest.Read(p)
 }
 
 // A header is what is known of a file before it is decoded.
@@ -140,15 +176,15 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 	case len(data) == 0:
 		return h, errEmpty
 	case bytes.HasPrefix(data, []byte{0xff, 0xd8}):
-		if h.jpeg, err = readJPEG(data); err != nil {
-			return h, fmt.Errorf("vision: JPEG: %w", err)
+		if h.jpeg, err = readJPEG(w.ctx, data); err != nil {
+			return h, w.failed("vision: JPEG: %w", err)
 		}
 		h.width, h.height, h.orientation = h.jpeg.width, h.jpeg.height, h.jpeg.orientation
 	default:
-		w.reader.Reset(data)
+		w.reader.reset(w.ctx, data)
 		config, _, err := image.DecodeConfig(&w.reader)
 		if err != nil {
-			return h, fmt.Errorf("vision: %w", err)
+			return h, w.failed("vision: %w", err)
 		}
 		h.width, h.height = config.Width, config.Height
 		if w.p.orient {
@@ -159,6 +195,15 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		h.orientation = 1
 	}
 	return h, w.p.checkSize(h.width, h.height)
+}
+
+// failed is the error of what couldn't be decoded: it wasn't the file's fault if the
+// context has ended.
+func (w *worker) failed(format string, err error) error {
+	if over := ended(w.ctx); over != nil {
+		return over
+	}
+	return fmt.Errorf(format, err)
 }
 
 // load draws the transforms, decodes the part of data that they need, and writes
@@ -190,6 +235,9 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 		}
 	}
 	across, down := w.reduce(g.x.scale(), g.y.scale())
+	if err := ended(w.ctx); err != nil {
+		return err
+	}
 	x, left := g.x.shrunk(across).inside()
 	y, top := g.y.shrunk(down).inside()
 	w.out.begin(dst, field, x.n < p.size.Width || y.n < p.size.Height)
@@ -203,7 +251,7 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 			w.out.erase(left, top, width, height, e.Value)
 		}
 	}
-	return nil
+	return ended(w.ctx)
 }
 
 // finest is the scale up to which weights are exact enough: those of more pixels
@@ -224,7 +272,7 @@ func (w *worker) reduce(scaleX, scaleY float64) (across, down int) {
 	}
 	byX, byY := factor(scaleX), factor(scaleY)
 	if byX > 1 || byY > 1 {
-		w.reduced, w.sums = w.picture.reduce(w.reduced, w.sums, byX, byY)
+		w.reduced, w.sums = w.picture.reduce(w.ctx, w.reduced, w.sums, byX, byY)
 	}
 	return byX * shrunk, byY * shrunk
 }
@@ -245,7 +293,7 @@ func (w *worker) colours(x, y axis, left, top int) {
 	w.resample(x, y, o, left, top)
 	r, g, b := o.dst[:n], o.dst[n:2*n], o.dst[2*n:]
 	for _, op := range w.drawn.ops {
-		op.apply(r, g, b)
+		op.apply(w.ctx, r, g, b)
 	}
 	for row := range size.Height {
 		from, to := row*size.Width, (row+1)*size.Width
@@ -276,7 +324,7 @@ func (w *worker) resample(x, y axis, out writer, left, top int) {
 			w.strip[c] = make([]byte, 8*outWidth)
 		}
 	}
-	for row := 0; row < y.n; row += 8 {
+	for row := 0; row < y.n && w.ctx.Err() == nil; row += 8 {
 		n := min(8, y.n-row)
 		for c := range p.count() {
 			w.mix(&p.planes[c], &w.x[min(c, 1)], &w.y[min(c, 1)], row, n, x.n)

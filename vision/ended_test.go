@@ -1,0 +1,441 @@
+package vision_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/jpeg"
+	"image/png"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// A looks is a context that counts how often it is looked at. It ends with errEnded
+// when it has been looked at so many times: 0 means never.
+type looks struct {
+	context.Context
+	n, ends int
+}
+
+var errEnded = errors.New("the test has ended this")
+
+func (c *looks) Err() error {
+	if c.n++; c.ends > 0 && c.n > c.ends {
+		return errEnded
+	}
+	return nil
+}
+
+// lookedAt loads one picture with a context that ends after so many looks, and returns
+// how many there were.
+func lookedAt(ends int, p *vision.Pipeline, data []byte) (n int, err error) {
+	ctx := &looks{Context: context.Background(), ends: ends}
+	_, err = nwt.LoadSample(ctx, one(p, data), 0)
+	return ctx.n, err
+}
+
+// noise is n random bytes.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// encoded is what an encoder of the standard library writes.
+func encoded(t testing.TB, encode func(b *bytes.Buffer) error) []byte {
+	var b bytes.Buffer
+	require.NoError(t, encode(&b))
+	return b.Bytes()
+}
+
+// The decoders of this package look at the context once for each row of blocks of each
+// scan, those that read a file bit by bit once for some kilobytes, and what follows once
+// for each row or eight rows of pixels: so looks count the work that was done.
+func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
+	const side = 240
+	colours := make(color.Palette, 256)
+	for i := range colours {
+		colours[i] = color.Gray{Y: byte(i)}
+	}
+	wide := &image.RGBA64{Pix: noise(side * side * 8), Stride: 8 * side, Rect: image.Rect(0, 0, side, side)}
+	pixels := &image.NRGBA{Pix: noise(side * side * 4), Stride: 4 * side, Rect: image.Rect(0, 0, side, side)}
+	indices := &image.Paletted{Pix: noise(side * side), Stride: side, Rect: image.Rect(0, 0, side, side), Palette: colours}
+	whole := []vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 120, Width: 120}}}
+	inGo := []vision.Option{vision.WithoutTurbo()}
+	for name, test := range map[string]struct {
+		data  []byte
+		steps []vision.Transform
+		opts  []vision.Option
+		least int // looks at the context for the whole picture
+	}{
+		"baseline JPEG in Go": {
+			data:  encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, pixels, nil) }),
+			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}}, opts: inGo, least: side / 16,
+		},
+		"baseline JPEG in Go, its upper part": {
+			data:  encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, pixels, nil) }),
+			steps: whole, opts: inGo, least: side / 16 / 2,
+		},
+		"progressive JPEG in Go": {
+			data:  read(t, "progressive.jpg"),
+			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}}, opts: inGo, least: 10 * 180 / 16,
+		},
+		"JPEG of other colours": {data: read(t, "cmyk.jpg"), steps: whole, opts: inGo, least: 33627 / 4096},
+		"JPEG of other colours, by libjpeg-turbo": {
+			data: read(t, "cmyk.jpg"), steps: whole, least: 180,
+		},
+		"PNG": {
+			data:  encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, pixels) }),
+			steps: whole, least: side*side*4/8192 + side,
+		},
+		"PNG of 16 bits": {
+			data:  encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, wide) }),
+			steps: whole, least: side*side*6/8192 + side,
+		},
+		"GIF": {
+			data:  encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, indices, nil) }),
+			steps: whole, least: side*side/8192 + side,
+		},
+		"lossless WebP": {data: read(t, "lossless.webp"), steps: whole, least: 60740 / 4096},
+		"a picture that is turned": {
+			data: read(t, "exif6.jpg"), opts: []vision.Option{vision.WithOrientation()}, least: 100,
+			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}},
+		},
+		"a picture that becomes 50 times smaller": {
+			data: white(800), opts: inGo, least: 100 + 16,
+			steps: []vision.Transform{vision.Resize{Size: vision.Square(16)}},
+		},
+		"a large result with other colours": {
+			data: read(t, "420.jpg"), least: 1100/8 + 2*2,
+			steps: []vision.Transform{
+				vision.Resize{Size: vision.Square(1100)}, vision.ColorJitter{Brightness: .4, Contrast: .4},
+			},
+		},
+	} {
+		for _, damaged := range []bool{false, true} {
+			if damaged && test.opts == nil {
+				continue // it makes no difference
+			}
+			t.Run(fmt.Sprintf("%s, WithDamaged %v", name, damaged), func(t *testing.T) {
+				opts := test.opts
+				if damaged {
+					opts = append([]vision.Option{vision.WithDamaged()}, opts...)
+				}
+				p, err := vision.New(test.steps, opts...)
+				require.NoError(t, err)
+				all, err := lookedAt(0, p, test.data)
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, all, test.least)
+				for _, share := range []int{0, 2, 5, 9} {
+					ends := max(1, all*share/10)
+					n, err := lookedAt(ends, p, test.data)
+					require.ErrorIs(t, err, errEnded)
+					require.LessOrEqual(t, n-ends, 12, "looks after the end, where %d of %d came before it", ends, all)
+				}
+			})
+		}
+	}
+}
+
+// A file of a gigabyte may be markers, or what looks like some, to its end.
+func TestAFileOfMarkersIsNotReadToItsEnd(t *testing.T) {
+	const n = 1 << 19
+	restarts, progressive := read(t, "restart.jpg"), read(t, "progressive.jpg")
+	scan := bytes.Index(restarts, []byte{0xff, 0xda}) + 14
+	followed := func(start []byte, by ...byte) []byte { return append(bytes.Clone(start), bytes.Repeat(by, n)...) }
+	whole := vision.Resize{Size: vision.Square(8)}
+	ways := decoders(t)
+	for name, test := range map[string]struct {
+		data []byte
+		step vision.Transform
+		way  string // the only one that reads so far
+	}{
+		"segments before the picture": {followed(restarts[:2], 0xff, 0xe0, 0, 2), whole, ""},
+		"bytes that are no segments":  {followed(restarts[:2], 0xff, 0), whole, ""},
+		"scans to be counted":         {followed(progressive[:len(progressive)-2], 0xff, 0), whole, ""},
+		"what follows the last block": {followed(restarts[:len(restarts)-2], 0xff, 0), whole, "Go"},
+		"rows to be looked for":       {followed(restarts[:scan], 0xff, 0), vision.CenterCrop{Size: vision.Square(8)}, "libjpeg-turbo"},
+	} {
+		for way, opts := range ways {
+			if test.way != "" && test.way != way {
+				continue
+			}
+			p, err := vision.New([]vision.Transform{test.step}, append(opts, vision.WithDamaged())...)
+			require.NoError(t, err)
+			all, _ := lookedAt(0, p, test.data)
+			require.Greater(t, all, 120, "%s, %s", way, name)
+			ends := all - 60
+			looks, err := lookedAt(ends, p, test.data)
+			require.ErrorIs(t, err, errEnded)
+			require.LessOrEqual(t, looks-ends, 12, "%s, %s: looks after the end", way, name)
+		}
+	}
+}
+
+func TestReadingALargeFileEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "a.png"))
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(100<<20))
+	require.NoError(t, f.Close())
+	folder, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	ctx := &looks{Context: context.Background(), ends: 2}
+	_, err = nwt.LoadSample(ctx, folder, 0)
+	require.ErrorIs(t, err, errEnded)
+	require.ErrorContains(t, err, "read "+folder.Path(0))
+	require.LessOrEqual(t, ctx.n, 4, "looks: one for each 16 MB, and one for the cause")
+}
+
+// ending is a dataset of two samples that ends the context of the call, in a way of its
+// own, before it loads a picture.
+func ending(p *vision.Pipeline, end func(ctx context.Context), data []byte, ended chan<- error) nwt.Dataset {
+	return nwt.NewDataset(2, []nwt.Field{p.Field("image")}, func(ctx context.Context, _ int, dst *nwt.Sample) error {
+		end(ctx)
+		err := errors.New("a panic")
+		defer func() { ended <- err }()
+		err = p.Load(dst, 0, data)
+		return err
+	})
+}
+
+// together is a dataset that loads samples together.
+type together struct{ nwt.Dataset }
+
+func (d together) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	for i, index := range indices {
+		if err := d.Load(ctx, index, dst[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestThePipelineKnowsTheContextOfEachLoader(t *testing.T) {
+	p, data := small(t), read(t, "420.jpg")
+	for name, compose := range map[string]func(t *testing.T, ds nwt.Dataset) nwt.Dataset{
+		"alone": func(_ *testing.T, ds nwt.Dataset) nwt.Dataset { return ds },
+		"Map": func(_ *testing.T, ds nwt.Dataset) nwt.Dataset {
+			return nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+				copy(dst.Bytes(0), src.Bytes(0))
+				return nil
+			})
+		},
+		"Concat": func(t *testing.T, ds nwt.Dataset) nwt.Dataset {
+			both, err := nwt.Concat(ds, ds)
+			require.NoError(t, err)
+			return both
+		},
+		"Subset": func(t *testing.T, ds nwt.Dataset) nwt.Dataset {
+			part, err := nwt.Subset(ds, []int{1, 0})
+			require.NoError(t, err)
+			return part
+		},
+		"Zip": func(t *testing.T, ds nwt.Dataset) nwt.Dataset {
+			labels, err := nwt.FromSlices(nwt.SliceOf("label", []int64{1, 2}))
+			require.NoError(t, err)
+			both, err := nwt.Zip(labels, ds)
+			require.NoError(t, err)
+			return both
+		},
+		"Cached":    func(_ *testing.T, ds nwt.Dataset) nwt.Dataset { return nwt.Cached(ds, 1<<20) },
+		"LoadBatch": func(_ *testing.T, ds nwt.Dataset) nwt.Dataset { return together{ds} },
+	} {
+		for _, workers := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%s, %d workers", name, workers), func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				ended := make(chan error, 10)
+				ds := compose(t, ending(p, func(context.Context) { cancel(errEnded) }, data, ended))
+				l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(workers))
+				require.NoError(t, err)
+				for _, err := range l.Epoch(ctx, 0) {
+					require.ErrorIs(t, err, errEnded)
+				}
+				require.NoError(t, l.Close())
+				require.ErrorIs(t, <-ended, errEnded)
+			})
+		}
+	}
+}
+
+func TestAnotherEpochsEndDoesNotEndAPicture(t *testing.T) {
+	p, data := small(t), read(t, "420.jpg")
+	for _, workers := range []int{0, 1} {
+		l, err := nwt.NewLoader(repeated(p, 3, data), nwt.WithBatchSize(1), nwt.WithWorkers(workers))
+		require.NoError(t, err)
+		defer l.Close()
+		for epoch := range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			for _, err := range l.Epoch(ctx, epoch) {
+				require.NoError(t, err)
+			}
+			cancel()
+		}
+		for _, err := range l.Epoch(t.Context(), 3) {
+			require.NoError(t, err)
+		}
+	}
+}
+
+func TestACallThatWasGivenUpDecodesNoFurther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, data := small(t, vision.WithoutTurbo()), read(t, "420.jpg")
+		ended := make(chan error, 2)
+		late := func(ctx context.Context) { <-ctx.Done() }
+		l, err := nwt.NewLoader(ending(p, late, data, ended), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second))
+		require.NoError(t, err)
+		defer l.Close()
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.ErrorContains(t, err, "WithTimeout(1s)")
+		}
+		err = <-ended
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "vision: given up: no answer within WithTimeout(1s)")
+		synctest.Wait()
+	})
+}
+
+func TestAFolderHeedsTheContextThatItIsGiven(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.jpg"), read(t, "420.jpg"), 0o644))
+	folder, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.NoError(t, err)
+	_, err = loadWith(t, folder, &looks{Context: context.Background(), ends: 4})
+	require.ErrorIs(t, err, errEnded)
+	require.ErrorContains(t, err, folder.Path(0))
+}
+
+// loadWith loads a folder's first picture with a context that isn't the loader's.
+func loadWith(t testing.TB, folder *vision.Folder, ctx context.Context) (*nwt.Sample, error) {
+	ds := nwt.NewDataset(1, folder.Fields(), func(_ context.Context, _ int, dst *nwt.Sample) error {
+		return folder.Load(ctx, 0, dst)
+	})
+	return nwt.LoadSample(t.Context(), ds, 0)
+}
+
+// white is a JPEG file of one white square, of so many pixels a side, with codes of two bits
+// for each block.
+func white(side int) []byte {
+	segment := func(marker byte, b ...byte) []byte {
+		return append([]byte{0xff, marker, byte((len(b) + 2) >> 8), byte(len(b) + 2)}, b...)
+	}
+	counts := func(kind byte, lengths ...byte) []byte {
+		return append(append([]byte{kind}, lengths...), make([]byte, 16-len(lengths))...)
+	}
+	blocks := ((side + 7) / 8) * ((side + 7) / 8)
+	return slices.Concat([]byte{0xff, 0xd8},
+		segment(0xdb, append([]byte{0}, bytes.Repeat([]byte{1}, 64)...)...),
+		segment(0xc0, 8, byte(side>>8), byte(side), byte(side>>8), byte(side), 1, 1, 0x11, 0),
+		segment(0xc4, append(counts(0x00, 1, 1), 0, 11)...), // 0: as before; 10: another level, of 11 bits
+		segment(0xc4, append(counts(0x10, 1), 0)...),        // 0: the block ends
+		segment(0xda, 1, 1, 0, 0, 63, 0),
+		[]byte{0b10_111111, 0b11111_000}, make([]byte, blocks/4), []byte{0xff, 0xd9})
+}
+
+// libjpeg-turbo asks nobody whether to go on. It is made to find an end of the picture
+// wherever it reads.
+func TestLibjpegTurboFindsAnEndWhenNobodyWaitsForThePicture(t *testing.T) {
+	if found, why := vision.Turbo(); !found {
+		t.Skip(why)
+	}
+	require.Equal(t, bytes.Repeat([]byte{255}, 48), nwt.Values[uint8](load(t, small(t), white(64)), 0))
+	const side = 9400
+	data := white(side)
+	kept := bytes.Clone(data)
+	rows, err := vision.CutWhileDecoding(data)
+	require.NoError(t, err)
+	require.Less(t, rows, side)
+	require.Equal(t, kept, data, "the caller's file")
+}
+
+// An afterFunc is a context that ends when somebody asks to be told of its end, and counts
+// how many do.
+type afterFunc struct {
+	context.Context
+	asked int
+}
+
+func (c *afterFunc) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (c *afterFunc) Err() error {
+	if c.asked > 0 {
+		return errEnded
+	}
+	return nil
+}
+
+func (c *afterFunc) AfterFunc(f func()) (stop func() bool) {
+	c.asked++
+	go f()
+	return func() bool { return false }
+}
+
+func TestOnlyLongCallsOfLibjpegTurboAreWatched(t *testing.T) {
+	if found, why := vision.Turbo(); !found {
+		t.Skip(why)
+	}
+	arithmetic, progressive := white(4000), white(2000)
+	arithmetic[bytes.Index(arithmetic, []byte{0xff, 0xc0})+1] = 0xc9
+	progressive[bytes.Index(progressive, []byte{0xff, 0xc0})+1] = 0xc2
+	scan := bytes.Index(progressive, []byte{0xff, 0xda})
+	progressive[scan+8] = 0 // the last coefficient
+	scans := func(n int) []byte {
+		return slices.Concat(progressive[:scan], bytes.Repeat(progressive[scan:len(progressive)-2], n), []byte{0xff, 0xd9})
+	}
+	for name, test := range map[string]struct {
+		data    []byte
+		watched int
+	}{
+		"a photograph":           {read(t, "photo.jpg"), 0},
+		"a progressive picture":  {read(t, "progressive.jpg"), 0},
+		"a picture of 16 MP":     {white(4000), 0},
+		"many pixels":            {white(9000), 1},
+		"ten scans of 4 MP":      {scans(10), 0},
+		"many scans of 4 MP":     {scans(20), 1},
+		"many bytes":             {append(white(64), make([]byte, 1<<25)...), 1},
+		"arithmetic coding":      {arithmetic, 1},
+		"a file of another kind": {read(t, "cmyk.jpg"), 0},
+	} {
+		p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(16)}}, vision.WithDamaged())
+		require.NoError(t, err)
+		kept := bytes.Clone(test.data)
+		ctx := &afterFunc{Context: context.Background()}
+		_, err = nwt.LoadSample(ctx, one(p, test.data), 0)
+		require.Equal(t, test.watched, ctx.asked, name)
+		if test.watched > 0 {
+			require.ErrorIs(t, err, errEnded, name)
+		} else {
+			require.NoError(t, err, name)
+		}
+		require.Equal(t, kept, test.data, name)
+	}
+}
+
+func TestAContextThatHasEndedDecodesNothing(t *testing.T) {
+	for way, opts := range decoders(t) {
+		for _, name := range []string{"420.jpg", "progressive.jpg", "cmyk.jpg", "rgb.png", "palette.gif", "lossy.webp"} {
+			p := small(t, append([]vision.Option{vision.WithDamaged()}, opts...)...)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(errEnded)
+			_, err := nwt.LoadSample(ctx, one(p, read(t, name)), 0)
+			require.ErrorIs(t, err, errEnded, "%s, %s", way, name)
+		}
+	}
+}
