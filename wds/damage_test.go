@@ -429,6 +429,58 @@ func TestALongSkipEndsWithItsContext(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
+// A few kilobytes may hold megabytes: reading must not go on until they are used up.
+func TestWhatIsUnpackedEndsWithItsContext(t *testing.T) {
+	const size = 16 << 20
+	var file bytes.Buffer
+	packed := gzip.NewWriter(&file)
+	archive := tar.NewWriter(packed)
+	require.NoError(t, archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "README", Size: size}))
+	_, err := archive.Write(make([]byte, size))
+	require.NoError(t, err)
+	require.NoError(t, archive.Close())
+	require.NoError(t, packed.Close())
+	require.Less(t, file.Len(), 64<<10)
+	s, err := wds.New(fstest.MapFS{"a.tar": {Data: file.Bytes()}}, []string{"a.tar"}, fields, load)
+	require.NoError(t, err)
+	for name, pass := range map[string]func(ctx context.Context, r nwt.ShardReader) error{
+		"Next": func(ctx context.Context, r nwt.ShardReader) error { return r.Next(ctx, &nwt.Record{}) },
+		"Skip": func(ctx context.Context, r nwt.ShardReader) error {
+			_, err := r.(nwt.Skipper).Skip(ctx, 1)
+			return err
+		},
+	} {
+		for _, ends := range []int{0, 1, 100} {
+			r, err := s.Open(t.Context(), 0)
+			require.NoError(t, err)
+			ctx := &looks{Context: context.Background(), ends: ends}
+			err = pass(ctx, r)
+			require.NoError(t, r.Close())
+			if ends == 0 {
+				require.ErrorIs(t, err, io.EOF, name)
+				require.Greater(t, ctx.n, size/(64<<10), "%s: looks at the context", name)
+				continue
+			}
+			require.ErrorIs(t, err, context.Canceled, name)
+			require.LessOrEqual(t, ctx.n, ends+2, "%s: looks at the context", name)
+		}
+	}
+}
+
+// A looks is a context that counts how often it is looked at, and ends after so many
+// looks; 0: never.
+type looks struct {
+	context.Context
+	n, ends int
+}
+
+func (c *looks) Err() error {
+	if c.n++; c.ends > 0 && c.n > c.ends {
+		return context.Canceled
+	}
+	return nil
+}
+
 // endless is one file: some bytes, and then zeros without end.
 type endless struct {
 	head   []byte

@@ -35,7 +35,7 @@ func newGrouper(shard string, r *source, limits Limits) (grouper, error) {
 		if err != nil {
 			return g, fmt.Errorf("%s: %w", shard, noEnd(err))
 		}
-		g.in.r = unpacked
+		g.in.r, g.in.packed = unpacked, r
 	}
 	g.tar = tar.NewReader(g.in)
 	return g, nil
@@ -201,12 +201,18 @@ func (g *grouper) end() error {
 // ended is a reader of r that knows whether r is over. Tar's reader returns io.EOF only
 // after two blocks of zeros, or as it was returned here: then over is set.
 type ended struct {
-	r    io.Reader
-	n    int64 // bytes read
-	over bool
+	r      io.Reader
+	packed *source // what r unpacks; nil: nothing
+	n      int64   // bytes read
+	over   bool
 }
 
 func (e *ended) Read(p []byte) (int, error) {
+	if e.packed != nil { // its buffer may hold a thousand times as much
+		if err := e.packed.ctx.Err(); err != nil {
+			return 0, err
+		}
+	}
 	n, err := e.r.Read(p)
 	e.n += int64(n)
 	if err == io.EOF && n > 0 {
