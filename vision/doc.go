@@ -39,8 +39,10 @@
 //
 // PNG, GIF and WebP are decoded in Go, and so is whatever else the program has
 // registered with [image.RegisterFormat]. Of an animation, the first picture is
-// taken, with black around it if it is smaller than the frame. Of 16 bits the upper
-// eight are taken, of grey pictures too: Pillow makes white of every grey above 255.
+// taken. If it is smaller than the frame, there is black around it; in a GIF file, the
+// transparent colour or else the background, where Pillow takes the first colour of the
+// palette. Of 16 bits the upper eight are taken, of grey pictures too: Pillow makes white
+// of every grey above 255.
 //
 // # When nobody waits any more
 //

@@ -2,8 +2,8 @@ package vision
 
 // opaqueGIF makes a GIF file whose first picture has no transparency, in mem, which it
 // grows if needed: package gif would forget the colours behind it. It also returns
-// the colour of what the picture doesn't fill, as Pillow has it: the transparent
-// one, or else the background. file is nil if data is no GIF file. See the GIF89a
+// the colour of what the picture doesn't fill: the transparent one, as in Pillow, or
+// else the background. file is nil if data is no GIF file. See the GIF89a
 // specification, sections 18 to 23.
 func opaqueGIF(mem, data []byte) (file []byte, empty [3]byte) {
 	if len(data) < 13 || string(data[:4]) != "GIF8" {
