@@ -308,13 +308,15 @@ func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
 //
 // Each stream is read as [Streamed] says, as if it were alone: every rank needs a shard
 // of each, WithInterleave of these are read at once, and WithShuffle mixes each stream
-// within a window of its own. An epoch begins every stream anew; with WithShuffle, in
-// another order of its shards. A stream that ends before the epoch does is read again.
-// So nothing of a stream comes again in an epoch before all of the rank's part of it has
-// come. But a stream of which an epoch takes only a little is never read to its end, and
-// without WithShuffle each epoch takes the same: make epochs long. A stream that has no
-// weight in any phase of an epoch isn't opened. A resume that skips computes the positions
-// of its block that come before it: if blocks have millions, it begins late.
+// within a window of its own. The bound of what is read ahead is for all together: each
+// stream that the epoch needs has an equal share, whether it is drawn often or seldom.
+// An epoch begins every stream anew; with WithShuffle, in another order of its shards.
+// A stream that ends before the epoch does is read again. So nothing of a stream comes
+// again in an epoch before all of the rank's part of it has come. But a stream of which
+// an epoch takes only a little is never read to its end, and without WithShuffle each
+// epoch takes the same: make epochs long. A stream that has no weight in any phase of
+// an epoch isn't opened. A resume that skips computes the positions of its block that
+// come before it: if blocks have millions, it begins late.
 //
 // [ShardError] counts the shards of all streams, one stream after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {

@@ -80,10 +80,10 @@ type Record struct {
 //     [WithShuffleWindow].
 //
 // It reads up to 16 records of each shard ahead, as long as their Data takes at most
-// 256 MiB in all. Larger records are read one at a time, as they are needed. How large a
-// record is shows only when it is read: the first of each shard, and one that is larger
-// than the one before it, may exceed the bound. What is in the window and in batches comes
-// on top.
+// 256 MiB in all. A record for which there is no room is read when it is needed, and may
+// exceed the bound. How large a record is shows only when it is read, so two others may
+// exceed it too: the first of each shard that is read at once, and one that is larger than
+// the one before it. What is in the window and in batches comes on top.
 //
 // [Sample.Index] is the sample's place in this order, over all ranks. If the shards
 // of different ranks differ in length, the ranks have different numbers of batches;
@@ -219,15 +219,6 @@ type sequence struct {
 	started     bool
 	dry         *streamPart // had no record left
 	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
-
-	// bytes is the memory of the records that chains hold. It exceeds the bound only
-	// for a record that is waited for, and for the first of each chain.
-	bytes atomic.Int64
-	// waiting is how many chains wait for room and haven't been given any.
-	// Such a chain says how much it needs, and adds itself, before it looks at bytes for
-	// the last time; the sequence takes from bytes before it looks at waiting. So one of
-	// them sees the other.
-	waiting atomic.Int32
 }
 
 // A streamPart reads the records of one of a run's streams in order. It belongs to the
@@ -241,6 +232,24 @@ type streamPart struct {
 	seed      uint64 // of WithShuffle, for this part
 	needed    bool   // the epoch has records of it
 	delivered int    // records of the epoch that were handed out or skipped
+	bound     int64  // of bytes: an equal share for each part that the epoch needs
+
+	// bytes is the memory of the records that chains hold. It exceeds the bound only
+	// for a record that the sequence waits for, and for one of a size that no record
+	// before it has shown: the first of a chain, and one larger than the one before it.
+	bytes atomic.Int64
+	// waiting is how many chains wait for room and haven't been given any.
+	// Such a chain says how much it needs, and adds itself, before it looks at bytes for
+	// the last time; the sequence takes from bytes before it looks at waiting. So one of
+	// them sees the other.
+	//
+	// Room that a chain's goroutine frees, because a record is smaller than the one before
+	// it or a call that was given up returns, is given away when the sequence takes the
+	// next record, as is what a chain holds that has nothing left. Nothing stalls until
+	// then: a chain whose record the sequence waits for needs no room. What it costs is
+	// that the other chains begin to read into that room when this one record has come,
+	// and not before.
+	waiting atomic.Int32
 
 	// For the pass under way.
 	chains []*chain
@@ -441,9 +450,14 @@ func (p *streamPart) readInOrder(r **Record) bool {
 // one of them can't be read now but could be read then, the records after it aren't the
 // rest of the epoch. Without an error budget it could be read then, so it is an error.
 func (q *sequence) begin(scratch **Record) error {
+	needed := int64(0)
 	for _, p := range q.parts {
-		p.needed = q.plan == nil || q.plan.draws(p.number, q.position(0), q.position(q.quota))
-		p.delivered = 0
+		if p.needed = q.plan == nil || q.plan.draws(p.number, q.position(0), q.position(q.quota)); p.needed {
+			needed++
+		}
+	}
+	for _, p := range q.parts {
+		p.bound, p.delivered = q.l.opts.aheadBytes/needed, 0
 		p.open()
 	}
 	q.started, q.delivered = true, 0
@@ -607,7 +621,8 @@ type chain struct {
 	sent   int           // records that went into full
 	taken  int           // records that the sequence has taken; the sequence's
 	wanted atomic.Int64  // the sequence waits for this record, or has it: counts from 1
-	held   atomic.Int64  // the chain's part of the sequence's bytes
+	bound  int64         // the part's
+	held   atomic.Int64  // the chain's share of the part's bytes
 	needs  atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room, or was given it
 	room   chan struct{} // holds something if it was given room, or a record is wanted
 
@@ -631,11 +646,13 @@ const (
 	readAhead = 16
 	// maxAheadBytes bounds the memory of the records that all chains have ready.
 	maxAheadBytes = 256 << 20
+	// enoughRefused is how many chains are offered room that is too small for them.
+	enoughRefused = 16
 )
 
 func newChain(p *streamPart, shards []int) *chain {
 	q := p.q
-	c := &chain{q: q, part: p, shards: shards, ctx: q.ctx}
+	c := &chain{q: q, part: p, shards: shards, bound: p.bound, ctx: q.ctx}
 	if q.ahead {
 		c.ctx, c.cancel = context.WithCancelCause(q.ctx)
 	}
@@ -725,7 +742,7 @@ func (c *chain) pick() bool {
 // until one with memory for it comes back, or until the sequence waits for the record.
 // It counts the record's bytes, and reports false if the chain is closed.
 func (c *chain) makeRoom() bool {
-	if c.fits(c.q.waiting.Load() > 0) {
+	if c.fits(c.part.waiting.Load() > 0) {
 		return true
 	}
 	for {
@@ -736,7 +753,7 @@ func (c *chain) makeRoom() bool {
 		}
 		grow := c.last - c.counted
 		c.waits(int64(grow))
-		fits := c.fits(c.q.waiting.Load() > 1)
+		fits := c.fits(c.part.waiting.Load() > 1)
 		wanted, closed := c.wanted.Load() > int64(c.sent), false
 		if !fits && !wanted {
 			select {
@@ -770,22 +787,22 @@ func (c *chain) fits(others bool) bool {
 	if grow <= 0 {
 		return true
 	}
-	if others && c.held.Load() > 0 && c.aboveShare(grow) || !c.reserve(grow, c.q.l.opts.aheadBytes) {
+	if others && c.held.Load() > 0 && c.aboveShare(grow) || !c.reserve(grow, c.bound) {
 		return false
 	}
 	c.counted = c.last
 	return true
 }
 
-// reserve adds to the bytes that the chain holds, unless all chains would then hold
-// more than bound.
+// reserve adds to the bytes that the chain holds, unless all chains of the part would then
+// hold more than bound.
 func (c *chain) reserve(n int, bound int64) bool {
 	for {
-		now := c.q.bytes.Load()
+		now := c.part.bytes.Load()
 		if now+int64(n) > bound {
 			return false
 		}
-		if c.q.bytes.CompareAndSwap(now, now+int64(n)) {
+		if c.part.bytes.CompareAndSwap(now, now+int64(n)) {
 			c.held.Add(int64(n))
 			return true
 		}
@@ -796,7 +813,7 @@ func (c *chain) reserve(n int, bound int64) bool {
 // more than its share of the bound, or all together no more than half of it: what waits
 // for use leaves the other chains room for reading ahead.
 func (c *chain) keep(n int) bool {
-	bound := c.q.l.opts.aheadBytes
+	bound := c.bound
 	if c.aboveShare(n) {
 		bound /= 2
 	}
@@ -805,23 +822,22 @@ func (c *chain) keep(n int) bool {
 
 // aboveShare tells whether n bytes more are more than the chain's share of the bound.
 func (c *chain) aboveShare(n int) bool {
-	o := c.q.l.opts
-	return c.held.Load()+int64(n) > o.aheadBytes/int64(o.interleave*len(c.q.parts))
+	return c.held.Load()+int64(n) > c.bound/int64(c.q.l.opts.interleave)
 }
 
 // hold adds to the bytes that the chain holds.
 func (c *chain) hold(n int) {
 	c.held.Add(int64(n))
-	c.q.bytes.Add(int64(n))
+	c.part.bytes.Add(int64(n))
 }
 
 // letGo stops counting the chain's bytes.
-func (c *chain) letGo() { c.q.bytes.Add(-c.held.Swap(0)) }
+func (c *chain) letGo() { c.part.bytes.Add(-c.held.Swap(0)) }
 
 // take replaces *r by the next record of chain number i. It reports false after the
 // last.
 func (p *streamPart) take(i int, r **Record) bool {
-	c, q := p.chains[i], p.q
+	c := p.chains[i]
 	if c.full == nil {
 		return p.takeNow(i, r)
 	}
@@ -832,17 +848,22 @@ func (p *streamPart) take(i int, r **Record) bool {
 		p.chains[i] = c
 		got, ok, answered = awaitRecord(c)
 	}
-	if ok {
+	switch {
+	case ok:
 		c.taken++
 		c.hold(-cap(got.Data))
 		*r, got = got, *r
 		if n := cap(got.Data); n > 0 && !c.keep(n) {
 			got = &Record{part: p.number}
 		}
-		c.empty <- got // has room: it is one of the chain's readAhead
-		if q.waiting.Load() > 0 {
-			q.giveRoom(p)
+		if p.waiting.Load() > 0 {
+			p.giveRoom() // before the chain can take it back: its next turn is the last
 		}
+		c.empty <- got // has room: it is one of the chain's readAhead
+	case c.held.Load() > 0: // its goroutine is over: it leaves the others its room
+		c.under, c.idle, c.empty = nil, nil, nil
+		c.letGo()
+		p.giveRoom()
 	}
 	return ok
 }
@@ -859,39 +880,28 @@ func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 	return await(c, c.full)
 }
 
-// giveRoom gives chains that wait for room what there is: a part's own first,
-// beginning with the one whose turn is next. Those that have a record ready come last. To
-// wake all would cost more than reading if there are hundreds.
-func (q *sequence) giveRoom(p *streamPart) {
-	room := q.l.opts.aheadBytes - q.bytes.Load()
+// giveRoom counts the room that there is as that of chains that wait for it, and wakes
+// them, beginning with the one whose turn is next. Those that have a record ready come
+// last. If some need more than is left, it doesn't ask all others: with hundreds, that
+// would cost more than reading.
+func (p *streamPart) giveRoom() {
+	refused := 0
 	for _, ready := range []bool{false, true} {
-		for k := range q.parts {
-			room = q.parts[(p.number+k)%len(q.parts)].giveRoom(room, ready)
-			if room <= 0 {
-				return
+		for k := 0; k < len(p.chains) && refused < enoughRefused && p.bytes.Load() < p.bound; k++ {
+			c := p.chains[(p.turn+k)%len(p.chains)]
+			n := c.needs.Load()
+			switch {
+			case n == 0 || !ready && len(c.full) > 0:
+			case !c.reserve(int(n), p.bound):
+				refused++
+			case c.needs.CompareAndSwap(n, 0):
+				p.waiting.Add(-1)
+				c.wake()
+			default: // it needs so much no more
+				c.hold(int(-n))
 			}
 		}
 	}
-}
-
-// giveRoom counts the room that chains wait for as theirs, and wakes them: those that have
-// a record ready only if asked to. It returns how much room they leave.
-func (p *streamPart) giveRoom(room int64, ready bool) int64 {
-	for k := 0; k < len(p.chains) && room > 0; k++ {
-		c := p.chains[(p.turn+k)%len(p.chains)]
-		n := c.needs.Load()
-		if n == 0 || n > room || !ready && len(c.full) > 0 || !c.reserve(int(n), p.q.l.opts.aheadBytes) {
-			continue
-		}
-		if !c.needs.CompareAndSwap(n, 0) { // it needs so much no more
-			c.hold(int(-n))
-			continue
-		}
-		p.q.waiting.Add(-1)
-		c.wake()
-		room -= n
-	}
-	return room
 }
 
 // waits sets how many bytes the chain waits for, and reports whether it waited.
@@ -899,9 +909,9 @@ func (c *chain) waits(n int64) bool {
 	waited := c.needs.Swap(n) > 0
 	switch {
 	case n > 0 && !waited:
-		c.q.waiting.Add(1)
+		c.part.waiting.Add(1)
 	case n == 0 && waited:
-		c.q.waiting.Add(-1)
+		c.part.waiting.Add(-1)
 	}
 	return waited
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,8 @@ import (
 type wide struct {
 	nwt.Stream
 	bytes        int
+	size         func(read int) int // of the next record, if it isn't bytes
+	keeps        int                // Load keeps the memory of records of so many bytes or more; 0: of none
 	read, loaded atomic.Int32
 	made         atomic.Int32 // records that got memory
 }
@@ -32,8 +35,15 @@ func (s *wide) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 
 func (s *wide) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
 	s.loaded.Add(1)
-	return s.Stream.Load(ctx, r, dst)
+	err := s.Stream.Load(ctx, r, dst)
+	if s.keeps > 0 && cap(r.Data) >= s.keeps {
+		r.Data = nil
+	}
+	return err
 }
+
+// ahead is how many records were read and not loaded.
+func (s *wide) ahead() int { return int(s.read.Load() - s.loaded.Load()) }
 
 type wideReader struct {
 	nwt.ShardReader
@@ -41,8 +51,12 @@ type wideReader struct {
 }
 
 func (r wideReader) Next(ctx context.Context, rec *nwt.Record) error {
-	if cap(rec.Data) < r.s.bytes {
-		rec.Data = make([]byte, 0, r.s.bytes)
+	bytes := r.s.bytes
+	if r.s.size != nil {
+		bytes = r.s.size(int(r.s.read.Load()))
+	}
+	if cap(rec.Data) < bytes {
+		rec.Data = make([]byte, 0, bytes)
 		r.s.made.Add(1)
 	}
 	err := r.ShardReader.Next(ctx, rec)
@@ -104,11 +118,16 @@ func TestAShardThatIsOverLeavesTheOthersItsRoom(t *testing.T) {
 		lengths []int
 		fits    int // records into the bound
 		late    int // shard whose records come when all others have been read
+		shards  int // that are read at once
 	}{
-		"ends":       {[]int{100, 10, 100, 100}, 4, -1},
-		"ends late":  {[]int{100, 30, 100, 100}, 4, -1},
-		"ends early": {[]int{300, 1, 1, 1, 1, 1, 1, 1}, 16, 0},
-		"hangs":      {[]int{100, 100, 100, 100}, 4, -1},
+		"ends":            {[]int{100, 10, 100, 100}, 4, -1, 8},
+		"ends late":       {[]int{100, 30, 100, 100}, 4, -1, 8},
+		"ends early":      {[]int{300, 1, 1, 1, 1, 1, 1, 1}, 16, 0, 8},
+		"all others end":  {[]int{300, 20, 20, 20}, 4, -1, 4},
+		"each had more":   {[]int{300, 20, 20, 20}, 16, -1, 4},
+		"never was there": {[]int{300, 0, 0, 0}, 16, -1, 4},
+		"ends its Close":  {[]int{300, 20, 20, 20}, 4, -1, 4},
+		"hangs":           {[]int{100, 100, 100, 100}, 4, -1, 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -120,11 +139,14 @@ func TestAShardThatIsOverLeavesTheOthersItsRoom(t *testing.T) {
 					shards.onNext = at2(1, 20, func() error { <-release; return nil })
 					samples, lost = -80, 1 // what the call reads at last
 				}
+				if name == "ends its Close" {
+					shards.onClose = func(int) error { runtime.Goexit(); return nil }
+				}
 				for _, n := range c.lengths {
 					samples += n
 				}
 				s := &wide{Stream: shards, bytes: bytes}
-				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(8),
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(c.shards),
 					nwt.WithReadAhead(int64(c.fits*bytes)), nwt.WithTimeout(2*time.Second), nwt.WithErrorBudget(1), quietLog)
 				for b, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
@@ -153,6 +175,47 @@ func TestReadingAheadReusesTheMemoryOfRecords(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, got, 1000)
 		require.LessOrEqual(t, s.made.Load(), int32(2*17+3*4), "each shard has 16 and what it reads, and each batch has its own")
+		require.NoError(t, l.Close())
+	})
+}
+
+// What waits for use may take half of the bound, if one shard of eight is left too.
+func TestTheLastShardReusesTheMemoryOfItsRecordsToo(t *testing.T) {
+	for _, fits := range []int{32, 40} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &wide{Stream: newShelves(1000, 1, 1, 1, 1, 1, 1, 1), bytes: 16_000}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(8), nwt.WithReadAhead(int64(fits*s.bytes)))
+			got, err := values(t, l, 0)
+			require.NoError(t, err)
+			require.Len(t, got, 1007)
+			require.LessOrEqual(t, s.made.Load(), int32(17+7+3*4), "it has 16 and what it reads, each other shard had one, and each batch has its own")
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// Records of which 16 were ahead become so large that only four have room. Load keeps the
+// memory of these.
+func TestMemoryThatIsNotUsedTakesNoRoomFromLargerRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const small, large = 1000, 16_000
+		s := &wide{Stream: newShelves(400), keeps: large, size: func(read int) int {
+			if read < 100 {
+				return small
+			}
+			return large
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithReadAhead(4*large))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			synctest.Wait()
+			if b.Index() >= 10 && b.Index() < 18 {
+				require.Equal(t, 16, s.ahead(), "batch %d", b.Index())
+			}
+			if b.Index() >= 32 && b.Index() < 90 {
+				require.Equal(t, 4, s.ahead(), "batch %d", b.Index())
+			}
+		}
 		require.NoError(t, l.Close())
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"runtime/metrics"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,5 +59,90 @@ func TestReadingAheadUpToTheBoundAllocatesNothingPerRecord(t *testing.T) {
 		grown := testing.AllocsPerRun(500, func() { next() })
 		stop()
 		require.Less(t, grown, 1.0, "records of %d bytes", bytes)
+	}
+}
+
+// Load keeps each record's memory, so that a shard needs room for the next one.
+func TestShardsReadAheadAsSoonAsARecordIsTaken(t *testing.T) {
+	for _, fits := range []int{4, 6, 8, 13} {
+		synctest.Test(t, func(t *testing.T) {
+			const bytes = 16_000
+			s := &wide{Stream: newShelves(300, 300, 300, 300), bytes: bytes, keeps: 1}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithReadAhead(int64(fits*bytes)))
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				synctest.Wait()
+				if b.Index() >= 20 && b.Index() < 300 {
+					require.Equal(t, fits, s.ahead(), "batch %d", b.Index())
+				}
+			}
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// Each record takes a millisecond to read. Room goes to the shards whose turn is next, not
+// back to the one whose record was taken.
+func TestAsManyShardsAreReadAtOnceAsThereIsRoomFor(t *testing.T) {
+	for _, keeps := range []int{0, 1} {
+		for _, fits := range []int{1, 2, 3, 8, 16, 20} {
+			synctest.Test(t, func(t *testing.T) {
+				const bytes, shards, records = 16_000, 16, 50
+				s := &wide{Stream: &breaking{shelves: newShelves(slices.Repeat([]int{records}, shards)...), onNext: func(int, int) error {
+					time.Sleep(time.Millisecond)
+					return nil
+				}}, bytes: bytes, keeps: keeps}
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.WithReadAhead(int64(fits*bytes)))
+				began := time.Now()
+				for _, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+				}
+				require.Less(t, float64(time.Since(began).Milliseconds()), 1.1*shards*records/float64(min(fits, shards)), "%d records fit", fits)
+				require.NoError(t, l.Close())
+			})
+		}
+	}
+}
+
+// Stream 1 isn't drawn in this phase, or seldom. What it has read ahead by then leaves
+// stream 0 its share of the bound.
+func TestAStreamOfAMixtureThatIsSeldomDrawnLeavesTheOthersRoom(t *testing.T) {
+	for _, c := range []struct {
+		weights, later []float64
+		share          int // of stream 0, in records
+	}{
+		{[]float64{1, 0}, []float64{0, 1}, 6},
+		{[]float64{99, 1}, []float64{0, 1}, 6},
+		{[]float64{1, 0, 0}, []float64{0, 1, 1}, 4},
+		{[]float64{1, 0, 0}, []float64{1, 1, 0}, 6},
+		{[]float64{1, 0, 0}, []float64{1, 0, 0}, 12},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			const bytes = 16_000
+			var all []*wide
+			var streams []nwt.Stream
+			for range c.weights {
+				all = append(all, &wide{Stream: newShelves(900, 900, 900, 900), bytes: bytes})
+				streams = append(streams, all[len(all)-1])
+			}
+			ds := mixedOf(t, nwt.Mix{Block: 100, Phases: []nwt.Phase{{Samples: 900, Weights: c.weights}, {Weights: c.later}}}, streams...)
+			l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(1000), nwt.WithReadAhead(12*bytes))
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				synctest.Wait()
+				if b.Index() < 10 || b.Index() > 200 {
+					continue
+				}
+				require.Equal(t, c.share, all[0].ahead(), "%v, then %v: batch %d", c.weights, c.later, b.Index())
+				for k, s := range all[1:] {
+					if c.weights[k+1] == 0 && c.later[k+1] == 0 {
+						require.Zero(t, s.ahead())
+						continue
+					}
+					require.LessOrEqual(t, s.ahead(), c.share+3, "the size of four records was unknown")
+				}
+			}
+			require.NoError(t, l.Close())
+		})
 	}
 }
