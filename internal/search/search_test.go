@@ -30,15 +30,15 @@ func driveIn(s Strategy, sp Space, visit func(Request) Block, spent func() time.
 		if !more {
 			return seen, requests
 		}
-		if requests = append(requests, q); len(requests) > 10*MaxWorkers {
-			panic("the search doesn't end")
-		}
+		requests = append(requests, q)
 		i := slices.IndexFunc(seen, func(s Series) bool { return s.Workers == q.Workers })
 		if i < 0 {
 			i = len(seen)
 			seen = append(seen, Series{Workers: q.Workers})
 		}
-		seen[i].Blocks = append(seen[i].Blocks, visit(q))
+		if seen[i].Blocks = append(seen[i].Blocks, visit(q)); len(seen[i].Blocks) > 2*lastRound {
+			panic("the search doesn't end")
+		}
 	}
 }
 
