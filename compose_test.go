@@ -186,12 +186,26 @@ func TestAFaultInAMapNamesTheSample(t *testing.T) {
 		}
 		return nil
 	}
+	of := func(n, bad int) nwt.Dataset { // by the dataset's own index
+		return nwt.NewDataset(n, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+			if i == bad {
+				return errBad
+			}
+			return nil
+		})
+	}
+	concat, err := nwt.Concat(of(3, -1), of(7, 1))
+	require.NoError(t, err)
+	subset, err := nwt.Subset(of(10, 8), []int{1, 2, 3, 7, 8, 9})
+	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		ds   nwt.Dataset
 		want string
 	}{
-		"the source fails": {nwt.Map(nwt.NewDataset(10, scalar, fail), scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
-		"the map fails":    {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error { return fail(ctx, 0, dst) }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
+		"a part of a Concat fails":   {concat, "sample 4 of epoch 2 (position 4, worker 0): bad"},
+		"a sample of a Subset fails": {subset, "sample 4 of epoch 2 (position 4, worker 0): bad"},
+		"the source fails":           {nwt.Map(nwt.NewDataset(10, scalar, fail), scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
+		"the map fails":              {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error { return fail(ctx, 0, dst) }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
 		"the map panics": {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error {
 			if dst.Index() == 4 {
 				panic(bad)

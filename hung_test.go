@@ -650,9 +650,7 @@ func TestALoadBatchThatFailsWithItsContextIsNotHalved(t *testing.T) {
 			}}
 			var log journal
 			l := newLoader(t, ds, nwt.WithBatchSize(1024), nwt.WithWorkers(workers), log.option())
-			for _, err := range l.Epoch(ctx, 0) {
-				require.ErrorIs(t, err, context.Canceled)
-			}
+			require.ErrorIs(t, refusal(t, l.Epoch(ctx, 0)), context.Canceled)
 			require.LessOrEqual(t, calls.Load(), int32(2), "workers %d", workers)
 			require.Empty(t, log.String())
 			require.NoError(t, l.Close())

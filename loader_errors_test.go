@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"runtime"
@@ -74,6 +75,7 @@ func TestABadSampleEndsTheEpochAfterTheBatchesBeforeIt(t *testing.T) {
 							var le *nwt.LoadError
 							require.ErrorAs(t, err, &le)
 							require.Equal(t, bad, le.Index)
+							require.Equal(t, bad, le.Position)
 							require.Equal(t, 3, le.Epoch)
 							require.Less(t, le.Worker, max(1, workers))
 							require.ErrorContains(t, err, f.says)
@@ -460,4 +462,18 @@ func TestAPanicInASamplerOfNwtIsToldWithTheProgramsLine(t *testing.T) {
 	require.ErrorContains(t, last, "selects index 2 of 2")
 	require.NotContains(t, last.Error(), "loader.go")
 	require.Contains(t, last.Error(), "loader_errors_test.go:")
+}
+
+// refusal is the error that is all a sequence yields.
+func refusal(t testing.TB, seq iter.Seq2[*nwt.Batch, error]) (only error) {
+	t.Helper()
+	n := 0
+	for b, err := range seq {
+		require.Nil(t, b)
+		only = err
+		n++
+	}
+	require.Equal(t, 1, n)
+	require.Error(t, only)
+	return only
 }

@@ -212,15 +212,13 @@ func TestASkipThatFailsEndsItsShardAndIsLogged(t *testing.T) {
 		require.Contains(t, log.String(), "nwt: a record that was delivered before can't be read now")
 		for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(1), nwt.WithShuffleWindow(2)}} {
 			l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithInterleave(1), nwt.WithWorkers(1))...)
-			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 9}) {
-				require.ErrorContains(t, err, "to resume after 9 samples of epoch 0 isn't possible: a record of these can't be read: ", name)
-			}
+			err := refusal(t, l.Resume(t.Context(), nwt.State{Samples: 9}))
+			require.ErrorContains(t, err, "to resume after 9 samples of epoch 0 isn't possible: a record of these can't be read: ", name)
 		}
 	}
 	s := &tallies{lengths: []int{30, 20}, torn: map[int]string{1000: "open"}, skip: leap}
-	for _, err := range newLoader(t, nwt.Streamed(s)).Resume(t.Context(), nwt.State{Samples: 9}) {
-		require.ErrorContains(t, err, "shard 1 from record 0 on: it can't be opened: torn")
-	}
+	err := refusal(t, newLoader(t, nwt.Streamed(s)).Resume(t.Context(), nwt.State{Samples: 9}))
+	require.ErrorContains(t, err, "shard 1 from record 0 on: it can't be opened: torn")
 }
 
 func TestSkippingPastTheEndOfAStreamIsAnError(t *testing.T) {
@@ -324,6 +322,16 @@ func TestMoreSamplesThanAnIntCountsEndTheEpochWithAnError(t *testing.T) {
 }
 
 func TestSkippingEndsWithItsContext(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			l := newLoader(t, nwt.Streamed(bottomless{newShelves(30, 20)}), nwt.WithWorkers(workers))
+			require.ErrorIs(t, refusal(t, l.Resume(ctx, nwt.State{Samples: 40})), context.DeadlineExceeded)
+			require.NoError(t, l.Close())
+		})
+	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &tallies{lengths: []int{30, 20}, skip: func(_ *tallyReader, n int) (int, error) { cancel(); return min(n, 1), nil }}
 	l := newLoader(t, nwt.Streamed(s), nwt.WithWorkers(2))
@@ -540,4 +548,19 @@ func TestEveryShardThatIsLostBeforeTheRestIsNamed(t *testing.T) {
 	for shard, record := range map[int]int{0: 1, 1: 2, 2: 3} {
 		require.Contains(t, other.String(), fmt.Sprintf("shard %d from record %d on", shard, record), "one after the other in a chain")
 	}
+}
+
+// A bottomless stream's readers skip until their context ends.
+type bottomless struct{ *shelves }
+
+func (b bottomless) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := b.shelves.Open(ctx, shard)
+	return bottomlessReader{r}, err
+}
+
+type bottomlessReader struct{ nwt.ShardReader }
+
+func (bottomlessReader) Skip(ctx context.Context, _ int) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
 }

@@ -560,12 +560,10 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 	}
 	require.Equal(t, nwt.State{Samples: 8, World: 4}, state)
 	for _, world := range []int{1, 2} {
-		for b, err := range loader(world).Resume(t.Context(), state) {
-			require.Nil(t, b)
-			require.ErrorAs(t, err, new(*nwt.OptionError))
-			require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: of a stream: must be the number of ranks, %d", world))
-			require.ErrorContains(t, err, "resume with 4 ranks, or begin the next epoch, State{Epoch: 1}, with any number")
-		}
+		err := refusal(t, loader(world).Resume(t.Context(), state))
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: of a stream: must be the number of ranks, %d", world))
+		require.ErrorContains(t, err, "resume with 4 ranks, or begin the next epoch, State{Epoch: 1}, with any number")
 	}
 	state.World = 0 // as others keep it
 	for _, err := range loader(2).Resume(t.Context(), state) {

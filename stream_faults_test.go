@@ -631,6 +631,8 @@ func TestGoexitInCloseLosesNoSample(t *testing.T) {
 	})
 	require.Equal(t, 60, samples)
 	require.Zero(t, s.open.Load())
+	require.Contains(t, log.String(), "a shard could not be closed")
+	require.Contains(t, log.String(), "runtime.Goexit was called")
 }
 
 // briefly is an error that calls itself temporary.

@@ -213,9 +213,8 @@ func TestAStateInsideABatchIsAnError(t *testing.T) {
 	l, err := nwt.NewLoader(numbers(0, 6), nwt.WithSampler(sizes{2, 3, 1}))
 	require.NoError(t, err)
 	defer l.Close()
-	for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 3}) {
-		require.EqualError(t, err, "nwt: State.Samples: 3: no batch of epoch 1 begins there: the next after it, batch 2, begins at 5")
-	}
+	err = refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 3}))
+	require.EqualError(t, err, "nwt: State.Samples: 3: no batch of epoch 1 begins there: the next after it, batch 2, begins at 5")
 	for range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6}) {
 		t.Fatal("nothing is left")
 	}

@@ -40,11 +40,7 @@ func TestWithoutOrderASlowBatchHoldsUpNothing(t *testing.T) {
 
 func TestALoaderWithoutOrderSaysThatItCannotResume(t *testing.T) {
 	l := newLoader(t, augmented(10), nwt.WithUnordered())
-	for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 0, Samples: 4}) {
-		require.ErrorContains(t, err, "WithUnordered")
-	}
+	require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 0, Samples: 4})), "WithUnordered")
 	ordered := newLoader(t, augmented(10))
-	for _, err := range ordered.Resume(t.Context(), nwt.State{Epoch: 0, Samples: -1}) {
-		require.ErrorContains(t, err, "WithUnordered")
-	}
+	require.ErrorContains(t, refusal(t, ordered.Resume(t.Context(), nwt.State{Epoch: 0, Samples: -1})), "WithUnordered")
 }

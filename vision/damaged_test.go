@@ -139,6 +139,9 @@ func TestWhatIsLeftOfADamagedPictureIsLoadedIfAsked(t *testing.T) {
 			left := nwt.Values[float32](load(t, p, cut), 0)
 			require.Equal(t, whole[:16*4], left[:16*4], "the upper rows")
 			require.NotEqual(t, whole, left)
+			for _, v := range left[16*15 : 16*16] {
+				require.Equal(t, float32(128)/255, v, "the last row of %s is grey, %s", name, way)
+			}
 		}
 	}
 }
