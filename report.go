@@ -180,25 +180,36 @@ func (h Hardware) String() string {
 	return s
 }
 
-// reason says in a sentence why the choice c was made.
+// reason says in a sentence why the choice c was made. The means may say otherwise, by
+// less than their errors: then it says no more than can be told.
 func (r *Result) reason(c search.Choice) string {
+	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
+	lower := func(t Trial) bool { return t.Mean < fastest.Mean }
+	surely, theFastest := "", "the fastest"
+	if slices.ContainsFunc(r.Trials, lower) {
+		surely, theFastest = "surely ", "none is surely faster"
+	}
+	within, that := "within", ""
+	if float64(chosen.Mean-fastest.Mean)*float64(r.Iterations) > float64(r.Alpha) {
+		within, that = "may be within", "that "
+	}
 	switch workers := capital(countWorkers(r.Workers)); {
 	case len(r.Trials) == 1:
 		return fmt.Sprintf("%s: nothing else could be measured.", workers)
 	case c.Kept:
 		return fmt.Sprintf("%s, as without tuning: measuring ended before another count was surely better.", workers)
 	case c.Rounded && r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: the fastest; fewer may do within %s, over %d batches, but this is the roundest of the counts that can't be told apart.", workers, human.Duration(r.Alpha), r.Iterations)
+		return fmt.Sprintf("%s: %s; fewer may do within %s, over %d batches, but this is the roundest of the counts that can't be told apart.", workers, theFastest, human.Duration(r.Alpha), r.Iterations)
 	case c.Rounded:
-		return fmt.Sprintf("%s: within %s, over %d batches, of the fastest (%d); fewer may be too, but this is the roundest of the counts that can't be told apart.", workers, human.Duration(r.Alpha), r.Iterations, r.Fastest)
+		return fmt.Sprintf("%s: %s %s, over %d batches, of the fastest (%d); fewer may be too, but this is the roundest of the counts that can't be told apart.", workers, within, human.Duration(r.Alpha), r.Iterations, r.Fastest)
 	case r.Workers == r.Fastest && r.Workers == 0:
-		return fmt.Sprintf("%s: no count tried is faster.", workers)
+		return fmt.Sprintf("%s: no count tried is %sfaster.", workers, surely)
 	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
-		return fmt.Sprintf("%s: no count tried is faster, and fewer were not tried.", workers)
+		return fmt.Sprintf("%s: no count tried is %sfaster, and fewer were not tried.", workers, surely)
 	case r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: the fastest; with fewer, as far as tried, %d batches take over %s longer.", workers, r.Iterations, human.Duration(r.Alpha))
+		return fmt.Sprintf("%s: %s; with fewer, as far as tried, %d batches take over %s longer.", workers, theFastest, r.Iterations, human.Duration(r.Alpha))
 	default:
-		return fmt.Sprintf("%s: the fewest tried within %s, over %d batches, of the fastest (%d).", workers, human.Duration(r.Alpha), r.Iterations, r.Fastest)
+		return fmt.Sprintf("%s: the fewest tried %s%s %s, over %d batches, of the fastest (%d).", workers, that, within, human.Duration(r.Alpha), r.Iterations, r.Fastest)
 	}
 }
 

@@ -116,6 +116,26 @@ func TestTheReasonSaysWhyInASentence(t *testing.T) {
 	}
 }
 
+func TestTheReasonDoesNotContradictTheTable(t *testing.T) {
+	trials := func(means ...time.Duration) (ts []Trial) {
+		for w, mean := range means {
+			ts = append(ts, Trial{Workers: w, Mean: mean * time.Millisecond})
+		}
+		return ts
+	}
+	for want, r := range map[string]*Result{
+		"0 workers: no count tried is surely faster.":                                                       {Trials: trials(20, 19)},
+		"1 worker: none is surely faster; with fewer, as far as tried, 100 batches take over 50 ms longer.": {Workers: 1, Fastest: 1, Trials: trials(30, 20, 19)},
+		"1 worker: the fewest tried that may be within 50 ms, over 100 batches, of the fastest (2).":        {Workers: 1, Fastest: 2, Trials: trials(30, 21, 20)},
+		"0 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (1).":                   {Workers: 0, Fastest: 1, Trials: []Trial{{Mean: 20_500 * time.Microsecond}, {Workers: 1, Mean: 20 * time.Millisecond}}},
+	} {
+		r.Alpha, r.Iterations = 50*time.Millisecond, 100
+		require.Equal(t, want, r.reason(search.Choice{}))
+	}
+	r := &Result{Workers: 1, Fastest: 2, Iterations: 100, Alpha: 50 * time.Millisecond, Trials: trials(30, 21, 20)}
+	require.Contains(t, r.reason(search.Choice{Rounded: true}), "1 worker: may be within 50 ms, over 100 batches, of the fastest (2); fewer may be too")
+}
+
 func TestACountThatIsOnlyRounderIsNotCalledTheFewest(t *testing.T) {
 	r := &Result{Workers: 8, Fastest: 16, Iterations: 100, Alpha: 50 * time.Millisecond, Trials: []Trial{{Workers: 7}, {Workers: 8}, {Workers: 16}}}
 	require.Equal(t, "8 workers: within 50 ms, over 100 batches, of the fastest (16); fewer may be too, but this is the roundest of the counts that can't be told apart.",
