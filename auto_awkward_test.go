@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"flag"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -85,6 +86,8 @@ var workloads = []workload{
 	{name: "flat", sample: func(*rand.Rand, int) time.Duration { return 10 * time.Microsecond }, step: 5 * time.Millisecond},
 }
 
+var seeds = flag.Int("seeds", 1, "tune each workload while training with so many seeds")
+
 // 6000 batches, tuned while training, against the best fixed count.
 func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
 	if testing.Short() {
@@ -92,10 +95,11 @@ func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
 	}
 	const batch, batches, most = 32, 6000, 32
 	var slower []float64
-	for _, w := range workloads {
+	for i := range *seeds * len(workloads) {
+		w, seed := workloads[i%len(workloads)], uint64(1+i/len(workloads))
 		run := func(t *testing.T, opts ...nwt.Option) (l *nwt.Loader, took time.Duration) {
 			synctest.Test(t, func(t *testing.T) {
-				l = newLoader(t, w.dataset(5), append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent, virtual)...)
+				l = newLoader(t, w.dataset(seed), append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent, virtual)...)
 				n := 0
 				took = train(t, l, batches, func() {
 					if n++; w.name == "pauses" && n%500 == 0 {
