@@ -351,7 +351,7 @@ func (d *baselineDecoder) atEnd(ctx context.Context) error {
 		if d.data[at] != 0xff {
 			continue
 		}
-		if seen++; seen%looks == 0 && ctx.Err() != nil {
+		if hasEnded(ctx, &seen) {
 			return nil
 		}
 		switch next := d.data[at+1]; {

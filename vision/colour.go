@@ -124,8 +124,10 @@ func (o op) apply(ctx context.Context, r, g, b []byte) {
 	grey := 0.0 // what contrast blends with
 	if o.kind == contrast {
 		sum := 0
-		for i := range r {
-			sum += int(luma(r[i], g[i], b[i]))
+		for from := 0; from < len(r) && ctx.Err() == nil; from += pixelBand {
+			for i := from; i < min(from+pixelBand, len(r)); i++ {
+				sum += int(luma(r[i], g[i], b[i]))
+			}
 		}
 		grey = float64(sum) / float64(max(1, len(r)))
 	}

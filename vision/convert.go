@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"context"
 	"math"
 
 	"github.com/nwt-go/nwt"
@@ -107,13 +108,14 @@ func fromLevelsPlain[T element](dst []T, src []byte, table *levels[T]) {
 
 // A writer writes rows of pixels to a result.
 type writer interface {
-	// begin makes a sample's field the one to write to, and fills it with black.
-	begin(dst *nwt.Sample, field int, blank bool)
+	// begin makes a sample's field the one to write to, and fills it with black if blank
+	// is set, until ctx ends.
+	begin(ctx context.Context, dst *nwt.Sample, field int, blank bool)
 	// ycc and rgb write n pixels of row y, beginning at column x.
 	ycc(x, y, n int, luma, cb, cr []byte, t *chroma)
 	rgb(x, y, n int, r, g, b []byte)
-	// erase overwrites a rectangle.
-	erase(left, top, width, height int, value float64)
+	// erase overwrites a rectangle, until ctx ends.
+	erase(ctx context.Context, left, top, width, height int, value float64)
 }
 
 // format is what a result looks like.
@@ -132,18 +134,24 @@ type output[T element] struct {
 	bytes  [3][]byte // a row
 }
 
-func (o *output[T]) begin(dst *nwt.Sample, field int, blank bool) {
+func (o *output[T]) begin(ctx context.Context, dst *nwt.Sample, field int, blank bool) {
 	if o.dst = nwt.Values[T](dst, field); !blank {
 		return
 	}
 	for c := range o.channels {
 		for y := range o.Height {
+			if y%rowsBetweenLooks == 0 && ctx.Err() != nil {
+				return
+			}
 			for x := range o.Width {
 				o.dst[o.at(c, x, y)] = o.tables[c].of[below]
 			}
 		}
 	}
 }
+
+// rowsBetweenLooks is how many rows of a result are filled between two looks at the context.
+const rowsBetweenLooks = 64
 
 func (o *output[T]) at(c, x, y int) int {
 	if o.layout == HWC {
@@ -192,10 +200,13 @@ func (o *output[T]) rgb(x, y, n int, r, g, b []byte) {
 	}
 }
 
-func (o *output[T]) erase(left, top, width, height int, value float64) {
+func (o *output[T]) erase(ctx context.Context, left, top, width, height int, value float64) {
 	v := o.of(value)
 	for c := range o.channels {
 		for y := top; y < top+height; y++ {
+			if y%rowsBetweenLooks == 0 && ctx.Err() != nil {
+				return
+			}
 			for x := left; x < left+width; x++ {
 				o.dst[o.at(c, x, y)] = v
 			}

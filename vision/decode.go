@@ -278,7 +278,7 @@ func checkScans(ctx context.Context, data []byte, h header) (n int, err error) {
 
 // decodeImage decodes every format that package image knows.
 func (w *worker) decodeImage(data []byte, h header) error {
-	still, part, err := firstOfWebP(w.file, data)
+	still, part, err := firstOfWebP(w.ctx, w.file, data)
 	if err != nil {
 		return fmt.Errorf("vision: %w", err)
 	}
@@ -287,7 +287,7 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	} else {
 		part = image.Rect(0, 0, h.width, h.height)
 	}
-	opaque, empty := opaqueGIF(w.file, data)
+	opaque, empty := opaqueGIF(w.ctx, w.file, data)
 	if opaque != nil {
 		w.file, data = opaque, opaque
 	}

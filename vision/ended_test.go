@@ -3,6 +3,7 @@ package vision_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"image"
@@ -122,8 +123,18 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 			data: white(800), opts: inGo, least: 100 + 16,
 			steps: []vision.Transform{vision.Resize{Size: vision.Square(16)}},
 		},
+		"a large result that is padded": {
+			data: read(t, "420.jpg"), least: 3 * 1600 / 64,
+			steps: []vision.Transform{vision.CenterCrop{Size: vision.Square(1600)}},
+		},
+		"a large result that is erased": {
+			data: read(t, "420.jpg"), least: 1000/8 + 3*300/64,
+			steps: []vision.Transform{
+				vision.Resize{Size: vision.Square(1000)}, vision.RandomErasing{P: 1, Scale: [2]float64{.5, .6}, Ratio: [2]float64{1, 1}},
+			},
+		},
 		"a large result with other colours": {
-			data: read(t, "420.jpg"), least: 1100/8 + 2*2,
+			data: read(t, "420.jpg"), least: 1100/8 + 2*2 + 2 + 1100,
 			steps: []vision.Transform{
 				vision.Resize{Size: vision.Square(1100)}, vision.ColorJitter{Brightness: .4, Contrast: .4},
 			},
@@ -162,6 +173,7 @@ func TestAFileOfMarkersIsNotReadToItsEnd(t *testing.T) {
 	followed := func(start []byte, by ...byte) []byte { return append(bytes.Clone(start), bytes.Repeat(by, n)...) }
 	whole := vision.Resize{Size: vision.Square(8)}
 	ways := decoders(t)
+	palette := read(t, "palette.gif")
 	for name, test := range map[string]struct {
 		data []byte
 		step vision.Transform
@@ -171,7 +183,10 @@ func TestAFileOfMarkersIsNotReadToItsEnd(t *testing.T) {
 		"bytes that are no segments":  {followed(restarts[:2], 0xff, 0), whole, ""},
 		"scans to be counted":         {followed(progressive[:len(progressive)-2], 0xff, 0), whole, ""},
 		"what follows the last block": {followed(restarts[:len(restarts)-2], 0xff, 0), whole, "Go"},
-		"rows to be looked for":       {followed(restarts[:scan], 0xff, 0), vision.CenterCrop{Size: vision.Square(8)}, "libjpeg-turbo"},
+		"blocks before a GIF picture": {
+			slices.Concat(palette[:13+3<<(palette[10]&7+1)], []byte{0x21, 0xfe}, bytes.Repeat([]byte{1, 1}, n), []byte{0}), whole, "",
+		},
+		"rows to be looked for": {followed(restarts[:scan], 0xff, 0), vision.CenterCrop{Size: vision.Square(8)}, "libjpeg-turbo"},
 	} {
 		for way, opts := range ways {
 			if test.way != "" && test.way != way {
@@ -187,6 +202,31 @@ func TestAFileOfMarkersIsNotReadToItsEnd(t *testing.T) {
 			require.LessOrEqual(t, looks-ends, 12, "%s, %s: looks after the end", way, name)
 		}
 	}
+}
+
+// What is looked for in chunks is looked for until the context ends.
+func TestEachWayThroughTheChunksOfAFileLooksAtTheContext(t *testing.T) {
+	const n = 1 << 19
+	looksAt := func(start string, item []byte, opts ...vision.Option) int {
+		data := append([]byte(start), bytes.Repeat(item, n)...)
+		if start[:4] == "RIFF" {
+			binary.LittleEndian.PutUint32(data[4:], uint32(len(data)-8))
+		}
+		looks, err := lookedAt(0, small(t, opts...), data)
+		require.Error(t, err)
+		return looks
+	}
+	webp := func(flags string, opts ...vision.Option) int {
+		return looksAt("RIFF    WEBPVP8X\x0a\x00\x00\x00"+flags+"\x00\x00\x00\xef\x00\x00\xb3\x00\x00", []byte("abcd\x00\x00\x00\x00"), opts...)
+	}
+	const least = n / 8192
+	plain := webp("\x00")
+	require.Greater(t, webp("\x02"), plain+least, "the first picture of an animation")
+	require.Greater(t, webp("\x08", vision.WithOrientation()), plain+least, "the orientation")
+
+	comment, blocks := string(read(t, "palette.gif")[:13+3*256])+"\x21\xfe", []byte{1, 1}
+	reads := len(blocks) * n / 4096
+	require.Greater(t, looksAt(comment, blocks), reads+least, "the transparency")
 }
 
 func TestReadingALargeFileEndsWithItsContext(t *testing.T) {

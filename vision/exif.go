@@ -2,6 +2,7 @@ package vision
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 )
 
@@ -52,14 +53,15 @@ func orientation(exif []byte) int {
 	return 1
 }
 
-// exifOf finds the EXIF data of a PNG or WebP file; nil: there is none.
-func exifOf(data []byte) []byte {
+// exifOf finds the EXIF data of a PNG or WebP file; nil: there is none, or ctx ends.
+func exifOf(ctx context.Context, data []byte) []byte {
+	seen := 0
 	switch {
 	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
 		// Chunks of a size, a name, as many bytes and a checksum (PNG, 5.3).
 		for rest := data[8:]; len(rest) >= 12; {
 			size := int64(binary.BigEndian.Uint32(rest))
-			if size > int64(len(rest)-12) {
+			if size > int64(len(rest)-12) || hasEnded(ctx, &seen) {
 				return nil
 			}
 			if string(rest[4:8]) == "eXIf" {
@@ -76,6 +78,9 @@ func exifOf(data []byte) []byte {
 			name, content, after := chunkOfWebP(rest)
 			if name == "EXIF" || name == "" {
 				return content
+			}
+			if hasEnded(ctx, &seen) {
+				return nil
 			}
 			rest = after
 		}

@@ -1,11 +1,13 @@
 package vision
 
+import "context"
+
 // opaqueGIF makes a GIF file whose first picture has no transparency, in mem, which it
 // grows if needed: package gif would forget the colours behind it. It also returns
 // the colour of what the picture doesn't fill: the transparent one, as in Pillow, or
-// else the background. file is nil if data is no GIF file. See the GIF89a
-// specification, sections 18 to 23.
-func opaqueGIF(mem, data []byte) (file []byte, empty [3]byte) {
+// else the background. file is nil if data can be used as it is, or ctx ends. See the
+// GIF89a specification, sections 18 to 23.
+func opaqueGIF(ctx context.Context, mem, data []byte) (file []byte, empty [3]byte) {
 	if len(data) < 13 || string(data[:4]) != "GIF8" {
 		return nil, empty
 	}
@@ -16,8 +18,7 @@ func opaqueGIF(mem, data []byte) (file []byte, empty [3]byte) {
 		return c
 	}
 	empty = colour(data[11])
-	file = append(mem[:0], data...)
-	at := 13
+	seen, at := 0, 13
 	if data[10]&0x80 != 0 {
 		at += 3 << (data[10]&7 + 1)
 	}
@@ -25,11 +26,19 @@ func opaqueGIF(mem, data []byte) (file []byte, empty [3]byte) {
 		if data[at+1] == 0xf9 && data[at+2] == 4 {
 			if data[at+3]&1 != 0 {
 				empty = colour(data[at+6])
+				if file == nil {
+					file = append(mem[:0], data...)
+				}
+				file[at+3] &^= 1
 			}
-			file[at+3] &^= 1
 		}
 		for at += 2; at < len(data) && data[at] != 0; {
-			at += int(data[at]) + 1
+			if at += int(data[at]) + 1; hasEnded(ctx, &seen) {
+				return nil, empty
+			}
+		}
+		if hasEnded(ctx, &seen) {
+			return nil, empty
 		}
 		at++
 	}

@@ -78,8 +78,14 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 	}
 }
 
-// looks is how many markers are passed between two looks at the context.
+// looks is how many markers or chunks are passed between two looks at the context.
 const looks = 1 << 12
+
+// hasEnded counts what is passed, and tells now and then whether ctx has ended.
+func hasEnded(ctx context.Context, seen *int) bool {
+	*seen++
+	return *seen%looks == 0 && ctx.Err() != nil
+}
 
 // readJPEG reads the header of a JPEG file.
 func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
@@ -149,8 +155,8 @@ func (h *jpegHeader) copied(mem, data []byte) []byte {
 // the last of the first n MCUs of the scan. It gives up if ctx ends.
 func (h *jpegHeader) endOf(ctx context.Context, data []byte, n int) int {
 	at, left := h.scanAt, (n+h.restart-1)/h.restart
-	for seen := 1; ; seen++ {
-		if seen%looks == 0 && ctx.Err() != nil {
+	for seen := 0; ; {
+		if hasEnded(ctx, &seen) {
 			return len(data)
 		}
 		i := bytes.IndexByte(data[at:], 0xff)

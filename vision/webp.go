@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"image"
@@ -10,16 +11,17 @@ import (
 // which it grows if needed, and tells which part of the frame the picture is. It
 // returns nil for any other file. See the WebP Container Specification, "Extended File
 // Format": chunks of a name, a size, and as many bytes, padded to an even number.
-func firstOfWebP(mem, data []byte) (file []byte, part image.Rectangle, err error) {
+func firstOfWebP(ctx context.Context, mem, data []byte) (file []byte, part image.Rectangle, err error) {
 	const animated, transparent = 0x02, 0x10
 	if len(data) < 30 || string(data[8:16]) != "WEBPVP8X" || data[20]&animated == 0 {
 		return nil, part, nil
 	}
 	whole := image.Rect(0, 0, number24(data[24:])+1, number24(data[27:])+1)
+	seen := 0
 	for rest := data[12:]; ; {
 		name, content, after := chunkOfWebP(rest)
 		if name != "ANMF" {
-			if name == "" {
+			if name == "" || hasEnded(ctx, &seen) {
 				return nil, part, nil // image.Decode tells what is wrong
 			}
 			rest = after

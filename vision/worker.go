@@ -188,7 +188,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 		h.width, h.height = config.Width, config.Height
 		if w.p.orient {
-			h.orientation = orientation(exifOf(data))
+			h.orientation = orientation(exifOf(w.ctx, data))
 		}
 	}
 	if !w.p.orient {
@@ -240,7 +240,7 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 	}
 	x, left := g.x.shrunk(across).inside()
 	y, top := g.y.shrunk(down).inside()
-	w.out.begin(dst, field, x.n < p.size.Width || y.n < p.size.Height)
+	w.out.begin(w.ctx, dst, field, x.n < p.size.Width || y.n < p.size.Height)
 	if len(w.drawn.ops) == 0 && !p.grey {
 		w.resample(x, y, w.out, left, top)
 	} else {
@@ -248,7 +248,7 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 	}
 	for _, e := range p.erasures {
 		if left, top, width, height := e.draw(r, p.size); height > 0 {
-			w.out.erase(left, top, width, height, e.Value)
+			w.out.erase(w.ctx, left, top, width, height, e.Value)
 		}
 	}
 	return ended(w.ctx)
@@ -295,7 +295,7 @@ func (w *worker) colours(x, y axis, left, top int) {
 	for _, op := range w.drawn.ops {
 		op.apply(w.ctx, r, g, b)
 	}
-	for row := range size.Height {
+	for row := 0; row < size.Height && w.ctx.Err() == nil; row++ {
 		from, to := row*size.Width, (row+1)*size.Width
 		w.out.rgb(0, row, size.Width, r[from:to], g[from:to], b[from:to])
 	}
