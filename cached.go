@@ -14,8 +14,8 @@ import (
 // sample is visited once per epoch, no choice of what to keep is better.
 //
 // If several workers or loaders ask for a sample at the same time, one of them
-// loads it, and the others wait for it. A sample that can't be loaded isn't kept:
-// the next worker that asks for it tries again.
+// loads it, and the others wait for it; [WithTimeout] counts that as their own time. A
+// sample that can't be loaded isn't kept: the next worker that asks for it tries again.
 //
 // A kept sample is the same in every epoch. So ds always loads what [LoadSample]
 // would load, the sample of epoch 0 and seed 0, whether it fits or not. Augmentation

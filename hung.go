@@ -168,7 +168,7 @@ func (w *worker) replace() (next *worker, err error) {
 
 // cameBack frees what a call that was given up has kept.
 func (w *worker) cameBack() {
-	_ = w.watch.keeps.release() // nobody is left to tell of an error
+	defer w.watch.keeps.release() // last, since a device's FreeHost may end the goroutine; nobody is left to tell of an error
 	w.l.away.Add(-1)
 	w.l.mu.Lock()
 	w.l.numbers.giveBack(w.number)

@@ -224,10 +224,10 @@ func TestADeviceThatEndsItsGoroutineEndsTheEpochWithAnError(t *testing.T) {
 	}
 }
 
-// A quitter ends the next goroutine that asks it for memory.
+// A quitter ends the next goroutine that asks it for memory, or gives memory back.
 type quitter struct {
 	nowhere
-	quits atomic.Bool
+	quits, leaves atomic.Bool
 }
 
 func (d *quitter) AllocHost(n int) ([]byte, error) {
@@ -235,6 +235,39 @@ func (d *quitter) AllocHost(n int) ([]byte, error) {
 		runtime.Goexit()
 	}
 	return d.nowhere.AllocHost(n)
+}
+
+func (d *quitter) FreeHost([]byte) error {
+	if d.leaves.CompareAndSwap(true, false) {
+		runtime.Goexit()
+	}
+	return nil
+}
+
+// The call frees its slot when it returns at last. Whatever becomes of that, what the
+// call had is given back.
+func TestADeviceThatEndsALateCallsGoroutineKeepsNothingOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decoders
+		dev, release := &quitter{}, make(chan struct{})
+		ds := numbered(40, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if _, err := nwt.Scratch(dst, d.create); err != nil || i != 13 || dst.Epoch() > 0 {
+				return err
+			}
+			<-release
+			dev.leaves.Store(true)
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithDevice(dev), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(40, 13), got)
+		close(release)
+		synctest.Wait()
+		require.False(t, dev.leaves.Load(), "it was asked to free the slot")
+		require.NoError(t, l.Close())
+		require.Zero(t, d.open.Load(), "what Scratch kept for the call is closed")
+	})
 }
 
 // A batch with a sample that hangs moves to other memory before WithFinish sees it. If
