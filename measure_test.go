@@ -1,12 +1,15 @@
 package nwt
 
 import (
+	"context"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/search"
 )
 
@@ -93,15 +96,18 @@ func TestAVisitWaitsForWorkersThatAreCold(t *testing.T) {
 func TestWarmingUpTakesWholeWaves(t *testing.T) {
 	l := &Loader{source: &source{opts: &options{batchSize: 1}}, crew: []*worker{{}, {}, {}, {}}}
 	l.workers.Store(4)
-	for _, w := range l.crew {
-		w.cold.Store(12)
-	}
-	cold := l.cold(4)
-	for batches := 1; batches < 12; batches++ {
-		l.crew[0].cold.Add(-1)
-		more := cold(batches)
-		require.GreaterOrEqual(t, more, l.depth())
-		require.Zero(t, (batches+more)%4)
+	for wave := 1; wave < 6; wave++ {
+		for _, w := range l.crew {
+			w.cold.Store(12)
+		}
+		cold := l.cold(wave)
+		for batches := 1; batches < 12; batches++ {
+			l.crew[0].cold.Add(-1)
+			more := cold(batches)
+			require.GreaterOrEqual(t, more, l.depth())
+			require.Less(t, more, l.depth()+wave)
+			require.Zero(t, (batches+more)%wave)
+		}
 	}
 }
 
@@ -121,11 +127,14 @@ func TestAWarmUpEndsInTime(t *testing.T) {
 		{"after 200 ms a batch will do", -1, 200 * ms, 0, 0, 0},
 		{"nearly", -1, 200*ms - 1, 0, 0, -1},
 		{"unless workers are cold", -1, time.Second, 0, 3, -3},
+		{"a batch does", -1, time.Second, 0, 1, -1},
 		{"or there are more to come", -5, time.Second, 0, 3, -5},
+		{"a limit of a nanosecond", -1, 2, 1, 0, 0},
 		{"the visit's time is over", -1, 51 * ms, 50 * ms, 0, 0},
 		{"it isn't", -1, 50 * ms, 50 * ms, 0, -1},
 		{"four times that is over, and workers are cold", -1, 201 * ms, 50 * ms, 3, 0},
 		{"it isn't, and they are", -1, 200 * ms, 50 * ms, 3, -3},
+		{"a sample is missing", -1, 200 * ms, 50 * ms, 1, -1},
 		{"a limit that is hardly one", -1, time.Second, math.MaxInt64 / 2, 3, -3},
 	} {
 		m := measurement{warmupTime: search.WarmTime, visit: search.Visit{Limit: tt.limit}}
@@ -190,4 +199,131 @@ func TestRoundsAreSpreadOverTheEpoch(t *testing.T) {
 	tuner.order.n = endless
 	require.Equal(t, State{Epoch: 3}, tuner.place(1))
 	require.NotPanics(t, func() { tuner.place(math.MaxInt32) })
+}
+
+// A tenth of the CPUs in use, and of one CPU at least.
+func TestThreadsMissCPUsIfTheyWaitForMoreThanATenthOfThoseInUse(t *testing.T) {
+	for _, c := range []struct {
+		own, missed float64
+		want        bool
+	}{
+		{0, 0, false}, {0, 0.1, false}, {0, 0.11, true}, {0.5, 0.09, false}, {0.5, 0.11, true},
+		{1, 0.11, true}, {4, 0.39, false}, {4, 0.41, true}, {64, 6.3, false}, {64, 6.5, true},
+	} {
+		require.Equal(t, c.want, usage{Use: host.Use{Own: c.own, Missed: c.missed}}.missedCPUs(), c)
+	}
+}
+
+// misses makes a machine whose threads miss so many CPUs, and which takes so long to tell
+// it. asked counts how often it is asked.
+func misses(cpus *float64, asked *int, pause time.Duration) *VirtualMachine {
+	m := NewVirtualMachine(4)
+	m.Missed = func(time.Time, time.Time) float64 {
+		*asked++
+		time.Sleep(pause)
+		return *cpus
+	}
+	return m
+}
+
+// slowly is a dataset whose samples take d each.
+func slowly(d time.Duration) Dataset {
+	return NewDataset(1_000_000, []Field{{Name: "x", Type: Float32}}, func(context.Context, int, *Sample) error {
+		time.Sleep(d)
+		return nil
+	})
+}
+
+func TestTheLastTryCountsWhateverItShows(t *testing.T) {
+	for repeats := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			missed, asked := 1., 0
+			machine := misses(&missed, &asked, 7*ms)
+			ds := NewDataset(1_000_000, []Field{{Name: "x", Type: Float32}}, func(context.Context, int, *Sample) error {
+				machine.Compute(ms)
+				return nil
+			})
+			l, err := NewLoader(ds, WithBatchSize(1), WithWorkers(0), machine.Option())
+			require.NoError(t, err)
+			m := measurement{warmup: 2, visit: search.Visit{Wanted: 10}, repeats: repeats}
+			require.NoError(t, m.run(t.Context(), l, nil, State{}))
+			require.Equal(t, repeats, asked, "the last try isn't asked")
+			require.Zero(t, m.repeats)
+			require.Len(t, m.iterations, 10)
+			for _, one := range m.iterations {
+				require.Equal(t, ms, one.all)
+			}
+			require.Equal(t, 1., m.use.Own, "in the last try alone")
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// A try takes 10 ms. Another begins if there is time for two.
+func TestAVisitIsMeasuredAnewIfThereIsTime(t *testing.T) {
+	for left, tries := range map[time.Duration]int{19 * ms: 1, 21 * ms: 2, 29 * ms: 2, 31 * ms: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			missed, asked := 1., 0
+			l, err := NewLoader(slowly(ms), WithBatchSize(1), WithWorkers(0), misses(&missed, &asked, 0).Option())
+			require.NoError(t, err)
+			const warmup, try = 10, 10
+			m := measurement{warmup: warmup, visit: search.Visit{Wanted: try}, repeats: 2, steps: &preparation{},
+				deadline: time.Now().Add((warmup+try)*ms + left)}
+			require.NoError(t, m.run(t.Context(), l, nil, State{}))
+			require.Equal(t, 3-tries, m.repeats, left)
+			require.Len(t, m.iterations, try)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// visiting is a tuner whose samples take d each.
+func visiting(t *testing.T, d time.Duration, opts ...Option) *tuner {
+	t.Helper()
+	src, err := newSource(slowly(d), append([]Option{NewVirtualMachine(4).Option()}, opts...))
+	require.NoError(t, err)
+	return &tuner{source: src, cpus: src.opts.machine.CPUs(), repeats: firstRepeats}
+}
+
+// There are four tries beyond the first ones of visits, and one more for two visits; a
+// visit has two at most.
+func TestTriesThatVisitsDoNotNeedAreLeftForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		missed, asked := 0., 0
+		tn := visiting(t, ms, WithBatchSize(1), misses(&missed, &asked, 0).Option())
+		tries := func(round int) int {
+			asked = 0
+			_, ok, err := tn.visit(t.Context(), search.Request{Round: round, Iterations: 4})
+			require.NoError(t, err)
+			require.True(t, ok)
+			return asked
+		}
+		for round := range 8 {
+			require.Equal(t, 1, tries(round), "the first says that nothing was missed")
+		}
+		missed = 1
+		var got []int
+		for round := range 9 {
+			got = append(got, tries(8+round))
+		}
+		require.Equal(t, []int{2, 2, 2, 2, 2, 0, 1, 0, 1}, got)
+		require.NoError(t, tn.live.Close())
+	})
+}
+
+// A visit waits for workers that no visit had before, and for no others.
+func TestWorkersAreWarmedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tn := visiting(t, 20*ms, WithBatchSize(8))
+		var took []time.Duration
+		for round, workers := range []int{2, 4, 1, 4, 2, 4} {
+			began := time.Now()
+			_, _, err := tn.visit(t.Context(), search.Request{Round: round, Workers: workers, Iterations: 4})
+			require.NoError(t, err)
+			took = append(took, time.Since(began))
+		}
+		require.Less(t, took[3], took[1])
+		require.Equal(t, took[3], took[5])
+		require.NoError(t, tn.live.Close())
+	})
 }
