@@ -167,14 +167,19 @@ func TestTuningGoesOnFromRunToRun(t *testing.T) {
 	})
 }
 
+// changeable is a dataset of which loading a batch of 32 takes a worker as long as load says.
+func changeable(batch time.Duration) (load *atomic.Int64, ds nwt.Dataset) {
+	load = new(atomic.Int64)
+	load.Store(int64(batch))
+	return load, nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+		time.Sleep(time.Duration(load.Load()) / 32)
+		return nil
+	})
+}
+
 func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var load atomic.Int64 // of a batch
-		load.Store(int64(4 * time.Millisecond))
-		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
-			time.Sleep(time.Duration(load.Load()) / 32)
-			return nil
-		})
+		load, ds := changeable(4 * time.Millisecond)
 		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent, virtual)
 		step := func() { time.Sleep(5 * time.Millisecond) }
 		train(t, l, 1000, step)
@@ -198,12 +203,7 @@ func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 // Four workers are too few at first, and training waits. Then data comes ten times as fast.
 func TestALoaderTunesAgainWhenTheDataBecomesFaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var load atomic.Int64 // of a batch
-		load.Store(int64(40 * time.Millisecond))
-		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
-			time.Sleep(time.Duration(load.Load()) / 32)
-			return nil
-		})
+		load, ds := changeable(40 * time.Millisecond)
 		var log bytes.Buffer
 		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(4), nwt.WithMaxWorkers(4), virtual, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		step := func() { time.Sleep(5 * time.Millisecond) }
