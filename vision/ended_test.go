@@ -302,7 +302,10 @@ func TestThePipelineKnowsTheContextOfEachLoader(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d workers", name, workers), func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				ended := make(chan error, 10)
-				ds := compose(t, ending(p, func(context.Context) { cancel(errEnded) }, data, ended))
+				ds := compose(t, ending(p, func(ctx context.Context) {
+					cancel(errEnded)
+					<-ctx.Done() // if another worker is cancelling, that may take a moment
+				}, data, ended))
 				l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(workers))
 				require.NoError(t, err)
 				for _, err := range l.Epoch(ctx, 0) {
@@ -399,9 +402,15 @@ func TestLibjpegTurboFindsAnEndWhenNobodyWaitsForThePicture(t *testing.T) {
 	const side = 9400
 	data := white(side)
 	kept := bytes.Clone(data)
-	rows, err := vision.CutWhileDecoding(data)
-	require.NoError(t, err)
-	require.Less(t, rows, side)
+	least := side
+	for range 20 { // a busy machine may begin to cut too late
+		rows, err := vision.CutWhileDecoding(data)
+		require.NoError(t, err)
+		if least = min(least, rows); least < side {
+			break
+		}
+	}
+	require.Less(t, least, side)
 	require.Equal(t, kept, data, "the caller's file")
 }
 
