@@ -26,7 +26,8 @@ func ChangeColours(kind string, factor float64, r, g, b []byte) {
 func Halves(v float64) (half, brain uint16) { return float16(v), bfloat16(v) }
 
 // CutWhileDecoding is how many rows of a grey JPEG file libjpeg-turbo decodes if its
-// context ends as soon as it begins. There must be a library.
+// context ends as soon as it begins: the pixels, not the header, are cut. There must be a
+// library.
 func CutWhileDecoding(data []byte) (rows int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -42,7 +43,7 @@ func CutWhileDecoding(data []byte) (rows int, err error) {
 	w.picture = picture{width: h.width, height: h.height, shrunk: 1, subX: 1, subY: 1}
 	w.mem = w.picture.shape(nil, h.width, h.height)
 	data = w.own(data)
-	done := w.cutAtEnd(data)
+	done := w.cutAtEnd(data[h.scanAt:])
 	cancel()
 	_, err = w.turbo.decode(data, &w.picture.planes, h.width, h.height)
 	done()
