@@ -809,15 +809,15 @@ func (c *chain) reserve(n int, bound int64) bool {
 	}
 }
 
-// keep is reserve for memory that comes back. It is kept as long as the chain holds no
+// keep is reserve for memory that comes back, while bytes counts some that is freed. It is kept as long as the chain holds no
 // more than its share of the bound, or all together no more than half of it: what waits
 // for use leaves the other chains room for reading ahead.
-func (c *chain) keep(n int) bool {
+func (c *chain) keep(n int, freed int64) bool {
 	bound := c.bound
 	if c.aboveShare(n) {
 		bound /= 2
 	}
-	return c.reserve(n, bound)
+	return c.reserve(n, bound+freed)
 }
 
 // aboveShare tells whether n bytes more are more than the chain's share of the bound.
@@ -851,19 +851,20 @@ func (p *streamPart) take(i int, r **Record) bool {
 	switch {
 	case ok:
 		c.taken++
-		c.hold(-cap(got.Data))
+		freed := int64(cap(got.Data)) // counted until it is given away: the chain, whose next turn is the last, could take it back
+		c.held.Add(-freed)
 		*r, got = got, *r
-		if n := cap(got.Data); n > 0 && !c.keep(n) {
+		if n := cap(got.Data); n > 0 && !c.keep(n, freed) {
 			got = &Record{part: p.number}
 		}
-		if p.waiting.Load() > 0 {
-			p.giveRoom() // before the chain can take it back: its next turn is the last
-		}
+		p.giveRoom(freed)
+		p.bytes.Add(-freed)
+		p.giveRoom(0)
 		c.empty <- got // has room: it is one of the chain's readAhead
 	case c.held.Load() > 0: // its goroutine is over: it leaves the others its room
 		c.under, c.idle, c.empty = nil, nil, nil
 		c.letGo()
-		p.giveRoom()
+		p.giveRoom(0)
 	}
 	return ok
 }
@@ -880,19 +881,22 @@ func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 	return await(c, c.full)
 }
 
-// giveRoom counts the room that there is as that of chains that wait for it, and wakes
-// them, beginning with the one whose turn is next. Those that have a record ready come
+// giveRoom counts the room that there is, and what bytes counts but is freed, as that of
+// chains that wait for it, and wakes them, beginning with the one whose turn is next. Those that have a record ready come
 // last. If some need more than is left, it doesn't ask all others: with hundreds, that
 // would cost more than reading.
-func (p *streamPart) giveRoom() {
-	refused := 0
+func (p *streamPart) giveRoom(freed int64) {
+	if p.waiting.Load() <= 0 {
+		return
+	}
+	refused, bound := 0, p.bound+freed
 	for _, ready := range []bool{false, true} {
-		for k := 0; k < len(p.chains) && refused < enoughRefused && p.bytes.Load() < p.bound; k++ {
+		for k := 0; k < len(p.chains) && refused < enoughRefused && p.bytes.Load() < bound; k++ {
 			c := p.chains[(p.turn+k)%len(p.chains)]
 			n := c.needs.Load()
 			switch {
 			case n == 0 || !ready && len(c.full) > 0:
-			case !c.reserve(int(n), p.bound):
+			case !c.reserve(int(n), bound):
 				refused++
 			case c.needs.CompareAndSwap(n, 0):
 				p.waiting.Add(-1)
