@@ -371,7 +371,8 @@ func WithErrorBudget(maxBad int) Option {
 //
 // With 0 workers the loader can neither leave the caller's goroutine nor end the
 // context: it waits for the call. If an epoch of a stream has begun with 0 workers, the
-// caller reads its shards to the end, even after SetWorkers.
+// caller reads its shards to the end, even after SetWorkers. [Tune] measures 0 workers too:
+// it waits for a call that neither returns nor heeds its context.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
