@@ -108,7 +108,7 @@ func (w *worker) tidy() {
 		w.x[i].tidy(most / 8)
 		w.y[i].tidy(most / 8)
 	}
-	w.reader.reset(nil, nil)
+	w.reader = reader{}
 	w.ctx = nil
 }
 
