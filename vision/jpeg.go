@@ -44,10 +44,8 @@ type segments struct {
 // errors say why there is none.
 func (s *segments) next() (marker byte, segment []byte, err error) {
 	for {
-		if s.seen++; s.seen%looks == 0 {
-			if err := ended(s.ctx); err != nil {
-				return 0, nil, err
-			}
+		if hasEnded(s.ctx, &s.seen) {
+			return 0, nil, ended(s.ctx)
 		}
 		if i := bytes.IndexByte(s.data[s.at:], 0xff); i >= 0 { // libjpeg skips what isn't a marker
 			s.at += i
