@@ -809,9 +809,9 @@ func (c *chain) reserve(n int, bound int64) bool {
 	}
 }
 
-// keep is reserve for memory that comes back, while bytes counts some that is freed. It is kept as long as the chain holds no
-// more than its share of the bound, or all together no more than half of it: what waits
-// for use leaves the other chains room for reading ahead.
+// keep is reserve for memory that comes back, while bytes counts some that is freed. It is
+// kept as long as the chain holds no more than its share of the bound, or all together no
+// more than half of it: what waits for use leaves the other chains room for reading ahead.
 func (c *chain) keep(n int, freed int64) bool {
 	bound := c.bound
 	if c.aboveShare(n) {
@@ -882,9 +882,9 @@ func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 }
 
 // giveRoom counts the room that there is, and what bytes counts but is freed, as that of
-// chains that wait for it, and wakes them, beginning with the one whose turn is next. Those that have a record ready come
-// last. If some need more than is left, it doesn't ask all others: with hundreds, that
-// would cost more than reading.
+// chains that wait for it, and wakes them, beginning with the one whose turn is next. Those
+// that have a record ready come last. If some need more than is left, it doesn't ask all
+// others: with hundreds, that would cost more than reading.
 func (p *streamPart) giveRoom(freed int64) {
 	if p.waiting.Load() <= 0 {
 		return
