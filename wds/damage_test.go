@@ -254,20 +254,22 @@ func (f panickingFS) Open(name string) (fs.File, error) {
 }
 
 func TestAFileThatPanicsAfterItWasGivenUpHarmsNobody(t *testing.T) {
-	read, late := make(chan struct{}), make(chan struct{})
-	s, err := wds.New(panickingFS{fstest.MapFS{"a.tar": {Data: shard(t, 0, 5)}}, read, late}, []string{"a.tar"}, fields, load)
-	require.NoError(t, err)
-	l, err := nwt.NewLoader(nwt.Streamed(s))
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	for _, err = range l.Epoch(ctx, 0) {
-	}
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.NoError(t, l.Close())
-	close(read)
-	<-late
-	time.Sleep(10 * time.Millisecond) // the program would have ended by now
+	synctest.Test(t, func(t *testing.T) {
+		read, late := make(chan struct{}), make(chan struct{})
+		s, err := wds.New(panickingFS{fstest.MapFS{"a.tar": {Data: shard(t, 0, 5)}}, read, late}, []string{"a.tar"}, fields, load)
+		require.NoError(t, err)
+		l, err := nwt.NewLoader(nwt.Streamed(s))
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the file is being read by then
+		defer cancel()
+		for _, err = range l.Epoch(ctx, 0) {
+		}
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, l.Close())
+		close(read)
+		<-late
+		synctest.Wait() // the program would have ended by now
+	})
 }
 
 func TestTheLabelOfAnArchiveIsNoSample(t *testing.T) {
