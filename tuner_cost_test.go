@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/search"
 )
 
@@ -30,7 +29,7 @@ func TestTuningLeavesNothingBehind(t *testing.T) {
 	defer debug.SetMemoryLimit(limit)
 	goroutines, procs, threads := runtime.NumGoroutine(), runtime.GOMAXPROCS(0), maxThreads()
 	debug.FreeOSMemory()
-	rss := host.Memory().RSS
+	rss := ResidentMemory()
 
 	tune()
 	for range 1000 { // a goroutine that was joined may not have quite ended
@@ -46,7 +45,7 @@ func TestTuningLeavesNothingBehind(t *testing.T) {
 	require.Equal(t, threads, maxThreads())
 	debug.FreeOSMemory()
 	const batches = 4 * 4 << 20 // of the smallest loader
-	require.Less(t, host.Memory().RSS, rss+batches/2)
+	require.Less(t, ResidentMemory(), rss+batches/2)
 }
 
 func maxThreads() int {
