@@ -115,7 +115,7 @@ func TestRanksOverTwoHosts(t *testing.T) {
 				}
 				return l.start(t)
 			}
-			l := launch(5 * time.Millisecond)
+			l := launch(aStep)
 			tr.underway(t, 0)
 			l.signal(t, tt.signal)
 			require.Equal(t, []int{tt.status}, l.statuses())

@@ -90,7 +90,7 @@ func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
 					require.Equal(t, []int{0}, launch(t, world, tr.program(0)).start(t).statuses())
 					break
 				}
-				l := launch(t, world, tr.program(5*time.Millisecond)).start(t)
+				l := launch(t, world, tr.program(aStep)).start(t)
 				tr.underway(t, n)
 				l.signal(t, tt.signal)
 				require.Equal(t, []int{tt.status}, l.statuses())
@@ -103,7 +103,7 @@ func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
 
 func TestARankThatDiesEndsTheOthers(t *testing.T) {
 	tr := newTrial(t)
-	l := byHand(t, 3, tr.program(5*time.Millisecond)).start(t)
+	l := byHand(t, 3, tr.program(aStep)).start(t)
 	tr.underway(t, 0)
 	require.NoError(t, l[1].Process.Kill())
 	require.Equal(t, []int{-1, 1}, l.statuses(), "killed; an error")
@@ -115,7 +115,7 @@ func TestARankThatDiesEndsTheOthers(t *testing.T) {
 // srun then sends SIGTERM to the others, and exits with the greatest of the statuses.
 func TestARankThatDiesWhileTheOthersStopIsAFailureToAll(t *testing.T) {
 	tr := newTrial(t)
-	l := byHand(t, 3, tr.program(5*time.Millisecond)).start(t)
+	l := byHand(t, 3, tr.program(aStep)).start(t)
 	tr.underway(t, 0)
 	require.NoError(t, l[1].Process.Signal(syscall.SIGSTOP))
 	require.NoError(t, l[0].Process.Signal(syscall.SIGTERM))
@@ -126,7 +126,7 @@ func TestARankThatDiesWhileTheOthersStopIsAFailureToAll(t *testing.T) {
 
 func TestARankThatStopsIsNotEndedByAnotherSignal(t *testing.T) {
 	tr := newTrial(t)
-	l := byHand(t, 3, tr.program(5*time.Millisecond)).start(t)
+	l := byHand(t, 3, tr.program(aStep)).start(t)
 	tr.underway(t, 0)
 	require.NoError(t, l[1].Process.Signal(syscall.SIGSTOP))
 	for range 3 {

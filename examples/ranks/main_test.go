@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 
 const samples = 40_000
 
+// aStep is how long a step computes in attempts that are stopped: with 8 ranks an epoch
+// takes half a minute, which is more than a busy machine needs to deliver a signal.
+const aStep = 100 * time.Millisecond
+
 // A trial is a folder in which the ranks of several attempts leave their logs.
 type trial struct {
 	dir        string

@@ -103,14 +103,14 @@ func (c cluster) begin(t *testing.T) cluster {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(in("munge.sock"))
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	c.daemon(t, "slurmctld", "-D")
 	c.daemon(t, "slurmd", "-D", "-N", "n1")
 	c.daemon(t, "slurmd", "-D", "-N", "n2")
 	require.Eventually(t, func() bool {
 		out, err := c.command("sinfo", "--noheader", "--format=%D%t").Output()
 		return err == nil && strings.TrimSpace(string(out)) == "2idle"
-	}, 30*time.Second, 100*time.Millisecond, "two idle nodes")
+	}, 3*time.Minute, 100*time.Millisecond, "two idle nodes")
 	t.Cleanup(func() {
 		_ = c.command("scancel", "--user="+os.Getenv("USER"), "--full").Run()
 		_ = c.command("scancel", "--partition=all", "--full").Run()
@@ -215,7 +215,7 @@ func TestRanksUnderSlurm(t *testing.T) {
 	c := startCluster(t)
 	t.Run("the page's script stops, is requeued, and goes on with fewer ranks", func(t *testing.T) {
 		tr := newTrial(t)
-		tr.inFolder(t, 5*time.Millisecond)
+		tr.inFolder(t, aStep)
 		job := c.submit(t, tr, 4)
 		tr.underway(t, 0)
 		c.run(t, "", "scancel", "--signal=TERM", job)
@@ -242,7 +242,7 @@ func TestRanksUnderSlurm(t *testing.T) {
 	})
 	t.Run("a rank that dies ends the job, and it isn't requeued", func(t *testing.T) {
 		tr := newTrial(t)
-		tr.inFolder(t, 5*time.Millisecond)
+		tr.inFolder(t, aStep)
 		job := c.submit(t, tr, 2)
 		tr.underway(t, 0)
 		c.run(t, "", "scancel", "--signal=KILL", job+".0")
