@@ -81,11 +81,9 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	case !errors.Is(err, fs.ErrNotExist):
 		o.log.Warn("nwt: the precomputed samples can't be used and are made anew", "path", path, "reason", err)
 		if errors.Is(err, errForeign) {
-			kept, err := files.SetAside(p.path, ".foreign")
-			if err != nil {
+			if err := p.setAside(); err != nil {
 				return p.orError(err)
 			}
-			o.log.Warn("nwt: what was there is kept", "path", p.path, "kept", kept)
 		}
 	}
 	if err := p.write(ctx, opts); err != nil {
@@ -345,12 +343,48 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 		return errors.Join(err, fmt.Errorf("%s was removed or replaced while it was written: was %s.lock removed?", partial, p.path))
 	}
 	if err == nil {
+		err = p.makeWay()
+	}
+	if err == nil {
 		err = files.Replace(ctx, partial, p.path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(partial))
 	}
 	return nil
+}
+
+// setAside moves what lies at the path out of the way.
+func (p *Precomputed) setAside() error {
+	kept, err := files.SetAside(p.path, ".foreign")
+	if err == nil {
+		p.log.Warn("nwt: what was there is kept", "path", p.path, "kept", kept)
+	}
+	return err
+}
+
+// makeWay sets aside what somebody has put at the path while the samples were loaded,
+// which may have taken hours. Only a file of Precompute is replaced.
+func (p *Precomputed) makeWay() error {
+	info, err := os.Lstat(p.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !info.Mode().IsRegular() {
+		return p.setAside()
+	}
+	f, err := files.Open(p.path)
+	if err != nil {
+		return p.setAside()
+	}
+	_, err = readHeader(f, info.Size())
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err == nil || errors.Is(err, errDamaged) || errors.Is(err, errOther) {
+		return nil
+	}
+	return p.setAside()
 }
 
 // isAt tells whether f is the file at path.

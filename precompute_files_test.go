@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -115,6 +116,59 @@ func TestWhatBeginsWithZerosOrIsEmptyIsMovedAwayNotOverwritten(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWhatIsPutInTheFilesPlaceWhileItIsWrittenIsMovedAwayNotOverwritten(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"a file":      func(path string) error { return os.WriteFile(path, []byte("years of work"), 0o644) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o755) },
+		"a link":      func(path string) error { return os.Symlink("elsewhere", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "samples")
+			var before fs.FileInfo
+			source := filled(9, 0)
+			ds := nwt.NewDataset(9, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+				if i == 5 {
+					if err := put(path); err != nil {
+						return err
+					}
+					var err error
+					if before, err = os.Lstat(path); err != nil {
+						return err
+					}
+				}
+				return source.Load(ctx, i, dst)
+			})
+			p, err := nwt.Precompute(t.Context(), ds, path, "v1", nwt.WithWorkers(0))
+			if name == "a link" && before == nil {
+				t.Skip("no symbolic links here:", err)
+			}
+			require.NoError(t, err)
+			requireFilled(t, p)
+			require.NoError(t, p.Close())
+			kept, err := os.Lstat(path + ".foreign")
+			require.NoError(t, err)
+			require.True(t, os.SameFile(before, kept))
+		})
+	}
+}
+
+func TestAFileOfPrecomputeThatAppearsWhileItIsWrittenIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "samples"), filepath.Join(dir, "other")
+	precompute(t, filled(9, 3), other)
+	source := filled(9, 0)
+	ds := nwt.NewDataset(9, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		if i == 5 {
+			if err := os.Link(other, path); err != nil {
+				return err
+			}
+		}
+		return source.Load(ctx, i, dst)
+	})
+	requireFilled(t, precompute(t, ds, path, nwt.WithWorkers(0)))
+	require.NoFileExists(t, path+".foreign")
 }
 
 func TestWhatLiesInThePlaceOfThePartialFileIsNotOverwritten(t *testing.T) {

@@ -42,10 +42,11 @@ type trial struct {
 	mix   *nwt.Mix     // of these
 	torn  map[int]flaw // by shard
 	bad   map[int]string
-	slow  int  // one in so many samples takes 100 ms; 0: none
-	skips int  // its shards' readers skip: 0 no, else at most so many records at once
-	gap   int  // bytes that a copy to the device leaves out, at least
-	bare  bool // the device can't clear memory
+	slow  int   // one in so many samples takes 100 ms; 0: none
+	skips int   // its shards' readers skip: 0 no, else at most so many records at once
+	gap   int   // bytes that a copy to the device leaves out, at least
+	bare  bool  // the device can't clear memory
+	ahead int64 // bytes of records that may be read ahead; 0: the default
 
 	batch, workers, prefetch, rank, world, budget int
 	dropLast, shuffle, unordered, timeout         bool
@@ -91,6 +92,7 @@ func randomTrial(seed uint64) *trial {
 	t.skips = int(seed % 4) // not by rng, whose trials stay what they were
 	t.gap = []int{1, 3, 20, nwt.LeastGap}[seed/4%4]
 	t.bare = seed/16%4 == 3
+	t.ahead = []int64{0, 1, 500, 5000}[seed/64%4]
 	if half() {
 		t.n = 0
 		for range 1 + rng.IntN(6) {
@@ -506,7 +508,12 @@ func (s *trialShard) Next(ctx context.Context, r *nwt.Record) error {
 	if err := s.pass(ctx, r); err != nil {
 		return err
 	}
-	*r = nwt.Record{Data: binary.LittleEndian.AppendUint64(r.Data[:0], uint64(s.first+s.k-1)), Value: s.s.part}
+	id := s.first + s.k - 1
+	data := binary.LittleEndian.AppendUint64(r.Data[:0], uint64(id))
+	if s.s.t.ahead > 0 {
+		data = append(data, make([]byte, id*37%400)...)
+	}
+	*r = nwt.Record{Data: data, Value: s.s.part}
 	return nil
 }
 
@@ -860,6 +867,9 @@ func (j *judge) open() (err error) {
 		if j.async {
 			opts = append(opts, nwt.WithAsyncTransfer())
 		}
+	}
+	if j.ahead > 0 {
+		opts = append(opts, nwt.WithReadAhead(j.ahead))
 	}
 	j.closed = false
 	ds, err := j.dataset()
