@@ -4,25 +4,35 @@
 //
 //	go run .               # makes a table and loads two epochs of it
 //	go run . table.parquet # of float32 columns and an int64 column "label"
+//
+// What the file says of itself is checked before anything is read: sizes that can't be
+// are an error, and no row is left out. Values that were damaged within a page may go
+// unnoticed, since arrow-go doesn't compare the checksums of pages.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 
+	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
 
 	"github.com/nwt-go/nwt"
 )
 
-const mixed = 3 // row groups whose rows are mixed
+const (
+	mixed    = 3       // row groups whose rows are mixed
+	maxGroup = 1 << 30 // bytes of a decoded row group; several are kept
+)
 
 // A table is a Parquet file of required float32 columns, and of one int64 column that
 // is the label.
@@ -49,35 +59,108 @@ type group struct {
 	labels   []int64
 }
 
-func openTable(path string) (*table, error) {
-	f, err := file.OpenParquetFile(path, true)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	t := &table{file: f, starts: []int{0}, label: -1}
-	for c := range f.MetaData().Schema.NumColumns() {
-		switch column := f.MetaData().Schema.Column(c); {
-		case column.MaxDefinitionLevel() > 0 || column.MaxRepetitionLevel() > 0:
-			err = fmt.Errorf("%s: column %q must be required, without repetitions", path, column.Name())
-		case column.Name() == "label":
-			t.label = c
-		default:
-			t.features = append(t.features, c)
+func openTable(path string) (t *table, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
 		}
-	}
-	if t.label < 0 || len(t.features) == 0 {
-		err = fmt.Errorf("%s: must have a column \"label\", and others", path)
-	}
+	}()
+	// A file that is mapped and then cut short would end the program.
+	source, err := os.Open(path)
 	if err != nil {
-		f.Close()
+		return nil, err
+	}
+	defer func() {
+		if p := recover(); p != nil { // arrow-go's, at a damaged footer
+			err = fmt.Errorf("damaged: %v", p)
+		}
+		if err != nil {
+			source.Close()
+		}
+	}()
+	info, err := source.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("not a regular file: %v", info.Mode())
+	}
+	f, err := file.NewParquetReader(source)
+	if err != nil {
+		return nil, err
+	}
+	t = &table{file: f, starts: []int{0}, label: -1}
+	if err := t.findColumns(); err != nil {
 		return nil, err
 	}
 	for g := range f.NumRowGroups() {
-		t.starts = append(t.starts, t.starts[g]+int(f.MetaData().RowGroup(g).NumRows()))
+		rows, err := t.rows(g, info.Size())
+		if err != nil {
+			return nil, fmt.Errorf("row group %d: %w", g, err)
+		}
+		t.starts = append(t.starts, t.Len()+rows)
+	}
+	if int64(t.Len()) != f.NumRows() {
+		return nil, fmt.Errorf("its row groups have %d rows, not %d", t.Len(), f.NumRows())
 	}
 	t.feature = nwt.AddField[float32](&t.schema, "features", len(t.features))
 	t.expected = nwt.AddField[int64](&t.schema, "label")
 	return t, nil
+}
+
+// findColumns tells the label from the features.
+func (t *table) findColumns() error {
+	columns := t.file.MetaData().Schema
+	for c := range columns.NumColumns() {
+		column := columns.Column(c)
+		want := parquet.Types.Float
+		if column.Path() == "label" {
+			want = parquet.Types.Int64
+		}
+		switch {
+		case column.MaxDefinitionLevel() > 0 || column.MaxRepetitionLevel() > 0:
+			return fmt.Errorf("column %q must be required, without repetitions", column.Path())
+		case column.PhysicalType() != want:
+			return fmt.Errorf("column %q has the type %v, not %v", column.Path(), column.PhysicalType(), want)
+		case want == parquet.Types.Float:
+			t.features = append(t.features, c)
+		case t.label >= 0:
+			return errors.New("two columns are named \"label\"")
+		default:
+			t.label = c
+		}
+	}
+	if t.label < 0 || len(t.features) == 0 {
+		return errors.New("must have a column \"label\", and others")
+	}
+	return nil
+}
+
+// rows is the number of rows in a row group of a file of size bytes, if that and where its
+// columns lie is possible: arrow-go allocates whatever is said to be there.
+func (t *table) rows(g int, size int64) (int, error) {
+	group := t.file.MetaData().RowGroup(g)
+	n := group.NumRows()
+	if most := maxGroup / (4*int64(len(t.features)) + 8); n < 0 || n > most {
+		return 0, fmt.Errorf("%d rows, want 0 to %d", n, most)
+	}
+	for c := range len(t.features) + 1 {
+		column, err := group.ColumnChunk(c)
+		if err != nil {
+			return 0, err
+		}
+		if column.NumValues() != n {
+			return 0, fmt.Errorf("column %d has %d values for %d rows", c, column.NumValues(), n)
+		}
+		from, length := column.DataPageOffset(), column.TotalCompressedSize()
+		if column.HasDictionaryPage() && column.DictionaryPageOffset() > 0 {
+			from = min(from, column.DictionaryPageOffset())
+		}
+		if from < 0 || length < 0 || from > size || length > size-from {
+			return 0, fmt.Errorf("column %d is said to be %d bytes from byte %d on, in a file of %d", c, length, from, size)
+		}
+	}
+	return int(n), nil
 }
 
 func (t *table) Close() error        { return t.file.Close() }
@@ -88,18 +171,18 @@ func (t *table) Fields() []nwt.Field { return t.schema.Fields() }
 func (t *table) order(seed uint64) (nwt.Sampler, error) {
 	var sizes []int
 	for g, start := range t.starts[1:] {
-		sizes = append(sizes, start-t.starts[g])
+		if size := start - t.starts[g]; size > 0 {
+			sizes = append(sizes, size)
+		}
 	}
 	return nwt.LocallyShuffled(sizes, mixed, seed)
 }
 
 func (t *table) Load(_ context.Context, i int, dst *nwt.Sample) error {
-	number, found := slices.BinarySearch(t.starts, i)
-	if !found {
-		number--
-	}
+	number := sort.SearchInts(t.starts, i+1) - 1 // the last that begins there: an empty one begins there too
 	g := t.group(number)
 	if err := g.decode(); err != nil {
+		t.forget(g)
 		return fmt.Errorf("row group %d: %w", number, err)
 	}
 	row := i - t.starts[number]
@@ -129,8 +212,20 @@ func (t *table) group(number int) *group {
 	return g
 }
 
+// forget makes the next who needs the row group decode it anew: a disk may fail once.
+func (t *table) forget(g *group) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = slices.DeleteFunc(t.kept, func(k *group) bool { return k == g })
+}
+
 // decode reads a row group's columns.
-func (t *table) decode(g *group) error {
+func (t *table) decode(g *group) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("damaged: %v", p)
+		}
+	}()
 	t.decoded.Add(1)
 	n := t.starts[g.number+1] - t.starts[g.number]
 	columns := t.file.RowGroup(g.number)
@@ -141,7 +236,6 @@ func (t *table) decode(g *group) error {
 		}
 		g.features = append(g.features, values)
 	}
-	var err error
 	g.labels, err = read[int64](columns, t.label, n)
 	return err
 }
@@ -168,6 +262,9 @@ func read[T float32 | int64](columns *file.RowGroupReader, c, n int) ([]T, error
 			return nil, fmt.Errorf("column %q: %w", chunk.Descriptor().Name(), err)
 		}
 		from += got
+	}
+	if chunk.HasNext() {
+		return nil, fmt.Errorf("column %q has more than %d values", chunk.Descriptor().Name(), n)
 	}
 	return values, nil
 }

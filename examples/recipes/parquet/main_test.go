@@ -2,14 +2,21 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -129,4 +136,165 @@ func TestATableThatCannotBeReadIsNamed(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("PAR1 is not enough PAR1"), 0o600))
 	_, err := openTable(path)
 	require.ErrorContains(t, err, path)
+	_, err = openTable(t.TempDir())
+	require.ErrorContains(t, err, "not a regular file")
+}
+
+// footer is where a file's footer begins.
+func footer(file []byte) int {
+	n := len(file) - 8
+	return n - int(binary.LittleEndian.Uint32(file[n:]))
+}
+
+// loads is the number of rows that an epoch of the file at path delivers; each must be one
+// that was written.
+func loads(t *testing.T, path string) (rows int, err error) {
+	tab, err := openTable(path)
+	if err != nil {
+		return 0, err
+	}
+	defer tab.Close()
+	order, err := tab.order(42)
+	if err != nil {
+		return 0, err
+	}
+	l, err := nwt.NewLoader(tab, nwt.WithSampler(order), nwt.WithWorkers(2))
+	require.NoError(t, err)
+	defer l.Close()
+	for b, err := range l.Epoch(t.Context(), 0) {
+		if err != nil {
+			return rows, err
+		}
+		rows += b.Len()
+		for k, i := range b.Indices() {
+			require.EqualValues(t, i, tab.expected.Of(b)[k])
+		}
+	}
+	return rows, nil
+}
+
+func TestAFooterThatLiesIsAnErrorAndLosesNoRow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table.parquet")
+	require.NoError(t, writeTable(path, 3, 100, 2))
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	allRows := func(m *metadata.FileMetaData, rows int64) {
+		m.NumRows += rows - m.RowGroups[1].NumRows
+		m.RowGroups[1].NumRows = rows
+		for _, c := range m.RowGroups[1].Columns {
+			c.MetaData.NumValues = rows
+		}
+	}
+	for name, c := range map[string]struct {
+		lie  func(m *metadata.FileMetaData)
+		want string
+	}{
+		"the truth": {func(*metadata.FileMetaData) {}, ""},
+		"a row group without rows": {func(m *metadata.FileMetaData) {
+			empty := *m.RowGroups[0]
+			empty.NumRows, empty.Columns = 0, nil
+			for _, c := range m.RowGroups[0].Columns {
+				c, data := *c, *c.MetaData
+				data.NumValues = 0
+				c.MetaData = &data
+				empty.Columns = append(empty.Columns, &c)
+			}
+			m.RowGroups = slices.Insert(m.RowGroups, 1, &empty)
+		}, ""},
+		"a trillion rows":           {func(m *metadata.FileMetaData) { allRows(m, 1<<40) }, "row group 1: 1099511627776 rows, want 0 to 67108864"},
+		"fewer than no rows":        {func(m *metadata.FileMetaData) { allRows(m, -1) }, "row group 1: -1 rows"},
+		"fewer rows than there are": {func(m *metadata.FileMetaData) { allRows(m, 60) }, "more than 60 values"},
+		"more rows than there are":  {func(m *metadata.FileMetaData) { allRows(m, 140) }, "unexpected EOF"},
+		"a column of other rows":    {func(m *metadata.FileMetaData) { m.RowGroups[2].Columns[1].MetaData.NumValues = 7 }, "row group 2: column 1 has 7 values for 100 rows"},
+		"another number of rows":    {func(m *metadata.FileMetaData) { m.NumRows = 299 }, "have 300 rows, not 299"},
+		"a column of 32 TB":         {func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[0].MetaData.TotalCompressedSize = 1 << 45 }, "column 0 is said to be 35184372088832 bytes"},
+		"a column past the end": {func(m *metadata.FileMetaData) {
+			c := m.RowGroups[0].Columns[0].MetaData
+			c.DataPageOffset, c.DictionaryPageOffset = 1<<45, nil
+		}, "from byte 35184372088832 on"},
+		"a column before the start": {func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[0].MetaData.DataPageOffset = -1 << 45 }, "row group 0: column 0"},
+		"two labels": {func(m *metadata.FileMetaData) {
+			x := m.FileMetaData.Schema[2]
+			x.Name, x.Type = "label", m.FileMetaData.Schema[3].Type
+		}, "two columns are named"},
+		"a label of another type": {func(m *metadata.FileMetaData) { m.FileMetaData.Schema[3].Type = m.FileMetaData.Schema[1].Type }, `column "label" has the type FLOAT`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := file.NewParquetReader(bytes.NewReader(whole))
+			require.NoError(t, err)
+			c.lie(r.MetaData())
+			lying := bytes.NewBuffer(slices.Clone(whole[:footer(whole)]))
+			n, err := r.MetaData().WriteTo(lying, nil)
+			require.NoError(t, err)
+			lying.Write(binary.LittleEndian.AppendUint32(nil, uint32(n)))
+			lying.WriteString("PAR1")
+			require.NoError(t, os.WriteFile(path, lying.Bytes(), 0o600))
+			rows, err := loads(t, path)
+			if c.want == "" {
+				require.NoError(t, err)
+				require.Equal(t, 300, rows)
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestWhicheverByteOfAFooterIsDamagedNoRowIsLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table.parquet")
+	require.NoError(t, writeTable(path, 2, 60, 1))
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for at := footer(whole); at < len(whole); at++ {
+		for _, flip := range []byte{1, 0x80} {
+			damaged := slices.Clone(whole)
+			damaged[at] ^= flip
+			require.NoError(t, os.WriteFile(path, damaged, 0o600))
+			if rows, err := loads(t, path); err == nil {
+				require.Equal(t, 120, rows, "byte %d ^ %#x", at, flip)
+			}
+		}
+	}
+}
+
+func TestATableThatIsCutWhileItIsLoadedEndsTheEpoch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table.parquet")
+	require.NoError(t, writeTable(path, 20, 5000, 8))
+	tab, err := openTable(path)
+	require.NoError(t, err)
+	defer tab.Close()
+	require.NoError(t, os.Truncate(path, 10_000))
+	_, err = nwt.LoadSample(t.Context(), tab, 50_000)
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// failing fails once.
+type failing struct {
+	parquet.ReaderAtSeeker
+	left int // reads before it fails
+}
+
+func (f *failing) ReadAt(p []byte, at int64) (int, error) {
+	if f.left--; f.left == 0 {
+		return 0, errors.New("input/output error")
+	}
+	return f.ReaderAtSeeker.ReadAt(p, at)
+}
+
+func TestARowGroupThatCouldNotBeReadOnceIsReadAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table.parquet")
+	require.NoError(t, writeTable(path, 2, 10, 1))
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	tab, err := openTable(path)
+	require.NoError(t, err)
+	source := &failing{ReaderAtSeeker: bytes.NewReader(whole)}
+	require.NoError(t, tab.file.Close())
+	tab.file, err = file.NewParquetReader(source)
+	require.NoError(t, err)
+	source.left = 1
+	_, err = nwt.LoadSample(t.Context(), tab, 3)
+	require.ErrorContains(t, err, "input/output error")
+	_, err = nwt.LoadSample(t.Context(), tab, 3)
+	require.NoError(t, err)
 }
