@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"iter"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 
@@ -161,4 +163,23 @@ func TestRowGroupsAllocateOnlyWhatDecodingTakes(t *testing.T) {
 		epoch++
 	})
 	require.Less(t, allocations, 20.0*14, "of 680 batches in 14 groups")
+}
+
+func TestATableThatWasCutIsAnErrorUntilItIsWholeAgain(t *testing.T) {
+	tab, _, err := openTable(t.TempDir(), 680)
+	require.NoError(t, err)
+	defer tab.file.Close()
+	whole, err := os.ReadFile(tab.file.Name())
+	require.NoError(t, err)
+	for _, left := range []int64{8 * 120, 8*120 + 4, 8*120 + 5} { // at a row's beginning or within it
+		require.NoError(t, os.Truncate(tab.file.Name(), left))
+		_, err = nwt.LoadSample(t.Context(), tab, 120)
+		require.ErrorIs(t, err, io.EOF)
+	}
+	require.NoError(t, os.WriteFile(tab.file.Name(), whole, 0o600))
+	for _, i := range []int{120, 679} {
+		s, err := nwt.LoadSample(t.Context(), tab, i)
+		require.NoError(t, err)
+		require.Equal(t, []uint32{uint32(i), uint32(i * i)}, row.Of(s))
+	}
 }

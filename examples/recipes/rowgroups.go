@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -51,18 +52,24 @@ func (t *table) group(g int) ([]uint32, error) {
 		}
 	}
 	t.mu.Unlock()
-	return decode()
+	rows, err := decode()
+	if err != nil { // the next to ask tries again: a disk may fail once
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.groups, g)
+		t.oldest = slices.DeleteFunc(t.oldest, func(k int) bool { return k == g })
+	}
+	return rows, err
 }
 
 // decode stands for what a Parquet library does.
 func (t *table) decode(g int) ([]uint32, error) {
 	t.decoded.Add(1)
-	data := make([]byte, 8*groupRows)
-	n, err := t.file.ReadAt(data, int64(g)*int64(len(data)))
-	if err != nil && err != io.EOF {
-		return nil, err
+	data := make([]byte, 8*min(groupRows, t.rows-g*groupRows)) // the last group may have fewer rows
+	if _, err := t.file.ReadAt(data, 8*groupRows*int64(g)); err != nil {
+		return nil, err // io.EOF too: the file was cut
 	}
-	rows := make([]uint32, n/4)
+	rows := make([]uint32, len(data)/4)
 	for i := range rows {
 		rows[i] = binary.LittleEndian.Uint32(data[4*i:])
 	}
