@@ -178,11 +178,11 @@ func parseQuota(quota, period string) (float64, error) {
 	}
 	q, err := strconv.ParseInt(quota, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("quota %q is not a number of microseconds", quota)
+		return 0, fmt.Errorf("quota %.40q is not a number of microseconds", quota)
 	}
 	p, err := strconv.ParseInt(period, 10, 64)
 	if err != nil || p <= 0 {
-		return 0, fmt.Errorf("period %q is not a positive number of microseconds", period)
+		return 0, fmt.Errorf("period %.40q is not a positive number of microseconds", period)
 	}
 	return max(float64(q)/float64(p), 0), nil
 }
@@ -196,7 +196,7 @@ func parseBytes(data []byte) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a size in bytes", s)
+		return 0, fmt.Errorf("%.40q is not a size in bytes", s)
 	}
 	if n >= math.MaxInt64/2 {
 		return 0, nil

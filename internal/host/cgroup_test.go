@@ -73,6 +73,24 @@ func TestWhatCannotBeReadIsNotedAndTheRestStillCounts(t *testing.T) {
 	}
 }
 
+func TestANoteIsShortHoweverLongTheLineThatCannotBeRead(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	_, _, err := parseCgroup([]byte(long), "memory")
+	require.Less(t, len(err.Error()), 300)
+	_, err = parseMountinfo([]byte(long), "memory", true)
+	require.Less(t, len(err.Error()), 300)
+	for _, line := range []string{`1 2 0:3 \x` + long + " /m rw - cgroup2 none rw", `1 2 0:3 / \x` + long + " rw - cgroup2 none rw"} {
+		_, err = parseMountinfo([]byte(line), "memory", true)
+		require.Less(t, len(err.Error()), 300)
+	}
+	_, err = parseBytes([]byte(long))
+	require.Less(t, len(err.Error()), 300)
+	for _, quota := range [][2]string{{long, "1"}, {"1", long}} {
+		_, err = parseQuota(quota[0], quota[1])
+		require.Less(t, len(err.Error()), 300)
+	}
+}
+
 func TestAMountShowsAGroupOnlyBelowItsRoot(t *testing.T) {
 	for _, tt := range []struct {
 		group  string

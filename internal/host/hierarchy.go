@@ -79,7 +79,7 @@ func parseCgroup(data []byte, controller string) (group string, v2 bool, err err
 		id, rest, ok := strings.Cut(line, ":")
 		names, at, ok2 := strings.Cut(rest, ":")
 		if !ok || !ok2 || !strings.HasPrefix(at, "/") {
-			return "", false, fmt.Errorf("/proc/self/cgroup: no id:controllers:path in %q", line)
+			return "", false, fmt.Errorf("/proc/self/cgroup: no id:controllers:path in %.80q", line)
 		}
 		if id == "0" {
 			group, v2 = at, true
@@ -103,7 +103,7 @@ func parseMountinfo(data []byte, controller string, v2 bool) ([]mount, error) {
 		before, after, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
 		place, system := strings.Split(before, " "), strings.Split(after, " ")
 		if !ok || len(place) < 6 {
-			return nil, fmt.Errorf("/proc/self/mountinfo: too few fields in %q", line)
+			return nil, fmt.Errorf("/proc/self/mountinfo: too few fields in %.80q", line)
 		}
 		switch {
 		case v2 && system[0] == "cgroup2":
@@ -114,11 +114,11 @@ func parseMountinfo(data []byte, controller string, v2 bool) ([]mount, error) {
 		}
 		root, err := unescape(place[3])
 		if err != nil {
-			return nil, fmt.Errorf("/proc/self/mountinfo: %w in %q", err, place[3])
+			return nil, fmt.Errorf("/proc/self/mountinfo: %w in %.80q", err, place[3])
 		}
 		point, err := unescape(place[4])
 		if err != nil {
-			return nil, fmt.Errorf("/proc/self/mountinfo: %w in %q", err, place[4])
+			return nil, fmt.Errorf("/proc/self/mountinfo: %w in %.80q", err, place[4])
 		}
 		mounts = append(mounts, mount{root: root, point: point})
 	}

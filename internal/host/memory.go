@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"runtime/metrics"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/shirou/gopsutil/v3/mem"
@@ -66,17 +68,44 @@ var self = sync.OnceValues(func() (*process.Process, error) {
 
 // residentSet falls back to the memory that the Go runtime holds.
 func residentSet() (bytes uint64, note string) {
-	p, err := self()
+	bytes, err := here.resident()
 	if err == nil {
-		var info *process.MemoryInfoStat
-		if info, err = p.MemoryInfo(); err == nil {
-			return info.RSS, ""
-		}
+		return bytes, ""
 	}
 	goes := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(goes)
 	return goes[0].Value.Uint64() - goes[1].Value.Uint64(),
 		fmt.Sprintf("resident set unknown, only the memory of the Go runtime counted: %v", err)
+}
+
+// resident asks for the process as such where there is /proc: what is there under this
+// process's number is another process if /proc belongs to another namespace of processes,
+// or if HOST_PROC names the host's.
+func (m machine) resident() (bytes uint64, err error) {
+	if m.root == "" {
+		p, err := self()
+		if err != nil {
+			return 0, err
+		}
+		info, err := p.MemoryInfo()
+		if err != nil {
+			return 0, err
+		}
+		return info.RSS, nil
+	}
+	data, err := m.read("proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	sizes := strings.Fields(string(data)) // in pages, the second is the resident set: proc_pid_statm(5)
+	if len(sizes) < 2 {
+		return 0, fmt.Errorf("/proc/self/statm: too few fields in %.60q", data)
+	}
+	pages, err := strconv.ParseUint(sizes[1], 10, 44)
+	if err != nil {
+		return 0, fmt.Errorf("/proc/self/statm: %.60q is not a number of pages", sizes[1])
+	}
+	return pages * uint64(os.Getpagesize()), nil
 }
 
 // OwnMemory is the part of this process's memory that is its own and in use:

@@ -1,6 +1,10 @@
 package host
 
 import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +20,43 @@ func TestThisProcessAndItsMachineHaveMemory(t *testing.T) {
 	room := Available()
 	require.Positive(t, room.Bytes)
 	require.LessOrEqual(t, room.Bytes, m.Total)
+}
+
+// HOST_PROC is what makes gopsutil look elsewhere. A /proc of another namespace of
+// processes is alike: other processes have the numbers.
+func TestTheResidentSetIsThisProcesssWhateverHasItsNumberInAnotherProc(t *testing.T) {
+	other := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(other, fmt.Sprint(os.Getpid())), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(other, fmt.Sprint(os.Getpid()), "statm"), []byte("9 1 1 1 0 1 0\n"), 0o600))
+	before, note := residentSet()
+	require.Empty(t, note)
+	t.Setenv("HOST_PROC", other)
+	bytes, note := residentSet()
+	require.Empty(t, note)
+	require.Greater(t, bytes, before/2)
+}
+
+func TestAResidentSetThatCannotBeIsNotTakenForOne(t *testing.T) {
+	m := machine{root: t.TempDir()}
+	_, err := m.resident()
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, os.MkdirAll(m.path("proc/self"), 0o755))
+	for statm, want := range map[string]string{
+		"":                         "too few fields",
+		"1000\n":                   "too few fields",
+		"1000 -5 0\n":              `"-5" is not a number of pages`,
+		"1000 99999999999999999 0": "is not a number of pages",
+		"1000 50 40 1 0 30 0\n":    "",
+	} {
+		require.NoError(t, os.WriteFile(m.path("proc/self/statm"), []byte(statm), 0o600))
+		bytes, err := m.resident()
+		if want != "" {
+			require.ErrorContains(t, err, want)
+			continue
+		}
+		require.NoError(t, err)
+		require.EqualValues(t, 50*os.Getpagesize(), bytes)
+	}
 }
 
 func TestAvailableIsTheLessOfMachineAndContainer(t *testing.T) {
