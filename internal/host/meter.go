@@ -40,7 +40,9 @@ func StartCPU() *CPUMeter {
 // StartMissed begins an interval in which [Use.Missed] is told too. Each thread's own
 // figures are read for that, when it begins and when it ends.
 func StartMissed() *CPUMeter {
-	return &CPUMeter{start: readClocks(), missed: true, waited: waitedTime()}
+	m := StartCPU()
+	m.waited, m.missed = waitedTime()
+	return m
 }
 
 // Stop ends the interval. It returns two shares, 0 … 1, of the CPUs that this
@@ -64,8 +66,8 @@ type Use struct {
 
 	// Missed is how many CPUs its threads waited for without getting them, as far as it
 	// hadn't all that it may use: something else ran there, or the kernel had put two
-	// threads on one CPU. It is told only after StartMissed, and where the kernel (not
-	// Linux) tells it; else it is 0.
+	// threads on one CPU. It is told only after StartMissed, if the kernel is Linux and
+	// the process has at most maxWaiting threads; else it is 0.
 	Missed float64
 }
 
@@ -81,7 +83,9 @@ func (m *CPUMeter) Used() (u Use) {
 	u.OthersKnown = wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 	u.Collector = min(u.Own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
 	if m.missed {
-		u.Missed = max(0, min(float64(waitedTime()-m.waited)/float64(wall), usable-u.Own))
+		if waited, ok := waitedTime(); ok {
+			u.Missed = max(0, min(float64(waited-m.waited)/float64(wall), usable-u.Own))
+		}
 	}
 	return u
 }

@@ -4,5 +4,5 @@ package host
 
 import "time"
 
-// waitedTime is 0: other systems don't say how long threads wait for a CPU.
-func waitedTime() time.Duration { return 0 }
+// waitedTime is false: other systems don't say how long threads wait for a CPU.
+func waitedTime() (sum time.Duration, ok bool) { return 0, false }
