@@ -245,7 +245,8 @@ func (e *launchEnv) number(name string, low, high int) (int, error) {
 }
 
 // tasksOnNode reads Slurm's short form of a number for each node: "4(x2),3" is
-// 4, 4 and 3. It reports false if the list is malformed or ends before the node.
+// 4, 4 and 3. It reports false if the list is malformed, also after the node, or if it
+// ends before the node.
 func tasksOnNode(list string, node int) (tasks int, ok bool) {
 	for group := range strings.SplitSeq(list, ",") {
 		count, repeat, repeated := strings.Cut(group, "(x")
@@ -256,11 +257,16 @@ func tasksOnNode(list string, node int) (tasks int, ok bool) {
 				return 0, false
 			}
 		}
-		if node < nodes {
-			tasks, err := strconv.Atoi(count)
-			return tasks, err == nil && tasks >= 1
+		n, err := strconv.Atoi(count)
+		if err != nil || n < 1 {
+			return 0, false
 		}
-		node -= nodes
+		if !ok && node < nodes {
+			tasks, ok = n, true
+		}
+		if !ok {
+			node -= nodes
+		}
 	}
-	return 0, false
+	return tasks, ok
 }

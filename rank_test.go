@@ -131,6 +131,10 @@ func TestWrongVariablesAreNamedWithTheirBound(t *testing.T) {
 		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x2),12", `SLURM_STEP_TASKS_PER_NODE is "4(x2),12"; want a number from 1 to 11 for node 2`},
 		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x2),0", `SLURM_STEP_TASKS_PER_NODE is "4(x2),0"`},
 		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x2),three", `SLURM_STEP_TASKS_PER_NODE is "4(x2),three"`},
+		{srun, "SLURM_STEP_TASKS_PER_NODE=four,4,3", `SLURM_STEP_TASKS_PER_NODE is "four,4,3"`},
+		{srun, "SLURM_STEP_TASKS_PER_NODE=0(x2),3", `SLURM_STEP_TASKS_PER_NODE is "0(x2),3"`},
+		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x2),3,four", `SLURM_STEP_TASKS_PER_NODE is "4(x2),3,four"`}, // other nodes refuse it too
+		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x2),3,4(x", `SLURM_STEP_TASKS_PER_NODE is "4(x2),3,4(x"`},
 		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x0),4(x2),3", `SLURM_STEP_TASKS_PER_NODE is "4(x0),4(x2),3"`},
 		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x-1),4(x2),3", `SLURM_STEP_TASKS_PER_NODE is "4(x-1),4(x2),3"`},
 		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x),3", `SLURM_STEP_TASKS_PER_NODE is "4(x),3"`},
