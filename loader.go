@@ -41,8 +41,9 @@ type Loader struct {
 	pace     pace
 	slots    slots
 	faulty   faulty
-	auto     *auto   // nil without WithAutoWorkers
-	tuned    *Result // nil without NewTunedLoader
+	auto     *auto         // nil without WithAutoWorkers
+	tuned    *Result       // nil without NewTunedLoader
+	visits   *streamVisits // of a tuner, to a stream; nil otherwise
 	counters counters
 	deep     depth
 	// deepening is the run whose depth follows need. It is nil between epochs, and

@@ -103,7 +103,9 @@ func (s *source) wave(workers int) int {
 // before there was anything to measure.
 func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok bool, err error) {
 	if t.live == nil {
+		t.visits = newStreamVisits(ctx, t.source)
 		t.live = t.loader(req.Workers)
+		t.live.visits = t.visits
 	}
 	l := t.live
 	if err := l.SetWorkers(req.Workers); err != nil {
@@ -116,6 +118,12 @@ func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok boo
 		c = newCount(req.Workers)
 	}
 	if req.Round != t.round || !t.placed {
+		if t.visits != nil {
+			if t.placed {
+				t.next.Epoch++
+			}
+			t.visits.turn(spread(req.Round))
+		}
 		t.round, t.placed = req.Round, true
 		t.next = t.place(req.Round)
 	}
@@ -139,9 +147,7 @@ func (t *tuner) place(round int) State {
 	if t.order.n == endless || steps < 2 {
 		return State{Epoch: t.next.Epoch}
 	}
-	const golden = 0.6180339887498949
-	_, part := math.Modf(float64(round) * golden)
-	step := int(part * float64(steps))
+	step := int(spread(round) * float64(steps))
 	if t.order.batches > 0 {
 		at, err := t.order.start(t.next.Epoch, step*t.opts.world)
 		if err != nil {
@@ -150,6 +156,13 @@ func (t *tuner) place(round int) State {
 		return State{Epoch: t.next.Epoch, Samples: at}
 	}
 	return State{Epoch: t.next.Epoch, Samples: step * t.opts.batchSize * t.opts.world}
+}
+
+// spread is a place, 0 … 1, for a round. Those of any number of rounds lie evenly.
+func spread(round int) float64 {
+	const golden = 0.6180339887498949
+	_, place := math.Modf(float64(round) * golden)
+	return place
 }
 
 // measure adds what a visit with a loader measures to what is known of its count.
@@ -169,11 +182,16 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 		m.visit.Limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(req.Iterations), math.MaxInt64/2))
 		m.visit.Wanted = more
 	}
+	if t.visits != nil {
+		t.visits.begin(t.next.Epoch, t.ends())
+	}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	t.repeats += float64(m.repeats) // those that weren't needed
-	if t.next = m.reached; t.order.n == endless {
-		t.next = State{Epoch: m.reached.Epoch + 1} // to go on within would read from the start
+	if t.visits != nil {
+		t.visits.end(t.next.Epoch, m.reached)
+		m.reached.Samples, m.reached.World = 0, 0
 	}
+	t.next = m.reached
 	rss, exact := peak.Stop()
 	if err != nil || len(m.iterations) == 0 {
 		return search.Block{}, err

@@ -85,7 +85,8 @@ type Record struct {
 // exceed it too: the first of each shard that is read at once, and one that is larger than
 // the one before it. What is in the window and in batches comes on top.
 //
-// [Sample.Index] is the sample's place in this order, over all ranks. If the shards
+// [Sample.Index] is the sample's place in this order, over all ranks, except in [Tune]: it
+// begins at places spread over the shards, and counts from there. If the shards
 // of different ranks differ in length, the ranks have different numbers of batches;
 // with [WithEpochSamples] all have the same number. Each rank must get at least one
 // shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads
@@ -210,6 +211,7 @@ type sequence struct {
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
 	plan  *mixPlan // which part each record is of; nil without MixedStreams
+	shift int      // by how many records the plan is rotated: 0, but for a tuner's visits
 
 	epoch, last int
 	over        bool // nothing comes after epoch
@@ -230,9 +232,11 @@ type streamPart struct {
 	shards    int
 	first     int    // number of its first shard among those of all parts
 	seed      uint64 // of WithShuffle, for this part
-	needed    bool   // the epoch has records of it
-	delivered int    // records of the epoch that were handed out or skipped
-	bound     int64  // of bytes: an equal share for each part that the epoch needs
+	order     shardOrder
+	from      int   // the place in the order that a pass begins with: 0, but for a tuner's visits
+	needed    bool  // the epoch has records of it
+	delivered int   // records of the epoch that were handed out or skipped
+	bound     int64 // of bytes: an equal share for each part that the epoch needs
 
 	// bytes is the memory of the records that chains hold. It exceeds the bound only
 	// for a record that the sequence waits for, and for one of a size that no record
@@ -268,11 +272,37 @@ func newSequence(r *run, ahead bool) *sequence {
 	ds, first := r.l.ds.(*streamDataset), 0
 	for k, s := range ds.streams {
 		n := r.l.shards[k]
-		q.parts = append(q.parts, &streamPart{q: q, number: k, stream: s, shards: n, first: first, seed: o.shuffled + uint64(k)*golden})
+		p := &streamPart{q: q, number: k, stream: s, shards: n, first: first, seed: o.seedOfStream(k), order: o.shardOrder(n, k)}
+		if v := r.l.visits; v != nil {
+			p.stream, p.from, q.shift = v.streams[k], v.streams[k].from, v.shift
+		}
+		q.parts = append(q.parts, p)
 		first += n
 	}
 	return q
 }
+
+// seedOfStream is what the order of stream k of a dataset is computed from.
+func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*golden }
+
+// A shardOrder is the order of a stream's shards for a rank.
+type shardOrder struct {
+	all         Sampler // of all ranks
+	rank, world int
+	n           int // shards of the rank
+}
+
+// shardOrder is the order of the shards of stream k of a dataset.
+func (o *options) shardOrder(shards, k int) shardOrder {
+	s := shardOrder{Sequential(shards), o.rank, o.world, (shards - o.rank + o.world - 1) / o.world}
+	if o.shuffle {
+		s.all = Shuffled(shards, o.seedOfStream(k))
+	}
+	return s
+}
+
+// at is the rank's shard number i of an epoch.
+func (s shardOrder) at(epoch, i int) int { return s.all.At(epoch, s.rank+i*s.world) }
 
 // start opens the chains of a pass, and has them read ahead.
 func (p *streamPart) start() {
@@ -293,13 +323,9 @@ func (p *streamPart) goAhead() {
 // open makes the chains of a pass.
 func (p *streamPart) open() {
 	o := p.q.l.opts
-	var order Sampler = Sequential(p.shards)
-	if o.shuffle {
-		order = Shuffled(p.shards, p.seed)
-	}
-	var mine []int
-	for i := o.rank; i < p.shards; i += o.world {
-		mine = append(mine, order.At(p.q.epoch, i))
+	mine := make([]int, p.order.n)
+	for i := range mine {
+		mine[i] = p.order.at(p.q.epoch, (p.from+i)%len(mine))
 	}
 	p.turn, p.passed = 0, 0
 	for i := range min(o.interleave, len(mine)) {
@@ -362,7 +388,11 @@ func (q *sequence) read(r **Record) bool {
 // choose is the part that the next record is of. If *r is of another part, choose gives
 // it back to that, whose next record finds what it holds.
 func (q *sequence) choose(r **Record) *streamPart {
-	part, _ := q.plan.at(q.position(q.delivered))
+	at := q.delivered
+	if q.shift > 0 {
+		at = (at + q.shift) % q.quota
+	}
+	part, _ := q.plan.at(q.position(at))
 	p := q.parts[part]
 	if old := *r; old.part != part {
 		q.parts[old.part].spare = append(q.parts[old.part].spare, old)
@@ -976,7 +1006,7 @@ func (c *chain) replace() *chain {
 	defer c.call.mu.Unlock()
 	next := newChain(c.part, c.shards)
 	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
-	err := fmt.Errorf("no answer within WithTimeout(%v): %w", c.q.l.opts.timeout, context.DeadlineExceeded)
+	err := c.q.l.opts.noAnswer()
 	if next.fault == nil {
 		next.fault = err
 	} else {
@@ -1047,7 +1077,16 @@ func (c *chain) shut() {
 }
 
 func (c *chain) warnOfClose(at int, err error) {
-	c.q.l.opts.log.Warn("nwt: a shard could not be closed", "shard", c.part.first+c.shards[at], "error", err)
+	c.q.l.opts.warnOfClose(c.part.first+c.shards[at], err)
+}
+
+func (o *options) warnOfClose(shard int, err error) {
+	o.log.Warn("nwt: a shard could not be closed", "shard", shard, "error", err)
+}
+
+// noAnswer is the error of a call that is given up.
+func (o *options) noAnswer() error {
+	return fmt.Errorf("no answer within WithTimeout(%v): %w", o.timeout, context.DeadlineExceeded)
 }
 
 // next reads the next record of the chain's shards. It reports false after the last.
@@ -1087,6 +1126,9 @@ func (c *chain) attempt(r *Record) {
 			stack, err := recovered(recover())
 			c.fault = fmt.Errorf("%w\n%s", err, stack)
 		}
+		if c.fault != nil {
+			c.countVisits()
+		}
 	}()
 	c.begins()
 	err := c.open()
@@ -1100,20 +1142,37 @@ func (c *chain) attempt(r *Record) {
 	c.fault, finished = err, true
 }
 
-// open opens the shard if it isn't open, and as often as WithRetry says while the
-// error calls itself temporary: too many open files, for example.
-func (c *chain) open() error {
-	o := c.q.l.opts
-	for tries, wait := 0, o.backoff; c.reader == nil; tries, wait = tries+1, 2*wait {
-		reader, err := c.part.stream.Open(c.ctx, c.shards[c.at])
+// open opens the shard if it isn't open.
+func (c *chain) open() (err error) {
+	if c.reader != nil {
+		return nil
+	}
+	if c.reader, err = c.q.l.opts.openShard(c.ctx, c.part.stream, c.shards[c.at]); err != nil {
+		return err
+	}
+	c.countVisits()
+	return nil
+}
+
+// countVisits counts the records that earlier visits of a tuner have read of the shard.
+func (c *chain) countVisits() {
+	if r, ok := c.reader.(*visitedReader); ok {
+		c.read = r.read
+	}
+}
+
+// openShard opens a shard, as often as WithRetry says while the error calls itself
+// temporary: too many open files, for example.
+func (o *options) openShard(ctx context.Context, s Stream, shard int) (ShardReader, error) {
+	for tries, wait := 0, o.backoff; ; tries, wait = tries+1, 2*wait {
+		reader, err := s.Open(ctx, shard)
 		switch {
 		case err == nil && reader == nil:
-			return errors.New("Open returned neither a reader nor an error")
+			return nil, errors.New("Open returned neither a reader nor an error")
 		case err == nil:
-			c.reader = reader
-		case tries == o.retries || !temporary(err) || !rest(c.ctx, wait):
-			return err
+			return reader, nil
+		case tries == o.retries || !temporary(err) || !rest(ctx, wait):
+			return nil, err
 		}
 	}
-	return nil
 }

@@ -168,12 +168,13 @@ type tuner struct {
 	// live is the one loader of all visits. Only its worker count changes, so what
 	// workers hold stays warm from visit to visit.
 	live     *Loader
-	warm     int       // the most workers that were given the time to become warm
-	repeats  float64   // of visits that are left, see firstRepeats
-	round    int       // of the last visit
-	placed   bool      // there was a visit
-	next     State     // where the next visit begins
-	deadline time.Time // when measuring must end, not counting preparations; zero: none
+	visits   *streamVisits // nil if the dataset is no stream
+	warm     int           // the most workers that were given the time to become warm
+	repeats  float64       // of visits that are left, see firstRepeats
+	round    int           // of the last visit
+	placed   bool          // there was a visit
+	next     State         // where the next visit begins
+	deadline time.Time     // when measuring must end, not counting preparations; zero: none
 	steps    preparation
 }
 
@@ -183,6 +184,9 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	defer func() {
 		if t.live != nil {
 			_ = t.live.Close() // never fails
+		}
+		if t.visits != nil {
+			t.visits.close()
 		}
 	}()
 	debug.FreeOSMemory() // so that earlier memory doesn't count as the trials'
@@ -263,7 +267,15 @@ func (t *tuner) left() time.Duration {
 	if t.deadline.IsZero() {
 		return math.MaxInt64
 	}
-	return max(0, time.Until(t.deadline.Add(t.steps.took)))
+	return max(0, time.Until(t.ends()))
+}
+
+// ends is when measuring must end; zero: it needn't.
+func (t *tuner) ends() time.Time {
+	if t.deadline.IsZero() {
+		return t.deadline
+	}
+	return t.deadline.Add(t.steps.took)
 }
 
 // A preparation is the first step with a batch of each shape. A framework with a
@@ -319,6 +331,7 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*count, error) {
 	c, l := newCount(req.Workers), src.loader(req.Workers)
 	defer l.Close()
+	l.visits = t.visits
 	t.warm = 0 // its workers are new
 	if b, err := t.measure(ctx, c, l, req); err != nil || b.Iterations == 0 {
 		return nil, err

@@ -102,23 +102,25 @@ func TestTuningTellsWhetherReadingAStreamSetsThePace(t *testing.T) {
 	}
 }
 
-// Going on within an epoch would have to read all that comes before.
+// Going on within an epoch would have to read all that comes before. All counts of a
+// round are measured in the same epoch.
 func TestEachVisitToAStreamBeginsAnEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		epochs, last := 0, -1
+		var epochs []int // of the visits
+		last := -1       // batch
 		r, err := nwt.Tune(t.Context(), nwt.Streamed(library{shards: 1, records: 1_000_000, load: time.Millisecond}), nwt.WithBatchSize(4), nwt.WithMaxWorkers(2),
 			nwt.WithIterations(20), nwt.WithStrategy(nwt.Exhaustive()), virtual,
 			nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
-				if b.Epoch() != last {
-					epochs, last = epochs+1, b.Epoch()
-					if b.Index() != 0 {
-						return fmt.Errorf("epoch %d begins with batch %d", b.Epoch(), b.Index())
-					}
+				if b.Index() == 0 {
+					epochs = append(epochs, b.Epoch())
+				} else if b.Epoch() != epochs[len(epochs)-1] || b.Index() != last+1 {
+					return fmt.Errorf("batch %d of epoch %d after batch %d", b.Index(), b.Epoch(), last)
 				}
+				last = b.Index()
 				return nil
 			}))
 		require.NoError(t, err)
 		require.Len(t, r.Trials, 3)
-		require.Equal(t, 3*4, epochs, "four rounds of three counts")
+		require.Equal(t, []int{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}, epochs, "four rounds of three counts")
 	})
 }

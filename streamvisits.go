@@ -1,0 +1,371 @@
+package nwt
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// streamVisits are a tuner's visits to a stream. Each begins an epoch: to go on within one
+// would mean to read what comes before. But its shards are rotated, so that rounds begin
+// at places spread over the stream. Within a round a visit goes on where the one before
+// ended, in the same shards, which stay open in between. An epoch has all its records: what
+// was read of a shard before comes at the shard's end.
+//
+// With WithEpochSamples but without WithShuffle, every epoch reads the first shards, and
+// nobody knows how many. So each round begins with these.
+type streamVisits struct {
+	*source
+	ctx     context.Context // of tuning
+	streams []*visitedStream
+	shift   int // by how many records the plan of MixedStreams is rotated
+	read    int // of the rank's records in an epoch, how many the round has read
+}
+
+// newStreamVisits returns nil if the dataset is no stream.
+func newStreamVisits(ctx context.Context, s *source) *streamVisits {
+	ds, ok := s.ds.(*streamDataset)
+	if !ok {
+		return nil
+	}
+	v, first := &streamVisits{source: s, ctx: ctx}, 0
+	for k, stream := range ds.streams {
+		v.streams = append(v.streams, &visitedStream{
+			Stream: stream, opts: s.opts, ctx: ctx, first: first, order: s.opts.shardOrder(s.shards[k], k),
+			kept: make(map[int]*visitedReader), ended: make(map[int]bool),
+		})
+		first += s.shards[k]
+	}
+	return v
+}
+
+// turn begins a round at a place, 0 … 1, of the epoch.
+func (v *streamVisits) turn(place float64) {
+	quota := v.opts.quota(v.opts.world)
+	v.shift, v.read = int(place*float64(quota)), 0
+	for _, s := range v.streams {
+		if s.from = 0; quota == 0 || v.opts.shuffle {
+			s.from = int(place * float64(s.order.n))
+		}
+		clear(s.ended)
+	}
+	if quota > 0 {
+		v.drop()
+	}
+}
+
+// begin begins a visit at the beginning of an epoch. It ends at the deadline.
+func (v *streamVisits) begin(epoch int, deadline time.Time) {
+	for _, s := range v.streams {
+		s.begin(epoch, deadline)
+	}
+}
+
+// end ends a visit that began with an epoch and has come to a state.
+func (v *streamVisits) end(epoch int, reached State) {
+	quota, read := v.opts.quota(v.opts.world), reached.Samples/v.opts.world
+	if quota == 0 {
+		return
+	}
+	v.shift = (v.shift + read) % quota
+	if v.read += read; v.read >= quota || reached.Epoch != epoch {
+		v.read = 0
+		v.drop() // where training would begin the next epoch
+	}
+}
+
+// drop closes all readers that are kept.
+func (v *streamVisits) drop() {
+	for _, s := range v.streams {
+		s.drop(nil)
+	}
+}
+
+// close ends the last visit.
+func (v *streamVisits) close() {
+	for _, s := range v.streams {
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+	}
+	v.drop()
+}
+
+// A visitedStream is a stream as a tuner's loaders see it. It keeps readers open from
+// visit to visit.
+type visitedStream struct {
+	Stream
+	opts  *options
+	ctx   context.Context // of tuning
+	first int             // number of its first shard among those of all streams
+	order shardOrder
+	from  int // the place in the order that a visit begins with; changed between visits only
+
+	mu       sync.Mutex
+	visit    int                    // guarded by mu; its number
+	deadline time.Time              // guarded by mu; of the visit; zero: none
+	kept     map[int]*visitedReader // guarded by mu; by shard: those that are open and that nobody uses
+	ended    map[int]bool           // guarded by mu; shards to whose end the round has come
+	closed   bool                   // guarded by mu; there are no more visits
+}
+
+// begin begins a visit. If all shards that the one before began with have ended, this one
+// begins with those after them.
+func (s *visitedStream) begin(epoch int, deadline time.Time) {
+	s.mu.Lock()
+	s.visit, s.deadline = s.visit+1, deadline
+	n := min(s.opts.interleave, s.order.n)
+	first := make(map[int]bool, n)
+	for {
+		over := true
+		for i := range n {
+			shard := s.order.at(epoch, (s.from+i)%s.order.n)
+			first[shard] = true
+			over = over && s.ended[shard]
+		}
+		if !over {
+			break
+		}
+		for shard := range first {
+			delete(s.ended, shard)
+		}
+		clear(first)
+		s.from = (s.from + n) % s.order.n
+	}
+	s.mu.Unlock()
+	s.drop(first)
+}
+
+// drop closes the readers that are kept, but for those of some shards.
+func (s *visitedStream) drop(but map[int]bool) {
+	s.mu.Lock()
+	var dropped []*visitedReader
+	for shard, r := range s.kept {
+		if !but[shard] {
+			dropped = append(dropped, r)
+			delete(s.kept, shard)
+		}
+	}
+	s.mu.Unlock()
+	var closing sync.WaitGroup
+	for _, r := range dropped {
+		closing.Go(r.drop)
+	}
+	closing.Wait()
+}
+
+// take returns the reader of a shard that an earlier visit has kept; nil if there is none.
+func (s *visitedStream) take(shard int) *visitedReader {
+	s.mu.Lock()
+	r, visit := s.kept[shard], s.visit
+	delete(s.kept, shard)
+	s.mu.Unlock()
+	if r != nil && (r.visit == visit || r.ctx.Err() != nil) { // another epoch of this visit begins at the front
+		r.drop()
+		return nil
+	}
+	return r
+}
+
+// keep keeps a reader for the next visit, if it can go on there.
+func (s *visitedStream) keep(r *visitedReader) bool {
+	s.mu.Lock()
+	if s.closed || r.over || r.again || r.ctx.Err() != nil {
+		s.mu.Unlock()
+		return false
+	}
+	other := s.kept[r.shard]
+	s.kept[r.shard], r.visit = r, s.visit
+	s.mu.Unlock()
+	if other != nil {
+		other.drop()
+	}
+	return true
+}
+
+// hasEnded notes that the round has come to a shard's end.
+func (s *visitedStream) hasEnded(shard int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended[shard] = true
+}
+
+// patience is how long a call that is under way when its visit ends may still take.
+func (s *visitedStream) patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deadline.IsZero() {
+		return visitPatience
+	}
+	return min(visitPatience, max(0, time.Until(s.deadline)))
+}
+
+const visitPatience = 100 * time.Millisecond
+
+// Open opens a shard, or goes on with it.
+func (s *visitedStream) Open(ctx context.Context, shard int) (ShardReader, error) {
+	if r := s.take(shard); r != nil {
+		r.before = r.read
+		r.watch(ctx)
+		return r, nil
+	}
+	r := &visitedReader{s: s, shard: shard}
+	r.ctx, r.cancel = context.WithCancelCause(s.ctx)
+	r.watch(ctx)
+	opened := false
+	defer func() {
+		if !opened {
+			r.unwatch()
+			r.cancel(nil)
+		}
+	}()
+	r.begins(ctx)
+	reader, err := s.Stream.Open(r.ctx, shard)
+	r.returned()
+	if err != nil || reader == nil {
+		return nil, err
+	}
+	r.reader, opened = reader, true
+	return r, nil
+}
+
+// A visitedReader reads a shard in one visit, or in several.
+type visitedReader struct {
+	s      *visitedStream
+	shard  int
+	reader ShardReader
+	visit  int  // that it was kept in
+	read   int  // records since the shard was opened
+	before int  // of these, in earlier visits
+	again  bool // the shard was opened again, for the records of earlier visits
+	over   bool // a call has failed, or nothing is left
+
+	// The context of its calls doesn't end with a visit: a reader whose call was
+	// interrupted couldn't go on. It ends if a call that is under way then takes too long,
+	// when the time for tuning is over, and when the reader is closed.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	calls  atomic.Int64 // is odd while one is under way
+	stop   func() bool  // ends the watch on the visit's context
+
+	mu      sync.Mutex
+	watches int // guarded by mu when it is changed: what is left of an earlier watch does nothing
+}
+
+// watch has the reader's context end when a visit's context asks for it.
+func (r *visitedReader) watch(ctx context.Context) {
+	r.mu.Lock()
+	r.watches++
+	number := r.watches
+	r.mu.Unlock()
+	r.stop = context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); cause != context.Canceled { // given up, or no time is left
+			r.interrupt(number, r.calls.Load(), cause)
+		} else {
+			r.hurry(number)
+		}
+	})
+}
+
+func (r *visitedReader) unwatch() {
+	r.stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watches++
+}
+
+// hurry gives the call under way, if there is one, a little time.
+func (r *visitedReader) hurry(watch int) {
+	if call := r.calls.Load(); call%2 == 1 {
+		time.AfterFunc(r.s.patience(), func() { r.interrupt(watch, call, context.Canceled) })
+	}
+}
+
+// interrupt ends the context if the call is still under way in the same visit.
+func (r *visitedReader) interrupt(watch int, call int64, cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watches == watch && r.calls.Load() == call {
+		r.cancel(cause)
+	}
+}
+
+// begins notes that a call begins, with the visit's context.
+func (r *visitedReader) begins(ctx context.Context) {
+	if r.calls.Add(1); ctx.Err() != nil {
+		r.hurry(r.watches)
+	}
+}
+
+func (r *visitedReader) returned() { r.calls.Add(1) }
+
+func (r *visitedReader) Next(ctx context.Context, rec *Record) error {
+	if r.again && r.read == r.before {
+		return io.EOF
+	}
+	r.over = true // unless the call succeeds
+	r.begins(ctx)
+	err := r.reader.Next(r.ctx, rec)
+	if err == io.EOF && !r.again {
+		r.s.hasEnded(r.shard)
+		if r.before > 0 {
+			err = r.nextOfFront(rec)
+		}
+	}
+	r.returned()
+	if err == nil {
+		r.read++
+		r.over = false
+	}
+	return err
+}
+
+// nextOfFront opens the shard again, for the records of earlier visits, and reads the
+// first one.
+func (r *visitedReader) nextOfFront(rec *Record) (err error) {
+	old := r.reader
+	r.reader, r.again, r.read = nil, true, 0
+	guarded(old.Close, func(_ []byte, err error) { r.warnOfClose(err) })
+	if r.reader, err = r.s.opts.openShard(r.ctx, r.s.Stream, r.shard); err != nil {
+		return err
+	}
+	return r.reader.Next(r.ctx, rec)
+}
+
+// Close ends the visit, and reading if no other visit can go on.
+func (r *visitedReader) Close() error {
+	r.unwatch()
+	if r.reader == nil || r.s.keep(r) {
+		return nil
+	}
+	if !r.over {
+		r.cancel(nil)
+	}
+	defer r.cancel(nil)
+	return r.reader.Close()
+}
+
+// drop closes a reader that was kept. With WithTimeout it doesn't wait longer than that.
+func (r *visitedReader) drop() {
+	r.cancel(nil)
+	closed := make(chan struct{})
+	go func() { // which Close may end
+		defer close(closed)
+		guarded(r.reader.Close, func(_ []byte, err error) { r.warnOfClose(err) })
+	}()
+	var late <-chan time.Time
+	if timeout := r.s.opts.timeout; timeout > 0 {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-closed:
+	case <-late:
+		r.warnOfClose(r.s.opts.noAnswer())
+	}
+}
+
+func (r *visitedReader) warnOfClose(err error) { r.s.opts.warnOfClose(r.s.first+r.shard, err) }
