@@ -334,8 +334,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		before int       // batches before measuring
 		seen   iteration // the last one, used if there is nothing better
 		any    bool
-		loaded int // places loaded ahead when measuring began
-		gained int // and more of them when it ended
+		half   = max(1, m.visit.Wanted/2)
+		ahead  []int // places loaded ahead when measuring began, and after each half of what is wanted
+		gained int   // and more of them when it ended than when what isn't left out began
 		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
 
 		unfinished time.Duration // waited for a batch when the deadline came
@@ -356,7 +357,10 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			cpu = l.opts.machine.StartMissed
 		}
 		use, base = l.startMeter(cpu()), l.copies()
-		loaded = l.loadedAhead()
+		ahead = append(ahead[:0], l.loadedAhead())
+	}
+	gain := func() int {
+		return l.loadedAhead() - ahead[(len(m.iterations)-m.visit.Kept())/half]
 	}
 	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
 		got := time.Now()
@@ -364,7 +368,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			if context.Cause(loading) == errOver && errors.Is(err, context.Canceled) {
 				err = nil
 				if use != nil {
-					unfinished, gained = got.Sub(prev), l.loadedAhead()-loaded
+					unfinished, gained = got.Sub(prev), gain()
 					m.use = use.usage()
 				}
 			}
@@ -403,12 +407,14 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			end = time.Now()
 		default:
 			m.iterations = append(m.iterations, seen)
-			m.visit.Add(seen.all)
+			if m.visit.Add(seen.all); len(m.iterations)%half == 0 {
+				ahead = append(ahead, l.loadedAhead()) // halves are left out
+			}
 		}
 		prev = end
 		more := (n < 1 || m.visit.More()) && !closed(end)
 		if !more && use != nil {
-			gained = l.loadedAhead() - loaded // first: telling what was used takes a while
+			gained = gain() // first: telling what was used takes a while
 			m.use = use.usage()
 			if m.repeats > 0 && m.use.missedCPUs() && !closed(end.Add(2*end.Sub(use.began))) { // and there is time for it
 				m.repeats--

@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,62 @@ func TestWhatWasLoadedAheadDoesNotMakeLoadingLookFaster(t *testing.T) {
 		{100 * ms, -40, 300 * ms},
 	} {
 		require.InDelta(t, float64(c.want), float64(hidden(100*ms, c.unfinished, 10, c.gained, 8)), 10, "%+v", c)
+	}
+}
+
+// A visit leaves out its first half if that was slower. What was loaded ahead when the
+// other half began counts, not what was when the visit began.
+func TestWhatWasLoadedAheadOfAHalfThatIsLeftOutDoesNotCount(t *testing.T) {
+	at := func(of []time.Duration, i int) time.Duration { return of[min(i, len(of)-1)] * ms }
+	times := func(n int, d time.Duration) []time.Duration { return slices.Repeat([]time.Duration{d}, n) }
+	for _, tt := range []struct {
+		name        string
+		wanted      int
+		load, steps []time.Duration // of the batches that are measured, in ms; the last is that of all others
+		leftOut     int
+	}{
+		{"nothing", 10, times(1, 11), times(1, 0), 0},
+		{"five of ten", 10, append(times(4, 41), 11), append(times(5, 30), 0), 5},
+		{"four of nine", 9, append(times(4, 41), 11), append(times(4, 30), 0), 4},
+		{"two times four of eight", 8, slices.Concat(times(4, 11), times(2, 73), times(1, 11)), slices.Concat(times(4, 83), times(4, 31), times(1, 0)), 8},
+		{"two times four of nine", 9, slices.Concat(times(4, 11), times(2, 73), times(1, 11)), slices.Concat(times(4, 83), times(4, 31), times(1, 0)), 8},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const before = 3 // batches: the first with its shape, and the warm-up
+				ds := NewDataset(1_000_000, []Field{{Name: "x", Type: Float32}}, func(_ context.Context, i int, _ *Sample) error {
+					time.Sleep(at(tt.load, max(0, i-before-4))) // four are loaded before
+					return nil
+				})
+				l, err := NewLoader(ds, WithBatchSize(1), WithWorkers(1), WithPrefetch(4))
+				require.NoError(t, err)
+				defer l.Close()
+				var ahead []int // when an iteration began
+				n := 0
+				step := func(context.Context, *Batch) error {
+					if n++; n == before {
+						time.Sleep(time.Second) // all that may be loaded ahead is
+					} else if n > before {
+						time.Sleep(at(tt.steps, n-before-1) + ms/2)
+					}
+					if n >= before {
+						ahead = append(ahead, l.loadedAhead())
+					}
+					return nil
+				}
+				m := measurement{warmup: before - 1, visit: search.Visit{Wanted: tt.wanted}, steps: &preparation{}}
+				require.NoError(t, m.run(t.Context(), l, step, State{}))
+				require.Len(t, m.iterations, tt.wanted)
+				require.Len(t, ahead, tt.leftOut+tt.wanted+1)
+				require.Equal(t, 4, ahead[0])
+				var shown time.Duration
+				for _, one := range m.iterations {
+					shown += one.all
+				}
+				gained := ahead[len(ahead)-1] - ahead[tt.leftOut]
+				require.Equal(t, shown+hidden(shown, 0, tt.wanted, gained, 1), m.sum.all)
+			})
+		})
 	}
 }
 
