@@ -13,22 +13,17 @@ import (
 // accountNow makes the kernel add what running threads have used since its last tick,
 // which was up to 4 or 10 ms ago. Reading a thread's own clock does so; reading the
 // process's, or getrusage, doesn't.
-func accountNow() {
-	for _, clock := range threadClocks() {
+func accountNow(threads []int) {
+	for _, tid := range threads {
 		var now unix.Timespec
-		_ = unix.ClockGettime(clock, &now) // it may have ended
+		_ = unix.ClockGettime(threadClock(tid), &now) // it may have ended
 	}
 }
 
-// threadClocks are the clocks of the threads' CPU time, as pthread_getcpuclockid
-// makes them.
-func threadClocks() (clocks []int32) {
-	for _, tid := range threads() {
-		clocks = append(clocks, int32(^tid<<3|6))
-	}
-	return clocks
-}
+// threadClock is the clock of a thread's CPU time, as pthread_getcpuclockid makes it.
+func threadClock(tid int) int32 { return int32(^tid<<3 | 6) }
 
+// threads are those of this process.
 func threads() (tids []int) {
 	entries, _ := os.ReadDir("/proc/self/task")
 	for _, entry := range entries {
@@ -43,16 +38,15 @@ func threads() (tids []int) {
 // 0.1 ms per thread, before and after each visit.
 const maxWaiting = 512
 
-// waitedTime is how long the process's threads have been ready to run without running,
-// of those that are there now; 0 if the kernel doesn't say. It is the second figure of
-// schedstat: https://docs.kernel.org/scheduler/sched-stats.html
+// waitedTime is how long threads have been ready to run without running; 0 if the kernel
+// doesn't say. It is the second figure of schedstat:
+// https://docs.kernel.org/scheduler/sched-stats.html
 // It is false if there are too many threads.
-func waitedTime() (sum time.Duration, ok bool) {
-	tids := threads()
-	if len(tids) > maxWaiting {
+func waitedTime(threads []int) (sum time.Duration, ok bool) {
+	if len(threads) > maxWaiting {
 		return 0, false
 	}
-	for _, tid := range tids {
+	for _, tid := range threads {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", tid))
 		if err != nil {
 			continue // it may have ended

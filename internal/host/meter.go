@@ -17,8 +17,7 @@ import (
 // CPUMeter measures how busy the CPUs are over an interval.
 type CPUMeter struct {
 	start, end reading
-	missed     bool          // Use.Missed is told
-	waited     time.Duration // waitedTime when the interval began, if so
+	missed     bool // Use.Missed is told
 }
 
 // reading is the state of the clocks at one moment.
@@ -30,18 +29,21 @@ type reading struct {
 	busyErr error
 
 	collector float64 // CPU seconds of the garbage collector
+
+	waited time.Duration // of all threads, for a CPU
+	missed bool          // waited is known
 }
 
 // StartCPU begins an interval.
 func StartCPU() *CPUMeter {
-	return &CPUMeter{start: readClocks()}
+	return &CPUMeter{start: readClocks(false)}
 }
 
 // StartMissed begins an interval in which [Use.Missed] is told too. Each thread's own
 // figures are read for that, when it begins and when it ends.
 func StartMissed() *CPUMeter {
-	m := StartCPU()
-	m.waited, m.missed = waitedTime()
+	m := &CPUMeter{start: readClocks(true)}
+	m.missed = m.start.missed
 	return m
 }
 
@@ -53,7 +55,7 @@ func StartMissed() *CPUMeter {
 // The share of others comes from the kernel's clock ticks. It is known only for
 // intervals of 100 ms and more; otherwise it is 0, and Note says so.
 func (m *CPUMeter) Stop() (own, others float64) {
-	m.end = readClocks()
+	m.end = readClocks(m.missed)
 	return shares(m.start, m.end, allowed())
 }
 
@@ -82,10 +84,8 @@ func (m *CPUMeter) Used() (u Use) {
 	u.Own, u.Others = share*usable, others
 	u.OthersKnown = wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 	u.Collector = min(u.Own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
-	if m.missed {
-		if waited, ok := waitedTime(); ok {
-			u.Missed = max(0, min(float64(waited-m.waited)/float64(wall), usable-u.Own))
-		}
+	if m.missed && m.end.missed {
+		u.Missed = max(0, min(float64(m.end.waited-m.start.waited)/float64(wall), usable-u.Own))
 	}
 	return u
 }
@@ -144,13 +144,17 @@ var allowed = sync.OnceValue(func() cpuSet {
 	return cpuSet{ids: ids, usable: max(f.Usable(), 1)}
 })
 
-func readClocks() reading {
+func readClocks(waited bool) reading {
 	var r reading
 	ids := allowed().ids
 	r.at = time.Now()
-	r.own, r.ownErr = cpuTime()
+	tids := threads()
+	r.own, r.ownErr = cpuTime(tids)
 	r.busy, r.busyErr = busyTime(ids)
 	r.collector = collectorTime()
+	if waited {
+		r.waited, r.missed = waitedTime(tids)
+	}
 	return r
 }
 

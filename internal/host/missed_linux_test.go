@@ -43,9 +43,9 @@ func TestTwoThreadsOnOneCPUMissAnother(t *testing.T) {
 	}
 	pinned.Wait()
 	meter := StartMissed()
-	before, _ := waitedTime()
+	before, _ := waitedTime(threads())
 	time.Sleep(300 * time.Millisecond)
-	after, _ := waitedTime()
+	after, _ := waitedTime(threads())
 	use := meter.Used()
 	close(measured)
 	joined.Wait()

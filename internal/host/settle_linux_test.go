@@ -24,7 +24,7 @@ func TestCPUTimeDoesNotWaitForTheKernelsTicks(t *testing.T) {
 	var behind []time.Duration // the threads' own clocks
 	for i := range 50 {
 		time.Sleep(time.Duration(2000+37*i) * time.Microsecond)
-		process, err := cpuTime()
+		process, err := cpuTime(threads())
 		require.NoError(t, err)
 		behind = append(behind, threadsTime(t)-process)
 	}
@@ -35,11 +35,11 @@ func TestCPUTimeDoesNotWaitForTheKernelsTicks(t *testing.T) {
 }
 
 func threadsTime(t *testing.T) (sum time.Duration) {
-	clocks := threadClocks()
-	require.NotEmpty(t, clocks)
-	for _, clock := range clocks {
+	tids := threads()
+	require.NotEmpty(t, tids)
+	for _, tid := range tids {
 		var used unix.Timespec
-		if unix.ClockGettime(clock, &used) == nil { // it hasn't ended
+		if unix.ClockGettime(threadClock(tid), &used) == nil { // it hasn't ended
 			sum += time.Duration(used.Nano())
 		}
 	}
