@@ -139,7 +139,11 @@ func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
 // While training waits for the sample that stalls, those behind it are loaded. A look
 // must not be charged for all of the wait, and the next one for what it finds loaded.
 func TestStallsThatDepthHidesDoNotDecideTheCount(t *testing.T) {
-	for seed := range uint64(4) {
+	seeds := uint64(4)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			w := workload{sample: stalling}
 			l := newLoader(t, w.dataset(seed), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent, virtual)

@@ -85,7 +85,11 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 				}
 				_, best := run(nwt.WithWorkers(most))
 				var slower []float64
-				for range 3 { // the order in which goroutines run isn't fixed
+				runs := 3 // the order in which goroutines run isn't fixed
+				if testing.Short() {
+					runs = 1
+				}
+				for range runs {
 					l, took := run(nwt.WithAutoWorkers(), nwt.WithWorkers(tt.start))
 					r := l.Result()
 					require.NotNil(t, r)
@@ -97,8 +101,10 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 				}
 				slices.Sort(slower)
 				t.Logf("slower than %d workers from the start by %.4f", most, slower)
-				require.LessOrEqual(t, slower[1], 0.03)
-				require.LessOrEqual(t, slower[2], 0.05)
+				if runs > 1 {
+					require.LessOrEqual(t, slower[1], 0.03)
+				}
+				require.LessOrEqual(t, slower[runs-1], 0.05)
 			})
 		})
 	}

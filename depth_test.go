@@ -46,6 +46,9 @@ func TestAHeavyTailHoldsNothingUpByDefault(t *testing.T) {
 		{"0.5 % of 200 ms", 64, 256, 200 * time.Millisecond, 0.005, 3000, nil, 0.95},
 		{"1 % of 100 ms, unordered", 16, 64, 100 * time.Millisecond, 0.01, 6000, []nwt.Option{nwt.WithUnordered()}, 0.98},
 	} {
+		if testing.Short() && tt.batch*tt.batches > 500_000 {
+			continue
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := tt.batch * tt.batches
