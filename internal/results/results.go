@@ -118,10 +118,12 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	file, err := read(path)
 	if errors.Is(err, errUnusable) {
 		// It may be a file of the user's, and the path a mistake.
-		why := err
-		var kept string
-		kept, err = files.SetAside(path, ".bak")
-		f.Log.Warn("nwt: starting the file of tuning results anew", "path", path, "kept", kept, "error", errors.Join(why, err))
+		kept, aside := files.SetAside(path, ".bak")
+		if aside != nil {
+			return errors.Join(err, aside)
+		}
+		f.Log.Warn("nwt: starting the file of tuning results anew", "path", path, "kept", kept, "error", err)
+		err = nil
 	}
 	if err != nil {
 		return err

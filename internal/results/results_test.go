@@ -260,6 +260,22 @@ func TestAFileSetAsideEarlierIsKept(t *testing.T) {
 }
 
 // link makes a symbolic link, if the system has them.
+func TestAFileThatCannotBeSetAsideStaysAndIsNotSaidToBeKeptElsewhere(t *testing.T) {
+	c, warnings := testFile(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(c.Path), 0o755))
+	require.NoError(t, os.WriteFile(c.Path, []byte("years of work"), 0o644))
+	require.NoError(t, os.WriteFile(c.Path+".bak", nil, 0o644))
+	for i := range 100 { // no name is left
+		require.NoError(t, os.WriteFile(fmt.Sprint(c.Path, ".bak", i), nil, 0o644))
+	}
+	c.Store(t.Context(), testKey(1), json.RawMessage("7"))
+	data, err := os.ReadFile(c.Path)
+	require.NoError(t, err)
+	require.Equal(t, "years of work", string(data))
+	require.Contains(t, warnings.String(), "can't be moved out of the way")
+	require.NotContains(t, warnings.String(), "kept=")
+}
+
 func link(t *testing.T, to, path string) {
 	t.Helper()
 	err := os.Symlink(to, path)
