@@ -53,9 +53,12 @@ type table struct {
 
 // A group is a decoded row group.
 type group struct {
-	number   int
-	decode   func() error // the first to call it decodes, the others wait
-	features [][]float32  // by column
+	number  int
+	decoded chan struct{} // closed by the first who needed the group; the others wait
+
+	// Of who decodes until decoded is closed.
+	err      error
+	features [][]float32 // by column
 	labels   []int64
 }
 
@@ -178,12 +181,19 @@ func (t *table) order(seed uint64) (nwt.Sampler, error) {
 	return nwt.LocallyShuffled(sizes, mixed, seed)
 }
 
-func (t *table) Load(_ context.Context, i int, dst *nwt.Sample) error {
+func (t *table) Load(ctx context.Context, i int, dst *nwt.Sample) error {
 	number := sort.SearchInts(t.starts, i+1) - 1 // the last that begins there: an empty one begins there too
-	g := t.group(number)
-	if err := g.decode(); err != nil {
-		t.forget(g)
-		return fmt.Errorf("row group %d: %w", number, err)
+	g, first := t.group(number)
+	if first {
+		t.decode(g) // for all who wait, so it doesn't end with the context of one
+	}
+	select {
+	case <-g.decoded:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if g.err != nil {
+		return fmt.Errorf("row group %d: %w", number, g.err)
 	}
 	row := i - t.starts[number]
 	features := t.feature.Of(dst)
@@ -196,20 +206,19 @@ func (t *table) Load(_ context.Context, i int, dst *nwt.Sample) error {
 
 // group is a row group that is kept; another one takes the place of the oldest. Twice
 // as many are kept as are mixed: while some workers load the last rows of a mixture,
-// others load the first of the next.
-func (t *table) group(number int) *group {
+// others load the first of the next. The first who asks for a group decodes it.
+func (t *table) group(number int) (g *group, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if k := slices.IndexFunc(t.kept, func(g *group) bool { return g.number == number }); k >= 0 {
-		return t.kept[k]
+		return t.kept[k], false
 	}
 	if len(t.kept) == 2*mixed {
 		t.kept = slices.Delete(t.kept, 0, 1)
 	}
-	g := &group{number: number}
-	g.decode = sync.OnceValue(func() error { return t.decode(g) })
+	g = &group{number: number, decoded: make(chan struct{}), err: errors.New("not decoded")}
 	t.kept = append(t.kept, g)
-	return g
+	return g, true
 }
 
 // forget makes the next who needs the row group decode it anew: a disk may fail once.
@@ -219,14 +228,22 @@ func (t *table) forget(g *group) {
 	t.kept = slices.DeleteFunc(t.kept, func(k *group) bool { return k == g })
 }
 
-// decode reads a row group's columns.
-func (t *table) decode(g *group) (err error) {
+// decode decodes a row group, or says in it why not.
+func (t *table) decode(g *group) {
+	defer close(g.decoded)
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("damaged: %v", p)
+			g.err = fmt.Errorf("damaged: %v", p)
+		}
+		if g.err != nil {
+			t.forget(g)
 		}
 	}()
 	t.decoded.Add(1)
+	g.err = t.readColumns(g)
+}
+
+func (t *table) readColumns(g *group) error {
 	n := t.starts[g.number+1] - t.starts[g.number]
 	columns := t.file.RowGroup(g.number)
 	for _, c := range t.features {
@@ -236,6 +253,7 @@ func (t *table) decode(g *group) (err error) {
 		}
 		g.features = append(g.features, values)
 	}
+	var err error
 	g.labels, err = read[int64](columns, t.label, n)
 	return err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
@@ -118,7 +121,7 @@ func TestOnlyDecodingAllocates(t *testing.T) {
 	require.Greater(t, without, uint64(300))
 	require.Less(t, decoded, without/10, "of %d batches", without)
 	groups := uint64(tab.decoded.Load() - first)
-	perGroup := uint64(testing.AllocsPerRun(5, func() { require.NoError(t, tab.decode(&group{number: 3})) }))
+	perGroup := uint64(testing.AllocsPerRun(5, func() { require.NoError(t, tab.readColumns(&group{number: 3})) }))
 	t.Logf("%d allocations for each of %d row groups, %d of them in decoding 5 columns", decoding/groups, groups, perGroup)
 	require.Less(t, decoding, groups*(perGroup+20))
 }
@@ -297,4 +300,45 @@ func TestARowGroupThatCouldNotBeReadOnceIsReadAgain(t *testing.T) {
 	require.ErrorContains(t, err, "input/output error")
 	_, err = nwt.LoadSample(t.Context(), tab, 3)
 	require.NoError(t, err)
+}
+
+// stuck never answers until it is closed.
+type stuck struct {
+	parquet.ReaderAtSeeker
+	until chan struct{}
+}
+
+func (s stuck) ReadAt(p []byte, at int64) (int, error) {
+	<-s.until
+	return s.ReaderAtSeeker.ReadAt(p, at)
+}
+
+func TestWaitingForARowGroupThatAnotherDecodesEndsWithTheContext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table.parquet")
+	require.NoError(t, writeTable(path, 2, 10, 1))
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		tab, err := openTable(path)
+		require.NoError(t, err)
+		require.NoError(t, tab.file.Close())
+		source := stuck{bytes.NewReader(whole), make(chan struct{})}
+		meta := tab.file.MetaData()
+		tab.file, err = file.NewParquetReader(source, file.WithMetadata(meta))
+		require.NoError(t, err)
+		first := make(chan error, 1)
+		go func() {
+			_, err := nwt.LoadSample(t.Context(), tab, 3)
+			first <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = nwt.LoadSample(ctx, tab, 4)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		close(source.until)
+		require.NoError(t, <-first)
+		_, err = nwt.LoadSample(t.Context(), tab, 4)
+		require.NoError(t, err)
+	})
 }
