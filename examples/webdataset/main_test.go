@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -175,6 +176,37 @@ func TestAFolderWithOtherFilesIsLeftAlone(t *testing.T) {
 	err = run(t.Context(), []string{"-dir", images(t, 2), "-shards", shards}, io.Discard, io.Discard)
 	require.ErrorContains(t, err, "thesis.txt in it is no shard")
 	require.FileExists(t, filepath.Join(shards+".partial", "thesis.txt"))
+}
+
+func TestAFileInTheShardsPlaceIsKept(t *testing.T) {
+	theirs := filepath.Join(t.TempDir(), "train.tar")
+	keeps := func(err error) {
+		require.Error(t, err)
+		data, err := os.ReadFile(theirs)
+		require.NoError(t, err)
+		require.Equal(t, "years of work", string(data))
+	}
+	require.NoError(t, os.WriteFile(theirs, []byte("years of work"), 0o644))
+	_, err := packed(t.Context(), images(t, 2), theirs, 1, 1, io.Discard)
+	keeps(err)
+	require.NoError(t, os.Remove(theirs))
+	_, err = packed(t.Context(), images(t, 2), theirs, 1, 1, writerFunc(func() { // it comes while they are packed
+		assert.NoError(t, os.WriteFile(theirs, []byte("years of work"), 0o644))
+	}))
+	keeps(err)
+}
+
+func TestALinkToAnEmptyFolderStaysOneAndTheShardsAreThere(t *testing.T) {
+	folder, link := t.TempDir(), filepath.Join(t.TempDir(), "shards")
+	if err := os.Symlink(folder, link); err != nil {
+		t.Skip("no symbolic links here:", err)
+	}
+	names, err := packed(t.Context(), images(t, 2), link, 1, 1, io.Discard)
+	require.NoError(t, err)
+	require.FileExists(t, filepath.Join(folder, names[0]))
+	to, err := os.Readlink(link)
+	require.NoError(t, err)
+	require.Equal(t, folder, to)
 }
 
 func TestAnInterruptEndsTheRun(t *testing.T) {

@@ -44,6 +44,9 @@ func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdou
 		return names, err
 	}
 	shards = filepath.Clean(shards)
+	if at, err := filepath.EvalSymlinks(shards); err == nil {
+		shards = at // a link stays one
+	}
 	if err := os.MkdirAll(filepath.Dir(shards), 0o755); err != nil {
 		return nil, err
 	}
@@ -55,7 +58,11 @@ func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdou
 	if names, err = find(shards); err != nil || len(names) > 0 {
 		return names, err
 	}
-	if others, _ := os.ReadDir(shards); len(others) > 0 {
+	switch others, err := os.ReadDir(shards); { // of a file it is an error
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case len(others) > 0:
 		return nil, fmt.Errorf("%s has no shards but other files, such as %s: name an empty folder or a new one", shards, others[0].Name())
 	}
 	partial := shards + ".partial"
@@ -68,8 +75,10 @@ func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdou
 	if names, err = pack(ctx, dir, partial, perShard, repeat, stdout); err != nil {
 		return nil, errors.Join(err, removePartial(partial))
 	}
-	if err := os.Remove(shards); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+	if info, err := os.Lstat(shards); err == nil && info.IsDir() { // it is removed only if it is empty
+		if err := os.Remove(shards); err != nil {
+			return nil, err
+		}
 	}
 	return names, os.Rename(partial, shards)
 }
