@@ -398,7 +398,7 @@ func (a *auto) below(c search.Choice, r *run) (workers int, found bool) {
 	case c.Workers > 1:
 		return c.Workers / 2, true
 	case c.Workers == 1:
-		return 0, r.sequence == nil && a.worthwhileInline(c)
+		return 0, r.sequence == nil && a.l.opts.mayInline() && a.worthwhileInline(c)
 	}
 	return 0, false
 }

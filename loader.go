@@ -112,6 +112,9 @@ func (s *source) trainingLoader(workers int) *Loader {
 	if most := s.opts.most; most >= 0 {
 		workers = min(workers, most)
 	}
+	if !s.opts.mayInline() {
+		workers = max(workers, 1)
+	}
 	l := s.loader(workers)
 	l.auto = newAuto(l)
 	return l

@@ -138,6 +138,9 @@ func (o *options) ranks() int {
 	return o.launcher.LocalWorld
 }
 
+// mayInline tells whether tuning may go to 0 workers: WithTimeout doesn't hold there.
+func (o *options) mayInline() bool { return o.timeout == 0 || o.most == 0 }
+
 // between is the error of an option whose value must lie in low … high.
 func between(option string, n, low, high int) error {
 	if n < low || n > high {
@@ -371,8 +374,8 @@ func WithErrorBudget(maxBad int) Option {
 //
 // With 0 workers the loader can neither leave the caller's goroutine nor end the
 // context: it waits for the call. If an epoch of a stream has begun with 0 workers, the
-// caller reads its shards to the end, even after SetWorkers. [Tune] measures 0 workers too:
-// it waits for a call that neither returns nor heeds its context.
+// caller reads its shards to the end, even after SetWorkers. So [Tune] and WithAutoWorkers
+// leave 0 workers out, unless WithMaxWorkers(0) or memory leaves no other count.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
@@ -649,7 +652,8 @@ func WithResultCache(path string) Option {
 // [Loader.Result]. If the share of time spent waiting later drifts from what was
 // measured, it measures again. What is trained on doesn't change.
 //
-// It starts at the count of WithWorkers and tries at most that of WithMaxWorkers.
+// It starts at the count of WithWorkers and tries at most that of WithMaxWorkers. With
+// WithTimeout it starts and stays at 1 worker or more.
 // WithAlpha or WithRelativeAlpha says which difference it ignores, by default 2 %
 // of the fastest. When the program calls [Loader.SetWorkers], self-tuning ends.
 // [Tune] ignores this option.

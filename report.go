@@ -136,12 +136,19 @@ func (r *Result) writeNotes(b *strings.Builder) {
 		tuned = "earlier, " + tuned
 	}
 	note("tuned", "%s", tuned)
-	if len(r.RuledOut) > 0 {
-		counts := []string{r.RuledOut[0].Reason}
-		for _, also := range r.RuledOut[1:] {
-			counts = append(counts, fmt.Sprintf("%d too", also.Workers))
+	var tooLarge []string
+	for _, out := range r.RuledOut {
+		switch {
+		case out.Reason == notInline:
+			note("ruled out", "%s", out.Reason)
+		case tooLarge == nil:
+			tooLarge = append(tooLarge, out.Reason)
+		default:
+			tooLarge = append(tooLarge, fmt.Sprintf("%d too", out.Workers))
 		}
-		note("ruled out", "%s", strings.Join(counts, ", "))
+	}
+	if tooLarge != nil {
+		note("ruled out", "%s", strings.Join(tooLarge, ", "))
 	}
 	for _, s := range r.Warnings {
 		note("warning", "%s", s)

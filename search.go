@@ -26,5 +26,5 @@ func (s strategy) search() search.Strategy { return s.Strategy }
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
-// does, in a few interleaved rounds.
+// does, in a few interleaved rounds. With [WithTimeout] it begins at 1.
 func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }

@@ -32,8 +32,9 @@ type Result struct {
 	// be faster. 0: not known.
 	Floor time.Duration `json:"floor_ns"`
 
-	// RuledOut are the worker counts, ascending, that take too much memory. The search
-	// would otherwise have tried or chosen them.
+	// RuledOut are the worker counts, ascending, that take too much memory, and 0 if
+	// WithTimeout was given, which doesn't hold there. The search would otherwise have tried
+	// or chosen them.
 	RuledOut []RuledOut `json:"ruled_out,omitempty"`
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
@@ -134,7 +135,10 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.said = &said{during: whileTuning}
 	defer tuned.said.sum(s.opts.log)
-	t := &tuner{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string), repeats: firstRepeats}
+	t := &tuner{
+		source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string),
+		inline: s.opts.mayInline(), repeats: firstRepeats,
+	}
 	return t.remembered(ctx)
 }
 
@@ -159,7 +163,8 @@ type tuner struct {
 	began   time.Time
 	cpus    host.CPUFacts
 	limit   memoryLimit
-	refused map[int]string // worker counts that memory rules out, and why
+	refused map[int]string // worker counts that may not be chosen, and why
+	inline  bool           // 0 workers may be measured
 	counts  counts
 	sampled string  // why peaks aren't exact
 	unseen  string  // whose CPU time isn't known, and why
@@ -208,14 +213,18 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		if !measured {
 			break
 		}
-		if !slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) }) {
+		if !t.fits() {
 			if req.Workers > 0 {
 				sp.Start = req.Workers / 2
+				t.inline = t.inline || sp.Start == 0 // nothing else is left
 				continue
 			}
 			return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", t.refused[req.Workers])
 		}
 		t.show(sp, "measuring", req.Workers, &c.Trial)
+	}
+	if !t.fits() {
+		return nil, fmt.Errorf("nwt: the time for tuning was over before a worker count fitted into memory: %s", t.refused[t.counts[len(t.counts)-1].Workers])
 	}
 	others := busy.Used()
 	if !others.OthersKnown {
@@ -252,6 +261,9 @@ func (t *tuner) space() search.Space {
 	}
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)
+	}
+	if !t.inline && o.strategy == Exhaustive() {
+		sp.CPUs = max(sp.CPUs, 2) // it measures up to CPUs−1 workers: at least one
 	}
 	if o.iterations > 0 {
 		sp.Iterations, sp.Fixed = o.iterations, true
@@ -388,14 +400,25 @@ func (t *Trial) needs() uint64 {
 	return t.PeakRSS
 }
 
-// allowed tells whether a worker count fits into memory, as far as is known.
+// notInline is why 0 workers aren't measured.
+const notInline = "0 workers weren't tried: WithTimeout holds only with workers"
+
+// allowed tells whether a worker count may be tried and chosen, as far as is known.
 func (t *tuner) allowed(workers int) bool {
 	why := t.limit.allows(workers, t.counts.peaks())
+	if workers == 0 && !t.inline {
+		why = notInline
+	}
 	delete(t.refused, workers)
 	if why != "" {
 		t.refused[workers] = why
 	}
 	return why == ""
+}
+
+// fits tells whether a count was measured that may be chosen.
+func (t *tuner) fits() bool {
+	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
 }
 
 func (t *tuner) result(sp search.Space) *Result {

@@ -41,6 +41,9 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	if t.limit.bytes == math.MaxUint64 {
 		add("memory bounds no worker count: %s", t.limit.from)
 	}
+	if r.Workers == 0 && t.opts.timeout > 0 {
+		add("WithTimeout doesn't hold without workers: a call that hangs is waited for")
+	}
 	if outOfTime {
 		add("the time for tuning was over before the search was: what it had not measured by then, or hardly, may be better (WithTuningTime)")
 	}
