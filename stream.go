@@ -811,13 +811,15 @@ func (c *chain) makeRoom() bool {
 }
 
 // fits tells whether there is room for a record as large as the last one, and counts it.
-// If others wait, a chain that would come above its share first waits to be given room.
+// If others wait, a chain that would come above its share waits to be given room: what its
+// own records free is otherwise taken again before the sequence can give it to the chains
+// whose turn is next.
 func (c *chain) fits(others bool) bool {
 	grow := c.last - c.counted
 	if grow <= 0 {
 		return true
 	}
-	if others && c.held.Load() > 0 && c.aboveShare(grow) || !c.reserve(grow, c.bound) {
+	if others && c.aboveShare(grow) || !c.reserve(grow, c.bound) {
 		return false
 	}
 	c.counted = c.last

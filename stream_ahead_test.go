@@ -22,15 +22,15 @@ import (
 type wide struct {
 	nwt.Stream
 	bytes        int
-	size         func(read int) int // of the next record, if it isn't bytes
-	keeps        int                // Load keeps the memory of records of so many bytes or more; 0: of none
+	size         func(shard, nth int) int // of a record, if it isn't bytes
+	keeps        int                      // Load keeps the memory of records of so many bytes or more; 0: of none
 	read, loaded atomic.Int32
 	made         atomic.Int32 // records that got memory
 }
 
 func (s *wide) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 	r, err := s.Stream.Open(ctx, shard)
-	return wideReader{r, s}, err
+	return &wideReader{ShardReader: r, s: s, shard: shard}, err
 }
 
 func (s *wide) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
@@ -47,14 +47,16 @@ func (s *wide) ahead() int { return int(s.read.Load() - s.loaded.Load()) }
 
 type wideReader struct {
 	nwt.ShardReader
-	s *wide
+	s          *wide
+	shard, nth int
 }
 
-func (r wideReader) Next(ctx context.Context, rec *nwt.Record) error {
+func (r *wideReader) Next(ctx context.Context, rec *nwt.Record) error {
 	bytes := r.s.bytes
 	if r.s.size != nil {
-		bytes = r.s.size(int(r.s.read.Load()))
+		bytes = r.s.size(r.shard, r.nth)
 	}
+	r.nth++
 	if cap(rec.Data) < bytes {
 		rec.Data = make([]byte, 0, bytes)
 		r.s.made.Add(1)
@@ -199,8 +201,8 @@ func TestTheLastShardReusesTheMemoryOfItsRecordsToo(t *testing.T) {
 func TestMemoryThatIsNotUsedTakesNoRoomFromLargerRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const small, large = 1000, 16_000
-		s := &wide{Stream: newShelves(400), keeps: large, size: func(read int) int {
-			if read < 100 {
+		s := &wide{Stream: newShelves(400), keeps: large, size: func(_, nth int) int {
+			if nth < 100 {
 				return small
 			}
 			return large

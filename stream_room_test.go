@@ -104,6 +104,56 @@ func TestAsManyShardsAreReadAtOnceAsThereIsRoomFor(t *testing.T) {
 	}
 }
 
+// A record takes a millisecond to read. As small and large ones take turns, a shard frees
+// room whenever it has read a small one. If it took that room for its next record, the
+// shards whose turn comes before would be read one after the other: 880 ms or more. In which
+// order goroutines run decides between 475 and, seldom, 740 ms.
+func TestAShardAboveItsShareLeavesRoomToShardsThatWaitForIt(t *testing.T) {
+	const small, large, shards, records = 1000, 6000, 16, 100
+	for _, keeps := range []int{0, 1} {
+		shortest := time.Hour
+		for range 3 {
+			synctest.Test(t, func(t *testing.T) {
+				s := &wide{Stream: &breaking{shelves: newShelves(slices.Repeat([]int{records}, shards)...), onNext: func(int, int) error {
+					time.Sleep(time.Millisecond)
+					return nil
+				}}, keeps: keeps, size: func(_, nth int) int { return []int{small, large}[nth%2] }}
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.WithReadAhead(2*large))
+				began := time.Now()
+				for _, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					time.Sleep(time.Millisecond / 2)
+				}
+				shortest = min(shortest, time.Since(began))
+				require.NoError(t, l.Close())
+			})
+		}
+		const atBest = shards * records / 2 / 2 // milliseconds, two large records at once
+		require.Less(t, float64(shortest.Milliseconds()), 1.75*atBest)
+	}
+}
+
+// Each large record needs all the room. While it waits, the other shard reads up to its share.
+func TestAShardBelowItsShareIsReadBesideAnotherThatWaitsForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const small, large, records = 1000, 8000, 100
+		s := &wide{keeps: 1}
+		s.Stream = &breaking{shelves: newShelves(records, records), onNext: func(int, int) error {
+			time.Sleep(time.Millisecond)
+			return nil
+		}}
+		s.size = func(shard, _ int) int { return []int{small, large}[shard] }
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(5), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithReadAhead(large))
+		began := time.Now()
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond / 2)
+		}
+		require.Less(t, float64(time.Since(began).Milliseconds()), 1.3*records, "both shards at once")
+		require.NoError(t, l.Close())
+	})
+}
+
 // Stream 1 isn't drawn in this phase, or seldom. What it has read ahead by then leaves
 // stream 0 its share of the bound.
 func TestAStreamOfAMixtureThatIsSeldomDrawnLeavesTheOthersRoom(t *testing.T) {
