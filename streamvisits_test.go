@@ -339,22 +339,24 @@ func (s *stuckReader) Close() error { return nil }
 
 // Readers that are left open are closed as carefully as others.
 func TestReadersThatAreLeftOpenAreClosedInTheEnd(t *testing.T) {
-	never := make(chan struct{})
-	for name, close := range map[string]func() error{
-		"succeeds": func() error { return nil },
-		"fails":    func() error { return io.ErrUnexpectedEOF },
-		"panics":   func() error { panic("no") },
-		"leaves":   func() error { runtime.Goexit(); return nil },
-		"hangs":    func() error { <-never; return nil },
+	for name, closing := range map[string]func(never <-chan struct{}) error{
+		"succeeds": func(<-chan struct{}) error { return nil },
+		"fails":    func(<-chan struct{}) error { return io.ErrUnexpectedEOF },
+		"panics":   func(<-chan struct{}) error { panic("no") },
+		"leaves":   func(<-chan struct{}) error { runtime.Goexit(); return nil },
+		"hangs":    func(never <-chan struct{}) error { <-never; return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &archive{lengths: []int{100, 100, 100, 100, 100, 100}, close: close}
-			g := newGuest(t, Streamed(a), WithBatchSize(10), WithWorkers(2), WithTimeout(50*ms))
-			g.visit(1)
-			require.Equal(t, 4, a.openNow())
-			g.leave()
-			require.Zero(t, a.openNow())
+			synctest.Test(t, func(t *testing.T) {
+				never := make(chan struct{})
+				a := &archive{lengths: []int{100, 100, 100, 100, 100, 100}, close: func() error { return closing(never) }}
+				g := newGuest(t, Streamed(a), WithBatchSize(10), WithWorkers(2), WithTimeout(50*ms))
+				g.visit(1)
+				require.Equal(t, 4, a.openNow())
+				g.leave()
+				require.Zero(t, a.openNow())
+				close(never)
+			})
 		})
 	}
-	close(never)
 }
