@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -18,7 +17,8 @@ import (
 // nobody knows how many. So each round begins with these.
 type streamVisits struct {
 	*source
-	ctx     context.Context // of tuning
+	ctx     context.Context // of all readers
+	cancel  context.CancelFunc
 	streams []*visitedStream
 	shift   int // by how many records the plan of MixedStreams is rotated
 	read    int // of the rank's records in an epoch, how many the round has read
@@ -30,10 +30,11 @@ func newStreamVisits(ctx context.Context, s *source) *streamVisits {
 	if !ok {
 		return nil
 	}
-	v, first := &streamVisits{source: s, ctx: ctx}, 0
+	v, first := &streamVisits{source: s}, 0
+	v.ctx, v.cancel = context.WithCancel(ctx)
 	for k, stream := range ds.streams {
 		v.streams = append(v.streams, &visitedStream{
-			Stream: stream, opts: s.opts, ctx: ctx, first: first, order: s.opts.shardOrder(s.shards[k], k),
+			Stream: stream, opts: s.opts, ctx: v.ctx, first: first, order: s.opts.shardOrder(s.shards[k], k),
 			kept: make(map[int]*visitedReader), ended: make(map[int]bool),
 		})
 		first += s.shards[k]
@@ -83,7 +84,7 @@ func (v *streamVisits) drop() {
 	}
 }
 
-// close ends the last visit.
+// close ends the last visit, and calls of readers that were given up.
 func (v *streamVisits) close() {
 	for _, s := range v.streams {
 		s.mu.Lock()
@@ -91,6 +92,7 @@ func (v *streamVisits) close() {
 		s.mu.Unlock()
 	}
 	v.drop()
+	v.cancel()
 }
 
 // A visitedStream is a stream as a tuner's loaders see it. It keeps readers open from
@@ -98,7 +100,7 @@ func (v *streamVisits) close() {
 type visitedStream struct {
 	Stream
 	opts  *options
-	ctx   context.Context // of tuning
+	ctx   context.Context // of all readers
 	first int             // number of its first shard among those of all streams
 	order shardOrder
 	from  int // the place in the order that a visit begins with; changed between visits only
@@ -162,7 +164,7 @@ func (s *visitedStream) take(shard int) *visitedReader {
 	r, visit := s.kept[shard], s.visit
 	delete(s.kept, shard)
 	s.mu.Unlock()
-	if r != nil && (r.visit == visit || r.ctx.Err() != nil) { // another epoch of this visit begins at the front
+	if r != nil && r.visit == visit { // another epoch of this visit begins at the front
 		r.drop()
 		return nil
 	}
@@ -192,7 +194,7 @@ func (s *visitedStream) hasEnded(shard int) {
 	s.ended[shard] = true
 }
 
-// patience is how long a call that is under way when its visit ends may still take.
+// patience is how long a call that is under way may still take when its visit has ended.
 func (s *visitedStream) patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,9 +223,7 @@ func (s *visitedStream) Open(ctx context.Context, shard int) (ShardReader, error
 			r.cancel(nil)
 		}
 	}()
-	r.begins(ctx)
 	reader, err := s.Stream.Open(r.ctx, shard)
-	r.returned()
 	if err != nil || reader == nil {
 		return nil, err
 	}
@@ -244,28 +244,34 @@ type visitedReader struct {
 
 	// The context of its calls doesn't end with a visit: a reader whose call was
 	// interrupted couldn't go on. It ends if a call that is under way then takes too long,
-	// when the time for tuning is over, and when the reader is closed.
+	// or when the reader is closed.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	calls  atomic.Int64 // is odd while one is under way
-	stop   func() bool  // ends the watch on the visit's context
+	stop   func() bool // ends the watch on the visit's context
 
 	mu      sync.Mutex
-	watches int // guarded by mu when it is changed: what is left of an earlier watch does nothing
+	watches int // guarded by mu: what is left of an earlier watch does nothing
 }
 
-// watch has the reader's context end when a visit's context asks for it.
+// watch has the reader's context end if the reader is still in use a while after a visit's
+// context has ended.
 func (r *visitedReader) watch(ctx context.Context) {
 	r.mu.Lock()
 	r.watches++
 	number := r.watches
 	r.mu.Unlock()
 	r.stop = context.AfterFunc(ctx, func() {
-		if cause := context.Cause(ctx); cause != context.Canceled { // given up, or no time is left
-			r.interrupt(number, r.calls.Load(), cause)
-		} else {
-			r.hurry(number)
+		patience := time.Duration(0) // with a call that was given up
+		if context.Cause(ctx) == context.Canceled {
+			patience = r.s.patience()
 		}
+		time.AfterFunc(patience, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.watches == number {
+				r.cancel(context.Cause(ctx))
+			}
+		})
 	})
 }
 
@@ -276,37 +282,11 @@ func (r *visitedReader) unwatch() {
 	r.watches++
 }
 
-// hurry gives the call under way, if there is one, a little time.
-func (r *visitedReader) hurry(watch int) {
-	if call := r.calls.Load(); call%2 == 1 {
-		time.AfterFunc(r.s.patience(), func() { r.interrupt(watch, call, context.Canceled) })
-	}
-}
-
-// interrupt ends the context if the call is still under way in the same visit.
-func (r *visitedReader) interrupt(watch int, call int64, cause error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.watches == watch && r.calls.Load() == call {
-		r.cancel(cause)
-	}
-}
-
-// begins notes that a call begins, with the visit's context.
-func (r *visitedReader) begins(ctx context.Context) {
-	if r.calls.Add(1); ctx.Err() != nil {
-		r.hurry(r.watches)
-	}
-}
-
-func (r *visitedReader) returned() { r.calls.Add(1) }
-
-func (r *visitedReader) Next(ctx context.Context, rec *Record) error {
+func (r *visitedReader) Next(_ context.Context, rec *Record) error {
 	if r.again && r.read == r.before {
 		return io.EOF
 	}
 	r.over = true // unless the call succeeds
-	r.begins(ctx)
 	err := r.reader.Next(r.ctx, rec)
 	if err == io.EOF && !r.again {
 		r.s.hasEnded(r.shard)
@@ -314,7 +294,6 @@ func (r *visitedReader) Next(ctx context.Context, rec *Record) error {
 			err = r.nextOfFront(rec)
 		}
 	}
-	r.returned()
 	if err == nil {
 		r.read++
 		r.over = false

@@ -17,21 +17,24 @@ import (
 
 // An archive is a stream of numbered records that notes what is read of it.
 type archive struct {
-	lengths []int         // of its shards
-	read    time.Duration // that a record takes
-	close   func() error  // of each reader; nil: it succeeds
+	lengths []int                         // of its shards
+	read    time.Duration                 // that a record takes
+	slow    map[int]time.Duration         // records that take longer
+	torn    func(number, opened int) bool // whether a record can't be read by a shard's reader number opened
+	close   func() error                  // of each reader; nil: it succeeds
 
 	mu     sync.Mutex
 	opened []int // guarded by mu; shards
 	open   int   // guarded by mu; readers
 	most   int   // guarded by mu; readers that were open at once
 	seen   []int // guarded by mu; numbers of the records that were read
+	alive  int   // guarded by mu; readers that were closed before the end while their context hadn't ended
 }
 
 func (a *archive) Fields() []Field { return []Field{{Name: "number", Type: Int64}} }
 func (a *archive) Shards() int     { return len(a.lengths) }
 
-func (a *archive) Open(_ context.Context, shard int) (ShardReader, error) {
+func (a *archive) Open(ctx context.Context, shard int) (ShardReader, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.opened, a.open = append(a.opened, shard), a.open+1
@@ -40,7 +43,7 @@ func (a *archive) Open(_ context.Context, shard int) (ShardReader, error) {
 	for _, n := range a.lengths[:shard] {
 		first += n
 	}
-	return &folder{a, first, first + a.lengths[shard]}, nil
+	return &folder{a, ctx, first, first + a.lengths[shard], len(a.opened)}, nil
 }
 
 func (a *archive) Load(_ context.Context, r *Record, dst *Sample) error {
@@ -65,14 +68,25 @@ func (a *archive) openNow() int {
 
 type folder struct {
 	a         *archive
+	ctx       context.Context
 	next, end int
+	opened    int
 }
 
 func (f *folder) Next(_ context.Context, r *Record) error {
 	if f.next == f.end {
 		return io.EOF
 	}
-	time.Sleep(f.a.read)
+	if err := f.ctx.Err(); err != nil {
+		return err
+	}
+	if f.a.torn != nil && f.a.torn(f.next, f.opened) {
+		return io.ErrUnexpectedEOF
+	}
+	f.a.mu.Lock()
+	takes := f.a.read + f.a.slow[f.next]
+	f.a.mu.Unlock()
+	time.Sleep(takes)
 	r.Data = binary.LittleEndian.AppendUint64(r.Data[:0], uint64(f.next))
 	f.a.mu.Lock()
 	f.a.seen = append(f.a.seen, f.next)
@@ -84,6 +98,9 @@ func (f *folder) Next(_ context.Context, r *Record) error {
 func (f *folder) Close() error {
 	f.a.mu.Lock()
 	f.a.open--
+	if f.next < f.end && f.ctx.Err() == nil {
+		f.a.alive++
+	}
 	f.a.mu.Unlock()
 	if f.a.close != nil {
 		return f.a.close()
@@ -98,6 +115,7 @@ type guest struct {
 	visits *streamVisits
 	round  int
 	epoch  int
+	epochs int // of a visit, at most; 0: 1
 }
 
 func newGuest(t *testing.T, ds Dataset, opts ...Option) *guest {
@@ -110,12 +128,12 @@ func newGuest(t *testing.T, ds Dataset, opts ...Option) *guest {
 	return g
 }
 
-// visit takes so many batches from the beginning of an epoch, or the whole epoch.
+// visit takes so many batches from the beginning of an epoch on, or all of its epochs.
 func (g *guest) visit(batches int) (numbers []int64) {
 	g.t.Helper()
 	g.visits.begin(g.epoch, time.Time{})
 	var reached State
-	for b, err := range g.l.Epoch(g.t.Context(), g.epoch) {
+	for b, err := range g.l.Epochs(g.t.Context(), g.epoch, g.epoch+max(1, g.epochs)) {
 		require.NoError(g.t, err)
 		numbers, reached = append(numbers, Values[int64](b, 0)...), b.State()
 		if batches--; batches == 0 {
@@ -123,6 +141,7 @@ func (g *guest) visit(batches int) (numbers []int64) {
 		}
 	}
 	g.visits.end(g.epoch, reached)
+	g.epoch = reached.Epoch
 	return numbers
 }
 
@@ -139,7 +158,7 @@ func (g *guest) leave() {
 
 // Whatever the visits before have read, and wherever they ended, an epoch is complete.
 func TestAnEpochOfAVisitHasAllRecords(t *testing.T) {
-	for seed := range uint64(80) {
+	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		world := 1 + rng.IntN(2)
 		a := &archive{}
@@ -187,6 +206,7 @@ func TestAnEpochOfAVisitHasAllRecords(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, a.openNow(), interleave, "seed %d", seed)
+			require.Zero(t, a.alive, "a context ends before its reader is closed")
 		}
 		g.leave()
 		require.NoError(t, plain.Close())
@@ -265,6 +285,11 @@ func TestRoundsOfShortEpochsBeginWhereTrainingDoes(t *testing.T) {
 		}
 		g.turn()
 	}
+	g.epochs = 3
+	once := g.visit(10)
+	require.Equal(t, slices.Concat(once, once, once), g.visit(30), "each epoch begins at the front, also within a visit")
+	g.visit(15)
+	require.Equal(t, once, g.visit(10), "and after one that was begun")
 	g.leave()
 	require.Zero(t, a.openNow())
 
@@ -315,8 +340,121 @@ func TestAVisitDoesNotWaitForAReaderThatHangs(t *testing.T) {
 	}
 }
 
+func TestAVisitWaitsForAReaderNoLongerThanItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuest(t, Streamed(stuck{at: 20}), WithBatchSize(10), WithWorkers(1), WithPrefetch(1))
+		began := time.Now()
+		g.visits.begin(0, began.Add(30*ms))
+		for b, err := range g.l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if b.Index() == 1 {
+				break
+			}
+		}
+		require.LessOrEqual(t, time.Since(began), 30*ms)
+		g.leave()
+	})
+}
+
+// A reader that was interrupted, but came back with a record, can't go on.
+func TestAReaderThatReturnsLateIsClosed(t *testing.T) {
+	for name, leave := range map[string]bool{"after the last visit": true, "after another one": false} {
+		t.Run(name, func(t *testing.T) {
+			for _, timeout := range []time.Duration{0, 20 * ms} { // the call is given up
+				for _, late := range []time.Duration{60 * ms, 500 * ms} {
+					synctest.Test(t, func(t *testing.T) {
+						opts := []Option{WithBatchSize(10), WithWorkers(1), WithPrefetch(1), WithInterleave(1)}
+						if timeout > 0 {
+							opts = append(opts, WithTimeout(timeout))
+						}
+						a := &archive{lengths: []int{1000}, slow: map[int]time.Duration{20: late}}
+						g := newGuest(t, Streamed(a), opts...)
+						require.Len(t, g.visit(2), 20)
+						if !leave {
+							a.mu.Lock()
+							a.slow = nil
+							a.mu.Unlock()
+							require.Len(t, g.visit(2), 20)
+							time.Sleep(time.Second)
+							require.LessOrEqual(t, a.openNow(), 1)
+						}
+						g.leave()
+						time.Sleep(time.Second)
+						require.Zero(t, a.openNow())
+					})
+				}
+			}
+		})
+	}
+}
+
+// What was read of a shard before comes at its end; it counts from the front there.
+func TestARecordThatCanNotBeReadAgainIsNamed(t *testing.T) {
+	a := &archive{lengths: []int{30}, torn: func(number, opened int) bool { return opened == 2 && number == 4 }}
+	g := newGuest(t, Streamed(a), WithBatchSize(5), WithWorkers(0))
+	require.Len(t, g.visit(3), 15)
+	g.visits.begin(1, time.Time{})
+	var last error
+	n := 0
+	for b, err := range g.l.Epoch(t.Context(), 1) {
+		if last = err; b != nil {
+			n += b.Len()
+		}
+	}
+	require.Equal(t, 15, n)
+	var shard *ShardError
+	require.ErrorAs(t, last, &shard)
+	require.Equal(t, 4, shard.Record)
+	g.leave()
+	require.Zero(t, a.openNow())
+}
+
+// A round of seven counts reads more than an epoch has, which is 80 records of each shard.
+func TestTuningReadsNoFurtherThanEpochsThatBeginAtTheFront(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &archive{lengths: slices.Repeat([]int{1000}, 4), read: ms}
+		_, err := Tune(t.Context(), Streamed(a), WithBatchSize(32), WithEpochSamples(320), WithMaxWorkers(32), NewVirtualMachine(4).Option())
+		require.NoError(t, err)
+		_, seen := a.forget()
+		for _, n := range seen {
+			require.Less(t, n%1000, 300)
+		}
+	})
+}
+
+// Also with a loader that reads more shards at once.
+func TestEachLoaderOfATunerBeginsWhereTheRoundDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &archive{lengths: slices.Repeat([]int{10_000}, 64), read: ms}
+		r, err := Tune(t.Context(), Streamed(a), WithBatchSize(32), WithMaxWorkers(2), NewVirtualMachine(4).Option(), WithProgress(func(p Progress) {
+			if p.Phase == "floor" {
+				a.forget()
+			}
+		}))
+		require.NoError(t, err)
+		require.Contains(t, r.String(), "With WithInterleave(")
+		opened, _ := a.forget()
+		require.NotContains(t, opened[:4], 0, "those that are read at once beside the four of the round")
+		require.Zero(t, a.openNow())
+	})
+}
+
+func TestACallThatIsGivenUpIsInterruptedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan time.Time, 1)
+		g := newGuest(t, Streamed(stuck{at: 20, ended: ended}), WithBatchSize(10), WithWorkers(1), WithTimeout(time.Second), WithErrorBudget(1))
+		began := time.Now()
+		require.Len(t, g.visit(0), 20)
+		require.Equal(t, time.Second, (<-ended).Sub(began))
+		g.leave()
+	})
+}
+
 // stuck is a stream of a shard that hangs at a record until the call's context ends.
-type stuck struct{ at int }
+type stuck struct {
+	at    int
+	ended chan<- time.Time // gets when it ended; nil: nobody asks
+}
 
 func (s stuck) Fields() []Field                                    { return []Field{{Name: "number", Type: Int64}} }
 func (s stuck) Shards() int                                        { return 1 }
@@ -333,6 +471,9 @@ func (s *stuckReader) Next(ctx context.Context, _ *Record) error {
 		return nil
 	}
 	<-ctx.Done()
+	if s.ended != nil {
+		s.ended <- time.Now()
+	}
 	return ctx.Err()
 }
 func (s *stuckReader) Close() error { return nil }

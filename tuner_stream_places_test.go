@@ -99,6 +99,16 @@ func TestTuningTellsWhichRecordOfAStreamCanNotBeRead(t *testing.T) {
 	}
 }
 
+func TestTuningTellsAtWhichRecordOfAStreamACallHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := nwt.Streamed(rising{shards: 6, records: 1000, first: time.Millisecond, last: time.Millisecond, stuck: 700})
+		_, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(4), nwt.WithTimeout(time.Second), virtual, silent)
+		var shard *nwt.ShardError
+		require.ErrorAs(t, err, &shard)
+		require.Equal(t, 700, shard.Record)
+	})
+}
+
 func TestTuningEndsInTimeThoughAStreamHangs(t *testing.T) {
 	const limit = time.Second
 	tune := func(ctx context.Context, open *atomic.Int32, stuck int, opts ...nwt.Option) (*nwt.Result, error) {
@@ -156,6 +166,7 @@ func TestTuningGoesOnAfterACallOfAStreamThatWasGivenUp(t *testing.T) {
 		r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(4), virtual, silent, nwt.WithTimeout(2*time.Second), nwt.WithErrorBudget(1_000_000))
 		require.NoError(t, err)
 		require.NotEmpty(t, r.Trials)
+		synctest.Wait() // calls that were given up aren't waited for
 		require.Zero(t, open.Load())
 	})
 }
