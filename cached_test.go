@@ -315,16 +315,35 @@ func TestWaitingForAnothersLoadEndsWithTheContext(t *testing.T) {
 		ds := nwt.Cached(source, 1<<20)
 		go nwt.LoadSample(t.Context(), ds, 0)
 		synctest.Wait()
-		ctx, cancel := context.WithCancel(t.Context())
-		go func() {
-			synctest.Wait() // until the others wait
-			cancel()
-		}()
-		_, err := nwt.LoadSample(ctx, ds, 0)
-		require.ErrorIs(t, err, context.Canceled)
+		const waiting = 8
+		var cancel [waiting]context.CancelFunc
+		var ended [waiting]bool
+		var errs [waiting]error
+		for i := range waiting {
+			var ctx context.Context
+			ctx, cancel[i] = context.WithCancel(t.Context())
+			defer cancel[i]()
+			go func() {
+				_, errs[i] = nwt.LoadSample(ctx, ds, 0)
+				ended[i] = true
+			}()
+		}
+		var want [waiting]bool
+		for _, i := range []int{3, 0, 7, 4} {
+			cancel[i]()
+			synctest.Wait()
+			want[i] = true
+			require.Equal(t, want, ended, "the others still wait")
+			require.ErrorIs(t, errs[i], context.Canceled)
+		}
 		close(release)
-		_, err = nwt.LoadSample(t.Context(), ds, 0)
-		require.NoError(t, err)
+		synctest.Wait()
+		for i := range waiting {
+			require.True(t, ended[i])
+			if !want[i] {
+				require.NoError(t, errs[i])
+			}
+		}
 		require.EqualValues(t, 1, loads.Load())
 	})
 }

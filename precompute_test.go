@@ -1,18 +1,22 @@
 package nwt_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"iter"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -236,6 +240,41 @@ func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
 		require.NoFileExists(t, path+".partial")
 	}
 	require.NoError(t, os.WriteFile(path+".partial", []byte("\x89nwt\r\n\x1a\nleft by a process that was killed"), 0o644))
+	requireSamples(t, precompute(t, source, path))
+	require.NoFileExists(t, path+".partial")
+}
+
+// The child is this test in a process of its own.
+func TestAProcessThatIsKilledWhileItWritesLeavesNothingThatIsBelieved(t *testing.T) {
+	const variable = "NWT_TEST_WRITES_UNTIL_IT_IS_KILLED"
+	source, _ := counted(100)
+	if path := os.Getenv(variable); path != "" {
+		endless := nwt.NewDataset(100, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+			if i == 60 {
+				fmt.Println("it has come to sample 60")
+				time.Sleep(time.Minute)
+			}
+			return source.Load(ctx, i, dst)
+		})
+		_, err := nwt.Precompute(t.Context(), endless, path, "v1", nwt.WithWorkers(3), nwt.WithBatchSize(8))
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "samples")
+	child := exec.Command(self, "-test.run", "^"+t.Name()+"$")
+	child.Env = append(os.Environ(), variable+"="+path)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, child.Process.Kill())
+	require.NoError(t, err)
+	require.Equal(t, "it has come to sample 60\n", line)
+	require.Error(t, child.Wait())
+
+	require.NoFileExists(t, path)
+	require.FileExists(t, path+".partial")
 	requireSamples(t, precompute(t, source, path))
 	require.NoFileExists(t, path+".partial")
 }

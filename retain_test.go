@@ -145,19 +145,27 @@ func TestAReleaseTooManyPanicsAndHarmsNobody(t *testing.T) {
 }
 
 func TestARetainedBatchSurvivesALoopThatPanics(t *testing.T) {
-	l := newLoader(t, emptyDataset(30), nwt.WithBatchSize(3), nwt.WithWorkers(2))
+	l := newLoader(t, numbers(0, 30), nwt.WithBatchSize(3), nwt.WithWorkers(2))
 	var kept *nwt.Batch
 	require.PanicsWithError(t, "boom", func() {
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
+			if b.Index() < 2 {
+				continue
+			}
 			b.Retain()
 			kept = b
 			panic(errors.New("boom"))
 		}
 	})
+	for _, err := range l.Epoch(t.Context(), 1) { // in all other slots
+		require.NoError(t, err)
+	}
+	require.Equal(t, []int64{6, 7, 8}, nwt.Values[int64](kept, 0))
 	noSlotLost(t, l, 1)
 	require.NoError(t, l.Close())
-	require.Equal(t, 3, kept.Len())
+	require.Equal(t, []int64{6, 7, 8}, nwt.Values[int64](kept, 0))
+	require.Equal(t, []int{6, 7, 8}, kept.Indices())
 	kept.Release()
 	require.Zero(t, l.SlotCount())
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -125,22 +126,45 @@ func TestBadPicturesAreNamedAndTakeNoMemory(t *testing.T) {
 
 func TestWhatIsLeftOfADamagedPictureIsLoadedIfAsked(t *testing.T) {
 	steps := []vision.Transform{vision.Resize{Size: vision.Square(16)}}
+	overwritten := func(by ...byte) func(data []byte) []byte {
+		return func(data []byte) []byte {
+			data = slices.Clone(data)
+			copy(data[len(data)/2:], by)
+			return data
+		}
+	}
 	for way, opts := range decoders(t) {
 		for _, name := range []string{"420.jpg", "444.jpg", "restart.jpg", "grey.jpg"} {
 			data := read(t, name)
-			cut := data[:len(data)/2]
-			p, err := vision.New(steps, opts...)
-			require.NoError(t, err)
-			_, err = nwt.LoadSample(t.Context(), one(p, cut), 0)
-			require.Error(t, err, "%s, %s", way, name)
-			whole := nwt.Values[float32](load(t, p, data), 0)
-			p, err = vision.New(steps, append(opts, vision.WithDamaged())...)
-			require.NoError(t, err)
-			left := nwt.Values[float32](load(t, p, cut), 0)
-			require.Equal(t, whole[:16*4], left[:16*4], "the upper rows")
-			require.NotEqual(t, whole, left)
-			for _, v := range left[16*15 : 16*16] {
-				require.Equal(t, float32(128)/255, v, "the last row of %s is grey, %s", name, way)
+			for how, damage := range map[string]struct {
+				to   func(data []byte) []byte
+				grey bool // else the decoder may find something to decode
+			}{
+				"cut":             {func(data []byte) []byte { return data[:len(data)/2] }, true},
+				"the marker SOI":  {overwritten(0xFF, 0xD8), true},
+				"tables in a row": {overwritten(slices.Repeat([]byte{0xFF, 0xC4}, 8)...), true},
+				"zeros":           {overwritten(make([]byte, 64)...), false},
+				"ones and zeros":  {overwritten(0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0), false},
+			} {
+				what := fmt.Sprintf("%s, %s, %s", way, name, how)
+				p, err := vision.New(steps, opts...)
+				require.NoError(t, err)
+				damaged := damage.to(data)
+				if damage.grey {
+					_, err = nwt.LoadSample(t.Context(), one(p, damaged), 0)
+					require.Error(t, err, what)
+				}
+				whole := nwt.Values[float32](load(t, p, data), 0)
+				p, err = vision.New(steps, append(opts, vision.WithDamaged())...)
+				require.NoError(t, err)
+				left := nwt.Values[float32](load(t, p, damaged), 0)
+				require.Equal(t, whole[:16*4], left[:16*4], "the upper rows: %s", what)
+				require.NotEqual(t, whole, left, what)
+				if damage.grey {
+					for _, v := range left[16*15 : 16*16] {
+						require.Equal(t, float32(128)/255, v, "the last row: %s", what)
+					}
+				}
 			}
 		}
 	}
