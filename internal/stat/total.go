@@ -92,15 +92,17 @@ func Totals(rows [][]Part) []Total {
 		}
 		variance := (borrowed*squares/df + bounded[r]) / (borrowed + float64(len(parts)-1))
 		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump) / weight[r])
-		out[r].Own = math.Sqrt((inflation*variance + max(jump, (jumpy[r]+biggest)/weight[r])) / weight[r])
+		out[r].Own = math.Sqrt((ownInflation*variance + max(jump, (jumpy[r]+biggest)/weight[r])) / weight[r])
 		out[r].Free = borrowed + float64(len(parts)-1)
 	}
 	return out
 }
 
 const (
-	inflation = 2.0  // makes up for what bounding and drift hide of the noise
-	leastOwn  = 0.02 // of the excess, that may be a row's own whatever the fit says
+	// They make up for what bounding and drift hide of the noise; what rows share isn't in SE.
+	inflation    = 1.5
+	ownInflation = 2.6
+	leastOwn     = 0.02 // of the excess, that may be a row's own whatever the fit says
 )
 
 // heterogeneity is the mean excess, the variance of the true ones around it, and
