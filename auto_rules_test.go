@@ -130,11 +130,12 @@ func TestALoaderLooksBetweenTheFastestAndTheNextCount(t *testing.T) {
 		want  int // 0: nowhere
 	}{
 		{"the fastest is the highest", []look{{workers: 2, mean: 10 * ms}, {workers: 4, mean: 5 * ms}}, 0},
-		{"a step past it", []look{{workers: 2, mean: 10 * ms}, {workers: 4, mean: 5 * ms}, {workers: 16, mean: 8 * ms}}, 10},
+		{"a step past it", []look{{workers: 2, mean: 10 * ms}, {workers: 4, mean: 5 * ms}, {workers: 16, mean: 8 * ms}}, 12},
 		{"training doesn't wait", []look{{workers: 4, mean: 5 * ms, body: 5 * ms}, {workers: 16, mean: 8 * ms, body: 5 * ms}}, 0},
 		{"they are near each other", []look{{workers: 8, mean: 5 * ms}, {workers: 10, mean: 8 * ms}}, 0},
 		{"a little less near", []look{{workers: 8, mean: 5 * ms}, {workers: 11, mean: 8 * ms}}, 0},
-		{"half as many more", []look{{workers: 8, mean: 5 * ms}, {workers: 12, mean: 8 * ms}}, 10},
+		{"half as many more", []look{{workers: 8, mean: 5 * ms}, {workers: 12, mean: 8 * ms}}, 0},
+		{"more than that", []look{{workers: 8, mean: 5 * ms}, {workers: 14, mean: 8 * ms}}, 12},
 		{"from none", []look{{workers: 0, mean: 5 * ms}, {workers: 2, mean: 8 * ms}}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -310,7 +311,7 @@ func TestALoaderGoesOnFromLookToLook(t *testing.T) {
 		settled bool
 	}{
 		{"up", []look{{workers: 2, mean: 10 * ms, cpu: 0.1}}, 20, false},
-		{"between", []look{{workers: 2, mean: 10 * ms, cpu: 0.9}, {workers: 4, mean: 5 * ms, cpu: 0.9}, {workers: 16, mean: 9 * ms, cpu: 0.9}}, 10, false},
+		{"between", []look{{workers: 2, mean: 10 * ms, cpu: 0.9}, {workers: 4, mean: 5 * ms, cpu: 0.9}, {workers: 16, mean: 9 * ms, cpu: 0.9}}, 12, false},
 		{"down", []look{{workers: 4, mean: 10 * ms, cpu: 0.9}, {workers: 8, mean: 5 * ms, cpu: 0.9}}, 6, false},
 		{"again", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 0.9, times: 5}, {workers: 8, mean: 5 * ms, cpu: 0.9}}, 8, false},
 		{"nowhere", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 0.9, times: 5}, {workers: 8, mean: 5 * ms, cpu: 0.9, times: 5}}, 8, true},

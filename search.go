@@ -21,8 +21,8 @@ func (s strategy) search() search.Strategy { return s.Strategy }
 // that count until fewer workers are hopeless, and doubles it up to the ceiling (see
 // [WithMaxWorkers]). It then bisects to the fewest within alpha of the fastest. It
 // spends its measuring on the counts still in the race, round by round, until the
-// choice is sure. Of large counts it doesn't find the very one: bisection stops between
-// counts that differ by less than an eighth to a quarter.
+// choice is sure. It tells 1, 2, 3, 4, 6, 8, 12, 16, 24 … apart, and counts between them
+// only if times promise much: finer ones differ by less than measuring tells.
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper

@@ -15,7 +15,7 @@ import (
 const (
 	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged …
 	surely    = 1    // … and by which a count must be within alpha for no rounder one with more workers to be preferred
-	certain   = 0.2  // share of alpha below which a standard error is small
+	certain   = 0.4  // share of alpha below which a standard error is small
 	ofAlpha   = 0.25 // share of alpha that this standard error counts for at most
 	SureAt    = 0.97 // share of the votes at which measuring ends
 	mostSure  = 0.99 // the highest confidence that is claimed
@@ -23,7 +23,7 @@ const (
 	answers   = 2000 // and to say how sure the choice is
 	persevere = 10   // times its iterations that a count in an undecided race may get …
 	longer    = 2    // times its iterations that the choice and the fastest get in the end
-	patience  = 4.5  // … while all together took no longer than this many counts as fast as the fastest,
+	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
 	ofSweep   = 0.08 // or than this share of measuring every count
 	wary      = 2    // times the errors, in votes on whether to go on: measuring must not end at a lucky moment
 	least     = 0.1  // times the measured time: the least that a count may really take
@@ -293,7 +293,8 @@ func (e evidence) slower(chosen int) float64 {
 }
 
 // between finds the next count of the bisection: towards the fewest workers within
-// alpha, and around the fastest, since alpha is added to the fastest's time.
+// alpha, around the fastest, since alpha is added to the fastest's time, and wherever
+// a faster one may be.
 func (e evidence) between() (w int, found bool) {
 	chosen, fastest := e.pick(e.mean)
 	if w, found = e.gap(chosen-1, 1); found {
@@ -304,7 +305,7 @@ func (e evidence) between() (w int, found bool) {
 			return w, true
 		}
 	}
-	for _, i := range []int{fastest - 1, fastest} {
+	for i := range e.counts {
 		if w, found = e.gap(i, 1); found && e.promises(i, w, fastest, 0.5) {
 			return w, true
 		}

@@ -359,13 +359,13 @@ func TestWhenAVisitEndsEarly(t *testing.T) {
 	require.Equal(t, time.Duration(math.MaxInt64)/6, q.Limit, "nothing is known yet")
 }
 
-// "Counts closer together than a step (1 up to 7 workers, 2 up to 15, 4 up to 31 …) are not
-// told apart."
+// "Counts closer together than a step (1 up to 3 workers, 2 up to 7, 4 up to 15, 8 up to 31
+// …) are not told apart."
 func TestTheMiddleIsAStepAway(t *testing.T) {
 	for _, tt := range [][3]int{ // −1: there is none
-		{0, 1, -1}, {0, 2, 1}, {1, 3, 2}, {4, 6, 5}, {4, 7, 5}, {6, 8, 7}, {7, 8, -1},
-		{8, 10, -1}, {8, 11, 10}, {8, 12, 10}, {12, 14, -1}, {13, 16, 14},
-		{16, 20, -1}, {16, 21, -1}, {19, 24, -1}, {16, 22, 20}, {18, 24, 20}, {16, 24, 20}, {16, 32, 24}, {32, 64, 48}, {64, 80, -1}, {64, 96, 80},
+		{0, 1, -1}, {0, 2, 1}, {1, 3, 2}, {2, 4, 3}, {3, 4, -1}, {4, 6, -1}, {4, 7, 6}, {4, 8, 6}, {6, 8, -1}, {5, 8, 6},
+		{8, 11, -1}, {8, 12, -1}, {8, 15, 12}, {8, 16, 12}, {9, 14, 12}, {10, 14, 12}, {12, 16, -1}, {13, 16, -1},
+		{16, 24, -1}, {18, 24, -1}, {16, 27, -1}, {16, 28, 24}, {20, 28, 24}, {21, 28, -1}, {16, 32, 24}, {32, 64, 48}, {64, 96, -1}, {64, 128, 96},
 	} {
 		w, found := Middle(tt[0], tt[1])
 		require.Equal(t, tt[2] >= 0, found, tt)

@@ -60,9 +60,9 @@ func TestTheRace(t *testing.T) {
 		{"0.94 by two standard errors", fixed, 0, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 10, se: 0.453, done: 9}}, []int{32}},
 		{"0.96", fixed, 0, []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.5}, {workers: 32, mean: 10, se: 0.452, done: 9}}, nil},
 
-		// 4.5 times the time of the fastest: 450 ms.
-		{"the patience of 4.5 counts", fixed, 449e6, []known{{workers: 1, mean: 1.5, done: 9}, {workers: 2, mean: 1, done: 9}}, []int{1, 2}},
-		{"it is over", fixed, 451e6, []known{{workers: 1, mean: 1.5, done: 9}, {workers: 2, mean: 1, done: 9}}, []int{2}},
+		// 4.2 times the time of the fastest: 420 ms.
+		{"the patience of 4.2 counts", fixed, 419e6, []known{{workers: 1, mean: 1.5, done: 9}, {workers: 2, mean: 1, done: 9}}, []int{1, 2}},
+		{"it is over", fixed, 421e6, []known{{workers: 1, mean: 1.5, done: 9}, {workers: 2, mean: 1, done: 9}}, []int{2}},
 		// 0 to 4 take 150 ms each, 5 to 8 take 105, the rest 100, and four warm-ups of 10 ms
 		// each: 5·190 + 4·145 + 55·140 = 9230 ms; 8 % of that are 738 ms.
 		{"the patience of 8 % of the sweep", fixed, 738e6, []known{{workers: 4, mean: 1.5, done: 9}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 63, mean: 1}}, []int{4}},
@@ -155,21 +155,24 @@ func TestWhichGapsAreLookedInto(t *testing.T) {
 	}{
 		{"below the choice", []known{{workers: 4, mean: 2}, {workers: 8, mean: 1}}, 6},
 		{"below the choice, narrow as it is", []known{{workers: 16, mean: 2}, {workers: 20, mean: 1.5}, {workers: 28, mean: 1}}, 24},
-		{"above the choice, if it is wide", []known{{workers: 8, mean: 1}, {workers: 13, mean: 1.2}}, 10},
-		{"it isn't", []known{{workers: 8, mean: 1}, {workers: 12, mean: 1.2}}, -1},
+		{"above the choice, if it is wide", []known{{workers: 8, mean: 1}, {workers: 16, mean: 1.2}}, 12},
+		{"it isn't", []known{{workers: 10, mean: 1}, {workers: 14, mean: 1.2}}, -1},
 		{"below the fastest", []known{{workers: 4, mean: 1.05}, {workers: 6, mean: 1.05}, {workers: 16, mean: 1}}, 12},
-		{"above the fastest", []known{{workers: 4, mean: 1.05}, {workers: 5, mean: 1}, {workers: 16, mean: 1.2}}, 10},
-		{"above the choice before beside the fastest", []known{{workers: 4, mean: 1.05}, {workers: 16, mean: 1.04}, {workers: 32, mean: 1}}, 10},
+		{"above the fastest", []known{{workers: 4, mean: 1.05}, {workers: 5, mean: 1}, {workers: 16, mean: 1.2}}, 12},
+		{"above the choice before beside the fastest", []known{{workers: 4, mean: 1.05}, {workers: 16, mean: 1.04}, {workers: 32, mean: 1}}, 12},
 		{"nothing that is closer than a step", []known{{workers: 14, mean: 1.2}, {workers: 16, mean: 1}}, -1},
 
-		// From 14 to 16 workers, times fall by 1.04: with the power ln 1.04 / ln (16/14) = 0.294
-		// of the count, hence by (16/20)^0.294 = 0.937 to 20. With 1.02 it is 0.967.
-		{"above the fastest, if times promise to fall by more than half of alpha", []known{{workers: 14, mean: 1.04}, {workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, 20},
-		{"they don't", []known{{workers: 14, mean: 1.02}, {workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, -1},
-		// 1.01 · (16/20)^0.571 = 0.889; 1.06 · (16/20)^0.209 = 1.012
-		{"below the fastest, if times promise that", []known{{workers: 14, mean: 1.09}, {workers: 16, mean: 1.01}, {workers: 24, mean: 1}}, 20},
-		{"they don't there", []known{{workers: 14, mean: 1.09}, {workers: 16, mean: 1.06}, {workers: 24, mean: 1}}, -1},
-		{"the lowest count promises nothing", []known{{workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, -1},
+		// From 18 to 20 workers, times fall by 1.04: with the power ln 1.04 / ln (20/18) = 0.372
+		// of the count, hence by (20/24)^0.372 = 0.934 to 24. With 1.02 it is 0.966.
+		{"above the fastest, if times promise to fall by more than half of alpha", []known{{workers: 18, mean: 1.04}, {workers: 20, mean: 1}, {workers: 28, mean: 1.3}}, 24},
+		{"they don't", []known{{workers: 18, mean: 1.02}, {workers: 20, mean: 1}, {workers: 28, mean: 1.3}}, -1},
+		// 1.01 · (20/24)^0.724 = 0.885; 1.06 · (20/24)^0.265 = 1.010
+		{"below the fastest, if times promise that", []known{{workers: 18, mean: 1.09}, {workers: 20, mean: 1.01}, {workers: 28, mean: 1}}, 24},
+		{"they don't there", []known{{workers: 18, mean: 1.09}, {workers: 20, mean: 1.06}, {workers: 28, mean: 1}}, -1},
+		// 1.13 · 20/24 = 0.942, and 1.16 · 20/24 = 0.967
+		{"far from the fastest, if times promise that", []known{{workers: 10, mean: 2.26}, {workers: 20, mean: 1.13}, {workers: 28, mean: 1.5}, {workers: 64, mean: 1}}, 24},
+		{"they don't here", []known{{workers: 10, mean: 2.32}, {workers: 20, mean: 1.16}, {workers: 28, mean: 1.5}, {workers: 64, mean: 1}}, -1},
+		{"the lowest count promises nothing", []known{{workers: 20, mean: 1}, {workers: 28, mean: 1.3}}, -1},
 		{"nor does a caller that loads alone", []known{{workers: 0, mean: 30}, {workers: 16, mean: 1}, {workers: 24, mean: 1.3}}, 8},
 		{"what memory forbids isn't looked at", []known{{workers: 32, mean: 2}, {workers: 64, mean: 1}}, -1},
 	} {
@@ -196,12 +199,12 @@ func TestWhenTheSearchLooksWithinAStep(t *testing.T) {
 		{"times fall too little", []known{{workers: 12, mean: 1.2}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, -1},
 		// 1.02 · (14/15)^(ln (1.6/1.02) / ln (14/12)) = 0.834
 		{"below the fastest", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02}, {workers: 16, mean: 1}}, 15},
-		// An error of a fifth of alpha is 0.02 here.
-		{"the fastest's error is large", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02}, {workers: 16, mean: 0.9, se: 0.03}}, -1},
-		{"its neighbour's is", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02, se: 0.03}, {workers: 16, mean: 1}}, -1},
-		{"its neighbour's is, but the promise is on the other side", []known{{workers: 10, mean: 1.7}, {workers: 12, mean: 1.5, se: 0.03}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, 15},
+		// An error of two fifths of alpha is 0.04 here.
+		{"the fastest's error is large", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02}, {workers: 16, mean: 0.9, se: 0.05}}, -1},
+		{"its neighbour's is", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02, se: 0.05}, {workers: 16, mean: 1}}, -1},
+		{"its neighbour's is, but the promise is on the other side", []known{{workers: 10, mean: 1.7}, {workers: 12, mean: 1.5, se: 0.05}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, 15},
 		{"the lowest count promises nothing", []known{{workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, -1},
-		{"a step is one worker there", []known{{workers: 3, mean: 2}, {workers: 4, mean: 1}, {workers: 6, mean: 1.2}}, -1},
+		{"a step is one worker there", []known{{workers: 1, mean: 2}, {workers: 2, mean: 1}, {workers: 4, mean: 1.2}}, -1},
 		{"between neighbours there is nothing", []known{{workers: 14, mean: 2}, {workers: 15, mean: 1}, {workers: 16, mean: 1.2}}, -1},
 		{"what memory forbids isn't looked at", []known{{workers: 24, mean: 1.5}, {workers: 28, mean: 1}, {workers: 32, mean: 1.2}}, -1},
 	} {

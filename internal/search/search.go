@@ -36,7 +36,7 @@ type Space struct {
 	Time       time.Duration          // for all of the search; 0: no bound
 	Left       time.Duration          // of Time
 	MinVisit   time.Duration          // shorter visits say nothing, because the clock steps
-	Allowed    func(workers int) bool // false: would need too much memory; nil: all may be tried
+	Allowed    func(workers int) bool // false: may not be tried, say because it would need too much memory; nil: all may
 }
 
 // An Alpha is a difference in accumulated time: a duration, but no less than
@@ -88,7 +88,7 @@ func (sp Space) allows(workers int) bool {
 // workers are hopeless, and doubles it up to the ceiling. It bisects to the fewest
 // workers within alpha of the fastest. Then it measures the counts still in the race,
 // round by round, until the choice is sure and was measured beside its neighbours.
-// Counts closer together than a quarter to an eighth of themselves are not told apart.
+// Counts closer together than a half to a quarter of themselves are not told apart.
 type Greedy struct{}
 
 func (Greedy) String() string { return "greedy" }
@@ -369,8 +369,10 @@ func powerBelow(w int) int {
 }
 
 // stepAt is how far apart two counts near w must be for the search to tell them
-// apart.
-func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-3) }
+// apart: of the counts that are left, 1, 2, 3, 4, 6, 8, 12, 16, 24 …, each is a third to
+// a half more than the one before. Finer ones differ by less than measuring can tell,
+// and each run would choose another of them.
+func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-2) }
 
 // Middle is the count halfway between two that are more than a step apart.
 func Middle(low, high int) (w int, found bool) {
