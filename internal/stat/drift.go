@@ -13,9 +13,9 @@ type Obs struct {
 }
 
 const (
-	fits     = 20   // after which weights change no more
-	pull     = 0.5  // of a value, by which a time's drift is held towards none
-	leastGap = 1e-4 // scale of values that fit exactly
+	fits       = 20   // after which weights hardly change any more
+	pull       = 0.5  // weight, in values, by which a time's drift is held towards none
+	leastScale = 1e-4 // of values that fit exactly
 
 	madScale = 1.4826 // standard deviations of a normal distribution in a median deviation
 	surely   = 4      // two standard errors, squared
@@ -23,12 +23,14 @@ const (
 
 // Drift is what all values of one time share, for each of the times 0 … times−1. Rows
 // and times are fitted together, by weighted least squares whose weights are Huber's
-// ("Robust regression: asymptotics, conjectures and Monte Carlo", 1973). So a row that was there only at late
-// times is told from them by the rows that were there before, and a value that is far
-// out moves neither its row nor its time. If a time has two values, drift is
-// what both have in common, since it is held towards none; if it has one, drift is 0, and the value doesn't count
-// among its row's: it may be all drift. Drift is shrunk by as much as noise may explain
-// (James & Stein, "Estimation with quadratic loss", 1961), and then centred.
+// ("Robust regression: asymptotics, conjectures and Monte Carlo", 1973). So a row that
+// was there only at late times is told from them by the rows that were there before,
+// and a value that is far out moves neither its row nor its time.
+//
+// Drift is held towards none, so if a time has two values, it is what both have in
+// common. If a time has one, drift is 0, and the value doesn't count among its row's: it
+// may be all drift. Drift is shrunk by as much as noise may explain (James & Stein,
+// "Estimation with quadratic loss", 1961), and then centred.
 func Drift(obs []Obs, rows, times int) []float64 {
 	drift, byTime := make([]float64, times), make([][]Obs, times)
 	for _, o := range obs {
@@ -61,7 +63,7 @@ func Drift(obs []Obs, rows, times int) []float64 {
 type fit struct {
 	row, drift []float64
 	held       []float64   // weight of a drift of none, of each time
-	shared     [][]weighed // by time; empty of those that have one value
+	shared     [][]weighed // by time; nil if it has one value
 }
 
 type weighed struct {
@@ -115,7 +117,7 @@ func (f fit) reweigh() float64 {
 	if len(rest) == 0 {
 		return 0
 	}
-	scale := max(madScale*Median(rest), leastGap)
+	scale := max(madScale*Median(rest), leastScale)
 	weight := func(out float64) float64 { return min(1, huber*scale/math.Abs(out)) }
 	for at, in := range f.shared {
 		for i, o := range in {
@@ -127,7 +129,7 @@ func (f fit) reweigh() float64 {
 }
 
 // eliminate solves linear equations whose matrix is positive definite but for unknowns
-// that stand in none, which become 0.
+// that stand in none, which it leaves alone.
 func eliminate(equations [][]float64, unknown []float64) {
 	n := len(unknown)
 	for i, pivot := range equations {
@@ -142,7 +144,6 @@ func eliminate(equations [][]float64, unknown []float64) {
 		}
 	}
 	for i, pivot := range slices.Backward(equations) {
-		unknown[i] = 0
 		if pivot[i] == 0 {
 			continue
 		}

@@ -99,9 +99,8 @@ func Totals(rows [][]Part) []Total {
 }
 
 const (
-	// They make up for what bounding and drift hide of the noise; what rows share isn't in SE.
-	inflation    = 1.5
-	ownInflation = 2.6
+	inflation    = 1.5  // makes up for what bounding and drift hide of the noise by which rows differ …
+	ownInflation = 2.6  // … and of a row's own, which what all rows share is a part of
 	leastOwn     = 0.02 // of the excess, that may be a row's own whatever the fit says
 )
 
