@@ -306,6 +306,7 @@ func TestHowManyIterationsACountGets(t *testing.T) {
 		{"four visits of a clock that steps", Space{Iterations: 100, MinVisit: 30 * time.Millisecond}, time.Millisecond, 120},
 		{"no more than 5 s", Space{Iterations: 100}, 100 * time.Millisecond, 50},
 		{"no fewer than a fifth", Space{Iterations: 100}, time.Second, 20},
+		{"but one", Space{Iterations: 4}, time.Minute, 1},
 		{"a fifteenth of the time", Space{Iterations: 100, Time: 30 * time.Second}, 100 * time.Millisecond, 20},
 		{"but four", Space{Iterations: 100, Time: 3 * time.Second}, time.Second, 4},
 		{"as many as the user set", Space{Iterations: 100, Fixed: true}, time.Second, 100},

@@ -260,7 +260,7 @@ func (sp Space) enough(mean float64) int {
 	if sp.Time > 0 {
 		most = max(min(most, float64(sp.Time)/partOfTime/mean), leastParts)
 	}
-	return int(min(max(float64(sp.Iterations), fewest), most))
+	return max(1, int(min(max(float64(sp.Iterations), fewest), most)))
 }
 
 // ceiling is the highest count of the space. If it may grow, it starts at first. It
