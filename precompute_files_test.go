@@ -136,7 +136,16 @@ func TestWhatIsPutInTheFilesPlaceWhileItIsWrittenIsMovedAwayNotOverwritten(t *te
 				return string(data), err
 			},
 		},
-		"a link": {func(path string) error { return os.Symlink("years of work", path) }, os.Readlink},
+		"a link": {
+			func(path string) error {
+				if err := os.Symlink("years of work", path); err != nil {
+					return err
+				}
+				_, err := os.Readlink(path)
+				return err
+			},
+			os.Readlink,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "samples")
