@@ -132,6 +132,24 @@ func TestGreedyHalvesFromTheStartAndThenBisects(t *testing.T) {
 	require.Equal(t, 12, Choose(sixteen(), seen).Workers)
 }
 
+// "So the choice may have up to half more workers than would just do."
+func TestTheChoiceHasAtMostHalfMoreWorkersThanWouldJustDo(t *testing.T) {
+	sp := Space{CPUs: 64, Start: 64, Max: 64, Alpha: Alpha{Total: math.MaxInt64, Share: 0.1}, Iterations: 100}
+	for serial := 1; serial <= 400; serial++ { // microseconds of 1 ms
+		mean := func(w int) time.Duration {
+			return time.Millisecond/time.Duration(max(1, w)) + time.Duration(serial)*time.Microsecond
+		}
+		fewest := 0
+		for 10*mean(fewest) > 11*mean(64) {
+			fewest++
+		}
+		seen, _ := drive(Greedy{}, sp, steady(mean))
+		chosen := Choose(sp, seen).Workers
+		require.GreaterOrEqual(t, chosen, fewest)
+		require.LessOrEqual(t, 2*chosen, 3*fewest, "%d would just do", fewest)
+	}
+}
+
 func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
 	seen, _ := drive(Greedy{}, sixteen(), steady(halving))
 	require.LessOrEqual(t, iterationsAt(seen, 0), 6)

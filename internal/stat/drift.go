@@ -48,7 +48,9 @@ func Drift(obs []Obs, rows, times int) []float64 {
 	scale := 0.0
 	for range fits {
 		f.solve()
-		scale = f.reweigh()
+		if scale = f.reweigh(); scale == 0 {
+			break // no time has several values
+		}
 	}
 	for at, in := range f.shared {
 		if d := drift[at]; d != 0 {
