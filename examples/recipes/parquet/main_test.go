@@ -25,10 +25,19 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
+// written is where a new table lies, and what is in it.
+func written(t *testing.T, groups, rows, columns int) (path string, whole []byte) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "table.parquet")
+	require.NoError(t, writeTable(path, groups, rows, columns))
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return path, whole
+}
+
 func made(t *testing.T, groups, rows int) *table {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "table.parquet")
-	require.NoError(t, writeTable(path, groups, rows, 4))
+	path, _ := written(t, groups, rows, 4)
 	tab, err := openTable(path)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tab.Close()) })
@@ -177,10 +186,7 @@ func loads(t *testing.T, path string) (rows int, err error) {
 }
 
 func TestAFooterThatLiesIsAnErrorAndLosesNoRow(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "table.parquet")
-	require.NoError(t, writeTable(path, 3, 100, 2))
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	path, whole := written(t, 3, 100, 2)
 	allRows := func(m *metadata.FileMetaData, rows int64) {
 		m.NumRows += rows - m.RowGroups[1].NumRows
 		m.RowGroups[1].NumRows = rows
@@ -244,10 +250,7 @@ func TestAFooterThatLiesIsAnErrorAndLosesNoRow(t *testing.T) {
 }
 
 func TestWhicheverByteOfAFooterIsDamagedNoRowIsLost(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "table.parquet")
-	require.NoError(t, writeTable(path, 2, 60, 1))
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	path, whole := written(t, 2, 60, 1)
 	for at := footer(whole); at < len(whole); at++ {
 		for _, flip := range []byte{1, 0x80} {
 			damaged := slices.Clone(whole)
@@ -285,10 +288,7 @@ func (f *failing) ReadAt(p []byte, at int64) (int, error) {
 }
 
 func TestARowGroupThatCouldNotBeReadOnceIsReadAgain(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "table.parquet")
-	require.NoError(t, writeTable(path, 2, 10, 1))
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	path, whole := written(t, 2, 10, 1)
 	tab, err := openTable(path)
 	require.NoError(t, err)
 	source := &failing{ReaderAtSeeker: bytes.NewReader(whole)}
@@ -314,10 +314,7 @@ func (s stuck) ReadAt(p []byte, at int64) (int, error) {
 }
 
 func TestWaitingForARowGroupThatAnotherDecodesEndsWithTheContext(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "table.parquet")
-	require.NoError(t, writeTable(path, 2, 10, 1))
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	path, whole := written(t, 2, 10, 1)
 	synctest.Test(t, func(t *testing.T) {
 		tab, err := openTable(path)
 		require.NoError(t, err)
