@@ -653,6 +653,7 @@ type chain struct {
 	wanted atomic.Int64  // the sequence waits for this record, or has it: counts from 1
 	bound  int64         // the part's
 	held   atomic.Int64  // the chain's share of the part's bytes
+	recent atomic.Int64  // bytes of the larger of the last two records
 	needs  atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room, or was given it
 	room   chan struct{} // holds something if it was given room, or a record is wanted
 
@@ -725,7 +726,11 @@ func (c *chain) readOne() bool {
 	if c.under == nil && !c.pick() || !c.makeRoom() || !c.next(c.under) {
 		return false
 	}
+	before := c.last
 	c.last = cap(c.under.Data)
+	if recent := int64(max(before, c.last)); recent != c.recent.Load() {
+		c.recent.Store(recent)
+	}
 	c.hold(c.last - c.counted)
 	c.sent++
 	c.full <- c.under // has room: no more records are under way
@@ -813,13 +818,14 @@ func (c *chain) makeRoom() bool {
 // fits tells whether there is room for a record as large as the last one, and counts it.
 // If others wait, a chain that would come above its share waits to be given room: what its
 // own records free is otherwise taken again before the sequence can give it to the chains
-// whose turn is next.
+// whose turn is next. The record may be larger than the last one: the chain is within its
+// share only if one as large as the one before that is, too.
 func (c *chain) fits(others bool) bool {
 	grow := c.last - c.counted
 	if grow <= 0 {
 		return true
 	}
-	if others && c.aboveShare(grow) || !c.reserve(grow, c.bound) {
+	if others && c.aboveShare(int(c.recent.Load())-c.counted) || !c.reserve(grow, c.bound) {
 		return false
 	}
 	c.counted = c.last
@@ -842,11 +848,15 @@ func (c *chain) reserve(n int, bound int64) bool {
 }
 
 // keep is reserve for memory that comes back, while bytes counts some that is freed. It is
-// kept as long as the chain holds no more than its share of the bound, or all together no
-// more than half of it: what waits for use leaves the other chains room for reading ahead.
+// kept as long as the chain will hold no more than its share of the bound when a record is
+// in it, or if no chain waits for room and all together hold no more than half of the bound:
+// what waits for use leaves the other chains room for reading ahead.
 func (c *chain) keep(n int, freed int64) bool {
 	bound := c.bound
-	if c.aboveShare(n) {
+	if c.aboveShare(max(n, int(c.recent.Load()))) {
+		if c.part.waiting.Load() > 0 {
+			return false
+		}
 		bound /= 2
 	}
 	return c.reserve(n, bound+freed)
@@ -915,21 +925,26 @@ func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 
 // giveRoom counts the room that there is, and what bytes counts but is freed, as that of
 // chains that wait for it, and wakes them, beginning with the one whose turn is next. Those
-// that have a record ready come last. If some need more than is left, it doesn't ask all
-// others: with hundreds, that would cost more than reading.
+// that have a record ready come last. If a chain needs more than is left, those after it wait
+// until it has that: records whose turn is later would fill the room, and the earlier ones be
+// read one by one. Only a chain that needs more than half of all room isn't waited for. If
+// there are many such chains, giveRoom doesn't ask all others: with hundreds, that would cost
+// more than reading.
 func (p *streamPart) giveRoom(freed int64) {
 	if p.waiting.Load() <= 0 {
 		return
 	}
 	refused, bound := 0, p.bound+freed
 	for _, ready := range []bool{false, true} {
-		for k := 0; k < len(p.chains) && refused < enoughRefused && p.bytes.Load() < bound; k++ {
+		for k := 0; k < len(p.chains) && p.bytes.Load() < bound; k++ {
 			c := p.chains[(p.turn+k)%len(p.chains)]
 			n := c.needs.Load()
 			switch {
 			case n == 0 || !ready && len(c.full) > 0:
 			case !c.reserve(int(n), bound):
-				refused++
+				if refused++; n <= p.bound/2 || refused == enoughRefused {
+					return
+				}
 			case c.needs.CompareAndSwap(n, 0):
 				p.waiting.Add(-1)
 				c.wake()
