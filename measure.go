@@ -335,7 +335,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		seen   iteration // the last one, used if there is nothing better
 		any    bool
 		half   = max(1, m.visit.Wanted/2)
-		ahead  []int // places loaded ahead when measuring began, and after each half of what is wanted
+		ahead  []int // places loaded ahead when measuring began, and after each half of what is wanted; without free
+		free   int   // of them, those that were loaded while nothing was measured
 		gained int   // and more of them when it ended than when what isn't left out began
 		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
 
@@ -351,16 +352,19 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 	}
 	arm()
-	begin := func() {
+	meter := func() {
 		cpu := l.opts.machine.StartCPU
 		if m.repeats > 0 {
 			cpu = l.opts.machine.StartMissed
 		}
 		use, base = l.startMeter(cpu()), l.copies()
-		ahead = append(ahead[:0], l.loadedAhead())
+	}
+	begin := func() {
+		meter()
+		ahead, free = append(ahead[:0], l.loadedAhead()), 0
 	}
 	gain := func() int {
-		return l.loadedAhead() - ahead[(len(m.iterations)-m.visit.Kept())/half]
+		return l.loadedAhead() - free - ahead[(len(m.iterations)-m.visit.Kept())/half]
 	}
 	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
 		got := time.Now()
@@ -396,6 +400,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		copying := overlap(b.copyBegan, b.copyEnded, prev, got)
 		seen, any = iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}, true
+		cut := false
 		if n++; n <= 0 {
 			before++
 			n = m.warming(n, before, end.Sub(start))
@@ -407,12 +412,21 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			end = time.Now()
 		default:
 			m.iterations = append(m.iterations, seen)
-			if m.visit.Add(seen.all); len(m.iterations)%half == 0 {
-				ahead = append(ahead, l.loadedAhead()) // halves are left out
+			kept := m.visit.Kept()
+			m.visit.Add(seen.all)
+			cut = m.visit.Kept() < kept
+			if len(m.iterations)%half == 0 {
+				ahead = append(ahead, l.loadedAhead()-free) // halves are left out
 			}
 		}
 		prev = end
 		more := (n < 1 || m.visit.More()) && !closed(end)
+		if cut && more { // nor does what was used meanwhile count
+			loaded := l.loadedAhead()
+			meter()
+			free += l.loadedAhead() - loaded
+			prev = time.Now()
+		}
 		if !more && use != nil {
 			gained = gain() // first: telling what was used takes a while
 			m.use = use.usage()

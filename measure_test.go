@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -79,7 +80,7 @@ func TestWhatWasLoadedAheadOfAHalfThatIsLeftOutDoesNotCount(t *testing.T) {
 					}
 					return nil
 				}
-				m := measurement{warmup: before - 1, visit: search.Visit{Wanted: tt.wanted}, steps: &preparation{}}
+				m := measurement{warmup: before, visit: search.Visit{Wanted: tt.wanted}, steps: &preparation{}}
 				require.NoError(t, m.run(t.Context(), l, step, State{}))
 				require.Len(t, m.iterations, tt.wanted)
 				require.Len(t, ahead, tt.leftOut+tt.wanted+1)
@@ -94,6 +95,126 @@ func TestWhatWasLoadedAheadOfAHalfThatIsLeftOutDoesNotCount(t *testing.T) {
 		})
 	}
 }
+
+// Reading the first records takes long, and computing is waited for. That half of the visit
+// is left out, once or more often, and what was used of the machine meanwhile, too.
+func TestSharesAreOfWhatIsNotLeftOut(t *testing.T) {
+	for _, wanted := range []int{10, 9} {
+		for name, slow := range map[string][]time.Duration{"nothing": nil, "a half": {20 * ms}, "two times a half": {60 * ms, 20 * ms}} {
+			t.Run(fmt.Sprint(name, " of ", wanted), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const before = 2 // batches: the warm-up
+					machine := NewVirtualMachine(2)
+					ds := Streamed(&slowAtFirst{read: func(nth int) (d time.Duration) {
+						if half := max(0, nth-before) / (wanted / 2); half < len(slow) {
+							d = slow[half]
+						}
+						return d
+					}, compute: func() { machine.Compute(10 * ms) }})
+					l, err := NewLoader(ds, WithBatchSize(1), WithWorkers(0), machine.Option())
+					require.NoError(t, err)
+					defer l.Close()
+					m := measurement{warmup: before, visit: search.Visit{Wanted: wanted}}
+					require.NoError(t, m.run(t.Context(), l, nil, State{}))
+					require.Len(t, m.iterations, wanted)
+					require.Equal(t, 10*ms*time.Duration(wanted), m.sum.all)
+					require.InDelta(t, 1, m.use.Own, 0.001)
+					require.InDelta(t, 0, m.use.reading, 0.001)
+				})
+			})
+		}
+	}
+}
+
+// Loading or the step takes long at first. While the machine's figures are read when a half
+// is left out, batches are loaded ahead. Loading takes 10 ms per batch all the same.
+func TestWhatIsLoadedWhileTheMachineIsReadDoesNotCount(t *testing.T) {
+	for _, wanted := range []int{40, 39} {
+		for _, tt := range []struct {
+			name        string
+			load, steps []time.Duration // of each half that is left out
+			anew        int             // what is measured so often before counts for nothing
+		}{
+			{"a half", nil, []time.Duration{30 * ms}, 0},
+			{"two times a half", nil, []time.Duration{90 * ms, 30 * ms}, 0},
+			{"three times a half", nil, []time.Duration{270 * ms, 90 * ms, 30 * ms}, 0},
+			{"three times a half, as loading becomes faster", []time.Duration{10 * ms, 80 * ms, 30 * ms}, []time.Duration{200 * ms, 0, 0}, 0},
+			{"a half, then all", nil, []time.Duration{30 * ms}, 1},
+		} {
+			t.Run(fmt.Sprint(tt.name, " of ", wanted), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const before = 3 // batches: the first with its shape, and the warm-up
+					ds := NewDataset(1_000_000, []Field{{Name: "x", Type: Float32}}, func(_ context.Context, i int, _ *Sample) error {
+						if half := (i - before) / (wanted / 2); half < len(tt.load) {
+							time.Sleep(tt.load[half] - 10*ms)
+						}
+						time.Sleep(10 * ms)
+						return nil
+					})
+					l, err := NewLoader(ds, WithBatchSize(1), WithWorkers(1), WithPrefetch(4))
+					require.NoError(t, err)
+					defer l.Close()
+					tries, machine := 0, NewVirtualMachine(2)
+					machine.Missed = func(time.Time, time.Time) float64 {
+						tries++
+						return float64(max(0, tt.anew+1-tries))
+					}
+					l.opts.machine = readSlowly{machine}
+					n := 0
+					step := func(context.Context, *Batch) error {
+						if half := (n - before) / (wanted / 2); n >= before && half < len(tt.steps) {
+							time.Sleep(tt.steps[half])
+						}
+						n++
+						return nil
+					}
+					m := measurement{warmup: before - 1, visit: search.Visit{Wanted: wanted}, steps: &preparation{}, repeats: tt.anew}
+					require.NoError(t, m.run(t.Context(), l, step, State{}))
+					require.Equal(t, before+len(tt.steps)*(wanted/2)+(1+tt.anew)*wanted, n)
+					require.InEpsilon(t, 10*ms*time.Duration(wanted), m.sum.all, 0.05)
+				})
+			})
+		}
+	}
+}
+
+// readSlowly is a machine whose figures take a second to read.
+type readSlowly struct{ *VirtualMachine }
+
+func (r readSlowly) StartCPU() host.Meter {
+	time.Sleep(time.Second)
+	return r.VirtualMachine.StartCPU()
+}
+
+func (r readSlowly) StartMissed() host.Meter {
+	time.Sleep(time.Second)
+	return r.VirtualMachine.StartMissed()
+}
+
+// slowAtFirst is a stream of endless shards. Reading the first records takes a while.
+type slowAtFirst struct {
+	read    func(nth int) time.Duration
+	compute func()
+}
+
+func (s *slowAtFirst) Fields() []Field { return []Field{{Name: "x", Type: Float32}} }
+func (s *slowAtFirst) Shards() int     { return 1 }
+func (s *slowAtFirst) Open(context.Context, int) (ShardReader, error) {
+	return &slowAtFirstReader{s: s}, nil
+}
+func (s *slowAtFirst) Load(context.Context, *Record, *Sample) error { s.compute(); return nil }
+
+type slowAtFirstReader struct {
+	s   *slowAtFirst
+	nth int
+}
+
+func (r *slowAtFirstReader) Next(context.Context, *Record) error {
+	time.Sleep(r.s.read(r.nth))
+	r.nth++
+	return nil
+}
+func (r *slowAtFirstReader) Close() error { return nil }
 
 func TestACopyCountsForTheTimeThatTrainingWaitedForIt(t *testing.T) {
 	at := func(n int) time.Time { return time.Unix(0, 0).Add(time.Duration(n)) }
