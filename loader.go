@@ -59,6 +59,7 @@ type Loader struct {
 	crew         []*worker      // guarded by mu; by seat, nil if it has no goroutine
 	away         atomic.Int32   // calls that were given up and haven't returned
 	numbers      numbers        // guarded by mu; of the crew, and of calls that were given up
+	parting      bool           // guarded by mu; see partsWithWarmth
 	pool         sync.WaitGroup // the goroutines of workers and of the watchdog
 	closing      chan struct{}  // closed by Close
 	began, ended sync.Once      // the watchdog
@@ -325,7 +326,16 @@ func (l *Loader) leave(w *worker) bool {
 	}
 	l.crew[w.seat] = nil
 	l.numbers.giveBack(w.number)
+	l.parting = l.parting || w.ready && l.opts.init != nil || len(w.sample.locals.list) > 0
 	return true
+}
+
+// partsWithWarmth tells whether workers that left had prepared something that those who
+// take their seats must prepare anew, by WithWorkerInit or Scratch.
+func (l *Loader) partsWithWarmth() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parting
 }
 
 // Epoch yields the batches of an epoch, in order. An error ends it and comes

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
@@ -24,6 +23,7 @@ type count struct {
 	other               float64       // a share weighted by time too
 	otherTime, measured time.Duration // for which other was known, and all others
 	warming             bool          // it was still becoming faster when its last visit ended
+	started             bool          // a visit started workers
 }
 
 func newCount(workers int) *count {
@@ -96,7 +96,8 @@ const (
 // wave is how many batches the workers have in hand at once. If their samples take
 // equally long, the workers finish these batches at about the same time.
 func (s *source) wave(workers int) int {
-	return max(1, (workers+s.opts.batchSize-1)/s.opts.batchSize)
+	perBatch := s.order.perBatch()
+	return max(1, (workers+perBatch-1)/perBatch)
 }
 
 // visit measures one worker count for a while. It reports false if time ran out
@@ -175,8 +176,9 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 		repeats: min(mostRepeats, int(t.repeats)),
 	}
 	t.repeats += repeatsPerVisit - float64(m.repeats)
-	if req.Workers > t.warm {
-		m.cold, t.warm = l.cold(wave), req.Workers
+	started := t.warm.starts(l, req.Workers)
+	if started {
+		m.cold = l.cold(wave)
 	}
 	if more := fewestWaves * wave; wave > 1 && more > req.Iterations {
 		m.visit.Limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(req.Iterations), math.MaxInt64/2))
@@ -201,9 +203,10 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	c.sum, c.Iterations = c.sum.plus(m.sum), len(c.iterations)
 	c.copies = c.copies.plus(m.copies)
 	cpu := c.use(m.use, m.sum.all, t.opts, t.cpus)
-	if c.FirstBatch == 0 || m.first < c.FirstBatch {
+	if c.FirstBatch == 0 || started && !c.started || started == c.started && m.first < c.FirstBatch {
 		c.FirstBatch = m.first
 	}
+	c.started = c.started || started
 	c.PeakRSS, c.PeakExact = max(c.PeakRSS, rss), c.PeakExact && exact
 	if !exact {
 		t.sampled = peak.Note()
@@ -331,16 +334,18 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		start  = time.Now()
 		prev   = start
 		n      = -m.warmup
-		before int       // batches before measuring
-		seen   iteration // the last one, used if there is nothing better
+		before int         // batches before measuring
+		warmed []iteration // the warm-up, if one batch must be measured
 		any    bool
 		half   = max(1, m.visit.Wanted/2)
 		ahead  []int // places loaded ahead when measuring began, and after each half of what is wanted; without free
 		free   int   // of them, those that were loaded while nothing was measured
 		gained int   // and more of them when it ended than when what isn't left out began
+		inAll  int   // places loaded ahead, and delivered in preparations, in all; but not while a step was prepared
 		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
 
 		unfinished time.Duration // waited for a batch when the deadline came
+		unmeasured time.Duration // waited for the batches of preparations
 	)
 	loading, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -371,10 +376,11 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if err = e; err != nil {
 			if context.Cause(loading) == errOver && errors.Is(err, context.Canceled) {
 				err = nil
-				if use != nil {
-					unfinished, gained = got.Sub(prev), gain()
+				if unfinished = got.Sub(prev); use != nil {
+					gained = gain()
 					m.use = use.usage()
 				}
+				inAll += l.loadedAhead()
 			}
 			return false
 		}
@@ -387,21 +393,32 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		end := got
 		if step != nil {
 			alarm.Stop() // the step may move the deadline
+			aheadAt := 0
+			if m.must { // otherwise inAll isn't used
+				aheadAt = l.loadedAhead()
+			}
 			if err = runStep(ctx, step, b); err != nil {
 				return false
 			}
 			end = time.Now()
 			if m.steps.first(b) {
 				m.steps.took += end.Sub(got)
+				began := prev
 				start, prev = start.Add(end.Sub(got)), end
+				inAll += l.opts.batchSize - (l.loadedAhead() - aheadAt)
+				unmeasured += got.Sub(began)
 				arm()
 				return true
 			}
 		}
 		copying := overlap(b.copyBegan, b.copyEnded, prev, got)
-		seen, any = iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}, true
+		seen := iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}
+		any = true
 		cut := false
 		if n++; n <= 0 {
+			if m.must {
+				warmed = append(warmed, seen)
+			}
 			before++
 			n = m.warming(n, before, end.Sub(start))
 		}
@@ -441,6 +458,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if more && (step != nil || m.must) {
 			arm()
 		}
+		if !more {
+			inAll += l.loadedAhead()
+		}
 		return more
 	})
 	if use != nil {
@@ -453,15 +473,42 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		return errors.New("nwt: the dataset yields no batch")
 	}
 	m.iterations = m.iterations[len(m.iterations)-min(len(m.iterations), m.visit.Kept()):]
-	if len(m.iterations) == 0 && m.must {
-		m.iterations = append(m.iterations, seen)
+	few := len(m.iterations) < max(1, m.visit.Least) // time was over: they are a burst, or the pause between two
+	switch {
+	case few && m.must:
+		m.iterations = append(warmed, m.iterations...)
+	case few:
+		m.iterations = m.iterations[:0]
 	}
 	for _, one := range m.iterations {
 		m.sum = m.sum.plus(one)
 	}
 	more := hidden(m.sum.all, unfinished, len(m.iterations), gained, l.opts.batchSize)
+	if few && len(m.iterations) > 0 { // of a wave that was loaded side by side, a part was delivered
+		loaded := float64(len(m.iterations)) + float64(inAll)/float64(l.opts.batchSize)
+		each := float64(unmeasured+m.sum.all+unfinished) / max(loaded, leastLoaded)
+		more = max(time.Duration(each*float64(len(m.iterations)))-m.sum.all, -m.sum.wait)
+	}
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
 	return nil
+}
+
+// A warmth is which of a loader's workers were given the time to become warm.
+type warmth struct {
+	most   int // workers
+	fewest int // that there have been since; those beyond have left
+}
+
+// starts tells whether workers begin cold if there are to be so many, and takes them for
+// warm from then on. What workers have prepared by WithWorkerInit or Scratch is gone
+// once they leave.
+func (w *warmth) starts(l *Loader, workers int) bool {
+	cold := workers > w.most || workers > w.fewest && l.partsWithWarmth()
+	if cold {
+		w.most, w.fewest = max(w.most, workers), workers
+	}
+	w.fewest = min(w.fewest, workers)
+	return cold
 }
 
 // cold makes a measurement's cold. What is open when the last worker has become warm is
@@ -469,7 +516,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 // warm has a place to load, that holds up a batch, and no more batches come than are open.
 // The warm-up takes whole waves.
 func (l *Loader) cold(wave int) func(batches int) int {
-	most := warmupMost * (l.Workers()*search.WarmSamples/l.opts.batchSize + 1)
+	most := warmupMost * (l.Workers()*search.WarmSamples/l.source.order.perBatch() + 1)
 	left, since := math.MaxInt, 0
 	return func(batches int) int {
 		since++
@@ -561,26 +608,29 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 		return 0, nil
 	}
 	l.deep.bound = func() int32 { return 0 } // what is loaded already needs no depth
-	l.loadSample, l.loadBatch = loadOnce(l), nil
+	l.loadSample, l.loadBatch = loadOnce(l, t.next), nil
 	filled := l.depth() + 1
 	m := measurement{
 		warmup: 1, cold: func(batches int) int { return filled - batches }, deadline: t.deadline, steps: &t.steps,
 		visit: search.Visit{Wanted: floorIterations, Limit: floorTime},
 	}
-	if err := m.run(ctx, l, t.opts.step, t.next); err != nil || len(m.iterations) == 0 {
+	err := m.run(ctx, l, t.opts.step, t.next)
+	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); m.first > 0 {
+		r.Trials[i].FirstBatch = m.first // all workers were new
+	}
+	if err != nil || len(m.iterations) == 0 {
 		return 0, err
 	}
 	return min(m.sum.all/time.Duration(len(m.iterations)), chosen.Mean), nil
 }
 
-// loadOnce is l's load for the samples that fill its slots for the first time,
-// and nothing from then on.
-func loadOnce(l *Loader) func(ctx context.Context, index int, dst *Sample) error {
+// loadOnce is l's load for the samples that fill its slots for the first time, those of
+// the first batches from a state on, and nothing from then on.
+func loadOnce(l *Loader, from State) func(ctx context.Context, index int, dst *Sample) error {
 	load := l.loadSample
-	var loaded atomic.Int64
-	places := int64(l.depth() * l.opts.batchSize)
+	epoch, position := l.position(from, l.depth())
 	return func(ctx context.Context, index int, dst *Sample) error {
-		if loaded.Load() < places && loaded.Add(1) <= places {
+		if dst.epoch < epoch || dst.epoch == epoch && dst.from < position {
 			return load(ctx, index, dst)
 		}
 		for f := range dst.columns {
@@ -591,4 +641,20 @@ func loadOnce(l *Loader) func(ctx context.Context, index int, dst *Sample) error
 		}
 		return nil
 	}
+}
+
+// position is the epoch and the position at which the n-th batch after a state begins.
+func (l *Loader) position(from State, n int) (epoch, position int) {
+	base := from.Samples
+	if l.order.batches > 0 {
+		base, _ = l.order.batchAt(from.Epoch, base) // the loader meets errors of a BatchSampler too, and tells
+	}
+	c := newCourse(&l.order, from.Epoch, math.MaxInt32, base)
+	epoch, base, k, _ := c.at(n)
+	if l.order.batches > 0 {
+		position, _, _, _ = c.partOf(epoch, base, k)
+	} else {
+		position, _, _ = c.part(base, k)
+	}
+	return epoch, position
 }

@@ -164,6 +164,17 @@ func (o *order) steps(base int) int {
 	return left/step + min(left%step, 1)
 }
 
+// perBatch is how many samples a batch of an epoch has on average, rounded up.
+func (o *order) perBatch() int {
+	switch {
+	case o.n == endless:
+		return o.batch
+	case o.batches > 0:
+		return (o.n-1)/o.batches + 1
+	}
+	return min(o.batch, (o.n-1)/o.world+1)
+}
+
 // bounds is the positions of all ranks in step k from base.
 func (o *order) bounds(base, k int) (from, to int) {
 	step := o.step()

@@ -108,5 +108,6 @@ func (s *source) depthOf(n int) int {
 	}
 	// Enough places for every worker, and one more batch, which waits for the slowest
 	// of its samples.
-	return min(max(2, (n+s.opts.batchSize-1)/s.opts.batchSize+1), maxPrefetch) + 1
+	perBatch := s.order.perBatch()
+	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
 }

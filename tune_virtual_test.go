@@ -215,6 +215,94 @@ func TestWhatAWorkerDoesForTheFirstTimeIsNotMeasured(t *testing.T) {
 	})
 }
 
+// A connection is kept by Scratch.
+type connection struct{ loaded int }
+
+// connecting is a dataset whose samples take longer if the worker's connection has loaded
+// less than ten.
+func connecting(usual, more time.Duration) nwt.Dataset {
+	return nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+		c, err := nwt.Scratch(s, func() (*connection, error) { return &connection{}, nil })
+		if c.loaded++; c.loaded <= 10 {
+			time.Sleep(more)
+		}
+		time.Sleep(usual)
+		return err
+	})
+}
+
+// A worker that leaves closes its connection. Who takes its seat in a later visit makes a
+// new one, and is cold again.
+func TestWhatAWorkerDoesOnceItIsBackIsNotMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := nwt.Tune(t.Context(), connecting(time.Millisecond, 19*time.Millisecond), nwt.WithBatchSize(32), nwt.WithMaxWorkers(32), virtual,
+			nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(2 * time.Millisecond); return nil }))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, r.Workers, 16, "%v", r)
+	})
+}
+
+// Most visits find their workers there. The first batch is told of a visit that started
+// them, or of the floor's loader, whose workers are all new.
+func TestTheFirstBatchTakesWhatWorkersNeedToBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const begins = 2 * time.Second
+		r, err := nwt.Tune(t.Context(), sleeping(1_000_000, time.Millisecond), nwt.WithBatchSize(32), nwt.WithMaxWorkers(8), virtual,
+			nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(begins); return nil }))
+		require.NoError(t, err)
+		for _, trial := range r.Trials {
+			if trial.Workers == r.Workers || trial.Workers == virtualCPUs {
+				require.GreaterOrEqual(t, trial.FirstBatch, begins, "%d workers", trial.Workers)
+			}
+		}
+		require.Contains(t, r.String(), "The first batch took 2", "%v", r)
+	})
+}
+
+// inFours is an epoch in batches of four.
+type inFours int
+
+func (n inFours) Len() int           { return int(n) }
+func (n inFours) At(_, i int) int    { return i }
+func (n inFours) Batches() int       { return int(n) / 4 }
+func (n inFours) Start(_, b int) int { return 4 * b }
+
+// A BatchSampler's batches may be much smaller than WithBatchSize allows. Then workers
+// have several of them in hand at once, and the floor's slots hold few samples.
+func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const step = 2 * time.Millisecond
+		r, err := nwt.Tune(t.Context(), sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(64), nwt.WithSampler(inFours(1_000_000)), nwt.WithMaxWorkers(32), virtual,
+			nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))
+		require.NoError(t, err)
+		require.Equal(t, step, r.Floor, "%v", r)
+		for _, trial := range r.Trials {
+			if four := 40 * time.Millisecond / time.Duration(max(1, trial.Workers)); trial.Workers > 0 {
+				require.InEpsilon(t, max(step, four), trial.Mean, 0.15, "%d workers: %v", trial.Workers, r)
+			}
+		}
+	})
+}
+
+// Eight workers finish their batches at the same time. If time is over while these are
+// delivered, a batch has not taken nothing.
+func TestATimeThatEndsWithinAWaveMeasuresNoBurst(t *testing.T) {
+	const load = 1141 * time.Microsecond
+	for limit := 3 * time.Millisecond; limit < 40*time.Millisecond; limit += 1700 * time.Microsecond {
+		synctest.Test(t, func(t *testing.T) {
+			// What is loaded is counted once all workers that finish at the same time have.
+			step := nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(time.Microsecond); return nil })
+			r, err := nwt.Tune(t.Context(), sleeping(1_000_000, load), nwt.WithBatchSize(1), nwt.WithTuningTime(limit), step, nwt.NewVirtualMachine(8).Option())
+			require.NoError(t, err)
+			for _, trial := range r.Trials {
+				truth := load / time.Duration(trial.Workers)
+				require.Greater(t, trial.Mean, truth/2, "%v: %d workers\n%v", limit, trial.Workers, r)
+				require.Less(t, trial.Mean, 3*truth, "%v: %d workers\n%v", limit, trial.Workers, r)
+			}
+		})
+	}
+}
+
 func TestAResultSaysThatOtherProcessesCannotBeSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := nwt.NewVirtualMachine(4)

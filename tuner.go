@@ -71,7 +71,7 @@ type Hardware struct {
 // A Trial is what was measured at one worker count.
 type Trial struct {
 	Workers    int           `json:"workers"`
-	Iterations int           `json:"iterations"` // measured; warm-up is left out
+	Iterations int           `json:"iterations"` // measured; warm-up is left out, unless the time was over before there was more
 	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step, if one is given)
 	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, without drift that all counts share
 	High       time.Duration `json:"high_ns"`
@@ -91,7 +91,7 @@ type Trial struct {
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers to the first batch; the shortest seen
+	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers, or of a visit if all were there, to the first batch; the shortest seen
 	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
 	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
@@ -174,12 +174,12 @@ type tuner struct {
 	// workers hold stays warm from visit to visit.
 	live     *Loader
 	visits   *streamVisits // nil if the dataset is no stream
-	warm     int           // the most workers that were given the time to become warm
-	repeats  float64       // of visits that are left, see firstRepeats
-	round    int           // of the last visit
-	placed   bool          // there was a visit
-	next     State         // where the next visit begins
-	deadline time.Time     // when measuring must end, not counting preparations; zero: none
+	warm     warmth
+	repeats  float64   // of visits that are left, see firstRepeats
+	round    int       // of the last visit
+	placed   bool      // there was a visit
+	next     State     // where the next visit begins
+	deadline time.Time // when measuring must end, not counting preparations; zero: none
 	steps    preparation
 }
 
@@ -344,7 +344,7 @@ func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*co
 	c, l := newCount(req.Workers), src.loader(req.Workers)
 	defer l.Close()
 	l.visits = t.visits
-	t.warm = 0 // its workers are new
+	t.warm = warmth{} // its workers are new
 	if b, err := t.measure(ctx, c, l, req); err != nil || b.Iterations == 0 {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 		{"no step, no workers", 0, 10 * time.Millisecond, 0, "Without workers, loading adds 10 ms to every training step"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &source{opts: &options{machine: host.Real, batchSize: 32}}
+			s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 			r := &Result{Workers: tt.workers, Step: tt.step > 0, Floor: tt.step, Trials: []Trial{
 				{Workers: tt.workers, Mean: tt.wait + tt.step, Wait: tt.wait, Step: tt.step, CPU: 0.6}, {Workers: 64}}}
 			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
