@@ -37,12 +37,28 @@ type auto struct {
 	lastWait time.Duration
 	lastDone int // places loaded ahead
 
+	// In a short run nearly all batches are the first or among the last. If run after run
+	// is short, runs are measured whole, and the worker count changes between them.
+	short    bool
+	poor     int           // runs in a row in which few batches could be measured one by one
+	useful   int           // batches of the run that could
+	previous int           // batches of the last run
+	opening  time.Duration // until the first batch
+	wasCold  bool          // workers were cold in it
+	runBegan time.Time
+	runWait  time.Duration // counters.wait at that time
+	whole    probe         // runs since it settled that aren't a window yet
+
 	// While measuring.
 	began  time.Time
 	skip   int // batches to leave out, as they were begun at another count
 	counts counts
 	probe  probe
 	body   time.Duration // that a loop body ordinarily takes
+	warm   warmth
+	cold   func(batches int) int // see Loader.cold; nil: the workers are warm
+	warmed int                   // batches since they began cold
+	paid   float64               // batches' time that warming up has cost against the best
 
 	watch     watching
 	since     probe // what was seen since it settled, or since that was last weighed
@@ -76,8 +92,11 @@ const (
 	besideGap    = 1.5                  // times as many workers that two counts must be apart to look between them
 	idleCPU      = 0.7                  // share of CPUs in use below which training tries more workers
 	enoughLooks  = 32                   // after which the best so far is settled on
+	coldCosts    = 32                   // batches' time that warming up may cost against the best before it isn't waited for any more
 	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
 	leap         = 16                   // times as many workers that a step upwards may try
+	poorRuns     = 3                    // in a row, after which short runs are measured whole
+	usefulPart   = 4                    // of a run must be useful: a fourth
 	pause        = 4                    // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
 
 	windowBatches  = 64                     // of a window, and more if they take less than …
@@ -112,7 +131,112 @@ func newAuto(l *Loader) *auto {
 }
 
 // begin is called when a run has begun.
-func (a *auto) begin() { a.left, a.fresh = 1, true }
+func (a *auto) begin(r *run) {
+	a.left, a.fresh = 1, true
+	batches := r.course.len()
+	if batches == endless && a.previous > 0 {
+		batches = a.previous
+	}
+	a.useful = 0
+	if a.short = a.poor >= poorRuns && batches < a.shortest(); a.short {
+		a.runBegan, a.runWait = time.Now(), time.Duration(a.l.counters.wait.Load())
+		a.last, a.lastWait, a.lastDone = a.runBegan, a.runWait, 0
+	}
+}
+
+// shortest is how many batches a run must have for a part of them to be useful: neither
+// the first two nor, with all others open, the last are.
+func (a *auto) shortest() int { return (a.l.depth()+1)*usefulPart/(usefulPart-1) + 1 }
+
+// ended is called when a run has ended without an error.
+func (a *auto) ended(r *run) {
+	a.previous = r.taken
+	switch {
+	case a.settled || a.short:
+	case a.useful*usefulPart < r.taken:
+		a.poor++
+	default:
+		a.poor = 0
+	}
+	if !a.short || a.fresh || a.l.byHand.Load() {
+		return
+	}
+	now, wait := time.Now(), time.Duration(a.l.counters.wait.Load())
+	switch {
+	case !a.settled:
+		took, waited := now.Sub(a.last)+a.opening, wait-a.lastWait+a.opening
+		if a.warmsUp(took, waited) || a.wasCold {
+			a.probe, a.wasCold = probe{}, false
+			return
+		}
+		a.probe.missing = 0
+		a.add(took, waited, 0)
+		if a.enough() {
+			a.conclude()
+			a.proceed(r)
+		}
+	default:
+		w := &a.whole
+		w.iterations, w.wait, w.body = w.iterations+r.taken, w.wait+wait-a.runWait, w.body+now.Sub(a.runBegan)-(wait-a.runWait)
+		if w.iterations < windowBatches {
+			return
+		}
+		n, took, waited := w.iterations, w.wait+w.body, w.wait
+		if *w = (probe{}); a.watch.waitChanged(took, waited, a.sp.Alpha) {
+			a.again()
+			return
+		}
+		a.since.missing = 0
+		a.weigh(n, took, waited, 0)
+	}
+}
+
+// lookInShort is look in a short run.
+func (a *auto) lookInShort(r *run, took, waited time.Duration, fresh bool) {
+	switch {
+	case r.taken >= a.shortest() && r.course.len() == endless: // it isn't short after all
+		a.short, a.poor, a.fresh, a.probe, a.since = false, 0, true, probe{}, probe{}
+	case a.settled:
+		a.left = max(1, a.shortest()-r.taken) // it is looked at when it has ended
+	case fresh:
+		a.opening = took
+		a.start(a.runBegan)
+	default:
+		a.wasCold = a.warmsUp(took, waited) || a.wasCold
+		a.add(took, waited, 0)
+	}
+}
+
+// start notes that measuring has begun, if it has just now.
+func (a *auto) start(now time.Time) {
+	if a.began.IsZero() {
+		a.began = now
+		a.startCold()
+	}
+}
+
+// startCold readies warmsUp if workers begin cold.
+func (a *auto) startCold() {
+	if a.cold, a.warmed = nil, 0; a.warm.starts(a.l, a.workers) {
+		a.cold = a.l.cold(1)
+	}
+}
+
+// warmsUp tells whether workers are cold, so that a batch says nothing of the count.
+func (a *auto) warmsUp(took, waited time.Duration) bool {
+	if a.cold == nil {
+		return false
+	}
+	if best := a.best(); a.body > 0 && !math.IsInf(best, 1) {
+		a.paid += float64(waited+min(took-waited, pause*a.body))/best - 1
+	}
+	a.warmed++
+	more := a.cold(a.warmed)
+	if a.skip = max(a.skip-1, more); more == 0 || a.paid > coldCosts {
+		a.cold = nil
+	}
+	return true
+}
 
 // delivered is called at each batch, before the loop body has it.
 func (a *auto) delivered(r *run) {
@@ -129,6 +253,10 @@ func (a *auto) look(r *run) {
 	now, wait := time.Now(), time.Duration(a.l.counters.wait.Load())
 	took, waited, fresh := now.Sub(a.last), wait-a.lastWait, a.fresh
 	a.last, a.lastWait, a.fresh, a.left = now, wait, false, 1
+	if a.short {
+		a.lookInShort(r, took, waited, fresh)
+		return
+	}
 	open, done, last := r.openAhead()
 	gained := done - a.lastDone
 	a.lastDone = done
@@ -150,14 +278,17 @@ func (a *auto) look(r *run) {
 	switch {
 	case fresh:
 		a.skip = 1 // the first batch starts workers up
-		if a.began.IsZero() {
-			a.began = now
-		}
-	case a.skip > 0:
-		a.skip--
+		a.start(now)
 	case last:
 		// The last batches of a run: none is loaded behind them.
+		a.skip = max(0, a.skip-1)
+	case a.warmsUp(took, waited):
+		a.useful++
+	case a.skip > 0:
+		a.useful++
+		a.skip--
 	default:
+		a.useful++
 		a.probe.missing = missing
 		a.measure(r, took, waited, gained)
 	}
@@ -166,6 +297,15 @@ func (a *auto) look(r *run) {
 // measure adds an iteration to the probe. If the probe then has enough, measure goes
 // on to the next worker count.
 func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
+	a.add(took, waited, gained)
+	if a.enough() {
+		a.conclude()
+		a.proceed(r)
+	}
+}
+
+// add adds an iteration to the probe.
+func (a *auto) add(took, waited time.Duration, gained int) {
 	p := &a.probe
 	if p.use == nil {
 		p.use = a.l.startMeter(a.l.opts.machine.StartCPU()) // from the end of the first iteration on: starting takes a while too
@@ -185,10 +325,6 @@ func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 	}
 	p.iterations++
 	p.wait, p.body, p.gained = p.wait+waited, p.body+body, p.gained+gained
-	if a.enough() {
-		a.conclude()
-		a.proceed(r)
-	}
 }
 
 // enough tells whether the probe is long enough, or has cost too much.
@@ -337,6 +473,7 @@ func (a *auto) proceed(r *run) {
 	}
 	if next != a.workers && a.l.tuneTo(next) {
 		a.workers = next
+		a.startCold()
 		a.skip, _, _ = r.openAhead()
 		a.skip = min(a.skip, a.l.leastDepth()+1) // what else is loaded ahead shows in gained
 	}
@@ -452,6 +589,7 @@ func (a *auto) settleOn(c search.Choice) {
 	}
 	a.watch, a.settled, a.left = w, true, windowBatches
 	a.fresh = true // the next look begins a window
+	a.whole = probe{}
 	a.since, a.stretch, a.unweighed = probe{}, windowBatches, max(a.unweighed, firstWeighed)
 	a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
 }
@@ -465,7 +603,7 @@ func (a *auto) again() {
 
 func (a *auto) restart() {
 	a.settled, a.counts, a.began = false, nil, a.last
-	a.left, a.skip, a.body = 1, 1, 0
+	a.left, a.skip, a.body, a.paid = 1, 1, 0, 0
 }
 
 // waitChanged takes another stretch of batches in and tells whether the wait share

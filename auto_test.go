@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -173,6 +174,66 @@ func TestTuningGoesOnFromRunToRun(t *testing.T) {
 	})
 }
 
+// slowShelves take a millisecond for each sample.
+type slowShelves struct{ *shelves }
+
+func (s slowShelves) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	time.Sleep(time.Millisecond)
+	return s.shelves.Load(ctx, r, dst)
+}
+
+// In an epoch of a few batches each is the first or among the last. Then epochs are
+// measured whole. What waits for the first batch is part of them.
+func TestALoaderTunesItselfHoweverShortItsEpochsAre(t *testing.T) {
+	const batch = 32
+	run := func(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) *nwt.Result {
+		l, n := newLoader(t, ds, append(opts, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), silent, virtual)...), 0
+		for epoch := 0; n < 1500; epoch++ {
+			for _, err := range l.Epoch(t.Context(), epoch) {
+				require.NoError(t, err)
+				n++
+				time.Sleep(2 * time.Millisecond)
+			}
+			time.Sleep(time.Second) // for validation, say, which isn't loading's
+		}
+		require.NoError(t, l.Close())
+		return l.Result()
+	}
+	for _, per := range []int{1, 2, 3, 5, 20} {
+		for name, opts := range map[string][]nwt.Option{"by default": nil, "with a fixed prefetch": {nwt.WithPrefetch(16)}, "without order": {nwt.WithUnordered()}} {
+			t.Run(fmt.Sprintf("%d batches, %s", per, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ds := sleeping(per*batch, time.Millisecond)
+					r := run(t, ds, append(opts, nwt.WithWorkers(2), nwt.WithAutoWorkers())...)
+					require.NotNil(t, r)
+					require.GreaterOrEqual(t, r.Workers, 12, "%v", r)
+					if per == 1 {
+						require.Equal(t, 32, r.Workers, "each batch is waited for: %v", r)
+					}
+				})
+			})
+		}
+	}
+	t.Run("a stream", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := run(t, nwt.Streamed(slowShelves{newShelves(3*batch, 16)}), nwt.WithWorkers(2), nwt.WithAutoWorkers())
+			require.NotNil(t, r)
+			require.GreaterOrEqual(t, r.Workers, 12, "%v", r)
+		})
+	})
+}
+
+// A worker's connection, which Scratch keeps, is six times as slow for its first ten
+// samples, and is closed if the worker leaves.
+func TestALoaderThatTunesItselfWaitsUntilItsWorkersAreWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, connecting(10*time.Millisecond, 50*time.Millisecond), nwt.WithBatchSize(8), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), nwt.WithPrefetch(1), silent, virtual)
+		train(t, l, 3000, func() {})
+		require.NotNil(t, l.Result())
+		require.GreaterOrEqual(t, l.Result().Workers, 12, "%v", l.Result())
+	})
+}
+
 // changeable is a dataset of which loading a batch of 32 takes a worker as long as load says.
 func changeable(batch time.Duration) (load *atomic.Int64, ds nwt.Dataset) {
 	load = new(atomic.Int64)
@@ -273,7 +334,7 @@ func TestALiveResultClaimsNoMoreThanItKnows(t *testing.T) {
 			return nil
 		})
 		l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), m.Option(), silent)
-		train(t, l, 1000, func() { time.Sleep(4 * time.Millisecond) })
+		train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
 		r := l.Result()
 		require.NotNil(t, r)
 		require.Positive(t, r.Slower, "the times vary: %v", r)

@@ -421,7 +421,7 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 	defer r.end()
 	if l.auto != nil {
-		l.auto.begin()
+		l.auto.begin(r)
 	}
 	for {
 		b, err := r.advance()
@@ -429,6 +429,9 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 			l.auto.delivered(r)
 		}
 		if b == nil && err == nil || !yield(b, err) || err != nil {
+			if l.auto != nil && err == nil {
+				l.auto.ended(r)
+			}
 			return
 		}
 	}

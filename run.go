@@ -388,7 +388,7 @@ func (r *run) openAhead() (batches, loaded int, last bool) {
 		places := r.l.ring.Item(seq).opened
 		loaded += portion(r.l.opts.batchSize, places-r.l.ring.Pending(seq), places)
 	}
-	return len(r.ahead), loaded, r.opened == r.course.len()
+	return len(r.ahead), loaded, r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
 }
 
 // loadedAhead is how many places of the running epoch's batches are loaded ahead.
