@@ -86,7 +86,8 @@ type Record struct {
 // the one before it. What is in the window and in batches comes on top.
 //
 // [Sample.Index] is the sample's place in this order, over all ranks, except in [Tune]: it
-// begins at places spread over the shards, and counts from there. If the shards
+// begins at the fronts of shards spread over the stream, and counts from there. It seldom
+// comes to the ends of long shards, so these should take as long to load. If the shards
 // of different ranks differ in length, the ranks have different numbers of batches;
 // with [WithEpochSamples] all have the same number. Each rank must get at least one
 // shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads

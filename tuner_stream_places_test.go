@@ -19,7 +19,8 @@ type rising struct {
 	shards, records int
 	first, last     time.Duration // to load a sample of the first shard, and of the last
 	torn, stuck     int           // numbers of a record of each shard that can't be read, and that hangs until its context ends; 0: none
-	open            *atomic.Int32 // readers; nil: nobody asks
+	open, ends      *atomic.Int32 // readers, and of them those that came to an end; nil: nobody asks
+	within          bool          // samples take the longer the later they come in their shard
 }
 
 func (r rising) Fields() []nwt.Field { return scalar }
@@ -33,7 +34,11 @@ func (r rising) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
 }
 
 func (r rising) Load(_ context.Context, rec *nwt.Record, _ *nwt.Sample) error {
-	time.Sleep(r.first + (r.last-r.first)*time.Duration(rec.Value.(int))/time.Duration(max(1, r.shards-1)))
+	of := r.shards
+	if r.within {
+		of = r.records
+	}
+	time.Sleep(r.first + (r.last-r.first)*time.Duration(rec.Value.(int))/time.Duration(max(1, of-1)))
 	return nil
 }
 
@@ -45,6 +50,9 @@ type rise struct {
 func (r *rise) Next(ctx context.Context, rec *nwt.Record) error {
 	switch {
 	case r.at == r.records:
+		if r.ends != nil {
+			r.ends.Add(1)
+		}
 		return io.EOF
 	case r.torn > 0 && r.at == r.torn:
 		return errTorn
@@ -53,7 +61,9 @@ func (r *rise) Next(ctx context.Context, rec *nwt.Record) error {
 		return ctx.Err()
 	}
 	r.at++
-	rec.Value = r.shard
+	if rec.Value = r.shard; r.within {
+		rec.Value = r.at - 1
+	}
 	return nil
 }
 
@@ -79,6 +89,28 @@ func TestTheWholeStreamIsLookedAt(t *testing.T) {
 				// 2.2 ms per sample in the mean, 4.2 at the end: 9 to 17 workers hide it.
 				require.GreaterOrEqual(t, r.Workers, 8, "%v", r)
 			})
+		})
+	}
+}
+
+// Within each shard the first records are cheap, and the last ones dear. The ends of short
+// shards are seen.
+func TestShortShardsAreLookedAtWhole(t *testing.T) {
+	const us = time.Microsecond
+	for _, records := range []int{200, 1000, 10_000} {
+		synctest.Test(t, func(t *testing.T) {
+			var ends atomic.Int32
+			ds := nwt.Streamed(rising{shards: 128, records: records, first: 200 * us, last: 4200 * us, within: true, ends: &ends})
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(32), virtual, nwt.WithStep(func(context.Context, *nwt.Batch) error {
+				time.Sleep(8 * time.Millisecond)
+				return nil
+			}))
+			require.NoError(t, err)
+			t.Logf("shards of %d: %d workers after %v, %d shards read to their end", records, r.Workers, r.Elapsed, ends.Load())
+			if records == 200 { // 2.2 ms per sample in the mean, 4.2 at the end: 9 to 17 workers hide it
+				require.GreaterOrEqual(t, r.Workers, 8, "%v", r)
+				require.Greater(t, ends.Load(), int32(64))
+			}
 		})
 	}
 }
