@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,6 +27,7 @@ type wide struct {
 	keeps        int                      // Load keeps the memory of records of so many bytes or more; 0: of none
 	read, loaded atomic.Int32
 	made         atomic.Int32 // records that got memory
+	onMade       func(data []byte)
 }
 
 func (s *wide) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
@@ -60,6 +62,9 @@ func (r *wideReader) Next(ctx context.Context, rec *nwt.Record) error {
 	if cap(rec.Data) < bytes {
 		rec.Data = make([]byte, 0, bytes)
 		r.s.made.Add(1)
+		if r.s.onMade != nil {
+			r.s.onMade(rec.Data)
+		}
 	}
 	err := r.ShardReader.Next(ctx, rec)
 	if err == nil {
@@ -177,6 +182,38 @@ func TestReadingAheadReusesTheMemoryOfRecords(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, got, 1000)
 		require.LessOrEqual(t, s.made.Load(), int32(2*17+3*4), "each shard has 16 and what it reads, and each batch has its own")
+		require.NoError(t, l.Close())
+	})
+}
+
+// A shard that is over gives up the memory that its records have left, and doesn't hold it
+// until the pass ends.
+func TestAShardThatIsOverLeavesNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bytes, batch, prefetch = 16_000, 4, 1
+		var all []weak.Pointer[byte]
+		lock := make(chan struct{}, 1)
+		s := &wide{Stream: newShelves(40, 400, 400, 400), bytes: bytes, onMade: func(data []byte) {
+			lock <- struct{}{}
+			all = append(all, weak.Make(&data[:1][0]))
+			<-lock
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(batch), nwt.WithPrefetch(prefetch), nwt.WithWorkers(2))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if b.Index() == 60 {
+				synctest.Wait()
+				runtime.GC()
+				held := 0
+				for _, p := range all {
+					if p.Value() != nil {
+						held++
+					}
+				}
+				require.Greater(t, held, 3*16, "what the other shards have ready")
+				require.LessOrEqual(t, held, 3*17+(prefetch+2)*batch)
+			}
+		}
 		require.NoError(t, l.Close())
 	})
 }
