@@ -92,7 +92,7 @@ const (
 	besideGap    = 1.5                  // times as many workers that two counts must be apart to look between them
 	idleCPU      = 0.7                  // share of CPUs in use below which training tries more workers
 	enoughLooks  = 32                   // after which the best so far is settled on
-	coldCosts    = 32                   // batches' time that warming up may cost against the best before it isn't waited for any more
+	coldCosts    = 16                   // batches' time that warming up may cost against the best before it isn't waited for any more
 	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
 	leap         = 16                   // times as many workers that a step upwards may try
 	poorRuns     = 3                    // in a row, after which short runs are measured whole
@@ -232,7 +232,10 @@ func (a *auto) warmsUp(took, waited time.Duration) bool {
 	}
 	a.warmed++
 	more := a.cold(a.warmed)
-	if a.skip = max(a.skip-1, more); more == 0 || a.paid > coldCosts {
+	switch a.skip = max(a.skip-1, more); {
+	case a.paid > coldCosts:
+		a.cold, a.skip = nil, 0
+	case more == 0:
 		a.cold = nil
 	}
 	return true

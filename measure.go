@@ -267,7 +267,8 @@ func (c *count) use(u usage, took time.Duration, o *options, cpus host.CPUFacts)
 	c.cpu, c.gc = c.cpu+own*float64(weight), c.gc+share(u.Collector)*float64(weight)
 	c.reading += u.reading * float64(weight)
 	if u.OthersKnown {
-		c.other, c.otherTime = c.other+u.Others*float64(weight), c.otherTime+weight
+		others := cpus.OthersShare(u.Others, o.ranks(), o.cpus())
+		c.other, c.otherTime = c.other+others*float64(weight), c.otherTime+weight
 	}
 	if memory, known := host.OwnMemory(); known {
 		c.Memory = max(c.Memory, memory)

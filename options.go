@@ -515,9 +515,9 @@ func WithStrategy(s Strategy) Option {
 
 // WithAlpha sets the difference in accumulated time that the choice of [Tune]
 // ignores. The time accumulates over as many iterations as WithIterations says,
-// 100 by default. The default is 0.5 s, but never more than 10 % of the fastest
-// count's time; the 10 % don't bound a duration that is given here. It must be at
-// least 0, and 0 chooses the fastest.
+// 100 by default. The default is 0.5 s, but never less than 2 % and never more than 10 %
+// of the fastest count's time; these shares don't bound a duration that is given here. It
+// must be at least 0, and 0 chooses the fastest.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -541,8 +541,9 @@ func WithRelativeAlpha(share float64) Option {
 }
 
 // WithIterations sets how many batches [Tune] measures at a worker count that
-// stays in the race, 1 … 1 000 000. The default is 100, and more or fewer if
-// batches are very fast or slow.
+// stays in the race, 1 … 1 000 000. If workers outnumber the samples of a batch, each visit
+// to a count measures at least four times the batches that they load at once, whatever n
+// is. The default is 100, and more or fewer if batches are very fast or slow.
 func WithIterations(n int) Option {
 	return func(o *options) error {
 		o.iterations = n
@@ -604,10 +605,11 @@ func WithProgress(f func(Progress)) Option {
 	}
 }
 
-// WithMemoryLimit sets the peak resident set, in bytes and at least 1, that the whole
-// process may reach at the worker count that [Tune] chooses. A count is ruled out if it
-// exceeds the limit, or would exceed it by what fewer workers took: see
-// [Result.RuledOut]. By default the process may grow by 80 % of what the container
+// WithMemoryLimit sets how much memory, in bytes and at least 1, the whole process may
+// need at the worker count that [Tune] chooses. Pages of files and the idle part of the Go
+// heap don't count, as in Trial.Memory; if the system doesn't tell these apart, the peak
+// resident set counts. A count is ruled out if it exceeds the limit, or would exceed it by
+// what fewer workers took: see [Result.RuledOut]. By default the process may grow by 80 % of what the container
 // or the machine has left, divided by the ranks that WithLauncher found on the
 // host.
 func WithMemoryLimit(bytes uint64) Option {

@@ -215,6 +215,23 @@ func TestWhatAWorkerDoesForTheFirstTimeIsNotMeasured(t *testing.T) {
 	})
 }
 
+// Half of the machine's CPUs are in use by others. That leaves a rank its half.
+func TestOthersTakeNothingFromARankIfTheyHaveRoom(t *testing.T) {
+	for name, value := range map[string]string{"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"} {
+		t.Setenv(name, value)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := nwt.NewVirtualMachine(4)
+		m.Others = 0.5
+		r, err := nwt.Tune(t.Context(), busyFor(m, time.Millisecond, 2*time.Millisecond), nwt.WithBatchSize(16), nwt.WithMaxWorkers(2), nwt.WithIterations(50), nwt.WithLauncher(), silent, m.Option())
+		require.NoError(t, err)
+		for _, trial := range r.Trials {
+			require.Zero(t, trial.OtherCPU, "%v", r)
+		}
+		require.NotContains(t, r.String(), "other processes", "%v", r)
+	})
+}
+
 // A connection is kept by Scratch.
 type connection struct{ loaded int }
 

@@ -227,6 +227,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		return nil, fmt.Errorf("nwt: the time for tuning was over before a worker count fitted into memory: %s", t.refused[t.counts[len(t.counts)-1].Workers])
 	}
 	others := busy.Used()
+	others.Others = t.cpus.OthersShare(others.Others, o.ranks(), o.cpus())
 	if !others.OthersKnown {
 		others.Others, t.unseen = 0, busy.Note()
 	}

@@ -104,10 +104,10 @@ func (s *source) advice(r *Result, limit memoryLimit, wider widening) []string {
 		cpus = min(cpus, r.Hardware.Affinity)
 	}
 	f := figures{
-		workers: r.Workers, cpus: cpus, prefetch: s.depthOf(r.Workers) - 1, fixed: s.opts.prefetch > 0,
+		workers: r.Workers, cpus: cpus, prefetch: max(s.depthOf(r.Workers)-1, t.Prefetch), fixed: s.opts.prefetch > 0,
 		highest: r.Workers == r.Trials[len(r.Trials)-1].Workers,
 		wait:    t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
-		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: max(0, t.OtherCPU),
+		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: min(max(0, t.OtherCPU), 1-t.CPU), // figures of other visits
 		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
 	}
 	if s.n == endless {

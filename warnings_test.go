@@ -72,3 +72,19 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 		})
 	}
 }
+
+// The depth follows need: what batches take is what was loaded ahead in the trial.
+func TestAdviceCountsTheBatchesThatWereLoadedAhead(t *testing.T) {
+	s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
+	r := &Result{Workers: 4, BatchBytes: 10e6, Trials: []Trial{{Workers: 4, Mean: time.Second, Wait: time.Second, CPU: 0.6, Memory: 900e6, Prefetch: 60}, {Workers: 64}}}
+	advice := s.advice(r, memoryLimit{bytes: 1e9}, widening{})
+	require.Contains(t, advice, "Memory is nearly used up (900 MB of 1 GB), 600 MB of it by batches: a smaller batch or less prefetch (now 60) frees most.")
+}
+
+// What others use is known of fewer visits than what this process uses.
+func TestSharesOfTheSameCPUsAreNoMoreThanAll(t *testing.T) {
+	s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
+	r := &Result{Workers: 4, Trials: []Trial{{Workers: 4, Mean: time.Second, Wait: time.Second, CPU: 0.4, OtherCPU: 0.86}, {Workers: 64}}}
+	advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
+	require.Contains(t, advice, "The CPUs are saturated, 60 % by other processes and 40 % by this one: without those, loading would be faster.")
+}

@@ -34,11 +34,24 @@ func (f CPUFacts) Usable() int {
 // cpus, its part of a quota that several processes share, and the number that it is
 // bound to. The result is 0 … 1.
 func (f CPUFacts) Share(used float64, processes, cpus int) float64 {
+	return clamp(used / f.mine(processes, cpus))
+}
+
+// OthersShare is the share of the same CPUs that others took, who took a share of those
+// that are Usable (see Use.Others). As long as the rest of these is enough for them, they
+// took none.
+func (f CPUFacts) OthersShare(others float64, processes, cpus int) float64 {
+	mine, usable := f.mine(processes, cpus), float64(max(f.Usable(), 1))
+	return clamp((others*usable - max(0, usable-mine)) / mine)
+}
+
+// mine is the CPUs that are this process's part.
+func (f CPUFacts) mine(processes, cpus int) float64 {
 	mine := min(float64(max(cpus, 1)), float64(max(f.Affinity, 1)))
 	if f.Quota > 0 {
 		mine = min(mine, f.Quota/float64(max(processes, 1)))
 	}
-	return clamp(used / mine)
+	return mine
 }
 
 // CPUs reads the CPU facts. What the machine has is looked up once; affinity,

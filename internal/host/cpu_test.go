@@ -17,6 +17,26 @@ func TestAFractionOfAQuotaIsWorthACPU(t *testing.T) {
 	}
 }
 
+func TestOthersTakeCPUsOnceTheRestIsNotEnoughForThem(t *testing.T) {
+	for _, tt := range []struct {
+		name            string
+		facts           CPUFacts
+		processes, cpus int
+		others, want    float64
+	}{
+		{"all CPUs are its own", CPUFacts{Affinity: 4}, 1, 4, 0.35, 0.35},
+		{"one of eight processes; others have room", CPUFacts{Affinity: 64}, 8, 8, 0.4, 0},
+		{"they need all of the rest", CPUFacts{Affinity: 64}, 8, 8, 0.875, 0},
+		{"and more", CPUFacts{Affinity: 64}, 8, 8, 0.95, 0.6},
+		{"all", CPUFacts{Affinity: 64}, 8, 8, 1, 1},
+		{"GOMAXPROCS is less", CPUFacts{Affinity: 2}, 1, 1, 0.75, 0.5},
+		{"half a CPU", CPUFacts{Affinity: 2, Quota: 0.5}, 1, 2, 0.75, 0.5},
+		{"a part of a quota", CPUFacts{Affinity: 8, Quota: 4}, 2, 4, 0.75, 0.5},
+	} {
+		require.InDelta(t, tt.want, tt.facts.OthersShare(tt.others, tt.processes, tt.cpus), 1e-9, tt.name)
+	}
+}
+
 func TestThisMachineHasCPUs(t *testing.T) {
 	f := CPUs()
 	require.NotEmpty(t, f.Model)
