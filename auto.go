@@ -334,7 +334,7 @@ func (a *auto) add(took, waited time.Duration, gained int) {
 func (a *auto) enough() bool {
 	p := &a.probe
 	all := p.wait + p.body
-	wave := a.l.wave(a.workers)
+	wave := a.l.inHand(a.workers)
 	loaded := int(p.loaded(a.l.opts.batchSize))
 	mean, n := p.outcome(a.l.opts.batchSize)
 	if a.climbing() {

@@ -100,6 +100,37 @@ func (s *source) wave(workers int) int {
 	return max(1, (workers+perBatch-1)/perBatch)
 }
 
+// inHand is wave for the workers that l has. Those of a BatchDataset may each have a whole
+// batch in hand, in one call; before it is known how long a call takes, they are taken to.
+func (l *Loader) inHand(workers int) int {
+	wave, perBatch := l.wave(workers), l.source.order.perBatch()
+	if l.loadBatch == nil {
+		return wave
+	}
+	size := perBatch
+	if l.opts.prefetch > 0 || l.pace.perBatch() > 0 {
+		size = min(size, l.claimSize())
+	}
+	return max(wave, (workers*size+perBatch-1)/perBatch)
+}
+
+// deepenForCalls opens a batch for each worker at once, if each loads a whole one in a call
+// and depth follows need. Need would open them too, one after the other, but visits are
+// too short to wait for that.
+func (l *Loader) deepenForCalls() {
+	if l.loadBatch == nil || !l.deepens() || l.pace.perBatch() < wholeBatches {
+		return
+	}
+	l.mu.Lock()
+	r := l.run
+	l.mu.Unlock()
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if extra := min(int32(l.Workers()+2-l.leastDepth()), l.deep.bound()); extra > l.deep.extra.Load() {
+		l.setExtra(extra)
+	}
+}
+
 // visit measures one worker count for a while. It reports false if time ran out
 // before there was anything to measure.
 func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok bool, err error) {
@@ -169,7 +200,7 @@ func spread(round int) float64 {
 // measure adds what a visit with a loader measures to what is known of its count.
 func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Request) (search.Block, error) {
 	peak := host.StartPeak()
-	wave := t.wave(req.Workers)
+	wave := l.inHand(req.Workers)
 	m := measurement{
 		warmup: max(search.WarmBatches, wave), warmupTime: search.WarmTime, deadline: t.deadline, steps: &t.steps, must: len(t.counts) == 0,
 		visit:   search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
@@ -317,6 +348,7 @@ type measurement struct {
 	iterations []iteration
 	sum        iteration
 	first      time.Duration // until the first batch
+	before     int           // batches of the warm-up
 	reached    State
 	use        usage
 	copies     copies // while it was measured
@@ -421,6 +453,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 				warmed = append(warmed, seen)
 			}
 			before++
+			l.deepenForCalls()
 			n = m.warming(n, before, end.Sub(start))
 		}
 		switch {
@@ -464,6 +497,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		return more
 	})
+	m.before = before
 	if use != nil {
 		m.copies = l.copies().minus(base)
 	}
@@ -609,7 +643,7 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 		return 0, nil
 	}
 	l.deep.bound = func() int32 { return 0 } // what is loaded already needs no depth
-	l.loadSample, l.loadBatch = loadOnce(l, t.next), nil
+	loadOnce(l, t.next)
 	filled := l.depth() + 1
 	m := measurement{
 		warmup: 1, cold: func(batches int) int { return filled - batches }, deadline: t.deadline, steps: &t.steps,
@@ -619,26 +653,42 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); m.first > 0 {
 		r.Trials[i].FirstBatch = m.first // all workers were new
 	}
-	if err != nil || len(m.iterations) == 0 {
+	if err != nil || len(m.iterations) == 0 || m.before < filled {
 		return 0, err
 	}
 	return min(m.sum.all/time.Duration(len(m.iterations)), chosen.Mean), nil
 }
 
-// loadOnce is l's load for the samples that fill its slots for the first time, those of
-// the first batches from a state on, and nothing from then on.
-func loadOnce(l *Loader, from State) func(ctx context.Context, index int, dst *Sample) error {
-	load := l.loadSample
+// loadOnce makes l load the samples that fill its slots for the first time, those of the
+// first batches from a state on, and nothing from then on.
+func loadOnce(l *Loader, from State) {
+	load, together := l.loadSample, l.loadBatch
 	epoch, position := l.position(from, l.depth())
-	return func(ctx context.Context, index int, dst *Sample) error {
-		if dst.epoch < epoch || dst.epoch == epoch && dst.from < position {
-			return load(ctx, index, dst)
-		}
+	first := func(dst *Sample) bool { return dst.epoch < epoch || dst.epoch == epoch && dst.from < position }
+	leave := func(dst *Sample) {
 		for f := range dst.columns {
 			c := &dst.columns[f]
 			for d := range c.free {
 				dst.setLen(f, c, d, dst.longest(c, d))
 			}
+		}
+	}
+	l.loadSample = func(ctx context.Context, index int, dst *Sample) error {
+		if first(dst) {
+			return load(ctx, index, dst)
+		}
+		leave(dst)
+		return nil
+	}
+	if together == nil {
+		return
+	}
+	l.loadBatch = func(ctx context.Context, indices []int, dst []*Sample) error {
+		if first(dst[0]) { // all are of one batch
+			return together(ctx, indices, dst)
+		}
+		for _, one := range dst {
+			leave(one)
 		}
 		return nil
 	}

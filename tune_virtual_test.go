@@ -301,6 +301,38 @@ func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {
 	})
 }
 
+// calling is a dataset of which a call takes as long for a batch as for a sample.
+type calling struct {
+	nwt.Dataset
+	call time.Duration
+}
+
+func (c calling) LoadBatch(context.Context, []int, []*nwt.Sample) error {
+	time.Sleep(c.call)
+	return nil
+}
+
+// A call takes 10 ms. It gets a whole batch if each worker may have one of its own, for which
+// the depth must grow. Then 16 workers hide it behind a step of 0.63 ms.
+func TestBatchesThatAreLoadedInACallAreComparedAtTheDepthThatTheyNeed(t *testing.T) {
+	for name, prefetch := range map[string]nwt.Option{"by default": silent, "fixed": nwt.WithPrefetch(32)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const call, step = 10 * time.Millisecond, 630 * time.Microsecond
+				r, err := nwt.Tune(t.Context(), calling{sleeping(1_000_000, call), call}, nwt.WithBatchSize(64), nwt.WithMaxWorkers(32), prefetch, virtual,
+					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, r.Workers, 16, "%v", r)
+				require.InEpsilon(t, step, r.Floor, 0.001, "%v", r)
+				require.NotContains(t, r.String(), "more workers don't help")
+				for _, trial := range r.Trials {
+					require.InEpsilon(t, max(step, call/time.Duration(max(1, trial.Workers))), trial.Mean, 0.15, "%d workers: %v", trial.Workers, r)
+				}
+			})
+		})
+	}
+}
+
 // Eight workers finish their batches at the same time. If time is over while these are
 // delivered, a batch has not taken nothing.
 func TestATimeThatEndsWithinAWaveMeasuresNoBurst(t *testing.T) {
