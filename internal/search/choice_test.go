@@ -14,6 +14,90 @@ import (
 func TestAnIntervalMovesWithItsMean(t *testing.T) {
 	low, high := Estimate{Mean: 100, Low: 90, High: 120}.Around(200)
 	require.Equal(t, []time.Duration{180, 240}, []time.Duration{low, high})
+	low, high = Estimate{Mean: 3, Low: 3, High: 3}.Around(49)
+	require.Equal(t, []time.Duration{49, 49}, []time.Duration{low, high}, "no width stays none")
+}
+
+// "Visits of a count whose later half differs from its earlier one … aren't so many samples
+// of one mean."
+func TestACountWhoseVisitsShiftIsLessCertain(t *testing.T) {
+	steady := func(workers int, mean time.Duration) Series {
+		return visits(workers, mean, mean+1, mean, mean+1, mean, mean+1, mean, mean+1)
+	}
+	weighed := func(means ...time.Duration) evidence {
+		return weigh(sixteen(), []Series{steady(4, 3000), visits(8, means...), steady(12, 1000), steady(15, 990)})
+	}
+	inTurn := weighed(700, 900, 701, 901, 700, 900, 701, 901)
+	shifted := weighed(700, 700, 701, 701, 900, 900, 901, 901)
+	require.InEpsilon(t, inTurn.mean[1], shifted.mean[1], 0.02)
+	by := math.Log(900. / 700) // drift takes some of it
+	require.InDelta(t, by/2, math.Sqrt(shifted.se[1]*shifted.se[1]-inTurn.se[1]*inTurn.se[1]), by/8)
+	require.InDelta(t, by/2, math.Sqrt(shifted.own[1]*shifted.own[1]-inTurn.own[1]*inTurn.own[1]), by/8)
+	for _, i := range []int{0, 2, 3} {
+		require.InDelta(t, inTurn.se[i], shifted.se[i], 0.01, "the others are as certain as before")
+	}
+}
+
+func TestWhenVisitsAreSaidToShift(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		means []time.Duration
+		drift []float64
+		want  float64
+	}{
+		{"they become slower", []time.Duration{1000, 1001, 1000, 1001, 1100, 1101, 1100, 1101}, nil, math.Log(1.1)},
+		{"they become faster", []time.Duration{1100, 1101, 1100, 1101, 1000, 1001, 1000, 1001}, nil, math.Log(1.1)},
+		{"by less than a twentieth", []time.Duration{1000, 1001, 1000, 1001, 1040, 1041, 1040, 1041}, nil, 0},
+		{"within chance", []time.Duration{1000, 1300, 1000, 1300, 1100, 1400, 1100, 1400}, nil, 0},
+		{"too few", []time.Duration{1000, 1001, 1000, 1100, 1101, 1100}, nil, 0},
+		{"all counts do", []time.Duration{1000, 1001, 1000, 1001, 1100, 1101, 1100, 1101}, []float64{0, 0, 0, 0, 0.0953, 0.0953, 0.0953, 0.0953}, 0},
+	} {
+		drift := tt.drift
+		if drift == nil {
+			drift = make([]float64, len(tt.means))
+		}
+		require.InDelta(t, tt.want, shift(visits(8, tt.means...).Blocks, drift), 0.001, tt.name)
+	}
+	stalls := visits(8, 1000, 1001, 1000, 1001, 1300, 1301, 1300, 1301)
+	for i := range stalls.Blocks {
+		stalls.Blocks[i].Level = 1000 + time.Duration(i%2)
+	}
+	require.Zero(t, shift(stalls.Blocks, make([]float64, 8)), "stalls aren't a shift")
+}
+
+// "Counts that measuring can't tell from the fastest are drawn as if they were as alike as
+// chance lets them be."
+func TestCountsThatMayBeEqualAreDrawnNearTheirMean(t *testing.T) {
+	// Alpha is a tenth; its three fifths are 0.06.
+	for _, tt := range []struct {
+		name  string
+		known []known
+		want  []float64
+		left  []float64
+	}{
+		// Precisions are as 4 and 1.
+		{"chance explains the difference", []known{{workers: 4, mean: 2, se: 0.02}, {workers: 8, mean: 1, se: 0.02}, {workers: 15, mean: 1.04, se: 0.04}}, []float64{2, 1.008, 1.008}, []float64{1, 0, 0}},
+		{"it doesn't", []known{{workers: 8, mean: 1, se: 0.01}, {workers: 15, mean: 1.05, se: 0.02}}, []float64{1, 1.05}, []float64{1, 1}},
+		{"the error is too large", []known{{workers: 8, mean: 1, se: 0.02}, {workers: 15, mean: 1.05, se: 0.06}}, []float64{1, 1.05}, []float64{1, 1}},
+		{"one alone", []known{{workers: 8, mean: 1, se: 0.02}}, []float64{1}, []float64{1}},
+	} {
+		mean, left := evidenceOf(sixtyFour(), tt.known...).likely()
+		for i := range mean {
+			require.InEpsilon(t, tt.want[i]*1e6, mean[i], 1e-9, tt.name)
+		}
+		require.Equal(t, tt.left, left, tt.name)
+	}
+	// Five equal counts, measured to 2 %: hardly another run finds the first beyond alpha.
+	e := evidenceOf(sixtyFour(), known{workers: 1, mean: 1.03, se: 0.02}, known{workers: 4, mean: 1, se: 0.02}, known{workers: 8, mean: 1.02, se: 0.02}, known{workers: 16, mean: 1.01, se: 0.02}, known{workers: 32, mean: 1.03, se: 0.02})
+	require.Greater(t, e.vote(2000, 1)[0], 0.9)
+}
+
+// What was measured misses the truth, and another run misses it again.
+func TestAnotherRunMissesTheTruthAgain(t *testing.T) {
+	e := evidenceOf(sixtyFour(), known{workers: 8, mean: 1.15, se: 0.03}, known{workers: 12, mean: 1})
+	// Up to 1.1 and an eighth of alpha, 8 workers are chosen: 0.768 times √2 · 0.03 · 1.15 below 1.15.
+	require.InDelta(t, 0.221, e.vote(2000, 1)[0], 0.025)
+	require.InDelta(t, 0.293, e.vote(2000, 2)[0], 0.03, "twice the variances")
 }
 
 // "If time ends the search, … a smaller count is never chosen after a single look."
@@ -117,7 +201,7 @@ func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {
 	e := evidenceOf(sixteen(), known{workers: 8, mean: 1, se: 0.2})
 	for _, scale := range []float64{0, 1, 2} {
 		var drawn []float64
-		e.draw(2000, scale, func(mean []float64) { drawn = append(drawn, mean[0]/1e6) })
+		e.draw(e.mean, []float64{scale * scale}, 2000, func(mean []float64) { drawn = append(drawn, mean[0]/1e6) })
 		require.Len(t, drawn, 2000)
 		require.InDelta(t, 1, stat.Mean(drawn), 0.02)
 		require.InDelta(t, 1, stat.Median(drawn), 0.02)
@@ -205,4 +289,6 @@ func TestWhatASearchHasSpent(t *testing.T) {
 		{8, []Block{{Round: 0, Iterations: 10, Mean: time.Millisecond}}},
 	})
 	require.InDelta(t, float64((30+60+10+10)*time.Millisecond), e.spent, 1)
+	e = weigh(sixteen(), []Series{{8, []Block{{Round: 0, Iterations: 10, Mean: 21 * time.Millisecond, Level: 20 * time.Millisecond}}}})
+	require.InDelta(t, float64((200+42)*time.Millisecond), e.spent, 1, "a stall takes no patience")
 }

@@ -25,9 +25,20 @@ const (
 	longer    = 2    // times its iterations that the choice and the fastest get in the end
 	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
 	ofSweep   = 0.08 // or than this share of measuring every count
-	wary      = 2    // times the errors, in votes on whether to go on: measuring must not end at a lucky moment
+	wary      = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
 	least     = 0.1  // times the measured time: the least that a count may really take
 	unknownSE = 0.25 // standard error of a count while nothing was measured twice
+
+	// The halves of a count's visits differ if each has shiftLooks and they are apart by
+	// more than shiftBy and by more than shiftSE standard errors.
+	shiftLooks = 4
+	shiftBy    = 0.05
+	shiftSE    = 3
+
+	// Counts may be equal if they are so within a number of standard errors of the fastest,
+	// each of them less than a share of alpha.
+	equalSE = 1.5
+	equalBy = 0.6
 
 	// If time ended the search, another count replaces training's own only if it is
 	// worse by more than alpha and worseBy with a probability of mayBeWorse at most.
@@ -59,7 +70,7 @@ type Estimate struct {
 // proportion: the estimate itself may lie elsewhere, since drift was taken out of it.
 func (e Estimate) Around(mean time.Duration) (low, high time.Duration) {
 	times := float64(mean) / float64(max(e.Mean, 1))
-	return time.Duration(float64(e.Low) * times), time.Duration(float64(e.High) * times)
+	return time.Duration(math.Round(float64(e.Low) * times)), time.Duration(math.Round(float64(e.High) * times))
 }
 
 // Choose finds the fewest workers within alpha of the fastest.
@@ -89,7 +100,7 @@ func Choose(sp Space, seen []Series) Choice {
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
 	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
 	if e.twice {
-		c.Confidence = min(e.vote(answers, math.Sqrt2)[chosen], mostSure)
+		c.Confidence = min(e.vote(answers, 1)[chosen], mostSure)
 		c.Slower = e.slower(chosen)
 	}
 	return c
@@ -109,7 +120,7 @@ type evidence struct {
 	free   []float64 // degrees of freedom behind own
 	df     float64   // degrees of freedom behind all of se; 0: no count was visited twice
 	twice  bool      // at least one count has two visits that are used; one that was alone in its round may not be
-	spent  float64   // nanoseconds, drift and warm-up included
+	spent  float64   // nanoseconds, drift and warm-up included; without each visit's slowest iteration, or stalls would use up the patience that they make needful
 }
 
 // weigh takes out the drift that all counts of a round share, and computes means
@@ -132,7 +143,7 @@ func weigh(sp Space, seen []Series) evidence {
 			if b.Round < 0 {
 				continue
 			}
-			obs = append(obs, stat.Obs{Row: len(rows), Time: b.Round, Value: math.Log(float64(max(cmp.Or(b.Level, b.Mean), 1)))})
+			obs = append(obs, stat.Obs{Row: len(rows), Time: b.Round, Value: math.Log(level(b))})
 			rounds = max(rounds, b.Round+1)
 			company[b.Round]++
 		}
@@ -153,7 +164,7 @@ func weigh(sp Space, seen []Series) evidence {
 				b.Parts = []stat.Part{{Mean: mean, Weight: float64(max(b.Iterations, 1))}}
 			}
 			done += max(b.Iterations, 1)
-			e.spent += mean*float64(max(b.Iterations, 1)) + warmUp(mean)
+			e.spent += level(b)*float64(max(b.Iterations, 1)) + warmUp(mean)
 			if compared && alone(b) {
 				continue
 			}
@@ -177,7 +188,39 @@ func weigh(sp Space, seen []Series) evidence {
 		}
 		e.se, e.own, e.free = append(e.se, min(total.SE, 1)), append(e.own, total.Own), append(e.free, total.Free)
 	}
+	for r, s := range rows {
+		if by := shift(s.Blocks, drift); by > 0 {
+			e.se[r], e.own[r] = min(math.Hypot(e.se[r], by/2), 1), math.Hypot(e.own[r], by/2)
+		}
+	}
 	return e
+}
+
+// level is what drift is judged by.
+func level(b Block) float64 { return float64(max(cmp.Or(b.Level, b.Mean), 1)) }
+
+// shift is by which share a count's later visits differ from its earlier ones, drift
+// aside, or 0 if chance may explain that. What only this count meets has changed
+// meanwhile, say because the credits of a store are used up. Then its visits aren't so
+// many samples of one mean.
+func shift(blocks []Block, drift []float64) float64 {
+	var values []float64
+	for _, b := range blocks {
+		if b.Round >= 0 {
+			values = append(values, math.Log(level(b))-drift[b.Round])
+		}
+	}
+	half := len(values) / 2
+	if half < shiftLooks {
+		return 0
+	}
+	first, firstSE := meanAndSE(values[:half])
+	second, secondSE := meanAndSE(values[half:])
+	by := math.Abs(first - second)
+	if by <= shiftBy || by <= shiftSE*math.Hypot(firstSE, secondSE) {
+		return 0
+	}
+	return by
 }
 
 func overall(parts []stat.Part) float64 {
@@ -247,7 +290,7 @@ func (e evidence) orTheStart(chosen int) int {
 		return start // one look is no reason to choose fewer workers
 	}
 	worse := 0
-	e.draw(redraws, 1, func(mean []float64) {
+	e.drawTruth(redraws, func(mean []float64) {
 		best := mean[start]
 		if mean[chosen] > best+e.sp.Alpha.Of(best, e.sp.Iterations)+worseBy*best {
 			worse++
@@ -259,25 +302,59 @@ func (e evidence) orTheStart(chosen int) int {
 	return chosen
 }
 
-// draw draws what the counts' times may be. Its errors are those of what was
-// measured, times a factor.
-func (e evidence) draw(draws int, scale float64, each func(mean []float64)) {
+// draw draws times about the given ones. Each has the error of what was measured, its
+// variance counted a number of times.
+func (e evidence) draw(about, times []float64, draws int, each func(mean []float64)) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	mean := make([]float64, len(e.counts))
 	for range draws {
-		for i, m := range e.mean {
-			mean[i] = m * max(least, 1+scale*e.se[i]*rng.NormFloat64())
+		for i, m := range about {
+			mean[i] = m * max(least, 1+math.Sqrt(times[i])*e.se[i]*rng.NormFloat64())
 		}
 		each(mean)
 	}
 }
 
+// drawTruth draws what the counts' times may be, given what was measured.
+func (e evidence) drawTruth(draws int, each func(mean []float64)) {
+	e.draw(e.mean, slices.Repeat([]float64{1}, len(e.mean)), draws, each)
+}
+
+// likely is what the counts' times are most likely to be, and the share that is left of
+// their variance: those that may be as fast as the fastest are more alike than they seem,
+// since chance made them differ.
+func (e evidence) likely() (mean, left []float64) {
+	mean, left = slices.Clone(e.mean), slices.Repeat([]float64{1}, len(e.mean))
+	_, fastest := e.pick(e.mean)
+	best := e.mean[fastest]
+	var equal []int
+	var values, errors []float64
+	for i, m := range e.mean {
+		se := best * e.se[i]
+		if se < equalBy*e.sp.Alpha.Of(best, e.sp.Iterations) && math.Abs(m-best) <= equalSE*math.Hypot(se, best*e.se[fastest]) {
+			equal, values, errors = append(equal, i), append(values, m), append(errors, se)
+		}
+	}
+	if len(equal) < 2 {
+		return mean, left
+	}
+	pooled, shares := stat.Pooled(values, errors)
+	for n, i := range equal {
+		mean[i], left[i] = pooled[n], shares[n]
+	}
+	return mean, left
+}
+
 // vote draws what other runs would measure, and returns the share of them in which
 // each count would be chosen. What was measured misses the truth by its error, and
-// another run misses it again: hence a scale of √2.
-func (e evidence) vote(draws int, scale float64) []float64 {
+// another run misses it again. Both variances count a number of times.
+func (e evidence) vote(draws int, times float64) []float64 {
 	votes := make([]float64, len(e.counts))
-	e.draw(draws, scale, func(mean []float64) {
+	likely, left := e.likely()
+	for i := range left {
+		left[i] = times * (left[i] + 1)
+	}
+	e.draw(likely, left, draws, func(mean []float64) {
 		c, _ := e.pick(mean)
 		votes[c] += 1 / float64(draws)
 	})
@@ -288,7 +365,7 @@ func (e evidence) vote(draws int, scale float64) []float64 {
 // cases.
 func (e evidence) slower(chosen int) float64 {
 	var by []float64
-	e.draw(answers, 1, func(mean []float64) { by = append(by, mean[chosen]/slices.Min(mean)-1) })
+	e.drawTruth(answers, func(mean []float64) { by = append(by, mean[chosen]/slices.Min(mean)-1) })
 	return stat.Quantile(by, 0.95)
 }
 

@@ -91,7 +91,7 @@ func TestWhereHalvingEnds(t *testing.T) {
 }
 
 // "Workers wait for something other than a CPU if the highest count beats every count up to
-// half of it by more than alpha while less than 85 % of the process's CPUs are in use in
+// half of it by more than alpha while less than 91 % of the process's CPUs are in use in
 // its quickest visit. Then the ceiling doubles."
 func TestWhenTheCeilingDoubles(t *testing.T) {
 	rest := func(took map[int]float64, top int, cpu float64) (seen []Series) {
@@ -113,8 +113,8 @@ func TestWhenTheCeilingDoubles(t *testing.T) {
 		want bool
 	}{
 		{"beats all", 3, map[int]float64{2: 1}, 0.1, true},
-		{"less than 85 %", 3, map[int]float64{2: 1}, 0.84, true},
-		{"85 %", 3, map[int]float64{2: 1}, 0.85, false},
+		{"less than 91 %", 3, map[int]float64{2: 1}, 0.90, true},
+		{"91 %", 3, map[int]float64{2: 1}, 0.91, false},
 		{"by a tenth", 3, map[int]float64{1: 1.1, 2: 1}, 0.1, false},
 		{"by more than a tenth", 3, map[int]float64{1: 1.11, 2: 1}, 0.1, true},
 		{"no better than 4 of 8", 9, map[int]float64{4: 1, 8: 1}, 0.1, false},
@@ -123,7 +123,7 @@ func TestWhenTheCeilingDoubles(t *testing.T) {
 		{"no better than 5 of 7", 8, map[int]float64{5: 1, 7: 1}, 0.1, true},
 		{"one worker beside none", 2, nil, 0.1, true},
 		{"no workers on one CPU", 1, nil, 0.1, true},
-		{"no workers on one busy CPU", 1, nil, 0.9, false},
+		{"no workers on one busy CPU", 1, nil, 0.95, false},
 		{"two workers beside one", 3, nil, 0.1, false},
 		{"up to 1024", 600, map[int]float64{599: 1}, 0.1, true},
 		{"no further", 1025, map[int]float64{1024: 1}, 0.1, false},

@@ -168,7 +168,7 @@ const (
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time at which a visit ends early
 	tooFew      = 3    // times the fastest's time at which no fewer workers are tried
-	busyCPU     = 0.85 // share of CPUs in use, in its quickest visit, from which on more than a count can gain little
+	busyCPU     = 0.91 // share of CPUs in use, in its quickest visit, from which on more than a count can gain a tenth at most: alpha's bound
 	MaxWorkers  = 1024 // at which a growing space ends
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual

@@ -272,7 +272,7 @@ func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
 		greedy, sweep int // the highest count measured
 	}{
 		{"waiting on storage", Space{CPUs: 2, Max: -1}, waiting, 0.1, 128, 128},
-		{"all CPUs busy", Space{CPUs: 2, Max: -1}, waiting, 0.9, 2, 1},
+		{"all CPUs busy", Space{CPUs: 2, Max: -1}, waiting, 0.95, 2, 1},
 		{"more workers don't help", Space{CPUs: 8, Max: -1}, flat, 0.1, 8, 7},
 		{"the user set a bound", Space{CPUs: 2, Max: 5}, waiting, 0.1, 5, 5},
 		{"for ever faster", Space{CPUs: 2, Max: -1}, halving, 0.1, MaxWorkers, MaxWorkers},

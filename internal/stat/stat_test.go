@@ -250,27 +250,27 @@ func TestTotalsAreWhatTheirEstimatorsSay(t *testing.T) {
 	}{
 		"noise alone": {
 			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}}, {{0.8, 10}, {0.82, 10}}, {{0.5, 20}}},
-			[]Total{{1, 0.0164463722, 0.0216526551, 5}, {0.81, 0.0184204192, 0.0242516088, 4}, {0.5, 0.0193960794, 0.0255361251, 3}},
+			[]Total{{1, 0.0175085002, 0.0216526551, 5}, {0.81, 0.0196100337, 0.0242516088, 4}, {0.5, 0.0206487033, 0.0255361251, 3}},
 		},
 		"fewer degrees of freedom than are lent": {
 			[][]Part{{{1, 4}, {1.1, 4}}, {{3, 9}, {2.5, 4}}},
-			[]Total{{1.05, 0.087229948, 0.114843563, 3}, {2.84615385, 0.0852751822, 0.112269994, 3}},
+			[]Total{{1.05, 0.092863371, 0.114843563, 3}, {2.84615385, 0.0907823638, 0.112269994, 3}},
 		},
 		"one stall, that could have been anyone's": {
 			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}, {1.6, 10}}, {{0.8, 10}, {0.82, 10}, {0.79, 5}}, {{0.5, 20}, {0.52, 7}}},
-			[]Total{{1.07509999, 0.025129983, 0.186430615, 6}, {0.851635541, 0.0258246173, 0.21014571, 5}, {0.533788658, 0.027444074, 0.195313899, 4}},
+			[]Total{{1.07509999, 0.0263828722, 0.186430615, 6}, {0.851635541, 0.0269141734, 0.21014571, 5}, {0.533788658, 0.0287136132, 0.195313899, 4}},
 		},
 		"stalls that are mostly one row's": {
 			stalls,
-			[]Total{{1.02856364, 0.0319548474, 0.0403518722, 26}, {0.810218046, 0.032750531, 0.0626205304, 26}, {0.537744298, 0.0417609157, 0.0813623971, 11}},
+			[]Total{{1.02856364, 0.0319893235, 0.0403518722, 26}, {0.810218046, 0.0328886985, 0.0626205304, 26}, {0.537744298, 0.0419048629, 0.0813623971, 11}},
 		},
 		"stalls of many times a value": {
 			huge,
-			[]Total{{1.44715418, 1.03777284, 1.15560365, 22}, {5.33828568, 1.03779314, 1.7335761, 22}},
+			[]Total{{1.44715418, 1.03777407, 1.15560365, 22}, {5.33828568, 1.03779707, 1.7335761, 22}},
 		},
 		"one row alone": {
 			[][]Part{{{1, 10}, {1.02, 10}, {1.5, 10}, {0.99, 10}}},
-			[]Total{{1.12749455, 0.0232057588, 0.156479333, 6}},
+			[]Total{{1.12749455, 0.0240489319, 0.156479333, 6}},
 		},
 	} {
 		for r, got := range Totals(c.rows) {
@@ -278,6 +278,27 @@ func TestTotalsAreWhatTheirEstimatorsSay(t *testing.T) {
 			require.InEpsilonSlice(t, []float64{want.Mean, want.SE, want.Own, want.Free}, []float64{got.Mean, got.SE, got.Own, got.Free}, 1e-7, "%s, row %d: %+v", name, r, got)
 		}
 	}
+}
+
+// Worked out apart from this code, by the formulas of the paper that it names.
+func TestPooledValuesMoveTowardsTheirMean(t *testing.T) {
+	// Precisions of 10⁴, 2500 and 1111.1; mean 1.02449; Q = 23.84, of which 2 are chance; C = 5714.3.
+	pooled, left := Pooled([]float64{1, 1.08, 1.12}, []float64{0.01, 0.02, 0.03})
+	require.InEpsilonSlice(t, []float64{1.00062451, 1.07474015, 1.10179382}, pooled, 1e-7)
+	require.InEpsilonSlice(t, []float64{0.974499089, 0.905245347, 0.809379728}, left, 1e-7)
+	// Chance may have made all of the difference.
+	pooled, left = Pooled([]float64{1, 1.01, 1.03}, []float64{0.02, 0.02, 0.04})
+	require.InEpsilonSlice(t, []float64{1.00777778, 1.00777778, 1.00777778}, pooled, 1e-7)
+	require.Equal(t, []float64{0, 0, 0}, left)
+}
+
+func TestValuesWithoutAnErrorStay(t *testing.T) {
+	pooled, left := Pooled([]float64{1, 1.01}, []float64{0, 0})
+	require.InEpsilonSlice(t, []float64{1, 1.01}, pooled, 1e-9)
+	require.Equal(t, []float64{1, 1}, left)
+	pooled, left = Pooled([]float64{1, 1.05}, []float64{0, 0.1})
+	require.InDeltaSlice(t, []float64{1, 1}, pooled, 1e-6)
+	require.Equal(t, []float64{1, 0}, left)
 }
 
 func TestWithoutRepetitionTheErrorIsNothing(t *testing.T) {

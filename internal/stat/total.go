@@ -99,7 +99,7 @@ func Totals(rows [][]Part) []Total {
 }
 
 const (
-	inflation    = 1.5  // makes up for what bounding and drift hide of the noise by which rows differ …
+	inflation    = 1.7  // makes up for what bounding and drift hide of the noise by which rows differ …
 	ownInflation = 2.6  // … and of a row's own, which what all rows share is a part of
 	leastOwn     = 0.02 // of the excess, that may be a row's own whatever the fit says
 )
@@ -114,15 +114,48 @@ func heterogeneity(excess, weight []float64, weights, jumps float64) (shared, be
 	if jump == 0 {
 		return shared, 0, 0
 	}
-	q, squares := 0.0, 0.0
-	for r, x := range excess {
-		q += weight[r] / jump * (x - shared) * (x - shared)
-		squares += weight[r] * weight[r]
+	precision := make([]float64, len(weight))
+	for r, w := range weight {
+		precision[r] = w / jump
 	}
-	c := (weights - squares/weights) / jump
-	if c <= 0 {
-		return shared, 0, jump
+	_, between = commonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
+	return shared, between, jump
+}
+
+// commonMean is the mean of values of known precision (1 / variance), and the variance of
+// the true ones around it: of what their spread exceeds chance by, less slack (DerSimonian
+// & Laird, as above).
+func commonMean(values, precision []float64, slack float64) (mean, between float64) {
+	var sum, squares, q float64
+	for r, x := range values {
+		sum, squares, mean = sum+precision[r], squares+precision[r]*precision[r], mean+precision[r]*x
 	}
-	df := float64(len(excess) - 1)
-	return shared, max(0, (q-df-surely/2*math.Sqrt(2*df))/c), jump
+	mean /= sum
+	for r, x := range values {
+		q += precision[r] * (x - mean) * (x - mean)
+	}
+	if c := sum - squares/sum; c > 0 {
+		between = max(0, (q-float64(len(values)-1)-slack)/c)
+	}
+	return mean, between
+}
+
+// Pooled moves values that may be equal towards their common mean, as far as chance may
+// have made the difference between them. It returns them with the share that is left of
+// the variance of each. A value without an error stays.
+func Pooled(values, errors []float64) (pooled, left []float64) {
+	precision := make([]float64, len(values))
+	for r, se := range errors {
+		precision[r] = 1 / max(se*se, leastScale*leastScale*values[r]*values[r])
+	}
+	mean, between := commonMean(values, precision, 0)
+	pooled, left = make([]float64, len(values)), make([]float64, len(values))
+	for r, x := range values {
+		left[r] = between / (between + errors[r]*errors[r])
+		if errors[r] == 0 {
+			left[r] = 1
+		}
+		pooled[r] = mean + left[r]*(x-mean)
+	}
+	return pooled, left
 }
