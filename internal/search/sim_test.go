@@ -489,7 +489,7 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	require.LessOrEqual(t, stat.Median(all(every, cost)), 0.08)
 	require.LessOrEqual(t, stat.Quantile(all(every, cost), 0.95), 0.20)
 	require.LessOrEqual(t, stat.Quantile(all(every, cost), 1), 0.25, "each visit's warm-up included")
-	require.LessOrEqual(t, stat.Quantile(all(every, regret), 0.95), 0.04)
+	require.LessOrEqual(t, stat.Quantile(all(every, regret), 0.95), 0.03)
 	require.GreaterOrEqual(t, meanOf(every, same), 0.91)
 	require.GreaterOrEqual(t, meanOf(by[margins[2]], same), 0.93)
 	require.InDelta(t, meanOf(every, same), meanOf(every, sure), 0.02, "what is claimed is seen")
