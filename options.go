@@ -609,9 +609,9 @@ func WithProgress(f func(Progress)) Option {
 // need at the worker count that [Tune] chooses. Pages of files and the idle part of the Go
 // heap don't count, as in Trial.Memory; if the system doesn't tell these apart, the peak
 // resident set counts. A count is ruled out if it exceeds the limit, or would exceed it by
-// what fewer workers took: see [Result.RuledOut]. By default the process may grow by 80 % of what the container
-// or the machine has left, divided by the ranks that WithLauncher found on the
-// host.
+// what fewer workers took: see [Result.RuledOut]. By default the process may grow by 80 %
+// of what the container or the machine has left, divided by the ranks that WithLauncher
+// found on the host.
 func WithMemoryLimit(bytes uint64) Option {
 	return func(o *options) error {
 		o.maxMemory = bytes

@@ -176,8 +176,22 @@ func TestOneSecondLookWithoutErrorMakesSure(t *testing.T) {
 	seen[1].Blocks[1].Round = -1
 	c := Choose(sixteen(), seen)
 	require.Equal(t, 7, c.Workers)
-	require.Equal(t, 0.99, c.Confidence)
+	require.Equal(t, 25./26, c.Confidence, "25 iterations of the choice let no more be claimed")
 	require.InDelta(t, 0.01, c.Slower, 1e-9)
+}
+
+// "Never more than n/(n+1) after n iterations of the choice."
+func TestFewIterationsLetLittleBeClaimed(t *testing.T) {
+	short := func(workers, iterations int) Series {
+		s := visits(workers, 1000, 1000)
+		for i := range s.Blocks {
+			s.Blocks[i].Iterations = iterations
+		}
+		return s
+	}
+	for iterations, want := range map[int]float64{1: 2. / 3, 4: 8. / 9, 40: 80. / 81, 50: 0.99, 1000: 0.99} {
+		require.Equal(t, want, Choose(sixteen(), []Series{short(8, iterations), short(15, 1000)}).Confidence, iterations)
+	}
 }
 
 // "Near alpha's limit": half of a standard error, which counts for a quarter of alpha at

@@ -100,7 +100,8 @@ func Choose(sp Space, seen []Series) Choice {
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
 	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
 	if e.twice {
-		c.Confidence = min(e.vote(answers, 1)[chosen], mostSure)
+		done := float64(e.done[chosen]) // what is rare may not have been met in these iterations
+		c.Confidence = min(e.vote(answers, 1)[chosen], done/(done+1), mostSure)
 		c.Slower = e.slower(chosen)
 	}
 	return c
