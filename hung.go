@@ -94,14 +94,14 @@ func (l *Loader) watchdog() {
 			return
 		case now := <-tick.C:
 			for _, err := range l.giveUp(now) {
-				l.failedTogether(err) // without mu: a log's handler may ask the loader
+				l.said.failedTogether(l.opts.log, err) // without mu: a log's handler may ask the loader
 			}
 		}
 	}
 }
 
 // giveUp gives up the calls that take too long. It returns the errors of calls of
-// LoadBatch among them.
+// LoadBatch among them, but not of those whose run is over already: that is no failure.
 func (l *Loader) giveUp(now time.Time) (together []error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,9 +109,10 @@ func (l *Loader) giveUp(now time.Time) (together []error) {
 		if w == nil || !w.overdue(now) {
 			continue
 		}
+		failed := w.watch.whole && !l.ring.Stopped() // before replace: with another worker the run may end at once
 		next, err := w.replace()
 		l.crew[seat] = next
-		if w.watch.whole {
+		if failed {
 			together = append(together, err)
 		}
 	}

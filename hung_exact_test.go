@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -35,6 +36,34 @@ func TestALoadBatchThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
 		require.Contains(t, log.String(), `error="no answer within WithTimeout(1s): context deadline exceeded"`)
 		close(release)
 		require.NoError(t, l.Close())
+	})
+}
+
+// slowJournal is a log that takes its time.
+type slowJournal struct{ journal }
+
+func (j *slowJournal) Write(p []byte) (int, error) {
+	time.Sleep(time.Minute)
+	return j.journal.Write(p)
+}
+
+func TestALoadBatchThatHangsIsToldOfThoughTheEpochEndsMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ds := &pages{n: 64, loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+			if slices.Contains(indices, 5) || slices.Contains(indices, 40) {
+				<-release
+			}
+			return nil
+		}}
+		var log slowJournal
+		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second),
+			nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.Equal(t, indicesUpTo(64), requirePages(t, l, 0)) // while the first of both is logged
+		close(release)
+		require.NoError(t, l.Close())
+		require.Contains(t, log.String(), "nwt: LoadBatch failed again and again")
+		require.Contains(t, log.String(), "times=2")
 	})
 }
 
