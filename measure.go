@@ -83,7 +83,7 @@ func (i iteration) plus(j iteration) iteration {
 	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step}
 }
 
-// If a count has workers that no visit had before, a visit waits until each worker has
+// If a count has workers that begin cold (see warmth), a visit waits until each worker has
 // loaded some samples. It measures at least a number of waves: in fewer it would see a
 // burst, or the pause between two bursts.
 const (
@@ -367,7 +367,6 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		start  = time.Now()
 		prev   = start
 		n      = -m.warmup
-		before int         // batches before measuring
 		warmed []iteration // the warm-up, if one batch must be measured
 		any    bool
 		half   = max(1, m.visit.Wanted/2)
@@ -452,9 +451,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			if m.must {
 				warmed = append(warmed, seen)
 			}
-			before++
+			m.before++
 			l.deepenForCalls()
-			n = m.warming(n, before, end.Sub(start))
+			n = m.warming(n, m.before, end.Sub(start))
 		}
 		switch {
 		case n < 0:
@@ -497,7 +496,6 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		return more
 	})
-	m.before = before
 	if use != nil {
 		m.copies = l.copies().minus(base)
 	}

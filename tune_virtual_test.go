@@ -301,17 +301,6 @@ func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {
 	})
 }
 
-// calling is a dataset of which a call takes as long for a batch as for a sample.
-type calling struct {
-	nwt.Dataset
-	call time.Duration
-}
-
-func (c calling) LoadBatch(context.Context, []int, []*nwt.Sample) error {
-	time.Sleep(c.call)
-	return nil
-}
-
 // A call takes 10 ms. It gets a whole batch if each worker may have one of its own, for which
 // the depth must grow. Then 16 workers hide it behind a step of 0.63 ms.
 func TestBatchesThatAreLoadedInACallAreComparedAtTheDepthThatTheyNeed(t *testing.T) {
@@ -319,7 +308,7 @@ func TestBatchesThatAreLoadedInACallAreComparedAtTheDepthThatTheyNeed(t *testing
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const call, step = 10 * time.Millisecond, 630 * time.Microsecond
-				r, err := nwt.Tune(t.Context(), calling{sleeping(1_000_000, call), call}, nwt.WithBatchSize(64), nwt.WithMaxWorkers(32), prefetch, virtual,
+				r, err := nwt.Tune(t.Context(), calls{sleeping(1_000_000, call), call}, nwt.WithBatchSize(64), nwt.WithMaxWorkers(32), prefetch, virtual,
 					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))
 				require.NoError(t, err)
 				require.GreaterOrEqual(t, r.Workers, 16, "%v", r)

@@ -107,18 +107,15 @@ const (
 // heterogeneity is the mean excess, the variance of the true ones around it, and
 // the variance that one value's chance adds.
 func heterogeneity(excess, weight []float64, weights, jumps float64) (shared, between, jump float64) {
-	for r, x := range excess {
-		shared += weight[r] / weights * x
-	}
 	jump = jumps / weights
 	if jump == 0 {
-		return shared, 0, 0
+		return 0, 0, 0
 	}
 	precision := make([]float64, len(weight))
 	for r, w := range weight {
 		precision[r] = w / jump
 	}
-	_, between = commonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
+	shared, between = commonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
 	return shared, between, jump
 }
 
