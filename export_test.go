@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -38,7 +39,7 @@ func ResidentMemory() uint64 {
 }
 
 // A VirtualMachine is what is read of a machine in a bubble of testing/synctest. Its
-// CPUs are busy for as long as Compute is told, and its memory is all free.
+// CPUs are busy for as long as Compute is told.
 type VirtualMachine struct {
 	cpus chan struct{} // a place for each that computes
 	used atomic.Int64  // CPU time
@@ -47,6 +48,7 @@ type VirtualMachine struct {
 	Collector     float64 // CPUs that the garbage collector uses
 	Others        float64 // share of the machine's CPUs that other processes use
 	OthersUnknown bool    // what other processes use can't be told
+	Left          uint64  // bytes of memory; 0: 1 TiB
 
 	// Missed is how many CPUs threads waited for in vain in a span of time; nil: none.
 	Missed func(began, ended time.Time) float64
@@ -75,7 +77,9 @@ func (m *VirtualMachine) CPUs() host.CPUFacts {
 	n := cap(m.cpus)
 	return host.CPUFacts{Model: "virtual", Logical: n, Physical: n, Affinity: n, GOMAXPROCS: n}
 }
-func (m *VirtualMachine) Available() host.Room     { return host.Room{Bytes: 1 << 40, Of: "the machine"} }
+func (m *VirtualMachine) Available() host.Room {
+	return host.Room{Bytes: cmp.Or(m.Left, 1<<40), Of: "the machine"}
+}
 func (m *VirtualMachine) ClockStep() time.Duration { return m.Step }
 func (m *VirtualMachine) StartCPU() host.Meter {
 	return virtualMeter{m, time.Now(), m.used.Load(), func(time.Time, time.Time) float64 { return 0 }}

@@ -626,7 +626,10 @@ func WithMemoryLimit(bytes uint64) Option {
 // result from there if hardware, device, fields, dataset type, step function and
 // options are the same and batches are within a factor of two in bytes. What Load
 // does, and the storage it reads from, are not compared: if datasets differ only
-// in these, give each its own file.
+// in these, give each its own file. Nor are options that only change which samples are
+// loaded, or how the answer is looked for: seeds, ranks, [WithDropLast], [WithRetry],
+// [WithErrorBudget] and [WithStrategy]. Of functions and samplers only the name or type is
+// compared.
 //
 // Several processes may share the file. If they start together, the first one
 // tunes, and the others wait and read its answer. The first one may choose from
@@ -635,7 +638,8 @@ func WithMemoryLimit(bytes uint64) Option {
 // will do to storage, memory bandwidth and the network.
 //
 // A result whose Confidence is below 0.9, or not known, counts for a day. Then Tune
-// tunes anew.
+// tunes anew. So does a result that the memory which was left has bounded. If the choice
+// wouldn't fit into the memory of today, Tune tunes anew at once.
 //
 // If the file can't be read or written, Tune logs it and tunes anew.
 func WithResultCache(path string) Option {

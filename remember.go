@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/results"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -31,9 +34,10 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		if r, err = t.tune(ctx); err != nil {
 			return err
 		}
-		value, err := json.Marshal(r)
+		value, err := json.Marshal(keptResult{r, t.before})
 		if err != nil {
-			return fmt.Errorf("nwt: the result as JSON: %w", err)
+			t.opts.log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
+			return nil
 		}
 		file.Store(ctx, key, value)
 		return nil
@@ -44,17 +48,24 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// forgetUnsure is how long a result that isn't sure is kept.
-const forgetUnsure = 24 * time.Hour
+// keptResult is a result as the file has it.
+type keptResult struct {
+	*Result
+	Before uint64 `json:"memory_before"` // bytes that the process had to have before it tuned
+}
 
-// recall is the result that the file has; nil if it has none.
+// forgetDoubtful is how long a result is kept that isn't sure, or that the memory which was
+// left has bounded.
+const forgetDoubtful = 24 * time.Hour
+
+// recall is the result that the file has; nil if it has none that holds here and now.
 func (t *tuner) recall(file results.File, key results.Key) *Result {
 	entry, ok := file.Lookup(key)
 	if !ok {
 		return nil
 	}
-	r := &Result{}
-	if err := json.Unmarshal(entry.Value, r); err != nil {
+	r := keptResult{Result: &Result{}}
+	if err := json.Unmarshal(entry.Value, &r); err != nil {
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
 		return nil
 	}
@@ -62,18 +73,34 @@ func (t *tuner) recall(file results.File, key results.Key) *Result {
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "workers", r.Workers, "trials", len(r.Trials))
 		return nil
 	}
-	if r.Confidence < unsure && time.Since(entry.Saved).Abs() > forgetUnsure { // a clock may have been wrong
+	doubtful := r.Confidence < unsure || t.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory)
+	if doubtful && time.Since(entry.Saved).Abs() > forgetDoubtful { // a clock may have been wrong
+		return nil
+	}
+	if why := t.outgrown(r); why != "" && !entry.Saved.After(t.began) { // else by one that this waited for, with an equal part of the memory
+		file.Log.Info("nwt: tuning anew", "path", file.Path, "reason", why)
 		return nil
 	}
 	r.Cached = true
 	t.show(search.Space{}, "done", r.Workers, nil)
-	return r
+	return r.Result
+}
+
+// outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
+// does. What the program had before it tuned, and what is left, may have been others then.
+func (t *tuner) outgrown(r keptResult) (why string) {
+	chosen := r.trial(r.Workers)
+	grows := chosen.needs() - min(r.Before, chosen.needs())
+	if now := neededNow(); grows > t.limit.bytes-min(now, t.limit.bytes) {
+		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), human.Bytes(now+min(grows, math.MaxUint64-now)), t.limit)
+	}
+	return ""
 }
 
 // resultKey names what the answer depends on. The strategy isn't among it, nor
-// seed, rank, world size, retries and error budget: they change which samples
-// are loaded and how the answer is looked for, not what it is. Whether the
-// order is shuffled counts, since storage cares.
+// seed, rank, world size, retries, error budget and WithDropLast: they change which
+// samples are loaded and how the answer is looked for, not what it is. Whether the order
+// is shuffled counts, since storage cares.
 func (s *source) resultKey() results.Key {
 	o := s.opts
 	pinned := "default"
@@ -94,10 +121,10 @@ func (s *source) resultKey() results.Key {
 		fmt.Sprintf("iterations=%d", o.iterations),
 		fmt.Sprintf("max=%d", o.most),
 		fmt.Sprintf("time=%v", o.tuningTime),
-		fmt.Sprintf("memory=%d", o.maxMemory),
+		fmt.Sprintf("memory=%d", o.maxMemory), // the default is compared when a result is found
 	}
 	if s.n == endless {
-		options = append(options, fmt.Sprintf("interleave=%d", o.interleave))
+		options = append(options, fmt.Sprintf("interleave=%d", o.interleave), fmt.Sprintf("epoch=%d", o.epochSamples))
 		if o.shuffle {
 			options = append(options, fmt.Sprintf("window=%d", o.window))
 		}
@@ -105,6 +132,9 @@ func (s *source) resultKey() results.Key {
 	device := o.device.String()
 	if d, ok := o.device.(cudaDevice); ok {
 		device = "cuda (" + d.Name() + ")" // whichever of the host's it is
+	}
+	if o.init != nil {
+		options = append(options, "init="+functionName(o.init))
 	}
 	if o.finish != nil {
 		options = append(options, "finish="+functionName(o.finish))
@@ -116,23 +146,39 @@ func (s *source) resultKey() results.Key {
 		Hardware:   results.ThisHardware(),
 		Device:     device,
 		Fields:     s.layout.String(),
-		BatchBytes: int64(s.layout.bytes) * int64(o.batchSize),
+		BatchBytes: int64(s.layout.bytes) * int64(s.order.perBatch()),
 		Options:    strings.Join(options, " "),
 	}
 }
 
 // nameOf is a dataset's type, the function that it was made from, or the types of its
-// streams.
+// streams; and the names of the datasets that it is made of, each once.
 func nameOf(ds Dataset) string {
+	var names []string
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
 	switch ds := ds.(type) {
 	case *funcDataset:
 		return functionName(ds.load)
 	case *streamDataset:
-		var names []string
 		for _, s := range ds.streams {
-			names = append(names, fmt.Sprintf("%T", s))
+			add(fmt.Sprintf("%T", s))
 		}
 		return strings.Join(names, "+")
+	case *batched:
+		return nameOf(ds.composed)
+	case composed:
+		for _, part := range ds.parts() {
+			add(nameOf(part))
+		}
+		name := fmt.Sprintf("%T", ds)
+		if m, ok := ds.(*mapped); ok {
+			name += " by " + functionName(m.f)
+		}
+		return fmt.Sprintf("%s(%s)", name, strings.Join(names, "+"))
 	}
 	return fmt.Sprintf("%T", ds)
 }

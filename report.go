@@ -139,7 +139,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	var tooLarge []string
 	for _, out := range r.RuledOut {
 		switch {
-		case out.Reason == notInline:
+		case !out.forMemory():
 			note("ruled out", "%s", out.Reason)
 		case tooLarge == nil:
 			tooLarge = append(tooLarge, out.Reason)

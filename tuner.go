@@ -57,6 +57,8 @@ type RuledOut struct {
 	Reason  string `json:"reason"`
 }
 
+func (r RuledOut) forMemory() bool { return r.Reason != notInline }
+
 // Hardware is what the process had to run on.
 type Hardware struct {
 	CPU        string  `json:"cpu"`      // model
@@ -163,6 +165,7 @@ type tuner struct {
 	began   time.Time
 	cpus    host.CPUFacts
 	limit   memoryLimit
+	before  uint64         // bytes that the process had to have when it began to tune
 	refused map[int]string // worker counts that may not be chosen, and why
 	inline  bool           // 0 workers may be measured
 	counts  counts
@@ -195,6 +198,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		}
 	}()
 	debug.FreeOSMemory() // so that earlier memory doesn't count as the trials'
+	t.before = neededNow()
 	if sp.Time > 0 {
 		t.deadline = time.Now().Add(sp.Time) // of measuring: to wait for another process that tunes is none
 	}
@@ -399,6 +403,14 @@ func (t *Trial) needs() uint64 {
 		return t.Memory
 	}
 	return t.PeakRSS
+}
+
+// neededNow is what the process must have now, as needs counts it.
+func neededNow() uint64 {
+	if memory, known := host.OwnMemory(); known {
+		return memory
+	}
+	return host.Memory().RSS
 }
 
 // notInline is why 0 workers aren't measured.

@@ -183,6 +183,7 @@ func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
 		"time":        nwt.WithTuningTime(time.Minute),
 		"timeout":     nwt.WithTimeout(time.Hour),
 		"unordered":   nwt.WithUnordered(),
+		"worker init": nwt.WithWorkerInit(func(context.Context, int) error { return nil }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ds := emptyDataset(1000)
@@ -212,6 +213,20 @@ func (d blank) Load(_ context.Context, _ int, dst *nwt.Sample) error {
 	return nil
 }
 
+// sheet is a blank of another type.
+type sheet struct{ blank }
+
+// whole is a subset that is all of ds.
+func whole(t *testing.T, ds nwt.Dataset) nwt.Dataset {
+	indices := make([]int, ds.Len())
+	for i := range indices {
+		indices[i] = i
+	}
+	subset, err := nwt.Subset(ds, indices)
+	require.NoError(t, err)
+	return subset
+}
+
 // Two datasets or functions whose samples take equally many bytes.
 func TestAnotherDatasetOrFunctionIsTunedAnew(t *testing.T) {
 	dataset := func(f nwt.Field) nwt.Dataset { return blank{f} }
@@ -225,13 +240,21 @@ func TestAnotherDatasetOrFunctionIsTunedAnew(t *testing.T) {
 			was: dataset(nwt.Field{Name: "x", Type: nwt.Float32}),
 			ds:  dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{1}}),
 		},
-		"shape":    {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{3, 2}})},
-		"ragged":   {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 3}, Ragged: true})},
-		"field":    {ds: dataset(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{2, 3}})},
-		"type":     {ds: dataset(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{2, 3}})},
-		"function": {ds: nwt.NewDataset(100, flat.Fields(), func(context.Context, int, *nwt.Sample) error { return nil })},
-		"step":     {ds: flat, opt: nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil })},
-		"finish":   {ds: flat, opt: nwt.WithFinish(func(context.Context, *nwt.Batch) error { return nil })},
+		"shape":              {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{3, 2}})},
+		"ragged":             {ds: dataset(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 3}, Ragged: true})},
+		"field":              {ds: dataset(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{2, 3}})},
+		"type":               {ds: dataset(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{2, 3}})},
+		"function":           {ds: nwt.NewDataset(100, flat.Fields(), func(context.Context, int, *nwt.Sample) error { return nil })},
+		"type of a part":     {was: whole(t, flat), ds: whole(t, sheet{flat.(blank)})},
+		"cached part":        {was: whole(t, flat), ds: whole(t, nwt.Cached(flat, 1<<20))},
+		"part of LoadBatch":  {was: whole(t, batched{flat}), ds: whole(t, flat)},
+		"function of a part": {was: whole(t, flat), ds: whole(t, nwt.NewDataset(100, flat.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }))},
+		"function of Map": {
+			was: nwt.Map(flat, flat.Fields(), func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }),
+			ds:  nwt.Map(flat, flat.Fields(), func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }),
+		},
+		"step":   {ds: flat, opt: nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil })},
+		"finish": {ds: flat, opt: nwt.WithFinish(func(context.Context, *nwt.Batch) error { return nil })},
 	} {
 		nothing := func(context.Context, *nwt.Batch) error { return nil }
 		opts := []nwt.Option{nwt.WithMaxWorkers(0), nwt.WithIterations(2), nwt.WithStep(nothing), nwt.WithFinish(nothing),
@@ -264,6 +287,7 @@ func TestAnotherStreamOrWayOfReadingItIsTunedAnew(t *testing.T) {
 		"stream":     {stream: otherShelves{stream}},
 		"interleave": {stream: stream, opt: nwt.WithInterleave(2)},
 		"window":     {stream: stream, opt: nwt.WithShuffleWindow(7)},
+		"epoch":      {stream: stream, opt: nwt.WithEpochSamples(300)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := []nwt.Option{nwt.WithMaxWorkers(0), nwt.WithIterations(2), nwt.WithShuffle(1), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json")), silent}
@@ -279,6 +303,73 @@ func TestAnotherStreamOrWayOfReadingItIsTunedAnew(t *testing.T) {
 			}
 		})
 	}
+}
+
+// evenly is an epoch of 96 samples in batches of so many.
+type evenly int
+
+func (n evenly) Len() int           { return 96 }
+func (n evenly) At(_, i int) int    { return i }
+func (n evenly) Batches() int       { return 96 / int(n) }
+func (n evenly) Start(_, b int) int { return int(n) * b }
+
+func TestBatchesCountForWhatTheyHoldNotForWhatTheyMay(t *testing.T) {
+	path := nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json"))
+	for _, tt := range []struct {
+		batch  evenly
+		cached bool
+	}{{48, false}, {2, false}, {32, true}, {3, true}} {
+		r, err := nwt.Tune(t.Context(), emptyDataset(96), nwt.WithBatchSize(64), nwt.WithSampler(tt.batch), nwt.WithMaxWorkers(0), nwt.WithIterations(2), path)
+		require.NoError(t, err)
+		require.Equal(t, tt.cached, r.Cached, "batches of %d", tt.batch)
+	}
+}
+
+// Memory that is left today isn't what was left when a result was kept.
+func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 8 << 20 // a batch; with more workers there are more of them
+		ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{size}}},
+			func(_ context.Context, _ int, s *nwt.Sample) error {
+				for i := 0; i < size; i += 4096 { // each page
+					s.Bytes(0)[i] = 1
+				}
+				time.Sleep(5 * time.Millisecond)
+				return nil
+			})
+		m, path := nwt.NewVirtualMachine(virtualCPUs), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json"))
+		tune := func(left uint64, cached bool, opts ...nwt.Option) *nwt.Result {
+			t.Helper()
+			m.Left = left
+			r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithBatchSize(1), nwt.WithMaxWorkers(32), nwt.WithIterations(40), path, m.Option(), silent)...)
+			require.NoError(t, err)
+			require.Equal(t, cached, r.Cached, "%v", r)
+			return r
+		}
+		const much, little = 1 << 40, 13 * size
+		all := tune(much, false)
+		require.Equal(t, 32, all.Workers)
+		require.Equal(t, 32, tune(much, true).Workers)
+
+		bounded := tune(little, false)
+		require.Less(t, bounded.Workers, 16)
+		require.NotEmpty(t, bounded.RuledOut)
+		require.Equal(t, bounded.Workers, tune(little, true).Workers)
+
+		require.Equal(t, bounded.Workers, tune(much, true).Workers, "what memory has bounded counts for a day")
+
+		debug.FreeOSMemory() // as tuning does
+		limit := nwt.WithMemoryLimit(host.Memory().RSS + 10*size)
+		bounded = tune(much, false, limit)
+		require.NotEmpty(t, bounded.RuledOut)
+		require.Equal(t, bounded.Workers, tune(much, true, limit).Workers)
+		held := make([]byte, 3*size) // by the program, before it tunes
+		for i := 0; i < len(held); i += 4096 {
+			held[i] = 1
+		}
+		require.Less(t, tune(much, false, limit).Workers, bounded.Workers)
+		require.EqualValues(t, 1, held[0])
+	})
 }
 
 func TestATuningThatFailsIsNotKept(t *testing.T) {
@@ -340,6 +431,11 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 	require.NoError(t, err)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
+	bounded := func(reason string) func(result map[string]any) {
+		return func(r map[string]any) {
+			r["confidence"], r["ruled_out"] = 0.95, []any{map[string]any{"workers": 2, "reason": reason}}
+		}
+	}
 	for name, c := range map[string]struct {
 		change func(result map[string]any)
 		age    time.Duration
@@ -355,6 +451,9 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 		"unsure for a day":     {func(r map[string]any) { r["confidence"] = 0.89 }, 25 * time.Hour, false},
 		"unsure, of tomorrow":  {func(r map[string]any) { r["confidence"] = 0.89 }, -25 * time.Hour, false},
 		"sure for years":       {func(r map[string]any) { r["confidence"] = 0.90 }, 25_000 * time.Hour, true},
+		"bounded":              {bounded("2 workers would take too much"), 23 * time.Hour, true},
+		"bounded for a day":    {bounded("2 workers would take too much"), 25 * time.Hour, false},
+		"bounded by an option": {bounded("0 workers weren't tried: WithTimeout holds only with workers"), 25 * time.Hour, true},
 	} {
 		var file map[string]any
 		require.NoError(t, json.Unmarshal(data, &file))

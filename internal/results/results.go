@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/files"
@@ -40,6 +41,14 @@ type Hardware struct {
 	GOMAXPROCS int     `json:"gomaxprocs"`
 	Quota      float64 `json:"quota"`      // CPUs; 0: none
 	MemoryGiB  uint64  `json:"memory_gib"` // of machine or container, rounded up: it varies a little between kernels
+}
+
+// legible is the key as it comes back from the file: JSON holds no bytes that aren't UTF-8.
+func (k Key) legible() Key {
+	for _, s := range []*string{&k.Hardware.CPU, &k.Device, &k.Fields, &k.Options} {
+		*s = strings.ToValidUTF8(*s, "\ufffd")
+	}
+	return k
 }
 
 const (
@@ -86,7 +95,7 @@ func (f File) Lookup(key Key) (entry Entry, ok bool) {
 		f.Log.Warn("nwt: ignoring the file of tuning results", "path", f.Path, "error", err)
 		return Entry{}, false
 	}
-	return file.nearest(key)
+	return file.nearest(key.legible())
 }
 
 // Store adds a result, in place of an older one for the same key.
@@ -128,7 +137,7 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	if err != nil {
 		return err
 	}
-	data, err := file.with(Entry{Key: key, Saved: time.Now().UTC(), Value: value})
+	data, err := file.with(Entry{Key: key.legible(), Saved: time.Now().UTC(), Value: value})
 	if err != nil {
 		return err
 	}
