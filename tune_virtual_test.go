@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -339,6 +340,16 @@ func TestATimeThatEndsWithinAWaveMeasuresNoBurst(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAlphaMayBeAsLongAsADurationCanBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := nwt.Tune(t.Context(), sleeping(10_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(3), nwt.WithAlpha(math.MaxInt64), virtual)
+		require.NoError(t, err)
+		require.Zero(t, r.Workers)
+		require.EqualValues(t, math.MaxInt64, r.Alpha)
+		require.Contains(t, r.Reason, "the fewest tried within ")
+	})
 }
 
 func TestAResultSaysThatOtherProcessesCannotBeSeen(t *testing.T) {

@@ -98,7 +98,10 @@ func Choose(sp Space, seen []Series) Choice {
 		chosen = own
 	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
-	c.Alpha = time.Duration(sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations))
+	c.Alpha = math.MaxInt64
+	if alpha := sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations); alpha < math.MaxInt64 {
+		c.Alpha = time.Duration(alpha)
+	}
 	if e.twice {
 		done := float64(e.done[chosen]) // what is rare may not have been met in these iterations
 		c.Confidence = min(e.vote(answers, 1)[chosen], done/(done+1), mostSure)
