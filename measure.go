@@ -217,6 +217,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	}
 	if t.visits != nil {
 		t.visits.begin(t.next.Epoch, t.ends())
+		m.opening = t.visits.opening(l, wave)
 	}
 	err := m.run(ctx, l, t.opts.step, t.next)
 	t.repeats += float64(m.repeats) // those that weren't needed
@@ -344,6 +345,11 @@ type measurement struct {
 	// cold is how many more batches the workers need at least to become warm. It is asked
 	// once for each batch of the warm-up, with their number; nil: none.
 	cold func(batches int) int
+
+	// opening is cold for a stream that is still to read what it begins with; nil: there is
+	// nothing of that. A visit has the patience for it that training has.
+	opening func() int
+	opened  time.Duration // how long the warm-up took until that was read
 
 	iterations []iteration
 	sum        iteration
@@ -559,9 +565,14 @@ func (l *Loader) cold(wave int) func(batches int) int {
 		if left == 0 || since > l.depth() || batches >= most {
 			return 0
 		}
-		open := l.depth()
-		return open + (wave-(batches+open)%wave)%wave
+		return l.open(batches, wave)
 	}
+}
+
+// open is how many batches are open, and more until the warm-up is of whole waves.
+func (l *Loader) open(batches, wave int) int {
+	open := l.depth()
+	return open + (wave-(batches+open)%wave)%wave
 }
 
 // warming corrects n, minus the batches that the warm-up is still to take, by how many
@@ -571,6 +582,13 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 	if m.cold != nil {
 		cold = m.cold(batches)
 	}
+	if m.opening != nil {
+		if more := m.opening(); more > 0 {
+			m.opened = took
+			return min(n, -more, -cold)
+		}
+	}
+	took -= m.opened
 	if cold > 0 {
 		patience = max(patience, patience*warmupPatient)
 	}

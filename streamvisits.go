@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -64,6 +65,39 @@ func (v *streamVisits) begin(epoch int, deadline time.Time) {
 	}
 }
 
+// opening makes a measurement's opening. Training opens the shards that it begins with, and
+// fills the windows of WithShuffle, once in an epoch; a visit may last for no more batches
+// than that takes. What is open meanwhile is left out too. A stream of a mixture that isn't
+// drawn from soon isn't waited for.
+func (v *streamVisits) opening(l *Loader, wave int) func() int {
+	left, since, batches := v.missing(), 0, 0
+	if left == 0 {
+		return nil
+	}
+	return func() int {
+		since, batches = since+1, batches+1
+		if now := v.missing(); now < left {
+			left, since = now, 0
+		}
+		if left == 0 || since > max(l.depth(), openingMost) {
+			return 0
+		}
+		return l.open(batches, wave)
+	}
+}
+
+// openingMost is how many batches at least may bring no record that is missing until none
+// is waited for.
+const openingMost = 16
+
+// missing is how many records must still be read before the visit reads as training does.
+func (v *streamVisits) missing() (n int) {
+	for _, s := range v.streams {
+		n += max(0, int(s.missing.Load()))
+	}
+	return n
+}
+
 // end ends a visit that began with an epoch and has come to a state.
 func (v *streamVisits) end(epoch int, reached State) {
 	quota, read := v.opts.quota(v.opts.world), reached.Samples/v.opts.world
@@ -105,9 +139,14 @@ type visitedStream struct {
 	order shardOrder
 	from  int // the place in the order that a visit begins with; changed between visits only
 
+	// missing is how many records must still be read before the visit reads as training
+	// does: one of each shard that is read at once, or a window full; may be less than 0.
+	missing atomic.Int64
+
 	mu       sync.Mutex
 	visit    int                    // guarded by mu; its number
 	deadline time.Time              // guarded by mu; of the visit; zero: none
+	opened   int                    // guarded by mu; shards, in the visit
 	kept     map[int]*visitedReader // guarded by mu; by shard: those that are open and that nobody uses
 	ended    map[int]bool           // guarded by mu; shards to whose end the round has come
 	closed   bool                   // guarded by mu; there are no more visits
@@ -117,7 +156,7 @@ type visitedStream struct {
 // begins with those after them.
 func (s *visitedStream) begin(epoch int, deadline time.Time) {
 	s.mu.Lock()
-	s.visit, s.deadline = s.visit+1, deadline
+	s.visit, s.deadline, s.opened = s.visit+1, deadline, 0
 	n := min(s.opts.interleave, s.order.n)
 	first := make(map[int]bool, n)
 	for {
@@ -136,6 +175,17 @@ func (s *visitedStream) begin(epoch int, deadline time.Time) {
 		clear(first)
 		s.from = (s.from + n) % s.order.n
 	}
+	missing := n
+	if s.opts.shuffle {
+		missing = max(n, s.opts.window) // of each visit
+	} else {
+		for shard := range first {
+			if r := s.kept[shard]; r != nil && r.read > 0 {
+				missing--
+			}
+		}
+	}
+	s.missing.Store(int64(missing))
 	s.mu.Unlock()
 	s.drop(first)
 }
@@ -163,6 +213,9 @@ func (s *visitedStream) take(shard int) *visitedReader {
 	s.mu.Lock()
 	r, visit := s.kept[shard], s.visit
 	delete(s.kept, shard)
+	if s.opened++; s.opened > s.order.n {
+		s.missing.Store(0) // all was read, and comes again
+	}
 	s.mu.Unlock()
 	if r != nil && r.visit == visit { // another epoch of this visit begins at the front
 		r.drop()
@@ -297,6 +350,9 @@ func (r *visitedReader) Next(_ context.Context, rec *Record) error {
 	if err == nil {
 		r.read++
 		r.over = false
+		if (r.read == 1 || r.s.opts.shuffle) && r.s.missing.Load() > 0 {
+			r.s.missing.Add(-1)
+		}
 	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 type library struct {
 	shards, records int
 	read, load      time.Duration
+	open            time.Duration // that a shard takes to open
 	desk            chan struct{} // through which all reading goes; nil: shards are read side by side
 }
 
@@ -24,6 +25,7 @@ func (l library) Fields() []nwt.Field { return scalar }
 func (l library) Shards() int         { return l.shards }
 
 func (l library) Open(context.Context, int) (nwt.ShardReader, error) {
+	time.Sleep(l.open)
 	return &book{library: l}, nil
 }
 
@@ -123,4 +125,48 @@ func TestEachVisitToAStreamBeginsAnEpoch(t *testing.T) {
 		require.Len(t, r.Trials, 3)
 		require.Equal(t, []int{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}, epochs, "four rounds of three counts")
 	})
+}
+
+// Training opens the first shards, and fills the windows of WithShuffle, once in an epoch.
+// A visit may have no more batches than that takes.
+func TestWhatAStreamDoesAtTheBeginningOfAnEpochIsNotMeasured(t *testing.T) {
+	const ms, us = time.Millisecond, time.Microsecond
+	for _, tt := range []struct {
+		name  string
+		ds    func() (nwt.Dataset, error)
+		batch int
+		step  time.Duration
+		opts  []nwt.Option
+		alone time.Duration // for a batch without workers and step
+	}{
+		{"shards are opened", func() (nwt.Dataset, error) {
+			return nwt.Streamed(library{shards: 256, records: 10_000, open: 50 * ms, read: 10 * us, load: 490 * us}), nil
+		}, 4, 3 * ms, []nwt.Option{nwt.WithInterleave(16)}, 2 * ms},
+		{"one sample per batch", func() (nwt.Dataset, error) {
+			return nwt.Streamed(library{shards: 256, records: 10_000, open: 50 * ms, read: 10 * us, load: 1990 * us}), nil
+		}, 1, 3 * ms, []nwt.Option{nwt.WithInterleave(16)}, 2 * ms},
+		{"windows are filled", func() (nwt.Dataset, error) {
+			of := library{shards: 16, records: 10_000, read: 500 * us, load: 500 * us}
+			return nwt.MixedStreams(nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 4}}}}, 1, of, of)
+		}, 1, 2 * ms, []nwt.Option{nwt.WithShuffle(1), nwt.WithEpochSamples(100_000)}, ms},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ds, err := tt.ds()
+				require.NoError(t, err)
+				r, err := nwt.Tune(t.Context(), ds, append(tt.opts, nwt.WithBatchSize(tt.batch), nwt.WithMaxWorkers(8), virtual,
+					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(tt.step); return nil }))...)
+				require.NoError(t, err)
+				require.Equal(t, 1, r.Workers, "%v", r)
+				require.Greater(t, r.Confidence, 0.9)
+				for _, trial := range r.Trials {
+					want := tt.step
+					if trial.Workers == 0 {
+						want += tt.alone
+					}
+					require.InEpsilon(t, want, trial.Mean, 0.05, "%d workers: %v", trial.Workers, r)
+				}
+			})
+		})
+	}
 }
