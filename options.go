@@ -517,7 +517,8 @@ func WithStrategy(s Strategy) Option {
 // ignores. The time accumulates over as many iterations as WithIterations says,
 // 100 by default. The default is 0.5 s, but never less than 2 % and never more than 10 %
 // of the fastest count's time; these shares don't bound a duration that is given here. It
-// must be at least 0, and 0 chooses the fastest.
+// must be at least 0, and 0 chooses the fewest workers that may be the fastest, as far as
+// measuring tells.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
