@@ -90,7 +90,7 @@ const (
 	costly       = 3                    // batches' time that a probe may cost against the best before it ends
 	leastLoaded  = 0.5                  // batches that a probe counts as loaded if they were fewer
 	besideGap    = 1.5                  // times as many workers that two counts must be apart to look between them
-	idleCPU      = 0.7                  // share of CPUs in use below which training tries more workers
+	fullCPU      = 1 / 1.5              // share of CPUs in use from which on a step upwards is half as many workers more: fewer hardly fill the rest
 	enoughLooks  = 32                   // after which the best so far is settled on
 	coldCosts    = 16                   // batches' time that warming up may cost against the best before it isn't waited for any more
 	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
@@ -490,7 +490,7 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 	at := a.counts.at(top.Workers)
 	body, mean := float64(at.Step), float64(top.Mean)
 	alpha := a.sp.Alpha.Of(mean, a.sp.Iterations)
-	if mean-body <= alpha || at.CPU >= idleCPU || top.Workers >= a.sp.Max {
+	if min(mean-body, mean*(1-at.CPU)) <= alpha || top.Workers >= a.sp.Max {
 		return 0, false
 	}
 	for _, e := range c.Estimates {
@@ -498,7 +498,7 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 			return 0, false
 		}
 	}
-	times := min(leap, 1/max(at.CPU, 1.0/leap), 1.1*mean/max(body, mean/leap))
+	times := min(leap, 1/max(min(at.CPU, fullCPU), 1.0/leap), 1.1*mean/max(body, mean/leap))
 	workers = min(int(math.Ceil(float64(max(top.Workers, 1))*times)), a.sp.Max)
 	for workers > top.Workers && !a.fits(workers) {
 		workers = (workers + top.Workers) / 2

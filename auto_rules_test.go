@@ -58,9 +58,11 @@ func (a *auto) saw(looks ...look) search.Choice {
 	return c
 }
 
-// "It goes up while training waits, the process uses less than 70 % of its CPUs, and the
-// last step up was worth it. It goes to the count that would be enough if workers didn't
-// hinder each other, but to no more than 16 times as many."
+// "It goes up while training waits, CPUs are idle, and the last step up was worth it. The
+// wait, and the share of the CPUs that is idle, must each be more than alpha: no more is
+// left to gain. It goes to the count that would be enough if workers didn't hinder each
+// other, but to no more than 16 times as many. If more than two thirds of the CPUs are in
+// use, half as many workers more are tried to fill the rest."
 func TestALoaderGoesUpAsFarAsItWouldHaveTo(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -75,8 +77,11 @@ func TestALoaderGoesUpAsFarAsItWouldHaveTo(t *testing.T) {
 		{"these are allowed", []look{{workers: 64, mean: 10 * ms}}, 0},
 		{"the wait is alpha", []look{{workers: 2, mean: 100 * ms, body: 98 * ms}}, 0},
 		{"the wait is more than alpha", []look{{workers: 2, mean: 100 * ms, body: 97 * ms}}, 3},
-		{"70 % of the CPUs are used", []look{{workers: 2, mean: 10 * ms, body: 2 * ms, cpu: 0.7}}, 0},
-		{"fewer are", []look{{workers: 2, mean: 10 * ms, body: 2 * ms, cpu: 0.69}}, 3},
+		{"less than alpha of the CPUs is idle", []look{{workers: 8, mean: 10 * ms, body: 2 * ms, cpu: 0.981}}, 0},
+		{"more is", []look{{workers: 8, mean: 10 * ms, body: 2 * ms, cpu: 0.979}}, 12},
+		{"a fifth of them is", []look{{workers: 8, mean: 10 * ms, body: 2 * ms, cpu: 0.8}}, 12},
+		{"two fifths of them are", []look{{workers: 8, mean: 10 * ms, body: 2 * ms, cpu: 0.6}}, 14},
+		{"the wait is less than that", []look{{workers: 8, mean: 10 * ms, body: 9 * ms, cpu: 0.8}}, 10},
 		{"the last step was worth nothing", []look{{workers: 2, mean: 10 * ms}, {workers: 4, mean: 10 * ms}}, 0},
 		{"the last step was worth it", []look{{workers: 2, mean: 12 * ms}, {workers: 4, mean: 10 * ms}}, 64},
 		{"the last step was small", []look{{workers: 3, mean: 10 * ms}, {workers: 4, mean: 10 * ms}}, 64},
@@ -311,12 +316,12 @@ func TestALoaderGoesOnFromLookToLook(t *testing.T) {
 		settled bool
 	}{
 		{"up", []look{{workers: 2, mean: 10 * ms, cpu: 0.1}}, 20, false},
-		{"between", []look{{workers: 2, mean: 10 * ms, cpu: 0.9}, {workers: 4, mean: 5 * ms, cpu: 0.9}, {workers: 16, mean: 9 * ms, cpu: 0.9}}, 12, false},
-		{"down", []look{{workers: 4, mean: 10 * ms, cpu: 0.9}, {workers: 8, mean: 5 * ms, cpu: 0.9}}, 6, false},
-		{"again", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 0.9, times: 5}, {workers: 8, mean: 5 * ms, cpu: 0.9}}, 8, false},
-		{"nowhere", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 0.9, times: 5}, {workers: 8, mean: 5 * ms, cpu: 0.9, times: 5}}, 8, true},
-		{"31 looks", []look{{workers: 4, mean: 10 * ms, cpu: 0.9, times: 16}, {workers: 8, mean: 5 * ms, cpu: 0.9, times: 15}}, 6, false},
-		{"32 looks", []look{{workers: 4, mean: 10 * ms, cpu: 0.9, times: 16}, {workers: 8, mean: 5 * ms, cpu: 0.9, times: 16}}, 8, true},
+		{"between", []look{{workers: 2, mean: 10 * ms, cpu: 1}, {workers: 4, mean: 5 * ms, cpu: 1}, {workers: 16, mean: 9 * ms, cpu: 1}}, 12, false},
+		{"down", []look{{workers: 4, mean: 10 * ms, cpu: 1}, {workers: 8, mean: 5 * ms, cpu: 1}}, 6, false},
+		{"again", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 1, times: 5}, {workers: 8, mean: 5 * ms, cpu: 1}}, 8, false},
+		{"nowhere", []look{{workers: 7, mean: 5500 * time.Microsecond, cpu: 1, times: 5}, {workers: 8, mean: 5 * ms, cpu: 1, times: 5}}, 8, true},
+		{"31 looks", []look{{workers: 4, mean: 10 * ms, cpu: 1, times: 16}, {workers: 8, mean: 5 * ms, cpu: 1, times: 15}}, 6, false},
+		{"32 looks", []look{{workers: 4, mean: 10 * ms, cpu: 1, times: 16}, {workers: 8, mean: 5 * ms, cpu: 1, times: 16}}, 8, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := autoLoader(t)
