@@ -41,6 +41,7 @@ type auto struct {
 	// is short, runs are measured whole, and the worker count changes between them.
 	short    bool
 	poor     int           // runs in a row in which few batches could be measured one by one
+	longest  int           // batches of the longest run that is measured whole
 	useful   int           // batches of the run that could
 	previous int           // batches of the last run
 	opening  time.Duration // until the first batch
@@ -96,7 +97,7 @@ const (
 	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
 	leap         = 16                   // times as many workers that a step upwards may try
 	poorRuns     = 3                    // in a row, after which short runs are measured whole
-	usefulPart   = 4                    // of a run must be useful: a fourth
+	mostWhole    = 2 * probeBatches     // batches of a run for which it is enough that a quarter of them isn't useful; of a longer one, three quarters: a bad look lasts for a run
 	pause        = 4                    // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
 
 	windowBatches  = 64                     // of a window, and more if they take less than …
@@ -138,23 +139,24 @@ func (a *auto) begin(r *run) {
 		batches = a.previous
 	}
 	a.useful = 0
-	if a.short = a.poor >= poorRuns && batches < a.shortest(); a.short {
+	if a.short = a.poor >= poorRuns && batches <= a.longest; a.short {
 		a.runBegan, a.runWait = time.Now(), time.Duration(a.l.counters.wait.Load())
 		a.last, a.lastWait, a.lastDone = a.runBegan, a.runWait, 0
 	}
 }
-
-// shortest is how many batches a run must have for a part of them to be useful: neither
-// the first two nor, with all others open, the last are.
-func (a *auto) shortest() int { return (a.l.depth()+1)*usefulPart/(usefulPart-1) + 1 }
 
 // ended is called when a run has ended without an error.
 func (a *auto) ended(r *run) {
 	a.previous = r.taken
 	switch {
 	case a.settled || a.short:
-	case a.useful*usefulPart < r.taken:
-		a.poor++
+	case 4*a.useful < r.taken, 4*a.useful < 3*r.taken && r.taken <= mostWhole:
+		if a.poor++; a.poor >= poorRuns {
+			if a.longest == 0 { // what was seen of parts of runs isn't compared with whole ones
+				a.restart()
+			}
+			a.longest = max(a.longest, r.taken)
+		}
 	default:
 		a.poor = 0
 	}
@@ -194,10 +196,10 @@ func (a *auto) ended(r *run) {
 // lookInShort is look in a short run.
 func (a *auto) lookInShort(r *run, took, waited time.Duration, fresh bool) {
 	switch {
-	case r.taken >= a.shortest() && r.course.len() == endless: // it isn't short after all
+	case r.taken > a.longest && r.course.len() == endless: // it isn't short after all
 		a.short, a.poor, a.fresh, a.probe, a.since = false, 0, true, probe{}, probe{}
 	case a.settled:
-		a.left = max(1, a.shortest()-r.taken) // it is looked at when it has ended
+		a.left = max(1, a.longest+1-r.taken) // it is looked at when it has ended
 	case fresh:
 		a.opening = took
 		a.start(a.runBegan)
@@ -606,7 +608,7 @@ func (a *auto) again() {
 
 func (a *auto) restart() {
 	a.settled, a.counts, a.began = false, nil, a.last
-	a.left, a.skip, a.body, a.paid = 1, 1, 0, 0
+	a.left, a.skip, a.body, a.paid, a.probe = 1, 1, 0, 0, probe{}
 }
 
 // waitChanged takes another stretch of batches in and tells whether the wait share
