@@ -151,7 +151,7 @@ func TestTuningGoesOnFromRunToRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for epoch := 0; l.Result() == nil; epoch++ { // ten batches each, and some broken off
-			require.Less(t, epoch, 60)
+			require.Less(t, epoch, 100)
 			var at nwt.State
 			for b, err := range l.Epoch(ctx, epoch) {
 				require.NoError(t, err)
@@ -166,7 +166,7 @@ func TestTuningGoesOnFromRunToRun(t *testing.T) {
 				time.Sleep(8 * time.Millisecond)
 			}
 		}
-		require.Equal(t, 8, l.Result().Workers, "%v", l.Result())
+		require.Equal(t, 32, l.Result().Workers, "each run waits for its first batch: %v", l.Result())
 		cancel()
 		for _, err := range l.Epoch(ctx, 0) {
 			require.ErrorIs(t, err, context.Canceled)
