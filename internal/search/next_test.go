@@ -75,6 +75,7 @@ func TestWhereHalvingEnds(t *testing.T) {
 		{"no workers are tried if one is no good", map[int]float64{8: 2, 4: 2, 2: 2, 1: 3.5, 0: 3.5}, []int{15, 8, 4, 2, 1, 0}, []int{15, 8, 4, 2, 1, 0}},
 		{"one worker isn't tried if two are no good", map[int]float64{8: 2, 4: 2, 2: 3.5}, []int{15, 8, 4, 2}, []int{15, 8, 4, 2}},
 		{"the count of training itself is no good", map[int]float64{15: 10}, []int{15, 8, 4, 2, 1, 0}, []int{8, 4, 2, 1, 0}},
+		{"more workers than the fastest, and far slower", map[int]float64{15: 40, 8: 10}, []int{15, 8, 4, 2, 1, 0}, []int{4, 2, 1, 0}},
 		{"four times as slow: a second look", map[int]float64{0: 4}, []int{15, 8, 4, 2, 1, 0}, []int{15, 8, 4, 2, 1, 0}},
 		{"slower: none", map[int]float64{0: 4.1}, []int{15, 8, 4, 2, 1, 0}, []int{15, 8, 4, 2, 1}},
 	} {

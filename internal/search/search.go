@@ -167,7 +167,7 @@ const (
 	lastRound   = 48   // whatever is still undecided then stays so
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time at which a visit ends early
-	tooFew      = 3    // times the fastest's time at which no fewer workers are tried
+	tooFew      = 3    // times the time of the fastest of more workers at which no fewer are tried
 	busyCPU     = 0.91 // share of CPUs in use, in its quickest visit, from which on more than a count can gain a tenth at most: alpha's bound
 	MaxWorkers  = 1024 // at which a growing space ends
 
@@ -343,7 +343,7 @@ func (s search) missing(looks int) (workers, left int) {
 	start := min(s.sp.Start, top)
 	rung(start)
 	for w := start; w > 0; {
-		if w != start && w > 1 && s.sp.allows(w) && Quickest(s.seen[w]) > tooFew*s.best {
+		if w != start && w > 1 && s.sp.allows(w) && Quickest(s.seen[w]) > tooFew*s.fastestAbove(w) {
 			break // fewer workers are no good either, or that isn't known yet
 		}
 		w = powerBelow(w)
@@ -358,6 +358,18 @@ func (s search) missing(looks int) (workers, left int) {
 		rung(top)
 	}
 	return workers, left
+}
+
+// fastestAbove is the time of the fastest of more workers than w. That fewer are faster
+// by far is no reason to end there.
+func (s search) fastestAbove(w int) float64 {
+	best := math.Inf(1)
+	for more, blocks := range s.seen {
+		if more > w {
+			best = min(best, Quickest(blocks))
+		}
+	}
+	return best
 }
 
 // powerBelow is the highest power of two below w, or 0.
