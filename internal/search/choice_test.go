@@ -217,12 +217,26 @@ func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {
 		var drawn []float64
 		e.draw(e.mean, []float64{scale * scale}, 2000, func(mean []float64) { drawn = append(drawn, mean[0]/1e6) })
 		require.Len(t, drawn, 2000)
-		require.InDelta(t, 1, stat.Mean(drawn), 0.02)
 		require.InDelta(t, 1, stat.Median(drawn), 0.02)
 		// 68.3 % of a normal distribution lie within a standard error.
-		require.InDelta(t, scale*0.4, stat.Quantile(drawn, 0.8415)-stat.Quantile(drawn, 0.1585), 0.03)
-		require.GreaterOrEqual(t, slices.Min(drawn), 0.1, "no count takes less than a tenth of what was measured")
+		require.InDelta(t, scale*0.4, math.Log(stat.Quantile(drawn, 0.8415)/stat.Quantile(drawn, 0.1585)), 0.03)
 	}
+}
+
+func TestACountThatIsHardlyKnownIsDrawnAsOftenHalfAsTwiceAsLong(t *testing.T) {
+	e := evidenceOf(sixteen(), known{workers: 8, mean: 8, se: 1}, known{workers: 15, mean: 1})
+	require.Less(t, e.slower(1), 0.01, "eight times as long, more or less: hardly the faster one")
+	half, twice := 0, 0
+	e.drawTruth(2000, func(mean []float64) {
+		if mean[0] < 4e6 {
+			half++
+		}
+		if mean[0] > 16e6 {
+			twice++
+		}
+	})
+	require.InDelta(t, half, twice, 60)
+	require.InDelta(t, 2000*0.244, half, 60, "ln 2 standard errors")
 }
 
 // "If time ends the search, another count replaces training's own only if it is worse than

@@ -24,9 +24,9 @@ const (
 	persevere = 10   // times its iterations that a count in an undecided race may get …
 	longer    = 2    // times its iterations that the choice and the fastest get in the end
 	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
-	ofSweep   = 0.08 // or than this share of measuring every count
+	ofSweep   = 0.08 // or than this share of measuring every count …
+	atMost    = 1.5  // … each of which takes this many times its fastest visit at most
 	wary      = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
-	least     = 0.1  // times the measured time: the least that a count may really take
 	unknownSE = 0.25 // standard error of a count while nothing was measured twice
 
 	// The halves of a count's visits differ if each has shiftLooks and they are apart by
@@ -307,13 +307,14 @@ func (e evidence) orTheStart(chosen int) int {
 }
 
 // draw draws times about the given ones. Each has the error of what was measured, its
-// variance counted a number of times.
+// variance counted a number of times. Errors are shares, so logarithms are drawn: a time
+// that is hardly known may be half or twice as long, but never next to nothing.
 func (e evidence) draw(about, times []float64, draws int, each func(mean []float64)) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	mean := make([]float64, len(e.counts))
 	for range draws {
 		for i, m := range about {
-			mean[i] = m * max(least, 1+math.Sqrt(times[i])*e.se[i]*rng.NormFloat64())
+			mean[i] = m * math.Exp(math.Sqrt(times[i])*e.se[i]*rng.NormFloat64())
 		}
 		each(mean)
 	}
@@ -514,7 +515,8 @@ func (e evidence) together(race []int, company, chosen, fastest int) []int {
 func (e evidence) sweep(iterations int) float64 {
 	sum, next := 0.0, 0
 	for i, w := range e.counts {
-		sum += float64(w+1-next) * (e.mean[i]*float64(iterations) + sweepRounds*warmUp(e.mean[i]))
+		mean := min(e.mean[i], atMost*e.low[i]) // a stall in each of a few looks is bad luck
+		sum += float64(w+1-next) * (mean*float64(iterations) + sweepRounds*warmUp(mean))
 		next = w + 1
 	}
 	return sum

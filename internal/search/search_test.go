@@ -150,6 +150,30 @@ func TestTheChoiceHasAtMostHalfMoreWorkersThanWouldJustDo(t *testing.T) {
 	}
 }
 
+// One valley, wherever it lies and however steep its sides are: up to linear on the left,
+// and up to 30 times its time on the right. A tenth is alpha, the rest is the step.
+func TestWhereverTheBestCountLiesItIsFound(t *testing.T) {
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		sp := Space{CPUs: 2 + rng.IntN(255), Alpha: DefaultAlpha, Iterations: 100}
+		sp.Start, sp.Max = sp.CPUs-1, sp.CPUs-1
+		left := math.Pow(float64(sp.CPUs), rng.Float64())
+		right := left * math.Exp(3*rng.Float64()*rng.Float64())
+		fall, rise := min(1, 1.5*rng.Float64()), min(3*rng.Float64(), math.Log(30)/math.Log(max(2, float64(sp.Max)/right)))
+		valley := func(w int) float64 {
+			x := float64(max(1, w))
+			return max(math.Pow(left/x, fall), math.Pow(x/right, rise), 1)
+		}
+		best := math.Inf(1)
+		for w := range sp.Max + 1 {
+			best = min(best, valley(w))
+		}
+		seen, _ := drive(Greedy{}, sp, steady(func(w int) time.Duration { return time.Duration(1e7 * valley(w)) }))
+		c := Choose(sp, seen)
+		require.LessOrEqual(t, valley(c.Workers)/best, 1.22, "%d CPUs, a valley of slopes %.2f and %.2f from %.1f to %.1f: %d workers", sp.CPUs, fall, rise, left, right, c.Workers)
+	}
+}
+
 func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
 	seen, _ := drive(Greedy{}, sixteen(), steady(halving))
 	require.LessOrEqual(t, iterationsAt(seen, 0), 6)
