@@ -321,7 +321,7 @@ func (r *run) await() (b *Batch, ready bool) {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
 	began := r.l.now()
-	if r.l.deepens() && !r.l.ring.Loaded(r.ahead[0]) {
+	if (r.sequence != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[0]) {
 		r.awaiting.Store(true)
 		defer r.awaiting.Store(false)
 	}

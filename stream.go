@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/host"
 )
 
 // A Stream is an iterable-style source: shards that are read in sequence, such
@@ -80,8 +82,11 @@ type Record struct {
 //     [WithShuffleWindow].
 //
 // It reads up to 16 records of each shard ahead, as long as their Data takes at most
-// 256 MiB in all. A record for which there is no room is read when it is needed, and may
-// exceed the bound. How large a record is shows only when it is read, so two others may
+// 256 MiB in all. If training waits for slow records while other shards stand still, it
+// reads up to 1024 records of these ahead, as long as the Data of all takes at most 128 MiB
+// and an eighth of the memory left. It does so only for records with Data: the size of
+// others isn't known. A record for which there is no room is read when it is needed, and
+// may exceed the bound. How large a record is shows only when it is read, so two others may
 // exceed it too: the first of each shard that is read at once, and one that is larger than
 // the one before it. What is in the window and in batches comes on top.
 //
@@ -205,6 +210,7 @@ func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].e
 // depends on (seed, epoch, place) alone, because whatever is left of an epoch is
 // dropped when it ends.
 type sequence struct {
+	run   *run
 	l     *Loader
 	ctx   context.Context
 	ahead bool // chains read ahead, each in a goroutine of its own
@@ -222,6 +228,12 @@ type sequence struct {
 	started     bool
 	dry         *streamPart // had no record left
 	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
+
+	// For reading further ahead, see type reach.
+	reachShare func() float64 // share of the bound that records may take then
+	cpu        host.Meter     // nil as long as nothing is measured
+	metered    int64          // when cpu began
+	idle       bool           // CPUs were, before that
 }
 
 // A streamPart reads the records of one of a run's streams in order. It belongs to the
@@ -262,14 +274,18 @@ type streamPart struct {
 	passed int       // records that it has given
 	window []*Record // of the shuffle: the records it holds
 	spare  []*Record // records that nothing holds
+
+	late  int      // how many chains of the pass were late, see type reach
+	still []*chain // scratch of losesTime
 }
 
 func newSequence(r *run, ahead bool) *sequence {
 	c, o := r.course, r.l.opts
 	q := &sequence{
-		l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
+		run: r, l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world), plan: r.l.plan,
 	}
+	q.reachShare = sync.OnceValue(q.mostReach)
 	ds, first := r.l.ds.(*streamDataset), 0
 	for k, s := range ds.streams {
 		n := r.l.shards[k]
@@ -328,13 +344,22 @@ func (p *streamPart) open() {
 	for i := range mine {
 		mine[i] = p.order.at(p.q.epoch, (p.from+i)%len(mine))
 	}
-	p.turn, p.passed = 0, 0
-	for i := range min(o.interleave, len(mine)) {
+	p.turn, p.passed, p.late = 0, 0, 0
+	chains, due := min(o.interleave, len(mine)), math.MaxInt
+	if quota := p.q.quota; quota > 0 {
+		due = (quota-p.delivered)/chains + 1
+		if o.shuffle {
+			due += o.window / chains
+		}
+	}
+	for i := range chains {
 		var shards []int
 		for k := i; k < len(mine); k += o.interleave {
 			shards = append(shards, mine[k])
 		}
-		p.chains = append(p.chains, newChain(p, shards))
+		c := newChain(p, shards)
+		c.due = due
+		p.chains = append(p.chains, c)
 	}
 }
 
@@ -638,16 +663,18 @@ type chain struct {
 	got     *Record // what was read; nil if nothing was left
 	unread  []error // of the records that can't be read
 
-	// If the chain reads ahead: full records come and empty ones go back.
-	full, empty chan *Record
-	idle        []*Record // that came back and aren't in use
-	made        int       // records there are, at most readAhead
-	under       *Record   // the record that is being read
-	counted     int       // bytes that held has for under
-	last        int       // bytes of the record before under
-	done        chan struct{}
-	ctx         context.Context
-	cancel      context.CancelCauseFunc
+	// If the chain reads ahead.
+	backlog atomic.Pointer[backlog] // nil if it doesn't
+	reach   reach
+	idle    []*Record // that came back and aren't in use
+	made    int       // records there are
+	under   *Record   // the record that is being read
+	counted int       // bytes that held has for under
+	last    int       // bytes of the record before under
+	due     int       // records that the epoch will take of it if the others have enough, too
+	done    chan struct{}
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 
 	sent   int           // records that went into full
 	taken  int           // records that the sequence has taken; the sequence's
@@ -674,8 +701,6 @@ type call struct {
 }
 
 const (
-	// readAhead is how many records a chain has ready.
-	readAhead = 16
 	// maxAheadBytes bounds the memory of the records that all chains have ready.
 	maxAheadBytes = 256 << 20
 	// enoughRefused is how many chains are offered room that is too small for them.
@@ -684,7 +709,7 @@ const (
 
 func newChain(p *streamPart, shards []int) *chain {
 	q := p.q
-	c := &chain{q: q, part: p, shards: shards, bound: p.bound, ctx: q.ctx}
+	c := &chain{q: q, part: p, shards: shards, bound: p.bound, due: math.MaxInt, ctx: q.ctx}
 	if q.ahead {
 		c.ctx, c.cancel = context.WithCancelCause(q.ctx)
 	}
@@ -693,8 +718,10 @@ func newChain(p *streamPart, shards []int) *chain {
 
 // start makes a new chain read ahead.
 func (c *chain) start() {
-	c.full, c.empty, c.done = make(chan *Record, readAhead), make(chan *Record, readAhead), make(chan struct{})
-	c.room = make(chan struct{}, 1)
+	c.done, c.room = make(chan struct{}), make(chan struct{}, 1)
+	c.reach.reckoned = c.q.l.now()
+	c.reach.beginWindow()
+	c.backlog.Store(newBacklog(readAhead))
 	go c.run()
 }
 
@@ -706,7 +733,10 @@ func (c *chain) run() {
 			go c.run() // the reader called runtime.Goexit: go on elsewhere
 			return
 		}
-		close(c.full)
+		c.reach.mu.Lock()
+		c.reach.over = true
+		close(c.backlog.Load().full)
+		c.reach.mu.Unlock()
 		close(c.done)
 		if c.call.isLost() {
 			c.letGo()
@@ -734,31 +764,61 @@ func (c *chain) readOne() bool {
 	}
 	c.hold(c.last - c.counted)
 	c.sent++
-	c.full <- c.under // has room: no more records are under way
+	c.backlog.Load().full <- c.under // has room: no more records are under way
 	c.under, c.counted = nil, 0
 	return true
 }
 
-// pick chooses the record to read into, as late as possible the ones without memory:
-// what waits for use takes room from what could be read. It waits if all are in use,
-// and reports false if the chain is closed.
+// pick chooses the record to read into. It waits if all are in use, and reports false if the
+// chain is closed.
 func (c *chain) pick() bool {
-	for empty := len(c.empty); empty > 0; empty-- {
-		c.idle = append(c.idle, <-c.empty)
-	}
-	switch {
-	case len(c.idle) > 0:
-	case c.made < readAhead:
-		c.made++
-		c.idle = append(c.idle, &Record{part: c.part.number})
-	default:
+	for b := c.backlog.Load(); !c.mayRead(b); b = c.backlog.Load() {
 		select {
-		case r := <-c.empty:
-			c.idle = append(c.idle, r)
+		case r := <-b.empty:
+			c.cameBack(r)
 		case <-c.ctx.Done():
 			return false
 		}
 	}
+	c.choose()
+	return true
+}
+
+// mayRead tells whether a record is there to read into. It drops those that are too many.
+func (c *chain) mayRead(b *backlog) bool {
+	c.collect(b)
+	most := b.most
+	if c.sent >= c.due {
+		most = min(most, readAhead)
+	}
+	for n := len(c.idle) - 1; n >= 0 && c.made > most; n-- {
+		c.hold(-cap(c.idle[n].Data))
+		c.idle[n] = nil
+		c.idle, c.made = c.idle[:n], c.made-1
+	}
+	if len(c.idle) == 0 && c.made < most {
+		c.made++
+		c.idle = append(c.idle, &Record{part: c.part.number})
+	}
+	return len(c.idle) > 0
+}
+
+// collect takes the records that came back.
+func (c *chain) collect(b *backlog) {
+	for empty := len(b.empty); empty > 0; empty-- {
+		c.cameBack(<-b.empty)
+	}
+}
+
+func (c *chain) cameBack(r *Record) {
+	if r != nil {
+		c.idle = append(c.idle, r)
+	}
+}
+
+// choose chooses one of the idle records to read into, as late as possible the ones without
+// memory: what waits for use takes room from what could be read.
+func (c *chain) choose() {
 	best := len(c.idle) - 1
 	for i := range c.idle {
 		if cap(c.idle[best].Data) >= c.last {
@@ -771,7 +831,6 @@ func (c *chain) pick() bool {
 	c.under = c.idle[best]
 	c.idle = slices.Delete(c.idle, best, best+1)
 	c.counted = cap(c.under.Data)
-	return true
 }
 
 // makeRoom waits until there is room to read ahead a record as large as the last one,
@@ -781,9 +840,11 @@ func (c *chain) makeRoom() bool {
 	if c.fits(c.part.waiting.Load() > 0) {
 		return true
 	}
+	b := c.backlog.Load()
 	for {
 		c.idle = append(c.idle, c.under)
-		c.pick() // one with memory may have come back
+		c.collect(b)
+		c.choose() // one with memory may have come back
 		if c.counted >= c.last {
 			return true
 		}
@@ -794,8 +855,8 @@ func (c *chain) makeRoom() bool {
 		if !fits && !wanted {
 			select {
 			case <-c.room:
-			case r := <-c.empty:
-				c.idle = append(c.idle, r)
+			case r := <-b.empty:
+				c.cameBack(r)
 			case <-c.ctx.Done():
 				closed = true
 			}
@@ -881,19 +942,23 @@ func (c *chain) letGo() { c.part.bytes.Add(-c.held.Swap(0)) }
 // last.
 func (p *streamPart) take(i int, r **Record) bool {
 	c := p.chains[i]
-	if c.full == nil {
+	b := c.backlog.Load()
+	if b == nil {
 		return p.takeNow(i, r)
 	}
-	got, ok, answered := awaitRecord(c)
+	got, ok, answered := awaitRecord(c, b)
 	for !answered {
 		c = c.replace()
 		c.start()
-		p.chains[i] = c
-		got, ok, answered = awaitRecord(c)
+		p.chains[i], b = c, c.backlog.Load()
+		got, ok, answered = awaitRecord(c, b)
 	}
 	switch {
 	case ok:
 		c.taken++
+		if c.taken%reachLook == 0 {
+			c.look(b)
+		}
 		freed := int64(cap(got.Data)) // counted until it is given away: the chain, whose next turn is the last, could take it back
 		c.held.Add(-freed)
 		*r, got = got, *r
@@ -903,9 +968,11 @@ func (p *streamPart) take(i int, r **Record) bool {
 		p.giveRoom(freed)
 		p.bytes.Add(-freed)
 		p.giveRoom(0)
-		c.empty <- got // has room: it is one of the chain's readAhead
+		b.empty <- got // has room: it is one of the chain's
 	case c.held.Load() > 0: // its goroutine is over: it leaves the others its room
-		c.under, c.idle, c.empty = nil, nil, nil
+		c.under, c.idle = nil, nil
+		c.backlog.Store(&backlog{b.most, b.full, nil})
+		c.recent.Store(0)
 		c.letGo()
 		p.giveRoom(0)
 	}
@@ -913,15 +980,20 @@ func (p *streamPart) take(i int, r **Record) bool {
 }
 
 // awaitRecord waits for a chain's next record, see await.
-func awaitRecord(c *chain) (got *Record, ok, answered bool) {
+func awaitRecord(c *chain, b *backlog) (got *Record, ok, answered bool) {
 	select {
-	case got, ok = <-c.full:
+	case got, ok = <-b.full:
 		return got, ok, true
 	default:
 	}
 	c.wanted.Store(int64(c.taken) + 1)
 	c.wake()
-	return await(c, c.full)
+	began := c.q.l.now()
+	got, ok, answered = await(c, b.full)
+	if waited := c.q.l.now() - began; waited >= reachStall && c.q.run.awaiting.Load() {
+		c.part.losesTime(c, waited)
+	}
+	return got, ok, answered
 }
 
 // giveRoom counts the room that there is, and what bytes counts but is freed, as that of
@@ -941,7 +1013,7 @@ func (p *streamPart) giveRoom(freed int64) {
 			c := p.chains[(p.turn+k)%len(p.chains)]
 			n := c.needs.Load()
 			switch {
-			case n == 0 || !ready && len(c.full) > 0:
+			case n == 0 || !ready && len(c.backlog.Load().full) > 0:
 			case !c.reserve(int(n), bound):
 				if refused++; n <= p.bound/2 || refused == enoughRefused {
 					return
@@ -1069,7 +1141,7 @@ func (c *call) isLost() bool {
 
 // close ends the chain and closes what it has open.
 func (c *chain) close() {
-	if c.full == nil {
+	if c.backlog.Load() == nil {
 		if c.cancel != nil {
 			c.cancel(nil)
 		}

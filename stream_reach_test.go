@@ -1,0 +1,372 @@
+package nwt_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// readTimes says how long each record of each shard takes to read.
+type readTimes [][]time.Duration
+
+// stream is one whose records take so long to read.
+func (times readTimes) stream() *breaking {
+	var lengths []int
+	for _, shard := range times {
+		lengths = append(lengths, len(shard))
+	}
+	return &breaking{shelves: newShelves(lengths...), onNext: func(shard, record int) error {
+		if record < len(times[shard]) {
+			time.Sleep(times[shard][record])
+		}
+		return nil
+	}}
+}
+
+// longest is how long the shard takes that takes longest.
+func (times readTimes) longest() (d time.Duration) {
+	for _, shard := range times {
+		all := time.Duration(0)
+		for _, t := range shard {
+			all += t
+		}
+		d = max(d, all)
+	}
+	return d
+}
+
+// equalReads is shards whose records take equally long.
+func equalReads(shards, records int, each time.Duration) readTimes {
+	times := make(readTimes, shards)
+	for i := range times {
+		times[i] = slices.Repeat([]time.Duration{each}, records)
+	}
+	return times
+}
+
+// withTails makes one record of a hundred take 50 ms and the others half a millisecond:
+// each by chance or, if even, one of each hundred.
+func withTails(shards, records int, even bool) readTimes {
+	rng := rand.New(rand.NewPCG(7, 7))
+	times := equalReads(shards, records, time.Millisecond/2)
+	for _, shard := range times {
+		for k := range shard {
+			if !even && rng.Float64() < 0.01 {
+				shard[k] = 50 * time.Millisecond
+			}
+			if even && k%100 == 0 {
+				shard[k+rng.IntN(min(100, len(shard)-k))] = 50 * time.Millisecond
+			}
+		}
+	}
+	return times
+}
+
+// In virtual time. If nothing waited for order, each shard would be read by itself, and all
+// would be read when the one was that takes longest. 16 records ahead come to 0.32 … 0.61.
+func TestAFewSlowRecordsHoldNoOtherShardUp(t *testing.T) {
+	const records = 5000
+	for _, shards := range []int{4, 16, 64} {
+		for _, even := range []bool{false, true} {
+			for name, opts := range map[string][]nwt.Option{"": nil, ", a fixed depth": {nwt.WithPrefetch(2)}} {
+				t.Run(fmt.Sprintf("%d shards, one of each hundred: %v%s", shards, even, name), func(t *testing.T) {
+					times := withTails(shards, records, even)
+					synctest.Test(t, func(t *testing.T) {
+						l := newLoader(t, nwt.Streamed(times.stream()), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.NewVirtualMachine(4).Option())...)
+						began := time.Now()
+						for _, err := range l.Epoch(t.Context(), 0) {
+							require.NoError(t, err)
+						}
+						share := float64(times.longest()) / float64(time.Since(began))
+						t.Logf("%.3f", share)
+						require.GreaterOrEqual(t, share, 0.93)
+						require.NoError(t, l.Close())
+					})
+				})
+			}
+		}
+	}
+}
+
+// valued is a stream whose records are values, whose size nobody knows.
+type valued struct{ nwt.Stream }
+
+func (s valued) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.Stream.Open(ctx, shard)
+	return &valuedReader{ShardReader: r}, err
+}
+
+func (s valued) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	return s.Stream.Load(ctx, &nwt.Record{Data: binary.LittleEndian.AppendUint64(nil, r.Value.(uint64))}, dst)
+}
+
+type valuedReader struct {
+	nwt.ShardReader
+	of nwt.Record
+}
+
+func (r *valuedReader) Next(ctx context.Context, rec *nwt.Record) error {
+	err := r.ShardReader.Next(ctx, &r.of)
+	if err == nil {
+		rec.Value = binary.LittleEndian.Uint64(r.of.Data)
+	}
+	return err
+}
+
+// mostAhead is how many records of the stream were read and not loaded at most after a batch.
+func mostAhead(t *testing.T, s *wide, step time.Duration, opts ...nwt.Option) (most int) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, nwt.Streamed(s), append([]nwt.Option{nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithPrefetch(1), nwt.NewVirtualMachine(4).Option()}, opts...)...)
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			time.Sleep(step)
+			if b.Index() > 0 { // whose successor is being filled
+				synctest.Wait()
+				most = max(most, s.ahead())
+			}
+		}
+		require.NoError(t, l.Close())
+	})
+	return most
+}
+
+func TestShardsAreReadNoFurtherAheadIfThatIsNotNeeded(t *testing.T) {
+	const shards, records = 16, 2000
+	one := equalReads(shards, records, time.Millisecond/2)
+	one[3] = slices.Repeat([]time.Duration{time.Millisecond}, records)
+	rare := equalReads(4, 2*records, time.Millisecond/2)
+	for i, shard := range rare {
+		for k := 250 * i; k < len(shard); k += 1000 {
+			shard[k] = 5 * time.Millisecond
+		}
+	}
+	tails := withTails(shards, records, false)
+	busy := nwt.NewVirtualMachine(4)
+	busy.Others = 0.9
+	for name, c := range map[string]struct {
+		stream nwt.Stream
+		step   time.Duration
+		opts   []nwt.Option // with WithInterleave(16)
+		most   int
+	}{
+		"no record is slow":               {equalReads(shards, records, time.Millisecond/2).stream(), 0, nil, 256},
+		"one shard is slow":               {one.stream(), 0, nil, 256},
+		"few records are somewhat slower": {rare.stream(), 0, []nwt.Option{nwt.WithInterleave(4)}, 64},
+		"training is slower":              {withTails(4, records, false).stream(), 50 * time.Millisecond, []nwt.Option{nwt.WithInterleave(4), nwt.WithPrefetch(16)}, 64},
+		"the CPUs are busy":               {tails.stream(), 0, []nwt.Option{busy.Option()}, 256},
+		"nobody knows how large they are": {valued{tails.stream()}, 0, nil, 256},
+		"no memory is left for more":      {tails.stream(), 0, []nwt.Option{nwt.WithReadAhead(2 * 256 * 8)}, 256},
+	} {
+		t.Run(name, func(t *testing.T) {
+			most := mostAhead(t, &wide{Stream: c.stream}, c.step, append([]nwt.Option{nwt.WithInterleave(shards)}, c.opts...)...)
+			require.LessOrEqual(t, most, c.most+64, "a batch may be half full")
+		})
+	}
+	require.Greater(t, mostAhead(t, &wide{Stream: tails.stream()}, 0, nwt.WithInterleave(shards)), 100*shards, "else these cases prove nothing")
+}
+
+// All records take at most half of the bound as soon as a shard has more than 16.
+func TestReadingFurtherAheadKeepsToHalfOfTheBound(t *testing.T) {
+	const shards, bytes = 4, 1000
+	for _, fits := range []int{100, 200, 1000} { // into half of the bound
+		s := &wide{Stream: withTails(shards, 3000, false).stream(), bytes: bytes}
+		most := mostAhead(t, s, 0, nwt.WithReadAhead(2*int64(fits)*bytes))
+		require.LessOrEqual(t, most, fits+64, "a batch may be half full")
+		require.Greater(t, most, fits/2)
+	}
+}
+
+// Records get memory of their own as long as there are more and more of them. When tails are
+// over, reading or training sets the pace, and what isn't needed is given back.
+func TestMemoryThatTailsNeededIsReusedAndGivenBack(t *testing.T) {
+	const shards, records, bytes = 4, 24_000, 2000
+	for _, step := range []time.Duration{0, 10 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			times := withTails(shards, records, true)
+			for _, shard := range times {
+				for k := range shard[4000:] {
+					shard[4000+k] = time.Millisecond / 2
+				}
+			}
+			var mu sync.Mutex
+			var all []weak.Pointer[byte]
+			s := &wide{Stream: times.stream(), bytes: bytes, onMade: func(data []byte) {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, weak.Make(&data[:1][0]))
+			}}
+			held := func() (n int) {
+				synctest.Wait()
+				runtime.GC()
+				mu.Lock()
+				defer mu.Unlock()
+				for _, p := range all {
+					if p.Value() != nil {
+						n++
+					}
+				}
+				return n
+			}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithPrefetch(1), nwt.NewVirtualMachine(4).Option())
+			most := 0
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				switch at := b.Index() * 64 / shards; {
+				case at < 4000 && b.Index()%25 == 0:
+					most = max(most, held())
+				case at > 5000:
+					time.Sleep(step)
+				}
+				if b.Index() == records*shards/64-10 {
+					require.Greater(t, most, 100*shards, "else there is nothing to give back")
+					require.LessOrEqual(t, held(), shards*17+3*64)
+					mu.Lock()
+					made := len(all)
+					mu.Unlock()
+					require.Less(t, made, 3*most, "memory is reused")
+				}
+			}
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// What is read ahead when an epoch of WithEpochSamples ends is of no use.
+func TestAnEpochThatIsCutReadsLittleThatIsNotUsed(t *testing.T) {
+	for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(3), nwt.WithShuffleWindow(40)}} {
+		synctest.Test(t, func(t *testing.T) {
+			const shards, quota = 4, 8000
+			s := &wide{Stream: withTails(shards, 5000, false).stream()}
+			l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), nwt.NewVirtualMachine(4).Option())...)
+			most := 0
+			for _, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				most = max(most, s.ahead())
+			}
+			require.Greater(t, most, 40*shards, "else nothing is to be left")
+			require.LessOrEqual(t, int(s.read.Load()), quota+shards*18+40)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// Whatever the tails, sizes, bounds, faults and options: the order is that of a plain loop,
+// in whole epochs and in those that are resumed.
+func TestRandomStreamsWithTailsAreReadInOrder(t *testing.T) {
+	trials := 40
+	if testing.Short() {
+		trials = 10
+	}
+	for seed := range trials {
+		rng := rand.New(rand.NewPCG(uint64(seed), 3))
+		p := &plainStreams{rank: rng.IntN(2), interleave: 1 + rng.IntN(9), window: 1 + rng.IntN(50), shuffle: rng.IntN(2) == 0, seed: 5}
+		p.world = p.rank + 1 + rng.IntN(2)
+		var streams []nwt.Stream
+		id := 0
+		for range 1 + rng.IntN(2) {
+			times, slow := make(readTimes, p.world+rng.IntN(12)), 0.03*rng.Float64()
+			hangs := rng.IntN(20 * len(times))
+			var shards [][]int
+			for i := range times {
+				times[i] = make([]time.Duration, rng.IntN(1500)+1)
+				for k := range times[i] {
+					if times[i][k] = time.Duration(rng.IntN(1000)) * time.Microsecond; rng.Float64() < slow {
+						times[i][k] *= 100
+					}
+				}
+				records := indicesUpTo(len(times[i]))
+				if i == hangs {
+					at := rng.IntN(len(records))
+					times[i][at] = time.Hour
+					records = append(records[:at:at], lost)
+				}
+				shards = append(shards, records)
+				id += len(times[i])
+			}
+			size := rng.IntN(4000)
+			s := &wide{Stream: times.stream(), keeps: rng.IntN(2) * (1 + size/2), size: func(shard, nth int) int { return (size * (shard*31 + nth*17) % 4000) / 2 }}
+			p.streams, streams = append(p.streams, shards), append(streams, s)
+		}
+		// The records of a shelf count through its shards.
+		for _, shards := range p.streams {
+			next := 0
+			for i, records := range shards {
+				n := len(records)
+				if n > 0 && records[n-1] == lost {
+					n--
+				}
+				for k := range n {
+					records[k] += next
+				}
+				next += lengthsOf(streams[slices.IndexFunc(p.streams, func(s [][]int) bool { return &s[0] == &shards[0] })])[i]
+			}
+		}
+		opts := []nwt.Option{
+			nwt.WithBatchSize(1 + rng.IntN(40)), nwt.WithRank(p.rank, p.world), nwt.WithInterleave(p.interleave), nwt.WithShuffleWindow(p.window),
+			nwt.WithTimeout(time.Minute), nwt.WithErrorBudget(1 << 20), nwt.NewVirtualMachine(64).Option(), quietLog,
+		}
+		if p.shuffle {
+			opts = append(opts, nwt.WithShuffle(p.seed))
+		}
+		if rng.IntN(3) == 0 {
+			opts = append(opts, nwt.WithReadAhead(int64(50_000+rng.IntN(1_000_000))))
+		}
+		ds := nwt.Streamed(streams[0])
+		if len(streams) > 1 {
+			p.mix, p.mixSeed = &nwt.Mix{Block: 40, Phases: []nwt.Phase{{Weights: []float64{1, float64(1 + rng.IntN(3))}}}}, 7
+			ds = mixedOf(t, *p.mix, streams...)
+		}
+		if p.mix != nil || rng.IntN(3) == 0 {
+			p.epochSamples = 2 + rng.IntN(8000)
+			opts = append(opts, nwt.WithEpochSamples(p.epochSamples))
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				epoch := rng.IntN(3)
+				all, _ := p.epoch(epoch)
+				var want []int64
+				for _, id := range all {
+					if id != lost {
+						want = append(want, int64(id))
+					}
+				}
+				l := newLoader(t, ds, append(opts, nwt.WithWorkers(1+rng.IntN(3)))...)
+				var got []int64
+				var state nwt.State
+				from, cut := 0, rng.IntN(100)
+				for b, err := range l.Epoch(t.Context(), epoch) {
+					require.NoError(t, err)
+					got = append(got, nwt.Values[int64](b, 0)...)
+					if b.Index() == cut {
+						state, from = b.State(), len(got)
+					}
+				}
+				require.Equal(t, want, got)
+				if from > 0 {
+					got = got[:from]
+					for b, err := range l.Resume(t.Context(), state) {
+						require.NoError(t, err)
+						got = append(got, nwt.Values[int64](b, 0)...)
+					}
+					require.Equal(t, want, got)
+				}
+				require.NoError(t, l.Close())
+				time.Sleep(2 * time.Hour) // calls that were given up return
+			})
+		})
+	}
+}
+
+func lengthsOf(s nwt.Stream) []int { return s.(*wide).Stream.(*breaking).shelves.lengths }
