@@ -136,6 +136,42 @@ func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
 	require.LessOrEqual(t, slower[len(slower)-1], 0.08)
 }
 
+// The time of the settled count is that of a long run without tuning.
+func TestTheIntervalOfASettledLoaderHoldsTheTimeOfALongRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some ten seconds")
+	}
+	const batch, batches, most, long = 32, 6000, 32, 20_000
+	var widths []float64
+	held := 0
+	for i := range *seeds * len(workloads) {
+		w, seed := workloads[i%len(workloads)], uint64(1+i/len(workloads))
+		for _, start := range []int{2, 16} {
+			synctest.Test(t, func(t *testing.T) {
+				opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent, virtual}
+				step := func() { time.Sleep(w.step) }
+				l := newLoader(t, w.dataset(seed), append(opts, nwt.WithAutoWorkers(), nwt.WithWorkers(start))...)
+				train(t, l, batches, step)
+				r := l.Result()
+				require.NotNil(t, r, w.name)
+				settled := r.Trials[slices.IndexFunc(r.Trials, func(one nwt.Trial) bool { return one.Workers == r.Workers })]
+				fixed := newLoader(t, w.dataset(seed+1000), append(opts, nwt.WithWorkers(r.Workers))...)
+				train(t, fixed, batches, step)
+				mean := train(t, fixed, long, step) / long
+				widths = append(widths, float64(settled.High-settled.Low)/2/float64(settled.Mean))
+				if settled.Low-settled.Mean/1000 <= mean && mean <= settled.High+settled.Mean/1000 {
+					held++
+				} else {
+					t.Logf("%s, from %d: %v per batch, not %v to %v, at %d workers", w.name, start, mean, settled.Low, settled.High, r.Workers)
+				}
+			})
+		}
+	}
+	slices.Sort(widths)
+	t.Logf("%d of %d held, ± %.1f %% in the median, ± %.1f %% at most", held, len(widths), 100*widths[len(widths)/2], 100*widths[len(widths)-1])
+	require.GreaterOrEqual(t, float64(held), 0.9*float64(len(widths)))
+}
+
 // While training waits for the sample that stalls, those behind it are loaded. A look
 // must not be charged for all of the wait, and the next one for what it finds loaded.
 func TestStallsThatDepthHidesDoNotDecideTheCount(t *testing.T) {
