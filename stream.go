@@ -773,6 +773,9 @@ func (c *chain) readOne() bool {
 // chain is closed.
 func (c *chain) pick() bool {
 	for b := c.backlog.Load(); !c.mayRead(b); b = c.backlog.Load() {
+		if c.backlog.Load() != b {
+			continue // mayRead may have taken the nil that tells
+		}
 		select {
 		case r := <-b.empty:
 			c.cameBack(r)

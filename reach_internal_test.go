@@ -1,0 +1,46 @@
+package nwt
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A shard is allowed more records just when it begins to stand still. In a bubble, so that
+// one that waits for ever is seen to.
+func TestAShardThatIsAllowedMoreRecordsWhileItComesToStandReadsOn(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var chains []*chain
+			var picked sync.WaitGroup
+			for range 1000 {
+				c := &chain{part: &streamPart{}, ctx: ctx, due: 1 << 30, made: readAhead}
+				b := newBacklog(readAhead)
+				for range readAhead {
+					b.full <- &Record{}
+				}
+				c.backlog.Store(b)
+				chains = append(chains, c)
+			}
+			for _, c := range chains {
+				begin := make(chan struct{})
+				picked.Go(func() {
+					close(begin)
+					c.pick()
+				})
+				<-begin
+				c.extend(2 * readAhead)
+			}
+			synctest.Wait()
+			for i, c := range chains {
+				require.NotNil(t, c.under, "shard %d stands still", i)
+			}
+			picked.Wait()
+		})
+	}
+}
