@@ -84,7 +84,7 @@ func (r *reach) beginWindow() { r.looks, r.low, r.high = 0, math.MaxInt, 0 }
 // chains that stood still meanwhile read further ahead, if they have paid for it.
 func (p *streamPart) losesTime(late *chain, waited int64) {
 	p.still = p.still[:0]
-	free := int64(p.q.reachShare() * float64(p.bound))
+	free := p.farBound()
 	for _, c := range p.chains {
 		b, bytes := c.backlog.Load(), c.recent.Load()
 		free -= int64(b.most) * bytes
@@ -121,13 +121,19 @@ func (p *streamPart) losesTime(late *chain, waited int64) {
 
 // wants is how many more records the chain should get, if they may take so much memory.
 func (c *chain) wants(free int64) int {
-	most := c.backlog.Load().most
-	more := min((reachFactor-1)*most, mostAhead-most, int(free/c.recent.Load()))
-	if c.reach.ample || more < most/2 {
+	most, bytes := c.backlog.Load().most, c.recent.Load()
+	if bytes == 0 || c.reach.ample { // it may read while more records than it may have are full
+		return 0
+	}
+	more := min((reachFactor-1)*most, mostAhead-most, int(free/bytes))
+	if more < most/2 {
 		return 0
 	}
 	return more
 }
+
+// farBound bounds the bytes of all records, if a chain has more than the fewest.
+func (p *streamPart) farBound() int64 { return int64(p.q.reachShare() * float64(p.bound)) }
 
 // mostReach is which share of the bound all records may take, if a chain has more than the
 // fewest; ask for it through reachShare.

@@ -16,10 +16,11 @@ func TestAShardThatIsAllowedMoreRecordsWhileItComesToStandReadsOn(t *testing.T) 
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+			part := &streamPart{q: &sequence{reachShare: func() float64 { return 1 }}, bound: 1}
 			var chains []*chain
 			var picked sync.WaitGroup
 			for range 1000 {
-				c := &chain{part: &streamPart{}, ctx: ctx, due: 1 << 30, made: readAhead}
+				c := &chain{part: part, ctx: ctx, due: 1 << 30, made: readAhead}
 				b := newBacklog(readAhead)
 				for range readAhead {
 					b.full <- &Record{}
@@ -43,4 +44,14 @@ func TestAShardThatIsAllowedMoreRecordsWhileItComesToStandReadsOn(t *testing.T) 
 			picked.Wait()
 		})
 	}
+}
+
+// More of its records than it may have are full, so it may read on. What it reads has no
+// Data all at once.
+func TestAShardWhoseRecordsAreOfUnknownSizeWantsNoMore(t *testing.T) {
+	c := &chain{}
+	c.backlog.Store(newBacklog(readAhead))
+	require.Zero(t, c.wants(1<<20))
+	c.recent.Store(1)
+	require.Positive(t, c.wants(1<<20))
 }

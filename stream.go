@@ -790,20 +790,24 @@ func (c *chain) pick() bool {
 // mayRead tells whether a record is there to read into. It drops those that are too many.
 func (c *chain) mayRead(b *backlog) bool {
 	c.collect(b)
-	most := b.most
-	if c.sent >= c.due {
-		most = min(most, readAhead)
-	}
-	for n := len(c.idle) - 1; n >= 0 && c.made > most; n-- {
+	for n := len(c.idle) - 1; n >= 0 && c.made > c.allowed(b); n-- {
 		c.hold(-cap(c.idle[n].Data))
 		c.idle[n] = nil
 		c.idle, c.made = c.idle[:n], c.made-1
 	}
-	if len(c.idle) == 0 && c.made < most {
+	if len(c.idle) == 0 && c.made < c.allowed(b) {
 		c.made++
 		c.idle = append(c.idle, &Record{part: c.part.number})
 	}
 	return len(c.idle) > 0
+}
+
+// allowed is how many records the chain may have now.
+func (c *chain) allowed(b *backlog) int {
+	if b.most > readAhead && (c.sent >= c.due || c.part.bytes.Load() > c.part.farBound()) {
+		return readAhead
+	}
+	return b.most
 }
 
 // collect takes the records that came back.
@@ -972,7 +976,7 @@ func (p *streamPart) take(i int, r **Record) bool {
 		p.bytes.Add(-freed)
 		p.giveRoom(0)
 		b.empty <- got // has room: it is one of the chain's
-	case c.held.Load() > 0: // its goroutine is over: it leaves the others its room
+	case c.held.Load() > 0 || c.recent.Load() > 0: // its goroutine is over: it leaves the others its room
 		c.under, c.idle = nil, nil
 		c.backlog.Store(&backlog{b.most, b.full, nil})
 		c.recent.Store(0)

@@ -188,6 +188,57 @@ func TestReadingFurtherAheadKeepsToHalfOfTheBound(t *testing.T) {
 	}
 }
 
+// A shard has come to many small records ahead when records grow.
+func TestReadingFurtherAheadKeepsToHalfOfTheBoundIfRecordsGrow(t *testing.T) {
+	const shards, small, large, fits = 4, 100, 10_000, 200 // large ones into half of the bound
+	s := &wide{Stream: withTails(shards, 6000, false).stream(), size: func(_, nth int) int {
+		if nth < 3000 {
+			return small
+		}
+		return large
+	}}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithPrefetch(1), nwt.WithReadAhead(2*fits*large), nwt.NewVirtualMachine(4).Option())
+		before, after := 0, 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			synctest.Wait()
+			switch at := b.Index() * 64 / shards; {
+			case at < 1900:
+				before = max(before, s.ahead())
+			case at > 3000:
+				after = max(after, s.ahead())
+			}
+		}
+		require.Greater(t, before, 100*shards, "else nothing grows")
+		require.LessOrEqual(t, after, fits+shards+64, "a batch may be half full")
+		require.NoError(t, l.Close())
+	})
+}
+
+// Load keeps each record's memory. Half of the bound is what 16 records of each shard take.
+func TestShardsThatAreOverLeaveTheOthersRoomToReadFurtherAhead(t *testing.T) {
+	const shards, over, bytes = 16, 12, 1000
+	times := withTails(shards, 3000, false)
+	for i := range over {
+		times[i] = times[i][:50]
+	}
+	s := &wide{Stream: times.stream(), bytes: bytes, keeps: 1}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithPrefetch(1), nwt.WithInterleave(shards), nwt.WithReadAhead(2*16*shards*bytes), nwt.NewVirtualMachine(4).Option())
+		most := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			synctest.Wait()
+			if b.Index() > shards {
+				most = max(most, s.ahead())
+			}
+		}
+		require.Greater(t, most, 16*(shards-over)+64, "a batch may be half full")
+		require.NoError(t, l.Close())
+	})
+}
+
 // Records get memory of their own as long as there are more and more of them. When tails are
 // over, reading or training sets the pace, and what isn't needed is given back.
 func TestMemoryThatTailsNeededIsReusedAndGivenBack(t *testing.T) {
