@@ -84,11 +84,9 @@ func (r *reach) beginWindow() { r.looks, r.low, r.high = 0, math.MaxInt, 0 }
 // chains that stood still meanwhile read further ahead, if they have paid for it.
 func (p *streamPart) losesTime(late *chain, waited int64) {
 	p.still = p.still[:0]
-	free := p.farBound()
 	for _, c := range p.chains {
-		b, bytes := c.backlog.Load(), c.recent.Load()
-		free -= int64(b.most) * bytes
-		if c != late && bytes > 0 && len(b.full) >= b.most { // records without Data are of unknown size
+		b := c.backlog.Load()
+		if c != late && c.recent.Load() > 0 && len(b.full) >= b.most { // records without Data are of unknown size
 			p.still = append(p.still, c)
 		}
 	}
@@ -102,12 +100,23 @@ func (p *streamPart) losesTime(late *chain, waited int64) {
 	if p.late < 2 || float64(p.late) < reachLate*float64(len(p.chains)) {
 		return
 	}
-	now, paid := p.q.l.now(), p.still[:0]
-	free /= int64(len(p.still)) // for each
+	now, enough := p.q.l.now(), false
 	for _, c := range p.still {
 		r := &c.reach
 		r.lost, r.reckoned = max(0, r.lost-int64(reachFree*float64(now-r.reckoned)))+waited, now
-		if more := c.wants(free); more > 0 && r.lost >= max(reachLeast, depthPrice*int64(more)*c.recent.Load()) {
+		enough = enough || r.lost >= reachLeast
+	}
+	if !enough {
+		return
+	}
+	free := p.farBound()
+	for _, c := range p.chains {
+		free -= int64(c.backlog.Load().most) * c.recent.Load()
+	}
+	free /= int64(len(p.still)) // for each
+	paid := p.still[:0]
+	for _, c := range p.still {
+		if more := c.wants(free); more > 0 && c.reach.lost >= max(reachLeast, depthPrice*int64(more)*c.recent.Load()) {
 			paid = append(paid, c)
 		}
 	}
