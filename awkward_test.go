@@ -2,7 +2,9 @@ package nwt_test
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -130,6 +132,7 @@ func TestACountsOwnStallsCount(t *testing.T) {
 		})
 	}
 	opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2), virtual} // no depth hides it
+	contradictions := 0
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) {
 			r, err := nwt.Tune(t.Context(), stalls(seed), opts...)
@@ -139,8 +142,20 @@ func TestACountsOwnStallsCount(t *testing.T) {
 				require.Less(t, r.Confidence, 0.9, "%v", r)
 				require.Contains(t, r.String(), "the choice is not sure", "%v", r)
 			}
+			means := map[int]time.Duration{}
+			for _, trial := range r.Trials {
+				means[trial.Workers] = trial.Total
+			}
+			quickest := slices.Min(slices.Collect(maps.Values(means)))
+			if means[r.Workers] > quickest+2*r.Alpha {
+				contradictions++
+				require.Contains(t, r.String(), "less than the choice: the choice leaves out drift", "%v", r)
+			} else {
+				require.NotContains(t, r.String(), "less than the choice: the choice leaves out drift", "%v", r)
+			}
 		})
 	}
+	require.Positive(t, contradictions, "the table contradicts the choice now and then")
 }
 
 // The first samples of each worker take five times as long.
