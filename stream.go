@@ -332,7 +332,16 @@ func (p *streamPart) goAhead() {
 	if !p.q.ahead || !p.needed {
 		return
 	}
+	due, o := math.MaxInt, p.q.l.opts
+	if quota := p.q.quota; quota > 0 {
+		due = quota - p.delivered - p.passed
+		if o.shuffle {
+			due += o.window
+		}
+		due = due/len(p.chains) + 1
+	}
 	for _, c := range p.chains {
+		c.due = due
 		c.start()
 	}
 }
@@ -345,21 +354,12 @@ func (p *streamPart) open() {
 		mine[i] = p.order.at(p.q.epoch, (p.from+i)%len(mine))
 	}
 	p.turn, p.passed, p.late = 0, 0, 0
-	chains, due := min(o.interleave, len(mine)), math.MaxInt
-	if quota := p.q.quota; quota > 0 {
-		due = (quota-p.delivered)/chains + 1
-		if o.shuffle {
-			due += o.window / chains
-		}
-	}
-	for i := range chains {
+	for i := range min(o.interleave, len(mine)) {
 		var shards []int
 		for k := i; k < len(mine); k += o.interleave {
 			shards = append(shards, mine[k])
 		}
-		c := newChain(p, shards)
-		c.due = due
-		p.chains = append(p.chains, c)
+		p.chains = append(p.chains, newChain(p, shards))
 	}
 }
 

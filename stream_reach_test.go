@@ -313,6 +313,46 @@ func TestAnEpochThatIsCutReadsLittleThatIsNotUsed(t *testing.T) {
 	}
 }
 
+func TestARestOfAnEpochThatIsSkippedToReadsLittleThatIsNotUsed(t *testing.T) {
+	for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(3), nwt.WithShuffleWindow(40)}} {
+		synctest.Test(t, func(t *testing.T) {
+			const shards, quota, from = 4, 16_000, 8000
+			s := &wide{Stream: withTails(shards, 10_000, false).stream()}
+			l := newLoader(t, nwt.Streamed(skimmed{s}), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), nwt.NewVirtualMachine(4).Option())...)
+			most := 0
+			for _, err := range l.Resume(t.Context(), nwt.State{Samples: from, World: 1}) {
+				require.NoError(t, err)
+				most = max(most, s.ahead())
+			}
+			require.Greater(t, most, 40*shards, "else nothing is to be left")
+			require.LessOrEqual(t, int(s.read.Load()), quota-from+shards*18+40)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// skimmed is a wide whose readers are Skippers.
+type skimmed struct{ *wide }
+
+func (s skimmed) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.wide.Open(ctx, shard)
+	return &skimmedReader{wideReader: r.(*wideReader)}, err
+}
+
+type skimmedReader struct {
+	*wideReader
+	of nwt.Record
+}
+
+func (r *skimmedReader) Skip(ctx context.Context, n int) (int, error) {
+	for k := range n {
+		if err := r.ShardReader.Next(ctx, &r.of); err != nil {
+			return k, err
+		}
+	}
+	return n, nil
+}
+
 // Whatever the tails, sizes, bounds, faults and options: the order is that of a plain loop,
 // in whole epochs and in those that are resumed.
 func TestRandomStreamsWithTailsAreReadInOrder(t *testing.T) {
