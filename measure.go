@@ -409,10 +409,6 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	gain := func() int {
 		return l.loadedAhead() - free - ahead[(len(m.iterations)-m.visit.Kept())/half]
 	}
-	wave := max(1, m.visit.Least) * l.opts.batchSize
-	enough := func() bool { // loaded: what was ready before says nothing of this count
-		return m.visit.Kept()*l.opts.batchSize+gain() >= wave
-	}
 	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
 		got := time.Now()
 		if err = e; err != nil {
@@ -480,7 +476,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			}
 		}
 		prev = end
-		more := (n < 1 || m.visit.More() || !enough()) && !closed(end)
+		more := (n < 1 || m.visit.More()) && !closed(end)
 		if cut && more { // nor does what was used meanwhile count
 			loaded := l.loadedAhead()
 			meter()
