@@ -51,8 +51,9 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 	} {
 		for _, workers := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%s/workers=%d", name, workers), func(t *testing.T) {
-				// A depth that follows need asks once how much memory there is, and adds slots.
-				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithPrefetch(8))...)
+				// A depth that follows need asks once how much memory there is, and adds slots. A
+				// stream that has memory for it adds records.
+				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithPrefetch(8), nwt.WithReadAhead(1000))...)
 				next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
 				defer stop()
 				for range 100 {

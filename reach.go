@@ -52,6 +52,7 @@ const (
 
 	reachFactor = 4         // times as many records as before that a chain gets at most
 	reachFree   = 1. / 16   // share of all time that may be lost
+	reachMost   = 1. / 2    // share of the bound that all records may take, if a chain has more than the fewest
 	reachLeast  = 5_000_000 // nanoseconds that must be lost, however small the records are
 	reachStall  = 100_000   // nanoseconds that training must wait, else nothing is lost
 	reachLate   = 1. / 8    // share of the chains that must be late at times
@@ -109,22 +110,26 @@ func (p *streamPart) losesTime(late *chain, waited int64) {
 	if !enough {
 		return
 	}
-	free := p.farBound()
+	held := int64(0)
 	for _, c := range p.chains {
-		free -= int64(c.backlog.Load().most) * c.recent.Load()
+		held += int64(c.backlog.Load().most) * c.recent.Load()
 	}
-	free /= int64(len(p.still)) // for each
+	still := int64(len(p.still))
+	most := (int64(reachMost*float64(p.bound)) - held) / still // for each, if there is memory enough
 	paid := p.still[:0]
 	for _, c := range p.still {
-		if more := c.wants(free); more > 0 && c.reach.lost >= max(reachLeast, depthPrice*int64(more)*c.recent.Load()) {
+		if more := c.wants(most); more > 0 && c.reach.lost >= max(reachLeast, depthPrice*int64(more)*c.recent.Load()) {
 			paid = append(paid, c)
 		}
 	}
 	if len(paid) == 0 || !p.q.cpusIdle(now) {
 		return
 	}
+	free := (p.farBound() - held) / still
 	for _, c := range paid {
-		c.extend(c.backlog.Load().most + c.wants(free))
+		if more := c.wants(free); more > 0 {
+			c.extend(c.backlog.Load().most + more)
+		}
 	}
 }
 
@@ -147,7 +152,7 @@ func (p *streamPart) farBound() int64 { return int64(p.q.reachShare() * float64(
 // mostReach is which share of the bound all records may take, if a chain has more than the
 // fewest; ask for it through reachShare.
 func (q *sequence) mostReach() float64 {
-	share, o := 1./2, q.l.opts
+	share, o := reachMost, q.l.opts
 	if room := o.machine.Available(); room.Of != "" {
 		share = min(share, depthShare*float64(room.Bytes)/float64(o.ranks())/float64(o.aheadBytes))
 	}
