@@ -347,7 +347,7 @@ func TestAlphaMayBeAsLongAsADurationCanBe(t *testing.T) {
 		r, err := nwt.Tune(t.Context(), sleeping(10_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(3), nwt.WithAlpha(math.MaxInt64), virtual)
 		require.NoError(t, err)
 		require.Zero(t, r.Workers)
-		require.EqualValues(t, math.MaxInt64, r.Alpha)
+		require.EqualValues(t, int64(math.MaxInt64), r.Alpha)
 		require.Contains(t, r.Reason, "the fewest tried within ")
 	})
 }
