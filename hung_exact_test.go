@@ -16,15 +16,20 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
+// hangsTwiceUntil is 64 pages, of which two hang until release is closed.
+func hangsTwiceUntil(release chan struct{}) *pages {
+	return &pages{n: 64, loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+		if slices.Contains(indices, 5) || slices.Contains(indices, 40) {
+			<-release
+		}
+		return nil
+	}}
+}
+
 func TestALoadBatchThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		ds := &pages{n: 64, loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
-			if slices.Contains(indices, 5) || slices.Contains(indices, 40) {
-				<-release
-			}
-			return nil
-		}}
+		ds := hangsTwiceUntil(release)
 		var log journal
 		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), log.option())
 		for b, err := range l.Epoch(t.Context(), 0) {
@@ -50,12 +55,7 @@ func (j *slowJournal) Write(p []byte) (int, error) {
 func TestALoadBatchThatHangsIsToldOfThoughTheEpochEndsMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		ds := &pages{n: 64, loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
-			if slices.Contains(indices, 5) || slices.Contains(indices, 40) {
-				<-release
-			}
-			return nil
-		}}
+		ds := hangsTwiceUntil(release)
 		var log slowJournal
 		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second),
 			nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))

@@ -363,7 +363,7 @@ func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
 		bounded = tune(much, false, limit)
 		require.NotEmpty(t, bounded.RuledOut)
 		require.Equal(t, bounded.Workers, tune(much, true, limit).Workers)
-		held := make([]byte, 3*size) // by the program, before it tunes
+		held := make([]byte, 6*size) // by the program, before it tunes
 		for i := 0; i < len(held); i += 4096 {
 			held[i] = 1
 		}
