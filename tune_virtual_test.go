@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -349,6 +350,25 @@ func TestAlphaMayBeAsLongAsADurationCanBe(t *testing.T) {
 		require.Zero(t, r.Workers)
 		require.EqualValues(t, int64(math.MaxInt64), r.Alpha)
 		require.Contains(t, r.Reason, "the fewest tried within ")
+		require.NotContains(t, r.String(), "less than the choice")
+	})
+}
+
+func TestWithoutAlphaEqualCountsDoNotContradictTheChoice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free, rng := make(chan struct{}, 1), rand.New(rand.NewPCG(1, 1)) // so workers don't matter
+		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			free <- struct{}{}
+			time.Sleep(time.Duration(rng.Int64N(int64(2 * time.Millisecond))))
+			<-free
+			return nil
+		})
+		for i := range 40 {
+			alpha := time.Duration(i % 2)
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(8), nwt.WithAlpha(alpha), virtual)
+			require.NoError(t, err)
+			require.NotContains(t, r.String(), "less than the choice", "%v", r)
+		}
 	})
 }
 

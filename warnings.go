@@ -17,7 +17,7 @@ const (
 	fewBatches = 10   // measured at the choice
 	muchDrift  = 1.25 // times as slow, or as fast, as at first
 
-	contradicts = 2 // times alpha by which the table may show another count to be faster
+	contradicts = 2 // times alpha by which the table may show another count to be faster; alpha counts as its default's least
 )
 
 // warnings are what the reader of the result should know. others is the share of the
@@ -61,7 +61,8 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 		add("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence))
 	}
 	quickest := slices.MinFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.Total, b.Total) })
-	if by := chosen.Total - quickest.Total; by > contradicts*r.Alpha {
+	alpha := max(float64(r.Alpha), search.DefaultAlpha.Least*float64(chosen.Total))
+	if by := chosen.Total - quickest.Total; float64(by) > contradicts*alpha && !outOfTime {
 		add("the table has %s at %s less than the choice: the choice leaves out drift that all counts share, and takes for chance what few batches met", countWorkers(quickest.Workers), human.Share(float64(by)/float64(chosen.Total)))
 	}
 	switch d := drift(t.counts.series()); {
