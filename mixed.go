@@ -268,15 +268,15 @@ func (s *mixPlan) at(position uint64) (part int, draw uint64) {
 	return part, b.before(part) + uint64(sooner)
 }
 
-// draws tells whether a part has a share of any of the positions from … to−1.
-func (s *mixPlan) draws(part int, from, to uint64) bool {
-	for i, p := range s.phases {
-		over := i+1 < len(s.phases) && s.phases[i+1].start <= from
-		if !over && p.start < to && p.share[part] > 0 {
-			return true
-		}
+// draws is how often the blocks draw from a part that positions from … to−1 are in.
+func (s *mixPlan) draws(part int, from, to uint64) int {
+	first, _ := s.blockAt(from)
+	last, _ := s.blockAt(to - 1)
+	share := last.ends[part]
+	if part > 0 {
+		share -= last.ends[part-1]
 	}
-	return false
+	return int(last.before(part)-first.before(part)) + share
 }
 
 // before is how often each part is drawn before a position.

@@ -20,7 +20,7 @@ func (q *sequence) skips() bool {
 		return false
 	}
 	for _, p := range q.parts {
-		if p.needed && !p.skips() {
+		if p.draws > 0 && !p.skips() {
 			return false
 		}
 	}

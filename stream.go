@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -247,7 +248,7 @@ type streamPart struct {
 	seed      uint64 // of WithShuffle, for this part
 	order     shardOrder
 	from      int   // the place in the order that a pass begins with: 0, but for a tuner's visits
-	needed    bool  // the epoch has records of it
+	draws     int   // records of it in the epoch, and in the rest of blocks that it cuts; math.MaxInt if it ends with the shards
 	delivered int   // records of the epoch that were handed out or skipped
 	bound     int64 // of bytes: an equal share for each part that the epoch needs
 
@@ -329,13 +330,13 @@ func (p *streamPart) start() {
 
 // goAhead has the chains read ahead, if they may and are needed.
 func (p *streamPart) goAhead() {
-	if !p.q.ahead || !p.needed {
+	if !p.q.ahead || p.draws == 0 {
 		return
 	}
-	due, o := math.MaxInt, p.q.l.opts
-	if quota := p.q.quota; quota > 0 {
-		due = quota - p.delivered - p.passed
-		if o.shuffle {
+	due := p.draws
+	if due < math.MaxInt {
+		due -= p.delivered + p.passed
+		if o := p.q.l.opts; o.shuffle {
 			due += o.window
 		}
 		due = due/len(p.chains) + 1
@@ -508,7 +509,11 @@ func (p *streamPart) readInOrder(r **Record) bool {
 func (q *sequence) begin(scratch **Record) error {
 	needed := int64(0)
 	for _, p := range q.parts {
-		if p.needed = q.plan == nil || q.plan.draws(p.number, q.position(0), q.position(q.quota)); p.needed {
+		p.draws = cmp.Or(q.quota, math.MaxInt)
+		if q.plan != nil {
+			p.draws = q.plan.draws(p.number, q.position(0), q.position(q.quota))
+		}
+		if p.draws > 0 {
 			needed++
 		}
 	}
@@ -1102,6 +1107,7 @@ func (c *chain) replace() *chain {
 	c.call.mu.Lock()
 	defer c.call.mu.Unlock()
 	next := newChain(c.part, c.shards)
+	next.due = c.due - c.taken
 	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
 	err := c.q.l.opts.noAnswer()
 	if next.fault == nil {

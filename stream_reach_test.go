@@ -296,19 +296,55 @@ func TestMemoryThatTailsNeededIsReusedAndGivenBack(t *testing.T) {
 
 // What is read ahead when an epoch of WithEpochSamples ends is of no use.
 func TestAnEpochThatIsCutReadsLittleThatIsNotUsed(t *testing.T) {
-	for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(3), nwt.WithShuffleWindow(40)}} {
-		synctest.Test(t, func(t *testing.T) {
-			const shards, quota = 4, 8000
-			s := &wide{Stream: withTails(shards, 5000, false).stream()}
-			l := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), nwt.NewVirtualMachine(4).Option())...)
-			most := 0
-			for _, err := range l.Epoch(t.Context(), 0) {
-				require.NoError(t, err)
-				most = max(most, s.ahead())
-			}
-			require.Greater(t, most, 40*shards, "else nothing is to be left")
-			require.LessOrEqual(t, int(s.read.Load()), quota+shards*18+40)
-			require.NoError(t, l.Close())
+	const shards, quota = 4, 8000
+	for name, tt := range map[string]struct {
+		opts   []nwt.Option
+		hangs  int // shards that end by a call that is given up, after which others are read
+		mixed  int // streams; 0 = not
+		window int
+	}{
+		"in order": {},
+		"shuffled": {opts: []nwt.Option{nwt.WithShuffle(3), nwt.WithShuffleWindow(40)}, window: 40},
+		"mixed":    {mixed: 2},
+		"calls that are given up": {
+			opts:  []nwt.Option{nwt.WithTimeout(time.Second), nwt.WithErrorBudget(3), nwt.WithInterleave(shards), silent},
+			hangs: 3,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				of := shards
+				if tt.hangs > 0 {
+					of *= 2
+				}
+				stream, release := withTails(of, 5000, false).stream(), make(chan struct{})
+				slow := stream.onNext
+				stream.onNext = func(shard, record int) error {
+					if shard < tt.hangs && record == 50 {
+						<-release
+						return nil
+					}
+					return slow(shard, record)
+				}
+				s := &wide{Stream: stream}
+				ds, chains := nwt.Streamed(s), shards
+				if tt.mixed > 0 {
+					var err error
+					ds, err = nwt.MixedStreams(nwt.Mix{Phases: []nwt.Phase{{Weights: slices.Repeat([]float64{1}, tt.mixed)}}}, 7, slices.Repeat([]nwt.Stream{s}, tt.mixed)...)
+					require.NoError(t, err)
+					chains *= tt.mixed
+				}
+				l := newLoader(t, ds, append(tt.opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), nwt.NewVirtualMachine(4).Option())...)
+				most := 0
+				for _, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					most = max(most, s.ahead())
+				}
+				require.Greater(t, most, 40*chains, "else nothing is to be left")
+				require.LessOrEqual(t, int(s.read.Load()), quota+chains*18+tt.window)
+				close(release)
+				require.NoError(t, l.Close())
+			})
 		})
 	}
 }
