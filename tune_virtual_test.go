@@ -359,7 +359,7 @@ func TestWithoutAlphaEqualCountsDoNotContradictTheChoice(t *testing.T) {
 		free, rng := make(chan struct{}, 1), rand.New(rand.NewPCG(1, 1)) // so workers don't matter
 		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
 			free <- struct{}{}
-			time.Sleep(time.Duration(rng.Int64N(int64(2 * time.Millisecond))))
+			time.Sleep(900*time.Microsecond + time.Duration(rng.Int64N(200_000)))
 			<-free
 			return nil
 		})
