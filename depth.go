@@ -27,6 +27,9 @@ type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
 
+	// held tells that extra doesn't grow: a visit of a tuner waits for workers that are cold.
+	held atomic.Bool
+
 	// since is the time from which on workers have found nothing to claim while
 	// training waited; 0 if no worker has, or a batch was opened after that. A worker
 	// sets it, and then looks again whether there is nothing to claim. The holder of
@@ -121,7 +124,7 @@ func (l *Loader) paid() {
 // for. The caller holds turn.
 func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
-	if r.halted || r.sequence != nil && r.sequence.ended.Load() || !l.deepens() || r.opened >= r.course.len() ||
+	if d.held.Load() || r.halted || r.sequence != nil && r.sequence.ended.Load() || !l.deepens() || r.opened >= r.course.len() ||
 		!l.ring.Exhausted(r.opening.Load()) || len(r.ahead) > 0 && l.ring.Loaded(r.ahead[0]) && r.awaiting.Load() {
 		return
 	}

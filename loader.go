@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may
@@ -312,6 +313,18 @@ func (l *Loader) coldSamples() (n int) {
 	defer l.mu.Unlock()
 	for _, w := range l.crew[:l.Workers()] {
 		n += int(max(0, w.cold.Load()))
+	}
+	return n
+}
+
+// newcomers is how many workers haven't loaded anything yet.
+func (l *Loader) newcomers() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.crew[:l.Workers()] {
+		if w.cold.Load() == search.WarmSamples {
+			n++
+		}
 	}
 	return n
 }

@@ -209,7 +209,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	t.repeats += repeatsPerVisit - float64(m.repeats)
 	started := t.warm.starts(l, req.Workers)
 	if started {
-		m.cold = l.cold(wave)
+		m.cold, m.newcomers, m.fewest = l.cold(wave), l.newcomers, math.MaxInt
 	}
 	if more := fewestWaves * wave; wave > 1 && more > req.Iterations {
 		m.visit.Limit = time.Duration(min(float64(req.Limit)*float64(more)/float64(req.Iterations), math.MaxInt64/2))
@@ -219,6 +219,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 		t.visits.begin(t.next.Epoch, t.ends())
 		m.opening = t.visits.opening(l, wave)
 	}
+	l.deep.held.Store(started)
 	err := m.run(ctx, l, t.opts.step, t.next)
 	t.repeats += float64(m.repeats) // those that weren't needed
 	if t.visits != nil {
@@ -346,10 +347,15 @@ type measurement struct {
 	// once for each batch of the warm-up, with their number; nil: none.
 	cold func(batches int) int
 
+	// newcomers is how many workers haven't loaded anything yet; nil: no worker is cold. A
+	// visit waits for them as training does, however long WithWorkerInit takes.
+	newcomers func() int
+	fewest    int // newcomers that there have been
+
 	// opening is cold for a stream that is still to read what it begins with; nil: there is
 	// nothing of that. A visit has the patience for it that training has.
 	opening func() int
-	opened  time.Duration // how long the warm-up took until that was read
+	opened  time.Duration // how long the warm-up took until that was read, and newcomers had loaded something
 
 	iterations []iteration
 	sum        iteration
@@ -460,6 +466,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			m.before++
 			l.deepenForCalls()
 			n = m.warming(n, m.before, end.Sub(start))
+			l.deep.held.Store(m.fewest > 0 && n < 0)
 		}
 		switch {
 		case n < 0:
@@ -581,6 +588,11 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 	cold, patience := 0, m.visit.Limit
 	if m.cold != nil {
 		cold = m.cold(batches)
+	}
+	if m.newcomers != nil {
+		if now := m.newcomers(); now < m.fewest {
+			m.fewest, m.opened = now, took
+		}
 	}
 	if m.opening != nil {
 		if more := m.opening(); more > 0 {

@@ -278,6 +278,25 @@ func TestTheFirstBatchTakesWhatWorkersNeedToBegin(t *testing.T) {
 	})
 }
 
+// A worker that comes prepares for seconds, while the others load. What they load meanwhile
+// isn't a measure of loading, nor is the time that training waits for the worker.
+func TestWhatWorkersDoToBeginIsNotMeasured(t *testing.T) {
+	const load = 2 * time.Millisecond
+	for _, begins := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			// What is loaded is counted once all workers that finish at the same time have.
+			step := nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(time.Microsecond); return nil })
+			r, err := nwt.Tune(t.Context(), sleeping(1_000_000, load), nwt.WithBatchSize(8), nwt.WithMaxWorkers(32), virtual, step,
+				nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(begins); return nil }))
+			require.NoError(t, err)
+			require.Equal(t, 32, r.Workers, "%v", r)
+			for _, trial := range r.Trials {
+				require.InEpsilon(t, 8*load/time.Duration(max(1, trial.Workers)), trial.Mean, 0.15, "%d workers: %v", trial.Workers, r)
+			}
+		})
+	}
+}
+
 // inFours is an epoch in batches of four.
 type inFours int
 
