@@ -352,6 +352,8 @@ type measurement struct {
 	newcomers func() int
 	fewest    int // newcomers that there have been
 
+	instant bool // loading takes no time: the floor's
+
 	// opening is cold for a stream that is still to read what it begins with; nil: there is
 	// nothing of that. A visit has the patience for it that training has.
 	opening func() int
@@ -389,7 +391,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
 
 		unfinished time.Duration // waited for a batch when the deadline came
-		unmeasured time.Duration // waited for the batches of preparations
+		spent      time.Duration // in all, without preparations
+		delivered  int           // batches, without those of preparations
+		openedAt   int           // places loaded, in all, when m.opened was over
 	)
 	loading, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -420,7 +424,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if err = e; err != nil {
 			if context.Cause(loading) == errOver && errors.Is(err, context.Canceled) {
 				err = nil
-				if unfinished = got.Sub(prev); use != nil {
+				unfinished, spent = got.Sub(prev), got.Sub(start)
+				if use != nil {
 					gained = gain()
 					m.use = use.usage()
 				}
@@ -437,20 +442,18 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		end := got
 		if step != nil {
 			alarm.Stop() // the step may move the deadline
-			aheadAt := 0
-			if m.must { // otherwise inAll isn't used
+			prepares, aheadAt := m.steps.first(b), 0
+			if prepares {
 				aheadAt = l.loadedAhead()
 			}
 			if err = runStep(ctx, step, b); err != nil {
 				return false
 			}
 			end = time.Now()
-			if m.steps.first(b) {
+			if prepares {
 				m.steps.took += end.Sub(got)
-				began := prev
 				start, prev = start.Add(end.Sub(got)), end
 				inAll += l.opts.batchSize - (l.loadedAhead() - aheadAt)
-				unmeasured += got.Sub(began)
 				arm()
 				return true
 			}
@@ -458,6 +461,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		copying := overlap(b.copyBegan, b.copyEnded, prev, got)
 		seen := iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}
 		any = true
+		delivered++
 		cut := false
 		if n++; n <= 0 {
 			if m.must {
@@ -465,7 +469,10 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			}
 			m.before++
 			l.deepenForCalls()
-			n = m.warming(n, m.before, end.Sub(start))
+			opened := m.opened
+			if n = m.warming(n, m.before, end.Sub(start)); m.opened != opened {
+				openedAt = inAll + delivered*l.opts.batchSize + l.loadedAhead()
+			}
 			l.deep.held.Store(m.fewest > 0 && n < 0)
 		}
 		switch {
@@ -506,6 +513,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		if !more {
 			inAll += l.loadedAhead()
+			spent = end.Sub(start)
 		}
 		return more
 	})
@@ -530,10 +538,19 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		m.sum = m.sum.plus(one)
 	}
 	more := hidden(m.sum.all, unfinished, len(m.iterations), gained, l.opts.batchSize)
-	if few && len(m.iterations) > 0 { // of a wave that was loaded side by side, a part was delivered
-		loaded := float64(len(m.iterations)) + float64(inAll)/float64(l.opts.batchSize)
-		each := float64(unmeasured+m.sum.all+unfinished) / max(loaded, leastLoaded)
-		more = max(time.Duration(each*float64(len(m.iterations)))-m.sum.all, -m.sum.wait)
+	inAll += delivered * l.opts.batchSize
+	by := func(spent time.Duration, places int) time.Duration { // iterations took, if so many places were loaded
+		return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
+	}
+	switch loaded := len(m.iterations) * l.opts.batchSize; {
+	case few && len(m.iterations) > 0: // of a wave that was loaded side by side, a part was delivered
+		more = max(by(spent, inAll)-m.sum.all, -m.sum.wait)
+	case m.instant:
+	case loaded+gained >= max(l.opts.batchSize, loaded/2): // meanwhile; else most of it was there before
+	case inAll-openedAt >= l.opts.batchSize:
+		more = max(more, by(spent-m.opened, inAll-openedAt)-m.sum.all)
+	default:
+		more = max(more, by(spent, inAll)-m.sum.all)
 	}
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
 	return nil
@@ -674,7 +691,7 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	loadOnce(l, t.next)
 	filled := l.depth() + 1
 	m := measurement{
-		warmup: 1, cold: func(batches int) int { return filled - batches }, deadline: t.deadline, steps: &t.steps,
+		warmup: 1, cold: func(batches int) int { return filled - batches }, instant: true, deadline: t.deadline, steps: &t.steps,
 		visit: search.Visit{Wanted: floorIterations, Limit: floorTime},
 	}
 	err := m.run(ctx, l, t.opts.step, t.next)

@@ -362,6 +362,41 @@ func TestATimeThatEndsWithinAWaveMeasuresNoBurst(t *testing.T) {
 	}
 }
 
+// While training waits for a slow sample, batches are loaded behind it. A visit that uses no
+// others says nothing of loading by itself.
+func TestFewIterationsMeasureLoadingToo(t *testing.T) {
+	fours := nwt.WithSampler(inFours(100_000))
+	for name, opts := range map[string][]nwt.Option{
+		"batches of four":                     {nwt.WithBatchSize(4)},
+		"of four, though 64 would be allowed": {nwt.WithBatchSize(64), fours},
+		"many are loaded ahead":               {nwt.WithBatchSize(4), nwt.WithPrefetch(30)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for n := 1; n <= 3; n++ {
+				for slow := 30; slow < 200; slow += 11 { // one in so many samples
+					synctest.Test(t, func(t *testing.T) {
+						ds := nwt.NewDataset(100_000, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+							time.Sleep(100 * time.Microsecond)
+							if i%slow == 0 {
+								time.Sleep(time.Millisecond)
+							}
+							return nil
+						})
+						// What is loaded is counted once all workers that finish at the same time have.
+						step := nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(time.Microsecond); return nil })
+						r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithMaxWorkers(32), nwt.WithIterations(n), virtual, step)...)
+						require.NoError(t, err)
+						for _, trial := range r.Trials {
+							usual := 4 * 100 * time.Microsecond / time.Duration(max(1, trial.Workers))
+							require.GreaterOrEqual(t, trial.Mean, usual/4, "%d iterations, %d workers: %v", n, trial.Workers, r)
+						}
+					})
+				}
+			}
+		})
+	}
+}
+
 func TestAlphaMayBeAsLongAsADurationCanBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := nwt.Tune(t.Context(), sleeping(10_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(3), nwt.WithAlpha(math.MaxInt64), virtual)
