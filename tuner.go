@@ -225,7 +225,9 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 			}
 			return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", t.refused[req.Workers])
 		}
-		t.show(sp, "measuring", req.Workers, &c.Trial)
+		known := c.Trial // a copy: the program may keep it
+		known.Total = known.Mean * time.Duration(sp.Iterations)
+		t.show(sp, "measuring", req.Workers, &known)
 	}
 	if !t.fits() {
 		return nil, fmt.Errorf("nwt: the time for tuning was over before a worker count fitted into memory: %s", t.refused[t.counts[len(t.counts)-1].Workers])

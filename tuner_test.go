@@ -70,8 +70,19 @@ func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
 
 func TestTuningReportsWhereItStands(t *testing.T) {
 	var seen []nwt.Progress
-	r, err := nwt.Tune(t.Context(), emptyDataset(1000), nwt.WithMaxWorkers(2), nwt.WithProgress(func(p nwt.Progress) { seen = append(seen, p) }))
+	var shown []*nwt.Trial
+	var trials []nwt.Trial
+	r, err := nwt.Tune(t.Context(), emptyDataset(1000), nwt.WithMaxWorkers(2), nwt.WithProgress(func(p nwt.Progress) {
+		if seen = append(seen, p); p.Trial != nil {
+			shown, trials = append(shown, p.Trial), append(trials, *p.Trial)
+			require.Equal(t, p.Workers, p.Trial.Workers)
+			require.Equal(t, 100*p.Trial.Mean, p.Trial.Total)
+		}
+	}))
 	require.NoError(t, err)
+	for i, trial := range shown {
+		require.Equal(t, trials[i], *trial, "what a program was shown stays as it was")
+	}
 	require.NotEmpty(t, seen)
 	for i := range seen[1:] {
 		require.LessOrEqual(t, seen[i].Done, seen[i+1].Done)
