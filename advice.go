@@ -10,15 +10,17 @@ import (
 
 // figures are what was measured at the chosen count, as far as advice needs it.
 type figures struct {
-	workers, cpus, prefetch int
-	fixed                   bool          // prefetch was set, so the depth doesn't follow need
-	highest                 bool          // no more workers were tried
-	wait, transfer, step    time.Duration // means per iteration; step 0: none was given
-	floor                   time.Duration // per iteration, with batches already loaded; 0: not known
-	first, median, p99      time.Duration // the first batch; iterations after warm-up
-	cpu, gc, others         float64       // shares of the CPUs: in use, of that by the collector, and by other processes
-	batchBytes              uint64
-	memory, limit           uint64 // that it needs and may use; limit 0: unknown
+	workers, prefetch    int
+	cpus                 float64       // of which cpu and the like are shares
+	fixed                bool          // prefetch was set, so the depth doesn't follow need
+	highest              bool          // no more workers were tried
+	bounded              bool          // since they would need too much memory
+	wait, transfer, step time.Duration // means per iteration; step 0: none was given
+	floor                time.Duration // per iteration, with batches already loaded; 0: not known
+	first, median, p99   time.Duration // the first batch; iterations after warm-up
+	cpu, gc, others      float64       // shares of the CPUs: in use, of that by the collector, and by other processes
+	batchBytes           uint64
+	memory, limit        uint64 // that it needs and may use; limit 0: unknown
 
 	// Of a stream.
 	reading    float64 // share of the time in which records were read
@@ -80,14 +82,19 @@ func advise(f figures) []string {
 			out = append(out, f.aboutReading())
 		case f.workers == 0:
 			// One goroutine can't use more than a CPU.
-		case f.cpu < cpuIdle && f.workers > f.cpus:
-			say("Loading waits more than it computes (%s of %d CPUs in use), so %d workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
-				human.Share(f.cpu), f.cpus, f.workers)
-		case f.highest && busy < cpuFull:
-			say("%s is the highest count that was tried, and %s of %d CPUs were in use: more workers may be faster (WithMaxWorkers).",
-				capital(countWorkers(f.workers)), human.Share(f.cpu), f.cpus)
+		case f.cpu < cpuIdle && float64(f.workers) > f.cpus:
+			say("Loading waits more than it computes (%s of %s in use), so %d workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
+				human.Share(f.cpu), countCPUs(f.cpus), f.workers)
+		case f.highest && f.bounded:
+			say("%s is the highest count that memory allows, and %s of %s were in use: with smaller batches, more workers may be faster.",
+				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
+		case f.highest && f.workers < maxWorkers:
+			say("%s is the highest count that was tried, and %s of %s were in use: more workers may be faster (WithMaxWorkers).",
+				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
+		case f.highest:
+			// No more workers can be tried.
 		case busy < cpuIdle:
-			say("CPUs idle (%s of %d in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", human.Share(f.cpu), f.cpus)
+			say("CPUs idle (%s of %s in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", human.Share(f.cpu), numberOfCPUs(f.cpus))
 		}
 		if deeper := f.deeperPrefetch(); f.fixed && f.workers > 0 && deeper > f.prefetch {
 			say("One batch in a hundred takes %s or more, the median %s: WithPrefetch(%d), now %d, would ride that out for %s more memory; without WithPrefetch the depth follows need.",

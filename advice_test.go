@@ -37,6 +37,13 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{"more workers than CPUs", with(func(f *figures) { f.cpu, f.workers = 0.12, 32 }), []string{
 			"Loading waits more than it computes (12 % of 8 CPUs in use), so 32 workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
 		}},
+		{"the highest count", with(func(f *figures) { f.highest = true }), []string{
+			"4 workers is the highest count that was tried, and 70 % of 8 CPUs were in use: more workers may be faster (WithMaxWorkers).",
+		}},
+		{"the highest count that memory allows", with(func(f *figures) { f.highest, f.bounded = true, true }), []string{
+			"4 workers is the highest count that memory allows, and 70 % of 8 CPUs were in use: with smaller batches, more workers may be faster.",
+		}},
+		{"the highest count that there is", with(func(f *figures) { f.highest, f.workers, f.cpus = true, 1024, 1024 }), nil},
 		{"waiting on storage", with(func(f *figures) { f.cpu = 0.12 }), []string{
 			"CPUs idle (12 % of 8 in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.",
 		}},

@@ -106,13 +106,17 @@ func medianOf(blocks []search.Block) float64 {
 // advice says what to work on and what to change.
 func (s *source) advice(r *Result, limit memoryLimit, wider widening) []string {
 	t := r.trial(r.Workers)
-	cpus := s.opts.cpus()
+	cpus := float64(s.opts.cpus()) // of which Trial.CPU is a share
 	if r.Hardware.Affinity > 0 {
-		cpus = min(cpus, r.Hardware.Affinity)
+		cpus = min(cpus, float64(r.Hardware.Affinity))
+	}
+	if r.Hardware.Quota > 0 {
+		cpus = min(cpus, r.Hardware.Quota/float64(s.opts.ranks()))
 	}
 	f := figures{
 		workers: r.Workers, cpus: cpus, prefetch: max(s.depthOf(r.Workers)-1, t.Prefetch), fixed: s.opts.prefetch > 0,
 		highest: r.Workers == r.Trials[len(r.Trials)-1].Workers,
+		bounded: slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers }),
 		wait:    t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
 		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: min(max(0, t.OtherCPU), 1-t.CPU), // figures of other visits
 		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
@@ -141,5 +145,13 @@ func countCPUs(n float64) string {
 	if n == 1 {
 		return "1 CPU"
 	}
-	return fmt.Sprintf("%.3g CPUs", n)
+	return numberOfCPUs(n) + " CPUs"
+}
+
+// numberOfCPUs is a whole number, or that of a quota in three digits.
+func numberOfCPUs(n float64) string {
+	if n >= 100 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.3g", n)
 }

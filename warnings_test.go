@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,4 +88,25 @@ func TestSharesOfTheSameCPUsAreNoMoreThanAll(t *testing.T) {
 	r := &Result{Workers: 4, Trials: []Trial{{Workers: 4, Mean: time.Second, Wait: time.Second, CPU: 0.4, OtherCPU: 0.86}, {Workers: 64}}}
 	advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
 	require.Contains(t, advice, "The CPUs are saturated, 60 % by other processes and 40 % by this one: without those, loading would be faster.")
+}
+
+// A quota of 1.5 CPUs is what shares of the CPUs refer to, divided by the ranks.
+func TestAdviceNamesTheCPUsThatTheProcessMayUse(t *testing.T) {
+	for _, tt := range []struct {
+		hardware Hardware
+		ranks    int
+		want     string
+	}{
+		{Hardware{Affinity: 8}, 1, "40 % of 8 in use"},
+		{Hardware{Affinity: 6}, 1, "40 % of 6 in use"},
+		{Hardware{Affinity: 1536}, 1, "40 % of 1536 in use"},
+		{Hardware{Affinity: 8, Quota: 2.5}, 1, "40 % of 2.5 in use"},
+		{Hardware{Affinity: 8, Quota: 5}, 2, "40 % of 2.5 in use"},
+		{Hardware{Affinity: 8, Quota: 1.5}, 1, "(40 % of 1.5 CPUs in use), so 2 workers, more than CPUs, pay off."},
+	} {
+		s := &source{opts: &options{machine: NewVirtualMachine(max(8, tt.hardware.Affinity) * tt.ranks), batchSize: 32, launcher: &Rank{LocalWorld: tt.ranks}}, order: order{n: 1000, batch: 32, world: 1}}
+		r := &Result{Workers: 2, Hardware: tt.hardware, Trials: []Trial{{Workers: 2, Mean: time.Second, Wait: time.Second, CPU: 0.4}, {Workers: 64}}}
+		advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
+		require.Contains(t, strings.Join(advice, "\n"), tt.want)
+	}
 }
