@@ -23,12 +23,12 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	}
 	file := results.File{Path: t.opts.results, Log: t.opts.log}
 	key := t.resultKey()
-	r := t.recall(file, key)
+	r, saved := t.recall(file, key, nil)
 	if r != nil {
 		return r, nil
 	}
 	err := file.WhileTuning(ctx, func() (err error) {
-		if r = t.recall(file, key); r != nil {
+		if r, _ = t.recall(file, key, &saved); r != nil {
 			return nil // found by whom this waited for
 		}
 		if r, err = t.tune(ctx); err != nil {
@@ -58,32 +58,36 @@ type keptResult struct {
 // left has bounded.
 const forgetDoubtful = 24 * time.Hour
 
-// recall is the result that the file has; nil if it has none that holds here and now.
-func (t *tuner) recall(file results.File, key results.Key) *Result {
+// recall is the result that the file has, nil if it has none that holds here and now, and
+// when it was saved. first is when the one was saved that the file had at first; nil: this
+// is the first time. A result that has come since is by a process that this one has waited
+// for, with an equal part of the memory, so it isn't compared with what is left now.
+func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
-		return nil
+		return nil, saved
 	}
+	saved = entry.Saved
 	r := keptResult{Result: &Result{}}
 	if err := json.Unmarshal(entry.Value, &r); err != nil {
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
-		return nil
+		return nil, saved
 	}
 	if len(r.Trials) == 0 || r.Workers < 0 || r.Workers > maxWorkers {
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "workers", r.Workers, "trials", len(r.Trials))
-		return nil
+		return nil, saved
 	}
 	doubtful := r.Confidence < unsure || t.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory)
 	if doubtful && time.Since(entry.Saved).Abs() > forgetDoubtful { // a clock may have been wrong
-		return nil
+		return nil, saved
 	}
-	if why := t.outgrown(r); why != "" && !entry.Saved.After(t.began) { // else by one that this waited for, with an equal part of the memory
+	if why := t.outgrown(r); why != "" && (first == nil || saved.Equal(*first)) {
 		file.Log.Info("nwt: tuning anew", "path", file.Path, "reason", why)
-		return nil
+		return nil, saved
 	}
 	r.Cached = true
 	t.show(search.Space{}, "done", r.Workers, nil)
-	return r.Result
+	return r.Result, saved
 }
 
 // outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
