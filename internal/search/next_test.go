@@ -45,20 +45,48 @@ func TestTheLadder(t *testing.T) {
 		{2, 0, []int{0}},
 	} {
 		sp := Space{CPUs: 4, Start: tt.start, Max: tt.top, Alpha: DefaultAlpha, Iterations: 100}
-		_, requests := drive(Greedy{}, sp, steady(flat))
+		_, requests := drive(Greedy{}, sp, func(q Request) Block {
+			b := steady(flat)(q)
+			b.CPU = 0.9
+			return b
+		})
 		require.Equal(t, slices.Concat(tt.want, tt.want), counts(requests)[:2*len(tt.want)], "from %d to %d", tt.start, tt.top)
 		for i, q := range requests[:2*len(tt.want)] {
 			require.Equal(t, i/len(tt.want), q.Round)
 			require.Equal(t, 5, q.Iterations)
 		}
 		sp.Iterations = 1
-		_, requests = drive(Greedy{}, sp, func(q Request) Block { return Block{Round: q.Round, Iterations: 1, Mean: time.Second, CPU: 1} })
+		_, requests = drive(Greedy{}, sp, func(q Request) Block { return Block{Round: q.Round, Iterations: 1, Mean: time.Second, CPU: 0.9} })
 		require.Equal(t, slices.Concat(tt.want, tt.want), counts(requests)[:2*len(tt.want)], "two looks, though one has all iterations")
 
 		sp.Time, sp.Left = 840*time.Second, 840*time.Second
 		q, more := Greedy{}.Next(sp, nil)
 		require.True(t, more)
 		require.Equal(t, sp.Left/time.Duration(len(tt.want)), q.Limit, "as much time for each rung")
+	}
+}
+
+// Up to as many workers as CPUs all rungs are tried, and beyond that as long as CPUs are idle.
+func TestTheLadderEndsWhereAllCPUsAreInUse(t *testing.T) {
+	for _, tt := range []struct {
+		from int // workers that use all of four CPUs
+		want []int
+	}{
+		{1, []int{2, 1, 0, 4}},
+		{4, []int{2, 1, 0, 4}},
+		{5, []int{2, 1, 0, 4, 8}},
+		{9, []int{2, 1, 0, 4, 8, 16}},
+		{1000, []int{2, 1, 0, 4, 8, 16, 32, 50}},
+	} {
+		sp := Space{CPUs: 4, Start: 2, Max: 50, Alpha: DefaultAlpha, Iterations: 100}
+		_, requests := drive(Greedy{}, sp, func(q Request) Block {
+			b := steady(flat)(q)
+			if b.CPU = 0.9; q.Workers >= tt.from {
+				b.CPU = 0.91
+			}
+			return b
+		})
+		require.Equal(t, slices.Concat(tt.want, tt.want), counts(requests)[:2*len(tt.want)], "%d workers", tt.from)
 	}
 }
 

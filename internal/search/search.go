@@ -277,14 +277,18 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
+// quickestOf is the visit that shows how many CPUs workers use: others' work, or a thread
+// that waits for its CPU, leaves CPUs idle in other visits.
+func quickestOf(blocks []Block) Block {
+	return slices.MinFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Mean, b.Mean) })
+}
+
 func (s search) wins(top int) bool {
 	blocks := s.seen[top]
 	if len(blocks) == 0 {
 		return false
 	}
-	// Others' work, or a thread that waits for its CPU, leaves CPUs idle in other visits.
-	quickest := slices.MinFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Mean, b.Mean) })
-	if quickest.CPU >= busyCPU {
+	if quickestOf(blocks).CPU >= busyCPU {
 		return false
 	}
 	mean := Quickest(blocks)
@@ -324,7 +328,7 @@ func (s search) again() (w, round int, found bool) {
 // missing returns the next rung of the ladder that has had at most this many looks,
 // and how many rungs are left to look at, as far as is known. The ladder is
 // training's own count, then halves of it down to 0 until that is hopeless, then
-// doubles of it up to the ceiling.
+// doubles of it up to the ceiling, as long as CPUs are idle.
 func (s search) missing(looks int) (workers, left int) {
 	// At least as many as CPUs, whatever a short look says about how busy they are.
 	top := s.ceiling(s.sp.CPUs)
@@ -350,14 +354,26 @@ func (s search) missing(looks int) (workers, left int) {
 		rung(w)
 	}
 	for w := powerBelow(start); w < top; w = max(1, 2*w) {
-		if w > start {
+		if w > start && !s.full(w) {
 			rung(w)
 		}
 	}
-	if top > start {
+	if top > start && !s.full(top) {
 		rung(top)
 	}
 	return workers, left
+}
+
+// full tells whether fewer workers than w, but at least as many as CPUs, keep all CPUs in
+// use. Then more gain next to nothing, and a visit to them is long: it takes some samples of
+// each worker.
+func (s search) full(w int) bool {
+	for fewer, blocks := range s.seen {
+		if fewer >= s.sp.CPUs && fewer < w && len(blocks) > 0 && quickestOf(blocks).CPU >= busyCPU {
+			return true
+		}
+	}
+	return false
 }
 
 // fastestAbove is the time of the fastest of more workers than w. That fewer are faster
