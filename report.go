@@ -51,7 +51,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	}
 	columns := []column{
 		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
-		{fmt.Sprintf("%d batches", r.Iterations), total.Unit, func(t Trial) string { return total.Write(float64(t.Total)) }},
+		{countBatches(r.Iterations), total.Unit, func(t Trial) string { return total.Write(float64(t.Total)) }},
 		{"per batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
 		{"± 95 %", "", margin},
 		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait)) }},
@@ -129,7 +129,11 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	} else {
 		note("floor", "not known")
 	}
-	note("batches", "%d samples, %s, to %s", r.BatchSize, human.Bytes(uint64(r.BatchBytes)), r.Device)
+	samples := "1 sample"
+	if r.BatchSize != 1 {
+		samples = fmt.Sprintf("%d samples", r.BatchSize)
+	}
+	note("batches", "%s, %s, to %s", samples, human.Bytes(uint64(r.BatchBytes)), r.Device)
 	note("machine", "%s", r.Hardware)
 	tuned := fmt.Sprintf("by %s search in %s", r.Strategy, human.Duration(r.Elapsed))
 	if r.Cached {
@@ -200,24 +204,35 @@ func (r *Result) reason(c search.Choice) string {
 	if float64(chosen.Mean-fastest.Mean)*float64(r.Iterations) > float64(r.Alpha) {
 		within, that = "may be within", "that "
 	}
+	batches, take := countBatches(r.Iterations), "take"
+	if r.Iterations == 1 {
+		take = "takes"
+	}
 	switch workers := capital(countWorkers(r.Workers)); {
 	case len(r.Trials) == 1:
 		return fmt.Sprintf("%s: nothing else could be measured.", workers)
 	case c.Kept:
 		return fmt.Sprintf("%s, as without tuning: measuring ended before another count was surely better.", workers)
 	case c.Rounded && r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: %s; fewer may do within %s, over %d batches, but this is the roundest of the counts that can't be told apart.", workers, theFastest, human.Duration(r.Alpha), r.Iterations)
+		return fmt.Sprintf("%s: %s; fewer may do within %s, over %s, but this is the roundest of the counts that can't be told apart.", workers, theFastest, human.Duration(r.Alpha), batches)
 	case c.Rounded:
-		return fmt.Sprintf("%s: %s %s, over %d batches, of the fastest (%d); fewer may be too, but this is the roundest of the counts that can't be told apart.", workers, within, human.Duration(r.Alpha), r.Iterations, r.Fastest)
+		return fmt.Sprintf("%s: %s %s, over %s, of the fastest (%d); fewer may be too, but this is the roundest of the counts that can't be told apart.", workers, within, human.Duration(r.Alpha), batches, r.Fastest)
 	case r.Workers == r.Fastest && r.Workers == 0:
 		return fmt.Sprintf("%s: no count tried is %sfaster.", workers, surely)
 	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
 		return fmt.Sprintf("%s: no count tried is %sfaster, and fewer were not tried.", workers, surely)
 	case r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: %s; with fewer, as far as tried, %d batches take over %s longer.", workers, theFastest, r.Iterations, human.Duration(r.Alpha))
+		return fmt.Sprintf("%s: %s; with fewer, as far as tried, %s %s over %s longer.", workers, theFastest, batches, take, human.Duration(r.Alpha))
 	default:
-		return fmt.Sprintf("%s: the fewest tried %s%s %s, over %d batches, of the fastest (%d).", workers, that, within, human.Duration(r.Alpha), r.Iterations, r.Fastest)
+		return fmt.Sprintf("%s: the fewest tried %s%s %s, over %s, of the fastest (%d).", workers, that, within, human.Duration(r.Alpha), batches, r.Fastest)
 	}
+}
+
+func countBatches(n int) string {
+	if n == 1 {
+		return "1 batch"
+	}
+	return fmt.Sprintf("%d batches", n)
 }
 
 func (r *Result) trial(workers int) Trial {

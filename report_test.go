@@ -116,6 +116,20 @@ func TestTheReasonSaysWhyInASentence(t *testing.T) {
 	}
 }
 
+func TestABatchIsOne(t *testing.T) {
+	r := &Result{Workers: 1, Fastest: 1, BatchSize: 1, Iterations: 1, Alpha: 50 * time.Millisecond, Trials: []Trial{{}, {Workers: 1, Iterations: 1}}}
+	r.Reason = r.reason(search.Choice{})
+	require.Equal(t, "1 worker: the fastest; with fewer, as far as tried, 1 batch takes over 50 ms longer.", r.Reason)
+	r.Warnings = (&tuner{source: &source{opts: &options{}}}).warnings(r, 0, false)
+	require.Contains(t, r.String(), "  1 sample, ")
+	require.Contains(t, r.String(), "only 1 batch was measured at the choice")
+	require.Contains(t, r.String(), "   1 batch   ")
+	for _, c := range []search.Choice{{Rounded: true}, {}} {
+		r.Fastest = 2
+		require.Contains(t, r.reason(c), ", over 1 batch, ")
+	}
+}
+
 func TestTheReasonDoesNotContradictTheTable(t *testing.T) {
 	trials := func(means ...time.Duration) (ts []Trial) {
 		for w, mean := range means {

@@ -18,11 +18,11 @@ import (
 type Result struct {
 	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells; else the roundest that may be
 	Fastest    int           `json:"fastest"`    // the time-best count
-	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending
+	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, without those that RuledOut has
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
 	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
 	Confidence float64       `json:"confidence"` // how often another run would choose the same, 0 … 1; 0: not known
-	Slower     float64       `json:"slower"`     // upper bound, at 95 %, of the share by which the choice is slower than the best count tried
+	Slower     float64       `json:"slower"`     // upper bound, at 95 %, of the share by which the choice is slower than the best count tried; not known if Confidence isn't
 
 	// Unpinned is the trial of the choice with batches in ordinary memory, if
 	// WithPinnedComparison asked for it; else nil.
@@ -124,7 +124,8 @@ type Progress struct {
 // options that training will use: it measures the same loader. What it loads is thrown
 // away.
 //
-// The errors are those of [NewLoader], of loading, of the step and of ctx.
+// The errors are those of [NewLoader], of loading, of the step and of ctx; and it is an error
+// if no worker count fits into memory.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {

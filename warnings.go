@@ -51,7 +51,11 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	}
 	chosen := r.trial(r.Workers)
 	if chosen.Iterations < fewBatches {
-		add("only %d batches were measured at the choice", chosen.Iterations)
+		were := "were"
+		if chosen.Iterations == 1 {
+			were = "was"
+		}
+		add("only %s %s measured at the choice", countBatches(chosen.Iterations), were)
 	}
 	switch {
 	case len(r.Trials) < 2:
