@@ -37,8 +37,9 @@ const (
 
 	// Counts may be equal if they are so within a number of standard errors of the fastest,
 	// each of them less than a share of alpha.
-	equalSE = 1.5
-	equalBy = 0.6
+	equalSE   = 1.5
+	equalBy   = 0.6
+	equalLeft = 0.05 // share of their variance that is left at least, in saying how much slower the choice may be
 
 	// If time ended the search, another count replaces training's own only if it is
 	// worse by more than alpha and worseBy with a probability of mayBeWorse at most.
@@ -367,10 +368,15 @@ func (e evidence) vote(draws int, times float64) []float64 {
 }
 
 // slower is the share by which a count is at most slower than the best in 95 % of
-// cases.
+// cases. Counts that may be equal are more alike than they seem, as in the votes, but are
+// never taken to be just equal.
 func (e evidence) slower(chosen int) float64 {
 	var by []float64
-	e.drawTruth(answers, func(mean []float64) { by = append(by, mean[chosen]/slices.Min(mean)-1) })
+	likely, left := e.likely()
+	for i := range left {
+		left[i] = max(left[i], equalLeft)
+	}
+	e.draw(likely, left, answers, func(mean []float64) { by = append(by, mean[chosen]/slices.Min(mean)-1) })
 	return stat.Quantile(by, 0.95)
 }
 
@@ -412,6 +418,14 @@ func (e evidence) finer() (w int, found bool) {
 		}
 	}
 	return 0, false
+}
+
+// of is the time of w workers; +Inf if it isn't known.
+func (e evidence) of(w int) float64 {
+	if i := slices.Index(e.counts, w); i >= 0 {
+		return e.mean[i]
+	}
+	return math.Inf(1)
 }
 
 // promises tells whether w workers, more than the i-th count, would be faster than
@@ -480,15 +494,24 @@ func (e evidence) undecided() []int {
 		race = last
 	}
 	if len(race) > 0 && !e.sp.Fixed {
-		race = e.together(race, company, chosen, fastest)
+		race = e.together(race, company, chosen, fastest, votes)
 	}
 	return race
 }
 
-// together adds to a round's counts the choice, the fastest, and neighbours of theirs
-// until there are enough: drift is seen only in what several counts have in common.
-func (e evidence) together(race []int, company, chosen, fastest int) []int {
-	for n, i := range []int{chosen, fastest, chosen - 1, chosen + 1, fastest - 1, fastest + 1} {
+// together adds to a round's counts the choice and the fastest and, until there are enough,
+// those that another run would choose most often, and neighbours: drift is seen only in
+// what several counts have in common.
+func (e evidence) together(race []int, company, chosen, fastest int, votes []float64) []int {
+	var voted []int
+	for i, share := range votes {
+		if share > 0 {
+			voted = append(voted, i)
+		}
+	}
+	slices.SortStableFunc(voted, func(a, b int) int { return cmp.Compare(votes[b], votes[a]) })
+	neighbours := []int{chosen - 1, chosen + 1, fastest - 1, fastest + 1}
+	for n, i := range slices.Concat([]int{chosen, fastest}, voted, neighbours) {
 		if n >= 2 && len(race) >= company {
 			break
 		}

@@ -132,10 +132,15 @@ func TestTheCompanyInARound(t *testing.T) {
 			counts = append(counts, known{workers: w, mean: max(1, tt.slow[w])})
 		}
 		e := evidenceOf(sixtyFour(), counts...)
-		require.Equal(t, tt.want, e.together(tt.race, tt.company, index[tt.chosen], index[tt.fastest]), tt.name)
+		require.Equal(t, tt.want, e.together(tt.race, tt.company, index[tt.chosen], index[tt.fastest], nil), tt.name)
 	}
+	e := evidenceOf(sixtyFour(), known{workers: 4, mean: 1.5}, known{workers: 8, mean: 1}, known{workers: 16, mean: 1.5}, known{workers: 32, mean: 1.5}, known{workers: 64, mean: 1.5})
+	require.Equal(t, []int{8, 32}, e.together([]int{8}, 2, 1, 1, []float64{0, 0.9, 0.02, 0.05, 0.03}), "what another run may choose before a neighbour")
+	require.Equal(t, []int{8, 32, 64}, e.together([]int{8}, 3, 1, 1, []float64{0, 0.9, 0.02, 0.05, 0.03}), "most likely first")
+	require.Equal(t, []int{4, 8, 32}, e.together([]int{8}, 3, 1, 1, []float64{0, 0.9, 0, 0.1, 0}), "then neighbours")
+
 	alone := evidenceOf(sixtyFour(), known{workers: 8, mean: 1})
-	require.Equal(t, []int{8}, alone.together([]int{8}, 3, 0, 0))
+	require.Equal(t, []int{8}, alone.together([]int{8}, 3, 0, 0, nil))
 }
 
 func TestASweepMeasuresEveryCountFourTimesWithItsWarmUp(t *testing.T) {

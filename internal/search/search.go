@@ -111,6 +111,9 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	if len(e.counts) == 0 {
 		return Request{}, false
 	}
+	if w, found := s.above(e); found {
+		return s.visit(w, turns, s.round, 1), true
+	}
 	if w, found := e.between(); found {
 		return s.visit(w, turns, s.round, 1), true
 	}
@@ -209,12 +212,13 @@ func newSearch(sp Space, seen []Series) search {
 	return s
 }
 
-// Quickest is a first figure for a count, since disturbances can only slow a visit
-// down. It decides where to look, not what to choose.
+// Quickest is a first figure for a count: its quickest visit, without the slowest
+// iteration, since disturbances can only slow a visit down. It decides where to look, not
+// what to choose.
 func Quickest(blocks []Block) float64 {
 	low := math.Inf(1)
 	for _, b := range blocks {
-		low = min(low, float64(max(b.Mean, 1)))
+		low = min(low, level(b))
 	}
 	return low
 }
@@ -271,7 +275,7 @@ func (s search) ceiling(first int) int {
 		return s.sp.Max
 	}
 	top := first
-	for top < MaxWorkers && s.wins(top) {
+	for top < MaxWorkers && s.wins(top, s.quickest) {
 		top = min(max(2*top, s.sp.CPUs), MaxWorkers)
 	}
 	return top
@@ -283,7 +287,22 @@ func quickestOf(blocks []Block) Block {
 	return slices.MinFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Mean, b.Mean) })
 }
 
-func (s search) wins(top int) bool {
+func (s search) quickest(workers int) float64 { return Quickest(s.seen[workers]) }
+
+// above is the double of the highest count measured, if the space may grow and all that was
+// measured says that it should: the first looks may have had bad luck.
+func (s search) above(e evidence) (w int, found bool) {
+	top := e.counts[len(e.counts)-1]
+	if s.sp.Max >= 0 || top < s.sp.CPUs || top == MaxWorkers || !s.wins(top, e.of) {
+		return 0, false
+	}
+	w = min(2*top, MaxWorkers)
+	return w, s.sp.allows(w)
+}
+
+// wins tells whether the highest count beats all up to half of it by more than alpha, and
+// leaves CPUs idle.
+func (s search) wins(top int, time func(workers int) float64) bool {
 	blocks := s.seen[top]
 	if len(blocks) == 0 {
 		return false
@@ -291,10 +310,10 @@ func (s search) wins(top int) bool {
 	if quickestOf(blocks).CPU >= busyCPU {
 		return false
 	}
-	mean := Quickest(blocks)
-	for w, below := range s.seen {
+	mean := time(top)
+	for w := range s.seen {
 		// One worker can't beat none by working side by side; two can.
-		if top > 1 && 2*w <= top+1 && Quickest(below) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {
+		if top > 1 && 2*w <= top+1 && time(w) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {
 			return false
 		}
 	}
@@ -334,7 +353,7 @@ func (s search) missing(looks int) (workers, left int) {
 	top := s.ceiling(s.sp.CPUs)
 	rung := func(w int) {
 		full := s.sp.Fixed && s.done(w) >= s.sp.Iterations
-		if looks > 0 && Quickest(s.seen[w]) > hopeless*hopeless*s.best {
+		if looks > 0 && s.quickest(w) > hopeless*hopeless*s.best {
 			return
 		}
 		if s.sp.allows(w) && len(s.seen[w]) <= looks && !full {
@@ -347,7 +366,7 @@ func (s search) missing(looks int) (workers, left int) {
 	start := min(s.sp.Start, top)
 	rung(start)
 	for w := start; w > 0; {
-		if w != start && w > 1 && s.sp.allows(w) && Quickest(s.seen[w]) > tooFew*s.fastestAbove(w) {
+		if w != start && w > 1 && s.sp.allows(w) && s.quickest(w) > tooFew*s.fastestAbove(w) {
 			break // fewer workers are no good either, or that isn't known yet
 		}
 		w = powerBelow(w)

@@ -174,6 +174,41 @@ func TestWhereverTheBestCountLiesItIsFound(t *testing.T) {
 	}
 }
 
+// In the first look at a count, one iteration happens to take a hundred times as long.
+func TestOneSlowIterationHidesNoCount(t *testing.T) {
+	for _, hit := range []int{1, 2, 4, 8, 15} {
+		slow := 0
+		seen, _ := drive(Greedy{}, sixteen(), func(q Request) Block {
+			b := steady(func(w int) time.Duration { return halving(min(w, 3)) })(q)
+			b.Level = b.Mean
+			if q.Workers == hit && slow == 0 {
+				b.Mean += 100 * b.Mean / time.Duration(b.Iterations)
+				slow++
+			}
+			return b
+		})
+		require.Equal(t, 1, slow)
+		require.GreaterOrEqual(t, iterationsAt(seen, 3), 100, "slow at %d", hit)
+	}
+}
+
+// Up to 256 workers make loading faster. The first look at 32 happens to be as quick as one at 64.
+func TestASpaceGrowsIfTheFirstLooksHadBadLuck(t *testing.T) {
+	sp := Space{CPUs: 64, Start: 64, Max: -1, Alpha: DefaultAlpha, Iterations: 100}
+	lucky := 0
+	seen, _ := drive(Greedy{}, sp, func(q Request) Block {
+		b := steady(func(w int) time.Duration { return time.Second / time.Duration(max(1, min(w, 256))) })(q)
+		b.CPU = 0.1
+		if q.Workers == 32 && lucky == 0 {
+			b.Mean /= 2
+			lucky++
+		}
+		return b
+	})
+	require.Equal(t, 1, lucky)
+	require.Equal(t, 256, Choose(sp, seen).Workers)
+}
+
 func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
 	seen, _ := drive(Greedy{}, sixteen(), steady(halving))
 	require.LessOrEqual(t, iterationsAt(seen, 0), 6)
