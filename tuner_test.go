@@ -362,6 +362,9 @@ func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
 		all := tune(much, false)
 		require.Equal(t, 32, all.Workers)
 		require.Equal(t, 32, tune(much, true).Workers)
+		if raceDetector { // its own memory comes and goes by many megabytes
+			return
+		}
 
 		data, err := os.ReadFile(kept) // by a machine whose clock is ahead
 		require.NoError(t, err)
