@@ -268,7 +268,8 @@ func (s *mixPlan) at(position uint64) (part int, draw uint64) {
 	return part, b.before(part) + uint64(sooner)
 }
 
-// draws is how often the blocks draw from a part that positions from … to−1 are in.
+// draws is how often a part is drawn in all of the blocks that positions from … to−1 are
+// in; at most math.MaxInt.
 func (s *mixPlan) draws(part int, from, to uint64) int {
 	first, _ := s.blockAt(from)
 	last, _ := s.blockAt(to - 1)
@@ -276,7 +277,7 @@ func (s *mixPlan) draws(part int, from, to uint64) int {
 	if part > 0 {
 		share -= last.ends[part-1]
 	}
-	return int(last.before(part)-first.before(part)) + share
+	return int(min(last.before(part)-first.before(part)+uint64(share), math.MaxInt))
 }
 
 // before is how often each part is drawn before a position.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -532,4 +533,18 @@ func ExampleMixedStreams() {
 	// 0 [0.6 21 12 10]
 	// 1 [10 0.5 20 0.6]
 	// 1 [0.7 11 21 0.5]
+}
+
+// The blocks that such an epoch cuts have more records than an int of 32 bits counts.
+func TestAnEpochOfMixedStreamsMayBeAsLongAsIsAllowed(t *testing.T) {
+	m := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1}}}, Block: 1 << 30}
+	ds, err := nwt.MixedStreams(m, 7, newShelves(1000))
+	require.NoError(t, err)
+	l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithEpochSamples(math.MaxInt32))
+	for b, err := range l.Epoch(t.Context(), 1) {
+		require.NoError(t, err)
+		require.Equal(t, 4, b.Len())
+		break
+	}
+	require.NoError(t, l.Close())
 }
