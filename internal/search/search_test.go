@@ -194,19 +194,33 @@ func TestOneSlowIterationHidesNoCount(t *testing.T) {
 
 // Up to 256 workers make loading faster. The first look at 32 happens to be as quick as one at 64.
 func TestASpaceGrowsIfTheFirstLooksHadBadLuck(t *testing.T) {
-	sp := Space{CPUs: 64, Start: 64, Max: -1, Alpha: DefaultAlpha, Iterations: 100}
-	lucky := 0
-	seen, _ := drive(Greedy{}, sp, func(q Request) Block {
-		b := steady(func(w int) time.Duration { return time.Second / time.Duration(max(1, min(w, 256))) })(q)
-		b.CPU = 0.1
-		if q.Workers == 32 && lucky == 0 {
-			b.Mean /= 2
-			lucky++
-		}
-		return b
-	})
-	require.Equal(t, 1, lucky)
-	require.Equal(t, 256, Choose(sp, seen).Workers)
+	for _, tt := range []struct {
+		name  string
+		busy  float64 // share of the CPUs, from 64 workers on
+		most  int     // that memory allows
+		want  int
+		tried int // at most
+	}{
+		{"", 0.1, MaxWorkers, 256, 512},
+		{"not if all CPUs are in use", 0.95, MaxWorkers, 64, 64},
+		{"no further than memory allows", 0.1, 128, 128, 128},
+	} {
+		sp := Space{CPUs: 64, Start: 64, Max: -1, Alpha: DefaultAlpha, Iterations: 100}
+		sp.Allowed = func(w int) bool { return w <= tt.most }
+		lucky := 0
+		seen, requests := drive(Greedy{}, sp, func(q Request) Block {
+			b := steady(func(w int) time.Duration { return time.Second / time.Duration(max(1, min(w, 256))) })(q)
+			b.CPU = tt.busy * min(1, float64(q.Workers)/64)
+			if q.Workers == 32 && lucky == 0 {
+				b.Mean /= 2
+				lucky++
+			}
+			return b
+		})
+		require.Equal(t, 1, lucky)
+		require.Equal(t, tt.want, Choose(sp, seen).Workers, tt.name)
+		require.LessOrEqual(t, slices.Max(counts(requests)), tt.tried, tt.name)
+	}
 }
 
 func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
