@@ -15,6 +15,8 @@ type figures struct {
 	fixed                bool          // prefetch was set, so the depth doesn't follow need
 	highest              bool          // no more workers were tried
 	bounded              bool          // since they would need too much memory
+	most                 int           // workers that could be tried, had there been time
+	outOfTime            bool          // the time for tuning was over before the search was
 	wait, transfer, step time.Duration // means per iteration; step 0: none was given
 	floor                time.Duration // per iteration, with batches already loaded; 0: not known
 	first, median, p99   time.Duration // the first batch; iterations after warm-up
@@ -88,11 +90,16 @@ func advise(f figures) []string {
 		case f.highest && f.bounded:
 			say("%s is the highest count that memory allows, and %s of %s were in use: with smaller batches, more workers may be faster.",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
+		case f.highest && f.workers < f.most && f.outOfTime:
+			say("%s is the highest count that there was time for, and %s of %s were in use: more workers may be faster (WithTuningTime).",
+				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
 		case f.highest && f.workers < maxWorkers:
 			say("%s is the highest count that was tried, and %s of %s were in use: more workers may be faster (WithMaxWorkers).",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
 		case f.highest:
 			// No more workers can be tried.
+		case busy < cpuIdle && f.outOfTime:
+			say("CPUs idle (%s of %s in use), and time was over before it was clear whether more workers help (WithTuningTime).", human.Share(f.cpu), numberOfCPUs(f.cpus))
 		case busy < cpuIdle:
 			say("CPUs idle (%s of %s in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", human.Share(f.cpu), numberOfCPUs(f.cpus))
 		}
@@ -135,8 +142,10 @@ func (f figures) aboutReading() string {
 		return fmt.Sprintf("%s. More at once are no faster (WithInterleave(%d) was tried): storage, the network or the reader itself is the limit.", sets, f.wider.tried)
 	case f.interleave >= f.shards:
 		return fmt.Sprintf("%s, which are all: of more, smaller shards more could be read at once.", sets)
+	case f.interleave >= maxInterleave:
+		return fmt.Sprintf("%s, and no more can be.", sets)
 	default:
-		return fmt.Sprintf("%s. More at once may be faster (WithInterleave); Tune measures it.", sets)
+		return fmt.Sprintf("%s. More at once may be faster (WithInterleave): Tune measures it if there is time (WithTuningTime).", sets)
 	}
 }
 

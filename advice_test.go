@@ -40,6 +40,12 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{"the highest count", with(func(f *figures) { f.highest = true }), []string{
 			"4 workers is the highest count that was tried, and 70 % of 8 CPUs were in use: more workers may be faster (WithMaxWorkers).",
 		}},
+		{"the highest count that there was time for", with(func(f *figures) { f.highest, f.outOfTime, f.most = true, true, 64 }), []string{
+			"4 workers is the highest count that there was time for, and 70 % of 8 CPUs were in use: more workers may be faster (WithTuningTime).",
+		}},
+		{"the highest count that was allowed, and no time", with(func(f *figures) { f.highest, f.outOfTime, f.most = true, true, 4 }), []string{
+			"4 workers is the highest count that was tried, and 70 % of 8 CPUs were in use: more workers may be faster (WithMaxWorkers).",
+		}},
 		{"the highest count that memory allows", with(func(f *figures) { f.highest, f.bounded = true, true }), []string{
 			"4 workers is the highest count that memory allows, and 70 % of 8 CPUs were in use: with smaller batches, more workers may be faster.",
 		}},
@@ -47,8 +53,14 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{"waiting on storage", with(func(f *figures) { f.cpu = 0.12 }), []string{
 			"CPUs idle (12 % of 8 in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.",
 		}},
+		{"waiting, and no time to see what helps", with(func(f *figures) { f.cpu, f.outOfTime = 0.12, true }), []string{
+			"CPUs idle (12 % of 8 in use), and time was over before it was clear whether more workers help (WithTuningTime).",
+		}},
+		{"reading sets the pace with as many shards as may be read at once", with(func(f *figures) { f.reading, f.interleave, f.shards = 0.97, 1024, 5000 }), []string{
+			"Reading sets the pace: it goes on for 97 % of the time, 1024 shards at once, and no more can be.",
+		}},
 		{"reading a stream sets the pace", with(func(f *figures) { f.reading, f.interleave, f.shards, f.cpu = 0.97, 4, 64, 0.12 }), []string{
-			"Reading sets the pace: it goes on for 97 % of the time, 4 shards at once. More at once may be faster (WithInterleave); Tune measures it.",
+			"Reading sets the pace: it goes on for 97 % of the time, 4 shards at once. More at once may be faster (WithInterleave): Tune measures it if there is time (WithTuningTime).",
 		}},
 		{"reading a stream doesn't matter to a step that sets the pace", with(func(f *figures) {
 			f.reading, f.interleave, f.shards, f.wait, f.step, f.floor = 0.97, 4, 64, 0, 20*ms, 20*ms

@@ -128,6 +128,20 @@ func TestTuningEndsInItsTime(t *testing.T) {
 	})
 }
 
+// One worker per CPU is where the search begins, and there was no time for more.
+func TestIfTimeEndsTheSearchTheAdviceIsMoreTime(t *testing.T) {
+	for want, opts := range map[string][]nwt.Option{
+		"4 workers is the highest count that there was time for, and 0.0 % of 4 CPUs were in use: more workers may be faster (WithTuningTime).": nil,
+		"4 workers is the highest count that was tried, and 0.0 % of 4 CPUs were in use: more workers may be faster (WithMaxWorkers).":          {nwt.WithMaxWorkers(4)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(100_000, 100*time.Millisecond), append(opts, nwt.WithTuningTime(3*time.Second), virtual)...)
+			require.NoError(t, err)
+			require.Contains(t, r.Advice, want)
+		})
+	}
+}
+
 // busyFor is a dataset whose samples wait, and keep a CPU of m busy after that.
 func busyFor(m *nwt.VirtualMachine, wait, compute time.Duration) nwt.Dataset {
 	return nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {

@@ -107,8 +107,9 @@ func medianOf(blocks []search.Block) float64 {
 	return float64(max(blocks[(len(blocks)-1)/2].Mean, 1)+max(blocks[len(blocks)/2].Mean, 1)) / 2
 }
 
-// advice says what to work on and what to change.
-func (s *source) advice(r *Result, limit memoryLimit, wider widening) []string {
+// advice says what to work on and what to change. outOfTime tells that the time for tuning
+// was over before the search was.
+func (s *source) advice(r *Result, limit memoryLimit, wider widening, outOfTime bool) []string {
 	t := r.trial(r.Workers)
 	cpus := float64(s.opts.cpus()) // of which Trial.CPU is a share
 	if r.Hardware.Affinity > 0 {
@@ -121,9 +122,13 @@ func (s *source) advice(r *Result, limit memoryLimit, wider widening) []string {
 		workers: r.Workers, cpus: cpus, prefetch: max(s.depthOf(r.Workers)-1, t.Prefetch), fixed: s.opts.prefetch > 0,
 		highest: r.Workers == r.Trials[len(r.Trials)-1].Workers,
 		bounded: slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers }),
-		wait:    t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
+		most:    maxWorkers, outOfTime: outOfTime,
+		wait: t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
 		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: min(max(0, t.OtherCPU), 1-t.CPU), // figures of other visits
 		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
+	}
+	if s.opts.most >= 0 {
+		f.most = s.opts.most
 	}
 	if s.n == endless {
 		f.reading, f.interleave, f.shards, f.wider = t.Reading, s.opts.interleave, s.shardsOfRank(), wider

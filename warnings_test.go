@@ -67,7 +67,7 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 			s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 			r := &Result{Workers: tt.workers, Step: tt.step > 0, Floor: tt.step, Trials: []Trial{
 				{Workers: tt.workers, Mean: tt.wait + tt.step, Wait: tt.wait, Step: tt.step, CPU: 0.6}, {Workers: 64}}}
-			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
+			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{}, false)
 			require.Len(t, advice, 1)
 			require.Contains(t, advice[0], tt.want)
 		})
@@ -78,7 +78,7 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 func TestAdviceCountsTheBatchesThatWereLoadedAhead(t *testing.T) {
 	s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 	r := &Result{Workers: 4, BatchBytes: 10e6, Trials: []Trial{{Workers: 4, Mean: time.Second, Wait: time.Second, CPU: 0.6, Memory: 900e6, Prefetch: 60}, {Workers: 64}}}
-	advice := s.advice(r, memoryLimit{bytes: 1e9}, widening{})
+	advice := s.advice(r, memoryLimit{bytes: 1e9}, widening{}, false)
 	require.Contains(t, advice, "Memory is nearly used up (900 MB of 1 GB), 600 MB of it by batches: a smaller batch or less prefetch (now 60) frees most.")
 }
 
@@ -86,7 +86,7 @@ func TestAdviceCountsTheBatchesThatWereLoadedAhead(t *testing.T) {
 func TestSharesOfTheSameCPUsAreNoMoreThanAll(t *testing.T) {
 	s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 	r := &Result{Workers: 4, Trials: []Trial{{Workers: 4, Mean: time.Second, Wait: time.Second, CPU: 0.4, OtherCPU: 0.86}, {Workers: 64}}}
-	advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
+	advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{}, false)
 	require.Contains(t, advice, "The CPUs are saturated, 60 % by other processes and 40 % by this one: without those, loading would be faster.")
 }
 
@@ -106,7 +106,7 @@ func TestAdviceNamesTheCPUsThatTheProcessMayUse(t *testing.T) {
 	} {
 		s := &source{opts: &options{machine: NewVirtualMachine(max(8, tt.hardware.Affinity) * tt.ranks), batchSize: 32, launcher: &Rank{LocalWorld: tt.ranks}}, order: order{n: 1000, batch: 32, world: 1}}
 		r := &Result{Workers: 2, Hardware: tt.hardware, Trials: []Trial{{Workers: 2, Mean: time.Second, Wait: time.Second, CPU: 0.4}, {Workers: 64}}}
-		advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{})
+		advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{}, false)
 		require.Contains(t, strings.Join(advice, "\n"), tt.want)
 	}
 }
