@@ -200,9 +200,14 @@ func (r *Result) reason(c search.Choice) string {
 	if slices.ContainsFunc(r.Trials, lower) {
 		surely, theFastest = "surely ", "none is surely faster"
 	}
+	apart := func(t Trial) bool { return float64(t.Mean-fastest.Mean)*float64(r.Iterations) > float64(r.Alpha) }
 	within, that := "within", ""
-	if float64(chosen.Mean-fastest.Mean)*float64(r.Iterations) > float64(r.Alpha) {
+	if apart(chosen) {
 		within, that = "may be within", "that "
+	}
+	corrected := ""
+	if slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Workers < r.Workers && !apart(t) }) {
+		corrected = ", once drift that all counts share and chance are left out"
 	}
 	batches, take := countBatches(r.Iterations), "take"
 	if r.Iterations == 1 {
@@ -222,9 +227,9 @@ func (r *Result) reason(c search.Choice) string {
 	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
 		return fmt.Sprintf("%s: no count tried is %sfaster, and fewer were not tried.", workers, surely)
 	case r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: %s; with fewer, as far as tried, %s %s over %s longer.", workers, theFastest, batches, take, human.Duration(r.Alpha))
+		return fmt.Sprintf("%s: %s; with fewer, as far as tried, %s %s over %s longer%s.", workers, theFastest, batches, take, human.Duration(r.Alpha), corrected)
 	default:
-		return fmt.Sprintf("%s: the fewest tried %s%s %s, over %s, of the fastest (%d).", workers, that, within, human.Duration(r.Alpha), batches, r.Fastest)
+		return fmt.Sprintf("%s: the fewest tried %s%s %s, over %s, of the fastest (%d)%s.", workers, that, within, human.Duration(r.Alpha), batches, r.Fastest, corrected)
 	}
 }
 

@@ -107,9 +107,9 @@ func TestTheReasonSaysWhyInASentence(t *testing.T) {
 		"0 workers: nothing else could be measured.":                                              {Trials: make([]Trial, 1)},
 		"0 workers: no count tried is faster.":                                                    {Trials: make([]Trial, 2)},
 		"2 workers: no count tried is faster, and fewer were not tried.":                          {Workers: 2, Fastest: 2, Trials: []Trial{{Workers: 2}, {Workers: 4}}},
-		"1 worker: the fastest; with fewer, as far as tried, 100 batches take over 50 ms longer.": {Workers: 1, Fastest: 1, Trials: []Trial{{}, {Workers: 1}}},
-		"1 worker: the fewest tried within 50 ms, over 100 batches, of the fastest (4).":          {Workers: 1, Fastest: 4, Trials: []Trial{{}, {Workers: 1}}},
-		"14 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (16).":       {Workers: 14, Fastest: 16, Trials: []Trial{{}, {Workers: 14}}},
+		"1 worker: the fastest; with fewer, as far as tried, 100 batches take over 50 ms longer.": {Workers: 1, Fastest: 1, Trials: []Trial{{Mean: time.Second}, {Workers: 1}}},
+		"1 worker: the fewest tried within 50 ms, over 100 batches, of the fastest (4).":          {Workers: 1, Fastest: 4, Trials: []Trial{{Mean: time.Second}, {Workers: 1}}},
+		"14 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (16).":       {Workers: 14, Fastest: 16, Trials: []Trial{{Mean: time.Second}, {Workers: 14}}},
 	} {
 		r.Alpha, r.Iterations = 50*time.Millisecond, 100
 		require.Equal(t, want, r.reason(search.Choice{}))
@@ -117,7 +117,7 @@ func TestTheReasonSaysWhyInASentence(t *testing.T) {
 }
 
 func TestABatchIsOne(t *testing.T) {
-	r := &Result{Workers: 1, Fastest: 1, BatchSize: 1, Iterations: 1, Alpha: 50 * time.Millisecond, Trials: []Trial{{}, {Workers: 1, Iterations: 1}}}
+	r := &Result{Workers: 1, Fastest: 1, BatchSize: 1, Iterations: 1, Alpha: 50 * time.Millisecond, Trials: []Trial{{Mean: time.Second}, {Workers: 1, Iterations: 1}}}
 	r.Reason = r.reason(search.Choice{})
 	require.Equal(t, "1 worker: the fastest; with fewer, as far as tried, 1 batch takes over 50 ms longer.", r.Reason)
 	r.Warnings = (&tuner{source: &source{opts: &options{}}}).warnings(r, 0, false)
@@ -138,10 +138,13 @@ func TestTheReasonDoesNotContradictTheTable(t *testing.T) {
 		return ts
 	}
 	for want, r := range map[string]*Result{
-		"0 workers: no count tried is surely faster.":                                                       {Trials: trials(20, 19)},
-		"1 worker: none is surely faster; with fewer, as far as tried, 100 batches take over 50 ms longer.": {Workers: 1, Fastest: 1, Trials: trials(30, 20, 19)},
-		"1 worker: the fewest tried that may be within 50 ms, over 100 batches, of the fastest (2).":        {Workers: 1, Fastest: 2, Trials: trials(30, 21, 20)},
-		"0 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (1).":                   {Workers: 0, Fastest: 1, Trials: []Trial{{Mean: 20_500 * time.Microsecond}, {Workers: 1, Mean: 20 * time.Millisecond}}},
+		"0 workers: no count tried is surely faster.":                                                                                                                  {Trials: trials(20, 19)},
+		"1 worker: none is surely faster; with fewer, as far as tried, 100 batches take over 50 ms longer.":                                                            {Workers: 1, Fastest: 1, Trials: trials(30, 20, 19)},
+		"1 worker: the fewest tried that may be within 50 ms, over 100 batches, of the fastest (2).":                                                                   {Workers: 1, Fastest: 2, Trials: trials(30, 21, 20)},
+		"0 workers: the fewest tried within 50 ms, over 100 batches, of the fastest (1).":                                                                              {Workers: 0, Fastest: 1, Trials: []Trial{{Mean: 20_500 * time.Microsecond}, {Workers: 1, Mean: 20 * time.Millisecond}}},
+		"2 workers: none is surely faster; with fewer, as far as tried, 100 batches take over 50 ms longer, once drift that all counts share and chance are left out.": {Workers: 2, Fastest: 2, Trials: trials(30, 19, 20)},
+		"2 workers: the fastest; with fewer, as far as tried, 100 batches take over 50 ms longer, once drift that all counts share and chance are left out.":           {Workers: 2, Fastest: 2, Trials: []Trial{{Workers: 1, Mean: 20_400 * time.Microsecond}, {Workers: 2, Mean: 20 * time.Millisecond}}},
+		"1 worker: the fewest tried within 50 ms, over 100 batches, of the fastest (2), once drift that all counts share and chance are left out.":                     {Workers: 1, Fastest: 2, Trials: trials(20, 20, 20)},
 	} {
 		r.Alpha, r.Iterations = 50*time.Millisecond, 100
 		require.Equal(t, want, r.reason(search.Choice{}))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -140,6 +141,24 @@ func TestIfTimeEndsTheSearchTheAdviceIsMoreTime(t *testing.T) {
 			require.Contains(t, r.Advice, want)
 		})
 	}
+}
+
+// The choice leaves drift out, the table doesn't: a machine that becomes slower all the time
+// makes counts look slow that were measured last.
+func TestTheReasonNamesTheDriftThatTheTableShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(time.Duration((1 + 3*time.Since(began).Seconds()) * float64(time.Millisecond)))
+			return nil
+		})
+		r, err := nwt.Tune(t.Context(), ds, nwt.WithMaxWorkers(8), virtual)
+		require.NoError(t, err)
+		require.True(t, slices.ContainsFunc(r.Trials, func(trial nwt.Trial) bool {
+			return trial.Workers < r.Workers && trial.Mean < r.Trials[len(r.Trials)-1].Mean
+		}), "%v", r)
+		require.Contains(t, r.Reason, "once drift that all counts share and chance are left out", "%v", r)
+	})
 }
 
 // busyFor is a dataset whose samples wait, and keep a CPU of m busy after that.
