@@ -140,6 +140,10 @@ func (r *run) stop(err error) {
 	r.cancel()
 }
 
+// isOver tells whether the run ends soon, so that what Load returns is no failure of Load.
+// The context of Load may end before stop is called.
+func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
+
 // advance ends the loop body's use of a batch and waits for the next: nil
 // after the last.
 func (r *run) advance() (*Batch, error) {
@@ -157,12 +161,13 @@ func (r *run) advance() (*Batch, error) {
 			break // the stream is over, or refused; a stage that failed at its end stages nothing after it
 		}
 		b, ready := r.await()
-		if b == nil {
+		switch {
+		case b != nil:
+			r.current = b
+		case r.caller.Err() != nil:
+			return nil, contextError(r.caller) // rather than what Load or WithWorkerInit made of it
+		default:
 			return nil, *r.why.Load()
-		}
-		r.current = b
-		if r.caller.Err() != nil {
-			return nil, contextError(r.caller) // rather than what Load made of it
 		}
 		if r.l.stage == nil {
 			b.err = r.tally.admit(b)
@@ -242,6 +247,7 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, err
 	}
 	b.bad.reset()
+	b.skipped.Store(0)
 	if r.sequence == nil {
 		if r.refused = r.place(b, r.opened); r.refused != nil {
 			r.l.slots.put(b, false)
@@ -310,8 +316,8 @@ func (r *run) place(b *Batch, i int) (err error) {
 }
 
 // await waits until a batch is ready, loads it if there are no workers, and takes
-// it from the ring; nil if the run was stopped. It tells whether the batch was
-// ready already.
+// it from the ring; nil if the run was stopped or the caller's context has ended. It
+// tells whether the batch was ready already.
 func (r *run) await() (b *Batch, ready bool) {
 	r.watchDepth()
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
@@ -345,8 +351,12 @@ func (r *run) await() (b *Batch, ready bool) {
 	}
 }
 
-// take takes a batch that is ready from the ring.
+// take takes a batch that is ready from the ring; nil if the caller's context has ended,
+// since the batch may have what Load made of that.
 func (r *run) take(seq uint64) *Batch {
+	if r.caller.Err() != nil {
+		return nil
+	}
 	i := slices.Index(r.ahead, seq)
 	r.ahead = append(r.ahead[:i], r.ahead[i+1:]...)
 	r.taken++
@@ -385,8 +395,9 @@ func (r *run) openAhead() (batches, loaded int, last bool) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	for _, seq := range r.ahead {
-		places := r.l.ring.Item(seq).opened
-		loaded += portion(r.l.opts.batchSize, places-r.l.ring.Pending(seq), places)
+		b := r.l.ring.Item(seq)
+		done := b.opened - r.l.ring.Pending(seq) // before skipped, which is written first
+		loaded += portion(r.l.opts.batchSize, max(0, done-int(b.skipped.Load())), b.opened)
 	}
 	return len(r.ahead), loaded, r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
 }

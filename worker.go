@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
@@ -62,7 +63,11 @@ func (w *worker) loaded() {
 	if w.cold.Load() > 0 {
 		w.cold.Add(int32(-n))
 	}
-	w.claim.Item.loadedPlaces(n, w.sample.worker)
+	b := w.claim.Item
+	if w.l.ring.Stopped() || b.bad.first.Load() < math.MaxInt32 && b.run.isOver() {
+		b.skipped.Add(int32(n))
+	}
+	b.loadedPlaces(n, w.sample.worker)
 }
 
 // done reports the claim to the ring. It returns whether this has woken somebody.
@@ -281,7 +286,7 @@ func (w *worker) loadTogether(b *Batch) {
 		switch {
 		case w.returned(): // the call was given up long ago
 		case called:
-			l.failedTogether(err)
+			l.failedTogether(b.run, err)
 			w.sample.abandonScratch()
 			for _, s := range w.samples {
 				s.scope = 0
@@ -327,7 +332,7 @@ func (w *worker) loadTogether(b *Batch) {
 	case w.returned():
 		return
 	case err != nil:
-		l.failedTogether(err)
+		l.failedTogether(b.run, err)
 		return
 	}
 	if l.layout.ragged > 0 || len(bad) > 0 {
@@ -347,8 +352,8 @@ func (w *worker) loadTogether(b *Batch) {
 // failedTogether logs that LoadBatch has failed. A bad sample is reported again when
 // Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
 // slow, and without this log nobody would know why.
-func (l *Loader) failedTogether(err error) {
-	if l.ring.Stopped() {
+func (l *Loader) failedTogether(r *run, err error) {
+	if r.isOver() {
 		return // the context has ended, which is no failure
 	}
 	l.said.failedTogether(l.opts.log, err)

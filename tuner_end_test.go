@@ -1,0 +1,108 @@
+package nwt_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// heed waits for d, or until ctx ends.
+func heed(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A heeding is a stream whose records wait, and heed their context meanwhile.
+type heeding struct{ read, load time.Duration }
+
+func (h heeding) Fields() []nwt.Field { return scalar }
+func (h heeding) Shards() int         { return 64 }
+
+func (h heeding) Open(context.Context, int) (nwt.ShardReader, error) { return heedingReader{h}, nil }
+
+func (h heeding) Load(ctx context.Context, _ *nwt.Record, _ *nwt.Sample) error {
+	return heed(ctx, h.load)
+}
+
+type heedingReader struct{ heeding }
+
+func (h heedingReader) Next(ctx context.Context, _ *nwt.Record) error {
+	return heed(ctx, h.read)
+}
+
+func (h heedingReader) Close() error { return nil }
+
+// slowTogether loads samples one after the other in a call, and heeds its context meanwhile.
+type slowTogether struct {
+	nwt.Dataset
+	each time.Duration
+}
+
+func (d slowTogether) LoadBatch(ctx context.Context, indices []int, _ []*nwt.Sample) error {
+	return heed(ctx, time.Duration(len(indices))*d.each)
+}
+
+// When the time is over, calls return with an error and the samples behind them are left
+// out. None of that is loading. Which of it the tuner sees depends on the order in which
+// goroutines run.
+func TestSamplesThatTheEndOfTheTimeCutShortDoNotCount(t *testing.T) {
+	const load = 500 * time.Millisecond
+	for name, ds := range map[string]nwt.Dataset{
+		"a dataset": sleeping(1_000_000, load),
+		"a stream":  nwt.Streamed(heeding{time.Millisecond, load}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 30 {
+				synctest.Test(t, func(t *testing.T) {
+					r, err := nwt.Tune(t.Context(), ds, nwt.WithTuningTime(9*time.Second), virtual, silent,
+						nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(20 * time.Millisecond); return nil }))
+					require.NoError(t, err)
+					require.Len(t, r.Trials, 1)
+					require.InEpsilon(t, 32*load/virtualCPUs, r.Trials[0].Mean, 0.15, "%v", r)
+				})
+			}
+		})
+	}
+}
+
+// WithWorkerInit says what it likes of the end of its context.
+func TestTuningEndsInItsTimeThoughWorkersAreStillToBegin(t *testing.T) {
+	for range 30 {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(1_000_000, time.Millisecond), nwt.WithTuningTime(500*time.Millisecond), nwt.WithMaxWorkers(16), virtual,
+				nwt.WithWorkerInit(func(ctx context.Context, worker int) error {
+					if worker >= virtualCPUs && heed(ctx, 10*time.Second) != nil {
+						return errors.New("not connected")
+					}
+					return nil
+				}))
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.Elapsed, 500*time.Millisecond)
+		})
+	}
+}
+
+func TestACallThatEndsWithItsContextIsNoFailure(t *testing.T) {
+	for range 30 {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			_, err := nwt.Tune(ctx, slowTogether{sleeping(1_000_000, time.Millisecond), time.Millisecond}, nwt.WithMaxWorkers(16), virtual, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Empty(t, log.String())
+		})
+	}
+}
