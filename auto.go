@@ -60,6 +60,8 @@ type auto struct {
 	cold   func(batches int) int // see Loader.cold; nil: the workers are warm
 	warmed int                   // batches since they began cold
 	paid   float64               // batches' time that warming up has cost against the best
+	fewest int                   // workers that hadn't loaded anything yet since they began cold
+	before float64               // paid when they began cold: to wait for those is as long as it takes
 
 	watch     watching
 	since     probe // what was seen since it settled, or since that was last weighed
@@ -128,6 +130,7 @@ func newAuto(l *Loader) *auto {
 		a.sp.Max = o.most
 	}
 	a.least = max(probeTime, probeSteps*o.machine.ClockStep())
+	l.deep.held.Store(true) // see startCold
 	return a
 }
 
@@ -177,6 +180,7 @@ func (a *auto) ended(r *run) {
 			a.conclude()
 			a.proceed(r)
 		}
+	case a.warmsUp(now.Sub(a.runBegan), wait-a.runWait):
 	default:
 		w := &a.whole
 		w.iterations, w.wait, w.body = w.iterations+r.taken, w.wait+wait-a.runWait, w.body+now.Sub(a.runBegan)-(wait-a.runWait)
@@ -217,20 +221,26 @@ func (a *auto) start(now time.Time) {
 	}
 }
 
-// startCold readies warmsUp if workers begin cold.
+// startCold readies warmsUp if workers begin cold. Depth doesn't grow while they begin.
 func (a *auto) startCold() {
-	if a.cold, a.warmed = nil, 0; a.warm.starts(a.l, a.workers) {
+	a.cold, a.warmed, a.fewest, a.before = nil, 0, math.MaxInt, a.paid
+	if a.warm.starts(a.l, a.workers) {
 		a.cold = a.l.cold(1)
 	}
+	a.l.deep.held.Store(a.cold != nil)
 }
 
-// warmsUp tells whether workers are cold, so that a batch says nothing of the count.
+// warmsUp tells whether workers are cold, so that a batch says nothing of the count. What
+// WithWorkerInit and a worker's first sample take isn't counted as the cost of that.
 func (a *auto) warmsUp(took, waited time.Duration) bool {
 	if a.cold == nil {
 		return false
 	}
 	if best := a.best(); a.body > 0 && !math.IsInf(best, 1) {
 		a.paid += float64(waited+min(took-waited, pause*a.body))/best - 1
+	}
+	if now := a.l.newcomers(); now < a.fewest {
+		a.fewest, a.paid = now, a.before
 	}
 	a.warmed++
 	more := a.cold(a.warmed)
@@ -240,6 +250,7 @@ func (a *auto) warmsUp(took, waited time.Duration) bool {
 	case more == 0:
 		a.cold = nil
 	}
+	a.l.deep.held.Store(a.cold != nil && a.fewest > 0)
 	return true
 }
 
@@ -253,6 +264,7 @@ func (a *auto) delivered(r *run) {
 func (a *auto) look(r *run) {
 	if a.l.byHand.Load() {
 		a.left = math.MaxInt // SetWorkers was called, so the count stays
+		a.l.deep.held.Store(false)
 		return
 	}
 	now, wait := time.Now(), time.Duration(a.l.counters.wait.Load())
@@ -266,6 +278,13 @@ func (a *auto) look(r *run) {
 	gained := done - a.lastDone
 	a.lastDone = done
 	missing := open*a.l.opts.batchSize - done
+	if a.settled && a.cold != nil { // the first window begins once they are warm
+		if !last {
+			a.warmsUp(took, waited)
+		}
+		a.fresh = true
+		return
+	}
 	if a.settled {
 		batches := a.stretch
 		a.stretch = min(windowBatches, max(1, r.course.len()-r.taken)) // the last batch of a run ends a window too
@@ -478,7 +497,9 @@ func (a *auto) proceed(r *run) {
 	}
 	if next != a.workers && a.l.tuneTo(next) {
 		a.workers = next
-		a.startCold()
+		if a.startCold(); a.cold != nil {
+			a.left = 1
+		}
 		a.skip, _, _ = r.openAhead()
 		a.skip = min(a.skip, a.l.leastDepth()+1) // what else is loaded ahead shows in gained
 	}
@@ -608,7 +629,7 @@ func (a *auto) again() {
 
 func (a *auto) restart() {
 	a.settled, a.counts, a.began = false, nil, a.last
-	a.left, a.skip, a.body, a.paid, a.probe = 1, 1, 0, 0, probe{}
+	a.left, a.skip, a.body, a.paid, a.before, a.probe = 1, 1, 0, 0, 0, probe{}
 }
 
 // waitChanged takes another stretch of batches in and tells whether the wait share

@@ -234,6 +234,79 @@ func TestALoaderThatTunesItselfWaitsUntilItsWorkersAreWarm(t *testing.T) {
 	})
 }
 
+// Workers prepare for seconds. That isn't loading, whoever waits for it, and batches that are
+// loaded meanwhile aren't needed.
+func TestALoaderThatTunesItselfWaitsUntilItsWorkersHaveBegun(t *testing.T) {
+	const load, step, batch = 10 * time.Millisecond, 5 * time.Millisecond, 8
+	for name, begins := range map[string]func(worker int) time.Duration{
+		"all in a second":     func(int) time.Duration { return time.Second },
+		"all in 5 seconds":    func(int) time.Duration { return 5 * time.Second },
+		"one after the other": func(worker int) time.Duration { return time.Duration(worker) * 300 * time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLoader(t, sleeping(1_000_000, load), nwt.WithBatchSize(batch), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent, virtual,
+					nwt.WithWorkerInit(func(_ context.Context, worker int) error { time.Sleep(begins(worker)); return nil }))
+				deepest := 0
+				train(t, l, 4000, func() {
+					time.Sleep(step)
+					deepest = max(deepest, l.Stats().Prefetch)
+				})
+				require.LessOrEqual(t, deepest, 20)
+				r := l.Result()
+				require.NotNil(t, r)
+				require.GreaterOrEqual(t, r.Workers, 16, "%v", r)
+				for _, trial := range r.Trials {
+					require.InEpsilon(t, max(step, batch*load/time.Duration(trial.Workers)), trial.Mean, 0.15, "%d workers: %v", trial.Workers, r)
+				}
+			})
+		})
+	}
+}
+
+// Once it has settled, the depth follows need again, whichever count it looked at last: a
+// sample in a thousand takes a second.
+func TestOnceWorkersHaveBegunDepthFollowsNeed(t *testing.T) {
+	for _, start := range []int{2, 8, 12, 16, 24, 32} {
+		synctest.Test(t, func(t *testing.T) {
+			slow := false
+			ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, index int, _ *nwt.Sample) error {
+				time.Sleep(10 * time.Millisecond)
+				if slow && index%1000 == 0 {
+					time.Sleep(time.Second)
+				}
+				return nil
+			})
+			l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithAutoWorkers(), nwt.WithWorkers(start), nwt.WithMaxWorkers(32), silent, virtual,
+				nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(time.Second); return nil }))
+			train(t, l, 3000, func() { time.Sleep(5 * time.Millisecond) })
+			require.NotNil(t, l.Result())
+			require.LessOrEqual(t, l.Stats().Prefetch, 20)
+			slow = true
+			train(t, l, 1000, func() { time.Sleep(5 * time.Millisecond) })
+			require.GreaterOrEqual(t, l.Stats().Prefetch, 40)
+		})
+	}
+}
+
+// A count that is set by hand may be set while workers begin.
+func TestDepthFollowsNeedWhereTheCountWasSetByHandWhileWorkersBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, index int, _ *nwt.Sample) error {
+			time.Sleep(10 * time.Millisecond)
+			if index%1000 == 0 {
+				time.Sleep(time.Second)
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent, virtual,
+			nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(time.Second); return nil }))
+		require.NoError(t, l.SetWorkers(16))
+		train(t, l, 3000, func() { time.Sleep(5 * time.Millisecond) })
+		require.GreaterOrEqual(t, l.Stats().Prefetch, 40)
+	})
+}
+
 // changeable is a dataset of which loading a batch of 32 takes a worker as long as load says.
 func changeable(batch time.Duration) (load *atomic.Int64, ds nwt.Dataset) {
 	load = new(atomic.Int64)
