@@ -27,6 +27,9 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	if r != nil {
 		return r, nil
 	}
+	if ctx.Err() != nil {
+		return nil, contextError(ctx)
+	}
 	err := file.WhileTuning(ctx, func() (err error) {
 		if r, _ = t.recall(file, key, &saved); r != nil {
 			return nil // found by whom this waited for

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 // heed waits for d, or until ctx ends.
@@ -105,4 +107,27 @@ func TestACallThatEndsWithItsContextIsNoFailure(t *testing.T) {
 			require.Empty(t, log.String())
 		})
 	}
+}
+
+// With a file of results and without, before tuning and while it waits for another process.
+func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
+	stop := errors.New("stop")
+	path := filepath.Join(t.TempDir(), "tuning.json")
+	for _, opts := range [][]nwt.Option{{silent}, {silent, nwt.WithResultCache(path)}} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(stop)
+		_, err := nwt.Tune(ctx, sleeping(1000, time.Millisecond), opts...)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, stop)
+		require.NotContains(t, err.Error(), "another process")
+	}
+	unlock, err := files.Lock(t.Context(), path+".tune")
+	require.NoError(t, err)
+	defer unlock()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, stop)
+	defer cancel()
+	_, err = nwt.Tune(ctx, sleeping(1000, time.Millisecond), silent, nwt.WithResultCache(path))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, stop)
+	require.ErrorContains(t, err, "another process")
 }

@@ -156,8 +156,8 @@ func (f File) place() (string, error) {
 
 // WhileTuning calls tune, but never in two processes that share this file at the
 // same time: of the ranks on one host the first tunes, and the others find its result
-// when their turn comes. If ctx ends, waiting ends with its error. If the file system
-// can't lock, WhileTuning calls tune without waiting.
+// when their turn comes. If ctx ends, waiting ends with its error and cause. If the file
+// system can't lock, WhileTuning calls tune without waiting.
 func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 	path, err := f.place()
 	if err == nil {
@@ -174,8 +174,11 @@ func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 			<-told
 		}
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("nwt: waiting for another process to tune: %w", ctx.Err())
+	if ended := ctx.Err(); ended != nil {
+		if cause := context.Cause(ctx); cause != ended {
+			ended = fmt.Errorf("%w: %w", ended, cause)
+		}
+		return fmt.Errorf("nwt: waiting for another process to tune: %w", ended)
 	}
 	if err != nil {
 		f.Log.Warn("nwt: tuning without waiting for other processes", "path", f.Path, "error", err)

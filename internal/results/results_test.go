@@ -344,12 +344,14 @@ func TestWhatWasThereIsNamedWithTheReasonWhyItIsKept(t *testing.T) {
 
 func TestWaitingForAnotherTuningEndsWithTheContext(t *testing.T) {
 	c, _ := testFile(t)
+	stop := errors.New("stop")
 	err := c.WhileTuning(t.Context(), func() error {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("stop"))
+		cancel(stop)
 		return c.WhileTuning(ctx, func() error { return errors.New("two tune at once") })
 	})
 	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, stop)
 	require.ErrorContains(t, err, "waiting for another process to tune")
 }
 
