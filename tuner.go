@@ -374,7 +374,7 @@ const (
 
 // widen measures twice as many shards at once, and so on as long as that is faster, if
 // reading sets the pace. It does so with at least as many workers as training would
-// have: more records need more workers.
+// have, or as memory allows: more records need more workers.
 func (t *tuner) widen(ctx context.Context, r *Result) (w widening, err error) {
 	o, chosen := *t.opts, r.trial(r.Workers)
 	if chosen.Reading < readingSets {
@@ -382,6 +382,9 @@ func (t *tuner) widen(ctx context.Context, r *Result) (w widening, err error) {
 	}
 	sp := t.space()
 	w.workers = max(r.Workers, sp.Start)
+	for w.workers > r.Workers && !t.allowed(w.workers) {
+		w.workers = (w.workers + r.Workers) / 2
+	}
 	src := *t.source
 	src.opts = &o
 	for best := chosen.Mean; o.interleave < t.shardsOfRank() && o.interleave < maxInterleave; {

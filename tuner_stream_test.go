@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/host"
 )
 
 // library is a stream whose records take time to read and to load.
@@ -169,4 +173,50 @@ func TestWhatAStreamDoesAtTheBeginningOfAnEpochIsNotMeasured(t *testing.T) {
 			})
 		})
 	}
+}
+
+// loose is a library with large samples.
+type loose struct {
+	library
+	most *atomic.Int64 // workers that have loaded since it was set to 0
+}
+
+const looseBytes = 8 << 20
+
+func (l loose) Fields() []nwt.Field {
+	return []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{looseBytes}}}
+}
+
+func (l loose) Load(_ context.Context, _ *nwt.Record, s *nwt.Sample) error {
+	clear(s.Bytes(0))
+	if n := int64(s.Worker() + 1); n > l.most.Load() {
+		l.most.Store(n)
+	}
+	time.Sleep(l.load)
+	return nil
+}
+
+// More shards at once are measured with as many workers as there are CPUs, but 8 take too
+// much memory.
+func TestMoreShardsAtOnceAreMeasuredWithTheWorkersThatMemoryAllows(t *testing.T) {
+	if raceDetector {
+		t.Skip("its own memory comes and goes by many megabytes")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		ds := loose{library{shards: 64, records: 10_000, read: 8 * ms, load: ms / 10}, new(atomic.Int64)}
+		debug.FreeOSMemory() // as tuning does
+		limit := host.Memory().RSS + 6*looseBytes
+		r, err := nwt.Tune(t.Context(), nwt.Streamed(ds), nwt.WithBatchSize(1), nwt.WithMaxWorkers(8), nwt.WithMemoryLimit(limit), nwt.NewVirtualMachine(8).Option(), silent,
+			nwt.WithProgress(func(p nwt.Progress) {
+				if p.Phase == "floor" {
+					ds.most.Store(0)
+				}
+			}))
+		require.NoError(t, err)
+		require.True(t, slices.ContainsFunc(r.RuledOut, func(out nwt.RuledOut) bool { return out.Workers == 8 }), "%v", r)
+		require.Contains(t, r.String(), "With WithInterleave(")
+		require.Positive(t, ds.most.Load())
+		require.Less(t, ds.most.Load(), int64(8), "%v", r)
+	})
 }
