@@ -447,6 +447,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 				aheadAt = l.loadedAhead()
 			}
 			if err = runStep(ctx, step, b); err != nil {
+				if ctx.Err() != nil {
+					err = contextError(ctx) // rather than what the step made of it
+				}
 				return false
 			}
 			end = time.Now()

@@ -109,7 +109,8 @@ func TestACallThatEndsWithItsContextIsNoFailure(t *testing.T) {
 	}
 }
 
-// With a file of results and without, before tuning and while it waits for another process.
+// Whatever the functions that heed the context make of its end; with a file of results and
+// without; before tuning, and while it waits for another process.
 func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 	stop := errors.New("stop")
 	path := filepath.Join(t.TempDir(), "tuning.json")
@@ -120,6 +121,18 @@ func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, stop)
 		require.NotContains(t, err.Error(), "another process")
+	}
+	for _, opts := range [][]nwt.Option{
+		{nwt.WithStep(func(ctx context.Context, _ *nwt.Batch) error { <-ctx.Done(); return errors.New("not sent") })},
+		{nwt.WithFinish(func(ctx context.Context, _ *nwt.Batch) error { <-ctx.Done(); return errors.New("not sent") })},
+		{nwt.WithWorkerInit(func(ctx context.Context, _ int) error { <-ctx.Done(); return errors.New("not sent") })},
+	} {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, stop)
+		defer cancel()
+		_, err := nwt.Tune(ctx, sleeping(1000, time.Microsecond), append(opts, silent)...)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, stop)
+		require.NotContains(t, err.Error(), "not sent")
 	}
 	unlock, err := files.Lock(t.Context(), path+".tune")
 	require.NoError(t, err)
