@@ -239,8 +239,8 @@ func (a *auto) warmsUp(took, waited time.Duration) bool {
 	if best := a.best(); a.body > 0 && !math.IsInf(best, 1) {
 		a.paid += float64(waited+min(took-waited, pause*a.body))/best - 1
 	}
-	if now := a.l.newcomers(); now < a.fewest {
-		a.fewest, a.paid = now, a.before
+	if now, begins := a.l.newcomers(); begins || now < a.fewest {
+		a.fewest, a.paid = min(now, a.fewest), a.before
 	}
 	a.warmed++
 	more := a.cold(a.warmed)

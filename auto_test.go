@@ -264,6 +264,19 @@ func TestALoaderThatTunesItselfWaitsUntilItsWorkersHaveBegun(t *testing.T) {
 	}
 }
 
+// Without order, the batches of the others go on coming while a worker begins.
+func TestALoaderWithoutOrderThatTunesItselfWaitsUntilItsWorkersHaveBegun(t *testing.T) {
+	for range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLoader(t, sleeping(1_000_000, 2*time.Millisecond), nwt.WithBatchSize(8), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), nwt.WithUnordered(), silent, virtual,
+				nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(5 * time.Second); return nil }))
+			train(t, l, 30_000, func() { time.Sleep(time.Millisecond) })
+			require.NotNil(t, l.Result())
+			require.GreaterOrEqual(t, l.Result().Workers, 14, "%v", l.Result())
+		})
+	}
+}
+
 // Once it has settled, the depth follows need again, whichever count it looked at last: a
 // sample in a thousand takes a second.
 func TestOnceWorkersHaveBegunDepthFollowsNeed(t *testing.T) {

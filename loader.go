@@ -317,16 +317,17 @@ func (l *Loader) coldSamples() (n int) {
 	return n
 }
 
-// newcomers is how many workers haven't loaded anything yet.
-func (l *Loader) newcomers() (n int) {
+// newcomers is how many workers haven't loaded anything yet, and whether one is about to.
+func (l *Loader) newcomers() (n int, begins bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.crew[:l.Workers()] {
 		if w.cold.Load() == search.WarmSamples {
 			n++
 		}
+		begins = begins || w.begins.Load()
 	}
-	return n
+	return n, begins
 }
 
 // leave lets a surplus worker go. It returns false if the worker isn't surplus any

@@ -347,9 +347,9 @@ type measurement struct {
 	// once for each batch of the warm-up, with their number; nil: none.
 	cold func(batches int) int
 
-	// newcomers is how many workers haven't loaded anything yet; nil: no worker is cold. A
-	// visit waits for them as training does, however long WithWorkerInit takes.
-	newcomers func() int
+	// newcomers is how many workers haven't loaded anything yet, and whether one is about to;
+	// nil: no worker is cold. A visit waits for them, however long WithWorkerInit takes.
+	newcomers func() (n int, begins bool)
 	fewest    int // newcomers that there have been
 
 	instant bool // loading takes no time: the floor's
@@ -580,16 +580,21 @@ func (w *warmth) starts(l *Loader, workers int) bool {
 // cold makes a measurement's cold. What is open when the last worker has become warm is
 // left out too. Workers that find nothing to load aren't waited for: while one that isn't
 // warm has a place to load, that holds up a batch, and no more batches come than are open.
-// The warm-up takes whole waves.
+// WithUnordered's do come, so while a worker begins, they don't count. The warm-up takes
+// whole waves.
 func (l *Loader) cold(wave int) func(batches int) int {
 	most := warmupMost * (l.Workers()*search.WarmSamples/l.source.order.perBatch() + 1)
-	left, since := math.MaxInt, 0
+	left, since, begun := math.MaxInt, 0, 0
 	return func(batches int) int {
 		since++
 		if now := l.coldSamples(); now < left {
 			left, since = now, 0
 		}
-		if left == 0 || since > l.depth() || batches >= most {
+		if _, begins := l.newcomers(); begins {
+			begun++
+			return l.open(batches, wave)
+		}
+		if left == 0 || since > l.depth() || batches-begun >= most {
 			return 0
 		}
 		return l.open(batches, wave)
@@ -610,8 +615,8 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 		cold = m.cold(batches)
 	}
 	if m.newcomers != nil {
-		if now := m.newcomers(); now < m.fewest {
-			m.fewest, m.opened = now, took
+		if now, begins := m.newcomers(); begins || now < m.fewest {
+			m.fewest, m.opened = min(now, m.fewest), took
 		}
 	}
 	if m.opening != nil {

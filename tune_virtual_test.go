@@ -330,6 +330,25 @@ func TestWhatWorkersDoToBeginIsNotMeasured(t *testing.T) {
 	}
 }
 
+// Without order, the batches of the others go on coming while a worker begins.
+func TestAVisitWithoutOrderWaitsForWorkersToBeginToo(t *testing.T) {
+	const load, step = 2 * time.Millisecond, time.Millisecond
+	for _, begins := range []time.Duration{100 * time.Millisecond, time.Second, 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(1_000_000, load), nwt.WithBatchSize(8), nwt.WithMaxWorkers(16), virtual, nwt.WithUnordered(),
+				nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }),
+				nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(begins); return nil }))
+			require.NoError(t, err)
+			require.Equal(t, 16, r.Workers, "%v", r)
+			for _, trial := range r.Trials {
+				if trial.Workers > 0 {
+					require.InEpsilon(t, max(step, 8*load/time.Duration(trial.Workers)), trial.Mean, 0.2, "%d workers: %v", trial.Workers, r)
+				}
+			}
+		})
+	}
+}
+
 // inFours is an epoch in batches of four.
 type inFours int
 

@@ -31,6 +31,8 @@ type worker struct {
 	ready   bool         // WithWorkerInit has succeeded in this goroutine
 	untimed int          // claims since the last one that was timed
 	cold    atomic.Int32 // samples until the worker counts as warm; not positive: it does
+	begins  atomic.Bool  // WithWorkerInit, or the first claim after it, is under way; not of an heir
+	heir    bool         // it has replaced a worker whose call was given up
 	watch   *watch       // with WithTimeout, in a goroutine of its own; else nil
 
 	// For a BatchDataset. LoadBatch is tried for the places from next to the last of
@@ -62,6 +64,7 @@ func (w *worker) loaded() {
 	n := w.claim.To - w.claim.From
 	if w.cold.Load() > 0 {
 		w.cold.Add(int32(-n))
+		w.begins.Store(false)
 	}
 	b := w.claim.Item
 	if w.l.ring.Stopped() || b.bad.first.Load() < math.MaxInt32 && b.run.isOver() {
@@ -131,6 +134,9 @@ func (w *worker) loadClaim() {
 	s.mem, s.lens, s.records, s.epoch, s.from = w.slot.mem, w.slot.lens, w.slot.records, b.epoch, b.from
 	if w.l.ownShapes() {
 		s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
+	}
+	if !w.ready {
+		w.begins.Store(!w.heir && w.cold.Load() > 0) // if calls hang again and again, there is always an heir
 	}
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
