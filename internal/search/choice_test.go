@@ -49,6 +49,8 @@ func TestWhenVisitsAreSaidToShift(t *testing.T) {
 		{"they become faster", []time.Duration{1100, 1101, 1100, 1101, 1000, 1001, 1000, 1001}, nil, math.Log(1.1)},
 		{"by less than a twentieth", []time.Duration{1000, 1001, 1000, 1001, 1040, 1041, 1040, 1041}, nil, 0},
 		{"within chance", []time.Duration{1000, 1300, 1000, 1300, 1100, 1400, 1100, 1400}, nil, 0},
+		{"by 1.7 errors", []time.Duration{1000, 1100, 1000, 1100, 1070, 1177, 1070, 1177}, nil, 0},
+		{"by 2.4 errors", []time.Duration{1000, 1100, 1000, 1100, 1100, 1210, 1100, 1210}, nil, math.Log(1.1)},
 		{"too few", []time.Duration{1000, 1001, 1000, 1100, 1101, 1100}, nil, 0},
 		{"all counts do", []time.Duration{1000, 1001, 1000, 1001, 1100, 1101, 1100, 1101}, []float64{0, 0, 0, 0, 0.0953, 0.0953, 0.0953, 0.0953}, 0},
 	} {
@@ -63,6 +65,30 @@ func TestWhenVisitsAreSaidToShift(t *testing.T) {
 		stalls.Blocks[i].Level = 1000 + time.Duration(i%2)
 	}
 	require.Zero(t, shift(stalls.Blocks, make([]float64, 8)), "stalls aren't a shift")
+}
+
+func TestWhatMostCountsOfARoundShareIsNoShift(t *testing.T) {
+	steady := []time.Duration{1000, 1001, 1000, 1001, 1000, 1001, 1000, 1001}
+	slower := []time.Duration{1000, 1001, 1000, 1001, 1100, 1101, 1100, 1101}
+	drift := make([]float64, 8) // none was found
+	for _, tt := range []struct {
+		name  string
+		means [][]time.Duration
+		want  float64 // by which the last one shifts
+	}{
+		{"two counts", [][]time.Duration{slower, slower}, 0},
+		{"one of two", [][]time.Duration{steady, slower}, math.Log(1.1)},
+		{"two of three", [][]time.Duration{steady, slower, slower}, 0},
+		{"one of three", [][]time.Duration{steady, steady, slower}, math.Log(1.1)},
+		{"one that is alone", [][]time.Duration{slower}, math.Log(1.1)},
+	} {
+		var rows []Series
+		for i, means := range tt.means {
+			rows = append(rows, visits(4*i, means...))
+		}
+		last := rows[len(rows)-1].Blocks
+		require.InDelta(t, tt.want, shift(last, leftOver(rows, drift)), 0.002, tt.name)
+	}
 }
 
 // "Counts that measuring can't tell from the fastest are drawn as if they were as alike as

@@ -13,27 +13,28 @@ import (
 
 // How hard the evidence is pressed.
 const (
-	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged …
-	surely    = 1    // … and by which a count must be within alpha for no rounder one with more workers to be preferred
-	certain   = 0.4  // share of alpha below which a standard error is small
-	ofAlpha   = 0.25 // share of alpha that this standard error counts for at most
-	SureAt    = 0.97 // share of the votes at which measuring ends
-	mostSure  = 0.99 // the highest confidence that is claimed
-	redraws   = 200  // re-runs drawn to find who is in the race
-	answers   = 2000 // and to say how sure the choice is
-	persevere = 10   // times its iterations that a count in an undecided race may get …
-	longer    = 2    // times its iterations that the choice and the fastest get in the end
-	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
-	ofSweep   = 0.08 // or than this share of measuring every count …
-	atMost    = 1.5  // … each of which takes this many times its fastest visit at most
-	wary      = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
-	unknownSE = 0.25 // standard error of a count while nothing was measured twice
+	doubt     = 0.5                    // standard errors in whose favour a count with fewer workers is judged …
+	surely    = 1                      // … and by which a count must be within alpha for no rounder one with more workers to be preferred
+	certain   = 0.4                    // share of alpha below which a standard error is small
+	ofAlpha   = 0.25                   // share of alpha that this standard error counts for at most
+	SureAt    = 0.97                   // share of the votes at which measuring ends
+	mostSure  = 0.99                   // the highest confidence that is claimed
+	redraws   = 200                    // re-runs drawn to find who is in the race
+	answers   = 2000                   // and to say how sure the choice is
+	persevere = 10                     // times its iterations that a count in an undecided race may get …
+	longer    = 2                      // times its iterations that the choice and the fastest get in the end
+	patience  = 4.2                    // … while all together took no longer than this many counts as fast as the fastest,
+	ofSweep   = 0.08                   // or than this share of measuring every count …
+	atMost    = 1.5                    // … each of which takes this many times its fastest visit at most
+	wary      = 2                      // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
+	unknownSE = 0.25                   // standard error of a count while nothing was measured twice
+	leastTime = 600 * time.Millisecond // that a search takes: what disturbs may last as long as a shorter one
 
 	// The halves of a count's visits differ if each has shiftLooks and they are apart by
 	// more than shiftBy and by more than shiftSE standard errors.
 	shiftLooks = 4
 	shiftBy    = 0.05
-	shiftSE    = 3
+	shiftSE    = 2
 
 	// Counts may be equal if they are so within a number of standard errors of the fastest,
 	// each of them less than a share of alpha.
@@ -118,6 +119,7 @@ type evidence struct {
 	counts []int
 	visits []int
 	done   []int     // iterations measured
+	fine   []bool    // it lies within a step: only a promise led to it
 	low    []float64 // the fastest visit, nanoseconds per iteration
 	mean   []float64 // nanoseconds per iteration
 	se     []float64 // standard error as a share of the mean, as far as counts may differ by it
@@ -185,6 +187,7 @@ func weigh(sp Space, seen []Series) evidence {
 		e.twice = e.twice || counted > 1
 		e.counts, e.visits = append(e.counts, s.Workers), append(e.visits, len(s.Blocks))
 		e.done, e.low = append(e.done, done), append(e.low, low)
+		e.fine = append(e.fine, s.Blocks[0].Round > 0 && sp.fine(s.Workers)) // an exhaustive search begins with all counts
 	}
 	for _, total := range stat.Totals(values) {
 		e.mean = append(e.mean, total.Mean)
@@ -193,8 +196,9 @@ func weigh(sp Space, seen []Series) evidence {
 		}
 		e.se, e.own, e.free = append(e.se, min(total.SE, 1)), append(e.own, total.Own), append(e.free, total.Free)
 	}
+	left := leftOver(rows, drift)
 	for r, s := range rows {
-		if by := shift(s.Blocks, drift); by > 0 {
+		if by := shift(s.Blocks, left); by > 0 {
 			e.se[r], e.own[r] = min(math.Hypot(e.se[r], by/2), 1), math.Hypot(e.own[r], by/2)
 		}
 	}
@@ -226,6 +230,35 @@ func shift(blocks []Block, drift []float64) float64 {
 		return 0
 	}
 	return by
+}
+
+// leftOver is the drift of each round with what most counts of a round still have in
+// common: drift that is no more than its noise isn't taken out.
+func leftOver(rows []Series, drift []float64) []float64 {
+	all := slices.Clone(drift)
+	byRound := make([][]float64, len(drift))
+	for _, s := range rows {
+		sum, n := 0.0, 0.0
+		for _, b := range s.Blocks {
+			if b.Round >= 0 {
+				sum, n = sum+math.Log(level(b))-drift[b.Round], n+1
+			}
+		}
+		for _, b := range s.Blocks {
+			if b.Round >= 0 {
+				byRound[b.Round] = append(byRound[b.Round], math.Log(level(b))-drift[b.Round]-sum/n)
+			}
+		}
+	}
+	for round, rest := range byRound {
+		slices.Sort(rest)
+		low, high := 0.0, 0.0
+		if n := len(rest); n > 1 {
+			low, high = rest[(n-1)/2], rest[n/2]
+		}
+		all[round] += max(0, low) + min(0, high)
+	}
+	return all
 }
 
 func overall(parts []stat.Part) float64 {
@@ -361,8 +394,7 @@ func (e evidence) vote(draws int, times float64) []float64 {
 		left[i] = times * (left[i] + 1)
 	}
 	e.draw(likely, left, draws, func(mean []float64) {
-		c, _ := e.pick(mean)
-		votes[c] += 1 / float64(draws)
+		votes[e.another(mean)] += 1 / float64(draws)
 	})
 	return votes
 }
@@ -394,7 +426,7 @@ func (e evidence) between() (w int, found bool) {
 		}
 	}
 	for i := range e.counts {
-		if w, found = e.gap(i, 1); found && e.promises(i, w, fastest, 0.5) {
+		if w, found = e.gap(i, 1); found && e.promises(e.mean, i-1, i, w, fastest) {
 			return w, true
 		}
 	}
@@ -402,22 +434,54 @@ func (e evidence) between() (w int, found bool) {
 }
 
 // finer finds a count beside the fastest that lies within a step, if it promises to be
-// faster by more than alpha and the errors are small beside that: once counts within a
-// step are told apart, another run may choose another of them.
-func (e evidence) finer() (w int, found bool) {
-	_, fastest := e.pick(e.mean)
-	best := e.mean[fastest]
+// faster by half of alpha and the errors are small beside alpha. A count whose time is
+// +Inf isn't there.
+func (e evidence) finer(mean []float64) (w int, found bool) {
+	_, fastest := e.pick(mean)
+	best := mean[fastest]
 	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Alpha.Of(best, e.sp.Iterations) }
-	for _, i := range []int{fastest - 1, fastest} {
-		if i < 0 || i+1 >= len(e.counts) || !sure(i) || !sure(fastest) {
+	next := func(i, by int) int {
+		for i += by; i >= 0 && i < len(mean) && math.IsInf(mean[i], 1); i += by {
+		}
+		return i
+	}
+	for _, i := range []int{next(fastest, -1), fastest} {
+		if i < 0 || next(i, 1) == len(mean) || !sure(i) || !sure(fastest) {
 			continue
 		}
-		low, high := e.counts[i], e.counts[i+1]
-		if w = (low + high + 1) / 2; stepAt(w) > 1 && w < high && e.sp.allows(w) && e.promises(i, w, fastest, 1) {
+		high := e.counts[next(i, 1)]
+		w = (e.counts[i] + high + 1) / 2
+		if stepAt(w) > 1 && w < high && e.sp.allows(w) && e.promises(mean, next(i, -1), i, w, fastest) {
 			return w, true
 		}
 	}
 	return 0, false
+}
+
+// fine tells whether a count is neither one of the ladder nor one of the steps.
+func (sp Space) fine(w int) bool {
+	doubled := w%max(sp.CPUs, 1) == 0 && bits.OnesCount(uint(w/max(sp.CPUs, 1))) == 1
+	return w != sp.Start && w != sp.Max && !doubled && w%stepAt(w) != 0
+}
+
+// another is what another run with these times would choose: a count within a step only if
+// something promises it there too.
+func (e evidence) another(mean []float64) (chosen int) {
+	there := slices.Clone(mean)
+	for i := range there {
+		if e.fine[i] {
+			there[i] = math.Inf(1)
+		}
+	}
+	for {
+		chosen, _ = e.pick(there)
+		w, found := e.finer(there)
+		i := slices.Index(e.counts, w)
+		if !found || i < 0 || there[i] == mean[i] {
+			return chosen
+		}
+		there[i] = mean[i]
+	}
 }
 
 // of is the time of w workers; +Inf if it isn't known.
@@ -429,15 +493,15 @@ func (e evidence) of(w int) float64 {
 }
 
 // promises tells whether w workers, more than the i-th count, would be faster than
-// the fastest by more than a share of alpha if times went on falling as they do up to
-// the i-th count.
-func (e evidence) promises(i, w, fastest int, share float64) bool {
-	if i < 1 {
+// the fastest by more than half of alpha if times went on falling as they do from one
+// count before up to the i-th.
+func (e evidence) promises(mean []float64, before, i, w, fastest int) bool {
+	if before < 0 {
 		return false
 	}
-	falling := math.Log(e.mean[i-1]/e.mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[i-1]))
-	best := e.mean[fastest]
-	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-share*e.sp.Alpha.Of(best, e.sp.Iterations)
+	falling := math.Log(mean[before]/mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[before]))
+	best := mean[fastest]
+	return mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
 }
 
 // gap is the middle between the i-th count and the next, if the next is more than
@@ -478,7 +542,7 @@ func (e evidence) undecided() []int {
 		mightWin := e.low[i] < best-alpha/2 || i < chosen && e.low[i] < best+alpha || e.mean[i]*(1-2*e.se[i]) < best-alpha/2
 		neighbour := (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best
 		switch {
-		case i == chosen || i == fastest || patient && votes[i] > 1-SureAt:
+		case i == chosen || i == fastest || (patient || e.fine[i] && e.visits[i] < 2*firstLooks) && votes[i] > 1-SureAt:
 			if e.done[i] < most {
 				race = append(race, w)
 			}
@@ -497,6 +561,15 @@ func (e evidence) undecided() []int {
 		race = e.together(race, company, chosen, fastest, votes)
 	}
 	return race
+}
+
+// tooSoon returns the choice and its company while less than the least time was spent.
+func (e evidence) tooSoon() []int {
+	if e.sp.Fixed || e.spent >= float64(leastTime) {
+		return nil
+	}
+	chosen, fastest := e.pick(e.mean)
+	return e.together([]int{e.counts[chosen]}, 3, chosen, fastest, e.vote(redraws, wary))
 }
 
 // together adds to a round's counts the choice and the fastest and, until there are enough,

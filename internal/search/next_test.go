@@ -428,3 +428,29 @@ func TestAlphaLiesBetweenItsShares(t *testing.T) {
 		require.InDelta(t, float64(want), DefaultAlpha.Of(float64(mean), 100), 1, mean)
 	}
 }
+
+// "A search takes 0.6 s at least": what disturbs may last as long as a shorter one.
+func TestASearchIsNotOverInAMoment(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		sp   func(*Space)
+		low  time.Duration
+		high time.Duration
+	}{
+		{"cheap batches", func(*Space) {}, 600 * time.Millisecond, 700 * time.Millisecond},
+		{"the user set iterations", func(sp *Space) { sp.Fixed = true }, 0, 200 * time.Millisecond},
+		{"there is less time", func(sp *Space) { sp.Time = 100 * time.Millisecond }, 0, 150 * time.Millisecond},
+	} {
+		sp := Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100}
+		tt.sp(&sp)
+		spent := time.Duration(0)
+		_, requests := driveIn(Greedy{}, sp, func(q Request) Block {
+			b := steady(func(int) time.Duration { return 50 * time.Microsecond })(q)
+			spent += time.Duration(b.Iterations)*b.Mean + WarmTime
+			return b
+		}, func() time.Duration { return spent })
+		require.GreaterOrEqual(t, spent, tt.low, tt.name)
+		require.LessOrEqual(t, spent, tt.high, tt.name)
+		require.Less(t, requests[len(requests)-1].Round, lastRound, tt.name)
+	}
+}

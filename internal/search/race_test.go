@@ -22,6 +22,7 @@ func evidenceOf(sp Space, counts ...known) evidence {
 	for _, k := range counts {
 		e.counts, e.mean, e.low, e.se = append(e.counts, k.workers), append(e.mean, k.mean*1e6), append(e.low, cmp.Or(k.low, k.mean)*1e6), append(e.se, k.se)
 		e.done, e.visits = append(e.done, cmp.Or(k.done, 100)), append(e.visits, cmp.Or(k.visits, 3))
+		e.fine = append(e.fine, sp.fine(k.workers))
 	}
 	return e
 }
@@ -191,17 +192,43 @@ func TestWhichGapsAreLookedInto(t *testing.T) {
 	}
 }
 
+// "A count within a step counts there only where the times drawn promise it, too."
+func TestAnotherRunLooksWithinAStepOnlyIfThatIsPromisedThereToo(t *testing.T) {
+	knee := []known{{workers: 24, mean: 1.5}, {workers: 32, mean: 1.125}, {workers: 40, mean: 0.9}, {workers: 48, mean: 1.1}, {workers: 63, mean: 2}}
+	e := evidenceOf(sixtyFour(), knee...)
+	require.Equal(t, []bool{false, false, true, false, false}, e.fine)
+	for _, tt := range []struct {
+		name  string
+		times []float64 // at 24, 32, 40, 48 and 63 workers
+		want  int
+	}{
+		{"as here", []float64{1.5, 1.125, 0.9, 1.1, 2}, 40},
+		// 1.125 · 32/40 = 0.9 is no gain beside 48 workers, which are the fastest
+		{"the count above is as fast", []float64{1.5, 1.125, 0.9, 0.91, 2}, 48},
+		// times don't fall from 24 to 32
+		{"nothing promises it", []float64{1.125, 1.125, 0.9, 1.1, 2}, 24},
+	} {
+		require.Equal(t, tt.want, e.counts[e.another(tt.times)], tt.name)
+	}
+	require.InDelta(t, 1, e.vote(redraws, 1)[2], 1e-9)
+
+	sp := Space{CPUs: 20, Start: 20, Max: 100}
+	for w, fine := range map[int]bool{0: false, 1: false, 3: false, 7: true, 10: true, 12: false, 20: false, 40: false, 80: false, 60: true, 96: false, 100: false} {
+		require.Equal(t, fine, sp.fine(w), w)
+	}
+}
+
 // "If the times beside the fastest count promise that a count within a step is faster by
-// more than alpha, and the errors are small beside alpha, it looks there too."
+// half of alpha, and the errors are at most two fifths of alpha, it looks there too."
 func TestWhenTheSearchLooksWithinAStep(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		known []known
 		want  int // −1: nowhere
 	}{
-		// (14/15)^(ln 1.5 / ln (14/12)) = 0.834, and with 1.2 0.922
-		{"above the fastest", []known{{workers: 12, mean: 1.5}, {workers: 14, mean: 1, se: 0.01}, {workers: 16, mean: 1.2}}, 15},
-		{"times fall too little", []known{{workers: 12, mean: 1.2}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, -1},
+		// (14/15)^(ln 1.14 / ln (14/12)) = 0.943, and with 1.09 0.962
+		{"above the fastest", []known{{workers: 12, mean: 1.14}, {workers: 14, mean: 1, se: 0.01}, {workers: 16, mean: 1.2}}, 15},
+		{"times fall too little", []known{{workers: 12, mean: 1.09}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, -1},
 		// 1.02 · (14/15)^(ln (1.6/1.02) / ln (14/12)) = 0.834
 		{"below the fastest", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02}, {workers: 16, mean: 1}}, 15},
 		// An error of two fifths of alpha is 0.04 here.
@@ -215,7 +242,8 @@ func TestWhenTheSearchLooksWithinAStep(t *testing.T) {
 	} {
 		sp := sixtyFour()
 		sp.Allowed = func(w int) bool { return w != 30 }
-		w, found := evidenceOf(sp, tt.known...).finer()
+		e := evidenceOf(sp, tt.known...)
+		w, found := e.finer(e.mean)
 		require.Equal(t, tt.want >= 0, found, tt.name)
 		if found {
 			require.Equal(t, tt.want, w, tt.name)

@@ -119,10 +119,12 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	}
 	race := e.undecided()
 	if len(race) == 0 {
-		if w, found := e.finer(); found {
+		if w, found := e.finer(e.mean); found {
 			return s.visit(w, turns, s.round, 1), true
 		}
-		return Request{}, false
+		if race = e.tooSoon(); len(race) == 0 {
+			return Request{}, false
+		}
 	}
 	round := s.round
 	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.visited(w, round) })

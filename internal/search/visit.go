@@ -108,8 +108,15 @@ func (v *Visit) Level() time.Duration {
 }
 
 // Parts are the means of a few iterations each. An iteration alone says little: workers
-// finish the batches of a wave together.
+// finish the batches of a wave together. But where there are no waves, and all iterations
+// make but one part, the slowest is a part of its own: it may be a stall.
 func (v *Visit) Parts() []stat.Part {
+	if n := len(v.took); n >= 3 && n < 2*partOf && v.Least <= 1 {
+		slowest := slices.Max(v.took)
+		if rest := (v.sum - slowest) / float64(n-1); rest >= float64(v.Part) && rest*float64(n-1) >= float64(partTime) {
+			return []stat.Part{{Mean: rest, Weight: float64(n - 1)}, {Mean: slowest, Weight: 1}}
+		}
+	}
 	var parts []stat.Part
 	sum, n, left := 0.0, 0, v.sum
 	for i, t := range v.took {

@@ -1,6 +1,10 @@
 package stat
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // A Part is some of the values of a row: their mean and their number.
 type Part struct{ Mean, Weight float64 }
@@ -32,11 +36,7 @@ func Totals(rows [][]Part) []Total {
 	usual := make([]float64, len(rows))
 	var spread []float64 // of all parts, by weight 1
 	for r, parts := range rows {
-		var means []float64
-		for _, p := range parts {
-			means = append(means, p.Mean)
-		}
-		usual[r] = Median(means)
+		usual[r] = middle(parts)
 		for _, p := range parts {
 			if len(parts) > 1 {
 				// Few values lie too near to their median.
@@ -84,22 +84,43 @@ func Totals(rows [][]Part) []Total {
 		if between > 0 {
 			own = between / (between + jump/weight[r])
 		}
-		mean := 1 + shared + own*(excess[r]-shared)
-		out[r].Mean = usual[r] * max(mean, 0.01)
+		mean := max(1+shared+own*(excess[r]-shared), 0.01)
+		out[r].Mean = usual[r] * mean
 		borrowed := min(lent, df)
 		if df == 0 {
 			continue
 		}
 		variance := (borrowed*squares/df + bounded[r]) / (borrowed + float64(len(parts)-1))
-		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump) / weight[r])
+		// As a share of the mean, the error of the excess would be divided by mean twice; but a
+		// few large values tell their own size badly. Once is what holds in simulation.
+		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump/mean) / weight[r])
 		out[r].Own = math.Sqrt((ownInflation*variance + max(jump, (jumpy[r]+biggest)/weight[r])) / weight[r])
 		out[r].Free = borrowed + float64(len(parts)-1)
 	}
 	return out
 }
 
+// middle is the median of the values, of which a part has as many as its weight.
+func middle(parts []Part) float64 {
+	sorted := slices.SortedFunc(slices.Values(parts), func(a, b Part) int { return cmp.Compare(a.Mean, b.Mean) })
+	whole, below := 0.0, 0.0
+	for _, p := range sorted {
+		whole += p.Weight
+	}
+	for i, p := range sorted {
+		below += p.Weight
+		switch {
+		case 2*below == whole:
+			return (p.Mean + sorted[i+1].Mean) / 2
+		case 2*below > whole:
+			return p.Mean
+		}
+	}
+	return math.NaN()
+}
+
 const (
-	inflation    = 1.7  // makes up for what bounding and drift hide of the noise by which rows differ …
+	inflation    = 1.4  // makes up for what bounding and drift hide of the noise by which rows differ …
 	ownInflation = 2.6  // … and of a row's own, which what all rows share is a part of
 	leastOwn     = 0.02 // of the excess, that may be a row's own whatever the fit says
 )
