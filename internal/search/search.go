@@ -67,7 +67,7 @@ type Block struct {
 	Round      int           // as requested; −1: nothing was measured beside it, and it counts as it is
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
-	Level      time.Duration // its mean without the slowest iteration, by which drift is judged: two stalls in a round aren't drift; 0: Mean
+	Level      time.Duration // its mean without the slowest iteration or wave, by which drift is judged: two stalls in a round aren't drift; 0: Mean
 	Parts      []stat.Part   // a few of its iterations each, in order; nil: the block is one part
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; without other processes' use, which must not keep workers from being tried
 }

@@ -192,6 +192,23 @@ func TestOneSlowIterationHidesNoCount(t *testing.T) {
 	}
 }
 
+// More than 16 workers finish two batches at once, every 40 ms, and are no faster.
+func TestTheSpaceDoesNotGrowBecauseBatchesComeInWaves(t *testing.T) {
+	sp := Space{CPUs: 16, Start: 16, Max: -1, Alpha: DefaultAlpha, Iterations: 100}
+	_, requests := drive(Greedy{}, sp, func(q Request) Block {
+		v := Visit{Wanted: max(q.Iterations, 8), Least: 1}
+		took := []time.Duration{320 / time.Duration(max(1, min(q.Workers, 16)))}
+		if q.Workers > 16 {
+			v.Least, took = 2, []time.Duration{40, 0}
+		}
+		for i := 0; v.More(); i++ {
+			v.Add(took[i%len(took)] * time.Millisecond)
+		}
+		return Block{Round: q.Round, Iterations: v.Kept(), Mean: time.Duration(overall(v.Parts())), Level: v.Level(), Parts: v.Parts(), CPU: 0.1}
+	})
+	require.Equal(t, 32, slices.Max(counts(requests)))
+}
+
 // Up to 256 workers make loading faster. The first look at 32 happens to be as quick as one at 64.
 func TestASpaceGrowsIfTheFirstLooksHadBadLuck(t *testing.T) {
 	for _, tt := range []struct {

@@ -27,7 +27,7 @@ const WarmSamples = 12
 // leaves out its earlier iterations: caches, connections and clocks were warming up.
 type Visit struct {
 	Wanted int           // iterations
-	Least  int           // that are measured even past the limit
+	Least  int           // that are measured even past the limit: those of a wave that workers finish together
 	Limit  time.Duration // ends it early; 0: none
 	Part   time.Duration // a part takes at least this long, because the clock steps
 
@@ -99,12 +99,22 @@ func meanAndSE(xs []float64) (mean, se float64) {
 // Kept is how many of the last iterations count.
 func (v *Visit) Kept() int { return len(v.took) }
 
-// Level is the mean without the slowest iteration; 0 of fewer than three.
+// Level is the mean without the slowest iteration; 0 of fewer than three. If workers finish
+// batches in waves, it is without the slowest wave, and 0 of fewer than three waves: the
+// slowest iteration of each is the wait for all of it.
 func (v *Visit) Level() time.Duration {
-	if len(v.took) < 3 {
+	wave := max(1, v.Least)
+	if len(v.took) < 3*wave {
 		return 0
 	}
-	return time.Duration((v.sum - slices.Max(v.took)) / float64(len(v.took)-1))
+	slowest, sum := 0.0, 0.0
+	for i, t := range v.took {
+		if sum += t; i >= wave {
+			sum -= v.took[i-wave]
+		}
+		slowest = max(slowest, sum)
+	}
+	return time.Duration((v.sum - slowest) / float64(len(v.took)-wave))
 }
 
 // Parts are the means of a few iterations each. An iteration alone says little: workers

@@ -94,6 +94,26 @@ func TestALevelNeedsThreeIterations(t *testing.T) {
 	require.Equal(t, 12*time.Millisecond, v.Level())
 }
 
+func TestALevelOfWavesLacksTheSlowestWaveNotEachWavesWait(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		took []time.Duration
+		want time.Duration
+	}{
+		{"all alike", []time.Duration{20, 0, 0, 0, 20, 0, 0, 0, 20, 0, 0, 0, 20, 0, 0, 0}, 5 * time.Millisecond},
+		{"begun within a wave", []time.Duration{0, 0, 20, 0, 0, 0, 20, 0, 0, 0, 20, 0, 0, 0, 20, 0}, 5 * time.Millisecond},
+		{"a stall in one", []time.Duration{20, 0, 0, 0, 900, 0, 0, 0, 20, 0, 0, 0, 20, 0, 0, 0}, 5 * time.Millisecond},
+		{"three waves", []time.Duration{20, 0, 0, 0, 32, 0, 0, 0, 20, 0, 0, 0}, 5 * time.Millisecond},
+		{"fewer, since the limit passed", []time.Duration{900, 0, 0, 0, 20, 0, 0, 0, 20, 0, 0}, 0},
+		{"one, which stalled", []time.Duration{900, 0, 0, 0}, 0},
+	} {
+		v := Visit{Wanted: len(tt.took), Least: 4}
+		takes(&v, tt.took...)
+		require.Equal(t, len(tt.took), v.Kept(), tt.name)
+		require.Equal(t, tt.want, v.Level(), tt.name)
+	}
+}
+
 func TestPartsOfAVisitThatChangesHaveTheirOwnMeans(t *testing.T) {
 	v := Visit{Wanted: 10}
 	takes(&v, slices.Concat(slices.Repeat([]time.Duration{10}, 5), []time.Duration{30})...)
