@@ -526,9 +526,10 @@ func (e evidence) undecided() []int {
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	want := e.sp.enough(best)
 	votes := e.vote(redraws, wary)
-	patient := e.spent < max(ofSweep*e.sweep(want), patience*best*float64(want))
+	enough := max(ofSweep*e.sweep(want), patience*best*float64(want))
+	patient := e.spent < enough
 	most, company := want, 2
-	if !e.sp.Fixed && votes[chosen] < SureAt {
+	if !e.sp.Fixed && votes[chosen] < SureAt && e.spent < longer*enough {
 		most *= longer
 	}
 	if patient {
