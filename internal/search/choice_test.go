@@ -89,6 +89,23 @@ func TestWhatMostCountsOfARoundShareIsNoShift(t *testing.T) {
 		last := rows[len(rows)-1].Blocks
 		require.InDelta(t, tt.want, shift(last, leftOver(rows, drift)), 0.002, tt.name)
 	}
+
+	// The later half is slower by 7 %, which is little beside the noise.
+	var noisy []Series
+	for i, workers := range []int{4, 8, 12} {
+		var means []time.Duration
+		for round := range 16 {
+			mean := time.Duration(960 + 40*((round+i)%3))
+			if round >= 8 {
+				mean = mean * 107 / 100
+			}
+			means = append(means, mean)
+		}
+		noisy = append(noisy, visits(workers, means...))
+	}
+	for i, se := range weigh(sixteen(), noisy).se {
+		require.Less(t, se, 0.02, "%d workers: a shift would be ± 3.4 %%", noisy[i].Workers)
+	}
 }
 
 // "Counts that measuring can't tell from the fastest are drawn as if they were as alike as

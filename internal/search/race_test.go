@@ -89,6 +89,10 @@ func TestTheRace(t *testing.T) {
 		{"the user set iterations", fixed, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, nil},
 		{"it is late", false, late, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, nil},
 
+		// 40 workers lie within a step, and one run in four would choose them.
+		{"late, but a count within a step had three looks", false, late, []known{{workers: 24, mean: 1.5}, {workers: 32, mean: 1.125}, {workers: 40, mean: 1.06, se: 0.03, visits: 3, done: 9}, {workers: 48, mean: 0.95, done: 200}, {workers: 63, mean: 2}}, []int{40, 48}},
+		{"late, and it had four", false, late, []known{{workers: 24, mean: 1.5}, {workers: 32, mean: 1.125}, {workers: 40, mean: 1.06, se: 0.03, visits: 4, done: 9}, {workers: 48, mean: 0.95, done: 200}, {workers: 63, mean: 2}}, nil},
+
 		{"three counts in a round", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1, done: 9}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.5}}, []int{4, 8, 16}},
 		{"two if it is late", false, late, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1, done: 9}, {workers: 16, mean: 1.5}, {workers: 32, mean: 1.5}}, []int{4, 8}},
 	} {
@@ -98,6 +102,15 @@ func TestTheRace(t *testing.T) {
 		e.spent = tt.spent
 		require.Equal(t, tt.want, e.undecided(), tt.name)
 	}
+}
+
+// "A search takes 0.6 s at least … Until then the rounds go on."
+func TestRoundsGoOnWithThreeCountsUntilTheLeastTimeIsSpent(t *testing.T) {
+	e := evidenceOf(sixtyFour(), known{workers: 4, mean: 1.5}, known{workers: 8, mean: 1}, known{workers: 16, mean: 1.5}, known{workers: 32, mean: 1.5})
+	e.spent = 599e6
+	require.Equal(t, []int{4, 8, 16}, e.tooSoon())
+	e.spent = 600e6
+	require.Empty(t, e.tooSoon())
 }
 
 // "Each round includes the choice and the fastest, and three counts if it can."
@@ -214,8 +227,13 @@ func TestAnotherRunLooksWithinAStepOnlyIfThatIsPromisedThereToo(t *testing.T) {
 	}
 	require.InDelta(t, 1, e.vote(redraws, 1)[2], 1e-9)
 
-	sp := Space{CPUs: 20, Start: 20, Max: 100}
-	for w, fine := range map[int]bool{0: false, 1: false, 3: false, 7: true, 10: true, 12: false, 20: false, 40: false, 80: false, 60: true, 96: false, 100: false} {
+	twice := []known{{workers: 32, mean: 2}, {workers: 48, mean: 1.3}, {workers: 56, mean: 1.1}, {workers: 60, mean: 0.95}, {workers: 64, mean: 1.2}}
+	e = evidenceOf(Space{CPUs: 64, Start: 64, Max: 64, Alpha: DefaultAlpha, Iterations: 100}, twice...)
+	require.Equal(t, []bool{false, false, true, true, false}, e.fine)
+	require.Equal(t, 60, e.counts[e.another(e.mean)], "56 workers, once looked at, promise 60")
+
+	sp := Space{CPUs: 20, Start: 13, Max: 100}
+	for w, fine := range map[int]bool{0: false, 1: false, 3: false, 7: true, 10: true, 11: true, 12: false, 13: false, 20: false, 40: false, 80: false, 60: true, 96: false, 100: false} {
 		require.Equal(t, fine, sp.fine(w), w)
 	}
 }

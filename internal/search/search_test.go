@@ -527,6 +527,7 @@ func TestPartsHaveAFewIterationsAndLoseNone(t *testing.T) {
 	require.Equal(t, []stat.Part{{Mean: 4e6, Weight: 7}, {Mean: 10e6, Weight: 5}}, of(Visit{Part: 28 * ms}, twelve...), "a clock that steps")
 	require.Equal(t, []stat.Part{{Mean: 1.5e6, Weight: 2}}, of(Visit{}, twelve[:2]...))
 	require.Equal(t, []stat.Part{{Mean: 5.5e6, Weight: 8}, {Mean: 90e6, Weight: 1}}, of(Visit{}, append([]time.Duration{90 * ms}, twelve[1:9]...)...), "the slowest of a short visit")
+	require.Equal(t, []stat.Part{{Mean: 1.5e6, Weight: 2}, {Mean: 90e6, Weight: 1}}, of(Visit{Least: 1}, 1*ms, 90*ms, 2*ms), "of three iterations, too; a batch alone is no wave")
 	require.Equal(t, []stat.Part{{Mean: 2e6, Weight: 3}}, of(Visit{Least: 3}, twelve[:3]...), "a short visit with a wave")
 	require.Equal(t, []stat.Part{{Mean: 2e6, Weight: 3}}, of(Visit{Part: 2 * ms}, twelve[:3]...), "or by a clock that steps")
 	require.Empty(t, of(Visit{}))
