@@ -226,6 +226,8 @@ func TestAnotherRunLooksWithinAStepOnlyIfThatIsPromisedThereToo(t *testing.T) {
 		require.Equal(t, tt.want, e.counts[e.another(tt.times)], tt.name)
 	}
 	require.InDelta(t, 1, e.vote(redraws, 1)[2], 1e-9)
+	unsure := evidenceOf(sixtyFour(), known{workers: 24, mean: 1.5}, known{workers: 32, mean: 1.125, se: 0.02}, known{workers: 40, mean: 0.8}, known{workers: 48, mean: 0.95, se: 0.02}, known{workers: 63, mean: 2})
+	require.InDelta(t, 0.5, unsure.vote(answers, 1)[2], 0.1, "surely the fastest, but half of the runs don't look at it")
 
 	twice := []known{{workers: 32, mean: 2}, {workers: 48, mean: 1.3}, {workers: 56, mean: 1.1}, {workers: 60, mean: 0.95}, {workers: 64, mean: 1.2}}
 	e = evidenceOf(Space{CPUs: 64, Start: 64, Max: 64, Alpha: DefaultAlpha, Iterations: 100}, twice...)
