@@ -566,7 +566,7 @@ func (e evidence) undecided() []int {
 
 // tooSoon returns the choice and its company while less than the least time was spent.
 func (e evidence) tooSoon() []int {
-	if e.sp.Fixed || e.spent >= float64(leastTime) {
+	if e.sp.Fixed || len(e.counts) == 1 || e.spent >= float64(leastTime) {
 		return nil
 	}
 	chosen, fastest := e.pick(e.mean)
