@@ -13,22 +13,24 @@ import (
 
 // How hard the evidence is pressed.
 const (
-	doubt     = 0.5                    // standard errors in whose favour a count with fewer workers is judged …
-	surely    = 1                      // … and by which a count must be within alpha for no rounder one with more workers to be preferred
-	certain   = 0.4                    // share of alpha below which a standard error is small
-	ofAlpha   = 0.25                   // share of alpha that this standard error counts for at most
-	SureAt    = 0.97                   // share of the votes at which measuring ends
-	mostSure  = 0.99                   // the highest confidence that is claimed
-	redraws   = 200                    // re-runs drawn to find who is in the race
-	answers   = 2000                   // and to say how sure the choice is
-	persevere = 10                     // times its iterations that a count in an undecided race may get …
-	longer    = 2                      // times its iterations that the choice and the fastest get in the end
-	patience  = 4.2                    // … while all together took no longer than this many counts as fast as the fastest,
-	ofSweep   = 0.08                   // or than this share of measuring every count …
-	atMost    = 1.5                    // … each of which takes this many times its fastest visit at most
-	wary      = 2                      // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
-	unknownSE = 0.25                   // standard error of a count while nothing was measured twice
-	leastTime = 600 * time.Millisecond // that a search takes: what disturbs may last as long as a shorter one
+	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged …
+	surely    = 1    // … and by which a count must be within alpha for no rounder one with more workers to be preferred
+	certain   = 0.4  // share of alpha below which a standard error is small
+	ofAlpha   = 0.25 // share of alpha that this standard error counts for at most
+	SureAt    = 0.97 // share of the votes at which measuring ends
+	mostSure  = 0.99 // the highest confidence that is claimed
+	redraws   = 200  // re-runs drawn to find who is in the race
+	answers   = 2000 // and to say how sure the choice is
+	persevere = 10   // times its iterations that a count in an undecided race may get …
+	longer    = 2    // times its iterations that the choice and the fastest get in the end
+	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
+	ofSweep   = 0.08 // or than this share of measuring every count …
+	atMost    = 1.5  // … each of which takes this many times its fastest visit at most
+	wary      = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
+	unknownSE = 0.25 // standard error of a count while nothing was measured twice
+
+	// A search takes at least this long: what disturbs may last as long as a shorter one.
+	leastTime = 600 * time.Millisecond
 
 	// The halves of a count's visits differ if each has shiftLooks and they are apart by
 	// more than shiftBy and by more than shiftSE standard errors.
@@ -208,17 +210,23 @@ func weigh(sp Space, seen []Series) evidence {
 // level is what drift is judged by.
 func level(b Block) float64 { return float64(max(cmp.Or(b.Level, b.Mean), 1)) }
 
-// shift is by which share a count's later visits differ from its earlier ones, drift
-// aside, or 0 if chance may explain that. What only this count meets has changed
-// meanwhile, say because the credits of a store are used up. Then its visits aren't so
-// many samples of one mean.
-func shift(blocks []Block, drift []float64) float64 {
-	var values []float64
+// driftless are the logarithms of the levels of a count's blocks that are in rounds, drift
+// taken out.
+func driftless(blocks []Block, drift []float64) (values []float64) {
 	for _, b := range blocks {
 		if b.Round >= 0 {
 			values = append(values, math.Log(level(b))-drift[b.Round])
 		}
 	}
+	return values
+}
+
+// shift is by which share a count's later visits differ from its earlier ones, drift
+// aside, or 0 if chance may explain that. What only this count meets has changed
+// meanwhile, say because the credits of a store are used up. Then its visits aren't so
+// many samples of one mean.
+func shift(blocks []Block, drift []float64) float64 {
+	values := driftless(blocks, drift)
 	half := len(values) / 2
 	if half < shiftLooks {
 		return 0
@@ -238,15 +246,12 @@ func leftOver(rows []Series, drift []float64) []float64 {
 	all := slices.Clone(drift)
 	byRound := make([][]float64, len(drift))
 	for _, s := range rows {
-		sum, n := 0.0, 0.0
+		values := driftless(s.Blocks, drift)
+		mean := stat.Mean(values)
 		for _, b := range s.Blocks {
 			if b.Round >= 0 {
-				sum, n = sum+math.Log(level(b))-drift[b.Round], n+1
-			}
-		}
-		for _, b := range s.Blocks {
-			if b.Round >= 0 {
-				byRound[b.Round] = append(byRound[b.Round], math.Log(level(b))-drift[b.Round]-sum/n)
+				byRound[b.Round] = append(byRound[b.Round], values[0]-mean)
+				values = values[1:]
 			}
 		}
 	}
@@ -467,6 +472,10 @@ func (sp Space) fine(w int) bool {
 // another is what another run with these times would choose: a count within a step only if
 // something promises it there too.
 func (e evidence) another(mean []float64) (chosen int) {
+	if !slices.Contains(e.fine, true) {
+		chosen, _ = e.pick(mean)
+		return chosen
+	}
 	there := slices.Clone(mean)
 	for i := range there {
 		if e.fine[i] {
