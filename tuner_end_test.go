@@ -16,16 +16,6 @@ import (
 	"github.com/nwt-go/nwt/internal/files"
 )
 
-// heed waits for d, or until ctx ends.
-func heed(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // A heeding is a stream whose records wait, and heed their context meanwhile.
 type heeding struct{ read, load time.Duration }
 

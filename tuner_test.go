@@ -24,13 +24,18 @@ import (
 
 func sleeping(n int, d time.Duration) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error {
-		select {
-		case <-time.After(d):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return heed(ctx, d)
 	})
+}
+
+// heed waits for d, or until ctx ends.
+func heed(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func TestADatasetThatWaitsGetsMoreWorkersThanCPUs(t *testing.T) {
