@@ -248,7 +248,7 @@ func TestALoaderThatTunesItselfWaitsUntilItsWorkersHaveBegun(t *testing.T) {
 				l := newLoader(t, sleeping(1_000_000, load), nwt.WithBatchSize(batch), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent, virtual,
 					nwt.WithWorkerInit(func(_ context.Context, worker int) error { time.Sleep(begins(worker)); return nil }))
 				deepest := 0
-				train(t, l, 4000, func() {
+				train(t, l, 20_000, func() {
 					time.Sleep(step)
 					deepest = max(deepest, l.Stats().Prefetch)
 				})
@@ -270,7 +270,7 @@ func TestALoaderWithoutOrderThatTunesItselfWaitsUntilItsWorkersHaveBegun(t *test
 		synctest.Test(t, func(t *testing.T) {
 			l := newLoader(t, sleeping(1_000_000, 2*time.Millisecond), nwt.WithBatchSize(8), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), nwt.WithUnordered(), silent, virtual,
 				nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(5 * time.Second); return nil }))
-			train(t, l, 30_000, func() { time.Sleep(time.Millisecond) })
+			train(t, l, 80_000, func() { time.Sleep(time.Millisecond) })
 			require.NotNil(t, l.Result())
 			require.GreaterOrEqual(t, l.Result().Workers, 14, "%v", l.Result())
 		})
@@ -292,7 +292,7 @@ func TestOnceWorkersHaveBegunDepthFollowsNeed(t *testing.T) {
 			})
 			l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithAutoWorkers(), nwt.WithWorkers(start), nwt.WithMaxWorkers(32), silent, virtual,
 				nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(time.Second); return nil }))
-			train(t, l, 3000, func() { time.Sleep(5 * time.Millisecond) })
+			train(t, l, 10_000, func() { time.Sleep(5 * time.Millisecond) })
 			require.NotNil(t, l.Result())
 			require.LessOrEqual(t, l.Stats().Prefetch, 20)
 			slow = true

@@ -145,7 +145,6 @@ func (w *worker) replace() (next *worker, err error) {
 		l.zero.put()
 	}
 	next = newWorker(l, w.seat, l.numbers.take())
-	next.heir = true
 	next.claim, next.claimed, next.slot = w.claim, true, w.slot
 	next.next, next.singly = upto, max(upto, w.singly)
 	var refuge *slot

@@ -312,7 +312,9 @@ func (l *Loader) coldSamples() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.crew[:l.Workers()] {
-		n += int(max(0, w.cold.Load()))
+		if w != nil {
+			n += int(max(0, w.cold.Load()))
+		}
 	}
 	return n
 }
@@ -322,10 +324,12 @@ func (l *Loader) newcomers() (n int, begins bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.crew[:l.Workers()] {
-		if w.cold.Load() == search.WarmSamples {
-			n++
+		if w != nil {
+			if w.cold.Load() == search.WarmSamples {
+				n++
+			}
+			begins = begins || w.begins.Load()
 		}
-		begins = begins || w.begins.Load()
 	}
 	return n, begins
 }
@@ -338,10 +342,28 @@ func (l *Loader) leave(w *worker) bool {
 	if w.seat < l.Workers() {
 		return false
 	}
+	l.vacate(w)
+	return true
+}
+
+// enter returns the run that WithWorkerInit is to run for, which then waits for the worker.
+// If there is none, it vacates the worker's seat and returns nil.
+func (l *Loader) enter(w *worker) *run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.run; r != nil && !r.prepared && !l.ring.Stopped() && w.seat < l.Workers() {
+		r.preparing.Add(1)
+		return r
+	}
+	l.vacate(w)
+	return nil
+}
+
+// vacate makes a worker's seat free. The caller holds mu.
+func (l *Loader) vacate(w *worker) {
 	l.crew[w.seat] = nil
 	l.numbers.giveBack(w.number)
 	l.parting = l.parting || w.ready && l.opts.init != nil || len(w.sample.locals.list) > 0
-	return true
 }
 
 // partsWithWarmth tells whether workers that left had prepared something that those who

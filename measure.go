@@ -236,8 +236,12 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	c.sum, c.Iterations = c.sum.plus(m.sum), len(c.iterations)
 	c.copies = c.copies.plus(m.copies)
 	cpu := c.use(m.use, m.sum.all, t.opts, t.cpus)
-	if c.FirstBatch == 0 || started && !c.started || started == c.started && m.first < c.FirstBatch {
-		c.FirstBatch = m.first
+	first := m.first
+	if started && l.opts.init != nil { // those that were there already have loaded batches meanwhile
+		first = max(first, m.begun)
+	}
+	if c.FirstBatch == 0 || started && !c.started || started == c.started && first < c.FirstBatch {
+		c.FirstBatch = first
 	}
 	c.started = c.started || started
 	c.PeakRSS, c.PeakExact = max(c.PeakRSS, rss), c.PeakExact && exact
@@ -358,6 +362,7 @@ type measurement struct {
 	// nothing of that. A visit has the patience for it that training has.
 	opening func() int
 	opened  time.Duration // how long the warm-up took until that was read, and newcomers had loaded something
+	begun   time.Duration // and until the latter alone
 
 	iterations []iteration
 	sum        iteration
@@ -580,8 +585,8 @@ func (w *warmth) starts(l *Loader, workers int) bool {
 // cold makes a measurement's cold. What is open when the last worker has become warm is
 // left out too. Workers that find nothing to load aren't waited for: while one that isn't
 // warm has a place to load, that holds up a batch, and no more batches come than are open.
-// WithUnordered's do come, so while a worker begins, they don't count. The warm-up takes
-// whole waves.
+// During WithWorkerInit, and with WithUnordered, they do come, so while a worker begins, they
+// don't count. The warm-up takes whole waves.
 func (l *Loader) cold(wave int) func(batches int) int {
 	most := warmupMost * (l.Workers()*search.WarmSamples/l.source.order.perBatch() + 1)
 	left, since, begun := math.MaxInt, 0, 0
@@ -616,7 +621,7 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 	}
 	if m.newcomers != nil {
 		if now, begins := m.newcomers(); begins || now < m.fewest {
-			m.fewest, m.opened = min(now, m.fewest), took
+			m.fewest, m.opened, m.begun = min(now, m.fewest), took, took
 		}
 	}
 	if m.opening != nil {

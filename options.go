@@ -406,6 +406,10 @@ func WithRetry(times int, wait time.Duration) Option {
 // first sample, to prepare what the worker needs. With 0 workers the caller calls
 // f once, as worker 0. If f fails, the epoch ends with a *[LoadError] whose Index
 // is −1, and the next epoch tries again.
+//
+// Workers that come during an epoch, by SetWorkers or WithAutoWorkers, hold up no batch
+// while f runs: the others load meanwhile. But an epoch ends only once f has returned.
+// If it ends early, it first ends ctx.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f

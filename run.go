@@ -47,7 +47,6 @@ type run struct {
 	last    uint64 // that end's sequence number
 	failure error  // which the stream has ended with
 	fewer   bool   // it was logged that fewer batches are ahead than asked for
-	yielded int    // epoch of the last batch that was delivered; at first, of the course's first
 	sizes   []int  // of a sample of a SizedDataset, while a batch is opened
 
 	// For the depth, see type depth. opening is the sequence number of the batch that
@@ -59,6 +58,13 @@ type run struct {
 	// why is the error that the run was stopped with, nil until then. Only the first
 	// one is stored.
 	why atomic.Pointer[error]
+
+	yielded atomic.Int64 // epoch of the last batch that was delivered; at first, of the course's first
+
+	// preparing are the workers that WithWorkerInit runs for, before they have claimed
+	// anything. Once prepared is set, none is added.
+	preparing sync.WaitGroup
+	prepared  bool // guarded by Loader.mu
 }
 
 // begin starts a run.
@@ -81,7 +87,8 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		}
 	}
 	c := newCourse(&l.order, first, last, base)
-	r := &run{l: l, caller: ctx, course: c, first: l.seq, yielded: first}
+	r := &run{l: l, caller: ctx, course: c, first: l.seq}
+	r.yielded.Store(int64(first))
 	if l.sizes != nil {
 		r.sizes = make([]int, l.layout.ragged)
 	}
@@ -192,7 +199,9 @@ func (r *run) advance() (*Batch, error) {
 				c.ready.Add(1)
 			}
 			c.samples.Add(int64(b.size))
-			r.yielded = b.epoch
+			if epoch := int64(b.epoch); epoch != r.yielded.Load() {
+				r.yielded.Store(epoch)
+			}
 			return b, nil
 		}
 		if err := r.barren(b); err != nil {
@@ -203,6 +212,12 @@ func (r *run) advance() (*Batch, error) {
 	if r.halted {
 		return nil, ErrClosed
 	}
+	if r.failure == nil && r.refused == nil {
+		r.awaitPrepared() // or workers would begin anew in each short epoch
+		if why := r.why.Load(); why != nil && r.caller.Err() == nil {
+			return nil, *why
+		}
+	}
 	r.halt() // copies that nobody waited for may still fail
 	return nil, cmp.Or(r.failure, r.broken, r.refused)
 }
@@ -211,7 +226,7 @@ func (r *run) advance() (*Batch, error) {
 // loaded, and b is of the one after it. A program may go on, and is told of each sample.
 // But tuning would go on for ever: it wants batches, not epochs.
 func (r *run) barren(b *Batch) error {
-	if r.l.said.during != whileTuning || b.epoch <= r.yielded+1 {
+	if r.l.said.during != whileTuning || b.epoch <= int(r.yielded.Load())+1 {
 		return nil
 	}
 	list := b.bad.sorted()
@@ -434,6 +449,7 @@ func (r *run) halt() {
 	r.l.deep.timer.Stop()
 	r.l.ring.Stop()
 	r.cancel()
+	r.awaitPrepared()
 	r.broken = r.beside.Wait()
 	if r.sequence != nil && r.toFill == nil {
 		r.sequence.stop()
@@ -446,6 +462,14 @@ func (r *run) halt() {
 	for _, seq := range r.ahead {
 		r.l.ring.Item(seq).letGo()
 	}
+}
+
+// awaitPrepared waits for WithWorkerInit, and has no other worker begin.
+func (r *run) awaitPrepared() {
+	r.l.mu.Lock()
+	r.prepared = true
+	r.l.mu.Unlock()
+	r.preparing.Wait()
 }
 
 // end ends the run: the loader is ready for the next one.

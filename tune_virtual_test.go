@@ -311,6 +311,20 @@ func TestTheFirstBatchTakesWhatWorkersNeedToBegin(t *testing.T) {
 	})
 }
 
+// Each count has one more worker than the one before, and those that were there go on loading
+// while it begins.
+func TestTheFirstBatchTakesWhatAWorkerNeedsToBeginAlthoughOthersWereThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const begins = 2 * time.Second
+		r, err := nwt.Tune(t.Context(), sleeping(1_000_000, time.Millisecond), nwt.WithBatchSize(32), nwt.WithMaxWorkers(8), virtual, nwt.WithStrategy(nwt.Exhaustive()),
+			nwt.WithWorkerInit(func(context.Context, int) error { time.Sleep(begins); return nil }))
+		require.NoError(t, err)
+		for _, trial := range r.Trials[1:] {
+			require.GreaterOrEqual(t, trial.FirstBatch, begins, "%d workers", trial.Workers)
+		}
+	})
+}
+
 // A worker that comes prepares for seconds, while the others load. What they load meanwhile
 // isn't a measure of loading, nor is the time that training waits for the worker.
 func TestWhatWorkersDoToBeginIsNotMeasured(t *testing.T) {

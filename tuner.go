@@ -93,7 +93,7 @@ type Trial struct {
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers, or of a visit if all were there, to the first batch; the shortest seen
+	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers, WithWorkerInit included, or of a visit if all were there, to the first batch; the shortest seen
 	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
 	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included

@@ -54,6 +54,10 @@ type trial struct {
 	device, async                                 bool
 	faulty                                        int // call of a session that fails; 0: none
 
+	prepares time.Duration // what WithWorkerInit takes; 0: there is none
+	deaf     bool          // whatever happens to its context
+	unfit    int32         // call of it that fails; 0: none
+
 	runs []run
 }
 
@@ -93,6 +97,9 @@ func randomTrial(seed uint64) *trial {
 	t.gap = []int{1, 3, 20, nwt.LeastGap}[seed/4%4]
 	t.bare = seed/16%4 == 3
 	t.ahead = []int64{0, 1, 500, 5000}[seed/64%4]
+	t.prepares = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 2 * time.Second}[seed/256%4]
+	t.deaf = seed/1024%2 == 1
+	t.unfit = []int32{0, 0, 1, 5}[seed/2048%4]
 	if half() {
 		t.n = 0
 		for range 1 + rng.IntN(6) {
@@ -748,6 +755,8 @@ type judge struct {
 	closed bool
 	states []nwt.State // of all batches
 	kept   []retained
+
+	beginning, begun atomic.Int32 // workers
 }
 
 func newJudge(t *trial) *judge {
@@ -871,6 +880,9 @@ func (j *judge) open() (err error) {
 	if j.ahead > 0 {
 		opts = append(opts, nwt.WithReadAhead(j.ahead))
 	}
+	if j.prepares > 0 {
+		opts = append(opts, nwt.WithWorkerInit(j.begin))
+	}
 	j.closed = false
 	ds, err := j.dataset()
 	if err == nil {
@@ -878,6 +890,27 @@ func (j *judge) open() (err error) {
 	}
 	return err
 }
+
+// begin is the trial's WithWorkerInit.
+func (j *judge) begin(ctx context.Context, worker int) error {
+	j.beginning.Add(1)
+	defer j.beginning.Add(-1)
+	takes := j.prepares * time.Duration(worker+1)
+	if j.deaf {
+		time.Sleep(takes)
+	} else if err := heed(ctx, takes); err != nil {
+		return err
+	}
+	switch calls := j.begun.Add(1); {
+	case calls != j.unfit:
+		return nil
+	case worker%2 == 0:
+		panic(errUnfit)
+	}
+	return errUnfit
+}
+
+var errUnfit = errors.New("unfit")
 
 // plain is the trial's streams as a plain loop reads them.
 func (t *trial) plain() *plainStreams {
@@ -1101,6 +1134,9 @@ func (j *judge) iterate(r run) error {
 	if err != nil {
 		return err
 	}
+	if n := j.beginning.Load(); n != 0 {
+		return fmt.Errorf("%d workers go on beginning after the run", n)
+	}
 	if err := j.onlyBad(j.loader.BadSamples()[known:]); err != nil {
 		return err
 	}
@@ -1110,6 +1146,7 @@ func (j *judge) iterate(r run) error {
 	case j.closed && errors.Is(last, nwt.ErrClosed):
 	case ctx.Err() != nil && errors.Is(last, ctx.Err()):
 	case j.faulty > 0 && errors.Is(last, errCopier):
+	case j.unfit > 0 && errors.Is(last, errUnfit):
 	case end == badly && errors.As(last, &le):
 	case end == refused && last != nil && (strings.Contains(last.Error(), "has no batch") || strings.Contains(last.Error(), "has no sample")):
 	case end != well || last != nil:

@@ -31,8 +31,7 @@ type worker struct {
 	ready   bool         // WithWorkerInit has succeeded in this goroutine
 	untimed int          // claims since the last one that was timed
 	cold    atomic.Int32 // samples until the worker counts as warm; not positive: it does
-	begins  atomic.Bool  // WithWorkerInit, or the first claim after it, is under way; not of an heir
-	heir    bool         // it has replaced a worker whose call was given up
+	begins  atomic.Bool  // WithWorkerInit, or the first claim, is under way; but nothing that replace has left
 	watch   *watch       // with WithTimeout, in a goroutine of its own; else nil
 
 	// For a BatchDataset. LoadBatch is tried for the places from next to the last of
@@ -46,7 +45,7 @@ type worker struct {
 
 // newWorker makes a worker for a seat; number is for Sample.Worker.
 func newWorker(l *Loader, seat, number int) *worker {
-	w := &worker{l: l, seat: seat, number: number}
+	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil}
 	w.cold.Store(search.WarmSamples)
 	w.sample.common = &common{layout: l.layout, columns: l.layout.columns, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
 	return w
@@ -54,6 +53,9 @@ func newWorker(l *Loader, seat, number int) *worker {
 
 // begin readies the worker to load a claim.
 func (w *worker) begin() {
+	if w.cold.Load() == search.WarmSamples {
+		w.begins.Store(true)
+	}
 	w.slot, w.next = w.claim.Item.slot, w.claim.From
 	w.ends, w.singly = w.ends[:0], 0
 }
@@ -85,7 +87,7 @@ func (w *worker) run() {
 		case w.lost():
 			w.cameBack() // another worker has taken this one's seat long ago
 		case !left:
-			w.ready = false
+			w.ready = w.l.opts.init == nil
 			go w.run() // Load called runtime.Goexit: go on with the claim elsewhere
 		default:
 			defer w.l.pool.Done()
@@ -107,10 +109,14 @@ func (w *worker) run() {
 				runtime.Gosched()
 			}
 		}
+		if left = !w.ready && !w.prepare(); left {
+			break
+		}
 		if w.claim, w.claimed = w.l.ring.Claim(w.seat, w.l.claimSize()); w.claimed {
 			w.begin()
 			continue
 		}
+		w.begins.Store(false)
 		w.l.idle()
 		if !w.l.ring.Park(w.seat) {
 			left = w.l.leave(w)
@@ -134,9 +140,6 @@ func (w *worker) loadClaim() {
 	s.mem, s.lens, s.records, s.epoch, s.from = w.slot.mem, w.slot.lens, w.slot.records, b.epoch, b.from
 	if w.l.ownShapes() {
 		s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
-	}
-	if !w.ready {
-		w.begins.Store(!w.heir && w.cold.Load() > 0) // if calls hang again and again, there is always an heir
 	}
 	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
 		w.next = w.claim.To // nobody will see these samples
@@ -379,23 +382,44 @@ func (w *worker) fillIndices(b *Batch, end int) bool {
 	return w.slot.records != nil // the reader of a stream has set them
 }
 
-// start runs WithWorkerInit.
-func (w *worker) start(b *Batch) bool {
-	if w.l.opts.init != nil {
-		from := w.next
-		w.next = w.claim.To // in case the function ends the goroutine
-		if !w.initialize(b.run) {
+// prepare runs WithWorkerInit before the worker claims anything, so that no batch waits for
+// that. If there is no run, or it ends, prepare gives up the worker's seat and returns
+// false: the next run hires another.
+func (w *worker) prepare() bool {
+	for !w.ready {
+		r := w.l.enter(w)
+		if r == nil {
 			return false
 		}
+		w.prepareFor(r)
+	}
+	return true
+}
+
+func (w *worker) prepareFor(r *run) {
+	defer r.preparing.Done()
+	if w.number == 0 {
+		w.l.zero.take()
+		defer w.l.zero.put()
+	}
+	w.begins.Store(w.cold.Load() > 0)
+	w.ready = w.initialize(r)
+}
+
+// start runs WithWorkerInit for a worker that has a claim: without workers, or if the
+// goroutine or the worker that had the claim is gone.
+func (w *worker) start(b *Batch) bool {
+	from := w.next
+	w.next = w.claim.To // in case the function ends the goroutine
+	if w.ready = w.initialize(b.run); w.ready {
 		w.next = from
 	}
-	w.ready = true
-	return true
+	return w.ready
 }
 
 func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
-		r.stop(&LoadError{Index: -1, Position: -1, Epoch: w.sample.epoch, Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
+		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
 	}
 	return guarded(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
 }
