@@ -1,6 +1,7 @@
 package stat
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -36,25 +37,34 @@ func Drift(obs []Obs, rows, times int) []float64 {
 	for _, o := range obs {
 		byTime[o.Time] = append(byTime[o.Time], o)
 	}
-	f := fit{row: make([]float64, rows), drift: drift, held: make([]float64, times), shared: make([][]weighed, times)}
-	for at, in := range byTime {
+	var shared []weighed
+	for _, in := range byTime {
 		for _, o := range in {
 			if len(in) > 1 {
-				f.shared[at] = append(f.shared[at], weighed{o, 1})
+				shared = append(shared, weighed{o, 1})
 			}
 		}
-		f.held[at] = pull
+	}
+	if len(shared) == 0 {
+		return drift
+	}
+	f := fit{shared, newSide(rows), newSide(times)}
+	for i := range shared {
+		o := &shared[i]
+		f.row.of[o.Row] = append(f.row.of[o.Row], term{o, o.Time})
+		f.time.of[o.Time] = append(f.time.of[o.Time], term{o, o.Row})
+	}
+	for at := range times {
+		f.time.held[at] = pull
 	}
 	scale := 0.0
 	for range fits {
 		f.solve()
-		if scale = f.reweigh(); scale == 0 {
-			break // no time has several values
-		}
+		scale = f.reweigh()
 	}
-	for at, in := range f.shared {
-		if d := drift[at]; d != 0 {
-			drift[at] = d * max(0, 1-surely*scale*scale/float64(len(in))/(d*d))
+	for at, d := range f.time.is {
+		if d != 0 {
+			drift[at] = d * max(0, 1-surely*scale*scale/float64(len(f.time.of[at]))/(d*d))
 		}
 	}
 	center(drift, byTime)
@@ -63,9 +73,8 @@ func Drift(obs []Obs, rows, times int) []float64 {
 
 // A fit is that of the rows and the drift of the times that have several values.
 type fit struct {
-	row, drift []float64
-	held       []float64   // weight of a drift of none, of each time
-	shared     [][]weighed // by time; nil if it has one value
+	shared    []weighed
+	row, time side
 }
 
 type weighed struct {
@@ -73,59 +82,76 @@ type weighed struct {
 	weight float64
 }
 
-// solve finds the rows and times of the least squares. Given the rows, a time is the
-// mean of what its values are beyond them, so only the rows are unknown.
+// A side of a fit is the rows or the times.
+type side struct {
+	is   []float64
+	held []float64 // weight with which each is held towards 0
+	of   [][]term  // the values that each is part of
+}
+
+// A term is a value, and what of the other side is part of it.
+type term struct {
+	*weighed
+	other int
+}
+
+func newSide(n int) side { return side{make([]float64, n), make([]float64, n), make([][]term, n)} }
+
+// solve finds the rows and times of the least squares. Given one side, each of the other is
+// the mean of what its values are beyond it, so only the smaller side is unknown.
 func (f fit) solve() {
-	n := len(f.row)
-	equations := make([][]float64, n) // the last column is the right side
-	for r := range equations {
-		equations[r] = make([]float64, n+1)
+	few, many := f.row, f.time
+	if len(few.is) > len(many.is) {
+		few, many = many, few
 	}
-	for at, in := range f.shared {
-		sum, by := 0.0, f.held[at]
-		for _, o := range in {
-			sum, by = sum+o.weight*o.Value, by+o.weight
-		}
-		for _, o := range in {
-			equations[o.Row][o.Row] += o.weight
-			equations[o.Row][n] += o.weight * (o.Value - sum/by)
-			for _, other := range in {
-				equations[o.Row][other.Row] -= o.weight * other.weight / by
+	n := len(few.is)
+	equations := make([][]float64, n) // the last column is the right side
+	for i := range equations {
+		equations[i] = make([]float64, n+1)
+		equations[i][i] = few.held[i]
+	}
+	beyond := make([]float64, n) // nothing
+	for i, of := range many.of {
+		mean, weight := many.mean(i, beyond)
+		for _, o := range of {
+			equation := equations[o.other]
+			equation[o.other] += o.weight
+			equation[n] += o.weight * (o.Value - mean)
+			for _, p := range of {
+				equation[p.other] -= o.weight * p.weight / weight
 			}
 		}
 	}
-	eliminate(equations, f.row)
-	for at, in := range f.shared {
-		f.drift[at] = 0
-		by := f.held[at]
-		for _, o := range in {
-			by += o.weight
-		}
-		for _, o := range in {
-			f.drift[at] += o.weight * (o.Value - f.row[o.Row]) / by
-		}
+	eliminate(equations, few.is)
+	for i := range many.is {
+		many.is[i], _ = many.mean(i, few.is)
 	}
+}
+
+// mean is the weighted mean of what the values of the i-th are beyond the other side, and
+// its weight.
+func (s side) mean(i int, beyond []float64) (mean, weight float64) {
+	weight = s.held[i]
+	for _, o := range s.of[i] {
+		mean, weight = mean+o.weight*(o.Value-beyond[o.other]), weight+o.weight
+	}
+	return mean / cmp.Or(weight, 1), weight
 }
 
 // reweigh gives values that are further out than the bound the weight with which they
 // pull as hard as one at the bound. It returns the scale of what the fit leaves.
 func (f fit) reweigh() float64 {
-	var rest []float64
-	for at, in := range f.shared {
-		for _, o := range in {
-			rest = append(rest, math.Abs(o.Value-f.row[o.Row]-f.drift[at]))
-		}
-	}
-	if len(rest) == 0 {
-		return 0
+	rest := make([]float64, len(f.shared))
+	for i, o := range f.shared {
+		rest[i] = math.Abs(o.Value - f.row.is[o.Row] - f.time.is[o.Time])
 	}
 	scale := max(madScale*Median(rest), leastScale)
 	weight := func(out float64) float64 { return min(1, huber*scale/math.Abs(out)) }
-	for at, in := range f.shared {
-		for i, o := range in {
-			in[i].weight = weight(o.Value - f.row[o.Row] - f.drift[at])
-		}
-		f.held[at] = pull * weight(f.drift[at])
+	for i := range f.shared {
+		f.shared[i].weight = weight(rest[i])
+	}
+	for at, drift := range f.time.is {
+		f.time.held[at] = pull * weight(drift)
 	}
 	return scale
 }

@@ -3,6 +3,7 @@ package stat
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -137,6 +138,18 @@ func TestAValueThatIsAloneInItsTimeSaysNothingOfItsRow(t *testing.T) {
 	drift := Drift(obs, 2, 12)
 	require.InDelta(t, 0.3, drift[1]-drift[0], 1e-3)
 	require.InDelta(t, 0.6, drift[2]-drift[0], 1e-3)
+}
+
+// Each side is many in turn: what grows with the cube of the larger would take minutes.
+func TestDriftOfThousandsOfRowsOrTimesIsFoundSoon(t *testing.T) {
+	times := []float64{0, 0.5, 1, 1.5, 2}
+	for at, drift := range Drift(observe(rand.New(rand.NewPCG(1, 1)), 3000, times, 0.01), 3000, 5) {
+		require.InDelta(t, times[at]-1, drift, 0.01)
+	}
+	times = slices.Repeat(times, 600)
+	for at, drift := range Drift(observe(rand.New(rand.NewPCG(1, 1)), 5, times, 0.001), 5, 3000) {
+		require.InDelta(t, times[at]-1, drift, 0.01)
+	}
 }
 
 // Row 2 was there only while all was slower; what it has for itself shows beside the others.
