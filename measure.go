@@ -24,6 +24,7 @@ type count struct {
 	otherTime, measured time.Duration // for which other was known, and all others
 	warming             bool          // it was still becoming faster when its last visit ended
 	started             bool          // a visit started workers
+	tooHigh             float64       // times by which the only visit may be too high; 0: hardly
 }
 
 func newCount(workers int) *count {
@@ -250,7 +251,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	}
 	c.Prefetch = max(c.Prefetch, l.depth()-1)
 	c.SystemUsed = host.Memory().Used
-	c.warming = m.visit.Trend
+	c.warming, c.tooHigh = m.visit.Trend, m.tooHigh
 	c.average()
 	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Level: m.visit.Level(), Parts: m.visit.Parts(), CPU: cpu}, nil
 }
@@ -363,6 +364,8 @@ type measurement struct {
 	opening func() int
 	opened  time.Duration // how long the warm-up took until that was read, and newcomers had loaded something
 	begun   time.Duration // and until the latter alone
+
+	tooHigh float64 // times by which the mean may be too high, as what workers had begun doesn't count; 0: hardly
 
 	iterations []iteration
 	sum        iteration
@@ -561,6 +564,17 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		more = max(more, by(spent, inAll)-m.sum.all)
 	}
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
+	if m.must && m.visit.More() { // time was over
+		counted := len(m.iterations)*l.opts.batchSize + gained
+		if few {
+			counted = inAll
+		}
+		begun := min(l.Workers()*l.claimSize(), m.visit.Least*l.opts.batchSize)
+		m.tooHigh = 1 + float64(begun)/float64(max(counted, 1))
+		if m.sum.step > 0 {
+			m.tooHigh = min(m.tooHigh, float64(m.sum.all)/float64(m.sum.step))
+		}
+	}
 	return nil
 }
 

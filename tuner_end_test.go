@@ -6,6 +6,10 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +67,44 @@ func TestSamplesThatTheEndOfTheTimeCutShortDoNotCount(t *testing.T) {
 					require.NoError(t, err)
 					require.Len(t, r.Trials, 1)
 					require.InEpsilon(t, 32*load/virtualCPUs, r.Trials[0].Mean, 0.15, "%v", r)
+				})
+			}
+		})
+	}
+}
+
+// How long calls that are under way would have taken can't be known.
+func TestAVisitThatEndsWithinItsFirstWaveSaysHowFarOffItMayBe(t *testing.T) {
+	const load, workers = 100 * time.Millisecond, 8
+	warning := regexp.MustCompile(`8 workers: what they had begun when time was over .* up to ([\d.]+) times too high`)
+	ds := sleeping(1_000_000, load)
+	for name, c := range map[string]struct {
+		ds    nwt.Dataset
+		batch int
+	}{
+		"whole batches": {slowTogether{ds, load}, 32},
+		"few samples":   {ds, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for limit := range 100 { // in tenths of a wave
+				synctest.Test(t, func(t *testing.T) {
+					perBatch := time.Duration(c.batch) * load / workers
+					wave := max(load, workers*perBatch)
+					if c.batch == 2 {
+						wave = load
+					}
+					r, err := nwt.Tune(t.Context(), c.ds, nwt.WithBatchSize(c.batch), nwt.WithTuningTime(time.Duration(limit+1)*wave/10), nwt.NewVirtualMachine(workers).Option(), silent)
+					require.NoError(t, err)
+					trial := r.Trials[slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers })]
+					most := 1.25
+					if said := warning.FindStringSubmatch(strings.Join(r.Warnings, "\n")); said != nil {
+						most, err = strconv.ParseFloat(said[1], 64)
+						require.NoError(t, err)
+					}
+					require.LessOrEqual(t, float64(trial.Mean)/float64(perBatch), most+0.05, "%.1f waves: %v", float64(limit+1)/10, r)
+					if limit >= 60 {
+						require.Equal(t, 1.25, most, "%v", r)
+					}
 				})
 			}
 		})

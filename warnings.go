@@ -16,6 +16,7 @@ const (
 	unsure     = 0.90 // confidence
 	fewBatches = 10   // measured at the choice
 	muchDrift  = 1.25 // times as slow, or as fast, as at first
+	muchHigher = 1.25 // times the time per batch
 
 	contradicts = 2 // times alpha by which the table may show another count to be faster; alpha counts as its default's least
 )
@@ -77,6 +78,8 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	}
 	if c := t.counts.at(r.Workers); c != nil && c.warming {
 		add("%s: batches still became faster when measuring ended", countWorkers(r.Workers))
+	} else if c != nil && c.tooHigh > muchHigher {
+		add("%s: what they had begun when time was over doesn't count, so the time per batch may be up to %.1f times too high", countWorkers(r.Workers), c.tooHigh)
 	}
 	if t.sampled != "" {
 		add("%s; it may have been higher", t.sampled)
