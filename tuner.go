@@ -125,7 +125,7 @@ type Progress struct {
 // away.
 //
 // The errors are those of [NewLoader], of loading, of the step and of ctx; and it is an error
-// if no worker count fits into memory.
+// if no worker count fits into memory. A result that is complete when ctx ends is returned.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {

@@ -111,6 +111,26 @@ func TestAVisitThatEndsWithinItsFirstWaveSaysHowFarOffItMayBe(t *testing.T) {
 	}
 }
 
+func TestAResultThatIsCompleteWhenTuningIsCancelledIsReturnedAndKept(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var log journal
+	ds := emptyDataset(1_000_000)
+	opts := []nwt.Option{nwt.WithResultCache(filepath.Join(t.TempDir(), "tuned.json")), nwt.WithMaxWorkers(1), nwt.WithIterations(1), log.option()}
+	r, err := nwt.Tune(ctx, ds, append(opts, nwt.WithProgress(func(p nwt.Progress) {
+		if p.Phase == "done" {
+			cancel()
+		}
+	}))...)
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	require.NotContains(t, log.String(), "not kept")
+	again, err := nwt.Tune(t.Context(), ds, opts...)
+	require.NoError(t, err)
+	require.True(t, again.Cached)
+	require.Equal(t, r.Workers, again.Workers)
+}
+
 // WithWorkerInit says what it likes of the end of its context.
 func TestTuningEndsInItsTimeThoughWorkersAreStillToBegin(t *testing.T) {
 	for range 30 {

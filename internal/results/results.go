@@ -98,20 +98,26 @@ func (f File) Lookup(key Key) (entry Entry, ok bool) {
 	return file.nearest(key.legible())
 }
 
-// Store adds a result, in place of an older one for the same key.
+// Store adds a result, in place of an older one for the same key. If ctx has ended, it still
+// does so unless that takes long: to find the result has taken longer.
 func (f File) Store(ctx context.Context, key Key, value json.RawMessage) {
 	if err := f.tryStore(ctx, key, value); err != nil {
 		f.Log.Warn("nwt: tuning result not kept", "path", f.Path, "error", err)
 	}
 }
 
+// lastChance is how long storing may take once its context has ended.
+const lastChance = time.Second
+
 func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) error {
 	path, err := f.place()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	caller := ctx
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), 10*time.Second)
 	defer cancel()
+	defer context.AfterFunc(caller, func() { time.AfterFunc(lastChance, cancel) })()
 	unlock, err := files.Lock(ctx, path+".lock")
 	switch {
 	case err == nil:
