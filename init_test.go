@@ -220,3 +220,74 @@ func TestAWorkerThatCannotBeginSaysInWhichEpoch(t *testing.T) {
 		require.Greater(t, last, 20)
 	})
 }
+
+func TestNobodyBeginsOnceAnEpochWaitsForItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &beginning{first: 1, takes: 3 * time.Second}
+		l := newLoader(t, sleeping(80, 10*time.Millisecond), nwt.WithBatchSize(8), nwt.WithWorkers(2), b.option())
+		began := time.Now()
+		time.AfterFunc(2900*time.Millisecond, func() { require.NoError(t, l.SetWorkers(6)) })
+		_, err := epoch(t.Context(), l, 0)
+		require.NoError(t, err)
+		require.Equal(t, b.takes, time.Since(began))
+		require.EqualValues(t, 2, b.calls.Load())
+		_, err = epoch(t.Context(), l, 1)
+		require.NoError(t, err)
+		require.EqualValues(t, 6, b.ready.Load())
+	})
+}
+
+func TestAWorkerThatCannotBeginDoesNotTryAgainInThatEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		l := newLoader(t, sleeping(800, 10*time.Millisecond), nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithWorkerInit(func(_ context.Context, worker int) error {
+			if calls++; calls == 1 || calls > 100 {
+				return nil
+			}
+			return errBoom
+		}))
+		var last error
+		for _, err := range l.Epoch(t.Context(), 0) {
+			if last = err; err == nil {
+				require.NoError(t, l.SetWorkers(2))
+				time.Sleep(time.Minute)
+				require.NoError(t, l.SetWorkers(2))
+				time.Sleep(time.Minute)
+			}
+		}
+		require.ErrorIs(t, last, errBoom)
+		require.Equal(t, 2, calls)
+	})
+}
+
+// The caller loads as worker 0 while there are no workers.
+func TestAWorkerBeginsWhileNobodyElseHasItsNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy [4]atomic.Int32
+		as := func(worker int, d time.Duration) error {
+			if busy[worker].Add(1) > 1 {
+				return errBoom
+			}
+			defer busy[worker].Add(-1)
+			time.Sleep(d)
+			return nil
+		}
+		ds := nwt.NewDataset(2000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error { return as(s.Worker(), 10*time.Millisecond) })
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(0),
+			nwt.WithWorkerInit(func(_ context.Context, worker int) error { return as(worker, 70*time.Millisecond) }))
+		done := make(chan struct{})
+		go func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Duration(n%13) * 11 * time.Millisecond):
+					_ = l.SetWorkers([]int{1, 0, 3, 0}[n%4])
+				}
+			}
+		}()
+		_, err := epoch(t.Context(), l, 0)
+		close(done)
+		require.NoError(t, err)
+	})
+}
