@@ -9,11 +9,7 @@ import (
 
 // Mean is the arithmetic mean; NaN of nothing.
 func Mean(xs []float64) float64 {
-	sum := 0.0
-	for _, x := range xs {
-		sum += x
-	}
-	return sum / float64(len(xs))
+	return sum(xs) / float64(len(xs))
 }
 
 // Median is the middle value, or the mean of the middle two; NaN of nothing.

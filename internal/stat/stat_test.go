@@ -265,38 +265,58 @@ func TestTotalsAreWhatTheirEstimatorsSay(t *testing.T) {
 		}
 		huge[1] = append(huge[1], p)
 	}
+	upwards := make([][]Part, 3)
+	for k := range 20 {
+		for r, usual := range []float64{1, 0.9, 0.7} {
+			p := Part{1 + 0.01*float64(k*7%5-2), 1}
+			if r == 2 && k%10 == 3 || r == 1 && k == 7 {
+				p.Mean += 12
+			}
+			p.Mean *= usual
+			upwards[r] = append(upwards[r], p)
+		}
+	}
 	for name, c := range map[string]struct {
 		rows [][]Part
 		want []Total
 	}{
 		"noise alone": {
 			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}}, {{0.8, 10}, {0.82, 10}}, {{0.5, 20}}},
-			[]Total{{1, 0.015888705, 0.0216526551, 5}, {0.81, 0.0177958156, 0.0242516088, 4}, {0.5, 0.0187383929, 0.0255361251, 3}},
+			[]Total{{1, 1, 0, 0.015888705, 0.0216526551, 5}, {0.81, 0.81, 0, 0.0177958156, 0.0242516088, 4}, {0.5, 0.5, 0, 0.0187383929, 0.0255361251, 3}},
 		},
 		"fewer degrees of freedom than are lent": {
 			[][]Part{{{1, 4}, {1.1, 4}}, {{3, 9}, {2.5, 4}}},
-			[]Total{{1.05, 0.084272136, 0.114843563, 3}, {2.84615385, 0.0823836528, 0.112269994, 3}},
+			[]Total{{1.05, 1.05, 0, 0.084272136, 0.114843563, 3}, {2.84615385, 2.84615385, 0, 0.0823836528, 0.112269994, 3}},
 		},
 		"one stall, that could have been anyone's": {
 			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}, {1.6, 10}}, {{0.8, 10}, {0.82, 10}, {0.79, 5}}, {{0.5, 20}, {0.52, 7}}},
-			[]Total{{1.07486913, 0.024036147, 0.187017043, 6}, {0.851800805, 0.0248550526, 0.210852756, 5}, {0.533892243, 0.0263907819, 0.195952837, 4}},
+			[]Total{{1.07486913, 1.1500027, 0, 0.024036147, 0.187017043, 6}, {0.851800805, 0.806, 0, 0.0248550526, 0.210852756, 5}, {0.533892243, 0.505185185, 0, 0.0263907819, 0.195952837, 4}},
 		},
 		"stalls that are mostly one row's": {
 			stalls,
-			[]Total{{1.02856404, 0.0314939245, 0.0403539157, 26}, {0.810208466, 0.0308422926, 0.0626236749, 26}, {0.537745406, 0.0403793715, 0.0813645897, 11}},
+			[]Total{{0.999623016, 0.999623016, 0, 0.00392812708, 0.0220302353, 26}, {0.812177384, 0.833045329, 0, 0.0105909933, 0.0626236749, 26}, {0.570319879, 0.531243346, 0, 0.0146356684, 0.0867481447, 11}},
 		},
 		"stalls of many times a value": {
 			huge,
-			[]Total{{1.44715418, 0.862673091, 1.15560365, 22}, {5.33828568, 0.456296265, 1.7335761, 22}},
+			[]Total{{1, 1, 0, 0.00422380454, 0.578307667, 22}, {5.79964235, 5.79964235, 0, 0.0977743156, 1.7335761, 22}},
+		},
+		"stalls that may be more frequent in later rows": {
+			upwards,
+			[]Total{{1.59709197, 1, 0.564077947, 0.0669364391, 0.599785593, 22}, {1.43759612, 1.44, 0.223293554, 0.066939431, 0.848209066, 22}, {1.12229465, 1.5400013, 0, 0.0669541766, 1.03432542, 22}},
+		},
+		"stalls that are less frequent in later rows": {
+			[][]Part{upwards[2], upwards[1], upwards[0]},
+			[]Total{{1.12229465, 1.5400013, 0, 0.0669541766, 1.03432542, 22}, {1.43759612, 1.44, 0, 0.066939431, 0.848209066, 22}, {1.59709197, 1, 0, 0.0669364391, 0.599785593, 22}},
 		},
 		"one row alone": {
 			[][]Part{{{1, 10}, {1.02, 10}, {1.5, 10}, {0.99, 10}}},
-			[]Total{{1.12749455, 0.0222471653, 0.156479333, 6}},
+			[]Total{{1.12749455, 1.12749455, 0, 0.0222471653, 0.156479333, 6}},
 		},
 	} {
 		for r, got := range Totals(c.rows) {
 			want := c.want[r]
-			require.InEpsilonSlice(t, []float64{want.Mean, want.SE, want.Own, want.Free}, []float64{got.Mean, got.SE, got.Own, got.Free}, 1e-7, "%s, row %d: %+v", name, r, got)
+			require.InEpsilonSlice(t, []float64{want.Mean, want.Plain, want.SE, want.Own, want.Free}, []float64{got.Mean, got.Plain, got.SE, got.Own, got.Free}, 1e-7, "%s, row %d: %+v", name, r, got)
+			require.InDelta(t, want.Apart, got.Apart, 1e-7, "%s, row %d", name, r)
 		}
 	}
 }
@@ -324,5 +344,5 @@ func TestValuesWithoutAnErrorStay(t *testing.T) {
 
 func TestWithoutRepetitionTheErrorIsNothing(t *testing.T) {
 	totals := Totals([][]Part{{{3, 5}}, {{4, 5}}})
-	require.Equal(t, []Total{{Mean: 3}, {Mean: 4}}, totals)
+	require.Equal(t, []Total{{Mean: 3, Plain: 3}, {Mean: 4, Plain: 4}}, totals)
 }

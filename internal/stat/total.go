@@ -11,10 +11,12 @@ type Part struct{ Mean, Weight float64 }
 
 // A Total is the mean of a row's values, and its standard error as shares of it.
 type Total struct {
-	Mean float64
-	SE   float64 // of how it differs from the other rows' means
-	Own  float64 // of itself, whatever the other rows say
-	Free float64 // degrees of freedom behind Own
+	Mean  float64
+	Plain float64 // the mean of the row's values alone
+	Apart float64 // chance that large values are rarer up to this row than in those after it; 0 if that is taken to be so
+	SE    float64 // of how it differs from the other rows' means
+	Own   float64 // of itself, whatever the other rows say
+	Free  float64 // degrees of freedom behind Own
 }
 
 const (
@@ -28,7 +30,9 @@ const (
 // 1964), and the excess of the plain mean over it. A few parts say little about a
 // rare large value. So the excess is shrunk towards the excess of all rows, as far as
 // chance may have made the difference between them (DerSimonian & Laird, "Meta-analysis
-// in clinical trials", 1986). What remains common to all rows isn't in SE.
+// in clinical trials", 1986). What remains common to all rows isn't in SE. Where the rows
+// before one surely have fewer large values than it and those after, the two parts share
+// nothing; see alike.
 //
 // Own supposes that one more large value, the largest of all, may be missing from the
 // row: a row in which it happened to be rare would be too sure of itself.
@@ -52,7 +56,7 @@ func Totals(rows [][]Part) []Total {
 	bounded := make([]float64, len(rows)) // sums of squares
 	weight, excess := make([]float64, len(rows)), make([]float64, len(rows))
 	jumpy := make([]float64, len(rows)) // sums of squares beyond the bound
-	var squares, df, weights, jumps, biggest float64
+	var squares, df, biggest, beyond, beyondSquares float64
 	for r, parts := range rows {
 		bound := func(p Part) float64 { return huber * scale / math.Sqrt(p.Weight) }
 		for range refits {
@@ -72,20 +76,35 @@ func Totals(rows [][]Part) []Total {
 			jump := p.Weight * p.Weight * (d - inside) * (d - inside)
 			jumpy[r] += jump
 			biggest = max(biggest, jump)
+			if d > inside {
+				beyond += p.Weight * (d - inside) * usual[r]
+				beyondSquares += jump * usual[r] * usual[r]
+			}
 		}
-		jumps += jumpy[r]
 		excess[r] /= weight[r]
-		squares, df, weights = squares+bounded[r], df+float64(len(parts)-1), weights+weight[r]
+		squares, df = squares+bounded[r], df+float64(len(parts)-1)
 	}
-	shared, between, jump := heterogeneity(excess, weight, weights, jumps)
+	events := make([]float64, len(rows)) // large values
+	for r := range rows {
+		if beyond > 0 {
+			events[r] = weight[r] * max(0, excess[r]) * usual[r] * beyond / beyondSquares
+		}
+	}
 	out := make([]Total, len(rows))
+	shared, between, jump := make([]float64, len(rows)), make([]float64, len(rows)), make([]float64, len(rows))
+	alike(events, weight, func(from, to int, apart []float64) {
+		s, b, j := heterogeneity(excess[from:to], weight[from:to], jumpy[from:to])
+		for r := from; r < to; r++ {
+			shared[r], between[r], jump[r], out[r].Apart = s, b, j, apart[r-from]
+		}
+	})
 	for r, parts := range rows {
 		own := 0.0
-		if between > 0 {
-			own = between / (between + jump/weight[r])
+		if between[r] > 0 {
+			own = between[r] / (between[r] + jump[r]/weight[r])
 		}
-		mean := max(1+shared+own*(excess[r]-shared), 0.01)
-		out[r].Mean = usual[r] * mean
+		mean := max(1+shared[r]+own*(excess[r]-shared[r]), 0.01)
+		out[r].Mean, out[r].Plain = usual[r]*mean, usual[r]*(1+excess[r])
 		borrowed := min(lent, df)
 		if df == 0 {
 			continue
@@ -93,8 +112,8 @@ func Totals(rows [][]Part) []Total {
 		variance := (borrowed*squares/df + bounded[r]) / (borrowed + float64(len(parts)-1))
 		// As a share of the mean, the error of the excess would be divided by mean twice; but a
 		// few large values tell their own size badly. Once is what holds in simulation.
-		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump/mean) / weight[r])
-		out[r].Own = math.Sqrt((ownInflation*variance + max(jump, (jumpy[r]+biggest)/weight[r])) / weight[r])
+		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump[r]/mean) / weight[r])
+		out[r].Own = math.Sqrt((ownInflation*variance + max(jump[r], (jumpy[r]+biggest)/weight[r])) / weight[r])
 		out[r].Free = borrowed + float64(len(parts)-1)
 	}
 	return out
@@ -127,8 +146,8 @@ const (
 
 // heterogeneity is the mean excess, the variance of the true ones around it, and
 // the variance that one value's chance adds.
-func heterogeneity(excess, weight []float64, weights, jumps float64) (shared, between, jump float64) {
-	jump = jumps / weights
+func heterogeneity(excess, weight, jumpy []float64) (shared, between, jump float64) {
+	jump = sum(jumpy) / sum(weight)
 	if jump == 0 {
 		return 0, 0, 0
 	}
