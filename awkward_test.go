@@ -3,7 +3,6 @@ package nwt_test
 import (
 	"context"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -111,32 +110,12 @@ func TestTheFloorIsRightOrNotKnown(t *testing.T) {
 	}
 }
 
-// A store that stalls now and then if more than 12 requests are under way.
 func TestACountsOwnStallsCount(t *testing.T) {
-	const batch = 32
-	stalls := func(seed uint64) nwt.Dataset {
-		var mu sync.Mutex
-		open, rng := 0, rand.New(rand.NewPCG(seed, 0))
-		return nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
-			mu.Lock()
-			open++
-			d := time.Millisecond
-			if open > 12 && rng.IntN(1600) == 0 {
-				d += 250 * time.Millisecond
-			}
-			mu.Unlock()
-			time.Sleep(d)
-			mu.Lock()
-			open--
-			mu.Unlock()
-			return nil
-		})
-	}
-	opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2), virtual} // no depth hides it
+	opts := []nwt.Option{nwt.WithBatchSize(32), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2), virtual} // no depth hides it
 	contradictions := 0
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) {
-			r, err := nwt.Tune(t.Context(), stalls(seed), opts...)
+			r, err := nwt.Tune(t.Context(), workload{sample: stalling}.dataset(seed), opts...)
 			require.NoError(t, err)
 			t.Logf("%d workers, sure to %.2f", r.Workers, r.Confidence)
 			if r.Workers > 12 {
@@ -157,6 +136,18 @@ func TestACountsOwnStallsCount(t *testing.T) {
 		})
 	}
 	require.Positive(t, contradictions, "the table contradicts the choice now and then")
+}
+
+func TestManyIterationsShowWhichCountsStall(t *testing.T) {
+	for seed := range uint64(6) {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), workload{sample: stalling}.dataset(seed), nwt.WithBatchSize(32), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2), virtual, nwt.WithIterations(1000))
+			require.NoError(t, err)
+			t.Logf("%d workers, sure to %.2f, at most %.2f slower", r.Workers, r.Confidence, r.Slower)
+			require.Equal(t, 12, r.Workers, "%v", r)
+			require.Greater(t, r.Confidence, 0.8, "%v", r)
+		})
+	}
 }
 
 // The first samples of each worker take five times as long.

@@ -254,6 +254,10 @@ func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
 	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.05}, known{workers: 15, mean: 1})
 	require.InDelta(t, 0.05, e.slower(0), 1e-9)
 	require.Zero(t, e.slower(1))
+	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.5, plain: 0.8, apart: 0.06}, known{workers: 15, mean: 1})
+	require.InDelta(t, 0.25, e.slower(1), 1e-9, "8 workers may not have the stalls that 15 have")
+	e.apart[0] = 0.04
+	require.Zero(t, e.slower(1), "in less than 5 % of cases")
 }
 
 func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {

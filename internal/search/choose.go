@@ -26,6 +26,7 @@ const (
 	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
 	ofSweep   = 0.08 // or than this share of measuring every count …
 	atMost    = 1.5  // … each of which takes this many times its fastest visit at most
+	better    = 1.25 // times the time by its own figures that the fastest must take for a count to get looks beyond patience
 	wary      = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
 	unknownSE = 0.25 // standard error of a count while nothing was measured twice
 
@@ -124,6 +125,8 @@ type evidence struct {
 	fine   []bool    // it lies within a step: only a promise led to it
 	low    []float64 // the fastest visit, nanoseconds per iteration
 	mean   []float64 // nanoseconds per iteration
+	plain  []float64 // the same, by the count's own figures alone
+	apart  []float64 // chance that the counts up to this one have fewer stalls than those above
 	se     []float64 // standard error as a share of the mean, as far as counts may differ by it
 	own    []float64 // standard error of the mean itself
 	free   []float64 // degrees of freedom behind own
@@ -159,10 +162,17 @@ func weigh(sp Space, seen []Series) evidence {
 		rows = append(rows, s)
 	}
 	drift := stat.Drift(obs, len(rows), rounds)
+	if sp.Fixed { // counts that have their iterations leave others alone
+		for round := 1; round < rounds; round++ {
+			if company[round] == 1 {
+				drift[round] = drift[round-1]
+			}
+		}
+	}
 	values := make([][]stat.Part, len(rows))
 	for r, s := range rows {
 		done, counted, low := 0, 0, math.Inf(1)
-		alone := func(b Block) bool { return company[b.Round] == 1 } // it may be all drift
+		alone := func(b Block) bool { return company[b.Round] == 1 && !sp.Fixed } // it may be all drift
 		compared := slices.ContainsFunc(s.Blocks, func(b Block) bool { return !alone(b) })
 		for _, b := range s.Blocks {
 			mean, still := float64(max(b.Mean, 1)), 1.0
@@ -192,7 +202,7 @@ func weigh(sp Space, seen []Series) evidence {
 		e.fine = append(e.fine, s.Blocks[0].Round > 0 && sp.fine(s.Workers)) // an exhaustive search begins with all counts
 	}
 	for _, total := range stat.Totals(values) {
-		e.mean = append(e.mean, total.Mean)
+		e.mean, e.plain, e.apart = append(e.mean, total.Mean), append(e.plain, total.Plain), append(e.apart, total.Apart)
 		if e.df == 0 {
 			total.SE = unknownSE
 		}
@@ -406,14 +416,23 @@ func (e evidence) vote(draws int, times float64) []float64 {
 
 // slower is the share by which a count is at most slower than the best in 95 % of
 // cases. Counts that may be equal are more alike than they seem, as in the votes, but are
-// never taken to be just equal.
+// never taken to be just equal. And lower counts may have fewer stalls than they seem to.
 func (e evidence) slower(chosen int) float64 {
 	var by []float64
 	likely, left := e.likely()
 	for i := range left {
 		left[i] = max(left[i], equalLeft)
 	}
-	e.draw(likely, left, answers, func(mean []float64) { by = append(by, mean[chosen]/slices.Min(mean)-1) })
+	rng := rand.New(rand.NewPCG(3, 4))
+	e.draw(likely, left, answers, func(mean []float64) {
+		change := rng.Float64()
+		for i := range mean {
+			if change < e.apart[i] {
+				mean[i] *= min(1, e.plain[i]/e.mean[i])
+			}
+		}
+		by = append(by, mean[chosen]/slices.Min(mean)-1)
+	})
 	return stat.Quantile(by, 0.95)
 }
 
@@ -527,8 +546,9 @@ func (e evidence) gap(i int, times float64) (w int, found bool) {
 // undecided returns the counts to go on measuring, in ascending order: those that
 // another run might choose, those that may be the fastest, and the choice's
 // neighbours, until they have their iterations. While the choice isn't sure, the
-// first two kinds get more. In the end every count that isn't hopeless gets a last
-// look: its first looks may have had bad luck.
+// first two kinds get more. So does a count that is better by far by its own figures
+// alone: whether it shares the others' stalls must be seen. In the end every count that
+// isn't hopeless gets a last look: its first looks may have had bad luck.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
@@ -536,7 +556,7 @@ func (e evidence) undecided() []int {
 	want := e.sp.enough(best)
 	votes := e.vote(redraws, wary)
 	enough := max(ofSweep*e.sweep(want), patience*best*float64(want))
-	patient := e.spent < enough
+	patient := e.sp.Fixed || e.spent < enough
 	most, company := want, 2
 	if !e.sp.Fixed && votes[chosen] < SureAt && e.spent < longer*enough {
 		most *= longer
@@ -554,6 +574,10 @@ func (e evidence) undecided() []int {
 		switch {
 		case i == chosen || i == fastest || (patient || e.fine[i] && e.visits[i] < 2*firstLooks) && votes[i] > 1-SureAt:
 			if e.done[i] < most {
+				race = append(race, w)
+			}
+		case !e.sp.Fixed && e.plain[i]*better < best && e.spent < longer*enough:
+			if e.done[i] < persevere*want {
 				race = append(race, w)
 			}
 		case patient && (mightWin || neighbour):

@@ -438,7 +438,7 @@ func TestASearchIsNotOverInAMoment(t *testing.T) {
 		high time.Duration
 	}{
 		{"cheap batches", func(*Space) {}, 600 * time.Millisecond, 700 * time.Millisecond},
-		{"the user set iterations", func(sp *Space) { sp.Fixed = true }, 0, 200 * time.Millisecond},
+		{"the user set iterations", func(sp *Space) { sp.Fixed = true }, 0, 300 * time.Millisecond},
 		{"one count is allowed", func(sp *Space) { sp.Allowed = func(w int) bool { return w == 2 } }, 0, 300 * time.Millisecond},
 		{"there is less time", func(sp *Space) { sp.Time = 100 * time.Millisecond }, 0, 150 * time.Millisecond},
 	} {

@@ -574,3 +574,14 @@ func TestABlockOfNoRoundCountsAsItIs(t *testing.T) {
 	seen[1].Blocks[3].Round = 3 // in a round it would be alone in, it may be all drift
 	require.Less(t, Choose(sixteen(), seen).Estimates[1].Mean, 1100*time.Nanosecond)
 }
+
+// Counts that have their iterations leave others alone.
+func TestABlockAloneInItsRoundCountsIfTheUserSetIterations(t *testing.T) {
+	seen := []Series{visits(8, 1000, 1005, 995, 1000, 3000, 1000, 3000, 1000), visits(15, 2000, 2010, 1990, 2000)}
+	sp := sixteen()
+	require.Less(t, Choose(sp, seen).Estimates[0].Mean, 1100*time.Nanosecond, "it may be all drift")
+	sp.Fixed = true
+	require.Greater(t, Choose(sp, seen).Estimates[0].Mean, 1300*time.Nanosecond)
+	slow := []Series{visits(8, 1000, 1005, 995, 2000, 2000, 2010, 1990, 2000), visits(15, 2000, 2010, 1990, 4000)}
+	require.Less(t, Choose(sp, slow).Estimates[0].Mean, 1300*time.Nanosecond, "the last drift that was seen goes on")
+}
