@@ -94,6 +94,10 @@ func (c curve) margin() float64 {
 	return nearest
 }
 
+// longStalls is the kind of curve on which the search is often wrong. It is a group of its
+// own, and part of no other.
+const longStalls = "long stalls"
+
 // kinds are the shapes of curves; each draws its own parameters.
 var kinds = []struct {
 	name  string
@@ -144,6 +148,9 @@ var kinds = []struct {
 	{"stalls", func(rng *rand.Rand, cpus float64) (func(float64) float64, float64) {
 		return func(w float64) float64 { return 1 / min(w, cpus) }, 0.1 // see curves
 	}},
+	{longStalls, func(rng *rand.Rand, cpus float64) (func(float64) float64, float64) {
+		return func(w float64) float64 { return 1 / min(w, cpus) }, 0.1 // see curves
+	}},
 }
 
 var margins = []string{"a count within 1 % of the limit", "within 1 to 2 %", "none within 2 %"}
@@ -166,9 +173,14 @@ func curves(draw uint64) []curve {
 				c := curve{kind: kind.name, trouble: trouble, cpus: cpus, seed: seed,
 					noise: []float64{0, 0.05, 0.1, 0.2}[(k+i+t)%4], grows: kind.name == "latency-bound" && i%2 == 0 || kind.name == "rank's share", shared: kind.name == "rank's share"}
 				c.stall = func(int) (float64, float64) { return 0, 0 }
-				if kind.name == "stalls" {
+				if kind.name == "stalls" || kind.name == longStalls {
 					// More requests at once than the store likes, and it stalls now and then.
-					likes, often, costs := 0.3*float64(cpus), 0.02, 0.28+0.72*rng.Float64()
+					likes, often, costs := 0.3*float64(cpus), 0.02, rng.Float64()
+					if kind.name == longStalls {
+						costs = math.Pow(4, costs)
+					} else {
+						costs = 0.28 + 0.72*costs
+					}
 					c.stall = func(w int) (float64, float64) {
 						if float64(w) <= likes {
 							return 0, 0
@@ -451,6 +463,10 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	searches.Wait()
 	by := map[string][]outcome{}
 	for i, c := range suite {
+		if c.kind == longStalls {
+			by[longStalls] = append(by[longStalls], outcomes[i])
+			continue
+		}
 		names := []string{c.kind, c.trouble, "all"}
 		if c.clear() {
 			names = append(names, "one answer")
@@ -496,4 +512,9 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	require.InDelta(t, meanOf(by["one answer"], same), meanOf(by["one answer"], sure), 0.02)
 	require.InDelta(t, 0.9675, meanOf(every, func(o outcome) float64 { return o.held }), 0.0125, "at 95 %")
 	require.InDelta(t, 0.955, meanOf(every, func(o outcome) float64 { return o.ranges }), 0.015, "at 95 %")
+	long := by[longStalls]
+	require.LessOrEqual(t, stat.Quantile(all(long, cost), 1), 0.3)
+	require.LessOrEqual(t, stat.Median(all(long, regret)), 0.9)
+	require.InDelta(t, meanOf(long, same), meanOf(long, sure), 0.1)
+	require.GreaterOrEqual(t, meanOf(long, func(o outcome) float64 { return o.held }), 0.58)
 }
