@@ -1,6 +1,9 @@
 package stat
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // sureOdds is how much more likely the events must be with a change than without one for
 // it to be taken as sure.
@@ -16,9 +19,9 @@ func alike(events, weight []float64, each func(from, to int, apart []float64)) {
 	stretch = func(from, to int) {
 		odds := changes(events[from:to], weight[from:to])
 		all, cut := float64(len(odds)-1), 0
-		for r, o := range odds {
-			all += o
-			if o > max(sureOdds, odds[cut]) {
+		for r, log := range odds {
+			all += math.Exp(log)
+			if log > max(math.Log(sureOdds), odds[cut]) {
 				cut = r
 			}
 		}
@@ -29,7 +32,7 @@ func alike(events, weight []float64, each func(from, to int, apart []float64)) {
 		}
 		apart := make([]float64, len(odds))
 		for r := len(odds) - 2; r >= 0; r-- {
-			apart[r] = apart[r+1] + odds[r+1]/all
+			apart[r] = apart[r+1] + math.Exp(odds[r+1])/all
 		}
 		each(from, to, apart)
 	}
@@ -37,11 +40,11 @@ func alike(events, weight []float64, each func(from, to int, apart []float64)) {
 }
 
 // changes tells of each row how many times as likely the events are if they are more
-// frequent from it on as if they are equally frequent in all rows; 0 if they are less
-// frequent. The rates are drawn from a gamma distribution of shape 1 about the rate of all
+// frequent from it on as if they are equally frequent in all rows; 0 times if they are less
+// frequent. It returns logarithms, since a thousand events are beyond any number. The rates are drawn from a gamma distribution of shape 1 about the rate of all
 // (Raftery & Akman, "Bayesian analysis of a Poisson process with a change-point", 1986).
 func changes(events, weight []float64) []float64 {
-	odds := make([]float64, len(events))
+	odds := slices.Repeat([]float64{math.Inf(-1)}, len(events))
 	all, whole := sum(events), sum(weight)
 	likelihood := func(events, weight float64) float64 { // its logarithm
 		gamma, _ := math.Lgamma(1 + events)
@@ -52,7 +55,7 @@ func changes(events, weight []float64) []float64 {
 		before, weightBefore = before+events[r-1], weightBefore+weight[r-1]
 		after, weightAfter := all-before, whole-weightBefore
 		if before/weightBefore < after/weightAfter {
-			odds[r] = math.Exp(likelihood(before, weightBefore) + likelihood(after, weightAfter) - likelihood(all, whole))
+			odds[r] = likelihood(before, weightBefore) + likelihood(after, weightAfter) - likelihood(all, whole)
 		}
 	}
 	return odds

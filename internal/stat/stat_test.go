@@ -346,3 +346,53 @@ func TestWithoutRepetitionTheErrorIsNothing(t *testing.T) {
 	totals := Totals([][]Part{{{3, 5}}, {{4, 5}}})
 	require.Equal(t, []Total{{Mean: 3, Plain: 3}, {Mean: 4, Plain: 4}}, totals)
 }
+
+// Each row weighs 1.
+func TestRowsPartWhereEventsSurelyBecomeMoreFrequent(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		events []float64
+		want   [][2]int // from, to
+	}{
+		{"none", []float64{0, 0, 0}, [][2]int{{0, 3}}},
+		{"13 times as likely", []float64{0, 6}, [][2]int{{0, 2}}},
+		{"22 times", []float64{0, 7}, [][2]int{{0, 1}, {1, 2}}},
+		{"less frequent", []float64{99, 99, 0, 0}, [][2]int{{0, 4}}},
+		{"at the likeliest of several cuts", []float64{0, 0, 0, 99, 99}, [][2]int{{0, 3}, {3, 5}}},
+		{"both parts again", []float64{0, 0, 20, 20, 200, 200}, [][2]int{{0, 2}, {2, 4}, {4, 6}}},
+		{"the later part again", []float64{0, 0, 200, 200, 300, 300}, [][2]int{{0, 2}, {2, 4}, {4, 6}}},
+		{"so many that a likelihood is beyond any number", []float64{0, 0, 0, 9999, 9999}, [][2]int{{0, 3}, {3, 5}}},
+		{"one row", []float64{9}, [][2]int{{0, 1}}},
+	} {
+		var got [][2]int
+		alike(tt.events, slices.Repeat([]float64{1}, len(tt.events)), func(from, to int, apart []float64) {
+			got = append(got, [2]int{from, to})
+			require.Len(t, apart, to-from)
+		})
+		require.Equal(t, tt.want, got, tt.name)
+	}
+}
+
+// Values far below the usual one are no events, nor fewer than none.
+func TestARowThatIsOftenFastHasItsOwnMean(t *testing.T) {
+	rows := make([][]Part, 3)
+	for k := range 20 {
+		for r := range rows {
+			p := Part{1 + 0.01*float64(k*7%5-2), 10}
+			switch {
+			case r == 0 && k%4 == 1:
+				p.Mean = 0.1
+			case r == 2 && k%10 == 3:
+				p.Mean += 5
+			}
+			rows[r] = append(rows[r], p)
+		}
+	}
+	totals := Totals(rows)
+	for r, want := range []float64{0.775, 1, 1.5} {
+		require.InDelta(t, want, totals[r].Plain, 1e-3)
+		require.True(t, totals[r].Apart >= 0 && totals[r].Apart <= 1, "%v", totals[r])
+	}
+	alone := Totals([][]Part{rows[1], rows[1], rows[2]})
+	require.InDelta(t, alone[1].Apart, totals[1].Apart, 0.02)
+}
