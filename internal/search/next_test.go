@@ -284,6 +284,10 @@ func TestWhatIsUndecidedAfter48RoundsStaysSo(t *testing.T) {
 	require.Equal(t, 47, q.Round)
 	_, more = after(48)
 	require.False(t, more)
+	sp.Fixed = true
+	q, more = after(48)
+	require.True(t, more, "the user set iterations")
+	require.Equal(t, 48, q.Round)
 }
 
 // "One batch is measured in any case, at the count that training would have."

@@ -134,7 +134,7 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	if round%2 == 1 { // up and down in turn: a steady drift cancels
 		slices.Reverse(left)
 	}
-	return s.visit(left[0], turns, round, 1), round < lastRound
+	return s.visit(left[0], turns, round, 1), sp.Fixed || round < lastRound
 }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
@@ -169,7 +169,7 @@ const (
 	glances     = 20   // such visits would make a count's iterations
 	turns       = 10   // and so many visits make them later: the shorter they are, the more of what disturbs hits all counts of a round alike …
 	fewestOf    = 5    // … but a visit has as many iterations as this, or a quarter of them all: each has its warm-up
-	lastRound   = 48   // whatever is still undecided then stays so
+	lastRound   = 48   // whatever is still undecided then stays so, unless the user set iterations
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time at which a visit ends early
 	tooFew      = 3    // times the time of the fastest of more workers at which no fewer are tried
