@@ -258,6 +258,36 @@ func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
 	require.InDelta(t, 0.25, e.slower(1), 1e-9, "8 workers may not have the stalls that 15 have")
 	e.apart[0] = 0.04
 	require.Zero(t, e.slower(1), "in less than 5 % of cases")
+	e = evidenceOf(sixteen(), known{workers: 4, mean: 1.5, plain: 0.8, apart: 0.03}, known{workers: 8, mean: 1.5, plain: 0.8, apart: 0.03}, known{workers: 15, mean: 1})
+	require.Zero(t, e.slower(2), "a change above 8 workers is one above 4 too")
+	e = evidenceOf(sixteen(), known{workers: 8, mean: 1, plain: 3, apart: 1}, known{workers: 15, mean: 1.02})
+	require.InDelta(t, 0.02, e.slower(1), 1e-9, "fewer stalls make no count slower")
+	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.5, se: 0.05, plain: 0.8, apart: 1}, known{workers: 15, mean: 1})
+	require.Greater(t, e.slower(1), 0.3, "its own figures have an error, too")
+}
+
+func TestCountsMayHaveFewerStallsThanTheySeemTo(t *testing.T) {
+	seen := make([]Series, 2)
+	for i, w := range []int{8, 15} {
+		seen[i].Workers = w
+		for round := range 4 {
+			b := Block{Round: round, Iterations: 50, Mean: 1e6, Level: 1e6}
+			for k := range 5 {
+				b.Parts = append(b.Parts, stat.Part{Mean: 1e6 + 1e4*float64((5*round+k)*7%5-2), Weight: 10})
+			}
+			if w == 15 {
+				b.Parts[round].Mean += 2e6
+				b.Mean += 400_000
+			}
+			seen[i].Blocks = append(seen[i].Blocks, b)
+		}
+	}
+	e := weigh(sixteen(), seen)
+	require.InDelta(t, 1e6, e.plain[0], 1e3)
+	require.InDelta(t, 1.4e6, e.plain[1], 1e3)
+	require.Greater(t, e.mean[0], 1.02e6, "it seems to share the other's")
+	require.Greater(t, e.apart[0], 0.5)
+	require.Zero(t, e.apart[1])
 }
 
 func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {

@@ -164,7 +164,7 @@ func weigh(sp Space, seen []Series) evidence {
 	drift := stat.Drift(obs, len(rows), rounds)
 	if sp.Fixed { // counts that have their iterations leave others alone
 		for round := 1; round < rounds; round++ {
-			if company[round] == 1 {
+			if company[round] < 2 {
 				drift[round] = drift[round-1]
 			}
 		}
