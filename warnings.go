@@ -68,7 +68,12 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	quickest := slices.MinFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.Total, b.Total) })
 	alpha := max(float64(r.Alpha), search.DefaultAlpha.Least*float64(chosen.Total))
 	if by := chosen.Total - quickest.Total; float64(by) > contradicts*alpha && !outOfTime {
-		add("the table has %s at %s less than the choice: the choice leaves out drift that all counts share, and takes for chance what few batches met; WithIterations(%d) would measure more of them", countWorkers(quickest.Workers), human.Share(float64(by)/float64(chosen.Total)), min(10*r.Iterations, 1_000_000))
+		// Of fast batches, more than r.Iterations were measured.
+		most, remedy := max(chosen.Iterations, quickest.Iterations), ""
+		if n := min(max(10*r.Iterations, 2*most), 1_000_000); n > most {
+			remedy = fmt.Sprintf("; WithIterations(%d) would measure more of them", n)
+		}
+		add("the table has %s at %s less than the choice: the choice leaves out drift that all counts share, and takes for chance what few batches met%s", countWorkers(quickest.Workers), human.Share(float64(by)/float64(chosen.Total)), remedy)
 	}
 	switch d := drift(t.counts.series()); {
 	case d > muchDrift:

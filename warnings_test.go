@@ -51,6 +51,27 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 	require.Contains(t, tun.warnings(r, 0.35, false)[0], "other processes kept 35 % of the CPUs busy")
 }
 
+func TestATableThatContradictsTheChoiceNamesMoreIterationsThanWereMeasured(t *testing.T) {
+	for _, tt := range []struct {
+		asked, chosen, quickest int
+		want                    string // empty: there can't be more
+	}{
+		{100, 100, 40, "WithIterations(1000) would"},
+		{1000, 1000, 1000, "WithIterations(10000) would"},
+		{100, 1433, 31, "WithIterations(2866) would"},
+		{100, 31, 1433, "WithIterations(2866) would"},
+		{400_000, 400_000, 9, "WithIterations(1000000) would"},
+		{1_000_000, 1_000_000, 9, ""},
+	} {
+		r := &Result{Workers: 8, Confidence: 0.99, Iterations: tt.asked, Trials: []Trial{{Workers: 4, Iterations: tt.quickest, Total: time.Second}, {Workers: 8, Iterations: tt.chosen, Total: 2 * time.Second}}}
+		tun := &tuner{source: &source{opts: &options{machine: host.Real}}, cpus: host.CPUFacts{Affinity: 4, GOMAXPROCS: 4}}
+		w := strings.Join(tun.warnings(r, 0, false), "\n")
+		require.Contains(t, w, "the table has 4 workers at 50 % less than the choice")
+		require.Contains(t, w, tt.want)
+		require.Equal(t, tt.want != "", strings.Contains(w, "WithIterations"), w)
+	}
+}
+
 func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
