@@ -41,8 +41,9 @@ func alike(events, weight []float64, each func(from, to int, apart []float64)) {
 
 // changes tells of each row how many times as likely the events are if they are more
 // frequent from it on as if they are equally frequent in all rows; 0 times if they are less
-// frequent. It returns logarithms, since a thousand events are beyond any number. The rates are drawn from a gamma distribution of shape 1 about the rate of all
-// (Raftery & Akman, "Bayesian analysis of a Poisson process with a change-point", 1986).
+// frequent. It returns logarithms, since a thousand events are beyond any number. The rates
+// are drawn from a gamma distribution of shape 1 about the rate of all (Raftery & Akman,
+// "Bayesian analysis of a Poisson process with a change-point", 1986).
 func changes(events, weight []float64) []float64 {
 	odds := slices.Repeat([]float64{math.Inf(-1)}, len(events))
 	all, whole := sum(events), sum(weight)
