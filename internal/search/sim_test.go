@@ -518,3 +518,41 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	require.InDelta(t, meanOf(long, same), meanOf(long, sure), 0.1)
 	require.GreaterOrEqual(t, meanOf(long, func(o outcome) float64 { return o.held }), 0.58)
 }
+
+// Who knows the only two counts that matter, and all of the one without stalls, measures the
+// other for a quarter of the exhaustive search's time, and still errs by more than is wanted.
+func TestEvenAnOracleErrsWhereStallsAreRare(t *testing.T) {
+	var regret []float64
+	for draw := range uint64(5) {
+		for _, c := range curves(draw + 1) {
+			if c.kind != "stalls" || c.cpus < 64 || c.pause > 0 {
+				continue
+			}
+			calm, stalls, sweep := 0, c.cpus-1, 0.0
+			for w := range c.cpus {
+				sweep += float64(c.space().Iterations) * c.time(w)
+				if often, _ := c.stall(w); often == 0 && c.time(w) < c.time(calm) {
+					calm = w
+				}
+			}
+			often, long := c.stall(stalls)
+			iterations := int(0.25 * sweep / c.time(stalls))
+			for again := range uint64(12) {
+				rng := rand.New(rand.NewPCG(c.seed, again))
+				seen := c.time(stalls) - often*long
+				for range iterations {
+					if rng.Float64() < often {
+						seen += long / float64(iterations)
+					}
+				}
+				chosen := c.time(calm)
+				if seen < chosen {
+					chosen = c.time(stalls)
+				}
+				regret = append(regret, chosen/min(c.time(calm), c.time(stalls))-1)
+			}
+		}
+	}
+	t.Logf("%d runs: %s at the 99th percentile, %s at worst", len(regret), percentOf(stat.Quantile(regret, 0.99)), percentOf(stat.Quantile(regret, 1)))
+	require.Greater(t, stat.Quantile(regret, 1), 0.15)
+}
