@@ -223,6 +223,14 @@ func TestOneSecondLookWithoutErrorMakesSure(t *testing.T) {
 	require.InDelta(t, 0.01, c.Slower, 1e-9)
 }
 
+// 20 workers lie within a step, and nothing promises that they are faster.
+func TestAChoiceThatNoOtherRunWouldMakeIsNotOneOfUnknownConfidence(t *testing.T) {
+	c := Choose(sixtyFour(), []Series{visits(8, 1300, 1310, 1290), visits(16, 1300, 1290, 1310), visits(20, 0, 1000, 1000), visits(24, 1300, 1300, 1310)})
+	require.Equal(t, 20, c.Workers)
+	require.Positive(t, c.Confidence, "0 says that nothing was measured twice")
+	require.Less(t, c.Confidence, 0.01)
+}
+
 // "Never more than n/(n+1) after n iterations of the choice."
 func TestFewIterationsLetLittleBeClaimed(t *testing.T) {
 	short := func(workers, iterations int) Series {

@@ -109,7 +109,7 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	if e.twice {
 		done := float64(e.done[chosen]) // what is rare may not have been met in these iterations
-		c.Confidence = min(e.vote(answers, 1)[chosen], done/(done+1), mostSure)
+		c.Confidence = min(max(e.vote(answers, 1)[chosen], 1./answers), done/(done+1), mostSure)
 		c.Slower = e.slower(chosen)
 	}
 	return c
