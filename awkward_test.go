@@ -119,7 +119,7 @@ func TestACountsOwnStallsCount(t *testing.T) {
 			require.NoError(t, err)
 			t.Logf("%d workers, sure to %.2f", r.Workers, r.Confidence)
 			if r.Workers > 12 && r.Confidence >= 0.9 {
-				overSure++ // no look met a stall
+				overSure++ // see docs/tuning.md, long stalls
 			} else if r.Workers > 12 {
 				require.Contains(t, r.String(), "the choice is not sure", "%v", r)
 			}
