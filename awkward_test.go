@@ -112,15 +112,18 @@ func TestTheFloorIsRightOrNotKnown(t *testing.T) {
 
 func TestACountsOwnStallsCount(t *testing.T) {
 	opts := []nwt.Option{nwt.WithBatchSize(32), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2), virtual} // no depth hides it
-	contradictions, overSure := 0, 0
-	for seed := range uint64(6) {
+	right, overSure := 0, 0
+	for seed := range uint64(24) {
 		synctest.Test(t, func(t *testing.T) {
 			r, err := nwt.Tune(t.Context(), workload{sample: stalling}.dataset(seed), opts...)
 			require.NoError(t, err)
-			t.Logf("%d workers, sure to %.2f", r.Workers, r.Confidence)
-			if r.Workers > 12 && r.Confidence >= 0.9 {
-				overSure++ // see docs/tuning.md, long stalls
-			} else if r.Workers > 12 {
+			t.Logf("%d workers, sure to %.2f, at most %.2f slower", r.Workers, r.Confidence, r.Slower)
+			switch {
+			case r.Workers == 12:
+				right++
+			case r.Confidence >= 0.9:
+				overSure++ // no stall was met: see docs/tuning.md, long stalls
+			default:
 				require.Contains(t, r.String(), "the choice is not sure", "%v", r)
 			}
 			means := map[int]time.Duration{}
@@ -129,15 +132,14 @@ func TestACountsOwnStallsCount(t *testing.T) {
 			}
 			quickest := slices.Min(slices.Collect(maps.Values(means)))
 			if means[r.Workers] > quickest+2*r.Alpha {
-				contradictions++
 				require.Contains(t, r.String(), "less than the choice: the choice leaves out drift", "%v", r)
 			} else {
 				require.NotContains(t, r.String(), "less than the choice: the choice leaves out drift", "%v", r)
 			}
 		})
 	}
+	require.GreaterOrEqual(t, right, 14)
 	require.LessOrEqual(t, overSure, 2)
-	require.Positive(t, contradictions, "the table contradicts the choice now and then")
 }
 
 func TestManyIterationsShowWhichCountsStall(t *testing.T) {

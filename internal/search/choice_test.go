@@ -132,15 +132,15 @@ func TestCountsThatMayBeEqualAreDrawnNearTheirMean(t *testing.T) {
 	}
 	// Five equal counts, measured to 2 %: hardly another run finds the first beyond alpha.
 	e := evidenceOf(sixtyFour(), known{workers: 1, mean: 1.03, se: 0.02}, known{workers: 4, mean: 1, se: 0.02}, known{workers: 8, mean: 1.02, se: 0.02}, known{workers: 16, mean: 1.01, se: 0.02}, known{workers: 32, mean: 1.03, se: 0.02})
-	require.Greater(t, e.vote(2000, 1)[0], 0.9)
+	require.Greater(t, e.vote(2000, 1, 0)[0], 0.9)
 }
 
 // What was measured misses the truth, and another run misses it again.
 func TestAnotherRunMissesTheTruthAgain(t *testing.T) {
 	e := evidenceOf(sixtyFour(), known{workers: 8, mean: 1.15, se: 0.03}, known{workers: 12, mean: 1})
 	// Up to 1.1 and an eighth of alpha, 8 workers are chosen: 0.768 times √2 · 0.03 · 1.15 below 1.15.
-	require.InDelta(t, 0.221, e.vote(2000, 1)[0], 0.025)
-	require.InDelta(t, 0.293, e.vote(2000, 2)[0], 0.03, "twice the variances")
+	require.InDelta(t, 0.221, e.vote(2000, 1, 0)[0], 0.025)
+	require.InDelta(t, 0.293, e.vote(2000, 2, 0)[0], 0.03, "twice the variances")
 }
 
 // "If time ends the search, … a smaller count is never chosen after a single look."
@@ -262,16 +262,27 @@ func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
 	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.05}, known{workers: 15, mean: 1})
 	require.InDelta(t, 0.05, e.slower(0), 1e-9)
 	require.Zero(t, e.slower(1))
-	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.5, plain: 0.8, apart: 0.06}, known{workers: 15, mean: 1})
-	require.InDelta(t, 0.25, e.slower(1), 1e-9, "8 workers may not have the stalls that 15 have")
-	e.apart[0] = 0.04
+	// 8 workers may not have the stalls that 15 have.
+	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.5}, known{workers: 15, mean: 1})
+	e.elsewhere = [][]stat.Change{{{Row: 1, Means: []float64{0.8e6, 1.2e6}, Chance: 0.06}}}
+	require.InDelta(t, 0.5, e.slower(1), 1e-9)
+	e.elsewhere[0][0].Chance = 0.04
 	require.Zero(t, e.slower(1), "in less than 5 % of cases")
-	e = evidenceOf(sixteen(), known{workers: 4, mean: 1.5, plain: 0.8, apart: 0.03}, known{workers: 8, mean: 1.5, plain: 0.8, apart: 0.03}, known{workers: 15, mean: 1})
-	require.Zero(t, e.slower(2), "a change above 8 workers is one above 4 too")
-	e = evidenceOf(sixteen(), known{workers: 8, mean: 1, plain: 3, apart: 1}, known{workers: 15, mean: 1.02})
-	require.InDelta(t, 0.02, e.slower(1), 1e-9, "fewer stalls make no count slower")
-	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.5, se: 0.05, plain: 0.8, apart: 1}, known{workers: 15, mean: 1})
-	require.Greater(t, e.slower(1), 0.3, "its own figures have an error, too")
+	e = evidenceOf(sixteen(), known{workers: 4, mean: 2}, known{workers: 8, mean: 1.5, se: 0.05}, known{workers: 15, mean: 1})
+	e.elsewhere = [][]stat.Change{{{Row: 2, From: 1, Means: []float64{0.8e6, 1e6}, Chance: 0.99}}}
+	require.Greater(t, e.slower(2), 0.3, "times have an error then, too")
+}
+
+// A list holds what can't be true together.
+func TestStallsSetInElsewhereAsOftenAsTheirChanceSays(t *testing.T) {
+	e := evidenceOf(sixtyFour(), known{workers: 4, mean: 3}, known{workers: 8, mean: 1.5}, known{workers: 16, mean: 1}, known{workers: 32, mean: 2})
+	e.elsewhere = [][]stat.Change{
+		{{Row: 1, Means: []float64{0.5e6, 1.5e6}, Chance: 0.3}, {Row: 2, Means: []float64{3e6, 0.5e6}, Chance: 0.2}},
+		{{Row: 3, From: 3, Means: []float64{0.2e6}, Chance: 0.1}},
+	}
+	for share, want := range map[float64][]float64{0: {0, 0, 1, 0}, 1: {0.27, 0.18, 0.45, 0.1}, 0.5: {0.1425, 0.095, 0.7125, 0.05}} {
+		require.InDeltaSlice(t, want, e.vote(20_000, 1, share), 0.01, share)
+	}
 }
 
 func TestCountsMayHaveFewerStallsThanTheySeemTo(t *testing.T) {
@@ -291,11 +302,13 @@ func TestCountsMayHaveFewerStallsThanTheySeemTo(t *testing.T) {
 		}
 	}
 	e := weigh(sixteen(), seen)
-	require.InDelta(t, 1e6, e.plain[0], 1e3)
-	require.InDelta(t, 1.4e6, e.plain[1], 1e3)
 	require.Greater(t, e.mean[0], 1.02e6, "it seems to share the other's")
-	require.Greater(t, e.apart[0], 0.5)
-	require.Zero(t, e.apart[1])
+	require.InDeltaSlice(t, []float64{1e6, 1e6}, e.usual, 1e4)
+	require.Len(t, e.elsewhere, 1)
+	require.Len(t, e.elsewhere[0], 1)
+	change := e.elsewhere[0][0]
+	require.Greater(t, change.Chance, 0.5)
+	require.InDeltaSlice(t, []float64{1e6, 1.4e6}, change.Means, 1e4)
 }
 
 func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {

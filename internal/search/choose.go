@@ -26,7 +26,10 @@ const (
 	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
 	ofSweep   = 0.08 // or than this share of measuring every count …
 	atMost    = 1.5  // … each of which takes this many times its fastest visit at most
-	better    = 1.25 // times the time by its own figures that the fastest must take for a count to get looks beyond patience
+	worthIt   = 0.03 // expected loss for which two counts that settle whether stalls set in elsewhere are measured, per time of patience
+	halfOf    = 0.5  // share of the other's iterations that each of the two gets at a time
+	midway    = 0.5  // chance that a count between two is without the stalls of the higher
+	seenAgain = 0.5  // share of the chance that stalls set in elsewhere with which another run would see them do so
 	wary      = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
 	unknownSE = 0.25 // standard error of a count while nothing was measured twice
 
@@ -109,7 +112,7 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	if e.twice {
 		done := float64(e.done[chosen]) // what is rare may not have been met in these iterations
-		c.Confidence = min(max(e.vote(answers, 1)[chosen], 1./answers), done/(done+1), mostSure)
+		c.Confidence = min(max(e.vote(answers, 1, seenAgain)[chosen], 1./answers), done/(done+1), mostSure)
 		c.Slower = e.slower(chosen)
 	}
 	return c
@@ -118,21 +121,21 @@ func Choose(sp Space, seen []Series) Choice {
 // The evidence is what all series together say about the counts that may be
 // chosen, in ascending order.
 type evidence struct {
-	sp     Space
-	counts []int
-	visits []int
-	done   []int     // iterations measured
-	fine   []bool    // it lies within a step: only a promise led to it
-	low    []float64 // the fastest visit, nanoseconds per iteration
-	mean   []float64 // nanoseconds per iteration
-	plain  []float64 // the same, by the count's own figures alone
-	apart  []float64 // chance that the counts up to this one have fewer stalls than those above
-	se     []float64 // standard error as a share of the mean, as far as counts may differ by it
-	own    []float64 // standard error of the mean itself
-	free   []float64 // degrees of freedom behind own
-	df     float64   // degrees of freedom behind all of se; 0: no count was visited twice
-	twice  bool      // at least one count has two visits that are used; one that was alone in its round may not be
-	spent  float64   // nanoseconds, drift and warm-up included; without each visit's slowest iteration, or stalls would use up the patience that they make necessary
+	sp        Space
+	counts    []int
+	visits    []int
+	done      []int           // iterations measured
+	fine      []bool          // it lies within a step: only a promise led to it
+	low       []float64       // the fastest visit, nanoseconds per iteration
+	mean      []float64       // nanoseconds per iteration
+	usual     []float64       // the same, without stalls
+	se        []float64       // standard error as a share of the mean, as far as counts may differ by it
+	own       []float64       // standard error of the mean itself
+	free      []float64       // degrees of freedom behind own
+	df        float64         // degrees of freedom behind all of se; 0: no count was visited twice
+	elsewhere [][]stat.Change // where stalls may set in instead
+	twice     bool            // at least one count has two visits that are used; one that was alone in its round may not be
+	spent     float64         // nanoseconds, drift and warm-up included; without each visit's slowest iteration, or stalls would use up the patience that they make necessary
 }
 
 // weigh takes out the drift that all counts of a round share, and computes means
@@ -201,8 +204,10 @@ func weigh(sp Space, seen []Series) evidence {
 		e.done, e.low = append(e.done, done), append(e.low, low)
 		e.fine = append(e.fine, s.Blocks[0].Round > 0 && sp.fine(s.Workers)) // an exhaustive search begins with all counts
 	}
-	for _, total := range stat.Totals(values) {
-		e.mean, e.plain, e.apart = append(e.mean, total.Mean), append(e.plain, total.Plain), append(e.apart, total.Apart)
+	totals, elsewhere := stat.Totals(values)
+	e.elsewhere = elsewhere
+	for _, total := range totals {
+		e.mean, e.usual = append(e.mean, total.Mean), append(e.usual, total.Usual)
 		if e.df == 0 {
 			total.SE = unknownSE
 		}
@@ -401,14 +406,17 @@ func (e evidence) likely() (mean, left []float64) {
 
 // vote draws what other runs would measure, and returns the share of them in which
 // each count would be chosen. What was measured misses the truth by its error, and
-// another run misses it again. Both variances count a number of times.
-func (e evidence) vote(draws int, times float64) []float64 {
+// another run misses it again. Both variances count a number of times. Stalls that may set
+// in elsewhere do so in a share of the draws that their chance would give.
+func (e evidence) vote(draws int, times, share float64) []float64 {
 	votes := make([]float64, len(e.counts))
 	likely, left := e.likely()
 	for i := range left {
 		left[i] = times * (left[i] + 1)
 	}
+	rng := rand.New(rand.NewPCG(5, 6))
 	e.draw(likely, left, draws, func(mean []float64) {
+		e.change(mean, share, rng)
 		votes[e.another(mean)] += 1 / float64(draws)
 	})
 	return votes
@@ -416,7 +424,7 @@ func (e evidence) vote(draws int, times float64) []float64 {
 
 // slower is the share by which a count is at most slower than the best in 95 % of
 // cases. Counts that may be equal are more alike than they seem, as in the votes, but are
-// never taken to be just equal. And lower counts may have fewer stalls than they seem to.
+// never taken to be just equal. And stalls may set in elsewhere.
 func (e evidence) slower(chosen int) float64 {
 	var by []float64
 	likely, left := e.likely()
@@ -425,15 +433,26 @@ func (e evidence) slower(chosen int) float64 {
 	}
 	rng := rand.New(rand.NewPCG(3, 4))
 	e.draw(likely, left, answers, func(mean []float64) {
-		change := rng.Float64()
-		for i := range mean {
-			if change < e.apart[i] {
-				mean[i] *= min(1, e.plain[i]/e.mean[i])
-			}
-		}
+		e.change(mean, 1, rng)
 		by = append(by, mean[chosen]/slices.Min(mean)-1)
 	})
 	return stat.Quantile(by, 0.95)
+}
+
+// change moves drawn times to where they are if stalls set in elsewhere, which is drawn too:
+// each by a share of its chance.
+func (e evidence) change(mean []float64, share float64, rng *rand.Rand) {
+	for _, list := range e.elsewhere {
+		left := rng.Float64()
+		for _, c := range list {
+			if left -= share * c.Chance; left < 0 {
+				for r, m := range c.Means {
+					mean[c.From+r] *= m / e.mean[c.From+r]
+				}
+				break
+			}
+		}
+	}
 }
 
 // between finds the next count of the bisection: towards the fewest workers within
@@ -543,19 +562,66 @@ func (e evidence) gap(i int, times float64) (w int, found bool) {
 	return w, found && float64(high) > times*float64(low) && e.sp.allows(w)
 }
 
+// contested returns two counts that tell whether stalls set in elsewhere, if much depends on
+// it: the choice, and the one that would be better by most then, times the chance of it. It
+// returns how long an iteration of the slower of them may take, too. The longer the search
+// took, the more must depend on it.
+func (e evidence) contested() (low, high int, mean float64, found bool) {
+	chosen, fastest := e.pick(e.mean)
+	want := e.sp.enough(e.mean[fastest])
+	loss := worthIt * max(1, e.spent/e.patience(want))
+	hasMost := func(i int) bool { return e.done[chosen] >= persevere*want && e.done[i] >= persevere*want }
+	if e.sp.Fixed {
+		loss = worthIt
+		hasMost = func(i int) bool { return e.done[i] >= want }
+	}
+	var rival int
+	consider := func(w int, time, here, chance float64) {
+		i := slices.Index(e.counts, w)
+		if by := chance * (here/time - 1); i != chosen && by > loss && (i < 0 || !hasMost(i)) {
+			rival, loss, mean, found = w, by, max(time, here), true
+		}
+	}
+	for _, list := range e.elsewhere {
+		for _, c := range list {
+			there := slices.Clone(e.mean)
+			copy(there[c.From:], c.Means)
+			best, _ := e.pick(there)
+			consider(e.counts[best], there[best], there[chosen], c.Chance)
+			below, above := e.counts[c.Row-1], e.counts[c.Row]
+			if w, apart := Middle(below, above); apart && e.sp.allows(w) {
+				consider(w, there[c.Row-1]*e.fallen(c.Row, w), there[chosen], midway*c.Chance)
+			}
+		}
+	}
+	return min(rival, e.counts[chosen]), max(rival, e.counts[chosen]), mean, found
+}
+
+// fallen is the usual time of w workers as a share of that of the count before the i-th, if
+// it falls evenly from that to the i-th.
+func (e evidence) fallen(i, w int) float64 {
+	below, above := float64(max(1, e.counts[i-1])), float64(e.counts[i])
+	return math.Pow(e.usual[i]/e.usual[i-1], math.Log(float64(w)/below)/math.Log(above/below))
+}
+
+// patience is how long all measuring may take until what is undecided stays so.
+func (e evidence) patience(want int) float64 {
+	_, fastest := e.pick(e.mean)
+	return max(ofSweep*e.sweep(want), patience*e.mean[fastest]*float64(want))
+}
+
 // undecided returns the counts to go on measuring, in ascending order: those that
 // another run might choose, those that may be the fastest, and the choice's
 // neighbours, until they have their iterations. While the choice isn't sure, the
-// first two kinds get more. So does a count that is better by far by its own figures
-// alone: whether it shares the others' stalls must be seen. In the end every count that
-// isn't hopeless gets a last look: its first looks may have had bad luck.
+// first two kinds get more. In the end every count that isn't hopeless gets a last look:
+// its first looks may have had bad luck.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	want := e.sp.enough(best)
-	votes := e.vote(redraws, wary)
-	enough := max(ofSweep*e.sweep(want), patience*best*float64(want))
+	votes := e.vote(redraws, wary, 0)
+	enough := e.patience(want)
 	patient := e.sp.Fixed || e.spent < enough
 	most, company := want, 2
 	if !e.sp.Fixed && votes[chosen] < SureAt && e.spent < longer*enough {
@@ -574,10 +640,6 @@ func (e evidence) undecided() []int {
 		switch {
 		case i == chosen || i == fastest || (patient || e.fine[i] && e.visits[i] < 2*firstLooks) && votes[i] > 1-SureAt:
 			if e.done[i] < most {
-				race = append(race, w)
-			}
-		case !e.sp.Fixed && e.plain[i]*better < best && e.spent < longer*enough:
-			if e.done[i] < persevere*want {
 				race = append(race, w)
 			}
 		case patient && (mightWin || neighbour):
@@ -603,7 +665,7 @@ func (e evidence) tooSoon() []int {
 		return nil
 	}
 	chosen, fastest := e.pick(e.mean)
-	return e.together([]int{e.counts[chosen]}, 3, chosen, fastest, e.vote(redraws, wary))
+	return e.together([]int{e.counts[chosen]}, 3, chosen, fastest, e.vote(redraws, wary, 0))
 }
 
 // together adds to a round's counts the choice and the fastest and, until there are enough,

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // A known is what is known of a count. What isn't said of it: it has had all its
@@ -14,8 +16,7 @@ type known struct {
 	mean         float64 // milliseconds
 	se           float64
 	done, visits int
-	low, plain   float64 // milliseconds
-	apart        float64
+	low, usual   float64 // milliseconds
 }
 
 func evidenceOf(sp Space, counts ...known) evidence {
@@ -24,7 +25,7 @@ func evidenceOf(sp Space, counts ...known) evidence {
 		e.counts, e.mean, e.low, e.se = append(e.counts, k.workers), append(e.mean, k.mean*1e6), append(e.low, cmp.Or(k.low, k.mean)*1e6), append(e.se, k.se)
 		e.done, e.visits = append(e.done, cmp.Or(k.done, 100)), append(e.visits, cmp.Or(k.visits, 3))
 		e.fine = append(e.fine, sp.fine(k.workers))
-		e.plain, e.apart = append(e.plain, cmp.Or(k.plain, k.mean)*1e6), append(e.apart, k.apart)
+		e.usual = append(e.usual, cmp.Or(k.usual, k.mean)*1e6)
 	}
 	return e
 }
@@ -84,13 +85,6 @@ func TestTheRace(t *testing.T) {
 		{"only while there is patience", false, soon, []known{{workers: 4, mean: 1.12, se: 0.03, done: 9}, {workers: 8, mean: 1, se: 0.03, done: 200}, {workers: 16, mean: 3}}, nil},
 		{"not sure, but the user set iterations", fixed, 0, []known{{workers: 4, mean: 1.12, se: 0.03}, {workers: 8, mean: 1, se: 0.03}, {workers: 16, mean: 3}}, nil},
 
-		// By its own figures 4 workers take 0.79 ms, and 2.5 if they share the others' stalls.
-		{"better by far by its own figures: ten times its iterations", false, soon, []known{{workers: 4, mean: 2.5, plain: 0.79, done: 999}, {workers: 8, mean: 1}, {workers: 16, mean: 3}}, []int{4, 8}},
-		{"it had them", false, soon, []known{{workers: 4, mean: 2.5, plain: 0.79, done: 1000}, {workers: 8, mean: 1}, {workers: 16, mean: 3}}, nil},
-		{"not by far", false, soon, []known{{workers: 4, mean: 2.5, plain: 0.81, done: 9}, {workers: 8, mean: 1}, {workers: 16, mean: 3}}, nil},
-		{"all took twice as long as patience", false, 841e6, []known{{workers: 4, mean: 2.5, plain: 0.79, done: 9}, {workers: 8, mean: 1}, {workers: 16, mean: 3}}, nil},
-		{"no more than the user's iterations", fixed, 0, []known{{workers: 4, mean: 2.5, plain: 0.79}, {workers: 8, mean: 1}, {workers: 16, mean: 3}}, nil},
-
 		{"a last look at what had two", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, []int{8, 16, 32}},
 		{"not while others need more", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05, done: 9}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, []int{4, 8, 16}},
 		{"it had three", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 3}}, nil},
@@ -110,6 +104,54 @@ func TestTheRace(t *testing.T) {
 		e := evidenceOf(sp, tt.known...)
 		e.spent = tt.spent
 		require.Equal(t, tt.want, e.undecided(), tt.name)
+	}
+}
+
+// 8 workers are chosen at 1.5 ms. Patience is 420 ms or more.
+func TestWhichCountsTellWhereStallsSetIn(t *testing.T) {
+	nobody := func(int) bool { return false }
+	from := func(row int, chance float64, means ...float64) stat.Change {
+		for i := range means {
+			means[i] *= 1e6
+		}
+		return stat.Change{Row: row, Means: means, Chance: chance}
+	}
+	for _, tt := range []struct {
+		name    string
+		sp      func(*Space)
+		spent   float64 // times of patience
+		done    int     // iterations of 4 workers
+		changes []stat.Change
+		want    []int // two counts, and microseconds per iteration
+	}{
+		{"4 workers may be better by a third: 0.1 · 0.5 is expected to be lost", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
+		{"0.05 · 0.5", nil, 1, 9, []stat.Change{from(1, 0.05, 0.8, 1.2)}, nil},
+		{"after 1.6 times the patience, 0.05 is still enough", nil, 1.6, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
+		{"after 1.7 times it isn't", nil, 1.7, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
+		{"the choice has had ten times its iterations, 4 workers hardly any", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
+		{"both have had as many", nil, 1, 1000, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
+		{"the user set iterations: whatever time was spent", func(sp *Space) { sp.Fixed = true }, 9, 99, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
+		{"4 workers have had them", func(sp *Space) { sp.Fixed = true }, 1, 100, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
+		{"the choice would be the same", nil, 1, 9, []stat.Change{from(1, 0.9, 2, 0.8, 1.2)}, nil},
+		{"more depends on the second", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2), from(2, 0.1, 0.6, 1.3, 1.3)}, []int{4, 8, 1300}},
+		{"of the choice and more workers, the rarer stalls", nil, 1, 9, []stat.Change{from(1, 0.3, 4, 2, 1)}, []int{8, 32, 2000}},
+		// Without stalls 8 workers take 1 ms and 32 take 0.25; so 24 take a third.
+		{"a count between, by half of the chance", nil, 1, 9, []stat.Change{from(2, 0.1, 4, 1, 1.2)}, []int{8, 24, 1000}},
+		{"which may not be tried", func(sp *Space) { sp.Allowed = nobody }, 1, 9, []stat.Change{from(2, 0.1, 4, 1, 1.2)}, nil},
+		{"0.02 · 0.5 · 2", nil, 1, 9, []stat.Change{from(2, 0.02, 4, 1, 1.2)}, nil},
+	} {
+		sp := sixtyFour()
+		if tt.sp != nil {
+			tt.sp(&sp)
+		}
+		e := evidenceOf(sp, known{workers: 4, mean: 3, usual: 1, done: tt.done}, known{workers: 8, mean: 1.5, usual: 1, done: 1000}, known{workers: 32, mean: 2, usual: 0.25})
+		e.elsewhere = [][]stat.Change{tt.changes}
+		e.spent = tt.spent * e.patience(100)
+		low, high, mean, found := e.contested()
+		require.Equal(t, tt.want != nil, found, tt.name)
+		if found {
+			require.Equal(t, tt.want, []int{low, high, int(mean / 1e3)}, tt.name)
+		}
 	}
 }
 
@@ -234,9 +276,9 @@ func TestAnotherRunLooksWithinAStepOnlyIfThatIsPromisedThereToo(t *testing.T) {
 	} {
 		require.Equal(t, tt.want, e.counts[e.another(tt.times)], tt.name)
 	}
-	require.InDelta(t, 1, e.vote(redraws, 1)[2], 1e-9)
+	require.InDelta(t, 1, e.vote(redraws, 1, 0)[2], 1e-9)
 	unsure := evidenceOf(sixtyFour(), known{workers: 24, mean: 1.5}, known{workers: 32, mean: 1.125, se: 0.02}, known{workers: 40, mean: 0.8}, known{workers: 48, mean: 0.95, se: 0.02}, known{workers: 63, mean: 2})
-	require.InDelta(t, 0.5, unsure.vote(answers, 1)[2], 0.1, "surely the fastest, but half of the runs don't look at it")
+	require.InDelta(t, 0.5, unsure.vote(answers, 1, 0)[2], 0.1, "surely the fastest, but half of the runs don't look at it")
 
 	twice := []known{{workers: 32, mean: 2}, {workers: 48, mean: 1.3}, {workers: 56, mean: 1.1}, {workers: 60, mean: 0.95}, {workers: 64, mean: 1.2}}
 	e = evidenceOf(Space{CPUs: 64, Start: 64, Max: 64, Alpha: DefaultAlpha, Iterations: 100}, twice...)

@@ -117,6 +117,18 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	if w, found := e.between(); found {
 		return s.visit(w, turns, s.round, 1), true
 	}
+	if low, high, mean, found := e.contested(); found {
+		pair := []int{low, high}
+		if sp.Fixed {
+			pair = slices.DeleteFunc(pair, func(w int) bool { return s.done(w) >= sp.Iterations })
+		}
+		r := s.turn(pair)
+		if other := low + high - r.Workers; !sp.Fixed {
+			r.Iterations = max(r.Iterations, int(min(halfOf*float64(s.done(other)), float64(sp.enough(s.best)))))
+		}
+		r.Limit = max(1, min(s.left, time.Duration(min(float64(r.Iterations)*mean*hopeless, math.MaxInt64/2))))
+		return r, sp.Fixed || r.Round < lastRound
+	}
 	race := e.undecided()
 	if len(race) == 0 {
 		if w, found := e.finer(e.mean); found {
@@ -126,6 +138,12 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 			return Request{}, false
 		}
 	}
+	r := s.turn(race)
+	return r, sp.Fixed || r.Round < lastRound
+}
+
+// turn is the next visit of a race's rounds, each of which visits all of its counts.
+func (s search) turn(race []int) Request {
 	round := s.round
 	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.visited(w, round) })
 	if len(left) == 0 {
@@ -134,7 +152,7 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	if round%2 == 1 { // up and down in turn: a steady drift cancels
 		slices.Reverse(left)
 	}
-	return s.visit(left[0], turns, round, 1), sp.Fixed || round < lastRound
+	return s.visit(left[0], turns, round, 1)
 }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper

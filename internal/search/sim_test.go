@@ -513,10 +513,10 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	require.InDelta(t, 0.9675, meanOf(every, func(o outcome) float64 { return o.held }), 0.0125, "at 95 %")
 	require.InDelta(t, 0.955, meanOf(every, func(o outcome) float64 { return o.ranges }), 0.015, "at 95 %")
 	long := by[longStalls]
-	require.LessOrEqual(t, stat.Quantile(all(long, cost), 1), 0.3)
-	require.LessOrEqual(t, stat.Median(all(long, regret)), 0.9)
-	require.InDelta(t, meanOf(long, same), meanOf(long, sure), 0.1)
-	require.GreaterOrEqual(t, meanOf(long, func(o outcome) float64 { return o.held }), 0.58)
+	require.LessOrEqual(t, stat.Quantile(all(long, cost), 1), 0.35)
+	require.LessOrEqual(t, stat.Quantile(all(long, regret), 0.8), 0.3)
+	require.InDelta(t, meanOf(long, same), meanOf(long, sure), 0.15)
+	require.GreaterOrEqual(t, meanOf(long, func(o outcome) float64 { return o.held }), 0.9)
 }
 
 // Who knows the only two counts that matter, and all of the one without stalls, measures the

@@ -44,6 +44,7 @@ const (
 	stillSE  = 2    // … and by how many standard errors
 	partOf   = 5    // iterations of a part, at least …
 	partTime = time.Millisecond
+	slowest  = 20 // iterations of which the slowest doesn't count for a visit's level
 )
 
 // Add takes an iteration in.
@@ -99,22 +100,34 @@ func meanAndSE(xs []float64) (mean, se float64) {
 // Kept is how many of the last iterations count.
 func (v *Visit) Kept() int { return len(v.took) }
 
-// Level is the mean without the slowest iteration; 0 of fewer than three. If workers finish
-// batches in waves, it is without the slowest wave, and 0 of fewer than three waves: the
-// slowest iteration of each is the wait for all of it.
+// Level is the mean without the slowest iteration, or without one in slowest of many; 0 of
+// fewer than three. If workers finish batches in waves, it is without the slowest waves, and
+// 0 of fewer than three waves: the slowest iteration of each is the wait for all of it.
 func (v *Visit) Level() time.Duration {
 	wave := max(1, v.Least)
 	if len(v.took) < 3*wave {
 		return 0
 	}
-	slowest, sum := 0.0, 0.0
+	sums := make([]float64, len(v.took)-wave+1) // of the waves that may begin at each iteration
+	sum := 0.0
 	for i, t := range v.took {
 		if sum += t; i >= wave {
 			sum -= v.took[i-wave]
 		}
-		slowest = max(slowest, sum)
+		if i >= wave-1 {
+			sums[i-wave+1] = sum
+		}
 	}
-	return time.Duration((v.sum - slowest) / float64(len(v.took)-wave))
+	rest, left := v.sum, len(v.took)
+	for range max(1, len(v.took)/(slowest*wave)) {
+		most := slices.Max(sums)
+		at := slices.Index(sums, most)
+		rest, left = rest-most, left-wave
+		for i := max(0, at-wave+1); i < min(len(sums), at+wave); i++ {
+			sums[i] = 0 // it would share an iteration with the wave that is left out
+		}
+	}
+	return time.Duration(rest / float64(left))
 }
 
 // Parts are the means of a few iterations each. An iteration alone says little: workers

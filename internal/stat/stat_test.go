@@ -22,7 +22,9 @@ func TestQuantilesInterpolateBetweenNeighbours(t *testing.T) {
 func TestNothingHasNoMeanAndNoQuantile(t *testing.T) {
 	require.True(t, math.IsNaN(Mean(nil)))
 	require.True(t, math.IsNaN(Median(nil)))
-	require.Empty(t, Totals(nil))
+	totals, changes := Totals(nil)
+	require.Empty(t, totals)
+	require.Empty(t, changes)
 	require.Equal(t, []float64{0, 0}, Drift(nil, 3, 2))
 }
 
@@ -204,7 +206,7 @@ func parts(rng *rand.Rand, n int, mean, noise, often, long float64) []Part {
 
 func TestARowsOwnStallsAreInItsMean(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	totals := Totals([][]Part{
+	totals, _ := Totals([][]Part{
 		parts(rng, 40, 1, 0.05, 0, 0), parts(rng, 40, 0.8, 0.05, 0, 0), parts(rng, 40, 0.5, 0.05, 0.02, 40), parts(rng, 40, 0.4, 0.05, 0.02, 40),
 	})
 	require.InDelta(t, 1, totals[0].Mean, 0.2)
@@ -215,9 +217,9 @@ func TestARowsOwnStallsAreInItsMean(t *testing.T) {
 // Each of two short visits met a stall: all iterations but two took 8 ms, as elsewhere.
 func TestAStallInEachOfAFewPartsIsNotTheUsualTime(t *testing.T) {
 	steady := []Part{{8, 10}, {8.1, 10}, {7.9, 10}, {8, 10}}
-	got := Totals([][]Part{steady, {{8, 4}, {72, 1}, {8, 2}, {110, 1}}})[1]
-	require.Less(t, got.Mean, 25.0, "the plain mean is 28")
-	require.Greater(t, got.SE, 0.2)
+	totals, _ := Totals([][]Part{steady, {{8, 4}, {72, 1}, {8, 2}, {110, 1}}})
+	require.Less(t, totals[1].Mean, 25.0, "the plain mean is 28")
+	require.Greater(t, totals[1].SE, 0.2)
 }
 
 func TestARareStallThatAllShareDoesNotSetRowsApart(t *testing.T) {
@@ -228,7 +230,7 @@ func TestARareStallThatAllShareDoesNotSetRowsApart(t *testing.T) {
 		for i := range rows {
 			rows[i] = parts(rng, 6, 1, 0.05, 0.01, 10)
 		}
-		totals := Totals(rows)
+		totals, _ := Totals(rows)
 		for _, one := range totals {
 			worst += math.Abs(one.Mean/totals[0].Mean-1) / 300
 		}
@@ -238,7 +240,7 @@ func TestARareStallThatAllShareDoesNotSetRowsApart(t *testing.T) {
 
 func TestARowWithoutALargeValueIsNoSurerThanOneWithIt(t *testing.T) {
 	usual := []Part{{1, 25}, {1.01, 25}, {0.99, 25}, {1.02, 25}}
-	totals := Totals([][]Part{append(usual[:3:3], Part{3, 25}), usual})
+	totals, _ := Totals([][]Part{append(usual[:3:3], Part{3, 25}), usual})
 	require.Greater(t, 1.96*totals[1].Own, 0.5, "a mean of 1.5 isn't ruled out")
 	require.Less(t, totals[1].SE, totals[1].Own, "what all rows may meet sets them less apart")
 }
@@ -276,47 +278,74 @@ func TestTotalsAreWhatTheirEstimatorsSay(t *testing.T) {
 			upwards[r] = append(upwards[r], p)
 		}
 	}
+	twice := make([][]Part, 4)
+	for k := range 40 {
+		for r, usual := range []float64{1, 0.9, 0.8, 0.7} {
+			p := Part{1 + 0.01*float64(k*7%5-2), 1}
+			if r == 3 && k%8 < 3 || r == 2 && k%10 == 3 {
+				p.Mean += 12
+			}
+			p.Mean *= usual
+			twice[r] = append(twice[r], p)
+		}
+	}
 	for name, c := range map[string]struct {
-		rows [][]Part
-		want []Total
+		rows    [][]Part
+		want    []Total
+		changes [][]Change
 	}{
 		"noise alone": {
-			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}}, {{0.8, 10}, {0.82, 10}}, {{0.5, 20}}},
-			[]Total{{1, 1, 0, 0.015888705, 0.0216526551, 5}, {0.81, 0.81, 0, 0.0177958156, 0.0242516088, 4}, {0.5, 0.5, 0, 0.0187383929, 0.0255361251, 3}},
+			rows: [][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}}, {{0.8, 10}, {0.82, 10}}, {{0.5, 20}}},
+			want: []Total{{1, 1, 0.015888705, 0.0216526551, 5}, {0.81, 0.81, 0.0177958156, 0.0242516088, 4}, {0.5, 0.5, 0.0187383929, 0.0255361251, 3}},
 		},
 		"fewer degrees of freedom than are lent": {
-			[][]Part{{{1, 4}, {1.1, 4}}, {{3, 9}, {2.5, 4}}},
-			[]Total{{1.05, 1.05, 0, 0.084272136, 0.114843563, 3}, {2.84615385, 2.84615385, 0, 0.0823836528, 0.112269994, 3}},
+			rows: [][]Part{{{1, 4}, {1.1, 4}}, {{3, 9}, {2.5, 4}}},
+			want: []Total{{1.05, 1.05, 0.084272136, 0.114843563, 3}, {2.84615385, 2.84615385, 0.0823836528, 0.112269994, 3}},
 		},
 		"one stall, that could have been anyone's": {
-			[][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}, {1.6, 10}}, {{0.8, 10}, {0.82, 10}, {0.79, 5}}, {{0.5, 20}, {0.52, 7}}},
-			[]Total{{1.07486913, 1.1500027, 0, 0.024036147, 0.187017043, 6}, {0.851800805, 0.806, 0, 0.0248550526, 0.210852756, 5}, {0.533892243, 0.505185185, 0, 0.0263907819, 0.195952837, 4}},
+			rows: [][]Part{{{1, 10}, {1.02, 12}, {0.97, 8}, {1.6, 10}}, {{0.8, 10}, {0.82, 10}, {0.79, 5}}, {{0.5, 20}, {0.52, 7}}},
+			want: []Total{{1.07486913, 1.01707408, 0.024036147, 0.187017043, 6}, {0.851800805, 0.806, 0.0248550526, 0.210852756, 5}, {0.533892243, 0.505185185, 0.0263907819, 0.195952837, 4}},
 		},
 		"stalls that are mostly one row's": {
-			stalls,
-			[]Total{{0.999623016, 0.999623016, 0, 0.00392812708, 0.0220302353, 26}, {0.812177384, 0.833045329, 0, 0.0105909933, 0.0626236749, 26}, {0.570319879, 0.531243346, 0, 0.0146356684, 0.0867481447, 11}},
+			rows: stalls,
+			want: []Total{{0.999623016, 0.999623016, 0.00392812708, 0.0220302353, 26}, {0.812177384, 0.71592824, 0.0105909933, 0.0626236749, 26}, {0.570319879, 0.502732673, 0.0146356684, 0.0867481447, 11}},
 		},
 		"stalls of many times a value": {
-			huge,
-			[]Total{{1, 1, 0, 0.00422380454, 0.578307667, 22}, {5.79964235, 5.79964235, 0, 0.0977743156, 1.7335761, 22}},
+			rows: huge,
+			want: []Total{{1, 1, 0.00422380454, 0.578307667, 22}, {5.79964235, 1.03176196, 0.0977743156, 1.7335761, 22}},
 		},
 		"stalls that may be more frequent in later rows": {
-			upwards,
-			[]Total{{1.59709197, 1, 0.564077947, 0.0669364391, 0.599785593, 22}, {1.43759612, 1.44, 0.223293554, 0.066939431, 0.848209066, 22}, {1.12229465, 1.5400013, 0, 0.0669541766, 1.03432542, 22}},
+			rows:    upwards,
+			want:    []Total{{1.59709197, 1, 0.0669364391, 0.599785593, 22}, {1.43759612, 0.900133585, 0.066939431, 0.848209066, 22}, {1.12229465, 0.702711344, 0.0669541766, 1.03432542, 22}},
+			changes: [][]Change{{{1, 0, []float64{1, 1.58871177, 1.39128953}, 0.340784393}, {2, 0, []float64{1.26993321, 1.17006679, 1.5400013}, 0.223293554}}},
 		},
 		"stalls that are less frequent in later rows": {
-			[][]Part{upwards[2], upwards[1], upwards[0]},
-			[]Total{{1.12229465, 1.5400013, 0, 0.0669541766, 1.03432542, 22}, {1.43759612, 1.44, 0, 0.066939431, 0.848209066, 22}, {1.59709197, 1, 0, 0.0669364391, 0.599785593, 22}},
+			rows: [][]Part{upwards[2], upwards[1], upwards[0]},
+			want: []Total{{1.12229465, 0.702711344, 0.0669541766, 1.03432542, 22}, {1.43759612, 0.900133585, 0.066939431, 0.848209066, 22}, {1.59709197, 1, 0.0669364391, 0.599785593, 22}},
+		},
+		"stalls that surely become more frequent, perhaps elsewhere or twice": {
+			rows:    twice,
+			want:    []Total{{1, 1, 0.00275899406, 0.297361344, 42}, {0.9, 0.9, 0.00275899406, 0.297361344, 42}, {2.13650813, 0.80389146, 0.466099813, 0.903949263, 42}, {3.51487432, 0.715355624, 0.342827715, 1.170054, 42}},
+			changes: [][]Change{{{3, 0, []float64{1.15935142, 1.05935142, 1.44129715, 3.84991607}, 0.192088771}}, {{3, 2, []float64{1.76, 3.84991607}, 0.851685716}}},
 		},
 		"one row alone": {
-			[][]Part{{{1, 10}, {1.02, 10}, {1.5, 10}, {0.99, 10}}},
-			[]Total{{1.12749455, 1.12749455, 0, 0.0222471653, 0.156479333, 6}},
+			rows: [][]Part{{{1, 10}, {1.02, 10}, {1.5, 10}, {0.99, 10}}},
+			want: []Total{{1.12749455, 1.01624515, 0.0222471653, 0.156479333, 6}},
 		},
 	} {
-		for r, got := range Totals(c.rows) {
+		totals, changes := Totals(c.rows)
+		for r, got := range totals {
 			want := c.want[r]
-			require.InEpsilonSlice(t, []float64{want.Mean, want.Plain, want.SE, want.Own, want.Free}, []float64{got.Mean, got.Plain, got.SE, got.Own, got.Free}, 1e-7, "%s, row %d: %+v", name, r, got)
-			require.InDelta(t, want.Apart, got.Apart, 1e-7, "%s, row %d", name, r)
+			require.InEpsilonSlice(t, []float64{want.Mean, want.Usual, want.SE, want.Own, want.Free}, []float64{got.Mean, got.Usual, got.SE, got.Own, got.Free}, 1e-7, "%s, row %d: %+v", name, r, got)
+		}
+		require.Len(t, changes, len(c.changes), name)
+		for i, list := range changes {
+			require.Len(t, list, len(c.changes[i]), name)
+			for k, got := range list {
+				want := c.changes[i][k]
+				require.Equal(t, [2]int{want.Row, want.From}, [2]int{got.Row, got.From}, name)
+				require.InEpsilonSlice(t, append(want.Means, want.Chance), append(got.Means, got.Chance), 1e-7, "%s: %+v", name, got)
+			}
 		}
 	}
 }
@@ -343,8 +372,9 @@ func TestValuesWithoutAnErrorStay(t *testing.T) {
 }
 
 func TestWithoutRepetitionTheErrorIsNothing(t *testing.T) {
-	totals := Totals([][]Part{{{3, 5}}, {{4, 5}}})
-	require.Equal(t, []Total{{Mean: 3, Plain: 3}, {Mean: 4, Plain: 4}}, totals)
+	totals, changes := Totals([][]Part{{{3, 5}}, {{4, 5}}})
+	require.Equal(t, []Total{{Mean: 3, Usual: 3}, {Mean: 4, Usual: 4}}, totals)
+	require.Empty(t, changes)
 }
 
 // Each row weighs 1.
@@ -352,24 +382,34 @@ func TestRowsPartWhereEventsSurelyBecomeMoreFrequent(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		events []float64
-		want   [][2]int // from, to
+		want   []int
 	}{
-		{"none", []float64{0, 0, 0}, [][2]int{{0, 3}}},
-		{"13 times as likely", []float64{0, 6}, [][2]int{{0, 2}}},
-		{"22 times", []float64{0, 7}, [][2]int{{0, 1}, {1, 2}}},
-		{"less frequent", []float64{99, 99, 0, 0}, [][2]int{{0, 4}}},
-		{"at the likeliest of several cuts", []float64{0, 0, 0, 99, 99}, [][2]int{{0, 3}, {3, 5}}},
-		{"both parts again", []float64{0, 0, 20, 20, 200, 200}, [][2]int{{0, 2}, {2, 4}, {4, 6}}},
-		{"the later part again", []float64{0, 0, 200, 200, 300, 300}, [][2]int{{0, 2}, {2, 4}, {4, 6}}},
-		{"so many that a likelihood is beyond any number", []float64{0, 0, 0, 9999, 9999}, [][2]int{{0, 3}, {3, 5}}},
-		{"one row", []float64{9}, [][2]int{{0, 1}}},
+		{"none", []float64{0, 0, 0}, []int{0, 3}},
+		{"13 times as likely", []float64{0, 6}, []int{0, 2}},
+		{"22 times", []float64{0, 7}, []int{0, 1, 2}},
+		{"less frequent", []float64{99, 99, 0, 0}, []int{0, 4}},
+		{"at the likeliest of several cuts", []float64{0, 0, 0, 99, 99}, []int{0, 3, 5}},
+		{"both parts again", []float64{0, 0, 20, 20, 200, 200}, []int{0, 2, 4, 6}},
+		{"the later part again", []float64{0, 0, 200, 200, 300, 300}, []int{0, 2, 4, 6}},
+		{"so many that a likelihood is beyond any number", []float64{0, 0, 0, 9999, 9999}, []int{0, 3, 5}},
+		{"one row", []float64{9}, []int{0, 1}},
 	} {
-		var got [][2]int
-		alike(tt.events, slices.Repeat([]float64{1}, len(tt.events)), func(from, to int, apart []float64) {
-			got = append(got, [2]int{from, to})
-			require.Len(t, apart, to-from)
-		})
-		require.Equal(t, tt.want, got, tt.name)
+		rows := large{usual: tt.events, weight: slices.Repeat([]float64{1}, len(tt.events)), events: tt.events}
+		require.Equal(t, tt.want, rows.stretches(), tt.name)
+	}
+}
+
+// Thousands of events make odds beyond any number.
+func TestChancesOfAChangeElsewhereAddUpToOne(t *testing.T) {
+	ones := slices.Repeat([]float64{1}, 4)
+	for _, events := range [][]float64{{0, 0, 0, 1}, {0, 3, 2, 4}, {0, 1, 3000, 3000}, {1, 4, 3000, 3000}, {5000, 3, 3000, 3000}} {
+		sum := 0.0
+		for _, c := range (large{ones, ones, events, ones, events}).within(0, 4, 0) {
+			require.Len(t, c.Means, 4)
+			sum += c.Chance
+		}
+		require.LessOrEqual(t, sum, 1+1e-9, "%v", events)
+		require.Greater(t, sum, 0.3, "%v", events)
 	}
 }
 
@@ -388,11 +428,9 @@ func TestARowThatIsOftenFastHasItsOwnMean(t *testing.T) {
 			rows[r] = append(rows[r], p)
 		}
 	}
-	totals := Totals(rows)
-	for r, want := range []float64{0.775, 1, 1.5} {
-		require.InDelta(t, want, totals[r].Plain, 1e-3)
-		require.True(t, totals[r].Apart >= 0 && totals[r].Apart <= 1, "%v", totals[r])
+	_, changes := Totals(rows)
+	_, alone := Totals([][]Part{rows[1], rows[1], rows[2]})
+	for i, change := range alone[0] {
+		require.InDelta(t, change.Chance, changes[0][i].Chance, 0.02)
 	}
-	alone := Totals([][]Part{rows[1], rows[1], rows[2]})
-	require.InDelta(t, alone[1].Apart, totals[1].Apart, 0.02)
 }

@@ -12,8 +12,7 @@ type Part struct{ Mean, Weight float64 }
 // A Total is the mean of a row's values, and its standard error as shares of it.
 type Total struct {
 	Mean  float64
-	Plain float64 // the mean of the row's values alone
-	Apart float64 // chance that large values are rarer up to this row than in those after it; 0 if that is taken to be so
+	Usual float64 // without the excess of large values
 	SE    float64 // of how it differs from the other rows' means
 	Own   float64 // of itself, whatever the other rows say
 	Free  float64 // degrees of freedom behind Own
@@ -32,11 +31,15 @@ const (
 // chance may have made the difference between them (DerSimonian & Laird, "Meta-analysis
 // in clinical trials", 1986). What remains common to all rows isn't in SE. Where the rows
 // before one surely have fewer large values than it and those after, the two parts share
-// nothing; see alike.
+// nothing. Where there may be such a change instead, changes says so; of each of its lists at
+// most one is true.
 //
 // Own supposes that one more large value, the largest of all, may be missing from the
 // row: a row in which it happened to be rare would be too sure of itself.
-func Totals(rows [][]Part) []Total {
+func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
 	usual := make([]float64, len(rows))
 	var spread []float64 // of all parts, by weight 1
 	for r, parts := range rows {
@@ -90,33 +93,26 @@ func Totals(rows [][]Part) []Total {
 			events[r] = weight[r] * max(0, excess[r]) * usual[r] * beyond / beyondSquares
 		}
 	}
-	out := make([]Total, len(rows))
-	shared, between, jump := make([]float64, len(rows)), make([]float64, len(rows)), make([]float64, len(rows))
-	alike(events, weight, func(from, to int, apart []float64) {
-		s, b, j := heterogeneity(excess[from:to], weight[from:to], jumpy[from:to])
+	l := large{usual, weight, excess, jumpy, events}
+	stretches := l.stretches()
+	for i, from := range stretches[:len(stretches)-1] {
+		to := stretches[i+1]
+		moved, left, jump := shrunk(excess[from:to], weight[from:to], jumpy[from:to])
 		for r := from; r < to; r++ {
-			shared[r], between[r], jump[r], out[r].Apart = s, b, j, apart[r-from]
+			mean := max(1+moved[r-from], least)
+			total := Total{Mean: usual[r] * mean, Usual: usual[r]}
+			if borrowed := min(lent, df); df > 0 {
+				total.Free = borrowed + float64(len(rows[r])-1)
+				variance := (borrowed*squares/df + bounded[r]) / total.Free
+				// As a share of the mean, the error of the excess would be divided by mean twice; but a
+				// few large values tell their own size badly. Once is what holds in simulation.
+				total.SE = math.Sqrt((inflation*variance + max(left[r-from], leastOwn)*jump/mean) / weight[r])
+				total.Own = math.Sqrt((ownInflation*variance + max(jump, (jumpy[r]+biggest)/weight[r])) / weight[r])
+			}
+			totals = append(totals, total)
 		}
-	})
-	for r, parts := range rows {
-		own := 0.0
-		if between[r] > 0 {
-			own = between[r] / (between[r] + jump[r]/weight[r])
-		}
-		mean := max(1+shared[r]+own*(excess[r]-shared[r]), 0.01)
-		out[r].Mean, out[r].Plain = usual[r]*mean, usual[r]*(1+excess[r])
-		borrowed := min(lent, df)
-		if df == 0 {
-			continue
-		}
-		variance := (borrowed*squares/df + bounded[r]) / (borrowed + float64(len(parts)-1))
-		// As a share of the mean, the error of the excess would be divided by mean twice; but a
-		// few large values tell their own size badly. Once is what holds in simulation.
-		out[r].SE = math.Sqrt((inflation*variance + max(own, leastOwn)*jump[r]/mean) / weight[r])
-		out[r].Own = math.Sqrt((ownInflation*variance + max(jump[r], (jumpy[r]+biggest)/weight[r])) / weight[r])
-		out[r].Free = borrowed + float64(len(parts)-1)
 	}
-	return out
+	return totals, l.changes(stretches)
 }
 
 // middle is the median of the values, of which a part has as many as its weight.
@@ -142,21 +138,28 @@ const (
 	inflation    = 1.4  // makes up for what bounding and drift hide of the noise by which rows differ …
 	ownInflation = 2.6  // … and of a row's own, which what all rows share is a part of
 	leastOwn     = 0.02 // of the excess, that may be a row's own whatever the fit says
+	least        = 0.01 // of the usual value, that is left if an excess is negative
 )
 
-// heterogeneity is the mean excess, the variance of the true ones around it, and
-// the variance that one value's chance adds.
-func heterogeneity(excess, weight, jumpy []float64) (shared, between, jump float64) {
+// shrunk are excesses moved towards their mean, as far as chance may have made the
+// difference, with what is left of the distance of each, and the variance that one value's
+// chance adds.
+func shrunk(excess, weight, jumpy []float64) (moved, left []float64, jump float64) {
+	moved, left = make([]float64, len(excess)), make([]float64, len(excess))
 	jump = sum(jumpy) / sum(weight)
 	if jump == 0 {
-		return 0, 0, 0
+		return moved, left, 0
 	}
 	precision := make([]float64, len(weight))
 	for r, w := range weight {
 		precision[r] = w / jump
 	}
-	shared, between = commonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
-	return shared, between, jump
+	mean, between := commonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
+	for r, x := range excess {
+		left[r] = between / (between + 1/precision[r])
+		moved[r] = mean + left[r]*(x-mean)
+	}
+	return moved, left, jump
 }
 
 // commonMean is the mean of values of known precision (1 / variance), and the variance of
