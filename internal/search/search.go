@@ -210,12 +210,13 @@ type search struct {
 	sp    Space
 	seen  map[int][]Block
 	round int
-	best  float64       // nanoseconds per iteration of the fastest
+	best  float64       // nanoseconds per iteration of the fastest, by its quickest visit …
+	pace  float64       // … and by its median visit: data that lay in a cache can only have made a visit quick
 	left  time.Duration // of the time for the search
 }
 
 func newSearch(sp Space, seen []Series) search {
-	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), best: math.Inf(1), left: math.MaxInt64}
+	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
 	if sp.Time > 0 {
 		s.left = sp.Left
 		if len(seen) == 0 {
@@ -228,6 +229,9 @@ func newSearch(sp Space, seen []Series) search {
 			s.round = max(s.round, b.Round)
 		}
 		s.best = min(s.best, Quickest(one.Blocks))
+		if levels := levels(one.Blocks); len(levels) > 0 {
+			s.pace = min(s.pace, levels[(len(levels)-1)/2])
+		}
 	}
 	return s
 }
@@ -236,11 +240,19 @@ func newSearch(sp Space, seen []Series) search {
 // iteration, since disturbances can only slow a visit down. It decides where to look, not
 // what to choose.
 func Quickest(blocks []Block) float64 {
-	low := math.Inf(1)
-	for _, b := range blocks {
-		low = min(low, level(b))
+	if levels := levels(blocks); len(levels) > 0 {
+		return levels[0]
 	}
-	return low
+	return math.Inf(1)
+}
+
+// levels are those of the blocks, in ascending order.
+func levels(blocks []Block) (levels []float64) {
+	for _, b := range blocks {
+		levels = append(levels, level(b))
+	}
+	slices.Sort(levels)
+	return levels
 }
 
 func (s search) visited(workers, round int) bool {
@@ -268,8 +280,8 @@ func (s search) visit(workers, parts, round, sharers int) Request {
 	} else if fewest := float64(max(minVisit, s.sp.MinVisit)) / s.best; fewest > float64(r.Iterations) {
 		r.Iterations = int(min(fewest, float64(want)))
 	}
-	if !math.IsInf(s.best, 1) {
-		r.Limit = min(r.Limit, time.Duration(min(float64(r.Iterations)*(s.best+s.sp.Alpha.Of(s.best, s.sp.Iterations))*hopeless, math.MaxInt64/2)))
+	if !math.IsInf(s.pace, 1) {
+		r.Limit = min(r.Limit, time.Duration(min(float64(r.Iterations)*(s.pace+s.sp.Alpha.Of(s.pace, s.sp.Iterations))*hopeless, math.MaxInt64/2)))
 	}
 	return r
 }

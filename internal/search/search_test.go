@@ -174,6 +174,29 @@ func TestWhereverTheBestCountLiesItIsFound(t *testing.T) {
 	}
 }
 
+// Training's own count was measured first, on samples that lay in a cache.
+func TestAFirstVisitThatWasTooQuickCutsOthersShortOnlyAtFirst(t *testing.T) {
+	for _, fixed := range []bool{true, false} {
+		for _, quick := range []int{1, 2} {
+			sp := sixteen()
+			sp.Fixed, sp.Iterations = fixed, 1000
+			looks := 0
+			seen, requests := drive(Greedy{}, sp, func(q Request) Block {
+				mean := func(w int) time.Duration { return halving(min(w, 10)) }
+				if q.Workers == sp.Start {
+					looks++
+				}
+				if q.Workers == sp.Start && looks <= quick {
+					return steady(func(w int) time.Duration { return mean(w) / 100 })(q)
+				}
+				return steady(mean)(q)
+			})
+			require.Less(t, len(requests), 80, "each of one iteration, it was over a thousand")
+			require.Equal(t, 12, Choose(sp, seen).Workers)
+		}
+	}
+}
+
 // In the first look at a count, one iteration happens to take a hundred times as long.
 func TestOneSlowIterationHidesNoCount(t *testing.T) {
 	for _, hit := range []int{1, 2, 4, 8, 15} {
