@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -109,22 +110,24 @@ func (v *Visit) Level() time.Duration {
 		return 0
 	}
 	sums := make([]float64, len(v.took)-wave+1) // of the waves that may begin at each iteration
+	begin := make([]int, len(sums))             // those iterations, the slowest wave's first
 	sum := 0.0
 	for i, t := range v.took {
 		if sum += t; i >= wave {
 			sum -= v.took[i-wave]
 		}
-		if i >= wave-1 {
-			sums[i-wave+1] = sum
+		if at := i - wave + 1; at >= 0 {
+			sums[at], begin[at] = sum, at
 		}
 	}
-	rest, left := v.sum, len(v.took)
-	for range max(1, len(v.took)/(slowest*wave)) {
-		most := slices.Max(sums)
-		at := slices.Index(sums, most)
-		rest, left = rest-most, left-wave
-		for i := max(0, at-wave+1); i < min(len(sums), at+wave); i++ {
-			sums[i] = 0 // it would share an iteration with the wave that is left out
+	slices.SortFunc(begin, func(a, b int) int { return cmp.Or(cmp.Compare(sums[b], sums[a]), a-b) })
+	rest, left, out := v.sum, len(v.took), make([]bool, len(v.took))
+	for most := max(1, len(v.took)/(slowest*wave)); most > 0; begin = begin[1:] {
+		if at := begin[0]; !out[at] && !out[at+wave-1] { // waves share no iteration
+			rest, left, most = rest-sums[at], left-wave, most-1
+			for i := range wave {
+				out[at+i] = true
+			}
 		}
 	}
 	return time.Duration(rest / float64(left))

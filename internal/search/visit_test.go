@@ -114,6 +114,45 @@ func TestALevelOfWavesLacksTheSlowestWaveNotEachWavesWait(t *testing.T) {
 	}
 }
 
+// One in twenty, at least one; of waves likewise. None shares an iteration with another.
+func TestALevelOfManyIterationsLacksOneInTwenty(t *testing.T) {
+	usual := func(n int, wave ...time.Duration) []time.Duration { return slices.Repeat(wave, n) }
+	for _, tt := range []struct {
+		name  string
+		least int
+		took  []time.Duration
+		want  time.Duration // total without those that are left out, milliseconds
+		of    int           // iterations
+	}{
+		{"one of 39", 0, slices.Concat(usual(37, 10), usual(2, 90)), 37*10 + 90, 38},
+		{"two of 40", 0, slices.Concat(usual(38, 10), usual(2, 90)), 38 * 10, 38},
+		{"two of 59", 0, slices.Concat(usual(1, 90), usual(56, 10), usual(1, 80), usual(1, 70)), 56*10 + 70, 57},
+		{"three of 60", 0, slices.Concat(usual(1, 90), usual(57, 10), usual(1, 80), usual(1, 70)), 57 * 10, 57},
+		{"one of 39 waves", 4, slices.Concat(usual(37, 20, 0, 0, 0), usual(2, 90, 0, 0, 0)), 37*20 + 90, 38 * 4},
+		{"two of 40 waves", 4, slices.Concat(usual(38, 20, 0, 0, 0), usual(2, 90, 0, 0, 0)), 38 * 20, 38 * 4},
+		// 90 9 9 9 and 80 5 5 5; 9 9 9 80 is slower than the latter, but shares some with both.
+		{"two waves that stalled one after the other", 4, slices.Concat(usual(4, 5), []time.Duration{90, 9, 9, 9, 80}, usual(151, 5)), 152 * 5, 152},
+		{"of six slow iterations at the end, a wave", 4, slices.Concat(usual(154, 5), usual(6, 90)), 150*5 + 2*90, 152},
+		{"no iteration took any time", 4, usual(400, 0), 0, 380},
+	} {
+		v := Visit{Wanted: len(tt.took), Least: tt.least}
+		for _, d := range tt.took {
+			v.Add(d * time.Millisecond)
+		}
+		require.Equal(t, len(tt.took), v.Kept(), tt.name)
+		require.Equal(t, tt.want*time.Millisecond/time.Duration(tt.of), v.Level(), tt.name)
+	}
+}
+
+// What looks for the slowest again and again would take minutes.
+func TestTheLevelOfAMillionIterationsIsFoundSoon(t *testing.T) {
+	v := Visit{Wanted: 1_000_000}
+	for i := range v.Wanted {
+		v.Add(time.Duration(1000 + i*7919%v.Wanted%21)) // 1000 to 1020 ns
+	}
+	require.InDelta(t, 1009.5, float64(v.Level()), 1, "0 to 19")
+}
+
 func TestPartsOfAVisitThatChangesHaveTheirOwnMeans(t *testing.T) {
 	v := Visit{Wanted: 10}
 	takes(&v, slices.Concat(slices.Repeat([]time.Duration{10}, 5), []time.Duration{30})...)
