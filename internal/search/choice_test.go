@@ -277,7 +277,7 @@ func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
 func TestStallsSetInElsewhereAsOftenAsTheirChanceSays(t *testing.T) {
 	e := evidenceOf(sixtyFour(), known{workers: 4, mean: 3}, known{workers: 8, mean: 1.5}, known{workers: 16, mean: 1}, known{workers: 32, mean: 2})
 	e.elsewhere = [][]stat.Change{
-		{{Row: 1, Means: []float64{0.5e6, 1.5e6}, Chance: 0.3}, {Row: 2, Means: []float64{3e6, 0.5e6}, Chance: 0.2}},
+		{{Row: 2, Means: []float64{3e6, 0.5e6}, Chance: 0.2}, {Row: 1, Means: []float64{0.3e6, 1.5e6}, Chance: 0.3}},
 		{{Row: 3, From: 3, Means: []float64{0.2e6}, Chance: 0.1}},
 	}
 	for share, want := range map[float64][]float64{0: {0, 0, 1, 0}, 1: {0.27, 0.18, 0.45, 0.1}, 0.5: {0.1425, 0.095, 0.7125, 0.05}} {
@@ -309,6 +309,22 @@ func TestCountsMayHaveFewerStallsThanTheySeemTo(t *testing.T) {
 	change := e.elsewhere[0][0]
 	require.Greater(t, change.Chance, 0.5)
 	require.InDeltaSlice(t, []float64{1e6, 1.4e6}, change.Means, 1e4)
+}
+
+// One worker would be chosen if it had no stalls.
+func TestConfidenceLosesHalfOfTheChanceThatStallsSetInElsewhere(t *testing.T) {
+	sp := Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 1000}
+	seen := []Series{looked(0, 9, 4), stalled(1, 0, 500, 1.15, 0), stalled(2, 0, 500, 1, 3)}
+	chance := 0.0
+	for _, c := range weigh(sp, seen).elsewhere[0] {
+		if c.Row == 2 {
+			chance = c.Chance
+		}
+	}
+	require.InDelta(t, 0.4, chance, 0.25)
+	c := Choose(sp, seen)
+	require.Equal(t, 2, c.Workers)
+	require.InDelta(t, 1-chance/2, c.Confidence, 0.06, "and a little to noise")
 }
 
 func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {

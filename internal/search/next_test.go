@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // looked has a visit of ten iterations in each of so many rounds, all with a mean of
@@ -288,6 +290,68 @@ func TestWhatIsUndecidedAfter48RoundsStaysSo(t *testing.T) {
 	q, more = after(48)
 	require.True(t, more, "the user set iterations")
 	require.Equal(t, 48, q.Round)
+}
+
+// stalled has visits in four rounds, to so many iterations each. The first few met a stall.
+func stalled(workers, round, iterations int, usual float64, stalls int) Series {
+	s := Series{Workers: workers}
+	for i := range 4 {
+		b := Block{Round: round + i, Iterations: iterations, Level: time.Duration(usual * 1e6), CPU: 1}
+		sum := 0.0
+		for k := range 5 {
+			part := stat.Part{Mean: usual * 1e6 * (1 + 0.01*float64((5*i+k)*7%5-2)), Weight: float64(iterations) / 5}
+			if k == i && i < stalls {
+				part.Mean += 2e6
+			}
+			b.Parts = append(b.Parts, part)
+			sum += part.Mean / 5
+		}
+		b.Mean = time.Duration(sum)
+		s.Blocks = append(s.Blocks, b)
+	}
+	return s
+}
+
+// Two workers are chosen, but one worker would be better if it alone had no stalls. Both
+// are visited in each round.
+func TestAPairThatTellsWhereStallsSetInIsVisited(t *testing.T) {
+	const fixed = true
+	for _, tt := range []struct {
+		name  string
+		fixed bool
+		round int    // the first of four
+		done  [2]int // iterations per visit of one worker and of two
+		more  int    // iterations of a fifth visit to one worker
+		left  time.Duration
+		want  Request // without its limit; the zero one: nothing
+	}{
+		{"one worker gets half of the other's iterations", false, 0, [2]int{10, 30}, 0, time.Hour, Request{Workers: 1, Iterations: 60, Round: 4}},
+		{"downwards in the next round, half of one worker's", false, 1, [2]int{15, 10}, 0, time.Hour, Request{Workers: 2, Iterations: 30, Round: 5}},
+		{"a count's iterations at most", false, 0, [2]int{10, 60}, 0, time.Hour, Request{Workers: 1, Iterations: 100, Round: 4}},
+		{"a tenth of them at least", false, 1, [2]int{4, 10}, 0, time.Hour, Request{Workers: 2, Iterations: 10, Round: 5}},
+		{"the other one in the same round", false, 0, [2]int{10, 30}, 40, time.Hour, Request{Workers: 2, Iterations: 40, Round: 4}},
+		{"no longer than time is left", false, 0, [2]int{10, 30}, 0, time.Millisecond, Request{Workers: 1, Iterations: 60, Round: 4}},
+		{"the last round", false, 43, [2]int{10, 30}, 0, time.Hour, Request{Workers: 2, Iterations: 20, Round: 47}},
+		{"it was before", false, 44, [2]int{10, 30}, 0, time.Hour, Request{}},
+		{"the user's iterations: a tenth of them", fixed, 0, [2]int{10, 20}, 0, time.Hour, Request{Workers: 1, Iterations: 10, Round: 4}},
+		{"what is left of them", fixed, 0, [2]int{24, 20}, 0, time.Hour, Request{Workers: 1, Iterations: 4, Round: 4}},
+		{"two workers have had them", fixed, 1, [2]int{20, 25}, 0, time.Hour, Request{Workers: 1, Iterations: 10, Round: 5}},
+		{"whatever the round", fixed, 47, [2]int{20, 25}, 0, time.Hour, Request{Workers: 1, Iterations: 10, Round: 51}},
+	} {
+		sp := Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100, Fixed: tt.fixed, Time: time.Hour, Left: tt.left}
+		seen := []Series{looked(0, 9, 2), stalled(1, tt.round, tt.done[0], 1.15, 0), stalled(2, tt.round, tt.done[1], 1, 3)}
+		if tt.more > 0 {
+			seen[1].Blocks = append(seen[1].Blocks, Block{Round: tt.round + 4, Iterations: tt.more, Mean: 1150e3, CPU: 1})
+		}
+		q, more := Greedy{}.Next(sp, seen)
+		require.Equal(t, tt.want != Request{}, more, tt.name)
+		if more {
+			// With the stalls two workers take 1.3 ms. A visit ends at twice that.
+			require.InEpsilon(t, min(float64(tt.left), float64(q.Iterations)*2.6e6), float64(q.Limit), 1e-4, tt.name)
+			q.Limit = 0
+			require.Equal(t, tt.want, q, tt.name)
+		}
+	}
 }
 
 // "One batch is measured in any case, at the count that training would have."

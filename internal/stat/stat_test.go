@@ -399,6 +399,54 @@ func TestRowsPartWhereEventsSurelyBecomeMoreFrequent(t *testing.T) {
 	}
 }
 
+func TestEventsAreMoreFrequentIfEachValueHasMoreOfThem(t *testing.T) {
+	never := math.Inf(-1)
+	require.Equal(t, []float64{never, never}, oddsOfChange([]float64{5, 9}, []float64{1, 10}))
+	require.Greater(t, oddsOfChange([]float64{9, 5}, []float64{10, 1})[1], 0.0)
+}
+
+// Whatever the rows are.
+func TestAChangeHasAChanceAndAMeanOfEachRow(t *testing.T) {
+	for seed := range uint64(2000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		rows := make([][]Part, 1+rng.IntN(10))
+		often, size, weight := rng.Float64(), math.Exp(40*rng.Float64()-20), math.Exp(14*rng.Float64())
+		for r := range rows {
+			for range 1 + rng.IntN(20) {
+				p := Part{1e6 * (1 + 0.1*rng.Float64()), 1 + math.Floor(weight*rng.Float64())}
+				if rng.Float64() < often*float64(r)/float64(len(rows)) {
+					p.Mean *= size
+				}
+				rows[r] = append(rows[r], p)
+			}
+		}
+		totals, changes := Totals(rows)
+		again, same := Totals(rows)
+		require.Equal(t, totals, again)
+		require.Equal(t, changes, same)
+		for _, list := range changes {
+			sum := 0.0
+			for _, c := range list {
+				sum += c.Chance
+				require.Positive(t, c.Chance, seed)
+				require.Greater(t, c.Row, c.From, seed)
+				require.Less(t, c.Row, c.From+len(c.Means), seed)
+				require.LessOrEqual(t, c.From+len(c.Means), len(rows), seed)
+				for _, mean := range c.Means {
+					require.Positive(t, mean, seed)
+					require.Less(t, mean, 1e18, seed)
+				}
+			}
+			require.LessOrEqual(t, sum, 1+1e-9, seed)
+		}
+	}
+}
+
+func TestAMeanIsPositiveHoweverFastSomeValuesAre(t *testing.T) {
+	two := []float64{1, 1}
+	require.Equal(t, []float64{0.01, 0.01}, large{usual: two, weight: two, excess: []float64{-3, -3}, jumpy: []float64{9, 9}}.means(0, 2))
+}
+
 // Thousands of events make odds beyond any number.
 func TestChancesOfAChangeElsewhereAddUpToOne(t *testing.T) {
 	ones := slices.Repeat([]float64{1}, 4)
