@@ -168,11 +168,11 @@ func TestWhatACountBetweenTakesIfTimesFallEvenly(t *testing.T) {
 
 // Whether stalls set in elsewhere is asked of two counts at a time.
 func TestARaceIsUndecidedByNoiseAlone(t *testing.T) {
-	e := evidenceOf(sixtyFour(), known{workers: 4, mean: 3, done: 150}, known{workers: 8, mean: 1, done: 150}, known{workers: 16, mean: 3}, known{workers: 32, mean: 1.9})
+	e := evidenceOf(sixtyFour(), known{workers: 4, mean: 1.9}, known{workers: 8, mean: 1, done: 150}, known{workers: 16, mean: 1.9}, known{workers: 32, mean: 1.9})
 	for range 2 {
 		require.Empty(t, e.undecided())
-		require.Equal(t, []int{8, 32}, e.tooSoon())
-		e.elsewhere = [][]stat.Change{{{Row: 1, Means: []float64{0.5e6, 2e6}, Chance: 0.5}}}
+		require.Equal(t, []int{4, 8, 16}, e.tooSoon())
+		e.elsewhere = [][]stat.Change{{{Row: 3, Means: []float64{2e6, 2e6, 2e6, 0.5e6}, Chance: 0.5}}}
 	}
 }
 
