@@ -271,6 +271,11 @@ func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
 	e = evidenceOf(sixteen(), known{workers: 4, mean: 2}, known{workers: 8, mean: 1.5, se: 0.05}, known{workers: 15, mean: 1})
 	e.elsewhere = [][]stat.Change{{{Row: 2, From: 1, Means: []float64{0.8e6, 1e6}, Chance: 0.99}}}
 	require.Greater(t, e.slower(2), 0.3, "times have an error then, too")
+	// Two lists say that 8 workers have no stalls: they take 1 ms then, not half of it.
+	e = evidenceOf(sixteen(), known{workers: 8, mean: 2}, known{workers: 15, mean: 1.5})
+	without := []stat.Change{{Row: 1, Means: []float64{1e6, 1.5e6}, Chance: 0.99}}
+	e.elsewhere = [][]stat.Change{without, without}
+	require.InDelta(t, 0.5, e.slower(1), 1e-9)
 }
 
 // A list holds what can't be true together.

@@ -440,14 +440,16 @@ func (e evidence) slower(chosen int) float64 {
 }
 
 // change moves drawn times to where they are if stalls set in elsewhere, which is drawn too:
-// each by a share of its chance.
+// each by a share of its chance. A count that two lists have takes what the later one says:
+// what its stalls cost is taken away from it once.
 func (e evidence) change(mean []float64, share float64, rng *rand.Rand) {
+	drawn := slices.Clone(mean)
 	for _, list := range e.elsewhere {
 		left := rng.Float64()
 		for _, c := range list {
 			if left -= share * c.Chance; left < 0 {
 				for r, m := range c.Means {
-					mean[c.From+r] *= m / e.mean[c.From+r]
+					mean[c.From+r] = drawn[c.From+r] * m / e.mean[c.From+r]
 				}
 				break
 			}
