@@ -13,25 +13,25 @@ import (
 
 // How hard the evidence is pressed.
 const (
-	doubt     = 0.5  // standard errors in whose favour a count with fewer workers is judged …
-	surely    = 1    // … and by which a count must be within alpha for no rounder one with more workers to be preferred
-	certain   = 0.4  // share of alpha below which a standard error is small
-	ofAlpha   = 0.25 // share of alpha that this standard error counts for at most
-	SureAt    = 0.97 // share of the votes at which measuring ends
-	mostSure  = 0.99 // the highest confidence that is claimed
-	redraws   = 200  // re-runs drawn to find who is in the race
-	answers   = 2000 // and to say how sure the choice is
-	persevere = 10   // times its iterations that a count in an undecided race may get …
-	longer    = 2    // times its iterations that the choice and the fastest get in the end
-	patience  = 4.2  // … while all together took no longer than this many counts as fast as the fastest,
-	ofSweep   = 0.08 // or than this share of measuring every count …
-	atMost    = 1.5  // … each of which takes this many times its fastest visit at most
-	worthIt   = 0.03 // expected loss for which two counts that settle whether stalls set in elsewhere are measured, per time of patience
-	halfOf    = 0.5  // share of the other's iterations that each of the two gets at a time
-	midway    = 0.5  // chance that a count between two is without the stalls of the higher
-	seenAgain = 0.5  // share of the chance that stalls set in elsewhere with which another run would see them do so
-	wary      = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
-	unknownSE = 0.25 // standard error of a count while nothing was measured twice
+	doubt     = 0.5   // standard errors in whose favour a count with fewer workers is judged …
+	surely    = 1     // … and by which a count must be within alpha for no rounder one with more workers to be preferred
+	certain   = 0.4   // share of alpha below which a standard error is small
+	ofAlpha   = 0.25  // share of alpha that this standard error counts for at most
+	SureAt    = 0.97  // share of the votes at which measuring ends
+	mostSure  = 0.99  // the highest confidence that is claimed
+	redraws   = 200   // re-runs drawn to find who is in the race
+	answers   = 2000  // and to say how sure the choice is
+	persevere = 10    // times its iterations that a count in an undecided race may get …
+	longer    = 2     // times its iterations that the choice and the fastest get in the end
+	patience  = 4.2   // … while all together took no longer than this many counts as fast as the fastest,
+	ofSweep   = 0.08  // or than this share of measuring every count …
+	atMost    = 1.5   // … each of which takes this many times its fastest visit at most
+	worthIt   = 0.025 // expected loss for which two counts that settle whether stalls set in elsewhere are measured, per time of patience
+	halfOf    = 0.5   // share of the other's iterations that each of the two gets at a time
+	midway    = 0.5   // chance that a count between two is without the stalls of the higher
+	seenAgain = 0.5   // share of the chance that stalls set in elsewhere with which another run would see them do so
+	wary      = 2     // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
+	unknownSE = 0.25  // standard error of a count while nothing was measured twice
 
 	// A search takes at least this long: what disturbs may last as long as a shorter one.
 	leastTime = 600 * time.Millisecond

@@ -125,16 +125,16 @@ func TestWhichCountsTellWhereStallsSetIn(t *testing.T) {
 		want    []int // two counts, and microseconds per iteration
 	}{
 		{"4 workers may be better by a third: 0.1 · 0.5 is expected to be lost", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"0.05 · 0.5", nil, 1, 9, []stat.Change{from(1, 0.05, 0.8, 1.2)}, nil},
-		{"which is too little at any time", nil, 0.1, 9, []stat.Change{from(1, 0.05, 0.8, 1.2)}, nil},
-		{"after 1.6 times the patience, 0.05 is still enough", nil, 1.6, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"after 1.7 times it isn't", nil, 1.7, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
+		{"0.03 · 0.5", nil, 1, 9, []stat.Change{from(1, 0.03, 0.8, 1.2)}, nil},
+		{"which is too little at any time", nil, 0.1, 9, []stat.Change{from(1, 0.03, 0.8, 1.2)}, nil},
+		{"after 1.9 times the patience, 0.05 is still enough", nil, 1.9, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
+		{"after 2.1 times it isn't", nil, 2.1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
 		{"the choice has had ten times its iterations, 4 workers hardly any", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
 		{"4 workers have had ten times 101, the choice lacks some", func(sp *Space) { sp.Iterations = 101 }, 1, 1010, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"both have had as many", nil, 1, 1000, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
+		{"both have had as many", nil, 1, 1000, []stat.Change{from(1, 0.09, 0.8, 1.2)}, nil},
 		{"the user set iterations: whatever time was spent", func(sp *Space) { sp.Fixed = true }, 9, 99, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"4 workers have had them", func(sp *Space) { sp.Fixed = true }, 1, 100, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
-		{"4 workers have had them, the choice lacks some", func(sp *Space) { sp.Fixed, sp.Iterations = true, 1001 }, 1, 1001, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
+		{"4 workers have had them", func(sp *Space) { sp.Fixed = true }, 1, 100, []stat.Change{from(1, 0.09, 0.8, 1.2)}, nil},
+		{"4 workers have had them, the choice lacks some", func(sp *Space) { sp.Fixed, sp.Iterations = true, 1001 }, 1, 1001, []stat.Change{from(1, 0.09, 0.8, 1.2)}, nil},
 		{"the choice would be the same", nil, 1, 9, []stat.Change{from(1, 0.9, 2, 0.8, 1.2)}, nil},
 		{"more depends on the second", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2), from(2, 0.1, 0.6, 1.3, 1.3)}, []int{4, 8, 1300}},
 		{"of the choice and more workers, the rarer stalls", nil, 1, 9, []stat.Change{from(1, 0.3, 4, 2, 1)}, []int{8, 32, 2000}},
@@ -142,7 +142,7 @@ func TestWhichCountsTellWhereStallsSetIn(t *testing.T) {
 		// Without stalls 8 workers take 1 ms and 32 take 0.25; so 24 take a third.
 		{"a count between, by half of the chance: 0.035 · 0.5 · 2", nil, 1, 9, []stat.Change{from(2, 0.035, 4, 1, 1.2)}, []int{8, 24, 1000}},
 		{"which may not be tried", func(sp *Space) { sp.Allowed = nobody }, 1, 9, []stat.Change{from(2, 0.1, 4, 1, 1.2)}, nil},
-		{"0.02 · 0.5 · 2", nil, 1, 9, []stat.Change{from(2, 0.02, 4, 1, 1.2)}, nil},
+		{"0.01 · 0.5 · 2.6", nil, 1, 9, []stat.Change{from(2, 0.01, 4, 1, 1.2)}, nil},
 	} {
 		sp := sixtyFour()
 		if tt.sp != nil {
