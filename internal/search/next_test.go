@@ -354,6 +354,14 @@ func TestAPairThatTellsWhereStallsSetInIsVisited(t *testing.T) {
 	}
 }
 
+// A count needs no more iterations than fit into a fifteenth of the time: 100 ms.
+func TestAVisitThatMayMeetStallsLeavesTimeForOthers(t *testing.T) {
+	sp := Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100, Time: 1500 * time.Millisecond, Left: time.Second}
+	q, more := Greedy{}.Next(sp, []Series{looked(0, 9, 2), stalled(1, 0, 10, 1.15, 0), stalled(2, 0, 40, 1, 3)})
+	require.True(t, more)
+	require.Equal(t, []int{1, 76}, []int{q.Workers, q.Iterations}, "1.3 ms each with stalls, 1 ms without")
+}
+
 // "One batch is measured in any case, at the count that training would have."
 func TestOneCountIsMeasuredWhateverTheTime(t *testing.T) {
 	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {

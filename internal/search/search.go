@@ -124,7 +124,7 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 		}
 		r := s.turn(pair)
 		if other := low + high - r.Workers; !sp.Fixed {
-			r.Iterations = max(r.Iterations, int(min(halfOf*float64(s.done(other)), float64(sp.enough(s.best)))))
+			r.Iterations = max(r.Iterations, int(min(halfOf*float64(s.done(other)), float64(sp.enough(mean)))))
 		}
 		r.Limit = max(1, min(s.left, time.Duration(min(float64(r.Iterations)*mean*hopeless, math.MaxInt64/2))))
 		return r, sp.Fixed || r.Round < lastRound
