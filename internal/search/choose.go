@@ -580,8 +580,8 @@ func (e evidence) contested() (low, high int, mean float64, found bool) {
 	var rival int
 	consider := func(w int, time, here, chance float64) {
 		i := slices.Index(e.counts, w)
-		if by := chance * (here/time - 1); i != chosen && by > loss && (i < 0 || !hasMost(i)) {
-			rival, loss, mean, found = w, by, max(time, here), true
+		if by := chance * (here/time - 1); by > loss && (i < 0 || !hasMost(i)) {
+			rival, loss, mean, found = w, by, here, true
 		}
 	}
 	for _, list := range e.elsewhere {
