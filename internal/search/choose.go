@@ -135,7 +135,7 @@ type evidence struct {
 	df        float64         // degrees of freedom behind all of se; 0: no count was visited twice
 	elsewhere [][]stat.Change // where stalls may set in instead
 	twice     bool            // at least one count has two visits that are used; one that was alone in its round may not be
-	spent     float64         // nanoseconds, drift and warm-up included; without each visit's slowest iteration, or stalls would use up the patience that they make necessary
+	spent     float64         // nanoseconds, drift and warm-up included; without each visit's slowest iterations, or stalls would use up the patience that they make necessary
 }
 
 // weigh takes out the drift that all counts of a round share, and computes means

@@ -67,7 +67,7 @@ type Block struct {
 	Round      int           // as requested; −1: nothing was measured beside it, and it counts as it is
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
-	Level      time.Duration // its mean without the slowest iteration or wave, by which drift is judged: two stalls in a round aren't drift; 0: Mean
+	Level      time.Duration // its mean without the slowest iterations or waves, by which drift is judged: two stalls in a round aren't drift; 0: Mean
 	Parts      []stat.Part   // a few of its iterations each, in order; nil: the block is one part
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; without other processes' use, which must not keep workers from being tried
 }
@@ -87,7 +87,8 @@ func (sp Space) allows(workers int) bool {
 // Greedy measures training's own count first. Then it halves the count until fewer
 // workers are hopeless, and doubles it up to the ceiling. It bisects to the fewest
 // workers within alpha of the fastest. Then it measures the counts still in the race,
-// round by round, until the choice is sure and was measured beside its neighbours.
+// round by round, until the choice is sure and was measured beside its neighbours; and
+// before each round, if much depends on where stalls set in, two counts that tell.
 // Counts closer together than a half to a quarter of themselves are not told apart.
 type Greedy struct{}
 

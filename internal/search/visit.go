@@ -101,9 +101,9 @@ func meanAndSE(xs []float64) (mean, se float64) {
 // Kept is how many of the last iterations count.
 func (v *Visit) Kept() int { return len(v.took) }
 
-// Level is the mean without the slowest iteration, or without one in slowest of many; 0 of
-// fewer than three. If workers finish batches in waves, it is without the slowest waves, and
-// 0 of fewer than three waves: the slowest iteration of each is the wait for all of it.
+// Level is the mean without the slowest of each twenty iterations, one at least; 0 of fewer
+// than three. If workers finish batches in waves, it is without the slowest waves, and 0 of
+// fewer than three waves: the slowest iteration of each is the wait for all of it.
 func (v *Visit) Level() time.Duration {
 	wave := max(1, v.Least)
 	if len(v.took) < 3*wave {
