@@ -122,7 +122,7 @@ func TestACountsOwnStallsCount(t *testing.T) {
 			case r.Workers == 12:
 				right++
 			case r.Confidence >= 0.9:
-				overSure++ // no stall was met: see docs/tuning.md, long stalls
+				overSure++ // hardly a stall was met: see docs/tuning.md, long stalls
 			default:
 				require.Contains(t, r.String(), "the choice is not sure", "%v", r)
 			}
