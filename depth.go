@@ -227,18 +227,31 @@ func (r *run) watchDepth() {
 			r.hungry.Store(hungry)
 		}
 	}
-	if r.opened == r.course.len() {
-		return
-	}
 	d.batches++
-	size := max(depthWindow, 2*len(r.ahead))
+	size := max(depthWindow, 2*max(len(r.ahead), l.depth()))
 	pays := false
 	if extra := d.extra.Load(); extra > 0 || d.withheld > 0 {
-		d.drained = d.drained || !l.ring.Ready(r.ahead[len(r.ahead)/2])
+		d.drained = d.drained || r.isDrained()
 		pays = d.withheld > 0 && l.counters.wait.Load()-d.waited > d.bearable*int64(size)
 	}
 	if d.batches >= size || pays {
 		l.endWindow(pays)
+	}
+}
+
+// isDrained tells whether half of what may be open isn't ready. When a run begins, nothing
+// is: that counts only if training waits. At its end, all that is left must be ready. Where
+// a stream ends isn't known beforehand; once it has, only waiting counts.
+func (r *run) isDrained() bool {
+	waits := r.taken >= r.l.leastDepth() && !r.l.ring.Loaded(r.ahead[0])
+	switch {
+	case r.sequence != nil && r.sequence.ended.Load():
+		return waits
+	case r.l.ring.Ready(r.ahead[min(len(r.ahead)-1, r.l.depth()/2)]):
+		r.filled = true
+		return false
+	default:
+		return waits || r.filled
 	}
 }
 

@@ -365,7 +365,7 @@ func TestAWindowHasTwiceAsManyBatchesAsAreOpen(t *testing.T) {
 	r := &run{l: l, course: newCourse(&l.order, 0, 0, 0)}
 	r.opened = r.course.len()
 	r.watchDepth()
-	require.Zero(t, l.deep.batches, "an epoch's last batches say nothing")
+	require.Equal(t, 1, l.deep.batches, "an epoch's last batches count, too")
 	l = deepLoader(t, nil, WithPrefetch(2))
 	(&run{l: l}).watchDepth()
 	require.Zero(t, l.deep.batches, "the depth is fixed")

@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -205,6 +206,51 @@ func TestADepthThatIsNoLongerUsedShrinks(t *testing.T) {
 		require.Greater(t, deep, 8)
 		require.LessOrEqual(t, l.Stats().Slots, 5)
 	})
+}
+
+// Epochs, too, that are shorter than the depth, or than the batches after which some are
+// given back. In each the first batches aren't ready yet.
+func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {
+	const batch = 64
+	for _, per := range []int{10, 40, 1000} {
+		for _, streamed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d batches, a stream: %v", per, streamed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var loads atomic.Int64
+					var tails atomic.Bool
+					tails.Store(true)
+					step := time.Duration(0)
+					load := func() {
+						time.Sleep(time.Millisecond)
+						if loads.Add(1)%100 == 0 && tails.Load() {
+							time.Sleep(100 * time.Millisecond)
+						}
+					}
+					ds := nwt.NewDataset(batch*per, scalar, func(context.Context, int, *nwt.Sample) error { load(); return nil })
+					if streamed {
+						ds = nwt.Streamed(&breaking{shelves: newShelves(batch * per), onLoad: func(*nwt.Sample) { load() }})
+					}
+					l, n, epoch := newLoader(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(16), silent, virtual), 0, 0
+					train := func(batches int) {
+						for end := n + batches; n < end; epoch++ {
+							for _, err := range l.Epoch(t.Context(), epoch) {
+								require.NoError(t, err)
+								n++
+								time.Sleep(step)
+							}
+						}
+					}
+					train(1000)
+					require.GreaterOrEqual(t, l.Stats().Prefetch, 8)
+					tails.Store(false)
+					step = 50 * time.Millisecond // from now on the step sets the pace
+					train(10_000)
+					require.LessOrEqual(t, l.Stats().Slots, 5)
+					require.NoError(t, l.Close())
+				})
+			})
+		}
+	}
 }
 
 func TestWithPrefetchFixesTheDepth(t *testing.T) {

@@ -48,6 +48,7 @@ type run struct {
 	failure error  // which the stream has ended with
 	fewer   bool   // it was logged that fewer batches are ahead than asked for
 	sizes   []int  // of a sample of a SizedDataset, while a batch is opened
+	filled  bool   // half of what may be open was ready at some time
 
 	// For the depth, see type depth. opening is the sequence number of the batch that
 	// will be opened next. awaiting and hungry tell workers what the consumer does.
