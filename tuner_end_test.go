@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,4 +196,47 @@ func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, stop)
 	require.ErrorContains(t, err, "another process")
+}
+
+// inWholes counts the calls that get fewer samples than a batch has.
+type inWholes struct {
+	slowTogether
+	batch       int
+	calls, part *atomic.Int32
+}
+
+func (d inWholes) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	d.calls.Add(1)
+	if len(indices) < d.batch {
+		d.part.Add(1)
+	}
+	return d.slowTogether.LoadBatch(ctx, indices, dst)
+}
+
+// A visit ends the calls that are under way. That these took next to no time doesn't mean that
+// batches are loaded so fast that workers may share one.
+func TestCallsThatTheEndOfAVisitCutShortDoNotCount(t *testing.T) {
+	const load, batch = time.Millisecond, 16
+	synctest.Test(t, func(t *testing.T) {
+		ds := inWholes{slowTogether{sleeping(1_000_000, load), load}, batch, new(atomic.Int32), new(atomic.Int32)}
+		_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(batch), nwt.WithMaxWorkers(100), nwt.WithIterations(10), nwt.WithStrategy(nwt.Exhaustive()), virtual, silent)
+		require.NoError(t, err)
+		require.Less(t, ds.part.Load(), ds.calls.Load()/100)
+	})
+}
+
+func TestCallsThatTheEndOfAnEpochCutShortDoNotCount(t *testing.T) {
+	const load, batch = time.Millisecond, 16
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, slowTogether{sleeping(batch*8, load), load}, nwt.WithBatchSize(batch), nwt.WithWorkers(8))
+		for n := range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), load)
+			_, err := epoch(ctx, l, n)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		_, err := epoch(t.Context(), l, 20)
+		require.NoError(t, err)
+		require.InEpsilon(t, load, l.Stats().LoadMedian, 0.1)
+	})
 }

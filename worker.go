@@ -166,11 +166,18 @@ func (w *worker) loadClaim() {
 			w.loadTogether(b)
 		}
 	}
-	if timed && n > 0 && !w.lost() {
+	if timed && n > 0 && !w.lost() && !w.cutShort() {
 		took := time.Duration(w.l.now() - began)
 		w.l.pace.took(took, n)
 		w.l.counters.loads.add(took/time.Duration(n), n)
 	}
+}
+
+// cutShort tells whether the run is over, or ends with the claim's batch: calls may have ended
+// early then, and places were left out, so what the claim took says nothing about loading.
+func (w *worker) cutShort() bool {
+	b := w.claim.Item
+	return b.run.isOver() || w.l.opts.maxBad == 0 && b.bad.first.Load() < math.MaxInt32
 }
 
 // loadSingly loads the places before end one by one, until that is done or user code
