@@ -400,6 +400,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 
 		unfinished time.Duration // waited for a batch when the deadline came
 		spent      time.Duration // in all, without preparations
+		idle       time.Duration // of it, until a worker was ready to load
 		delivered  int           // batches, without those of preparations
 		openedAt   int           // places loaded, in all, when m.opened was over
 	)
@@ -443,6 +444,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		}
 		if m.first == 0 {
 			m.first = got.Sub(start)
+			if ready := b.run.ready.Load(); ready != nil {
+				idle = max(0, ready.Sub(start))
+			}
 		}
 		if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
 			m.reached.Samples = b.reached
@@ -555,13 +559,13 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	}
 	switch loaded := len(m.iterations) * l.opts.batchSize; {
 	case few && len(m.iterations) > 0: // of a wave that was loaded side by side, a part was delivered
-		more = max(by(spent, inAll)-m.sum.all, -m.sum.wait)
+		more = max(by(spent-idle, inAll)-m.sum.all, -m.sum.wait)
 	case m.instant:
 	case loaded+gained >= max(l.opts.batchSize, loaded/2): // meanwhile; else most of it was there before
 	case inAll-openedAt >= l.opts.batchSize:
 		more = max(more, by(spent-m.opened, inAll-openedAt)-m.sum.all)
 	default:
-		more = max(more, by(spent, inAll)-m.sum.all)
+		more = max(more, by(spent-idle, inAll)-m.sum.all)
 	}
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
 	if m.must && m.visit.More() { // time was over

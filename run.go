@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -66,6 +67,8 @@ type run struct {
 	// anything. Once prepared is set, none is added.
 	preparing sync.WaitGroup
 	prepared  bool // guarded by Loader.mu
+
+	ready atomic.Pointer[time.Time] // when WithWorkerInit first returned; nil: it hasn't
 }
 
 // begin starts a run.

@@ -149,6 +149,18 @@ func TestTuningEndsInItsTimeThoughWorkersAreStillToBegin(t *testing.T) {
 	}
 }
 
+func TestHowLongWorkersTakeToBeginIsNoPartOfATimePerBatch(t *testing.T) {
+	const load, perBatch = 10 * time.Millisecond, 32 * 10 * time.Millisecond / virtualCPUs
+	for limit := time.Millisecond; limit < 20*perBatch; limit *= 2 {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(1_000_000, load), nwt.WithTuningTime(5*time.Second+limit), virtual, silent,
+				nwt.WithWorkerInit(func(ctx context.Context, worker int) error { return heed(ctx, 5*time.Second) }))
+			require.NoError(t, err)
+			require.InEpsilon(t, perBatch, r.Trials[0].Mean, 0.3, "%v: %v", limit, r)
+		})
+	}
+}
+
 func TestACallThatEndsWithItsContextIsNoFailure(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {

@@ -428,5 +428,10 @@ func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
 	}
-	return guarded(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
+	if !guarded(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail) {
+		return false
+	}
+	now := time.Now()
+	r.ready.CompareAndSwap(nil, &now)
+	return true
 }
