@@ -332,6 +332,35 @@ func TestConfidenceLosesHalfOfTheChanceThatStallsSetInElsewhere(t *testing.T) {
 	require.InDelta(t, 1-chance/2, c.Confidence, 0.06, "and a little to noise")
 }
 
+// Another run meets none of the stalls at a count with the chance that they leave out all of
+// its iterations.
+func TestConfidenceLosesTheChanceThatNoStallIsMet(t *testing.T) {
+	sp := sixteen()
+	series := func(workers, looks int, usual time.Duration, stalls bool) Series {
+		s := Series{Workers: workers}
+		for k := range looks {
+			b := Block{Round: k, Iterations: 20, Mean: usual, Level: usual}
+			for i := range 20 {
+				p := stat.Part{Mean: float64(usual) * (1 + 0.001*float64((i+k)%3)), Weight: 1}
+				if stalls && i == 0 {
+					p.Mean += 100 * float64(usual) // one of 20
+				}
+				b.Parts = append(b.Parts, p)
+			}
+			b.Mean = time.Duration(overall(b.Parts))
+			s.Blocks = append(s.Blocks, b)
+		}
+		return s
+	}
+	seen := []Series{series(4, 40, 2*time.Millisecond, false), series(8, 40, time.Millisecond, true)}
+	for iterations, missed := range map[int]float64{20: math.Exp(-1), 40: math.Exp(-2), 100: 0.01} {
+		sp.Iterations = iterations
+		c := Choose(sp, seen)
+		require.Equal(t, 4, c.Workers)
+		require.InDelta(t, 1-missed, c.Confidence, 0.03, "%d iterations", iterations)
+	}
+}
+
 func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {
 	e := evidenceOf(sixteen(), known{workers: 8, mean: 1, se: 0.2})
 	for _, scale := range []float64{0, 1, 2} {

@@ -129,6 +129,7 @@ type evidence struct {
 	low       []float64       // the fastest visit, nanoseconds per iteration
 	mean      []float64       // nanoseconds per iteration
 	usual     []float64       // the same, without stalls
+	often     []float64       // stalls per iteration, if counts below surely have fewer
 	se        []float64       // standard error as a share of the mean, as far as counts may differ by it
 	own       []float64       // standard error of the mean itself
 	free      []float64       // degrees of freedom behind own
@@ -207,7 +208,7 @@ func weigh(sp Space, seen []Series) evidence {
 	totals, elsewhere := stat.Totals(values)
 	e.elsewhere = elsewhere
 	for _, total := range totals {
-		e.mean, e.usual = append(e.mean, total.Mean), append(e.usual, total.Usual)
+		e.mean, e.usual, e.often = append(e.mean, total.Mean), append(e.usual, total.Usual), append(e.often, total.Often)
 		if e.df == 0 {
 			total.SE = unknownSE
 		}
@@ -407,15 +408,21 @@ func (e evidence) likely() (mean, left []float64) {
 // vote draws what other runs would measure, and returns the share of them in which
 // each count would be chosen. What was measured misses the truth by its error, and
 // another run misses it again. Both variances count a number of times. Stalls that may set
-// in elsewhere do so in a share of the draws that their chance would give.
+// in elsewhere do so in a share of the draws that their chance would give. If that is more
+// than 0, another run may also meet none of the stalls that have decided here.
 func (e evidence) vote(draws int, times, share float64) []float64 {
 	votes := make([]float64, len(e.counts))
 	likely, left := e.likely()
 	for i := range left {
 		left[i] = times * (left[i] + 1)
 	}
-	rng := rand.New(rand.NewPCG(5, 6))
+	missed, rng := e.missed(), rand.New(rand.NewPCG(5, 6))
 	e.draw(likely, left, draws, func(mean []float64) {
+		for i, luck := 0, rng.Float64(); i < len(mean) && share > 0; i++ {
+			if luck < missed[i] {
+				mean[i] *= e.usual[i] / e.mean[i]
+			}
+		}
 		e.change(mean, share, rng)
 		votes[e.another(mean)] += 1 / float64(draws)
 	})
@@ -437,6 +444,19 @@ func (e evidence) slower(chosen int) float64 {
 		by = append(by, mean[chosen]/slices.Min(mean)-1)
 	})
 	return stat.Quantile(by, 0.95)
+}
+
+// missed is with which chance another run meets no stall at a count that surely has more of
+// them than those below, in its iterations.
+func (e evidence) missed() []float64 {
+	_, fastest := e.pick(e.mean)
+	chance := make([]float64, len(e.counts))
+	for i, often := range e.often {
+		if often > 0 {
+			chance[i] = math.Exp(-often * float64(e.sp.enough(e.mean[fastest])))
+		}
+	}
+	return chance
 }
 
 // change moves drawn times to where they are if stalls set in elsewhere, which is drawn too:

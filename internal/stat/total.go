@@ -16,6 +16,7 @@ type Total struct {
 	SE    float64 // of how it differs from the other rows' means
 	Own   float64 // of itself, whatever the other rows say
 	Free  float64 // degrees of freedom behind Own
+	Often float64 // large values per value, if those of rows before are surely rarer; otherwise 0
 }
 
 const (
@@ -101,6 +102,9 @@ func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
 		for r := from; r < to; r++ {
 			mean := max(1+moved[r-from], least)
 			total := Total{Mean: usual[r] * mean, Usual: usual[r]}
+			if i > 0 {
+				total.Often = sum(events[from:to]) / sum(weight[from:to])
+			}
 			if borrowed := min(lent, df); df > 0 {
 				total.Free = borrowed + float64(len(rows[r])-1)
 				variance := (borrowed*squares/df + bounded[r]) / total.Free
