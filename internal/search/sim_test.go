@@ -515,7 +515,7 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	long := by[longStalls]
 	require.LessOrEqual(t, stat.Quantile(all(long, cost), 1), 0.35)
 	require.LessOrEqual(t, stat.Quantile(all(long, regret), 0.8), 0.3)
-	require.InDelta(t, meanOf(long, same), meanOf(long, sure), 0.15)
+	require.InDelta(t, meanOf(long, same), meanOf(long, sure), 0.06)
 	require.GreaterOrEqual(t, meanOf(long, func(o outcome) float64 { return o.held }), 0.9)
 }
 
