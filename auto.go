@@ -56,6 +56,8 @@ type auto struct {
 	counts counts
 	probe  probe
 	body   time.Duration // that a loop body ordinarily takes
+	long   float64       // share of the loop bodies that were pauses, the latest counting most
+	uneven bool          // so many were that they are ordinary
 	warm   warmth
 	cold   func(batches int) int // see Loader.cold; nil: the workers are warm
 	warmed int                   // batches since they began cold
@@ -63,6 +65,7 @@ type auto struct {
 	fewest int                   // workers that hadn't loaded anything yet since they began cold
 	before float64               // paid when they began cold: to wait for those is as long as it takes
 
+	tooLarge  *RuledOut // what would have been measured next if memory allowed it
 	watch     watching
 	since     probe // what was seen since it settled, or since that was last weighed
 	unweighed int   // batches of since after which it is weighed
@@ -72,8 +75,10 @@ type auto struct {
 type probe struct {
 	iterations int
 	wait, body time.Duration
-	gained     int // places loaded ahead that there are more of now than at its beginning
-	missing    int // places that are open and not loaded now
+	bodies     int     // of which body is the sum; those of a stretch are one
+	squares    float64 // sum of their squares, each divided by its number of batches
+	gained     int     // places loaded ahead that there are more of now than at its beginning
+	missing    int     // places that are open and not loaded now
 	use        *meter
 }
 
@@ -101,6 +106,8 @@ const (
 	poorRuns     = 3                    // in a row, after which short runs are measured whole
 	mostWhole    = 2 * probeBatches     // batches of a run for which it is enough that a quarter of them isn't useful; of a longer one, three quarters: a bad look lasts for a run
 	pause        = 4                    // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
+	rarely       = 0.05                 // share of the loop bodies that may be such pauses, else they are ordinary
+	longMemory   = 1. / 128             // weight of the latest loop body in long
 
 	windowBatches  = 64                     // of a window, and more if they take less than …
 	windowTime     = 200 * time.Millisecond // … this in all
@@ -111,6 +118,9 @@ const (
 	waitMore       = 0.04                   // by which the wait share must have grown
 	waitLess       = 0.10                   // or shrunk
 )
+
+// live is the Strategy of what a loader found while training.
+const live = "live"
 
 // autoAlpha is the default alpha of tuning while training. It is small because
 // workers that exist cost little, while time that training waits is lost.
@@ -341,14 +351,34 @@ func (a *auto) add(took, waited time.Duration, gained int) {
 		a.body = body
 	case body < a.body: // a slow first step is soon forgotten
 		a.body -= (a.body - body) / 2
-	case body > pause*a.body:
+	case a.pauses(body):
 		body, gained = pause*a.body, min(gained, 0) // what was loaded in the rest of it says nothing
 		a.body += (body - a.body) / 8
 	default:
-		a.body += (body - a.body) / 8
+		a.body += (min(body, pause*a.body) - a.body) / 8
 	}
-	p.iterations++
+	p.takes(1, waited, body, gained)
+}
+
+// pauses tells whether a loop body is a pause, such as a checkpoint. If many are, as where
+// a step waits for the device now and then, they are ordinary.
+func (a *auto) pauses(body time.Duration) bool {
+	is := 0.0
+	if body > pause*a.body {
+		is = 1
+	}
+	if a.long += (is - a.long) * longMemory; a.long > rarely && !a.uneven {
+		a.uneven, a.counts = true, nil // what was seen left them out
+	}
+	return is > 0 && !a.uneven
+}
+
+// takes adds batches to the probe.
+func (p *probe) takes(batches int, waited, body time.Duration, gained int) {
+	p.iterations += batches
 	p.wait, p.body, p.gained = p.wait+waited, p.body+body, p.gained+gained
+	p.bodies++
+	p.squares += float64(body) * float64(body) / float64(batches)
 }
 
 // enough tells whether the probe is long enough, or has cost too much.
@@ -364,7 +394,12 @@ func (a *auto) enough() bool {
 			return true
 		}
 	}
-	if best := a.best(); p.iterations >= wave && float64(all)-float64(p.iterations)*best > costly*best {
+	best := a.best()
+	lost := float64(all) - float64(p.iterations)*best
+	if a.uneven { // else looks would end with pauses, and hold too many of them
+		lost = min(lost, float64(p.wait))
+	}
+	if p.iterations >= wave && lost > costly*best {
 		return true
 	}
 	if loaded < wave || max(p.iterations, loaded) < max(probeBatches, fewestWaves*wave) {
@@ -416,24 +451,23 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 	if other := body - time.Duration(batches)*c.Step; other.Abs() > time.Duration(otherBody*float64(took)) {
 		return // a pause, or a step that isn't what it was
 	}
-	p.iterations += batches
-	p.wait, p.body, p.gained = p.wait+waited, p.body+body, p.gained+gained
+	p.takes(batches, waited, body, gained)
 	if p.iterations < a.unweighed {
 		return
 	}
 	a.unweighed *= 2
-	mean, n := p.outcome(a.l.opts.batchSize)
-	body = p.body / time.Duration(p.iterations)
-	c.add(mean, n, body, c.CPU)
+	c.add(p.seen(a.l.opts.batchSize), c.CPU)
 	*p = probe{}
 
-	choice, shown := search.Choose(a.sp, a.counts.series()), a.result.Load()
+	choice, shown := a.choose(), a.result.Load()
+	mean := c.blocks[len(c.blocks)-1].Mean
 	of := func(workers int) float64 {
 		i := slices.IndexFunc(choice.Estimates, func(e search.Estimate) bool { return e.Workers == workers })
 		return float64(choice.Estimates[i].Mean)
 	}
 	slower := of(a.workers) > of(choice.Fastest)+a.sp.Alpha.Of(of(choice.Fastest), a.sp.Iterations)
-	for _, t := range shown.Trials { // a long stretch that contradicts the looks may still count as a stall
+	for _, e := range choice.Estimates { // a long stretch that contradicts the looks may still count as a stall
+		t := a.counts.at(e.Workers).trial(e, a.sp.Iterations)
 		slower = slower || t.Workers != a.workers && float64(mean) > float64(t.High)+a.sp.Alpha.Of(float64(t.High), a.sp.Iterations)
 	}
 	was := shown.trial(a.workers)
@@ -441,8 +475,8 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 	case slower:
 		a.l.opts.log.Info("nwt: another worker count may be faster: tuning again", "workers", a.workers)
 		a.restart()
-		c.blocks, c.sum, c.Iterations = nil, iteration{}, 0
-		c.add(mean, n, body, c.CPU)
+		c.blocks, c.seen = c.blocks[len(c.blocks)-1:], c.seen[len(c.seen)-1:]
+		c.takes(c.Step)
 		a.counts = counts{c} // of other counts too little was seen, or it is no longer so
 	case choice.Workers == a.workers && (mean < was.Low || mean > was.High):
 		corrected := a.report(choice)
@@ -451,13 +485,104 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 	}
 }
 
-// add adds a block to what is known of the count.
-func (c *count) add(mean time.Duration, n int, body time.Duration, cpu float64) {
-	c.blocks = append(c.blocks, search.Block{Round: -1, Iterations: n, Mean: mean, CPU: cpu})
-	c.Iterations += n
-	times := time.Duration(n)
-	c.sum = c.sum.plus(iteration{all: times * mean, wait: times * (mean - body), step: times * body})
+// A stretch is what batches of a self-tuning loader took.
+type stretch struct {
+	mean       time.Duration // per batch, as far as it tells
+	batches    int           // that tell it
+	loading    time.Duration // of one that was loaded; 0: training hardly waited
+	body       time.Duration // of one that was used
+	iterations int           // of which body is the mean
+	bodies     int           // of which it is, if those of several batches count as one
+	spread     float64       // of these about it, squared, summed up and weighted by batches
+}
+
+// seen is the stretch that the probe is.
+func (p *probe) seen(batchSize int) stretch {
+	s := stretch{body: p.body / time.Duration(p.iterations), iterations: p.iterations, bodies: p.bodies}
+	if s.mean, s.batches = p.outcome(batchSize); s.mean > s.body {
+		s.loading = s.mean
+	}
+	s.spread = max(0, p.squares-float64(p.body)*float64(p.body)/float64(p.iterations))
+	return s
+}
+
+// add adds a stretch to what is known of the count.
+func (c *count) add(s stretch, cpu float64) {
+	c.seen = append(c.seen, s)
+	c.blocks = append(c.blocks, search.Block{Round: -1, Iterations: s.batches, Mean: s.mean, CPU: cpu})
+	c.takes(s.body)
+}
+
+// takes works out what the count takes beside a loop body of the given duration. A stretch
+// in which training didn't wait takes as long as the body, whichever bodies it met. One in
+// which it did takes as long as loading, but waits no longer than it was seen to.
+func (c *count) takes(body time.Duration) {
+	c.sum, c.Iterations = iteration{}, 0
+	for i, s := range c.seen {
+		mean := body
+		if s.loading > 0 {
+			mean = min(max(s.loading, body), body+s.loading-s.body)
+		}
+		c.blocks[i].Mean = mean
+		c.Iterations += s.batches
+		times := time.Duration(s.batches)
+		c.sum = c.sum.plus(iteration{all: times * mean, wait: times * (mean - body), step: times * body})
+	}
 	c.average()
+}
+
+// choose chooses by what was seen so far.
+func (a *auto) choose() search.Choice {
+	a.counts.evenBodies()
+	return search.Choose(a.sp, a.counts.series())
+}
+
+// evenBodies takes from the counts what is chance about their loop bodies. Steps vary, but
+// not because of the workers, unless both want the same CPUs. So the bodies of all counts
+// are drawn together, unless they differ by more than chance, within a stretch and from one
+// to the next, makes them differ (by two standard errors; DerSimonian & Laird, 1986).
+func (c counts) evenBodies() {
+	type mean struct{ body, batches float64 }
+	of := make([]mean, len(c))
+	var within, bodies, between, stretches float64
+	for i, one := range c {
+		for _, s := range one.seen {
+			of[i].batches += float64(s.iterations)
+			of[i].body += float64(s.iterations) * float64(s.body)
+			within, bodies = within+s.spread, bodies+float64(s.bodies-1)
+		}
+		of[i].body /= of[i].batches
+		for _, s := range one.seen {
+			between += float64(s.iterations) * math.Pow(float64(s.body)-of[i].body, 2)
+		}
+		stretches += float64(len(one.seen) - 1)
+	}
+	variance := max(within/max(bodies, 1), between/max(stretches, 1)) // of a body
+	if variance == 0 {
+		return
+	}
+	// common is the mean of all, if the variance between counts is so large.
+	common := func(differ float64) (body, weights, squares float64) {
+		for _, m := range of {
+			w := 1 / (differ + variance/m.batches)
+			body, weights, squares = body+w*m.body, weights+w, squares+w*w
+		}
+		return body / weights, weights, squares
+	}
+	body, weights, squares := common(0)
+	others, q, differ := float64(len(of)-1), 0.0, 0.0
+	for _, m := range of {
+		q += m.batches / variance * (m.body - body) * (m.body - body)
+	}
+	if others > 0 {
+		differ = max(0, q-others-2*math.Sqrt(2*others)) / (weights - squares/weights)
+	}
+	body, weights, _ = common(differ)
+	for i, m := range of {
+		own := differ / (differ + variance/m.batches)
+		c[i].takes(time.Duration(body + own*(m.body-body)))
+		c[i].bodyError = math.Sqrt(own*variance/m.batches + (1-own)*(1-own)/weights)
+	}
 }
 
 // conclude makes a block of the probe.
@@ -471,15 +596,14 @@ func (a *auto) conclude() {
 	}
 	o := a.l.opts
 	own := c.use(p.use.usage(), p.wait+p.body, o, o.machine.CPUs())
-	mean, n := p.outcome(o.batchSize)
 	c.PeakRSS, c.Prefetch = max(c.PeakRSS, host.Memory().RSS), max(c.Prefetch, a.l.depth()-1)
-	c.add(mean, n, p.body/time.Duration(p.iterations), own)
+	c.add(p.seen(o.batchSize), own)
 	a.probe = probe{}
 }
 
 // proceed changes to the next count to measure, or to the choice.
 func (a *auto) proceed(r *run) {
-	c := search.Choose(a.sp, a.counts.series())
+	c := a.choose()
 	next, more := a.above(c)
 	if !more {
 		next, more = a.beside(c)
@@ -509,6 +633,7 @@ func (a *auto) proceed(r *run) {
 // and the last step upwards was worth it. It leaps to the count at which training
 // wouldn't wait if workers didn't hinder each other.
 func (a *auto) above(c search.Choice) (workers int, found bool) {
+	a.tooLarge = nil
 	top := c.Estimates[len(c.Estimates)-1]
 	at := a.counts.at(top.Workers)
 	body, mean := float64(at.Step), float64(top.Mean)
@@ -523,10 +648,13 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 	}
 	times := min(leap, 1/max(min(at.CPU, fullCPU), 1.0/leap), 1.1*mean/max(body, mean/leap))
 	workers = min(int(math.Ceil(float64(max(top.Workers, 1))*times)), a.sp.Max)
-	for workers > top.Workers && !a.fits(workers) {
+	for workers > top.Workers {
+		if a.tooLarge = a.exceeds(workers); a.tooLarge == nil {
+			return workers, true
+		}
 		workers = (workers + top.Workers) / 2
 	}
-	return workers, workers > top.Workers
+	return 0, false
 }
 
 // beside finds a count between the fastest and the next higher one that was
@@ -544,11 +672,18 @@ func (a *auto) beside(c search.Choice) (workers int, found bool) {
 	return search.Middle(low, high)
 }
 
-// fits tells whether the batches of the given number of workers fit into memory.
-func (a *auto) fits(workers int) bool {
+// exceeds says why the batches of the given number of workers don't fit into memory; nil if
+// they do.
+func (a *auto) exceeds(workers int) *RuledOut {
+	why := a.limit.allows(workers, a.counts.peaks())
 	more := a.l.depthOf(workers) - a.l.depth()
-	now := a.counts.at(a.workers).needs()
-	return a.limit.allows(workers, a.counts.peaks()) == "" && now+uint64(max(more, 0)*a.l.slotBytes) <= a.limit.bytes
+	if needs := a.counts.at(a.workers).needs() + uint64(max(more, 0)*a.l.slotBytes); why == "" && needs > a.limit.bytes {
+		why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), a.limit)
+	}
+	if why == "" {
+		return nil
+	}
+	return &RuledOut{workers, why}
 }
 
 // below finds a lower count to measure: half of the choice while fewer are as
@@ -654,11 +789,17 @@ func (a *auto) report(c search.Choice) *Result {
 	o := a.l.opts
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: a.sp.Iterations, Confidence: c.Confidence, Slower: c.Slower,
-		Strategy: "live", Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
+		Strategy: live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: a.l.layout.bytes * o.batchSize,
 		Step: true, Hardware: hardware(o.machine.CPUs()), Floor: a.counts.at(c.Workers).Step, Elapsed: time.Since(a.began),
 	}
 	for _, e := range c.Estimates {
-		r.Trials = append(r.Trials, a.counts.at(e.Workers).trial(e, a.sp.Iterations))
+		c := a.counts.at(e.Workers)
+		t := c.trial(e, a.sp.Iterations)
+		t.Low, t.High = widened(t, 2*c.bodyError)
+		r.Trials = append(r.Trials, t)
+	}
+	if a.tooLarge != nil {
+		r.RuledOut = []RuledOut{*a.tooLarge}
 	}
 	r.Reason = r.reason(c)
 	if r.Confidence < unsure {
@@ -666,6 +807,14 @@ func (a *auto) report(c search.Choice) *Result {
 	}
 	r.Advice = a.l.advice(r, a.limit, widening{}, false)
 	return r
+}
+
+// widened is the trial's interval if its step may be longer or shorter by so much. What the
+// bodies of all counts share decides nothing between them, so the search doesn't know of it.
+func widened(t Trial, margin float64) (low, high time.Duration) {
+	margin *= float64(t.Step) / float64(max(t.Mean, 1))
+	low = t.Mean - time.Duration(math.Hypot(float64(t.Mean-t.Low), margin))
+	return max(0, low), t.Mean + time.Duration(math.Hypot(float64(t.High-t.Mean), margin))
 }
 
 // Result says how the loader's worker count was found. With [NewTunedLoader] it is

@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -209,4 +210,51 @@ func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
 		require.LessOrEqual(t, l.Result().Workers, 5, "%v", l.Result())
 		require.GreaterOrEqual(t, l.Result().Workers, 4, "%v", l.Result())
 	})
+}
+
+// Training steps vary: with the length of sequences, by chance, or since each fourth waits
+// for the device. That isn't the workers' doing, and must not be taken for it.
+func TestHowLongStepsHappenedToTakeDoesNotDecideTheCount(t *testing.T) {
+	const batch, mean = 32, 18 * time.Millisecond
+	for name, step := range map[string]func(rng *rand.Rand, n int) time.Duration{
+		"two lengths": func(rng *rand.Rand, _ int) time.Duration { return mean * time.Duration(2+5*rng.IntN(2)) / 9 * 2 },
+		"exponential": func(rng *rand.Rand, _ int) time.Duration { return time.Duration(rng.ExpFloat64() * float64(mean)) },
+		"each fourth": func(_ *rand.Rand, n int) time.Duration {
+			if n%4 == 0 {
+				return mean * 13 / 4
+			}
+			return mean / 4
+		},
+	} {
+		for _, need := range []struct{ share, most int }{{40, 1}, {240, 4}} { // percent of a worker that loading takes; workers
+			t.Run(fmt.Sprintf("%s, %d %% of a worker", name, need.share), func(t *testing.T) {
+				right, held := 0, 0
+				for seed := range uint64(20) {
+					synctest.Test(t, func(t *testing.T) {
+						rng, n, all := rand.New(rand.NewPCG(seed, 3)), 0, time.Duration(0)
+						l := newLoader(t, sleeping(1_000_000, mean*time.Duration(need.share)/100/batch), nwt.WithBatchSize(batch), nwt.WithAutoWorkers(), nwt.WithWorkers(16), nwt.WithMaxWorkers(64), silent, virtual)
+						train(t, l, 1500, func() {
+							n++
+							d := step(rng, n)
+							all += d
+							time.Sleep(d)
+						})
+						r := l.Result()
+						require.NotNil(t, r)
+						if r.Workers <= need.most {
+							right++
+						}
+						i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == r.Workers })
+						if r.Trials[i].Low <= mean && mean <= r.Trials[i].High {
+							held++
+						}
+						require.NoError(t, l.Close())
+					})
+				}
+				t.Logf("%d right, %d intervals held", right, held)
+				require.GreaterOrEqual(t, right, 16)
+				require.GreaterOrEqual(t, held, 16)
+			})
+		}
+	}
 }

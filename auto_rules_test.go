@@ -43,7 +43,11 @@ func (a *auto) saw(looks ...look) search.Choice {
 		one := newCount(k.workers)
 		one.measured, one.cpu = 1, k.cpu
 		for range max(1, k.times) {
-			one.add(k.mean, 16, k.body, k.cpu)
+			s := stretch{mean: k.mean, batches: 16, body: k.body, iterations: 16, bodies: 16}
+			if k.mean > k.body {
+				s.loading = k.mean
+			}
+			one.add(s, k.cpu)
 		}
 		a.counts = append(a.counts, one)
 		e := search.Estimate{Workers: k.workers, Mean: k.mean, Low: k.mean, High: k.mean}
@@ -300,7 +304,7 @@ func TestABodyThatPausesCountsForFourTimesItsUsualTime(t *testing.T) {
 		require.Equal(t, tt.usual, a.body, tt)
 		require.Equal(t, tt.body, a.probe.body-before, tt)
 	}
-	require.Equal(t, probe{iterations: 6, wait: 6 * ms, body: a.probe.body, gained: 5 * 8, use: a.probe.use}, a.probe, "what was loaded in the pause says nothing")
+	require.Equal(t, probe{iterations: 6, wait: 6 * ms, body: a.probe.body, bodies: 6, squares: a.probe.squares, gained: 5 * 8, use: a.probe.use}, a.probe, "what was loaded in the pause says nothing")
 	a.conclude()
 	require.Equal(t, probe{}, a.probe)
 	require.Equal(t, []any{6, 2}, []any{a.counts.at(2).Iterations, a.counts.at(2).Prefetch})

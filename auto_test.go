@@ -473,3 +473,17 @@ func TestALiveResultTellsWhatABatchCost(t *testing.T) {
 		}
 	})
 }
+
+// WithMaxWorkers, which the advice named, doesn't hold it back.
+func TestALoaderThatTunesItselfSaysThatMemoryAllowsNoMoreWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, sleeping(1_000_000, time.Millisecond), nwt.WithAutoWorkers(), nwt.WithWorkers(4), nwt.WithMemoryLimit(1), silent, virtual)
+		train(t, l, 1000, func() {})
+		r := l.Result()
+		require.NotNil(t, r)
+		require.Len(t, r.RuledOut, 1)
+		require.Contains(t, r.String(), "4 workers is the highest count that memory allows")
+		require.NotContains(t, r.String(), "WithMaxWorkers")
+		require.NoError(t, l.Close())
+	})
+}

@@ -16,6 +16,8 @@ import (
 type count struct {
 	Trial
 	blocks              []search.Block
+	seen                []stretch // that the blocks are, of a loader that tunes itself
+	bodyError           float64   // nanoseconds; the standard error of its loop body then
 	iterations          []iteration
 	sum                 iteration
 	copies              copies        // while it was measured
