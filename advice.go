@@ -17,6 +17,8 @@ type figures struct {
 	bounded              bool          // since they would need too much memory
 	most                 int           // workers that could be tried, had there been time
 	outOfTime            bool          // the time for tuning was over before the search was
+	live                 bool          // it was tuned while training: what alpha ignores isn't tried for
+	inits                bool          // WithWorkerInit was given
 	wait, transfer, step time.Duration // means per iteration; step 0: none was given
 	floor                time.Duration // per iteration, with batches already loaded; 0: not known
 	first, median, p99   time.Duration // the first batch; iterations after warm-up
@@ -90,6 +92,8 @@ func advise(f figures) []string {
 		case f.highest && f.bounded:
 			say("%s is the highest count that memory allows, and %s of %s were in use: with smaller batches, more workers may be faster.",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
+		case f.highest && f.workers < f.most && f.live:
+			// WithMaxWorkers doesn't hold it back.
 		case f.highest && f.workers < f.most && f.outOfTime:
 			say("%s is the highest count that there was time for, and %s of %s were in use: more workers may be faster (WithTuningTime).",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
@@ -114,7 +118,11 @@ func advise(f figures) []string {
 	if copying := float64(f.transfer) / float64(iteration); copying > muchCopy {
 		say("The copy to the device takes %s of an iteration: a smaller element type (Uint8, converted on the device) or a longer step hides it.", human.Share(copying))
 	}
-	if f.first >= firstNotice && f.first > slowFirst*f.median {
+	switch late := f.first >= firstNotice && f.first > slowFirst*f.median; {
+	case late && f.inits:
+		say("The first batch took %s, the median one %s: expect that pause for WithWorkerInit and the first samples at the start of training.",
+			human.Duration(f.first), human.Duration(f.median))
+	case late:
 		say("The first batch took %s, the median one %s: open files and connections once, in WithWorkerInit, or expect that pause at the start of training.",
 			human.Duration(f.first), human.Duration(f.median))
 	}

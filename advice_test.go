@@ -49,6 +49,10 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{"the highest count that memory allows", with(func(f *figures) { f.highest, f.bounded = true, true }), []string{
 			"4 workers is the highest count that memory allows, and 70 % of 8 CPUs were in use: with smaller batches, more workers may be faster.",
 		}},
+		{"the highest count that promised more than alpha while training", with(func(f *figures) { f.highest, f.live, f.most = true, true, 64 }), nil},
+		{"the highest count that was allowed while training", with(func(f *figures) { f.highest, f.live, f.most = true, true, 4 }), []string{
+			"4 workers is the highest count that was tried, and 70 % of 8 CPUs were in use: more workers may be faster (WithMaxWorkers).",
+		}},
 		{"the highest count that there is", with(func(f *figures) { f.highest, f.workers, f.cpus = true, 1024, 1024 }), nil},
 		{"waiting on storage", with(func(f *figures) { f.cpu = 0.12 }), []string{
 			"CPUs idle (12 % of 8 in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.",
@@ -79,6 +83,9 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		}},
 		{"the first batch is late", with(func(f *figures) { f.first = 3 * time.Second }), []string{
 			"The first batch took 3 s, the median one 10 ms: open files and connections once, in WithWorkerInit, or expect that pause at the start of training.",
+		}},
+		{"the first batch waits for WithWorkerInit", with(func(f *figures) { f.first, f.inits = 3*time.Second, true }), []string{
+			"The first batch took 3 s, the median one 10 ms: expect that pause for WithWorkerInit and the first samples at the start of training.",
 		}},
 		{"batches fill the memory", with(func(f *figures) { f.prefetch, f.limit = 16, 220*mib }), []string{
 			"Memory is nearly used up (210 MB of 231 MB), 168 MB of it by batches: a smaller batch or less prefetch (now 16) frees most.",

@@ -130,7 +130,7 @@ func (s *source) advice(r *Result, limit memoryLimit, wider widening, outOfTime 
 		workers: r.Workers, cpus: cpus, prefetch: max(s.depthOf(r.Workers)-1, t.Prefetch), fixed: s.opts.prefetch > 0,
 		highest: r.Workers == r.Trials[len(r.Trials)-1].Workers,
 		bounded: slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers }),
-		most:    maxWorkers, outOfTime: outOfTime,
+		most:    maxWorkers, outOfTime: outOfTime, live: r.Strategy == live, inits: s.opts.init != nil,
 		wait: t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
 		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: min(max(0, t.OtherCPU), 1-t.CPU), // figures of other visits
 		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
