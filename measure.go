@@ -441,6 +441,11 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 					m.use = use.usage()
 				}
 				inAll += l.loadedAhead()
+				if l.Workers() == 0 && l.loadedAhead() == 0 && unfinished <= (spent-unfinished)/time.Duration(max(1, delivered)) {
+					// Nothing else was loaded meanwhile, and what was doesn't count: nor does its
+					// time, unless it is longer than that of the others.
+					unfinished, spent = 0, spent-unfinished
+				}
 			}
 			return false
 		}

@@ -112,6 +112,32 @@ func TestAVisitThatEndsWithinItsFirstWaveSaysHowFarOffItMayBe(t *testing.T) {
 	}
 }
 
+// The batch that the caller is loading when time is over doesn't count, nor does its time, if it
+// is no longer than that of the others.
+func TestTheEndOfTheTimeAddsNothingToATimePerBatchWithoutWorkers(t *testing.T) {
+	const load, batch = 100 * time.Millisecond, 32
+	sleeps := sleeping(1_000_000, load)
+	for name, ds := range map[string]nwt.Dataset{
+		"one by one":    sleeps,
+		"whole batches": slowTogether{sleeps, load},
+		"heedless": nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(load)
+			return nil
+		}),
+		"a stream": nwt.Streamed(heeding{0, load}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for limit := range 60 { // in tenths of a batch
+				synctest.Test(t, func(t *testing.T) {
+					r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(batch), nwt.WithTuningTime(time.Duration(limit+1)*batch*load/10), nwt.WithMaxWorkers(0), virtual, silent)
+					require.NoError(t, err)
+					nearly(t, []time.Duration{r.Trials[0].Mean, r.Trials[0].Wait}, batch*load, batch*load)
+				})
+			}
+		})
+	}
+}
+
 func TestAResultThatIsCompleteWhenTuningIsCancelledIsReturnedAndKept(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
