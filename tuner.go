@@ -25,7 +25,7 @@ type Result struct {
 	Slower     float64       `json:"slower"`     // upper bound, at 95 %, of the share by which the choice is slower than the best count tried; not known if Confidence isn't
 
 	// Unpinned is the trial of the choice with batches in ordinary memory, if
-	// WithPinnedComparison asked for it; else nil.
+	// WithPinnedComparison asked for it and there was time; else nil.
 	Unpinned *Trial `json:"unpinned,omitempty"`
 
 	// Floor is the time of an iteration if batches are already loaded: no loading can
@@ -349,6 +349,9 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 // aside measures with a loader that differs from the one of the search. It returns nil
 // if time ran out before there was anything to measure.
 func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*count, error) {
+	if t.left() <= 0 {
+		return nil, nil // WithWorkerInit may take its time, whatever becomes of its context
+	}
 	c, l := newCount(req.Workers), src.loader(req.Workers)
 	defer l.Close()
 	l.visits = t.visits
