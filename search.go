@@ -26,5 +26,8 @@ func (s strategy) search() search.Strategy { return s.Strategy }
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
-// does, in a few interleaved rounds. With [WithTimeout] it begins at 1.
+// does, in a few interleaved rounds. With [WithTimeout] it begins at 1. It goes on beyond
+// CPUs−1 as Greedy does, as long as more workers win while CPUs are idle, but leaves out none
+// of the counts between: if loading only waits, that may be 1024 counts. [WithMaxWorkers] and
+// [WithTuningTime] bound it.
 func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }
