@@ -466,8 +466,7 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 		return float64(choice.Estimates[i].Mean)
 	}
 	slower := of(a.workers) > of(choice.Fastest)+a.sp.Alpha.Of(of(choice.Fastest), a.sp.Iterations)
-	for _, e := range choice.Estimates { // a long stretch that contradicts the looks may still count as a stall
-		t := a.counts.at(e.Workers).trial(e, a.sp.Iterations)
+	for _, t := range shown.Trials { // a long stretch that contradicts the looks may still count as a stall
 		slower = slower || t.Workers != a.workers && float64(mean) > float64(t.High)+a.sp.Alpha.Of(float64(t.High), a.sp.Iterations)
 	}
 	was := shown.trial(a.workers)
