@@ -478,20 +478,14 @@ func (e evidence) change(mean []float64, share float64, rng *rand.Rand) {
 }
 
 // between finds the next count of the bisection: towards the fewest workers within
-// alpha, around the fastest, since alpha is added to the fastest's time, and wherever
-// a faster one may be.
+// alpha, and wherever a faster one may be.
 func (e evidence) between() (w int, found bool) {
 	chosen, fastest := e.pick(e.mean)
-	if w, found = e.gap(chosen-1, 1); found {
+	if w, found = e.gap(chosen - 1); found {
 		return w, true
 	}
-	for _, i := range []int{chosen, fastest - 1, fastest} {
-		if w, found = e.gap(i, 1.5); found {
-			return w, true
-		}
-	}
 	for i := range e.counts {
-		if w, found = e.gap(i, 1); found && e.promises(e.mean, i-1, i, w, fastest) {
+		if w, found = e.gap(i); found && e.promises(e.mean, i-1, i, w, fastest) {
 			return w, true
 		}
 	}
@@ -573,15 +567,13 @@ func (e evidence) promises(mean []float64, before, i, w, fastest int) bool {
 	return mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
 }
 
-// gap is the middle between the i-th count and the next, if the next is more than
-// a number of times as high.
-func (e evidence) gap(i int, times float64) (w int, found bool) {
+// gap is the middle between the i-th count and the next.
+func (e evidence) gap(i int) (w int, found bool) {
 	if i < 0 || i+1 >= len(e.counts) {
 		return 0, false
 	}
-	low, high := e.counts[i], e.counts[i+1]
-	w, found = Middle(low, high)
-	return w, found && float64(high) > times*float64(low) && e.sp.allows(w)
+	w, found = Middle(e.counts[i], e.counts[i+1])
+	return w, found && e.sp.allows(w)
 }
 
 // contested returns two counts that tell whether stalls set in elsewhere, if much depends on
