@@ -403,7 +403,9 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		unfinished time.Duration // waited for a batch when the deadline came
 		spent      time.Duration // in all, without preparations
 		idle       time.Duration // of it, until a worker was ready to load
-		delivered  int           // batches, without those of preparations
+		waited     time.Duration // of it, for batches that came
+		came       int           // these
+		delivered  int           // of them, those that no step was prepared with
 		openedAt   int           // places loaded, in all, when m.opened was over
 	)
 	loading, giveUp := context.WithCancelCause(ctx)
@@ -441,7 +443,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 					m.use = use.usage()
 				}
 				inAll += l.loadedAhead()
-				if l.Workers() == 0 && l.loadedAhead() == 0 && unfinished <= (spent-unfinished)/time.Duration(max(1, delivered)) {
+				if l.Workers() == 0 && l.loadedAhead() == 0 && unfinished <= (waited-idle)/time.Duration(max(1, came)) {
 					// Nothing else was loaded meanwhile, and what was doesn't count: nor does its
 					// time, unless it is longer than that of the others.
 					unfinished, spent = 0, spent-unfinished
@@ -455,6 +457,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 				idle = max(0, ready.Sub(start))
 			}
 		}
+		waited, came = waited+got.Sub(prev), came+1
 		if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
 			m.reached.Samples = b.reached
 		}
@@ -566,7 +569,11 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	}
 	switch loaded := len(m.iterations) * l.opts.batchSize; {
 	case few && len(m.iterations) > 0: // of a wave that was loaded side by side, a part was delivered
-		more = max(by(spent-idle, inAll)-m.sum.all, -m.sum.wait)
+		during := m.sum.step // what nothing is loaded during
+		if l.Workers() > 0 {
+			during = 0
+		}
+		more = max(by(spent-idle-during, inAll)+during-m.sum.all, -m.sum.wait)
 	case m.instant:
 	case loaded+gained >= max(l.opts.batchSize, loaded/2): // meanwhile; else most of it was there before
 	case inAll-openedAt >= l.opts.batchSize:

@@ -138,6 +138,48 @@ func TestTheEndOfTheTimeAddsNothingToATimePerBatchWithoutWorkers(t *testing.T) {
 	}
 }
 
+// A batch that took longer than the others when time was over may hang. How long the worker
+// took to begin, and the step, don't make the others longer.
+func TestABatchThatHangsWhenTimeIsOverCountsWithoutWorkers(t *testing.T) {
+	const load, batch, hangs, other = time.Millisecond, 32, 2 * time.Second, 5 * time.Second
+	for name, opt := range map[string]nwt.Option{
+		"alone":          silent,
+		"WithWorkerInit": nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return heed(ctx, other) }),
+		"WithStep":       nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(other); return nil }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				loads, limit := 0, hangs
+				if name != "alone" {
+					limit += other // the first step is prepared, and counts for nothing
+				}
+				ds := nwt.NewDataset(1_000_000, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error {
+					if loads++; loads > 2*batch {
+						return heed(ctx, time.Hour)
+					}
+					return heed(ctx, load)
+				})
+				r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(batch), nwt.WithTuningTime(limit), nwt.WithMaxWorkers(0), virtual, silent, opt)
+				require.NoError(t, err)
+				require.Greater(t, r.Trials[0].Wait, hangs/3, "%v", r)
+			})
+		})
+	}
+}
+
+// The first step with a batch isn't measured, but that batch was loaded like the others.
+func TestTheEndOfTheTimeTakesNothingFromATimePerBatchWithAStepAndWithoutWorkers(t *testing.T) {
+	const load, batch, step = 100 * time.Millisecond, 32, 5 * time.Second
+	for limit := range 40 { // in half seconds
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(1_000_000, load), nwt.WithBatchSize(batch), nwt.WithTuningTime(time.Duration(limit+1)*time.Second/2), nwt.WithMaxWorkers(0), virtual, silent,
+				nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))
+			require.NoError(t, err)
+			nearly(t, []time.Duration{r.Trials[0].Mean, r.Trials[0].Wait, r.Trials[0].Step}, batch*load+step, batch*load, step)
+		})
+	}
+}
+
 func TestAResultThatIsCompleteWhenTuningIsCancelledIsReturnedAndKept(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
