@@ -56,7 +56,8 @@ type auto struct {
 	counts counts
 	probe  probe
 	body   time.Duration // that a loop body ordinarily takes
-	long   float64       // share of the loop bodies that were pauses, the latest counting most
+	long   float64       // share of the loop bodies that were pauses, those in a row counting once and the latest most
+	paused bool          // the last one was
 	uneven bool          // so many were that they are ordinary
 	warm   warmth
 	cold   func(batches int) int // see Loader.cold; nil: the workers are warm
@@ -346,12 +347,13 @@ func (a *auto) add(took, waited time.Duration, gained int) {
 		a.last = time.Now()
 	}
 	body := took - waited
+	paused := a.pauses(body)
 	switch {
 	case a.body == 0:
 		a.body = body
 	case body < a.body: // a slow first step is soon forgotten
 		a.body -= (a.body - body) / 2
-	case a.pauses(body):
+	case paused:
 		body, gained = pause*a.body, min(gained, 0) // what was loaded in the rest of it says nothing
 		a.body += (body - a.body) / 8
 	default:
@@ -361,16 +363,18 @@ func (a *auto) add(took, waited time.Duration, gained int) {
 }
 
 // pauses tells whether a loop body is a pause, such as a checkpoint. If many are, as where
-// a step waits for the device now and then, they are ordinary.
+// a step waits for the device now and then, they are ordinary. Those in a row count once: if
+// all bodies become longer, none is a pause, but a.body needs some of them to follow.
 func (a *auto) pauses(body time.Duration) bool {
-	is := 0.0
-	if body > pause*a.body {
-		is = 1
+	is, counts := a.body > 0 && body > pause*a.body, 0.0
+	if is && !a.paused {
+		counts = 1
 	}
-	if a.long += (is - a.long) * longMemory; a.long > rarely && !a.uneven {
+	a.paused = is
+	if a.long += (counts - a.long) * longMemory; a.long > rarely && !a.uneven {
 		a.uneven, a.counts = true, nil // what was seen left them out
 	}
-	return is > 0 && !a.uneven
+	return is && !a.uneven
 }
 
 // takes adds batches to the probe.

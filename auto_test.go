@@ -487,3 +487,29 @@ func TestALoaderThatTunesItselfSaysThatMemoryAllowsNoMoreWorkers(t *testing.T) {
 		require.NoError(t, l.Close())
 	})
 }
+
+// A program may skip its first batches, as when it resumes. That its steps take longer from
+// then on makes none of them a pause, nor a later checkpoint an ordinary step.
+func TestACheckpointIsNoOrdinaryStepThoughTheFirstStepsWereSkipped(t *testing.T) {
+	const step, checkpoint = 10 * time.Millisecond, 2 * time.Second
+	for _, skipped := range []int{0, 1, 20, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			l := newLoader(t, sleeping(1_000_000, time.Millisecond), nwt.WithAutoWorkers(), silent, virtual)
+			train(t, l, 1500, func() {
+				switch n++; {
+				case n <= skipped:
+					time.Sleep(time.Microsecond)
+				case n%40 == 0:
+					time.Sleep(checkpoint)
+				default:
+					time.Sleep(step)
+				}
+			})
+			r := l.Result()
+			require.NotNil(t, r)
+			require.Less(t, r.Floor, 2*step, "%d skipped: %v", skipped, r)
+			require.NoError(t, l.Close())
+		})
+	}
+}
