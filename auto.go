@@ -10,6 +10,7 @@ import (
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/search"
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // auto tunes a loader while it feeds training. It measures between deliveries,
@@ -541,50 +542,44 @@ func (a *auto) choose() search.Choice {
 }
 
 // evenBodies takes from the counts what is chance about their loop bodies. Steps vary, but
-// not because of the workers, unless both want the same CPUs. So the bodies of all counts
-// are drawn together, unless they differ by more than chance, within a stretch and from one
-// to the next, makes them differ (by two standard errors; DerSimonian & Laird, 1986).
+// not because of the workers, unless both want the same CPUs. So all counts get the bodies'
+// common mean. They keep of their own what differs by more than chance explains (by two
+// standard errors; DerSimonian & Laird, 1986). Chance is how bodies vary within a stretch
+// and how a count's stretches vary, whichever is more.
 func (c counts) evenBodies() {
-	type mean struct{ body, batches float64 }
-	of := make([]mean, len(c))
+	body, batches := make([]float64, len(c)), make([]float64, len(c))
 	var within, bodies, between, stretches float64
 	for i, one := range c {
+		one.bodyError = 0
 		for _, s := range one.seen {
-			of[i].batches += float64(s.iterations)
-			of[i].body += float64(s.iterations) * float64(s.body)
+			batches[i] += float64(s.iterations)
+			body[i] += float64(s.iterations) * float64(s.body)
 			within, bodies = within+s.spread, bodies+float64(s.bodies-1)
 		}
-		of[i].body /= of[i].batches
+		body[i] /= batches[i]
 		for _, s := range one.seen {
-			between += float64(s.iterations) * math.Pow(float64(s.body)-of[i].body, 2)
+			between += float64(s.iterations) * math.Pow(float64(s.body)-body[i], 2)
 		}
 		stretches += float64(len(one.seen) - 1)
 	}
-	variance := max(within/max(bodies, 1), between/max(stretches, 1)) // of a body
+	variance := max(within/max(bodies, 1), between/max(stretches, 1)) // of one body
 	if variance == 0 {
 		return
 	}
-	// common is the mean of all, if the variance between counts is so large.
-	common := func(differ float64) (body, weights, squares float64) {
-		for _, m := range of {
-			w := 1 / (differ + variance/m.batches)
-			body, weights, squares = body+w*m.body, weights+w, squares+w*w
-		}
-		return body / weights, weights, squares
+	precision, all := make([]float64, len(c)), 0.0
+	for i, n := range batches {
+		precision[i] = n / variance
 	}
-	body, weights, squares := common(0)
-	others, q, differ := float64(len(of)-1), 0.0, 0.0
-	for _, m := range of {
-		q += m.batches / variance * (m.body - body) * (m.body - body)
+	_, differ := stat.CommonMean(body, precision, 2*math.Sqrt(2*float64(len(c)-1)))
+	for i, n := range batches {
+		precision[i] = 1 / (differ + variance/n)
+		all += precision[i]
 	}
-	if others > 0 {
-		differ = max(0, q-others-2*math.Sqrt(2*others)) / (weights - squares/weights)
-	}
-	body, weights, _ = common(differ)
-	for i, m := range of {
-		own := differ / (differ + variance/m.batches)
-		c[i].takes(time.Duration(body + own*(m.body-body)))
-		c[i].bodyError = math.Sqrt(own*variance/m.batches + (1-own)*(1-own)/weights)
+	common, _ := stat.CommonMean(body, precision, 0)
+	for i, b := range body {
+		own := differ * precision[i] // share that is the count's own
+		c[i].takes(time.Duration(common + own*(b-common)))
+		c[i].bodyError = math.Sqrt(own*variance/batches[i] + (1-own)*(1-own)/all)
 	}
 }
 

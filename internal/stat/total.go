@@ -158,7 +158,7 @@ func shrunk(excess, weight, jumpy []float64) (moved, left []float64, jump float6
 	for r, w := range weight {
 		precision[r] = w / jump
 	}
-	mean, between := commonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
+	mean, between := CommonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
 	for r, x := range excess {
 		left[r] = between / (between + 1/precision[r])
 		moved[r] = mean + left[r]*(x-mean)
@@ -166,10 +166,10 @@ func shrunk(excess, weight, jumpy []float64) (moved, left []float64, jump float6
 	return moved, left, jump
 }
 
-// commonMean is the mean of values of known precision (1 / variance), and the variance of
+// CommonMean is the mean of values of known precision (1 / variance), and the variance of
 // the true ones around it: of what their spread exceeds chance by, less slack (DerSimonian
 // & Laird, as above).
-func commonMean(values, precision []float64, slack float64) (mean, between float64) {
+func CommonMean(values, precision []float64, slack float64) (mean, between float64) {
 	var sum, squares, q float64
 	for r, x := range values {
 		sum, squares, mean = sum+precision[r], squares+precision[r]*precision[r], mean+precision[r]*x
@@ -192,7 +192,7 @@ func Pooled(values, errors []float64) (pooled, left []float64) {
 	for r, se := range errors {
 		precision[r] = 1 / max(se*se, leastScale*leastScale*values[r]*values[r])
 	}
-	mean, between := commonMean(values, precision, 0)
+	mean, between := CommonMean(values, precision, 0)
 	pooled, left = make([]float64, len(values)), make([]float64, len(values))
 	for r, x := range values {
 		left[r] = between / (between + errors[r]*errors[r])
