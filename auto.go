@@ -675,7 +675,7 @@ func (a *auto) beside(c search.Choice) (workers int, found bool) {
 func (a *auto) exceeds(workers int) *RuledOut {
 	why := a.limit.allows(workers, a.counts.peaks())
 	more := a.l.depthOf(workers) - a.l.depth()
-	if needs := a.counts.at(a.workers).needs() + uint64(max(more, 0)*a.l.slotBytes); why == "" && needs > a.limit.bytes {
+	if needs := a.counts.at(a.workers).needs() + uint64(max(more, 0))*uint64(a.l.slotBytes); why == "" && needs > a.limit.bytes {
 		why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), a.limit)
 	}
 	if why == "" {
