@@ -402,7 +402,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 
 		unfinished time.Duration // waited for a batch when the deadline came
 		spent      time.Duration // in all, without preparations
-		idle       time.Duration // of it, until a worker was ready to load
+		idle       time.Duration // of it, until WithWorkerInit first succeeded, if it ran
 		waited     time.Duration // of it, for batches that came
 		came       int           // these
 		delivered  int           // of them, those that no step was prepared with

@@ -560,7 +560,7 @@ func WithIterations(n int) Option {
 // WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The
 // default is GOMAXPROCS, and more as long as more workers win while CPUs are idle.
 // [Greedy] leaves out counts above GOMAXPROCS if fewer workers keep all CPUs in use.
-// [Exhaustive] begins with GOMAXPROCS − 1 instead.
+// For [Exhaustive] it is GOMAXPROCS − 1, and more as long as more workers win.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n

@@ -68,7 +68,7 @@ type run struct {
 	preparing sync.WaitGroup
 	prepared  bool // guarded by Loader.mu
 
-	ready atomic.Pointer[time.Time] // when WithWorkerInit first returned; nil: it hasn't
+	ready atomic.Pointer[time.Time] // when WithWorkerInit first succeeded; nil: it hasn't
 }
 
 // begin starts a run.

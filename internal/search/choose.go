@@ -408,8 +408,8 @@ func (e evidence) likely() (mean, left []float64) {
 // vote draws what other runs would measure, and returns the share of them in which
 // each count would be chosen. What was measured misses the truth by its error, and
 // another run misses it again. Both variances count a number of times. Stalls that may set
-// in elsewhere do so in a share of the draws that their chance would give. If that is more
-// than 0, another run may also meet none of the stalls that have decided here.
+// in elsewhere do so in a share of the draws that their chance would give. If that share isn't
+// 0, another run may also meet none of the stalls that have decided here.
 func (e evidence) vote(draws int, times, share float64) []float64 {
 	votes := make([]float64, len(e.counts))
 	likely, left := e.likely()
@@ -446,8 +446,8 @@ func (e evidence) slower(chosen int) float64 {
 	return stat.Quantile(by, 0.95)
 }
 
-// missed is with which chance another run meets no stall at a count that surely has more of
-// them than those below, in its iterations.
+// missed is the chance, for each count, that another run's iterations meet no stall there. It
+// is 0 unless the count surely has more stalls than those below it.
 func (e evidence) missed() []float64 {
 	_, fastest := e.pick(e.mean)
 	chance := make([]float64, len(e.counts))
