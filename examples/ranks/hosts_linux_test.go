@@ -91,11 +91,11 @@ func TestRanksOverTwoHosts(t *testing.T) {
 		source, program string
 		nodes           []string // on which the command is given
 		signal          os.Signal
-		status          int
+		status          []int // one of them
 	}{
-		{"Open MPI", mpirun("openmpi", "Open MPI"), []string{"node1"}, syscall.SIGUSR1, stopped},
-		{"MPICH", mpirun("mpich", "HYDRA"), []string{"node1"}, syscall.SIGTERM, stopped},
-		{"torchrun", "torchrun", []string{"node1", "node2"}, syscall.SIGTERM, 1},
+		{"Open MPI", mpirun("openmpi", "Open MPI"), []string{"node1"}, syscall.SIGUSR1, []int{stopped}},
+		{"MPICH", mpirun("mpich", "HYDRA"), []string{"node1"}, syscall.SIGTERM, ofMPICH},
+		{"torchrun", "torchrun", []string{"node1", "node2"}, syscall.SIGTERM, []int{1}},
 	} {
 		t.Run(tt.source, func(t *testing.T) {
 			if _, err := exec.LookPath(tt.program); err != nil {
@@ -118,7 +118,7 @@ func TestRanksOverTwoHosts(t *testing.T) {
 			l := launch(aStep)
 			tr.underway(t, 0)
 			l.signal(t, tt.signal)
-			require.Equal(t, []int{tt.status}, l.statuses())
+			require.Subset(t, tt.status, l.statuses())
 			require.Equal(t, []int{0}, launch(0).statuses())
 			tr.whole(t, tt.source, 8, 8)
 			require.Equal(t, []int{1, 4}, []int{tr.attempts(t, 5)[0].Rank.LocalRank, tr.attempts(t, 5)[0].Rank.LocalWorld})
