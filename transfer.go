@@ -507,17 +507,22 @@ func (b *Batch) bytes() (n int) {
 // await makes copies that are queued from now on wait until the training program is
 // done with a buffer.
 func (s *stage) await(d *deviceBuffer) error {
-	var err error
-	switch d.after.kind {
-	case anEvent:
-		err = s.session.WaitEvent(d.after.handle)
-	case aStream:
-		err = s.session.WaitStream(d.after.handle)
-	}
+	err := s.queueWait(d)
 	if err == nil { // after an error another session has to wait for it
 		d.after = signal{}
 	}
 	return err
+}
+
+// queueWait is await, but remembers what it waits for.
+func (s *stage) queueWait(d *deviceBuffer) error {
+	switch d.after.kind {
+	case anEvent:
+		return s.session.WaitEvent(d.after.handle)
+	case aStream:
+		return s.session.WaitStream(d.after.handle)
+	}
+	return nil
 }
 
 // awaitOldest waits for the oldest copy that is queued.
@@ -695,31 +700,55 @@ func (s *stage) drop(d *deviceBuffer) {
 
 // close ends the session and frees the buffers; buffers in use are freed when they
 // come back. If the training program may still use a buffer, close waits for it
-// first, even if that needs another session.
+// first, even if that needs another session. A buffer that can't be waited for isn't freed.
 func (s *stage) close() {
 	s.mu.Lock()
 	free := s.free
 	s.free, s.closed = nil, true
 	s.mu.Unlock()
-	if slices.ContainsFunc(free, func(d *deviceBuffer) bool { return d.after.kind != nothing }) {
-		if err := s.open(); err != nil {
-			s.l.opts.log.Warn("nwt: device memory isn't freed, since the training program may still use it", "device", s.dev.String(), "error", err)
-			free = slices.DeleteFunc(free, func(d *deviceBuffer) bool { return d.after.kind != nothing })
-		}
+	var err error
+	for tries := 2; tries > 0 && (s.session != nil || slices.ContainsFunc(free, (*deviceBuffer).inUse)); tries-- {
+		err = errors.Join(err, s.finish(free))
 	}
-	if s.session != nil {
-		var err error
-		for _, d := range free {
-			err = errors.Join(err, s.await(d))
-		}
-		if err = errors.Join(err, s.session.Close()); err != nil {
-			s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
-		}
+	switch {
+	case slices.ContainsFunc(free, (*deviceBuffer).inUse):
+		s.l.opts.log.Warn("nwt: device memory isn't freed, since the training program may still use it", "device", s.dev.String(), "error", err)
+		free = slices.DeleteFunc(free, (*deviceBuffer).inUse)
+	case err != nil:
+		s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
 	}
 	for _, d := range free {
 		s.drop(d)
 	}
 }
+
+// finish ends the session, or another one, once the training program is done with the
+// buffers.
+func (s *stage) finish(free []*deviceBuffer) error {
+	err := s.open()
+	if err != nil {
+		return err
+	}
+	var queued []*deviceBuffer
+	for _, d := range free {
+		if failed := s.queueWait(d); failed != nil {
+			err = errors.Join(err, failed)
+		} else {
+			queued = append(queued, d)
+		}
+	}
+	closed := s.session.Close()
+	s.session = nil
+	if closed == nil {
+		for _, d := range queued {
+			d.after = signal{}
+		}
+	}
+	return errors.Join(err, closed)
+}
+
+// inUse tells whether the training program may still use a free buffer.
+func (d *deviceBuffer) inUse() bool { return d.after.kind != nothing }
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {

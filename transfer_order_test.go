@@ -263,23 +263,51 @@ func TestClosingWaitsForTheProgramBeforeItFreesEvenAfterAnError(t *testing.T) {
 }
 
 func TestMemoryThatCannotBeWaitedForIsNotFreed(t *testing.T) {
-	dev := &notebook{}
-	dev.fail = func(call string, n int) error {
-		if call == "wait stream" || call == "open" && n > 1 {
-			return errBurnt
-		}
-		return nil
+	for name, c := range map[string]struct {
+		batch int // whose memory it is; that of the last one, 9, comes back for no other batch
+		fails func(call string, n int) bool
+	}{
+		"no other session opens":  {0, func(call string, n int) bool { return call == "wait stream" || call == "open" && n > 1 }},
+		"no session waits for it": {9, func(call string, _ int) bool { return call == "wait stream" }},
+		"no session ends":         {9, func(call string, _ int) bool { return call == "close" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := &notebook{fail: func(call string, n int) error {
+				if c.fails(call, n) {
+					return errBurnt
+				}
+				return nil
+			}}
+			var log journal
+			l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithDevice(dev), log.option())
+			for b, err := range l.Epoch(t.Context(), 0) {
+				if err == nil && b.Index() == c.batch {
+					b.ReleaseAfterStream(77)
+				}
+			}
+			require.NoError(t, l.Close())
+			require.Equal(t, dev.calls["alloc"]-1, dev.calls["free"])
+			require.Contains(t, log.String(), "device memory isn't freed, since the training program may still use it")
+		})
 	}
-	var log journal
-	l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithDevice(dev), log.option())
-	for b, err := range l.Epoch(t.Context(), 0) {
-		if err == nil && b.Index() == 0 {
-			b.ReleaseAfterStream(77)
+}
+
+func TestWhatOneSessionFailedToWaitForAnotherOneWaitsForBeforeItIsFreed(t *testing.T) {
+	for _, call := range []string{"wait stream", "close"} {
+		dev := &notebook{fail: failing(call, 1, make(chan struct{}))}
+		var log journal
+		l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithDevice(dev), log.option())
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if b.Index() == 9 {
+				b.ReleaseAfterStream(77)
+			}
 		}
+		require.NoError(t, l.Close())
+		want := append([]string{"open", "wait stream", "close"}, slices.Repeat([]string{"free"}, dev.calls["alloc"])...)
+		require.Equal(t, want, dev.since("open"))
+		require.Contains(t, log.String(), "a device could not be closed cleanly")
 	}
-	require.NoError(t, l.Close())
-	require.Equal(t, dev.calls["alloc"]-1, dev.calls["free"])
-	require.Contains(t, log.String(), "device memory isn't freed, since the training program may still use it")
 }
 
 func TestACancelledEpochOnADeviceHasNoBadSamples(t *testing.T) {
