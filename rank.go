@@ -14,7 +14,7 @@ type Rank struct {
 	Rank, World           int    // number of this process, 0-based, and how many there are
 	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't tell
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
-	Vars                  string // what it was read from: "WORLD_SIZE=8 RANK=3 …"
+	Vars                  string // what it was read from, of each value up to 200 characters: "WORLD_SIZE=8 RANK=3 …"
 }
 
 // String says what was found, and where.
@@ -201,7 +201,7 @@ func (e *launchEnv) ownStep(r Rank) error {
 	} {
 		step, _ := e.value(pair[0])
 		if job, ok := e.value(pair[1]); ok && job != step {
-			return fmt.Errorf("%s is %s, but %s is %s: %s", pair[0], step, pair[1], job, inherited)
+			return fmt.Errorf("%s is %.200s, but %s is %.200s: %s", pair[0], step, pair[1], job, inherited)
 		}
 	}
 	// The ranks on this node; Slurm lists rank 0 alone for a batch script.
@@ -226,7 +226,7 @@ func (e *launchEnv) localWorld(l launcher, world int) (int, error) {
 	if !ok || tasks > world {
 		return 0, fmt.Errorf(`%s is %.200q; want a number from 1 to %d for node %d, as in "4(x2),3"`, l.localWorld, list, world, node)
 	}
-	e.used = append(e.used, l.localWorld+"="+list)
+	e.use(l.localWorld, list)
 	return tasks, nil
 }
 
@@ -240,8 +240,13 @@ func (e *launchEnv) number(name string, low, high int) (int, error) {
 	if err != nil || n < low || n > high {
 		return 0, fmt.Errorf("%s is %.60q; want a number from %d to %d", name, value, low, high)
 	}
-	e.used = append(e.used, name+"="+value)
+	e.use(name, value)
 	return n, nil
+}
+
+// use notes what was read, or the start of it: the list of a large cluster is long.
+func (e *launchEnv) use(name, value string) {
+	e.used = append(e.used, fmt.Sprintf("%s=%.200s", name, value))
 }
 
 // tasksOnNode reads Slurm's short form of a number for each node: "4(x2),3" is

@@ -178,6 +178,25 @@ func TestABatchJobThatInheritedAStepIsRefused(t *testing.T) {
 	}
 }
 
+func TestWhatIsSaidOfARankIsShortHoweverLongTheVariables(t *testing.T) {
+	vars := variables("SLURM_STEP_NUM_TASKS=20001 SLURM_PROCID=1 SLURM_NODEID=0 SLURM_LOCALID=1")
+	vars["SLURM_STEP_TASKS_PER_NODE"] = "2" + strings.Repeat(",1", 19_999)
+	got, err := rankFrom(vars)
+	require.NoError(t, err)
+	require.Contains(t, got.String(), "SLURM_STEP_TASKS_PER_NODE=2,1,1")
+	require.Less(t, len(got.String()), 2000)
+	for change, want := range map[string]string{
+		"SLURM_PROCID=0": "rank 0 of 20001 can't be 1 of 2 on its host",
+		"SLURM_TASKS_PER_NODE=" + strings.Repeat("1,", 19_999) + "2": "SLURM_STEP_TASKS_PER_NODE is 2,1,1",
+	} {
+		changed := maps.Clone(vars)
+		maps.Copy(changed, variables(change))
+		_, err := rankFrom(changed)
+		require.ErrorContains(t, err, want)
+		require.Less(t, len(err.Error()), 2000)
+	}
+}
+
 func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
 	vars := func(assignments string) {
 		for name, value := range variables(assignments) {
