@@ -124,6 +124,7 @@ func (s *source) resultKey() results.Key {
 		fmt.Sprintf("async=%t", o.async),
 		fmt.Sprintf("timeout=%t", o.timeout > 0), // calls are watched
 		fmt.Sprintf("ranks=%d", o.ranks()),
+		fmt.Sprintf("cpus=%d", o.cpus()), // ranks of equal affinity may be bound to the same CPUs or each to its own
 		fmt.Sprintf("alpha=%v/%v", o.alpha.Total, o.alpha.Share),
 		fmt.Sprintf("iterations=%d", o.iterations),
 		fmt.Sprintf("max=%d", o.most),

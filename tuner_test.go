@@ -216,6 +216,26 @@ func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
 	}
 }
 
+// On the same machine, two ranks that may run on four CPUs each have all of them if they are
+// bound to others, and two if they share them.
+func TestAnotherShareOfTheCPUsIsTunedAnew(t *testing.T) {
+	t.Setenv("RANK", "0")
+	t.Setenv("WORLD_SIZE", "2")
+	t.Setenv("LOCAL_RANK", "0")
+	t.Setenv("LOCAL_WORLD_SIZE", "2")
+	path := filepath.Join(t.TempDir(), "tuning.json")
+	cached := func(procs int) (cached bool) {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(1000, time.Millisecond), nwt.WithLauncher(), nwt.WithMaxWorkers(1), nwt.WithIterations(1),
+				nwt.WithResultCache(path), nwt.NewVirtualMachine(procs).Option(), quietLog)
+			require.NoError(t, err)
+			cached = r.Cached
+		})
+		return cached
+	}
+	require.Equal(t, []bool{false, false, true, true}, []bool{cached(4), cached(8), cached(4), cached(8)})
+}
+
 // blank is a dataset of one field. As functions that are inlined have names of their own,
 // two datasets of functions would differ by these.
 type blank struct{ field nwt.Field }
