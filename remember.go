@@ -76,7 +76,8 @@ func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (fo
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
 		return nil, saved
 	}
-	if len(r.Trials) == 0 || r.Workers < 0 || r.Workers > maxWorkers {
+	chosen := func(t Trial) bool { return t.Workers == r.Workers }
+	if !slices.ContainsFunc(r.Trials, chosen) || r.Workers < 0 || r.Workers > maxWorkers {
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "workers", r.Workers, "trials", len(r.Trials))
 		return nil, saved
 	}

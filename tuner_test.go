@@ -474,6 +474,11 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 	require.NoError(t, err)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
+	chosen := func(workers int) func(result map[string]any) {
+		return func(r map[string]any) {
+			r["workers"], r["trials"].([]any)[0].(map[string]any)["workers"] = workers, workers
+		}
+	}
 	bounded := func(reason string) func(result map[string]any) {
 		return func(r map[string]any) {
 			r["confidence"], r["ruled_out"] = 0.95, []any{map[string]any{"workers": 2, "reason": reason}}
@@ -485,10 +490,11 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 		cached bool
 	}{
 		"as it was":            {func(map[string]any) {}, 0, true},
-		"0 workers":            {func(r map[string]any) { r["workers"] = 0 }, 0, true},
-		"the most workers":     {func(r map[string]any) { r["workers"] = 1024 }, 0, true},
-		"more than the most":   {func(r map[string]any) { r["workers"] = 1025 }, 0, false},
-		"fewer than no worker": {func(r map[string]any) { r["workers"] = -1 }, 0, false},
+		"0 workers":            {chosen(0), 0, true},
+		"the most workers":     {chosen(1024), 0, true},
+		"more than the most":   {chosen(1025), 0, false},
+		"fewer than no worker": {chosen(-1), 0, false},
+		"what wasn't tried":    {func(r map[string]any) { r["workers"] = 3 }, 0, false},
 		"no trials":            {func(r map[string]any) { r["trials"] = []any{} }, 0, false},
 		"unsure":               {func(r map[string]any) { r["confidence"] = 0.89 }, 23 * time.Hour, true},
 		"unsure for a day":     {func(r map[string]any) { r["confidence"] = 0.89 }, 25 * time.Hour, false},
