@@ -232,7 +232,9 @@ func WithDropLast() Option {
 // WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The
 // ranks load disjoint parts of an epoch, which together are the whole epoch, in
 // the same number of batches. Some ranks repeat a sample only if fewer samples
-// than ranks are left in all. The default is rank 0 of 1.
+// than ranks are left in all; how the last batches of a [BatchSampler] are shared, it
+// says itself. The ranks of a stream have the same number of batches with
+// [WithEpochSamples] only: see [Streamed]. The default is rank 0 of 1.
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world

@@ -85,11 +85,12 @@ type Record struct {
 // It reads up to 16 records of each shard ahead, as long as their Data takes at most
 // 256 MiB in all. If training waits for slow records while other shards stand still, it
 // reads up to 1024 records of these ahead, as long as the Data of all takes at most 128 MiB
-// and an eighth of the memory left. It does so only for records with Data: the size of
-// others isn't known. A record for which there is no room is read when it is needed, and
-// may exceed the bound. How large a record is shows only when it is read, so two others may
-// exceed it too: the first of each shard that is read at once, and one that is larger than
-// the one before it. What is in the window and in batches comes on top.
+// and an eighth of the memory left, divided by the ranks on the host. It does so only for
+// records with Data: the size of others isn't known. A record for which there is no room
+// is read when it is needed, and may exceed the bound. How large a record is shows only
+// when it is read, so two others may exceed it too: the first of each shard that is read
+// at once, and one that is larger than the one before it. What is in the window and in
+// batches comes on top.
 //
 // [Sample.Index] is the sample's place in this order, over all ranks, except in [Tune]: it
 // begins at the fronts of shards spread over the stream, and counts from there. It seldom
