@@ -22,7 +22,9 @@ import (
 //     then, to see whether they pay. If training then waits longer, they come into use
 //     again; if not, their memory is given back. If workers stood idle for the price of
 //     a batch meanwhile, depth is of no use here, and the price quadruples: this happens
-//     if the workers share one bottleneck, such as the CPUs or a disk.
+//     if the workers share one bottleneck, such as the CPUs or a disk. A check compares
+//     what one worker count does: if the count changes, the check ends, and nothing is
+//     compared until the batches that were open then are used.
 type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
@@ -48,6 +50,8 @@ type depth struct {
 	bearable int64 // how long training may wait per batch while they are
 	missed   bool  // a batch was paid for while they are
 
+	workers   int     // of which the windows are: those of two counts aren't compared
+	passing   int     // batches that were open when their number changed, until the next window
 	lately    float64 // share of the last batches that training waited for, the latest counting most
 	windows   int     // that have ended
 	unchecked int     // how many have ended since the last check
@@ -192,6 +196,7 @@ func (l *Loader) startDepth() {
 	d.timer.Stop()
 	d.owed.Store(l.depthCosts())
 	d.apart = depthCheck
+	d.workers = l.Workers()
 }
 
 // resetDepth makes the depth the fewest again. No epoch may be running.
@@ -226,6 +231,16 @@ func (r *run) watchDepth() {
 		if hungry := d.lately > depthWaited; hungry != r.hungry.Load() {
 			r.hungry.Store(hungry)
 		}
+	}
+	if workers := l.Workers(); workers != d.workers {
+		d.workers, d.passing = workers, len(r.ahead)
+		l.setExtra(d.extra.Load() + d.withheld)
+		d.withheld, d.missed = 0, false
+	}
+	if d.passing > 0 {
+		d.passing--
+		l.beginWindow()
+		return
 	}
 	d.batches++
 	size := max(depthWindow, 2*max(len(r.ahead), l.depth()))

@@ -208,6 +208,33 @@ func TestADepthThatIsNoLongerUsedShrinks(t *testing.T) {
 	})
 }
 
+// In the time of a check, too: 240 workers that leave get in the way of the 120 that stay,
+// and what training waits for them says nothing of the depth.
+func TestTheDepthIsNotJudgedByWorkersThatLeave(t *testing.T) {
+	const after = 300
+	w := waiting{wait: time.Millisecond, compute: time.Millisecond, crowded: 0.3}
+	run := func(before int) (took time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			m := nwt.NewVirtualMachine(64)
+			l, n := newLoader(t, w.dataset(m, 0), nwt.WithBatchSize(32), nwt.WithWorkers(360), silent, m.Option()), 0
+			var began time.Time
+			train(t, l, before+after, func() {
+				if n++; n == before {
+					require.NoError(t, l.SetWorkers(120))
+					began = time.Now()
+				}
+			})
+			took = time.Since(began)
+			require.NoError(t, l.Close())
+		})
+		return took
+	}
+	least := run(1)
+	for before := 448; before <= 832; before += 64 {
+		require.Less(t, run(before), least*115/100, "after %d batches", before)
+	}
+}
+
 // Epochs, too, that are shorter than the depth, or than the batches after which some are
 // given back. In each the first batches aren't ready yet.
 func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {

@@ -153,9 +153,9 @@ func (s *source) loader(workers int) *Loader {
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
 	l.slots.keep = l.keep
-	l.startDepth()
 	l.inline = newWorker(l, 0, 0)
 	l.setWorkers(workers)
+	l.startDepth()
 	return l
 }
 
