@@ -416,14 +416,21 @@ func (e evidence) vote(draws int, times, share float64) []float64 {
 	for i := range left {
 		left[i] = times * (left[i] + 1)
 	}
-	missed, rng := e.missed(), rand.New(rand.NewPCG(5, 6))
+	rng := rand.New(rand.NewPCG(5, 6))
+	var missed []float64
+	if share > 0 {
+		missed = e.missed()
+	}
 	e.draw(likely, left, draws, func(mean []float64) {
-		for i, luck := 0, rng.Float64(); i < len(mean) && share > 0; i++ {
-			if luck < missed[i] {
-				mean[i] *= e.usual[i] / e.mean[i]
+		if share > 0 {
+			luck := rng.Float64()
+			for i, chance := range missed {
+				if luck < chance {
+					mean[i] *= e.usual[i] / e.mean[i]
+				}
 			}
+			e.change(mean, share, rng)
 		}
-		e.change(mean, share, rng)
 		votes[e.another(mean)] += 1 / float64(draws)
 	})
 	return votes
