@@ -378,6 +378,25 @@ type measurement struct {
 	copies     copies // while it was measured
 }
 
+// An account is what a measurement has seen beside its iterations. Places are counted so that
+// what was loaded before or is loaded ahead isn't taken for what loading did meanwhile.
+type account struct {
+	warmed []iteration // the warm-up, if one batch must be measured
+
+	ahead    []int // places loaded ahead when measuring began, and after each half of what is wanted; without free
+	free     int   // of them, those that were loaded while nothing was measured
+	gained   int   // and more of them when it ended than when what isn't left out began
+	inAll    int   // places loaded ahead, and delivered in preparations, in all; but not while a step was prepared
+	openedAt int   // places loaded, in all, when measurement.opened was over
+
+	spent      time.Duration // in all, without preparations
+	idle       time.Duration // of it, until WithWorkerInit first succeeded, if it ran
+	waited     time.Duration // of it, for batches that came
+	unfinished time.Duration // of it, for a batch that hadn't come at the deadline
+	came       int           // batches
+	delivered  int           // of them, those that no step was prepared with
+}
+
 // errOver ends loading when the time for tuning is over.
 var errOver = errors.New("nwt: the time for tuning is over")
 
@@ -385,28 +404,16 @@ var errOver = errors.New("nwt: the time for tuning is over")
 func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) error {
 	m.iterations = make([]iteration, 0, m.visit.Wanted)
 	var (
+		acc    account
 		err    error
 		use    *meter
 		base   copies
 		start  = time.Now()
 		prev   = start
 		n      = -m.warmup
-		warmed []iteration // the warm-up, if one batch must be measured
 		any    bool
 		half   = max(1, m.visit.Wanted/2)
-		ahead  []int // places loaded ahead when measuring began, and after each half of what is wanted; without free
-		free   int   // of them, those that were loaded while nothing was measured
-		gained int   // and more of them when it ended than when what isn't left out began
-		inAll  int   // places loaded ahead, and delivered in preparations, in all; but not while a step was prepared
 		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
-
-		unfinished time.Duration // waited for a batch when the deadline came
-		spent      time.Duration // in all, without preparations
-		idle       time.Duration // of it, until WithWorkerInit first succeeded, if it ran
-		waited     time.Duration // of it, for batches that came
-		came       int           // these
-		delivered  int           // of them, those that no step was prepared with
-		openedAt   int           // places loaded, in all, when m.opened was over
 	)
 	loading, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -427,26 +434,26 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	}
 	begin := func() {
 		meter()
-		ahead, free = append(ahead[:0], l.loadedAhead()), 0
+		acc.ahead, acc.free = append(acc.ahead[:0], l.loadedAhead()), 0
 	}
 	gain := func() int {
-		return l.loadedAhead() - free - ahead[(len(m.iterations)-m.visit.Kept())/half]
+		return l.loadedAhead() - acc.free - acc.ahead[(len(m.iterations)-m.visit.Kept())/half]
 	}
 	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
 		got := time.Now()
 		if err = e; err != nil {
 			if context.Cause(loading) == errOver && errors.Is(err, context.Canceled) {
 				err = nil
-				unfinished, spent = got.Sub(prev), got.Sub(start)
+				acc.unfinished, acc.spent = got.Sub(prev), got.Sub(start)
 				if use != nil {
-					gained = gain()
+					acc.gained = gain()
 					m.use = use.usage()
 				}
-				inAll += l.loadedAhead()
-				if l.Workers() == 0 && l.loadedAhead() == 0 && unfinished <= (waited-idle)/time.Duration(max(1, came)) {
+				acc.inAll += l.loadedAhead()
+				if l.Workers() == 0 && l.loadedAhead() == 0 && acc.unfinished <= (acc.waited-acc.idle)/time.Duration(max(1, acc.came)) {
 					// Nothing else was loaded meanwhile, and what was doesn't count: nor does its
 					// time, unless it is longer than that of the others.
-					unfinished, spent = 0, spent-unfinished
+					acc.unfinished, acc.spent = 0, acc.spent-acc.unfinished
 				}
 			}
 			return false
@@ -454,10 +461,10 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if m.first == 0 {
 			m.first = got.Sub(start)
 			if ready := b.run.ready.Load(); ready != nil {
-				idle = max(0, ready.Sub(start))
+				acc.idle = max(0, ready.Sub(start))
 			}
 		}
-		waited, came = waited+got.Sub(prev), came+1
+		acc.waited, acc.came = acc.waited+got.Sub(prev), acc.came+1
 		if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
 			m.reached.Samples = b.reached
 		}
@@ -478,7 +485,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			if prepares {
 				m.steps.took += end.Sub(got)
 				start, prev = start.Add(end.Sub(got)), end
-				inAll += l.opts.batchSize - (l.loadedAhead() - aheadAt)
+				acc.inAll += l.opts.batchSize - (l.loadedAhead() - aheadAt)
 				arm()
 				return true
 			}
@@ -486,17 +493,17 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		copying := overlap(b.copyBegan, b.copyEnded, prev, got)
 		seen := iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}
 		any = true
-		delivered++
+		acc.delivered++
 		cut := false
 		if n++; n <= 0 {
 			if m.must {
-				warmed = append(warmed, seen)
+				acc.warmed = append(acc.warmed, seen)
 			}
 			m.before++
 			l.deepenForCalls()
 			opened := m.opened
 			if n = m.warming(n, m.before, end.Sub(start)); m.opened != opened {
-				openedAt = inAll + delivered*l.opts.batchSize + l.loadedAhead()
+				acc.openedAt = acc.inAll + acc.delivered*l.opts.batchSize + l.loadedAhead()
 			}
 			l.deep.held.Store(m.fewest > 0 && n < 0)
 		}
@@ -511,7 +518,7 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			m.visit.Add(seen.all)
 			cut = m.visit.Kept() < kept
 			if len(m.iterations)%half == 0 {
-				ahead = append(ahead, l.loadedAhead()-free) // halves are left out
+				acc.ahead = append(acc.ahead, l.loadedAhead()-acc.free) // halves are left out
 			}
 		}
 		prev = end
@@ -519,11 +526,11 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 		if cut && more { // nor does what was used meanwhile count
 			loaded := l.loadedAhead()
 			meter()
-			free += l.loadedAhead() - loaded
+			acc.free += l.loadedAhead() - loaded
 			prev = time.Now()
 		}
 		if !more && use != nil {
-			gained = gain() // first: telling what was used takes a while
+			acc.gained = gain() // first: telling what was used takes a while
 			m.use = use.usage()
 			if m.repeats > 0 && m.use.missedCPUs() && !closed(end.Add(2*end.Sub(use.began))) { // and there is time for it
 				m.repeats--
@@ -537,8 +544,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			arm()
 		}
 		if !more {
-			inAll += l.loadedAhead()
-			spent = end.Sub(start)
+			acc.inAll += l.loadedAhead()
+			acc.spent = end.Sub(start)
 		}
 		return more
 	})
@@ -551,39 +558,45 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 	if !any && context.Cause(loading) != errOver {
 		return errors.New("nwt: the dataset yields no batch")
 	}
+	m.conclude(l, acc)
+	return nil
+}
+
+// conclude works out what the iterations took.
+func (m *measurement) conclude(l *Loader, acc account) {
 	m.iterations = m.iterations[len(m.iterations)-min(len(m.iterations), m.visit.Kept()):]
 	few := len(m.iterations) < max(1, m.visit.Least) // time was over: they are a burst, or the pause between two
 	switch {
 	case few && m.must:
-		m.iterations = append(warmed, m.iterations...)
+		m.iterations = append(acc.warmed, m.iterations...)
 	case few:
 		m.iterations = m.iterations[:0]
 	}
 	for _, one := range m.iterations {
 		m.sum = m.sum.plus(one)
 	}
-	more := hidden(m.sum.all, unfinished, len(m.iterations), gained, l.opts.batchSize)
-	inAll += delivered * l.opts.batchSize
+	more := hidden(m.sum.all, acc.unfinished, len(m.iterations), acc.gained, l.opts.batchSize)
+	inAll := acc.inAll + acc.delivered*l.opts.batchSize
 	by := func(spent time.Duration, places int) time.Duration { // iterations took, if so many places were loaded
 		return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
 	}
 	switch loaded := len(m.iterations) * l.opts.batchSize; {
 	case few && len(m.iterations) > 0: // of a wave that was loaded side by side, a part was delivered
-		during := m.sum.step // what nothing is loaded during
-		if l.Workers() > 0 {
-			during = 0
+		alone := time.Duration(0) // the steps during which nothing is loaded
+		if l.Workers() == 0 {
+			alone = m.sum.step
 		}
-		more = max(by(spent-idle-during, inAll)+during-m.sum.all, -m.sum.wait)
+		more = max(by(acc.spent-acc.idle-alone, inAll)+alone-m.sum.all, -m.sum.wait)
 	case m.instant:
-	case loaded+gained >= max(l.opts.batchSize, loaded/2): // meanwhile; else most of it was there before
-	case inAll-openedAt >= l.opts.batchSize:
-		more = max(more, by(spent-m.opened, inAll-openedAt)-m.sum.all)
+	case loaded+acc.gained >= max(l.opts.batchSize, loaded/2): // meanwhile; else most of it was there before
+	case inAll-acc.openedAt >= l.opts.batchSize:
+		more = max(more, by(acc.spent-m.opened, inAll-acc.openedAt)-m.sum.all)
 	default:
-		more = max(more, by(spent-idle, inAll)-m.sum.all)
+		more = max(more, by(acc.spent-acc.idle, inAll)-m.sum.all)
 	}
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
 	if m.must && m.visit.More() { // time was over
-		counted := len(m.iterations)*l.opts.batchSize + gained
+		counted := len(m.iterations)*l.opts.batchSize + acc.gained
 		if few {
 			counted = inAll
 		}
@@ -593,7 +606,6 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 			m.tooHigh = min(m.tooHigh, float64(m.sum.all)/float64(m.sum.step))
 		}
 	}
-	return nil
 }
 
 // A warmth is which of a loader's workers were given the time to become warm.
