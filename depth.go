@@ -23,8 +23,9 @@ import (
 //     again; if not, their memory is given back. If workers stood idle for the price of
 //     a batch meanwhile, depth is of no use here, and the price quadruples: this happens
 //     if the workers share one bottleneck, such as the CPUs or a disk. A check compares
-//     what one worker count does: if the count changes, the check ends, and nothing is
-//     compared until the batches that were open then are used.
+//     with the calmer of the two windows before it, since one may have met a stall of the
+//     machine. And it compares what one worker count does: if the count changes, the check
+//     ends, and nothing is compared until the batches that were open then are used.
 type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
@@ -48,6 +49,7 @@ type depth struct {
 	short    bool  // memory fell short of the bound, so extra doesn't grow until the window ends
 	withheld int32 // extra batches that are withheld
 	bearable int64 // how long training may wait per batch while they are
+	before   int64 // what that would have been by the last window alone
 	missed   bool  // a batch was paid for while they are
 
 	workers   int     // of which the windows are: those of two counts aren't compared
@@ -196,7 +198,7 @@ func (l *Loader) startDepth() {
 	d.timer.Stop()
 	d.owed.Store(l.depthCosts())
 	d.apart = depthCheck
-	d.workers = l.Workers()
+	d.workers, d.before = l.Workers(), math.MaxInt64
 }
 
 // resetDepth makes the depth the fewest again. No epoch may be running.
@@ -205,6 +207,7 @@ func (l *Loader) resetDepth() {
 	l.setExtra(0)
 	d.since.Store(0)
 	d.dear, d.short, d.withheld, d.lately, d.windows, d.unchecked, d.apart = 0, false, 0, 0, 0, 0, depthCheck
+	d.before = math.MaxInt64
 	d.owed.Store(l.depthCosts())
 	l.beginWindow()
 }
@@ -235,7 +238,7 @@ func (r *run) watchDepth() {
 	if workers := l.Workers(); workers != d.workers {
 		d.workers, d.passing = workers, len(r.ahead)
 		l.setExtra(d.extra.Load() + d.withheld)
-		d.withheld, d.missed = 0, false
+		d.withheld, d.missed, d.before = 0, false, math.MaxInt64
 	}
 	if d.passing > 0 {
 		d.passing--
@@ -280,6 +283,7 @@ func (l *Loader) endWindow(pays bool) {
 		d.dear = max(0, d.dear-1)
 	}
 	extra, try := d.extra.Load(), false
+	bearable := (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(l.now()-d.began))) / int64(d.batches)
 	switch {
 	case pays:
 		extra += d.withheld
@@ -292,11 +296,9 @@ func (l *Loader) endWindow(pays bool) {
 	case !d.drained:
 		extra, d.apart = extra/2, depthCheck
 	case d.unchecked >= d.apart && d.lately > depthWaited:
-		all := l.now() - d.began
-		d.bearable = (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(all))) / int64(d.batches)
-		try = true
+		d.bearable, try = min(bearable, d.before), true
 	}
-	d.withheld, d.missed = 0, false
+	d.withheld, d.missed, d.before = 0, false, bearable
 	if d.unchecked++; try {
 		d.withheld, d.unchecked = extra-extra/2, 0
 	}

@@ -235,6 +235,36 @@ func TestTheDepthIsNotJudgedByWorkersThatLeave(t *testing.T) {
 	}
 }
 
+// Every load waits for a machine that stalls for 5 s, at a time when extra batches are about
+// to be withheld: what training waits for then says nothing of them.
+func TestTheDepthIsNotJudgedByAMachineThatStalls(t *testing.T) {
+	const after = 600
+	for at := 448; at <= 640; at += 32 {
+		synctest.Test(t, func(t *testing.T) {
+			var stalled atomic.Bool
+			end := make(chan struct{})
+			ds, _ := tailed(64*2000, time.Millisecond, 100*time.Millisecond, 0.01)
+			l, n := newLoader(t, nwt.NewDataset(ds.Len(), scalar, func(ctx context.Context, i int, s *nwt.Sample) error {
+				if i == 64*at {
+					stalled.Store(true)
+					time.AfterFunc(5*time.Second, func() { close(end) })
+				}
+				if stalled.Load() {
+					<-end
+				}
+				return ds.Load(ctx, i, s)
+			}), nwt.WithBatchSize(64), nwt.WithWorkers(16), silent), 0
+			var began time.Time
+			train(t, l, at+100+after, func() {
+				if n++; n == at+100 {
+					began = time.Now()
+				}
+			})
+			require.Less(t, time.Since(began)/after, 9*time.Millisecond, "after %d batches; 8 ms is what workers can load", at)
+		})
+	}
+}
+
 // Epochs, too, that are shorter than the depth, or than the batches after which some are
 // given back. In each the first batches aren't ready yet.
 func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {
