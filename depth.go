@@ -25,7 +25,7 @@ import (
 //     if the workers share one bottleneck, such as the CPUs or a disk. A check compares
 //     with the calmer of the two windows before it, since one may have met a stall of the
 //     machine. And it compares what one worker count does: if the count changes, the check
-//     ends, and nothing is compared until the batches that were open then are used.
+//     ends, and windows with a batch that was open then aren't compared.
 type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
@@ -53,7 +53,8 @@ type depth struct {
 	missed   bool  // a batch was paid for while they are
 
 	workers   int     // of which the windows are: those of two counts aren't compared
-	passing   int     // batches that were open when their number changed, until the next window
+	passing   int     // batches that were open when their number changed, and are still to be used
+	mixed     bool    // the window has some of those
 	lately    float64 // share of the last batches that training waited for, the latest counting most
 	windows   int     // that have ended
 	unchecked int     // how many have ended since the last check
@@ -215,14 +216,16 @@ func (l *Loader) resetDepth() {
 // beginWindow begins a window of batches.
 func (l *Loader) beginWindow() {
 	d := &l.deep
-	d.batches, d.began, d.waited, d.drained = 0, l.now(), l.counters.wait.Load(), false
+	d.batches, d.began, d.waited, d.drained, d.mixed = 0, l.now(), l.counters.wait.Load(), false, false
 }
 
 // watchDepth is called by the consumer when it asks for a batch, after it has opened
 // all that may be open.
 func (r *run) watchDepth() {
 	l, d := r.l, &r.l.deep
+	workers := l.Workers()
 	if !l.deepens() {
+		d.workers = workers
 		return
 	}
 	if r.taken >= l.leastDepth() { // until then training waits for loading to begin
@@ -235,15 +238,14 @@ func (r *run) watchDepth() {
 			r.hungry.Store(hungry)
 		}
 	}
-	if workers := l.Workers(); workers != d.workers {
+	if workers != d.workers {
 		d.workers, d.passing = workers, len(r.ahead)
 		l.setExtra(d.extra.Load() + d.withheld)
 		d.withheld, d.missed, d.before = 0, false, math.MaxInt64
 	}
 	if d.passing > 0 {
 		d.passing--
-		l.beginWindow()
-		return
+		d.mixed = true
 	}
 	d.batches++
 	size := max(depthWindow, 2*max(len(r.ahead), l.depth()))
@@ -283,7 +285,10 @@ func (l *Loader) endWindow(pays bool) {
 		d.dear = max(0, d.dear-1)
 	}
 	extra, try := d.extra.Load(), false
-	bearable := (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(l.now()-d.began))) / int64(d.batches)
+	bearable := int64(math.MaxInt64)
+	if !d.mixed {
+		bearable = (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(l.now()-d.began))) / int64(d.batches)
+	}
 	switch {
 	case pays:
 		extra += d.withheld
@@ -295,7 +300,7 @@ func (l *Loader) endWindow(pays bool) {
 		d.apart, try = depthCheck, true
 	case !d.drained:
 		extra, d.apart = extra/2, depthCheck
-	case d.unchecked >= d.apart && d.lately > depthWaited:
+	case d.unchecked >= d.apart && d.lately > depthWaited && !d.mixed:
 		d.bearable, try = min(bearable, d.before), true
 	}
 	d.withheld, d.missed, d.before = 0, false, bearable

@@ -265,6 +265,49 @@ func TestTheDepthIsNotJudgedByAMachineThatStalls(t *testing.T) {
 	}
 }
 
+// What a batch takes that the caller loads says nothing of the depth that workers need.
+func TestTheDepthIsNotJudgedByBatchesWithoutWorkers(t *testing.T) {
+	const after = 600
+	for at := 448; at <= 640; at += 16 {
+		synctest.Test(t, func(t *testing.T) {
+			ds, _ := tailed(64*2000, time.Millisecond, 100*time.Millisecond, 0.01)
+			l, n := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), silent), 0
+			var began time.Time
+			train(t, l, at+200+after, func() {
+				n++
+				if since := n - at; since == 200 {
+					began = time.Now()
+				} else if since >= 0 && since < 200 && since%20 == 0 {
+					require.NoError(t, l.SetWorkers(since/20%2*16)) // for 20 batches 0, then 16
+				}
+			})
+			require.Less(t, time.Since(began)/after, 9500*time.Microsecond, "after %d batches; 8 ms is what workers can load", at)
+		})
+	}
+}
+
+func TestADepthThatIsNoLongerUsedShrinksHoweverOftenWorkersChange(t *testing.T) {
+	for _, every := range []int{1, 8, 64, 128, 256} {
+		synctest.Test(t, func(t *testing.T) {
+			ds, _ := tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
+			l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
+			n, deep, step := 0, 0, time.Duration(0)
+			train(t, l, 5000, func() {
+				if n++; n == 500 {
+					deep = l.Stats().Slots
+					step = 50 * time.Millisecond // from now on the step sets the pace
+				}
+				if n > 500 && n%every == 0 {
+					require.NoError(t, l.SetWorkers(16+n/every%2))
+				}
+				time.Sleep(step)
+			})
+			require.Greater(t, deep, 8)
+			require.LessOrEqual(t, l.Stats().Slots, 6, "a change after every %d batches", every)
+		})
+	}
+}
+
 // Epochs, too, that are shorter than the depth, or than the batches after which some are
 // given back. In each the first batches aren't ready yet.
 func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {
