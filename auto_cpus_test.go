@@ -101,5 +101,5 @@ func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
 	t.Logf("%.1f %% in the median, %.1f %% at the 95th percentile, %.1f %% at worst, of %d", 100*median, 100*most, 100*slower[len(slower)-1], len(slower))
 	require.LessOrEqual(t, median, 0.015)
 	require.LessOrEqual(t, most, 0.08)
-	require.LessOrEqual(t, slower[len(slower)-1], 0.15)
+	require.LessOrEqual(t, slower[len(slower)-1], 0.2)
 }
