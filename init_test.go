@@ -80,7 +80,8 @@ func TestWorkersThatBeginHoldUpNoBatch(t *testing.T) {
 					last = now
 				}
 				require.LessOrEqual(t, longest, 2*batch*load)
-				require.InDelta(t, 16*time.Second/(batch*load), atOnce, 20, "the new ones load too")
+				// Meanwhile half of the extra batches may be withheld, to see whether they pay.
+				require.InDelta(t, int(16*time.Second/(batch*load)), atOnce, 80, "the new ones load too: two load 25")
 				require.EqualValues(t, 16, b.calls.Load())
 				require.EqualValues(t, 16, b.ready.Load())
 			})
