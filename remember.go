@@ -76,9 +76,8 @@ func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (fo
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
 		return nil, saved
 	}
-	chosen := func(t Trial) bool { return t.Workers == r.Workers }
-	if !slices.ContainsFunc(r.Trials, chosen) || r.Workers < 0 || r.Workers > maxWorkers {
-		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "workers", r.Workers, "trials", len(r.Trials))
+	if what := r.impossible(); what != "" {
+		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", what)
 		return nil, saved
 	}
 	doubtful := r.Confidence < unsure || t.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory)
@@ -92,6 +91,34 @@ func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (fo
 	r.Cached = true
 	t.show(search.Space{}, "done", r.Workers, nil)
 	return r.Result, saved
+}
+
+// impossible says what no tuning can have found; empty if nothing.
+func (r *Result) impossible() string {
+	tried := func(workers int) bool {
+		return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Workers == workers })
+	}
+	switch {
+	case !tried(r.Workers):
+		return fmt.Sprintf("%s chosen, but not tried", countWorkers(r.Workers))
+	case !tried(r.Fastest):
+		return fmt.Sprintf("%s fastest, but not tried", countWorkers(r.Fastest))
+	case r.Iterations < 1 || r.Alpha < 0 || r.Floor < 0:
+		return fmt.Sprintf("%d iterations, alpha %v, floor %v: must be at least 1, 0 and 0", r.Iterations, r.Alpha, r.Floor)
+	case r.Confidence < 0 || r.Confidence > 1 || r.Slower < 0:
+		return fmt.Sprintf("confidence %v, must be 0 to 1; slower by %v, must be at least 0", r.Confidence, r.Slower)
+	}
+	for i, t := range r.Trials {
+		switch {
+		case t.Workers < 0 || t.Workers > maxWorkers:
+			return fmt.Sprintf("a trial of %d workers: must be 0 to %d", t.Workers, maxWorkers)
+		case i > 0 && t.Workers <= r.Trials[i-1].Workers:
+			return fmt.Sprintf("a trial of %s after one of %d: must be more", countWorkers(t.Workers), r.Trials[i-1].Workers)
+		case t.Iterations < 1 || min(t.Mean, t.Low, t.High, t.Median, t.P99, t.Total) < 0:
+			return fmt.Sprintf("a trial of %s: %d iterations, of %v: must be at least 1, and no time less than 0", countWorkers(t.Workers), t.Iterations, t.Mean)
+		}
+	}
+	return ""
 }
 
 // outgrown says why the choice of a kept result doesn't fit into memory today; empty if it

@@ -476,8 +476,16 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 	require.NoError(t, err)
 	chosen := func(workers int) func(result map[string]any) {
 		return func(r map[string]any) {
-			r["workers"], r["trials"].([]any)[0].(map[string]any)["workers"] = workers, workers
+			one := r["trials"].([]any)[:1]
+			one[0].(map[string]any)["workers"] = workers
+			r["workers"], r["fastest"], r["trials"] = workers, workers, one
 		}
+	}
+	trial := func(figure string, value int) func(result map[string]any) {
+		return func(r map[string]any) { r["trials"].([]any)[1].(map[string]any)[figure] = value }
+	}
+	figure := func(name string, value any) func(result map[string]any) {
+		return func(r map[string]any) { r[name] = value }
 	}
 	bounded := func(reason string) func(result map[string]any) {
 		return func(r map[string]any) {
@@ -496,6 +504,17 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 		"fewer than no worker": {chosen(-1), 0, false},
 		"what wasn't tried":    {func(r map[string]any) { r["workers"] = 3 }, 0, false},
 		"no trials":            {func(r map[string]any) { r["trials"] = []any{} }, 0, false},
+		"a negative trial":     {trial("workers", -5), 0, false},
+		"a trial of too many":  {trial("workers", 1025), 0, false},
+		"a count tried twice":  {trial("workers", 0), 0, false},
+		"nothing measured":     {trial("iterations", 0), 0, false},
+		"a negative time":      {trial("mean_ns", -1), 0, false},
+		"a fastest not tried":  {figure("fastest", 3), 0, false},
+		"negative alpha":       {figure("alpha_ns", -1), 0, false},
+		"0 iterations":         {figure("iterations", 0), 0, false},
+		"more than sure":       {figure("confidence", 1.1), 0, false},
+		"faster than the best": {figure("slower", -0.1), 0, false},
+		"a negative floor":     {figure("floor_ns", -1), 0, false},
 		"unsure":               {func(r map[string]any) { r["confidence"] = 0.89 }, 23 * time.Hour, true},
 		"unsure for a day":     {func(r map[string]any) { r["confidence"] = 0.89 }, 25 * time.Hour, false},
 		"unsure, of tomorrow":  {func(r map[string]any) { r["confidence"] = 0.89 }, -25 * time.Hour, false},
