@@ -432,6 +432,8 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 			yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
 		case s.Samples < 0:
 			yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
+		case s.World < 0:
+			yield(nil, optionError("State.World", s.World, "must be at least 0"))
 		case l.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
 			if !l.opts.endsEpoch(s.Samples, s.World) {
 				yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+

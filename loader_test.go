@@ -179,7 +179,7 @@ func TestABatchTellsItsSamplesAndWhereToResume(t *testing.T) {
 
 func TestResumeRefusesAStateThatDoesNotFit(t *testing.T) {
 	l := newLoader(t, augmented(20))
-	for _, s := range []nwt.State{{Epoch: -1}, {Samples: -1}, {Samples: 21}} {
+	for _, s := range []nwt.State{{Epoch: -1}, {Samples: -1}, {Samples: 21}, {World: -3}} {
 		n := 0
 		for b, err := range l.Resume(t.Context(), s) {
 			n++

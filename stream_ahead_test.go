@@ -604,6 +604,8 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 		require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: of a stream: must be the number of ranks, %d", world))
 		require.ErrorContains(t, err, "resume with 4 ranks, or begin the next epoch, State{Epoch: 1}, with any number")
 	}
+	state.World = -4
+	require.ErrorContains(t, refusal(t, loader(4).Resume(t.Context(), state)), "State.World: -4: must be at least 0")
 	state.World = 0 // as others keep it
 	for _, err := range loader(2).Resume(t.Context(), state) {
 		require.NoError(t, err)
@@ -710,7 +712,7 @@ func TestAStateThatIsPastTheSamplesOfAnEpochIsRefused(t *testing.T) {
 					n += b.Len()
 				}
 				require.Equal(t, 1, n)
-				for other, samples := range map[int]int{world + 1: 2*epoch + 2*(world+1), -1: epoch, world + 2: world + 1} {
+				for other, samples := range map[int]int{world + 1: 2*epoch + 2*(world+1), world + 2: world + 1} {
 					for _, err := range l.Resume(t.Context(), nwt.State{Samples: samples, World: other}) {
 						require.ErrorContains(t, err, fmt.Sprintf("State.World: %d: of a stream: must be the number of ranks, %d", other, world))
 					}
