@@ -59,6 +59,7 @@ type slots struct {
 	total  int // batches with memory, wherever they are
 	loose  int // how many of total are retained past their iteration
 	closed bool
+	ended  sync.Once
 
 	// keep is how many of the others to keep. It is asked for each decision, and not
 	// noted: workers and depth, of which it is made, change without a common lock.
@@ -150,8 +151,10 @@ func (s *slots) trim() {
 }
 
 // close gives the memory back. The memory of batches in use is given back when they
-// come back.
-func (s *slots) close() {
+// come back. Whoever calls it while another call is freeing waits for that.
+func (s *slots) close() { s.ended.Do(s.giveBack) }
+
+func (s *slots) giveBack() {
 	s.mu.Lock()
 	s.closed = true
 	free := s.free

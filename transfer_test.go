@@ -287,3 +287,38 @@ func TestBatchesThatAreNeverReleasedEndADevicesEpoch(t *testing.T) {
 	}
 	collect(t, l, 0)
 }
+
+// A program may end the device's context once Close has returned, in any goroutine.
+func TestNoCloseReturnsWhileAnotherOneIsStillFreeing(t *testing.T) {
+	dev, returned, freed := &slowToFree{begun: make(chan struct{})}, make(chan struct{}), make(chan struct{})
+	dev.free = func() {
+		select {
+		case <-returned:
+			t.Error("a Close returned before the memory was free")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	l := newLoader(t, augmented(50), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithDevice(dev))
+	collect(t, l, 0)
+	go func() {
+		defer close(freed)
+		_ = l.Close()
+	}()
+	<-dev.begun
+	require.NoError(t, l.Close())
+	close(returned)
+	<-freed
+}
+
+// slowToFree is a device with page-locked memory that takes a while to free.
+type slowToFree struct {
+	nowhere
+	begun chan struct{}
+	free  func()
+}
+
+func (d *slowToFree) FreeHost([]byte) error {
+	close(d.begun)
+	d.free()
+	return nil
+}
