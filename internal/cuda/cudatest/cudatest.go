@@ -186,7 +186,7 @@ func (Driver) Delay(d time.Duration) { fake.delay(int32(d.Microseconds())) }
 func (Driver) Inline() { fake.delay(-1) }
 
 // Fail makes the n-th call from now return code; the next call is the first. It
-// counts all calls, or those of that name.
+// counts all calls, or those of that name. If n is −1, all of them return code.
 func (Driver) Fail(call string, n int, code cuda.Result) { fake.fail(call, int32(n), int32(code)) }
 
 // Lost is the result of a call in a context that is destroyed: the context can't be

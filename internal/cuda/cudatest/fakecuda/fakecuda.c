@@ -105,7 +105,7 @@ static CUresult enter(const char *name, int needs) {
 	if (needs >= STARTED && !initialized) return NOT_INITIALIZED;
 	if (needs == IN_CONTEXT && (!current() || !current()->refs)) return INVALID_CONTEXT;
 	denied = 0;
-	if (fail_in && (!*fail_name || !strcmp(name, fail_name)) && --fail_in == 0) {
+	if (fail_in && (!*fail_name || !strcmp(name, fail_name)) && (fail_in < 0 || --fail_in == 0)) {
 		failed = name;
 		return fail_code;
 	}
@@ -556,7 +556,8 @@ void fake_delay(int us) {
 	pthread_mutex_unlock(&lock);
 }
 
-// fake_fail makes the n-th call from now fail; of the calls of that name, if any.
+// fake_fail makes the n-th call from now fail, or all if n is -1; of the calls of that
+// name, if any.
 void fake_fail(const char *name, int n, int code) {
 	pthread_mutex_lock(&lock);
 	snprintf(fail_name, sizeof fail_name, "%s", name);
