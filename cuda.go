@@ -104,9 +104,12 @@ func (s cudaSession) Close() error {
 	defer runtime.UnlockOSThread()
 	err := s.session.Enter()
 	if err != nil && s.session.Enter() != nil { // the first call may only report what went wrong before it
+		return overError{err}
+	}
+	if err = errors.Join(err, s.session.Close()); err == nil || errors.Is(err, cuda.ErrRunning) {
 		return err
 	}
-	return errors.Join(err, s.session.Close())
+	return overError{err}
 }
 
 // do calls f on one thread with the session's context current there.

@@ -466,6 +466,7 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 		if l.auto != nil && b != nil {
 			l.auto.delivered(r)
 		}
+		r.told = err
 		if b == nil && err == nil || !yield(b, err) || err != nil {
 			if l.auto != nil && err == nil {
 				l.auto.ended(r)

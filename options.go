@@ -490,7 +490,7 @@ func WithPinned(on bool) Option {
 // before the copy is done. The training program's stream must wait for
 // [Batch.Event]; no CPU has to. See [Batch.ReleaseAfterEvent] for how the loader
 // then waits for the program. If a copy fails, the error comes in place of a later
-// batch, or after the last one.
+// batch, or after the last one. If the loop has been left by then, it is logged.
 func WithAsyncTransfer() Option {
 	return func(o *options) error {
 		o.async = true

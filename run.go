@@ -28,6 +28,7 @@ type run struct {
 	tally   tally          // the stage's if there is one, else the consumer's
 	beside  errgroup.Group // of a stream's reader and of the stage, which serve the run
 	broken  error          // what beside has ended with
+	told    error          // the error that was delivered
 
 	// For a stream: what fills batches. With workers it belongs to a goroutine, which
 	// gets the batches from toFill. With 0 workers it belongs to the consumer.
@@ -483,6 +484,9 @@ func (r *run) end() {
 	r.letGo()
 	r.halt()
 	r.turn.Unlock()
+	if r.broken != nil && r.told != r.broken && r.l.opts.async {
+		r.l.opts.log.Warn("nwt: the epoch was left before this error could be told", "error", r.broken)
+	}
 	r.l.mu.Lock()
 	r.l.seq = r.first + uint64(r.opened)
 	r.l.run = nil

@@ -16,8 +16,9 @@ type slot struct {
 	records []*Record // of each place, for a stream
 	geometry
 
-	// holders counts the batch, and the calls in the slot that were given up and
-	// haven't returned. The last holder frees mem.
+	// holders counts the batch, the calls in the slot that were given up and haven't
+	// returned, and a copy of which nobody can know whether it is over. The last holder
+	// frees mem.
 	holders atomic.Int32
 	free    func(mem []byte) error
 }
@@ -41,7 +42,7 @@ func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
 	return s, nil
 }
 
-// shared tells whether calls that were given up may still write to the slot.
+// shared tells whether others than the batch may still use the slot.
 func (s *slot) shared() bool { return s.holders.Load() > 1 }
 
 // release ends one holder's use of the slot.
@@ -104,6 +105,9 @@ func (s *slots) pop() (*Batch, error) {
 // put takes back a batch that nobody uses.
 func (s *slots) put(b *Batch, loose bool) {
 	if b.device != nil {
+		if b.device.lost() {
+			b.holders.Add(1) // the copy
+		}
 		b.l.stage.put(b.device, loose)
 		b.device = nil
 	}
@@ -115,8 +119,7 @@ func (s *slots) put(b *Batch, loose bool) {
 	}
 }
 
-// kept frees the batch for another use, unless it is surplus or calls that were given
-// up have its slot.
+// kept frees the batch for another use, unless it is surplus or others have its slot.
 func (s *slots) kept(b *Batch, loose bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,8 @@ type Device interface {
 	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
 	// different speed must have different names.
 	String() string
-	// AllocHost returns memory that the device copies from at full speed.
+	// AllocHost returns size bytes of memory that the device copies from at full speed,
+	// aligned for every type.
 	AllocHost(size int) ([]byte, error)
 	// FreeHost frees what AllocHost returned.
 	FreeHost(mem []byte) error
@@ -40,7 +41,7 @@ type Device interface {
 // A Session is a queue of copies to a device, for one loader. Its methods are
 // called one at a time, but not always on the same OS thread. After any method
 // returns an error, the loader closes the session, and the next epoch opens
-// another.
+// another. The end of an epoch, however it ends, waits for what is queued.
 type Session interface {
 	// Copy queues copies to device memory, makes event stand for their end, and
 	// doesn't wait. It must not keep the slice parts; the memory that the parts point
@@ -55,7 +56,9 @@ type Session interface {
 	// WaitStream makes copies that are queued later wait, on the device, for all
 	// work that is now in a queue (a CUDA stream) of the training program.
 	WaitStream(stream uintptr) error
-	// Close waits for all that is queued and ends the session.
+	// Close waits for all that is queued and ends the session. It is called once. If
+	// it returns an error, copies that the loader hasn't waited for may still be under
+	// way: the loader then neither uses nor frees the memory that they touch.
 	Close() error
 }
 
@@ -97,7 +100,10 @@ func (d careful) String() (name string) {
 
 func (d careful) AllocHost(size int) (mem []byte, err error) {
 	defer caught(&err)
-	return d.Device.AllocHost(size)
+	if mem, err = d.Device.AllocHost(size); err == nil && len(mem) < size {
+		return nil, errors.Join(fmt.Errorf("AllocHost returned only %d bytes", len(mem)), d.Device.FreeHost(mem))
+	}
+	return mem, err
 }
 
 func (d careful) FreeHost(mem []byte) (err error) {
@@ -251,7 +257,27 @@ type deviceBuffer struct {
 	// after is what the loader must wait for before it uses the memory again. The
 	// consumer writes it while it has the batch, then the stage does.
 	after signal
+
+	// in is the session with work on the buffer that nobody has waited for, or nil.
+	// Only the stage writes it, and whoever takes the buffer back reads it.
+	in *opened
 }
+
+// lost tells whether work may be under way on a buffer that comes back, for as long
+// as nobody can know.
+func (d *deviceBuffer) lost() bool { return d.in != nil && d.in.failure != nil }
+
+// An opened session is one that the stage uses.
+type opened struct {
+	Session
+	zeroer  Zeroer // the session, if it can clear memory
+	failure error  // of Close: what was queued may still be under way
+}
+
+// An overError is the error of a session's Close after which nothing is under way.
+type overError struct{ error }
+
+func (e overError) Unwrap() error { return e.error }
 
 // A signal is an event or a stream of the training program to wait for.
 type signal struct {
@@ -278,12 +304,13 @@ type stage struct {
 	dev Device
 
 	// Used by the goroutine that serves a run, and afterwards by Close.
-	session Session   // nil before the first epoch, and after an error
-	zeroer  Zeroer    // the session, if it can clear memory
+	session *opened   // nil before the first epoch, and after an error
 	queue   []*Batch  // batches whose copies are under way, in order
 	parts   []Copy    // of a batch; the memory is used again for each batch
 	gaps    []Region  // of a batch; the memory is used again too
 	last    time.Time // end of the latest copy
+
+	surplus *deviceBuffer // one that the program couldn't be waited for with, until the session is closed
 
 	padded bool // there are fields whose padding needn't be copied
 
@@ -291,7 +318,7 @@ type stage struct {
 	free   []*deviceBuffer // guarded by mu; the longest free first
 	total  int             // guarded by mu; all buffers, wherever they are
 	most   int             // guarded by mu; how many to have, besides the loose ones
-	loose  int             // guarded by mu; buffers with batches retained past their iteration
+	loose  int             // guarded by mu; buffers with batches retained past their iteration, or lost
 	closed bool            // guarded by mu
 	copies copies          // guarded by mu; the sum of all copies that are done
 	back   chan struct{}   // a token after a buffer came back or went loose
@@ -329,16 +356,16 @@ func newStage(l *Loader, dev Device) *stage {
 
 // serve copies the batches of a run until the run stops or has no more. It queues a
 // copy as soon as there are a batch and a buffer, and announces batches in order. No
-// copy is under way when it returns. It returns an error only if the error came too
-// late to be delivered in place of a batch.
+// copy is under way when it returns, unless a session couldn't be closed. An error that
+// it returns may have been delivered in place of a batch, too.
 func (s *stage) serve(r *run) error {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	returned := false
 	defer func() {
 		if !returned { // the device called runtime.Goexit
 			_, err := recovered(nil)
+			r.stop(s.transferError(err)) // before abort, in which the device may do so again
 			s.abort()
-			r.stop(s.transferError(err))
 		}
 	}()
 	err := s.copyAll(r)
@@ -396,11 +423,10 @@ func (s *stage) copyAll(r *run) error {
 		next = s.queue[0].seq
 	}
 	s.abort()
-	if next == end {
-		return err
+	if next < end {
+		s.tell(next, err)
 	}
-	s.tell(next, err)
-	return nil
+	return err
 }
 
 // open opens a session if there is none.
@@ -410,8 +436,8 @@ func (s *stage) open() error {
 	}
 	session, err := s.dev.Open()
 	if err == nil { // a session that comes with an error is of no use
-		s.session = session
-		s.zeroer, _ = session.(Zeroer)
+		s.session = &opened{Session: session}
+		s.session.zeroer, _ = session.(Zeroer)
 	}
 	return err
 }
@@ -476,13 +502,14 @@ func (s *stage) copy(b *Batch) error {
 	if err := s.await(b.device); err != nil {
 		return err
 	}
+	b.device.in = s.session
 	b.copied = b.bytes()
 	s.parts = s.parts[:0]
 	switch {
-	case s.padded && s.zeroer != nil:
+	case s.padded && s.session.zeroer != nil:
 		b.copied = s.split(b)
 		if len(s.gaps) > 0 {
-			if err := s.zeroer.Zero(s.gaps); err != nil {
+			if err := s.session.zeroer.Zero(s.gaps); err != nil {
 				return err
 			}
 		}
@@ -535,6 +562,7 @@ func (s *stage) awaitOldest() error {
 		return b.copyError(err)
 	}
 	s.queue = slices.Delete(s.queue, 0, 1)
+	b.device.in = nil
 	began, ended := later(b.queued, s.last), time.Now()
 	s.last = ended
 	s.mu.Lock()
@@ -556,9 +584,22 @@ func (b *Batch) copyError(err error) error {
 // abort ends the session after an error. For some queued copies there may be no
 // event; only the end of the session waits for all of them.
 func (s *stage) abort() {
-	if s.session != nil {
-		_ = s.session.Close() // the error before it says what is wrong
-		s.session = nil
+	defer s.letGo() // even if Close ends the goroutine
+	if ended := s.session; ended != nil {
+		s.session, ended.failure = nil, errNotClosed
+		if ended.failure = ended.Close(); errors.As(ended.failure, new(overError)) {
+			ended.failure = nil
+		}
+	}
+}
+
+var errNotClosed = errors.New("Close of its session ended the goroutine")
+
+// letGo gives up what the session that was closed had work for.
+func (s *stage) letGo() {
+	if s.surplus != nil {
+		s.put(s.surplus, false)
+		s.surplus = nil
 	}
 	if s.l.opts.async {
 		for _, b := range s.queue {
@@ -581,7 +622,7 @@ func (s *stage) take() (*deviceBuffer, error) {
 	d, surplus := s.pop()
 	if surplus != nil { // a buffer that a retained batch has left
 		if err := s.awaitProgram(surplus); err != nil {
-			s.put(surplus, false)
+			s.surplus = surplus
 			return d, err
 		}
 		s.drop(surplus)
@@ -633,10 +674,15 @@ func (s *stage) awaitProgram(d *deviceBuffer) error {
 	if err := s.await(d); err != nil {
 		return err
 	}
+	d.in = s.session
 	if err := s.session.Copy(nil, d.event); err != nil {
 		return err
 	}
-	return s.session.Wait(d.event)
+	if err := s.session.Wait(d.event); err != nil {
+		return err
+	}
+	d.in = nil
+	return nil
 }
 
 // pop takes a free buffer and, if there are too many, another one to drop.
@@ -662,12 +708,18 @@ func (s *stage) put(d *deviceBuffer, loose bool) {
 	if loose {
 		s.loose--
 	}
-	closed := s.closed
-	if !closed {
+	lost, closed := d.lost(), s.closed
+	switch {
+	case lost:
+		s.loose++
+	case !closed:
 		s.free = append(s.free, d)
 	}
 	s.mu.Unlock()
-	if closed {
+	switch {
+	case lost:
+		s.l.opts.log.Warn("nwt: memory of a batch is neither used again nor freed, since a copy to the device may still be under way", "device", s.dev.String(), "error", d.in.failure)
+	case closed:
 		s.drop(d)
 	}
 	s.notify()

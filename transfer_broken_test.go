@@ -212,16 +212,21 @@ func TestADeviceThatEndsItsGoroutineEndsTheEpochWithAnError(t *testing.T) {
 		l := newLoader(t, augmented(31), nwt.WithBatchSize(7), nwt.WithWorkers(workers), nwt.WithPrefetch(2), nwt.WithDevice(dev))
 		for n := int64(1); n <= 5; n++ {
 			dev.n.Store(n)
-			var last error
-			promptly(t, func() {
-				for _, err := range l.Epoch(t.Context(), 0) {
-					last = err
-				}
-			})
-			require.ErrorContains(t, last, "nwt: transfer to null: runtime.Goexit was called (", "copy %d", n)
+			endsWithGoexit(t, l, n)
 		}
 		require.Len(t, collect(t, l, 0), 5)
 	}
+}
+
+func endsWithGoexit(t *testing.T, l *nwt.Loader, copies int64) {
+	t.Helper()
+	var last error
+	promptly(t, func() {
+		for _, err := range l.Epoch(t.Context(), 0) {
+			last = err
+		}
+	})
+	require.ErrorContains(t, last, "nwt: transfer to null: runtime.Goexit was called (", "copy %d", copies)
 }
 
 // A quitter ends the next goroutine that asks it for memory, or gives memory back.
