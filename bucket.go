@@ -84,7 +84,8 @@ type bucketed struct {
 	orders  *orders[int]
 }
 
-func (s *bucketed) Len() int { return s.n }
+func (s *bucketed) Len() int       { return s.n }
+func (s *bucketed) lastIndex() int { return s.n - 1 }
 func (s *bucketed) String() string {
 	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
 }

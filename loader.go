@@ -195,6 +195,9 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err := order.hasBatch(); err != nil {
 		return err
 	}
+	if err := checkIndices("SetSampler", s, l.n); err != nil {
+		return err
+	}
 	if err := l.reorder(s, order); err != nil {
 		return err
 	}

@@ -73,7 +73,8 @@ func (s *locallyShuffled) visits(epoch, _ int) []visit {
 	return visits
 }
 
-func (s *locallyShuffled) Len() int { return s.starts[len(s.starts)-1] }
+func (s *locallyShuffled) Len() int       { return s.starts[len(s.starts)-1] }
+func (s *locallyShuffled) lastIndex() int { return s.Len() - 1 }
 func (s *locallyShuffled) String() string {
 	return fmt.Sprintf("LocallyShuffled(%d in %d blocks, windows of %d, seed %d)", s.Len(), len(s.starts)-1, s.window, s.seed)
 }

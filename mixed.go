@@ -148,6 +148,17 @@ type mixPart struct {
 }
 
 func (s *mixed) Len() int { return s.n }
+
+// lastIndex is that of the last part with a weight in any phase.
+func (s *mixed) lastIndex() int {
+	for k := len(s.parts) - 1; k >= 0; k-- {
+		if slices.ContainsFunc(s.plan.phases, func(p mixPhase) bool { return p.share[k] > 0 }) {
+			return s.parts[k].from + int(s.parts[k].perm.n) - 1
+		}
+	}
+	return -1
+}
+
 func (s *mixed) String() string {
 	return fmt.Sprintf("Mixed(%d, %d parts, %d phases, blocks of %d, seed %d)", s.n, len(s.parts), len(s.plan.phases), s.plan.block, s.seed)
 }

@@ -190,3 +190,42 @@ func TestWhatIsForStreamsOnlyDoesNothingElse(t *testing.T) {
 	shelves := nwt.Streamed(newShelves(7, 3, 5))
 	require.Equal(t, of(shelves), of(shelves, nwt.WithShuffleWindow(2)), "without WithShuffle")
 }
+
+func TestASamplerForAnotherDatasetIsToldBeforeTheFirstEpoch(t *testing.T) {
+	one := func(int) int { return 1 }
+	sampler := func(s nwt.Sampler, err error) nwt.Sampler {
+		t.Helper()
+		require.NoError(t, err)
+		return s
+	}
+	tokens := func(n int) nwt.Sampler {
+		s, err := nwt.TokenBatches(n, one, nwt.Tokens{Max: 4}, 1)
+		return sampler(s, err)
+	}
+	of := func(n int) []nwt.Sampler {
+		weights := make([]float64, n+5) // the rest is never drawn
+		weights[n-1] = 1
+		phases := []nwt.Phase{{Samples: 10, Weights: []float64{1, 0, 0}}, {Weights: []float64{1, 1, 0}}}
+		return []nwt.Sampler{
+			nwt.Sequential(n),
+			nwt.Shuffled(n, 1),
+			tokens(n),
+			sampler(nwt.Bucketed(n, one, nwt.Buckets{BatchSize: 2}, 1)),
+			sampler(nwt.LocallyShuffled([]int{3, n - 3}, 1, 1)),
+			sampler(nwt.Mixed(7, nwt.Mix{Parts: []int{3, n - 3, 9}, Phases: phases}, 1)),
+			sampler(nwt.Weighted(weights, 3, 1)),
+			sampler(nwt.WeightedWithoutReplacement(weights, 1, 1)),
+			sampler(nwt.Select(nwt.Shuffled(2, 1), []int{0, n - 1, 1000})),
+			sampler(nwt.Select(tokens(2), []int{n - 1, 0})),
+		}
+	}
+	for i, s := range of(8) {
+		_, err := nwt.NewLoader(emptyDataset(8), nwt.WithSampler(s))
+		require.NoError(t, err)
+		s = of(9)[i]
+		_, err = nwt.NewLoader(emptyDataset(8), nwt.WithSampler(s))
+		require.EqualError(t, err, fmt.Sprintf("nwt: WithSampler: %v: visits index 8, but the dataset has only 8 samples", s))
+		err = newLoader(t, emptyDataset(8)).SetSampler(s)
+		require.EqualError(t, err, fmt.Sprintf("nwt: SetSampler: %v: visits index 8, but the dataset has only 8 samples", s))
+	}
+}

@@ -55,12 +55,30 @@ func nameOfSampler(s Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
+// checkIndices tells whether a dataset of n samples has all indices that a sampler visits.
+// It knows those of nwt's own samplers; of others, loading tells.
+func checkIndices(option string, s Sampler, n int) error {
+	if last := lastIndex(s); last >= n {
+		return optionError(option, nameOfSampler(s), "visits index %d, but the dataset has only %d samples", last, n)
+	}
+	return nil
+}
+
+// lastIndex is the highest index that a sampler visits, −1 if it doesn't tell.
+func lastIndex(s Sampler) int {
+	if l, ok := s.(interface{ lastIndex() int }); ok {
+		return l.lastIndex()
+	}
+	return -1
+}
+
 // Sequential visits 0 … n−1 in that order in every epoch.
 func Sequential(n int) Sampler { return sequential(n) }
 
 type sequential int
 
 func (s sequential) Len() int       { return int(s) }
+func (s sequential) lastIndex() int { return int(s) - 1 }
 func (s sequential) String() string { return fmt.Sprintf("Sequential(%d)", int(s)) }
 
 func (s sequential) At(_, i int) int {
@@ -99,6 +117,7 @@ type shuffled struct {
 }
 
 func (s *shuffled) Len() int       { return s.n }
+func (s *shuffled) lastIndex() int { return s.n - 1 }
 func (s *shuffled) String() string { return fmt.Sprintf("Shuffled(%d, seed %d)", s.n, s.seed) }
 
 func (s *shuffled) At(epoch, i int) int {
@@ -158,6 +177,15 @@ type selected struct {
 }
 
 func (s *selected) Len() int { return s.order.Len() }
+
+func (s *selected) lastIndex() int {
+	visited := s.indices[:min(len(s.indices), lastIndex(s.order)+1)]
+	if len(visited) == 0 {
+		return -1
+	}
+	return slices.Max(visited)
+}
+
 func (s *selected) String() string {
 	return fmt.Sprintf("Select(%v, %d indices)", nameOfSampler(s.order), len(s.indices))
 }

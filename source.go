@@ -57,7 +57,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		if err == nil {
 			err = s.order.hasBatch()
 		}
-		errs = append(errs, err)
+		errs = append(errs, err, checkIndices("WithSampler", s.sampler, n))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -178,8 +178,9 @@ func (s *tokenBatches) find(batch int) (number, first, size int) {
 	return number, first, min(w.size, w.samples-first)
 }
 
-func (s *tokenBatches) Len() int     { return len(s.sorted) }
-func (s *tokenBatches) Batches() int { return s.batches }
+func (s *tokenBatches) Len() int       { return len(s.sorted) }
+func (s *tokenBatches) Batches() int   { return s.batches }
+func (s *tokenBatches) lastIndex() int { return len(s.sorted) - 1 }
 func (s *tokenBatches) String() string {
 	return fmt.Sprintf("TokenBatches(%d, %d batches of at most %d tokens, seed %d)", len(s.sorted), s.batches, s.tokens.Max, s.seed)
 }

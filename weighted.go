@@ -21,7 +21,7 @@ func Weighted(weights []float64, n int, seed uint64) (Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &weighted{n: n, seed: seed, key: seedKey(seed), table: newAliasTable(weights, heaviest)}, nil
+	return &weighted{n: n, seed: seed, key: seedKey(seed), last: lastWeight(weights), table: newAliasTable(weights, heaviest)}, nil
 }
 
 // checkWeights returns the index of the largest weight.
@@ -49,14 +49,25 @@ func checkWeights(sampler string, weights []float64, n int) (heaviest int, err e
 	return heaviest, errors.Join(errs...)
 }
 
+// lastWeight is the last index that can be drawn.
+func lastWeight(weights []float64) int {
+	last := len(weights) - 1
+	for weights[last] == 0 {
+		last--
+	}
+	return last
+}
+
 type weighted struct {
 	n     int
 	seed  uint64
 	key   uint64 // of the seed
+	last  int    // index that can be drawn
 	table []aliasColumn
 }
 
-func (s *weighted) Len() int { return s.n }
+func (s *weighted) Len() int       { return s.n }
+func (s *weighted) lastIndex() int { return s.last }
 func (s *weighted) String() string {
 	return fmt.Sprintf("Weighted(%d draws by %d weights, seed %d)", s.n, len(s.table), s.seed)
 }
@@ -143,7 +154,7 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler,
 		return nil, optionError("WeightedWithoutReplacement", n, "the draws of an epoch must be at most %d, the weights above 0", len(candidates))
 	}
 	key := seedKey(seed)
-	return &weightedOnce{n: n, weights: len(weights), seed: seed, orders: newOrders(2, 1, func(epoch, _ int) []int32 {
+	return &weightedOnce{n: n, weights: len(weights), last: lastWeight(weights), seed: seed, orders: newOrders(2, 1, func(epoch, _ int) []int32 {
 		return drawOnce(candidates, n, epochKey(key, epoch))
 	})}, nil
 }
@@ -151,11 +162,13 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler,
 type weightedOnce struct {
 	n       int
 	weights int
+	last    int // index that can be drawn
 	seed    uint64
 	orders  *orders[int32]
 }
 
-func (s *weightedOnce) Len() int { return s.n }
+func (s *weightedOnce) Len() int       { return s.n }
+func (s *weightedOnce) lastIndex() int { return s.last }
 func (s *weightedOnce) String() string {
 	return fmt.Sprintf("WeightedWithoutReplacement(%d draws by %d weights, seed %d)", s.n, s.weights, s.seed)
 }
