@@ -35,7 +35,8 @@ import (
 )
 
 // New makes a stream of samples from shards in fsys, such as a folder
-// (os.DirFS) or a bucket (a gocloud.dev/blob.Bucket is an fs.FS). nwt.Streamed
+// (os.DirFS) or a bucket (a gocloud.dev/blob.Bucket is an fs.FS). The names of shards are
+// paths in fsys, such as those that fs.Glob(fsys, "train-*.tar") returns. nwt.Streamed
 // makes a dataset of it.
 //
 // load turns a record into a sample, under the rules of nwt.Dataset's Load. The
@@ -111,6 +112,9 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 	if err != nil {
 		if path := (*fs.PathError)(nil); !errors.As(err, &path) {
 			err = fmt.Errorf("%s: %w", name, err)
+		}
+		if !fs.ValidPath(name) && (errors.Is(err, fs.ErrInvalid) || errors.Is(err, fs.ErrNotExist)) {
+			err = fmt.Errorf("%w (a shard's name is a path in fsys: it doesn't begin with / and has no . or .. in it)", err)
 		}
 		return nil, noEnd(err)
 	}

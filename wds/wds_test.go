@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -212,6 +214,23 @@ func TestNewNamesAllThatItCannotUse(t *testing.T) {
 	}
 }
 
+func TestANameThatIsNoPathInItsFileSystemIsToldSo(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.tar"), shard(t, 0, 3), 0o600))
+	for _, name := range []string{filepath.Join(dir, "a.tar"), "./a.tar", "../a.tar"} {
+		s, err := wds.New(os.DirFS(dir), []string{name}, fields, load)
+		require.NoError(t, err)
+		_, err = s.Open(t.Context(), 0)
+		require.ErrorIs(t, err, fs.ErrInvalid)
+		require.ErrorContains(t, err, "a shard's name is a path in fsys")
+	}
+	s, err := wds.New(os.DirFS(dir), []string{"b.tar"}, fields, load)
+	require.NoError(t, err)
+	_, err = s.Open(t.Context(), 0)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NotContains(t, err.Error(), "a path in fsys")
+}
+
 func TestAWriterRefusesWhatWouldBeReadOtherwise(t *testing.T) {
 	x := wds.File{Ext: "x"}
 	for _, c := range []struct {
@@ -226,6 +245,7 @@ func TestAWriterRefusesWhatWouldBeReadOtherwise(t *testing.T) {
 		{"a", nil, "at least one file"},
 		{"a", []wds.File{{Ext: ""}}, `extension ""`},
 		{"a", []wds.File{{Ext: "JPG"}}, `extension "JPG"`},
+		{"a", []wds.File{{Ext: ".jpg"}}, `extension ".jpg"`},
 		{"a", []wds.File{{Ext: "b/c"}}, `extension "b/c"`},
 		{"__a", []wds.File{{Ext: "b__"}}, `extension "b__"`},
 		{"a", []wds.File{x, x}, "two files x"},

@@ -36,8 +36,8 @@ func (w *Writer) Write(key string, files ...File) error {
 		return fmt.Errorf("wds: key %q: a sample needs at least one file", key)
 	}
 	for i, f := range files {
-		if got, ext, ok := split(key + "." + f.Ext); !ok || got != key || ext != f.Ext {
-			return fmt.Errorf("wds: key %q: extension %q must be in lower case, without a slash, and not empty", key, f.Ext)
+		if got, ext, ok := split(key + "." + f.Ext); !ok || got != key || ext != f.Ext || strings.HasPrefix(ext, ".") {
+			return fmt.Errorf("wds: key %q: extension %q must be in lower case, without a slash or a dot before it, and not empty", key, f.Ext)
 		}
 		if slices.ContainsFunc(files[:i], func(g File) bool { return g.Ext == f.Ext }) {
 			return fmt.Errorf("wds: key %q: two files %s", key, f.Ext)
