@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/shirou/gopsutil/v3/cpu"
+
+	"github.com/nwt-go/nwt/internal/human"
 )
 
 // CPUMeter measures how busy the CPUs are over an interval.
@@ -99,7 +101,7 @@ func (m *CPUMeter) Note() string {
 	if err := cmp.Or(m.start.busyErr, m.end.busyErr); err != nil {
 		others = fmt.Sprintf("CPU time of other processes unknown: %v", err)
 	} else if d := m.end.at.Sub(m.start.at); d < shortest {
-		others = fmt.Sprintf("CPU time of other processes unknown: %v is too short to tell it", d)
+		others = fmt.Sprintf("CPU time of other processes unknown: %v is too short to tell it", human.Duration(d))
 	}
 	return joinNotes(own, others)
 }

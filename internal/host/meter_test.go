@@ -45,7 +45,7 @@ func TestAShortIntervalTellsOnlyItsOwnShare(t *testing.T) {
 	own, others := shares(m.start, m.end, cpuSet{ids: []int{0, 1}, usable: 2})
 	require.InDelta(t, 0.25, own, 1e-9)
 	require.Zero(t, others)
-	require.Contains(t, m.Note(), "20ms is too short")
+	require.Contains(t, m.Note(), "20 ms is too short")
 }
 
 func TestAClockThatFailsIsNoted(t *testing.T) {
