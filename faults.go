@@ -183,7 +183,7 @@ func (s *said) failedTogether(log *slog.Logger, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.together++; s.together == 1 {
-		log.Warn("nwt: LoadBatch failed: if it does, its halves are tried until the bad samples are found", "during", s.during, "error", err)
+		log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found", "during", s.during, "error", err)
 	}
 }
 

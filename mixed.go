@@ -87,19 +87,19 @@ func (m *Mix) check(parts int, bad func(value any, format string, args ...any)) 
 			bad(p.Samples, "Mix.Phases[%d].Samples must be 1 … %d", i, maxMixed)
 		}
 		if len(p.Weights) != parts {
-			bad(p.Weights, "Mix.Phases[%d].Weights must be %d, one for each part", i, parts)
+			bad(p.Weights, "Mix.Phases[%d].Weights must be %d numbers, one for each part", i, parts)
 			continue
 		}
 		sum, valid := 0.0, block >= 1
 		for k, w := range p.Weights {
 			if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
-				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 … %g", i, k, math.MaxFloat64)
+				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 or more, and finite", i, k)
 				valid = false
 			}
 			sum += w
 		}
 		if !(sum > 0 && sum <= math.MaxFloat64) {
-			bad(p.Weights, "the sum of Mix.Phases[%d].Weights must be more than 0, and at most %g", i, math.MaxFloat64)
+			bad(p.Weights, "the sum of Mix.Phases[%d].Weights must be more than 0, and finite", i)
 			valid = false
 		}
 		if !valid {

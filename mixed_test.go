@@ -110,7 +110,7 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 		{1, nwt.Mix{Parts: []int{math.MaxInt, 1}, Phases: one}, "1: Mix.Parts[1] must be at least 1, and all parts at most"},
 		{1, nwt.Mix{Parts: []int{1}}, "Mix.Phases must have at least 1 phase"},
 		{1, nwt.Mix{Parts: []int{1}, Phases: one, Block: -1}, "-1: Mix.Block must be 1"},
-		{1, nwt.Mix{Parts: []int{1, 2}, Phases: one}, "[1]: Mix.Phases[0].Weights must be 2, one for each part"},
+		{1, nwt.Mix{Parts: []int{1, 2}, Phases: one}, "[1]: Mix.Phases[0].Weights must be 2 numbers, one for each part"},
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{1}}, {Weights: []float64{1}}}}, "0: Mix.Phases[0].Samples must be 1"},
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{math.NaN()}}}}, "NaN: Mix.Phases[0].Weights[0] must be 0"},
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{0}}}}, "the sum of Mix.Phases[0].Weights must be more than 0"},

@@ -46,7 +46,7 @@ type Folder struct {
 // takes too long. A folder without a picture is an error.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
 	if p == nil {
-		return nil, optionError("OpenFolder", nil, "its pipeline must not be nil")
+		return nil, optionError("vision.OpenFolder", nil, "its pipeline must not be nil")
 	}
 	f := &Folder{dir: dir, pipeline: p, fields: []nwt.Field{p.Field("image"), {Name: "class", Type: nwt.Int64}}}
 	root, err := filepath.EvalSymlinks(dir)

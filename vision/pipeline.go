@@ -127,7 +127,7 @@ func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	var errs []error
 	for _, t := range transforms {
 		if t == nil {
-			errs = append(errs, optionError("New", nil, "a transform must not be nil"))
+			errs = append(errs, optionError("vision.New", nil, "a transform must not be nil"))
 			continue
 		}
 		errs = append(errs, t.check(&p.plan))
@@ -143,7 +143,7 @@ func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 		return nil, err
 	}
 	if p.size == (Size{}) {
-		return nil, optionError("New", len(transforms), "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
+		return nil, optionError("vision.New", len(transforms), "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
 	}
 	if p.normalized && p.dtype == nwt.Uint8 {
 		return nil, optionError("WithType", p.dtype, "can't be normalized: leave Normalize out")

@@ -114,7 +114,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 		{"no transform fixes the size", []vision.Transform{vision.Resize{Shorter: 8}}, nil},
 		{"must not be nil", []vision.Transform{crop, nil}, nil},
 		{"must be 1 … 16384", []vision.Transform{vision.CenterCrop{}}, nil},
-		{"before the steps that change colours", []vision.Transform{crop, vision.ImageNet, crop}, nil},
+		{"before the transforms that change colours", []vision.Transform{crop, vision.ImageNet, crop}, nil},
 		{"can't follow a crop that pads", []vision.Transform{vision.RandomCrop{Size: vision.Square(8), Padding: 4}, crop}, nil},
 		{"must come once", []vision.Transform{crop, vision.ImageNet, vision.ImageNet}, nil},
 		{"deviations finite and more than 0", []vision.Transform{crop, vision.Normalize{}}, nil},

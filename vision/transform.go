@@ -64,10 +64,10 @@ func (s Size) check(name string) error {
 // resizes tells whether the step resamples.
 func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometry, *rand.Rand) error) error {
 	if p.pixels {
-		return optionError(name, "", "must come before the steps that change colours or values")
+		return optionError(name, size, "must come before the transforms that change colours or values")
 	}
 	if resizes && p.padded {
-		return optionError(name, "", "can't follow a crop that pads: what was padded isn't resampled")
+		return optionError(name, size, "can't follow a crop that pads: what was padded isn't resampled")
 	}
 	p.size = size
 	p.geometric = append(p.geometric, f)
