@@ -13,7 +13,8 @@ type Tokens struct {
 	// longest of them.
 	Max int
 	// MaxSamples is how many samples a batch may have; 0: as many as Max allows.
-	// WithBatchSize must be at least the number of samples in the largest batch.
+	// WithBatchSize must be at least the number of samples in the largest batch;
+	// MaxSamples is always enough.
 	MaxSamples int
 	// Window is how many batches of similar lengths are mixed with each other; 0: a
 	// 32nd of the epoch's batches, but at least 4 and at most 64.

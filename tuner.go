@@ -17,7 +17,7 @@ import (
 // names are in snake case, and durations are whole nanoseconds.
 type Result struct {
 	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells; else the roundest that may be
-	Fastest    int           `json:"fastest"`    // the time-best count
+	Fastest    int           `json:"fastest"`    // the time-best count; not one that seems faster by less than measuring tells
 	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, without those that RuledOut has
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
 	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
