@@ -400,166 +400,227 @@ type account struct {
 // errOver ends loading when the time for tuning is over.
 var errOver = errors.New("nwt: the time for tuning is over")
 
+// A recording is a measurement under way.
+type recording struct {
+	account
+	m     *measurement
+	l     *Loader
+	step  func(context.Context, *Batch) error // nil: none
+	alarm *time.Timer                         // ends loading at the deadline
+
+	start, prev time.Time // when all began, and this iteration; without preparations
+	n           int       // minus the batches of the warm-up still to come; above 0 once iterations are measured
+	any         bool      // a batch came that no step was prepared with
+	half        int       // of the iterations that are wanted
+	meter       *meter    // since measuring began; nil before
+	base        copies    // there were then
+}
+
 // run measures l's batches from a state on, epoch after epoch.
-func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) error {
+func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) (err error) {
 	m.iterations = make([]iteration, 0, m.visit.Wanted)
-	var (
-		acc    account
-		err    error
-		use    *meter
-		base   copies
-		start  = time.Now()
-		prev   = start
-		n      = -m.warmup
-		any    bool
-		half   = max(1, m.visit.Wanted/2)
-		closed = func(now time.Time) bool { return !m.deadline.IsZero() && !now.Before(m.deadline.Add(m.steps.took)) }
-	)
+	now := time.Now()
+	r := &recording{m: m, l: l, step: step, start: now, prev: now, n: -m.warmup, half: max(1, m.visit.Wanted/2)}
 	loading, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	alarm := time.AfterFunc(time.Hour, func() { giveUp(errOver) })
-	defer alarm.Stop()
-	arm := func() {
-		if alarm.Stop(); !m.deadline.IsZero() && (any || !m.must) {
-			alarm.Reset(time.Until(m.deadline.Add(m.steps.took)))
-		}
-	}
-	arm()
-	meter := func() {
-		cpu := l.opts.machine.StartCPU
-		if m.repeats > 0 {
-			cpu = l.opts.machine.StartMissed
-		}
-		use, base = l.startMeter(cpu()), l.copies()
-	}
-	begin := func() {
-		meter()
-		acc.ahead, acc.free = append(acc.ahead[:0], l.loadedAhead()), 0
-	}
-	gain := func() int {
-		return l.loadedAhead() - acc.free - acc.ahead[(len(m.iterations)-m.visit.Kept())/half]
-	}
-	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, e error) bool {
+	r.alarm = time.AfterFunc(time.Hour, func() { giveUp(errOver) })
+	defer r.alarm.Stop()
+	r.arm()
+	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, failed error) (more bool) {
 		got := time.Now()
-		if err = e; err != nil {
-			if context.Cause(loading) == errOver && errors.Is(err, context.Canceled) {
-				err = nil
-				acc.unfinished, acc.spent = got.Sub(prev), got.Sub(start)
-				if use != nil {
-					acc.gained = gain()
-					m.use = use.usage()
-				}
-				acc.inAll += l.loadedAhead()
-				if l.Workers() == 0 && l.loadedAhead() == 0 && acc.unfinished <= (acc.waited-acc.idle)/time.Duration(max(1, acc.came)) {
-					// Nothing else was loaded meanwhile, and what was doesn't count: nor does its
-					// time, unless it is longer than that of the others.
-					acc.unfinished, acc.spent = 0, acc.spent-acc.unfinished
-				}
-			}
-			return false
-		}
-		if m.first == 0 {
-			m.first = got.Sub(start)
-			if ready := b.run.ready.Load(); ready != nil {
-				acc.idle = max(0, ready.Sub(start))
-			}
-		}
-		acc.waited, acc.came = acc.waited+got.Sub(prev), acc.came+1
-		if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
-			m.reached.Samples = b.reached
-		}
-		end := got
-		if step != nil {
-			alarm.Stop() // the step may move the deadline
-			prepares, aheadAt := m.steps.first(b), 0
-			if prepares {
-				aheadAt = l.loadedAhead()
-			}
-			if err = runStep(ctx, step, b); err != nil {
-				if ctx.Err() != nil {
-					err = contextError(ctx) // rather than what the step made of it
-				}
-				return false
-			}
-			end = time.Now()
-			if prepares {
-				m.steps.took += end.Sub(got)
-				start, prev = start.Add(end.Sub(got)), end
-				acc.inAll += l.opts.batchSize - (l.loadedAhead() - aheadAt)
-				arm()
-				return true
-			}
-		}
-		copying := overlap(b.copyBegan, b.copyEnded, prev, got)
-		seen := iteration{end.Sub(prev), got.Sub(prev) - copying, copying, end.Sub(got)}
-		any = true
-		acc.delivered++
-		cut := false
-		if n++; n <= 0 {
-			if m.must {
-				acc.warmed = append(acc.warmed, seen)
-			}
-			m.before++
-			l.deepenForCalls()
-			opened := m.opened
-			if n = m.warming(n, m.before, end.Sub(start)); m.opened != opened {
-				acc.openedAt = acc.inAll + acc.delivered*l.opts.batchSize + l.loadedAhead()
-			}
-			l.deep.held.Store(m.fewest > 0 && n < 0)
-		}
 		switch {
-		case n < 0:
-		case n == 0:
-			begin()
-			end = time.Now()
+		case failed == nil:
+			more, err = r.take(ctx, b, got)
+		case context.Cause(loading) == errOver && errors.Is(failed, context.Canceled):
+			r.cutOff(got)
 		default:
-			m.iterations = append(m.iterations, seen)
-			kept := m.visit.Kept()
-			m.visit.Add(seen.all)
-			cut = m.visit.Kept() < kept
-			if len(m.iterations)%half == 0 {
-				acc.ahead = append(acc.ahead, l.loadedAhead()-acc.free) // halves are left out
-			}
-		}
-		prev = end
-		more := (n < 1 || m.visit.More()) && !closed(end)
-		if cut && more { // nor does what was used meanwhile count
-			loaded := l.loadedAhead()
-			meter()
-			acc.free += l.loadedAhead() - loaded
-			prev = time.Now()
-		}
-		if !more && use != nil {
-			acc.gained = gain() // first: telling what was used takes a while
-			m.use = use.usage()
-			if m.repeats > 0 && m.use.missedCPUs() && !closed(end.Add(2*end.Sub(use.began))) { // and there is time for it
-				m.repeats--
-				m.iterations = m.iterations[:0]
-				m.visit.Again()
-				begin()
-				prev, more = time.Now(), true
-			}
-		}
-		if more && (step != nil || m.must) {
-			arm()
-		}
-		if !more {
-			acc.inAll += l.loadedAhead()
-			acc.spent = end.Sub(start)
+			err = failed
 		}
 		return more
 	})
-	if use != nil {
-		m.copies = l.copies().minus(base)
+	if r.meter != nil {
+		m.copies = l.copies().minus(r.base)
 	}
 	if err != nil {
 		return err
 	}
-	if !any && context.Cause(loading) != errOver {
+	if !r.any && context.Cause(loading) != errOver {
 		return errors.New("nwt: the dataset yields no batch")
 	}
-	m.conclude(l, acc)
+	m.conclude(l, r.account)
 	return nil
+}
+
+// over tells whether the deadline has passed.
+func (r *recording) over(now time.Time) bool {
+	return !r.m.deadline.IsZero() && !now.Before(r.m.deadline.Add(r.m.steps.took))
+}
+
+// arm sets the alarm, which a step may have moved, unless a batch is waited for whatever
+// the deadline.
+func (r *recording) arm() {
+	if r.alarm.Stop(); !r.m.deadline.IsZero() && (r.any || !r.m.must) {
+		r.alarm.Reset(time.Until(r.m.deadline.Add(r.m.steps.took)))
+	}
+}
+
+// take takes in a batch that came, and tells whether another one is needed.
+func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more bool, err error) {
+	m, l := r.m, r.l
+	r.came++
+	r.waited += got.Sub(r.prev)
+	if m.first == 0 {
+		m.first = got.Sub(r.start)
+		if ready := b.run.ready.Load(); ready != nil {
+			r.idle = max(0, ready.Sub(r.start))
+		}
+	}
+	if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
+		m.reached.Samples = b.reached
+	}
+	end := got
+	if r.step != nil {
+		prepared, err := r.train(ctx, b, got)
+		if prepared || err != nil {
+			return err == nil, err
+		}
+		end = time.Now()
+	}
+	copying := overlap(b.copyBegan, b.copyEnded, r.prev, got)
+	seen := iteration{end.Sub(r.prev), got.Sub(r.prev) - copying, copying, end.Sub(got)}
+	r.any = true
+	r.delivered++
+	leftOut := false
+	if r.n++; r.n > 0 {
+		leftOut = r.add(seen)
+	} else if r.warm(seen, end); r.n == 0 {
+		r.begin()
+		end = time.Now()
+	}
+	r.prev = end
+	more = (r.n < 1 || m.visit.More()) && !r.over(end)
+	if leftOut && more { // nor does what was used meanwhile count
+		loaded := l.loadedAhead()
+		r.startMeter()
+		r.free += l.loadedAhead() - loaded
+		r.prev = time.Now()
+	}
+	if !more && r.meter != nil {
+		more = r.ends(end)
+	}
+	if more && (r.step != nil || m.must) {
+		r.arm()
+	}
+	if !more {
+		r.inAll += l.loadedAhead()
+		r.spent = end.Sub(r.start)
+	}
+	return more, nil
+}
+
+// train runs the training step on a batch that came. If the step is prepared with the
+// batch, neither counts.
+func (r *recording) train(ctx context.Context, b *Batch, got time.Time) (prepared bool, err error) {
+	r.alarm.Stop() // the step may move the deadline
+	prepared = r.m.steps.first(b)
+	ahead := 0
+	if prepared {
+		ahead = r.l.loadedAhead()
+	}
+	if err = runStep(ctx, r.step, b); err != nil {
+		if ctx.Err() != nil {
+			err = contextError(ctx) // rather than what the step made of it
+		}
+		return prepared, err
+	}
+	if prepared {
+		end := time.Now()
+		r.m.steps.took += end.Sub(got)
+		r.start, r.prev = r.start.Add(end.Sub(got)), end
+		r.inAll += r.l.opts.batchSize - (r.l.loadedAhead() - ahead)
+		r.arm()
+	}
+	return prepared, nil
+}
+
+// warm takes in a batch of the warm-up.
+func (r *recording) warm(seen iteration, end time.Time) {
+	m, l := r.m, r.l
+	if m.must {
+		r.warmed = append(r.warmed, seen)
+	}
+	m.before++
+	l.deepenForCalls()
+	opened := m.opened
+	if r.n = m.warming(r.n, m.before, end.Sub(r.start)); m.opened != opened {
+		r.openedAt = r.inAll + r.delivered*l.opts.batchSize + l.loadedAhead()
+	}
+	l.deep.held.Store(m.fewest > 0 && r.n < 0)
+}
+
+// begin begins measuring.
+func (r *recording) begin() {
+	r.startMeter()
+	r.ahead, r.free = append(r.ahead[:0], r.l.loadedAhead()), 0
+}
+
+func (r *recording) startMeter() {
+	cpu := r.l.opts.machine.StartCPU
+	if r.m.repeats > 0 {
+		cpu = r.l.opts.machine.StartMissed
+	}
+	r.meter, r.base = r.l.startMeter(cpu()), r.l.copies()
+}
+
+// add adds an iteration. It tells whether iterations before it are left out from now on.
+func (r *recording) add(seen iteration) (leftOut bool) {
+	m := r.m
+	m.iterations = append(m.iterations, seen)
+	kept := m.visit.Kept()
+	m.visit.Add(seen.all)
+	leftOut = m.visit.Kept() < kept
+	if len(m.iterations)%r.half == 0 {
+		r.ahead = append(r.ahead, r.l.loadedAhead()-r.free) // halves are left out
+	}
+	return leftOut
+}
+
+// gain is how many more places are loaded ahead than when what isn't left out began.
+func (r *recording) gain() int {
+	return r.l.loadedAhead() - r.free - r.ahead[(len(r.m.iterations)-r.m.visit.Kept())/r.half]
+}
+
+// ends takes in what was used, unless threads missed CPUs and there is time to measure anew:
+// then it begins again.
+func (r *recording) ends(end time.Time) (again bool) {
+	m := r.m
+	r.gained = r.gain() // first: telling what was used takes a while
+	m.use = r.meter.usage()
+	again = m.repeats > 0 && m.use.missedCPUs() && !r.over(end.Add(2*end.Sub(r.meter.began)))
+	if again {
+		m.repeats--
+		m.iterations = m.iterations[:0]
+		m.visit.Again()
+		r.begin()
+		r.prev = time.Now()
+	}
+	return again
+}
+
+// cutOff ends a measurement that waits for a batch at the deadline.
+func (r *recording) cutOff(now time.Time) {
+	l := r.l
+	r.unfinished, r.spent = now.Sub(r.prev), now.Sub(r.start)
+	if r.meter != nil {
+		r.gained = r.gain()
+		r.m.use = r.meter.usage()
+	}
+	r.inAll += l.loadedAhead()
+	if l.Workers() == 0 && l.loadedAhead() == 0 && r.unfinished <= (r.waited-r.idle)/time.Duration(max(1, r.came)) {
+		// Nothing else was loaded meanwhile, and what was doesn't count: nor does its
+		// time, unless it is longer than that of the others.
+		r.unfinished, r.spent = 0, r.spent-r.unfinished
+	}
 }
 
 // conclude works out what the iterations took.
