@@ -1,0 +1,84 @@
+package search
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
+
+const certain = 0.4 // share of alpha below which a standard error is small
+
+// between finds the next count of the bisection: towards the fewest workers within
+// alpha, and wherever a faster one may be.
+func (e evidence) between() (w int, found bool) {
+	chosen, fastest := e.pick(e.mean)
+	if w, found = e.gap(chosen - 1); found {
+		return w, true
+	}
+	for i := range e.counts {
+		if w, found = e.gap(i); found && e.promises(e.mean, i-1, i, w, fastest) {
+			return w, true
+		}
+	}
+	return 0, false
+}
+
+// gap is the middle between the i-th count and the next.
+func (e evidence) gap(i int) (w int, found bool) {
+	if i < 0 || i+1 >= len(e.counts) {
+		return 0, false
+	}
+	w, found = Middle(e.counts[i], e.counts[i+1])
+	return w, found && e.sp.allows(w)
+}
+
+// finer finds a count beside the fastest that lies within a step, if it promises to be
+// faster by half of alpha and the errors are small beside alpha. A count whose time is
+// +Inf isn't there.
+func (e evidence) finer(mean []float64) (w int, found bool) {
+	_, fastest := e.pick(mean)
+	best := mean[fastest]
+	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Alpha.Of(best, e.sp.Iterations) }
+	next := func(i, by int) int {
+		for i += by; i >= 0 && i < len(mean) && math.IsInf(mean[i], 1); i += by {
+		}
+		return i
+	}
+	for _, i := range []int{next(fastest, -1), fastest} {
+		if i < 0 || next(i, 1) == len(mean) || !sure(i) || !sure(fastest) {
+			continue
+		}
+		high := e.counts[next(i, 1)]
+		w = (e.counts[i] + high + 1) / 2
+		if stepAt(w) > 1 && w < high && e.sp.allows(w) && e.promises(mean, next(i, -1), i, w, fastest) {
+			return w, true
+		}
+	}
+	return 0, false
+}
+
+// promises tells whether w workers, more than the i-th count, would be faster than
+// the fastest by more than half of alpha if times went on falling as they do from one
+// count before up to the i-th.
+func (e evidence) promises(mean []float64, before, i, w, fastest int) bool {
+	if before < 0 {
+		return false
+	}
+	falling := math.Log(mean[before]/mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[before]))
+	best := mean[fastest]
+	return mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
+}
+
+// of is the time of w workers; +Inf if it isn't known.
+func (e evidence) of(w int) float64 {
+	if i := slices.Index(e.counts, w); i >= 0 {
+		return e.mean[i]
+	}
+	return math.Inf(1)
+}
+
+// fine tells whether a count is neither one of the ladder nor one of the steps.
+func (sp Space) fine(w int) bool {
+	doubled := w%max(sp.CPUs, 1) == 0 && bits.OnesCount(uint(w/max(sp.CPUs, 1))) == 1
+	return w != sp.Start && w != sp.Max && !doubled && w%stepAt(w) != 0
+}

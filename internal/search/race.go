@@ -1,0 +1,179 @@
+package search
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	SureAt    = 0.97  // share of the votes at which measuring ends
+	wary      = 2     // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
+	persevere = 10    // times its iterations that a count in an undecided race may get …
+	longer    = 2     // times its iterations that the choice and the fastest get in the end
+	patience  = 4.2   // … while all together took no longer than this many counts as fast as the fastest,
+	ofSweep   = 0.08  // or than this share of measuring every count …
+	atMost    = 1.5   // … each of which takes this many times its fastest visit at most
+	worthIt   = 0.025 // expected loss for which two counts that settle whether stalls set in elsewhere are measured, per time of patience
+	halfOf    = 0.5   // share of the other's iterations that each of the two gets at a time
+	midway    = 0.5   // chance that a count between two is without the stalls of the higher
+
+	// A search takes at least this long: what disturbs may last as long as a shorter one.
+	leastTime = 600 * time.Millisecond
+)
+
+// undecided returns the counts to go on measuring, in ascending order: those that
+// another run might choose, those that may be the fastest, and the choice's
+// neighbours, until they have their iterations. While the choice isn't sure, the
+// first two kinds get more. In the end every count that isn't hopeless gets a last look:
+// its first looks may have had bad luck.
+func (e evidence) undecided() []int {
+	chosen, fastest := e.pick(e.mean)
+	best := e.mean[fastest]
+	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
+	want := e.sp.enough(best)
+	votes := e.vote(redraws, wary, 0)
+	enough := e.patience(want)
+	patient := e.sp.Fixed || e.spent < enough
+	most, company := want, 2
+	if !e.sp.Fixed && votes[chosen] < SureAt && e.spent < longer*enough {
+		most *= longer
+	}
+	if patient {
+		company = 3
+		if !e.sp.Fixed && votes[chosen] < SureAt {
+			most *= persevere
+		}
+	}
+	var race, last []int
+	for i, w := range e.counts {
+		mightWin := e.low[i] < best-alpha/2 || i < chosen && e.low[i] < best+alpha || e.mean[i]*(1-2*e.se[i]) < best-alpha/2
+		neighbour := (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best
+		switch {
+		case i == chosen || i == fastest || (patient || e.fine[i] && e.visits[i] < 2*firstLooks) && votes[i] > 1-SureAt:
+			if e.done[i] < most {
+				race = append(race, w)
+			}
+		case patient && (mightWin || neighbour):
+			if e.done[i] < want {
+				race = append(race, w)
+			}
+		case patient && e.mean[i] < hopeless*best && e.visits[i] <= firstLooks && !e.sp.Fixed:
+			last = append(last, w)
+		}
+	}
+	if len(race) == 0 {
+		race = last
+	}
+	if len(race) > 0 && !e.sp.Fixed {
+		race = e.together(race, company, chosen, fastest, votes)
+	}
+	return race
+}
+
+// tooSoon returns the choice and its company while less than the least time was spent.
+func (e evidence) tooSoon() []int {
+	if e.sp.Fixed || len(e.counts) == 1 || e.spent >= float64(leastTime) {
+		return nil
+	}
+	chosen, fastest := e.pick(e.mean)
+	return e.together([]int{e.counts[chosen]}, 3, chosen, fastest, e.vote(redraws, wary, 0))
+}
+
+// together adds to a round's counts the choice and the fastest and, until there are enough,
+// those that another run would choose most often, and neighbours: drift is seen only in
+// what several counts have in common.
+func (e evidence) together(race []int, company, chosen, fastest int, votes []float64) []int {
+	var voted []int
+	for i, share := range votes {
+		if share > 0 {
+			voted = append(voted, i)
+		}
+	}
+	slices.SortStableFunc(voted, func(a, b int) int { return cmp.Compare(votes[b], votes[a]) })
+	neighbours := []int{chosen - 1, chosen + 1, fastest - 1, fastest + 1}
+	for n, i := range slices.Concat([]int{chosen, fastest}, voted, neighbours) {
+		if n >= 2 && len(race) >= company {
+			break
+		}
+		if i >= 0 && i < len(e.counts) && e.mean[i] < hopeless*e.mean[fastest] && !slices.Contains(race, e.counts[i]) {
+			race = append(race, e.counts[i])
+		}
+	}
+	if len(race) == 1 { // its neighbours are hopeless, or seem so
+		next := -1
+		for i, w := range e.counts {
+			if w != race[0] && (next < 0 || e.mean[i] < e.mean[next]) {
+				next = i
+			}
+		}
+		if next >= 0 {
+			race = append(race, e.counts[next])
+		}
+	}
+	slices.Sort(race)
+	return race
+}
+
+// contested returns two counts that tell whether stalls set in elsewhere, if much depends on
+// it: the choice, and the one that would be better by most then, times the chance of it. It
+// returns how long an iteration of the slower of them may take, too. The longer the search
+// took, the more must depend on it.
+func (e evidence) contested() (low, high int, mean float64, found bool) {
+	chosen, fastest := e.pick(e.mean)
+	want := e.sp.enough(e.mean[fastest])
+	loss := worthIt * max(1, e.spent/e.patience(want))
+	hasMost := func(i int) bool { return e.done[chosen] >= persevere*want && e.done[i] >= persevere*want }
+	if e.sp.Fixed {
+		loss = worthIt
+		hasMost = func(i int) bool { return e.done[i] >= want }
+	}
+	var rival int
+	consider := func(w int, time, here, chance float64) {
+		i := slices.Index(e.counts, w)
+		if by := chance * (here/time - 1); by > loss && (i < 0 || !hasMost(i)) {
+			rival, loss, mean, found = w, by, here, true
+		}
+	}
+	for _, list := range e.elsewhere {
+		for _, c := range list {
+			there := slices.Clone(e.mean)
+			copy(there[c.From:], c.Means)
+			best, _ := e.pick(there)
+			consider(e.counts[best], there[best], there[chosen], c.Chance)
+			below, above := e.counts[c.Row-1], e.counts[c.Row]
+			if w, apart := Middle(below, above); apart && e.sp.allows(w) {
+				consider(w, there[c.Row-1]*e.fallen(c.Row, w), there[chosen], midway*c.Chance)
+			}
+		}
+	}
+	return min(rival, e.counts[chosen]), max(rival, e.counts[chosen]), mean, found
+}
+
+// fallen is the usual time of w workers as a share of that of the count before the i-th, if
+// it falls evenly from that to the i-th.
+func (e evidence) fallen(i, w int) float64 {
+	below, above := float64(max(1, e.counts[i-1])), float64(e.counts[i])
+	return math.Pow(e.usual[i]/e.usual[i-1], math.Log(float64(w)/below)/math.Log(above/below))
+}
+
+// patience is how long all measuring may take until what is undecided stays so.
+func (e evidence) patience(want int) float64 {
+	_, fastest := e.pick(e.mean)
+	return max(ofSweep*e.sweep(want), patience*e.mean[fastest]*float64(want))
+}
+
+// sweep is about how long measuring all counts would take.
+func (e evidence) sweep(iterations int) float64 {
+	sum, next := 0.0, 0
+	for i, w := range e.counts {
+		mean := min(e.mean[i], atMost*e.low[i]) // a stall in each of a few looks is bad luck
+		sum += float64(w+1-next) * (mean*float64(iterations) + sweepRounds*warmUp(mean))
+		next = w + 1
+	}
+	return sum
+}
+
+// warmUp is how long the warm-up of a visit takes.
+func warmUp(mean float64) float64 { return max(WarmBatches*mean, float64(WarmTime)) }
