@@ -413,6 +413,12 @@ func (s *stage) copyAll(r *run) error {
 			}
 		}
 	}
+	return s.fail(next, end, err)
+}
+
+// fail ends the copies of a run. The error comes in place of the first batch that isn't
+// copied, or is told by those that were announced before their copy ended.
+func (s *stage) fail(next, end uint64, err error) error {
 	err = s.transferError(err)
 	switch {
 	case s.l.opts.async:
