@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -250,12 +251,16 @@ func TestAWriterRefusesWhatWouldBeReadOtherwise(t *testing.T) {
 		{"__a", []wds.File{{Ext: "b__"}}, `extension "b__"`},
 		{"a", []wds.File{x, x}, "two files x"},
 		{"a\x00b", []wds.File{x}, "cannot encode"},
+		{"a", []wds.File{x, {Ext: "b\x00"}}, "cannot encode"},
+		{"a", []wds.File{x, {Ext: strings.Repeat("b", 1<<20)}}, "too long"},
 	} {
 		var b bytes.Buffer
 		w := wds.NewWriter(&b)
 		require.NoError(t, w.Write("last", x))
 		size := b.Len()
-		require.ErrorContains(t, w.Write(c.key, c.files...), c.want)
+		err := w.Write(c.key, c.files...)
+		require.ErrorContains(t, err, c.want)
+		require.Less(t, len(err.Error()), 1000)
 		require.Equal(t, size, b.Len(), "nothing is written of a sample that can't be")
 	}
 }

@@ -27,29 +27,38 @@ type File struct {
 // Write appends a sample. Its key must differ from the key of the sample before.
 func (w *Writer) Write(key string, files ...File) error {
 	if got, _, ok := split(key + ".x"); !ok || got != key {
-		return fmt.Errorf("wds: key %q: its last element must not be empty nor have a dot", key)
+		return fmt.Errorf("wds: key %q: its last element must not be empty nor have a dot", short(key))
 	}
 	if key == w.last {
-		return fmt.Errorf("wds: key %q: is that of the sample before, too", key)
+		return fmt.Errorf("wds: key %q: is that of the sample before, too", short(key))
 	}
 	if len(files) == 0 {
-		return fmt.Errorf("wds: key %q: a sample needs at least one file", key)
+		return fmt.Errorf("wds: key %q: a sample needs at least one file", short(key))
 	}
 	for i, f := range files {
 		if got, ext, ok := split(key + "." + f.Ext); !ok || got != key || ext != f.Ext || strings.HasPrefix(ext, ".") {
-			return fmt.Errorf("wds: key %q: extension %q must be in lower case, without a slash or a dot before it, and not empty", key, f.Ext)
+			return fmt.Errorf("wds: key %q: extension %q must be in lower case, without a slash or a dot before it, and not empty", short(key), short(f.Ext))
 		}
 		if slices.ContainsFunc(files[:i], func(g File) bool { return g.Ext == f.Ext }) {
-			return fmt.Errorf("wds: key %q: two files %s", key, f.Ext)
+			return fmt.Errorf("wds: key %q: two files %s", short(key), short(f.Ext))
 		}
 	}
-	for _, f := range files {
+	// A header that can't be must be known before anything of the sample is written.
+	headers := make([]*tar.Header, len(files))
+	for i, f := range files {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: key + "." + f.Ext, Mode: 0o644, Size: int64(len(f.Data))}
+		if err := tar.NewWriter(io.Discard).WriteHeader(h); err != nil {
+			return fmt.Errorf("wds: %s: %w", strings.ToValidUTF8(short(h.Name), "?"), err)
+		}
+		headers[i] = h
+	}
+	for i, f := range files {
+		h := headers[i]
 		if err := w.tar.WriteHeader(h); err != nil {
-			return fmt.Errorf("wds: %s: %w", strings.ToValidUTF8(h.Name, "?"), err)
+			return fmt.Errorf("wds: %s: %w", short(h.Name), err)
 		}
 		if _, err := w.tar.Write(f.Data); err != nil {
-			return fmt.Errorf("wds: %s: %w", h.Name, err)
+			return fmt.Errorf("wds: %s: %w", short(h.Name), err)
 		}
 	}
 	w.last = key
