@@ -123,8 +123,12 @@ func checkType(info fs.FileInfo) error {
 
 // peek returns the next n bytes, or fewer if there are no more.
 func (s *source) peek(n int) ([]byte, error) {
-	if err := s.fill(); err != nil && err != io.EOF {
-		return nil, err
+	for s.to-s.from < n {
+		if err := s.more(); err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, err
+		}
 	}
 	return s.buf[s.from:min(s.from+n, s.to)], nil
 }
@@ -151,34 +155,43 @@ func (s *source) ReadByte() (byte, error) {
 
 // fill makes sure that something is in the buffer.
 func (s *source) fill() error {
-	for empty := 0; s.from == s.to; empty++ {
+	if s.from < s.to {
+		return nil
+	}
+	s.from, s.to = 0, 0
+	return s.more()
+}
+
+// more adds to what is in the buffer.
+func (s *source) more() error {
+	for range 100 {
 		if s.err != nil {
 			return s.err
 		}
-		if empty == 100 {
-			return io.ErrNoProgress
-		}
-		size := bufferSize
+		room := s.buf[s.to:]
 		if s.sought {
-			size = s.piece
+			room = room[:s.piece]
 		}
 		if s.left == nil && s.ctx.Err() == nil {
-			if n := s.memory.read(s.buf[:size]); n > 0 {
-				s.from, s.to, s.sought = 0, n, false
+			if n := s.memory.read(room); n > 0 {
+				s.to, s.sought = s.to+n, false
 				return nil
 			}
 		}
 		var n int // the call's, if it is abandoned
 		err := s.call(func() (err error) {
-			n, err = s.file.Read(s.buf[:size])
+			n, err = s.file.Read(room)
 			return err
 		})
 		if s.left != nil {
 			return err
 		}
-		s.from, s.to, s.err, s.sought = 0, n, err, false
+		s.to, s.err, s.sought = s.to+n, err, false
+		if n > 0 {
+			return nil
+		}
 	}
-	return nil
+	return io.ErrNoProgress
 }
 
 // Seek skips ahead from the place at which reading is.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
 
@@ -108,6 +110,34 @@ func TestWhatIsWrittenIsReadByRanksAndWorkersShuffledOrNot(t *testing.T) {
 	require.NotEqual(t, upTo(70), ranks)
 	slices.Sort(ranks)
 	require.Equal(t, upTo(70), ranks)
+}
+
+// bytewise is a file system whose files give a byte at a time.
+type bytewise struct{ fs.FS }
+
+func (f bytewise) Open(name string) (fs.File, error) {
+	file, err := f.FS.Open(name)
+	return byteFile{file, iotest.OneByteReader(file)}, err
+}
+
+func (f bytewise) Glob(pattern string) ([]string, error) { return fs.Glob(f.FS, pattern) }
+
+type byteFile struct {
+	fs.File
+	bytes io.Reader
+}
+
+func (f byteFile) Read(p []byte) (int, error) { return f.bytes.Read(p) }
+
+func TestAShardThatComesByteByByteIsReadAllTheSame(t *testing.T) {
+	fsys := fstest.MapFS{
+		"0.tar":    {Data: shard(t, 0, 5)},
+		"1.tar.gz": {Data: compressed(t, shard(t, 5, 10))},
+	}
+	got, bad, err := epoch(t, dataset(t, bytewise{fsys}), nwt.WithInterleave(1))
+	require.NoError(t, err)
+	require.Empty(t, bad)
+	require.Equal(t, upTo(10), got)
 }
 
 func TestAShardMayBeCompressed(t *testing.T) {
