@@ -119,6 +119,16 @@ func TestAnAnswerThatLiesOfItsLengthOrRangeGivesNoOtherBytes(t *testing.T) {
 	}
 }
 
+func TestALengthThatLiesTakesNoMemory(t *testing.T) {
+	s := raw(t, "HTTP/1.1 200 x\r\nConnection: close\r\nContent-Length: 1000000000\r\n\r\n"+string(hundred))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := loaded(t, t.Context(), s, [2]int64{0, -1})
+	runtime.ReadMemStats(&after)
+	require.ErrorContains(t, err, "unexpected EOF")
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20))
+}
+
 func TestCompressionThatNobodyAskedForIsLeftAsItIs(t *testing.T) {
 	bomb := func() []byte {
 		var b bytes.Buffer
@@ -259,6 +269,38 @@ func TestAPackedObjectThatChangesIsAnErrorNotAMixture(t *testing.T) {
 	put(t, bucket, "a", hundred)
 	_, err = nwt.LoadSample(t.Context(), ds, 3)
 	require.NoError(t, err)
+}
+
+// The object is overwritten between two answers that both come first.
+func TestPartsOfTwoVersionsAreNoMixtureIfTheyAreTheFirstOnes(t *testing.T) {
+	var asked atomic.Int32
+	both := make(chan struct{})
+	s := answering(t, func(w http.ResponseWriter, r *http.Request) {
+		n := asked.Add(1)
+		if n == 2 {
+			close(both)
+		}
+		<-both
+		w.Header().Set("Last-Modified", time.Unix(1_800_000_000+int64(n), 0).UTC().Format(http.TimeFormat))
+		w.Header().Set("Content-Range", strings.Replace(r.Header.Get("Range"), "=", " ", 1)+"/100")
+		w.WriteHeader(http.StatusPartialContent)
+		_, _ = w.Write(hundred[:10])
+	})
+	var index blob.Index
+	index.Add("a", 0, 10)
+	index.Add("a", 10, 10)
+	ds, err := blob.Packed(s.bucket(t, 1), &index, length, decodeLength)
+	require.NoError(t, err)
+	errs := make(chan error)
+	for i := range 2 {
+		go func() {
+			_, err := nwt.LoadSample(t.Context(), ds, i)
+			errs <- err
+		}()
+	}
+	err = errors.Join(<-errs, <-errs)
+	require.ErrorContains(t, err, "the object has changed since it was first read")
+	require.Equal(t, 1, strings.Count(err.Error(), "has changed"))
 }
 
 // page is a page of a list, as S3 answers it; next is empty for the last.
