@@ -212,6 +212,29 @@ func TestAFileThatHasBecomeSomethingElseIsNotRemoved(t *testing.T) {
 	require.FileExists(t, path)
 }
 
+func TestWhatTookTheFilesPlaceIsNotRemovedIfTheFileIsDamaged(t *testing.T) {
+	dir := t.TempDir()
+	path, moved := filepath.Join(dir, "samples"), filepath.Join(dir, "moved")
+	var log bytes.Buffer
+	ds := precompute(t, filled(9, 0), path, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	if err := os.Rename(path, moved); err != nil {
+		t.Skip("an open file can't be renamed here:", err)
+	}
+	require.NoError(t, os.WriteFile(path, []byte("years of work"), 0o644))
+	f, err := os.OpenFile(moved, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	info, err := f.Stat()
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("damage"), info.Size()-100)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	requireFilled(t, ds)
+	require.Contains(t, log.String(), "it is damaged")
+	kept, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "years of work", string(kept))
+}
+
 func TestALinkToAPrecomputedFileStaysALink(t *testing.T) {
 	dir := t.TempDir()
 	path, target := filepath.Join(dir, "link"), filepath.Join(dir, "disk", "samples")
