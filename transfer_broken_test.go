@@ -59,10 +59,51 @@ func TestAContextThatBreaksEndsEveryEpochWithItsErrorAndNothingHangs(t *testing.
 							}
 							require.NoError(t, l.Close())
 						})
+						require.NotContains(t, log.String(), "may still be under way", "nothing runs in a broken context")
 						require.Equal(t, want, collect(t, unharmed, 0), "on the other GPU")
 						require.NoError(t, unharmed.Close())
 					})
 				}
+			}
+		}
+	}
+}
+
+// If calls that wait, or those that make the context current, go on reporting an error,
+// nobody knows whether the copies are done.
+func TestMemoryThatACopyToAGPUMayStillTouchIsNeitherUsedNorFreed(t *testing.T) {
+	host := newLoader(t, augmented(100), nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(0))
+	want := collect(t, host, 1)
+	for _, calls := range []string{"cuEventSynchronize cuStreamSynchronize", "cuCtxPushCurrent_v2"} {
+		for _, workers := range []int{0, 2} {
+			for _, async := range []bool{false, true} {
+				t.Run(fmt.Sprint(calls, ", workers: ", workers, ", async: ", async), func(t *testing.T) {
+					gpu := cudatest.Load(t)
+					defer gpu.Reset() // of what can't be given back
+					var log journal
+					l, err := nwt.NewLoader(augmented(100), append(deviceOptions(t, workers, async), log.option())...)
+					require.NoError(t, err)
+					promptly(t, func() {
+						var last error
+						for b, err := range l.Epoch(t.Context(), 0) {
+							if last = err; err == nil && b.Index() == 2 {
+								gpu.Fail(calls, -1, 906)
+							}
+						}
+						require.ErrorIs(t, last, cuda.Result(906))
+						gpu.Fail("", 0, 0)
+						var got [][]byte
+						for b, err := range l.Epoch(t.Context(), 1) {
+							require.NoError(t, err)
+							got = append(got, samples(b))
+						}
+						require.Equal(t, want, got)
+						require.NoError(t, l.Close())
+					})
+					require.Contains(t, log.String(), "neither used again nor freed")
+					require.NotZero(t, gpu.Left()[cudatest.DeviceMemory])
+					require.NotZero(t, gpu.Left()[cudatest.HostMemory])
+				})
 			}
 		}
 	}

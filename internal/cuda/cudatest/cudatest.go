@@ -28,7 +28,7 @@ var fake struct {
 	gpus         func(n int32)
 	limit        func(kind int32, bytes uint64)
 	delay        func(us int32)
-	fail         func(name string, n, code int32)
+	fail         func(names string, n, code int32)
 	breaks       func(ctx uintptr, code, copies int32)
 	outer        func(ctx uintptr)
 	live         func(kind int32) int32
@@ -186,12 +186,15 @@ func (Driver) Delay(d time.Duration) { fake.delay(int32(d.Microseconds())) }
 func (Driver) Inline() { fake.delay(-1) }
 
 // Fail makes the n-th call from now return code; the next call is the first. It
-// counts all calls, or those of that name. If n is −1, all of them return code.
-func (Driver) Fail(call string, n int, code cuda.Result) { fake.fail(call, int32(n), int32(code)) }
+// counts all calls, or those of the names in calls, with spaces between them. If n is −1,
+// all of them return code.
+func (Driver) Fail(calls string, n int, code cuda.Result) {
+	fake.fail(calls, int32(n), int32(code))
+}
 
 // Lost is the result of a call in a context that is destroyed: the context can't be
 // made current any more, and what was in it is gone.
-const Lost = cuda.Result(709)
+const Lost = cuda.Destroyed
 
 // Break makes every call in a context fail from now on. If copies isn't 0, calls
 // begin to fail later: when its streams have done that many copies and begin another.

@@ -81,7 +81,7 @@ static object *objects;
 static context primary[MAX_GPUS], users[MAX_GPUS];
 static uint64_t limit[2], used[2][MAX_GPUS]; // bytes of HOST (all in [0]) and DEVICE memory
 static int gpus, initialized, pushed, calls, misuses, delay_us, fail_in, fail_code;
-static char fail_name[64]; // "" is any call
+static char fail_names[128]; // with spaces between them; "" is any call
 static const char *failed; // the call that failed
 static context *outer;     // current on every thread on which nothing is pushed
 static uint64_t seed = 88172645463325252ULL;
@@ -94,6 +94,14 @@ static context *current(void) { return depth ? stack[depth - 1] : outer; }
 
 static int lost(const context *ctx) { return ctx->broken == CONTEXT_IS_DESTROYED; }
 
+// meant tells whether a call is one of those that are told to fail.
+static int meant(const char *name) {
+	size_t n = strlen(name);
+	for (const char *at = fail_names; (at = strstr(at, name)); at += n)
+		if ((at == fail_names || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return 1;
+	return !*fail_names;
+}
+
 // enter begins a call and takes the lock; leave gives it back. A result other
 // than SUCCESS is the call's, but only where it is denied must nothing be freed.
 enum { ANYTIME, STARTED, IN_CONTEXT };
@@ -105,7 +113,7 @@ static CUresult enter(const char *name, int needs) {
 	if (needs >= STARTED && !initialized) return NOT_INITIALIZED;
 	if (needs == IN_CONTEXT && (!current() || !current()->refs)) return INVALID_CONTEXT;
 	denied = 0;
-	if (fail_in && (!*fail_name || !strcmp(name, fail_name)) && (fail_in < 0 || --fail_in == 0)) {
+	if (fail_in && meant(name) && (fail_in < 0 || --fail_in == 0)) {
 		failed = name;
 		return fail_code;
 	}
@@ -556,11 +564,11 @@ void fake_delay(int us) {
 	pthread_mutex_unlock(&lock);
 }
 
-// fake_fail makes the n-th call from now fail, or all if n is -1; of the calls of that
-// name, if any.
-void fake_fail(const char *name, int n, int code) {
+// fake_fail makes the n-th call from now fail, or all if n is -1; of the calls of those
+// names, if any.
+void fake_fail(const char *names, int n, int code) {
 	pthread_mutex_lock(&lock);
-	snprintf(fail_name, sizeof fail_name, "%s", name);
+	snprintf(fail_names, sizeof fail_names, "%s", names);
 	fail_in = n, fail_code = code, failed = "";
 	pthread_mutex_unlock(&lock);
 }
