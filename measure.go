@@ -2,8 +2,6 @@ package nwt
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -200,18 +198,16 @@ func spread(round int) float64 {
 	return place
 }
 
-// measure adds what a visit with a loader measures to what is known of its count.
-func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Request) (search.Block, error) {
-	peak := host.StartPeak()
+// plan is what a visit with a loader is to measure, and whether it starts workers.
+func (t *tuner) plan(l *Loader, req search.Request) (m *measurement, started bool) {
 	wave := l.inHand(req.Workers)
-	m := measurement{
+	m = &measurement{
 		warmup: max(search.WarmBatches, wave), warmupTime: search.WarmTime, deadline: t.deadline, steps: &t.steps, must: len(t.counts) == 0,
 		visit:   search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
 		repeats: min(mostRepeats, int(t.repeats)),
 	}
 	t.repeats += repeatsPerVisit - float64(m.repeats)
-	started := t.warm.starts(l, req.Workers)
-	if started {
+	if started = t.warm.starts(l, req.Workers); started {
 		m.cold, m.newcomers, m.fewest = l.cold(wave), l.newcomers, math.MaxInt
 	}
 	if more := fewestWaves * wave; wave > 1 && more > req.Iterations {
@@ -222,6 +218,13 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 		t.visits.begin(t.next.Epoch, t.ends())
 		m.opening = t.visits.opening(l, wave)
 	}
+	return m, started
+}
+
+// measure adds what a visit with a loader measures to what is known of its count.
+func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Request) (search.Block, error) {
+	peak := host.StartPeak()
+	m, started := t.plan(l, req)
 	l.deep.held.Store(started)
 	err := m.run(ctx, l, t.opts.step, t.next)
 	t.repeats += float64(m.repeats) // those that weren't needed
@@ -287,9 +290,10 @@ func (m *meter) usage() (u usage) {
 func (u usage) missedCPUs() bool { return u.Missed > missedTooMany*max(1, u.Own) }
 
 // A visit in which threads missed CPUs, because something else used them or the kernel
-// had put two threads on one, is measured anew, at once and so often. The last try
-// counts whatever it shows: a count that makes its threads wait by itself doesn't look
-// better for it. All such tries together are at most firstRepeats and so many per visit.
+// had put two threads on one, is measured anew at once, at most mostRepeats times. The last
+// try counts whatever it shows: a count that makes its threads wait by itself doesn't look
+// better for it. All visits together repeat at most firstRepeats times, and
+// repeatsPerVisit times more for each visit.
 const (
 	missedTooMany   = 0.1 // share of those in use, and of one CPU
 	mostRepeats     = 2
@@ -340,343 +344,14 @@ func (c *count) average() {
 	c.P99 = took[len(took)*99/100]
 }
 
-// A measurement is some iterations over a loader's batches.
-type measurement struct {
-	warmup     int           // batches before
-	warmupTime time.Duration // and more of them until so much time has passed
-	visit      search.Visit  // how many are measured
-	deadline   time.Time     // loading ends at it, and no step begins after it; zero: none
-	steps      *preparation  // of the training step; nil: there is neither a step nor a deadline
-	must       bool          // one batch is waited for, whatever the deadline
-	repeats    int           // how often measuring may begin anew because threads missed CPUs
-
-	// cold is how many more batches the workers need at least to become warm. It is asked
-	// once for each batch of the warm-up, with their number; nil: none.
-	cold func(batches int) int
-
-	// newcomers is how many workers haven't loaded anything yet, and whether one is about to;
-	// nil: no worker is cold. A visit waits for them, however long WithWorkerInit takes.
-	newcomers func() (n int, begins bool)
-	fewest    int // newcomers that there have been
-
-	instant bool // loading takes no time: the floor's
-
-	// opening is cold for a stream that is still to read what it begins with; nil: there is
-	// nothing of that. A visit has the patience for it that training has.
-	opening func() int
-	opened  time.Duration // how long the warm-up took until that was read, and newcomers had loaded something
-	begun   time.Duration // and until the latter alone
-
-	tooHigh float64 // times by which the mean may be too high, as what workers had begun doesn't count; 0: hardly
-
-	iterations []iteration
-	sum        iteration
-	first      time.Duration // until the first batch
-	before     int           // batches of the warm-up
-	reached    State
-	use        usage
-	copies     copies // while it was measured
-}
-
-// An account is what a measurement has seen beside its iterations. Places are counted so that
-// what was loaded before or is loaded ahead isn't taken for what loading did meanwhile.
-type account struct {
-	warmed []iteration // the warm-up, if one batch must be measured
-
-	ahead    []int // places loaded ahead when measuring began, and after each half of what is wanted; without free
-	free     int   // of them, those that were loaded while nothing was measured
-	gained   int   // and more of them when it ended than when what isn't left out began
-	inAll    int   // places loaded ahead, and delivered in preparations, in all; but not while a step was prepared
-	openedAt int   // places loaded, in all, when measurement.opened was over
-
-	spent      time.Duration // in all, without preparations
-	idle       time.Duration // of it, until WithWorkerInit first succeeded, if it ran
-	waited     time.Duration // of it, for batches that came
-	unfinished time.Duration // of it, for a batch that hadn't come at the deadline
-	came       int           // batches
-	delivered  int           // of them, those that no step was prepared with
-}
-
-// errOver ends loading when the time for tuning is over.
-var errOver = errors.New("nwt: the time for tuning is over")
-
-// A recording is a measurement under way.
-type recording struct {
-	account
-	m     *measurement
-	l     *Loader
-	step  func(context.Context, *Batch) error // nil: none
-	alarm *time.Timer                         // ends loading at the deadline
-
-	start, prev time.Time // when all began, and this iteration; without preparations
-	n           int       // minus the batches of the warm-up still to come; above 0 once iterations are measured
-	any         bool      // a batch came that no step was prepared with
-	half        int       // of the iterations that are wanted
-	meter       *meter    // since measuring began; nil before
-	base        copies    // there were then
-}
-
-// run measures l's batches from a state on, epoch after epoch.
-func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) (err error) {
-	m.iterations = make([]iteration, 0, m.visit.Wanted)
-	now := time.Now()
-	r := &recording{m: m, l: l, step: step, start: now, prev: now, n: -m.warmup, half: max(1, m.visit.Wanted/2)}
-	loading, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	r.alarm = time.AfterFunc(time.Hour, func() { giveUp(errOver) })
-	defer r.alarm.Stop()
-	r.arm()
-	l.iterate(loading, from.Epoch, math.MaxInt32, from.Samples, func(b *Batch, failed error) (more bool) {
-		got := time.Now()
-		switch {
-		case failed == nil:
-			more, err = r.take(ctx, b, got)
-		case context.Cause(loading) == errOver && errors.Is(failed, context.Canceled):
-			r.cutOff(got)
-		default:
-			err = failed
-		}
-		return more
-	})
-	if r.meter != nil {
-		m.copies = l.copies().minus(r.base)
-	}
-	if err != nil {
-		return err
-	}
-	if !r.any && context.Cause(loading) != errOver {
-		return errors.New("nwt: the dataset yields no batch")
-	}
-	m.conclude(l, r.account)
-	return nil
-}
-
-// over tells whether the deadline has passed.
-func (r *recording) over(now time.Time) bool {
-	return !r.m.deadline.IsZero() && !now.Before(r.m.deadline.Add(r.m.steps.took))
-}
-
-// arm sets the alarm, which a step may have moved, unless a batch is waited for whatever
-// the deadline.
-func (r *recording) arm() {
-	if r.alarm.Stop(); !r.m.deadline.IsZero() && (r.any || !r.m.must) {
-		r.alarm.Reset(time.Until(r.m.deadline.Add(r.m.steps.took)))
-	}
-}
-
-// take takes in a batch that came, and tells whether another one is needed.
-func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more bool, err error) {
-	m, l := r.m, r.l
-	r.came++
-	r.waited += got.Sub(r.prev)
-	if m.first == 0 {
-		m.first = got.Sub(r.start)
-		if ready := b.run.ready.Load(); ready != nil {
-			r.idle = max(0, ready.Sub(r.start))
-		}
-	}
-	if m.reached = b.State(); m.reached.Samples < 0 { // without order there is no state, but about here
-		m.reached.Samples = b.reached
-	}
-	end := got
-	if r.step != nil {
-		prepared, err := r.train(ctx, b, got)
-		if prepared || err != nil {
-			return err == nil, err
-		}
-		end = time.Now()
-	}
-	copying := overlap(b.copyBegan, b.copyEnded, r.prev, got)
-	seen := iteration{end.Sub(r.prev), got.Sub(r.prev) - copying, copying, end.Sub(got)}
-	r.any = true
-	r.delivered++
-	leftOut := false
-	if r.n++; r.n > 0 {
-		leftOut = r.add(seen)
-	} else if r.warm(seen, end); r.n == 0 {
-		r.begin()
-		end = time.Now()
-	}
-	r.prev = end
-	more = (r.n < 1 || m.visit.More()) && !r.over(end)
-	if leftOut && more { // nor does what was used meanwhile count
-		loaded := l.loadedAhead()
-		r.startMeter()
-		r.free += l.loadedAhead() - loaded
-		r.prev = time.Now()
-	}
-	if !more && r.meter != nil {
-		more = r.ends(end)
-	}
-	if more && (r.step != nil || m.must) {
-		r.arm()
-	}
-	if !more {
-		r.inAll += l.loadedAhead()
-		r.spent = end.Sub(r.start)
-	}
-	return more, nil
-}
-
-// train runs the training step on a batch that came. If the step is prepared with the
-// batch, neither counts.
-func (r *recording) train(ctx context.Context, b *Batch, got time.Time) (prepared bool, err error) {
-	r.alarm.Stop() // the step may move the deadline
-	prepared = r.m.steps.first(b)
-	ahead := 0
-	if prepared {
-		ahead = r.l.loadedAhead()
-	}
-	if err = runStep(ctx, r.step, b); err != nil {
-		if ctx.Err() != nil {
-			err = contextError(ctx) // rather than what the step made of it
-		}
-		return prepared, err
-	}
-	if prepared {
-		end := time.Now()
-		r.m.steps.took += end.Sub(got)
-		r.start, r.prev = r.start.Add(end.Sub(got)), end
-		r.inAll += r.l.opts.batchSize - (r.l.loadedAhead() - ahead)
-		r.arm()
-	}
-	return prepared, nil
-}
-
-// warm takes in a batch of the warm-up.
-func (r *recording) warm(seen iteration, end time.Time) {
-	m, l := r.m, r.l
-	if m.must {
-		r.warmed = append(r.warmed, seen)
-	}
-	m.before++
-	l.deepenForCalls()
-	opened := m.opened
-	if r.n = m.warming(r.n, m.before, end.Sub(r.start)); m.opened != opened {
-		r.openedAt = r.inAll + r.delivered*l.opts.batchSize + l.loadedAhead()
-	}
-	l.deep.held.Store(m.fewest > 0 && r.n < 0)
-}
-
-// begin begins measuring.
-func (r *recording) begin() {
-	r.startMeter()
-	r.ahead, r.free = append(r.ahead[:0], r.l.loadedAhead()), 0
-}
-
-func (r *recording) startMeter() {
-	cpu := r.l.opts.machine.StartCPU
-	if r.m.repeats > 0 {
-		cpu = r.l.opts.machine.StartMissed
-	}
-	r.meter, r.base = r.l.startMeter(cpu()), r.l.copies()
-}
-
-// add adds an iteration. It tells whether iterations before it are left out from now on.
-func (r *recording) add(seen iteration) (leftOut bool) {
-	m := r.m
-	m.iterations = append(m.iterations, seen)
-	kept := m.visit.Kept()
-	m.visit.Add(seen.all)
-	leftOut = m.visit.Kept() < kept
-	if len(m.iterations)%r.half == 0 {
-		r.ahead = append(r.ahead, r.l.loadedAhead()-r.free) // halves are left out
-	}
-	return leftOut
-}
-
-// gain is how many more places are loaded ahead than when what isn't left out began.
-func (r *recording) gain() int {
-	return r.l.loadedAhead() - r.free - r.ahead[(len(r.m.iterations)-r.m.visit.Kept())/r.half]
-}
-
-// ends takes in what was used, unless threads missed CPUs and there is time to measure anew:
-// then it begins again.
-func (r *recording) ends(end time.Time) (again bool) {
-	m := r.m
-	r.gained = r.gain() // first: telling what was used takes a while
-	m.use = r.meter.usage()
-	again = m.repeats > 0 && m.use.missedCPUs() && !r.over(end.Add(2*end.Sub(r.meter.began)))
-	if again {
-		m.repeats--
-		m.iterations = m.iterations[:0]
-		m.visit.Again()
-		r.begin()
-		r.prev = time.Now()
-	}
-	return again
-}
-
-// cutOff ends a measurement that waits for a batch at the deadline.
-func (r *recording) cutOff(now time.Time) {
-	l := r.l
-	r.unfinished, r.spent = now.Sub(r.prev), now.Sub(r.start)
-	if r.meter != nil {
-		r.gained = r.gain()
-		r.m.use = r.meter.usage()
-	}
-	r.inAll += l.loadedAhead()
-	if l.Workers() == 0 && l.loadedAhead() == 0 && r.unfinished <= (r.waited-r.idle)/time.Duration(max(1, r.came)) {
-		// Nothing else was loaded meanwhile, and what was doesn't count: nor does its
-		// time, unless it is longer than that of the others.
-		r.unfinished, r.spent = 0, r.spent-r.unfinished
-	}
-}
-
-// conclude works out what the iterations took.
-func (m *measurement) conclude(l *Loader, acc account) {
-	m.iterations = m.iterations[len(m.iterations)-min(len(m.iterations), m.visit.Kept()):]
-	few := len(m.iterations) < max(1, m.visit.Least) // time was over: they are a burst, or the pause between two
-	switch {
-	case few && m.must:
-		m.iterations = append(acc.warmed, m.iterations...)
-	case few:
-		m.iterations = m.iterations[:0]
-	}
-	for _, one := range m.iterations {
-		m.sum = m.sum.plus(one)
-	}
-	more := hidden(m.sum.all, acc.unfinished, len(m.iterations), acc.gained, l.opts.batchSize)
-	inAll := acc.inAll + acc.delivered*l.opts.batchSize
-	by := func(spent time.Duration, places int) time.Duration { // iterations took, if so many places were loaded
-		return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
-	}
-	switch loaded := len(m.iterations) * l.opts.batchSize; {
-	case few && len(m.iterations) > 0: // of a wave that was loaded side by side, a part was delivered
-		alone := time.Duration(0) // the steps during which nothing is loaded
-		if l.Workers() == 0 {
-			alone = m.sum.step
-		}
-		more = max(by(acc.spent-acc.idle-alone, inAll)+alone-m.sum.all, -m.sum.wait)
-	case m.instant:
-	case loaded+acc.gained >= max(l.opts.batchSize, loaded/2): // meanwhile; else most of it was there before
-	case inAll-acc.openedAt >= l.opts.batchSize:
-		more = max(more, by(acc.spent-m.opened, inAll-acc.openedAt)-m.sum.all)
-	default:
-		more = max(more, by(acc.spent-acc.idle, inAll)-m.sum.all)
-	}
-	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
-	if m.must && m.visit.More() { // time was over
-		counted := len(m.iterations)*l.opts.batchSize + acc.gained
-		if few {
-			counted = inAll
-		}
-		begun := min(l.Workers()*l.claimSize(), m.visit.Least*l.opts.batchSize)
-		m.tooHigh = 1 + float64(begun)/float64(max(counted, 1))
-		if m.sum.step > 0 {
-			m.tooHigh = min(m.tooHigh, float64(m.sum.all)/float64(m.sum.step))
-		}
-	}
-}
-
 // A warmth is which of a loader's workers were given the time to become warm.
 type warmth struct {
 	most   int // workers
 	fewest int // that there have been since; those beyond have left
 }
 
-// starts tells whether workers begin cold if there are to be so many, and takes them for
-// warm from then on. What workers have prepared by WithWorkerInit or Scratch is gone
+// starts tells whether some of this number of workers begin cold, and takes all for warm
+// from then on. What workers have prepared by WithWorkerInit or Scratch is gone
 // once they leave.
 func (w *warmth) starts(l *Loader, workers int) bool {
 	cold := workers > w.most || workers > w.fewest && l.partsWithWarmth()
@@ -715,74 +390,6 @@ func (l *Loader) cold(wave int) func(batches int) int {
 func (l *Loader) open(batches, wave int) int {
 	open := l.depth()
 	return open + (wave-(batches+open)%wave)%wave
-}
-
-// warming corrects n, minus the batches that the warm-up is still to take, by how many
-// it has taken, and how much time.
-func (m *measurement) warming(n, batches int, took time.Duration) int {
-	cold, patience := 0, m.visit.Limit
-	if m.cold != nil {
-		cold = m.cold(batches)
-	}
-	if m.newcomers != nil {
-		if now, begins := m.newcomers(); begins || now < m.fewest {
-			m.fewest, m.opened, m.begun = min(now, m.fewest), took, took
-		}
-	}
-	if m.opening != nil {
-		if more := m.opening(); more > 0 {
-			m.opened = took
-			return min(n, -more, -cold)
-		}
-	}
-	took -= m.opened
-	if cold > 0 {
-		patience = max(patience, patience*warmupPatient)
-	}
-	switch {
-	case m.visit.Limit > 0 && took > patience:
-		return 0 // no time for more
-	case cold > 0:
-		return min(n, -cold)
-	case n == 0 && took < m.warmupTime:
-		return -1
-	case took >= warmupEnough:
-		return 0
-	}
-	return n
-}
-
-// hidden is the time that loading really took beyond what iterations show: places
-// that were loaded ahead at their beginning and used up by their end have hidden
-// that loading is slower. gained is how many more of them there were in the end. If
-// measuring ended while a batch was waited for, unfinished is for how long: loading set
-// the pace then, and what was loaded of later batches counts too.
-func hidden(all, unfinished time.Duration, iterations, gained, batchSize int) time.Duration {
-	loaded := float64(iterations) + float64(gained)/float64(batchSize)
-	if unfinished == 0 && gained >= 0 || loaded <= 0.5 {
-		return 0
-	}
-	return max(0, time.Duration(float64(all+unfinished)*float64(iterations)/loaded)-all)
-}
-
-// overlap is how long two spans of time have in common.
-func overlap(begin1, end1, begin2, end2 time.Time) time.Duration {
-	begin, end := later(begin1, begin2), end1
-	if end.After(end2) {
-		end = end2
-	}
-	return max(0, end.Sub(begin))
-}
-
-// runStep runs the user's step; its panic becomes an error.
-func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
-	guarded(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
-		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), cause)
-		if stack != nil {
-			err = fmt.Errorf("%w\n%s", err, stack)
-		}
-	})
-	return err
 }
 
 // The floor is measured over floorIterations, or for floorTime, if the slots can be
