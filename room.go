@@ -137,7 +137,7 @@ func (p *streamPart) giveRoom(freed int64) {
 			case c.needs.CompareAndSwap(n, 0):
 				p.waiting.Add(-1)
 				c.wake()
-			default: // it needs so much no more
+			default: // meanwhile it needs less, or nothing
 				c.hold(int(-n))
 			}
 		}

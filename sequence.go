@@ -389,12 +389,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		if o.dropLast {
 			n = 0
 		}
-		q.stop()
-		if q.started, q.index = false, 0; q.epoch == q.last {
-			q.over = true
-		} else {
-			q.epoch++
-		}
+		q.endEpoch()
 	}
 	q.over = q.over || b.failure != nil
 	b.end = n == 0 || b.failure != nil
@@ -414,6 +409,17 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		b.skipped.Add(int32(o.batchSize - n))
 	}
 	q.l.ring.Seal(seq, n)
+}
+
+// endEpoch goes on to the next epoch, if there is one.
+func (q *sequence) endEpoch() {
+	q.stop()
+	q.started, q.index = false, 0
+	if q.epoch == q.last {
+		q.over = true
+	} else {
+		q.epoch++
+	}
 }
 
 // countAsLoaded counts places that nobody will load. If all others are loaded, this
