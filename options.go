@@ -281,7 +281,7 @@ const maxInterleave = 1024
 
 // WithInterleave sets how many shards of a stream are read at once, 1 … 1024. The
 // loader takes a sample of each in turn. The default is 4. The order of the
-// samples depends on it. [MixedStreams] reads so many of each stream. If the dataset
+// samples depends on it. [MixedStreams] reads that many of each stream. If the dataset
 // isn't a stream, it does nothing. If reading sets the pace, [Tune] measures what more
 // shards at once would bring, and says so in its advice.
 func WithInterleave(shards int) Option {

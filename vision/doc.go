@@ -51,14 +51,14 @@
 // blocks, a row of pixels, or some kilobytes of the file. It is the context of the call of
 // Load that the sample is loaded by; the call needn't pass it on. It ends if the epoch is
 // left, or if [nwt.WithTimeout] gives the call up. Two decoders can't be asked to stop.
-// They go on for up to so much CPU time, measured with pictures of 89 megapixels on an AMD
-// EPYC:
+// They go on for up to the following CPU time, measured with pictures of 89 megapixels on
+// an AMD EPYC:
 //
 //   - libjpeg-turbo: 0.8 s instead of 9.4 s. If a file may take more than some tenths of a
 //     second, it gets a copy, in which it finds an end of the picture wherever it reads.
-//   - lossy WebP: 13 s for a bad file, 3.2 s for a good one, that is all of it, since the
-//     decoder has read the file when it begins; lossless WebP: 1.6 s if the file is
-//     smaller than 4 kB, and some milliseconds else.
+//   - lossy WebP: 13 s for a bad file, 3.2 s for a good one: all of the decoding, since the
+//     decoder has read the whole file before it begins; lossless WebP: 1.6 s if the file
+//     is smaller than 4 kB, otherwise some milliseconds.
 //
 // A read of a file system that doesn't answer can't be ended either, nor a format that
 // the program has registered and that has all of the file in memory.

@@ -18,7 +18,7 @@ import (
 func sweep(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("sweep")
 	dir := o.String("dir", "", "`folder` with data_batch_*.bin (default: noise of the same format)")
-	batch := o.Int("batch", 128, "`images` of a batch")
+	batch := o.Int("batch", 128, "`images` per batch")
 	iterations := o.Int("iterations", 100, "`batches` to measure at each count")
 	most := o.Int("max-workers", runtime.GOMAXPROCS(0)-1, "highest `count`")
 	alpha := o.Duration("alpha", 500*time.Millisecond, "`difference` over all iterations that the choice ignores")

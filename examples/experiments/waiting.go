@@ -25,7 +25,7 @@ func waiting(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	o := newOptions("waiting")
 	n := o.Int("samples", 1000, "`number` of samples")
 	wait := o.Duration("wait", time.Millisecond, "`time` that a sample waits")
-	batch := o.Int("batch", 64, "`samples` of a batch")
+	batch := o.Int("batch", 64, "`samples` per batch")
 	counts := o.counts("workers", "0,4,16", "worker `counts`")
 	if err := o.parse(args); err != nil {
 		return err

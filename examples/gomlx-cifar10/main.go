@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gomlx-cifar10", flag.ExitOnError)
 	dir := flags.String("dir", "", "`folder` with data_batch_*.bin (default: synthetic images of the same format)")
 	n := flags.Int("images", 1024, "`number` of synthetic images")
-	batch := flags.Int("batch", 32, "`images` of a batch")
+	batch := flags.Int("batch", 32, "`images` per batch")
 	epochs := flags.Int("epochs", 4, "`epochs` to train")
 	budget := flags.Duration("budget", 5*time.Second, "`time` to spend on tuning")
 	_ = flags.Parse(args) // exits if it fails

@@ -32,7 +32,7 @@ func main() {
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("gorgonia", flag.ExitOnError)
 	n := flags.Int("points", 8192, "`number` of points")
-	batch := flags.Int("batch", 64, "`points` of a batch")
+	batch := flags.Int("batch", 64, "`points` per batch")
 	epochs := flags.Int("epochs", 5, "`epochs` to train")
 	budget := flags.Duration("budget", 2*time.Second, "`time` to spend on tuning")
 	_ = flags.Parse(args) // exits if it fails

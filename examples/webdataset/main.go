@@ -37,11 +37,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("webdataset", flag.ExitOnError)
 	dir := flags.String("dir", "", "`folder` of JPEG, PNG, GIF and WebP files to pack, in one folder per class (default: the images that come with Go)")
 	shards := flags.String("shards", "", "`folder` of the shards: written if there are none, else read (default: one for this run)")
-	perShard := flags.Int("per-shard", 100, "`images` of a shard")
+	perShard := flags.Int("per-shard", 100, "`images` per shard")
 	repeat := flags.Int("repeat", 0, "`times` to pack each image (default: until there are 1000)")
 	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
-	batch := flags.Int("batch", 32, "`images` of a batch")
-	samples := flags.Int("epoch", 0, "`images` of an epoch, so that all ranks have as many batches (default: all there are)")
+	batch := flags.Int("batch", 32, "`images` per batch")
+	samples := flags.Int("epoch", 0, "`images` per epoch, so that all ranks have the same number of batches (default: all there are)")
 	_ = flags.Parse(args) // exits if it fails
 	switch {
 	case flags.NArg() > 0:
