@@ -514,29 +514,41 @@ func TestACacheOfMoreSamplesThanMemoryHoldsStillLoads(t *testing.T) {
 	}
 }
 
-// mirrored loads the samples of a dataset in reverse, and then uses the sample.
+// mirrored loads the samples of a dataset in reverse, and uses the sample before and
+// after that.
 type mirrored struct{ nwt.Dataset }
 
 func (m mirrored) Load(ctx context.Context, i int, dst *nwt.Sample) error {
+	before := dst.Rand().Int64N(1000)
 	if err := m.Dataset.Load(ctx, m.Len()-1-i, dst); err != nil {
 		return err
 	}
-	nwt.Values[int64](dst, 0)[0] += int64(1_000_000*dst.Position() + dst.Rand().IntN(1_000_000))
+	nwt.Values[int64](dst, 0)[0] += 1_000_000*int64(dst.Position()) + 1000*before + dst.Rand().Int64N(1000)
 	return nil
 }
 
 // Whether the inner cache has a sample or loads it, the outer sample stays what it is.
 func TestACacheWithinACacheLeavesTheSampleItsPositionAndItsRand(t *testing.T) {
-	source := numbered(10, func(context.Context, int, *nwt.Sample) error { return nil })
+	one := func(ds nwt.Dataset, i int) int64 {
+		s, err := nwt.LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+		return nwt.Values[int64](s, 0)[0]
+	}
+	drawn := func(bound int64) nwt.Dataset {
+		return nwt.NewDataset(10, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			nwt.Values[int64](dst, 0)[0] = 0
+			if bound > 0 {
+				nwt.Values[int64](dst, 0)[0] = 1_000_000_000 * dst.Rand().Int64N(bound)
+			}
+			return nil
+		})
+	}
+	source, zeros := drawn(1000), drawn(0)
 	inner := nwt.Cached(source, 1<<20)
 	for round := range 2 { // the second time, the inner cache has them
 		outer := nwt.Cached(mirrored{inner}, 1<<20)
 		for i := range 10 {
-			want, err := nwt.LoadSample(t.Context(), mirrored{source}, i)
-			require.NoError(t, err)
-			got, err := nwt.LoadSample(t.Context(), outer, i)
-			require.NoError(t, err)
-			require.Equal(t, nwt.Values[int64](want, 0), nwt.Values[int64](got, 0), "round %d, sample %d", round, i)
+			require.Equal(t, one(source, 9-i)+one(mirrored{zeros}, i), one(outer, i), "round %d, sample %d", round, i)
 		}
 	}
 }
