@@ -333,7 +333,12 @@ func TestSkippingEndsWithItsContext(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &tallies{lengths: []int{30, 20}, skip: func(_ *tallyReader, n int) (int, error) { cancel(); return min(n, 1), nil }}
+	var calls atomic.Int32
+	s := &tallies{lengths: []int{30, 20}, skip: func(_ *tallyReader, n int) (int, error) {
+		calls.Add(1)
+		cancel()
+		return min(n, 1), nil
+	}}
 	l := newLoader(t, nwt.Streamed(s), nwt.WithWorkers(2))
 	n := 0
 	for _, err := range l.Resume(ctx, nwt.State{Samples: 40}) {
@@ -341,6 +346,7 @@ func TestSkippingEndsWithItsContext(t *testing.T) {
 		n++
 	}
 	require.Equal(t, 1, n)
+	require.LessOrEqual(t, calls.Load(), int32(2), "one in each shard, though Skip doesn't look at the context")
 }
 
 // A shard that hangs while it is skipped or opened is lost from there on, as it would be
@@ -401,12 +407,12 @@ func TestAShardThatHangsWhileItIsSkippedEndsTheEpochWithoutABudget(t *testing.T)
 	})
 }
 
-// Each call of Skip has its time, however many records are skipped.
+// Each record that is skipped has its time, however many there are.
 func TestASlowSkipIsNotGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &tallies{lengths: []int{500, 20, 480}}
 		s.skip = func(r *tallyReader, n int) (int, error) {
-			time.Sleep(900 * time.Millisecond)
+			time.Sleep(time.Duration(n) * 900 * time.Millisecond)
 			return over(r, n, false)
 		}
 		numbers, _ := restOf(t, nwt.Streamed(s), nwt.State{Samples: 900}, nwt.WithErrorBudget(0), nwt.WithTimeout(time.Second), nwt.WithWorkers(1))

@@ -612,6 +612,17 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 	}
 }
 
+func TestAStateThatTheRanksOfAStreamCannotHaveReachedIsRefused(t *testing.T) {
+	for _, world := range []int{0, 2} {
+		var opened atomic.Int32
+		l := newLoader(t, nwt.Streamed(opening(&opened, 8, 8, 8, 8)), nwt.WithBatchSize(2), nwt.WithRank(1, 2))
+		err := refusal(t, l.Resume(t.Context(), nwt.State{Samples: 7, World: world}))
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, "State.Samples: 7: of a stream: must be a multiple of the number of ranks, 2")
+		require.Zero(t, opened.Load())
+	}
+}
+
 // Between epochs the number of ranks may change: what a state of the end leaves of its
 // epoch is nothing, and the beginning of the next epoch is the same for everyone.
 func TestBetweenEpochsAStreamIsResumedByAnyNumberOfRanks(t *testing.T) {
