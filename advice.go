@@ -149,7 +149,7 @@ func (f figures) aboutReading() string {
 	case f.wider.tried > 0:
 		return fmt.Sprintf("%s. More at once are no faster (WithInterleave(%d) was tried): storage, the network or the reader itself is the limit.", sets, f.wider.tried)
 	case f.interleave >= f.shards:
-		return fmt.Sprintf("%s, which are all: of more, smaller shards more could be read at once.", sets)
+		return fmt.Sprintf("%s, which are all: with more, smaller shards, more could be read at once.", sets)
 	case f.interleave >= maxInterleave:
 		return fmt.Sprintf("%s, and no more can be.", sets)
 	default:

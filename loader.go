@@ -76,7 +76,8 @@ type Loader struct {
 }
 
 // NewLoader makes a loader. Nothing is started or loaded before the first
-// epoch. The error joins an *[OptionError] for everything that can't be used.
+// epoch. From then on it has workers and memory until [Loader.Close]. The error joins an
+// *[OptionError] for everything that can't be used.
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
@@ -378,14 +379,14 @@ func (l *Loader) partsWithWarmth() bool {
 }
 
 // Epoch yields the batches of an epoch, in order. An error ends it and comes
-// alone, after all batches before it:
+// alone, with a nil batch, after all batches before it:
 //
 //   - *[LoadError] if a sample of the next batch couldn't be loaded;
 //   - the context's error if the context ended;
 //   - [ErrBusy] while another epoch of the loader is running, [ErrClosed] once
 //     the loader is closed, [ErrRetained] if Release was forgotten.
 //
-// Leaving the loop early ends the epoch too. Once the loop has ended, however it
+// A loop that takes only the batch never sees the error. Leaving the loop early ends the epoch too. Once the loop has ended, however it
 // ended, no Load is running any more, except calls that WithTimeout gave up, and the
 // loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
