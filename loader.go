@@ -386,9 +386,9 @@ func (l *Loader) partsWithWarmth() bool {
 //   - [ErrBusy] while another epoch of the loader is running, [ErrClosed] once
 //     the loader is closed, [ErrRetained] if Release was forgotten.
 //
-// A loop that takes only the batch never sees the error. Leaving the loop early ends the epoch too. Once the loop has ended, however it
-// ended, no Load is running any more, except calls that WithTimeout gave up, and the
-// loader can be used again.
+// A loop that takes only the batch never sees the error. Leaving the loop early ends the
+// epoch too. Once the loop has ended, however it ended, no Load is running any more,
+// except calls that WithTimeout gave up, and the loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
