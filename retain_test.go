@@ -101,6 +101,30 @@ func TestForgettingToReleaseIsNoticed(t *testing.T) {
 	}
 }
 
+func TestAsManyBatchesAsTheBoundMayBeRetained(t *testing.T) {
+	for _, workers := range []int{0, 1, 4} {
+		l := newLoader(t, emptyDataset(300), nwt.WithBatchSize(1), nwt.WithWorkers(workers))
+		var kept []*nwt.Batch
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if len(kept) < 64 {
+				b.Retain()
+				kept = append(kept, b)
+			}
+			if b.Index() == 100 {
+				require.NoError(t, l.SetWorkers(0), "whose slots are given back")
+			}
+			if b.Index() == 200 {
+				require.NoError(t, l.SetWorkers(4))
+			}
+		}
+		for _, b := range kept {
+			b.Release()
+		}
+		noSlotLost(t, l, 0)
+	}
+}
+
 // As long as some slot is left the epoch goes on.
 func TestAProgramAtTheBoundGoesOnWithFewerBatchesAhead(t *testing.T) {
 	l := newLoader(t, emptyDataset(300), nwt.WithBatchSize(1), nwt.WithWorkers(2), nwt.WithPrefetch(8))

@@ -95,7 +95,7 @@ func (s *slots) pop() (*Batch, error) {
 		s.free = s.free[:n]
 		return b, nil
 	}
-	if s.loose >= maxRetained {
+	if s.loose > maxRetained {
 		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.loose, maxRetained)
 	}
 	s.total++
