@@ -47,6 +47,7 @@ type trial struct {
 	gap   int   // bytes that a copy to the device leaves out, at least
 	bare  bool  // the device can't clear memory
 	ahead int64 // bytes of records that may be read ahead; 0: the default
+	auto  bool  // the loader tunes itself
 
 	batch, workers, prefetch, rank, world, budget int
 	dropLast, shuffle, unordered, timeout         bool
@@ -97,6 +98,7 @@ func randomTrial(seed uint64) *trial {
 	t.gap = []int{1, 3, 20, nwt.LeastGap}[seed/4%4]
 	t.bare = seed/16%4 == 3
 	t.ahead = []int64{0, 1, 500, 5000}[seed/64%4]
+	t.auto = seed%5 == 0
 	t.prepares = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 2 * time.Second}[seed/256%4]
 	t.deaf = seed/1024%2 == 1
 	t.unfit = []int32{0, 0, 1, 5}[seed/2048%4]
@@ -234,7 +236,7 @@ func randomMix(rng *rand.Rand, parts int) *nwt.Mix {
 
 // readByConsumer tells whether a run may begin without workers.
 func (t *trial) readByConsumer() bool {
-	return t.workers == 0 || slices.ContainsFunc(t.runs, func(r run) bool {
+	return t.auto || t.workers == 0 || slices.ContainsFunc(t.runs, func(r run) bool {
 		return slices.Contains(r.then, "none") || slices.Contains(r.workers, 0)
 	})
 }
@@ -879,6 +881,9 @@ func (j *judge) open() (err error) {
 	}
 	if j.ahead > 0 {
 		opts = append(opts, nwt.WithReadAhead(j.ahead))
+	}
+	if j.auto {
+		opts = append(opts, nwt.WithAutoWorkers())
 	}
 	if j.prepares > 0 {
 		opts = append(opts, nwt.WithWorkerInit(j.begin))
