@@ -60,7 +60,7 @@ func TestRankIsWhatTheInnermostLauncherSays(t *testing.T) {
 		"half a locality":                     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", Rank{1, 2, 0, 1, "torchrun", "WORLD_SIZE=2 RANK=1"}},
 		"empty variables":                     {"RANK= LOCAL_RANK= JOB_COMPLETION_INDEX=0 WORLD_SIZE=1", Rank{0, 1, 0, 1, "Kubernetes", "WORLD_SIZE=1 JOB_COMPLETION_INDEX=0"}},
 		"a batch script":                      {sbatch, Rank{0, 1, 0, 1, "none", ""}},
-		"a world size only":                   {"WORLD_SIZE=4", Rank{0, 1, 0, 1, "none", ""}},
+		"a world of one":                      {"WORLD_SIZE=1", Rank{0, 1, 0, 1, "none", ""}},
 	} {
 		got, err := rankFrom(variables(c.env))
 		require.NoError(t, err, name)
@@ -140,6 +140,8 @@ func TestWrongVariablesAreNamedWithTheirBound(t *testing.T) {
 		{srun, "SLURM_STEP_TASKS_PER_NODE=4(x),3", `SLURM_STEP_TASKS_PER_NODE is "4(x),3"`},
 		{indexedJob, "WORLD_SIZE=2", `Kubernetes: JOB_COMPLETION_INDEX is "2"; want a number from 0 to 1`},
 		{indexedJob, "WORLD_SIZE=", "Kubernetes: WORLD_SIZE is not set"},
+		{torchrun, "RANK=", `WORLD_SIZE is "8", but no rank is set: want RANK or`},
+		{indexedJob, "JOB_COMPLETION_INDEX=", `WORLD_SIZE is "3", but no rank is set: want RANK or, in an Indexed Job, JOB_COMPLETION_INDEX`},
 	} {
 		vars := variables(c.env)
 		maps.Copy(vars, variables(c.change))
