@@ -1,6 +1,7 @@
 package wds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,7 +192,7 @@ func (s *source) more() error {
 			return nil
 		}
 	}
-	return io.ErrNoProgress
+	return cmp.Or(s.err, io.ErrNoProgress)
 }
 
 // Seek skips ahead from the place at which reading is.

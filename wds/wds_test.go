@@ -140,6 +140,38 @@ func TestAShardThatComesByteByByteIsReadAllTheSame(t *testing.T) {
 	require.Equal(t, upTo(10), got)
 }
 
+// reluctant is a file system whose files give nothing, without an error, 99 times before
+// they end.
+type reluctant struct{ fs.FS }
+
+func (f reluctant) Open(name string) (fs.File, error) {
+	file, err := f.FS.Open(name)
+	return &reluctantFile{file, 99}, err
+}
+
+func (f reluctant) Glob(pattern string) ([]string, error) { return fs.Glob(f.FS, pattern) }
+
+type reluctantFile struct {
+	fs.File
+	left int
+}
+
+func (f *reluctantFile) Read(p []byte) (int, error) {
+	n, err := f.File.Read(p)
+	if err == io.EOF && f.left > 0 {
+		f.left--
+		err = nil
+	}
+	return n, err
+}
+
+func TestAnEndThatComesAfterManyEmptyReadsIsAnEnd(t *testing.T) {
+	got, bad, err := epoch(t, dataset(t, reluctant{fstest.MapFS{"0.tar": {Data: shard(t, 0, 5)}}}), nwt.WithInterleave(1))
+	require.NoError(t, err)
+	require.Empty(t, bad)
+	require.Equal(t, upTo(5), got)
+}
+
 func TestAShardMayBeCompressed(t *testing.T) {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
