@@ -32,11 +32,11 @@ func (e evidence) gap(i int) (w int, found bool) {
 	return w, found && e.sp.allows(w)
 }
 
-// finer finds a count beside the fastest that lies within a step, if it promises to be
-// faster by half of alpha and the errors are small beside alpha. A count whose time is
-// +Inf isn't there.
+// finer finds a count within a step, beside the fastest or beside the choice, that promises
+// to be faster than the fastest by half of alpha, if the errors are small compared with
+// alpha. A count whose time is +Inf isn't there.
 func (e evidence) finer(mean []float64) (w int, found bool) {
-	_, fastest := e.pick(mean)
+	chosen, fastest := e.pick(mean)
 	best := mean[fastest]
 	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Alpha.Of(best, e.sp.Iterations) }
 	next := func(i, by int) int {
@@ -44,7 +44,7 @@ func (e evidence) finer(mean []float64) (w int, found bool) {
 		}
 		return i
 	}
-	for _, i := range []int{next(fastest, -1), fastest} {
+	for _, i := range []int{next(fastest, -1), fastest, next(chosen, -1), chosen} {
 		if i < 0 || next(i, 1) == len(mean) || !sure(i) || !sure(fastest) {
 			continue
 		}

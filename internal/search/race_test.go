@@ -308,8 +308,9 @@ func TestAnotherRunLooksWithinAStepOnlyIfThatIsPromisedThereToo(t *testing.T) {
 	}
 }
 
-// "If the times beside the fastest count promise that a count within a step is faster by
-// half of alpha, and the errors are at most two fifths of alpha, it looks there too."
+// "If the times beside the fastest count, or beside the choice, promise that a count within a
+// step is faster than the fastest by half of alpha, and the errors are at most two fifths of
+// alpha, it looks there too."
 func TestWhenTheSearchLooksWithinAStep(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -325,6 +326,11 @@ func TestWhenTheSearchLooksWithinAStep(t *testing.T) {
 		{"the fastest's error is large", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02}, {workers: 16, mean: 0.9, se: 0.05}}, -1},
 		{"its neighbour's is", []known{{workers: 12, mean: 1.6}, {workers: 14, mean: 1.02, se: 0.05}, {workers: 16, mean: 1}}, -1},
 		{"its neighbour's is, but the promise is on the other side", []known{{workers: 10, mean: 1.7}, {workers: 12, mean: 1.5, se: 0.05}, {workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, 15},
+		// 1.06 · 14/15 = 0.989, which isn't faster than 63 workers by half of alpha; 1.01 · 14/15 = 0.943 is.
+		{"beside the choice, if that promises more than the fastest has", []known{{workers: 12, mean: 1.01 * 14 / 12}, {workers: 14, mean: 1.01}, {workers: 16, mean: 1.4}, {workers: 63, mean: 1}}, 15},
+		{"it doesn't", []known{{workers: 12, mean: 1.06 * 14 / 12}, {workers: 14, mean: 1.06}, {workers: 16, mean: 1.4}, {workers: 63, mean: 1}}, -1},
+		// 1.12 · (14/15)^(ln (1.7/1.12) / ln (14/12)) = 0.929
+		{"below the choice", []known{{workers: 12, mean: 1.7}, {workers: 14, mean: 1.12}, {workers: 16, mean: 1.09}, {workers: 32, mean: 1.3}, {workers: 63, mean: 1}}, 15},
 		{"the lowest count promises nothing", []known{{workers: 14, mean: 1}, {workers: 16, mean: 1.2}}, -1},
 		{"a step is one worker there", []known{{workers: 1, mean: 2}, {workers: 2, mean: 1}, {workers: 4, mean: 1.2}}, -1},
 		{"between neighbours there is nothing", []known{{workers: 14, mean: 2}, {workers: 15, mean: 1}, {workers: 16, mean: 1.2}}, -1},
