@@ -38,13 +38,13 @@ type Loader struct {
 
 	stage    *stage // nil if the device is the host
 	ring     *ring.Ring[Batch]
-	born     time.Time // see now
+	born     time.Time // when the loader was made: see now
 	pace     pace
 	slots    slots
 	faulty   faulty
 	auto     *auto         // nil without WithAutoWorkers
 	tuned    *Result       // nil without NewTunedLoader
-	visits   *streamVisits // of a tuner, to a stream; nil otherwise
+	visits   *streamVisits // a tuner's visits to a stream; nil otherwise
 	counters counters
 	deep     depth
 	// deepening is the run whose depth follows need. It is nil between epochs, and
@@ -54,16 +54,17 @@ type Loader struct {
 	workers atomic.Int32 // how many there should be; written under mu
 	byHand  atomic.Bool  // the program called SetWorkers, which ends auto mode; written under mu
 
-	mu           sync.Mutex
-	closed       bool           // guarded by mu
-	run          *run           // guarded by mu; nil between epochs
-	crew         []*worker      // guarded by mu; by seat, nil if it has no goroutine
-	away         atomic.Int32   // calls that were given up and haven't returned
-	numbers      numbers        // guarded by mu; of the crew, and of calls that were given up
-	parting      bool           // guarded by mu; see partsWithWarmth
-	pool         sync.WaitGroup // the goroutines of workers and of the watchdog
-	closing      chan struct{}  // closed by Close
-	began, ended sync.Once      // the watchdog
+	mu            sync.Mutex
+	closed        bool           // guarded by mu
+	run           *run           // guarded by mu; nil between epochs
+	crew          []*worker      // guarded by mu; by seat, nil if it has no goroutine
+	away          atomic.Int32   // calls that were given up and haven't returned
+	numbers       numbers        // guarded by mu; of the crew, and of calls that were given up
+	parting       bool           // guarded by mu; a worker that left had prepared something: see partsWithWarmth
+	pool          sync.WaitGroup // the goroutines of workers and of the watchdog
+	closing       chan struct{}  // closed by Close
+	startWatchdog sync.Once
+	closeOnce     sync.Once // for what Close must not do twice
 
 	// These belong to the running epoch, which hands them to the next one under mu.
 	seq    uint64  // sequence number of the next batch that is opened
@@ -189,7 +190,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	case l.n == endless:
 		return optionError("SetSampler", nameOfSampler(s), "can't be combined with a stream, whose order is that of reading")
 	}
-	order := l.source.order // but for what every sampler brings
+	order := l.source.order // follow sets what depends on the sampler
 	if err := order.follow("SetSampler", s); err != nil {
 		return err
 	}
@@ -278,8 +279,8 @@ func (l *Loader) keep() int {
 	return l.depth()
 }
 
-// now is how many nanoseconds the loader is old, and never 0. Reading the monotonic
-// clock alone takes half as long as time.Now.
+// now is the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
+// takes half as long as time.Now.
 func (l *Loader) now() int64 { return int64(time.Since(l.born)) + 1 }
 
 // depth is how many batches are open or in use at once.
@@ -350,8 +351,9 @@ func (l *Loader) leave(w *worker) bool {
 	return true
 }
 
-// enter returns the run that WithWorkerInit is to run for, which then waits for the worker.
-// If there is none, it vacates the worker's seat and returns nil.
+// enter returns the run for which the worker is to call WithWorkerInit's function. The run
+// then waits for that call. If there is no such run, enter vacates the worker's seat and
+// returns nil.
 func (l *Loader) enter(w *worker) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -370,8 +372,8 @@ func (l *Loader) vacate(w *worker) {
 	l.parting = l.parting || w.ready && l.opts.init != nil || len(w.sample.locals.list) > 0
 }
 
-// partsWithWarmth tells whether workers that left had prepared something that those who
-// take their seats must prepare anew, by WithWorkerInit or Scratch.
+// partsWithWarmth tells whether a worker that left had prepared something, by
+// WithWorkerInit or Scratch, that the next worker in its seat must prepare anew.
 func (l *Loader) partsWithWarmth() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -467,16 +469,20 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 	for {
 		b, err := r.advance()
+		if err != nil {
+			r.told = err
+			yield(nil, err)
+			return
+		}
 		if l.auto != nil && b != nil {
 			l.auto.delivered(r)
 		}
-		r.told = err
-		if b == nil && err == nil || !yield(b, err) || err != nil {
-			if l.auto != nil && err == nil {
-				l.auto.ended(r)
-			}
-			return
+		if b == nil || !yield(b, nil) {
+			break
 		}
+	}
+	if l.auto != nil {
+		l.auto.ended(r)
 	}
 }
 
@@ -497,7 +503,7 @@ func (l *Loader) Close() error {
 	}
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
-	l.ended.Do(func() {
+	l.closeOnce.Do(func() {
 		defer l.inline.sample.locals.close(l.opts.log)
 		close(l.closing)
 		if l.stage != nil {

@@ -125,7 +125,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	l.hire()
 	if l.opts.timeout > 0 {
-		l.began.Do(func() {
+		l.startWatchdog.Do(func() {
 			l.pool.Add(1)
 			go l.watchdog()
 		})
