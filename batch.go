@@ -29,13 +29,13 @@ type Batch struct {
 	seq     uint64 // in the ring
 	end     bool   // the stream is over: nothing in the batch is delivered
 
-	failure error // why the stream is over, if it shouldn't be
+	failure error // why the stream ended too soon; nil if it ended as it should
 
 	seeded bool       // pcg is seeded for this batch
 	rand   *rand.Rand // over pcg
 	pcg    rand.PCG
 
-	// skipped counts places that are reported to the ring and yet may not be loaded, since
+	// skipped counts places that were reported to the ring but may not be loaded, because
 	// the run was over by then.
 	skipped atomic.Int32
 
@@ -58,10 +58,10 @@ type Batch struct {
 	// stage.
 	late atomic.Pointer[error]
 
-	// refs counts what keeps the slot in use: held from the opening of the slot
-	// until the loop body has let go of the batch, held once more while a copy is
-	// under way that the loop body doesn't wait for, and 1 for each Retain. Whoever
-	// brings refs to 0 gives the slot back.
+	// refs counts what keeps the slot in use. Each of the loader's own holds counts as
+	// held: one lasts from the opening of the slot until the loop body has let go of the
+	// batch, the other while a copy is under way that the loop body doesn't wait for. Each
+	// Retain counts as 1. Whoever brings refs to 0 gives the slot back.
 	refs atomic.Int32
 }
 

@@ -62,8 +62,8 @@ type slots struct {
 	closed bool
 	ended  sync.Once
 
-	// keep is how many of the others to keep. It is asked for each decision, and not
-	// noted: workers and depth, of which it is made, change without a common lock.
+	// keep says how many batches to keep, besides the loose ones. It is asked anew each
+	// time: it follows from workers and depth, which change without a common lock.
 	keep func() int
 }
 
@@ -119,7 +119,8 @@ func (s *slots) put(b *Batch, loose bool) {
 	}
 }
 
-// kept frees the batch for another use, unless it is surplus or others have its slot.
+// kept makes the batch free for another use. It reports false if the batch is surplus or
+// others may still use its slot: then the caller drops the batch.
 func (s *slots) kept(b *Batch, loose bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +145,8 @@ func (s *slots) detach() {
 // trim drops surplus batches. It is called after keep has become less.
 func (s *slots) trim() {
 	s.mu.Lock()
-	kept := len(s.free) - min(len(s.free), max(0, s.total-s.loose-s.keep()))
+	tooMany := max(0, s.total-s.loose-s.keep())
+	kept := max(0, len(s.free)-tooMany)
 	surplus := append([]*Batch(nil), s.free[kept:]...)
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
 	s.mu.Unlock()
@@ -154,7 +156,7 @@ func (s *slots) trim() {
 }
 
 // close gives the memory back. The memory of batches in use is given back when they
-// come back. Whoever calls it while another call is freeing waits for that.
+// come back. A second call waits for the first.
 func (s *slots) close() { s.ended.Do(s.giveBack) }
 
 func (s *slots) giveBack() {
