@@ -26,8 +26,8 @@ type run struct {
 	course  course
 	first   uint64         // sequence number of the course's first batch
 	tally   tally          // the stage's if there is one, else the consumer's
-	beside  errgroup.Group // of a stream's reader and of the stage, which serve the run
-	broken  error          // what beside has ended with
+	beside  errgroup.Group // the goroutines that serve the run: a stream's reader, the stage
+	broken  error          // the error that they ended with
 	told    error          // the error that was delivered
 
 	// For a stream: what fills batches. With workers it belongs to a goroutine, which
@@ -44,10 +44,10 @@ type run struct {
 	ahead   []uint64 // sequence numbers of those opened and not taken, ascending
 	current *Batch   // in the loop body, or nil
 	halted  bool
-	refused error  // what a BatchSampler made of the batch that would be opened next
+	refused error  // why the next batch can't be opened: the error of a BatchSampler
 	over    bool   // a stream's end was taken: nothing more is opened
 	last    uint64 // that end's sequence number
-	failure error  // which the stream has ended with
+	failure error  // the error that the stream ended with
 	fewer   bool   // it was logged that fewer batches are ahead than asked for
 	sizes   []int  // of a sample of a SizedDataset, while a batch is opened
 	filled  bool   // half of what may be open was ready at some time
@@ -99,16 +99,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	l.ring.Reset(l.seq)
-	watched := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(watched)
-		r.stop(contextError(ctx))
-	})
-	r.unwatch = func() {
-		if !stop() {
-			<-watched
-		}
-	}
+	r.watchCaller()
 	l.run = r
 	r.opening.Store(l.seq)
 	if c.n == endless {
@@ -118,7 +109,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 			r.beside.Go(func() error { return r.sequence.feed(r) })
 		}
 	}
-	if l.opts.prefetch == 0 { // last, since from now on workers that were idle see the run
+	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
 		r.hungry.Store(l.deep.lately > depthWaited)
 		l.deep.since.Store(0) // nobody waited between the epochs
 		l.deepening.Store(r)
@@ -134,6 +125,20 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		r.beside.Go(func() error { return l.stage.serve(r) })
 	}
 	return r, nil
+}
+
+// watchCaller stops the run when the caller's context ends.
+func (r *run) watchCaller() {
+	stopped := make(chan struct{})
+	unwatch := context.AfterFunc(r.caller, func() {
+		defer close(stopped)
+		r.stop(contextError(r.caller))
+	})
+	r.unwatch = func() {
+		if !unwatch() {
+			<-stopped
+		}
+	}
 }
 
 // contextError is ctx's error, with its cause if that says more.
@@ -198,15 +203,7 @@ func (r *run) advance() (*Batch, error) {
 			return nil, b.err
 		}
 		if b.size > 0 {
-			c := &r.l.counters
-			c.batches.Add(1) // before ready, which must not be more
-			if ready {
-				c.ready.Add(1)
-			}
-			c.samples.Add(int64(b.size))
-			if epoch := int64(b.epoch); epoch != r.yielded.Load() {
-				r.yielded.Store(epoch)
-			}
+			r.count(b, ready)
 			return b, nil
 		}
 		if err := r.barren(b); err != nil {
@@ -227,9 +224,23 @@ func (r *run) advance() (*Batch, error) {
 	return nil, cmp.Or(r.failure, r.broken, r.refused)
 }
 
-// barren is an error if a whole epoch has just gone by without a sample that could be
-// loaded, and b is of the one after it. A program may go on, and is told of each sample.
-// But tuning would go on for ever: it wants batches, not epochs.
+// count counts a batch that is delivered. ready tells whether it was ready when asked for.
+func (r *run) count(b *Batch, ready bool) {
+	c := &r.l.counters
+	c.batches.Add(1) // before ready, which must not be more
+	if ready {
+		c.ready.Add(1)
+	}
+	c.samples.Add(int64(b.size))
+	if epoch := int64(b.epoch); epoch != r.yielded.Load() {
+		r.yielded.Store(epoch)
+	}
+}
+
+// barren is an error if the loader is a tuner's and a whole epoch has gone by without a
+// sample that could be loaded: b is an empty batch of the epoch after it. Training goes on,
+// since the program is told of each bad sample. Tuning would go on for ever: it waits for
+// batches, however many epochs they take.
 func (r *run) barren(b *Batch) error {
 	if r.l.said.during != whileTuning || b.epoch <= int(r.yielded.Load())+1 {
 		return nil
@@ -247,9 +258,24 @@ func (r *run) open() error {
 	}
 }
 
-// openOne opens the next batch, if there may be one more.
+// mayOpen tells whether there is another batch, and room for it.
+func (r *run) mayOpen() bool {
+	switch {
+	case r.over || r.refused != nil || r.opened == r.course.len():
+		return false
+	case len(r.ahead) == 0:
+		return true
+	case len(r.ahead) >= r.l.depth():
+		return false
+	}
+	// The ring holds Capacity batches in a row. With WithUnordered the oldest may be late
+	// after many that follow it were taken.
+	return r.first+uint64(r.opened) < r.ahead[0]+ring.Capacity
+}
+
+// openOne opens the next batch, if mayOpen.
 func (r *run) openOne() (opened bool, err error) {
-	if r.over || r.refused != nil || r.opened == r.course.len() || len(r.ahead) >= r.l.depth() || len(r.ahead) > 0 && r.ahead[0]+ring.Capacity <= r.first+uint64(r.opened) {
+	if !r.mayOpen() {
 		return false, nil
 	}
 	if r.l.away.Load() >= maxAway {
@@ -268,18 +294,15 @@ func (r *run) openOne() (opened bool, err error) {
 	}
 	b.bad.reset()
 	b.skipped.Store(0)
-	if r.sequence == nil {
-		if r.refused = r.place(b, r.opened); r.refused != nil {
-			r.l.slots.put(b, false)
-			return false, nil // the batches before it are delivered first
-		}
+	if r.sequence != nil {
+		b.opened = r.l.opts.batchSize
+	} else if r.refused = r.place(b, r.opened); r.refused != nil {
+		r.l.slots.put(b, false)
+		return false, nil // the batches before it are delivered first
 	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.finishErr = false, false, nil
-	if r.sequence != nil {
-		b.opened = r.l.opts.batchSize
-	}
 	b.expect(b.opened)
 	r.opened++
 	r.opening.Store(b.seq + 1)
@@ -303,10 +326,10 @@ func (r *run) openOne() (opened bool, err error) {
 // place writes into a batch what batch i of the course is. The error is that of a
 // BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
-	placed := false
+	returned := false
 	if r.course.batches > 0 || r.l.ownShapes() {
 		defer func() {
-			if !placed { // Start, Sizes or the sampler has called runtime.Goexit
+			if !returned { // Start, Sizes or the sampler has called runtime.Goexit
 				r.l.slots.put(b, false)
 			}
 		}()
@@ -315,7 +338,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 	var from, to int
 	if r.course.batches > 0 {
 		if from, to, b.reached, err = r.course.partOf(epoch, base, k); err != nil {
-			placed = true
+			returned = true
 			return err
 		}
 	} else {
@@ -331,13 +354,13 @@ func (r *run) place(b *Batch, i int) (err error) {
 	if r.l.ownShapes() {
 		r.layOut(b)
 	}
-	placed = true
+	returned = true
 	return nil
 }
 
-// await waits until a batch is ready, loads it if there are no workers, and takes
-// it from the ring; nil if the run was stopped or the caller's context has ended. It
-// tells whether the batch was ready already.
+// await waits until a batch is ready, or loads it if there are no workers, and takes it
+// from the ring; b is nil if the run was stopped or the caller's context has ended. ready
+// tells whether it didn't have to wait.
 func (r *run) await() (b *Batch, ready bool) {
 	r.watchDepth()
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
@@ -387,22 +410,23 @@ func (r *run) take(seq uint64) *Batch {
 func (r *run) help(seq uint64) {
 	w := r.l.inline
 	var ok bool
-	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); ok {
-		r.l.zero.take() // before asking which number the caller has
-		defer func() {  // runtime.Goexit in Load or WithFinish mustn't lose the claim
-			if r.l.opts.timeout > 0 {
-				r.l.callerIsDone(w.sample.worker)
-			}
-			r.l.zero.put()
-			w.done()
-		}()
-		if r.l.opts.timeout > 0 {
-			w.sample.worker = r.l.callersNumber()
-		}
-		w.begin()
-		w.loadClaim()
-		w.loaded()
+	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); !ok {
+		return
 	}
+	r.l.zero.take() // before asking which number the caller has
+	defer func() {  // runtime.Goexit in Load or WithFinish mustn't lose the claim
+		if r.l.opts.timeout > 0 {
+			r.l.callerIsDone(w.sample.worker)
+		}
+		r.l.zero.put()
+		w.done()
+	}()
+	if r.l.opts.timeout > 0 {
+		w.sample.worker = r.l.callersNumber()
+	}
+	w.begin()
+	w.loadClaim()
+	w.loaded()
 }
 
 // readByConsumer tells whether the consumer reads the run's stream by itself.
@@ -416,7 +440,7 @@ func (r *run) openAhead() (batches, loaded int, last bool) {
 	defer r.turn.Unlock()
 	for _, seq := range r.ahead {
 		b := r.l.ring.Item(seq)
-		done := b.opened - r.l.ring.Pending(seq) // before skipped, which is written first
+		done := b.opened - r.l.ring.Pending(seq) // read before skipped, which workers write before they report
 		loaded += portion(r.l.opts.batchSize, max(0, done-int(b.skipped.Load())), b.opened)
 	}
 	return len(r.ahead), loaded, r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
@@ -456,7 +480,7 @@ func (r *run) halt() {
 	r.cancel()
 	r.awaitPrepared()
 	r.broken = r.beside.Wait()
-	if r.sequence != nil && r.toFill == nil {
+	if r.readByConsumer() {
 		r.sequence.stop()
 	}
 	if len(r.ahead) == 0 {
@@ -469,7 +493,8 @@ func (r *run) halt() {
 	}
 }
 
-// awaitPrepared waits for WithWorkerInit, and has no other worker begin.
+// awaitPrepared lets no further worker begin with WithWorkerInit, and waits for those that
+// have begun.
 func (r *run) awaitPrepared() {
 	r.l.mu.Lock()
 	r.prepared = true
