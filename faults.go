@@ -32,6 +32,9 @@ func (f *faults) reset() {
 	f.list = f.list[:0]
 }
 
+// any tells whether a sample is bad.
+func (f *faults) any() bool { return f.first.Load() < math.MaxInt32 }
+
 func (f *faults) add(place int, err *LoadError) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,7 +46,7 @@ func (f *faults) add(place int, err *LoadError) {
 // batches in the order of their delivery. With WithUnordered, batches of several
 // epochs may alternate.
 type tally struct {
-	bad map[int]int // samples of an epoch; none for epochs that are long over
+	bad map[int]int // by epoch; those that are long over are deleted
 }
 
 // count adds a bad sample of an epoch and returns how many that makes.
@@ -58,8 +61,8 @@ func (t *tally) count(epoch int) int {
 	return t.bad[epoch]
 }
 
-// admit leaves the bad samples out of a loaded batch. If that exceeds the error
-// budget, its error is that of the first sample beyond the budget.
+// admit leaves the bad samples out of a loaded batch. If they exceed the error budget, it
+// returns the error of the first sample beyond it.
 func (t *tally) admit(b *Batch) error {
 	if b.failure != nil {
 		return b.failure
@@ -126,20 +129,13 @@ func (b *Batch) leaveOut(list []fault) {
 			end = list[i+1].place
 		}
 		from := f.place + 1
-		for f := range b.columns {
-			size, off := b.columns[f].size, b.offsets[f]
-			copy(b.mem[off+kept*size:], b.mem[off+from*size:off+end*size])
-		}
-		for k := range b.l.layout.ragged {
-			copy(b.lensOf(k)[kept:], b.lensOf(k)[from:end])
-		}
-		copy(b.indices[kept:], b.indices[from:end])
+		b.slot.copyPlaces(kept, b.slot, from, end)
 		kept += end - from
 	}
 	b.resize(kept)
 }
 
-// What a loader does, as a warning says it.
+// What a loader is doing, in the words of a warning.
 const (
 	whileLoading = "loading"
 	whileTuning  = "tuning"
@@ -187,7 +183,7 @@ func (s *said) failedTogether(log *slog.Logger, err error) {
 	}
 }
 
-// sum logs how often what was logged once has happened. Closing a loader again logs
+// sum logs how often each thing happened that was logged only once. A second Close logs
 // nothing.
 func (s *said) sum(log *slog.Logger) {
 	s.mu.Lock()

@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 )
 
@@ -24,7 +23,7 @@ func (b *Batch) loadedPlaces(n, worker int) {
 // finish calls the function of WithFinish. Before that, it leaves out bad samples as
 // far as the budget may allow; admit counts them later.
 func (b *Batch) finish(worker int) {
-	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.first.Load() < math.MaxInt32 {
+	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
 		return // nobody will see it
 	}
 	if !guarded(b.leaveOutBad, func(_ []byte, err error) { b.finishErr = err }) || b.size == 0 {

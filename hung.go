@@ -133,12 +133,12 @@ func (w *worker) overdue(now time.Time) bool {
 	return true
 }
 
-// replace lets another goroutine take over from a worker that was given up, and that
-// so can't change any more. The error says why the worker was given up. The caller
-// holds Loader.mu.
+// replace lets another goroutine take over from a worker that was given up: its fields
+// don't change any more. The error says why the worker was given up. The caller holds
+// Loader.mu.
 func (w *worker) replace() (next *worker, err error) {
 	b, l, upto := w.claim.Item, w.l, w.watch.upto
-	err = fmt.Errorf("no answer within WithTimeout(%v): %w", l.opts.timeout, context.DeadlineExceeded)
+	err = l.opts.noAnswer()
 	w.watch.cancel(err)
 	if w.number == 0 {
 		l.numbers.lost = true
@@ -226,8 +226,8 @@ type refuge struct {
 	from, to int
 }
 
-// refuge is a slot to load places from … to−1 in. Its memory is ordinary, since
-// they are moved on from there. The caller holds Loader.mu.
+// refuge is a slot to load places from … to−1 in. Its memory is ordinary, since the places
+// are moved to another slot afterwards. The caller holds Loader.mu.
 func (b *Batch) refuge(from, to int) (*slot, error) {
 	s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
 	if err != nil {
@@ -274,7 +274,7 @@ func (b *Batch) moveOut() error {
 			end++
 		}
 		if home[from] != nil {
-			b.copyPlaces(to, home[from], from, end)
+			to.copyPlaces(from, home[from], from, end)
 		}
 		from = end
 	}
@@ -285,16 +285,18 @@ func (b *Batch) moveOut() error {
 	return nil
 }
 
-// copyPlaces copies places from … end−1 from one slot to another.
-func (b *Batch) copyPlaces(to, at *slot, from, end int) {
-	for f := range at.columns {
-		size, off := at.columns[f].size, at.offsets[f]
-		copy(to.mem[off+from*size:], at.mem[off+from*size:off+end*size])
+// copyPlaces copies places from … end−1 of a slot of the same geometry, which may be s
+// itself, to the places of s from to on.
+func (s *slot) copyPlaces(to int, src *slot, from, end int) {
+	for f := range s.columns {
+		size, off := s.columns[f].size, s.offsets[f]
+		copy(s.mem[off+to*size:], src.mem[off+from*size:off+end*size])
 	}
-	for k := range b.l.layout.ragged {
-		copy(to.lensOf(k)[from:], at.lensOf(k)[from:end])
+	capacity := len(s.indices)
+	for lens := 0; lens < len(s.lens); lens += capacity { // of each ragged dimension
+		copy(s.lens[lens+to:], src.lens[lens+from:lens+end])
 	}
-	copy(to.indices[from:], at.indices[from:end])
+	copy(s.indices[to:], src.indices[from:end])
 }
 
 // A baton is a lock that another goroutine than its holder may put down. Waiting for it
