@@ -21,9 +21,9 @@ const (
 	timingCost = 2 * time.Microsecond  // below that, only some claims are timed
 	timeOneIn  = 32
 	switching  = 10 * time.Microsecond // many times what it costs to switch goroutines
-	laneTime   = 5 * time.Microsecond
-	// Samples that take longer come from a file rather than from memory, or are
-	// computed long enough not to care where their bytes go.
+	laneTime   = 5 * time.Microsecond  // the least work in a lane
+	// Samples that take longer come from a file rather than from memory, or take so long
+	// to compute that it hardly matters where their bytes go.
 	fromMemory = 50 * time.Microsecond
 )
 

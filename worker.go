@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
@@ -22,7 +21,7 @@ import (
 type worker struct {
 	l       *Loader
 	seat    int // among the loader's workers; the caller's is 0
-	number  int // of Sample.Worker, except for the caller's. The watchdog reads it, since a cache changes sample during a call
+	number  int // what Sample.Worker tells, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
 	sample  Sample
 	claim   ring.Claim[Batch]
 	claimed bool         // claim has yet to be reported done
@@ -30,12 +29,12 @@ type worker struct {
 	next    int          // place that is being loaded, or is to be loaded next
 	ready   bool         // WithWorkerInit has succeeded in this goroutine
 	untimed int          // claims since the last one that was timed
-	cold    atomic.Int32 // samples until the worker counts as warm; not positive: it does
-	begins  atomic.Bool  // WithWorkerInit, or the first claim, is under way; but nothing that replace has left
+	cold    atomic.Int32 // samples to load before the worker counts as warm; 0 or less: it does
+	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
 	watch   *watch       // with WithTimeout, in a goroutine of its own; else nil
 
-	// For a BatchDataset. LoadBatch is tried for the places from next to the last of
-	// ends, then from there to the one before it in ends, and so on. Places before
+	// For a BatchDataset. ends is a stack: LoadBatch is tried for the places from next up
+	// to the top of ends, then from there up to the one below it, and so on. Places before
 	// singly are loaded by Load.
 	ends    []int
 	singly  int
@@ -69,7 +68,7 @@ func (w *worker) loaded() {
 		w.begins.Store(false)
 	}
 	b := w.claim.Item
-	if w.l.ring.Stopped() || b.bad.first.Load() < math.MaxInt32 && b.run.isOver() {
+	if w.l.ring.Stopped() || b.bad.any() && b.run.isOver() {
 		b.skipped.Add(int32(n))
 	}
 	b.loadedPlaces(n, w.sample.worker)
@@ -141,7 +140,7 @@ func (w *worker) loadClaim() {
 	if w.l.ownShapes() {
 		s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
 	}
-	if !w.ready && !w.start(b) || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()) {
+	if !w.ready && !w.start(b) || w.isBeyondError(b) {
 		w.next = w.claim.To // nobody will see these samples
 		return
 	}
@@ -158,7 +157,7 @@ func (w *worker) loadClaim() {
 		switch {
 		case w.l.loadBatch == nil:
 			w.loadSingly(b, w.claim.To)
-		case w.l.ring.Stopped() || w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load()):
+		case w.l.ring.Stopped() || w.isBeyondError(b):
 			w.next = w.claim.To // nobody will see these samples
 		case w.next < w.singly:
 			w.loadSingly(b, w.singly)
@@ -173,11 +172,16 @@ func (w *worker) loadClaim() {
 	}
 }
 
-// cutShort tells whether the run is over, or ends with the claim's batch: calls may have ended
-// early then, and places were left out, so what the claim took says nothing about loading.
+// isBeyondError tells whether a bad sample before place next ends the epoch.
+func (w *worker) isBeyondError(b *Batch) bool {
+	return w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load())
+}
+
+// cutShort tells whether the run is over, or ends with the claim's batch. Then calls may
+// have ended early and places were left out, so the time says nothing about loading.
 func (w *worker) cutShort() bool {
 	b := w.claim.Item
-	return b.run.isOver() || w.l.opts.maxBad == 0 && b.bad.first.Load() < math.MaxInt32
+	return b.run.isOver() || w.l.opts.maxBad == 0 && b.bad.any()
 }
 
 // loadSingly loads the places before end one by one, until that is done or user code
@@ -240,8 +244,8 @@ func (w *worker) loadSingly(b *Batch, end int) {
 	finished = true
 }
 
-// again loads the current sample once more, up to WithRetry's number of times,
-// while the error calls itself temporary.
+// again repeats the load of the current sample, up to WithRetry's number of times, as
+// long as its error calls itself temporary.
 func (w *worker) again(ctx context.Context, err error) error {
 	wait := w.l.opts.backoff
 	for range w.l.opts.retries {
@@ -278,21 +282,8 @@ func rest(ctx context.Context, d time.Duration) bool {
 // without telling which samples are bad, it tries each half, and the halves of these.
 // Only the bad samples are then left to Load, whose errors name them.
 func (w *worker) loadTogether(b *Batch) {
-	l := w.l
-	if len(w.ends) == 0 {
-		w.ends = append(w.ends, w.claim.To)
-	}
-	for w.ends[len(w.ends)-1] <= w.next {
-		w.ends = w.ends[:len(w.ends)-1]
-	}
-	end := w.ends[len(w.ends)-1]
+	l, end := w.l, w.nextEnd()
 	n := end - w.next
-	// This runs if the call doesn't succeed, even if it ends the goroutine.
-	if n == 1 {
-		w.singly = end
-	} else {
-		w.ends = append(w.ends, w.next+n/2)
-	}
 	called, finished := false, false
 	defer func() {
 		if finished {
@@ -363,6 +354,24 @@ func (w *worker) loadTogether(b *Batch) {
 		}
 	}
 	w.next = end
+}
+
+// nextEnd is the end of the places to try now. It prepares what comes next if these fail,
+// even if they end the goroutine: their first half or, if it is only one place, Load.
+func (w *worker) nextEnd() int {
+	if len(w.ends) == 0 {
+		w.ends = append(w.ends, w.claim.To)
+	}
+	for w.ends[len(w.ends)-1] <= w.next {
+		w.ends = w.ends[:len(w.ends)-1]
+	}
+	end := w.ends[len(w.ends)-1]
+	if n := end - w.next; n > 1 {
+		w.ends = append(w.ends, w.next+n/2)
+	} else {
+		w.singly = end
+	}
+	return end
 }
 
 // failedTogether logs that LoadBatch has failed. A bad sample is reported again when
