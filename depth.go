@@ -30,7 +30,7 @@ type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
 
-	// held tells that extra doesn't grow: a visit of a tuner waits for workers that are cold.
+	// held keeps extra from growing while a tuner's visit waits for cold workers.
 	held atomic.Bool
 
 	// since is the time from which on workers have found nothing to claim while
@@ -49,17 +49,17 @@ type depth struct {
 	short    bool  // memory fell short of the bound, so extra doesn't grow until the window ends
 	withheld int32 // extra batches that are withheld
 	bearable int64 // how long training may wait per batch while they are
-	before   int64 // what that would have been by the last window alone
+	before   int64 // bearable, as the last window alone would set it
 	missed   bool  // a batch was paid for while they are
 
-	workers   int     // of which the windows are: those of two counts aren't compared
-	passing   int     // batches that were open when their number changed, and are still to be used
-	mixed     bool    // the window has some of those
+	workers   int     // the worker count of the windows: those of two counts aren't compared
+	passing   int     // batches that were open when the worker count changed, and are still to come
+	mixed     bool    // some of those are in the window
 	lately    float64 // share of the last batches that training waited for, the latest counting most
-	windows   int     // that have ended
+	windows   int     // how many have ended
 	unchecked int     // how many have ended since the last check
-	apart     int     // how many are to be between two checks
-	batches   int     // of the window that is on
+	apart     int     // how many must end between two checks
+	batches   int     // in the window so far
 	began     int64   // when the window began
 	waited    int64   // counters.wait when the window began
 	drained   bool    // half of the batches weren't ready at some time in the window
@@ -111,7 +111,7 @@ func (l *Loader) idle() {
 	}
 }
 
-// paid has one more batch opened.
+// paid gets one more batch opened, by the consumer or here: see depth.
 func (l *Loader) paid() {
 	r := l.deepening.Load()
 	if r == nil || l.deep.since.Load() == 0 {
@@ -131,9 +131,15 @@ func (l *Loader) paid() {
 // for. The caller holds turn.
 func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
-	if d.held.Load() || r.halted || r.sequence != nil && r.sequence.ended.Load() || !l.deepens() || r.opened >= r.course.len() ||
-		!l.ring.Exhausted(r.opening.Load()) || len(r.ahead) > 0 && l.ring.Loaded(r.ahead[0]) && r.awaiting.Load() {
+	switch {
+	case d.held.Load() || r.halted || !l.deepens():
 		return
+	case r.opened >= r.course.len() || r.sequence != nil && r.sequence.ended.Load():
+		return // there is no other batch
+	case !l.ring.Exhausted(r.opening.Load()):
+		return // workers have something to claim
+	case len(r.ahead) > 0 && r.awaiting.Load() && l.ring.Loaded(r.ahead[0]):
+		return // the consumer waits for a copy, not for workers
 	}
 	// More may be open than extra allows, since it has shrunk.
 	extra := max(d.extra.Load(), int32(len(r.ahead)-l.leastDepth())) + 1
@@ -260,8 +266,8 @@ func (r *run) watchDepth() {
 }
 
 // isDrained tells whether half of what may be open isn't ready. When a run begins, nothing
-// is: that counts only if training waits. At its end, all that is left must be ready. Where
-// a stream ends isn't known beforehand; once it has, only waiting counts.
+// is ready yet: until half has been ready once, only waiting counts. At its end, all that is
+// left must be ready. When a stream will end isn't known; once it has, only waiting counts.
 func (r *run) isDrained() bool {
 	waits := r.taken >= r.l.leastDepth() && !r.l.ring.Loaded(r.ahead[0])
 	switch {
@@ -284,27 +290,27 @@ func (l *Loader) endWindow(pays bool) {
 	if d.windows%depthForgets == 0 {
 		d.dear = max(0, d.dear-1)
 	}
-	extra, try := d.extra.Load(), false
+	extra, check := d.extra.Load(), false
 	bearable := int64(math.MaxInt64)
 	if !d.mixed {
 		bearable = (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(l.now()-d.began))) / int64(d.batches)
 	}
 	switch {
-	case pays:
+	case pays: // those that are withheld come back
 		extra += d.withheld
 		d.dear, d.apart = max(0, d.dear-1), min(4*d.apart, depthChecks)
-	case d.withheld > 0:
+	case d.withheld > 0: // they don't pay and stay closed; half of the others are checked next
 		if d.missed {
 			d.dear = min(d.dear+1, depthDearest)
 		}
-		d.apart, try = depthCheck, true
+		d.apart, check = depthCheck, true
 	case !d.drained:
 		extra, d.apart = extra/2, depthCheck
 	case d.unchecked >= d.apart && d.lately > depthWaited && !d.mixed:
-		d.bearable, try = min(bearable, d.before), true
+		d.bearable, check = min(bearable, d.before), true
 	}
 	d.withheld, d.missed, d.before = 0, false, bearable
-	if d.unchecked++; try {
+	if d.unchecked++; check {
 		d.withheld, d.unchecked = extra-extra/2, 0
 	}
 	if extra -= d.withheld; extra != d.extra.Load() {
