@@ -9,9 +9,9 @@ package nwt
 // program has left in the device's memory. It does matter that the host's padding is
 // zero.
 
-// leastGap is the least number of bytes between two parts of a batch that it is worth
-// to leave out. To begin another copy takes the driver and the device 2 to 3 µs; 64 KiB
-// pass a bus of 25 GB/s in the same time.
+// leastGap is how many bytes between two parts of a batch are worth leaving out: fewer are
+// copied too, since the next part then needs no copy of its own. The driver and the device
+// take 2 to 3 µs to begin a copy; 64 KiB pass a bus of 25 GB/s in the same time.
 const leastGap = 64 << 10
 
 // findPadded notes whether there are fields whose padding needn't be copied. There are
@@ -29,16 +29,16 @@ func (s *stage) findPadded() {
 		}
 	}
 	if s.padded = padded > 0; s.padded {
-		// Fields and samples can't make more parts than this, nor more gaps, nor can the
-		// gaps' sizes.
+		// At most one part per field or padded sample, and as many gaps. Nor can there be
+		// more gaps than fit into a slot, each of leastGap bytes.
 		n := min(len(l.layout.columns)+padded*l.opts.batchSize, 1+l.slotBytes/l.opts.leastGap)
 		s.parts = make([]Copy, 0, n)
 		s.gaps = make([]Region, 0, n)
 	}
 }
 
-// isPadded tells whether a field's padding needn't be copied. Leaving out that of
-// samples which are all smaller than the least gap can't pay.
+// isPadded tells whether a field's padding needn't be copied. If a sample's place is
+// smaller than leastGap, so is its padding: leaving it out can't pay.
 func (s *stage) isPadded(c *column) bool { return c.free > 0 && c.size >= s.l.opts.leastGap }
 
 // split finds what to copy of a batch and which gaps to clear, and returns the size of

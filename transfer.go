@@ -85,8 +85,8 @@ type Region struct {
 	Size int
 }
 
-// A careful device makes errors of the panics of the device beneath it: they are a
-// user's, in goroutines of the loader.
+// A careful device turns panics of the device beneath it into errors: that device may be
+// the program's, and the loader calls it in goroutines of its own.
 type careful struct{ Device }
 
 func (d careful) String() (name string) {
@@ -263,8 +263,8 @@ type deviceBuffer struct {
 	in *opened
 }
 
-// lost tells whether work may be under way on a buffer that comes back, for as long
-// as nobody can know.
+// lost tells whether work may still be under way on a buffer that comes back, and nobody
+// will know when it ends: the session with the work couldn't be closed.
 func (d *deviceBuffer) lost() bool { return d.in != nil && d.in.failure != nil }
 
 // An opened session is one that the stage uses.
@@ -310,7 +310,9 @@ type stage struct {
 	gaps    []Region  // of a batch; the memory is used again too
 	last    time.Time // end of the latest copy
 
-	surplus *deviceBuffer // one that the program couldn't be waited for with, until the session is closed
+	// surplus is a buffer to drop, whose wait for the program failed. It is kept here until
+	// the session is closed.
+	surplus *deviceBuffer
 
 	padded bool // there are fields whose padding needn't be copied
 
@@ -380,7 +382,7 @@ func (s *stage) copyAll(r *run) error {
 		return err
 	}
 	next, end := r.first, r.first+uint64(r.course.len())
-	admitted := next // all before it are
+	admitted := next // the first batch that wasn't asked whether it has something to copy
 	var err error
 	for err == nil {
 		switch {
@@ -547,7 +549,7 @@ func (s *stage) await(d *deviceBuffer) error {
 	return err
 }
 
-// queueWait is await, but remembers what it waits for.
+// queueWait is await, except that d.after stays.
 func (s *stage) queueWait(d *deviceBuffer) error {
 	switch d.after.kind {
 	case anEvent:
@@ -615,7 +617,7 @@ func (s *stage) letGo() {
 	s.queue = s.queue[:0]
 }
 
-// available tells whether another buffer may be in use.
+// available tells whether one more buffer may be used.
 func (s *stage) available() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -629,7 +631,7 @@ func (s *stage) take() (*deviceBuffer, error) {
 	if surplus != nil { // a buffer that a retained batch has left
 		if err := s.awaitProgram(surplus); err != nil {
 			s.surplus = surplus
-			return d, err
+			return d, err // d too: it comes back with its batch
 		}
 		s.drop(surplus)
 	}
@@ -658,9 +660,9 @@ func (s *stage) newBuffer() (*deviceBuffer, error) {
 	return &deviceBuffer{ptr: ptr, event: event}, nil
 }
 
-// doWithout tells whether the buffers that there are will do, since there can't be
-// another one. Those of retained batches don't count: the program may let go of them
-// only after the next batch.
+// doWithout tells whether loading can go on with the buffers that there are, since the
+// device has no memory for another. Buffers of retained batches don't count: the program
+// may release them only after the next batch.
 func (s *stage) doWithout(err error) bool {
 	s.mu.Lock()
 	had, have := s.most, s.total-s.loose
@@ -780,8 +782,8 @@ func (s *stage) close() {
 	}
 }
 
-// finish ends the session, or another one, once the training program is done with the
-// buffers.
+// finish makes the session, or a new one if there is none, wait until the training program
+// is done with the buffers, and closes it.
 func (s *stage) finish(free []*deviceBuffer) error {
 	err := s.open()
 	if err != nil {
