@@ -79,9 +79,9 @@ func (e SampleErrors) Error() string {
 // Unwrap is the errors of the samples, in no order.
 func (e SampleErrors) Unwrap() []error { return slices.Collect(maps.Values(e)) }
 
-// badSamples finds out which of the samples are bad, from the error of the LoadBatch
-// that was given them. A key may also be a sample of a part, loaded for one of them.
-// err is not nil if the error says nothing about single samples.
+// badSamples finds out which samples are bad from the error of the LoadBatch that was given
+// them. A key may also be a sample that a part of the dataset was given for one of them. If
+// the error says nothing about single samples, err is that error.
 func badSamples(failed error, samples []*Sample) (bad SampleErrors, err error) {
 	told, found := SampleErrors(nil), false
 	for e := failed; e != nil && !found; e = errors.Unwrap(e) { // not into errors.Join: see SampleErrors
@@ -160,8 +160,7 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &OptionError{option, value, fmt.Sprintf(format, args...)}
 }
 
-// within adds to an error which part an argument can't be used in, such as a dataset
-// in a Map.
+// within adds to an error what it was found in: "Map", "Concat: dataset 2".
 func within(what string, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
@@ -193,8 +192,8 @@ func guarded(f func() error, failed func(stack []byte, err error)) (ok bool) {
 	return err == nil
 }
 
-// recovered makes an error of what recover returned, in a function that should have
-// returned normally.
+// recovered makes an error of what recover returned in a deferred call, if the function
+// didn't return normally. If p is nil, runtime.Goexit has ended the goroutine.
 func recovered(p any) (stack []byte, err error) {
 	switch p := p.(type) {
 	case nil:
@@ -235,15 +234,15 @@ func isOurs(file string) bool {
 	return path.Dir(file) == path.Dir(here) && !strings.HasSuffix(file, "_test.go")
 }
 
-// caught makes an error of a panic, when deferred.
+// caught is deferred, and makes an error of a panic.
 func caught(err *error) {
 	if p := recover(); p != nil {
 		_, *err = recovered(p)
 	}
 }
 
-// A careful log loses a line if the handler beneath it panics: the handler is the
-// program's, and the lines come from goroutines of the loader.
+// A carefulLog loses a line if the handler beneath it panics, and nothing else: the handler
+// is the program's, and the lines come from goroutines of the loader.
 type carefulLog struct{ slog.Handler }
 
 func (h carefulLog) Enabled(ctx context.Context, level slog.Level) bool {

@@ -9,7 +9,7 @@ type inUse [32]struct {
 	_ [40]byte
 }
 
-// enter returns a lock that is held for reading.
+// enter keeps the memory from being freed until the caller calls RUnlock on the lock.
 func (u *inUse) enter(worker int) *sync.RWMutex {
 	lock := &u[worker%len(u)].RWMutex
 	lock.RLock()

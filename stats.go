@@ -14,7 +14,7 @@ type Stats struct {
 	Bad     int // samples left out under WithErrorBudget
 
 	Wait      time.Duration // how long the consumer was blocked for batches
-	Occupancy float64       // share of the batches that were ready when asked for: 1 always, 0 never (starved)
+	Occupancy float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved)
 
 	// LoadMedian and LoadP99 are the median and the 99th percentile of the time that
 	// a sample's Load took, within 10 %. If samples load in much less than a
@@ -27,8 +27,8 @@ type Stats struct {
 	DeviceBytes int           // device memory that the loader has, in bytes
 
 	Workers      int
-	Prefetch     int // batches that may be ahead of the one in use: follows need without WithPrefetch
-	Slots        int // batch buffers that have memory now: those of retained batches too
+	Prefetch     int // batches that may be ahead of the one in use; without WithPrefetch it follows need
+	Slots        int // batch buffers that have memory now, including those of retained batches
 	SlotBytes    int // bytes of that memory
 	Retained     int // batches retained past their iteration
 	DatasetBytes int // bytes that cached samples take (see [Cached])
