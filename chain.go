@@ -19,7 +19,7 @@ type chain struct {
 	q      *sequence
 	part   *streamPart
 	shards []int
-	at     int // of shards: the one that is open or opened next
+	at     int // index in shards of the one that is open, or opened next
 	reader ShardReader
 	read   int   // records of that shard so far
 	fault  error // what ends that shard; nil as long as it goes on
@@ -36,9 +36,9 @@ type chain struct {
 	reach   reach
 	idle    []*Record // that came back and aren't in use
 	made    int       // records there are
-	under   *Record   // the record that is being read
-	counted int       // bytes that held has for under
-	last    int       // bytes of the record before under
+	reading *Record   // the record that is being read
+	counted int       // bytes that held has for reading
+	last    int       // bytes of the record before it
 	due     int       // records that the epoch will take of it if the others have enough, too
 	done    chan struct{}
 	ctx     context.Context
@@ -115,18 +115,18 @@ func (c *chain) run() {
 // readOne waits for room and reads one record ahead. It reports false after the last
 // record, and if the chain is closed.
 func (c *chain) readOne() bool {
-	if c.under == nil && !c.pick() || !c.makeRoom() || !c.next(c.under) {
+	if c.reading == nil && !c.pick() || !c.makeRoom() || !c.next(c.reading) {
 		return false
 	}
 	before := c.last
-	c.last = cap(c.under.Data)
+	c.last = cap(c.reading.Data)
 	if recent := int64(max(before, c.last)); recent != c.recent.Load() {
 		c.recent.Store(recent)
 	}
 	c.hold(c.last - c.counted)
 	c.sent++
-	c.backlog.Load().full <- c.under // has room: no more records are under way
-	c.under, c.counted = nil, 0
+	c.backlog.Load().full <- c.reading // has room: no more records are under way
+	c.reading, c.counted = nil, 0
 	return true
 }
 
@@ -135,7 +135,7 @@ func (c *chain) readOne() bool {
 func (c *chain) pick() bool {
 	for b := c.backlog.Load(); !c.mayRead(b); b = c.backlog.Load() {
 		if c.backlog.Load() != b {
-			continue // mayRead may have taken the nil that tells
+			continue // mayRead may have taken the nil that says that there may be more records
 		}
 		select {
 		case r := <-b.empty:
@@ -184,8 +184,9 @@ func (c *chain) cameBack(r *Record) {
 	}
 }
 
-// choose chooses one of the idle records to read into, as late as possible the ones without
-// memory: what waits for use takes room from what could be read.
+// choose chooses one of the idle records to read into: one with memory for a record as large
+// as the last one or, if there is none, the one with the most memory. Memory that isn't used
+// counts too, and takes room from what could be read.
 func (c *chain) choose() {
 	best := len(c.idle) - 1
 	for i := range c.idle {
@@ -196,9 +197,9 @@ func (c *chain) choose() {
 			best = i
 		}
 	}
-	c.under = c.idle[best]
+	c.reading = c.idle[best]
 	c.idle = slices.Delete(c.idle, best, best+1)
-	c.counted = cap(c.under.Data)
+	c.counted = cap(c.reading.Data)
 }
 
 // take replaces *r by the next record of chain number i. It reports false after the
@@ -222,7 +223,7 @@ func (p *streamPart) take(i int, r **Record) bool {
 		if c.taken%reachLook == 0 {
 			c.look(b)
 		}
-		freed := int64(cap(got.Data)) // counted until it is given away: the chain, whose next turn is the last, could take it back
+		freed := int64(cap(got.Data)) // bytes counts it until it is given away: else this chain, whose next turn is the last, could take it back
 		c.held.Add(-freed)
 		*r, got = got, *r
 		if n := cap(got.Data); n > 0 && !c.keep(n, freed) {
@@ -233,7 +234,7 @@ func (p *streamPart) take(i int, r **Record) bool {
 		p.giveRoom(0)
 		b.empty <- got // has room: it is one of the chain's
 	case c.held.Load() > 0 || c.recent.Load() > 0: // its goroutine is over: it leaves the others its room
-		c.under, c.idle = nil, nil
+		c.reading, c.idle = nil, nil
 		c.backlog.Store(&backlog{b.most, b.full, nil})
 		c.recent.Store(0)
 		c.letGo()
@@ -407,15 +408,24 @@ func (c *chain) next(r *Record) bool {
 				return true
 			}
 		}
-		c.shut()
-		shard, read, fault := c.shards[c.at], c.read, c.fault
-		c.at, c.read, c.fault = c.at+1, 0, nil
-		if fault != io.EOF {
-			r.part, r.err = c.part.number, &ShardError{Shard: c.part.first + shard, Record: read, Err: fault}
+		if err := c.leaveShard(); err != nil {
+			r.part, r.err = c.part.number, err
 			return true
 		}
 	}
 	return false
+}
+
+// leaveShard closes a shard that fault has ended, and turns to the next one. It returns a
+// *[ShardError], or nil if the shard was read to its end.
+func (c *chain) leaveShard() error {
+	c.shut()
+	shard, read, fault := c.shards[c.at], c.read, c.fault
+	c.at, c.read, c.fault = c.at+1, 0, nil
+	if fault == io.EOF {
+		return nil
+	}
+	return &ShardError{Shard: c.part.first + shard, Record: read, Err: fault}
 }
 
 // attempt opens the shard if it isn't open, and reads a record. Only io.EOF itself,
@@ -434,10 +444,7 @@ func (c *chain) attempt(r *Record) {
 	}()
 	c.begins()
 	err := c.open()
-	switch {
-	case err != nil:
-		err = fmt.Errorf("it can't be opened: %w", err)
-	default:
+	if err == nil {
 		c.begins()
 		err = c.reader.Next(c.ctx, r)
 	}
@@ -450,7 +457,7 @@ func (c *chain) open() (err error) {
 		return nil
 	}
 	if c.reader, err = c.q.l.opts.openShard(c.ctx, c.part.stream, c.shards[c.at]); err != nil {
-		return err
+		return fmt.Errorf("it can't be opened: %w", err)
 	}
 	c.countVisits()
 	return nil

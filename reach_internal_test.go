@@ -39,7 +39,7 @@ func TestAShardThatIsAllowedMoreRecordsWhileItComesToStandReadsOn(t *testing.T) 
 			}
 			synctest.Wait()
 			for i, c := range chains {
-				require.NotNil(t, c.under, "shard %d stands still", i)
+				require.NotNil(t, c.reading, "shard %d stands still", i)
 			}
 			picked.Wait()
 		})

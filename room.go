@@ -16,7 +16,7 @@ func (c *chain) makeRoom() bool {
 	}
 	b := c.backlog.Load()
 	for {
-		c.idle = append(c.idle, c.under)
+		c.idle = append(c.idle, c.reading)
 		c.collect(b)
 		c.choose() // one with memory may have come back
 		if c.counted >= c.last {

@@ -3,7 +3,6 @@ package nwt
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"sync"
@@ -260,11 +259,9 @@ func (c *chain) skip(n int) {
 				continue
 			}
 		}
-		c.shut()
-		shard, read, fault := c.shards[c.at], c.read, c.fault
-		if c.at, c.read, c.fault = c.at+1, 0, nil; fault != io.EOF {
+		if err := c.leaveShard(); err != nil {
 			c.passed++ // the failure is a record too
-			c.unread = append(c.unread, &ShardError{Shard: c.part.first + shard, Record: read, Err: fault})
+			c.unread = append(c.unread, err)
 		}
 	}
 }
@@ -285,9 +282,7 @@ func (c *chain) attemptSkip(n int) (skipped int) {
 	}
 	c.begins()
 	err := c.open()
-	if err != nil {
-		err = fmt.Errorf("it can't be opened: %w", err)
-	} else if s, ok := c.reader.(Skipper); n > 0 && ok {
+	if s, ok := c.reader.(Skipper); ok && err == nil && n > 0 {
 		c.begins()
 		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
 			skipped, err = 0, fmt.Errorf("Skip(%d) says that it has skipped %d", n, skipped)
