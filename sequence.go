@@ -333,7 +333,7 @@ func (q *sequence) begin(scratch **Record) error {
 		return nil
 	}
 	if q.skips() {
-		return q.pass()
+		return q.skipAhead()
 	}
 	for _, p := range q.parts {
 		p.goAhead()

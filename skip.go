@@ -40,9 +40,9 @@ func (p *streamPart) skips() bool {
 	return true
 }
 
-// pass begins an epoch after q.skip records of it, as if they had been read and
+// skipAhead begins an epoch after q.skip records of it, as if they had been read and
 // dropped.
-func (q *sequence) pass() error {
+func (q *sequence) skipAhead() error {
 	n := q.skip
 	q.skip = 0
 	counts := []uint64{uint64(n)} // of each part
@@ -59,9 +59,9 @@ func (q *sequence) pass() error {
 	var err error
 	for k, p := range q.parts {
 		if n := int(counts[k]); q.ahead {
-			group.Go(func() error { return p.pass(n) })
+			group.Go(func() error { return p.skipAhead(n) })
 		} else {
-			err = cmp.Or(err, p.pass(n))
+			err = cmp.Or(err, p.skipAhead(n))
 		}
 	}
 	if err = cmp.Or(err, group.Wait()); err != nil {
@@ -71,13 +71,13 @@ func (q *sequence) pass() error {
 	return nil
 }
 
-// pass goes on after n records of the part, as if they had been read and dropped. It
+// skipAhead goes on after n records of the part, as if they had been read and dropped. It
 // reads the records that the window still holds at that point, and skips the others.
 // The chains of the first pass are open.
-func (p *streamPart) pass(n int) error {
+func (p *streamPart) skipAhead(n int) error {
 	repeats, known := p.q.quota > 0, 0
 	for records := math.MaxInt; ; p.open() { // records of a pass over the shards, as far as is known
-		there, err := p.passIn(n-p.delivered, records)
+		there, err := p.skipInPass(n-p.delivered, records)
 		if err != nil {
 			return fmt.Errorf("a record of these can't be read: %w", err)
 		}
@@ -101,9 +101,9 @@ func (p *streamPart) pass(n int) error {
 	}
 }
 
-// passIn goes to record n of a pass whose chains are open, and has them read ahead.
+// skipInPass goes to record n of a pass whose chains are open, and has them read ahead.
 // It reports false if the pass has fewer records than that needs.
-func (p *streamPart) passIn(n, records int) (there bool, err error) {
+func (p *streamPart) skipInPass(n, records int) (there bool, err error) {
 	window, next := p.windowAfter(n, records)
 	// The places of the window, in the order in which their records are read.
 	places := make([]int, len(window))
@@ -317,7 +317,7 @@ func (p *streamPart) takeNow(i int, r **Record) bool {
 }
 
 // here runs f, which calls a reader, for chain number i, which doesn't read ahead yet.
-// If the call takes too long, f runs for the chain that replaces it.
+// If the call takes too long, f runs again for the chain that replaces this one.
 func (p *streamPart) here(i int, f func(*chain)) {
 	for !p.chains[i].here(f) {
 		p.chains[i] = p.chains[i].replace()
