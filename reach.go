@@ -24,13 +24,15 @@ func newBacklog(most int) *backlog {
 //
 //   - Once a chain has lost as much time as it takes to fill the memory of more records, it
 //     gets up to four times as many. A sixteenth of all time may be lost for free.
-//   - No time is lost if the CPUs are busy: they read for other chains then. Nor if training
-//     always waits for the same few chains: more records of the others wouldn't be taken.
+//   - No time is lost if the CPUs are busy, since they read for other chains then, or if
+//     training always waits for the same few chains: more records of the others wouldn't be
+//     taken.
 //   - If half of its records are enough for a chain, since more than half, or less than half,
 //     of them have been full for long, it gives back the other half. In the first case it gets
 //     no more before less than half of them are full.
 //
-// Each pass begins with the fewest. A reach belongs to the sequence, but for mu and over.
+// Each pass begins with the fewest records. A reach belongs to the sequence, except mu and
+// over.
 type reach struct {
 	lost     int64 // nanoseconds, less what is free
 	reckoned int64 // when lost was reckoned; a time of Loader.now
@@ -57,7 +59,7 @@ const (
 	reachStall  = 100_000   // nanoseconds that training must wait, else nothing is lost
 	reachLate   = 1. / 8    // share of the chains that must be late at times
 	reachIdle   = 1. / 8    // share of the CPUs that must be idle
-	reachMeter  = 1e8       // nanoseconds for which it is measured, or up to ten times as long
+	reachMeter  = 1e8       // nanoseconds for which that is measured; up to ten times as long counts
 	reachLook   = 4         // records after which a chain is looked at again
 	reachWindow = 8         // how often all its records are taken in a window
 )
@@ -81,7 +83,7 @@ func (c *chain) look(b *backlog) {
 
 func (r *reach) beginWindow() { r.looks, r.low, r.high = 0, math.MaxInt, 0 }
 
-// losesTime is called when training has waited for a record of the chain late. It lets the
+// losesTime is called when training has waited for a record of one chain, late. It lets the
 // chains that stood still meanwhile read further ahead, if they have paid for it.
 func (p *streamPart) losesTime(late *chain, waited int64) {
 	p.still = p.still[:0]

@@ -3,7 +3,7 @@ package nwt
 const (
 	// maxAheadBytes bounds the memory of the records that all chains have ready.
 	maxAheadBytes = 256 << 20
-	// enoughRefused is how many chains are offered room that is too small for them.
+	// enoughRefused is how many chains that need too much room giveRoom asks before it ends.
 	enoughRefused = 16
 )
 
@@ -83,10 +83,10 @@ func (c *chain) reserve(n int, bound int64) bool {
 	}
 }
 
-// keep is reserve for memory that comes back, while bytes counts some that is freed. It is
-// kept as long as the chain will hold no more than its share of the bound when a record is
-// in it, or if no chain waits for room and all together hold no more than half of the bound:
-// what waits for use leaves the other chains room for reading ahead.
+// keep is reserve for the memory of a record that comes back; bytes still counts freed bytes
+// that it won't. The memory is kept if the chain, with a record in it, holds no more than its
+// share of the bound; or if no chain waits for room and all together hold no more than half
+// of the bound. So memory that isn't used leaves the other chains room for reading ahead.
 func (c *chain) keep(n int, freed int64) bool {
 	bound := c.bound
 	if c.aboveShare(max(n, int(c.recent.Load()))) {
@@ -112,13 +112,13 @@ func (c *chain) hold(n int) {
 // letGo stops counting the chain's bytes.
 func (c *chain) letGo() { c.part.bytes.Add(-c.held.Swap(0)) }
 
-// giveRoom counts the room that there is, and what bytes counts but is freed, as that of
-// chains that wait for it, and wakes them, beginning with the one whose turn is next. Those
-// that have a record ready come last. If a chain needs more than is left, those after it wait
-// until it has that: records whose turn is later would fill the room, and the earlier ones be
-// read one by one. Only a chain that needs more than half of all room isn't waited for. If
-// there are many such chains, giveRoom doesn't ask all others: with hundreds, that would cost
-// more than reading.
+// giveRoom gives the room that there is, and freed bytes that bytes still counts, to chains
+// that wait for room, and wakes them. It begins with the chain whose turn is next; chains that
+// have a record ready come last. If a chain needs more than is left, the chains after it wait
+// until it has that much: otherwise records whose turn is later would fill the room, and the
+// earlier ones would be read one by one. Only a chain that needs more than half of all room
+// isn't waited for. If there are many such chains, giveRoom doesn't ask all others: with
+// hundreds, that would cost more than reading.
 func (p *streamPart) giveRoom(freed int64) {
 	if p.waiting.Load() <= 0 {
 		return

@@ -35,8 +35,8 @@ type sequence struct {
 	delivered   int  // records of the epoch that were handed out or skipped
 	skip        int  // records to drop before the first
 	started     bool
-	dry         *streamPart // had no record left
-	ended       atomic.Bool // a batch was the end: others that are opened hold nothing
+	dry         *streamPart // the part that had no record left
+	ended       atomic.Bool // a batch was the end: those opened after it hold nothing
 
 	// For reading further ahead, see type reach.
 	reachShare func() float64 // share of the bound that records may take then
@@ -56,7 +56,7 @@ type streamPart struct {
 	seed      uint64 // of WithShuffle, for this part
 	order     shardOrder
 	from      int   // the place in the order that a pass begins with: 0, but for a tuner's visits
-	draws     int   // records of it in the epoch, and in the rest of blocks that it cuts; math.MaxInt if it ends with the shards
+	draws     int   // its records in all blocks of the plan that the epoch touches; math.MaxInt if the epoch ends with the shards
 	delivered int   // records of the epoch that were handed out or skipped
 	bound     int64 // of bytes: an equal share for each part that the epoch needs
 
@@ -71,10 +71,9 @@ type streamPart struct {
 	//
 	// Room that a chain's goroutine frees, because a record is smaller than the one before
 	// it or a call that was given up returns, is given away when the sequence takes the
-	// next record, as is what a chain holds that has nothing left. Nothing stalls until
-	// then: a chain whose record the sequence waits for needs no room. What it costs is
-	// that the other chains begin to read into that room when this one record has come,
-	// and not before.
+	// next record. So is the room of a chain that has nothing left. Nothing stalls until
+	// then: a chain whose record the sequence waits for needs no room. The price is that
+	// the other chains begin to read into that room only once this one record has come.
 	waiting atomic.Int32
 
 	// For the pass under way.
@@ -220,8 +219,8 @@ func (q *sequence) read(r **Record) bool {
 	return true
 }
 
-// choose is the part that the next record is of. If *r is of another part, choose gives
-// it back to that, whose next record finds what it holds.
+// choose is the part that the next record is of. If *r is a record of another part, choose
+// gives it back to that part, which will read into it again, and takes one of this part.
 func (q *sequence) choose(r **Record) *streamPart {
 	at := q.delivered
 	if q.shift > 0 {
@@ -236,7 +235,7 @@ func (q *sequence) choose(r **Record) *streamPart {
 	return p
 }
 
-// position is the place of the rank's record number i of the epoch in all training.
+// position is the number of the rank's record i of the epoch, counted over all epochs.
 func (q *sequence) position(i int) uint64 { return uint64(q.epoch)*uint64(q.quota) + uint64(i) }
 
 // read replaces *r by the part's next record.
@@ -287,8 +286,8 @@ func (p *streamPart) readOfPass(r **Record) bool {
 	return true
 }
 
-// draw is the place in a window of n records that the rank's record number i of the
-// part's in the epoch is taken from.
+// draw is the place in a window of n records from which the part's record i of the epoch,
+// counted in this rank, is taken.
 func (p *streamPart) draw(i, n int) int {
 	o := p.q.l.opts
 	key := epochKey(seedKey(p.seed), p.q.epoch) + uint64(i*o.world+o.rank)*golden
@@ -311,7 +310,7 @@ func (p *streamPart) readInOrder(r **Record) bool {
 	return false
 }
 
-// begin begins an epoch where a State says: what was delivered is skipped or dropped.
+// begin begins an epoch. What a State says was delivered is skipped, or read and dropped.
 func (q *sequence) begin(scratch **Record) error {
 	needed := int64(0)
 	for _, p := range q.parts {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// streamVisits are a tuner's visits to a stream. Each begins an epoch: to go on within one
-// would mean to read what comes before. But its shards are rotated, so that rounds begin
+// streamVisits are a tuner's visits to a stream. Each begins an epoch: to go on within one,
+// it would have to read what comes before. But its shards are rotated, so that rounds begin
 // at places spread over the stream. Within a round a visit goes on where the one before
 // ended, in the same shards, which stay open in between. An epoch has all its records: what
 // was read of a shard before comes at the shard's end.
@@ -190,7 +190,7 @@ func (s *visitedStream) begin(epoch int, deadline time.Time) {
 	s.drop(first)
 }
 
-// drop closes the readers that are kept, but for those of some shards.
+// drop closes the readers that are kept, except those of some shards.
 func (s *visitedStream) drop(but map[int]bool) {
 	s.mu.Lock()
 	var dropped []*visitedReader
@@ -314,7 +314,7 @@ func (r *visitedReader) watch(ctx context.Context) {
 	number := r.watches
 	r.mu.Unlock()
 	r.stop = context.AfterFunc(ctx, func() {
-		patience := time.Duration(0) // with a call that was given up
+		patience := time.Duration(0) // none if a call was given up
 		if context.Cause(ctx) == context.Canceled {
 			patience = r.s.patience()
 		}
