@@ -62,9 +62,9 @@ type Ring[T any] struct {
 	parked atomicInt32
 	tokens tokens // one for each wake-up under way; never blocks its sender
 
-	loaded  gate // the stage's if there is one, else the owner's
-	staged  gate // the owner's if there is a stage
-	stage   int32
+	loaded  gate       // the stage's if there is one, else the owner's
+	staged  gate       // the owner's if there is a stage
+	stage   int32      // 1 if a stage follows, else 0
 	stopped atomicBool // set by Stop, cleared by Reset
 	// interrupted is set by Interrupt and cleared by the owner, in Await or Reset.
 	interrupted atomicBool
@@ -251,7 +251,7 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 			return from, to, true
 		case place >= end:
 			continue
-		case from < to:
+		case from < to: // claimed in another lane: this one has some left
 			return from, to, true
 		}
 		upto := min(place+most, end)
@@ -388,11 +388,6 @@ func (r *Ring[T]) Interrupt() {
 
 // Exhausted tells whether all places of the batches before end are claimed.
 func (r *Ring[T]) Exhausted(end uint64) bool { return r.cursor.Load() >= pack(end, 0) }
-
-// Unclaimed is how many batches before end have places that nobody has claimed.
-func (r *Ring[T]) Unclaimed(end uint64) int {
-	return int(end - min(end, r.cursor.Load()>>posBits))
-}
 
 // Forsaken tells whether places of batch seq, or of one before it, may be claimed,
 // but nobody except the owner will.

@@ -127,7 +127,7 @@ func (m *model) check() {
 	}
 	end := m.first + uint64(len(m.batches))
 	require.Equal(m.t, !ok, m.r.Exhausted(end))
-	require.Equal(m.t, len(m.batches)-batch, m.r.Unclaimed(end))
+	require.Equal(m.t, len(m.batches)-batch, unclaimed(m.r, end))
 }
 
 // Every sequence of up to eight calls, with two batches of up to three places.
@@ -453,13 +453,18 @@ func TestABatchThatStopCutShortIsNeverReady(t *testing.T) {
 	require.Zero(t, passed, "of %d", tries)
 }
 
+// unclaimed is how many batches before end have places that nobody has claimed.
+func unclaimed[T any](r *Ring[T], end uint64) int {
+	return int(end - min(end, r.cursor.Load()>>posBits))
+}
+
 func TestAnInterruptMakesTheOwnerLookOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New[int](1, false)
 		r.SetQuota(1)
 		r.Reset(0)
 		r.Open(0, new(int), 1, 1)
-		require.Equal(t, 1, r.Unclaimed(1))
+		require.Equal(t, 1, unclaimed(r, 1))
 		require.False(t, r.Exhausted(1))
 		go func() {
 			time.Sleep(time.Second)
@@ -476,7 +481,7 @@ func TestAnInterruptMakesTheOwnerLookOnce(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, 2*time.Second, time.Since(began))
 		require.True(t, r.Exhausted(1))
-		require.Zero(t, r.Unclaimed(1))
+		require.Zero(t, unclaimed(r, 1))
 	})
 }
 
