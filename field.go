@@ -182,7 +182,7 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
 	}
 	Values[T](samples[0], field) // panics on another type
-	return elements[T](samples[0].run(field, len(samples)))
+	return elements[T](samples[0].places(field, len(samples)))
 }
 
 // column is a field as memory: of the longest samples allowed or, in a slot, of the
@@ -235,26 +235,12 @@ func newLayout(fields []Field) (*layout, error) {
 		if f.RaggedDims < 0 || f.RaggedDims > 0 && (!f.Ragged || f.RaggedDims > len(f.Shape)) {
 			bad(i, f, "RaggedDims is %d: must be 0 … %d, the dimensions of shape %v, and 0 unless the field is Ragged", f.RaggedDims, len(f.Shape), f.Shape)
 		}
-		size, whole := uint64(f.Type.Size()), true
-		for d, n := range f.Shape {
-			if n < 1 {
-				bad(i, f, "dimension %d of shape %v is %d: must be at least 1", d, f.Shape, n)
-				whole = false
-				break
-			}
-			hi, lo := bits.Mul64(size, uint64(n))
-			if hi != 0 || lo > maxBatchBytes {
-				bad(i, f, "shape %v of %v is more than %d bytes a sample", f.Shape, f.Type, maxBatchBytes)
-				whole = false
-				break
-			}
-			size = lo
+		size, wrong := f.bytes()
+		if wrong != "" {
+			bad(i, f, "%s", wrong)
 		}
-		if !whole {
-			size = 0
-		}
-		c := column{name: f.Name, dtype: f.Type, full: int(size), size: int(size), dims: f.Shape, ragged: l.ragged, step: int(size)}
-		if dims := f.raggedDims(); whole && dims <= len(f.Shape) {
+		c := column{name: f.Name, dtype: f.Type, full: size, size: size, dims: f.Shape, ragged: l.ragged, step: size}
+		if dims := f.raggedDims(); wrong == "" && dims <= len(f.Shape) {
 			for _, n := range f.Shape[:dims] {
 				if n > math.MaxInt32 {
 					bad(i, f, "the longest length is %d: must be at most %d", n, math.MaxInt32)
@@ -266,13 +252,30 @@ func newLayout(fields []Field) (*layout, error) {
 		}
 		l.fields = append(l.fields, f)
 		l.columns = append(l.columns, c)
-		if int(size) > maxBatchBytes-l.bytes {
+		if size > maxBatchBytes-l.bytes {
 			bad(i, f, "the fields up to this one are more than %d bytes a sample", maxBatchBytes)
 			break
 		}
-		l.bytes += int(size)
+		l.bytes += size
 	}
 	return l, errors.Join(errs...)
+}
+
+// bytes is the size of the longest sample of a field. If the shape can't be, wrong says why,
+// and the size is 0.
+func (f *Field) bytes() (size int, wrong string) {
+	product := uint64(f.Type.Size())
+	for d, n := range f.Shape {
+		if n < 1 {
+			return 0, fmt.Sprintf("dimension %d of shape %v is %d: must be at least 1", d, f.Shape, n)
+		}
+		hi, lo := bits.Mul64(product, uint64(n))
+		if hi != 0 || lo > maxBatchBytes {
+			return 0, fmt.Sprintf("shape %v of %v is more than %d bytes a sample", f.Shape, f.Type, maxBatchBytes)
+		}
+		product = lo
+	}
+	return int(product), ""
 }
 
 func (l *layout) column(field int) *column {

@@ -96,7 +96,7 @@ func (d *arrays) LoadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	}
 	for f, values := range d.values {
 		size := d.layout.columns[f].size
-		places := dst[0].run(f, len(dst))
+		places := dst[0].places(f, len(dst))
 		for i, index := range indices {
 			copy(places[i*size:(i+1)*size], values[index*size:])
 		}

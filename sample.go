@@ -73,8 +73,8 @@ func (c *common) column(field int) *column {
 // The caller must not change the slice.
 func (s *Sample) Shape(field int) []int { return s.column(field).dims }
 
-// run is the memory of a field of n samples that lie one after the other from s on.
-func (s *Sample) run(field, n int) []byte {
+// places is the memory of a field of n samples that lie one after the other from s on.
+func (s *Sample) places(field, n int) []byte {
 	size := s.column(field).size
 	from := s.offsets[field] + s.place*size
 	return s.mem[from : from+n*size : from+n*size]
