@@ -227,19 +227,24 @@ func (b *Batch) Shape(field int) []int {
 func (r *run) layOut(b *Batch) {
 	l := r.l
 	if b.known = l.askSampler(b); b.known {
-		for at := 0; at < b.size; {
-			at = r.askSizes(b, at)
+		for place := 0; place < b.size; {
+			place = r.askSizes(b, place)
 		}
 	} else {
-		capacity := len(b.told) / l.layout.ragged
 		l.layout.longest(r.sizes)
-		for dim, n := range r.sizes {
-			for at := range b.size {
-				b.told[dim*capacity+at] = int32(n)
-			}
+		for place := range b.size {
+			b.tell(place, r.sizes)
 		}
 	}
 	b.arrange(l.layout, b.size)
+}
+
+// tell notes the sizes that were told for a place.
+func (g *geometry) tell(place int, sizes []int) {
+	capacity := len(g.told) / len(sizes)
+	for dim, n := range sizes {
+		g.told[dim*capacity+place] = int32(n)
+	}
 }
 
 // askSampler sets which samples the batch has. It reports false if the sampler
@@ -266,7 +271,6 @@ func (l *Loader) askSampler(b *Batch) (known bool) {
 // sample whose sizes can't be used is bad.
 func (r *run) askSizes(b *Batch, from int) (next int) {
 	l := r.l
-	capacity := len(b.told) / l.layout.ragged
 	next = from
 	finished := false
 	defer func() {
@@ -277,27 +281,24 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 		}
 	}()
 	for ; next < b.size; next++ {
-		for dim := range r.sizes {
-			b.told[dim*capacity+next] = 0
-		}
+		clear(r.sizes)
+		b.tell(next, r.sizes)
 		index := b.indices[next]
 		if uint(index) >= uint(l.n) {
 			continue // a bad sample in any case
 		}
-		if err := l.tell(index, r.sizes); err != nil {
+		if err := l.askSize(index, r.sizes); err != nil {
 			b.badSizes(next, err, nil)
 			continue
 		}
-		for dim, n := range r.sizes {
-			b.told[dim*capacity+next] = int32(n)
-		}
+		b.tell(next, r.sizes)
 	}
 	finished = true
 	return next
 }
 
-// tell asks the dataset for the sizes of a sample.
-func (l *Loader) tell(index int, sizes []int) error {
+// askSize asks the dataset for the sizes of a sample.
+func (l *Loader) askSize(index int, sizes []int) error {
 	for dim := range sizes {
 		sizes[dim] = untold
 	}
