@@ -149,7 +149,7 @@ type mixPart struct {
 
 func (s *mixed) Len() int { return s.n }
 
-// lastIndex is that of the last part with a weight in any phase.
+// lastIndex is the last index of the last part that has a weight in any phase.
 func (s *mixed) lastIndex() int {
 	for k := len(s.parts) - 1; k >= 0; k-- {
 		if slices.ContainsFunc(s.plan.phases, func(p mixPhase) bool { return p.share[k] > 0 }) {
@@ -195,8 +195,8 @@ type mixPhase struct {
 	tail     permutation
 }
 
-// plan is the plan of a rank, whose positions are those that it takes when world ranks
-// take them in turn. m must have been checked.
+// plan is the plan of a rank, if world ranks take the positions of training in turn: the
+// rank's positions count its own only. m must have been checked.
 func (m *Mix) plan(seed uint64, rank, world int) *mixPlan {
 	s := &mixPlan{key: seedKey(seed), block: m.block(), whole: newPermutation(m.block())}
 	if rank > 0 {
@@ -237,7 +237,7 @@ func sums(numbers []int) []int {
 	return all
 }
 
-// block is the phase and the block that a position is in, and its place there.
+// blockAt is the block that a position is in, and its place there.
 func (s *mixPlan) blockAt(position uint64) (b mixBlock, place int) {
 	p := &s.phases[sort.Search(len(s.phases)-1, func(k int) bool { return s.phases[k+1].start > position })]
 	number, at := (position-p.start)/uint64(s.block), (position-p.start)%uint64(s.block)
@@ -261,9 +261,10 @@ func (b *mixBlock) before(part int) uint64 {
 	return b.phase.drawn[part] + b.number*uint64(b.phase.share[part])
 }
 
-// at is the part that a place of the block draws from, and how often the block's places
-// before they are mixed, which are part after part, draw from it sooner.
-func (b *mixBlock) at(place int) (part, sooner int) {
+// at is the part that a place of the block draws from, and the number of this draw among the
+// block's draws from that part. It counts in the order that the places have before they are
+// mixed: part after part.
+func (b *mixBlock) at(place int) (part, number int) {
 	place = b.perm.at(b.key, place)
 	part, _ = slices.BinarySearch(b.ends, place+1)
 	if part > 0 {
@@ -275,8 +276,8 @@ func (b *mixBlock) at(place int) (part, sooner int) {
 // at is the part that a position draws from, and the number of its draw from that part.
 func (s *mixPlan) at(position uint64) (part int, draw uint64) {
 	b, place := s.blockAt(position)
-	part, sooner := b.at(place)
-	return part, b.before(part) + uint64(sooner)
+	part, number := b.at(place)
+	return part, b.before(part) + uint64(number)
 }
 
 // draws is how often a part is drawn in all of the blocks that positions from … to−1 are

@@ -169,16 +169,16 @@ func (e *launchEnv) rank(l launcher) (r Rank, err error) {
 	return r, nil
 }
 
-// taskOfSlurm: srun itself started this process, so what mpirun has set comes from
-// outside srun.
+// taskOfSlurm tells whether srun itself started this process: then what mpirun has set
+// comes from outside srun.
 func (e *launchEnv) taskOfSlurm() bool {
 	pid, _ := e.value("SLURM_TASK_PID")
 	_, step := e.value("SLURM_STEP_NUM_TASKS")
 	return step && pid == strconv.Itoa(os.Getpid())
 }
 
-// pmiOfSlurm: srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher tells the
-// local rank too, and its ranks needn't be those of the step that it runs in.
+// pmiOfSlurm tells whether srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher also sets
+// the local rank, and its ranks needn't be those of the step that it runs in.
 func (e *launchEnv) pmiOfSlurm() bool {
 	if e.taskOfSlurm() {
 		return true

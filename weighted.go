@@ -49,7 +49,7 @@ func checkWeights(sampler string, weights []float64, n int) (heaviest int, err e
 	return heaviest, errors.Join(errs...)
 }
 
-// lastWeight is the last index that can be drawn.
+// lastWeight is the highest index that can be drawn.
 func lastWeight(weights []float64) int {
 	last := len(weights) - 1
 	for weights[last] == 0 {
@@ -62,7 +62,7 @@ type weighted struct {
 	n     int
 	seed  uint64
 	key   uint64 // of the seed
-	last  int    // index that can be drawn
+	last  int    // the highest index that can be drawn
 	table []aliasColumn
 }
 
@@ -162,7 +162,7 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler,
 type weightedOnce struct {
 	n       int
 	weights int
-	last    int // index that can be drawn
+	last    int // the highest index that can be drawn
 	seed    uint64
 	orders  *orders[int32]
 }
