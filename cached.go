@@ -112,8 +112,7 @@ func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 	}
 }
 
-// hit copies a sample that is kept. The error is that of a sample that is larger than
-// the dataset tells.
+// hit copies a sample that is kept. It fails if the sample is larger than the dataset tells.
 func (c *cached) hit(index int, dst *Sample) (hit bool, err error) {
 	lock := c.users.enter(dst.worker)
 	defer lock.RUnlock()
@@ -175,7 +174,7 @@ func (c *cached) fill(ctx context.Context, index int, dst *Sample) error {
 	return nil
 }
 
-// reserve finds a place for a sample. The caller is in memory.
+// reserve finds a place for a sample. The caller has entered users.
 func (c *cached) reserve(size int, log *slog.Logger) (place uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 )
 
 // blocks is memory outside the Go heap, in few large pieces, for packed samples.
-// A place is the number of its block and, in the low bits, the offset in it. It
-// doesn't say who may use it when: the cache knows that.
+// A place is the number of its block and, in the low bits, the offset in it. Who may use
+// what, and when, only the cache knows.
 type blocks struct {
 	book  []byte // of states
 	list  [maxBlocks][]byte
-	count atomic.Int32 // stored after its entry of list and loaded before: states are out of the race detector's sight
+	count atomic.Int32 // stored after an entry of list, loaded before the entry is read: see at
 	size  int64        // of a block
 	end   int64        // of what is reserved in the last block
 }
@@ -60,7 +60,7 @@ func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
 
 // at is the memory from a place on.
 func (b *blocks) at(place uint64) []byte {
-	b.count.Load()
+	b.count.Load() // for the race detector, which doesn't see states: they aren't on the Go heap
 	return b.list[place>>offsetBits][place&(1<<offsetBits-1):]
 }
 

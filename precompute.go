@@ -131,7 +131,7 @@ func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 	switch err := p.read(index, dst); {
 	case err == nil:
 		return nil
-	case errors.Is(err, os.ErrClosed), errors.Is(err, errUntold):
+	case errors.Is(err, os.ErrClosed), errors.Is(err, errTooLarge):
 		return err
 	case !errors.Is(err, errLeftOut):
 		p.distrust(index, err)
@@ -156,11 +156,11 @@ func (p *Precomputed) Close() error {
 
 // The errors of a file. Writing the file anew mends the first three.
 var (
-	errForeign = errors.New("it is not a file of precomputed samples")
-	errDamaged = errors.New("it is damaged")
-	errOther   = errors.New("it was made for something else")
-	errLeftOut = errors.New("the sample is not in the file")
-	errUntold  = errors.New("the sample is larger than the dataset tells")
+	errForeign  = errors.New("it is not a file of precomputed samples")
+	errDamaged  = errors.New("it is damaged")
+	errOther    = errors.New("it was made for something else")
+	errLeftOut  = errors.New("the sample is not in the file")
+	errTooLarge = errors.New("the sample is larger than the dataset tells")
 )
 
 // rewritable tells whether there is no file, or one that must be replaced.
@@ -245,8 +245,8 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	if err != nil {
 		return err
 	}
-	// The file may be cut or rewritten at any moment, so the checksum is computed of
-	// what has been copied.
+	// The file may be cut or rewritten at any moment. So the checksum is computed from what
+	// has been copied.
 	want, empty := binary.LittleEndian.Uint32(rec), len(rec) == sumBytes
 	got := p.checksum(index, 0)
 	if !empty {
@@ -255,7 +255,7 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 		case err == errNotPacked || len(rest) > 0:
 			return fmt.Errorf("%w: sample %d is no sample of these fields", errDamaged, index)
 		case err != nil:
-			return errors.Join(errUntold, err)
+			return errors.Join(errTooLarge, err)
 		}
 		got = p.checksum(index, dst.packedSum())
 	}
@@ -278,8 +278,8 @@ func (p *Precomputed) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 	return *buf, err
 }
 
-// distrust logs once that samples can't be read. It removes a damaged file, so that
-// the next Precompute writes it anew, unless somebody has replaced the file or put
+// distrust logs, the first time, that a sample can't be used. It removes a damaged file, so
+// that the next Precompute writes it anew, unless somebody has replaced the file or put
 // something else into it.
 func (p *Precomputed) distrust(index int, err error) {
 	p.warn.Do(func() {
@@ -326,17 +326,7 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 	if err != nil {
 		return err
 	}
-	// The magic comes first: whatever happens then, the file is known as one of
-	// Precompute.
-	if _, err = f.WriteString(fileMagic); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = p.writeTo(ctx, f, l)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
+	err = p.writeSynced(ctx, f, l)
 	ours := isAt(f, partial)
 	err = errors.Join(err, f.Close())
 	if !ours {
@@ -352,6 +342,22 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 		return errors.Join(err, os.Remove(partial))
 	}
 	return nil
+}
+
+// writeSynced writes a file to disk.
+func (p *Precomputed) writeSynced(ctx context.Context, f *os.File, l *Loader) error {
+	// The magic comes first: whatever happens then, the file is known as one of
+	// Precompute.
+	if _, err := f.WriteString(fileMagic); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := p.writeTo(ctx, f, l); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // setAside moves what lies at the path out of the way.
@@ -419,6 +425,7 @@ func (p *Precomputed) removePartial(ctx context.Context, partial string) error {
 	return files.Remove(ctx, partial)
 }
 
+// writeTo loads all samples, and writes them, their index and the header.
 func (p *Precomputed) writeTo(ctx context.Context, f *os.File, l *Loader) error {
 	index := bufio.NewWriter(io.NewOffsetWriter(f, p.index))
 	data := bufio.NewWriterSize(io.NewOffsetWriter(f, p.data), 1<<20)
