@@ -137,8 +137,8 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
-// typeLabel is of an archive's label, which GNU tar writes first if it is told to. Its
-// name may look like a sample's file.
+// typeLabel is the type of an archive's label, which GNU tar writes first if it is told to.
+// The label's name may look like a sample's file.
 const typeLabel = 'V'
 
 // advance makes sure that ahead is a file of a sample. It returns io.EOF if there is
@@ -198,8 +198,8 @@ func (g *grouper) end() error {
 	}
 }
 
-// ended is a reader of r that knows whether r is over. Tar's reader returns io.EOF only
-// after two blocks of zeros, or as it was returned here: then over is set.
+// ended is a reader of r that knows whether r is over. Tar's reader returns io.EOF after two
+// blocks of zeros, or if it got io.EOF here: over tells which.
 type ended struct {
 	r      io.Reader
 	packed *source // what r unpacks; nil: nothing
@@ -208,7 +208,7 @@ type ended struct {
 }
 
 func (e *ended) Read(p []byte) (int, error) {
-	if e.packed != nil { // its buffer may hold a thousand times as much
+	if e.packed != nil { // what its buffer holds may unpack to a thousand times as much
 		if err := e.packed.ctx.Err(); err != nil {
 			return 0, err
 		}
@@ -222,8 +222,8 @@ func (e *ended) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Seek lets tar's reader skip the content of a file that isn't compressed. Content
-// that is cut is no end.
+// Seek lets tar's reader skip the content of a file that isn't compressed. If the content is
+// cut, that isn't the shard's end.
 func (e *ended) Seek(offset int64, whence int) (int64, error) {
 	s, ok := e.r.(*source)
 	if !ok {

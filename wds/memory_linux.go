@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory reads what the system has of a local file in memory. It never waits for a
-// disk or a network, so that nobody needs to abandon its calls.
+// memory reads the part of a local file that the system has in memory. It never waits for a
+// disk or a network, so nobody needs to abandon its calls.
 type memory struct {
 	file   syscall.RawConn
 	vector [1][]byte
@@ -19,7 +19,7 @@ type memory struct {
 	err    error
 }
 
-// newMemory returns nil if the file can't be read so.
+// newMemory returns nil if the file can't be read in this way.
 func newMemory(file fs.File) *memory {
 	f, ok := file.(*os.File) // itself: a file that embeds one may read something else
 	if !ok {

@@ -26,11 +26,11 @@ type source struct {
 	memory  *memory    // of the file; may be nil
 	bufs    *sync.Pool // of *[bufferSize]byte
 	buf     *[bufferSize]byte
-	from    int             // what is read ahead is buf[from:to]
-	to      int             //
+	from    int             // what is read ahead begins at buf[from] …
+	to      int             // … and ends before buf[to]
 	err     error           // what reading ended with
-	skipped int64           // by Seek, in all
-	far     int64           // what is beyond is skipped by seeking
+	skipped int64           // bytes that Seek has skipped, in all
+	far     int64           // up to that many bytes are read rather than skipped by seeking
 	piece   int             // how much is read after a seek
 	sought  bool            // nothing was read since the last seek
 	left    <-chan struct{} // not nil once a call was abandoned; closed when that call has returned
@@ -38,11 +38,11 @@ type source struct {
 
 const (
 	bufferSize = 256 << 10
-	// farSkip is up to how much is read rather than skipped: in an object store a
+	// farSkip bytes or fewer are read rather than skipped by seeking: in an object store a
 	// seek costs another request.
 	farSkip = 4 << 20
-	// nearSkip is the same for a local file while records are skipped: little is read
-	// then after a seek, which a header needs.
+	// nearSkip is the same for a local file while records are skipped. Then only headSize
+	// bytes are read after a seek: enough for a header.
 	nearSkip = 64 << 10
 	headSize = 4 << 10
 	// maxPatience is how long to wait while too many files are open.
@@ -104,7 +104,7 @@ func openRegular(fsys fs.FS, name string) (fs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err := file.Stat(); err == nil { // else its reading will tell
+	if info, err := file.Stat(); err == nil { // if it fails, reading will tell what is wrong
 		if err := checkType(info); err != nil {
 			file.Close()
 			return nil, err
@@ -113,8 +113,8 @@ func openRegular(fsys fs.FS, name string) (fs.File, error) {
 	return file, nil
 }
 
-// checkType refuses what can't be read to an end. It takes what is irregular:
-// buckets say that of their objects.
+// checkType refuses what can't be read to an end. It allows fs.ModeIrregular, which buckets
+// set for their objects.
 func checkType(info fs.FileInfo) error {
 	if mode := info.Mode(); mode.Type()&^fs.ModeIrregular != 0 {
 		return fmt.Errorf("not a regular file: %v", mode)
@@ -143,7 +143,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ReadByte is here so that package gzip needs no buffer of its own.
+// ReadByte spares package gzip a buffer of its own.
 func (s *source) ReadByte() (byte, error) {
 	if s.from == s.to {
 		if err := s.fill(); err != nil {
