@@ -58,9 +58,9 @@ func (k *Keys) sorted() *Keys {
 
 const (
 	pageSize = 1000 // the most that S3 lists at once
-	// folderPageSize is the size of a folder's first page, which is tried.
+	// folderPageSize is the page size that is tried first for a folder.
 	folderPageSize = 1 << 16
-	// pageTimeout is for a store that sends empty pages for ever.
+	// pageTimeout ends the wait for a store that sends empty pages for ever.
 	pageTimeout = 10 * time.Minute
 	maxListed   = min(4<<30, math.MaxInt/2)
 	maxKey      = 64 << 10 // object stores allow about 1 KiB, file systems a few
@@ -158,10 +158,9 @@ func (l *listing) add(token []byte, page []*blob.ListObject) error {
 	return nil
 }
 
-// isFolder tells whether a bucket is a folder of files. Its driver walks the whole
-// folder for each page, and takes up where the last page's last key would be in
-// order, but doesn't name keys in order: of several pages, the next lacks keys. So
-// all must be on one page.
+// isFolder tells whether a bucket is a folder of files. Its driver walks the whole folder
+// for each page, and names the keys that come after the last key of the page before. But it
+// doesn't name them in order, so later pages lack keys: all keys must be on one page.
 func isFolder(bucket *blob.Bucket) bool {
 	var info os.FileInfo
 	return bucket.As(&info)

@@ -110,8 +110,8 @@ func (s *store) give(buf *buffer) {
 	s.buffers.Put(buf)
 }
 
-// fetch reads a part of an object into buf; length −1 means all of it. It must be of
-// this version, unless that is zero.
+// fetch reads a part of an object into buf; length −1 means all of it. The object must be of
+// version must, unless must is zero.
 func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, length int64, must version) (is version, err error) {
 	buf.data = buf.data[:0]
 	if length == 0 {
