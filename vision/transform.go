@@ -87,17 +87,9 @@ func (t RandomResizedCrop) check(p *plan) error {
 	if err := t.Size.check("RandomResizedCrop.Size"); err != nil {
 		return err
 	}
-	if t.Scale == [2]float64{} {
-		t.Scale = [2]float64{0.08, 1}
-	}
-	if t.Ratio == [2]float64{} {
-		t.Ratio = [2]float64{3.0 / 4, 4.0 / 3}
-	}
-	if !(0 < t.Scale[0] && t.Scale[0] <= t.Scale[1] && t.Scale[1] <= 1) {
-		return optionError("RandomResizedCrop.Scale", t.Scale, "must be 0 < from ≤ to ≤ 1")
-	}
-	if !(0.001 <= t.Ratio[0] && t.Ratio[0] <= t.Ratio[1] && t.Ratio[1] <= 1000) {
-		return optionError("RandomResizedCrop.Ratio", t.Ratio, "must be 0.001 ≤ from ≤ to ≤ 1000")
+	t.Scale, t.Ratio = orDefault(t.Scale, 0.08, 1), orDefault(t.Ratio, 3.0/4, 4.0/3)
+	if err := checkPart("RandomResizedCrop", t.Scale, t.Ratio); err != nil {
+		return err
 	}
 	return p.geometrical("RandomResizedCrop", t.Size, true, func(g *geometry, r *rand.Rand) error {
 		left, top, width, height := t.draw(r, g.x.n, g.y.n)
@@ -105,6 +97,25 @@ func (t RandomResizedCrop) check(p *plan) error {
 		g.y.crop(top, height)
 		return g.resize(t.Size.Width, t.Size.Height)
 	})
+}
+
+// orDefault is a range of numbers; from … to if none is given.
+func orDefault(given [2]float64, from, to float64) [2]float64 {
+	if given == [2]float64{} {
+		return [2]float64{from, to}
+	}
+	return given
+}
+
+// checkPart checks the ranges that a random part's area and ratio are drawn from.
+func checkPart(name string, scale, ratio [2]float64) error {
+	if !(0 < scale[0] && scale[0] <= scale[1] && scale[1] <= 1) {
+		return optionError(name+".Scale", scale, "must be 0 < from ≤ to ≤ 1")
+	}
+	if !(0.001 <= ratio[0] && ratio[0] <= ratio[1] && ratio[1] <= 1000) {
+		return optionError(name+".Ratio", ratio, "must be 0.001 ≤ from ≤ to ≤ 1000")
+	}
+	return nil
 }
 
 // draw is RandomResizedCrop.get_params.
@@ -306,17 +317,9 @@ func (t RandomErasing) check(p *plan) error {
 	if err := checkShare("RandomErasing.P", &t.P); err != nil {
 		return err
 	}
-	if t.Scale == [2]float64{} {
-		t.Scale = [2]float64{0.02, 0.33}
-	}
-	if t.Ratio == [2]float64{} {
-		t.Ratio = [2]float64{0.3, 3.3}
-	}
-	if !(0 < t.Scale[0] && t.Scale[0] <= t.Scale[1] && t.Scale[1] <= 1) {
-		return optionError("RandomErasing.Scale", t.Scale, "must be 0 < from ≤ to ≤ 1")
-	}
-	if !(0.001 <= t.Ratio[0] && t.Ratio[0] <= t.Ratio[1] && t.Ratio[1] <= 1000) {
-		return optionError("RandomErasing.Ratio", t.Ratio, "must be 0.001 ≤ from ≤ to ≤ 1000")
+	t.Scale, t.Ratio = orDefault(t.Scale, 0.02, 0.33), orDefault(t.Ratio, 0.3, 3.3)
+	if err := checkPart("RandomErasing", t.Scale, t.Ratio); err != nil {
+		return err
 	}
 	if math.IsNaN(t.Value) || math.IsInf(t.Value, 0) {
 		return optionError("RandomErasing.Value", t.Value, "must be finite")
