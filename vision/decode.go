@@ -70,27 +70,10 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 		return w.decodePacked(data, h, scans)
 	}
 	rows := h.height
-	if h.jpeg.baseline {
+	if h.jpeg.baseline && (h.jpeg.whole || h.jpeg.restart == 0) {
 		rows = min(rows, up(needed.bottom+2*h.jpeg.subY, 8*h.jpeg.subY))
 	}
-	if h.jpeg.restart > 0 && !h.jpeg.whole {
-		rows = h.height
-	}
-	// A baseline file without its last marker may lack nothing else.
-	open := h.jpeg.baseline && h.jpeg.whole && !bytes.HasSuffix(data, endOfImage)
-	if rows < h.height || open || h.jpeg.isOdd() {
-		end := len(data)
-		if rows < h.height && h.jpeg.restart > 0 { // later markers would look like those of damaged intervals
-			width, height := 8*h.jpeg.subX, 8*h.jpeg.subY
-			end = h.jpeg.endOf(w.ctx, data, up(h.width, width)/width*(up(rows, height)/height))
-		}
-		w.file = h.jpeg.copied(w.file, data[:end])
-		if end < len(data) || open {
-			w.file = append(w.file, endOfImage...)
-		}
-		w.file[h.jpeg.heightAt], w.file[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
-		data = w.file
-	}
+	data = w.shortened(data, h, rows)
 	shrunk := 1
 	for shrunk < 8 && min(g.x.scale(), g.y.scale()) >= float64(4*shrunk) {
 		shrunk *= 2
@@ -109,12 +92,33 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	return w.judge(w.turbo.decode(data, &w.picture.planes, small(h.width), small(rows)))
 }
 
+// shortened is a file of the picture's first rows, without what libjpeg-turbo would warn of
+// although the picture is intact. It is data itself if nothing has to change.
+func (w *worker) shortened(data []byte, h header, rows int) []byte {
+	// A baseline file without its last marker may lack nothing else.
+	open := h.jpeg.baseline && h.jpeg.whole && !bytes.HasSuffix(data, endOfImage)
+	if rows == h.height && !open && !h.jpeg.isOdd() {
+		return data
+	}
+	end := len(data)
+	if rows < h.height && h.jpeg.restart > 0 { // later markers would look like those of damaged intervals
+		width, height := 8*h.jpeg.subX, 8*h.jpeg.subY
+		end = h.jpeg.endOf(w.ctx, data, up(h.width, width)/width*(up(rows, height)/height))
+	}
+	w.file = h.jpeg.copied(w.file, data[:end])
+	if end < len(data) || open {
+		w.file = append(w.file, endOfImage...)
+	}
+	w.file[h.jpeg.heightAt], w.file[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
+	return w.file
+}
+
 var endOfImage = []byte{0xff, 0xd9}
 
 // isLong tells whether libjpeg-turbo may take longer than some tenths of a second to
-// decode rows of a file. Each scan takes time for every pixel, and in some nanoseconds
-// a byte is decoded. Arithmetic coding has the more work for a pixel the fewer bytes it
-// has.
+// decode rows of a file, and whether the context may end it. Each scan takes time for every
+// pixel, and each byte takes some nanoseconds. With arithmetic coding, a pixel takes more
+// work the fewer bytes it has.
 func (w *worker) isLong(data []byte, h header, rows, scans int) bool {
 	work := int64(h.width) * int64(rows) * int64(scans)
 	if !h.jpeg.baseline && !h.jpeg.progressive {
@@ -123,7 +127,7 @@ func (w *worker) isLong(data []byte, h header, rows, scans int) bool {
 	return work+4*int64(len(data)) >= 1<<26 && w.ctx.Done() != nil
 }
 
-// own is a copy of a file, unless that is one already.
+// own is a copy of a file; data itself if that is the worker's copy already.
 func (w *worker) own(data []byte) []byte {
 	if len(w.file) == 0 || &w.file[0] != &data[0] {
 		w.file = append(w.file[:0], data...)
@@ -185,10 +189,8 @@ func (w *worker) decodePacked(data []byte, h header, scans int) error {
 	if h.jpeg.components == 4 {
 		channels = 4
 	}
-	if n := channels * h.width * h.height; cap(w.packed) < n {
-		w.packed = make([]byte, n)
-	}
-	pixels := w.packed[:channels*h.width*h.height]
+	w.packed = sized(w.packed, channels*h.width*h.height)
+	pixels := w.packed
 	clear(pixels)
 	if w.isLong(data, h, h.height, scans) {
 		data = w.own(data)
@@ -444,10 +446,7 @@ func (p *picture) transpose(ctx context.Context, mem []byte) []byte {
 	for _, pl := range p.planes[:p.count()] {
 		total += up(pl.height, 8) * pl.width
 	}
-	if cap(mem) < total {
-		mem = make([]byte, total)
-	}
-	mem = mem[:total]
+	mem = sized(mem, total)
 	rest := mem
 	p.width, p.height, p.subX, p.subY = p.height, p.width, p.subY, p.subX
 	for i := range p.count() {

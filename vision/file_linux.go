@@ -46,7 +46,7 @@ func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte,
 	if r.stat.Mode&syscall.S_IFMT != syscall.S_IFREG || r.stat.Size > maxFile {
 		return nil, checkFile(string(r.path[:len(r.path)-1]), r.stat.Mode&syscall.S_IFMT == syscall.S_IFREG, r.stat.Size)
 	}
-	if cap(r.data) > 1<<26 {
+	if cap(r.data) > maxKept {
 		r.data = nil
 	}
 	r.data = slices.Grow(r.data[:0], int(r.stat.Size)+1)

@@ -46,7 +46,7 @@ func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte,
 		return nil, err
 	}
 	defer f.Close()
-	if r.data.Cap() > 1<<26 {
+	if r.data.Cap() > maxKept {
 		r.data = bytes.Buffer{}
 	}
 	r.data.Reset()

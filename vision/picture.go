@@ -54,10 +54,7 @@ func (p *picture) shape(mem []byte, width, height int) []byte {
 		sizes[i] = pl.stride * rows
 		total += sizes[i]
 	}
-	if cap(mem) < total {
-		mem = make([]byte, total)
-	}
-	mem = mem[:total]
+	mem = sized(mem, total)
 	at := 0
 	for i := range p.count() {
 		p.planes[i].pix = mem[at : at+sizes[i] : at+sizes[i]]
@@ -75,10 +72,7 @@ func (p *picture) reduce(ctx context.Context, mem []byte, sums []uint64, byX, by
 	for _, pl := range p.planes[:p.count()] {
 		total += up(smaller(pl.width, byX), 8) * smaller(pl.height, byY)
 	}
-	if cap(mem) < total {
-		mem = make([]byte, total)
-	}
-	mem = mem[:total]
+	mem = sized(mem, total)
 	rest := mem
 	for i := range p.count() {
 		from := p.planes[i]
@@ -114,6 +108,14 @@ func (p *picture) reduce(ctx context.Context, mem []byte, sums []uint64, byX, by
 		p.planes[i] = to
 	}
 	return mem, sums
+}
+
+// sized is mem with a length of n bytes, or new memory if mem is too small.
+func sized(mem []byte, n int) []byte {
+	if cap(mem) < n {
+		return make([]byte, n)
+	}
+	return mem[:n]
 }
 
 // up is n rounded up to a multiple of m.

@@ -21,7 +21,7 @@ type worker struct {
 	p     *Pipeline
 	ctx   context.Context // of the call under way
 	turbo *turboDecoder   // nil: there is none
-	// Decodes in turbo's place; made when it is first needed.
+	// These decode if there is no turbo; each is made when it is first needed.
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
 	out         writer
@@ -33,7 +33,7 @@ type worker struct {
 	packed   []byte // pixels of other colours
 	reduced  []byte // of planes whose pixels were averaged
 	sums     []uint64
-	file     []byte // a copy of the file, with its height changed
+	file     []byte // a copy of the file, which may be changed
 	reader   reader
 
 	x, y    [2]taps // of the first plane, and of chroma planes
@@ -80,33 +80,26 @@ func (p *Pipeline) worker(ctx context.Context, s *nwt.Sample) (*worker, error) {
 	return w, nil
 }
 
+// maxKept is how many bytes of a buffer are kept for the next picture.
+const maxKept = 1 << 26
+
 // tidy drops the picture, and memory that only few pictures need.
 func (w *worker) tidy() {
-	const most = 1 << 26 // bytes
-	if w.picture = (picture{}); cap(w.mem) > most {
-		w.mem = nil
+	w.picture = picture{}
+	for _, mem := range [...]*[]byte{&w.mem, &w.turned, &w.packed, &w.reduced, &w.file} {
+		if cap(*mem) > maxKept {
+			*mem = nil
+		}
 	}
-	if cap(w.turned) > most {
-		w.turned = nil
-	}
-	if cap(w.packed) > most {
-		w.packed = nil
-	}
-	if cap(w.reduced) > most {
-		w.reduced = nil
-	}
-	if cap(w.file) > most {
-		w.file = nil
-	}
-	if w.progressive.bytes() > most {
+	if w.progressive.bytes() > maxKept {
 		w.progressive = nil
 	}
-	if len(w.columns) > most/16 { // of pictures that are extremely wide
+	if len(w.columns) > maxKept/16 { // of pictures that are extremely wide
 		w.rows, w.columns = nil, nil
 	}
 	for i := range w.x {
-		w.x[i].tidy(most / 8)
-		w.y[i].tidy(most / 8)
+		w.x[i].tidy(maxKept / 8)
+		w.y[i].tidy(maxKept / 8)
 	}
 	w.reader = reader{}
 	w.ctx = nil
@@ -283,10 +276,7 @@ func (w *worker) colours(x, y axis, left, top int) {
 	n := size.Width * size.Height
 	o.format = format{size, 3, CHW}
 	o.tables = &unchanged
-	if cap(o.dst) < 3*n {
-		o.dst = make([]byte, 3*n)
-	}
-	o.dst = o.dst[:3*n]
+	o.dst = sized(o.dst, 3*n)
 	if x.n < size.Width || y.n < size.Height { // padding has colours too: contrast counts and changes them
 		clear(o.dst)
 	}
