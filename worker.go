@@ -283,7 +283,6 @@ func rest(ctx context.Context, d time.Duration) bool {
 // Only the bad samples are then left to Load, whose errors name them.
 func (w *worker) loadTogether(b *Batch) {
 	l, end := w.l, w.nextEnd()
-	n := end - w.next
 	called, finished := false, false
 	defer func() {
 		if finished {
@@ -302,30 +301,10 @@ func (w *worker) loadTogether(b *Batch) {
 			w.singly = end
 		}
 	}()
-	indices := w.slot.indices[w.next:end]
-	if !w.fillIndices(b, end) {
-		for i := range indices {
-			indices[i] = l.sampler.At(b.epoch, b.from+w.next+i)
-		}
-	}
-	if len(w.samples) < n {
-		w.samples = newSamples(w.sample.common, n)
-	}
-	w.indices = append(w.indices[:0], indices...)
-	samples, total := w.samples[:n], uint(l.n)
-	for i, s := range samples {
-		if uint(indices[i]) >= total {
-			w.singly, finished = end, true
-			return
-		}
-		s.turnTo(w.next+i, indices[i])
-	}
-	if l.layout.ragged > 0 {
-		w.sample.unsetLens(w.next, end)
-		if told := w.slot.told; told != nil && slices.Contains(told[w.next:end], untold) {
-			w.singly, finished = end, true
-			return
-		}
+	samples := w.samplesUpTo(b, end)
+	if samples == nil {
+		w.singly, finished = end, true
+		return
 	}
 	ctx := w.context(b.run)
 	w.sample.locals.ctx = ctx
@@ -354,6 +333,35 @@ func (w *worker) loadTogether(b *Batch) {
 		}
 	}
 	w.next = end
+}
+
+// samplesUpTo readies samples and indices for a LoadBatch of the places from next on. It
+// returns nil if a sample is known to be bad: Load is then called for the others.
+func (w *worker) samplesUpTo(b *Batch, end int) []*Sample {
+	n, indices := end-w.next, w.slot.indices[w.next:end]
+	if !w.fillIndices(b, end) {
+		for i := range indices {
+			indices[i] = w.l.sampler.At(b.epoch, b.from+w.next+i)
+		}
+	}
+	if len(w.samples) < n {
+		w.samples = newSamples(w.sample.common, n)
+	}
+	w.indices = append(w.indices[:0], indices...)
+	samples, total := w.samples[:n], uint(w.l.n)
+	for i, s := range samples {
+		if uint(indices[i]) >= total {
+			return nil
+		}
+		s.turnTo(w.next+i, indices[i])
+	}
+	if w.l.layout.ragged > 0 {
+		w.sample.unsetLens(w.next, end)
+		if told := w.slot.told; told != nil && slices.Contains(told[w.next:end], untold) {
+			return nil
+		}
+	}
+	return samples
 }
 
 // nextEnd is the end of the places to try now. It prepares what comes next if these fail,
