@@ -211,17 +211,22 @@ func (r *run) advance() (*Batch, error) {
 		}
 		r.letGo()
 	}
+	return nil, r.finish()
+}
+
+// finish is the error of a run that has no more batches. The caller holds turn.
+func (r *run) finish() error {
 	if r.halted {
-		return nil, ErrClosed
+		return ErrClosed
 	}
 	if r.failure == nil && r.refused == nil {
 		r.awaitPrepared() // or workers would begin anew in each short epoch
 		if why := r.why.Load(); why != nil && r.caller.Err() == nil {
-			return nil, *why
+			return *why
 		}
 	}
 	r.halt() // copies that nobody waited for may still fail
-	return nil, cmp.Or(r.failure, r.broken, r.refused)
+	return cmp.Or(r.failure, r.broken, r.refused)
 }
 
 // count counts a batch that is delivered. ready tells whether it was ready when asked for.
@@ -323,7 +328,7 @@ func (r *run) openOne() (opened bool, err error) {
 	return true, nil
 }
 
-// place writes into a batch what batch i of the course is. The error is that of a
+// place writes into a batch what batch i of the course is. The error comes from a
 // BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
 	returned := false
