@@ -46,24 +46,29 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 			s.plan = stream.mix.plan(stream.seed, o.rank, o.world)
 		}
 	} else {
-		switch {
-		case s.sampler != nil:
-		case o.shuffle:
-			s.sampler = Shuffled(n, o.shuffled)
-		default:
-			s.sampler = Sequential(n)
-		}
-		err := s.order.follow("WithSampler", s.sampler)
-		if err == nil {
-			err = s.order.hasBatch()
-		}
-		errs = append(errs, err, checkIndices("WithSampler", s.sampler, n))
+		errs = append(errs, s.setOrder())
+		errs = append(errs, checkIndices("WithSampler", s.sampler, n))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	s.warnOfMixedLengths(s.sampler)
 	return s, nil
+}
+
+// setOrder sets sampler and order as the options say.
+func (s *source) setOrder() error {
+	switch {
+	case s.sampler != nil:
+	case s.opts.shuffle:
+		s.sampler = Shuffled(s.n, s.opts.shuffled)
+	default:
+		s.sampler = Sequential(s.n)
+	}
+	if err := s.order.follow("WithSampler", s.sampler); err != nil {
+		return err
+	}
+	return s.order.hasBatch()
 }
 
 // samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
