@@ -219,15 +219,7 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	// If the file is cut short while it is mapped, or the disk fails, reading it is a
 	// fault, which would end the program.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		switch fault := recover().(type) {
-		case nil:
-		case interface{ Addr() uintptr }:
-			err = fmt.Errorf("its memory can't be read: %v", fault)
-		default:
-			panic(fault)
-		}
-	}()
+	defer faulted(&err)
 	var buf *[]byte
 	if p.mem == nil {
 		buf = p.buffers.Get().(*[]byte)
@@ -245,8 +237,23 @@ func (p *Precomputed) read(index int, dst *Sample) (err error) {
 	if err != nil {
 		return err
 	}
-	// The file may be cut or rewritten at any moment. So the checksum is computed from what
-	// has been copied.
+	return p.unpackTo(dst, index, rec)
+}
+
+// faulted is deferred, and makes an error of a fault.
+func faulted(err *error) {
+	switch fault := recover().(type) {
+	case nil:
+	case interface{ Addr() uintptr }:
+		*err = fmt.Errorf("its memory can't be read: %v", fault)
+	default:
+		panic(fault)
+	}
+}
+
+// unpackTo copies a sample from its bytes in the file, and compares its checksum. The file
+// may be cut or rewritten at any moment. So the checksum is computed from what was copied.
+func (p *Precomputed) unpackTo(dst *Sample, index int, rec []byte) error {
 	want, empty := binary.LittleEndian.Uint32(rec), len(rec) == sumBytes
 	got := p.checksum(index, 0)
 	if !empty {
