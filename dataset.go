@@ -29,11 +29,11 @@ type BatchDataset interface {
 	Dataset
 	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of
 	// Load. The loader chooses how many samples it asks for, at most a batch, so
-	// that all workers have some. Where loading a batch takes a millisecond or more, it
-	// asks for whole batches, and loads more of them ahead. Where calls are shorter, but
-	// take about as long for one sample as for a batch, [WithPrefetch] of as many batches
-	// as there are workers makes it do so. In memory the samples lie one after the other,
-	// see [ValuesOf]. LoadBatch may sort both slices.
+	// that all workers have some. If loading a batch takes a millisecond or more, it asks
+	// for whole batches, and loads more of them ahead. If calls are shorter, but take
+	// about as long for one sample as for a batch, set [WithPrefetch] to the number of
+	// workers: then it asks for whole batches too. In memory the samples lie one after the
+	// other, see [ValuesOf]. LoadBatch may sort both slices.
 	//
 	// If only some samples are bad, LoadBatch loads the others and returns
 	// [SampleErrors]. If it returns another error, the loader logs that once. It then

@@ -313,8 +313,8 @@ func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
 // what [Mixed] is for samples that have an index. It needs [WithEpochSamples], since an
 // epoch of it has no other end.
 //
-// Phases and blocks are those of Mixed, except that each rank has blocks of its own:
-// Mix.Block samples of a rank, on from one epoch to the next, have exactly the share of
+// Phases and blocks are those of Mixed, except that each rank has its own blocks: each
+// Mix.Block samples of a rank, counted on from epoch to epoch, have exactly the share of
 // every part. A phase's Samples are counted over all ranks. The order in a block depends
 // on the seed. If the number of ranks changes between two epochs, the phases stay where
 // they are, but the blocks of the new ranks may have begun before that epoch.
@@ -328,8 +328,8 @@ func (s *mixPlan) before(ctx context.Context, position uint64) []uint64 {
 // again in an epoch before all of the rank's part of it has come. But a stream of which
 // an epoch takes only a little is never read to its end, and without WithShuffle each
 // epoch takes the same: make epochs long. A stream that has no weight in any phase of
-// an epoch isn't opened. A resume that skips computes the positions of its block that
-// come before it: if blocks have millions, it begins late.
+// an epoch isn't opened. A resume that skips must compute the positions that come before it
+// in its block: if a block has millions, it begins late.
 //
 // [ShardError] counts the shards of all streams, one stream after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {

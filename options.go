@@ -231,10 +231,10 @@ func WithDropLast() Option {
 
 // WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The
 // ranks load disjoint parts of an epoch, which together are the whole epoch, in
-// the same number of batches. Some ranks repeat a sample only if fewer samples
-// than ranks are left in all; how the last batches of a [BatchSampler] are shared, it
-// says itself. The ranks of a stream have the same number of batches with
-// [WithEpochSamples] only: see [Streamed]. The default is rank 0 of 1.
+// the same number of batches. A rank repeats another's sample only if fewer samples
+// than ranks are left in all. See [BatchSampler] for how ranks share its last batches.
+// The ranks of a stream have the same number of batches with [WithEpochSamples] only:
+// see [Streamed]. The default is rank 0 of 1.
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -324,8 +324,8 @@ func (o *options) quota(world int) int {
 	return max(1, o.epochSamples/world)
 }
 
-// endsEpoch tells whether WithEpochSamples leaves no batch of an epoch of a stream after
-// world ranks have had so many samples of it, more than 0.
+// endsEpoch tells whether a stream's epoch has no further batch, because of
+// WithEpochSamples, once world ranks have had that many samples of it, more than 0.
 func (o *options) endsEpoch(samples, world int) bool {
 	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
 		return false
@@ -359,8 +359,8 @@ func WithErrorBudget(maxBad int) Option {
 //
 // For a stream, an Open with its repetitions, a Next, a Skip and a Close of a shard may
 // each take perSample too. A shard that takes longer is an error in its place in the order,
-// as if Open or Next had failed, and its other records are lost. It is noticed only
-// when its record is needed; Close alone costs no more than a warning.
+// as if Open or Next had failed, and its other records are lost. This is noticed only
+// when a record of the shard is needed. If only Close takes longer, a warning is logged.
 //
 // The call itself can't be stopped. It goes on in a goroutine that neither the
 // epoch nor Close waits for. Until it returns, it keeps the memory that it may
@@ -562,7 +562,7 @@ func WithIterations(n int) Option {
 // WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The
 // default is GOMAXPROCS, and more as long as more workers win while CPUs are idle.
 // [Greedy] leaves out counts above GOMAXPROCS if fewer workers keep all CPUs in use.
-// For [Exhaustive] it is GOMAXPROCS − 1, and more as long as more workers win.
+// For [Exhaustive] the default is GOMAXPROCS − 1, and more as long as more workers win.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n
@@ -646,9 +646,9 @@ func WithMemoryLimit(bytes uint64) Option {
 // while the others wait. So its figures don't include what all processes together
 // will do to storage, memory bandwidth and the network.
 //
-// A result whose Confidence is below 0.9, or not known, counts for a day. Then Tune
-// tunes anew. So does a result that the memory which was left has bounded. If the choice
-// wouldn't fit into the memory of today, Tune tunes anew at once.
+// A result counts for a day only if its Confidence is below 0.9 or not known, or if its
+// choice was bounded by the memory that was left. Then Tune tunes anew. It does so at once
+// if the choice wouldn't fit into the memory that is left now.
 //
 // If the file can't be read or written, Tune logs it and tunes anew.
 func WithResultCache(path string) Option {

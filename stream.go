@@ -79,14 +79,14 @@ type Record struct {
 // reads up to 1024 records of these ahead, as long as the Data of all takes at most 128 MiB
 // and an eighth of the memory left, divided by the ranks on the host. It does so only for
 // records with Data: the size of others isn't known. A record for which there is no room
-// is read when it is needed, and may exceed the bound. How large a record is shows only
-// when it is read, so two others may exceed it too: the first of each shard that is read
-// at once, and one that is larger than the one before it. What is in the window and in
-// batches comes on top.
+// is read when it is needed, and may exceed the bound. Nobody knows how large a record is
+// before it is read, so others may exceed the bound too: the first of each shard that is
+// read at once, and one that is larger than the record before it. Records in the window and
+// in batches come on top.
 //
-// [Sample.Index] is the sample's place in this order, over all ranks, except in [Tune]: it
-// begins at the fronts of shards spread over the stream, and counts from there. It seldom
-// comes to the ends of long shards, so these should take as long to load. If the shards
+// [Sample.Index] is the sample's place in this order, over all ranks. Only [Tune] counts from
+// elsewhere: it begins at the fronts of shards spread over the stream. It seldom comes to
+// the ends of long shards, so these should take as long to load as their fronts. If the shards
 // of different ranks differ in length, the ranks have different numbers of batches;
 // with [WithEpochSamples] all have the same number. Each rank must get at least one
 // shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads

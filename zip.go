@@ -14,8 +14,8 @@ import (
 // Each dataset loads into the places of its fields in the batch, without a copy. All
 // draw from one [Sample.Rand]: each goes on where the one before it stopped.
 //
-// A [Column] of one dataset's [Schema] isn't one of the whole, where its field has
-// another number. To read batches by columns, declare a Schema of all fields, in order.
+// A [Column] of one dataset's [Schema] can't read the whole, in which its field has another
+// number. To read batches by columns, declare a Schema of all fields, in order.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", ds, "needs at least one dataset")
