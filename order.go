@@ -27,7 +27,7 @@ type order struct {
 	starts  func(epoch, batch int) int
 }
 
-// follow makes the order that of a sampler.
+// follow sets what depends on the sampler: how many positions and batches an epoch has.
 func (o *order) follow(option string, s Sampler) (err error) {
 	if o.n, err = epochLen(option, s); err != nil {
 		return err

@@ -56,7 +56,7 @@ func nameOfSampler(s Sampler) string {
 }
 
 // checkIndices tells whether a dataset of n samples has all indices that a sampler visits.
-// It knows those of nwt's own samplers; of others, loading tells.
+// It knows the indices of nwt's own samplers only: loading finds the bad ones of others.
 func checkIndices(option string, s Sampler, n int) error {
 	if last := lastIndex(s); last >= n {
 		return optionError(option, nameOfSampler(s), "visits index %d, but the dataset has only %d samples", last, n)

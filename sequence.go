@@ -27,7 +27,7 @@ type sequence struct {
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
 	plan  *mixPlan // which part each record is of; nil without MixedStreams
-	shift int      // by how many records the plan is rotated: 0, but for a tuner's visits
+	shift int      // by how many records the plan is rotated: 0, except in a tuner's visits
 
 	epoch, last int
 	over        bool // nothing comes after epoch
@@ -55,7 +55,7 @@ type streamPart struct {
 	first     int    // number of its first shard among those of all parts
 	seed      uint64 // of WithShuffle, for this part
 	order     shardOrder
-	from      int   // the place in the order that a pass begins with: 0, but for a tuner's visits
+	from      int   // the place in the order that a pass begins with: 0, except in a tuner's visits
 	draws     int   // its records in all blocks of the plan that the epoch touches; math.MaxInt if the epoch ends with the shards
 	delivered int   // records of the epoch that were handed out or skipped
 	bound     int64 // of bytes: an equal share for each part that the epoch needs

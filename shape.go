@@ -170,7 +170,7 @@ func (l *Loader) newGeometry(own bool) geometry {
 	return g
 }
 
-// like makes g, whose columns are the slot's own, equal to another geometry of them.
+// like copies another geometry to g, whose columns are the slot's own.
 func (g *geometry) like(other *geometry) {
 	for f := range g.columns {
 		dims := g.columns[f].dims

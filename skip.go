@@ -200,8 +200,8 @@ func (p *streamPart) unread() error {
 	return nil
 }
 
-// skipSome skips up to n records in order. From each chain it skips only as many as
-// are due whatever the other chains still have. It returns 0 if none is left.
+// skipSome skips up to n records in order. From each chain it skips only the records that
+// are due however many the other chains still have. It returns 0 if none is left.
 func (p *streamPart) skipSome(n int) (skipped int) {
 	live := 0
 	for _, c := range p.chains {
