@@ -1,8 +1,8 @@
 // Package files opens, locks and replaces files at paths that a user gave. What lies
 // there may be anything and belong to anybody, and several processes may want it.
 //
-// Nothing here waits for the other end of a FIFO, and nothing overwrites a file
-// but Replace, whose caller knows that the file is its own.
+// Nothing here waits for the other end of a FIFO. Only Replace overwrites a file: its
+// caller knows that the file is its own.
 package files
 
 import (

@@ -4,8 +4,8 @@ package ring
 
 import "sync/atomic"
 
-// What goroutines share goes through these types alone. Under the build tag
-// explore they are others, whose every access is a step that a test orders.
+// What goroutines share goes through these types alone. The build tag explore replaces them
+// by types whose every access is a step, and a test decides the order of the steps.
 type (
 	atomicUint64 = atomic.Uint64
 	atomicInt32  = atomic.Int32

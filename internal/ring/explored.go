@@ -3,8 +3,8 @@
 package ring
 
 // Here every access to what goroutines share is a step of a thread, and the
-// explorer of explore_test.go decides whose step comes next. A ring built so is
-// of no use elsewhere.
+// explorer of explore_test.go decides whose step comes next. A ring that is built with this
+// tag is of no use elsewhere.
 
 // Capacity is so small that entries are used again.
 const Capacity = 4
