@@ -123,8 +123,10 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	}
 	defer r.Close()
 	is = version{r.Size(), r.ModTime()}
-	if err := must.holds(is); must != (version{}) && err != nil {
-		return is, err
+	if must != (version{}) {
+		if err := must.holds(is); err != nil {
+			return is, err
+		}
 	}
 	want, most := length, length
 	if want < 0 {
@@ -136,33 +138,43 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	case length > 0 && r.Size() >= 0 && offset+length > r.Size():
 		return is, fmt.Errorf("%w %d bytes", errShort, r.Size())
 	}
-	// Read to the end, not only to the last byte: only at the end are checksums
-	// compared, and only then can the connection be reused.
 	buf.data = slices.Grow(buf.data, int(min(max(want, 0), maxTrusted))+1)
-	for {
-		n, err := r.Read(buf.data[len(buf.data):cap(buf.data)])
-		buf.data = buf.data[:len(buf.data)+n]
-		switch got := int64(len(buf.data)); {
-		case got > most && length > 0:
-			return is, fmt.Errorf("%w: the store sends more than the %d bytes that were asked for: it may not know ranges", errLong, length)
-		case got > most:
-			return is, fmt.Errorf("%w: it has more than the %d bytes that WithMaxBytes allows", errLong, most)
-		}
-		if err == io.EOF { // only io.EOF itself: an error that wraps it, such as a lost connection, is no end
-			break
-		}
-		if err != nil {
-			return is, fmt.Errorf("after %d bytes: %w", len(buf.data), err)
-		}
-		if len(buf.data) == cap(buf.data) {
-			buf.data = slices.Grow(buf.data, 1)
-		}
+	switch err := buf.readToEnd(r, most); {
+	case err == errMore && length > 0:
+		return is, fmt.Errorf("%w: the store sends more than the %d bytes that were asked for: it may not know ranges", errLong, length)
+	case err == errMore:
+		return is, fmt.Errorf("%w: it has more than the %d bytes that WithMaxBytes allows", errLong, most)
+	case err != nil:
+		return is, fmt.Errorf("after %d bytes: %w", len(buf.data), err)
 	}
 	if got := int64(len(buf.data)); want >= 0 && got != want {
 		return is, fmt.Errorf("%d bytes came, not %d: %w", got, want, io.ErrUnexpectedEOF)
 	}
 	return is, nil
 }
+
+// readToEnd reads into data until r ends, or returns errMore after more than most bytes. It
+// reads the end itself, not only the last byte: only then are checksums compared, and can the
+// connection be reused.
+func (b *buffer) readToEnd(r io.Reader, most int64) error {
+	for {
+		n, err := r.Read(b.data[len(b.data):cap(b.data)])
+		b.data = b.data[:len(b.data)+n]
+		switch {
+		case int64(len(b.data)) > most:
+			return errMore
+		case err == io.EOF: // only io.EOF itself: an error that wraps it, such as a lost connection, is no end
+			return nil
+		case err != nil:
+			return err
+		}
+		if len(b.data) == cap(b.data) {
+			b.data = slices.Grow(b.data, 1)
+		}
+	}
+}
+
+var errMore = errors.New("more bytes than allowed")
 
 // A version is what every answer tells of its object.
 type version struct {
