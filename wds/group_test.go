@@ -155,6 +155,7 @@ func FuzzGrouping(f *testing.F) {
 func FuzzWhatAWriterTakesComesBack(f *testing.F) {
 	f.Add("a/b", "jpg", "cls", []byte("1"))
 	f.Add(strings.Repeat("long/", 60)+"ключ", "x.y", "z", []byte{})
+	f.Add(strings.Repeat("k", 5000), "x", "y", []byte("2"))
 	f.Fuzz(func(t *testing.T, key, ext1, ext2 string, data []byte) {
 		var b bytes.Buffer
 		w := NewWriter(&b)
@@ -162,7 +163,7 @@ func FuzzWhatAWriterTakesComesBack(f *testing.F) {
 			return
 		}
 		require.NoError(t, w.Close())
-		g := newTestGrouper(t, b.Bytes(), Limits{})
+		g := newTestGrouper(t, b.Bytes(), Limits{Name: 1 << 20}) // more than a header takes
 		var r Record
 		require.NoError(t, g.next(&r))
 		require.Equal(t, key, r.Key)
