@@ -196,9 +196,7 @@ func TestTheOrderChangesBetweenEpochs(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, [][]int{{9, 8, 7, 6, 5}}, got)
 
-		for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6}) {
-			require.ErrorContains(t, err, "must be 0 … 5, the samples of an epoch")
-		}
+		require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6})), "must be 0 … 5, the samples of an epoch")
 		for range l.Epoch(t.Context(), 2) {
 			require.ErrorIs(t, l.SetSampler(hard), nwt.ErrBusy)
 		}
@@ -207,6 +205,40 @@ func TestTheOrderChangesBetweenEpochs(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.ErrorIs(t, l.SetSampler(hard), nwt.ErrClosed)
 	}
+}
+
+func TestAnEpochOfALongerOrderIsResumedToItsEnd(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		l := newLoader(t, drawn(10), nwt.WithWorkers(workers), nwt.WithBatchSize(8))
+		often, err := nwt.Weighted(slices.Repeat([]float64{1}, 10), 30, 1)
+		require.NoError(t, err)
+		require.NoError(t, l.SetSampler(often))
+		whole, err := epoch(t.Context(), l, 1)
+		require.NoError(t, err)
+		require.Len(t, whole, 4)
+		var rest [][]int
+		for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 16}) {
+			require.NoError(t, err)
+			rest = append(rest, slices.Clone(b.Indices()))
+		}
+		require.Equal(t, whole[2:], rest)
+		require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 31})), "must be 0 … 30, the samples of an epoch")
+	}
+}
+
+// With small batches, workers need more of them.
+func TestAsManyBatchesAreAheadAsTheOrderNeeds(t *testing.T) {
+	l := newLoader(t, drawn(100), nwt.WithWorkers(20), nwt.WithBatchSize(10))
+	require.Equal(t, 3, l.Stats().Prefetch)
+	singly := nwt.WithSampler(sizes(slices.Repeat([]int{1}, 100)))
+	require.Equal(t, 21, newLoader(t, drawn(100), nwt.WithWorkers(20), nwt.WithBatchSize(10), singly).Stats().Prefetch)
+	require.NoError(t, l.SetSampler(sizes(slices.Repeat([]int{1}, 100))))
+	require.Equal(t, 21, l.Stats().Prefetch)
+	_, err := epoch(t.Context(), l, 0)
+	require.NoError(t, err)
+	require.NoError(t, l.SetSampler(nwt.Sequential(100)))
+	require.Equal(t, 3, l.Stats().Prefetch)
+	require.LessOrEqual(t, l.Stats().Slots, 4, "the memory of the others is given back")
 }
 
 func TestAStreamHasNoSampler(t *testing.T) {

@@ -35,6 +35,9 @@ type Loader struct {
 	// in source, which several loaders may share.
 	sampler Sampler
 	order   order
+	// perBatch is order's. It is apart from order since slots that come back ask for the
+	// depth at any time.
+	perBatch atomic.Int64
 
 	stage    *stage // nil if the device is the host
 	ring     *ring.Ring[Batch]
@@ -139,6 +142,7 @@ func (s *source) loader(workers int) *Loader {
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch
 	}
+	l.perBatch.Store(int64(l.order.perBatch()))
 	l.born, l.closing = time.Now(), make(chan struct{})
 	l.seedKey = seedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
@@ -207,6 +211,15 @@ func (l *Loader) SetSampler(s Sampler) error {
 	return nil
 }
 
+// samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
+// without WithEpochSamples. The caller holds mu, or l.n is endless.
+func (l *Loader) samplesOfEpoch() int {
+	if l.n == endless && l.opts.epochSamples > 0 {
+		return l.opts.quota(l.opts.world) * l.opts.world
+	}
+	return l.order.n
+}
+
 // reorder sets the order of later epochs.
 func (l *Loader) reorder(s Sampler, o order) error {
 	l.mu.Lock()
@@ -218,6 +231,8 @@ func (l *Loader) reorder(s Sampler, o order) error {
 		return ErrBusy
 	}
 	l.sampler, l.order = s, o
+	l.perBatch.Store(int64(o.perBatch()))
+	l.slots.trim()
 	return nil
 }
 
@@ -293,6 +308,9 @@ func (l *Loader) depth() int {
 
 // leastDepth is depth without the batches that were added because of need.
 func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
+
+// depthOf is leastDepth with n workers.
+func (l *Loader) depthOf(n int) int { return l.depthFor(n, int(l.perBatch.Load())) }
 
 // hire starts the workers that have no goroutine. The caller holds mu.
 func (l *Loader) hire() {

@@ -94,17 +94,17 @@ const (
 	fewestWaves   = 4
 )
 
-// wave is how many batches the workers have in hand at once. If their samples take
+// wave is how many batches of so many samples the workers have in hand at once. If their samples take
 // equally long, the workers finish these batches at about the same time.
-func (s *source) wave(workers int) int {
-	perBatch := s.order.perBatch()
+func wave(workers, perBatch int) int {
 	return max(1, (workers+perBatch-1)/perBatch)
 }
 
 // inHand is wave for the workers that l has. Those of a BatchDataset may each have a whole
 // batch in hand, in one call; before it is known how long a call takes, they are taken to.
 func (l *Loader) inHand(workers int) int {
-	wave, perBatch := l.wave(workers), l.source.order.perBatch()
+	perBatch := int(l.perBatch.Load())
+	wave := wave(workers, perBatch)
 	if l.loadBatch == nil {
 		return wave
 	}
@@ -368,7 +368,7 @@ func (w *warmth) starts(l *Loader, workers int) bool {
 // During WithWorkerInit, and with WithUnordered, they do come, so while a worker begins, they
 // don't count. The warm-up takes whole waves.
 func (l *Loader) cold(wave int) func(batches int) int {
-	most := warmupMost * (l.Workers()*search.WarmSamples/l.source.order.perBatch() + 1)
+	most := warmupMost * (l.Workers()*search.WarmSamples/int(l.perBatch.Load()) + 1)
 	left, since, begun := math.MaxInt, 0, 0
 	return func(batches int) int {
 		since++

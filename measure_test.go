@@ -226,15 +226,15 @@ func TestACopyCountsForTheTimeThatTrainingWaitedForIt(t *testing.T) {
 }
 
 func TestWorkersOfManyBatchesAreAWave(t *testing.T) {
-	s := &source{order: order{n: 1000, batch: 8, world: 1}}
 	for workers, want := range map[int]int{0: 1, 1: 1, 8: 1, 9: 2, 16: 2, 17: 3} {
-		require.Equal(t, want, s.wave(workers), workers)
+		require.Equal(t, want, wave(workers, 8), workers)
 	}
 }
 
 // A visit waits until each worker has loaded twelve samples, and then for what is open.
 func TestAVisitWaitsForWorkersThatAreCold(t *testing.T) {
 	l := &Loader{source: &source{opts: &options{batchSize: 8}, order: order{n: 1000, batch: 8, world: 1}}, crew: []*worker{{}, {}, {}}}
+	l.perBatch.Store(8)
 	l.workers.Store(2)
 	left := func(samples ...int32) {
 		for seat, n := range samples {
@@ -273,6 +273,7 @@ func TestAVisitWaitsForWorkersThatAreCold(t *testing.T) {
 
 func TestWarmingUpTakesWholeWaves(t *testing.T) {
 	l := &Loader{source: &source{opts: &options{batchSize: 1}, order: order{n: 1000, batch: 1, world: 1}}, crew: []*worker{{}, {}, {}, {}}}
+	l.perBatch.Store(1)
 	l.workers.Store(4)
 	for wave := 1; wave < 6; wave++ {
 		for _, w := range l.crew {

@@ -71,15 +71,6 @@ func (s *source) setOrder() error {
 	return s.order.hasBatch()
 }
 
-// samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
-// without WithEpochSamples.
-func (s *source) samplesOfEpoch() int {
-	if s.n == endless && s.opts.epochSamples > 0 {
-		return s.opts.quota(s.opts.world) * s.opts.world
-	}
-	return s.order.n
-}
-
 // warnOfMixedLengths logs a warning if the Buckets of Bucketed don't fit the loader's
 // steps.
 func (s *source) warnOfMixedLengths(sampler Sampler) {
@@ -103,8 +94,11 @@ func epochLen(option string, s Sampler) (n int, err error) {
 	return n, nil
 }
 
-// depthOf is depth with n workers.
-func (s *source) depthOf(n int) int {
+// depthOf is depth with n workers, in the order that the options say.
+func (s *source) depthOf(n int) int { return s.depthFor(n, s.order.perBatch()) }
+
+// depthFor is depth with n workers, if a batch has so many samples on average.
+func (s *source) depthFor(n, perBatch int) int {
 	switch {
 	case n == 0:
 		return 1
@@ -113,6 +107,5 @@ func (s *source) depthOf(n int) int {
 	}
 	// Enough places for every worker, and one more batch, which waits for the slowest
 	// of its samples.
-	perBatch := s.order.perBatch()
 	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
 }

@@ -670,9 +670,7 @@ func TestBetweenEpochsAStreamIsResumedByAnyNumberOfRanks(t *testing.T) {
 			}
 			l := loader(2, 1)
 			require.NoError(t, l.Close())
-			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 21, World: 3}) {
-				require.ErrorIs(t, err, nwt.ErrClosed)
-			}
+			require.ErrorIs(t, refusal(t, l.Resume(t.Context(), nwt.State{Samples: 21, World: 3})), nwt.ErrClosed)
 		})
 	}
 }
@@ -724,9 +722,8 @@ func TestAStateThatIsPastTheSamplesOfAnEpochIsRefused(t *testing.T) {
 				}
 				require.Equal(t, 1, n)
 				for other, samples := range map[int]int{world + 1: 2*epoch + 2*(world+1), world + 2: world + 1} {
-					for _, err := range l.Resume(t.Context(), nwt.State{Samples: samples, World: other}) {
-						require.ErrorContains(t, err, fmt.Sprintf("State.World: %d: of a stream: must be the number of ranks, %d", other, world))
-					}
+					err := refusal(t, l.Resume(t.Context(), nwt.State{Samples: samples, World: other}))
+					require.ErrorContains(t, err, fmt.Sprintf("State.World: %d: of a stream: must be the number of ranks, %d", other, world))
 				}
 			}
 		}

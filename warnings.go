@@ -141,7 +141,7 @@ func (s *source) advice(r *Result, limit memoryLimit, wider widening, outOfTime 
 	if s.n == endless {
 		f.reading, f.interleave, f.shards, f.wider = t.Reading, s.opts.interleave, s.shardsOfRank(), wider
 	}
-	if s.wave(r.Workers) > 1 { // batches come in bursts, so a single one's time says nothing
+	if wave(r.Workers, s.order.perBatch()) > 1 { // batches come in bursts, so a single one's time says nothing
 		f.median, f.p99 = t.Mean, t.Mean
 	}
 	if limit.bytes != math.MaxUint64 {
