@@ -284,10 +284,11 @@ func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 		{Name: "pairs", Type: nwt.Int16, Shape: []int{6, 2}, Ragged: true},
 		{Name: "x", Type: nwt.Int8},
 		{Name: "text", Type: nwt.Uint8, Shape: []int{9}, Ragged: true},
+		{Name: "image", Type: nwt.Uint8, Shape: []int{4, 6, 3}, Ragged: true, RaggedDims: 2},
 	}
-	length := func(epoch, i, field int) int { return (epoch*5 + i*3 + field) % []int{7, 0, 10}[field] }
+	length := func(epoch, i, field int) int { return (epoch*5 + i*3 + field) % []int{7, 0, 10, 5, 7}[field] }
 	ds := nwt.NewDataset(40, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
-		for f := range 3 {
+		for f := range 4 {
 			for k := range dst.Bytes(f) {
 				dst.Bytes(f)[k] = 0xff // more than it says
 			}
@@ -296,6 +297,7 @@ func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 		dst.SetLen(0, 1)
 		dst.SetLen(0, length(dst.Epoch(), i, 0)) // the last word counts
 		dst.SetLen(2, length(dst.Epoch(), i, 2))
+		dst.SetShape(3, length(dst.Epoch(), i, 3), length(dst.Epoch(), i, 4))
 		return nil
 	})
 	for _, workers := range []int{0, 3} {
@@ -311,6 +313,12 @@ func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 						require.Equal(t, k < n*row, v == 0xff, "field %d byte %d", f, k)
 						require.True(t, v == 0 || v == 0xff)
 					}
+				}
+				height, width := length(b.Epoch(), i, 3), length(b.Epoch(), i, 4)
+				require.EqualValues(t, []int{height, width}, []int{int(b.LensOf(3, 0)[p]), int(b.LensOf(3, 1)[p])})
+				for k, v := range b.Bytes(3)[p*72 : (p+1)*72] {
+					require.Equal(t, k/18 < height && k/3%6 < width, v == 0xff, "byte %d of %d × %d", k, height, width)
+					require.True(t, v == 0 || v == 0xff)
 				}
 			}
 			require.Len(t, b.Lens(0), b.Len())

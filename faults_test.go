@@ -125,6 +125,31 @@ func TestWhatCallsItselfTemporaryIsLoadedAgain(t *testing.T) {
 	}
 }
 
+func TestTheWaitBeforeARepetitionDoublesEachTime(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			var loaded, opened []time.Duration
+			ds := numbered(1, func(context.Context, int, *nwt.Sample) error {
+				loaded = append(loaded, time.Since(began))
+				return busyError{}
+			})
+			s := &breaking{shelves: newShelves(1), onOpen: func(int) error {
+				opened = append(opened, time.Since(began))
+				return busyError{}
+			}}
+			for _, ds := range []nwt.Dataset{ds, nwt.Streamed(s)} {
+				began = time.Now()
+				_, err := epoch(t.Context(), newLoader(t, ds, nwt.WithWorkers(workers), nwt.WithRetry(4, time.Second)), 0)
+				require.ErrorIs(t, err, busyError{})
+			}
+			at := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second}
+			require.Equal(t, at, loaded)
+			require.Equal(t, at, opened)
+		})
+	}
+}
+
 // together is a dataset that loads many samples at once.
 type together struct {
 	nwt.Dataset

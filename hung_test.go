@@ -70,18 +70,23 @@ func requirePages(t *testing.T, l *nwt.Loader, epoch int) (all []int) {
 	t.Helper()
 	for b, err := range l.Epoch(t.Context(), epoch) {
 		require.NoError(t, err)
-		for k, i := range b.Indices() {
-			require.EqualValues(t, i, nwt.Values[int64](b, 0)[k])
-			require.EqualValues(t, i%4, b.Lens(1)[k])
-			want := make([]int16, 4)
-			for j := range i % 4 {
-				want[j] = int16(i)
-			}
-			require.Equal(t, want, nwt.Values[int16](b, 1)[4*k:4*k+4])
-		}
+		requirePagesOf(t, b)
 		all = append(all, b.Indices()...)
 	}
 	return all
+}
+
+func requirePagesOf(t *testing.T, b *nwt.Batch) {
+	t.Helper()
+	for k, i := range b.Indices() {
+		require.EqualValues(t, i, nwt.Values[int64](b, 0)[k])
+		require.EqualValues(t, i%4, b.Lens(1)[k])
+		want := make([]int16, 4)
+		for j := range i % 4 {
+			want[j] = int16(i)
+		}
+		require.Equal(t, want, nwt.Values[int16](b, 1)[4*k:4*k+4])
+	}
 }
 
 func indicesUpTo(n int, without ...int) (all []int) {
@@ -186,46 +191,76 @@ func TestAHungLoadBatchKeepsItsSamplesAndIndices(t *testing.T) {
 	})
 }
 
-// Hung calls write while batches are moved out of their way and delivered: the
-// race detector sees it if they share anything.
+// Hung calls write while batches are moved out of their way and delivered, or given up
+// with their epoch: the race detector sees it if they share anything.
 func TestHungCallsMayGoOnWriting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var stop atomic.Bool
-		var loose sync.WaitGroup
-		loose.Add(2) // one LoadBatch, one Load
-		hang := func(write func()) {
-			defer loose.Done()
-			for !stop.Load() {
-				write()
-				time.Sleep(time.Millisecond)
+	for _, whole := range []bool{false, true} {
+		for budget := range 2 {
+			synctest.Test(t, func(t *testing.T) { writeOn(t, whole, budget) })
+		}
+	}
+}
+
+func writeOn(t *testing.T, whole bool, budget int) {
+	var stop atomic.Bool
+	var loose sync.WaitGroup
+	loose.Add(1)
+	if whole {
+		loose.Add(1) // one LoadBatch, one Load
+	}
+	hang := func(write func()) {
+		defer loose.Done()
+		for !stop.Load() {
+			write()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	ds := &pages{n: 64}
+	ds.load = func(_ context.Context, i int, dst *nwt.Sample) error {
+		if i == 21 && dst.Epoch() == 0 {
+			hang(func() { writePage(255, dst); dst.SetLen(1, 4) })
+		}
+		return nil
+	}
+	ds.loadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+		if dst[0].Epoch() == 0 && slices.Contains(indices, 21) {
+			hang(func() {
+				for k := range dst {
+					writePage(255, dst[k])
+					indices[k]++
+				}
+			})
+		}
+		return nil
+	}
+	var pages nwt.Dataset = ds
+	if !whole {
+		pages = oneByOne{ds}
+	}
+	l := newLoader(t, pages, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(5*time.Millisecond), nwt.WithErrorBudget(budget), nwt.WithRetry(0, 0), quietLog)
+	for epoch := range 4 {
+		var got []int
+		for b, err := range l.Epoch(t.Context(), epoch) {
+			if epoch == 0 && budget == 0 && err != nil {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				break
 			}
+			require.NoError(t, err)
+			time.Sleep(10 * time.Millisecond) // the calls write
+			requirePagesOf(t, b)
+			got = append(got, b.Indices()...)
 		}
-		ds := &pages{n: 64}
-		ds.load = func(_ context.Context, i int, dst *nwt.Sample) error {
-			if i == 21 && dst.Epoch() == 0 {
-				hang(func() { writePage(255, dst); dst.SetLen(1, 4) })
-			}
-			return nil
+		switch {
+		case epoch > 0:
+			require.Equal(t, indicesUpTo(64), got)
+		case budget == 0:
+			require.Equal(t, indicesUpTo(16), got)
+		default:
+			require.Equal(t, indicesUpTo(64, 21), got)
 		}
-		ds.loadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
-			if dst[0].Epoch() == 0 && slices.Contains(indices, 21) {
-				hang(func() {
-					for k := range dst {
-						writePage(255, dst[k])
-						indices[k]++
-					}
-				})
-			}
-			return nil
-		}
-		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(5*time.Millisecond), nwt.WithErrorBudget(1), nwt.WithRetry(0, 0), quietLog)
-		require.Equal(t, indicesUpTo(64, 21), requirePages(t, l, 0))
-		for epoch := 1; epoch < 4; epoch++ {
-			require.Equal(t, indicesUpTo(64), requirePages(t, l, epoch))
-		}
-		stop.Store(true)
-		loose.Wait()
-	})
+	}
+	stop.Store(true)
+	loose.Wait()
 }
 
 func TestATimeoutIsForEachSampleOfALoadBatch(t *testing.T) {
