@@ -128,6 +128,9 @@ func (p *Precomputed) sizes() func(index int, sizes []int) { return sizesOf(p.ds
 
 // Load copies a sample from the file. After Close its error is os.ErrClosed.
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
+	if index < 0 || index >= p.n { // or it would be taken for damage
+		return fmt.Errorf("nwt: precomputed samples in %s: index %d is out of range 0 … %d", p.path, index, p.n-1)
+	}
 	switch err := p.read(index, dst); {
 	case err == nil:
 		return nil

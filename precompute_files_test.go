@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -264,4 +265,20 @@ func TestAFileThatIsHeldOpenIsReplaced(t *testing.T) {
 	requireFilled(t, p)
 	requireFilled(t, old)
 	require.NoError(t, p.Close())
+}
+
+// A dataset of the program may ask for it.
+func TestASampleThatIsNotThereIsNotTakenForDamage(t *testing.T) {
+	for _, index := range []int{-1, -1 << 40, 10, 11, 1 << 60} {
+		path := filepath.Join(t.TempDir(), "samples")
+		var log journal
+		p, err := nwt.Precompute(t.Context(), filled(10, 0), path, "1", log.option())
+		require.NoError(t, err)
+		wrong := nwt.NewDataset(1, p.Fields(), func(ctx context.Context, _ int, dst *nwt.Sample) error { return p.Load(ctx, index, dst) })
+		_, err = nwt.LoadSample(t.Context(), wrong, 0)
+		require.ErrorContains(t, err, fmt.Sprintf("samples: index %d is out of range 0 … 9", index))
+		require.FileExists(t, path)
+		require.Empty(t, log.String())
+		require.NoError(t, p.Close())
+	}
 }
