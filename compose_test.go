@@ -427,7 +427,9 @@ func TestADatasetMaySortWhatLoadBatchWasGiven(t *testing.T) {
 			for k, i := range b.Indices() {
 				s, err := nwt.LoadSample(t.Context(), ds, i)
 				require.NoError(t, err)
-				require.Equal(t, nwt.Values[int64](s, 0)[0], nwt.Values[int64](b, 0)[k], name)
+				for f := range ds.Fields() {
+					require.Equal(t, nwt.Values[int64](s, f)[0], nwt.Values[int64](b, f)[k], "%s, field %d", name, f)
+				}
 			}
 		}
 	}
