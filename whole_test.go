@@ -59,6 +59,12 @@ type trial struct {
 	deaf     bool          // whatever happens to its context
 	unfit    int32         // call of it that fails; 0: none
 
+	flaky      map[int]bool // samples that call themselves temporarily bad, at most twice in a row
+	finishes   bool         // there is a WithFinish
+	finishing  time.Duration
+	unfinished int32 // call of it that fails; 0: none
+	tries      *sync.Map
+
 	runs []run
 }
 
@@ -163,7 +169,26 @@ func randomTrial(seed uint64) *trial {
 	if t.shard != nil {
 		t.moreOfStreams(rand.New(rand.NewPCG(seed, 8)))
 	}
+	t.moreOfBatches(rand.New(rand.NewPCG(seed, 10)))
 	return t
+}
+
+// moreOfBatches has samples loaded several times, and batches finished. It has an rng of
+// its own, as moreOfStreams has.
+func (t *trial) moreOfBatches(rng *rand.Rand) {
+	t.flaky, t.tries = map[int]bool{}, &sync.Map{}
+	if t.n > 0 && rng.IntN(3) == 0 {
+		for range 1 + rng.IntN(9) {
+			if id := rng.IntN(t.n); t.bad[id] == "" {
+				t.flaky[id] = true
+			}
+		}
+	}
+	t.finishes = rng.IntN(2) == 0
+	t.finishing = []time.Duration{0, 5 * time.Millisecond, 2 * time.Second}[rng.IntN(3)]
+	if rng.IntN(4) == 0 {
+		t.unfinished = int32(1 + rng.IntN(20))
+	}
 }
 
 // moreOfStreams makes some trials with a stream trials with several, and puts in flaws.
@@ -293,6 +318,20 @@ func (t *trial) shapes(ids []int) (text, image []int) {
 	return longest[:1], append(longest[1:], 2)
 }
 
+// flake is what a Load returns for a flaky sample at first. It leaves something behind.
+func (t *trial) flake(id int, dst *nwt.Sample) error {
+	if !t.flaky[id] {
+		return nil
+	}
+	n, _ := t.tries.LoadOrStore([2]int{dst.Epoch(), dst.Position()}, new(atomic.Int32))
+	if n.(*atomic.Int32).Add(1)%3 == 0 {
+		return nil
+	}
+	dst.Rand().Int64()
+	spoil(dst)
+	return tooMany{}
+}
+
 // make is what a Load does for sample id: its contents, or what is bad about it.
 func (t *trial) make(ctx context.Context, id int, dst *nwt.Sample, late func()) error {
 	nwt.Values[int64](dst, 0)[0] = int64(id)
@@ -311,7 +350,7 @@ func (t *trial) make(ctx context.Context, id int, dst *nwt.Sample, late func()) 
 			dst.Bytes(f)[k] = byte(id)
 		}
 	}
-	nwt.Values[int64](dst, 2)[0] = dst.Rand().Int64()
+	nwt.Values[int64](dst, 2)[0] = dst.Rand().Int64() &^ 3 // the rest is for finish
 	switch t.bad[id] {
 	case "error", "missized":
 		return errBoom
@@ -365,6 +404,9 @@ func (t *trial) dataset() (nwt.Dataset, error) {
 		return nwt.MixedStreams(*t.mix, 11, streams...)
 	}
 	ds := nwt.NewDataset(t.n, t.fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		if err := t.flake(i, dst); err != nil {
+			return err
+		}
 		return t.make(ctx, i, dst, func() {})
 	})
 	if t.whole {
@@ -409,6 +451,9 @@ func (d trialBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.S
 		case how != "":
 			bad = errBoom
 		default:
+			if err := d.t.flake(i, dst[k]); err != nil {
+				return err
+			}
 			if err := d.t.make(ctx, i, dst[k], func() {}); err != nil {
 				return err
 			}
@@ -487,6 +532,9 @@ func (s *trialStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) 
 		return errForeign
 	}
 	id, data := int(binary.LittleEndian.Uint64(r.Data)), r.Data
+	if err := s.t.flake(id, dst); err != nil {
+		return err
+	}
 	if s.part%2 == 1 {
 		*r = nwt.Record{Value: s.part}
 	}
@@ -759,6 +807,7 @@ type judge struct {
 	kept   []retained
 
 	beginning, begun atomic.Int32 // workers
+	finished         atomic.Int32 // calls of finish
 }
 
 func newJudge(t *trial) *judge {
@@ -888,6 +937,9 @@ func (j *judge) open() (err error) {
 	if j.prepares > 0 {
 		opts = append(opts, nwt.WithWorkerInit(j.begin))
 	}
+	if j.finishes {
+		opts = append(opts, nwt.WithFinish(j.finish))
+	}
 	j.closed = false
 	ds, err := j.dataset()
 	if err == nil {
@@ -916,6 +968,29 @@ func (j *judge) begin(ctx context.Context, worker int) error {
 }
 
 var errUnfit = errors.New("unfit")
+
+// finish is the trial's WithFinish.
+func (j *judge) finish(ctx context.Context, b *nwt.Batch) error {
+	noise := nwt.Values[int64](b, 2)
+	for p, id := range nwt.Values[int64](b, 0) {
+		if j.bad[int(id)] != "" || noise[p]&3 != 0 || b.Len() == 0 {
+			return fmt.Errorf("to be finished: sample %d, %q, of %v, noise %d", id, j.bad[int(id)], b.Indices(), noise[p]&3)
+		}
+		noise[p]++
+	}
+	if err := heed(ctx, j.finishing*time.Duration(b.Index()%3)); err != nil {
+		return err
+	}
+	if calls := j.finished.Add(1); calls == j.unfinished {
+		if calls%2 == 0 {
+			panic(errUnfinished)
+		}
+		return errUnfinished
+	}
+	return nil
+}
+
+var errUnfinished = errors.New("unfinished")
 
 // plain is the trial's streams as a plain loop reads them.
 func (t *trial) plain() *plainStreams {
@@ -1069,6 +1144,9 @@ func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
 			}
 		}
 		key, noise := [2]int{d.epoch, d.index[p]}, nwt.Values[int64](b, 2)[p]
+		if j.finishes != (noise&3 == 1) || !j.finishes && noise&3 != 0 {
+			return fmt.Errorf("place %d of %v was finished %d times", p, d.index, noise&3)
+		}
 		if old, ok := j.noise[key]; ok && old != noise {
 			return fmt.Errorf("sample %d of epoch %d has another randomness than before", d.index[p], d.epoch)
 		}
@@ -1152,6 +1230,7 @@ func (j *judge) iterate(r run) error {
 	case ctx.Err() != nil && errors.Is(last, ctx.Err()):
 	case j.faulty > 0 && errors.Is(last, errCopier):
 	case j.unfit > 0 && errors.Is(last, errUnfit):
+	case j.finishes && j.unfinished > 0 && errors.Is(last, errUnfinished):
 	case end == badly && errors.As(last, &le):
 	case end == refused && last != nil && (strings.Contains(last.Error(), "has no batch") || strings.Contains(last.Error(), "has no sample")):
 	case end != well || last != nil:
