@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"runtime"
 	"slices"
@@ -227,6 +228,29 @@ func TestWrongSizesAreAnErrorOfTheirSample(t *testing.T) {
 
 // What is wrong with the sizes is known once they were told. If a worker asked again, the
 // call might hang where nothing bounds it.
+func TestSizesIsNotAskedForASampleThatIsNotThere(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		for _, wrong := range []int{-5, 100} {
+			s := samplerFunc{40, func(_, i int) int {
+				if i == 25 {
+					return wrong
+				}
+				return 99 - i
+			}}
+			ds := nwt.Sized(&pages{n: 100}, func(i int, sizes []int) {
+				if i < 0 || i > 99 {
+					t.Errorf("asked for the sizes of sample %d", i)
+				}
+				sizes[0] = i % 4
+			})
+			l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithSampler(s))
+			batches, err := epoch(t.Context(), l, 0)
+			require.Len(t, batches, 2)
+			require.ErrorContains(t, err, fmt.Sprintf("index %d for position 25 is out of range 0 … 99", wrong))
+		}
+	}
+}
+
 func TestSizesIsAskedOnceForEachSample(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		var asked, loaded [12]atomic.Int32

@@ -307,7 +307,10 @@ func TestAShardThatHangsIsAnErrorInOrderAndTheOthersAreRead(t *testing.T) {
 					require.Len(t, bad, 1)
 					require.Equal(t, like.BadSamples()[0].Position, bad[0].Position)
 					require.ErrorIs(t, bad[0], context.DeadlineExceeded)
-					require.ErrorContains(t, bad[0], "shard 1 from record")
+					var lost, torn *nwt.ShardError
+					require.ErrorAs(t, bad[0], &lost)
+					require.ErrorAs(t, like.BadSamples()[0], &torn)
+					require.Equal(t, []int{torn.Shard, torn.Record}, []int{lost.Shard, lost.Record})
 					require.ErrorContains(t, bad[0], "no answer within WithTimeout(1s)")
 					require.NoError(t, l.Close())
 					close(release)
