@@ -144,16 +144,19 @@ func TestAnEpochOfABillionSamplesStartsAtOnce(t *testing.T) {
 }
 
 func TestEpochsMayBeEndless(t *testing.T) {
-	l := newLoader(t, augmented(64), nwt.WithBatchSize(32), nwt.WithWorkers(1))
-	seen := 0
-	for b, err := range l.Epochs(t.Context(), 0, math.MaxInt/2) {
-		require.NoError(t, err)
-		require.Equal(t, seen/2, b.Epoch())
-		if seen++; seen == 100 {
-			break
+	// With 4 batches per epoch, all batches but the first 4 are 2⁶⁴.
+	for batches, end := range map[int]int{2: math.MaxInt / 2, 4: math.MaxInt/2 + 2, 1: math.MaxInt} {
+		l := newLoader(t, augmented(64), nwt.WithBatchSize(64/batches), nwt.WithWorkers(1))
+		seen := 0
+		for b, err := range l.Epochs(t.Context(), 0, end) {
+			require.NoError(t, err)
+			require.Equal(t, seen/batches, b.Epoch())
+			if seen++; seen == 100 {
+				break
+			}
 		}
+		require.Equal(t, 100, seen)
 	}
-	require.Equal(t, 100, seen)
 }
 
 func TestABatchTellsItsSamplesAndWhereToResume(t *testing.T) {

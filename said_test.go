@@ -129,10 +129,18 @@ func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
 // A raging log's handler panics at each line.
 type raging struct {
 	slog.Handler
-	lines *atomic.Int32
+	lines  *atomic.Int32
+	sooner bool // it panics when it is asked whether it wants a line
 }
 
-func (h raging) Enabled(context.Context, slog.Level) bool { return true }
+func (h raging) Enabled(context.Context, slog.Level) bool {
+	if h.sooner {
+		h.lines.Add(1)
+		panic("no space left for levels")
+	}
+	return true
+}
+
 func (h raging) Handle(context.Context, slog.Record) error {
 	h.lines.Add(1)
 	panic("no space left for logs")
@@ -164,12 +172,13 @@ func TestALogThatPanicsLosesItsLineAndNothingElse(t *testing.T) {
 		"a shard's Close":          {torn, nil, 64},
 		"Close of Scratch":         {kept, nil, 64},
 	} {
-		for _, workers := range []int{0, 2} {
+		for k := range 4 {
+			workers, sooner := k/2*2, k%2 == 1
 			if c.ds == hangs && workers == 0 {
 				continue // the caller waits
 			}
 			synctest.Test(t, func(t *testing.T) {
-				log := raging{lines: new(atomic.Int32)}
+				log := raging{lines: new(atomic.Int32), sooner: sooner}
 				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithErrorBudget(10), nwt.WithLogger(slog.New(log)))...)
 				n := 0
 				for b, err := range l.Epoch(t.Context(), 0) {
