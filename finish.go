@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 )
@@ -32,11 +33,16 @@ func (b *Batch) finish(worker int) {
 	fail := func(stack []byte, err error) {
 		b.finishErr = &LoadError{
 			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
-			Err: fmt.Errorf("WithFinish of batch %d: %w", b.index, err), Stack: stack,
+			Err: finishError{fmt.Errorf("WithFinish of batch %d: %w", b.index, err)}, Stack: stack,
 		}
 	}
 	guarded(func() error { return b.l.opts.finish(b.run.ctx, b) }, fail)
 }
+
+// A finishError is what the function of WithFinish failed with.
+type finishError struct{ error }
+
+func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
 
 // batchRand keeps Batch.Rand apart from Sample.Rand. It too is taken from the
 // fractional part of π.

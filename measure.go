@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -401,7 +402,8 @@ const (
 
 // floor measures iterations whose batches are already loaded: its dataset fills the
 // slots once and then leaves them as they are. It is 0, not known, if filling the
-// slots would take too long, or if reading a stream can't be left out.
+// slots would take too long, if reading a stream can't be left out, or if WithStep or
+// WithFinish fails: they get what was finished before, or what bad samples left.
 func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	if t.order.n == endless {
 		return 0, nil
@@ -419,7 +421,18 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 		warmup: 1, cold: func(batches int) int { return filled - batches }, instant: true, deadline: t.deadline, steps: &t.steps,
 		visit: search.Visit{Wanted: floorIterations, Limit: floorTime},
 	}
-	err := m.run(ctx, l, t.opts.step, t.next)
+	step, refused := t.opts.step, false
+	if step != nil {
+		step = func(ctx context.Context, b *Batch) error {
+			err := t.opts.step(ctx, b)
+			refused = refused || err != nil
+			return err
+		}
+	}
+	err := m.run(ctx, l, step, t.next)
+	if ctx.Err() == nil && (refused || errors.As(err, new(finishError))) {
+		return 0, nil
+	}
 	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); m.first > 0 {
 		r.Trials[i].FirstBatch = m.first // all workers were new
 	}

@@ -592,6 +592,10 @@ func WithTuningTime(d time.Duration) Option {
 // The first call with a batch of each shape, up to 32 shapes, isn't measured, and
 // [WithTuningTime] doesn't count it: a framework with a compiler, such as XLA,
 // compiles in this call. If f changes anything, the program must restore it.
+//
+// For [Result.Floor], f also gets batches whose slots were filled before and aren't loaded
+// again: what they hold isn't what [Batch.Indices] and [Batch.Lens] say, and the places of
+// bad samples hold whatever Load left there. If f fails then, the floor is not known.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f

@@ -339,3 +339,41 @@ func TestCallsThatTheEndOfAnEpochCutShortDoNotCount(t *testing.T) {
 		require.InEpsilon(t, load, l.Stats().LoadMedian, 0.1)
 	})
 }
+
+// The floor is measured with slots that aren't loaded again: they hold what was finished
+// before, and where a sample was bad, anything.
+func TestAStepOrFinishThatRefusesTheFloorsBatchesCostsTheFloorAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := nwt.NewDataset(64, summed(1).Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+			time.Sleep(time.Millisecond)
+			nwt.Values[int64](dst, 0)[0], nwt.Values[int64](dst, 1)[0] = -1, 0
+			if i%8 == 7 {
+				return errBad
+			}
+			nwt.Values[int64](dst, 0)[0] = int64(i)
+			return nil
+		})
+		whole := func(_ context.Context, b *nwt.Batch) error {
+			time.Sleep(time.Millisecond)
+			if slices.Contains(nwt.Values[int64](b, 0), -1) {
+				return errors.New("a bad sample")
+			}
+			return nil
+		}
+		once := func(_ context.Context, b *nwt.Batch) error {
+			for p, finished := range nwt.Values[int64](b, 1) {
+				if finished != 0 {
+					return errors.New("finished twice")
+				}
+				nwt.Values[int64](b, 1)[p] = 1
+			}
+			return nil
+		}
+		for _, opt := range []nwt.Option{nwt.WithStep(whole), nwt.WithFinish(once)} {
+			r, err := nwt.Tune(t.Context(), ds, nwt.NewVirtualMachine(4).Option(), nwt.WithBatchSize(8), nwt.WithErrorBudget(8), quietLog, opt)
+			require.NoError(t, err)
+			require.Zero(t, r.Floor)
+			require.Contains(t, r.String(), "not known")
+		}
+	})
+}
