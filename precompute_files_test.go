@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -269,7 +270,7 @@ func TestAFileThatIsHeldOpenIsReplaced(t *testing.T) {
 
 // A dataset of the program may ask for it.
 func TestASampleThatIsNotThereIsNotTakenForDamage(t *testing.T) {
-	for _, index := range []int{-1, -1 << 40, 10, 11, 1 << 60} {
+	for _, index := range []int{-1, math.MinInt, 10, 11, math.MaxInt} {
 		path := filepath.Join(t.TempDir(), "samples")
 		var log journal
 		p, err := nwt.Precompute(t.Context(), filled(10, 0), path, "1", log.option())
