@@ -59,9 +59,9 @@ func (r Rank) logOnce(log *slog.Logger) {
 // Kubernetes tells a pod of an Indexed Job its index but not how many there are,
 // so the Job's manifest must set WORLD_SIZE to its completions.
 //
-// Without a launcher it is rank 0 of 1; but a WORLD_SIZE other than 1 without a rank is an
-// error, since each process would train alone. A variable that is missing, malformed or
-// out of range is an error. If lookup is nil, it is [os.LookupEnv]; an empty
+// Without a launcher it is rank 0 of 1; but a world size other than 1 (WORLD_SIZE,
+// OMPI_COMM_WORLD_SIZE, PMI_SIZE) without a rank is an error, since each process would
+// train alone. A variable that is missing, malformed or out of range is an error. If lookup is nil, it is [os.LookupEnv]; an empty
 // variable counts as missing.
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
@@ -90,8 +90,14 @@ func findRank(lookup func(key string) (string, bool)) (Rank, error) {
 		return r, nil
 	}
 	env := &launchEnv{lookup: lookup}
-	if world, ok := env.value("WORLD_SIZE"); ok && world != "1" {
-		return Rank{}, fmt.Errorf("WORLD_SIZE is %.60q, but no rank is set: want RANK or, in an Indexed Job, JOB_COMPLETION_INDEX", world)
+	for _, l := range launchers {
+		if world, ok := env.value(l.world); ok && world != "1" {
+			want := l.rank
+			if l.world == "WORLD_SIZE" {
+				want = "RANK or, in an Indexed Job, JOB_COMPLETION_INDEX"
+			}
+			return Rank{}, fmt.Errorf("%s is %.60q, but no rank is set: want %s", l.world, world, want)
+		}
 	}
 	return Rank{World: 1, LocalWorld: 1, Source: "none"}, nil
 }

@@ -142,6 +142,8 @@ func TestWrongVariablesAreNamedWithTheirBound(t *testing.T) {
 		{indexedJob, "WORLD_SIZE=", "Kubernetes: WORLD_SIZE is not set"},
 		{torchrun, "RANK=", `WORLD_SIZE is "8", but no rank is set: want RANK or`},
 		{indexedJob, "JOB_COMPLETION_INDEX=", `WORLD_SIZE is "3", but no rank is set: want RANK or, in an Indexed Job, JOB_COMPLETION_INDEX`},
+		{openMPI, "OMPI_COMM_WORLD_RANK=", `OMPI_COMM_WORLD_SIZE is "6", but no rank is set: want OMPI_COMM_WORLD_RANK`},
+		{mpich, "PMI_RANK=", `, but no rank is set: want PMI_RANK`},
 	} {
 		vars := variables(c.env)
 		maps.Copy(vars, variables(c.change))
