@@ -17,7 +17,8 @@ import (
 )
 
 // String is the report for people: the choice and why, a row per worker count with
-// the choice and the fastest marked, and what else to know.
+// the choice and the fastest marked, and what else to know. If another count seems faster
+// than Fastest, by less than measuring tells, the mark is "none surely faster".
 func (r *Result) String() string {
 	var b strings.Builder
 	b.WriteString(r.Reason)
@@ -168,12 +169,22 @@ func (r *Result) mark(t Trial) string {
 		marks = append(marks, "chosen")
 	}
 	if t.Workers == r.Fastest {
-		marks = append(marks, "fastest")
+		fastest := "fastest"
+		if r.seemsFaster(t) {
+			fastest = "none surely faster"
+		}
+		marks = append(marks, fastest)
 	}
 	if len(marks) == 0 {
 		return ""
 	}
 	return " ◄ " + strings.Join(marks, ", ")
+}
+
+// seemsFaster tells whether the table has a count that is faster than fastest, by less than
+// can be told.
+func (r *Result) seemsFaster(fastest Trial) bool {
+	return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Mean < fastest.Mean })
 }
 
 // String names the hardware in a few words.
@@ -195,9 +206,8 @@ func (h Hardware) String() string {
 // less than their errors: then it says no more than can be told.
 func (r *Result) reason(c search.Choice) string {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
-	lower := func(t Trial) bool { return t.Mean < fastest.Mean }
 	surely, theFastest := "", "the fastest"
-	if slices.ContainsFunc(r.Trials, lower) {
+	if r.seemsFaster(fastest) {
 		surely, theFastest = "surely ", "none is surely faster"
 	}
 	apart := func(t Trial) bool { return float64(t.Mean-fastest.Mean)*float64(r.Iterations) > float64(r.Alpha) }

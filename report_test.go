@@ -102,6 +102,14 @@ func TestColumnsShowWhatWasMeasured(t *testing.T) {
 	require.NotContains(t, s, "confidence")
 }
 
+func TestNoCountIsMarkedTheFastestBesideAFasterOne(t *testing.T) {
+	r := &Result{Workers: 2, Iterations: 100, Trials: []Trial{{Mean: 3 * time.Millisecond}, {Workers: 2, Mean: 2 * time.Millisecond}}}
+	require.Contains(t, r.String(), " ◄ none surely faster\n")
+	require.Contains(t, r.String(), " ◄ chosen\n")
+	r.Fastest = 2
+	require.Contains(t, r.String(), " ◄ chosen, fastest\n")
+}
+
 func TestTheReasonSaysWhyInASentence(t *testing.T) {
 	for want, r := range map[string]*Result{
 		"0 workers: nothing else could be measured.":                                              {Trials: make([]Trial, 1)},
