@@ -37,6 +37,7 @@ type figures struct {
 const (
 	littleWait  = 0.05 // share of an iteration lost to loading that nobody notices
 	cpuFull     = 0.90
+	cpuLittle   = 0.10 // who uses less isn't short of CPUs, whoever has them
 	cpuIdle     = 0.50
 	muchCopy    = 0.20 // share of an iteration spent copying to the device
 	slowTail    = 4    // times the median that one iteration in a hundred takes
@@ -80,32 +81,32 @@ func advise(f figures) []string {
 		switch {
 		case f.cpu >= cpuFull:
 			say("The CPUs are saturated (%s in use): decode less or decode once, by Cached or by storing what is decoded.", human.Share(f.cpu))
-		case busy >= cpuFull:
-			say("The CPUs are saturated, %s by other processes and %s by this one: without those, loading would be faster.", human.Share(f.others), human.Share(f.cpu))
+		case busy >= cpuFull && f.cpu >= cpuLittle:
+			say("The CPUs are saturated, %s by other processes and %s by this one: without those, loading may be faster.", human.Share(f.others), human.Share(f.cpu))
 		case f.reading >= readingSets:
 			out = append(out, f.aboutReading())
 		case f.workers == 0:
 			// One goroutine can't use more than a CPU.
 		case f.cpu < cpuIdle && float64(f.workers) > f.cpus:
-			say("Loading waits more than it computes (%s of %s in use), so %d workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
+			say("Loading waits more than it computes (it uses %s of %s), so %d workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
 				human.Share(f.cpu), countCPUs(f.cpus), f.workers)
 		case f.highest && f.bounded:
-			say("%s is the highest count that memory allows, and %s of %s were in use: with smaller batches, more workers may be faster.",
+			say("%s is the highest count that memory allows, and this process used %s of %s: with smaller batches, more workers may be faster.",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
 		case f.highest && f.workers < f.most && f.live:
 			// WithMaxWorkers doesn't hold it back.
 		case f.highest && f.workers < f.most && f.outOfTime:
-			say("%s is the highest count that there was time for, and %s of %s were in use: more workers may be faster (WithTuningTime).",
+			say("%s is the highest count that there was time for, and this process used %s of %s: more workers may be faster (WithTuningTime).",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
 		case f.highest && f.workers < maxWorkers:
-			say("%s is the highest count that was tried, and %s of %s were in use: more workers may be faster (WithMaxWorkers).",
+			say("%s is the highest count that was tried, and this process used %s of %s: more workers may be faster (WithMaxWorkers).",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
 		case f.highest:
 			// No more workers can be tried.
 		case busy < cpuIdle && f.outOfTime:
-			say("CPUs idle (%s of %s in use), and time was over before it was clear whether more workers help (WithTuningTime).", human.Share(f.cpu), numberOfCPUs(f.cpus))
+			say("CPUs idle (%s of %s in use), and time was over before it was clear whether more workers help (WithTuningTime).", human.Share(busy), numberOfCPUs(f.cpus))
 		case busy < cpuIdle:
-			say("CPUs idle (%s of %s in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", human.Share(f.cpu), numberOfCPUs(f.cpus))
+			say("CPUs idle (%s of %s in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.", human.Share(busy), numberOfCPUs(f.cpus))
 		}
 		if deeper := f.deeperPrefetch(); f.fixed && f.workers > 0 && deeper > f.prefetch {
 			say("One batch in a hundred takes %s or more, the median %s: WithPrefetch(%d), now %d, would ride that out for %s more memory; without WithPrefetch the depth follows need.",

@@ -31,27 +31,39 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{"CPUs full", with(func(f *figures) { f.cpu = 0.97 }), []string{
 			"The CPUs are saturated (97 % in use): decode less or decode once, by Cached or by storing what is decoded.",
 		}},
+		{"CPUs full, by others too", with(func(f *figures) { f.cpu, f.others = 0.3, 0.65 }), []string{
+			"The CPUs are saturated, 65 % by other processes and 30 % by this one: without those, loading may be faster.",
+		}},
+		{"CPUs full of others, but loading hardly computes", with(func(f *figures) { f.cpu, f.others, f.workers = 0.012, 0.97, 32 }), []string{
+			"Loading waits more than it computes (it uses 1.2 % of 8 CPUs), so 32 workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
+		}},
+		{"CPUs full of others, but the highest count hardly computes", with(func(f *figures) { f.cpu, f.others, f.highest = 0.012, 0.97, true }), []string{
+			"4 workers is the highest count that was tried, and this process used 1.2 % of 8 CPUs: more workers may be faster (WithMaxWorkers).",
+		}},
+		{"CPUs idle, though others compute", with(func(f *figures) { f.cpu, f.others = 0.12, 0.2 }), []string{
+			"CPUs idle (32 % of 8 in use) and more workers don't help: storage, the network or a lock inside Load sets the pace.",
+		}},
 		{"full CPUs don't matter to a step that sets the pace", with(func(f *figures) { f.cpu, f.wait, f.step, f.floor = 0.97, 0, 20*ms, 20*ms }), []string{
 			"Training is bound by its step: an iteration takes 20 ms, and 20 ms with batches already loaded. Work on the model; faster loading gains at most 0.0 %.",
 		}},
 		{"more workers than CPUs", with(func(f *figures) { f.cpu, f.workers = 0.12, 32 }), []string{
-			"Loading waits more than it computes (12 % of 8 CPUs in use), so 32 workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
+			"Loading waits more than it computes (it uses 12 % of 8 CPUs), so 32 workers, more than CPUs, pay off. Data on a faster disk, or Cached, would need fewer.",
 		}},
 		{"the highest count", with(func(f *figures) { f.highest = true }), []string{
-			"4 workers is the highest count that was tried, and 70 % of 8 CPUs were in use: more workers may be faster (WithMaxWorkers).",
+			"4 workers is the highest count that was tried, and this process used 70 % of 8 CPUs: more workers may be faster (WithMaxWorkers).",
 		}},
 		{"the highest count that there was time for", with(func(f *figures) { f.highest, f.outOfTime, f.most = true, true, 64 }), []string{
-			"4 workers is the highest count that there was time for, and 70 % of 8 CPUs were in use: more workers may be faster (WithTuningTime).",
+			"4 workers is the highest count that there was time for, and this process used 70 % of 8 CPUs: more workers may be faster (WithTuningTime).",
 		}},
 		{"the highest count that was allowed, and no time", with(func(f *figures) { f.highest, f.outOfTime, f.most = true, true, 4 }), []string{
-			"4 workers is the highest count that was tried, and 70 % of 8 CPUs were in use: more workers may be faster (WithMaxWorkers).",
+			"4 workers is the highest count that was tried, and this process used 70 % of 8 CPUs: more workers may be faster (WithMaxWorkers).",
 		}},
 		{"the highest count that memory allows", with(func(f *figures) { f.highest, f.bounded = true, true }), []string{
-			"4 workers is the highest count that memory allows, and 70 % of 8 CPUs were in use: with smaller batches, more workers may be faster.",
+			"4 workers is the highest count that memory allows, and this process used 70 % of 8 CPUs: with smaller batches, more workers may be faster.",
 		}},
 		{"the highest count that promised more than alpha while training", with(func(f *figures) { f.highest, f.live, f.most = true, true, 64 }), nil},
 		{"the highest count that was allowed while training", with(func(f *figures) { f.highest, f.live, f.most = true, true, 4 }), []string{
-			"4 workers is the highest count that was tried, and 70 % of 8 CPUs were in use: more workers may be faster (WithMaxWorkers).",
+			"4 workers is the highest count that was tried, and this process used 70 % of 8 CPUs: more workers may be faster (WithMaxWorkers).",
 		}},
 		{"the highest count that there is", with(func(f *figures) { f.highest, f.workers, f.cpus = true, 1024, 1024 }), nil},
 		{"waiting on storage", with(func(f *figures) { f.cpu = 0.12 }), []string{

@@ -132,8 +132,8 @@ func TestTuningEndsInItsTime(t *testing.T) {
 // One worker per CPU is where the search begins, and there was no time for more.
 func TestIfTimeEndsTheSearchTheAdviceIsMoreTime(t *testing.T) {
 	for want, opts := range map[string][]nwt.Option{
-		"4 workers is the highest count that there was time for, and 0.0 % of 4 CPUs were in use: more workers may be faster (WithTuningTime).": nil,
-		"4 workers is the highest count that was tried, and 0.0 % of 4 CPUs were in use: more workers may be faster (WithMaxWorkers).":          {nwt.WithMaxWorkers(4)},
+		"4 workers is the highest count that there was time for, and this process used 0.0 % of 4 CPUs: more workers may be faster (WithTuningTime).": nil,
+		"4 workers is the highest count that was tried, and this process used 0.0 % of 4 CPUs: more workers may be faster (WithMaxWorkers).":          {nwt.WithMaxWorkers(4)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r, err := nwt.Tune(t.Context(), sleeping(100_000, 100*time.Millisecond), append(opts, nwt.WithTuningTime(3*time.Second), virtual)...)

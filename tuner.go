@@ -255,7 +255,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	}
 	r.Elapsed = time.Since(t.began)
 	r.Warnings = t.warnings(r, others.Others, outOfTime)
-	r.Advice = t.advice(r, t.limit, wider, outOfTime)
+	r.Advice = t.advice(r, t.limit, wider, others.Others, outOfTime)
 	t.show(sp, "done", r.Workers, nil)
 	return r, nil
 }

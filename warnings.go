@@ -115,10 +115,14 @@ func medianOf(blocks []search.Block) float64 {
 	return float64(max(blocks[(len(blocks)-1)/2].Mean, 1)+max(blocks[len(blocks)/2].Mean, 1)) / 2
 }
 
-// advice says what to work on and what to change. outOfTime tells that the time for tuning
-// was over before the search was.
-func (s *source) advice(r *Result, limit memoryLimit, wider widening, outOfTime bool) []string {
+// advice says what to work on and what to change. others is the share of the CPUs that other
+// processes used all in all, for a choice of which it isn't known. outOfTime tells that the
+// time for tuning was over before the search was.
+func (s *source) advice(r *Result, limit memoryLimit, wider widening, others float64, outOfTime bool) []string {
 	t := r.trial(r.Workers)
+	if t.OtherCPU >= 0 {
+		others = t.OtherCPU
+	}
 	cpus := float64(s.opts.cpus()) // of which Trial.CPU is a share
 	if r.Hardware.Affinity > 0 {
 		cpus = min(cpus, float64(r.Hardware.Affinity))
@@ -132,7 +136,7 @@ func (s *source) advice(r *Result, limit memoryLimit, wider widening, outOfTime 
 		bounded: slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers }),
 		most:    maxWorkers, outOfTime: outOfTime, live: r.Strategy == live, inits: s.opts.init != nil,
 		wait: t.Wait, transfer: t.Transfer, step: t.Step, floor: r.Floor,
-		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: min(max(0, t.OtherCPU), 1-t.CPU), // figures of other visits
+		first: t.FirstBatch, median: t.Median, p99: t.P99, cpu: t.CPU, gc: t.CollectorCPU, others: min(others, 1-t.CPU), // figures of other visits
 		batchBytes: uint64(r.BatchBytes), memory: t.needs(),
 	}
 	if s.opts.most >= 0 {
