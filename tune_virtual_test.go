@@ -129,6 +129,18 @@ func TestTuningEndsInItsTime(t *testing.T) {
 	})
 }
 
+// Tune loads the next epoch while one ends. A loop over Epoch doesn't, and waits for the
+// first batch of each.
+func TestEpochsShorterThanWhatIsLoadedAheadAreAWarning(t *testing.T) {
+	for samples, short := range map[int]bool{10: true, 64: true, 100_000: false} {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), sleeping(samples, time.Millisecond), nwt.WithMaxWorkers(8), virtual)
+			require.NoError(t, err)
+			require.Equal(t, short, strings.Contains(r.String(), "a loop over Epoch takes longer"), "%v", r)
+		})
+	}
+}
+
 // One worker per CPU is where the search begins, and there was no time for more.
 func TestIfTimeEndsTheSearchTheAdviceIsMoreTime(t *testing.T) {
 	for want, opts := range map[string][]nwt.Option{

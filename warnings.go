@@ -58,6 +58,9 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 		}
 		add("only %s %s measured at the choice", countBatches(chosen.Iterations), were)
 	}
+	if t.n > 0 && chosen.Prefetch >= t.order.steps(0) {
+		add("an epoch has %s, but %d were loaded ahead, from the epochs behind it too: in training, Epochs does that; a loop over Epoch takes longer", countBatches(t.order.steps(0)), chosen.Prefetch)
+	}
 	switch {
 	case len(r.Trials) < 2:
 	case r.Confidence == 0:
