@@ -84,9 +84,13 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len or Fields panicked: %v", p)
 		}
 	}()
+	var errs []error
 	if v, ok := ds.(validated); ok {
 		if err := v.invalid(); err != nil {
-			return 0, nil, err
+			if _, plain := ds.(*funcDataset); !plain { // Len and Fields may need what is wrong
+				return 0, nil, err
+			}
+			errs = append(errs, err)
 		}
 	}
 	if s, ok := ds.(*streamDataset); ok {
@@ -96,7 +100,6 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 		l, err = newLayout(ds.Fields())
 		return endless, l, err
 	}
-	var errs []error
 	if n = ds.Len(); n < 1 || n > maxSamples {
 		errs = append(errs, optionError("Dataset.Len", n, "must be 1 … %d", maxSamples))
 	}

@@ -397,10 +397,11 @@ func WithTimeout(perSample time.Duration) Option {
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retries, o.backoff = times, wait
+		err := between("WithRetry", times, 0, 100)
 		if wait < 0 {
-			return optionError("WithRetry", wait, "the wait must be at least 0")
+			err = errors.Join(err, optionError("WithRetry", wait, "the wait must be at least 0"))
 		}
-		return between("WithRetry", times, 0, 100)
+		return err
 	}
 }
 

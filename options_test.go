@@ -74,6 +74,8 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	require.Len(t, optionErrors(err), len(badOptions)+2)
 	_, err = nwt.NewLoader(nil, nwt.WithWorkers(-1))
 	require.Len(t, optionErrors(err), 2)
+	_, err = nwt.NewLoader(nwt.NewDataset(0, nil, nil), nwt.WithRetry(-1, -1))
+	require.Len(t, optionErrors(err), 5, "of each argument, its own: %v", err)
 }
 
 // What can be told only of options that are right in themselves comes too: of the
@@ -169,7 +171,7 @@ func TestWhatIsWrongInAPartIsToldOnce(t *testing.T) {
 	require.EqualError(t, err, "nwt: Subset: Dataset: <nil>: must not be nil")
 	var oe *nwt.OptionError
 	require.ErrorAs(t, err, &oe)
-	_, err = nwt.Concat(emptyDataset(1), nwt.NewDataset(0, nil, nil))
+	_, err = nwt.Concat(emptyDataset(1), nwt.NewDataset(1, emptyDataset(1).Fields(), nil))
 	require.EqualError(t, err, "nwt: Concat: dataset 1: NewDataset: <nil>: its load function must not be nil")
 }
 
