@@ -37,7 +37,7 @@ type figures struct {
 const (
 	littleWait  = 0.05 // share of an iteration lost to loading that nobody notices
 	cpuFull     = 0.90
-	cpuLittle   = 0.10 // who uses less isn't short of CPUs, whoever has them
+	cpuLittle   = 0.10 // who uses less may be short of CPUs that others have, or of something else
 	cpuIdle     = 0.50
 	muchCopy    = 0.20 // share of an iteration spent copying to the device
 	slowTail    = 4    // times the median that one iteration in a hundred takes
@@ -83,6 +83,8 @@ func advise(f figures) []string {
 			say("The CPUs are saturated (%s in use): decode less or decode once, by Cached or by storing what is decoded.", human.Share(f.cpu))
 		case busy >= cpuFull && f.cpu >= cpuLittle:
 			say("The CPUs are saturated, %s by other processes and %s by this one: without those, loading may be faster.", human.Share(f.others), human.Share(f.cpu))
+		case busy >= cpuFull:
+			say("Other processes use %s of the CPUs and this one %s: whether loading waits for a CPU or for something else can't be told.", human.Share(f.others), human.Share(f.cpu))
 		case f.reading >= readingSets:
 			out = append(out, f.aboutReading())
 		case f.workers == 0:

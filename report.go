@@ -116,14 +116,20 @@ func (r *Result) knowsReading() bool {
 	return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Reading > 0 })
 }
 
+// mostSlower is the share up to which it says something that the choice is slower by no more.
+const mostSlower = 10
+
 // writeNotes writes the notes below the table, each behind a word.
 func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%11s  %s\n", word, fmt.Sprintf(format, args...))
 	}
 	if r.Confidence > 0 {
-		note("confidence", "another run would choose the same in %s of cases; at most %s slower than the best count tried, at 95 %%",
-			human.Share(r.Confidence), human.Share(r.Slower))
+		slower := "how much slower than the best count tried can't be told"
+		if r.Slower <= mostSlower {
+			slower = fmt.Sprintf("at most %s slower than the best count tried, at 95 %%", human.Share(r.Slower))
+		}
+		note("confidence", "another run would choose the same in %s of cases; %s", human.Share(r.Confidence), slower)
 	}
 	if r.Floor > 0 {
 		note("floor", "%s per batch, if loading were perfect", human.Duration(r.Floor))

@@ -110,6 +110,13 @@ func TestNoCountIsMarkedTheFastestBesideAFasterOne(t *testing.T) {
 	require.Contains(t, r.String(), " ◄ chosen, fastest\n")
 }
 
+func TestABoundThatSaysNothingIsNotPrinted(t *testing.T) {
+	r := &Result{Workers: 2, Confidence: 0.29, Slower: 1042.27, Trials: []Trial{{}, {Workers: 2}}}
+	require.Contains(t, r.String(), "in 29 % of cases; how much slower than the best count tried can't be told\n")
+	r.Slower = 3.17
+	require.Contains(t, r.String(), "in 29 % of cases; at most 317 % slower than the best count tried, at 95 %\n")
+}
+
 func TestTheReasonSaysWhyInASentence(t *testing.T) {
 	for want, r := range map[string]*Result{
 		"0 workers: nothing else could be measured.":                                              {Trials: make([]Trial, 1)},
