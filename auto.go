@@ -43,10 +43,10 @@ type auto struct {
 	short    bool
 	poor     int           // runs in a row in which few batches could be measured one by one
 	longest  int           // batches of the longest run that is measured whole
-	useful   int           // batches of the run that could
+	useful   int           // batches of the run that could be measured one by one
 	previous int           // batches of the last run
 	opening  time.Duration // until the first batch
-	wasCold  bool          // workers were cold in it
+	wasCold  bool          // workers were cold in this run
 	runBegan time.Time
 	runWait  time.Duration // counters.wait at that time
 	whole    probe         // runs since it settled that aren't a window yet
@@ -57,30 +57,30 @@ type auto struct {
 	counts counts
 	probe  probe
 	body   time.Duration // that a loop body ordinarily takes
-	long   float64       // share of the loop bodies that were pauses, those in a row counting once and the latest most
-	paused bool          // the last one was
-	uneven bool          // so many were that they are ordinary
+	long   float64       // running share of the loop bodies that were pauses; pauses in a row count once
+	paused bool          // the last loop body was a pause
+	uneven bool          // pauses are so frequent that they are ordinary
 	warm   warmth
 	cold   func(batches int) int // see Loader.cold; nil: the workers are warm
 	warmed int                   // batches since they began cold
-	paid   float64               // batches' time that warming up has cost against the best
-	fewest int                   // workers that hadn't loaded anything yet since they began cold
-	before float64               // paid when they began cold: to wait for those is as long as it takes
+	paid   float64               // what warming up has cost, in batches at the best count
+	fewest int                   // the fewest newcomers since workers began cold, see Loader.newcomers
+	before float64               // paid when workers began cold: waiting for newcomers isn't charged
 
 	tooLarge  *RuledOut // what would have been measured next if memory allowed it
 	watch     watching
 	since     probe // what was seen since it settled, or since that was last weighed
-	unweighed int   // batches of since after which it is weighed
+	unweighed int   // batches that since must have before it is weighed
 }
 
 // A probe is the block that is being measured.
 type probe struct {
 	iterations int
 	wait, body time.Duration
-	bodies     int     // of which body is the sum; those of a stretch are one
+	bodies     int     // loop bodies; those of a stretch of batches count as one
 	squares    float64 // sum of their squares, each divided by its number of batches
-	gained     int     // places loaded ahead that there are more of now than at its beginning
-	missing    int     // places that are open and not loaded now
+	gained     int     // how many more places are loaded ahead now than at its beginning
+	missing    int     // places of open batches that aren't loaded now
 	use        *meter
 }
 
@@ -93,32 +93,32 @@ type watching struct {
 }
 
 const (
-	probeBatches = 16                   // of a probe, and more if they take less than …
+	probeBatches = 16                   // of a probe; more if they take less than …
 	probeTime    = 5 * time.Millisecond // … this in all
-	probeSteps   = 20                   // of the clock, if it is coarse
-	probeMost    = 256                  // batches, if it isn't
-	costly       = 3                    // batches' time that a probe may cost against the best before it ends
-	leastLoaded  = 0.5                  // batches that a probe counts as loaded if they were fewer
-	besideGap    = 1.5                  // times as many workers that two counts must be apart to look between them
-	fullCPU      = 1 / 1.5              // share of CPUs in use from which on a step upwards is half as many workers more: fewer hardly fill the rest
-	enoughLooks  = 32                   // after which the best so far is settled on
-	coldCosts    = 16                   // batches' time that warming up may cost against the best before it isn't waited for any more
-	mostLooks    = 4                    // at a count that may be the best, but wasn't in its first
+	probeSteps   = 20                   // … or than this many steps of a coarse clock
+	probeMost    = 256                  // batches of a probe, unless the clock is coarse
+	costly       = 3                    // a probe ends once it has lost as much time as this many batches take at the best count
+	leastLoaded  = 0.5                  // a probe counts as having loaded at least this many batches
+	besideGap    = 1.5                  // two counts must be apart by this factor to look between them
+	fullCPU      = 1 / 1.5              // above this share of CPUs in use, a step upwards is half as many workers more: fewer hardly fill the rest
+	enoughLooks  = 32                   // in all, after which the loader settles on the choice
+	coldCosts    = 16                   // warm-up ends once it has cost as much time as this many batches take at the best count
+	mostLooks    = 4                    // at a count that may be the best, though it is neither the choice nor the fastest
 	leap         = 16                   // times as many workers that a step upwards may try
-	poorRuns     = 3                    // in a row, after which short runs are measured whole
-	mostWhole    = 2 * probeBatches     // batches of a run for which it is enough that a quarter of them isn't useful; of a longer one, three quarters: a bad look lasts for a run
-	pause        = 4                    // times its ordinary duration that a loop body counts for at most: a checkpoint isn't loading's
-	rarely       = 0.05                 // share of the loop bodies that may be such pauses, else they are ordinary
+	poorRuns     = 3                    // poor runs in a row, after which short runs are measured whole
+	mostWhole    = 2 * probeBatches     // a run of at most this many batches is poor if more than a quarter of them aren't useful; a longer one only if more than three quarters aren't: if runs are measured whole, a bad look lasts for a run
+	pause        = 4                    // a loop body counts for at most this many times its ordinary duration: loading isn't charged for a checkpoint
+	rarely       = 0.05                 // if more than this share of the loop bodies are pauses, pauses are ordinary
 	longMemory   = 1. / 128             // weight of the latest loop body in long
 
-	windowBatches  = 64                     // of a window, and more if they take less than …
+	windowBatches  = 64                     // of a window; more if they take less than …
 	windowTime     = 200 * time.Millisecond // … this in all
 	oddWindows     = 3                      // in a row
-	oddWindowsMost = 48                     // if tuning again and again changed nothing
-	firstWeighed   = 4 * windowBatches      // of a settled loader after which they are weighed, twice as many each time
-	otherBody      = 0.10                   // share of its time by which the loop bodies of a window that is weighed may differ
-	waitMore       = 0.04                   // by which the wait share must have grown
-	waitLess       = 0.10                   // or shrunk
+	oddWindowsMost = 48                     // at most, after tuning again and again changed nothing
+	firstWeighed   = 4 * windowBatches      // batches of a settled loader after which they are weighed; twice as many each time
+	otherBody      = 0.10                   // a window isn't weighed if its loop bodies differ by more than this share of its time
+	waitMore       = 0.04                   // by which the wait share must have grown …
+	waitLess       = 0.10                   // … or shrunk, to tune again
 )
 
 // live is the Strategy of what a loader found while training.
@@ -225,7 +225,7 @@ func (a *auto) lookInShort(r *run, took, waited time.Duration, fresh bool) {
 	}
 }
 
-// start notes that measuring has begun, if it has just now.
+// start begins measuring, unless it has begun already.
 func (a *auto) start(now time.Time) {
 	if a.began.IsZero() {
 		a.began = now
@@ -233,7 +233,7 @@ func (a *auto) start(now time.Time) {
 	}
 }
 
-// startCold readies warmsUp if workers begin cold. Depth doesn't grow while they begin.
+// startCold prepares warmsUp if workers begin cold. Depth doesn't grow while they begin.
 func (a *auto) startCold() {
 	a.cold, a.warmed, a.fewest, a.before = nil, 0, math.MaxInt, a.paid
 	if a.warm.starts(a.l, a.workers) {
@@ -242,8 +242,9 @@ func (a *auto) startCold() {
 	a.l.deep.held.Store(a.cold != nil)
 }
 
-// warmsUp tells whether workers are cold, so that a batch says nothing of the count. What
-// WithWorkerInit and a worker's first sample take isn't counted as the cost of that.
+// warmsUp tells whether workers are cold: then a batch says nothing about the count. It adds
+// to paid what the batch has cost. The time of WithWorkerInit and of a worker's first sample
+// isn't charged.
 func (a *auto) warmsUp(took, waited time.Duration) bool {
 	if a.cold == nil {
 		return false
@@ -344,7 +345,7 @@ func (a *auto) measure(r *run, took, waited time.Duration, gained int) {
 func (a *auto) add(took, waited time.Duration, gained int) {
 	p := &a.probe
 	if p.use == nil {
-		p.use = a.l.startMeter(a.l.opts.machine.StartCPU()) // from the end of the first iteration on: starting takes a while too
+		p.use = a.l.startMeter(a.l.opts.machine.StartCPU()) // only now, at the end of the first iteration: starting a meter takes a while
 		a.last = time.Now()
 	}
 	body := took - waited
@@ -355,7 +356,7 @@ func (a *auto) add(took, waited time.Duration, gained int) {
 	case body < a.body: // a slow first step is soon forgotten
 		a.body -= (a.body - body) / 2
 	case paused:
-		body, gained = pause*a.body, min(gained, 0) // what was loaded in the rest of it says nothing
+		body, gained = pause*a.body, min(gained, 0) // what was loaded in the rest of the body says nothing
 		a.body += (body - a.body) / 8
 	default:
 		a.body += (min(body, pause*a.body) - a.body) / 8
@@ -363,9 +364,10 @@ func (a *auto) add(took, waited time.Duration, gained int) {
 	p.takes(1, waited, body, gained)
 }
 
-// pauses tells whether a loop body is a pause, such as a checkpoint. If many are, as where
-// a step waits for the device now and then, they are ordinary. Those in a row count once: if
-// all bodies become longer, none is a pause, but a.body needs some of them to follow.
+// pauses tells whether a loop body is a pause, such as a checkpoint. If pauses are frequent,
+// they are ordinary and count in full: a step may wait for the device now and then. Pauses in a
+// row count once: if all bodies become longer, none is a pause, but a.body needs a few of them
+// to follow.
 func (a *auto) pauses(body time.Duration) bool {
 	is, counts := a.body > 0 && body > pause*a.body, 0.0
 	if is && !a.paused {
@@ -373,7 +375,7 @@ func (a *auto) pauses(body time.Duration) bool {
 	}
 	a.paused = is
 	if a.long += (counts - a.long) * longMemory; a.long > rarely && !a.uneven {
-		a.uneven, a.counts = true, nil // what was seen left them out
+		a.uneven, a.counts = true, nil // what was seen so far left pauses out
 	}
 	return is && !a.uneven
 }
@@ -394,14 +396,14 @@ func (a *auto) enough() bool {
 	loaded := int(p.loaded(a.l.opts.batchSize))
 	mean, n := p.outcome(a.l.opts.batchSize)
 	if a.climbing() {
-		// The count is far from enough: what matters is only that.
+		// The count is far too low, and that is all that matters here.
 		if min(p.iterations, loaded) >= 2*wave && mean > 2*p.body/time.Duration(p.iterations) && all > a.least {
 			return true
 		}
 	}
 	best := a.best()
 	lost := float64(all) - float64(p.iterations)*best
-	if a.uneven { // else looks would end with pauses, and hold too many of them
+	if a.uneven { // else looks would end at pauses, and contain too many of them
 		lost = min(lost, float64(p.wait))
 	}
 	if p.iterations >= wave && lost > costly*best {
@@ -441,15 +443,15 @@ func (p *probe) outcome(batchSize int) (mean time.Duration, batches int) {
 	return body, p.iterations
 }
 
-// loaded is how many batches' places were loaded during the probe. Places that are
-// neither loaded nor missing were given up with depth: their loss isn't slow loading.
+// loaded is how many batches' places were loaded during the probe. If depth has shrunk, the
+// places given up with it are neither loaded nor missing: their loss isn't slow loading.
 func (p *probe) loaded(batchSize int) float64 {
 	return float64(p.iterations) + float64(max(p.gained, -p.missing))/float64(batchSize)
 }
 
-// weigh takes in a stretch of batches of a settled loader. Now and then, more seldom
-// each time, it adds all of them to what was measured: so much shows what looks were
-// too short for. If another count seems faster then, it is tuned again.
+// weigh takes in a stretch of batches of a settled loader. After a number of batches, twice as
+// many each time, it adds all of them to what was measured: they show what looks are too short
+// for. If another count then seems faster, the loader tunes again.
 func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 	c, p := a.counts.at(a.workers), &a.since
 	body := took - waited
@@ -471,7 +473,7 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 		return float64(choice.Estimates[i].Mean)
 	}
 	slower := of(a.workers) > of(choice.Fastest)+a.sp.Alpha.Of(of(choice.Fastest), a.sp.Iterations)
-	for _, t := range shown.Trials { // a long stretch that contradicts the looks may still count as a stall
+	for _, t := range shown.Trials { // Choose may have taken a long stretch that contradicts the looks for a stall
 		slower = slower || t.Workers != a.workers && float64(mean) > float64(t.High)+a.sp.Alpha.Of(float64(t.High), a.sp.Iterations)
 	}
 	was := shown.trial(a.workers)
@@ -481,7 +483,7 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 		a.restart()
 		c.blocks, c.seen = c.blocks[len(c.blocks)-1:], c.seen[len(c.seen)-1:]
 		c.takes(c.Step)
-		a.counts = counts{c} // of other counts too little was seen, or it is no longer so
+		a.counts = counts{c} // what was seen of other counts was too little, or is out of date
 	case choice.Workers == a.workers && (mean < was.Low || mean > was.High):
 		corrected := a.report(choice)
 		corrected.Elapsed = shown.Elapsed
@@ -491,16 +493,16 @@ func (a *auto) weigh(batches int, took, waited time.Duration, gained int) {
 
 // A stretch is what batches of a self-tuning loader took.
 type stretch struct {
-	mean       time.Duration // per batch, as far as it tells
-	batches    int           // that tell it
-	loading    time.Duration // of one that was loaded; 0: training hardly waited
-	body       time.Duration // of one that was used
-	iterations int           // of which body is the mean
-	bodies     int           // of which it is, if those of several batches count as one
-	spread     float64       // of these about it, squared, summed up and weighted by batches
+	mean       time.Duration // per batch, see probe.outcome
+	batches    int           // behind mean
+	loading    time.Duration // per batch that was loaded; 0: training hardly waited
+	body       time.Duration // mean of the loop bodies
+	iterations int           // behind body
+	bodies     int           // behind body, if those of a stretch of batches count as one
+	spread     float64       // sum of the squares by which they differ from body, weighted by batches
 }
 
-// seen is the stretch that the probe is.
+// seen makes a stretch of the probe.
 func (p *probe) seen(batchSize int) stretch {
 	s := stretch{body: p.body / time.Duration(p.iterations), iterations: p.iterations, bodies: p.bodies}
 	if s.mean, s.batches = p.outcome(batchSize); s.mean > s.body {
@@ -517,9 +519,9 @@ func (c *count) add(s stretch, cpu float64) {
 	c.takes(s.body)
 }
 
-// takes works out what the count takes beside a loop body of the given duration. A stretch
-// in which training didn't wait takes as long as the body, whichever bodies it met. One in
-// which it did takes as long as loading, but waits no longer than it was seen to.
+// takes works out what the count takes with loop bodies of the given duration. If training
+// hardly waited in a stretch, a batch takes as long as the body, whatever bodies the stretch
+// met. If it waited, a batch takes as long as loading, but waits no longer than was seen.
 func (c *count) takes(body time.Duration) {
 	c.sum, c.Iterations = iteration{}, 0
 	for i, s := range c.seen {
@@ -541,11 +543,11 @@ func (a *auto) choose() search.Choice {
 	return search.Choose(a.sp, a.counts.series())
 }
 
-// evenBodies takes from the counts what is chance about their loop bodies. Steps vary, but
-// not because of the workers, unless both want the same CPUs. So all counts get the bodies'
-// common mean. They keep of their own what differs by more than chance explains (by two
-// standard errors; DerSimonian & Laird, 1986). Chance is how bodies vary within a stretch
-// and how a count's stretches vary, whichever is more.
+// evenBodies removes chance differences between the counts' loop bodies. Steps vary, but not
+// because of the workers, unless both want the same CPUs. So all counts get the bodies' common
+// mean. A count keeps only what differs by more than chance explains (by two standard errors;
+// DerSimonian & Laird, 1986). Chance is how bodies vary within a stretch, or how a count's
+// stretches vary, whichever is more.
 func (c counts) evenBodies() {
 	body, batches := make([]float64, len(c)), make([]float64, len(c))
 	var within, bodies, between, stretches float64
@@ -589,7 +591,7 @@ func (a *auto) conclude() {
 	c := a.counts.at(a.workers)
 	if c == nil {
 		c = newCount(a.workers)
-		c.PeakExact = false // it is looked at between visits
+		c.PeakExact = false // memory is only sampled, when a probe ends
 		a.counts = append(a.counts, c)
 	}
 	o := a.l.opts
@@ -700,18 +702,17 @@ func (a *auto) below(c search.Choice, r *run) (workers int, found bool) {
 }
 
 // worthwhileInline tells whether loading by the consumer may be as good as one
-// worker: then a batch must load in next to no time.
+// worker. For that a batch must load in next to no time.
 func (a *auto) worthwhileInline(c search.Choice) bool {
 	batch := float64(a.l.pace.perBatch())
 	best := float64(c.Estimates[slices.IndexFunc(c.Estimates, func(e search.Estimate) bool { return e.Workers == c.Fastest })].Mean)
 	return batch+float64(a.counts.at(1).Step) < 1.1*(best+a.sp.Alpha.Of(best, a.sp.Iterations))
 }
 
-// doubtful finds a count to measure once more. The choice, the fastest and the next
-// lower count are measured until each was measured twice, and further until the
-// choice is sure or they were measured a few times. Any other count is measured
-// again if it may be the best by what was seen of it: a single look may have fallen
-// into a bad moment.
+// doubtful finds a count to measure once more. The choice, the fastest and the next count
+// below the choice get two looks each, and up to five while the choice isn't sure. Any other
+// count is measured again if it may be the best by what was seen of it: a single look may have
+// fallen into a bad moment.
 func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
 	fewest := 2
 	if c.Confidence < search.SureAt {
@@ -765,8 +766,8 @@ func (a *auto) restart() {
 	a.left, a.skip, a.body, a.paid, a.before, a.probe = 1, 1, 0, 0, 0, probe{}
 }
 
-// waitChanged takes another stretch of batches in and tells whether the wait share
-// has been off for long enough to tune again.
+// waitChanged takes in another stretch of batches, and tells whether the wait share has been
+// off for long enough to tune again.
 func (w *watching) waitChanged(took, waited time.Duration, ignored search.Alpha) bool {
 	w.time, w.wait = w.time+took, w.wait+waited
 	if w.time < windowTime {
@@ -807,8 +808,9 @@ func (a *auto) report(c search.Choice) *Result {
 	return r
 }
 
-// widened is the trial's interval if its step may be longer or shorter by so much. What the
-// bodies of all counts share decides nothing between them, so the search doesn't know of it.
+// widened is the trial's interval if its step may be longer or shorter by margin, in
+// nanoseconds. The search doesn't know of this error: what the bodies of all counts share decides nothing
+// between them.
 func widened(t Trial, margin float64) (low, high time.Duration) {
 	margin *= float64(t.Step) / float64(max(t.Mean, 1))
 	low = t.Mean - time.Duration(math.Hypot(float64(t.Mean-t.Low), margin))

@@ -15,24 +15,24 @@ import (
 type count struct {
 	Trial
 	blocks              []search.Block
-	seen                []stretch // that the blocks are, of a loader that tunes itself
-	bodyError           float64   // nanoseconds; the standard error of its loop body then
+	seen                []stretch // what the blocks were made of, in a loader that tunes itself
+	bodyError           float64   // nanoseconds; the standard error of the loop body in such a loader
 	iterations          []iteration
 	sum                 iteration
 	copies              copies        // while it was measured
 	cpu, gc, reading    float64       // shares weighted by time
 	other               float64       // a share weighted by time too
-	otherTime, measured time.Duration // for which other was known, and all others
+	otherTime, measured time.Duration // for which other is known; and for which the shares above are
 	warming             bool          // it was still becoming faster when its last visit ended
 	started             bool          // a visit started workers
-	tooHigh             float64       // times by which the only visit may be too high; 0: hardly
+	tooHigh             float64       // how many times too high the only visit may be; 0: hardly
 }
 
 func newCount(workers int) *count {
 	return &count{Trial: Trial{Workers: workers, PeakExact: true, OtherCPU: -1}}
 }
 
-// trial is the count's Trial, with what the search makes of it.
+// trial is the count's Trial, with its interval and total.
 func (c *count) trial(e search.Estimate, iterations int) Trial {
 	t := c.Trial
 	t.Low, t.High = e.Around(t.Mean)
@@ -61,7 +61,7 @@ func (c counts) series() []search.Series {
 	return out
 }
 
-// peaks are what the counts need of memory.
+// peaks are how much memory the counts need.
 func (c counts) peaks() []memoryPeak {
 	out := make([]memoryPeak, len(c))
 	for i, one := range c {
@@ -89,20 +89,20 @@ func (i iteration) plus(j iteration) iteration {
 // loaded some samples. It measures at least a number of waves: in fewer it would see a
 // burst, or the pause between two bursts.
 const (
-	warmupEnough  = 200 * time.Millisecond // from which on one batch will do
-	warmupPatient = 4                      // times a visit's limit that new workers may take to become warm
-	warmupMost    = 16                     // times the batches in which they would be warm if all loaded alike
+	warmupEnough  = 200 * time.Millisecond // a warm-up that has taken this long needs no more batches
+	warmupPatient = 4                      // times a visit's limit that a warm-up with cold workers may take
+	warmupMost    = 16                     // times the batches in which workers would be warm if all loaded alike, that a warm-up may have
 	fewestWaves   = 4
 )
 
-// wave is how many batches of so many samples the workers have in hand at once. If their samples take
-// equally long, the workers finish these batches at about the same time.
+// wave is how many batches the workers have in hand at once, if a batch has perBatch samples.
+// If samples take equally long, the workers finish these batches at about the same time.
 func wave(workers, perBatch int) int {
 	return max(1, (workers+perBatch-1)/perBatch)
 }
 
-// inHand is wave for the workers that l has. Those of a BatchDataset may each have a whole
-// batch in hand, in one call; before it is known how long a call takes, they are taken to.
+// inHand is wave for workers of l. Each worker of a BatchDataset may have a whole batch in
+// hand, in one call. Until it is known how long a call takes, each is taken to have one.
 func (l *Loader) inHand(workers int) int {
 	perBatch := int(l.perBatch.Load())
 	wave := wave(workers, perBatch)
@@ -116,9 +116,9 @@ func (l *Loader) inHand(workers int) int {
 	return max(wave, (workers*size+perBatch-1)/perBatch)
 }
 
-// deepenForCalls opens a batch for each worker at once, if each loads a whole one in a call
-// and depth follows need. Need would open them too, one after the other, but visits are
-// too short to wait for that.
+// deepenForCalls opens a batch for each worker at once, if each loads a whole batch in a call
+// and depth follows need. Need would open these batches one after the other, and visits are too
+// short to wait for that.
 func (l *Loader) deepenForCalls() {
 	if l.loadBatch == nil || !l.deepens() || l.pace.perBatch() < wholeBatches {
 		return
@@ -172,8 +172,8 @@ func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok boo
 	return c, true, nil
 }
 
-// place is where the visits of a round begin. Rounds are spread over the epoch, so
-// that the front of the dataset alone doesn't decide. Within a round each visit goes
+// place is where the visits of a round begin. Rounds are spread over the epoch, so the front
+// of the dataset alone doesn't decide. Within a round each visit goes
 // on where the one before ended: it sees similar samples, and none that another
 // count has brought into the page cache.
 func (t *tuner) place(round int) State {
@@ -192,7 +192,7 @@ func (t *tuner) place(round int) State {
 	return State{Epoch: t.next.Epoch, Samples: step * t.opts.batchSize * t.opts.world}
 }
 
-// spread is a place, 0 … 1, for a round. Those of any number of rounds lie evenly.
+// spread is where a round begins, 0 … 1. However many rounds there are, their places lie evenly.
 func spread(round int) float64 {
 	const golden = 0.6180339887498949
 	_, place := math.Modf(float64(round) * golden)
@@ -273,7 +273,7 @@ type meter struct {
 	host.Meter
 	l     *Loader
 	began time.Time
-	read  time.Duration // when it began
+	read  time.Duration // how long the stream had been read when it began
 }
 
 func (l *Loader) startMeter(cpu host.Meter) *meter {
@@ -302,8 +302,8 @@ const (
 	repeatsPerVisit = 0.5
 )
 
-// use adds to what is known of the count what a visit used of the machine, which took
-// so long. It returns the share of the CPUs that this process used.
+// use adds what a visit used of the machine to what is known of the count. The visit took the
+// given time. use returns the share of the CPUs that this process used.
 func (c *count) use(u usage, took time.Duration, o *options, cpus host.CPUFacts) (own float64) {
 	weight := max(took, 1)
 	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
@@ -345,15 +345,15 @@ func (c *count) average() {
 	c.P99 = took[len(took)*99/100]
 }
 
-// A warmth is which of a loader's workers were given the time to become warm.
+// A warmth says which of a loader's workers have been given the time to become warm.
 type warmth struct {
-	most   int // workers
-	fewest int // that there have been since; those beyond have left
+	most   int // workers that there have been
+	fewest int // workers since then; those beyond have left
 }
 
-// starts tells whether some of this number of workers begin cold, and takes all for warm
-// from then on. What workers have prepared by WithWorkerInit or Scratch is gone
-// once they leave.
+// starts tells whether some of the given number of workers begin cold. From then on it takes
+// them all for warm. What workers have prepared by WithWorkerInit or Scratch is gone once they
+// leave.
 func (w *warmth) starts(l *Loader, workers int) bool {
 	cold := workers > w.most || workers > w.fewest && l.partsWithWarmth()
 	if cold {
@@ -363,11 +363,12 @@ func (w *warmth) starts(l *Loader, workers int) bool {
 	return cold
 }
 
-// cold makes a measurement's cold. What is open when the last worker has become warm is
-// left out too. Workers that find nothing to load aren't waited for: while one that isn't
-// warm has a place to load, that holds up a batch, and no more batches come than are open.
-// During WithWorkerInit, and with WithUnordered, they do come, so while a worker begins, they
-// don't count. The warm-up takes whole waves.
+// cold makes a measurement's cold. The warm-up takes whole waves, and includes the batches
+// that are open when the last worker has become warm. Workers that find nothing to load aren't
+// waited for. One is recognized by the batches that come: while a worker that isn't warm has a
+// place to load, this place holds up its batch, so at most the open batches come. (During
+// WithWorkerInit, and with WithUnordered, more do come; so batches that come while a worker
+// begins don't count.)
 func (l *Loader) cold(wave int) func(batches int) int {
 	most := warmupMost * (l.Workers()*search.WarmSamples/int(l.perBatch.Load()) + 1)
 	left, since, begun := math.MaxInt, 0, 0
@@ -387,14 +388,14 @@ func (l *Loader) cold(wave int) func(batches int) int {
 	}
 }
 
-// open is how many batches are open, and more until the warm-up is of whole waves.
+// open is how many batches are open, and as many more as make whole waves of the warm-up.
 func (l *Loader) open(batches, wave int) int {
 	open := l.depth()
 	return open + (wave-(batches+open)%wave)%wave
 }
 
-// The floor is measured over floorIterations, or for floorTime, if the slots can be
-// filled within floorTime before that.
+// The floor is measured over floorIterations, or for floorTime if that ends first. It isn't
+// measured if filling the slots before that takes more than twice floorTime.
 const (
 	floorIterations = 50
 	floorTime       = time.Second
@@ -402,8 +403,9 @@ const (
 
 // floor measures iterations whose batches are already loaded: its dataset fills the
 // slots once and then leaves them as they are. It is 0, not known, if filling the
-// slots would take too long, if reading a stream can't be left out, or if WithStep or
-// WithFinish fails: they get what was finished before, or what bad samples left.
+// slots would take too long, if the dataset is a stream, which can't be left unread, or if
+// WithStep or WithFinish fails: they get batches that were finished before, or that hold what
+// bad samples left.
 func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	if t.order.n == endless {
 		return 0, nil
@@ -442,8 +444,8 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	return min(m.sum.all/time.Duration(len(m.iterations)), chosen.Mean), nil
 }
 
-// loadOnce makes l load the samples that fill its slots for the first time, those of the
-// first batches from a state on, and nothing from then on.
+// loadOnce makes l load only the samples that fill its slots for the first time: those of the
+// first batches from a state on. From then on l loads nothing.
 func loadOnce(l *Loader, from State) {
 	load, together := l.loadSample, l.loadBatch
 	epoch, position := l.position(from, l.depth())

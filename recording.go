@@ -21,23 +21,23 @@ type measurement struct {
 	repeats    int           // how often measuring may begin anew because threads missed CPUs
 
 	// cold is how many more batches the workers need at least to become warm. It is asked
-	// once for each batch of the warm-up, with their number; nil: none.
+	// once for each batch of the warm-up, with that batch's number; nil: no worker is cold.
 	cold func(batches int) int
 
 	// newcomers is how many workers haven't loaded anything yet, and whether one is about to;
 	// nil: no worker is cold. A visit waits for them, however long WithWorkerInit takes.
 	newcomers func() (n int, begins bool)
-	fewest    int // newcomers that there have been
+	fewest    int // the fewest newcomers so far
 
 	instant bool // loading takes no time: the floor's
 
-	// opening is cold for a stream that is still to read what it begins with; nil: there is
-	// nothing of that. A visit has the patience for it that training has.
+	// opening is like cold, but for a stream that must still read what it begins with; nil:
+	// there is nothing to read. A visit waits for it as long as training would.
 	opening func() int
-	opened  time.Duration // how long the warm-up took until that was read, and newcomers had loaded something
-	begun   time.Duration // and until the latter alone
+	opened  time.Duration // how long the warm-up took until that was read and all newcomers had loaded something
+	begun   time.Duration // how long until all newcomers had loaded something
 
-	tooHigh float64 // times by which the mean may be too high, as what workers had begun doesn't count; 0: hardly
+	tooHigh float64 // how many times too high the mean may be, because what workers had only begun doesn't count; 0: hardly
 
 	iterations []iteration
 	sum        iteration
@@ -48,23 +48,23 @@ type measurement struct {
 	copies     copies // while it was measured
 }
 
-// An account is what a measurement has seen beside its iterations. Places are counted so that
-// what was loaded before or is loaded ahead isn't taken for what loading did meanwhile.
+// An account is what a measurement has seen beside its iterations. It counts places, so that
+// what was loaded before isn't taken for what was loaded meanwhile.
 type account struct {
 	warmed []iteration // the warm-up, if one batch must be measured
 
-	ahead    []int // places loaded ahead when measuring began, and after each half of what is wanted; without free
-	free     int   // of them, those that were loaded while nothing was measured
-	gained   int   // and more of them when it ended than when what isn't left out began
-	inAll    int   // places loaded ahead, and delivered in preparations, in all; but not while a step was prepared
-	openedAt int   // places loaded, in all, when measurement.opened was over
+	ahead    []int // places loaded ahead when measuring began, and after each half of the wanted iterations; without free
+	free     int   // places that were loaded while nothing was measured
+	gained   int   // how many more places were loaded ahead when measuring ended than when the iterations that count began
+	inAll    int   // all places loaded, except those of the delivered batches and those loaded while a step was prepared
+	openedAt int   // all places loaded until measurement.opened was over
 
 	spent      time.Duration // in all, without preparations
 	idle       time.Duration // of it, until WithWorkerInit first succeeded, if it ran
 	waited     time.Duration // of it, for batches that came
 	unfinished time.Duration // of it, for a batch that hadn't come at the deadline
 	came       int           // batches
-	delivered  int           // of them, those that no step was prepared with
+	delivered  int           // batches that no step was prepared with
 }
 
 // errOver ends loading when the time for tuning is over.
@@ -80,7 +80,7 @@ type recording struct {
 
 	start, prev time.Time // when all began, and this iteration; without preparations
 	n           int       // minus the batches of the warm-up still to come; above 0 once iterations are measured
-	any         bool      // a batch came that no step was prepared with
+	any         bool      // a batch has come that no step was prepared with
 	half        int       // of the iterations that are wanted
 	meter       *meter    // since measuring began; nil before
 	base        copies    // there were then
@@ -126,8 +126,8 @@ func (r *recording) over(now time.Time) bool {
 	return !r.m.deadline.IsZero() && !now.Before(r.m.deadline.Add(r.m.steps.took))
 }
 
-// arm sets the alarm, which a step may have moved, unless a batch is waited for whatever
-// the deadline.
+// arm sets the alarm to the deadline, which a step may have moved. It sets none while one batch
+// is waited for whatever the deadline.
 func (r *recording) arm() {
 	if r.alarm.Stop(); !r.m.deadline.IsZero() && (r.any || !r.m.must) {
 		r.alarm.Reset(time.Until(r.m.deadline.Add(r.m.steps.took)))
@@ -169,7 +169,7 @@ func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more boo
 	}
 	r.prev = end
 	more = (r.n < 1 || m.visit.More()) && !r.over(end)
-	if leftOut && more { // nor does what was used meanwhile count
+	if leftOut && more { // what was used meanwhile doesn't count either
 		loaded := l.loadedAhead()
 		r.startMeter()
 		r.free += l.loadedAhead() - loaded
@@ -188,8 +188,8 @@ func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more boo
 	return more, nil
 }
 
-// train runs the training step on a batch that came. If the step is prepared with the
-// batch, neither counts.
+// train runs the training step on a batch that came. If this prepares the step, see
+// preparation, neither the step nor the batch counts.
 func (r *recording) train(ctx context.Context, b *Batch, got time.Time) (prepared bool, err error) {
 	r.alarm.Stop() // the step may move the deadline
 	prepared = r.m.steps.first(b)
@@ -242,7 +242,7 @@ func (r *recording) startMeter() {
 	r.meter, r.base = r.l.startMeter(cpu()), r.l.copies()
 }
 
-// add adds an iteration. It tells whether iterations before it are left out from now on.
+// add adds an iteration. It tells whether earlier iterations are left out from now on.
 func (r *recording) add(seen iteration) (leftOut bool) {
 	m := r.m
 	m.iterations = append(m.iterations, seen)
@@ -255,13 +255,13 @@ func (r *recording) add(seen iteration) (leftOut bool) {
 	return leftOut
 }
 
-// gain is how many more places are loaded ahead than when what isn't left out began.
+// gain is how many more places are loaded ahead than when the iterations that count began.
 func (r *recording) gain() int {
 	return r.l.loadedAhead() - r.free - r.ahead[(len(r.m.iterations)-r.m.visit.Kept())/r.half]
 }
 
-// ends takes in what was used, unless threads missed CPUs and there is time to measure anew:
-// then it begins again.
+// ends takes in what was used. If threads missed CPUs and there is time to measure anew, it
+// begins again.
 func (r *recording) ends(end time.Time) (again bool) {
 	m := r.m
 	r.gained = r.gain() // first: telling what was used takes a while
@@ -296,7 +296,7 @@ func (r *recording) cutOff(now time.Time) {
 // conclude works out what the iterations took.
 func (m *measurement) conclude(l *Loader, acc account) {
 	m.iterations = m.iterations[len(m.iterations)-min(len(m.iterations), m.visit.Kept()):]
-	few := len(m.iterations) < max(1, m.visit.Least) // time was over: they are a burst, or the pause between two
+	few := len(m.iterations) < max(1, m.visit.Least) // less than a wave, since time was over: a burst, or the pause between two
 	switch {
 	case few && m.must:
 		m.iterations = append(acc.warmed, m.iterations...)
@@ -312,14 +312,14 @@ func (m *measurement) conclude(l *Loader, acc account) {
 		return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
 	}
 	switch loaded := len(m.iterations) * l.opts.batchSize; {
-	case few && len(m.iterations) > 0: // of a wave that was loaded side by side, a part was delivered
-		alone := time.Duration(0) // the steps during which nothing is loaded
+	case few && len(m.iterations) > 0: // only a part of a wave was delivered
+		alone := time.Duration(0) // steps during which nothing is loaded
 		if l.Workers() == 0 {
 			alone = m.sum.step
 		}
 		more = max(by(acc.spent-acc.idle-alone, inAll)+alone-m.sum.all, -m.sum.wait)
 	case m.instant:
-	case loaded+acc.gained >= max(l.opts.batchSize, loaded/2): // meanwhile; else most of it was there before
+	case loaded+acc.gained >= max(l.opts.batchSize, loaded/2): // enough was loaded meanwhile; below, most was there before
 	case inAll-acc.openedAt >= l.opts.batchSize:
 		more = max(more, by(acc.spent-m.opened, inAll-acc.openedAt)-m.sum.all)
 	default:
@@ -339,8 +339,8 @@ func (m *measurement) conclude(l *Loader, acc account) {
 	}
 }
 
-// warming corrects n, minus the batches that the warm-up is still to take, by how many
-// it has taken, and how much time.
+// warming returns n anew: minus the batches that the warm-up must still take. batches is how
+// many it has taken, and took how long.
 func (m *measurement) warming(n, batches int, took time.Duration) int {
 	cold, patience := 0, m.visit.Limit
 	if m.cold != nil {
@@ -374,11 +374,11 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 	return n
 }
 
-// hidden is the time that loading really took beyond what iterations show: places
-// that were loaded ahead at their beginning and used up by their end have hidden
-// that loading is slower. gained is how many more of them there were in the end. If
-// measuring ended while a batch was waited for, unfinished is for how long: loading set
-// the pace then, and what was loaded of later batches counts too.
+// hidden is by how much loading really took longer than the iterations show. Places that were
+// loaded ahead when the iterations began, and used up when they ended, hide slow loading. gained
+// is how many more such places there were at the end. If measuring ended while it waited for a
+// batch, unfinished is how long it had waited: loading set the pace then, and what was loaded of
+// later batches counts too.
 func hidden(all, unfinished time.Duration, iterations, gained, batchSize int) time.Duration {
 	loaded := float64(iterations) + float64(gained)/float64(batchSize)
 	if unfinished == 0 && gained >= 0 || loaded <= 0.5 {
