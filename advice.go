@@ -14,10 +14,10 @@ type figures struct {
 	cpus                 float64       // of which cpu and the like are shares
 	fixed                bool          // prefetch was set, so the depth doesn't follow need
 	highest              bool          // no more workers were tried
-	bounded              bool          // since they would need too much memory
-	most                 int           // workers that could be tried, had there been time
+	bounded              bool          // no more were tried because they would need too much memory
+	most                 int           // workers that could be tried if there were time
 	outOfTime            bool          // the time for tuning was over before the search was
-	live                 bool          // it was tuned while training: what alpha ignores isn't tried for
+	live                 bool          // it was tuned while training, which tries no count for a gain that alpha ignores
 	inits                bool          // WithWorkerInit was given
 	wait, transfer, step time.Duration // means per iteration; step 0: none was given
 	floor                time.Duration // per iteration, with batches already loaded; 0: not known
@@ -35,7 +35,7 @@ type figures struct {
 
 // From these values on, a figure is worth a sentence.
 const (
-	littleWait  = 0.05 // share of an iteration lost to loading that nobody notices
+	littleWait  = 0.05 // share of an iteration lost to loading; below it nobody notices
 	cpuFull     = 0.90
 	cpuLittle   = 0.10 // who uses less may be short of CPUs that others have, or of something else
 	cpuIdle     = 0.50
@@ -45,7 +45,7 @@ const (
 	firstNotice = time.Second
 	nearLimit   = 0.80
 	muchGC      = 0.05 // share of the CPUs that collecting garbage may take
-	mostSlots   = 64   // no deeper prefetch is advised
+	mostSlots   = 64   // the deepest prefetch that is advised
 )
 
 // advise says what to do next, in whole sentences, the most important first. It uses
@@ -96,7 +96,7 @@ func advise(f figures) []string {
 			say("%s is the highest count that memory allows, and this process used %s of %s: with smaller batches, more workers may be faster.",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
 		case f.highest && f.workers < f.most && f.live:
-			// WithMaxWorkers doesn't hold it back.
+			// WithMaxWorkers isn't what holds it back.
 		case f.highest && f.workers < f.most && f.outOfTime:
 			say("%s is the highest count that there was time for, and this process used %s of %s: more workers may be faster (WithTuningTime).",
 				capital(countWorkers(f.workers)), human.Share(f.cpu), countCPUs(f.cpus))
@@ -167,8 +167,8 @@ func countShards(n int) string {
 	return fmt.Sprintf("%d shards", n)
 }
 
-// deeperPrefetch is how many batches must be ahead to outlast one slow batch, as far
-// as memory allows. If batches come evenly, it is the present depth.
+// deeperPrefetch is how many batches must be ahead so that training doesn't wait for one slow
+// batch, as far as memory allows. If batches come evenly, it is the present depth.
 func (f figures) deeperPrefetch() int {
 	if f.median <= 0 || f.p99 < slowTail*f.median {
 		return f.prefetch

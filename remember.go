@@ -32,7 +32,7 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	}
 	err := file.WhileTuning(ctx, func() (err error) {
 		if r, _ = t.recall(file, key, &saved); r != nil {
-			return nil // found by whom this waited for
+			return nil // the process that this one has waited for has found it
 		}
 		if r, err = t.tune(ctx); err != nil {
 			return err
@@ -57,14 +57,15 @@ type keptResult struct {
 	Before uint64 `json:"memory_before"` // bytes that the process had to have before it tuned
 }
 
-// forgetDoubtful is how long a result is kept that isn't sure, or that the memory which was
-// left has bounded.
+// forgetDoubtful is how long a result is kept if it isn't sure, or if counts were ruled out by
+// the memory that was left then.
 const forgetDoubtful = 24 * time.Hour
 
-// recall is the result that the file has, nil if it has none that holds here and now, and
-// when it was saved. first is when the one was saved that the file had at first; nil: this
-// is the first time. A result that has come since is by a process that this one has waited
-// for, with an equal part of the memory, so it isn't compared with what is left now.
+// recall is the result that the file has, and when it was saved; nil if the file has none that
+// holds here and now. It is called before and after this process has waited for others that
+// tune. first is when the result was saved that the first call has found; nil: this is the
+// first call. A result that has come in between is by a process that had an equal part of the
+// memory, so it isn't compared with the memory that is left now.
 func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
@@ -93,7 +94,7 @@ func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (fo
 	return r.Result, saved
 }
 
-// impossible says what no tuning can have found; empty if nothing.
+// impossible says what is in the result that no tuning can have found; empty if nothing.
 func (r *Result) impossible() string {
 	tried := func(workers int) bool {
 		return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Workers == workers })
@@ -122,7 +123,7 @@ func (r *Result) impossible() string {
 }
 
 // outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
-// does. What the program had before it tuned, and what is left, may have been others then.
+// does. Since then the program may have grown, and the machine may have less left.
 func (t *tuner) outgrown(r keptResult) (why string) {
 	chosen := r.trial(r.Workers)
 	grows := chosen.needs() - min(r.Before, chosen.needs())
@@ -132,10 +133,10 @@ func (t *tuner) outgrown(r keptResult) (why string) {
 	return ""
 }
 
-// resultKey names what the answer depends on. The strategy isn't among it, nor
-// seed, rank, world size, retries, error budget and WithDropLast: they change which
-// samples are loaded and how the answer is looked for, not what it is. Whether the order
-// is shuffled counts, since storage cares.
+// resultKey names all that the answer depends on. It leaves out strategy, seed, rank, world
+// size, retries, error budget and WithDropLast: they change which samples are loaded and how
+// the answer is looked for, but not the answer. It includes whether the order is
+// shuffled, because that matters to storage.
 func (s *source) resultKey() results.Key {
 	o := s.opts
 	pinned := "default"
@@ -152,7 +153,7 @@ func (s *source) resultKey() results.Key {
 		fmt.Sprintf("async=%t", o.async),
 		fmt.Sprintf("timeout=%t", o.timeout > 0), // calls are watched
 		fmt.Sprintf("ranks=%d", o.ranks()),
-		fmt.Sprintf("cpus=%d", o.cpus()), // ranks of equal affinity may be bound to the same CPUs or each to its own
+		fmt.Sprintf("cpus=%d", o.cpus()), // two ranks of equal affinity may share their CPUs, or have each its own
 		fmt.Sprintf("alpha=%v/%v", o.alpha.Total, o.alpha.Share),
 		fmt.Sprintf("iterations=%d", o.iterations),
 		fmt.Sprintf("max=%d", o.most),
@@ -167,7 +168,7 @@ func (s *source) resultKey() results.Key {
 	}
 	device := o.device.String()
 	if d, ok := o.device.(cudaDevice); ok {
-		device = "cuda (" + d.Name() + ")" // whichever of the host's it is
+		device = "cuda (" + d.Name() + ")" // whichever of the host's GPUs it is
 	}
 	if o.init != nil {
 		options = append(options, "init="+functionName(o.init))
@@ -187,8 +188,8 @@ func (s *source) resultKey() results.Key {
 	}
 }
 
-// nameOf is a dataset's type, the function that it was made from, or the types of its
-// streams; and the names of the datasets that it is made of, each once.
+// nameOf names a dataset: by its type, by the function that it was made from, or by the types
+// of its streams. The names of the datasets that it is made of follow, each once.
 func nameOf(ds Dataset) string {
 	var names []string
 	add := func(name string) {

@@ -111,7 +111,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	w.Flush()
 }
 
-// knowsReading tells whether it was measured how long a stream was read.
+// knowsReading tells whether the time in which a stream was read is known.
 func (r *Result) knowsReading() bool {
 	return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Reading > 0 })
 }
@@ -208,8 +208,8 @@ func (h Hardware) String() string {
 	return s
 }
 
-// reason says in a sentence why the choice c was made. The means may say otherwise, by
-// less than their errors: then it says no more than can be told.
+// reason says in a sentence why the choice c was made. The plain means may contradict the
+// choice by less than their errors. Then the sentence says no more than can be told.
 func (r *Result) reason(c search.Choice) string {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
 	surely, theFastest := "", "the fastest"

@@ -32,9 +32,9 @@ type Result struct {
 	// be faster. 0: not known.
 	Floor time.Duration `json:"floor_ns"`
 
-	// RuledOut are the worker counts, ascending, that take too much memory, and 0 if
-	// WithTimeout was given, which doesn't hold there. The search would otherwise have tried
-	// or chosen them.
+	// RuledOut are the worker counts, ascending, that the search would otherwise have tried or
+	// chosen: they take too much memory. 0 is among them if WithTimeout was given, which
+	// doesn't hold without workers.
 	RuledOut []RuledOut `json:"ruled_out,omitempty"`
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
@@ -93,7 +93,7 @@ type Trial struct {
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // from the start of the workers, WithWorkerInit included, or of a visit if all were there, to the first batch; the shortest seen
+	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, the shortest seen: from the start of new workers, WithWorkerInit included, or from the start of a visit if no worker was new
 	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
 	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
@@ -119,13 +119,14 @@ type Progress struct {
 
 // Tune measures, on this machine and with this dataset, how long a batch takes to
 // reach the device at several worker counts. It picks the fewest workers that are as
-// good as the fastest. Where measuring doesn't tell which of several counts that is, it
-// picks the roundest of them (8 rather than 7), as other runs then will. Give it the
+// good as the fastest. If measuring doesn't tell which of several counts that is, it picks
+// the roundest of them (8 rather than 7), because other runs then pick the same. Give it the
 // options that training will use: it measures the same loader. What it loads is thrown
 // away.
 //
-// The errors are those of [NewLoader], of loading, of the step and of ctx; and it is an error
-// if no worker count fits into memory. A result that is complete when ctx ends is returned.
+// The errors are those of [NewLoader], of loading, of the step and of ctx. It is also an error
+// if no worker count fits into memory. If ctx ends when the result is complete, Tune returns
+// the result.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {
@@ -179,11 +180,11 @@ type tuner struct {
 	live     *Loader
 	visits   *streamVisits // nil if the dataset is no stream
 	warm     warmth
-	repeats  float64   // of visits that are left, see firstRepeats
+	repeats  float64   // how many visits may still be repeated, see firstRepeats
 	round    int       // of the last visit
 	placed   bool      // there was a visit
 	next     State     // where the next visit begins
-	deadline time.Time // when measuring must end, not counting preparations; zero: none
+	deadline time.Time // when measuring must end, preparations not counted; zero: none
 	steps    preparation
 }
 
@@ -198,10 +199,10 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 			t.visits.close()
 		}
 	}()
-	debug.FreeOSMemory() // so that earlier memory doesn't count as the trials'
+	debug.FreeOSMemory() // so that memory from before doesn't count as the trials'
 	t.before = neededNow()
 	if sp.Time > 0 {
-		t.deadline = time.Now().Add(sp.Time) // of measuring: to wait for another process that tunes is none
+		t.deadline = time.Now().Add(sp.Time) // of measuring: waiting for another process that tunes doesn't count
 	}
 	busy := o.machine.StartCPU()
 	for {
@@ -290,7 +291,7 @@ func (t *tuner) left() time.Duration {
 	return max(0, time.Until(t.ends()))
 }
 
-// ends is when measuring must end; zero: it needn't.
+// ends is when measuring must end, preparations added; zero: there is no bound.
 func (t *tuner) ends() time.Time {
 	if t.deadline.IsZero() {
 		return t.deadline
@@ -306,8 +307,8 @@ type preparation struct {
 	took   time.Duration
 }
 
-// maxPrepared bounds the steps that aren't measured: if nearly every batch has a shape
-// of its own, the others are measured with all that they take.
+// maxPrepared bounds the steps that aren't measured. If nearly every batch has another shape,
+// all further steps are measured, compiling included.
 const maxPrepared = 32
 
 // first reports true the first time that it is asked for batches of b's shape.
@@ -350,7 +351,7 @@ func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
 // if time ran out before there was anything to measure.
 func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*count, error) {
 	if t.left() <= 0 {
-		return nil, nil // WithWorkerInit may take its time, whatever becomes of its context
+		return nil, nil // with no time left, since WithWorkerInit may go on after its context has ended
 	}
 	c, l := newCount(req.Workers), src.loader(req.Workers)
 	defer l.Close()
@@ -365,19 +366,19 @@ func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*co
 // A widening is what was found by reading more shards of a stream at once.
 type widening struct {
 	tried   int // the most shards at once; 0: nothing was measured
-	best    int // at which it became faster; 0: nowhere
+	best    int // the most shards at once that made it faster; 0: none did
 	mean    time.Duration
 	workers int
 }
 
 const (
-	readingSets = 0.80 // share of the time in which records are read, from which on reading sets the pace
+	readingSets = 0.80 // reading sets the pace if records are read for at least this share of the time
 	widensBy    = 0.10 // share of the time that twice as many shards must save
 )
 
-// widen measures twice as many shards at once, and so on as long as that is faster, if
-// reading sets the pace. It does so with at least as many workers as training would
-// have, or as memory allows: more records need more workers.
+// widen does nothing unless reading sets the pace. Then it measures twice as many shards at
+// once, and so on as long as that is faster. It does so with at least as many workers as
+// training would have, if memory allows it: more records need more workers.
 func (t *tuner) widen(ctx context.Context, r *Result) (w widening, err error) {
 	o, chosen := *t.opts, r.trial(r.Workers)
 	if chosen.Reading < readingSets {
@@ -405,8 +406,8 @@ func (t *tuner) widen(ctx context.Context, r *Result) (w widening, err error) {
 	return w, nil
 }
 
-// needs is the memory that a trial must have. If it isn't known how much of the peak
-// is pages of files, which the system can take back, needs is the peak.
+// needs is the memory that a trial must have. The system can take back pages of files. If it
+// isn't known how much of the peak they are, needs is the peak.
 func (t *Trial) needs() uint64 {
 	if t.Memory > 0 {
 		return t.Memory

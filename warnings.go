@@ -15,10 +15,10 @@ const (
 	busyOthers = 0.10 // share of the CPUs that others use
 	unsure     = 0.90 // confidence
 	fewBatches = 10   // measured at the choice
-	muchDrift  = 1.25 // times as slow, or as fast, as at first
-	muchHigher = 1.25 // times the time per batch
+	muchDrift  = 1.25 // times as slow, or as fast, at the end as at the beginning
+	muchHigher = 1.25 // times too high that the time per batch may be
 
-	contradicts = 2 // times alpha by which the table may show another count to be faster; alpha counts as its default's least
+	contradicts = 2 // times alpha by which another count in the table may be faster than the choice; alpha is here at least the default's least share
 )
 
 // warnings are what the reader of the result should know. others is the share of the
@@ -95,7 +95,7 @@ func (t *tuner) warnings(r *Result, others float64, outOfTime bool) (w []string)
 	return w
 }
 
-// drift is how much longer iterations took late than early: the median of all worker
+// drift is how many times as long iterations took late as early: the median of all worker
 // counts that have enough visits to tell.
 func drift(seen []search.Series) float64 {
 	var logs []float64
@@ -119,8 +119,8 @@ func medianOf(blocks []search.Block) float64 {
 }
 
 // advice says what to work on and what to change. others is the share of the CPUs that other
-// processes used all in all, for a choice of which it isn't known. outOfTime tells that the
-// time for tuning was over before the search was.
+// processes used during all of tuning; it is used if their share at the choice isn't known.
+// outOfTime tells whether the time for tuning was over before the search was.
 func (s *source) advice(r *Result, limit memoryLimit, wider widening, others float64, outOfTime bool) []string {
 	t := r.trial(r.Workers)
 	if t.OtherCPU >= 0 {
@@ -148,7 +148,7 @@ func (s *source) advice(r *Result, limit memoryLimit, wider widening, others flo
 	if s.n == endless {
 		f.reading, f.interleave, f.shards, f.wider = t.Reading, s.opts.interleave, s.shardsOfRank(), wider
 	}
-	if wave(r.Workers, s.order.perBatch()) > 1 { // batches come in bursts, so a single one's time says nothing
+	if wave(r.Workers, s.order.perBatch()) > 1 { // batches come in bursts, so the time of a single batch says nothing
 		f.median, f.p99 = t.Mean, t.Mean
 	}
 	if limit.bytes != math.MaxUint64 {
@@ -172,7 +172,7 @@ func countCPUs(n float64) string {
 	return numberOfCPUs(n) + " CPUs"
 }
 
-// numberOfCPUs is a whole number, or that of a quota in three digits.
+// numberOfCPUs writes a whole number, or a quota's number in three digits.
 func numberOfCPUs(n float64) string {
 	if n >= 100 {
 		return fmt.Sprintf("%.0f", n)
