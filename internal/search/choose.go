@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	doubt    = 0.5  // standard errors in whose favour a count with fewer workers is judged …
-	surely   = 1    // … and by which a count must be within alpha for no rounder one with more workers to be preferred
-	ofAlpha  = 0.25 // share of alpha that this standard error counts for at most
+	doubt    = 0.5  // a count may be within alpha if it is so with this many standard errors in its favour …
+	surely   = 1    // … and surely is within if it is so with this many against it: then no rounder count with more workers is preferred
+	ofAlpha  = 0.25 // this standard error counts as at most this share of alpha
 	mostSure = 0.99 // the highest confidence that is claimed
 
 	// If time ended the search, another count replaces training's own only if it is
@@ -85,13 +85,14 @@ func Choose(sp Space, seen []Series) Choice {
 	return c
 }
 
-// pick applies the rule to one set of times: the fewest workers that aren't
-// slower than the fastest by more than alpha, as far as the measuring tells. Where it
-// doesn't tell which of several counts that is, it is the roundest of them, since other
-// runs then choose the same: rounding is what makes a result replicable (Impagliazzo,
-// Lei, Pitassi & Sorrell, "Reproducibility in learning", STOC 2022).
-// A count is the fastest only if it is so by more than a standard error; otherwise
-// luck would choose among equals.
+// pick applies the rule to one set of times: the fewest workers that aren't slower than the
+// fastest by more than alpha. If measuring doesn't tell which of several counts that is, pick
+// takes the roundest of them, because other runs then choose the same: rounding is what makes a
+// result replicable (Impagliazzo, Lei, Pitassi & Sorrell, "Reproducibility in learning", STOC
+// 2022).
+//
+// The fastest is the count with the least sum of mean and standard error: a count that is
+// hardly known doesn't become the fastest by luck.
 func (e evidence) pick(mean []float64) (chosen, fastest int) {
 	for i, m := range mean {
 		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
@@ -131,8 +132,8 @@ func (sp Space) roundness(workers int) int {
 	return round
 }
 
-// orTheStart returns the choice. If the choice may well be worse than training's own
-// count, measuring has ended too early, and it returns training's own.
+// orTheStart returns the choice, unless it may well be worse than training's own count. Then
+// measuring has ended too early, and it returns training's own.
 func (e evidence) orTheStart(chosen int) int {
 	start := slices.Index(e.counts, e.sp.Start)
 	if start < 0 || start == chosen {

@@ -11,41 +11,41 @@ import (
 const (
 	unknownSE = 0.25 // standard error of a count while nothing was measured twice
 
-	// The halves of a count's visits differ if each has shiftLooks and they are apart by
-	// more than shiftBy and by more than shiftSE standard errors.
+	// The halves of a count's visits differ if each has at least shiftLooks visits, and they
+	// are apart by more than shiftBy and by more than shiftSE standard errors.
 	shiftLooks = 4
 	shiftBy    = 0.05
 	shiftSE    = 2
 )
 
-// The evidence is what all series together say about the counts that may be
-// chosen, in ascending order.
+// An evidence is what all series together say about the counts that may be chosen, in
+// ascending order.
 type evidence struct {
 	sp        Space
 	counts    []int
 	visits    []int
 	done      []int           // iterations measured
-	fine      []bool          // it lies within a step: only a promise led to it
+	fine      []bool          // the count lies within a step: only a promise led to it
 	low       []float64       // the fastest visit, nanoseconds per iteration
 	mean      []float64       // nanoseconds per iteration
 	usual     []float64       // the same, without stalls
-	often     []float64       // stalls per iteration, if counts below surely have fewer
+	often     []float64       // stalls per iteration, if counts below surely have fewer; else 0
 	se        []float64       // standard error as a share of the mean, as far as counts may differ by it
 	own       []float64       // standard error of the mean itself
 	free      []float64       // degrees of freedom behind own
 	df        float64         // degrees of freedom behind all of se; 0: no count was visited twice
 	elsewhere [][]stat.Change // where stalls may set in instead
-	twice     bool            // at least one count has two visits that are used; one that was alone in its round may not be
-	spent     float64         // nanoseconds, drift and warm-up included; without each visit's slowest iterations, or stalls would use up the patience that they make necessary
+	twice     bool            // at least one count has two visits that count (one that was alone in its round may not count)
+	spent     float64         // nanoseconds, drift and warm-up included; each visit's slowest iterations are left out, or stalls would use up the patience that they make necessary
 }
 
 // weigh takes out the drift that all counts of a round share, and computes means
 // and their errors from what is left. A mean is total time over iterations: what
 // training would pay, a count's own stalls included. Few looks either miss a rare
 // stall or overrate it, so the mean is estimated in two parts: the usual time, by
-// Huber's estimate, and the excess of the total over it. The excess is taken to be
-// the same at all counts as far as chance may have made the difference
-// (DerSimonian & Laird, "Meta-analysis in clinical trials", 1986).
+// Huber's estimate, and the excess of the total over it. The excess is taken to be the same
+// at all counts, as far as chance may have made the difference (DerSimonian & Laird,
+// "Meta-analysis in clinical trials", 1986).
 func weigh(sp Space, seen []Series) evidence {
 	var rows []Series
 	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
@@ -160,10 +160,9 @@ func driftless(blocks []Block, drift []float64) (values []float64) {
 	return values
 }
 
-// shift is by which share a count's later visits differ from its earlier ones, drift
-// aside, or 0 if chance may explain that. What only this count meets has changed
-// meanwhile, say because the credits of a store are used up. Then its visits aren't so
-// many samples of one mean.
+// shift is by which share a count's later visits differ from its earlier ones, drift aside;
+// 0 if chance may explain that. Otherwise something has changed that only this count meets, say
+// because the credits of a store are used up. Then its visits aren't samples of one mean.
 func shift(blocks []Block, drift []float64) float64 {
 	values := driftless(blocks, drift)
 	half := len(values) / 2
@@ -179,8 +178,8 @@ func shift(blocks []Block, drift []float64) float64 {
 	return by
 }
 
-// leftOver is the drift of each round with what most counts of a round still have in
-// common: drift that is no more than its noise isn't taken out.
+// leftOver is the drift of each round, and what most counts of the round still have in common
+// beyond it: drift that may be noise wasn't taken out.
 func leftOver(rows []Series, drift []float64) []float64 {
 	all := slices.Clone(drift)
 	byRound := make([][]float64, len(drift))

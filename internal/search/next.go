@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-const certain = 0.4 // share of alpha below which a standard error is small
+const certain = 0.4 // a standard error below this share of alpha is small
 
 // between finds the next count of the bisection: towards the fewest workers within
 // alpha, and wherever a faster one may be.
@@ -77,7 +77,7 @@ func (e evidence) of(w int) float64 {
 	return math.Inf(1)
 }
 
-// fine tells whether a count is neither one of the ladder nor one of the steps.
+// fine tells whether a count is neither on the ladder nor a whole number of steps.
 func (sp Space) fine(w int) bool {
 	doubled := w%max(sp.CPUs, 1) == 0 && bits.OnesCount(uint(w/max(sp.CPUs, 1))) == 1
 	return w != sp.Start && w != sp.Max && !doubled && w%stepAt(w) != 0

@@ -10,13 +10,13 @@ import (
 const (
 	SureAt    = 0.97  // share of the votes at which measuring ends
 	wary      = 2     // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
-	persevere = 10    // times its iterations that a count in an undecided race may get …
-	longer    = 2     // times its iterations that the choice and the fastest get in the end
-	patience  = 4.2   // … while all together took no longer than this many counts as fast as the fastest,
-	ofSweep   = 0.08  // or than this share of measuring every count …
-	atMost    = 1.5   // … each of which takes this many times its fastest visit at most
-	worthIt   = 0.025 // expected loss for which two counts that settle whether stalls set in elsewhere are measured, per time of patience
-	halfOf    = 0.5   // share of the other's iterations that each of the two gets at a time
+	persevere = 10    // during patience, an unsure choice, the fastest, and what another run might choose get persevere × longer times their iterations; contested counts get persevere times theirs
+	longer    = 2     // from then until twice the patience, an unsure choice and the fastest get this many times their iterations
+	patience  = 4.2   // patience ends when all together took as long as this many counts as fast as the fastest …
+	ofSweep   = 0.08  // … or this share of the time of measuring every count, if that is longer; …
+	atMost    = 1.5   // … each of these counts takes at most this many times its fastest visit
+	worthIt   = 0.025 // expected loss from which on contested counts are measured; after patience it grows with the time spent
+	halfOf    = 0.5   // a contested count gets this share of the other's iterations at a time
 	midway    = 0.5   // chance that a count between two is without the stalls of the higher
 
 	// A search takes at least this long: what disturbs may last as long as a shorter one.
@@ -24,10 +24,10 @@ const (
 )
 
 // undecided returns the counts to go on measuring, in ascending order: those that
-// another run might choose, those that may be the fastest, and the choice's
-// neighbours, until they have their iterations. While the choice isn't sure, the
-// first two kinds get more. In the end every count that isn't hopeless gets a last look:
-// its first looks may have had bad luck.
+// another run might choose, those that may be better than they seem, and the choice's
+// neighbours, until they have their iterations. While the choice isn't sure, the choice, the
+// fastest and the first kind get more. In the end every count that isn't hopeless gets a last
+// look: its first looks may have had bad luck.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
@@ -72,7 +72,7 @@ func (e evidence) undecided() []int {
 	return race
 }
 
-// tooSoon returns the choice and its company while less than the least time was spent.
+// tooSoon returns the choice and its company until leastTime has been spent.
 func (e evidence) tooSoon() []int {
 	if e.sp.Fixed || len(e.counts) == 1 || e.spent >= float64(leastTime) {
 		return nil
@@ -81,9 +81,9 @@ func (e evidence) tooSoon() []int {
 	return e.together([]int{e.counts[chosen]}, 3, chosen, fastest, e.vote(redraws, wary, 0))
 }
 
-// together adds to a round's counts the choice and the fastest and, until there are enough,
-// those that another run would choose most often, and neighbours: drift is seen only in
-// what several counts have in common.
+// together adds the choice and the fastest to a round's counts. Until the round has enough
+// company, it then adds the counts that another run would choose most often, and neighbours:
+// drift is seen only in what several counts have in common.
 func (e evidence) together(race []int, company, chosen, fastest int, votes []float64) []int {
 	var voted []int
 	for i, share := range votes {
@@ -117,9 +117,9 @@ func (e evidence) together(race []int, company, chosen, fastest int, votes []flo
 }
 
 // contested returns two counts that tell whether stalls set in elsewhere, if much depends on
-// it: the choice, and the one that would be better by most then, times the chance of it. It
-// returns how long an iteration of the slower of them may take, too. The longer the search
-// took, the more must depend on it.
+// it: the choice, and the count with the highest expected gain, which is the share by which it
+// would then be better, times the chance. mean is how long an iteration of the choice would then
+// take. After patience, the more time the search has taken, the more must depend on it.
 func (e evidence) contested() (low, high int, mean float64, found bool) {
 	chosen, fastest := e.pick(e.mean)
 	want := e.sp.enough(e.mean[fastest])
@@ -158,13 +158,14 @@ func (e evidence) fallen(i, w int) float64 {
 	return math.Pow(e.usual[i]/e.usual[i-1], math.Log(float64(w)/below)/math.Log(above/below))
 }
 
-// patience is how long all measuring may take until what is undecided stays so.
+// patience is the time of measuring after which the race goes on only with the choice, the
+// fastest and finer counts.
 func (e evidence) patience(want int) float64 {
 	_, fastest := e.pick(e.mean)
 	return max(ofSweep*e.sweep(want), patience*e.mean[fastest]*float64(want))
 }
 
-// sweep is about how long measuring all counts would take.
+// sweep is about how long measuring all counts, up to the highest one measured, would take.
 func (e evidence) sweep(iterations int) float64 {
 	sum, next := 0.0, 0
 	for i, w := range e.counts {

@@ -29,7 +29,7 @@ type Strategy interface {
 type Space struct {
 	CPUs       int                    // that workers may use at a time
 	Start      int                    // the count that training would have without tuning: measured first
-	Max        int                    // highest count; −1: the strategy's, and beyond while more win and CPUs idle
+	Max        int                    // highest count; −1: the strategy's own, and more while more workers win and CPUs are idle
 	Alpha      Alpha                  // what the choice ignores
 	Iterations int                    // per count; what alpha is accumulated over
 	Fixed      bool                   // the user set iterations: a count in the race gets neither more nor fewer
@@ -67,9 +67,9 @@ type Block struct {
 	Round      int           // as requested; −1: nothing was measured beside it, and it counts as it is
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
-	Level      time.Duration // its mean without the slowest iterations or waves, by which drift is judged: two stalls in a round aren't drift; 0: Mean
+	Level      time.Duration // its mean without the slowest iterations or waves; drift is judged by it, because two stalls in a round aren't drift; 0: Mean
 	Parts      []stat.Part   // a few of its iterations each, in order; nil: the block is one part
-	CPU        float64       // share of the CPUs that this process used, 0 … 1; without other processes' use, which must not keep workers from being tried
+	CPU        float64       // share of the CPUs that this process used, 0 … 1; what other processes use must not keep workers from being tried
 }
 
 // A Request is one visit to make.
@@ -77,19 +77,19 @@ type Request struct {
 	Workers    int
 	Iterations int
 	Round      int           // goes into the block
-	Limit      time.Duration // end with the first iteration past it: the count can't win, or the budget is spent
+	Limit      time.Duration // end with the first iteration past it: the count can't win, or its time is over
 }
 
 func (sp Space) allows(workers int) bool {
 	return sp.Allowed == nil || sp.Allowed(workers)
 }
 
-// Greedy measures training's own count first. Then it halves the count until fewer
-// workers are hopeless, and doubles it up to the ceiling. It bisects to the fewest
-// workers within alpha of the fastest. Then it measures the counts still in the race,
-// round by round, until the choice is sure and was measured beside its neighbours; and
-// before each round, if much depends on where stalls set in, two counts that tell.
-// Counts closer together than a half to a quarter of themselves are not told apart.
+// Greedy measures training's own count first. Then it goes down through the powers of two
+// until fewer workers are hopeless, and up through them to the ceiling. It bisects to the
+// fewest workers within alpha of the fastest. Then it measures the counts still in the race,
+// round by round, until the choice is sure and was measured beside its neighbours. If much
+// depends on where stalls set in, it first measures two counts that tell. It doesn't tell
+// counts apart that are closer together than a step, see stepAt.
 type Greedy struct{}
 
 func (Greedy) String() string { return "greedy" }
@@ -143,7 +143,7 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	return r, sp.Fixed || r.Round < lastRound
 }
 
-// turn is the next visit of a race's rounds, each of which visits all of its counts.
+// turn is the next visit of a race. Each of its rounds visits all counts of the race.
 func (s search) turn(race []int) Request {
 	round := s.round
 	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.visited(w, round) })
@@ -184,26 +184,26 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 
 // The constants by which the searches decide.
 const (
-	firstLooks  = 2    // short visits to each rung of the ladder, before anything is decided
-	glances     = 20   // such visits would make a count's iterations
-	turns       = 10   // and so many visits make them later: the shorter they are, the more of what disturbs hits all counts of a round alike …
-	fewestOf    = 5    // … but a visit has as many iterations as this, or a quarter of them all: each has its warm-up
-	lastRound   = 48   // whatever is still undecided then stays so, unless the user set iterations
+	firstLooks  = 2    // looks at each rung of the ladder, before anything is decided
+	glances     = 20   // a look has this part of a count's iterations
+	turns       = 10   // a later visit has this part of them: the shorter visits are, the more of what disturbs hits all counts of a round alike …
+	fewestOf    = 5    // … but at least this many iterations, or a quarter of them all if that is fewer: each visit has its warm-up
+	lastRound   = 48   // rounds after which what is undecided stays so, unless the user set iterations
 	sweepRounds = 4    // of an exhaustive search
-	hopeless    = 2    // times the fastest's time at which a visit ends early
-	tooFew      = 3    // times the time of the fastest of more workers at which no fewer are tried
-	busyCPU     = 0.91 // share of CPUs in use, in its quickest visit, from which on more than a count can gain a tenth at most: alpha's bound
-	MaxWorkers  = 1024 // at which a growing space ends
+	hopeless    = 2    // times the fastest's time: a visit ends early there, and a count that takes as long is left out, unless another run might choose it
+	tooFew      = 3    // if a count takes this many times the time of the fastest of more workers, no fewer are tried
+	busyCPU     = 0.91 // if a count's quickest visit has this share of the CPUs in use, more workers gain a tenth at most: alpha's upper bound
+	MaxWorkers  = 1024 // the ceiling grows no further
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual
-	// iterations: a shorter time is all noise. If the iterations take longer than
-	// maxMeasure, or than a part of the time for the search, fewer will do, but no
-	// fewer than a least number.
+	// iterations: a shorter time is all noise. If the usual iterations take longer than
+	// maxMeasure, fewer will do: a fifth of them at least. If even that takes longer than the
+	// partOfTime-th part of the time for the search, still fewer will do: leastParts at least.
 	minMeasure = 30 * time.Millisecond
 	maxMeasure = 5 * time.Second
 	partOfTime = 15
 	leastParts = 4
-	minVisit   = 5 * time.Millisecond // and each visit at least this long: a thread that waits for its CPU takes some milliseconds
+	minVisit   = 5 * time.Millisecond // of each visit: a thread may wait some milliseconds for a CPU
 )
 
 // A search is the state that strategies share, rebuilt from what was seen.
@@ -211,8 +211,8 @@ type search struct {
 	sp    Space
 	seen  map[int][]Block
 	round int
-	best  float64       // nanoseconds per iteration of the fastest, by its quickest visit …
-	pace  float64       // … and by its median visit: data that lay in a cache can only have made a visit quick
+	best  float64       // nanoseconds per iteration of the fastest count, by its quickest visit …
+	pace  float64       // … and by its median visit: data in a cache may have made a single visit quick
 	left  time.Duration // of the time for the search
 }
 
@@ -301,7 +301,7 @@ func (sp Space) enough(mean float64) int {
 }
 
 // ceiling is the highest count of the space. If it may grow, it starts at first. It
-// doubles while the highest count beats all rungs below it by more than alpha and
+// doubles while the highest count beats every count up to half of it by more than alpha and
 // leaves CPUs idle: then workers wait for something other than a CPU.
 func (s search) ceiling(first int) int {
 	if s.sp.Max >= 0 {
@@ -314,16 +314,16 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
-// quickestOf is the visit that shows how many CPUs workers use: others' work, or a thread
-// that waits for its CPU, leaves CPUs idle in other visits.
+// quickestOf is the visit that shows how many CPUs workers use. In other visits CPUs may have
+// been idle because of other processes, or because a thread waited for its CPU.
 func quickestOf(blocks []Block) Block {
 	return slices.MinFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Mean, b.Mean) })
 }
 
 func (s search) quickest(workers int) float64 { return Quickest(s.seen[workers]) }
 
-// above is the double of the highest count measured, if the space may grow and all that was
-// measured says that it should: the first looks may have had bad luck.
+// above is twice the highest count measured, if the space may grow and all that was measured
+// says that it should. The first looks may have had bad luck.
 func (s search) above(e evidence) (w int, found bool) {
 	top := e.counts[len(e.counts)-1]
 	if s.sp.Max >= 0 || top < s.sp.CPUs || top == MaxWorkers || !s.wins(top, e.of) {
@@ -378,9 +378,9 @@ func (s search) again() (w, round int, found bool) {
 }
 
 // missing returns the next rung of the ladder that has had at most this many looks,
-// and how many rungs are left to look at, as far as is known. The ladder is
-// training's own count, then halves of it down to 0 until that is hopeless, then
-// doubles of it up to the ceiling, as long as CPUs are idle.
+// and how many rungs are left to look at, as far as is known. The ladder is training's own
+// count; then the powers of two below it, down to 0, until fewer workers are hopeless; then the
+// powers of two above it, and the ceiling, as long as CPUs are idle.
 func (s search) missing(looks int) (workers, left int) {
 	// At least as many as CPUs, whatever a short look says about how busy they are.
 	top := s.ceiling(s.sp.CPUs)
@@ -417,8 +417,8 @@ func (s search) missing(looks int) (workers, left int) {
 }
 
 // full tells whether fewer workers than w, but at least as many as CPUs, keep all CPUs in
-// use. Then more gain next to nothing, and a visit to them is long: it takes some samples of
-// each worker.
+// use. Then more workers gain next to nothing, and a visit to them is long: each must load some
+// samples.
 func (s search) full(w int) bool {
 	for fewer, blocks := range s.seen {
 		if fewer >= s.sp.CPUs && fewer < w && len(blocks) > 0 && quickestOf(blocks).CPU >= busyCPU {
@@ -428,8 +428,8 @@ func (s search) full(w int) bool {
 	return false
 }
 
-// fastestAbove is the time of the fastest of more workers than w. That fewer are faster
-// by far is no reason to end there.
+// fastestAbove is the time of the fastest of more workers than w. If fewer workers than w are
+// far faster, that is no reason to go no lower.
 func (s search) fastestAbove(w int) float64 {
 	best := math.Inf(1)
 	for more, blocks := range s.seen {
@@ -448,10 +448,10 @@ func powerBelow(w int) int {
 	return 1 << (bits.Len(uint(w-1)) - 1)
 }
 
-// stepAt is how far apart two counts near w must be for the search to tell them
-// apart: of the counts that are left, 1, 2, 3, 4, 6, 8, 12, 16, 24 …, each is a third to
-// a half more than the one before. Finer ones differ by less than measuring can tell,
-// and each run would choose another of them.
+// stepAt is how far apart two counts near w must be for the search to tell them apart. The
+// counts 1, 2, 3, 4, 6, 8, 12, 16, 24 … are left. From 2 on, each is a third to a half more than
+// the one before. Finer counts differ by less than measuring can tell, and each run would choose
+// another of them.
 func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-2) }
 
 // Middle is the count halfway between two that are more than a step apart.

@@ -12,8 +12,8 @@ import (
 // DefaultTime is the longest that a search takes by default.
 const DefaultTime = 2 * time.Minute
 
-// A visit leaves out its first batches, until all workers are at work, their slots
-// have memory and the kernel has found a CPU for each thread.
+// A visit leaves out its first batches: until all workers are at work, their slots have
+// memory, and the kernel has found a CPU for each thread.
 const (
 	WarmBatches = 2
 	WarmTime    = 10 * time.Millisecond
@@ -28,15 +28,15 @@ const WarmSamples = 12
 // leaves out its earlier iterations: caches, connections and clocks were warming up.
 type Visit struct {
 	Wanted int           // iterations
-	Least  int           // that are measured even past the limit: those of a wave that workers finish together
+	Least  int           // iterations that are measured even past the limit: a wave, which workers finish together
 	Limit  time.Duration // ends it early; 0: none
 	Part   time.Duration // a part takes at least this long, because the clock steps
 
 	took  []float64 // of the iterations after those that were left out
 	sum   float64
-	spent float64 // with those left out
-	cut   int
-	Trend bool // it was still becoming faster when it ended
+	spent float64 // the same, with the iterations that were left out
+	cut   int     // how often the beginning was left out
+	Trend bool    // it was still becoming faster when it ended
 }
 
 const (
@@ -45,7 +45,7 @@ const (
 	stillSE  = 2    // … and by how many standard errors
 	partOf   = 5    // iterations of a part, at least …
 	partTime = time.Millisecond
-	slowest  = 20 // iterations of which the slowest doesn't count for a visit's level
+	slowest  = 20 // the slowest of this many iterations doesn't count for a visit's level
 )
 
 // Add takes an iteration in.
@@ -101,9 +101,9 @@ func meanAndSE(xs []float64) (mean, se float64) {
 // Kept is how many of the last iterations count.
 func (v *Visit) Kept() int { return len(v.took) }
 
-// Level is the mean without the slowest of each twenty iterations, one at least; 0 of fewer
-// than three. If workers finish batches in waves, it is without the slowest waves, and 0 of
-// fewer than three waves: the slowest iteration of each is the wait for all of it.
+// Level is the mean without the slowest one in twenty iterations, at least one; 0 if there are
+// fewer than three. If workers finish batches in waves, it is the mean without the slowest waves,
+// and 0 if there are fewer than three: the slowest iteration of a wave is the wait for all of it.
 func (v *Visit) Level() time.Duration {
 	wave := max(1, v.Least)
 	if len(v.took) < 3*wave {
@@ -133,9 +133,9 @@ func (v *Visit) Level() time.Duration {
 	return time.Duration(rest / float64(left))
 }
 
-// Parts are the means of a few iterations each. An iteration alone says little: workers
-// finish the batches of a wave together. But where there are no waves, and all iterations
-// make but one part, the slowest is a part of its own: it may be a stall.
+// Parts are the means of a few iterations each. A single iteration says little, because workers
+// finish the batches of a wave together. But if there are no waves, and the iterations make only
+// one part, the slowest iteration is a part of its own: it may be a stall.
 func (v *Visit) Parts() []stat.Part {
 	if n := len(v.took); n >= 3 && n < 2*partOf && v.Least <= 1 {
 		slowest := slices.Max(v.took)

@@ -11,20 +11,20 @@ import (
 const (
 	redraws   = 200  // re-runs drawn to find who is in the race
 	answers   = 2000 // and to say how sure the choice is
-	seenAgain = 0.5  // share of the chance that stalls set in elsewhere with which another run would see them do so
+	seenAgain = 0.5  // chance that another run would notice stalls that set in elsewhere
 
-	// Counts may be equal if they are so within a number of standard errors of the fastest,
-	// each of them less than a share of alpha.
+	// A count may be equal to the fastest if they differ by at most equalSE standard errors,
+	// and the count's own error is less than the share equalBy of alpha.
 	equalSE   = 1.5
 	equalBy   = 0.6
-	equalLeft = 0.05 // share of their variance that is left at least, in saying how much slower the choice may be
+	equalLeft = 0.05 // share of the variance of equal counts that is left at least, when it is told how much slower the choice may be
 )
 
 // vote draws what other runs would measure, and returns the share of them in which
 // each count would be chosen. What was measured misses the truth by its error, and
-// another run misses it again. Both variances count a number of times. Stalls that may set
-// in elsewhere do so in a share of the draws that their chance would give. If that share isn't
-// 0, another run may also meet none of the stalls that have decided here.
+// another run misses it again. Both variances are multiplied by times. Stalls set in elsewhere
+// with their chance, multiplied by share. If share isn't 0, another run may also meet none of
+// the stalls that have decided here.
 func (e evidence) vote(draws int, times, share float64) []float64 {
 	votes := make([]float64, len(e.counts))
 	likely, left := e.likely()
@@ -76,9 +76,9 @@ func (e evidence) likely() (mean, left []float64) {
 	return mean, left
 }
 
-// draw draws times about the given ones. Each has the error of what was measured, its
-// variance counted a number of times. Errors are shares, so logarithms are drawn: a time
-// that is hardly known may be half or twice as long, but never next to nothing.
+// draw draws times about the given ones. Each has the error of what was measured, with its
+// variance multiplied by times. Errors are shares, so logarithms are drawn: a time that is
+// hardly known may be half or twice as long, but never next to nothing.
 func (e evidence) draw(about, times []float64, draws int, each func(mean []float64)) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	mean := make([]float64, len(e.counts))
@@ -108,9 +108,9 @@ func (e evidence) missed() []float64 {
 	return chance
 }
 
-// change moves drawn times to where they are if stalls set in elsewhere, which is drawn too:
-// each by a share of its chance. A count that two lists have takes what the later one says:
-// what its stalls cost is taken away from it once.
+// change moves drawn times to where they would be if stalls set in elsewhere. It draws whether
+// and where they do: each change has its chance, multiplied by share. If a count is in two
+// lists, the later one decides, so that what its stalls cost is taken away only once.
 func (e evidence) change(mean []float64, share float64, rng *rand.Rand) {
 	drawn := slices.Clone(mean)
 	for _, list := range e.elsewhere {
@@ -126,8 +126,8 @@ func (e evidence) change(mean []float64, share float64, rng *rand.Rand) {
 	}
 }
 
-// another is what another run with these times would choose: a count within a step only if
-// something promises it there too.
+// another is what another run with these times would choose. It can choose a count within a
+// step only if something promises that count there too.
 func (e evidence) another(mean []float64) (chosen int) {
 	if !slices.Contains(e.fine, true) {
 		chosen, _ = e.pick(mean)

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// A Change is what the means of rows may be instead: large values become more frequent at a
-// row where Totals didn't take them to do so.
+// A Change is a possibility that Totals didn't take for sure: large values become more frequent
+// at this row. Then rows have other means.
 type Change struct {
 	Row    int       // the first at which they are more frequent
-	From   int       // the first whose mean would be another
+	From   int       // the first row whose mean would be another
 	Means  []float64 // of rows From …
 	Chance float64
 }
 
 const (
-	sureOdds    = 20   // how much more likely events must be with a change than without one for it to be taken as sure
-	leastChance = 1e-3 // of a change that is worth a thought
+	sureOdds    = 20   // a change is sure if events are this many times as likely with it as without it
+	leastChance = 1e-3 // a less likely change is ignored
 )
 
 // A large is what large values add to rows.
@@ -24,14 +24,15 @@ type large struct {
 	usual  []float64 // values
 	weight []float64
 	excess []float64 // what they add to the mean, as a share of the usual value
-	jumpy  []float64 // the sum of their squares, likewise
+	jumpy  []float64 // the sum of their squares, as shares of the usual value squared
 	events []float64 // their number
 }
 
-// stretches is where each stretch of rows begins whose events may be equally frequent, and
-// where the last ends. Rows are cut in two where those after a cut surely have events more
-// often, and so on in both parts (binary segmentation: Scott & Knott, "A cluster analysis
-// method for grouping means in the analysis of variance", 1974).
+// stretches cuts the rows into stretches within which events may be equally frequent. It
+// returns where each stretch begins, and where the last one ends. Rows are cut in two if events
+// are surely more frequent after the cut, and each part may be cut again (binary segmentation:
+// Scott & Knott, "A cluster analysis method for grouping means in the analysis of variance",
+// 1974).
 func (l large) stretches() []int {
 	at := []int{0}
 	var cut func(from, to int)
@@ -49,8 +50,8 @@ func (l large) stretches() []int {
 	return at
 }
 
-// changes are those that may be instead: a change within a stretch, or at another row of
-// two stretches than where they meet. Of each list at most one is true.
+// changes are the possible changes: one within a stretch, or one at another row of two
+// neighbouring stretches than where they meet. At most one change of each list is true.
 func (l large) changes(stretches []int) (lists [][]Change) {
 	for i := 1; i < len(stretches); i++ {
 		from, to := stretches[i-1], stretches[i]
@@ -62,9 +63,9 @@ func (l large) changes(stretches []int) (lists [][]Change) {
 	return slices.DeleteFunc(lists, func(list []Change) bool { return len(list) == 0 })
 }
 
-// within are the changes of some rows to more frequent events at another row than is taken
-// for granted. Whether there is one at all is as likely as not, beforehand. If there is, it
-// is the store that makes events frequent, so that they take as long in all rows.
+// within are the possible changes among some rows, except at the row where one is granted.
+// Beforehand, a change is as likely as none. If there is one, the store makes events frequent, so
+// an event takes the same time in all rows.
 func (l large) within(from, to, granted int) (list []Change) {
 	odds := oddsOfChange(l.events[from:to], l.weight[from:to])
 	most := max(0, slices.Max(odds))
@@ -81,7 +82,8 @@ func (l large) within(from, to, granted int) (list []Change) {
 	return list
 }
 
-// means are those of rows whose events take as long, each moved towards all of them.
+// means are the means of rows whose events take the same time; each is moved towards the mean
+// of all.
 func (l large) means(from, to int) []float64 {
 	excess, jumpy := slices.Clone(l.excess[from:to]), slices.Clone(l.jumpy[from:to])
 	for r, usual := range l.usual[from:to] {
@@ -95,9 +97,10 @@ func (l large) means(from, to int) []float64 {
 	return means
 }
 
-// oddsOfChange tells of each row how many times as likely the events are if they are more
-// frequent from it on as if they are equally frequent in all rows; 0 times if they are less
-// frequent. It returns logarithms, since a thousand events are beyond any number. The rates
+// oddsOfChange compares, for each row, two cases: events become more frequent at this row, or
+// they are equally frequent in all rows. It returns how many times as likely the events are in
+// the first case; 0 times if they are less frequent from the row on. It returns logarithms,
+// because a thousand events make the odds overflow. The rates
 // are drawn from a gamma distribution of shape 1 about the rate of all (Raftery & Akman,
 // "Bayesian analysis of a Poisson process with a change-point", 1986).
 func oddsOfChange(events, weight []float64) []float64 {

@@ -14,12 +14,12 @@ type Obs struct {
 }
 
 const (
-	fits       = 20   // after which weights hardly change any more
-	pull       = 0.5  // weight, in values, by which a time's drift is held towards none
+	fits       = 20   // passes after which weights hardly change any more
+	pull       = 0.5  // a time's drift is held towards none by the weight of this many values
 	leastScale = 1e-4 // of values that fit exactly
 
-	madScale = 1.4826 // standard deviations of a normal distribution in a median deviation
-	surely   = 4      // two standard errors, squared
+	madScale = 1.4826 // times the median deviation is the standard deviation, in a normal distribution
+	surely   = 4      // two standard errors, squared: smaller drift may be noise
 )
 
 // Drift is what all values of one time share, for each of the times 0 … times−1. Rows
@@ -28,9 +28,9 @@ const (
 // was there only at late times is told from them by the rows that were there before,
 // and a value that is far out moves neither its row nor its time.
 //
-// Drift is held towards none, so if a time has two values, it is what both have in
-// common. If a time has one, drift is 0, and the value doesn't count among its row's: it
-// may be all drift. Drift is shrunk by as much as noise may explain (James & Stein,
+// Drift is held towards none. So if a time has two values, its drift is what both have in
+// common. If a time has only one value, its drift is 0, and the value doesn't count among its
+// row's: it may be all drift. Drift is shrunk by as much as noise may explain (James & Stein,
 // "Estimation with quadratic loss", 1961), and then centred.
 func Drift(obs []Obs, rows, times int) []float64 {
 	drift, byTime := make([]float64, times), make([][]Obs, times)
@@ -71,7 +71,7 @@ func Drift(obs []Obs, rows, times int) []float64 {
 	return drift
 }
 
-// A fit is that of the rows and the drift of the times that have several values.
+// A fit is the common fit of the rows, and of the times that have several values.
 type fit struct {
 	shared    []weighed
 	row, time side
@@ -85,11 +85,11 @@ type weighed struct {
 // A side of a fit is the rows or the times.
 type side struct {
 	is   []float64
-	held []float64 // weight with which each is held towards 0
-	of   [][]term  // the values that each is part of
+	held []float64 // the weight by which each is held towards 0
+	of   [][]term  // the values in which each takes part
 }
 
-// A term is a value, and what of the other side is part of it.
+// A term is a value, and which of the other side takes part in it.
 type term struct {
 	*weighed
 	other int
@@ -97,8 +97,8 @@ type term struct {
 
 func newSide(n int) side { return side{make([]float64, n), make([]float64, n), make([][]term, n)} }
 
-// solve finds the rows and times of the least squares. Given one side, each of the other is
-// the mean of what its values are beyond it, so only the smaller side is unknown.
+// solve finds the rows and times with the least squares. Given one side, each of the other
+// side is the mean of what its values are beyond the first. So only the smaller side is unknown.
 func (f fit) solve() {
 	few, many := f.row, f.time
 	if len(few.is) > len(many.is) {
@@ -156,8 +156,8 @@ func (f fit) reweigh() float64 {
 	return scale
 }
 
-// eliminate solves linear equations whose matrix is positive definite but for unknowns
-// that stand in none, which it leaves alone.
+// eliminate solves linear equations with a positive definite matrix. It leaves unknowns alone
+// that stand in no equation.
 func eliminate(equations [][]float64, unknown []float64) {
 	n := len(unknown)
 	for i, pivot := range equations {

@@ -16,11 +16,11 @@ type Total struct {
 	SE    float64 // of how it differs from the other rows' means
 	Own   float64 // of itself, whatever the other rows say
 	Free  float64 // degrees of freedom behind Own
-	Often float64 // large values per value, if those of rows before are surely rarer; otherwise 0
+	Often float64 // large values per value, if they are surely rarer in the rows before; otherwise 0
 }
 
 const (
-	huber  = 1.5 // scales that a part may lie from its row's middle without losing weight
+	huber  = 1.5 // a part that is further than this many scales from its row's middle loses weight
 	lent   = 3   // degrees of freedom that all rows together lend to each
 	refits = 5
 )
@@ -30,13 +30,13 @@ const (
 // 1964), and the excess of the plain mean over it. A few parts say little about a
 // rare large value. So the excess is shrunk towards the excess of all rows, as far as
 // chance may have made the difference between them (DerSimonian & Laird, "Meta-analysis
-// in clinical trials", 1986). What remains common to all rows isn't in SE. Where the rows
-// before one surely have fewer large values than it and those after, the two parts share
-// nothing. Where there may be such a change instead, changes says so; of each of its lists at
-// most one is true.
+// in clinical trials", 1986). What remains common to all rows isn't in SE. If large values
+// surely become more frequent at some row, the rows before it and those from it on share
+// nothing. Rows at which they may do so instead are in changes; of each of its lists at most
+// one change is true.
 //
-// Own supposes that one more large value, the largest of all, may be missing from the
-// row: a row in which it happened to be rare would be too sure of itself.
+// Own supposes that the largest value of all may be missing once from the row. Otherwise a row
+// that happened to have few large values would be too sure of itself.
 func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -141,13 +141,13 @@ func middle(parts []Part) float64 {
 const (
 	inflation    = 1.4  // makes up for what bounding and drift hide of the noise by which rows differ …
 	ownInflation = 2.6  // … and of a row's own, which what all rows share is a part of
-	leastOwn     = 0.02 // of the excess, that may be a row's own whatever the fit says
+	leastOwn     = 0.02 // share of the excess's variance that may be a row's own, whatever the fit says
 	least        = 0.01 // of the usual value, that is left if an excess is negative
 )
 
-// shrunk are excesses moved towards their mean, as far as chance may have made the
-// difference, with what is left of the distance of each, and the variance that one value's
-// chance adds.
+// shrunk moves excesses towards their mean, as far as chance may have made the difference. It
+// also returns which share of its distance each keeps, and the variance that the large values add
+// to one value.
 func shrunk(excess, weight, jumpy []float64) (moved, left []float64, jump float64) {
 	moved, left = make([]float64, len(excess)), make([]float64, len(excess))
 	jump = sum(jumpy) / sum(weight)
@@ -166,9 +166,9 @@ func shrunk(excess, weight, jumpy []float64) (moved, left []float64, jump float6
 	return moved, left, jump
 }
 
-// CommonMean is the mean of values of known precision (1 / variance), and the variance of
-// the true ones around it: of what their spread exceeds chance by, less slack (DerSimonian
-// & Laird, as above).
+// CommonMean is the mean of values of known precision (1 / variance), and the variance of the
+// true values around it: what is left of their spread without chance and slack (DerSimonian &
+// Laird, as above).
 func CommonMean(values, precision []float64, slack float64) (mean, between float64) {
 	var sum, squares, q float64
 	for r, x := range values {
@@ -185,8 +185,8 @@ func CommonMean(values, precision []float64, slack float64) (mean, between float
 }
 
 // Pooled moves values that may be equal towards their common mean, as far as chance may
-// have made the difference between them. It returns them with the share that is left of
-// the variance of each. A value without an error stays.
+// have made the difference between them. It also returns the share of its variance that each
+// keeps. A value without an error stays.
 func Pooled(values, errors []float64) (pooled, left []float64) {
 	precision := make([]float64, len(values))
 	for r, se := range errors {
