@@ -20,23 +20,26 @@ import (
 // time too.
 func TestWhatWasLoadedAheadDoesNotMakeLoadingLookFaster(t *testing.T) {
 	for _, c := range []struct {
-		unfinished time.Duration
-		gained     int // places, of batches of eight
-		want       time.Duration
+		wait, unfinished time.Duration
+		gained           int // places, of batches of eight
+		want             time.Duration
 	}{
-		{0, 0, 0},
-		{0, 80, 0},         // more is ready than was: training set the pace
-		{0, -40, 100 * ms}, // five of the ten batches were loaded meanwhile
-		{0, -1, 100*ms*80/79 - 100*ms},
-		{0, -75, 1500 * ms},
-		{0, -76, 0}, // too little was loaded to tell
-		{0, -80, 0},
-		{20 * ms, 0, 20 * ms},
-		{20 * ms, 8, 120*ms*10/11 - 100*ms},
-		{20 * ms, 80, 0},
-		{100 * ms, -40, 300 * ms},
+		{0, 0, 0, 0},
+		{0, 0, 80, 0},         // more is ready than was: training set the pace
+		{0, 0, -40, 100 * ms}, // five of the ten batches were loaded meanwhile
+		{0, 0, -1, 100*ms*80/79 - 100*ms},
+		{0, 0, -75, 1500 * ms},
+		{0, 0, -76, 0}, // too little was loaded to tell
+		{0, 0, -80, 0},
+		{0, 20 * ms, 0, 20 * ms},
+		{0, 20 * ms, 8, 120*ms*10/11 - 100*ms},
+		{0, 20 * ms, 80, 0},
+		{0, 100 * ms, -40, 300 * ms},
+		{60 * ms, 0, 40, 100*ms*10/15 - 100*ms}, // 15 batches were loaded: only ten were used, since a slow one held them up
+		{60 * ms, 0, 800, -60 * ms},             // the step takes 4 ms
+		{60 * ms, 20 * ms, 80, 120*ms*10/20 - 100*ms},
 	} {
-		require.InDelta(t, float64(c.want), float64(hidden(100*ms, c.unfinished, 10, c.gained, 8)), 10, "%+v", c)
+		require.InDelta(t, float64(c.want), float64(hidden(100*ms, c.wait, c.unfinished, 10, c.gained, 8)), 10, "%+v", c)
 	}
 }
 
@@ -85,12 +88,12 @@ func TestWhatWasLoadedAheadOfAHalfThatIsLeftOutDoesNotCount(t *testing.T) {
 				require.Len(t, m.iterations, tt.wanted)
 				require.Len(t, ahead, tt.leftOut+tt.wanted+1)
 				require.Equal(t, 4, ahead[0])
-				var shown time.Duration
+				var shown, waited time.Duration
 				for _, one := range m.iterations {
-					shown += one.all
+					shown, waited = shown+one.all, waited+one.wait
 				}
 				gained := ahead[len(ahead)-1] - ahead[tt.leftOut]
-				require.Equal(t, shown+hidden(shown, 0, tt.wanted, gained, 1), m.sum.all)
+				require.Equal(t, shown+hidden(shown, waited, 0, tt.wanted, gained, 1), m.sum.all)
 			})
 		})
 	}

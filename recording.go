@@ -306,7 +306,7 @@ func (m *measurement) conclude(l *Loader, acc account) {
 	for _, one := range m.iterations {
 		m.sum = m.sum.plus(one)
 	}
-	more := hidden(m.sum.all, acc.unfinished, len(m.iterations), acc.gained, l.opts.batchSize)
+	more := hidden(m.sum.all, m.sum.wait, acc.unfinished, len(m.iterations), acc.gained, l.opts.batchSize)
 	inAll := acc.inAll + acc.delivered*l.opts.batchSize
 	by := func(spent time.Duration, places int) time.Duration { // what the iterations took, if these places were loaded in that time
 		return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
@@ -324,6 +324,13 @@ func (m *measurement) conclude(l *Loader, acc account) {
 		more = max(more, by(acc.spent-m.opened, inAll-acc.openedAt)-m.sum.all)
 	default:
 		more = max(more, by(acc.spent-acc.idle, inAll)-m.sum.all)
+	}
+	if more < 0 && !few {
+		waits := make([]time.Duration, len(m.iterations))
+		for i, one := range m.iterations {
+			waits[i] = one.wait
+		}
+		m.visit.Shorten(waits, float64(-more)/float64(m.sum.wait))
 	}
 	m.sum.all, m.sum.wait = m.sum.all+more, m.sum.wait+more
 	if m.must && m.visit.More() { // time was over
@@ -374,17 +381,19 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 	return n
 }
 
-// hidden is by how much loading really took longer than the iterations show. Places that were
-// loaded ahead when the iterations began, and used up when they ended, hide slow loading. gained
-// is how many more such places there were at the end. If measuring ended while it waited for a
-// batch, unfinished is how long it had waited: loading set the pace then, and what was loaded of
-// later batches counts too.
-func hidden(all, unfinished time.Duration, iterations, gained, batchSize int) time.Duration {
+// hidden is how much longer loading really took than iterations show. Places that were
+// loaded ahead at their beginning and used up by their end have hidden that loading is slower.
+// If more places are ahead in the end than in the beginning (gained is above 0), hidden is
+// negative: training has waited for a slow sample, and others were loaded behind it, which
+// it won't wait for. But it can't be more than was waited: the step and the copy take their
+// time. If measuring ended while a batch was waited for, unfinished is for how long: loading
+// set the pace then, and what was loaded of later batches counts too.
+func hidden(all, wait, unfinished time.Duration, iterations, gained, batchSize int) time.Duration {
 	loaded := float64(iterations) + float64(gained)/float64(batchSize)
-	if unfinished == 0 && gained >= 0 || loaded <= 0.5 {
+	if loaded <= 0.5 {
 		return 0
 	}
-	return max(0, time.Duration(float64(all+unfinished)*float64(iterations)/loaded)-all)
+	return max(time.Duration(float64(all+unfinished)*float64(iterations)/loaded)-all, -wait)
 }
 
 // overlap is how long two spans of time have in common.

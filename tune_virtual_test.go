@@ -44,6 +44,38 @@ func TestTheChoiceIsTheFewestWorkersAtWhichTrainingDoesNotWait(t *testing.T) {
 	}
 }
 
+// One sample in a hundred takes a hundred times as long. A visit is so short that the loader
+// is seldom as far ahead as in a long run: while training waits for a slow sample, others are
+// loaded behind it.
+func TestWhatASlowSampleHoldsUpIsNotTakenForSlowLoading(t *testing.T) {
+	for _, step := range []time.Duration{8 * time.Millisecond, 15 * time.Millisecond} {
+		for seed := range uint64(3) {
+			synctest.Test(t, func(t *testing.T) {
+				ds, _ := tailed(32*20_000, time.Millisecond, 100*time.Millisecond, 0.01)
+				opts := []nwt.Option{nwt.WithBatchSize(32), nwt.WithShuffle(seed), nwt.WithMaxWorkers(32), silent, virtual}
+				train := func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }
+				r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithStep(train))...)
+				require.NoError(t, err)
+
+				l := newLoader(t, ds, append(opts, nwt.WithWorkers(r.Workers))...)
+				const before, measured = 500, 2000
+				n, began := 0, time.Now()
+				for b, err := range l.Epoch(t.Context(), 1) {
+					require.NoError(t, err)
+					require.NoError(t, train(t.Context(), b))
+					if n++; n == before {
+						began = time.Now()
+					} else if n == before+measured {
+						break
+					}
+				}
+				i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == r.Workers })
+				require.InEpsilon(t, time.Since(began)/measured, r.Trials[i].Mean, 0.25, "%v", r)
+			})
+		}
+	}
+}
+
 // XLA compiles for seconds when it sees a shape for the first time, and so for a
 // last batch that is shorter too.
 func TestACompilerInTheFirstStepIsNotMeasured(t *testing.T) {

@@ -107,9 +107,9 @@ func TestShortShardsAreLookedAtWhole(t *testing.T) {
 			}))
 			require.NoError(t, err)
 			t.Logf("shards of %d: %d workers after %v, %d shards read to their end", records, r.Workers, r.Elapsed, ends.Load())
-			if records == 200 { // 2.2 ms per sample in the mean, 4.2 at the end: 9 to 17 workers hide it
+			if records == 200 { // 2.2 ms per sample in the mean, 4.2 at the end: 9 to 17 workers hide it, and 8 take 8.9 ms
 				require.GreaterOrEqual(t, r.Workers, 8, "%v", r)
-				require.Greater(t, ends.Load(), int32(64))
+				require.GreaterOrEqual(t, ends.Load(), int32(64))
 			}
 		})
 	}

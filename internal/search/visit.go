@@ -98,6 +98,16 @@ func meanAndSE(xs []float64) (mean, se float64) {
 	return mean, math.Sqrt(se / (n - 1) / n)
 }
 
+// Shorten takes a share off what each of the iterations that count has waited, say because
+// others were loaded meanwhile that later ones won't wait for.
+func (v *Visit) Shorten(waits []time.Duration, share float64) {
+	for i, wait := range waits {
+		less := share * float64(wait)
+		v.took[i] -= less
+		v.sum -= less
+	}
+}
+
 // Kept is how many of the last iterations count.
 func (v *Visit) Kept() int { return len(v.took) }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 // takes has the visit's iterations take so many milliseconds each, the last of them
@@ -86,6 +88,19 @@ func TestAVisitMadeAgainKeepsOnlyWhatWasAskedFor(t *testing.T) {
 	require.True(t, v.Trend)
 	v.Again()
 	require.Equal(t, asked, v)
+}
+
+func TestAShareOfWhatWasWaitedIsTakenOffEachIteration(t *testing.T) {
+	v := Visit{Wanted: 5}
+	waits := []time.Duration{0, 2 * time.Millisecond, 0, 92 * time.Millisecond, 0}
+	for _, wait := range waits {
+		v.Add(8*time.Millisecond + wait)
+	}
+	v.Shorten(waits, 0.5)
+	require.Equal(t, []float64{8e6, 9e6, 8e6, 54e6, 8e6}, v.took)
+	require.Equal(t, 33*time.Millisecond/4, v.Level())
+	v.Shorten(waits, 0.5)
+	require.Equal(t, []stat.Part{{Mean: 8e6, Weight: 4}, {Mean: 8e6, Weight: 1}}, v.Parts(), "all of it")
 }
 
 func TestALevelNeedsThreeIterations(t *testing.T) {
