@@ -319,6 +319,7 @@ func (m *measurement) conclude(l *Loader, acc account) {
 		}
 		more = max(by(acc.spent-acc.idle-alone, inAll)+alone-m.sum.all, -m.sum.wait)
 	case m.instant:
+		more = max(more, 0)
 	case loaded+acc.gained >= max(l.opts.batchSize, loaded/2): // enough was loaded meanwhile; below, most was there before
 	case inAll-acc.openedAt >= l.opts.batchSize:
 		more = max(more, by(acc.spent-m.opened, inAll-acc.openedAt)-m.sum.all)
