@@ -574,9 +574,9 @@ func WithMaxWorkers(n int) Option {
 // WithTuningTime bounds the time that [Tune] takes for measuring; it must be
 // more than 0. When it is over, the context of Load ends, and Tune returns its best
 // answer so far once the step and the calls of Load that are under way have returned.
-// One batch is measured in any case. As far as was measured, this answer is never worse
-// than the default of WithWorkers by more than alpha. By default measuring takes at
-// most 2 minutes, and ends when the search is sure. If WithIterations or [Exhaustive]
+// One batch is measured in any case. As far as was measured, the probability that this answer
+// is worse than the default of WithWorkers by more than alpha and 2 % is at most 5 %. By default
+// measuring takes at most 2 minutes, and ends when the search is sure. If WithIterations or [Exhaustive]
 // says how much is to be measured, there is no bound by default.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
