@@ -208,10 +208,11 @@ func (l *Loader) startDepth() {
 	d.workers, d.before = l.Workers(), math.MaxInt64
 }
 
-// resetDepth makes the depth the fewest again. No epoch may be running.
-func (l *Loader) resetDepth() {
+// resetDepth forgets what runs have shown of the depth needed, and opens so many more batches
+// than the fewest. No epoch may be running.
+func (l *Loader) resetDepth(extra int32) {
 	d := &l.deep
-	l.setExtra(0)
+	l.setExtra(extra)
 	d.since.Store(0)
 	d.dear, d.short, d.withheld, d.lately, d.windows, d.unchecked, d.apart = 0, false, 0, 0, 0, 0, depthCheck
 	d.before = math.MaxInt64

@@ -249,7 +249,8 @@ func TestExtraBatchesKeepToTheirMemory(t *testing.T) {
 	}
 }
 
-// What a count has needed says nothing of the next: each visit begins with the fewest.
+// What a count has needed says nothing of the next: the first visit to a count begins with
+// the fewest.
 func TestAResetMakesTheDepthTheFewestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := deepLoader(t, nil)
@@ -264,7 +265,7 @@ func TestAResetMakesTheDepthTheFewestAgain(t *testing.T) {
 		d.dear, d.short, d.withheld, d.missed, d.lately, d.windows, d.unchecked, d.apart = 3, true, 4, false, 0.5, 6, 7, 32
 		d.batches, d.began, d.waited, d.drained = 9, 1, 1, true
 		l.counters.wait.Store(int64(time.Second))
-		l.resetDepth()
+		l.resetDepth(0)
 		require.Equal(t, 3, l.depth())
 		require.Equal(t, 3, l.Stats().Slots, "the memory of the others is given back at once")
 		require.EqualValues(t, []int64{0, 0, deepCost}, []int64{int64(d.extra.Load()), d.since.Load(), d.owed.Load()})

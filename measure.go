@@ -25,6 +25,7 @@ type count struct {
 	otherTime, measured time.Duration // for which other is known; and for which the shares above are
 	warming             bool          // it was still becoming faster when its last visit ended
 	started             bool          // a visit started workers
+	extra               int32         // batches more than the fewest that might be open when its last visit ended
 	tooHigh             float64       // how many times too high the only visit may be; 0: hardly
 }
 
@@ -145,12 +146,12 @@ func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok boo
 	if err := l.SetWorkers(req.Workers); err != nil {
 		return nil, false, err
 	}
-	l.resetDepth()
 	c = t.counts.at(req.Workers)
 	known := c != nil
 	if !known {
 		c = newCount(req.Workers)
 	}
+	l.resetDepth(c.extra)
 	if req.Round != t.round || !t.placed {
 		if t.visits != nil {
 			if t.placed {
@@ -255,7 +256,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	if !exact {
 		t.sampled = peak.Note()
 	}
-	c.Prefetch = max(c.Prefetch, l.depth()-1)
+	c.Prefetch, c.extra = max(c.Prefetch, l.depth()-1), l.deep.extra.Load()+l.deep.withheld
 	c.SystemUsed = host.Memory().Used
 	c.warming, c.tooHigh = m.visit.Trend, m.tooHigh
 	c.average()
