@@ -35,7 +35,7 @@ var (
 		marks: marks{"<!-- photographs: written by benchmarks/compare -photos -->", "<!-- end of photographs -->"},
 	}
 	tails = &group{
-		results: "tail.json", seconds: 6, unit: "batches per second",
+		results: "tail.json", seconds: 30, unit: "batches per second",
 		marks: marks{"<!-- tail: written by benchmarks/compare -tail -->", "<!-- end of tail -->"},
 	}
 )

@@ -5,7 +5,7 @@
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
 //	go run ./compare -photos               # photographs alone, about 3 minutes
-//	go run ./compare -tail                 # slow samples and a step that pauses, about 6 minutes
+//	go run ./compare -tail                 # slow samples and a step that pauses, about 20 minutes
 //
 // It runs in the folder of its module. Every measurement is a process of its own
 // that has the machine for itself, so nothing else should run beside it. The
@@ -60,7 +60,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("compare: ")
 	o := options{group: ordinary}
-	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -tail 6)")
+	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -tail 30)")
 	flag.IntVar(&o.rounds, "rounds", 3, "in which measurements are repeated; after the first only what may win")
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "after which no measurement begins")
 	flag.BoolVar(&o.all, "all", false, "measure every worker count of every peer: about an hour")
