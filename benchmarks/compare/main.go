@@ -5,7 +5,7 @@
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
 //	go run ./compare -photos               # photographs alone, about 3 minutes
-//	go run ./compare -tail                 # slow samples and a step that pauses, about 20 minutes
+//	go run ./compare -tail -limit 30m      # slow samples and a step that pauses, about 25 minutes
 //
 // It runs in the folder of its module. Every measurement is a process of its own
 // that has the machine for itself, so nothing else should run beside it. The
