@@ -92,6 +92,11 @@ const (
 // deepens tells whether the depth follows need.
 func (l *Loader) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
 
+// mayDeepen tells whether the depth follows need and hasn't reached its bound.
+func (l *Loader) mayDeepen() bool {
+	return l.deepens() && l.deep.extra.Load()+l.deep.withheld < l.deep.bound()
+}
+
 // idle is called by a worker that finds nothing to claim.
 func (l *Loader) idle() {
 	r, d := l.deepening.Load(), &l.deep

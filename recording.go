@@ -307,6 +307,9 @@ func (m *measurement) conclude(l *Loader, acc account) {
 		m.sum = m.sum.plus(one)
 	}
 	more := hidden(m.sum.all, m.sum.wait, acc.unfinished, len(m.iterations), acc.gained, l.opts.batchSize)
+	if m.instant || !l.mayDeepen() { // what a slow sample holds up, training waits for too
+		more = max(more, 0)
+	}
 	inAll := acc.inAll + acc.delivered*l.opts.batchSize
 	by := func(spent time.Duration, places int) time.Duration { // what the iterations took, if these places were loaded in that time
 		return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
@@ -319,7 +322,6 @@ func (m *measurement) conclude(l *Loader, acc account) {
 		}
 		more = max(by(acc.spent-acc.idle-alone, inAll)+alone-m.sum.all, -m.sum.wait)
 	case m.instant:
-		more = max(more, 0)
 	case loaded+acc.gained >= max(l.opts.batchSize, loaded/2): // enough was loaded meanwhile; below, most was there before
 	case inAll-acc.openedAt >= l.opts.batchSize:
 		more = max(more, by(acc.spent-m.opened, inAll-acc.openedAt)-m.sum.all)

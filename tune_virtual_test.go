@@ -44,6 +44,24 @@ func TestTheChoiceIsTheFewestWorkersAtWhichTrainingDoesNotWait(t *testing.T) {
 	}
 }
 
+// longRun is what a batch takes once training has gone on for a while.
+func longRun(t *testing.T, ds nwt.Dataset, step func(context.Context, *nwt.Batch) error, opts ...nwt.Option) time.Duration {
+	t.Helper()
+	l := newLoader(t, ds, opts...)
+	const before, measured = 500, 2000
+	n, began := 0, time.Now()
+	for b, err := range l.Epoch(t.Context(), 1) {
+		require.NoError(t, err)
+		require.NoError(t, step(t.Context(), b))
+		if n++; n == before {
+			began = time.Now()
+		} else if n == before+measured {
+			break
+		}
+	}
+	return time.Since(began) / measured
+}
+
 // One sample in a hundred takes a hundred times as long. A visit is so short that the loader
 // is seldom as far ahead as in a long run: while training waits for a slow sample, others are
 // loaded behind it.
@@ -57,20 +75,9 @@ func TestWhatASlowSampleHoldsUpIsNotTakenForSlowLoading(t *testing.T) {
 				r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithStep(train))...)
 				require.NoError(t, err)
 
-				l := newLoader(t, ds, append(opts, nwt.WithWorkers(r.Workers))...)
-				const before, measured = 500, 2000
-				n, began := 0, time.Now()
-				for b, err := range l.Epoch(t.Context(), 1) {
-					require.NoError(t, err)
-					require.NoError(t, train(t.Context(), b))
-					if n++; n == before {
-						began = time.Now()
-					} else if n == before+measured {
-						break
-					}
-				}
+				long := longRun(t, ds, train, append(opts, nwt.WithWorkers(r.Workers))...)
 				i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == r.Workers })
-				require.InEpsilon(t, time.Since(began)/measured, r.Trials[i].Mean, 0.25, "%v", r)
+				require.InEpsilon(t, long, r.Trials[i].Mean, 0.25, "%v", r)
 			})
 		}
 	}
@@ -710,4 +717,47 @@ func TestAPanicOfTheStepComesWithItsStack(t *testing.T) {
 	_, err := nwt.Tune(t.Context(), emptyDataset(1000), nwt.WithMaxWorkers(0), nwt.WithStep(func(context.Context, *nwt.Batch) error { panic("boom") }))
 	require.ErrorContains(t, err, "WithStep, batch 0 of epoch 0: ")
 	require.ErrorContains(t, err, "tune_virtual_test.go:")
+}
+
+// With a fixed depth, or one that memory bounds, training waits for each slow sample: that
+// others were loaded behind it meanwhile saves little. Visits often end right after it, with
+// all batches loaded.
+func TestWhatASlowSampleHoldsUpCountsIfTheDepthCannotGrow(t *testing.T) {
+	const batch, step, workers = 32, 8 * time.Millisecond, 4
+	for name, of := range map[string]func() nwt.Option{
+		"fixed": func() nwt.Option { return nwt.WithPrefetch(3) },
+		"bounded": func() nwt.Option {
+			m := nwt.NewVirtualMachine(virtualCPUs)
+			m.Left = 64 << 20 // an eighth is a batch
+			return m.Option()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slow := func(i int) bool { return rand.New(rand.NewPCG(7, uint64(i))).IntN(500) == 0 }
+			ds := nwt.NewDataset(batch*20_000, heavy, func(_ context.Context, i int, _ *nwt.Sample) error {
+				if time.Sleep(time.Millisecond); slow(i) {
+					time.Sleep(300 * time.Millisecond)
+				}
+				return nil
+			})
+			train := func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }
+			var long, shown time.Duration
+			iterations := 0
+			for seed := range uint64(12) {
+				synctest.Test(t, func(t *testing.T) {
+					opts := []nwt.Option{nwt.WithBatchSize(batch), nwt.WithShuffle(seed), nwt.WithMaxWorkers(16), silent, virtual, of()}
+					if seed == 0 {
+						long = longRun(t, ds, train, append(opts, nwt.WithWorkers(workers))...)
+					}
+					r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithStep(train))...)
+					require.NoError(t, err)
+					i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers })
+					shown += r.Trials[i].Mean * time.Duration(r.Trials[i].Iterations)
+					iterations += r.Trials[i].Iterations
+				})
+			}
+			require.Greater(t, float64(shown)/float64(iterations), 0.96*float64(long))
+			t.Logf("%v, %v in a long run", shown/time.Duration(iterations), long)
+		})
+	}
 }
