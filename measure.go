@@ -256,7 +256,10 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	if !exact {
 		t.sampled = peak.Note()
 	}
-	c.Prefetch, c.extra = max(c.Prefetch, l.depth()-1), l.deep.extra.Load()+l.deep.withheld
+	c.Prefetch = max(c.Prefetch, l.depth()-1)
+	if !l.opts.unordered { // without order no batch is held up, and workers that all have something to claim are too fast at first
+		c.extra = l.deep.extra.Load() + l.deep.withheld
+	}
 	c.SystemUsed = host.Memory().Used
 	c.warming, c.tooHigh = m.visit.Trend, m.tooHigh
 	c.average()
