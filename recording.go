@@ -306,7 +306,11 @@ func (m *measurement) conclude(l *Loader, acc account) {
 	for _, one := range m.iterations {
 		m.sum = m.sum.plus(one)
 	}
-	more := hidden(m.sum.all, m.sum.wait, acc.unfinished, len(m.iterations), acc.gained, l.opts.batchSize)
+	gained := acc.gained
+	if m.visit.Least > 1 && gained > 0 { // of a wave, more may be loaded at the end by chance
+		gained = max(0, gained-m.visit.Least*l.opts.batchSize)
+	}
+	more := hidden(m.sum.all, m.sum.wait, acc.unfinished, len(m.iterations), gained, l.opts.batchSize)
 	if m.instant || !l.mayDeepen() { // what a slow sample holds up, training waits for too
 		more = max(more, 0)
 	}
