@@ -113,8 +113,8 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 		if path := (*fs.PathError)(nil); !errors.As(err, &path) {
 			err = fmt.Errorf("%s: %w", name, err)
 		}
-		if !fs.ValidPath(name) && (errors.Is(err, fs.ErrInvalid) || errors.Is(err, fs.ErrNotExist)) {
-			err = fmt.Errorf("%w (a shard's name is a path in fsys: it doesn't begin with / and has no . or .. in it)", err)
+		if errors.Is(err, fs.ErrInvalid) || !fs.ValidPath(name) && errors.Is(err, fs.ErrNotExist) { // Windows refuses valid paths with \ or : in them
+			err = fmt.Errorf("%w (a shard's name is a path in fsys: it has / between its elements, doesn't begin with one, and has no . or .. in it)", err)
 		}
 		return nil, noEnd(err)
 	}
