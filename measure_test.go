@@ -43,6 +43,45 @@ func TestWhatWasLoadedAheadDoesNotMakeLoadingLookFaster(t *testing.T) {
 	}
 }
 
+// Of a wait, what others loaded meanwhile is taken off only as far as training wouldn't have
+// waited: not if the depth is fixed, and, of batches that come in waves, beyond one wave.
+func TestWhenAWaitCountsInFull(t *testing.T) {
+	const batch, iterations = 8, 10
+	for name, c := range map[string]struct {
+		opts   []Option
+		least  int
+		gained int // batches
+		want   time.Duration
+	}{
+		"the depth may grow":           {nil, 1, 10, 50 * ms},
+		"the depth is fixed":           {[]Option{WithPrefetch(4)}, 1, 10, 100 * ms},
+		"a wave is ahead":              {nil, 4, 4, 100 * ms},
+		"more than a wave is ahead":    {nil, 4, 14, 50 * ms},
+		"nothing more is ahead":        {nil, 1, 0, 100 * ms},
+		"less is ahead than there was": {nil, 1, -5, 200 * ms},
+		"no less than the step":        {nil, 1, 90, 20 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ds := NewDataset(1000, []Field{{Name: "x", Type: Float32}}, func(context.Context, int, *Sample) error { return nil })
+			l, err := NewLoader(ds, append(c.opts, WithBatchSize(batch), WithWorkers(4))...)
+			require.NoError(t, err)
+			defer l.Close()
+			m := measurement{visit: search.Visit{Wanted: iterations, Least: c.least}}
+			for i := range iterations {
+				one := iteration{all: 2 * ms, step: 2 * ms}
+				if i == 3 {
+					one = iteration{all: 82 * ms, wait: 80 * ms, step: 2 * ms}
+				}
+				m.iterations = append(m.iterations, one)
+				m.visit.Add(one.all)
+			}
+			m.conclude(l, account{gained: c.gained * batch, delivered: iterations})
+			require.Equal(t, c.want, m.sum.all)
+			require.Equal(t, c.want-20*ms, m.sum.wait)
+		})
+	}
+}
+
 // A visit leaves out its first half if that was slower. What was loaded ahead when the
 // other half began counts, not what was when the visit began.
 func TestWhatWasLoadedAheadOfAHalfThatIsLeftOutDoesNotCount(t *testing.T) {
