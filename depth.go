@@ -16,53 +16,71 @@ import (
 //     batch is opened: by the consumer if it is waiting, else by a worker while the loop
 //     body has a batch. (A batch of a stream that the consumer reads is not opened by a
 //     worker: opening it is reading it.) An eighth of all time may be lost for free.
-//   - If half of what is open was ready whenever training asked, half of the extra
-//     batches are given back.
-//   - If training waits in spite of extra batches, half of these are withheld now and
-//     then, to see whether they pay. If training then waits longer, they come into use
-//     again; if not, their memory is given back. If workers stood idle for the price of
-//     a batch meanwhile, depth is of no use here, and the price quadruples: this happens
-//     if the workers share one bottleneck, such as the CPUs or a disk. A check compares
-//     with the calmer of the two windows before it, since one may have met a stall of the
-//     machine. And it compares what one worker count does: if the count changes, the check
-//     ends, and windows with a batch that was open then aren't compared.
+//   - If half of what is open was ready whenever training asked, during a window of
+//     batches, half of the extra batches are given back.
+//   - If training waits in spite of extra batches, a check shows now and then whether
+//     they pay, see depthCheck.
 type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
 
-	// held keeps extra from growing while a tuner's visit waits for cold workers.
+	// held keeps extra from growing while a tuner waits for cold workers.
 	held atomic.Bool
 
-	// since is the time from which on workers have found nothing to claim while
+	// idleSince is the time from which on workers have found nothing to claim while
 	// training waited; 0 if no worker has, or a batch was opened after that. A worker
 	// sets it, and then looks again whether there is nothing to claim. The holder of
 	// run.turn opens a batch, and then clears it. So one of the two sees the other.
-	since atomic.Int64
-	// owed is how much more time must be lost until a batch is paid for. It is written
-	// by the holder of run.turn.
+	idleSince atomic.Int64
+	// owed is how many more nanoseconds must be lost until a batch is paid for. It is
+	// written by the holder of run.turn.
 	owed  atomic.Int64
 	timer *time.Timer // asks for a batch once it is paid for
 
-	// These are for the holder of run.turn. Times are those of Loader.now.
-	reckoned int64 // when owed was reckoned
-	dear     int   // how many times the price has quadrupled
-	short    bool  // memory fell short of the bound, so extra doesn't grow until the window ends
-	withheld int32 // extra batches that are withheld
-	bearable int64 // how long training may wait per batch while they are
-	before   int64 // bearable, as the last window alone would set it
-	missed   bool  // a batch was paid for while they are
+	// What follows is for the holder of run.turn. Times are those of Loader.now.
+	reckoned    int64 // when owed was reckoned
+	quadrupled  int   // how many times the price has quadrupled
+	memoryShort bool  // a batch couldn't be opened, so extra doesn't grow until the window ends
 
-	workers   int     // the worker count of the windows: those of two counts aren't compared
-	passing   int     // batches that were open when the worker count changed, and are still to come
-	mixed     bool    // some of those are in the window
-	lately    float64 // share of the last batches that training waited for, the latest counting most
-	windows   int     // how many have ended
-	unchecked int     // how many have ended since the last check
-	apart     int     // how many must end between two checks
-	batches   int     // in the window so far
-	began     int64   // when the window began
-	waited    int64   // counters.wait when the window began
-	drained   bool    // half of the batches weren't ready at some time in the window
+	late   float64 // share of the last batches that weren't loaded when training asked, the latest counting most
+	window depthWindow
+	check  depthCheck
+
+	windows      int   // that have ended
+	sinceCheck   int   // windows that have ended since the last check
+	checkEvery   int   // how many must end between two checks
+	lastBearable int64 // depthCheck.bearable by the last window alone
+
+	workers int // the worker count that the window is about
+	older   int // batches that were opened at another count, and are still to come
+}
+
+// A depthWindow is a number of batches in a row, as the consumer meets them.
+type depthWindow struct {
+	batches int   // so far
+	began   int64 // a time of Loader.now
+	waited  int64 // counters.wait when it began
+	drained bool  // half of what may be open wasn't ready at some time
+	mixed   bool  // some of the batches were opened at another worker count
+}
+
+// A depthCheck shows whether extra batches pay. Half of them are withheld for a window:
+//
+//   - If training waits longer than bearable, they pay, and come into use again.
+//   - If not, their memory is given back, and half of the rest is checked. If workers
+//     stood idle for the price of a batch meanwhile, depth is of no use here, and the
+//     price quadruples: this happens if the workers share one bottleneck, such as the
+//     CPUs or a disk.
+//
+// If the worker count changes, the check ends without a result. It compares windows of
+// one count only.
+type depthCheck struct {
+	withheld int32 // extra batches; 0: no check is under way
+	// bearable is how long training may wait per batch, in nanoseconds: a little longer
+	// than in the calmer of the two windows before, since one may have met a stall of the
+	// machine.
+	bearable int64
+	missed   bool // a batch was paid for
 }
 
 const (
@@ -72,7 +90,8 @@ const (
 	depthBytes = 1 << 30
 
 	depthPrice   = 2      // nanoseconds per byte: what new pages cost on a virtual machine
-	depthDearest = 6      // times that the price quadruples
+	depthDearest = 6      // times that the price quadruples at most
+	depthForgets = 64     // windows after which the price falls to a quarter
 	depthFree    = 1. / 8 // share of all time that may be lost
 
 	depthWorth = 100 * time.Microsecond // a loader deepens only if a batch is at least this much work
@@ -80,46 +99,52 @@ const (
 	// long as the ring can become deep enough to give each worker one.
 	wholeBatches = time.Millisecond
 
-	depthWindow   = 64       // batches, or twice as many as are open, after which extra batches may be given back
-	depthCheck    = 8        // windows from one check to the next, four times as many if the extra batches pay
-	depthChecks   = 128      // windows from one check to the next at most
-	depthBearable = 1.0 / 16 // of the time per batch, by which a check may make training wait longer
-	depthForgets  = 64       // windows after which the price falls to a quarter
-	depthMemory   = 1.0 / 32 // weight of the latest batch in lately
-	depthWaited   = 1.0 / 8  // value of lately above which training counts as waiting
+	depthMemory = 1.0 / 32 // weight of the latest batch in depth.late
+	depthLate   = 1.0 / 8  // above this value of depth.late training counts as waiting
+
+	depthWindowBatches = 64       // of a window, or twice as many as are open if that is more
+	depthCheckOften    = 8        // windows between two checks; four times as many each time that the extra batches pay …
+	depthCheckSeldom   = 128      // … but at most this many
+	depthBearable      = 1.0 / 16 // of the time per batch, by which a check may make training wait longer
 )
 
 // deepens tells whether the depth follows need.
 func (l *Loader) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
 
-// mayDeepen tells whether the depth follows need and hasn't reached its bound.
-func (l *Loader) mayDeepen() bool {
-	return l.deepens() && l.deep.extra.Load()+l.deep.withheld < l.deep.bound()
-}
+// earned is the extra batches that were paid for, whether a check withholds them or not.
+func (d *depth) earned() int32 { return d.extra.Load() + d.check.withheld }
 
-// idle is called by a worker that finds nothing to claim.
+// mayDeepen tells whether the depth follows need and hasn't reached its bound.
+func (l *Loader) mayDeepen() bool { return l.deepens() && l.deep.earned() < l.deep.bound() }
+
+// idle is called by a worker that finds nothing to claim. If time is lost from now on, idle
+// sees to it that a batch is opened once it is paid for.
 func (l *Loader) idle() {
 	r, d := l.deepening.Load(), &l.deep
 	if r == nil || l.pace.perBatch() < depthWorth || !r.awaiting.Load() && !r.hungry.Load() ||
-		!l.ring.Exhausted(r.opening.Load()) || d.since.Load() != 0 {
+		!l.ring.Exhausted(r.opening.Load()) || d.idleSince.Load() != 0 {
 		return
 	}
 	now := l.now()
-	switch {
-	case !d.since.CompareAndSwap(0, now):
-	case !l.ring.Exhausted(r.opening.Load()):
-		d.since.CompareAndSwap(now, 0)
-	case d.owed.Load() > 0:
-		d.timer.Reset(time.Duration(d.owed.Load()))
-	default:
+	if !d.idleSince.CompareAndSwap(0, now) {
+		return // another worker was first
+	}
+	if !l.ring.Exhausted(r.opening.Load()) { // a batch was opened meanwhile
+		d.idleSince.CompareAndSwap(now, 0)
+		return
+	}
+	if owed := d.owed.Load(); owed > 0 {
+		d.timer.Reset(time.Duration(owed))
+	} else {
 		l.paid()
 	}
 }
 
-// paid gets one more batch opened, by the consumer or here: see depth.
+// paid is called by a worker or the timer when a batch seems to be paid for. It gets the batch
+// opened, by the consumer or here: see depth.
 func (l *Loader) paid() {
 	r := l.deepening.Load()
-	if r == nil || l.deep.since.Load() == 0 {
+	if r == nil || l.deep.idleSince.Load() == 0 {
 		return
 	}
 	if r.awaiting.Load() || !r.hungry.Load() || r.readByConsumer() || !r.turn.TryLock() {
@@ -132,41 +157,51 @@ func (l *Loader) paid() {
 	}
 }
 
-// deepen opens one batch more if workers have nothing to claim and the batch is paid
-// for. The caller holds turn.
+// deepen opens one batch more if it is wanted and paid for. The caller holds turn.
 func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
-	switch {
-	case d.held.Load() || r.halted || !l.deepens():
+	if d.held.Load() || d.memoryShort || !r.wantsDepth() {
 		return
-	case r.opened >= r.course.len() || r.sequence != nil && r.sequence.ended.Load():
-		return // there is no other batch
-	case !l.ring.Exhausted(r.opening.Load()):
-		return // workers have something to claim
-	case len(r.ahead) > 0 && r.awaiting.Load() && l.ring.Loaded(r.ahead[0]):
-		return // the consumer waits for a copy, not for workers
 	}
 	// More may be open than extra allows, since it has shrunk.
 	extra := max(d.extra.Load(), int32(len(r.ahead)-l.leastDepth())) + 1
-	if d.short || d.withheld == 0 && extra > d.bound() {
+	checking := d.check.withheld > 0
+	if !checking && extra > d.bound() {
 		return
 	}
 	l.reckon()
 	if owed := d.owed.Load(); owed > 0 {
-		d.since.Store(d.reckoned)
+		d.idleSince.Store(d.reckoned) // workers are idle as before
 		d.timer.Reset(time.Duration(owed))
 		return
 	}
 	d.owed.Store(l.depthCosts())
-	if d.withheld > 0 {
-		d.missed = true
+	if checking {
+		d.check.missed = true
 		return
 	}
 	l.setExtra(extra)
 	if opened, err := r.openOne(); !opened || err != nil {
-		d.short = true
+		d.memoryShort = true
 		l.setExtra(extra - 1)
 	}
+}
+
+// wantsDepth tells whether one batch more would let idle workers, and with them training, go
+// on. The caller holds turn.
+func (r *run) wantsDepth() bool {
+	l := r.l
+	switch {
+	case r.halted || !l.deepens():
+		return false
+	case r.opened >= r.course.len() || r.sequence != nil && r.sequence.ended.Load():
+		return false // there is no other batch
+	case !l.ring.Exhausted(r.opening.Load()):
+		return false // workers have something to claim
+	case len(r.ahead) > 0 && r.awaiting.Load() && l.ring.Loaded(r.ahead[0]):
+		return false // the consumer waits for a copy, not for workers
+	}
+	return true
 }
 
 // reckon subtracts the time lost since the last call from what is owed, and adds the
@@ -175,7 +210,7 @@ func (l *Loader) reckon() {
 	d := &l.deep
 	now := l.now()
 	lost := int64(0)
-	if since := d.since.Swap(0); since != 0 {
+	if since := d.idleSince.Swap(0); since != 0 {
 		lost = now - since
 	}
 	owed := d.owed.Load() + int64(depthFree*float64(now-d.reckoned-lost))
@@ -184,7 +219,9 @@ func (l *Loader) reckon() {
 }
 
 // depthCosts is the price of an extra batch.
-func (l *Loader) depthCosts() int64 { return depthPrice * int64(l.slotBytes) << (2 * l.deep.dear) }
+func (l *Loader) depthCosts() int64 {
+	return depthPrice * int64(l.slotBytes) << (2 * l.deep.quadrupled)
+}
 
 // mostExtra is the bound on extra; ask for it through depth.bound.
 func (l *Loader) mostExtra() int32 {
@@ -192,7 +229,7 @@ func (l *Loader) mostExtra() int32 {
 	if room := l.opts.machine.Available(); room.Of != "" {
 		bytes = min(bytes, depthShare*float64(room.Bytes)/float64(l.opts.ranks()))
 	}
-	return int32(min(bytes/float64(l.slotBytes), math.MaxInt16, float64(maxPrefetch+1-l.leastDepth())))
+	return int32(min(bytes/float64(l.slotBytes), float64(maxPrefetch+1-l.leastDepth())))
 }
 
 // setExtra sets how many batches more than the fewest may be open. The caller
@@ -209,8 +246,8 @@ func (l *Loader) startDepth() {
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
 	d.owed.Store(l.depthCosts())
-	d.apart = depthCheck
-	d.workers, d.before = l.Workers(), math.MaxInt64
+	d.checkEvery, d.lastBearable = depthCheckOften, math.MaxInt64
+	d.workers = l.Workers()
 }
 
 // resetDepth forgets what runs have shown of the depth needed, and opens so many more batches
@@ -218,17 +255,16 @@ func (l *Loader) startDepth() {
 func (l *Loader) resetDepth(extra int32) {
 	d := &l.deep
 	l.setExtra(extra)
-	d.since.Store(0)
-	d.dear, d.short, d.withheld, d.lately, d.windows, d.unchecked, d.apart = 0, false, 0, 0, 0, 0, depthCheck
-	d.before = math.MaxInt64
+	d.idleSince.Store(0)
+	d.quadrupled, d.memoryShort, d.late, d.check = 0, false, 0, depthCheck{}
+	d.windows, d.sinceCheck, d.checkEvery, d.lastBearable = 0, 0, depthCheckOften, math.MaxInt64
 	d.owed.Store(l.depthCosts())
 	l.beginWindow()
 }
 
 // beginWindow begins a window of batches.
 func (l *Loader) beginWindow() {
-	d := &l.deep
-	d.batches, d.began, d.waited, d.drained, d.mixed = 0, l.now(), l.counters.wait.Load(), false, false
+	l.deep.window = depthWindow{began: l.now(), waited: l.counters.wait.Load()}
 }
 
 // watchDepth is called by the consumer when it asks for a batch, after it has opened
@@ -240,42 +276,56 @@ func (r *run) watchDepth() {
 		d.workers = workers
 		return
 	}
-	if r.taken >= l.leastDepth() { // until then training waits for loading to begin
-		waited := 0.0
-		if !l.ring.Loaded(r.ahead[0]) {
-			waited = 1
-		}
-		d.lately += (waited - d.lately) * depthMemory
-		if hungry := d.lately > depthWaited; hungry != r.hungry.Load() {
-			r.hungry.Store(hungry)
-		}
+	if r.hasBegun() {
+		r.noteLate()
 	}
 	if workers != d.workers {
-		d.workers, d.passing = workers, len(r.ahead)
-		l.setExtra(d.extra.Load() + d.withheld)
-		d.withheld, d.missed, d.before = 0, false, math.MaxInt64
+		d.workers, d.older = workers, len(r.ahead)
+		l.setExtra(d.earned()) // a check ends
+		d.check, d.lastBearable = depthCheck{}, math.MaxInt64
 	}
-	if d.passing > 0 {
-		d.passing--
-		d.mixed = true
+	w := &d.window
+	w.batches++
+	if d.older > 0 {
+		d.older--
+		w.mixed = true
 	}
-	d.batches++
-	size := max(depthWindow, 2*max(len(r.ahead), l.depth()))
-	pays := false
-	if extra := d.extra.Load(); extra > 0 || d.withheld > 0 {
-		d.drained = d.drained || r.isDrained()
-		pays = d.withheld > 0 && l.counters.wait.Load()-d.waited > d.bearable*int64(size)
+	if d.earned() > 0 {
+		w.drained = w.drained || r.isDrained()
 	}
-	if d.batches >= size || pays {
+	size := max(depthWindowBatches, 2*max(len(r.ahead), l.depth()))
+	pays := d.check.withheld > 0 && l.counters.wait.Load()-w.waited > d.check.bearable*int64(size)
+	if pays || w.batches >= size {
 		l.endWindow(pays)
 	}
 }
 
+// hasBegun tells whether batches are loaded ahead by now: until then training waits for loading
+// to begin, which says nothing about the depth.
+func (r *run) hasBegun() bool { return r.taken >= r.l.leastDepth() }
+
+// isLate tells whether the next batch isn't loaded.
+func (r *run) isLate() bool { return !r.l.ring.Loaded(r.ahead[0]) }
+
+// noteLate takes the next batch into depth.late.
+func (r *run) noteLate() {
+	d := &r.l.deep
+	late := 0.0
+	if r.isLate() {
+		late = 1
+	}
+	d.late += (late - d.late) * depthMemory
+	if hungry := d.late > depthLate; hungry != r.hungry.Load() {
+		r.hungry.Store(hungry)
+	}
+}
+
 // isDrained tells whether half of what may be open isn't ready. When a run begins, nothing
-// is ready yet: until half has been ready once, only waiting counts. At its end, all that is
-// left must be ready. When a stream will end isn't known; once it has, only waiting counts.
+// is ready yet: until half has been ready once (filled), only waiting counts. At its end, all
+// that is left must be ready. When a stream will end isn't known; once it has, only waiting
+// counts.
 func (r *run) isDrained() bool {
-	waits := r.taken >= r.l.leastDepth() && !r.l.ring.Loaded(r.ahead[0])
+	waits := r.hasBegun() && r.isLate()
 	switch {
 	case r.sequence != nil && r.sequence.ended.Load():
 		return waits
@@ -287,40 +337,55 @@ func (r *run) isDrained() bool {
 	}
 }
 
-// endWindow gives back or withholds extra batches. pays tells whether those that are
-// withheld are worth their memory. The caller holds run.turn.
+// endWindow decides by the window how many extra batches stay, and begins another window. pays
+// tells whether a check has shown that those it withholds pay. The caller holds run.turn.
 func (l *Loader) endWindow(pays bool) {
 	d := &l.deep
-	d.windows++
-	d.short = false
-	if d.windows%depthForgets == 0 {
-		d.dear = max(0, d.dear-1)
+	d.memoryShort = false
+	if d.windows++; d.windows%depthForgets == 0 {
+		d.quadrupled = max(0, d.quadrupled-1)
 	}
-	extra, check := d.extra.Load(), false
-	bearable := int64(math.MaxInt64)
-	if !d.mixed {
-		bearable = (l.counters.wait.Load() - d.waited + int64(depthBearable*float64(l.now()-d.began))) / int64(d.batches)
-	}
+	bearable := l.bearable()
+	check, due := d.check, d.sinceCheck >= d.checkEvery
+	d.check = depthCheck{}
+	d.sinceCheck++
+	extra := d.extra.Load()
 	switch {
-	case pays: // those that are withheld come back
-		extra += d.withheld
-		d.dear, d.apart = max(0, d.dear-1), min(4*d.apart, depthChecks)
-	case d.withheld > 0: // they don't pay and stay closed; half of the others are checked next
-		if d.missed {
-			d.dear = min(d.dear+1, depthDearest)
+	case pays:
+		extra += check.withheld
+		d.quadrupled, d.checkEvery = max(0, d.quadrupled-1), min(4*d.checkEvery, depthCheckSeldom)
+	case check.withheld > 0: // they don't pay and stay closed
+		if check.missed {
+			d.quadrupled = min(d.quadrupled+1, depthDearest)
 		}
-		d.apart, check = depthCheck, true
-	case !d.drained:
-		extra, d.apart = extra/2, depthCheck
-	case d.unchecked >= d.apart && d.lately > depthWaited && !d.mixed:
-		d.bearable, check = min(bearable, d.before), true
+		d.checkEvery = depthCheckOften
+		extra = d.withhold(extra, check.bearable)
+	case !d.window.drained:
+		extra, d.checkEvery = extra/2, depthCheckOften
+	case due && d.late > depthLate && !d.window.mixed:
+		extra = d.withhold(extra, min(bearable, d.lastBearable))
 	}
-	d.withheld, d.missed, d.before = 0, false, bearable
-	if d.unchecked++; check {
-		d.withheld, d.unchecked = extra-extra/2, 0
-	}
-	if extra -= d.withheld; extra != d.extra.Load() {
+	d.lastBearable = bearable
+	if extra != d.extra.Load() {
 		l.setExtra(extra)
 	}
 	l.beginWindow()
+}
+
+// bearable is depthCheck.bearable by the window that ends; without bound if two worker counts
+// share the window.
+func (l *Loader) bearable() int64 {
+	w := l.deep.window
+	if w.mixed {
+		return math.MaxInt64
+	}
+	waited, took := l.counters.wait.Load()-w.waited, l.now()-w.began
+	return (waited + int64(depthBearable*float64(took))) / int64(w.batches)
+}
+
+// withhold begins a check of half of the extra batches, and returns how many stay in use.
+func (d *depth) withhold(extra int32, bearable int64) (inUse int32) {
+	inUse = extra / 2
+	d.check, d.sinceCheck = depthCheck{withheld: extra - inUse, bearable: bearable}, 0
+	return inUse
 }

@@ -60,13 +60,13 @@ func TestTimeIsLostWhileWorkersStandIdleAndTrainingWaits(t *testing.T) {
 				l.deepening.Store(r)
 				defer l.deepening.Store(nil)
 				l.idle()
-				require.Equal(t, tt.lost, l.deep.since.Load() != 0)
+				require.Equal(t, tt.lost, l.deep.idleSince.Load() != 0)
 				require.Equal(t, tt.lost, l.deep.timer.Stop(), "which asks for a batch once it is paid for")
 			})
 		})
 	}
 	l := deepLoader(t, nil)
-	l.deep.since.Store(1)
+	l.deep.idleSince.Store(1)
 	require.NotPanics(t, l.paid, "the timer comes when the run is over")
 }
 
@@ -86,11 +86,11 @@ func TestABatchIsPaidForInLostTime(t *testing.T) {
 		lose := func(all, lost time.Duration) {
 			time.Sleep(all - lost)
 			if lost > 0 {
-				d.since.Store(l.now())
+				d.idleSince.Store(l.now())
 			}
 			time.Sleep(lost)
 			l.reckon()
-			require.Zero(t, d.since.Load())
+			require.Zero(t, d.idleSince.Load())
 		}
 		lose(800*time.Microsecond, 800*time.Microsecond)
 		require.EqualValues(t, deepCost-800_000, d.owed.Load())
@@ -102,7 +102,7 @@ func TestABatchIsPaidForInLostTime(t *testing.T) {
 		require.EqualValues(t, deepCost, d.owed.Load(), "what is free isn't saved up")
 		lose(time.Second, time.Second)
 		require.Zero(t, d.owed.Load(), "nor is what was lost")
-		d.dear = 2
+		d.quadrupled = 2
 		require.EqualValues(t, 16*deepCost, l.depthCosts(), "the price has quadrupled twice")
 	})
 }
@@ -127,15 +127,15 @@ func TestOneMoreBatchIsOpenedOnceItIsPaidFor(t *testing.T) {
 		{"the epoch has no more", func(_ *Loader, r *run) { r.opened = r.course.len() }, false, nil},
 		{"there are places to load", func(_ *Loader, r *run) { r.opening.Add(1) }, false, nil},
 		{"the depth is fixed", func(l *Loader, _ *run) { l.opts.prefetch = 2 }, false, nil},
-		{"memory fell short", func(l *Loader, _ *run) { l.deep.short = true }, false, nil},
+		{"memory fell short", func(l *Loader, _ *run) { l.deep.memoryShort = true }, false, nil},
 		{"there is no memory for more", func(l *Loader, _ *run) { l.deep.bound = func() int32 { return 0 } }, false, nil},
 		{"there is memory for one", func(l *Loader, _ *run) { l.deep.bound = func() int32 { return 1 } }, true, nil},
 		{"it isn't paid for", func(l *Loader, _ *run) { l.deep.owed.Store(deepCost) }, false, func(t *testing.T, d *depth) {
-			require.Equal(t, d.reckoned, d.since.Load())
+			require.Equal(t, d.reckoned, d.idleSince.Load())
 			require.True(t, d.timer.Stop(), "it will be")
 		}},
-		{"extra batches are withheld", func(l *Loader, _ *run) { l.deep.withheld = 1 }, false, func(t *testing.T, d *depth) {
-			require.True(t, d.missed)
+		{"extra batches are withheld", func(l *Loader, _ *run) { l.deep.check.withheld = 1 }, false, func(t *testing.T, d *depth) {
+			require.True(t, d.check.missed)
 		}},
 		{"none can be had beside one", func(l *Loader, _ *run) {
 			l.deep.extra.Store(1)
@@ -144,7 +144,7 @@ func TestOneMoreBatchIsOpenedOnceItIsPaidFor(t *testing.T) {
 			require.EqualValues(t, 1, d.extra.Load())
 		}},
 		{"none can be had", func(l *Loader, _ *run) { l.away.Store(maxAway) }, false, func(t *testing.T, d *depth) {
-			require.True(t, d.short)
+			require.True(t, d.memoryShort)
 			require.EqualValues(t, 0, d.extra.Load())
 		}},
 	} {
@@ -260,25 +260,26 @@ func TestAResetMakesTheDepthTheFewestAgain(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Greater(t, l.Stats().Slots, 3)
-		d.since.Store(3)
+		d.idleSince.Store(3)
 		d.owed.Store(1)
-		d.dear, d.short, d.withheld, d.missed, d.lately, d.windows, d.unchecked, d.apart = 3, true, 4, false, 0.5, 6, 7, 32
-		d.batches, d.began, d.waited, d.drained = 9, 1, 1, true
+		d.quadrupled, d.memoryShort, d.check.withheld, d.check.missed, d.late, d.windows, d.sinceCheck, d.checkEvery = 3, true, 4, false, 0.5, 6, 7, 32
+		d.window.batches, d.window.began, d.window.waited, d.window.drained = 9, 1, 1, true
 		l.counters.wait.Store(int64(time.Second))
 		l.resetDepth(0)
 		require.Equal(t, 3, l.depth())
 		require.Equal(t, 3, l.Stats().Slots, "the memory of the others is given back at once")
-		require.EqualValues(t, []int64{0, 0, deepCost}, []int64{int64(d.extra.Load()), d.since.Load(), d.owed.Load()})
-		require.Equal(t, []any{0, false, int32(0), 0.0, 0, 0, depthCheck}, []any{d.dear, d.short, d.withheld, d.lately, d.windows, d.unchecked, d.apart})
-		require.Equal(t, []any{0, l.now(), int64(time.Second), false}, []any{d.batches, d.began, d.waited, d.drained})
+		require.EqualValues(t, []int64{0, 0, deepCost}, []int64{int64(d.extra.Load()), d.idleSince.Load(), d.owed.Load()})
+		require.Equal(t, []any{0, false, int32(0), 0.0, 0, 0, depthCheckOften}, []any{d.quadrupled, d.memoryShort, d.check.withheld, d.late, d.windows, d.sinceCheck, d.checkEvery})
+		require.Equal(t, []any{0, l.now(), int64(time.Second), false}, []any{d.window.batches, d.window.began, d.window.waited, d.window.drained})
 	})
 }
 
-// "If half of what is open was ready whenever training asked, half of the extra batches are
-// given back. If training waits in spite of extra batches, half of these are withheld now
-// and then, to see whether they pay. If training then waits longer, they come into use
-// again; if not, their memory is given back. If workers stood idle for the price of a batch
-// meanwhile, the price quadruples."
+// "If half of what is open was ready whenever training asked, during a window of batches,
+// half of the extra batches are given back. If training waits in spite of extra batches, a
+// check shows now and then whether they pay: half of them are withheld for a window. If
+// training waits longer than bearable, they pay, and come into use again. If not, their
+// memory is given back, and half of the rest is checked. If workers stood idle for the price
+// of a batch meanwhile, the price quadruples."
 func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 	type state struct {
 		extra, withheld int32
@@ -316,16 +317,16 @@ func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 				l := deepLoader(t, nil)
 				d := &l.deep
 				l.setExtra(tt.before.extra)
-				d.withheld, d.dear, d.apart, d.unchecked = tt.before.withheld, tt.before.dear, tt.before.apart, tt.before.unchecked
-				d.drained, d.missed, d.lately, d.windows, d.short = tt.drained, tt.missed, tt.lately, tt.beginning, true
-				d.batches, d.began, d.waited = 64, l.now(), 0
+				d.check.withheld, d.quadrupled, d.checkEvery, d.sinceCheck = tt.before.withheld, tt.before.dear, tt.before.apart, tt.before.unchecked
+				d.window.drained, d.check.missed, d.late, d.windows, d.memoryShort = tt.drained, tt.missed, tt.lately, tt.beginning, true
+				d.window.batches, d.window.began, d.window.waited = 64, l.now(), 0
 				time.Sleep(1024 * ms)
 				l.counters.wait.Store(int64(128 * ms))
 				l.endWindow(tt.pays)
-				require.Equal(t, tt.after, state{d.extra.Load(), d.withheld, d.dear, d.apart, d.unchecked})
-				require.Equal(t, []any{tt.beginning + 1, false, false, 0, l.now(), int64(128 * ms), false}, []any{d.windows, d.short, d.missed, d.batches, d.began, d.waited, d.drained})
-				if tt.before.withheld == 0 && d.withheld > 0 {
-					require.Equal(t, 3*ms, time.Duration(d.bearable), "2 ms per batch as before, and a sixteenth of 16 ms")
+				require.Equal(t, tt.after, state{d.extra.Load(), d.check.withheld, d.quadrupled, d.checkEvery, d.sinceCheck})
+				require.Equal(t, []any{tt.beginning + 1, false, false, 0, l.now(), int64(128 * ms), false}, []any{d.windows, d.memoryShort, d.check.missed, d.window.batches, d.window.began, d.window.waited, d.window.drained})
+				if tt.before.withheld == 0 && d.check.withheld > 0 {
+					require.Equal(t, 3*ms, time.Duration(d.check.bearable), "2 ms per batch as before, and a sixteenth of 16 ms")
 				}
 			})
 		})
@@ -351,7 +352,7 @@ func TestAWindowHasTwiceAsManyBatchesAsAreOpen(t *testing.T) {
 			l := deepLoader(t, nil)
 			d := &l.deep
 			r := &run{l: l, course: newCourse(&l.order, 0, 0, 0), ahead: make([]uint64, tt.open)}
-			d.withheld, d.bearable = tt.withheld, int64(tt.bearable)
+			d.check.withheld, d.check.bearable = tt.withheld, int64(tt.bearable)
 			l.counters.wait.Store(int64(tt.waited))
 			n := 0
 			for d.windows == 0 && n < 1000 {
@@ -366,13 +367,13 @@ func TestAWindowHasTwiceAsManyBatchesAsAreOpen(t *testing.T) {
 	r := &run{l: l, course: newCourse(&l.order, 0, 0, 0)}
 	r.opened = r.course.len()
 	r.watchDepth()
-	require.Equal(t, 1, l.deep.batches, "an epoch's last batches count, too")
+	require.Equal(t, 1, l.deep.window.batches, "an epoch's last batches count, too")
 	l = deepLoader(t, nil, WithPrefetch(2))
 	(&run{l: l}).watchDepth()
-	require.Zero(t, l.deep.batches, "the depth is fixed")
+	require.Zero(t, l.deep.window.batches, "the depth is fixed")
 }
 
-// Lately is the share of the last batches that weren't loaded when training asked.
+// late is the share of the last batches that weren't loaded when training asked.
 func TestTrainingCountsAsWaitingOnceItHasWaitedForAnEighth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -393,27 +394,27 @@ func TestTrainingCountsAsWaitingOnceItHasWaitedForAnEighth(t *testing.T) {
 		late, loaded := ahead[0], ahead[1]
 		r.taken = l.leastDepth() - 1
 		r.watchDepth()
-		require.Zero(t, d.lately, "training waits for loading to begin")
+		require.Zero(t, d.late, "training waits for loading to begin")
 		r.taken++
-		for want := 0.0; want <= depthWaited; {
+		for want := 0.0; want <= depthLate; {
 			require.False(t, r.hungry.Load())
 			r.watchDepth()
 			want += (1 - want) / 32
-			require.InDelta(t, want, d.lately, 1e-9)
+			require.InDelta(t, want, d.late, 1e-9)
 		}
 		require.True(t, r.hungry.Load())
 
-		before := d.lately
+		before := d.late
 		r.ahead = []uint64{loaded, late}
 		r.watchDepth()
-		require.InDelta(t, before*31/32, d.lately, 1e-9)
-		require.False(t, d.drained, "there are no extra batches")
+		require.InDelta(t, before*31/32, d.late, 1e-9)
+		require.False(t, d.window.drained, "there are no extra batches")
 		d.extra.Store(1)
 		r.ahead = []uint64{loaded, late, loaded, late}
 		r.watchDepth()
-		require.False(t, d.drained, "half of what is open is ready")
+		require.False(t, d.window.drained, "half of what is open is ready")
 		r.ahead = []uint64{loaded, loaded, late, loaded}
 		r.watchDepth()
-		require.True(t, d.drained)
+		require.True(t, d.window.drained)
 	})
 }

@@ -258,7 +258,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	}
 	c.Prefetch = max(c.Prefetch, l.depth()-1)
 	if !l.opts.unordered { // without order no batch is held up, and workers that all have something to claim are too fast at first
-		c.extra = l.deep.extra.Load() + l.deep.withheld
+		c.extra = l.deep.earned()
 	}
 	c.SystemUsed = host.Memory().Used
 	c.warming, c.tooHigh = m.visit.Trend, m.tooHigh

@@ -110,8 +110,8 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		}
 	}
 	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
-		r.hungry.Store(l.deep.lately > depthWaited)
-		l.deep.since.Store(0) // nobody waited between the epochs
+		r.hungry.Store(l.deep.late > depthLate)
+		l.deep.idleSince.Store(0) // nobody waited between the epochs
 		l.deepening.Store(r)
 	}
 	l.hire()
@@ -322,7 +322,7 @@ func (r *run) openOne() (opened bool, err error) {
 		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
 		r.sequence.fill(b.seq, b)
 	}
-	if r.l.deep.since.Load() != 0 {
+	if r.l.deep.idleSince.Load() != 0 {
 		r.l.reckon()
 	}
 	return true, nil
