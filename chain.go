@@ -31,27 +31,30 @@ type chain struct {
 	got     *Record // what was read; nil if nothing was left
 	unread  []error // of the records that can't be read
 
-	// If the chain reads ahead.
-	backlog atomic.Pointer[backlog] // nil if it doesn't
+	// If the chain reads ahead: what its goroutine and the sequence share. Bytes are counted
+	// as room.go says.
+	backlog atomic.Pointer[backlog] // nil if it doesn't read ahead
 	reach   reach
-	idle    []*Record // that came back and aren't in use
-	made    int       // records there are
-	reading *Record   // the record that is being read
-	counted int       // bytes that held has for reading
-	last    int       // bytes of the record before it
-	due     int       // records that the epoch will take of it if the others have enough, too
+	wanted  atomic.Int64  // the sequence waits for this record, or has it: counts from 1
+	bound   int64         // the part's
+	held    atomic.Int64  // the chain's share of the part's bytes
+	recent  atomic.Int64  // bytes of the larger of the last two records
+	needs   atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room, or was given it
+	woken   chan struct{} // holds something if it was given room, or a record is wanted
+	due     int           // records that the epoch will take of it if the others have enough, too
 	done    chan struct{}
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 
-	sent   int           // records that went into full
-	taken  int           // records that the sequence has taken; the sequence's
-	wanted atomic.Int64  // the sequence waits for this record, or has it: counts from 1
-	bound  int64         // the part's
-	held   atomic.Int64  // the chain's share of the part's bytes
-	recent atomic.Int64  // bytes of the larger of the last two records
-	needs  atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room, or was given it
-	room   chan struct{} // holds something if it was given room, or a record is wanted
+	// Its goroutine's, and the sequence's once that is over.
+	idle     []*Record // that came back and aren't in use
+	made     int       // records there are
+	reading  *Record   // the record that is being read
+	reserved int       // bytes of held for that record
+	last     int       // bytes of the record before it
+	sent     int       // records that went into full
+
+	taken int // records that the sequence has taken; the sequence's
 
 	call call // with WithTimeout
 }
@@ -79,7 +82,7 @@ func newChain(p *streamPart, shards []int) *chain {
 
 // start makes a new chain read ahead.
 func (c *chain) start() {
-	c.done, c.room = make(chan struct{}), make(chan struct{}, 1)
+	c.done, c.woken = make(chan struct{}), make(chan struct{}, 1)
 	c.reach.reckoned = c.q.l.now()
 	c.reach.beginWindow()
 	c.backlog.Store(newBacklog(readAhead))
@@ -100,14 +103,14 @@ func (c *chain) run() {
 		c.reach.mu.Unlock()
 		close(c.done)
 		if c.call.isLost() {
-			c.letGo()
+			c.holdNothing()
 			c.q.l.away.Add(-1)
 		}
 	}()
 	for c.readOne() {
 	}
-	c.hold(-c.counted) // nothing came into the record
-	c.counted = 0      // the next goroutine comes here too, if Close ends this one
+	c.hold(-c.reserved) // nothing came into the record
+	c.reserved = 0      // the next goroutine comes here too, if Close ends this one
 	c.shut()
 	finished = true
 }
@@ -123,10 +126,10 @@ func (c *chain) readOne() bool {
 	if recent := int64(max(before, c.last)); recent != c.recent.Load() {
 		c.recent.Store(recent)
 	}
-	c.hold(c.last - c.counted)
+	c.hold(c.last - c.reserved)
 	c.sent++
 	c.backlog.Load().full <- c.reading // has room: no more records are under way
-	c.reading, c.counted = nil, 0
+	c.reading, c.reserved = nil, 0
 	return true
 }
 
@@ -199,7 +202,7 @@ func (c *chain) choose() {
 	}
 	c.reading = c.idle[best]
 	c.idle = slices.Delete(c.idle, best, best+1)
-	c.counted = cap(c.reading.Data)
+	c.reserved = cap(c.reading.Data)
 }
 
 // take replaces *r by the next record of chain number i. It reports false after the
@@ -226,7 +229,7 @@ func (p *streamPart) take(i int, r **Record) bool {
 		freed := int64(cap(got.Data)) // bytes counts it until it is given away: else this chain, whose next turn is the last, could take it back
 		c.held.Add(-freed)
 		*r, got = got, *r
-		if n := cap(got.Data); n > 0 && !c.keep(n, freed) {
+		if n := cap(got.Data); n > 0 && !c.keepMemory(n, freed) {
 			got = &Record{part: p.number}
 		}
 		p.giveRoom(freed)
@@ -237,7 +240,7 @@ func (p *streamPart) take(i int, r **Record) bool {
 		c.reading, c.idle = nil, nil
 		c.backlog.Store(&backlog{b.most, b.full, nil})
 		c.recent.Store(0)
-		c.letGo()
+		c.holdNothing()
 		p.giveRoom(0)
 	}
 	return ok
@@ -363,7 +366,7 @@ func (c *chain) close() {
 	}
 	c.cancel(nil)
 	if _, _, answered := await(c, c.done); answered {
-		c.letGo()
+		c.holdNothing()
 	}
 }
 

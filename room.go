@@ -1,5 +1,16 @@
 package nwt
 
+// The memory of the records that chains have ready is bounded. It is counted in bytes, before
+// it is taken:
+//
+//	chain.reserved    for the record that the chain reads
+//	chain.held        reserved, and what the chain's other records have
+//	streamPart.bytes  held of all chains of the part, and what take has yet to give away
+//
+// A chain reserves room (makeRoom), reads a record, and corrects held to what the record has
+// (readOne). The sequence takes the record, sends an empty one back, and gives the room of the
+// first, as far as the second doesn't need it, to chains that wait (take, keepMemory, giveRoom).
+
 const (
 	// maxAheadBytes bounds the memory of the records that all chains have ready.
 	maxAheadBytes = 256 << 20
@@ -7,11 +18,11 @@ const (
 	enoughRefused = 16
 )
 
-// makeRoom waits until there is room to read ahead a record as large as the last one,
-// until one with memory for it comes back, or until the sequence waits for the record.
-// It counts the record's bytes, and reports false if the chain is closed.
+// makeRoom reserves room for a record as large as the last one. If there is none, it waits
+// until it is given some, or a record with enough memory comes back. It waits no longer once
+// the sequence waits for the record. It reports false if the chain is closed.
 func (c *chain) makeRoom() bool {
-	if c.fits(c.part.waiting.Load() > 0) {
+	if c.takeRoom(c.part.waiting.Load() > 0) {
 		return true
 	}
 	b := c.backlog.Load()
@@ -19,58 +30,89 @@ func (c *chain) makeRoom() bool {
 		c.idle = append(c.idle, c.reading)
 		c.collect(b)
 		c.choose() // one with memory may have come back
-		if c.counted >= c.last {
+		lacks := c.last - c.reserved
+		if lacks <= 0 {
 			return true
 		}
-		grow := c.last - c.counted
-		c.waits(int64(grow))
-		fits := c.fits(c.part.waiting.Load() > 1)
-		wanted, closed := c.wanted.Load() > int64(c.sent), false
-		if !fits && !wanted {
-			select {
-			case <-c.room:
-			case r := <-b.empty:
-				c.cameBack(r)
-			case <-c.ctx.Done():
-				closed = true
-			}
+		c.setNeeds(int64(lacks))
+		taken := c.takeRoom(c.part.waiting.Load() > 1) // beside this chain
+		wanted, closed := c.isWanted(), false
+		if !taken && !wanted {
+			closed = !c.awaitRoom(b)
 		}
-		given := !c.waits(0)
+		given := c.setNeeds(0) == 0
 		switch {
-		case given && fits: // counted twice
-			c.hold(-grow)
+		case given && taken: // one of the two is too much
+			c.hold(-lacks)
 		case given:
-			c.counted = c.last
+			c.reserved = c.last
 		}
 		if closed {
 			return false
 		}
-		if fits || given || wanted {
+		if taken || given || wanted {
 			return true
 		}
 	}
 }
 
-// fits tells whether there is room for a record as large as the last one, and counts it.
-// If others wait, a chain that would come above its share waits to be given room: what its
-// own records free is otherwise taken again before the sequence can give it to the chains
-// whose turn is next. The record may be larger than the last one: the chain is within its
-// share only if one as large as the one before that is, too.
-func (c *chain) fits(others bool) bool {
-	grow := c.last - c.counted
-	if grow <= 0 {
-		return true
-	}
-	if others && c.aboveShare(int(c.recent.Load())-c.counted) || !c.reserve(grow, c.bound) {
+// awaitRoom waits until the chain is woken or a record comes back. It reports false if the
+// chain is closed.
+func (c *chain) awaitRoom(b *backlog) bool {
+	select {
+	case <-c.woken:
+	case r := <-b.empty:
+		c.cameBack(r)
+	case <-c.ctx.Done():
 		return false
 	}
-	c.counted = c.last
 	return true
 }
 
-// reserve adds to the bytes that the chain holds, unless all chains of the part would then
-// hold more than bound.
-func (c *chain) reserve(n int, bound int64) bool {
+// isWanted tells whether the sequence waits for the record that the chain reads next.
+func (c *chain) isWanted() bool { return c.wanted.Load() > int64(c.sent) }
+
+// takeRoom reserves room for a record as large as the last one, and reports whether there was
+// room. If others wait, a chain that would come above its share must wait to be given room:
+// what its own records free is otherwise taken again before the sequence can give it to the
+// chains whose turn is next. The record may be larger than the last one: the chain is within
+// its share only if one as large as the one before that is, too.
+func (c *chain) takeRoom(othersWait bool) bool {
+	lacks := c.last - c.reserved
+	if lacks <= 0 {
+		return true
+	}
+	if othersWait && c.aboveShare(int(c.recent.Load())-c.reserved) || !c.holdWithin(c.bound, lacks) {
+		return false
+	}
+	c.reserved = c.last
+	return true
+}
+
+// keepMemory has the chain hold the n bytes of a record that comes back, if it may. It may if
+// the chain, with a record in it, holds no more than its share of the bound; or if no chain
+// waits for room and all together hold no more than half of the bound. So memory that isn't
+// used leaves the other chains room for reading ahead. freed bytes, which streamPart.bytes
+// still counts, are there to be taken.
+func (c *chain) keepMemory(n int, freed int64) bool {
+	bound := c.bound
+	if c.aboveShare(max(n, int(c.recent.Load()))) {
+		if c.part.waiting.Load() > 0 {
+			return false
+		}
+		bound /= 2
+	}
+	return c.holdWithin(bound+freed, n)
+}
+
+// aboveShare tells whether n bytes more are more than the chain's share of the bound.
+func (c *chain) aboveShare(n int) bool {
+	return c.held.Load()+int64(n) > c.bound/int64(c.q.l.opts.interleave)
+}
+
+// holdWithin is hold, unless all chains of the part would then hold more than bound: it then
+// reports false.
+func (c *chain) holdWithin(bound int64, n int) bool {
 	for {
 		now := c.part.bytes.Load()
 		if now+int64(n) > bound {
@@ -83,54 +125,34 @@ func (c *chain) reserve(n int, bound int64) bool {
 	}
 }
 
-// keep is reserve for the memory of a record that comes back; bytes still counts freed bytes
-// that it won't. The memory is kept if the chain, with a record in it, holds no more than its
-// share of the bound; or if no chain waits for room and all together hold no more than half
-// of the bound. So memory that isn't used leaves the other chains room for reading ahead.
-func (c *chain) keep(n int, freed int64) bool {
-	bound := c.bound
-	if c.aboveShare(max(n, int(c.recent.Load()))) {
-		if c.part.waiting.Load() > 0 {
-			return false
-		}
-		bound /= 2
-	}
-	return c.reserve(n, bound+freed)
-}
-
-// aboveShare tells whether n bytes more are more than the chain's share of the bound.
-func (c *chain) aboveShare(n int) bool {
-	return c.held.Load()+int64(n) > c.bound/int64(c.q.l.opts.interleave)
-}
-
-// hold adds to the bytes that the chain holds.
+// hold counts n bytes more, or less, as the chain's.
 func (c *chain) hold(n int) {
 	c.held.Add(int64(n))
 	c.part.bytes.Add(int64(n))
 }
 
-// letGo stops counting the chain's bytes.
-func (c *chain) letGo() { c.part.bytes.Add(-c.held.Swap(0)) }
+// holdNothing stops counting the chain's bytes.
+func (c *chain) holdNothing() { c.part.bytes.Add(-c.held.Swap(0)) }
 
-// giveRoom gives the room that there is, and freed bytes that bytes still counts, to chains
-// that wait for room, and wakes them. It begins with the chain whose turn is next; chains that
-// have a record ready come last. If a chain needs more than is left, the chains after it wait
-// until it has that much: otherwise records whose turn is later would fill the room, and the
-// earlier ones would be read one by one. Only a chain that needs more than half of all room
-// isn't waited for. If there are many such chains, giveRoom doesn't ask all others: with
-// hundreds, that would cost more than reading.
+// giveRoom gives the room that there is to chains that wait for room, and wakes them; freed
+// bytes, which p.bytes still counts, are part of it. It begins with the chain whose turn is
+// next; chains that have a record ready come last. If a chain needs more than is left, the
+// chains after it wait until it has that much: otherwise records whose turn is later would fill
+// the room, and the earlier ones would be read one by one. Only a chain that needs more than
+// half of all room isn't waited for. If there are many such chains, giveRoom doesn't ask all
+// others: with hundreds, that would cost more than reading.
 func (p *streamPart) giveRoom(freed int64) {
 	if p.waiting.Load() <= 0 {
 		return
 	}
 	refused, bound := 0, p.bound+freed
-	for _, ready := range []bool{false, true} {
+	for _, readyToo := range []bool{false, true} {
 		for k := 0; k < len(p.chains) && p.bytes.Load() < bound; k++ {
 			c := p.chains[(p.turn+k)%len(p.chains)]
 			n := c.needs.Load()
 			switch {
-			case n == 0 || !ready && len(c.backlog.Load().full) > 0:
-			case !c.reserve(int(n), bound):
+			case n == 0 || !readyToo && len(c.backlog.Load().full) > 0:
+			case !c.holdWithin(bound, int(n)):
 				if refused++; n <= p.bound/2 || refused == enoughRefused {
 					return
 				}
@@ -144,22 +166,23 @@ func (p *streamPart) giveRoom(freed int64) {
 	}
 }
 
-// waits sets how many bytes the chain waits for, and reports whether it waited.
-func (c *chain) waits(n int64) bool {
-	waited := c.needs.Swap(n) > 0
+// setNeeds sets how many bytes the chain waits for, and returns how many it waited for: 0 if it
+// didn't wait, or was given them.
+func (c *chain) setNeeds(n int64) (before int64) {
+	before = c.needs.Swap(n)
 	switch {
-	case n > 0 && !waited:
+	case n > 0 && before == 0:
 		c.part.waiting.Add(1)
-	case n == 0 && waited:
+	case n == 0 && before > 0:
 		c.part.waiting.Add(-1)
 	}
-	return waited
+	return before
 }
 
 // wake wakes the chain if it waits for room.
 func (c *chain) wake() {
 	select {
-	case c.room <- struct{}{}:
+	case c.woken <- struct{}{}:
 	default:
 	}
 }
