@@ -38,9 +38,11 @@ type reach struct {
 	reckoned int64 // when lost was reckoned; a time of Loader.now
 	late     bool  // training has waited for the chain while others stood still
 	ample    bool  // half of its records weren't needed
-	looks    int   // at the chain in the window that is on
-	low      int   // how many records were full at least in the window
-	high     int   // how many at most
+
+	// The window that is on.
+	looks int // at how many records are full
+	low   int // how many were full at least
+	high  int // how many at most
 
 	mu   sync.Mutex // held while the channels of the backlog are changed, or full is closed
 	over bool       // guarded by mu; full is closed
@@ -59,19 +61,22 @@ const (
 	reachStall  = 100_000   // nanoseconds that training must wait, else nothing is lost
 	reachLate   = 1. / 8    // share of the chains that must be late at times
 	reachIdle   = 1. / 8    // share of the CPUs that must be idle
-	reachMeter  = 1e8       // nanoseconds for which that is measured; up to ten times as long counts
+	reachMeter  = 1e8       // nanoseconds for which that is measured at least …
+	reachStale  = 1e9       // … and at most: what was measured for longer says little about now
 	reachLook   = 4         // records after which a chain is looked at again
 	reachWindow = 8         // how often all its records are taken in a window
 )
 
-// look notes how many records of the chain are full.
+// look notes how many records of the chain are full. At the end of a window it gives back half
+// of the records if the other half is enough.
 func (c *chain) look(b *backlog) {
 	r, full, half := &c.reach, len(b.full), b.most/2
 	r.low, r.high = min(r.low, full), max(r.high, full)
 	if full < half {
 		r.ample = false
 	}
-	if r.looks++; b.most == readAhead || r.looks < reachWindow*b.most/reachLook {
+	r.looks++
+	if b.most == readAhead || r.looks < reachWindow*b.most/reachLook {
 		return
 	}
 	if r.low >= half || r.high <= half {
@@ -83,65 +88,84 @@ func (c *chain) look(b *backlog) {
 
 func (r *reach) beginWindow() { r.looks, r.low, r.high = 0, math.MaxInt, 0 }
 
-// losesTime is called when training has waited for a record of one chain, late. It lets the
-// chains that stood still meanwhile read further ahead, if they have paid for it.
+// losesTime is called when training has waited for a record of one chain, late. The chains that
+// stood still meanwhile have lost this time. Those that have paid for it read further ahead.
 func (p *streamPart) losesTime(late *chain, waited int64) {
+	still := p.standStill(late)
+	if len(still) == 0 || !p.takesTurns(late) {
+		return
+	}
+	now, enough := p.q.l.now(), false
+	for _, c := range still {
+		r := &c.reach
+		free := int64(reachFree * float64(now-r.reckoned))
+		r.lost, r.reckoned = max(0, r.lost-free)+waited, now
+		enough = enough || r.lost >= reachLeast
+	}
+	if enough {
+		p.extendPaid(still, now)
+	}
+}
+
+// standStill returns the chains, except late, all of whose records are full. Chains whose
+// records have no Data are left out: how much memory more of them would take isn't known.
+func (p *streamPart) standStill(late *chain) []*chain {
 	p.still = p.still[:0]
 	for _, c := range p.chains {
 		b := c.backlog.Load()
-		if c != late && c.recent.Load() > 0 && len(b.full) >= b.most { // records without Data are of unknown size
+		if c != late && c.recent.Load() > 0 && len(b.full) >= b.most {
 			p.still = append(p.still, c)
 		}
 	}
-	if len(p.still) == 0 {
-		return
-	}
+	return p.still
+}
+
+// takesTurns notes that a chain was late, and tells whether enough of them are at times.
+func (p *streamPart) takesTurns(late *chain) bool {
 	if !late.reach.late {
 		late.reach.late = true
 		p.late++
 	}
-	if p.late < 2 || float64(p.late) < reachLate*float64(len(p.chains)) {
-		return
-	}
-	now, enough := p.q.l.now(), false
-	for _, c := range p.still {
-		r := &c.reach
-		r.lost, r.reckoned = max(0, r.lost-int64(reachFree*float64(now-r.reckoned)))+waited, now
-		enough = enough || r.lost >= reachLeast
-	}
-	if !enough {
-		return
-	}
+	return p.late >= 2 && float64(p.late) >= reachLate*float64(len(p.chains))
+}
+
+// extendPaid lets those chains of still read further ahead that have paid for it, if CPUs are
+// idle. It overwrites still.
+func (p *streamPart) extendPaid(still []*chain, now int64) {
 	held := int64(0)
 	for _, c := range p.chains {
 		held += int64(c.backlog.Load().most) * c.recent.Load()
 	}
-	still := int64(len(p.still))
-	most := (int64(reachMost*float64(p.bound)) - held) / still // for each, if there is memory enough
-	paid := p.still[:0]
-	for _, c := range p.still {
-		if more := c.wants(most); more > 0 && c.reach.lost >= max(reachLeast, depthPrice*int64(more)*c.recent.Load()) {
+	sharers := int64(len(still))
+	// By the bound alone: what memory is left (farBound) is asked only once a chain has paid.
+	room := (int64(reachMost*float64(p.bound)) - held) / sharers
+	paid := still[:0]
+	for _, c := range still {
+		if more := c.wants(room); more > 0 && c.reach.lost >= max(reachLeast, depthPrice*int64(more)*c.recent.Load()) {
 			paid = append(paid, c)
 		}
 	}
 	if len(paid) == 0 || !p.q.cpusIdle(now) {
 		return
 	}
-	free := (p.farBound() - held) / still
+	room = (p.farBound() - held) / sharers
 	for _, c := range paid {
-		if more := c.wants(free); more > 0 {
+		if more := c.wants(room); more > 0 {
 			c.extend(c.backlog.Load().most + more)
 		}
 	}
 }
 
-// wants is how many more records the chain should get, if they may take so much memory.
-func (c *chain) wants(free int64) int {
+// wants is how many more records the chain should get, if they may take room bytes. It is at
+// least half as many as it has, or 0.
+func (c *chain) wants(room int64) int {
 	most, bytes := c.backlog.Load().most, c.recent.Load()
-	if bytes == 0 || c.reach.ample { // it may read while more records than it may have are full
+	// The chain may be reading records of unknown size since standStill saw bytes: if it gave
+	// records back, more may be full than it may have, though it doesn't stand still.
+	if bytes == 0 || c.reach.ample {
 		return 0
 	}
-	more := min((reachFactor-1)*most, mostAhead-most, int(free/bytes))
+	more := min((reachFactor-1)*most, mostAhead-most, int(room/bytes))
 	if more < most/2 {
 		return 0
 	}
@@ -161,14 +185,15 @@ func (q *sequence) mostReach() float64 {
 	return share
 }
 
-// cpusIdle tells whether CPUs were idle lately; not if that isn't known.
+// cpusIdle tells whether CPUs were idle when that was measured last: false if it wasn't, or too
+// long ago. If the time for it has come, it begins to measure anew.
 func (q *sequence) cpusIdle(now int64) bool {
 	took := now - q.metered
 	if q.cpu != nil && took < reachMeter {
 		return q.idle
 	}
 	q.idle = false
-	if q.cpu != nil && took < 10*reachMeter {
+	if q.cpu != nil && took < reachStale {
 		use := q.cpu.Used()
 		q.idle = use.Own/float64(q.l.opts.machine.Procs())+use.Others < 1-reachIdle
 	}
@@ -193,7 +218,7 @@ func (c *chain) extend(most int) {
 		}
 	}
 	c.backlog.Store(next)
-	if len(b.empty) == 0 { // else it wakes anyway
+	if len(b.empty) == 0 { // otherwise the chain wakes anyway
 		b.empty <- nil
 	}
 	c.reach.lost = 0

@@ -42,7 +42,7 @@ type sequence struct {
 	reachShare func() float64 // share of the bound that records may take then
 	cpu        host.Meter     // nil as long as nothing is measured
 	metered    int64          // when cpu began
-	idle       bool           // CPUs were, before that
+	idle       bool           // CPUs were, when they were measured before
 }
 
 // A streamPart reads the records of one of a run's streams in order. It belongs to the
@@ -84,7 +84,7 @@ type streamPart struct {
 	spare  []*Record // records that nothing holds
 
 	late  int      // how many chains of the pass were late, see type reach
-	still []*chain // scratch of losesTime
+	still []*chain // scratch of standStill
 }
 
 func newSequence(r *run, ahead bool) *sequence {
