@@ -34,7 +34,7 @@ const (
 // The owner is whoever may call Open, Await, Halt and Reset. That is one goroutine
 // at a time; owners hand over with their own synchronization.
 type Ring[T any] struct {
-	// cursor is the first batch with places that nobody has claimed: seq<<posBits.
+	// cursor is the first batch with places that nobody has claimed: pack(seq, 0).
 	// It is advanced, by compare-and-swap, by whoever claims the last of these places
 	// or finds none left. Halt stores halted, so that nobody looks for a batch; Reset
 	// stores the first batch of the next run.
@@ -47,7 +47,7 @@ type Ring[T any] struct {
 	cursor atomicUint64
 	_      [56]byte
 
-	// limit is the first place that isn't open: seq<<posBits | place. The place is 0,
+	// limit is the first place that isn't open: pack(seq, place). The place is 0,
 	// except for a batch of a stream. The owner writes limit or, between Reset and
 	// Halt, the reader that Announce speaks of. It writes limit only after the entry
 	// below it: a worker that sees a limit sees the entry.
@@ -87,8 +87,8 @@ type entry[T any] struct {
 	goal    atomicInt32 // 0, except in Halt: the places nobody will ever claim
 	_       [32]byte
 
-	// lanes has the first place of each lane that nobody has claimed: seq<<posBits |
-	// place. Workers advance it by compare-and-swap. The owner swaps it to halted.
+	// lanes has the first place of each lane that nobody has claimed: pack(seq, place).
+	// Workers advance it by compare-and-swap. The owner swaps it to halted.
 	lanes [MaxLanes]atomicUint64
 }
 
@@ -109,7 +109,13 @@ func New[T any](maxWorkers int, stage bool) *Ring[T] {
 	return r
 }
 
+// pack makes one word of a batch and a place in it, so that both change in one atomic step. A
+// later batch, or a later place of the same one, is the larger word.
 func pack(seq uint64, place int) uint64 { return seq<<posBits | uint64(place) }
+
+func seqOf(packed uint64) uint64 { return packed >> posBits }
+
+func placeOf(packed uint64) int { return int(packed & MaxPlaces) }
 
 func (r *Ring[T]) at(seq uint64) *entry[T] { return &r.entries[seq%Capacity] }
 
@@ -213,10 +219,11 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 		if cursor >= min(limit, below) {
 			return c, false
 		}
-		seq := cursor >> posBits
+		seq := seqOf(cursor)
+		whole := seqOf(limit) > seq // the batch is open to its end
 		e := r.at(seq)
-		from, to, left := e.claim(seq, worker, most, limit)
-		if !left && limit>>posBits > seq {
+		from, to, spent := e.claim(seq, worker, most, limit)
+		if spent && whole {
 			r.cursor.CompareAndSwap(cursor, pack(seq+1, 0))
 		}
 		switch {
@@ -225,50 +232,51 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 				r.wakeOne()
 			}
 			return Claim[T]{Seq: seq, Item: e.item, From: from, To: to}, true
-		case !left && limit>>posBits == seq:
+		case spent && !whole: // the stream's reader offers more later
 			return c, false
 		}
 	}
 }
 
-// claim takes places of batch seq below limit, and tells whether it left any. It
-// takes none if there are none or, with left, if it must be called again.
-func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, left bool) {
+// claim takes places of batch seq below limit, from one lane. spent tells that nobody will find
+// more of them. If claim took none and they aren't spent, others were faster: the caller looks
+// at the ring anew.
+func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, spent bool) {
 	used, size := int(e.used.Load()), int(e.size.Load())
-	if e.lanes[0].Load()>>posBits != seq {
-		return 0, 0, true // the ring was halted, or the entry is another batch's by now
+	if seqOf(e.lanes[0].Load()) != seq {
+		return 0, 0, false // the ring was halted, or the entry is another batch's by now
 	}
 	for k := range used {
 		i := (worker + k) % used
 		_, end := lane(i, used, size)
-		if limit>>posBits == seq {
-			end = min(end, int(limit&MaxPlaces))
+		if seqOf(limit) == seq { // the rest of the batch isn't offered yet
+			end = min(end, placeOf(limit))
 		}
-		at := e.lanes[i].Load()
-		place := int(at & MaxPlaces)
+		next := e.lanes[i].Load()
+		place, claimed := placeOf(next), from < to
 		switch {
-		case at>>posBits != seq: // halted, or another batch's by now, as above
-			return from, to, true
-		case place >= end:
+		case seqOf(next) != seq: // as above
+			return from, to, false
+		case place >= end: // this lane is spent
 			continue
-		case from < to: // claimed in another lane: this one has some left
-			return from, to, true
+		case claimed: // in a lane before this one, which has places left
+			return from, to, false
 		}
 		upto := min(place+most, end)
-		if !e.lanes[i].CompareAndSwap(at, pack(seq, upto)) {
-			return 0, 0, true
+		if !e.lanes[i].CompareAndSwap(next, pack(seq, upto)) {
+			return 0, 0, false
 		}
 		if from, to = place, upto; to < end {
-			return from, to, true
+			return from, to, false
 		}
 	}
-	return from, to, false
+	return from, to, true
 }
 
 // claimable tells whether there may be places to claim.
 func (r *Ring[T]) claimable() bool {
 	cursor, limit := r.cursor.Load(), r.limit.Load()
-	if cursor >= limit || cursor>>posBits < limit>>posBits {
+	if cursor >= limit || cursor>>posBits < limit>>posBits { // seqOf would keep claimable from being inlined
 		return cursor < limit
 	}
 	return r.at(cursor >> posBits).lanes[0].Load() < limit // of a stream, which has one lane
@@ -429,7 +437,7 @@ func (r *Ring[T]) Halt(oldest uint64) {
 		used, size := int(e.used.Load()), int(e.size.Load())
 		for i := range used {
 			_, end := lane(i, used, size)
-			unclaimed += int32(end - int(e.lanes[i].Swap(halted)&MaxPlaces))
+			unclaimed += int32(end - placeOf(e.lanes[i].Swap(halted)))
 		}
 		e.goal.Store(unclaimed)
 		for e.pending.Load() > unclaimed+r.stage {
