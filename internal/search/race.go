@@ -8,16 +8,29 @@ import (
 )
 
 const (
-	SureAt    = 0.97  // share of the votes at which measuring ends
-	wary      = 2     // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
-	persevere = 10    // during patience, an unsure choice, the fastest, and what another run might choose get persevere × longer times their iterations; contested counts get persevere times theirs
-	longer    = 2     // from then until twice the patience, an unsure choice and the fastest get this many times their iterations
-	patience  = 4.2   // patience ends when all together took as long as this many counts as fast as the fastest …
-	ofSweep   = 0.08  // … or this share of the time of measuring every count, if that is longer; …
-	atMost    = 1.5   // … each of these counts takes at most this many times its fastest visit
-	worthIt   = 0.025 // expected loss from which on contested counts are measured; after patience it grows with the time spent
-	halfOf    = 0.5   // a contested count gets this share of the other's iterations at a time
-	midway    = 0.5   // chance that a count between two is without the stalls of the higher
+	SureAt  = 0.97  // share of the votes at which measuring ends
+	wary    = 2     // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
+	worthIt = 0.025 // expected loss from which on contested counts are measured; after patience it grows with the time spent
+	halfOf  = 0.5   // a contested count gets this share of the other's iterations at a time
+	midway  = 0.5   // chance that a count between two is without the stalls of the higher
+
+	// Patience ends once the search has taken as long as this many counts as fast as the
+	// fastest, or this share of the time of measuring every count, if that is longer. Each of
+	// these counts takes at most atMost times its fastest visit.
+	patienceCounts = 4.2
+	patienceShare  = 0.08
+	atMost         = 1.5
+	// An extension follows, until the search has taken this many times as long.
+	extension = 2
+
+	// How many times its iterations a count gets at most, if once isn't enough.
+	inPatience  = 20 // while the choice isn't sure: the choice, the fastest, and what another run might choose
+	inExtension = 2  // while the choice isn't sure: the choice and the fastest
+	ifContested = 10 // each of two contested counts
+
+	// As many counts as this are in a round, if they can: until patience ends, and afterwards.
+	companyAtFirst = 3
+	companyLater   = 2
 
 	// A search takes at least this long: what disturbs may last as long as a shorter one.
 	leastTime = 600 * time.Millisecond
@@ -31,45 +44,66 @@ const (
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
-	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	want := e.sp.enough(best)
 	votes := e.vote(redraws, wary, 0)
-	enough := e.patience(want)
-	patient := e.sp.Fixed || e.spent < enough
-	most, company := want, 2
-	if !e.sp.Fixed && votes[chosen] < SureAt && e.spent < longer*enough {
-		most *= longer
+	patience := e.patience(want)
+	patient := e.sp.Fixed || e.spent < patience
+	most := want
+	if votes[chosen] < SureAt {
+		most *= e.effort(patience)
 	}
-	if patient {
-		company = 3
-		if !e.sp.Fixed && votes[chosen] < SureAt {
-			most *= persevere
-		}
-	}
-	var race, last []int
+	var race, lastLooks []int
 	for i, w := range e.counts {
-		mightWin := e.low[i] < best-alpha/2 || i < chosen && e.low[i] < best+alpha || e.mean[i]*(1-2*e.se[i]) < best-alpha/2
-		neighbour := (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best
+		leads := i == chosen || i == fastest
+		mayBeChosen := votes[i] > 1-SureAt && (patient || e.fine[i] && e.visits[i] < 2*firstLooks)
+		hopeful := e.mean[i] < hopeless*best
+		neighbour := hopeful && (i == chosen-1 || i == chosen+1)
 		switch {
-		case i == chosen || i == fastest || (patient || e.fine[i] && e.visits[i] < 2*firstLooks) && votes[i] > 1-SureAt:
+		case leads || mayBeChosen:
 			if e.done[i] < most {
 				race = append(race, w)
 			}
-		case patient && (mightWin || neighbour):
+		case !patient: // the others are out of the race
+		case neighbour || e.mayBeBetter(i, chosen, best):
 			if e.done[i] < want {
 				race = append(race, w)
 			}
-		case patient && e.mean[i] < hopeless*best && e.visits[i] <= firstLooks && !e.sp.Fixed:
-			last = append(last, w)
+		case hopeful && e.visits[i] <= firstLooks && !e.sp.Fixed:
+			lastLooks = append(lastLooks, w)
 		}
 	}
 	if len(race) == 0 {
-		race = last
+		race = lastLooks
 	}
-	if len(race) > 0 && !e.sp.Fixed {
-		race = e.together(race, company, chosen, fastest, votes)
+	if len(race) == 0 || e.sp.Fixed {
+		return race
 	}
-	return race
+	company := companyLater
+	if patient {
+		company = companyAtFirst
+	}
+	return e.together(race, company, chosen, fastest, votes)
+}
+
+// effort is how many times its iterations a count gets while the choice isn't sure.
+func (e evidence) effort(patience float64) int {
+	switch {
+	case e.sp.Fixed:
+		return 1
+	case e.spent < patience:
+		return inPatience
+	case e.spent < extension*patience:
+		return inExtension
+	}
+	return 1
+}
+
+// mayBeBetter tells whether the i-th count may be better than it seems: faster than the fastest,
+// at best, or within alpha of it with fewer workers than the choice.
+func (e evidence) mayBeBetter(i, chosen int, best float64) bool {
+	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
+	atBest := min(e.low[i], e.mean[i]*(1-2*e.se[i]))
+	return atBest < best-alpha/2 || i < chosen && e.low[i] < best+alpha
 }
 
 // tooSoon returns the choice and its company until leastTime has been spent.
@@ -78,7 +112,7 @@ func (e evidence) tooSoon() []int {
 		return nil
 	}
 	chosen, fastest := e.pick(e.mean)
-	return e.together([]int{e.counts[chosen]}, 3, chosen, fastest, e.vote(redraws, wary, 0))
+	return e.together([]int{e.counts[chosen]}, companyAtFirst, chosen, fastest, e.vote(redraws, wary, 0))
 }
 
 // together adds the choice and the fastest to a round's counts. Until the round has enough
@@ -124,16 +158,18 @@ func (e evidence) contested() (low, high int, mean float64, found bool) {
 	chosen, fastest := e.pick(e.mean)
 	want := e.sp.enough(e.mean[fastest])
 	loss := worthIt * max(1, e.spent/e.patience(want))
-	hasMost := func(i int) bool { return e.done[chosen] >= persevere*want && e.done[i] >= persevere*want }
+	hasMost := func(i int) bool { return min(e.done[chosen], e.done[i]) >= ifContested*want }
 	if e.sp.Fixed {
 		loss = worthIt
 		hasMost = func(i int) bool { return e.done[i] >= want }
 	}
 	var rival int
-	consider := func(w int, time, here, chance float64) {
+	// consider takes w for the rival if the choice would lose most to it, with that chance.
+	consider := func(w int, itsMean, choices, chance float64) {
 		i := slices.Index(e.counts, w)
-		if by := chance * (here/time - 1); by > loss && (i < 0 || !hasMost(i)) {
-			rival, loss, mean, found = w, by, here, true
+		measurable := i < 0 || !hasMost(i)
+		if by := chance * (choices/itsMean - 1); by > loss && measurable {
+			rival, loss, mean, found = w, by, choices, true
 		}
 	}
 	for _, list := range e.elsewhere {
@@ -162,7 +198,7 @@ func (e evidence) fallen(i, w int) float64 {
 // fastest and finer counts.
 func (e evidence) patience(want int) float64 {
 	_, fastest := e.pick(e.mean)
-	return max(ofSweep*e.sweep(want), patience*e.mean[fastest]*float64(want))
+	return max(patienceShare*e.sweep(want), patienceCounts*e.mean[fastest]*float64(want))
 }
 
 // sweep is about how long measuring all counts, up to the highest one measured, would take.
