@@ -300,8 +300,8 @@ func TestABodyThatPausesCountsForFourTimesItsUsualTime(t *testing.T) {
 		{13234375 + ms, ms, 13234375, 13234375}, // the usual
 	} {
 		before := a.probe.body
-		a.measure(nil, tt.took, tt.waited, 8)
-		require.Equal(t, tt.usual, a.body, tt)
+		a.measure(nil, interval{batches: 1, took: tt.took, waited: tt.waited, gained: 8})
+		require.Equal(t, tt.usual, a.bodies.usual, tt)
 		require.Equal(t, tt.body, a.probe.body-before, tt)
 	}
 	require.Equal(t, probe{iterations: 6, wait: 6 * ms, body: a.probe.body, bodies: 6, squares: a.probe.squares, gained: 5 * 8, use: a.probe.use}, a.probe, "what was loaded in the pause says nothing")
@@ -393,7 +393,7 @@ func TestASettledLoaderAddsItsWindowsToWhatItKnows(t *testing.T) {
 		return a, &log
 	}
 	window := func(a *auto, batch, body time.Duration) {
-		a.weigh(64, 64*batch, 64*(batch-body), 0)
+		a.weigh(interval{batches: 64, took: 64 * batch, waited: 64 * (batch - body)})
 	}
 	blocks := func(a *auto) int { return len(a.counts.at(2).blocks) }
 
@@ -429,7 +429,7 @@ func TestASettledLoaderAddsItsWindowsToWhatItKnows(t *testing.T) {
 	require.True(t, a.settled)
 
 	a, log = settled()
-	a.skip, a.body = 0, ms
+	a.skip, a.bodies.usual = 0, ms
 	for range 4 {
 		window(a, 12*ms, 4*ms)
 	}
@@ -439,7 +439,7 @@ func TestASettledLoaderAddsItsWindowsToWhatItKnows(t *testing.T) {
 	c := a.counts.at(2)
 	require.Equal(t, []search.Block{{Round: -1, Iterations: 256, Mean: 12 * ms}}, c.blocks, "the windows are its first look")
 	require.Equal(t, []any{256, 12 * ms, 4 * ms, 8 * ms}, []any{c.Iterations, c.Mean, c.Step, c.Wait})
-	require.Equal(t, []any{1, 1, time.Duration(0)}, []any{a.left, a.skip, a.body})
+	require.Equal(t, []any{1, 1, time.Duration(0)}, []any{a.left, a.skip, a.bodies.usual})
 }
 
 func TestAResultThatIsNotSureWarns(t *testing.T) {
