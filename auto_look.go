@@ -156,34 +156,35 @@ func (p *probe) takes(i interval) {
 	p.squares += float64(body) * float64(body) / float64(i.batches)
 }
 
-// enough tells whether the probe is long enough, or has cost too much.
+// enough tells whether the look is long enough, or has cost too much.
 func (a *auto) enough() bool {
 	p := &a.probe
-	all := p.wait + p.body
 	wave := a.l.inHand(a.workers)
 	loaded := int(p.loaded(a.l.opts.batchSize))
 	mean, n := p.outcome(a.l.opts.batchSize)
-	if a.climbing() {
-		// The count is far too low, and that is all that matters here.
-		if min(p.iterations, loaded) >= 2*wave && mean > 2*p.body/time.Duration(p.iterations) && all > a.least {
-			return true
-		}
-	}
-	best := a.best()
-	lost := float64(all) - float64(p.iterations)*best
-	if a.bodies.uneven { // else looks would end at pauses, and contain too many of them
-		lost = min(lost, float64(p.wait))
-	}
-	if p.iterations >= wave && lost > costly*best {
+	switch body := p.body / time.Duration(p.iterations); {
+	case a.climbing() && min(p.iterations, loaded) >= 2*wave && mean > 2*body && p.wait+p.body > a.least:
+		return true // the count is far too low, and that is all that matters here
+	case p.iterations >= wave && a.lost() > costly*a.best():
 		return true
-	}
-	if loaded < wave || max(p.iterations, loaded) < max(probeBatches, fewestWaves*wave) {
+	case loaded < wave || max(p.iterations, loaded) < max(probeBatches, fewestWaves*wave):
 		return false
 	}
 	return time.Duration(n)*mean >= a.least || a.least == probeTime && p.iterations >= probeMost
 }
 
-// climbing tells whether the probe is at the highest count so far.
+// lost is how much longer the look has taken than its batches take at the best count, in
+// nanoseconds.
+func (a *auto) lost() float64 {
+	p := &a.probe
+	lost := float64(p.wait+p.body) - float64(p.iterations)*a.best()
+	if a.bodies.uneven { // else looks would end at pauses, and contain too many of them
+		lost = min(lost, float64(p.wait))
+	}
+	return lost
+}
+
+// climbing tells whether the look is at the highest count so far.
 func (a *auto) climbing() bool {
 	return !slices.ContainsFunc(a.counts, func(c *count) bool { return c.Workers >= a.workers })
 }
@@ -272,25 +273,13 @@ func (a *auto) choose() search.Choice {
 // evenBodies removes chance differences between the counts' loop bodies. Steps vary, but not
 // because of the workers, unless both want the same CPUs. So all counts get the bodies' common
 // mean. A count keeps only what differs by more than chance explains (by two standard errors;
-// DerSimonian & Laird, 1986). Chance is how bodies vary within a stretch, or how a count's
-// stretches vary, whichever is more.
+// DerSimonian & Laird, 1986).
 func (c counts) evenBodies() {
-	body, batches := make([]float64, len(c)), make([]float64, len(c))
-	var within, bodies, between, stretches float64
-	for i, one := range c {
+	body, batches := c.meanBodies()
+	variance := c.bodyVariance(body)
+	for _, one := range c {
 		one.bodyError = 0
-		for _, s := range one.seen {
-			batches[i] += float64(s.iterations)
-			body[i] += float64(s.iterations) * float64(s.body)
-			within, bodies = within+s.spread, bodies+float64(s.bodies-1)
-		}
-		body[i] /= batches[i]
-		for _, s := range one.seen {
-			between += float64(s.iterations) * math.Pow(float64(s.body)-body[i], 2)
-		}
-		stretches += float64(len(one.seen) - 1)
 	}
-	variance := max(within/max(bodies, 1), between/max(stretches, 1)) // of one body
 	if variance == 0 {
 		return
 	}
@@ -309,6 +298,33 @@ func (c counts) evenBodies() {
 		c[i].takes(time.Duration(common + own*(b-common)))
 		c[i].bodyError = math.Sqrt(own*variance/batches[i] + (1-own)*(1-own)/all)
 	}
+}
+
+// meanBodies is the mean loop body of each count, in nanoseconds, and of how many batches.
+func (c counts) meanBodies() (body, batches []float64) {
+	body, batches = make([]float64, len(c)), make([]float64, len(c))
+	for i, one := range c {
+		for _, s := range one.seen {
+			batches[i] += float64(s.iterations)
+			body[i] += float64(s.iterations) * float64(s.body)
+		}
+		body[i] /= batches[i]
+	}
+	return body, batches
+}
+
+// bodyVariance is the variance of one loop body by chance: how bodies vary within a stretch, or
+// how a count's stretches vary about its mean body, whichever is more.
+func (c counts) bodyVariance(body []float64) float64 {
+	var within, bodies, between, stretches float64
+	for i, one := range c {
+		for _, s := range one.seen {
+			within, bodies = within+s.spread, bodies+float64(s.bodies-1)
+			between += float64(s.iterations) * math.Pow(float64(s.body)-body[i], 2)
+		}
+		stretches += float64(len(one.seen) - 1)
+	}
+	return max(within/max(bodies, 1), between/max(stretches, 1))
 }
 
 // conclude makes a block of the probe.

@@ -11,10 +11,16 @@ import (
 )
 
 const (
+	enoughFor = 1.1     // a step upwards aims at this many times the workers that would just hide loading
 	besideGap = 1.5     // two counts must be apart by this factor to look between them
 	fullCPU   = 1 / 1.5 // above this share of CPUs in use, a step upwards is half as many workers more: fewer hardly fill the rest
 	leap      = 16      // times as many workers that a step upwards may try
-	mostLooks = 4       // at a count that may be the best, though it is neither the choice nor the fastest
+	inlineFor = 1.1     // loading by the consumer is tried if it seems to take less than this many times as long as the best
+
+	leadLooks  = 2    // at the choice, the fastest, and the next count below the choice …
+	leadUnsure = 5    // … while the choice isn't sure
+	mostLooks  = 4    // at any other count that may be the best
+	nearBy     = 1.25 // the count below the choice takes less than this many times as long as the best
 )
 
 // next is the count to measure after a look, given what the search makes of all looks. It
@@ -44,13 +50,14 @@ func (a *auto) above(c search.Choice) (workers int, found bool) {
 	if min(mean-body, mean*(1-at.CPU)) <= alpha || top.Workers >= a.sp.Max {
 		return 0, false
 	}
-	for _, e := range c.Estimates {
+	for _, e := range c.Estimates { // one worker can't beat none by working side by side; two can
 		if top.Workers > 1 && 2*e.Workers <= top.Workers+1 && float64(e.Mean) <= mean+alpha {
 			return 0, false
 		}
 	}
-	times := min(leap, 1/max(min(at.CPU, fullCPU), 1.0/leap), 1.1*mean/max(body, mean/leap))
-	workers = min(int(math.Ceil(float64(max(top.Workers, 1))*times)), a.sp.Max)
+	fillsCPUs := 1 / max(min(at.CPU, fullCPU), 1.0/leap)
+	hidesLoading := enoughFor * mean / max(body, mean/leap)
+	workers = min(int(math.Ceil(float64(max(top.Workers, 1))*min(leap, fillsCPUs, hidesLoading))), a.sp.Max)
 	for workers > top.Workers {
 		if a.tooLarge = a.exceeds(workers); a.tooLarge == nil {
 			return workers, true
@@ -109,32 +116,40 @@ func (a *auto) below(c search.Choice, r *run) (workers int, found bool) {
 func (a *auto) worthwhileInline(c search.Choice) bool {
 	batch := float64(a.l.pace.perBatch())
 	best := float64(c.Estimates[slices.IndexFunc(c.Estimates, func(e search.Estimate) bool { return e.Workers == c.Fastest })].Mean)
-	return batch+float64(a.counts.at(1).Step) < 1.1*(best+a.sp.Alpha.Of(best, a.sp.Iterations))
+	return batch+float64(a.counts.at(1).Step) < inlineFor*(best+a.sp.Alpha.Of(best, a.sp.Iterations))
 }
 
-// doubtful finds a count to measure once more. The choice, the fastest and the next count
-// below the choice get two looks each, and up to five while the choice isn't sure. Any other
-// count is measured again if it may be the best by what was seen of it: a single look may have
-// fallen into a bad moment.
+// doubtful finds a count to measure once more: one that leads and has had few looks, or any other
+// that may be the best by what was seen of it. A single look may have fallen into a bad moment.
+// The choice, the fastest and the next count below the choice lead.
 func (a *auto) doubtful(c search.Choice) (workers int, found bool) {
-	fewest := 2
-	if c.Confidence < search.SureAt {
-		fewest = 5
-	}
-	sure := fewest
 	best := a.best()
+	looks := func(e search.Estimate) int { return len(a.counts.at(e.Workers).blocks) }
+	leads := func(i int) bool {
+		e := c.Estimates[i]
+		near := i+1 < len(c.Estimates) && c.Estimates[i+1].Workers == c.Workers && float64(e.Mean) < nearBy*best
+		return e.Workers == c.Workers || e.Workers == c.Fastest || near
+	}
+	most := leadLooks
+	if c.Confidence < search.SureAt {
+		most = leadUnsure
+	}
+
+	fewest := most
+	for i, e := range c.Estimates {
+		if n := looks(e); leads(i) && n < fewest {
+			workers, fewest, found = e.Workers, n, true
+		}
+	}
+	if found {
+		return workers, true
+	}
+
 	worth := best - a.sp.Alpha.Of(best, a.sp.Iterations)
 	promise := time.Duration(math.MaxInt64)
 	for i, e := range c.Estimates {
-		near := i+1 < len(c.Estimates) && c.Estimates[i+1].Workers == c.Workers && float64(e.Mean) < 1.25*best
-		seen := len(a.counts.at(e.Workers).blocks)
-		switch {
-		case e.Workers == c.Workers || e.Workers == c.Fastest || near:
-			if seen < fewest {
-				workers, fewest, found, promise = e.Workers, seen, true, 0
-			}
-		case promise > 0 && seen < mostLooks && seen < sure && float64(e.Low) < worth && e.Mean < promise:
-			workers, found, promise = e.Workers, true, e.Mean
+		if !leads(i) && looks(e) < min(most, mostLooks) && float64(e.Low) < worth && e.Mean < promise {
+			workers, promise, found = e.Workers, e.Mean, true
 		}
 	}
 	return workers, found
