@@ -174,7 +174,7 @@ func (b *Batch) letGo() {
 	case n < held: // retained
 		b.l.slots.detach()
 		if b.l.stage != nil {
-			b.l.stage.detach()
+			b.l.stage.buffers.detach()
 		}
 	}
 }

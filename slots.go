@@ -108,7 +108,7 @@ func (s *slots) put(b *Batch, loose bool) {
 		if b.device.lost() {
 			b.holders.Add(1) // the copy
 		}
-		b.l.stage.put(b.device, loose)
+		b.l.stage.buffers.put(b.device, loose)
 		b.device = nil
 	}
 	if len(b.refuges) > 0 {

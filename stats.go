@@ -97,9 +97,7 @@ func (l *Loader) Stats() Stats {
 	c := l.copies()
 	s.Copied, s.CopiedBytes, s.Transfer = c.batches, c.bytes, c.took
 	if l.stage != nil {
-		l.stage.mu.Lock()
-		s.DeviceBytes = l.stage.total * l.slotBytes
-		l.stage.mu.Unlock()
+		s.DeviceBytes = l.stage.buffers.bytes()
 	}
 	s.DatasetBytes = int(cacheBytes(l.ds))
 	return s

@@ -85,98 +85,6 @@ type Region struct {
 	Size int
 }
 
-// A careful device turns panics of the device beneath it into errors: that device may be
-// the program's, and the loader calls it in goroutines of its own.
-type careful struct{ Device }
-
-func (d careful) String() (name string) {
-	defer func() {
-		if recover() != nil {
-			name = fmt.Sprintf("%T", d.Device)
-		}
-	}()
-	return d.Device.String()
-}
-
-func (d careful) AllocHost(size int) (mem []byte, err error) {
-	defer caught(&err)
-	if mem, err = d.Device.AllocHost(size); err == nil && len(mem) < size {
-		return nil, errors.Join(fmt.Errorf("AllocHost returned only %d bytes", len(mem)), d.Device.FreeHost(mem))
-	}
-	return mem, err
-}
-
-func (d careful) FreeHost(mem []byte) (err error) {
-	defer caught(&err)
-	return d.Device.FreeHost(mem)
-}
-
-func (d careful) Alloc(size int) (ptr uintptr, err error) {
-	defer caught(&err)
-	return d.Device.Alloc(size)
-}
-
-func (d careful) Free(ptr uintptr) (err error) {
-	defer caught(&err)
-	return d.Device.Free(ptr)
-}
-
-func (d careful) NewEvent() (event uintptr, err error) {
-	defer caught(&err)
-	return d.Device.NewEvent()
-}
-
-func (d careful) FreeEvent(event uintptr) (err error) {
-	defer caught(&err)
-	return d.Device.FreeEvent(event)
-}
-
-func (d careful) Open() (s Session, err error) {
-	defer caught(&err)
-	s, err = d.Device.Open()
-	if z, ok := s.(Zeroer); ok {
-		return carefulZeroer{carefulSession{s}, z}, err
-	}
-	return carefulSession{s}, err
-}
-
-type carefulSession struct{ Session }
-
-func (s carefulSession) Copy(parts []Copy, event uintptr) (err error) {
-	defer caught(&err)
-	return s.Session.Copy(parts, event)
-}
-
-func (s carefulSession) Wait(event uintptr) (err error) {
-	defer caught(&err)
-	return s.Session.Wait(event)
-}
-
-func (s carefulSession) WaitEvent(event uintptr) (err error) {
-	defer caught(&err)
-	return s.Session.WaitEvent(event)
-}
-
-func (s carefulSession) WaitStream(stream uintptr) (err error) {
-	defer caught(&err)
-	return s.Session.WaitStream(stream)
-}
-
-func (s carefulSession) Close() (err error) {
-	defer caught(&err)
-	return s.Session.Close()
-}
-
-type carefulZeroer struct {
-	carefulSession
-	zeroer Zeroer
-}
-
-func (s carefulZeroer) Zero(regions []Region) (err error) {
-	defer caught(&err)
-	return s.zeroer.Zero(regions)
-}
-
 // Host is the device that needs no copy: a batch is used where it was loaded.
 // It is the default.
 func Host() Device { return hostDevice{} }
@@ -249,24 +157,6 @@ func (b *Batch) ReleaseAfterStream(stream uintptr) {
 	}
 }
 
-// A deviceBuffer is a batch's memory on the device.
-type deviceBuffer struct {
-	ptr   uintptr
-	event uintptr // end of the copy into it
-
-	// after is what the loader must wait for before it uses the memory again. The
-	// consumer writes it while it has the batch, then the stage does.
-	after signal
-
-	// in is the session with work on the buffer that nobody has waited for, or nil.
-	// Only the stage writes it, and whoever takes the buffer back reads it.
-	in *opened
-}
-
-// lost tells whether work may still be under way on a buffer that comes back, and nobody
-// will know when it ends: the session with the work couldn't be closed.
-func (d *deviceBuffer) lost() bool { return d.in != nil && d.in.failure != nil }
-
 // An opened session is one that the stage uses.
 type opened struct {
 	Session
@@ -279,29 +169,13 @@ type overError struct{ error }
 
 func (e overError) Unwrap() error { return e.error }
 
-// A signal is an event or a stream of the training program to wait for.
-type signal struct {
-	kind   int // nothing, anEvent or aStream; a handle may be 0, so it can't tell
-	handle uintptr
-}
-
-const (
-	nothing = iota
-	anEvent
-	aStream
-)
-
-// deviceBuffers is how many batches are on the device at once: one in use, one
-// being copied, and one whose copy is queued behind it, so that between two copies
-// the device needn't wait for the stage to wake up. If the device's memory is short,
-// there are fewer.
-const deviceBuffers = 3
-
 // A stage copies loaded batches to the loader's device, in order. It serves one run
 // after the other, each in a goroutine of that run.
 type stage struct {
-	l   *Loader
-	dev Device
+	l       *Loader
+	dev     Device
+	buffers bufferPool
+	padded  bool // there are fields whose padding needn't be copied
 
 	// Used by the goroutine that serves a run, and afterwards by Close.
 	session *opened   // nil before the first epoch, and after an error
@@ -309,21 +183,12 @@ type stage struct {
 	parts   []Copy    // of a batch; the memory is used again for each batch
 	gaps    []Region  // of a batch; the memory is used again too
 	last    time.Time // end of the latest copy
-
 	// surplus is a buffer to drop, whose wait for the program failed. It is kept here until
 	// the session is closed.
 	surplus *deviceBuffer
 
-	padded bool // there are fields whose padding needn't be copied
-
 	mu     sync.Mutex
-	free   []*deviceBuffer // guarded by mu; the longest free first
-	total  int             // guarded by mu; all buffers, wherever they are
-	most   int             // guarded by mu; how many to have, besides the loose ones
-	loose  int             // guarded by mu; buffers with batches retained past their iteration, or lost
-	closed bool            // guarded by mu
-	copies copies          // guarded by mu; the sum of all copies that are done
-	back   chan struct{}   // a token after a buffer came back or went loose
+	copies copies // guarded by mu; the sum of all copies that are done
 }
 
 // copies sums up the copies of batches.
@@ -351,7 +216,8 @@ func (c copies) minus(d copies) copies {
 }
 
 func newStage(l *Loader, dev Device) *stage {
-	s := &stage{l: l, dev: careful{dev}, most: deviceBuffers, back: make(chan struct{}, 1)}
+	dev = careful{dev}
+	s := &stage{l: l, dev: dev, buffers: bufferPool{l: l, dev: dev, back: make(chan struct{}, 1), most: deviceBuffers}}
 	s.findPadded()
 	return s
 }
@@ -375,6 +241,8 @@ func (s *stage) serve(r *run) error {
 	return err
 }
 
+// copyAll is serve for a device that always returns. It queues copies as long as it can, then
+// waits for the oldest, and only if none is queued for a batch or a buffer.
 func (s *stage) copyAll(r *run) error {
 	if err := s.open(); err != nil {
 		err = s.transferError(err)
@@ -386,9 +254,7 @@ func (s *stage) copyAll(r *run) error {
 	var err error
 	for err == nil {
 		switch {
-		// The order of these conditions matters: workers that see the ring stopped skip
-		// places, and what Load makes of the end of the context is no bad sample.
-		case next < end && s.available() && s.l.ring.Loaded(next) && !s.l.ring.Stopped() && r.ctx.Err() == nil:
+		case next < end && s.buffers.available() && s.isWhole(r, next):
 			if next == admitted {
 				admitted++
 				if !s.admit(r, next) {
@@ -397,26 +263,32 @@ func (s *stage) copyAll(r *run) error {
 				}
 			}
 			var begun bool
-			if begun, err = s.begin(next); err != nil {
+			begun, err = s.begin(next)
+			if err != nil {
 				err = cmp.Or(s.drain(), err)
 			} else if begun {
 				next++
 			}
 		case len(s.queue) > 0:
 			err = s.awaitOldest()
-		case next == end || s.l.ring.Stopped() || r.ctx.Err() != nil:
+		case next == end || r.isOver():
 			return nil
-		case s.available():
+		case s.buffers.available():
 			s.l.ring.AwaitLoaded(next)
 		default:
 			select {
-			case <-s.back:
+			case <-s.buffers.back:
 			case <-r.ctx.Done():
 			}
 		}
 	}
 	return s.fail(next, end, err)
 }
+
+// isWhole tells whether a batch is loaded, and not only because the run is over. The order of
+// the conditions matters: workers that see the ring stopped skip places, and what Load makes of
+// the end of the context is no bad sample.
+func (s *stage) isWhole(r *run, seq uint64) bool { return s.l.ring.Loaded(seq) && !r.isOver() }
 
 // fail ends the copies of a run. The error comes in place of the first batch that isn't
 // copied, or is told by those that were announced before their copy ended.
@@ -507,10 +379,10 @@ func (s *stage) begin(seq uint64) (begun bool, err error) {
 
 // copy queues the copies of a batch.
 func (s *stage) copy(b *Batch) error {
-	if err := s.await(b.device); err != nil {
+	if err := s.orderAfterProgram(b.device); err != nil {
 		return err
 	}
-	b.device.in = s.session
+	b.device.unawaited = s.session
 	b.copied = b.bytes()
 	s.parts = s.parts[:0]
 	switch {
@@ -539,25 +411,14 @@ func (b *Batch) bytes() (n int) {
 	return n
 }
 
-// await makes copies that are queued from now on wait until the training program is
-// done with a buffer.
-func (s *stage) await(d *deviceBuffer) error {
-	err := s.queueWait(d)
+// orderAfterProgram makes copies that are queued from now on wait, on the device, until the
+// training program is done with a buffer.
+func (s *stage) orderAfterProgram(d *deviceBuffer) error {
+	err := d.after.queueWait(s.session)
 	if err == nil { // after an error another session has to wait for it
 		d.after = signal{}
 	}
 	return err
-}
-
-// queueWait is await, except that d.after stays.
-func (s *stage) queueWait(d *deviceBuffer) error {
-	switch d.after.kind {
-	case anEvent:
-		return s.session.WaitEvent(d.after.handle)
-	case aStream:
-		return s.session.WaitStream(d.after.handle)
-	}
-	return nil
 }
 
 // awaitOldest waits for the oldest copy that is queued.
@@ -570,7 +431,7 @@ func (s *stage) awaitOldest() error {
 		return b.copyError(err)
 	}
 	s.queue = slices.Delete(s.queue, 0, 1)
-	b.device.in = nil
+	b.device.unawaited = nil
 	began, ended := later(b.queued, s.last), time.Now()
 	s.last = ended
 	s.mu.Lock()
@@ -606,7 +467,7 @@ var errNotClosed = errors.New("Close of its session ended the goroutine")
 // letGo gives up what the session that was closed had work for.
 func (s *stage) letGo() {
 	if s.surplus != nil {
-		s.put(s.surplus, false)
+		s.buffers.put(s.surplus, false)
 		s.surplus = nil
 	}
 	if s.l.opts.async {
@@ -617,158 +478,55 @@ func (s *stage) letGo() {
 	s.queue = s.queue[:0]
 }
 
-// available tells whether one more buffer may be used.
-func (s *stage) available() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.total-s.loose-len(s.free) < s.most
-}
-
 // take finds or makes a buffer. It returns nil if the device has no memory for
 // another one, and one that is in use will come back.
 func (s *stage) take() (*deviceBuffer, error) {
-	d, surplus := s.pop()
+	d, surplus := s.buffers.pop()
 	if surplus != nil { // a buffer that a retained batch has left
 		if err := s.awaitProgram(surplus); err != nil {
 			s.surplus = surplus
 			return d, err // d too: it comes back with its batch
 		}
-		s.drop(surplus)
+		s.buffers.drop(surplus)
 	}
 	if d != nil {
 		return d, nil
 	}
-	d, err := s.newBuffer()
-	if err != nil && s.doWithout(err) {
+	d, err := s.buffers.add()
+	if err != nil && s.buffers.doWithout(err) {
 		return nil, nil
 	}
 	return d, err
 }
 
-func (s *stage) newBuffer() (*deviceBuffer, error) {
-	ptr, err := s.dev.Alloc(s.l.slotBytes)
-	if err != nil {
-		return nil, fmt.Errorf("%d bytes for a batch: %w (a smaller WithBatchSize needs less)", s.l.slotBytes, err)
-	}
-	event, err := s.dev.NewEvent()
-	if err != nil {
-		return nil, errors.Join(err, s.dev.Free(ptr))
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total++
-	return &deviceBuffer{ptr: ptr, event: event}, nil
-}
-
-// doWithout tells whether loading can go on with the buffers that there are, since the
-// device has no memory for another. Buffers of retained batches don't count: the program
-// may release them only after the next batch.
-func (s *stage) doWithout(err error) bool {
-	s.mu.Lock()
-	had, have := s.most, s.total-s.loose
-	if have > 0 {
-		s.most = have
-	}
-	s.mu.Unlock()
-	if have > 0 && had == deviceBuffers {
-		s.l.opts.log.Warn(fmt.Sprintf("nwt: only %d of %d batches fit into the memory of the device: copies overlap less with training", have, had),
-			"device", s.dev.String(), "error", err)
-	}
-	return have > 0
-}
-
 // awaitProgram waits until the training program is done with a buffer.
 func (s *stage) awaitProgram(d *deviceBuffer) error {
-	if err := s.await(d); err != nil {
+	if err := s.orderAfterProgram(d); err != nil {
 		return err
 	}
-	d.in = s.session
+	d.unawaited = s.session
 	if err := s.session.Copy(nil, d.event); err != nil {
 		return err
 	}
 	if err := s.session.Wait(d.event); err != nil {
 		return err
 	}
-	d.in = nil
+	d.unawaited = nil
 	return nil
 }
 
-// pop takes a free buffer and, if there are too many, another one to drop.
-func (s *stage) pop() (d, surplus *deviceBuffer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.free) == 0 {
-		return nil, nil
-	}
-	n := 1
-	d = s.free[0]
-	if s.total-s.loose > s.most && len(s.free) > 1 {
-		surplus = s.free[1]
-		n = 2
-	}
-	s.free = slices.Delete(s.free, 0, n)
-	return d, surplus
-}
-
-// put takes a buffer back.
-func (s *stage) put(d *deviceBuffer, loose bool) {
-	s.mu.Lock()
-	if loose {
-		s.loose--
-	}
-	lost, closed := d.lost(), s.closed
-	switch {
-	case lost:
-		s.loose++
-	case !closed:
-		s.free = append(s.free, d)
-	}
-	s.mu.Unlock()
-	switch {
-	case lost:
-		s.l.opts.log.Warn("nwt: memory of a batch is neither used again nor freed, since a copy to the device may still be under way", "device", s.dev.String(), "error", d.in.failure)
-	case closed:
-		s.drop(d)
-	}
-	s.notify()
-}
-
-// detach counts a buffer whose batch is retained past its iteration.
-func (s *stage) detach() {
-	s.mu.Lock()
-	s.loose++
-	s.mu.Unlock()
-	s.notify()
-}
-
-func (s *stage) notify() {
-	select {
-	case s.back <- struct{}{}:
-	default:
-	}
-}
-
-// drop gives a buffer's memory back.
-func (s *stage) drop(d *deviceBuffer) {
-	if err := errors.Join(s.dev.FreeEvent(d.event), s.dev.Free(d.ptr)); err != nil {
-		s.l.opts.log.Warn("nwt: device memory could not be freed", "device", s.dev.String(), "error", err)
-	}
-	s.mu.Lock()
-	s.total--
-	s.mu.Unlock()
-}
+// closeTries is how many sessions close uses: the one that there is may fail, and another may
+// then still wait for the training program.
+const closeTries = 2
 
 // close ends the session and frees the buffers; buffers in use are freed when they
 // come back. If the training program may still use a buffer, close waits for it
 // first, even if that needs another session. A buffer that can't be waited for isn't freed.
 func (s *stage) close() {
-	s.mu.Lock()
-	free := s.free
-	s.free, s.closed = nil, true
-	s.mu.Unlock()
+	free := s.buffers.close()
 	var err error
-	for tries := 2; tries > 0 && (s.session != nil || slices.ContainsFunc(free, (*deviceBuffer).inUse)); tries-- {
-		err = errors.Join(err, s.finish(free))
+	for tries := 0; tries < closeTries && (s.session != nil || slices.ContainsFunc(free, (*deviceBuffer).inUse)); tries++ {
+		err = errors.Join(err, s.closeSession(free))
 	}
 	switch {
 	case slices.ContainsFunc(free, (*deviceBuffer).inUse):
@@ -778,20 +536,20 @@ func (s *stage) close() {
 		s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
 	}
 	for _, d := range free {
-		s.drop(d)
+		s.buffers.drop(d)
 	}
 }
 
-// finish makes the session, or a new one if there is none, wait until the training program
-// is done with the buffers, and closes it.
-func (s *stage) finish(free []*deviceBuffer) error {
+// closeSession makes the session, or a new one if there is none, wait until the training
+// program is done with the buffers, and closes it.
+func (s *stage) closeSession(free []*deviceBuffer) error {
 	err := s.open()
 	if err != nil {
 		return err
 	}
 	var queued []*deviceBuffer
 	for _, d := range free {
-		if failed := s.queueWait(d); failed != nil {
+		if failed := d.after.queueWait(s.session); failed != nil {
 			err = errors.Join(err, failed)
 		} else {
 			queued = append(queued, d)
@@ -806,9 +564,6 @@ func (s *stage) finish(free []*deviceBuffer) error {
 	}
 	return errors.Join(err, closed)
 }
-
-// inUse tells whether the training program may still use a free buffer.
-func (d *deviceBuffer) inUse() bool { return d.after.kind != nothing }
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
