@@ -337,7 +337,7 @@ func (a *auto) settleOn(c search.Choice) {
 		w.patience = min(2*a.watch.patience, oddWindowsMost)
 	}
 	a.watch, a.settled, a.left = w, true, windowBatches
-	a.fresh = true // the next look begins a window
+	a.fresh = true // the next observation begins a window
 	a.short.window = interval{}
 	a.since, a.every, a.unweighed = probe{}, windowBatches, max(a.unweighed, firstWeighed)
 	a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
@@ -373,35 +373,31 @@ func (w *watching) waitChanged(took, waited time.Duration, ignored search.Alpha)
 	return w.odd >= w.patience
 }
 
-// weigh takes in a window of a settled loader. After a number of batches, twice as
-// many each time, it adds all of them to what was measured: they show what looks are too short
-// for. If another count then seems faster, the loader tunes again.
+// weigh takes in a window of a settled loader. After a number of batches, twice as many each
+// time, it adds all of them to what was measured: they show what looks are too short for.
 func (a *auto) weigh(i interval) {
 	c, p := a.counts.at(a.workers), &a.since
-	if other := i.body() - time.Duration(i.batches)*c.Step; other.Abs() > time.Duration(otherBody*float64(i.took)) {
+	if differs := i.body() - time.Duration(i.batches)*c.Step; differs.Abs() > time.Duration(otherBody*float64(i.took)) {
 		return // a pause, or a step that isn't what it was
 	}
 	p.takes(i)
-	if p.iterations < a.unweighed {
-		return
+	if p.iterations >= a.unweighed {
+		a.unweighed *= 2
+		c.add(p.seen(a.l.opts.batchSize), c.CPU)
+		*p = probe{}
+		a.reconsider(c)
 	}
-	a.unweighed *= 2
-	c.add(p.seen(a.l.opts.batchSize), c.CPU)
-	*p = probe{}
+}
 
+// reconsider is called when the last look at c, the count of the settled loader, was a long one.
+// If another count then seems faster, the loader tunes again. If the result was wrong about c,
+// it is corrected.
+func (a *auto) reconsider(c *count) {
 	choice, shown := a.choose(), a.result.Load()
 	mean := c.blocks[len(c.blocks)-1].Mean
-	of := func(workers int) float64 {
-		i := slices.IndexFunc(choice.Estimates, func(e search.Estimate) bool { return e.Workers == workers })
-		return float64(choice.Estimates[i].Mean)
-	}
-	slower := of(a.workers) > of(choice.Fastest)+a.sp.Alpha.Of(of(choice.Fastest), a.sp.Iterations)
-	for _, t := range shown.Trials { // Choose may have taken a long stretch that contradicts the looks for a stall
-		slower = slower || t.Workers != a.workers && float64(mean) > float64(t.High)+a.sp.Alpha.Of(float64(t.High), a.sp.Iterations)
-	}
 	was := shown.trial(a.workers)
 	switch {
-	case slower:
+	case a.seemsSlower(choice, mean):
 		a.l.opts.log.Info("nwt: another worker count may be faster: tuning again", "workers", a.workers)
 		a.restart()
 		c.blocks, c.seen = c.blocks[len(c.blocks)-1:], c.seen[len(c.seen)-1:]
@@ -412,6 +408,21 @@ func (a *auto) weigh(i interval) {
 		corrected.Elapsed = shown.Elapsed
 		a.result.Store(corrected)
 	}
+}
+
+// seemsSlower tells whether the settled loader's count seems to be slower than another by more
+// than alpha: than the fastest, by all that was seen; or than what the result shows of any
+// other, by the mean of the last look alone. (The search may have taken a long look that
+// contradicts the short ones for a stall.)
+func (a *auto) seemsSlower(choice search.Choice, mean time.Duration) bool {
+	exceeds := func(time, other float64) bool { return time > other+a.sp.Alpha.Of(other, a.sp.Iterations) }
+	of := func(workers int) float64 {
+		i := slices.IndexFunc(choice.Estimates, func(e search.Estimate) bool { return e.Workers == workers })
+		return float64(choice.Estimates[i].Mean)
+	}
+	return exceeds(of(a.workers), of(choice.Fastest)) || slices.ContainsFunc(a.result.Load().Trials, func(t Trial) bool {
+		return t.Workers != a.workers && exceeds(float64(mean), float64(t.High))
+	})
 }
 
 // report is the choice with the figures behind it.

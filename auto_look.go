@@ -62,6 +62,8 @@ const (
 	probeTime    = 5 * time.Millisecond // … this in all
 	probeSteps   = 20                   // … or than this many steps of a coarse clock
 	probeMost    = 256                  // batches of a look, unless the clock is coarse
+	farTooFew    = 2                    // a count is far too low if a batch takes more than this many times as long as the loop body …
+	climbWaves   = 2                    // … over at least this many waves
 	costly       = 3                    // a look ends once it has lost as much time as this many batches take at the best count
 	leastLoaded  = 0.5                  // a look counts as having loaded at least this many batches
 	coldCosts    = 16                   // warm-up ends once it has cost as much time as this many batches take at the best count
@@ -163,7 +165,7 @@ func (a *auto) enough() bool {
 	loaded := int(p.loaded(a.l.opts.batchSize))
 	mean, n := p.outcome(a.l.opts.batchSize)
 	switch body := p.body / time.Duration(p.iterations); {
-	case a.climbing() && min(p.iterations, loaded) >= 2*wave && mean > 2*body && p.wait+p.body > a.least:
+	case a.climbing() && mean > farTooFew*body && min(p.iterations, loaded) >= climbWaves*wave && p.wait+p.body > a.least:
 		return true // the count is far too low, and that is all that matters here
 	case p.iterations >= wave && a.lost() > costly*a.best():
 		return true
