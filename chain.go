@@ -226,22 +226,9 @@ func (p *streamPart) take(i int, r **Record) bool {
 		if c.taken%reachLook == 0 {
 			c.look(b)
 		}
-		freed := int64(cap(got.Data)) // bytes counts it until it is given away: else this chain, whose next turn is the last, could take it back
-		c.held.Add(-freed)
-		*r, got = got, *r
-		if n := cap(got.Data); n > 0 && !c.keepMemory(n, freed) {
-			got = &Record{part: p.number}
-		}
-		p.giveRoom(freed)
-		p.bytes.Add(-freed)
-		p.giveRoom(0)
-		b.empty <- got // has room: it is one of the chain's
-	case c.held.Load() > 0 || c.recent.Load() > 0: // its goroutine is over: it leaves the others its room
-		c.reading, c.idle = nil, nil
-		c.backlog.Store(&backlog{b.most, b.full, nil})
-		c.recent.Store(0)
-		c.holdNothing()
-		p.giveRoom(0)
+		p.exchange(c, b, got, r)
+	case c.held.Load() > 0 || c.recent.Load() > 0: // its goroutine is over
+		p.leaveRoom(c, b)
 	}
 	return ok
 }

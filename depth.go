@@ -121,8 +121,7 @@ func (l *Loader) mayDeepen() bool { return l.deepens() && l.deep.earned() < l.de
 // sees to it that a batch is opened once it is paid for.
 func (l *Loader) idle() {
 	r, d := l.deepening.Load(), &l.deep
-	if r == nil || l.pace.perBatch() < depthWorth || !r.awaiting.Load() && !r.hungry.Load() ||
-		!l.ring.Exhausted(r.opening.Load()) || d.idleSince.Load() != 0 {
+	if r == nil || l.pace.perBatch() < depthWorth || !r.waitsLately() || !l.ring.Exhausted(r.opening.Load()) || d.idleSince.Load() != 0 {
 		return
 	}
 	now := l.now()
@@ -139,6 +138,9 @@ func (l *Loader) idle() {
 		l.paid()
 	}
 }
+
+// waitsLately tells whether the consumer waits for a batch, or has waited lately.
+func (r *run) waitsLately() bool { return r.awaiting.Load() || r.hungry.Load() }
 
 // paid is called by a worker or the timer when a batch seems to be paid for. It gets the batch
 // opened, by the consumer or here: see depth.

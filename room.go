@@ -5,11 +5,11 @@ package nwt
 //
 //	chain.reserved    for the record that the chain reads
 //	chain.held        reserved, and what the chain's other records have
-//	streamPart.bytes  held of all chains of the part, and what take has yet to give away
+//	streamPart.bytes  held of all chains of the part, and what exchange has yet to give away
 //
 // A chain reserves room (makeRoom), reads a record, and corrects held to what the record has
-// (readOne). The sequence takes the record, sends an empty one back, and gives the room of the
-// first, as far as the second doesn't need it, to chains that wait (take, keepMemory, giveRoom).
+// (readOne). The sequence takes the record, sends an empty one back (exchange), and gives the
+// room of the first, as far as the second doesn't need it, to chains that wait (giveRoom).
 
 const (
 	// maxAheadBytes bounds the memory of the records that all chains have ready.
@@ -87,6 +87,32 @@ func (c *chain) takeRoom(othersWait bool) bool {
 	}
 	c.reserved = c.last
 	return true
+}
+
+// exchange puts got, a full record of the chain, into *r, and sends back the record that was
+// there. The room that this frees goes to chains that wait. Until then p.bytes counts it, or
+// this chain, whose next turn is the last, could take it again.
+func (p *streamPart) exchange(c *chain, b *backlog, got *Record, r **Record) {
+	freed := int64(cap(got.Data))
+	c.held.Add(-freed)
+	empty := *r
+	*r = got
+	if n := cap(empty.Data); n > 0 && !c.keepMemory(n, freed) {
+		empty = &Record{part: p.number}
+	}
+	p.giveRoom(freed)
+	p.bytes.Add(-freed)
+	p.giveRoom(0)
+	b.empty <- empty // has room: it is one of the chain's
+}
+
+// leaveRoom leaves the room of a chain that has nothing left to the others.
+func (p *streamPart) leaveRoom(c *chain, b *backlog) {
+	c.reading, c.idle = nil, nil
+	c.backlog.Store(&backlog{b.most, b.full, nil})
+	c.recent.Store(0)
+	c.holdNothing()
+	p.giveRoom(0)
 }
 
 // keepMemory has the chain hold the n bytes of a record that comes back, if it may. It may if
