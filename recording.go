@@ -332,6 +332,9 @@ func (m *measurement) conclude(l *Loader, acc account) {
 	default:
 		more = max(more, by(acc.spent-acc.idle, inAll)-m.sum.all)
 	}
+	if n := m.copies.batches; n > 0 && !few { // copies come one after the other: of what was loaded meanwhile, each batch waits for its own
+		more = max(more, m.copies.took/time.Duration(n)*time.Duration(len(m.iterations))-m.sum.all)
+	}
 	if more < 0 && !few {
 		waits := make([]time.Duration, len(m.iterations))
 		for i, one := range m.iterations {
