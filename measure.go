@@ -204,7 +204,7 @@ func spread(round int) float64 {
 func (t *tuner) plan(l *Loader, req search.Request) (m *measurement, started bool) {
 	wave := l.inHand(req.Workers)
 	m = &measurement{
-		warmup: max(search.WarmBatches, wave), warmupTime: search.WarmTime, deadline: t.deadline, steps: &t.steps, must: len(t.counts) == 0,
+		warmup: max(search.WarmBatches, wave), warmupTime: search.WarmTime, deadline: t.deadline, steps: &t.steps, pauses: t.pauses, must: len(t.counts) == 0,
 		visit:   search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
 		repeats: min(mostRepeats, int(t.repeats)),
 	}
@@ -230,6 +230,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	l.deep.held.Store(started)
 	err := m.run(ctx, l, t.opts.step, t.next)
 	t.repeats += float64(m.repeats) // those that weren't needed
+	t.pauses = m.pauses
 	if t.visits != nil {
 		t.visits.end(t.next.Epoch, m.reached)
 		m.reached.Samples, m.reached.World = 0, 0
@@ -424,7 +425,7 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	loadOnce(l, t.next)
 	filled := l.depth() + 1
 	m := measurement{
-		warmup: 1, cold: func(batches int) int { return filled - batches }, instant: true, deadline: t.deadline, steps: &t.steps,
+		warmup: 1, cold: func(batches int) int { return filled - batches }, instant: true, deadline: t.deadline, steps: &t.steps, pauses: t.pauses,
 		visit: search.Visit{Wanted: floorIterations, Limit: floorTime},
 	}
 	step, refused := t.opts.step, false

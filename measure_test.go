@@ -122,7 +122,7 @@ func TestWhatWasLoadedAheadOfAHalfThatIsLeftOutDoesNotCount(t *testing.T) {
 					}
 					return nil
 				}
-				m := measurement{warmup: before, visit: search.Visit{Wanted: tt.wanted}, steps: &preparation{}}
+				m := measurement{warmup: before - 1, visit: search.Visit{Wanted: tt.wanted}, steps: &preparation{}}
 				require.NoError(t, m.run(t.Context(), l, step, State{}))
 				require.Len(t, m.iterations, tt.wanted)
 				require.Len(t, ahead, tt.leftOut+tt.wanted+1)
@@ -495,6 +495,40 @@ func TestAVisitIsMeasuredAnewIfThereIsTime(t *testing.T) {
 			require.Len(t, m.iterations, try)
 			require.NoError(t, l.Close())
 		})
+	}
+}
+
+// If a pause of the step ended a warm-up, or a visit, the next visit would begin right after it.
+// With pauses that come regularly, all visits to a count could lie between two of them.
+func TestAPauseOfTheStepEndsNoWarmUpAndNoVisit(t *testing.T) {
+	visits := func(pauseAt int) (batches []int) { // of each visit, with its warm-up
+		synctest.Test(t, func(t *testing.T) {
+			l, err := NewLoader(slowly(ms), WithBatchSize(1), WithWorkers(2), NewVirtualMachine(4).Option())
+			require.NoError(t, err)
+			defer l.Close()
+			n, next, steps, known := 0, State{}, preparation{}, pauses{}
+			for range 6 {
+				before := n
+				m := measurement{
+					warmup: search.WarmBatches, warmupTime: search.WarmTime, steps: &steps, pauses: known,
+					visit: search.Visit{Wanted: 10, Limit: 50 * ms},
+				}
+				require.NoError(t, m.run(t.Context(), l, func(context.Context, *Batch) error {
+					time.Sleep(2 * ms)
+					if n++; n == pauseAt {
+						time.Sleep(270 * ms)
+					}
+					return nil
+				}, next))
+				batches = append(batches, n-before)
+				next, known = m.reached, m.pauses
+			}
+		})
+		return batches
+	}
+	without := visits(0)
+	for at := 3; at < 60; at++ { // the first step that counts has nothing to be compared with
+		require.Equal(t, without, visits(at), "a pause after %d batches", at)
 	}
 }
 

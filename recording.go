@@ -19,6 +19,7 @@ type measurement struct {
 	steps      *preparation  // of the training step; nil: there is neither a step nor a deadline
 	must       bool          // one batch is waited for, whatever the deadline
 	repeats    int           // how often measuring may begin anew because threads missed CPUs
+	pauses     pauses        // of the training step, as visits before have left it
 
 	// cold is how many more batches the workers need at least to become warm. It is asked
 	// once for each batch of the warm-up, with that batch's number; nil: no worker is cold.
@@ -89,6 +90,7 @@ type recording struct {
 // run measures l's batches from a state on, epoch after epoch.
 func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Context, *Batch) error, from State) (err error) {
 	m.iterations = make([]iteration, 0, m.visit.Wanted)
+	m.pauses.begin()
 	now := time.Now()
 	r := &recording{m: m, l: l, step: step, start: now, prev: now, n: -m.warmup, half: max(1, m.visit.Wanted/2)}
 	loading, giveUp := context.WithCancelCause(ctx)
@@ -222,7 +224,9 @@ func (r *recording) warm(seen iteration, end time.Time) {
 	m.before++
 	l.deepenForCalls()
 	opened := m.opened
+	m.pauses.add(seen.step)
 	if r.n = m.warming(r.n, m.before, end.Sub(r.start)); m.opened != opened {
+		m.pauses.begin()
 		r.openedAt = r.inAll + r.delivered*l.opts.batchSize + l.loadedAhead()
 	}
 	l.deep.held.Store(m.fewest > 0 && r.n < 0)
@@ -232,6 +236,7 @@ func (r *recording) warm(seen iteration, end time.Time) {
 func (r *recording) begin() {
 	r.startMeter()
 	r.ahead, r.free = append(r.ahead[:0], r.l.loadedAhead()), 0
+	r.m.pauses.begin()
 }
 
 func (r *recording) startMeter() {
@@ -248,6 +253,8 @@ func (r *recording) add(seen iteration) (leftOut bool) {
 	m.iterations = append(m.iterations, seen)
 	kept := m.visit.Kept()
 	m.visit.Add(seen.all)
+	m.pauses.add(seen.step)
+	m.visit.Pause = m.pauses.longer()
 	leftOut = m.visit.Kept() < kept
 	if len(m.iterations)%r.half == 0 {
 		r.ahead = append(r.ahead, r.l.loadedAhead()-r.free) // halves are left out
@@ -374,7 +381,7 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 			return min(n, -more, -cold)
 		}
 	}
-	took -= m.opened
+	took -= m.opened + m.pauses.longer()
 	if cold > 0 {
 		patience = max(patience, patience*warmupPatient)
 	}
@@ -404,6 +411,41 @@ func hidden(all, wait, unfinished time.Duration, iterations, gained, batchSize i
 		return 0
 	}
 	return max(time.Duration(float64(all+unfinished)*float64(iterations)/loaded)-all, -wait)
+}
+
+// pauses tell a step that pauses, for a checkpoint say, from the others of a warm-up or a visit:
+// it takes much longer than any of them. If it ended the warm-up or the visit, visits would keep
+// time with pauses that come regularly: a count would be measured only between them, or meet one
+// in each visit.
+type pauses struct {
+	steps         int
+	first, second time.Duration // the longest of them
+	before        time.Duration // the second of those before
+	known         bool          // there were some before
+}
+
+// begin begins anew.
+func (p *pauses) begin() {
+	if p.steps > 1 {
+		p.before, p.known = p.second, true
+	}
+	p.steps, p.first, p.second = 0, 0, 0
+}
+
+func (p *pauses) add(step time.Duration) {
+	p.steps++
+	p.first, p.second = max(p.first, step), max(p.second, min(p.first, step))
+}
+
+// longer is by how much the longest step took longer than any other.
+func (p *pauses) longer() time.Duration {
+	switch {
+	case p.steps > 1:
+		return p.first - p.second
+	case p.known:
+		return max(0, p.first-p.before)
+	}
+	return 0
 }
 
 // overlap is how long two spans of time have in common.

@@ -186,6 +186,7 @@ type tuner struct {
 	next     State     // where the next visit begins
 	deadline time.Time // when measuring must end, preparations not counted; zero: none
 	steps    preparation
+	pauses   pauses
 }
 
 func (t *tuner) tune(ctx context.Context) (*Result, error) {

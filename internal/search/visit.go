@@ -31,6 +31,7 @@ type Visit struct {
 	Least  int           // iterations that are measured even past the limit: a wave, which workers finish together
 	Limit  time.Duration // ends it early; 0: none
 	Part   time.Duration // a part takes at least this long, because the clock steps
+	Pause  time.Duration // of the time spent, doesn't count for Limit
 
 	took  []float64 // of the iterations after those that were left out
 	sum   float64
@@ -73,7 +74,7 @@ func (v *Visit) Again() {
 
 // More tells whether to go on.
 func (v *Visit) More() bool {
-	return len(v.took) < v.Wanted && (v.Limit == 0 || len(v.took) < max(1, v.Least) || v.spent < float64(v.Limit))
+	return len(v.took) < v.Wanted && (v.Limit == 0 || len(v.took) < max(1, v.Least) || v.spent-float64(v.Pause) < float64(v.Limit))
 }
 
 // falling tells whether the first half took longer than the second, beyond chance.
