@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -564,6 +565,44 @@ func TestTriesThatVisitsDoNotNeedAreLeftForOthers(t *testing.T) {
 		require.Equal(t, []int{2, 2, 2, 2, 2, 0, 1, 0, 1}, got)
 		require.NoError(t, tn.live.Close())
 	})
+}
+
+// In order, a visit begins with as many batches ahead as the last one to its count ended with.
+// Without order each begins with the fewest: workers that all have something to claim load faster
+// at first than in a long run.
+func TestHowManyBatchesAheadAVisitBeginsWith(t *testing.T) {
+	for name, opts := range map[string][]Option{"in order": nil, "without order": {WithUnordered()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var tn *tuner
+				var begin atomic.Int32 // extra batches when the visit loaded its first sample; -1: it hasn't
+				ds := NewDataset(1_000_000, []Field{{Name: "x", Type: Float32}}, func(_ context.Context, i int, _ *Sample) error {
+					begin.CompareAndSwap(-1, tn.live.deep.extra.Load())
+					if time.Sleep(ms); i%50 == 0 {
+						time.Sleep(100 * ms)
+					}
+					return nil
+				})
+				src, err := newSource(ds, append(opts, NewVirtualMachine(4).Option(), WithBatchSize(8)))
+				require.NoError(t, err)
+				tn = &tuner{source: src, cpus: src.opts.machine.CPUs()}
+				var begins, ends []int32
+				for round := range 3 {
+					begin.Store(-1)
+					_, _, err := tn.visit(t.Context(), search.Request{Round: round, Workers: 8, Iterations: 50})
+					require.NoError(t, err)
+					begins, ends = append(begins, begin.Load()), append(ends, tn.live.deep.extra.Load()+tn.live.deep.check.withheld)
+					require.Positive(t, ends[round])
+				}
+				if name == "in order" {
+					require.Equal(t, []int32{0, ends[0], ends[1]}, begins)
+				} else {
+					require.Equal(t, []int32{0, 0, 0}, begins)
+				}
+				require.NoError(t, tn.live.Close())
+			})
+		})
+	}
 }
 
 // A visit waits for workers that no visit had before, and for no others.
