@@ -57,7 +57,7 @@ type account struct {
 	ahead    []int // places loaded ahead when measuring began, and after each half of the wanted iterations; without free
 	free     int   // places that were loaded while nothing was measured
 	gained   int   // how many more places were loaded ahead when measuring ended than when the iterations that count began
-	inAll    int   // all places loaded, except those of the delivered batches and those loaded while a step was prepared
+	inAll    int   // all places loaded, except those of the delivered batches and those loaded while a step was prepared: see loaded
 	openedAt int   // all places loaded until measurement.opened was over
 
 	spent      time.Duration // in all, without preparations
@@ -67,6 +67,9 @@ type account struct {
 	came       int           // batches
 	delivered  int           // batches that no step was prepared with
 }
+
+// loaded is how many places were loaded in all.
+func (a *account) loaded(batchSize int) int { return a.inAll + a.delivered*batchSize }
 
 // errOver ends loading when the time for tuning is over.
 var errOver = errors.New("nwt: the time for tuning is over")
@@ -300,7 +303,8 @@ func (r *recording) cutOff(now time.Time) {
 	}
 }
 
-// conclude works out what the iterations took.
+// conclude works out what the iterations took. Training may have seen them too fast, or too slow:
+// see correction.
 func (m *measurement) conclude(l *Loader, acc account) {
 	m.iterations = m.iterations[len(m.iterations)-min(len(m.iterations), m.visit.Kept()):]
 	few := len(m.iterations) < max(1, m.visit.Least) // less than a wave, since time was over: a burst, or the pause between two
@@ -313,34 +317,12 @@ func (m *measurement) conclude(l *Loader, acc account) {
 	for _, one := range m.iterations {
 		m.sum = m.sum.plus(one)
 	}
-	gained := acc.gained
-	if m.visit.Least > 1 && gained > 0 { // of a wave, more may be loaded at the end by chance
-		gained = max(0, gained-m.visit.Least*l.opts.batchSize)
-	}
-	more := hidden(m.sum.all, m.sum.wait, acc.unfinished, len(m.iterations), gained, l.opts.batchSize)
-	if m.instant || !l.mayDeepen() { // what a slow sample holds up, training waits for too
-		more = max(more, 0)
-	}
-	inAll := acc.inAll + acc.delivered*l.opts.batchSize
-	by := func(spent time.Duration, places int) time.Duration { // what the iterations took, if these places were loaded in that time
-		return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
-	}
-	switch loaded := len(m.iterations) * l.opts.batchSize; {
-	case few && len(m.iterations) > 0: // only a part of a wave was delivered
-		alone := time.Duration(0) // steps during which nothing is loaded
-		if l.Workers() == 0 {
-			alone = m.sum.step
-		}
-		more = max(by(acc.spent-acc.idle-alone, inAll)+alone-m.sum.all, -m.sum.wait)
-	case m.instant:
-	case loaded+acc.gained >= max(l.opts.batchSize, loaded/2): // enough was loaded meanwhile; below, most was there before
-	case inAll-acc.openedAt >= l.opts.batchSize:
-		more = max(more, by(acc.spent-m.opened, inAll-acc.openedAt)-m.sum.all)
-	default:
-		more = max(more, by(acc.spent-acc.idle, inAll)-m.sum.all)
-	}
-	if n := m.copies.batches; n > 0 && !few { // copies come one after the other: of what was loaded meanwhile, each batch waits for its own
-		more = max(more, m.copies.took/time.Duration(n)*time.Duration(len(m.iterations))-m.sum.all)
+	more := time.Duration(0)
+	switch {
+	case few && m.must:
+		more = m.partOfWave(l, acc)
+	case !few:
+		more = m.correction(l, acc)
 	}
 	if more < 0 && !few {
 		waits := make([]time.Duration, len(m.iterations))
@@ -353,7 +335,7 @@ func (m *measurement) conclude(l *Loader, acc account) {
 	if m.must && m.visit.More() { // time was over
 		counted := len(m.iterations)*l.opts.batchSize + acc.gained
 		if few {
-			counted = inAll
+			counted = acc.loaded(l.opts.batchSize)
 		}
 		begun := min(l.Workers()*l.claimSize(), m.visit.Least*l.opts.batchSize)
 		m.tooHigh = 1 + float64(begun)/float64(max(counted, 1))
@@ -361,6 +343,53 @@ func (m *measurement) conclude(l *Loader, acc account) {
 			m.tooHigh = min(m.tooHigh, float64(m.sum.all)/float64(m.sum.step))
 		}
 	}
+}
+
+// correction is how much longer the iterations would have been in a long run; if it is negative,
+// how much shorter. Waits are all that it corrects:
+//
+//   - If training used up what had been loaded before, it has waited too little.
+//   - If more was loaded than it used, it has waited too long: in a long run the loader would have
+//     been so far ahead. It wouldn't if the depth is fixed, or has come to its bound. And where
+//     workers finish batches in waves, one wave more at the end says nothing.
+//   - If hardly anything was loaded meanwhile, all that was loaded since the workers began tells.
+//   - No batch is there before its copy is, and copies come one after the other.
+func (m *measurement) correction(l *Loader, acc account) time.Duration {
+	gained := acc.gained
+	if m.visit.Least > 1 && gained > 0 {
+		gained = max(0, gained-m.visit.Least*l.opts.batchSize)
+	}
+	more := hidden(m.sum.all, m.sum.wait, acc.unfinished, len(m.iterations), gained, l.opts.batchSize)
+	if m.instant || !l.mayDeepen() {
+		more = max(more, 0)
+	}
+	used, inAll := len(m.iterations)*l.opts.batchSize, acc.loaded(l.opts.batchSize)
+	switch {
+	case m.instant || used+acc.gained >= max(l.opts.batchSize, used/2): // enough was loaded meanwhile
+	case inAll-acc.openedAt >= l.opts.batchSize:
+		more = max(more, m.atPace(acc.spent-m.opened, inAll-acc.openedAt, l)-m.sum.all)
+	default:
+		more = max(more, m.atPace(acc.spent-acc.idle, inAll, l)-m.sum.all)
+	}
+	if n := m.copies.batches; n > 0 {
+		more = max(more, m.copies.took/time.Duration(n)*time.Duration(len(m.iterations))-m.sum.all)
+	}
+	return more
+}
+
+// partOfWave is the correction if the only visit was over before a wave was: from its beginning
+// on, all that was loaded counts.
+func (m *measurement) partOfWave(l *Loader, acc account) time.Duration {
+	alone := time.Duration(0) // steps during which nothing is loaded
+	if l.Workers() == 0 {
+		alone = m.sum.step
+	}
+	return max(m.atPace(acc.spent-acc.idle-alone, acc.loaded(l.opts.batchSize), l)+alone-m.sum.all, -m.sum.wait)
+}
+
+// atPace is what the iterations take if so many places are loaded in the time that was spent.
+func (m *measurement) atPace(spent time.Duration, places int, l *Loader) time.Duration {
+	return time.Duration(float64(spent) / max(float64(places)/float64(l.opts.batchSize), leastLoaded) * float64(len(m.iterations)))
 }
 
 // warming returns n anew: minus the batches that the warm-up must still take. batches is how
@@ -398,13 +427,12 @@ func (m *measurement) warming(n, batches int, took time.Duration) int {
 	return n
 }
 
-// hidden is how much longer loading really took than iterations show. Places that were
-// loaded ahead at their beginning and used up by their end have hidden that loading is slower.
-// If more places are ahead in the end than in the beginning (gained is above 0), hidden is
-// negative: training has waited for a slow sample, and others were loaded behind it, which
-// it won't wait for. But it can't be more than was waited: the step and the copy take their
-// time. If measuring ended while a batch was waited for, unfinished is for how long: loading
-// set the pace then, and what was loaded of later batches counts too.
+// hidden is the first two parts of a correction. The iterations took all, and training waited for
+// wait of that. At their end, gained more places were loaded ahead than at their beginning, or
+// fewer if it is negative. So that many batches take as long as it takes to load as many, but not
+// less than what wasn't waiting: the step and the copy. If measuring ended while training waited for
+// a batch, unfinished is for how long: loading set the pace then, and what was loaded of later
+// batches counts too.
 func hidden(all, wait, unfinished time.Duration, iterations, gained, batchSize int) time.Duration {
 	loaded := float64(iterations) + float64(gained)/float64(batchSize)
 	if loaded <= 0.5 {
@@ -413,10 +441,11 @@ func hidden(all, wait, unfinished time.Duration, iterations, gained, batchSize i
 	return max(time.Duration(float64(all+unfinished)*float64(iterations)/loaded)-all, -wait)
 }
 
-// pauses tell a step that pauses, for a checkpoint say, from the others of a warm-up or a visit:
-// it takes much longer than any of them. If it ended the warm-up or the visit, visits would keep
-// time with pauses that come regularly: a count would be measured only between them, or meet one
-// in each visit.
+// pauses tell a step that pauses, for a checkpoint say, from the other steps of a warm-up or of a
+// visit: it is the longest, by far. A pause doesn't count for how long the warm-up or the visit has
+// taken. If pauses ended them, the next visit, or what is measured of this one, would begin right
+// after a pause. With pauses that come regularly, visits would keep time with them: one count would
+// be measured only between two pauses, and another would meet one in each visit.
 type pauses struct {
 	steps         int
 	first, second time.Duration // the longest of them
