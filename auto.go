@@ -79,6 +79,7 @@ type shortRuns struct {
 // A watching is what a settled loader sees of its wait share.
 type watching struct {
 	expected   float64       // wait share of the choice as measured
+	ignored    float64       // share of the time that alpha ignores
 	time, wait time.Duration // of the window
 	odd        int           // windows in a row that were off
 	patience   int           // … after which it is tuned again
@@ -189,7 +190,7 @@ func (a *auto) takeWhole(r *run) {
 		return
 	}
 	i, s.window = s.window, interval{}
-	if a.watch.waitChanged(i.took, i.waited, a.sp.Alpha) {
+	if a.watch.waitChanged(i.took, i.waited) {
 		a.again()
 		return
 	}
@@ -266,7 +267,7 @@ func (a *auto) observeSettled(r *run, i interval, fresh, last bool) {
 	a.left = a.every
 	switch {
 	case fresh:
-	case a.watch.waitChanged(i.took, i.waited, a.sp.Alpha):
+	case a.watch.waitChanged(i.took, i.waited):
 		a.again()
 	case !last:
 		a.weigh(i)
@@ -332,7 +333,8 @@ func (a *auto) settleOn(c search.Choice) {
 	r := a.report(c)
 	a.result.Store(r)
 	chosen := a.counts.at(c.Workers).sum
-	w := watching{expected: float64(chosen.wait) / float64(max(chosen.all, 1)), patience: oddWindows}
+	best := float64(max(r.trial(r.Fastest).Mean, 1))
+	w := watching{expected: float64(chosen.wait) / float64(max(chosen.all, 1)), ignored: a.sp.Alpha.Of(best, a.sp.Iterations) / best, patience: oddWindows}
 	if before != nil && before.Workers == r.Workers {
 		w.patience = min(2*a.watch.patience, oddWindowsMost)
 	}
@@ -358,14 +360,14 @@ func (a *auto) restart() {
 
 // waitChanged takes in another interval, and tells whether the wait share has been
 // off for long enough to tune again.
-func (w *watching) waitChanged(took, waited time.Duration, ignored search.Alpha) bool {
+func (w *watching) waitChanged(took, waited time.Duration) bool {
 	w.time, w.wait = w.time+took, w.wait+waited
 	if w.time < windowTime {
 		return false
 	}
 	share := float64(w.wait) / float64(w.time)
 	w.time, w.wait = 0, 0
-	if share > w.expected+max(waitMore, 2*min(ignored.Share, waitLess)) || share < w.expected-waitLess {
+	if share > w.expected+max(waitMore, 2*min(w.ignored, waitLess)) || share < w.expected-waitLess {
 		w.odd++
 	} else {
 		w.odd = 0

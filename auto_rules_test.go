@@ -342,7 +342,7 @@ func TestALoaderGoesOnFromLookToLook(t *testing.T) {
 // of 200 ms at least.
 func TestASettledLoaderCountsWindowsThatAreOff(t *testing.T) {
 	second := func(w *watching, waited time.Duration) bool {
-		return w.waitChanged(time.Second, waited, search.Alpha{Share: 0.02})
+		return w.waitChanged(time.Second, waited)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -358,23 +358,22 @@ func TestASettledLoaderCountsWindowsThatAreOff(t *testing.T) {
 		{"nearly 10 points less", []time.Duration{401 * ms, 401 * ms, 401 * ms}, false},
 		{"10 points less", []time.Duration{399 * ms, 399 * ms, 399 * ms}, true},
 	} {
-		w := &watching{expected: 0.5, patience: oddWindows}
+		w := &watching{expected: 0.5, ignored: 0.02, patience: oddWindows}
 		for i, waited := range tt.waited {
 			require.Equal(t, tt.want && i == len(tt.waited)-1, second(w, waited), "%s: window %d", tt.name, i)
 		}
 	}
-	w := &watching{expected: 0.5, patience: 1}
-	require.False(t, w.waitChanged(199*ms, 199*ms, autoAlpha))
-	require.True(t, w.waitChanged(ms, ms, autoAlpha), "a window of 200 ms")
-	require.False(t, w.waitChanged(ms, ms, autoAlpha), "the next has begun")
+	w := &watching{expected: 0.5, ignored: 0.02, patience: 1}
+	require.False(t, w.waitChanged(199*ms, 199*ms))
+	require.True(t, w.waitChanged(ms, ms), "a window of 200 ms")
+	require.False(t, w.waitChanged(ms, ms), "the next has begun")
 
-	w = &watching{expected: 0.25, patience: 1}
-	wide := search.Alpha{Share: 1. / 16}
-	require.False(t, w.waitChanged(time.Second, 375*ms, wide), "alpha, twice")
-	require.True(t, w.waitChanged(time.Second, 376*ms, wide))
-	wide.Share = 0.5
-	require.False(t, w.waitChanged(time.Second, 449*ms, wide), "20 points at most")
-	require.True(t, w.waitChanged(time.Second, 451*ms, wide))
+	w = &watching{expected: 0.25, ignored: 1. / 16, patience: 1}
+	require.False(t, w.waitChanged(time.Second, 375*ms), "alpha, twice")
+	require.True(t, w.waitChanged(time.Second, 376*ms))
+	w.ignored = 0.5
+	require.False(t, w.waitChanged(time.Second, 449*ms), "20 points at most")
+	require.True(t, w.waitChanged(time.Second, 451*ms))
 }
 
 // "So a settled loader adds its windows to what it knows of its count, after 256 batches,

@@ -353,6 +353,36 @@ func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 	})
 }
 
+// One worker is enough at first. Then training waits for 9 % of the time. Whether that counts
+// depends on alpha, however it was set: 5 ms per batch are 500 ms over 100 batches.
+func TestHowMuchMoreWaitingASettledLoaderPutsUpWithFollowsAlpha(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		alpha nwt.Option
+		again bool
+	}{
+		{"no alpha", nwt.WithAlpha(0), true},
+		{"2 % in seconds", nwt.WithAlpha(10 * time.Millisecond), true},
+		{"8 % in seconds", nwt.WithAlpha(40 * time.Millisecond), false},
+		{"2 %", nwt.WithRelativeAlpha(0.02), true},
+		{"8 %", nwt.WithRelativeAlpha(0.08), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				load, ds := changeable(4 * time.Millisecond)
+				var log bytes.Buffer
+				l := newLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), virtual, tt.alpha, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+				step := func() { time.Sleep(5 * time.Millisecond) }
+				train(t, l, 1000, step)
+				require.Equal(t, 1, l.Workers())
+				load.Store(int64(5500 * time.Microsecond))
+				train(t, l, 400, step)
+				require.Equal(t, tt.again, strings.Contains(log.String(), "training waits for data more"), "%s", &log)
+			})
+		})
+	}
+}
+
 // Four workers are too few at first, and training waits. Then data comes ten times as fast.
 func TestALoaderTunesAgainWhenTheDataBecomesFaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
