@@ -103,7 +103,11 @@ func (r *Result) writeTable(b *strings.Builder) {
 	row(func(c column) string { return c.title }, "")
 	row(func(c column) string { return c.unit }, "")
 	for _, t := range r.Trials {
-		row(func(c column) string { return c.cell(t) }, r.mark(t))
+		mark := r.Mark(t.Workers)
+		if mark != "" {
+			mark = " ◄ " + mark
+		}
+		row(func(c column) string { return c.cell(t) }, mark)
 	}
 	if r.Unpinned != nil {
 		row(func(c column) string { return c.cell(*r.Unpinned) }, " ◄ from ordinary memory")
@@ -169,22 +173,22 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-func (r *Result) mark(t Trial) string {
+// Mark is what the report calls a worker count: "chosen", "fastest", "none surely faster"
+// (see [Result.String]), the first with one of the others, or "". The package plot calls it
+// the same.
+func (r *Result) Mark(workers int) string {
 	var marks []string
-	if t.Workers == r.Workers {
+	if workers == r.Workers {
 		marks = append(marks, "chosen")
 	}
-	if t.Workers == r.Fastest {
+	if workers == r.Fastest {
 		fastest := "fastest"
-		if r.seemsFaster(t) {
+		if r.seemsFaster(r.trial(workers)) {
 			fastest = "none surely faster"
 		}
 		marks = append(marks, fastest)
 	}
-	if len(marks) == 0 {
-		return ""
-	}
-	return " ◄ " + strings.Join(marks, ", ")
+	return strings.Join(marks, ", ")
 }
 
 // seemsFaster tells whether the table has a count that is faster than fastest, by less than

@@ -41,7 +41,7 @@ var (
 // jpg, tif, eps or tex. The upper panel shows the time of Result.Iterations batches
 // against workers with 95 % intervals, and the band that alpha ignores. The lower
 // one shows the peak memory if it was measured. The choice and the fastest are
-// marked.
+// marked, as [nwt.Result.Mark] calls them.
 func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
 		return errors.New("plot: the result has no trials")
@@ -164,7 +164,7 @@ func decorate(p *plot.Plot, r *nwt.Result, line points) {
 		p.Add(bars)
 	}
 	p.Add(dots)
-	mark := func(workers int, word string, c color.Color) {
+	mark := func(workers int, c color.Color) {
 		dot, err := plotter.NewScatter(line.XYs[at(r, workers):][:1])
 		if err != nil {
 			panic(err)
@@ -172,15 +172,13 @@ func decorate(p *plot.Plot, r *nwt.Result, line points) {
 		dot.Color, dot.Shape, dot.Radius = c, draw.CircleGlyph{}, vg.Points(4)
 		p.Add(dot)
 		if len(line.YErrors) > 0 { // the legend of both panels
-			p.Legend.Add(fmt.Sprintf("%s (%d)", word, workers), dot)
+			p.Legend.Add(fmt.Sprintf("%s (%d)", r.Mark(workers), workers), dot)
 		}
 	}
-	if r.Fastest == r.Workers {
-		mark(r.Workers, "chosen, fastest", choice)
-		return
+	if r.Fastest != r.Workers {
+		mark(r.Fastest, best)
 	}
-	mark(r.Fastest, "fastest", best)
-	mark(r.Workers, "chosen", choice)
+	mark(r.Workers, choice)
 }
 
 // at is the index of a worker count's trial.

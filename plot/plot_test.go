@@ -45,6 +45,27 @@ func TestAPictureIsWrittenInTheFormatOfItsName(t *testing.T) {
 	}
 }
 
+func TestThePictureMarksCountsAsTheTableDoes(t *testing.T) {
+	words := func(r *nwt.Result) string {
+		path := filepath.Join(t.TempDir(), "x.svg")
+		require.NoError(t, plot.Save(r, path))
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(data)
+	}
+	r := paper()
+	require.Contains(t, words(r), ">fastest (16)<")
+	require.Contains(t, words(r), ">chosen (14)<")
+	r.Fastest = 24 // 16 seems faster, by less than measuring tells
+	require.Contains(t, r.String(), " ◄ none surely faster\n")
+	require.Contains(t, words(r), ">none surely faster (24)<")
+	r.Workers = 24
+	require.Contains(t, r.String(), " ◄ chosen, none surely faster\n")
+	require.Contains(t, words(r), ">chosen, none surely faster (24)<")
+	r.Workers, r.Fastest = 16, 16
+	require.Contains(t, words(r), ">chosen, fastest (16)<")
+}
+
 func TestWhatWasNotMeasuredIsNotDrawn(t *testing.T) {
 	height := func(r *nwt.Result) int {
 		path := filepath.Join(t.TempDir(), "x.png")
