@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
 	"runtime"
@@ -21,7 +22,8 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	if t.opts.results == "" {
 		return t.tune(ctx)
 	}
-	file := results.File{Path: t.opts.results, Log: t.opts.log}
+	// The file is looked at twice, before and after this process waits for others that tune.
+	file := results.File{Path: t.opts.results, Log: slog.New(onceLog{t.opts.log.Handler(), make(map[string]bool)})}
 	key := t.resultKey()
 	r, saved := t.recall(file, key, nil)
 	if r != nil {
@@ -39,7 +41,7 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		}
 		value, err := json.Marshal(keptResult{r, t.before})
 		if err != nil {
-			t.opts.log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
+			file.Log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
 			return nil
 		}
 		file.Store(ctx, key, value)
@@ -49,6 +51,21 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// A onceLog says the same thing once, whatever figures are in it. One goroutine at a time
+// may use it.
+type onceLog struct {
+	slog.Handler
+	told map[string]bool
+}
+
+func (h onceLog) Handle(ctx context.Context, r slog.Record) error {
+	if h.told[r.Message] {
+		return nil
+	}
+	h.told[r.Message] = true
+	return h.Handler.Handle(ctx, r)
 }
 
 // keptResult is a result as the file has it.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -578,7 +579,7 @@ func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
 			r, err := nwt.Tune(t.Context(), ds, opts...)
 			require.NoError(t, err)
 			require.False(t, r.Cached)
-			require.Contains(t, warnings.String(), "ignoring")
+			require.Equal(t, 1, strings.Count(warnings.String(), "ignoring"), "%s", warnings) // it is looked at before and after waiting for others that tune
 			r, err = nwt.Tune(t.Context(), ds, opts...)
 			require.NoError(t, err)
 			require.True(t, r.Cached)
