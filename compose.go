@@ -122,10 +122,9 @@ func (d *concat) parts() []Dataset { return d.ds }
 func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 	part, index := d.find(index)
 	outer := dst.scope
+	defer func() { dst.scope = outer }() // even if Load panics: the program may catch that
 	dst.scope = inner(outer, part+1)
-	err := d.ds[part].Load(ctx, index, dst)
-	dst.scope = outer
-	return err
+	return d.ds[part].Load(ctx, index, dst)
 }
 
 func (d *concat) sizes() func(index int, sizes []int) {
@@ -159,16 +158,9 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		part, index := d.find(index)
 		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
 	}
-	outer := dst[0].scope
 	var bad SampleErrors
-	for part, ds := range d.ds {
-		for _, s := range samples[part] {
-			s.scope = inner(outer, part+1)
-		}
-		badHere, err := badSamples(d.loadPart(ctx, ds, there[part], samples[part]), samples[part])
-		for _, s := range samples[part] {
-			s.scope = outer
-		}
+	for part := range d.ds {
+		badHere, err := d.loadPart(ctx, part, there[part], samples[part])
 		if err != nil {
 			return err
 		}
@@ -179,11 +171,25 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return bad.orNil()
 }
 
-func (d *concat) loadPart(ctx context.Context, ds Dataset, indices []int, dst []*Sample) error {
+// loadPart loads samples of one dataset.
+func (d *concat) loadPart(ctx context.Context, part int, indices []int, dst []*Sample) (bad SampleErrors, err error) {
+	if len(dst) == 0 {
+		return nil, nil
+	}
+	setScope := func(scope uint64) {
+		for _, s := range dst {
+			s.scope = scope
+		}
+	}
+	outer := dst[0].scope
+	defer setScope(outer) // even if LoadBatch panics: the program may catch that
+	setScope(inner(outer, part+1))
+	return badSamples(d.loadHere(ctx, d.ds[part], indices, dst), dst)
+}
+
+func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []*Sample) error {
 	b, ok := ds.(BatchDataset)
 	switch {
-	case len(indices) == 0:
-		return nil
 	case !ok:
 		var bad SampleErrors
 		for i, index := range indices {

@@ -296,3 +296,98 @@ func TestGoexitInTheCloseOfWhatIsKeptLosesNothing(t *testing.T) {
 	require.Zero(t, d.open.Load())
 	require.Contains(t, log.String(), "runtime.Goexit was called")
 }
+
+// A patient dataset catches the panics of another one, and calls its samples bad or, if
+// there is another way, loads them again.
+type patient struct {
+	nwt.Dataset
+	otherwise func(ctx context.Context, i int, dst *nwt.Sample) error
+}
+
+func (d *patient) Load(ctx context.Context, i int, dst *nwt.Sample) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			if err = errBoom; d.otherwise != nil {
+				err = d.otherwise(ctx, i, dst)
+			}
+		}
+	}()
+	return d.Dataset.Load(ctx, i, dst)
+}
+
+type patientOfBatches struct{ patient }
+
+func (d *patientOfBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errBoom
+		}
+	}()
+	return d.Dataset.(nwt.BatchDataset).LoadBatch(ctx, indices, dst)
+}
+
+// However a panic went through datasets that are made of others, later samples find what
+// was kept for them.
+func TestAPanicThatTheProgramCatchesLeavesScratchAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100
+		var d decoders
+		load := func(_ context.Context, i int, dst *nwt.Sample) error {
+			dec, err := nwt.Scratch(dst, d.create)
+			if err == nil {
+				err = dec.use()
+			}
+			if i%10 == 3 {
+				panic("half decoded")
+			}
+			return err
+		}
+		single := nwt.NewDataset(n, scalar, load)
+		together := &pages{n: n, load: load, loadBatch: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+			for k, i := range indices {
+				if err := load(ctx, i, dst[k]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}
+		same := func(_ context.Context, src, dst *nwt.Sample) error { copy(dst.Bytes(0), src.Bytes(0)); return nil }
+		for name, of := range map[string]func(nwt.Dataset) (nwt.Dataset, error){
+			"Concat": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Concat(ds, ds) },
+			"Concat of Concat": func(ds nwt.Dataset) (nwt.Dataset, error) {
+				both, err := nwt.Concat(ds, ds)
+				if err != nil {
+					return nil, err
+				}
+				return nwt.Concat(both, ds)
+			},
+			"Map":    func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Map(ds, ds.Fields(), same), nil },
+			"Cached": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Cached(ds, 1<<20), nil },
+			"Zip":    func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Zip(ds) },
+			"Subset": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Subset(ds, []int{1, 3, 13, 2, 23, 33, 4, 3}) },
+		} {
+			for _, ds := range []nwt.Dataset{single, together} {
+				whole, err := of(ds)
+				require.NoError(t, err)
+				caught := patient{Dataset: whole}
+				loads := map[string]nwt.Dataset{"": &caught, ", by another way": &patient{whole, func(ctx context.Context, _ int, dst *nwt.Sample) error { return whole.Load(ctx, 0, dst) }}}
+				if _, ok := whole.(nwt.BatchDataset); ok {
+					loads[", batches"] = &patientOfBatches{caught}
+				}
+				for how, ds := range loads {
+					for _, workers := range []int{0, 1} {
+						made := d.made.Load()
+						l := newLoader(t, ds, nwt.WithWorkers(workers), nwt.WithBatchSize(7), nwt.WithErrorBudget(300), silent)
+						for e := range 3 {
+							_, err := epoch(t.Context(), l, e)
+							require.NoError(t, err)
+						}
+						require.LessOrEqual(t, d.made.Load()-made, int64(3), "%s%s, %d workers: one for each part", name, how, workers)
+						require.NoError(t, l.Close())
+						require.Zero(t, d.open.Load(), "%s%s", name, how)
+					}
+				}
+			}
+		}
+	})
+}
