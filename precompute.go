@@ -302,7 +302,10 @@ func (p *Precomputed) distrust(index int, err error) {
 }
 
 // removeDamaged removes the file if it is the one that is open and still a file of
-// Precompute. If it can't be removed, the next run finds the damage as this one did.
+// Precompute. It holds the lock, or another process could put a good file there between the
+// check and the removal. (A program that puts a file there without the lock still could.)
+// If somebody else has the lock, or the file can't be removed, it stays: the next run finds
+// the damage as this one did.
 func (p *Precomputed) removeDamaged() {
 	lock := p.users.enter(0)
 	defer lock.RUnlock()
@@ -316,6 +319,11 @@ func (p *Precomputed) removeDamaged() {
 	if _, err := readHeader(p.file, ours.Size()); errors.Is(err, errForeign) {
 		return
 	}
+	unlock, locked := files.TryLock(p.path + ".lock")
+	if !locked {
+		return
+	}
+	defer unlock()
 	if isAt(p.file, p.path) {
 		_ = files.Remove(context.Background(), p.path)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 // filled is a dataset of samples of 1000 bytes, none of them zero: all of sample i
@@ -235,6 +236,29 @@ func TestWhatTookTheFilesPlaceIsNotRemovedIfTheFileIsDamaged(t *testing.T) {
 	kept, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "years of work", string(kept))
+}
+
+// Whoever has the lock may be about to put a good file in the damaged one's place.
+func TestADamagedFileIsNotRemovedWhileSomebodyElseHasItsLock(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "samples")
+		ds := precompute(t, filled(9, 0), path, quietLog)
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		require.NoError(t, err)
+		info, err := f.Stat()
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte("damage"), info.Size()-100)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		if held {
+			unlock, err := files.Lock(t.Context(), path+".lock")
+			require.NoError(t, err)
+			defer unlock()
+		}
+		requireFilled(t, ds)
+		_, err = os.Stat(path)
+		require.Equal(t, held, err == nil, "%v", err)
+	}
 }
 
 func TestALinkToAPrecomputedFileStaysALink(t *testing.T) {

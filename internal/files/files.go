@@ -84,6 +84,45 @@ func regular(path string, info fs.FileInfo) error {
 // there. Whoever may read the file may lock it. Waiting ends with ctx. Don't remove
 // the file: another process may be about to lock it.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
+	lock, err := lockable(path)
+	if err != nil {
+		return nil, err
+	}
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := ctx.Err()
+		locked := false
+		if err == nil {
+			locked, err = lock.TryLock()
+		}
+		switch {
+		case err != nil:
+			return nil, errors.Join(err, lock.Close())
+		case locked:
+			return func() { lock.Close() }, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// TryLock is Lock without waiting: it reports false if somebody else has the lock, or if
+// there can be none.
+func TryLock(path string) (unlock func(), locked bool) {
+	lock, err := lockable(path)
+	if err != nil {
+		return nil, false
+	}
+	if locked, err := lock.TryLock(); err != nil || !locked {
+		lock.Close()
+		return nil, false
+	}
+	return func() { lock.Close() }, true
+}
+
+// lockable makes the file at path, unless something is there, and returns what locks it.
+func lockable(path string) (*flock.Flock, error) {
 	// Making the file is a call of its own: in a directory with the sticky bit, such
 	// as /tmp, Linux may refuse to open another user's file if the call could have
 	// made it.
@@ -107,24 +146,7 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	if runtime.GOOS == "aix" || runtime.GOOS == "solaris" || runtime.GOOS == "illumos" {
 		flag = os.O_RDWR // locks there need it
 	}
-	lock := flock.New(path, flock.SetFlag(flag|nonblock))
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		err := ctx.Err()
-		locked := false
-		if err == nil {
-			locked, err = lock.TryLock()
-		}
-		switch {
-		case err != nil:
-			return nil, errors.Join(err, lock.Close())
-		case locked:
-			return func() { lock.Close() }, nil
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
+	return flock.New(path, flock.SetFlag(flag|nonblock)), nil
 }
 
 // Between two attempts to get a lock that another process has.
