@@ -297,6 +297,38 @@ func TestGoexitInTheCloseOfWhatIsKeptLosesNothing(t *testing.T) {
 	require.Contains(t, log.String(), "runtime.Goexit was called")
 }
 
+// Slow to close: what a worker that ends still has to do.
+type unhurried struct{ closed *atomic.Int32 }
+
+func (u unhurried) Close() error { time.Sleep(time.Hour); u.closed.Add(1); return nil }
+
+// It is Close that waits for workers to end, not something that follows it.
+func TestNoCloseReturnsBeforeTheWorkersHaveEnded(t *testing.T) {
+	for _, workers := range []int{0, 1, 4} {
+		for _, during := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				var made, closed atomic.Int32
+				l := newLoader(t, loads(400, func(_ context.Context, _ int, dst *nwt.Sample) error {
+					_, err := nwt.Scratch(dst, func() (unhurried, error) { made.Add(1); return unhurried{&closed}, nil })
+					time.Sleep(time.Millisecond)
+					return err
+				}), nwt.WithBatchSize(4), nwt.WithWorkers(workers))
+				closeIt := func() {
+					require.NoError(t, l.Close())
+					require.Equal(t, made.Load(), closed.Load())
+				}
+				for b, err := range l.Epoch(t.Context(), 0) {
+					if during && err == nil && b.Index() == 10 {
+						closeIt()
+					}
+				}
+				closeIt()
+				require.EqualValues(t, max(1, workers), made.Load())
+			})
+		}
+	}
+}
+
 // A patient dataset catches the panics of another one, and calls its samples bad or, if
 // there is another way, loads them again.
 type patient struct {
