@@ -2,7 +2,7 @@ package nwt
 
 import (
 	"context"
-	"log/slog"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -160,38 +160,49 @@ var notLoading = func() chan struct{} { c := make(chan struct{}); close(c); retu
 
 // fill loads a claimed sample, and keeps it if it can.
 func (c *cached) fill(ctx context.Context, index int, dst *Sample) error {
+	full, err := c.tryFill(ctx, index, dst)
+	if full != nil {
+		dst.log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "error", full)
+	}
+	return err
+}
+
+// tryFill is fill, except that it doesn't log: nobody waits for a log's handler. full is why
+// no more samples can be kept, the first time.
+func (c *cached) tryFill(ctx context.Context, index int, dst *Sample) (full, err error) {
 	state := absent
 	defer func() { c.loaded(index, state) }()
 	if err := dst.loadAlone(ctx, c.ds, index); err != nil {
-		return err
+		return nil, err
 	}
 	lock := c.users.enter(dst.worker)
 	defer lock.RUnlock()
-	if place, ok := c.reserve(dst.packedSize(), dst.log); ok {
+	place, ok, full := c.reserve(dst.packedSize())
+	if ok {
 		dst.pack(c.blocks.at(place))
 		state = kept + place
 	}
-	return nil
+	return full, nil
 }
 
-// reserve finds a place for a sample. The caller has entered users.
-func (c *cached) reserve(size int, log *slog.Logger) (place uint64, ok bool) {
+// reserve finds a place for a sample. The caller has entered users. full is an error if
+// there is no memory.
+func (c *cached) reserve(size int) (place uint64, ok bool, full error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.full.Load() {
-		return 0, false
+		return 0, false, nil
 	}
 	left := c.maxBytes - c.used
 	if int64(size) <= left {
-		var err error
-		if place, err = c.blocks.reserve(size, left); err == nil {
+		if place, full = c.blocks.reserve(size, left); full == nil {
 			c.used += int64(size)
-			return place, true
+			return place, true, nil
 		}
-		log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "cached bytes", c.used, "error", err)
+		full = fmt.Errorf("%d bytes are cached: %w", c.used, full)
 	}
 	c.full.Store(true)
-	return 0, false
+	return 0, false, full
 }
 
 // loaded ends the loading of a claimed sample.

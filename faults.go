@@ -146,7 +146,7 @@ const (
 type said struct {
 	during string // whileLoading or whileTuning
 
-	mu       sync.Mutex
+	mu       sync.Mutex   // not held while a log's handler runs
 	bad      map[int]bool // guarded by mu; indices of the bad samples that tuning has met
 	together int          // guarded by mu; calls of LoadBatch that failed
 }
@@ -177,8 +177,10 @@ func (s *said) isNews(index int) bool {
 // failedTogether logs that a LoadBatch has failed, the first time.
 func (s *said) failedTogether(log *slog.Logger, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.together++; s.together == 1 {
+	s.together++
+	first := s.together == 1
+	s.mu.Unlock()
+	if first {
 		log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found", "during", s.during, "error", err)
 	}
 }
@@ -187,14 +189,15 @@ func (s *said) failedTogether(log *slog.Logger, err error) {
 // nothing.
 func (s *said) sum(log *slog.Logger) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.together > 1 {
-		log.Warn("nwt: LoadBatch failed again and again", "during", s.during, "times", s.together)
-	}
-	if len(s.bad) > 0 {
-		log.Warn("nwt: bad samples were left out", "during", s.during, "samples", len(s.bad))
-	}
+	together, bad := s.together, len(s.bad)
 	s.together = 0
+	s.mu.Unlock()
+	if together > 1 {
+		log.Warn("nwt: LoadBatch failed again and again", "during", s.during, "times", together)
+	}
+	if bad > 0 {
+		log.Warn("nwt: bad samples were left out", "during", s.during, "samples", bad)
+	}
 }
 
 // faulty remembers bad samples that were left out.

@@ -2,7 +2,7 @@ package nwt
 
 import (
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/pages"
@@ -54,16 +54,16 @@ func gpuOfRank(o *options) (*cuda.Device, error) {
 // lockedPages locks pages as long as the system's limit allows. It logs once when the
 // limit doesn't.
 func lockedPages(o *options) slotMemory {
-	var once sync.Once
+	var warned atomic.Bool // no Once: whoever came second would wait for the log's handler
 	alloc := func(size int) ([]byte, error) {
 		mem, err := pages.Map(size)
 		if err != nil {
 			return nil, err
 		}
 		if err := pages.Lock(mem); err != nil {
-			once.Do(func() {
+			if !warned.Swap(true) {
 				o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", pages.LockLimit(), "error", err)
-			})
+			}
 		}
 		return mem, nil
 	}

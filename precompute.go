@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/pages"
@@ -112,7 +113,7 @@ type Precomputed struct {
 	mem   []byte   // the file; nil if it can't be mapped
 	size  int64
 
-	warn    sync.Once
+	warned  atomic.Bool
 	buffers sync.Pool // of *[]byte, to read into if the file isn't mapped
 }
 
@@ -292,13 +293,14 @@ func (p *Precomputed) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 // that the next Precompute writes it anew, unless somebody has replaced the file or put
 // something else into it.
 func (p *Precomputed) distrust(index int, err error) {
-	p.warn.Do(func() {
-		p.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
-			"path", p.path, "index", index, "reason", err)
-		if errors.Is(err, errDamaged) {
-			p.removeDamaged()
-		}
-	})
+	if p.warned.Swap(true) {
+		return
+	}
+	if errors.Is(err, errDamaged) {
+		p.removeDamaged()
+	}
+	p.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
+		"path", p.path, "index", index, "reason", err)
 }
 
 // removeDamaged removes the file if it is the one that is open and still a file of
