@@ -241,18 +241,25 @@ func caught(err *error) {
 	}
 }
 
-// A carefulLog loses a line if the handler beneath it panics, and nothing else: the handler
-// is the program's, and the lines come from goroutines of the loader.
+// A carefulLog runs the program's handler in a goroutine of its own and waits for it: the lines
+// come from goroutines of the loader, and from the loop's. If the handler panics or ends its
+// goroutine, its line is lost, and nothing else.
 type carefulLog struct{ slog.Handler }
 
-func (h carefulLog) Enabled(ctx context.Context, level slog.Level) bool {
-	defer func() { _ = recover() }()
-	return h.Handler.Enabled(ctx, level)
-}
+// Enabled is true, since Handle asks the handler.
+func (h carefulLog) Enabled(context.Context, slog.Level) bool { return true }
 
 func (h carefulLog) Handle(ctx context.Context, r slog.Record) (err error) {
-	defer caught(&err)
-	return h.Handler.Handle(ctx, r)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer caught(&err)
+		if h.Handler.Enabled(ctx, r.Level) {
+			err = h.Handler.Handle(ctx, r)
+		}
+	}()
+	<-done
+	return err
 }
 
 var errGoexit = errors.New("runtime.Goexit was called")

@@ -12,7 +12,9 @@ import (
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may
-// be called from any goroutine, but not from the dataset's Load.
+// be called from any goroutine, and, except for [Loader.Close], by whatever the loader calls:
+// Load, a sampler, a device, the log's handler. There an epoch is [ErrBusy] while another one
+// is running.
 //
 // The life of a batch:
 //
@@ -60,6 +62,7 @@ type Loader struct {
 	mu            sync.Mutex
 	closed        bool           // guarded by mu
 	run           *run           // guarded by mu; nil between epochs
+	beginning     bool           // guarded by mu; a sampler is asked where a run begins
 	crew          []*worker      // guarded by mu; by seat, nil if it has no goroutine
 	away          atomic.Int32   // calls that were given up and haven't returned
 	numbers       numbers        // guarded by mu; of the crew, and of calls that were given up
@@ -207,6 +210,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err := l.reorder(s, order); err != nil {
 		return err
 	}
+	l.slots.trim()
 	l.warnOfMixedLengths(s) // without mu, since a log handler may ask the loader
 	return nil
 }
@@ -227,12 +231,11 @@ func (l *Loader) reorder(s Sampler, o order) error {
 	switch {
 	case l.closed:
 		return ErrClosed
-	case l.run != nil:
+	case l.run != nil || l.beginning:
 		return ErrBusy
 	}
 	l.sampler, l.order = s, o
 	l.perBatch.Store(int64(o.perBatch()))
-	l.slots.trim()
 	return nil
 }
 
@@ -246,6 +249,14 @@ func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
 	}
+	if err := l.setByHand(n); err != nil {
+		return err
+	}
+	l.slots.trim() // without mu, since it calls the device
+	return nil
+}
+
+func (l *Loader) setByHand(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -259,6 +270,14 @@ func (l *Loader) SetWorkers(n int) error {
 // tuneTo changes the number of workers for the loader itself. It does nothing and
 // returns false if the loader is closed or the program has called SetWorkers.
 func (l *Loader) tuneTo(n int) bool {
+	if !l.setByItself(n) {
+		return false
+	}
+	l.slots.trim()
+	return true
+}
+
+func (l *Loader) setByItself(n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.byHand.Load() {
@@ -282,7 +301,6 @@ func (l *Loader) resize(n int) {
 func (l *Loader) setWorkers(n int) {
 	l.workers.Store(int32(n))
 	l.ring.SetQuota(n)
-	l.slots.trim()
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 
@@ -506,8 +524,10 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 
 // Close ends the running epoch, waits for the loads under way, and gives the
 // memory back. The memory of the batch in use, and of retained batches, is given
-// back when they are released. Close must not be called from Load. Closing again
-// does nothing.
+// back when they are released. Closing again does nothing.
+//
+// What the loader calls, such as Load or the log's handler, must not call Close: it would wait
+// for its caller. It may end the context of the epoch instead.
 func (l *Loader) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -515,9 +535,7 @@ func (l *Loader) Close() error {
 	l.mu.Unlock()
 	if r != nil {
 		r.stop(ErrClosed)
-		r.turn.Lock()
-		r.halt()
-		r.turn.Unlock()
+		r.haltInTurn()
 	}
 	l.workers.Store(0)
 	l.ring.SetQuota(0)

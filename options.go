@@ -446,7 +446,8 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 
 // WithLogger sets where log lines go: warnings, and what WithLauncher found and
 // WithAutoWorkers chose. The default is [slog.Default], as it is when the loader is
-// made. If the log's handler panics, the line is lost, and nothing else.
+// made. The log's handler runs in a goroutine of its own, and the loader waits for it without
+// holding a lock. If it panics or calls runtime.Goexit, the line is lost, and nothing else.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l

@@ -79,7 +79,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	if l.closed {
 		return nil, ErrClosed
 	}
-	if l.run != nil {
+	if l.run != nil || l.beginning {
 		return nil, ErrBusy
 	}
 	if n := l.samplesOfEpoch(); base > n {
@@ -87,8 +87,11 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	if l.order.batches > 0 {
 		var err error
-		if base, err = l.order.batchAt(first, base); err != nil {
+		if base, err = l.batchAt(first, base); err != nil {
 			return nil, err
+		}
+		if l.closed {
+			return nil, ErrClosed
 		}
 	}
 	c := newCourse(&l.order, first, last, base)
@@ -125,6 +128,19 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		r.beside.Go(func() error { return l.stage.serve(r) })
 	}
 	return r, nil
+}
+
+// batchAt is the batch of an epoch that begins at a position. The caller holds mu, which isn't
+// held while the sampler is asked.
+func (l *Loader) batchAt(epoch, position int) (batch int, err error) {
+	o := l.order
+	l.beginning = true
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.beginning = false
+	}()
+	return o.batchAt(epoch, position)
 }
 
 // watchCaller stops the run when the caller's context ends.
@@ -466,9 +482,9 @@ func (l *Loader) loadedAhead() int {
 
 // letGo ends the loop body's use of a batch. The caller holds turn.
 func (r *run) letGo() {
-	if r.current != nil {
-		r.current.letGo()
-		r.current = nil
+	if b := r.current; b != nil {
+		r.current = nil // a device may end the goroutine
+		b.letGo()
 	}
 }
 
@@ -485,17 +501,41 @@ func (r *run) halt() {
 	r.cancel()
 	r.awaitPrepared()
 	r.broken = r.beside.Wait()
+	defer r.takeBack() // even if a reader's Close ends the goroutine
 	if r.readByConsumer() {
 		r.sequence.stop()
 	}
+}
+
+// takeBack waits for the loads under way and takes back the slots of batches that nobody has
+// taken.
+func (r *run) takeBack() {
 	if len(r.ahead) == 0 {
 		r.l.ring.Halt(r.first + uint64(r.opened))
 		return
 	}
 	r.l.ring.Halt(r.ahead[0])
-	for _, seq := range r.ahead {
-		r.l.ring.Item(seq).letGo()
+	r.letGoAhead()
+}
+
+func (r *run) letGoAhead() {
+	defer func() {
+		if len(r.ahead) > 0 {
+			r.letGoAhead() // a device ended the goroutine
+		}
+	}()
+	for len(r.ahead) > 0 {
+		b := r.l.ring.Item(r.ahead[0])
+		r.ahead = r.ahead[1:]
+		b.letGo()
 	}
+}
+
+// haltInTurn is halt for another goroutine than the consumer's.
+func (r *run) haltInTurn() {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.halt()
 }
 
 // awaitPrepared lets no further worker begin with WithWorkerInit, and waits for those that
@@ -510,13 +550,23 @@ func (r *run) awaitPrepared() {
 // end ends the run: the loader is ready for the next one.
 func (r *run) end() {
 	r.unwatch()
-	r.turn.Lock()
-	r.letGo()
-	r.halt()
-	r.turn.Unlock()
+	defer r.forget()
+	r.finishHere()
 	if r.broken != nil && r.told != r.broken && r.l.opts.async {
 		r.l.opts.log.Warn("nwt: the epoch was left before this error could be told", "error", r.broken)
 	}
+}
+
+// finishHere ends what the consumer and the run still do, even if that ends the goroutine.
+func (r *run) finishHere() {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	defer r.halt()
+	r.letGo()
+}
+
+// forget makes the loader ready for the next run.
+func (r *run) forget() {
 	r.l.mu.Lock()
 	r.l.seq = r.first + uint64(r.opened)
 	r.l.run = nil

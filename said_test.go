@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -126,28 +127,36 @@ func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
 	require.Nil(t, l.Result())
 }
 
-// A raging log's handler panics at each line.
+// A raging log's handler panics at each line, or ends its goroutine.
 type raging struct {
 	slog.Handler
 	lines  *atomic.Int32
-	sooner bool // it panics when it is asked whether it wants a line
+	sooner bool // it does so when it is asked whether it wants a line
+	exits  bool
 }
 
 func (h raging) Enabled(context.Context, slog.Level) bool {
 	if h.sooner {
-		h.lines.Add(1)
-		panic("no space left for levels")
+		h.rage()
 	}
 	return true
 }
 
 func (h raging) Handle(context.Context, slog.Record) error {
+	h.rage()
+	return nil
+}
+
+func (h raging) rage() {
 	h.lines.Add(1)
+	if h.exits {
+		runtime.Goexit()
+	}
 	panic("no space left for logs")
 }
 
 // Lines come from the loop's goroutine, workers, the stage, readers and the watchdog.
-func TestALogThatPanicsLosesItsLineAndNothingElse(t *testing.T) {
+func TestALogThatPanicsOrEndsItsGoroutineLosesItsLineAndNothingElse(t *testing.T) {
 	hangs := &pages{n: 64, loadBatch: func(ctx context.Context, _ []int, _ []*nwt.Sample) error { <-ctx.Done(); return nil }}
 	rotten := numbered(64, func(_ context.Context, i int, _ *nwt.Sample) error {
 		if i == 7 {
@@ -172,13 +181,13 @@ func TestALogThatPanicsLosesItsLineAndNothingElse(t *testing.T) {
 		"a shard's Close":          {torn, nil, 64},
 		"Close of Scratch":         {kept, nil, 64},
 	} {
-		for k := range 4 {
-			workers, sooner := k/2*2, k%2 == 1
+		for k := range 8 {
+			workers, sooner, exits := k/4*2, k%2 == 1, k/2%2 == 1
 			if c.ds == hangs && workers == 0 {
 				continue // the caller waits
 			}
 			synctest.Test(t, func(t *testing.T) {
-				log := raging{lines: new(atomic.Int32), sooner: sooner}
+				log := raging{lines: new(atomic.Int32), sooner: sooner, exits: exits}
 				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithErrorBudget(10), nwt.WithLogger(slog.New(log)))...)
 				n := 0
 				for b, err := range l.Epoch(t.Context(), 0) {

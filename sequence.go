@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -173,19 +174,21 @@ func (p *streamPart) open() {
 
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
-	for _, p := range q.parts {
-		p.stop()
+	for _, p := range slices.Backward(q.parts) {
+		defer p.stop() // in order, though a reader's Close may end the goroutine
 	}
 }
 
 // stop ends a pass: closes what is open, joins the chains, and drops what is in
 // the window.
 func (p *streamPart) stop() {
-	for _, c := range p.chains {
-		c.close()
+	defer func() {
+		p.chains = nil
+		p.spare, p.window = append(p.spare, p.window...), p.window[:0]
+	}()
+	for _, c := range slices.Backward(p.chains) {
+		defer c.close()
 	}
-	p.chains = nil
-	p.spare, p.window = append(p.spare, p.window...), p.window[:0]
 }
 
 // feed fills the batches that the run opens, until it ends.

@@ -76,13 +76,19 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 	if b != nil || err != nil {
 		return b, err
 	}
+	made := false
+	defer func() {
+		if !made { // or the device has ended the goroutine
+			s.mu.Lock()
+			s.total--
+			s.mu.Unlock()
+		}
+	}()
 	slot, err := l.newSlot(l.slotMem)
 	if err != nil {
-		s.mu.Lock()
-		s.total--
-		s.mu.Unlock()
 		return nil, err
 	}
+	made = true
 	return &Batch{l: l, slot: slot}, nil
 }
 
@@ -150,9 +156,7 @@ func (s *slots) trim() {
 	surplus := append([]*Batch(nil), s.free[kept:]...)
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
 	s.mu.Unlock()
-	for _, b := range surplus {
-		b.drop()
-	}
+	dropAll(surplus)
 }
 
 // close gives the memory back. The memory of batches in use is given back when they
@@ -165,7 +169,18 @@ func (s *slots) giveBack() {
 	free := s.free
 	s.free, s.total = nil, s.total-len(free)
 	s.mu.Unlock()
-	for _, b := range free {
+	dropAll(free)
+}
+
+func dropAll(batches []*Batch) {
+	defer func() {
+		if len(batches) > 0 {
+			dropAll(batches) // a device ended the goroutine
+		}
+	}()
+	for len(batches) > 0 {
+		b := batches[0]
+		batches = batches[1:]
 		b.drop()
 	}
 }
