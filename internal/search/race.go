@@ -8,11 +8,18 @@ import (
 )
 
 const (
-	SureAt  = 0.97  // share of the votes at which measuring ends
-	wary    = 2     // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
-	worthIt = 0.025 // expected loss from which on contested counts are measured; after patience it grows with the time spent
-	halfOf  = 0.5   // a contested count gets this share of the other's iterations at a time
-	midway  = 0.5   // chance that a count between two is without the stalls of the higher
+	SureAt = 0.97 // share of the votes at which measuring ends
+	wary   = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
+
+	// Contested counts are measured if so much is expected to be lost; after patience, worthIt
+	// grows with the time spent. Until the extension ends, they also are if the choice may be
+	// slower by more than grave with this chance, which grows too.
+	worthIt     = 0.025
+	grave       = 0.2
+	graveChance = 0.005
+
+	halfOf = 0.5 // a contested count gets this share of the other's iterations at a time
+	midway = 0.5 // chance that a count between two is without the stalls of the higher
 
 	// Patience ends once the search has taken as long as this many counts as fast as the
 	// fastest, or this share of the time of measuring every count, if that is longer. Each of
@@ -39,8 +46,7 @@ const (
 // undecided returns the counts to go on measuring, in ascending order: those that
 // another run might choose, those that may be better than they seem, and the choice's
 // neighbours, until they have their iterations. While the choice isn't sure, the choice, the
-// fastest and the first kind get more. In the end every count that isn't hopeless gets a last
-// look: its first looks may have had bad luck.
+// fastest and the first kind get more.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.pick(e.mean)
 	best := e.mean[fastest]
@@ -52,12 +58,11 @@ func (e evidence) undecided() []int {
 	if votes[chosen] < SureAt {
 		most *= e.effort(patience)
 	}
-	var race, lastLooks []int
+	var race []int
 	for i, w := range e.counts {
 		leads := i == chosen || i == fastest
 		mayBeChosen := votes[i] > 1-SureAt && (patient || e.fine[i] && e.visits[i] < 2*firstLooks)
-		hopeful := e.mean[i] < hopeless*best
-		neighbour := hopeful && (i == chosen-1 || i == chosen+1)
+		neighbour := (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best
 		switch {
 		case leads || mayBeChosen:
 			if e.done[i] < most {
@@ -68,12 +73,7 @@ func (e evidence) undecided() []int {
 			if e.done[i] < want {
 				race = append(race, w)
 			}
-		case hopeful && e.visits[i] <= firstLooks && !e.sp.Fixed:
-			lastLooks = append(lastLooks, w)
 		}
-	}
-	if len(race) == 0 {
-		race = lastLooks
 	}
 	if len(race) == 0 || e.sp.Fixed {
 		return race
@@ -150,26 +150,29 @@ func (e evidence) together(race []int, company, chosen, fastest int, votes []flo
 	return race
 }
 
-// contested returns two counts that tell whether stalls set in elsewhere, if much depends on
-// it: the choice, and the count with the highest expected gain, which is the share by which it
-// would then be better, times the chance. mean is how long an iteration of the choice would then
-// take. After patience, the more time the search has taken, the more must depend on it.
+// contested returns two counts that tell whether another count is better than the choice, if
+// much depends on it: the choice, and the count by which most is expected to be lost. Stalls may
+// set in elsewhere, or the count's own error may be large. mean is how long an iteration of the
+// choice would then take.
 func (e evidence) contested() (low, high int, mean float64, found bool) {
 	chosen, fastest := e.pick(e.mean)
 	want := e.sp.enough(e.mean[fastest])
-	loss := worthIt * max(1, e.spent/e.patience(want))
+	grown := max(1, e.spent/e.patience(want))
 	hasMost := func(i int) bool { return min(e.done[chosen], e.done[i]) >= ifContested*want }
 	if e.sp.Fixed {
-		loss = worthIt
+		grown = 1
 		hasMost = func(i int) bool { return e.done[i] >= want }
 	}
 	var rival int
-	// consider takes w for the rival if the choice would lose most to it, with that chance.
-	consider := func(w int, itsMean, choices, chance float64) {
+	var most float64 // expected to be lost
+	// consider takes w for the rival if most is lost to it: the choice would be slower by a share,
+	// with that chance, and take here.
+	consider := func(w int, chance, slower, here float64) {
 		i := slices.Index(e.counts, w)
-		measurable := i < 0 || !hasMost(i)
-		if by := chance * (choices/itsMean - 1); by > loss && measurable {
-			rival, loss, mean, found = w, by, choices, true
+		loss := chance * slower
+		worth := loss > grown*worthIt || grown < extension && slower > grave && chance > grown*graveChance
+		if worth && loss > most && (i < 0 || !hasMost(i)) {
+			rival, most, mean, found = w, loss, here, true
 		}
 	}
 	for _, list := range e.elsewhere {
@@ -177,14 +180,34 @@ func (e evidence) contested() (low, high int, mean float64, found bool) {
 			there := slices.Clone(e.mean)
 			copy(there[c.From:], c.Means)
 			best, _ := e.pick(there)
-			consider(e.counts[best], there[best], there[chosen], c.Chance)
+			here := there[chosen]
+			consider(e.counts[best], c.Chance, here/there[best]-1, here)
 			below, above := e.counts[c.Row-1], e.counts[c.Row]
 			if w, apart := Middle(below, above); apart && e.sp.allows(w) {
-				consider(w, there[c.Row-1]*e.fallen(c.Row, w), there[chosen], midway*c.Chance)
+				consider(w, midway*c.Chance, here/(there[c.Row-1]*e.fallen(c.Row, w))-1, here)
 			}
 		}
 	}
+	for i, gain := range e.gains(chosen) {
+		if e.done[i] < want && !e.sp.Fixed {
+			consider(e.counts[i], 1, gain, e.mean[chosen])
+		}
+	}
 	return min(rival, e.counts[chosen]), max(rival, e.counts[chosen]), mean, found
+}
+
+// gains are the shares of time by which each count is expected to win, where it wins by more
+// than alpha, if it were known exactly (the value of information: Howard, "Information value
+// theory", 1966).
+func (e evidence) gains(chosen int) []float64 {
+	gains := make([]float64, len(e.counts))
+	e.drawTruth(redraws, func(mean []float64) {
+		for i, m := range mean {
+			limit := m + e.sp.Alpha.Of(m, e.sp.Iterations)
+			gains[i] += max(0, min(mean[chosen]/limit-1, 1)) / redraws
+		}
+	})
+	return gains
 }
 
 // fallen is the usual time of w workers as a share of that of the count before the i-th, if

@@ -2,6 +2,7 @@ package search
 
 import (
 	"cmp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -85,13 +86,6 @@ func TestTheRace(t *testing.T) {
 		{"only while there is patience", false, soon, []known{{workers: 4, mean: 1.12, se: 0.03, done: 9}, {workers: 8, mean: 1, se: 0.03, done: 200}, {workers: 16, mean: 3}}, nil},
 		{"not sure, but the user set iterations", fixed, 0, []known{{workers: 4, mean: 1.12, se: 0.03}, {workers: 8, mean: 1, se: 0.03}, {workers: 16, mean: 3}}, nil},
 
-		{"a last look at what had two", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, []int{8, 16, 32}},
-		{"not while others need more", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05, done: 9}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, []int{4, 8, 16}},
-		{"it had three", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 3}}, nil},
-		{"it is hopeless", false, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 2.1, visits: 2}}, nil},
-		{"the user set iterations", fixed, 0, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, nil},
-		{"it is late", false, late, []known{{workers: 4, mean: 1.5}, {workers: 8, mean: 1.05}, {workers: 16, mean: 1}, {workers: 32, mean: 1.9, visits: 2}}, nil},
-
 		// 40 workers lie within a step, and one run in four would choose them.
 		{"late, but a count within a step had three looks", false, late, []known{{workers: 24, mean: 1.5}, {workers: 32, mean: 1.125}, {workers: 40, mean: 1.06, se: 0.03, visits: 3, done: 9}, {workers: 48, mean: 0.95, done: 200}, {workers: 63, mean: 2}}, []int{40, 48}},
 		{"late, and it had four", false, late, []known{{workers: 24, mean: 1.5}, {workers: 32, mean: 1.125}, {workers: 40, mean: 1.06, se: 0.03, visits: 4, done: 9}, {workers: 48, mean: 0.95, done: 200}, {workers: 63, mean: 2}}, nil},
@@ -124,17 +118,23 @@ func TestWhichCountsTellWhereStallsSetIn(t *testing.T) {
 		changes []stat.Change
 		want    []int // two counts, and microseconds per iteration
 	}{
-		{"4 workers may be better by a third: 0.1 · 0.5 is expected to be lost", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"0.03 · 0.5", nil, 1, 9, []stat.Change{from(1, 0.03, 0.8, 1.2)}, nil},
-		{"which is too little at any time", nil, 0.1, 9, []stat.Change{from(1, 0.03, 0.8, 1.2)}, nil},
-		{"after 1.9 times the patience, 0.05 is still enough", nil, 1.9, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"after 2.1 times it isn't", nil, 2.1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, nil},
+		{"4 workers may be better: 0.2 · 0.15 is expected to be lost", nil, 1, 9, []stat.Change{from(1, 0.2, 1, 1.15)}, []int{4, 8, 1150}},
+		{"0.15 · 0.15", nil, 1, 9, []stat.Change{from(1, 0.15, 1, 1.15)}, nil},
+		{"which is too little at any time", nil, 0.1, 9, []stat.Change{from(1, 0.15, 1, 1.15)}, nil},
+		{"after 1.9 times the patience, 0.05 is still enough", nil, 1.9, 9, []stat.Change{from(1, 0.333, 1, 1.15)}, []int{4, 8, 1150}},
+		{"after 2.1 times it isn't", nil, 2.1, 9, []stat.Change{from(1, 0.333, 1, 1.15)}, nil},
+		{"the choice may be slower by half with a chance of 0.006", nil, 1, 9, []stat.Change{from(1, 0.006, 0.8, 1.2)}, []int{4, 8, 1200}},
+		{"of 0.004", nil, 1, 9, []stat.Change{from(1, 0.004, 0.8, 1.2)}, nil},
+		{"after 1.9 times the patience, a chance of 0.01 is still enough", nil, 1.9, 9, []stat.Change{from(1, 0.01, 0.8, 1.2)}, []int{4, 8, 1200}},
+		{"after 2.1 times it isn't", nil, 2.1, 9, []stat.Change{from(1, 0.01, 0.8, 1.2)}, nil},
+		{"after twice the patience no chance of it is", nil, 2, 9, []stat.Change{from(1, 0.02, 0.8, 1.2)}, nil},
+		{"slower by 0.19 isn't grave", nil, 1, 9, []stat.Change{from(1, 0.1, 1, 1.19)}, nil},
 		{"the choice has had ten times its iterations, 4 workers hardly any", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
 		{"4 workers have had ten times 101, the choice lacks some", func(sp *Space) { sp.Iterations = 101 }, 1, 1010, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"both have had as many", nil, 1, 1000, []stat.Change{from(1, 0.09, 0.8, 1.2)}, nil},
+		{"both have had as many", nil, 1, 1000, []stat.Change{from(1, 0.009, 0.8, 1.2)}, nil},
 		{"the user set iterations: whatever time was spent", func(sp *Space) { sp.Fixed = true }, 9, 99, []stat.Change{from(1, 0.1, 0.8, 1.2)}, []int{4, 8, 1200}},
-		{"4 workers have had them", func(sp *Space) { sp.Fixed = true }, 1, 100, []stat.Change{from(1, 0.09, 0.8, 1.2)}, nil},
-		{"4 workers have had them, the choice lacks some", func(sp *Space) { sp.Fixed, sp.Iterations = true, 1001 }, 1, 1001, []stat.Change{from(1, 0.09, 0.8, 1.2)}, nil},
+		{"4 workers have had them", func(sp *Space) { sp.Fixed = true }, 1, 100, []stat.Change{from(1, 0.009, 0.8, 1.2)}, nil},
+		{"4 workers have had them, the choice lacks some", func(sp *Space) { sp.Fixed, sp.Iterations = true, 1001 }, 1, 1001, []stat.Change{from(1, 0.009, 0.8, 1.2)}, nil},
 		{"the choice would be the same", nil, 1, 9, []stat.Change{from(1, 0.9, 2, 0.8, 1.2)}, nil},
 		{"more depends on the second", nil, 1, 9, []stat.Change{from(1, 0.1, 0.8, 1.2), from(2, 0.1, 0.6, 1.3, 1.3)}, []int{4, 8, 1300}},
 		{"of the choice and more workers, the rarer stalls", nil, 1, 9, []stat.Change{from(1, 0.3, 4, 2, 1)}, []int{8, 32, 2000}},
@@ -142,7 +142,7 @@ func TestWhichCountsTellWhereStallsSetIn(t *testing.T) {
 		// Without stalls 8 workers take 1 ms and 32 take 0.25; so 24 take a third.
 		{"a count between, by half of the chance: 0.035 · 0.5 · 2", nil, 1, 9, []stat.Change{from(2, 0.035, 4, 1, 1.2)}, []int{8, 24, 1000}},
 		{"which may not be tried", func(sp *Space) { sp.Allowed = nobody }, 1, 9, []stat.Change{from(2, 0.1, 4, 1, 1.2)}, nil},
-		{"0.01 · 0.5 · 2.6", nil, 1, 9, []stat.Change{from(2, 0.01, 4, 1, 1.2)}, nil},
+		{"whose chance would be 0.0045", nil, 1, 9, []stat.Change{from(2, 0.009, 4, 1, 1.2)}, nil},
 	} {
 		sp := sixtyFour()
 		if tt.sp != nil {
@@ -155,6 +155,40 @@ func TestWhichCountsTellWhereStallsSetIn(t *testing.T) {
 		require.Equal(t, tt.want != nil, found, tt.name)
 		if found {
 			require.Equal(t, tt.want, []int{low, high, int(mean / 1e3)}, tt.name)
+		}
+	}
+}
+
+// "Counts whose own error is large are measured in the same way."
+func TestACountIsContestedIfItsErrorHidesAGain(t *testing.T) {
+	const late = 4 // times of patience
+	for _, tt := range []struct {
+		name  string
+		fixed bool
+		spent float64 // times of patience
+		other known
+		want  bool
+	}{
+		{"a fifth slower, give or take two fifths", false, 1, known{workers: 4, mean: 1.2, se: 0.4, done: 9}, true},
+		{"as surely as the choice", false, 1, known{workers: 4, mean: 1.2, se: 0.04, done: 9}, false},
+		{"it has had its iterations", false, 1, known{workers: 4, mean: 1.2, se: 0.4, done: 100}, false},
+		{"it lacks one", false, 1, known{workers: 4, mean: 1.2, se: 0.4, done: 99}, true},
+		{"far slower", false, 1, known{workers: 4, mean: 3, se: 0.4, done: 9}, false},
+		{"faster, but within alpha", false, 1, known{workers: 32, mean: 0.95, se: 0.03, done: 9}, false},
+		{"more workers", false, 1, known{workers: 32, mean: 1.2, se: 0.4, done: 9}, true},
+		{"less is expected of it than the time spent asks for", false, late, known{workers: 4, mean: 1.2, se: 0.4, done: 9}, false},
+		{"the user set iterations", true, 1, known{workers: 4, mean: 1.2, se: 0.4, done: 9}, false},
+	} {
+		sp := sixtyFour()
+		sp.Fixed = tt.fixed
+		counts := []known{{workers: 8, mean: 1, done: 1000}, tt.other}
+		slices.SortFunc(counts, func(a, b known) int { return cmp.Compare(a.workers, b.workers) })
+		e := evidenceOf(sp, counts...)
+		e.spent = tt.spent * e.patience(100)
+		low, high, mean, found := e.contested()
+		require.Equal(t, tt.want, found, tt.name)
+		if found {
+			require.Equal(t, []int{min(8, tt.other.workers), max(8, tt.other.workers), 1e6}, []int{low, high, int(mean)}, tt.name)
 		}
 	}
 }
