@@ -141,6 +141,21 @@ func ExampleResult() {
 	// Output: true 4 lines
 }
 
+// A table of one's own calls the counts what the report calls them.
+func ExampleResult_Mark() {
+	res := nwt.Result{
+		Workers: 2, Fastest: 4,
+		Trials: []nwt.Trial{{Workers: 1, Mean: 8 * time.Millisecond}, {Workers: 2, Mean: 4200 * time.Microsecond}, {Workers: 4, Mean: 4 * time.Millisecond}},
+	}
+	for _, trial := range res.Trials {
+		fmt.Printf("%d workers, %v: %q\n", trial.Workers, trial.Mean, res.Mark(trial.Workers))
+	}
+	// Output:
+	// 1 workers, 8ms: ""
+	// 2 workers, 4.2ms: "chosen"
+	// 4 workers, 4ms: "fastest"
+}
+
 // The paper's sweep: every count up to the highest.
 func ExampleExhaustive() {
 	res, err := nwt.Tune(context.Background(), photographs(), nwt.WithStrategy(nwt.Exhaustive()), nwt.WithMaxWorkers(3), nwt.WithIterations(20))
