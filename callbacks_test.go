@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -297,4 +298,180 @@ func TestWhatTuneCallsMayPanicOrEndItsGoroutine(t *testing.T) {
 			require.NoError(t, leftover(), name)
 		}
 	}
+}
+
+// A freeing device calls functions of the test when memory is freed or waited for.
+type freeing struct {
+	nowhere
+	host, device func()
+	wait         func() error
+}
+
+func (d freeing) AllocHost(n int) ([]byte, error) { return make([]byte, n), nil }
+func (d freeing) FreeHost([]byte) error           { d.host(); return nil }
+func (d freeing) Free(uintptr) error              { d.device(); return nil }
+func (d freeing) Open() (nwt.Session, error)      { return d, nil }
+func (d freeing) Wait(uintptr) error              { return d.wait() }
+
+func newFreeing() freeing {
+	return freeing{host: func() {}, device: func() {}, wait: func() error { return nil }}
+}
+
+func TestCloseWaitsForMemoryThatSetWorkersGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, goOn := newFreeing(), make(chan struct{})
+		var first sync.Once
+		d.host = func() {
+			wait := false
+			first.Do(func() { wait = true })
+			if wait {
+				<-goOn
+			}
+		}
+		l := newLoader(t, numbersTo(t, 64), nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithDevice(d))
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		var fewer, closed atomic.Bool
+		go func() { _ = l.SetWorkers(0); fewer.Store(true) }()
+		synctest.Wait()
+		go func() { _ = l.Close(); closed.Store(true) }()
+		synctest.Wait()
+		require.False(t, fewer.Load())
+		require.False(t, closed.Load())
+		close(goOn)
+		synctest.Wait()
+		require.True(t, fewer.Load())
+		require.True(t, closed.Load())
+	})
+}
+
+// apart runs f in a goroutine that it may end.
+func apart(f func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	<-done
+}
+
+// onceIn ends its caller's goroutine the n-th time that it is called, counting from start.
+func onceIn() (start func(n int32), end func()) {
+	var left atomic.Int32
+	return left.Store, func() {
+		if left.Add(-1) == 0 {
+			runtime.Goexit()
+		}
+	}
+}
+
+func TestADeviceThatEndsAGoroutineLosesNoMemoryOfTheLoader(t *testing.T) {
+	opts := func(d nwt.Device, more ...nwt.Option) []nwt.Option {
+		return append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(8), nwt.WithDevice(d), silent}, more...)
+	}
+	released := func(t *testing.T, l *nwt.Loader) {
+		require.Zero(t, l.SlotCount().Memory)
+		require.Zero(t, l.Stats().DeviceBytes)
+	}
+	t.Run("while it closes", func(t *testing.T) {
+		d := newFreeing()
+		start, end := onceIn()
+		d.device = end
+		l := newLoader(t, numbersTo(t, 64), opts(d)...)
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		start(1)
+		apart(func() { _ = l.Close() })
+		require.NoError(t, l.Close())
+		released(t, l)
+	})
+	t.Run("when a batch is released after Close", func(t *testing.T) {
+		d := newFreeing()
+		start, end := onceIn()
+		d.device = end
+		l := newLoader(t, numbersTo(t, 64), opts(d)...)
+		var kept *nwt.Batch
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if kept == nil {
+				b.Retain()
+				kept = b
+			}
+		}
+		require.NoError(t, l.Close())
+		start(1)
+		apart(kept.Release)
+		released(t, l)
+	})
+	t.Run("when it frees what retained batches have left", func(t *testing.T) {
+		d := newFreeing()
+		start, end := onceIn()
+		d.device = end
+		l := newLoader(t, numbersTo(t, 64), opts(d)...)
+		for epoch := range 4 {
+			var kept []*nwt.Batch
+			n := 0
+			for b, err := range l.Epoch(t.Context(), epoch) {
+				if err != nil {
+					break
+				}
+				switch n++; {
+				case n <= 6:
+					b.Retain()
+					kept = append(kept, b)
+				case n == 7:
+					start(1)
+					for _, k := range kept {
+						k.Release()
+					}
+				}
+			}
+			require.GreaterOrEqual(t, n, 7, "epoch %d", epoch)
+		}
+		start(0)
+		require.NoError(t, l.Close())
+		released(t, l)
+	})
+	t.Run("while copies are queued", func(t *testing.T) {
+		var failing atomic.Bool
+		release := make(chan struct{})
+		d := newFreeing()
+		d.wait = func() error {
+			if failing.Load() {
+				<-release
+				return errBoom
+			}
+			return nil
+		}
+		d.host = func() {
+			if failing.Load() {
+				runtime.Goexit()
+			}
+		}
+		l := newLoader(t, numbersTo(t, 64), opts(d, nwt.WithPrefetch(6), nwt.WithAsyncTransfer())...)
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		failing.Store(true)
+		apart(func() {
+			n := 0
+			for _, err := range l.Epoch(t.Context(), 1) {
+				if err != nil {
+					break
+				}
+				if n++; n == 3 {
+					apart(func() { _ = l.SetWorkers(0) })
+					close(release)
+				}
+			}
+		})
+		failing.Store(false)
+		n := 0
+		for b, err := range l.Epoch(t.Context(), 2) {
+			require.NoError(t, err)
+			n += b.Len()
+		}
+		require.Equal(t, 64, n)
+		require.NoError(t, l.Close())
+		released(t, l)
+	})
 }

@@ -63,6 +63,7 @@ type Loader struct {
 	closed        bool           // guarded by mu
 	run           *run           // guarded by mu; nil between epochs
 	beginning     bool           // guarded by mu; a sampler is asked where a run begins
+	outside       sync.WaitGroup // methods that call the program without mu; Close waits for them. Add is guarded by mu: none once the loader is closed
 	crew          []*worker      // guarded by mu; by seat, nil if it has no goroutine
 	away          atomic.Int32   // calls that were given up and haven't returned
 	numbers       numbers        // guarded by mu; of the crew, and of calls that were given up
@@ -210,7 +211,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err := l.reorder(s, order); err != nil {
 		return err
 	}
-	l.slots.trim()
+	l.trim()
 	l.warnOfMixedLengths(s) // without mu, since a log handler may ask the loader
 	return nil
 }
@@ -236,6 +237,7 @@ func (l *Loader) reorder(s Sampler, o order) error {
 	}
 	l.sampler, l.order = s, o
 	l.perBatch.Store(int64(o.perBatch()))
+	l.outside.Add(1)
 	return nil
 }
 
@@ -252,8 +254,15 @@ func (l *Loader) SetWorkers(n int) error {
 	if err := l.setByHand(n); err != nil {
 		return err
 	}
-	l.slots.trim() // without mu, since it calls the device
+	l.trim()
 	return nil
+}
+
+// trim gives back the slots that are too many. The caller has added to outside, and doesn't hold
+// mu: the device is called.
+func (l *Loader) trim() {
+	defer l.outside.Done()
+	l.slots.trim()
 }
 
 func (l *Loader) setByHand(n int) error {
@@ -264,6 +273,7 @@ func (l *Loader) setByHand(n int) error {
 	}
 	l.byHand.Store(true)
 	l.resize(n)
+	l.outside.Add(1)
 	return nil
 }
 
@@ -273,7 +283,7 @@ func (l *Loader) tuneTo(n int) bool {
 	if !l.setByItself(n) {
 		return false
 	}
-	l.slots.trim()
+	l.trim()
 	return true
 }
 
@@ -284,6 +294,7 @@ func (l *Loader) setByItself(n int) bool {
 		return false
 	}
 	l.resize(n)
+	l.outside.Add(1)
 	return true
 }
 
@@ -537,6 +548,7 @@ func (l *Loader) Close() error {
 		r.stop(ErrClosed)
 		r.haltInTurn()
 	}
+	l.outside.Wait()
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
 	l.closeOnce.Do(func() {

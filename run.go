@@ -135,10 +135,12 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 func (l *Loader) batchAt(epoch, position int) (batch int, err error) {
 	o := l.order
 	l.beginning = true
+	l.outside.Add(1)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
 		l.beginning = false
+		l.outside.Done()
 	}()
 	return o.batchAt(epoch, position)
 }

@@ -108,20 +108,22 @@ func (s *slots) pop() (*Batch, error) {
 	return nil, nil
 }
 
-// put takes back a batch that nobody uses.
+// put takes back a batch that nobody uses, even if the device ends the goroutine.
 func (s *slots) put(b *Batch, loose bool) {
-	if b.device != nil {
-		if b.device.lost() {
+	defer func() {
+		if !s.kept(b, loose) {
+			b.drop()
+		}
+	}()
+	if len(b.refuges) > 0 {
+		defer b.leaveRefuges()
+	}
+	if d := b.device; d != nil {
+		if d.lost() {
 			b.holders.Add(1) // the copy
 		}
-		b.l.stage.buffers.put(b.device, loose)
 		b.device = nil
-	}
-	if len(b.refuges) > 0 {
-		b.leaveRefuges()
-	}
-	if !s.kept(b, loose) {
-		b.drop()
+		b.l.stage.buffers.put(d, loose)
 	}
 }
 

@@ -467,15 +467,17 @@ var errNotClosed = errors.New("Close of its session ended the goroutine")
 // letGo gives up what the session that was closed had work for.
 func (s *stage) letGo() {
 	if s.surplus != nil {
-		s.buffers.put(s.surplus, false)
+		d := s.surplus
 		s.surplus = nil
+		s.buffers.put(d, false)
 	}
-	if s.l.opts.async {
-		for _, b := range s.queue {
+	for len(s.queue) > 0 {
+		b := s.queue[0]
+		s.queue = slices.Delete(s.queue, 0, 1) // first: a device may end the goroutine
+		if s.l.opts.async {
 			b.letGo()
 		}
 	}
-	s.queue = s.queue[:0]
 }
 
 // take finds or makes a buffer. It returns nil if the device has no memory for
@@ -483,11 +485,9 @@ func (s *stage) letGo() {
 func (s *stage) take() (*deviceBuffer, error) {
 	d, surplus := s.buffers.pop()
 	if surplus != nil { // a buffer that a retained batch has left
-		if err := s.awaitProgram(surplus); err != nil {
-			s.surplus = surplus
+		if err := s.dropSurplus(surplus, d); err != nil {
 			return d, err // d too: it comes back with its batch
 		}
-		s.buffers.drop(surplus)
 	}
 	if d != nil {
 		return d, nil
@@ -497,6 +497,25 @@ func (s *stage) take() (*deviceBuffer, error) {
 		return nil, nil
 	}
 	return d, err
+}
+
+// dropSurplus drops a buffer once the training program is done with it. If that ends the
+// goroutine, d, which the caller has taken, goes back.
+func (s *stage) dropSurplus(surplus, d *deviceBuffer) error {
+	returned := false
+	defer func() {
+		if !returned {
+			s.buffers.put(d, false)
+		}
+	}()
+	s.surplus = surplus
+	err := s.awaitProgram(surplus)
+	if err == nil {
+		s.surplus = nil
+		s.buffers.drop(surplus)
+	}
+	returned = true
+	return err
 }
 
 // awaitProgram waits until the training program is done with a buffer.
@@ -535,9 +554,7 @@ func (s *stage) close() {
 	case err != nil:
 		s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
 	}
-	for _, d := range free {
-		s.buffers.drop(d)
-	}
+	s.buffers.dropAll(free)
 }
 
 // closeSession makes the session, or a new one if there is none, wait until the training

@@ -170,12 +170,27 @@ func (p *bufferPool) notify() {
 
 // drop gives a buffer's memory back.
 func (p *bufferPool) drop(d *deviceBuffer) {
+	defer func() { // even if the device ends the goroutine
+		p.mu.Lock()
+		p.total--
+		p.mu.Unlock()
+	}()
 	if err := errors.Join(p.dev.FreeEvent(d.event), p.dev.Free(d.ptr)); err != nil {
 		p.l.opts.log.Warn("nwt: device memory could not be freed", "device", p.dev.String(), "error", err)
 	}
-	p.mu.Lock()
-	p.total--
-	p.mu.Unlock()
+}
+
+func (p *bufferPool) dropAll(buffers []*deviceBuffer) {
+	defer func() {
+		if len(buffers) > 0 {
+			p.dropAll(buffers) // the device ended the goroutine
+		}
+	}()
+	for len(buffers) > 0 {
+		d := buffers[0]
+		buffers = buffers[1:]
+		p.drop(d)
+	}
 }
 
 // close gives up the free buffers, and returns them. Others are freed when they come back.
