@@ -79,7 +79,8 @@ func TestMemoryThatACopyToAGPUMayStillTouchIsNeitherUsedNorFreed(t *testing.T) {
 			for _, async := range []bool{false, true} {
 				t.Run(fmt.Sprint(calls, ", workers: ", workers, ", async: ", async), func(t *testing.T) {
 					gpu := cudatest.Load(t)
-					defer gpu.Reset() // of what can't be given back
+					defer gpu.Reset()               // of what can't be given back
+					gpu.Delay(5 * time.Millisecond) // a copy is under way when the calls begin to fail
 					var log journal
 					l, err := nwt.NewLoader(augmented(100), append(deviceOptions(t, workers, async), log.option())...)
 					require.NoError(t, err)
