@@ -226,6 +226,7 @@ func (t *tuner) plan(l *Loader, req search.Request) (m *measurement, started boo
 // measure adds what a visit with a loader measures to what is known of its count.
 func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Request) (search.Block, error) {
 	peak := host.StartPeak()
+	defer peak.Stop() // even if the step panics or ends the goroutine
 	m, started := t.plan(l, req)
 	l.deep.held.Store(started)
 	err := m.run(ctx, l, t.opts.step, t.next)
