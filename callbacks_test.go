@@ -62,14 +62,6 @@ func (c *caller) called() (what []string) {
 	return what
 }
 
-// A log's handler that calls the loader.
-type calling struct{ c *caller }
-
-func (h calling) Enabled(context.Context, slog.Level) bool  { return true }
-func (h calling) Handle(context.Context, slog.Record) error { h.c.call(); return nil }
-func (h calling) WithAttrs([]slog.Attr) slog.Handler        { return h }
-func (h calling) WithGroup(string) slog.Handler             { return h }
-
 // A device that calls the loader in each of its methods.
 type callingDevice struct {
 	nwt.Device
@@ -203,7 +195,7 @@ func TestWhatALoaderCallsMayCallTheLoader(t *testing.T) {
 				p := of(c)
 				guard := time.AfterFunc(5*time.Second, func() { panic(fmt.Sprintf("%s hangs in %v", t.Name(), c.called())) })
 				defer guard.Stop()
-				opts := append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithErrorBudget(64), nwt.WithLogger(slog.New(calling{c}))}, p.opts...)
+				opts := append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithErrorBudget(64), nwt.WithLogger(slog.New(onLine(c.call)))}, p.opts...)
 				l, err := nwt.NewLoader(p.ds, opts...)
 				require.NoError(t, err)
 				c.l.Store(l)
@@ -247,15 +239,12 @@ func TestWhatALoaderCallsMayPanicOrEndItsGoroutine(t *testing.T) {
 					guard := time.AfterFunc(5*time.Second, func() { panic(t.Name() + " hangs") })
 					defer guard.Stop()
 					apart := func(f func()) {
-						done := make(chan struct{})
-						go func() {
-							defer close(done)
+						apart(func() {
 							defer func() { _ = recover() }()
 							f()
-						}()
-						<-done
+						})
 					}
-					opts := append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithErrorBudget(64), nwt.WithLogger(slog.New(calling{c}))}, p.opts...)
+					opts := append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithErrorBudget(64), nwt.WithLogger(slog.New(onLine(c.call)))}, p.opts...)
 					l, err := nwt.NewLoader(p.ds, opts...)
 					require.NoError(t, err)
 					c.l.Store(l)
@@ -345,6 +334,38 @@ func TestCloseWaitsForMemoryThatSetWorkersGivesBack(t *testing.T) {
 		require.True(t, closed.Load())
 	})
 }
+
+func TestCloseWaitsForASamplerThatIsAskedWhereAnEpochBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, goOn := make(chan struct{}), make(chan struct{})
+		sampler := startsLate{callingSampler{&caller{}}, sync.OnceFunc(func() { close(asked); <-goOn })}
+		l := newLoader(t, numbersTo(t, 64), nwt.WithBatchSize(4), nwt.WithSampler(sampler))
+		told := make(chan error, 1)
+		go func() {
+			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 32}) {
+				told <- err
+				break
+			}
+		}()
+		<-asked
+		var closed atomic.Bool
+		go func() { _ = l.Close(); closed.Store(true) }()
+		synctest.Wait()
+		require.False(t, closed.Load())
+		close(goOn)
+		require.ErrorIs(t, <-told, nwt.ErrClosed)
+		synctest.Wait()
+		require.True(t, closed.Load())
+	})
+}
+
+// A sampler that is late to say where an epoch begins.
+type startsLate struct {
+	callingSampler
+	start func()
+}
+
+func (s startsLate) Start(_, b int) int { s.start(); return 4 * b }
 
 // apart runs f in a goroutine that it may end.
 func apart(f func()) {

@@ -263,3 +263,18 @@ func (h carefulLog) Handle(ctx context.Context, r slog.Record) (err error) {
 }
 
 var errGoexit = errors.New("runtime.Goexit was called")
+
+// forEach calls f for each item, in order. A call that panics or ends the goroutine, as the
+// program's may, doesn't keep f from the items after it.
+func forEach[T any](items []T, f func(T)) {
+	defer func() {
+		if len(items) > 0 {
+			forEach(items, f)
+		}
+	}()
+	for len(items) > 0 {
+		item := items[0]
+		items = items[1:]
+		f(item)
+	}
+}

@@ -517,20 +517,9 @@ func (r *run) takeBack() {
 		return
 	}
 	r.l.ring.Halt(r.ahead[0])
-	r.letGoAhead()
-}
-
-func (r *run) letGoAhead() {
-	defer func() {
-		if len(r.ahead) > 0 {
-			r.letGoAhead() // a device ended the goroutine
-		}
-	}()
-	for len(r.ahead) > 0 {
-		b := r.l.ring.Item(r.ahead[0])
-		r.ahead = r.ahead[1:]
-		b.letGo()
-	}
+	left := r.ahead
+	r.ahead = nil
+	forEach(left, func(seq uint64) { r.l.ring.Item(seq).letGo() })
 }
 
 // haltInTurn is halt for another goroutine than the consumer's.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -174,9 +173,7 @@ func (p *streamPart) open() {
 
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
-	for _, p := range slices.Backward(q.parts) {
-		defer p.stop() // in order, though a reader's Close may end the goroutine
-	}
+	forEach(q.parts, (*streamPart).stop)
 }
 
 // stop ends a pass: closes what is open, joins the chains, and drops what is in
@@ -186,9 +183,7 @@ func (p *streamPart) stop() {
 		p.chains = nil
 		p.spare, p.window = append(p.spare, p.window...), p.window[:0]
 	}()
-	for _, c := range slices.Backward(p.chains) {
-		defer c.close()
-	}
+	forEach(p.chains, (*chain).close)
 }
 
 // feed fills the batches that the run opens, until it ends.

@@ -158,7 +158,7 @@ func (s *slots) trim() {
 	surplus := append([]*Batch(nil), s.free[kept:]...)
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
 	s.mu.Unlock()
-	dropAll(surplus)
+	forEach(surplus, (*Batch).drop)
 }
 
 // close gives the memory back. The memory of batches in use is given back when they
@@ -171,20 +171,7 @@ func (s *slots) giveBack() {
 	free := s.free
 	s.free, s.total = nil, s.total-len(free)
 	s.mu.Unlock()
-	dropAll(free)
-}
-
-func dropAll(batches []*Batch) {
-	defer func() {
-		if len(batches) > 0 {
-			dropAll(batches) // a device ended the goroutine
-		}
-	}()
-	for len(batches) > 0 {
-		b := batches[0]
-		batches = batches[1:]
-		b.drop()
-	}
+	forEach(free, (*Batch).drop)
 }
 
 // drop gives up the batch's slot. No lock is held: freeing page-locked memory
@@ -196,10 +183,9 @@ func (b *Batch) drop() {
 
 // leaveRefuges gives up the batch's refuges, whatever is in them.
 func (b *Batch) leaveRefuges() {
-	for _, r := range b.refuges {
-		b.giveUp(r.slot)
-	}
+	left := b.refuges
 	b.refuges = b.refuges[:0]
+	forEach(left, func(r refuge) { b.giveUp(r.slot) })
 }
 
 // giveUp ends the batch's use of a slot.

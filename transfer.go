@@ -471,12 +471,10 @@ func (s *stage) letGo() {
 		s.surplus = nil
 		s.buffers.put(d, false)
 	}
-	for len(s.queue) > 0 {
-		b := s.queue[0]
-		s.queue = slices.Delete(s.queue, 0, 1) // first: a device may end the goroutine
-		if s.l.opts.async {
-			b.letGo()
-		}
+	queue := s.queue
+	s.queue = nil
+	if s.l.opts.async {
+		forEach(queue, (*Batch).letGo)
 	}
 }
 
@@ -554,7 +552,7 @@ func (s *stage) close() {
 	case err != nil:
 		s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
 	}
-	s.buffers.dropAll(free)
+	forEach(free, s.buffers.drop)
 }
 
 // closeSession makes the session, or a new one if there is none, wait until the training

@@ -180,19 +180,6 @@ func (p *bufferPool) drop(d *deviceBuffer) {
 	}
 }
 
-func (p *bufferPool) dropAll(buffers []*deviceBuffer) {
-	defer func() {
-		if len(buffers) > 0 {
-			p.dropAll(buffers) // the device ended the goroutine
-		}
-	}()
-	for len(buffers) > 0 {
-		d := buffers[0]
-		buffers = buffers[1:]
-		p.drop(d)
-	}
-}
-
 // close gives up the free buffers, and returns them. Others are freed when they come back.
 func (p *bufferPool) close() []*deviceBuffer {
 	p.mu.Lock()

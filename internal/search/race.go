@@ -188,9 +188,11 @@ func (e evidence) contested() (low, high int, mean float64, found bool) {
 			}
 		}
 	}
-	for i, gain := range e.gains(chosen) {
-		if e.done[i] < want && !e.sp.Fixed {
-			consider(e.counts[i], 1, gain, e.mean[chosen])
+	if !e.sp.Fixed {
+		for i, gain := range e.gains(chosen) {
+			if e.done[i] < want {
+				consider(e.counts[i], 1, gain, e.mean[chosen])
+			}
 		}
 	}
 	return min(rival, e.counts[chosen]), max(rival, e.counts[chosen]), mean, found
