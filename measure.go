@@ -15,8 +15,11 @@ import (
 type count struct {
 	Trial
 	blocks              []search.Block
-	seen                []stretch // what the blocks were made of, in a loader that tunes itself
-	bodyError           float64   // nanoseconds; the standard error of the loop body in such a loader
+	visits              []search.Block // the blocks as measured, without stragglers
+	served              []served       // what the calls of each visit took
+	charged             time.Duration  // for stragglers, at all visits
+	seen                []stretch      // what the blocks were made of, in a loader that tunes itself
+	bodyError           float64        // nanoseconds; the standard error of the loop body in such a loader
 	iterations          []iteration
 	sum                 iteration
 	copies              copies        // while it was measured
@@ -141,6 +144,7 @@ func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok boo
 		t.visits = newStreamVisits(ctx, t.source)
 		t.live = t.loader(req.Workers)
 		t.live.visits = t.visits
+		t.calls = timeCalls(t.live)
 	}
 	l := t.live
 	if err := l.SetWorkers(req.Workers); err != nil {
@@ -166,11 +170,18 @@ func (t *tuner) visit(ctx context.Context, req search.Request) (c *count, ok boo
 	if err != nil || b.Iterations == 0 {
 		return c, false, err
 	}
-	c.blocks = append(c.blocks, b)
 	if !known {
 		t.counts = append(t.counts, c)
 	}
 	return c, true, nil
+}
+
+// callsOf is the timing of a loader's calls; nil: they aren't timed.
+func (t *tuner) callsOf(l *Loader) *calls {
+	if t.calls == nil || t.calls.l != l {
+		return nil
+	}
+	return t.calls
 }
 
 // place is where the visits of a round begin. Rounds are spread over the epoch, so the front
@@ -205,6 +216,7 @@ func (t *tuner) plan(l *Loader, req search.Request) (m *measurement, started boo
 	wave := l.inHand(req.Workers)
 	m = &measurement{
 		warmup: max(search.WarmBatches, wave), warmupTime: search.WarmTime, deadline: t.deadline, steps: &t.steps, pauses: t.pauses, must: len(t.counts) == 0,
+		calls:   t.callsOf(l),
 		visit:   search.Visit{Wanted: req.Iterations, Least: wave, Limit: req.Limit, Part: probeSteps / 4 * t.opts.machine.ClockStep()},
 		repeats: min(mostRepeats, int(t.repeats)),
 	}
@@ -264,8 +276,13 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	}
 	c.SystemUsed = host.Memory().Used
 	c.warming, c.tooHigh = m.visit.Trend, m.tooHigh
+	b := search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Level: m.visit.Level(), Parts: m.visit.Parts(), CPU: cpu}
+	c.visits, c.served, c.blocks = append(c.visits, b), append(c.served, m.served), append(c.blocks, b)
+	c.sum.all, c.sum.wait = c.sum.all-c.charged, c.sum.wait-c.charged
+	c.chargeStragglers(int(l.perBatch.Load()))
+	c.sum.all, c.sum.wait = c.sum.all+c.charged, c.sum.wait+c.charged
 	c.average()
-	return search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Level: m.visit.Level(), Parts: m.visit.Parts(), CPU: cpu}, nil
+	return b, nil
 }
 
 // A usage is what a host.Meter has told of an interval.

@@ -30,6 +30,9 @@ type measurement struct {
 	newcomers func() (n int, begins bool)
 	fewest    int // the fewest newcomers so far
 
+	calls  *calls // times the loader's calls; nil: they aren't timed
+	served served // what it tells
+
 	instant bool // loading takes no time: the floor's
 
 	// opening is like cold, but for a stream that must still read what it begins with; nil:
@@ -131,6 +134,14 @@ func (r *recording) over(now time.Time) bool {
 	return !r.m.deadline.IsZero() && !now.Before(r.m.deadline.Add(r.m.steps.took))
 }
 
+// latest is when the recording ends at the latest; zero: there is no bound.
+func (r *recording) latest() time.Time {
+	if r.m.deadline.IsZero() {
+		return r.m.deadline
+	}
+	return r.m.deadline.Add(r.m.steps.took)
+}
+
 // arm sets the alarm to the deadline, which a step may have moved. It sets none while one batch
 // is waited for whatever the deadline.
 func (r *recording) arm() {
@@ -178,6 +189,7 @@ func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more boo
 		loaded := l.loadedAhead()
 		r.startMeter()
 		r.free += l.loadedAhead() - loaded
+		m.calls.begin()
 		r.prev = time.Now()
 	}
 	if !more && r.meter != nil {
@@ -189,6 +201,7 @@ func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more boo
 	if !more {
 		r.inAll += l.loadedAhead()
 		r.spent = end.Sub(r.start)
+		m.served = m.calls.end(ctx, end, r.latest())
 	}
 	return more, nil
 }
@@ -240,6 +253,7 @@ func (r *recording) begin() {
 	r.startMeter()
 	r.ahead, r.free = append(r.ahead[:0], r.l.loadedAhead()), 0
 	r.m.pauses.begin()
+	r.m.calls.begin()
 }
 
 func (r *recording) startMeter() {

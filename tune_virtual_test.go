@@ -83,6 +83,58 @@ func TestWhatASlowSampleHoldsUpIsNotTakenForSlowLoading(t *testing.T) {
 	}
 }
 
+// One sample in 500 takes 400 ms, which is longer than a visit. What four workers can load is known
+// from the samples alone. Eight workers load faster than the step needs: they have time for slow
+// samples, so these cost nothing there.
+func TestASampleThatOutlastsTheVisitIsPaidFor(t *testing.T) {
+	const batch, step, slow = 32, 8 * time.Millisecond, 400 * time.Millisecond
+	silentlySleep := func(_ context.Context, d time.Duration) { time.Sleep(d) }
+	for name, tt := range map[string]struct {
+		opts []nwt.Option
+		wait func(context.Context, time.Duration)
+	}{
+		"in order":      {nil, silentlySleep},
+		"without order": {[]nwt.Option{nwt.WithUnordered()}, silentlySleep},
+		"without order, calls heed their context": {[]nwt.Option{nwt.WithUnordered()}, rest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, takes := tailed(batch*20_000, time.Millisecond, slow, 0.002)
+			all := time.Duration(0)
+			for i := range batch * 20_000 {
+				all += takes(i)
+			}
+			ds := nwt.NewDataset(batch*20_000, scalar, func(ctx context.Context, i int, _ *nwt.Sample) error {
+				tt.wait(ctx, takes(i))
+				return nil
+			})
+			shown, iterations := map[int]time.Duration{}, map[int]int{}
+			for seed := range uint64(12) {
+				synctest.Test(t, func(t *testing.T) {
+					train := func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }
+					r, err := nwt.Tune(t.Context(), ds, append(tt.opts, nwt.WithBatchSize(batch), nwt.WithShuffle(seed), nwt.WithMaxWorkers(32), silent, virtual, nwt.WithStep(train))...)
+					require.NoError(t, err)
+					for _, trial := range r.Trials {
+						shown[trial.Workers] += trial.Mean * time.Duration(trial.Iterations)
+						iterations[trial.Workers] += trial.Iterations
+					}
+				})
+			}
+			require.InEpsilon(t, float64(all)/20_000/4, float64(shown[4])/float64(iterations[4]), 0.15)
+			require.InEpsilon(t, float64(step), float64(shown[8])/float64(iterations[8]), 0.10)
+		})
+	}
+}
+
+// rest waits, unless the context ends first.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
 // A slowCopy is a device that copies batches one after the other.
 type slowCopy struct {
 	nowhere

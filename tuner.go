@@ -178,6 +178,7 @@ type tuner struct {
 	// live is the one loader of all visits. Only its worker count changes, so what
 	// workers hold stays warm from visit to visit.
 	live     *Loader
+	calls    *calls        // of live
 	visits   *streamVisits // nil if the dataset is no stream
 	warm     warmth
 	repeats  float64   // how many visits may still be repeated, see firstRepeats

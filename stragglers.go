@@ -1,0 +1,202 @@
+package nwt
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/search"
+)
+
+// A straggler is a call that is under way when a visit ends. Had the visit begun in the midst of
+// training, as many would have been under way when it began. But workers begin each visit with
+// nothing in hand. So a visit that is shorter than a slow sample may never pay for one: without
+// order nothing waits for it, and in order it may belong to a batch beyond the last. That is why
+// the calls that began in a visit are timed to their ends, also past the visit's.
+
+const (
+	// Stragglers are waited for at most this long: a call that heeds its context would
+	// otherwise be cut short.
+	stragglerPatience = time.Second
+	// Calls that take less than this aren't timed. Timing costs 0.1 µs.
+	timedCall = 10 * time.Microsecond
+)
+
+// calls times the calls of Load and LoadBatch of a loader that is visited.
+type calls struct {
+	l    *Loader
+	open atomic.Pointer[callWindow] // the window that calls which begin now belong to; nil: none
+}
+
+// A callWindow is what the calls that began in a part of a visit took.
+type callWindow struct {
+	seats [64]callSeat              // by worker, so that workers seldom share a cache line
+	ended atomic.Pointer[time.Time] // when the window ended; set once
+	woken chan struct{}             // that a call has returned since
+}
+
+type callSeat struct {
+	begun, returned atomic.Int64 // calls; those that began in the window
+	places          atomic.Int64 // of those that returned
+	took            atomic.Int64 // nanoseconds, of those that returned, to their ends
+	late            atomic.Int64 // of it, after the window's end
+	_               [24]byte
+}
+
+// served is what a window tells.
+type served struct {
+	places int
+	took   time.Duration // of the calls in sum
+	late   time.Duration // of it, after the visit's end
+}
+
+// timeCalls has l's calls timed.
+func timeCalls(l *Loader) *calls {
+	c := &calls{l: l}
+	load, together := l.loadSample, l.loadBatch
+	l.loadSample = func(ctx context.Context, index int, dst *Sample) error {
+		w := c.window(1)
+		if w == nil {
+			return load(ctx, index, dst)
+		}
+		seat, began := w.begin(dst.worker)
+		defer w.returned(seat, began, 1) // user code may panic or end the goroutine
+		return load(ctx, index, dst)
+	}
+	if together != nil {
+		l.loadBatch = func(ctx context.Context, indices []int, dst []*Sample) error {
+			w := c.window(len(indices))
+			if w == nil {
+				return together(ctx, indices, dst)
+			}
+			seat, began := w.begin(dst[0].worker)
+			defer w.returned(seat, began, len(indices))
+			return together(ctx, indices, dst)
+		}
+	}
+	return c
+}
+
+// window is the window that a call for n places belongs to; nil: it isn't timed.
+func (c *calls) window(n int) *callWindow {
+	if per := c.l.pace.perSample.Load(); per != 0 && per*int64(n) < int64(timedCall) {
+		return nil
+	}
+	return c.open.Load()
+}
+
+// begin begins a call of a worker.
+func (w *callWindow) begin(worker int) (seat *callSeat, began time.Time) {
+	seat = &w.seats[worker%len(w.seats)]
+	seat.begun.Add(1)
+	return seat, time.Now()
+}
+
+// returned ends a call for n places.
+func (w *callWindow) returned(seat *callSeat, began time.Time, n int) {
+	now := time.Now()
+	seat.took.Add(int64(now.Sub(began)))
+	seat.places.Add(int64(n))
+	ended := w.ended.Load()
+	if ended != nil {
+		seat.late.Add(int64(max(0, now.Sub(later(*ended, began)))))
+	}
+	seat.returned.Add(1)
+	if ended != nil {
+		select {
+		case w.woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// begin begins a window; what the one before has seen is forgotten.
+func (c *calls) begin() {
+	if c != nil {
+		c.open.Store(&callWindow{woken: make(chan struct{}, 1)})
+	}
+}
+
+// end ends the window and waits for the stragglers, but not beyond the deadline. Those that don't
+// return by then don't count.
+func (c *calls) end(ctx context.Context, now, deadline time.Time) (s served) {
+	if c == nil {
+		return s
+	}
+	w := c.open.Swap(nil)
+	if w == nil {
+		return s
+	}
+	w.ended.Store(&now)
+	patience := stragglerPatience
+	if timeout := c.l.opts.timeout; timeout > 0 {
+		patience = min(patience, timeout) // calls that were given up may never return
+	}
+	if !deadline.IsZero() {
+		patience = max(0, min(patience, deadline.Sub(now)))
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for waits := true; waits && w.underWay() > 0; {
+		select {
+		case <-w.woken:
+		case <-timer.C:
+			waits = false
+		case <-ctx.Done():
+			waits = false
+		}
+	}
+	for i := range w.seats {
+		seat := &w.seats[i]
+		s.places += int(seat.places.Load())
+		s.took += time.Duration(seat.took.Load())
+		s.late += time.Duration(seat.late.Load())
+	}
+	return s
+}
+
+// underWay is how many calls that began in the window haven't returned.
+func (w *callWindow) underWay() (n int64) {
+	for i := range w.seats {
+		n += w.seats[i].begun.Load() - w.seats[i].returned.Load()
+	}
+	return n
+}
+
+// chargeStragglers charges the visits for their stragglers, as far as the count seems faster than
+// its workers can be: n workers load at most n times as much as one does while its calls take as
+// long as they took in the mean. A count at which the step sets the pace has time for stragglers.
+func (c *count) chargeStragglers(perBatch int) {
+	var all, took, late time.Duration
+	iterations, places := 0, 0
+	for i, s := range c.served {
+		b := &c.visits[i]
+		all, iterations = all+b.Mean*time.Duration(b.Iterations), iterations+b.Iterations
+		took, late, places = took+s.took, late+s.late, places+s.places
+	}
+	c.charged = 0
+	share := 0.0
+	if c.Workers > 0 && places > 0 && late > 0 {
+		busy := float64(took) / float64(places) * float64(perBatch) * float64(iterations)
+		share = min(1, max(0, busy-float64(all)*float64(c.Workers))/float64(late))
+	}
+	for i, b := range c.visits {
+		if more := share * float64(c.served[i].late) / float64(c.Workers); more > 0 {
+			b = charged(b, time.Duration(more))
+			c.charged += time.Duration(more)
+		}
+		c.blocks[i] = b
+	}
+}
+
+// charged is b if it took longer by more: a single slow iteration, rather than all of them.
+func charged(b search.Block, more time.Duration) search.Block {
+	b.Mean += more / time.Duration(b.Iterations)
+	if len(b.Parts) > 0 {
+		parts := append(b.Parts[:0:0], b.Parts...)
+		last := &parts[len(parts)-1]
+		last.Mean += float64(more) / last.Weight
+		b.Parts = parts
+	}
+	return b
+}
