@@ -250,19 +250,27 @@ type carefulLog struct{ slog.Handler }
 func (h carefulLog) Enabled(context.Context, slog.Level) bool { return true }
 
 func (h carefulLog) Handle(ctx context.Context, r slog.Record) (err error) {
+	return apart(func() error {
+		if !h.Handler.Enabled(ctx, r.Level) {
+			return nil
+		}
+		return h.Handler.Handle(ctx, r)
+	})
+}
+
+var errGoexit = errors.New("runtime.Goexit was called")
+
+// apart calls f in a goroutine of its own and waits for it. If f panics or ends the goroutine,
+// that is its error.
+func apart(f func() error) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer caught(&err)
-		if h.Handler.Enabled(ctx, r.Level) {
-			err = h.Handler.Handle(ctx, r)
-		}
+		guarded(f, func(_ []byte, failed error) { err = failed })
 	}()
 	<-done
 	return err
 }
-
-var errGoexit = errors.New("runtime.Goexit was called")
 
 // forEach calls f for each item, in order. A call that panics or ends the goroutine, as the
 // program's may, doesn't keep f from the items after it.

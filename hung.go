@@ -278,10 +278,11 @@ func (b *Batch) moveOut() error {
 		}
 		from = end
 	}
-	b.leaveRefuges()
-	b.drop()
+	left := b.slot
 	b.slot = to
 	b.resize(b.size)
+	b.leaveRefuges()
+	b.giveUp(left) // last, since a device's FreeHost may end the goroutine
 	return nil
 }
 

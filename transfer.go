@@ -543,7 +543,7 @@ func (s *stage) close() {
 	free := s.buffers.close()
 	var err error
 	for tries := 0; tries < closeTries && (s.session != nil || slices.ContainsFunc(free, (*deviceBuffer).inUse)); tries++ {
-		err = errors.Join(err, s.closeSession(free))
+		err = errors.Join(err, apart(func() error { return s.closeSession(free) }))
 	}
 	switch {
 	case slices.ContainsFunc(free, (*deviceBuffer).inUse):
@@ -557,12 +557,22 @@ func (s *stage) close() {
 
 // closeSession makes the session, or a new one if there is none, wait until the training
 // program is done with the buffers, and closes it.
-func (s *stage) closeSession(free []*deviceBuffer) error {
-	err := s.open()
-	if err != nil {
+func (s *stage) closeSession(free []*deviceBuffer) (err error) {
+	if err := s.open(); err != nil {
 		return err
 	}
 	var queued []*deviceBuffer
+	defer func() { // even if the device ends the goroutine
+		ended := s.session
+		s.session = nil
+		closed := ended.Close()
+		if closed == nil {
+			for _, d := range queued {
+				d.after = signal{}
+			}
+		}
+		err = errors.Join(err, closed)
+	}()
 	for _, d := range free {
 		if failed := d.after.queueWait(s.session); failed != nil {
 			err = errors.Join(err, failed)
@@ -570,14 +580,7 @@ func (s *stage) closeSession(free []*deviceBuffer) error {
 			queued = append(queued, d)
 		}
 	}
-	closed := s.session.Close()
-	s.session = nil
-	if closed == nil {
-		for _, d := range queued {
-			d.after = signal{}
-		}
-	}
-	return errors.Join(err, closed)
+	return err
 }
 
 func later(a, b time.Time) time.Time {

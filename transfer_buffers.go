@@ -98,15 +98,22 @@ func (p *bufferPool) pop() (d, surplus *deviceBuffer) {
 }
 
 // add makes a buffer for the caller.
-func (p *bufferPool) add() (*deviceBuffer, error) {
+func (p *bufferPool) add() (d *deviceBuffer, err error) {
 	ptr, err := p.dev.Alloc(p.l.slotBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes for a batch: %w (a smaller WithBatchSize needs less)", p.l.slotBytes, err)
 	}
+	made := false
+	defer func() {
+		if !made { // or the device has ended the goroutine
+			err = errors.Join(err, p.dev.Free(ptr))
+		}
+	}()
 	event, err := p.dev.NewEvent()
 	if err != nil {
-		return nil, errors.Join(err, p.dev.Free(ptr))
+		return nil, err
 	}
+	made = true
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total++
@@ -168,16 +175,19 @@ func (p *bufferPool) notify() {
 	}
 }
 
-// drop gives a buffer's memory back.
+// drop gives a buffer's memory back, even if the device ends the goroutine.
 func (p *bufferPool) drop(d *deviceBuffer) {
-	defer func() { // even if the device ends the goroutine
+	var err error
+	defer func() {
 		p.mu.Lock()
 		p.total--
 		p.mu.Unlock()
+		if err != nil {
+			p.l.opts.log.Warn("nwt: device memory could not be freed", "device", p.dev.String(), "error", err)
+		}
 	}()
-	if err := errors.Join(p.dev.FreeEvent(d.event), p.dev.Free(d.ptr)); err != nil {
-		p.l.opts.log.Warn("nwt: device memory could not be freed", "device", p.dev.String(), "error", err)
-	}
+	defer func() { err = errors.Join(err, p.dev.Free(d.ptr)) }()
+	err = p.dev.FreeEvent(d.event)
 }
 
 // close gives up the free buffers, and returns them. Others are freed when they come back.
