@@ -109,6 +109,9 @@ func newOptions(opts []Option) (*options, error) {
 			o.launcher.logOnce(o.log)
 		}
 	}
+	if !onHost(o.device) {
+		o.device = newCareful(o.device)
+	}
 	if o.workers < 0 {
 		o.workers = min(o.cpus(), maxWorkers)
 	}

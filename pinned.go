@@ -25,8 +25,7 @@ func newSlotMemory(o *options) slotMemory {
 	case !pinned:
 		return slotMemory{pages.Map, pages.Unmap}
 	case !host:
-		device := careful{o.device}
-		return slotMemory{device.AllocHost, device.FreeHost}
+		return slotMemory{o.device.AllocHost, o.device.FreeHost}
 	}
 	// Other runtimes in the process (XLA, for example) recognize the driver's
 	// page-locked memory and copy from it at full speed.

@@ -216,7 +216,6 @@ func (c copies) minus(d copies) copies {
 }
 
 func newStage(l *Loader, dev Device) *stage {
-	dev = careful{dev}
 	s := &stage{l: l, dev: dev, buffers: bufferPool{l: l, dev: dev, back: make(chan struct{}, 1), most: deviceBuffers}}
 	s.findPadded()
 	return s

@@ -7,16 +7,19 @@ import (
 
 // A careful device turns panics of the device beneath it into errors: that device may be
 // the program's, and the loader calls it in goroutines of its own.
-type careful struct{ Device }
-
-func (d careful) String() (name string) {
-	defer func() {
-		if recover() != nil {
-			name = fmt.Sprintf("%T", d.Device)
-		}
-	}()
-	return d.Device.String()
+type careful struct {
+	Device
+	name string // asked for once, in the goroutine that makes the loader: the device may end it
 }
+
+func newCareful(d Device) (c careful) {
+	c = careful{d, fmt.Sprintf("%T", d)}
+	defer caught(new(error))
+	c.name = d.String()
+	return c
+}
+
+func (d careful) String() string { return d.name }
 
 func (d careful) AllocHost(size int) (mem []byte, err error) {
 	defer caught(&err)
