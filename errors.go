@@ -258,6 +258,25 @@ func (h carefulLog) Handle(ctx context.Context, r slog.Record) (err error) {
 	})
 }
 
+func (h carefulLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return h.derived(func() slog.Handler { return h.Handler.WithAttrs(attrs) })
+}
+
+func (h carefulLog) WithGroup(name string) slog.Handler {
+	return h.derived(func() slog.Handler { return h.Handler.WithGroup(name) })
+}
+
+// derived is a handler derived from the program's. If the program's panics or ends its
+// goroutine, the lines of the derived one are lost.
+func (h carefulLog) derived(from func() slog.Handler) slog.Handler {
+	d := carefulLog{slog.DiscardHandler}
+	_ = apart(func() error {
+		d.Handler = from()
+		return nil
+	})
+	return d
+}
+
 var errGoexit = errors.New("runtime.Goexit was called")
 
 // apart calls f in a goroutine of its own and waits for it. If f panics or ends the goroutine,

@@ -68,6 +68,14 @@ func (h onceLog) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
+func (h onceLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return onceLog{h.Handler.WithAttrs(attrs), h.told}
+}
+
+func (h onceLog) WithGroup(name string) slog.Handler {
+	return onceLog{h.Handler.WithGroup(name), h.told}
+}
+
 // keptResult is a result as the file has it.
 type keptResult struct {
 	*Result
