@@ -660,6 +660,9 @@ func WithMemoryLimit(bytes uint64) Option {
 // if the choice wouldn't fit into the memory that is left now.
 //
 // If the file can't be read or written, Tune logs it and tunes anew.
+//
+// What Tune calls while it tunes, such as Load, the step or the log's handler for a bad
+// sample, must not call Tune with the same file: it would wait for its caller.
 func WithResultCache(path string) Option {
 	return func(o *options) error {
 		o.results = path

@@ -47,6 +47,9 @@ import (
 // Several processes may call Precompute at the same time: one of them writes, under
 // the lock path.lock, and the others wait for it. The file appears under its name
 // when it is complete and on disk; until then it is path.partial.
+//
+// What loads the samples, and the log's handler for one of them, must not call Precompute for
+// the same path: it would wait for its caller.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -67,24 +70,36 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	if p.path, err = files.Resolve(path); err != nil {
 		return p.orError(err)
 	}
-	if err := p.open(); err == nil || !rewritable(err) {
+	var lines heldLines
+	p.log = slog.New(heldLog{o.log.Handler(), &lines})
+	defer func() { p.log = o.log }() // once the lines are written
+	defer lines.unlocked()
+	told := false
+	warn := func(err error) {
+		if !told && !errors.Is(err, fs.ErrNotExist) {
+			told = true
+			p.log.Warn("nwt: the precomputed samples can't be used and are made anew", "path", path, "reason", err)
+		}
+	}
+	err = p.open()
+	if err == nil || !rewritable(err) {
 		return p.orError(err)
 	}
+	warn(err) // now: to make them anew may take hours
 	unlock, err := files.Lock(ctx, p.path+".lock")
 	if err != nil {
 		return p.orError(fmt.Errorf("its lock: %w", err))
 	}
 	defer unlock()
+	lines.locked = true
 	// Another process may have written it while this one waited.
-	switch err := p.open(); {
-	case err == nil || !rewritable(err):
+	err = p.open()
+	if err == nil || !rewritable(err) {
 		return p.orError(err)
-	case !errors.Is(err, fs.ErrNotExist):
-		o.log.Warn("nwt: the precomputed samples can't be used and are made anew", "path", path, "reason", err)
-		if errors.Is(err, errForeign) {
-			if err := p.setAside(); err != nil {
-				return p.orError(err)
-			}
+	}
+	if warn(err); errors.Is(err, errForeign) {
+		if err := p.setAside(); err != nil {
+			return p.orError(err)
 		}
 	}
 	if err := p.write(ctx, opts); err != nil {

@@ -23,7 +23,8 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		return t.tune(ctx)
 	}
 	// The file is looked at twice, before and after this process waits for others that tune.
-	file := results.File{Path: t.opts.results, Log: slog.New(onceLog{t.opts.log.Handler(), make(map[string]bool)})}
+	var lines heldLines
+	file := results.File{Path: t.opts.results, Log: slog.New(onceLog{heldLog{t.opts.log.Handler(), &lines}, make(map[string]bool)})}
 	key := t.resultKey()
 	r, saved := t.recall(file, key, nil)
 	if r != nil {
@@ -32,7 +33,9 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
+	defer lines.unlocked()
 	err := file.WhileTuning(ctx, func() (err error) {
+		lines.locked = true
 		if r, _ = t.recall(file, key, &saved); r != nil {
 			return nil // the process that this one has waited for has found it
 		}
