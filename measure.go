@@ -83,10 +83,13 @@ func (c counts) looks() (n int) {
 }
 
 // An iteration is what one batch cost the consumer.
-type iteration struct{ all, wait, transfer, step time.Duration }
+type iteration struct {
+	all, wait, transfer, step time.Duration
+	places                    int // of the batch, bad samples included
+}
 
 func (i iteration) plus(j iteration) iteration {
-	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step}
+	return iteration{i.all + j.all, i.wait + j.wait, i.transfer + j.transfer, i.step + j.step, i.places + j.places}
 }
 
 // If a count has workers that begin cold (see warmth), a visit waits until each worker has
@@ -279,7 +282,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	b := search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Level: m.visit.Level(), Parts: m.visit.Parts(), CPU: cpu}
 	c.visits, c.served, c.blocks = append(c.visits, b), append(c.served, m.served), append(c.blocks, b)
 	c.sum.all, c.sum.wait = c.sum.all-c.charged, c.sum.wait-c.charged
-	c.chargeStragglers(int(l.perBatch.Load()))
+	c.chargeStragglers()
 	c.sum.all, c.sum.wait = c.sum.all+c.charged, c.sum.wait+c.charged
 	c.average()
 	return b, nil

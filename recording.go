@@ -173,7 +173,7 @@ func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more boo
 		end = time.Now()
 	}
 	copying := overlap(b.copyBegan, b.copyEnded, r.prev, got)
-	seen := iteration{end.Sub(r.prev), got.Sub(r.prev) - copying, copying, end.Sub(got)}
+	seen := iteration{end.Sub(r.prev), got.Sub(r.prev) - copying, copying, end.Sub(got), b.opened}
 	r.any = true
 	r.delivered++
 	leftOut := false

@@ -166,18 +166,18 @@ func (w *callWindow) underWay() (n int64) {
 // chargeStragglers charges the visits for their stragglers, as far as the count seems faster than
 // its workers can be: n workers load at most n times as much as one does while its calls take as
 // long as they took in the mean. A count at which the step sets the pace has time for stragglers.
-func (c *count) chargeStragglers(perBatch int) {
+func (c *count) chargeStragglers() {
 	var all, took, late time.Duration
-	iterations, places := 0, 0
+	places := 0
 	for i, s := range c.served {
 		b := &c.visits[i]
-		all, iterations = all+b.Mean*time.Duration(b.Iterations), iterations+b.Iterations
+		all += b.Mean * time.Duration(b.Iterations)
 		took, late, places = took+s.took, late+s.late, places+s.places
 	}
 	c.charged = 0
 	share := 0.0
 	if c.Workers > 0 && places > 0 && late > 0 {
-		busy := float64(took) / float64(places) * float64(perBatch) * float64(iterations)
+		busy := float64(took) / float64(places) * float64(c.sum.places)
 		share = min(1, max(0, busy-float64(all)*float64(c.Workers))/float64(late))
 	}
 	for i, b := range c.visits {

@@ -125,6 +125,23 @@ func TestASampleThatOutlastsTheVisitIsPaidFor(t *testing.T) {
 	}
 }
 
+// An epoch of 33 samples has batches of 32 and of 1. What workers can load depends on how many
+// samples the batches of a visit had, rather than on how many a batch may have.
+func TestStragglersOfBatchesThatAreShorterThanOthersAreNotChargedTwice(t *testing.T) {
+	const load, step = 10 * time.Millisecond, 30 * time.Millisecond
+	for name, opts := range map[string][]nwt.Option{"in order": nil, "without order": {nwt.WithUnordered()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				train := func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }
+				r, err := nwt.Tune(t.Context(), slowTogether{sleeping(33, load), load}, append(opts, nwt.WithBatchSize(32), nwt.WithMaxWorkers(16), silent, virtual, nwt.WithStep(train))...)
+				require.NoError(t, err)
+				i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == 1 })
+				require.InEpsilon(t, load*33/2, r.Trials[i].Mean, 0.05, "%v", r)
+			})
+		})
+	}
+}
+
 // rest waits, unless the context ends first.
 func rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
