@@ -280,8 +280,10 @@ func (p *Precomputed) unpackTo(dst *Sample, index int, rec []byte) error {
 		switch {
 		case err == errNotPacked || len(rest) > 0:
 			return fmt.Errorf("%w: sample %d is no sample of these fields", errDamaged, index)
-		case err != nil:
+		case err != nil && p.checksum(index, crc32.Checksum(rec[sumBytes:], castagnoli)) == want:
 			return errors.Join(errTooLarge, err)
+		case err != nil:
+			return fmt.Errorf("%w: %w", errDamaged, err)
 		}
 		got = p.checksum(index, dst.packedSum())
 	}

@@ -114,6 +114,58 @@ func TestWhicheverByteIsDamagedItIsNoticedAndEverySampleIsRight(t *testing.T) {
 	}
 }
 
+// lengths is a dataset whose samples are one longer each, and tell that.
+func lengths(n, more int) nwt.Dataset {
+	fields := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{100}, Ragged: true}}
+	load := func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(0, i+1+more)
+		copy(dst.Bytes(0), bytes.Repeat([]byte{byte(i + 1)}, i+1+more))
+		return nil
+	}
+	return nwt.Sized(nwt.NewDataset(n, fields, load), func(i int, sizes []int) { sizes[0] = i + 1 + more })
+}
+
+// A damaged length may be more than was told, and is damage all the same.
+func TestWhicheverByteOfSizedSamplesIsDamagedEverySampleIsRight(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	want := lensAndBytes(t, lengths(4, 0))
+	require.NoError(t, precompute(t, lengths(4, 0), path).Close())
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for at := range good {
+		bad := slices.Clone(good)
+		bad[at] ^= 0x10
+		require.NoError(t, os.WriteFile(path, bad, 0o644))
+		damaged := precompute(t, lengths(4, 0), path)
+		require.Equal(t, want, lensAndBytes(t, damaged), "byte %d of %d", at, len(good))
+		require.NoError(t, damaged.Close())
+	}
+}
+
+func TestAPrecomputedSampleLargerThanToldIsAnError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	require.NoError(t, precompute(t, lengths(4, 1), path).Close())
+	_, err := nwt.LoadSample(t.Context(), precompute(t, lengths(4, 0), path), 2)
+	require.NoError(t, err, "by itself it has the longest shape")
+	l := newLoader(t, precompute(t, lengths(4, 0), path), nwt.WithBatchSize(4), nwt.WithWorkers(0))
+	var last error
+	for _, err := range l.Epoch(t.Context(), 0) {
+		last = err
+	}
+	require.ErrorContains(t, last, "the sample is larger than the dataset tells")
+	require.FileExists(t, path, "it isn't taken for damaged")
+}
+
+// lensAndBytes is the lengths and bytes of all samples, in one batch.
+func lensAndBytes(t *testing.T, ds nwt.Dataset) (all []any) {
+	l := newLoader(t, ds, nwt.WithBatchSize(ds.Len()), nwt.WithWorkers(0))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		all = append(all, slices.Clone(b.Lens(0)), bytes.Clone(b.Bytes(0)))
+	}
+	return all
+}
+
 func TestAFileThatIsCutShortOrLongerIsMadeAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "samples")
 	source, _ := counted(4)
