@@ -2,6 +2,7 @@ package search
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -262,6 +263,9 @@ func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
 	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.05}, known{workers: 15, mean: 1})
 	require.InDelta(t, 0.05, e.slower(0), 1e-9)
 	require.Zero(t, e.slower(1))
+	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.05, se: 0.03, lent: 0.1}, known{workers: 15, mean: 1, se: 0.04, lent: 0.1})
+	require.InDelta(t, 1.645*0.1, e.slower(0), 0.01, "its stalls may be its own, though its usual time isn't")
+	require.InDelta(t, 1.645*0.1, e.slower(1), 0.01)
 	// 8 workers may not have the stalls that 15 have.
 	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.5}, known{workers: 15, mean: 1})
 	e.elsewhere = [][]stat.Change{{{Row: 1, Means: []float64{0.8e6, 1.2e6}, Chance: 0.06}}}
@@ -359,6 +363,43 @@ func TestConfidenceLosesTheChanceThatNoStallIsMet(t *testing.T) {
 		require.Equal(t, 4, c.Workers)
 		require.InDelta(t, 1-missed, c.Confidence, 0.03, "%d iterations", iterations)
 	}
+}
+
+// Fewer workers hide less of the same stalls: eight are truly 8 % slower than 15, which had ten
+// times as many iterations. Choosing may well take both for equal.
+func TestAChoiceIsNoSlowerThanSaidIfItStallsMoreThanOthers(t *testing.T) {
+	const runs = 400
+	held, surest := 0, 0.0
+	var said []float64
+	for seed := range uint64(runs) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		count := func(workers, iterations int, often float64) Series {
+			s := Series{Workers: workers}
+			for round := range 4 {
+				v := Visit{Wanted: iterations / 4}
+				for v.More() {
+					took := 8 * time.Millisecond
+					if rng.Float64() < often {
+						took += 40 * time.Millisecond
+					}
+					v.Add(took)
+				}
+				s.Blocks = append(s.Blocks, Block{Round: round, Iterations: v.Kept(), Mean: time.Duration(overall(v.Parts())), Level: v.Level(), Parts: v.Parts()})
+			}
+			return s
+		}
+		c := Choose(sixteen(), []Series{count(8, 80, 0.02), count(15, 800, 0.004)})
+		if c.Workers == 15 || 1.1/1.02-1 <= c.Slower {
+			held++
+		}
+		if c.Workers == 8 {
+			said, surest = append(said, c.Slower), max(surest, c.Confidence)
+		}
+	}
+	require.Greater(t, len(said), runs/2)
+	require.GreaterOrEqual(t, float64(held)/runs, 0.9)
+	require.Less(t, stat.Median(said), 0.2)
+	require.Equal(t, 80./81, surest, "the choice may be as sure as 80 iterations let it be")
 }
 
 func TestDrawsLieAboutTheMeanWithItsError(t *testing.T) {

@@ -32,6 +32,7 @@ type evidence struct {
 	often     []float64       // stalls per iteration, if counts below surely have fewer; else 0
 	se        []float64       // standard error as a share of the mean, as far as counts may differ by it
 	own       []float64       // standard error of the mean itself
+	lent      []float64       // what se lacks if a count's stalls are its own
 	free      []float64       // degrees of freedom behind own
 	df        float64         // degrees of freedom behind all of se; 0: no count was visited twice
 	elsewhere [][]stat.Change // where stalls may set in instead
@@ -67,6 +68,7 @@ func weigh(sp Space, seen []Series) evidence {
 			total.SE = unknownSE
 		}
 		e.se, e.own, e.free = append(e.se, min(total.SE, 1)), append(e.own, total.Own), append(e.free, total.Free)
+		e.lent = append(e.lent, total.Lent)
 	}
 	left := leftOver(rows, drift)
 	for r, s := range rows {

@@ -18,6 +18,7 @@ type known struct {
 	se           float64
 	done, visits int
 	low, usual   float64 // milliseconds
+	lent         float64
 }
 
 func evidenceOf(sp Space, counts ...known) evidence {
@@ -26,7 +27,7 @@ func evidenceOf(sp Space, counts ...known) evidence {
 		e.counts, e.mean, e.low, e.se = append(e.counts, k.workers), append(e.mean, k.mean*1e6), append(e.low, cmp.Or(k.low, k.mean)*1e6), append(e.se, k.se)
 		e.done, e.visits = append(e.done, cmp.Or(k.done, 100)), append(e.visits, cmp.Or(k.visits, 3))
 		e.fine = append(e.fine, sp.fine(k.workers))
-		e.usual = append(e.usual, cmp.Or(k.usual, k.mean)*1e6)
+		e.usual, e.lent = append(e.usual, cmp.Or(k.usual, k.mean)*1e6), append(e.lent, k.lent)
 	}
 	return e
 }

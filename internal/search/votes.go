@@ -152,7 +152,8 @@ func (e evidence) another(mean []float64) (chosen int) {
 
 // slower is the share by which a count is at most slower than the best in 95 % of
 // cases. Counts that may be equal are more alike than they seem, as in the votes, but are
-// never taken to be just equal. And stalls may set in elsewhere.
+// never taken to be just equal. And stalls may set in elsewhere. Choosing supposes that counts
+// stall alike until they surely don't; the bound supposes that the chosen count may stall more.
 func (e evidence) slower(chosen int) float64 {
 	var by []float64
 	likely, left := e.likely()
@@ -161,6 +162,7 @@ func (e evidence) slower(chosen int) float64 {
 	}
 	rng := rand.New(rand.NewPCG(3, 4))
 	e.draw(likely, left, answers, func(mean []float64) {
+		mean[chosen] += likely[chosen] * e.lent[chosen] * rng.NormFloat64()
 		e.change(mean, 1, rng)
 		by = append(by, mean[chosen]/slices.Min(mean)-1)
 	})

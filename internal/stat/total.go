@@ -15,6 +15,7 @@ type Total struct {
 	Usual float64 // without the excess of large values
 	SE    float64 // of how it differs from the other rows' means
 	Own   float64 // of itself, whatever the other rows say
+	Lent  float64 // what SE lacks if the other rows' large values say nothing about this row's
 	Free  float64 // degrees of freedom behind Own
 	Often float64 // large values per value, if they are surely rarer in the rows before; otherwise 0
 }
@@ -35,8 +36,8 @@ const (
 // nothing. Rows at which they may do so instead are in changes; of each of its lists at most
 // one change is true.
 //
-// Own supposes that the largest value of all may be missing once from the row. Otherwise a row
-// that happened to have few large values would be too sure of itself.
+// Own and Lent suppose that the largest value of all may be missing once from the row. Otherwise
+// a row that happened to have few large values would be too sure of itself.
 func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -110,8 +111,10 @@ func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
 				variance := (borrowed*squares/df + bounded[r]) / total.Free
 				// As a share of the mean, the error of the excess would be divided by mean twice; but a
 				// few large values tell their own size badly. Once is what holds in simulation.
-				total.SE = math.Sqrt((inflation*variance + max(left[r-from], leastOwn)*jump/mean) / weight[r])
-				total.Own = math.Sqrt((ownInflation*variance + max(jump, (jumpy[r]+biggest)/weight[r])) / weight[r])
+				apart, alone := max(left[r-from], leastOwn)*jump/mean, max(jump, (jumpy[r]+biggest)/weight[r])
+				total.SE = math.Sqrt((inflation*variance + apart) / weight[r])
+				total.Own = math.Sqrt((ownInflation*variance + alone) / weight[r])
+				total.Lent = math.Sqrt(max(0, alone/(mean*mean)-apart) / weight[r])
 			}
 			totals = append(totals, total)
 		}
