@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"fmt"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -86,6 +87,7 @@ func (w *worker) context(r *run) context.Context {
 // watchdog gives up calls that take too long. It is a goroutine of the pool.
 func (l *Loader) watchdog() {
 	defer l.pool.Done()
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load")))
 	tick := time.NewTicker(max(l.opts.timeout/8, time.Millisecond))
 	defer tick.Stop()
 	for {
