@@ -363,8 +363,18 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 	if err != nil {
 		return err
 	}
+	ours, done := false, false
+	defer func() { // even if Load has ended the goroutine
+		if !done {
+			ours = isAt(f, partial)
+			err = errors.Join(err, f.Close())
+		}
+		if ours {
+			err = errors.Join(err, os.Remove(partial))
+		}
+	}()
 	err = p.writeSynced(ctx, f, l)
-	ours := isAt(f, partial)
+	ours, done = isAt(f, partial), true
 	err = errors.Join(err, f.Close())
 	if !ours {
 		return errors.Join(err, fmt.Errorf("%s was removed or replaced while it was written: was %s.lock removed?", partial, p.path))
@@ -375,10 +385,8 @@ func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
 	if err == nil {
 		err = files.Replace(ctx, partial, p.path)
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(partial))
-	}
-	return nil
+	ours = err != nil // otherwise it has another name now
+	return err
 }
 
 // writeSynced writes a file to disk.
