@@ -18,7 +18,7 @@ import (
 // can write others. All methods may be called from any goroutine.
 type Device interface {
 	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
-	// different speed must have different names.
+	// different speed must have different names. It is called when a loader is made.
 	String() string
 	// AllocHost returns size bytes of memory that the device copies from at full speed,
 	// aligned for every type.

@@ -56,7 +56,9 @@ func (d careful) FreeEvent(event uintptr) (err error) {
 
 func (d careful) Open() (s Session, err error) {
 	defer caught(&err)
-	s, err = d.Device.Open()
+	if s, err = d.Device.Open(); err == nil && s == nil {
+		return nil, errors.New("Open returned no session")
+	}
 	if z, ok := s.(Zeroer); ok {
 		return carefulZeroer{carefulSession{s}, z}, err
 	}

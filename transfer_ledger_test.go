@@ -256,3 +256,22 @@ func TestWhateverCallOfADeviceEndsBadlyABatchThatMovesKeepsNothing(t *testing.T)
 		}
 	}
 }
+
+// A closed device opens no session, and says nothing.
+type closed struct{ *ledger }
+
+func (closed) Open() (nwt.Session, error) { return nil, nil }
+
+func TestADeviceThatOpensNoSessionIsAnErrorAndKeepsNothing(t *testing.T) {
+	d := closed{newLedger("", 0, nil)}
+	l := newLoader(t, ragged(60), nwt.WithBatchSize(4), nwt.WithDevice(d), silent)
+	for epoch := range 3 {
+		var last error
+		for _, err := range l.Epoch(t.Context(), epoch) {
+			last = err
+		}
+		require.EqualError(t, last, "nwt: transfer to ledger: Open returned no session")
+	}
+	require.NoError(t, l.Close())
+	require.Empty(t, d.balance())
+}
