@@ -259,7 +259,7 @@ func TestHowMuchSlowerTheChoiceMayBe(t *testing.T) {
 	e := evidenceOf(sixteen(), known{workers: 8, mean: 1.09, se: 0.03}, known{workers: 15, mean: 1, se: 0.04})
 	require.InDelta(t, 0.09+1.645*1.09*0.05, e.slower(0), 0.015, "√(0.03² + 0.04²) = 0.05")
 	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.05, se: 0.03}, known{workers: 15, mean: 1, se: 0.04})
-	require.InDelta(t, 1.645*math.Sqrt(0.05)*0.05, e.slower(0), 0.005, "chance may have made the difference")
+	require.InDelta(t, 1.645*math.Sqrt(0.02)*0.05, e.slower(0), 0.005, "chance may have made the difference")
 	e = evidenceOf(sixteen(), known{workers: 8, mean: 1.05}, known{workers: 15, mean: 1})
 	require.InDelta(t, 0.05, e.slower(0), 1e-9)
 	require.Zero(t, e.slower(1))

@@ -17,7 +17,7 @@ const (
 	// and the count's own error is less than the share equalBy of alpha.
 	equalSE   = 1.5
 	equalBy   = 0.6
-	equalLeft = 0.05 // share of the variance of equal counts that is left at least, when it is told how much slower the choice may be
+	equalLeft = 0.02 // share of the variance of equal counts that is left at least, when it is told how much slower the choice may be
 )
 
 // vote draws what other runs would measure, and returns the share of them in which
