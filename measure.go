@@ -15,11 +15,10 @@ import (
 type count struct {
 	Trial
 	blocks              []search.Block
-	visits              []search.Block // the blocks as measured, without stragglers
-	served              []served       // what the calls of each visit took
-	charged             time.Duration  // for stragglers, at all visits
-	seen                []stretch      // what the blocks were made of, in a loader that tunes itself
-	bodyError           float64        // nanoseconds; the standard error of the loop body in such a loader
+	visits              []visited     // what the blocks were made of, in a tuner
+	charged             time.Duration // for stragglers, in sum
+	seen                []stretch     // what the blocks were made of, in a loader that tunes itself
+	bodyError           float64       // nanoseconds; the standard error of the loop body in such a loader
 	iterations          []iteration
 	sum                 iteration
 	copies              copies        // while it was measured
@@ -280,10 +279,8 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	c.SystemUsed = host.Memory().Used
 	c.warming, c.tooHigh = m.visit.Trend, m.tooHigh
 	b := search.Block{Round: req.Round, Iterations: len(m.iterations), Mean: m.sum.all / time.Duration(len(m.iterations)), Level: m.visit.Level(), Parts: m.visit.Parts(), CPU: cpu}
-	c.visits, c.served, c.blocks = append(c.visits, b), append(c.served, m.served), append(c.blocks, b)
-	c.sum.all, c.sum.wait = c.sum.all-c.charged, c.sum.wait-c.charged
+	c.visits, c.blocks = append(c.visits, visited{b, m.served}), append(c.blocks, b)
 	c.chargeStragglers()
-	c.sum.all, c.sum.wait = c.sum.all+c.charged, c.sum.wait+c.charged
 	c.average()
 	return b, nil
 }

@@ -131,7 +131,8 @@ func (m *measurement) run(ctx context.Context, l *Loader, step func(context.Cont
 
 // over tells whether the deadline has passed.
 func (r *recording) over(now time.Time) bool {
-	return !r.m.deadline.IsZero() && !now.Before(r.m.deadline.Add(r.m.steps.took))
+	latest := r.latest()
+	return !latest.IsZero() && !now.Before(latest)
 }
 
 // latest is when the recording ends at the latest; zero: there is no bound.
@@ -145,8 +146,9 @@ func (r *recording) latest() time.Time {
 // arm sets the alarm to the deadline, which a step may have moved. It sets none while one batch
 // is waited for whatever the deadline.
 func (r *recording) arm() {
-	if r.alarm.Stop(); !r.m.deadline.IsZero() && (r.any || !r.m.must) {
-		r.alarm.Reset(time.Until(r.m.deadline.Add(r.m.steps.took)))
+	latest := r.latest()
+	if r.alarm.Stop(); !latest.IsZero() && (r.any || !r.m.must) {
+		r.alarm.Reset(time.Until(latest))
 	}
 }
 

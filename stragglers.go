@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -99,7 +100,7 @@ func (w *callWindow) returned(seat *callSeat, began time.Time, n int) {
 	seat.places.Add(int64(n))
 	ended := w.ended.Load()
 	if ended != nil {
-		seat.late.Add(int64(max(0, now.Sub(later(*ended, began)))))
+		seat.late.Add(int64(now.Sub(later(*ended, began))))
 	}
 	seat.returned.Add(1)
 	if ended != nil {
@@ -163,40 +164,40 @@ func (w *callWindow) underWay() (n int64) {
 	return n
 }
 
+// A visited is a visit as it was measured.
+type visited struct {
+	search.Block
+	served served // what its calls took
+}
+
 // chargeStragglers charges the visits for their stragglers, as far as the count seems faster than
 // its workers can be: n workers load at most n times as much as one does while its calls take as
 // long as they took in the mean. A count at which the step sets the pace has time for stragglers.
 func (c *count) chargeStragglers() {
-	var all, took, late time.Duration
-	places := 0
-	for i, s := range c.served {
-		b := &c.visits[i]
-		all += b.Mean * time.Duration(b.Iterations)
-		took, late, places = took+s.took, late+s.late, places+s.places
+	c.sum.all, c.sum.wait, c.charged = c.sum.all-c.charged, c.sum.wait-c.charged, 0
+	var all served
+	for _, v := range c.visits {
+		all.took, all.late, all.places = all.took+v.served.took, all.late+v.served.late, all.places+v.served.places
 	}
-	c.charged = 0
-	share := 0.0
-	if c.Workers > 0 && places > 0 && late > 0 {
-		busy := float64(took) / float64(places) * float64(c.sum.places)
-		share = min(1, max(0, busy-float64(all)*float64(c.Workers))/float64(late))
+	share, workers := 0.0, float64(c.Workers)
+	if c.Workers > 0 && all.late > 0 {
+		busy := float64(all.took) / float64(all.places) * float64(c.sum.places)
+		share = min(1, max(0, busy-float64(c.sum.all)*workers)/float64(all.late)) / workers
 	}
-	for i, b := range c.visits {
-		if more := share * float64(c.served[i].late) / float64(c.Workers); more > 0 {
-			b = charged(b, time.Duration(more))
-			c.charged += time.Duration(more)
-		}
-		c.blocks[i] = b
+	for i, v := range c.visits {
+		more := time.Duration(share * float64(v.served.late))
+		c.blocks[i] = charged(v.Block, more)
+		c.charged += more
 	}
+	c.sum.all, c.sum.wait = c.sum.all+c.charged, c.sum.wait+c.charged
 }
 
 // charged is b if it took longer by more: a single slow iteration, rather than all of them.
 func charged(b search.Block, more time.Duration) search.Block {
 	b.Mean += more / time.Duration(b.Iterations)
-	if len(b.Parts) > 0 {
-		parts := append(b.Parts[:0:0], b.Parts...)
-		last := &parts[len(parts)-1]
+	if b.Parts = slices.Clone(b.Parts); len(b.Parts) > 0 {
+		last := &b.Parts[len(b.Parts)-1]
 		last.Mean += float64(more) / last.Weight
-		b.Parts = parts
 	}
 	return b
 }
