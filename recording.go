@@ -195,6 +195,7 @@ func (r *recording) take(ctx context.Context, b *Batch, got time.Time) (more boo
 		r.prev = time.Now()
 	}
 	if !more && r.meter != nil {
+		l.deep.held.Store(true) // from now on training takes no batch, so that workers stand idle says nothing
 		more = r.ends(end)
 	}
 	if more && (r.step != nil || m.must) {
@@ -298,6 +299,7 @@ func (r *recording) ends(end time.Time) (again bool) {
 		m.iterations = m.iterations[:0]
 		m.visit.Again()
 		r.begin()
+		r.l.deep.held.Store(false)
 		r.prev = time.Now()
 	}
 	return again

@@ -125,6 +125,21 @@ func TestASampleThatOutlastsTheVisitIsPaidFor(t *testing.T) {
 	}
 }
 
+// Nothing is taken while Tune waits for a slow sample to end after a visit. Workers that have
+// filled all batches by then show no need of more: without order, nothing waits for that sample.
+func TestWaitingForStragglersDeepensNothing(t *testing.T) {
+	ds, _ := tailed(100_000, time.Millisecond, 300*time.Millisecond, 0.002)
+	for seed := range uint64(6) {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithUnordered(), nwt.WithShuffle(seed), nwt.WithMaxWorkers(4), silent, virtual)
+			require.NoError(t, err)
+			for _, trial := range r.Trials {
+				require.LessOrEqual(t, trial.Prefetch, 4, "%v", r)
+			}
+		})
+	}
+}
+
 // An epoch of 33 samples has batches of 32 and of 1. What workers can load depends on how many
 // samples the batches of a visit had, rather than on how many a batch may have.
 func TestStragglersOfBatchesThatAreShorterThanOthersAreNotChargedTwice(t *testing.T) {
