@@ -68,6 +68,37 @@ func TestAHeavyTailHoldsNothingUpByDefault(t *testing.T) {
 	}
 }
 
+// calledOnce loads a batch in one call, which takes as long as its first sample says.
+type calledOnce struct {
+	nwt.Dataset
+	takes func(index int) time.Duration
+}
+
+func (d calledOnce) LoadBatch(_ context.Context, indices []int, _ []*nwt.Sample) error {
+	time.Sleep(d.takes(indices[0]))
+	return nil
+}
+
+// As above, but one call in 50 takes ten times as long, and each worker has a whole batch. When
+// one is opened, one worker takes it, and the others are as idle as before.
+func TestACallThatStallsHoldsNothingUpByDefault(t *testing.T) {
+	const batch, batches = 32, 8000
+	for workers, want := range map[int]float64{8: 0.97, 32: 0.93} {
+		synctest.Test(t, func(t *testing.T) {
+			ds, takes := tailed(batch*batches, 20*time.Millisecond, 200*time.Millisecond, 0.02)
+			var all time.Duration
+			for i := 0; i < batch*batches; i += batch {
+				all += takes(i)
+			}
+			l := newLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), silent)
+			took := train(t, l, batches, func() {})
+			share := float64(all) / float64(workers) / float64(took)
+			t.Logf("%.3f of what %d workers can load, %+v", share, workers, l.Stats())
+			require.GreaterOrEqual(t, share, want)
+		})
+	}
+}
+
 // Loading takes 8.4 ms per batch; the step pauses after each 32 batches, as a
 // checkpoint does. At best only the first 32 batches are waited for.
 func TestAStepThatPausesFindsItsBatchesReady(t *testing.T) {

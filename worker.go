@@ -113,6 +113,9 @@ func (w *worker) run() {
 		}
 		if w.claim, w.claimed = w.l.ring.Claim(w.seat, w.l.claimSize()); w.claimed {
 			w.begin()
+			if w.l.ring.AnyParked() {
+				w.l.idle() // this claim may have been all that an idle worker could have had
+			}
 			continue
 		}
 		w.begins.Store(false)

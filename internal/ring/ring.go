@@ -331,6 +331,9 @@ func (r *Ring[T]) wakeOne() {
 	}
 }
 
+// AnyParked tells whether a worker is parked.
+func (r *Ring[T]) AnyParked() bool { return r.parked.Load() > 0 }
+
 // SetQuota sets how many workers there should be. Workers with ids of n or more
 // leave once they have reported what they claimed.
 func (r *Ring[T]) SetQuota(n int) {
