@@ -16,8 +16,10 @@ import (
 //     batch is opened: by the consumer if it is waiting, else by a worker while the loop
 //     body has a batch. (A batch of a stream that the consumer reads is not opened by a
 //     worker: opening it is reading it.) An eighth of all time may be lost for free.
-//   - If half of what is open was ready whenever training asked, during a window of
-//     batches, half of the extra batches are given back.
+//   - If half of what is open was ready whenever training asked, during four windows of
+//     batches in a row, half of the extra batches are given back, and so on until a window in
+//     which it wasn't. (After one window, a loader that stalls once in some hundred batches
+//     would pay for the same batches again and again.)
 //   - If training waits in spite of extra batches, a check shows now and then whether
 //     they pay, see depthCheck.
 type depth struct {
@@ -47,6 +49,7 @@ type depth struct {
 	check  depthCheck
 
 	windows      int   // that have ended
+	calm         int   // windows in a row in which extra batches were open, and half of what was open was ready
 	sinceCheck   int   // windows that have ended since the last check
 	checkEvery   int   // how many must end between two checks
 	lastBearable int64 // depthCheck.bearable by the last window alone
@@ -103,6 +106,7 @@ const (
 	depthLate   = 1.0 / 8  // above this value of depth.late training counts as waiting
 
 	depthWindowBatches = 64       // of a window, or twice as many as are open if that is more
+	depthCalm          = 4        // calm windows in a row, after which extra batches are given back
 	depthCheckOften    = 8        // windows between two checks; four times as many each time that the extra batches pay …
 	depthCheckSeldom   = 128      // … but at most this many
 	depthBearable      = 1.0 / 16 // of the time per batch, by which a check may make training wait longer
@@ -259,7 +263,7 @@ func (l *Loader) resetDepth(extra int32) {
 	l.setExtra(extra)
 	d.idleSince.Store(0)
 	d.quadrupled, d.memoryShort, d.late, d.check = 0, false, 0, depthCheck{}
-	d.windows, d.sinceCheck, d.checkEvery, d.lastBearable = 0, 0, depthCheckOften, math.MaxInt64
+	d.windows, d.calm, d.sinceCheck, d.checkEvery, d.lastBearable = 0, 0, 0, depthCheckOften, math.MaxInt64
 	d.owed.Store(l.depthCosts())
 	l.beginWindow()
 }
@@ -352,6 +356,9 @@ func (l *Loader) endWindow(pays bool) {
 	d.check = depthCheck{}
 	d.sinceCheck++
 	extra := d.extra.Load()
+	if d.calm++; d.window.drained || extra == 0 {
+		d.calm = 0
+	}
 	switch {
 	case pays:
 		extra += check.withheld
@@ -363,7 +370,10 @@ func (l *Loader) endWindow(pays bool) {
 		d.checkEvery = depthCheckOften
 		extra = d.withhold(extra, check.bearable)
 	case !d.window.drained:
-		extra, d.checkEvery = extra/2, depthCheckOften
+		d.checkEvery = depthCheckOften
+		if d.calm >= depthCalm {
+			extra /= 2
+		}
 	case due && d.late > depthLate && !d.window.mixed:
 		extra = d.withhold(extra, min(bearable, d.lastBearable))
 	}

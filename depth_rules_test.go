@@ -296,21 +296,24 @@ func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 		lately    float64
 		after     state
 		beginning int // windows before
+		calm      int // of them, the last
 	}{
-		{"half was always ready", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 0},
-		{"it wasn't", state{9, 0, 1, 32, 3}, true, false, false, 1, state{9, 0, 1, 32, 4}, 0},
-		{"the time of a check", state{9, 0, 1, 8, 8}, true, false, false, 0.2, state{4, 5, 1, 8, 0}, 0},
-		{"not yet", state{9, 0, 1, 8, 7}, true, false, false, 0.2, state{9, 0, 1, 8, 8}, 0},
-		{"training doesn't wait", state{9, 0, 1, 8, 8}, true, false, false, 1. / 8, state{9, 0, 1, 8, 9}, 0},
-		{"the withheld pay", state{4, 5, 1, 8, 0}, true, false, true, 1, state{9, 0, 0, 32, 1}, 0},
-		{"they pay and are cheap", state{4, 5, 0, 64, 0}, true, true, true, 1, state{9, 0, 0, 128, 1}, 0},
-		{"they don't pay", state{4, 5, 1, 32, 0}, true, false, false, 1, state{2, 2, 1, 8, 0}, 0},
-		{"nor were they wanted", state{5, 1, 1, 32, 0}, false, false, false, 1, state{2, 3, 1, 8, 0}, 0},
-		{"they don't pay, and were paid for", state{4, 5, 1, 32, 0}, true, true, false, 1, state{2, 2, 2, 8, 0}, 0},
-		{"the price is the highest", state{4, 5, depthDearest, 32, 0}, true, true, false, 1, state{2, 2, depthDearest, 8, 0}, 0},
-		{"the price is forgotten", state{9, 0, 2, 32, 0}, true, false, false, 1, state{9, 0, 1, 32, 1}, 63},
-		{"it is the least", state{9, 0, 0, 32, 0}, true, false, false, 1, state{9, 0, 0, 32, 1}, 127},
-		{"it isn't yet", state{9, 0, 2, 32, 0}, true, false, false, 1, state{9, 0, 2, 32, 1}, 62},
+		{"half was always ready, four times", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 3, 3},
+		{"three times", state{9, 0, 1, 32, 3}, false, false, false, 1, state{9, 0, 1, 8, 4}, 2, 2},
+		{"and goes on to be", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 9, 9},
+		{"it wasn't", state{9, 0, 1, 32, 3}, true, false, false, 1, state{9, 0, 1, 32, 4}, 3, 3},
+		{"the time of a check", state{9, 0, 1, 8, 8}, true, false, false, 0.2, state{4, 5, 1, 8, 0}, 0, 0},
+		{"not yet", state{9, 0, 1, 8, 7}, true, false, false, 0.2, state{9, 0, 1, 8, 8}, 0, 0},
+		{"training doesn't wait", state{9, 0, 1, 8, 8}, true, false, false, 1. / 8, state{9, 0, 1, 8, 9}, 0, 0},
+		{"the withheld pay", state{4, 5, 1, 8, 0}, true, false, true, 1, state{9, 0, 0, 32, 1}, 0, 0},
+		{"they pay and are cheap", state{4, 5, 0, 64, 0}, true, true, true, 1, state{9, 0, 0, 128, 1}, 0, 0},
+		{"they don't pay", state{4, 5, 1, 32, 0}, true, false, false, 1, state{2, 2, 1, 8, 0}, 0, 0},
+		{"nor were they wanted", state{5, 1, 1, 32, 0}, false, false, false, 1, state{2, 3, 1, 8, 0}, 0, 0},
+		{"they don't pay, and were paid for", state{4, 5, 1, 32, 0}, true, true, false, 1, state{2, 2, 2, 8, 0}, 0, 0},
+		{"the price is the highest", state{4, 5, depthDearest, 32, 0}, true, true, false, 1, state{2, 2, depthDearest, 8, 0}, 0, 0},
+		{"the price is forgotten", state{9, 0, 2, 32, 0}, true, false, false, 1, state{9, 0, 1, 32, 1}, 63, 0},
+		{"it is the least", state{9, 0, 0, 32, 0}, true, false, false, 1, state{9, 0, 0, 32, 1}, 127, 0},
+		{"it isn't yet", state{9, 0, 2, 32, 0}, true, false, false, 1, state{9, 0, 2, 32, 1}, 62, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -318,7 +321,7 @@ func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 				d := &l.deep
 				l.setExtra(tt.before.extra)
 				d.check.withheld, d.quadrupled, d.checkEvery, d.sinceCheck = tt.before.withheld, tt.before.dear, tt.before.apart, tt.before.unchecked
-				d.window.drained, d.check.missed, d.late, d.windows, d.memoryShort = tt.drained, tt.missed, tt.lately, tt.beginning, true
+				d.window.drained, d.check.missed, d.late, d.windows, d.calm, d.memoryShort = tt.drained, tt.missed, tt.lately, tt.beginning, tt.calm, true
 				d.window.batches, d.window.began, d.window.waited = 64, l.now(), 0
 				time.Sleep(1024 * ms)
 				l.counters.wait.Store(int64(128 * ms))

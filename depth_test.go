@@ -99,6 +99,28 @@ func TestACallThatStallsHoldsNothingUpByDefault(t *testing.T) {
 	}
 }
 
+// One call in a hundred takes 400 ms, and the step sets the pace: 50 batches ahead hide that. If
+// they were given back after each calm window, the next stall would pay for them again.
+func TestRareStallsAreHiddenForGood(t *testing.T) {
+	const batch, before, batches, step = 32, 2000, 16000, 8 * time.Millisecond
+	for _, workers := range []int{8, 16} {
+		synctest.Test(t, func(t *testing.T) {
+			ds, takes := tailed(batch*batches, 20*time.Millisecond, 400*time.Millisecond, 0.01)
+			l := newLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), silent)
+			n, began := 0, time.Now()
+			train(t, l, batches, func() {
+				time.Sleep(step)
+				if n++; n == before {
+					began = time.Now()
+				}
+			})
+			took := time.Since(began) / (batches - before)
+			t.Logf("%v per batch, %+v", took, l.Stats())
+			require.LessOrEqual(t, took, step*101/100)
+		})
+	}
+}
+
 // Loading takes 8.4 ms per batch; the step pauses after each 32 batches, as a
 // checkpoint does. At best only the first 32 batches are waited for.
 func TestAStepThatPausesFindsItsBatchesReady(t *testing.T) {
