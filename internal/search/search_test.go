@@ -368,6 +368,25 @@ func TestIterationsAdaptToHowLongABatchTakes(t *testing.T) {
 	require.Less(t, of(time.Second), 50, "no longer than anyone waits")
 }
 
+// Where workers take all CPUs, training may get its batches in bursts. A level leaves out the wait
+// before, so a visit's may be next to nothing.
+func TestABurstAsksForNoMoreThanOtherVisitsDo(t *testing.T) {
+	sp := Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100}
+	seen, rounds := map[int]int{}, 0
+	_, requests := drive(Greedy{}, sp, func(q Request) Block {
+		mean := halving(q.Workers)
+		b := Block{Round: q.Round, Iterations: q.Iterations, Mean: mean, Level: mean}
+		if seen[q.Workers]++; q.Workers == 2 && seen[2] == 3 {
+			b.Level, rounds = 400, rounds+1
+		}
+		return b
+	})
+	require.Equal(t, 1, rounds, "%v", requests)
+	for _, q := range requests {
+		require.LessOrEqual(t, q.Iterations, 100, "%v", requests)
+	}
+}
+
 func TestMeasuringEndsWithTheBudget(t *testing.T) {
 	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
 		sp := sixteen()
