@@ -16,10 +16,10 @@ import (
 //     batch is opened: by the consumer if it is waiting, else by a worker while the loop
 //     body has a batch. (A batch of a stream that the consumer reads is not opened by a
 //     worker: opening it is reading it.) An eighth of all time may be lost for free.
-//   - If half of what is open was ready whenever training asked, during four windows of
-//     batches in a row, half of the extra batches are given back, and so on until a window in
-//     which it wasn't. (After one window, a loader that stalls once in some hundred batches
-//     would pay for the same batches again and again.)
+//   - If half of what is open was ready whenever training asked, during windows that have
+//     256 batches together, half of the extra batches are given back, and so on after each
+//     window until one in which it wasn't. (After 64 batches, a loader that stalls once in a
+//     hundred would pay for the same batches again and again.)
 //   - If training waits in spite of extra batches, a check shows now and then whether
 //     they pay, see depthCheck.
 type depth struct {
@@ -49,7 +49,7 @@ type depth struct {
 	check  depthCheck
 
 	windows      int   // that have ended
-	calm         int   // windows in a row in which extra batches were open, and half of what was open was ready
+	calm         int   // batches of the last windows in a row in which extra batches were open, and half of what was open was ready
 	sinceCheck   int   // windows that have ended since the last check
 	checkEvery   int   // how many must end between two checks
 	lastBearable int64 // depthCheck.bearable by the last window alone
@@ -106,7 +106,7 @@ const (
 	depthLate   = 1.0 / 8  // above this value of depth.late training counts as waiting
 
 	depthWindowBatches = 64       // of a window, or twice as many as are open if that is more
-	depthCalm          = 4        // calm windows in a row, after which extra batches are given back
+	depthCalm          = 256      // batches of calm windows in a row, after which extra batches are given back
 	depthCheckOften    = 8        // windows between two checks; four times as many each time that the extra batches pay …
 	depthCheckSeldom   = 128      // … but at most this many
 	depthBearable      = 1.0 / 16 // of the time per batch, by which a check may make training wait longer
@@ -140,6 +140,16 @@ func (l *Loader) idle() {
 		d.timer.Reset(time.Duration(owed))
 	} else {
 		l.paid()
+	}
+}
+
+// othersIdle is called by a worker that has claimed something: it may have been all that there was
+// for workers that are parked. One that claims a whole batch at once would otherwise deepen the ring
+// by one batch per call, whatever the number of idle workers. That is enough where training seldom
+// waits, as for an epoch's first batch.
+func (l *Loader) othersIdle() {
+	if r := l.deepening.Load(); r != nil && r.hungry.Load() && l.ring.AnyParked() {
+		l.idle()
 	}
 }
 
@@ -356,7 +366,7 @@ func (l *Loader) endWindow(pays bool) {
 	d.check = depthCheck{}
 	d.sinceCheck++
 	extra := d.extra.Load()
-	if d.calm++; d.window.drained || extra == 0 {
+	if d.calm += d.window.batches; d.window.drained || extra == 0 {
 		d.calm = 0
 	}
 	switch {

@@ -296,12 +296,12 @@ func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 		lately    float64
 		after     state
 		beginning int // windows before
-		calm      int // of them, the last
+		calm      int // batches of the last of them
 	}{
-		{"half was always ready, four times", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 3, 3},
-		{"three times", state{9, 0, 1, 32, 3}, false, false, false, 1, state{9, 0, 1, 8, 4}, 2, 2},
-		{"and goes on to be", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 9, 9},
-		{"it wasn't", state{9, 0, 1, 32, 3}, true, false, false, 1, state{9, 0, 1, 32, 4}, 3, 3},
+		{"half was always ready, for 256 batches", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 3, 192},
+		{"for one fewer", state{9, 0, 1, 32, 3}, false, false, false, 1, state{9, 0, 1, 8, 4}, 2, 191},
+		{"and goes on to be", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 9, 600},
+		{"it wasn't", state{9, 0, 1, 32, 3}, true, false, false, 1, state{9, 0, 1, 32, 4}, 3, 192},
 		{"the time of a check", state{9, 0, 1, 8, 8}, true, false, false, 0.2, state{4, 5, 1, 8, 0}, 0, 0},
 		{"not yet", state{9, 0, 1, 8, 7}, true, false, false, 0.2, state{9, 0, 1, 8, 8}, 0, 0},
 		{"training doesn't wait", state{9, 0, 1, 8, 8}, true, false, false, 1. / 8, state{9, 0, 1, 8, 9}, 0, 0},

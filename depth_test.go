@@ -83,7 +83,7 @@ func (d calledOnce) LoadBatch(_ context.Context, indices []int, _ []*nwt.Sample)
 // one is opened, one worker takes it, and the others are as idle as before.
 func TestACallThatStallsHoldsNothingUpByDefault(t *testing.T) {
 	const batch, batches = 32, 8000
-	for workers, want := range map[int]float64{8: 0.97, 32: 0.93} {
+	for workers, want := range map[int]float64{8: 0.97, 32: 0.90} {
 		synctest.Test(t, func(t *testing.T) {
 			ds, takes := tailed(batch*batches, 20*time.Millisecond, 200*time.Millisecond, 0.02)
 			var all time.Duration
@@ -116,9 +116,49 @@ func TestRareStallsAreHiddenForGood(t *testing.T) {
 			})
 			took := time.Since(began) / (batches - before)
 			t.Logf("%v per batch, %+v", took, l.Stats())
-			require.LessOrEqual(t, took, step*101/100)
+			require.LessOrEqual(t, took, step*1015/1000)
 		})
 	}
+}
+
+// Only the first batch of an epoch is waited for.
+func TestTheBeginningOfAnEpochNeedsNoDepth(t *testing.T) {
+	const batch, per = 32, 300
+	for _, workers := range []int{16, 32} {
+		synctest.Test(t, func(t *testing.T) {
+			ds, takes := tailed(batch*per, 20*time.Millisecond, 0, 0)
+			l := newLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), silent)
+			n, slots := 0, 0
+			for epoch := range 40 {
+				for _, err := range l.Epoch(t.Context(), epoch) {
+					require.NoError(t, err)
+					time.Sleep(25 * time.Millisecond)
+					n, slots = n+1, slots+l.Stats().Slots
+				}
+			}
+			require.LessOrEqual(t, float64(slots)/float64(n), 4.0)
+		})
+	}
+}
+
+// One call in 5000 takes 2 s. Beside a step of 10 ms 200 batches hide that, and idle workers open no more.
+func TestAStallBuysNoMoreDepthThanHidesIt(t *testing.T) {
+	const batch, batches = 32, 12_000
+	synctest.Test(t, func(t *testing.T) {
+		calls := atomic.Int64{}
+		takes := func(int) time.Duration {
+			if calls.Add(1)%5000 == 0 {
+				return 2 * time.Second
+			}
+			return 20 * time.Millisecond
+		}
+		l, most := newLoader(t, calledOnce{sleeping(batch*batches, 0), takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(8), silent), 0
+		train(t, l, batches, func() {
+			most = max(most, l.Stats().Slots)
+			time.Sleep(10 * time.Millisecond)
+		})
+		require.LessOrEqual(t, most, 250)
+	})
 }
 
 // Loading takes 8.4 ms per batch; the step pauses after each 32 batches, as a

@@ -113,9 +113,7 @@ func (w *worker) run() {
 		}
 		if w.claim, w.claimed = w.l.ring.Claim(w.seat, w.l.claimSize()); w.claimed {
 			w.begin()
-			if w.l.ring.AnyParked() {
-				w.l.idle() // this claim may have been all that an idle worker could have had
-			}
+			w.l.othersIdle()
 			continue
 		}
 		w.begins.Store(false)
