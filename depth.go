@@ -26,7 +26,8 @@ type depth struct {
 	extra atomic.Int32 // batches; written by the holder of run.turn
 	bound func() int32 // on extra, from memory
 
-	// held keeps extra from growing while a tuner waits for cold workers.
+	// held keeps extra from growing while a tuner waits for cold workers, or for stragglers once a
+	// visit is over.
 	held atomic.Bool
 
 	// idleSince is the time from which on workers have found nothing to claim while
