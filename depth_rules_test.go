@@ -264,8 +264,10 @@ func TestAResetMakesTheDepthTheFewestAgain(t *testing.T) {
 		d.owed.Store(1)
 		d.quadrupled, d.memoryShort, d.check.withheld, d.check.missed, d.late, d.windows, d.sinceCheck, d.checkEvery = 3, true, 4, false, 0.5, 6, 7, 32
 		d.window.batches, d.window.began, d.window.waited, d.window.drained = 9, 1, 1, true
+		d.calm = 192
 		l.counters.wait.Store(int64(time.Second))
 		l.resetDepth(0)
+		require.Zero(t, d.calm)
 		require.Equal(t, 3, l.depth())
 		require.Equal(t, 3, l.Stats().Slots, "the memory of the others is given back at once")
 		require.EqualValues(t, []int64{0, 0, deepCost}, []int64{int64(d.extra.Load()), d.idleSince.Load(), d.owed.Load()})
