@@ -276,8 +276,9 @@ func TestAResetMakesTheDepthTheFewestAgain(t *testing.T) {
 	})
 }
 
-// "If half of what is open was ready whenever training asked, during a window of batches,
-// half of the extra batches are given back. If training waits in spite of extra batches, a
+// "If half of what is open was ready whenever training asked, during windows that have 256
+// batches together, half of the extra batches are given back, and so on after each window
+// until one in which it wasn't. If training waits in spite of extra batches, a
 // check shows now and then whether they pay: half of them are withheld for a window. If
 // training waits longer than bearable, they pay, and come into use again. If not, their
 // memory is given back, and half of the rest is checked. If workers stood idle for the price
@@ -302,6 +303,7 @@ func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 	}{
 		{"half was always ready, for 256 batches", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 3, 192},
 		{"for one fewer", state{9, 0, 1, 32, 3}, false, false, false, 1, state{9, 0, 1, 8, 4}, 2, 191},
+		{"none was extra", state{0, 0, 1, 32, 3}, false, false, false, 1, state{0, 0, 1, 8, 4}, 3, 192},
 		{"and goes on to be", state{9, 0, 1, 32, 3}, false, false, false, 1, state{4, 0, 1, 8, 4}, 9, 600},
 		{"it wasn't", state{9, 0, 1, 32, 3}, true, false, false, 1, state{9, 0, 1, 32, 4}, 3, 192},
 		{"the time of a check", state{9, 0, 1, 8, 8}, true, false, false, 0.2, state{4, 5, 1, 8, 0}, 0, 0},
@@ -330,6 +332,11 @@ func TestExtraBatchesAreWeighedWindowByWindow(t *testing.T) {
 				l.endWindow(tt.pays)
 				require.Equal(t, tt.after, state{d.extra.Load(), d.check.withheld, d.quadrupled, d.checkEvery, d.sinceCheck})
 				require.Equal(t, []any{tt.beginning + 1, false, false, 0, l.now(), int64(128 * ms), false}, []any{d.windows, d.memoryShort, d.check.missed, d.window.batches, d.window.began, d.window.waited, d.window.drained})
+				if tt.drained || tt.before.extra == 0 {
+					require.Zero(t, d.calm)
+				} else {
+					require.Equal(t, tt.calm+64, d.calm)
+				}
 				if tt.before.withheld == 0 && d.check.withheld > 0 {
 					require.Equal(t, 3*ms, time.Duration(d.check.bearable), "2 ms per batch as before, and a sixteenth of 16 ms")
 				}
