@@ -231,7 +231,8 @@ func TestEachWayThroughTheChunksOfAFileLooksAtTheContext(t *testing.T) {
 
 func TestReadingALargeFileEndsWithItsContext(t *testing.T) {
 	dir := t.TempDir()
-	f, err := os.Create(filepath.Join(dir, "a.png"))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "class"), 0o755))
+	f, err := os.Create(filepath.Join(dir, "class", "a.png"))
 	require.NoError(t, err)
 	require.NoError(t, f.Truncate(100<<20))
 	require.NoError(t, f.Close())
@@ -357,7 +358,8 @@ func TestACallThatWasGivenUpDecodesNoFurther(t *testing.T) {
 
 func TestAFolderHeedsTheContextThatItIsGiven(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.jpg"), read(t, "420.jpg"), 0o644))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "class"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "class", "a.jpg"), read(t, "420.jpg"), 0o644))
 	folder, err := vision.OpenFolder(t.Context(), dir, small(t))
 	require.NoError(t, err)
 	_, err = loadWith(t, folder, &looks{Context: context.Background(), ends: 4})

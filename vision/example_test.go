@@ -21,11 +21,11 @@ func ExampleOpenFolder() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	folder, err := vision.OpenFolder(context.Background(), "testdata", pipeline)
+	folder, err := vision.OpenFolder(context.Background(), filepath.Join("testdata", "classes"), pipeline)
 	if err != nil {
 		log.Fatal(err)
 	}
-	loader, err := nwt.NewLoader(folder, nwt.WithBatchSize(16), nwt.WithShuffle(1), nwt.WithWorkers(2))
+	loader, err := nwt.NewLoader(folder, nwt.WithBatchSize(4), nwt.WithShuffle(1), nwt.WithWorkers(2))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func ExampleOpenFolder() {
 		fmt.Println(len(images)/len(classes), "values each,", len(classes), "pictures")
 		break
 	}
-	// Output: 150528 values each, 16 pictures
+	// Output: 150528 values each, 4 pictures
 }
 
 // Pictures that don't lie in files: the pipeline takes their bytes.
@@ -70,7 +70,7 @@ func ExamplePipeline_LoadPixels() {
 		log.Fatal(err)
 	}
 	ctx := context.Background()
-	folder, err := vision.OpenFolder(ctx, "testdata", store)
+	folder, err := vision.OpenFolder(ctx, filepath.Join("testdata", "classes"), store)
 	if err != nil {
 		log.Fatal(err)
 	}

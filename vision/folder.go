@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,8 @@ var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp"}
 
 // A Folder is a dataset of the pictures in a folder, as torchvision's
 // ImageFolder: what lies in dir/cat, or in folders below it, is of class "cat".
-// Pictures in dir itself are of class ".". Its fields are "image", as its pipeline
-// makes it, and "class", an Int64: a place in Classes.
+// Its fields are "image", as its pipeline makes it, and "class", an Int64: a place in
+// Classes.
 //
 // It takes 12 bytes of memory for each file, and the bytes of the file's name with
 // its folder: 45 MB for a million files named as ImageNet's, which are listed in some
@@ -40,13 +41,32 @@ type Folder struct {
 	class []int32
 }
 
+// A FolderOption changes what [OpenFolder] takes.
+type FolderOption func(*folderOptions)
+
+type folderOptions struct{ emptyClasses bool }
+
+// WithEmptyClasses keeps a class whose folder has no picture. Without it, such a folder
+// is an error: if it were left out, all later classes would get other numbers.
+func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.emptyClasses = true } }
+
 // OpenFolder lists the pictures of a folder, without reading any. It follows
-// symbolic links to folders, but lists each folder once per class. Files are in the
-// order of their names, which is the same on each machine. ctx ends a listing that
-// takes too long. A folder without a picture is an error.
-func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
+// symbolic links to folders, but lists each folder once per class.
+//
+// The order is torchvision's, and the same on each machine: classes by name; in each
+// class its folders by path, and in each folder the files by name. Each folder directly
+// in dir is a class and must have a picture, and dir itself must have none. ctx ends a
+// listing that takes too long.
+func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
 	if p == nil {
 		return nil, optionError("vision.OpenFolder", nil, "its pipeline must not be nil")
+	}
+	var o folderOptions
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, optionError("FolderOption", i, "option number %d is nil", i)
+		}
+		opt(&o)
 	}
 	f := &Folder{dir: dir, pipeline: p, fields: []nwt.Field{p.Field("image"), {Name: "class", Type: nwt.Int64}}}
 	root, err := filepath.EvalSymlinks(dir)
@@ -57,26 +77,40 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline) (*Folder, error) {
 	if err := l.list("", 0, false); err != nil {
 		return nil, err
 	}
-	const top = "." // the class of dir's own files
-	classes, files := append(l.folders, top), l.files
-	slices.Sort(classes)
-	l.files = nil
-	for _, class := range classes {
-		if class == top {
-			f.add(top, files)
-			continue
-		}
+	if len(l.files) > 0 {
+		slices.Sort(l.files)
+		return nil, fmt.Errorf("vision: %s has pictures that are in no class's folder: %s", dir, some(l.files))
+	}
+	f.classes = l.folders
+	slices.Sort(f.classes)
+	var empty []string
+	for i, class := range f.classes {
 		l.files, l.seen = l.files[:0], map[string]bool{root: true}
 		if err := l.enter(class, 0); err != nil {
 			return nil, err
 		}
-		f.add(class, l.files)
+		if len(l.files) == 0 {
+			empty = append(empty, class)
+		}
+		f.add(i, l.files)
 	}
 	if len(f.ends) == 0 {
-		return nil, fmt.Errorf("vision: %s: no %s file in it or below", dir, strings.Join(Extensions, ", "))
+		return nil, fmt.Errorf("vision: %s: no %s file in a folder in it", dir, strings.Join(Extensions, ", "))
+	}
+	if len(empty) > 0 && !o.emptyClasses {
+		return nil, fmt.Errorf("vision: %s: classes without a %s file (WithEmptyClasses keeps them): %s", dir, strings.Join(Extensions, ", "), some(empty))
 	}
 	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
 	return f, nil
+}
+
+// some is the first few of the names.
+func some(names []string) string {
+	const most = 10
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 // With returns the same files, loaded by another pipeline: for validation, say, by
@@ -91,16 +125,15 @@ func (f *Folder) With(p *Pipeline) (*Folder, error) {
 }
 
 // add notes the files of a class.
-func (f *Folder) add(class string, files []string) {
-	if len(files) == 0 {
-		return
-	}
-	slices.Sort(files)
-	f.classes = append(f.classes, class)
+func (f *Folder) add(class int, files []string) {
+	slices.SortFunc(files, func(a, b string) int {
+		i, k := strings.LastIndexByte(a, '/'), strings.LastIndexByte(b, '/')
+		return cmp.Or(strings.Compare(a[:i], b[:k]), strings.Compare(a[i:], b[k:]))
+	})
 	for _, name := range files {
 		f.names = append(f.names, name...)
 		f.ends = append(f.ends, len(f.names))
-		f.class = append(f.class, int32(len(f.classes)-1))
+		f.class = append(f.class, int32(class))
 	}
 }
 

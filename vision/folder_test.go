@@ -39,15 +39,15 @@ func tree(t testing.TB, names ...string) string {
 }
 
 func TestAFolderIsAnImageFolder(t *testing.T) {
-	dir := tree(t, "dog/2.png", "cat/b/1.PNG", "cat/a.jpeg", "top.gif", "dog/notes.txt", "empty/readme.md", "dog/1.webp")
+	dir := tree(t, "dog/2.png", "cat/b/1.PNG", "cat/a.jpeg", "dog/notes.txt", "readme.md", "dog/1.webp")
 	f, err := vision.OpenFolder(t.Context(), dir, small(t))
 	require.NoError(t, err)
-	require.Equal(t, []string{".", "cat", "dog"}, f.Classes())
-	require.Equal(t, 5, f.Len())
+	require.Equal(t, []string{"cat", "dog"}, f.Classes())
+	require.Equal(t, 4, f.Len())
 	for i, want := range []struct {
 		name  string
 		class int64
-	}{{"top.gif", 0}, {"cat/a.jpeg", 1}, {"cat/b/1.PNG", 1}, {"dog/1.webp", 2}, {"dog/2.png", 2}} {
+	}{{"cat/a.jpeg", 0}, {"cat/b/1.PNG", 0}, {"dog/1.webp", 1}, {"dog/2.png", 1}} {
 		require.Equal(t, filepath.Join(dir, filepath.FromSlash(want.name)), f.Path(i))
 		require.EqualValues(t, want.class, f.Class(i))
 		s, err := nwt.LoadSample(t.Context(), f, i) // by what it is, not by its name
@@ -125,19 +125,44 @@ func TestALinkToAClassMayHaveAPicturesName(t *testing.T) {
 	require.Equal(t, []string{"a", "b.jpg"}, f.Classes())
 }
 
-// The systems' own separators would sort differently.
-func TestFilesAndClassesAreInTheSameOrderOnEachSystem(t *testing.T) {
-	dir := tree(t, "top.png", "cat/aB.png", "cat/a/1.png", "cat/a-b.png", "!new/1.png")
+// torchvision sorts the folders of a class by path, and the files of each by name.
+func TestFilesAndClassesAreInTorchvisionsOrderOnEachSystem(t *testing.T) {
+	dir := tree(t, "cat/a/1.png", "cat/b.png", "cat/a/z/1.png", "cat/a-b/1.png", "cat/aB.png", "cat/a/x.png", "!new/1.png")
 	f, err := vision.OpenFolder(t.Context(), dir, small(t))
 	require.NoError(t, err)
-	require.Equal(t, []string{"!new", ".", "cat"}, f.Classes())
+	require.Equal(t, []string{"!new", "cat"}, f.Classes())
 	for i, want := range []struct {
 		name  string
 		class int
-	}{{"!new/1.png", 0}, {"top.png", 1}, {"cat/a-b.png", 2}, {"cat/a/1.png", 2}, {"cat/aB.png", 2}} {
+	}{
+		{"!new/1.png", 0}, {"cat/aB.png", 1}, {"cat/b.png", 1}, {"cat/a/1.png", 1}, {"cat/a/x.png", 1},
+		{"cat/a-b/1.png", 1}, {"cat/a/z/1.png", 1},
+	} {
 		require.Equal(t, filepath.Join(dir, filepath.FromSlash(want.name)), f.Path(i))
 		require.Equal(t, want.class, f.Class(i))
 		_, err := nwt.LoadSample(t.Context(), f, i)
 		require.NoError(t, err)
 	}
+}
+
+func TestAClassWithoutPicturesIsNamedOrKeptButNeverLeftOut(t *testing.T) {
+	dir := tree(t, "ant/1.png", "bee/1.heic", "cow/1.png", "dog/deep/readme.md")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "eel"), 0o755))
+	_, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.ErrorContains(t, err, "bee, dog, eel")
+	require.ErrorContains(t, err, "WithEmptyClasses")
+	f, err := vision.OpenFolder(t.Context(), dir, small(t), vision.WithEmptyClasses())
+	require.NoError(t, err)
+	require.Equal(t, []string{"ant", "bee", "cow", "dog", "eel"}, f.Classes())
+	require.Equal(t, 2, f.Len())
+	require.Equal(t, []int{0, 2}, []int{f.Class(0), f.Class(1)})
+	_, err = vision.OpenFolder(t.Context(), dir, small(t), nil)
+	require.ErrorContains(t, err, "nil")
+}
+
+func TestPicturesThatAreInNoClassAreNamed(t *testing.T) {
+	dir := tree(t, "a/1.png", "top.gif")
+	_, err := vision.OpenFolder(t.Context(), dir, small(t))
+	require.ErrorContains(t, err, dir)
+	require.ErrorContains(t, err, "top.gif")
 }

@@ -29,12 +29,12 @@ func recipe(size int) []vision.Transform {
 }
 
 // open finds the pictures of a folder.
-func open(ctx context.Context, dir string, size int) (*images, error) {
+func open(ctx context.Context, dir string, size int, opts ...vision.FolderOption) (*images, error) {
 	pipeline, err := vision.New(recipe(size))
 	if err != nil {
 		return nil, err
 	}
-	folder, err := vision.OpenFolder(ctx, dir, pipeline)
+	folder, err := vision.OpenFolder(ctx, dir, pipeline, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case !known:
 		return fmt.Errorf("-strategy %q: must be greedy or exhaustive", *strategy)
 	}
+	var folderOpts []vision.FolderOption
 	if *dir == "" {
+		folderOpts = append(folderOpts, vision.WithEmptyClasses()) // not all of Go's packages have images
 		var err error
 		if *dir, err = photos.Bundled(ctx); err != nil {
 			return err
@@ -62,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	} else {
 		fmt.Fprintf(stdout, "JPEG files are decoded in Go, since libjpeg-turbo isn't here: %v\n", why)
 	}
-	images, err := open(ctx, *dir, *size)
+	images, err := open(ctx, *dir, *size, folderOpts...)
 	if err != nil {
 		return err
 	}

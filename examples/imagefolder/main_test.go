@@ -15,6 +15,7 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/examples/internal/photos"
+	"github.com/nwt-go/nwt/vision"
 )
 
 // write makes a file of an image all of one colour, by its extension.
@@ -81,7 +82,7 @@ func TestARunTunesAndPrintsWhatTrainingNeeds(t *testing.T) {
 func TestWithoutRepeatAnEpochHasAThousandImages(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a.png", "b.png", "c.png"} {
-		write(t, grey, 2, 2, dir, name)
+		write(t, grey, 2, 2, dir, "dull", name)
 	}
 	var stdout strings.Builder
 	require.NoError(t, run(t.Context(), []string{"-dir", dir, "-size", "1", "-strategy", "exhaustive"}, &stdout, &strings.Builder{}))
@@ -90,8 +91,8 @@ func TestWithoutRepeatAnEpochHasAThousandImages(t *testing.T) {
 
 func TestWhatCannotRunSaysWhy(t *testing.T) {
 	empty, corrupt := t.TempDir(), t.TempDir()
-	file := write(t, red, 1, 1, t.TempDir(), "a.png")
-	bad := truncate(t, write(t, red, 40, 40, corrupt, "bad.png"))
+	file := write(t, red, 1, 1, t.TempDir(), "class", "a.png")
+	bad := truncate(t, write(t, red, 40, 40, corrupt, "class", "bad.png"))
 	for _, c := range []struct {
 		name string
 		args []string
@@ -104,7 +105,7 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 		{"size 0", []string{"-dir", empty, "-size", "0"}, []string{"-size 0", "1 … 4096"}},
 		{"size 5000", []string{"-dir", empty, "-size", "5000"}, []string{"-size 5000", "1 … 4096"}},
 		{"repeat -1", []string{"-dir", empty, "-repeat", "-1"}, []string{"-repeat -1", "0 … 1000000"}},
-		{"batch 0", []string{"-dir", filepath.Dir(file), "-batch", "0"}, []string{"WithBatchSize", "0"}},
+		{"batch 0", []string{"-dir", filepath.Dir(filepath.Dir(file)), "-batch", "0"}, []string{"WithBatchSize", "0"}},
 		{"an unknown strategy", []string{"-strategy", "lucky"}, []string{"lucky", "greedy or exhaustive"}},
 		{"an argument", []string{"photos"}, []string{`"photos"`, "-dir"}},
 	} {
@@ -127,7 +128,7 @@ func TestTheImagesThatComeWithGoHaveCorruptOnesAmongThem(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	images, err := open(t.Context(), dir, 16)
+	images, err := open(t.Context(), dir, 16, vision.WithEmptyClasses())
 	require.NoError(t, err)
 	bad, err := images.check(t.Context(), func(nwt.Progress) {})
 	require.NoError(t, err)
@@ -143,7 +144,7 @@ func TestTheImagesThatComeWithGoHaveCorruptOnesAmongThem(t *testing.T) {
 
 func TestAnInterruptEndsTheRun(t *testing.T) {
 	dir := t.TempDir()
-	write(t, red, 1, 1, dir, "a.png")
+	write(t, red, 1, 1, dir, "class", "a.png")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, run(ctx, []string{"-dir", dir}, &strings.Builder{}, &strings.Builder{}), context.Canceled)

@@ -53,9 +53,9 @@ func example(t *testing.T, args ...string) string {
 
 func TestARunPacksTunesAndGoesOverEveryImage(t *testing.T) {
 	dir := images(t, 5)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "broken.png"), []byte("no image"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "class1", "broken.png"), []byte("no image"), 0o644))
 	out := example(t, "-dir", dir, "-repeat", "2", "-per-shard", "4")
-	require.Contains(t, out, "6 images, classes: 3; left out, for they can't be decoded: 1\n")
+	require.Contains(t, out, "6 images, classes: 2; left out, for they can't be decoded: 1\n")
 	require.Contains(t, out, "3 shards, train-000000.tar … train-000002.tar\n")
 	require.Contains(t, out, "chosen")
 	require.Contains(t, out, "10 images of 2 classes in")

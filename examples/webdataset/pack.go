@@ -117,7 +117,9 @@ func shardName(i int) string {
 // repeat times, and returns the shards' names. The images are in random order, since
 // a stream is mixed only within a window. What can't be decoded is left out.
 func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
+	var opts []vision.FolderOption
 	if dir == "" {
+		opts = append(opts, vision.WithEmptyClasses()) // not all of Go's packages have images
 		if dir, err = photos.Bundled(ctx); err != nil {
 			return nil, err
 		}
@@ -127,7 +129,7 @@ func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout 
 	if err != nil {
 		return nil, err
 	}
-	folder, err := vision.OpenFolder(ctx, dir, whole)
+	folder, err := vision.OpenFolder(ctx, dir, whole, opts...)
 	if err != nil {
 		return nil, err
 	}

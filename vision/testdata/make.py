@@ -9,6 +9,7 @@ CC0). expected.json names, for each case, the file, the steps and the PNG with t
 
 import json
 import pathlib
+import shutil
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -106,9 +107,19 @@ for subsampling in ("420", "422"):
     Image.fromarray(stripes).save(here / file, quality=90, subsampling=":".join(subsampling))
     expect(file, pillow(file), "Pillow", crop=[4, 6], size=[4, 6])
 
+for name, of in {"coffee": ("exif1.jpg", "exif6.jpg"), "stripes": ("narrow420.jpg", "narrow422.jpg")}.items():
+    (here / "classes" / name).mkdir(parents=True, exist_ok=True)
+    for file in of:
+        shutil.copy(here / file, here / "classes" / name)
+
 # image/jpeg can't decode this one: its name keeps it out of the example's folder.
 small.resize((60, 40)).convert("CMYK").save(here / "inks.jfif", quality=90, subsampling="4:2:0")
 expect("inks.jfif", pillow("inks.jfif"), "Pillow", crop=[60, 40], size=[60, 40], turbo=True)
+
+for name, of in {"coffee": ("exif1.jpg", "exif6.jpg"), "stripes": ("narrow420.jpg", "narrow422.jpg")}.items():
+    (here / "classes" / name).mkdir(parents=True, exist_ok=True)
+    for file in of:
+        shutil.copy(here / file, here / "classes" / name)
 
 # image/jpeg can't decode this one either.
 odd.save(here / "restarts-progressive.jpg", quality=85, subsampling="4:2:0", progressive=True, restart_marker_blocks=3)
