@@ -8,18 +8,18 @@ import (
 	"fmt"
 )
 
-// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81): grey or YCbCr
-// in one scan, as nearly all photographs are. It is for programs that find no
-// libjpeg-turbo, and does less work than a general decoder: of blocks that aren't
-// needed it reads the codes only, and it keeps its memory from one picture to the
-// next.
+// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81) that have one scan,
+// as nearly all photographs do. It is for programs that find no libjpeg-turbo, and for
+// files of which libjpeg-turbo has something to say. It does less work than a general
+// decoder: of blocks that aren't needed it reads the codes only, and it keeps its memory
+// from one picture to the next.
 type baselineDecoder struct {
 	tables  [2][4]huffman // for DC and AC
 	quant   [4][64]int32  // in the order of rows
 	defined [4]bool       // of quant
 	restart int           // MCUs between restart markers, 0: none
 
-	scan [3]component
+	scan [4]component
 	n    int // components
 
 	markers int // restart markers that were passed
@@ -39,19 +39,21 @@ type baselineDecoder struct {
 type component struct {
 	id, quant  byte
 	dc, ac     byte
-	h, v       int // blocks of an MCU
+	h, v       int        // blocks of an MCU
+	factors    *[64]int32 // that coefficients are multiplied by as they are read
 	prediction int32
 }
 
-// errBaselineOnly says that a file is for another decoder.
-var errBaselineOnly = errors.New("not baseline, or not in one scan")
+// errOtherScans says that a file is for progressiveDecoder.
+var errOtherScans = errors.New("not one scan of all components in order")
 
 // A region is part of a picture: pixels left … right−1 of rows top … bottom−1.
 type region struct{ left, top, right, bottom int }
 
 // decode decodes a region of a picture to planes, and with it the rest of the blocks
-// that it touches, or less if ctx ends. damaged is as turboDecoder's.
-func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes *[3]plane, wanted region) (damaged, err error) {
+// that it touches, or less if ctx ends. damaged tells what is wrong with a picture of which
+// something could be decoded nonetheless.
+func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region) (damaged, err error) {
 	d.reset()
 	if err := d.readTables(ctx, data, h); err != nil {
 		return nil, err
@@ -111,40 +113,48 @@ func (d *baselineDecoder) readTable(marker byte, segment []byte) error {
 func (d *baselineDecoder) frame(h *jpegHeader, segment []byte) {
 	d.n = h.components
 	for i := range d.n {
-		c := segment[6+3*i:]
-		d.scan[i] = component{id: c[0], h: int(c[1] >> 4), v: int(c[1] & 15), quant: c[2]}
-		if d.n == 1 {
-			d.scan[i].h, d.scan[i].v = 1, 1
-		}
+		c, f := segment[6+3*i:], h.sampling[i]
+		d.scan[i] = component{id: c[0], h: f.h, v: f.v, quant: c[2]}
 	}
 }
 
-// unit is the pixels of an MCU.
-func (d *baselineDecoder) unit(h *jpegHeader) (width, height int) {
-	if d.n > 1 {
-		return 8 * h.subX, 8 * h.subY
-	}
-	return 8, 8
-}
+// unit is the pixels of an MCU of all components.
+func (h *jpegHeader) unit() (width, height int) { return 8 * h.unitX, 8 * h.unitY }
 
 func (d *baselineDecoder) readScanHeader(segment []byte) error {
 	if len(segment) < 1 || int(segment[0]) != d.n || len(segment) < 4+2*d.n {
-		return errBaselineOnly
+		return errors.New("a scan's header is damaged")
 	}
 	for i := range d.n {
 		c, s := &d.scan[i], segment[1+2*i:]
 		if s[0] != c.id {
-			return errBaselineOnly
+			return errOtherScans
 		}
-		if c.dc, c.ac = s[1]>>4, s[1]&15; c.dc > 3 || c.ac > 3 || c.quant > 3 {
-			return fmt.Errorf("component %d has tables %d, %d and %d: must be 0 … 3", i, c.dc, c.ac, c.quant)
+		c.dc, c.ac = s[1]>>4, s[1]&15
+		if err := d.checkTables(i); err != nil {
+			return err
 		}
-		if !d.tables[0][c.dc].defined || !d.tables[1][c.ac].defined || !d.defined[c.quant] {
-			return fmt.Errorf("component %d uses a table that isn't there", i)
+		c.factors = &d.quant[c.quant]
+	}
+	return nil
+}
+
+// checkTables tells whether a component of a baseline scan has its tables. As Motion JPEG
+// leaves them out, Huffman tables that no file defines are the standard's.
+func (d *baselineDecoder) checkTables(i int) error {
+	c := &d.scan[i]
+	if c.dc > 3 || c.ac > 3 || c.quant > 3 {
+		return fmt.Errorf("component %d has tables %d, %d and %d: must be 0 … 3", i, c.dc, c.ac, c.quant)
+	}
+	for class, id := range [2]byte{c.dc, c.ac} {
+		if t := &d.tables[class][id]; !t.defined && id < 2 {
+			if err := t.make(standardTables[class][id]); err != nil {
+				return err
+			}
 		}
 	}
-	if end := segment[1+2*d.n:]; end[0] != 0 || end[1] != 63 || end[2] != 0 {
-		return errBaselineOnly
+	if !d.tables[0][c.dc].defined || !d.tables[1][c.ac].defined || !d.defined[c.quant] {
+		return fmt.Errorf("component %d uses a table that isn't there", i)
 	}
 	return nil
 }
@@ -156,7 +166,7 @@ func (d *baselineDecoder) readQuantization(segment []byte) error {
 		if segment = segment[1:]; wide > 1 || id > 3 || len(segment) < size {
 			return errors.New("a quantization table is damaged")
 		}
-		for k, at := range zigzag {
+		for k, at := range zigzag[:64] {
 			if wide == 1 {
 				d.quant[id][at] = int32(binary.BigEndian.Uint16(segment[2*k:]))
 			} else {
@@ -188,10 +198,14 @@ func (d *baselineDecoder) readHuffman(segment []byte) error {
 	return nil
 }
 
-// zigzag is the place of each coefficient (T.81, figure 5).
-var zigzag = func() (order [64]uint8) {
-	x, y := 0, 0
+// zigzag is the place of each coefficient (T.81, figure 5). As for libjpeg, those that
+// damage puts behind the last are in its place.
+var zigzag = func() (order [128]uint8) {
 	for k := range order {
+		order[k] = 63
+	}
+	x, y := 0, 0
+	for k := range 64 {
 		order[k] = uint8(8*y + x)
 		switch up := (x+y)%2 == 0; {
 		case up && x == 7, !up && y != 7 && x == 0:
@@ -297,8 +311,8 @@ var (
 
 // readScan reads the blocks down to the region's end, and makes pixels from those
 // that lie in the region.
-func (d *baselineDecoder) readScan(ctx context.Context, h *jpegHeader, planes *[3]plane, wanted region) error {
-	width, height := d.unit(h)
+func (d *baselineDecoder) readScan(ctx context.Context, h *jpegHeader, planes []plane, wanted region) error {
+	width, height := h.unit()
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
 	left, right := wanted.left/width, min(across, (wanted.right+width-1)/width)
 	top, bottom := wanted.top/height, min(down, (wanted.bottom+height-1)/height)
@@ -338,30 +352,7 @@ func (d *baselineDecoder) readScan(ctx context.Context, h *jpegHeader, planes *[
 			}
 		}
 	}
-	if failed == nil && d.restart > 0 && bottom == down {
-		return d.atEnd(ctx)
-	}
 	return failed
-}
-
-// atEnd tells whether no restart interval follows the picture.
-func (d *baselineDecoder) atEnd(ctx context.Context) error {
-	seen := 0
-	for at := d.pos; at+1 < len(d.data); at++ {
-		if d.data[at] != 0xff {
-			continue
-		}
-		if hasEnded(ctx, &seen) {
-			return nil
-		}
-		switch next := d.data[at+1]; {
-		case next&^7 == 0xd0:
-			return fmt.Errorf("a restart marker %#02x behind the picture", next)
-		case next != 0 && next != 0xff:
-			return nil
-		}
-	}
-	return nil
 }
 
 // resume passes over a restart marker.
@@ -369,12 +360,10 @@ func (d *baselineDecoder) resume() error {
 	for i := range d.n {
 		d.scan[i].prediction = 0
 	}
-	if d.bits-d.surplus >= 8 {
-		return errors.New("data before a restart marker that belongs to no block")
-	}
 	d.acc, d.bits, d.surplus = 0, 0, 0
-	for d.pos+2 < len(d.data) && d.data[d.pos] == 0xff && d.data[d.pos+1] == 0xff {
-		d.pos++ // a marker may have fill bytes before it
+	// Some cameras leave bytes before a marker, and fill bytes may stand there.
+	for d.pos+2 < len(d.data) && (d.data[d.pos] != 0xff || d.data[d.pos+1] == 0 || d.data[d.pos+1] == 0xff) {
+		d.pos++
 	}
 	if d.pos+2 > len(d.data) {
 		return errCut
@@ -398,11 +387,17 @@ func (d *baselineDecoder) fill() {
 		case d.data[d.pos] != 0xff:
 			next = uint64(d.data[d.pos])
 			d.pos++
-		case d.pos+1 < len(d.data) && d.data[d.pos+1] == 0:
-			next = 0xff
-			d.pos += 2
-		default: // a marker, which isn't consumed
-			d.surplus += 8
+		default:
+			at := d.pos + 1
+			for at < len(d.data) && d.data[at] == 0xff { // fill bytes
+				at++
+			}
+			if at < len(d.data) && d.data[at] == 0 {
+				next = 0xff
+				d.pos = at + 1
+			} else { // a marker, which isn't consumed
+				d.surplus += 8
+			}
 		}
 		d.acc |= next << (56 - d.bits)
 		d.bits += 8
@@ -410,7 +405,7 @@ func (d *baselineDecoder) fill() {
 }
 
 // mcu decodes one MCU.
-func (d *baselineDecoder) mcu(planes *[3]plane, x, y int) error {
+func (d *baselineDecoder) mcu(planes []plane, x, y int) error {
 	for i := range d.n {
 		c := &d.scan[i]
 		pl := &planes[i]
@@ -434,7 +429,7 @@ func (d *baselineDecoder) mcu(planes *[3]plane, x, y int) error {
 }
 
 // blank makes an MCU grey.
-func (d *baselineDecoder) blank(planes *[3]plane, x, y int) {
+func (d *baselineDecoder) blank(planes []plane, x, y int) {
 	for i := range d.n {
 		c := &d.scan[i]
 		pl := &planes[i]
@@ -501,9 +496,9 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 	if err := d.dc(c); err != nil {
 		return 0, err
 	}
-	out, quant, t := &d.coefficients, &d.quant[c.quant], &d.tables[1][c.ac]
+	out, quant, t := &d.coefficients, c.factors, &d.tables[1][c.ac]
 	*out = [64]int32{}
-	out[0] = c.prediction * quant[0]
+	out[0] = int32(int16(c.prediction)) * quant[0]
 	acc, bits := d.acc, d.bits
 	k := 1
 	for k < 64 {
@@ -518,7 +513,7 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 			k += int(e >> 8 & 255)
 			acc <<= length & 63
 			bits -= int(length)
-			at := zigzag[k&63]
+			at := zigzag[k&127]
 			out[at&63] = number * quant[at&63]
 			last = k
 			k++
@@ -544,15 +539,12 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 		number := extend(int32(acc>>(64-uint(size)&63)), size)
 		acc <<= uint(size) & 63
 		bits -= size
-		at := zigzag[k&63]
+		at := zigzag[k&127]
 		out[at&63] = number * quant[at&63]
 		last = k
 		k++
 	}
 	d.acc, d.bits = acc, bits
-	if last > 63 {
-		return 0, errCode
-	}
 	return last, nil
 }
 
@@ -600,15 +592,11 @@ func (d *baselineDecoder) skipBlock(c *component) error {
 		acc <<= uint(length+size) & 63
 		bits -= length + size
 		if size == 0 && symbol>>4 != 15 {
-			k = 64
 			break
 		}
 		k += int(symbol>>4) + 1
 	}
 	d.acc, d.bits = acc, bits
-	if k > 64 {
-		return errCode
-	}
 	return nil
 }
 

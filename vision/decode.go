@@ -1,7 +1,6 @@
 package vision
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -39,15 +38,17 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 	return err
 }
 
-// decodeJPEG decodes a JPEG file as far down as it is needed, and at a smaller size
-// if enough pixels remain.
+// decodeJPEG decodes a JPEG file, as far down as it is needed if it can be told that the
+// file is whole. Whether all of the picture is there is decided in one place, the decoders
+// in Go: libjpeg-turbo's picture is taken if it decoded all rows without a word, or of
+// damaged files if asked.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
-	scans := 1
-	if !h.jpeg.baseline || !h.jpeg.whole {
-		var err error
-		if scans, err = checkScans(w.ctx, data, h); err != nil {
-			return err
-		}
+	rest, err := h.jpeg.rest(w.ctx, data)
+	if err != nil {
+		return err
+	}
+	if err := checkScans(&h, rest.scans); err != nil {
+		return err
 	}
 	x, y := &g.x, &g.y
 	if sideways {
@@ -56,64 +57,75 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	var needed region
 	needed.left, needed.right = x.span(h.width)
 	needed.top, needed.bottom = y.span(h.height)
-	planar := h.jpeg.ycc && h.jpeg.subX > 0
-	switch {
-	case w.turbo == nil && planar && (h.jpeg.baseline || h.jpeg.progressive):
-		err := w.decodeInGo(data, h, needed)
-		if !errors.Is(err, errBaselineOnly) {
+	if h.jpeg.baseline && h.jpeg.whole {
+		if err := h.jpeg.checkRestarts(rest.restarts); err != nil && !w.p.damaged {
+			return fmt.Errorf("vision: JPEG: %w", err)
+		}
+	}
+	if !rest.ended { // what is missing must be found, whatever the crop
+		needed.bottom = h.height
+	}
+	if w.turbo != nil && h.jpeg.planar() {
+		done := w.decodeByTurbo(data, h, needed, min(g.x.scale(), g.y.scale()), rest.scans)
+		if err := ended(w.ctx); err != nil || done {
 			return err
 		}
-		return w.decodeImage(data, h)
-	case w.turbo == nil:
-		return w.decodeImage(data, h)
-	case !planar:
-		return w.decodePacked(data, h, scans)
 	}
+	switch {
+	case !h.jpeg.baseline && !h.jpeg.progressive:
+		return errors.New("vision: JPEG: neither baseline nor progressive: it must be whole, of grey or YCbCr with usual sampling, and libjpeg-turbo must be there")
+	case h.jpeg.planar():
+		return w.decodeInGo(data, h, needed)
+	}
+	return w.decodeColours(data, h)
+}
+
+// decodeByTurbo decodes a file by libjpeg-turbo: the rows that are needed, and at a
+// smaller size if enough pixels remain. done tells whether it made all of them.
+func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float64, scans int) (done bool) {
 	rows := h.height
-	if h.jpeg.baseline && (h.jpeg.whole || h.jpeg.restart == 0) {
+	if h.jpeg.baseline && h.jpeg.whole {
 		rows = min(rows, up(needed.bottom+2*h.jpeg.subY, 8*h.jpeg.subY))
 	}
-	data = w.shortened(data, h, rows)
+	if rows < h.height {
+		data = w.own(data)
+		data[h.jpeg.heightAt], data[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
+	}
 	shrunk := 1
-	for shrunk < 8 && min(g.x.scale(), g.y.scale()) >= float64(4*shrunk) {
+	for shrunk < 8 && scale >= float64(4*shrunk) {
 		shrunk *= 2
 	}
 	small := func(n int) int { return (n + shrunk - 1) / shrunk }
-	w.picture = picture{width: small(h.width), height: small(h.height), shrunk: shrunk, model: ycc,
+	width, height := small(h.width), small(rows)
+	w.picture = picture{width: width, height: small(h.height), shrunk: shrunk, model: ycc,
 		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
 	if h.jpeg.components == 1 {
 		w.picture.model = grey
 	}
-	w.mem = w.picture.shape(w.mem, small(h.width), small(rows))
+	w.mem = w.picture.shape(w.mem, width, height)
 	if w.isLong(data, h, rows, scans) {
 		data = w.own(data)
 		defer w.cutAtEnd(data)()
 	}
-	return w.judge(w.turbo.decode(data, &w.picture.planes, small(h.width), small(rows)))
+	// The library stops at the first word that it has to say. If it has made the last
+	// pixels by then, it is about what follows the picture: always something, if rows were
+	// left out.
+	unit := 8 * h.jpeg.subX
+	luma := &w.picture.planes[0]
+	last := luma.pix[(height-1)*luma.stride:][small((h.width-1)/unit*unit):width]
+	for i := range last {
+		last[i] = unwritten(i)
+	}
+	done = w.turbo.decode(data, &w.picture.planes, width, height, w.p.damaged)
+	for i, v := range last {
+		done = done || v != unwritten(i)
+	}
+	return done
 }
 
-// shortened is a file of the picture's first rows, without what libjpeg-turbo would warn of
-// although the picture is intact. It is data itself if nothing has to change.
-func (w *worker) shortened(data []byte, h header, rows int) []byte {
-	// A baseline file without its last marker may lack nothing else.
-	open := h.jpeg.baseline && h.jpeg.whole && !bytes.HasSuffix(data, endOfImage)
-	if rows == h.height && !open && !h.jpeg.isOdd() {
-		return data
-	}
-	end := len(data)
-	if rows < h.height && h.jpeg.restart > 0 { // later markers would look like those of damaged intervals
-		width, height := 8*h.jpeg.subX, 8*h.jpeg.subY
-		end = h.jpeg.endOf(w.ctx, data, up(h.width, width)/width*(up(rows, height)/height))
-	}
-	w.file = h.jpeg.copied(w.file, data[:end])
-	if end < len(data) || open {
-		w.file = append(w.file, endOfImage...)
-	}
-	w.file[h.jpeg.heightAt], w.file[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
-	return w.file
-}
-
-var endOfImage = []byte{0xff, 0xd9}
+// unwritten is what the last pixels are before they are decoded. A picture may have the
+// same there: then it is decoded again in Go.
+func unwritten(i int) byte { return byte(45 + 89*i) }
 
 // isLong tells whether libjpeg-turbo may take longer than some tenths of a second to
 // decode rows of a file, and whether the context may end it. Each scan takes time for every
@@ -152,6 +164,8 @@ func (w *worker) cutAtEnd(data []byte) (done func()) {
 	}
 }
 
+var endOfImage = []byte{0xff, 0xd9}
+
 // cutEverywhere fills data with ends of pictures.
 func cutEverywhere(data []byte) {
 	ends := data[:min(len(data), 1<<16)]
@@ -177,54 +191,13 @@ func (w *worker) judge(damaged, err error) error {
 	return nil
 }
 
-// decodePacked decodes a JPEG file of other colours than YCbCr, or with unusual
-// sampling, by libjpeg-turbo.
-func (w *worker) decodePacked(data []byte, h header, scans int) error {
-	if h.jpeg.isOdd() {
-		w.file = h.jpeg.copied(w.file, data)
-		data = w.file
-	}
-	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: rgb, subX: 1, subY: 1}
-	channels := 3
-	if h.jpeg.components == 4 {
-		channels = 4
-	}
-	w.packed = sized(w.packed, channels*h.width*h.height)
-	pixels := w.packed
-	clear(pixels)
-	if w.isLong(data, h, h.height, scans) {
-		data = w.own(data)
-		defer w.cutAtEnd(data)()
-	}
-	if err := w.judge(w.turbo.decodePacked(data, pixels, h.width, h.height, channels)); err != nil {
-		return err
-	}
-	w.mem = w.picture.shape(w.mem, h.width, h.height)
-	r, g, b := &w.picture.planes[0], &w.picture.planes[1], &w.picture.planes[2]
-	for y := range h.height {
-		if err := ended(w.ctx); err != nil {
-			return err
-		}
-		at, row := y*r.stride, pixels[y*channels*h.width:]
-		for x := range h.width {
-			p := row[channels*x:][:channels]
-			if channels == 4 { // as Pillow: the inks are inverted, as Adobe stores them
-				r.pix[at+x], g.pix[at+x], b.pix[at+x] = inked(p[0], p[3]), inked(p[1], p[3]), inked(p[2], p[3])
-			} else {
-				r.pix[at+x], g.pix[at+x], b.pix[at+x] = p[0], p[1], p[2]
-			}
-		}
-	}
-	return nil
-}
-
 // inked is a colour's level under an ink and under black, both inverted.
 func inked(ink, black byte) byte {
 	t := (255-uint32(ink))*uint32(black) + 128
 	return black - byte((t+t>>8)>>8)
 }
 
-// decodeInGo decodes what is needed of a baseline or progressive JPEG file in Go.
+// decodeInGo decodes what is needed of a file that has planes, in Go.
 func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: ycc,
 		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
@@ -244,38 +217,133 @@ func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 	// Chroma is smoothed with its neighbours.
 	needed.left, needed.top = max(0, needed.left-2*h.jpeg.subX), max(0, needed.top-2*h.jpeg.subY)
 	needed.right, needed.bottom = needed.right+2*h.jpeg.subX, needed.bottom+2*h.jpeg.subY
-	if h.jpeg.progressive {
-		if w.progressive == nil {
-			w.progressive = new(progressiveDecoder)
-		}
-		return w.judge(w.progressive.decode(w.ctx, data, &h.jpeg, &w.picture.planes, needed, w.p.damaged))
-	}
-	if w.baseline == nil {
-		w.baseline = new(baselineDecoder)
-	}
-	return w.judge(w.baseline.decode(w.ctx, data, &h.jpeg, &w.picture.planes, needed))
+	return w.judge(w.decodeBlocks(data, &h.jpeg, w.picture.planes[:w.picture.count()], needed))
 }
 
-// checkScans counts the scans and bounds them: each costs time for all pixels, however few bytes it
+// decodeBlocks decodes a region of the components of a file to planes, in Go.
+func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed region) (damaged, err error) {
+	if h.baseline && h.whole {
+		if w.baseline == nil {
+			w.baseline = new(baselineDecoder)
+		}
+		damaged, err = w.baseline.decode(w.ctx, data, h, planes, needed)
+		if !errors.Is(err, errOtherScans) {
+			return damaged, err
+		}
+	}
+	if w.progressive == nil {
+		w.progressive = new(progressiveDecoder)
+	}
+	return w.progressive.decode(w.ctx, data, h, planes, needed, w.p.damaged)
+}
+
+// decodeColours decodes a JPEG file of other colours than YCbCr, or of unusual
+// sampling, in Go.
+func (w *worker) decodeColours(data []byte, h header) error {
+	j := &h.jpeg
+	across, down := up(h.width, 8*j.unitX)/j.unitX, up(h.height, 8*j.unitY)/j.unitY
+	total := 0
+	for _, f := range j.sampling[:j.components] {
+		if j.unitX%f.h != 0 || j.unitY%f.v != 0 {
+			return fmt.Errorf("vision: JPEG: sampling factors %v: must divide the largest", j.sampling[:j.components])
+		}
+		total += across * f.h * down * f.v
+	}
+	w.packed = sized(w.packed, total+h.width)
+	mem, parts := w.packed, make([]plane, j.components)
+	for i, f := range j.sampling[:j.components] {
+		n := across * f.h * down * f.v
+		parts[i] = plane{mem[:n:n], across * f.h, (h.width*f.h + j.unitX - 1) / j.unitX, (h.height*f.v + j.unitY - 1) / j.unitY}
+		mem = mem[n:]
+	}
+	if err := w.judge(w.decodeBlocks(data, j, parts, region{right: h.width, bottom: h.height})); err != nil {
+		return err
+	}
+	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: rgb, subX: 1, subY: 1}
+	w.mem = w.picture.shape(w.mem, h.width, h.height)
+	var rows [4][]byte
+	for y := range h.height {
+		if err := ended(w.ctx); err != nil {
+			return err
+		}
+		for i := range parts {
+			if rows[i] = mem; i < 3 { // mem is a row of black
+				pl := &w.picture.planes[i]
+				rows[i] = pl.pix[y*pl.stride:][:h.width]
+			}
+			parts[i].grow(rows[i], y, j.unitX/j.sampling[i].h, j.unitY/j.sampling[i].v)
+		}
+		r, g, b, black := rows[0], rows[1], rows[2], rows[3]
+		if j.ycc {
+			fromYCCPlain(r, g, b, r, g, b, fullRange, &unchanged)
+		}
+		for x := range black { // as Pillow: the inks are inverted, as Adobe stores them
+			c, m, y, k := r[x], g[x], b[x], black[x]
+			if j.ycc {
+				c, m, y = 255-c, 255-m, 255-y
+			}
+			r[x], g[x], b[x] = inked(c, k), inked(m, k), inked(y, k)
+		}
+	}
+	return nil
+}
+
+// grow makes row y of a picture that is byX × byY times as large as the plane, as libjpeg
+// does: doubling is smooth, with weights of 3/4 and 1/4 ("fancy upsampling").
+func (p *plane) grow(dst []byte, y, byX, byY int) {
+	row := func(y int) []byte { return p.pix[min(max(y, 0), p.height-1)*p.stride:][:p.width] }
+	near := row(y / byY)
+	far := row(y/byY - 1 + y%2*2)
+	switch {
+	case byX == 1 && byY == 1:
+		copy(dst, near)
+	case byX == 1 && byY == 2:
+		for x := range dst {
+			dst[x] = byte((3*int(near[x]) + int(far[x]) + 1 + y%2) >> 2)
+		}
+	case byX == 2 && byY <= 2 && p.width > 2:
+		sum := func(x int) int { return int(near[x]) }
+		left, right, shift := 1, 2, 2
+		if byY == 2 {
+			sum = func(x int) int { return 3*int(near[x]) + int(far[x]) }
+			left, right, shift = 8, 7, 4
+		}
+		for x := range dst {
+			beside, round := min(x/2+1, p.width-1), right
+			if x%2 == 0 {
+				beside, round = max(x/2-1, 0), left
+			}
+			dst[x] = byte((3*sum(x/2) + sum(beside) + round) >> shift)
+		}
+	default:
+		for x := range dst {
+			dst[x] = near[x/byX]
+		}
+	}
+}
+
+// checkScans bounds the scans: each costs time for all pixels, however few bytes it
 // has. The bound is libjpeg-turbo's up to 4 megapixels; beyond, what is allowed in all
-// stays the same, but is never less than several times what encoders write. What comes
-// after the end of the picture, such as a film, isn't a scan.
-func checkScans(ctx context.Context, data []byte, h header) (n int, err error) {
+// stays the same, but is never less than several times what encoders write.
+func checkScans(h *header, n int) error {
 	most := int(max(64, min(500, 500*(4<<20)/(int64(h.width)*int64(h.height)))))
-	n = 1
-	for s := (segments{ctx: ctx, data: data, at: h.jpeg.scanAt}); ; {
-		marker, _, err := s.next()
-		if err != nil { // the end, or damage that decoding meets too
-			break
-		}
-		if marker == 0xda {
-			n++
-		}
-	}
 	if n > most {
-		return n, fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n, most)
+		return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n, most)
 	}
-	return n, ended(ctx)
+	return nil
+}
+
+// checkRestarts tells whether a picture of one scan has too many restart markers: some of it
+// is there twice. One may follow the last row.
+func (h *jpegHeader) checkRestarts(n int) error {
+	if h.restart == 0 {
+		return nil
+	}
+	units := up(h.width, 8*h.unitX) / (8 * h.unitX) * (up(h.height, 8*h.unitY) / (8 * h.unitY))
+	if most := (units + h.restart - 1) / h.restart; n > most {
+		return fmt.Errorf("%d restart markers: must be at most %d", n, most)
+	}
+	return nil
 }
 
 // decodeImage decodes every format that package image knows.
@@ -301,7 +369,7 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	if err != nil {
 		return w.failed("vision: %w", err)
 	}
-	w.picture = picture{width: part.Dx(), height: part.Dy(), shrunk: 1, smooth: h.jpeg.smooth()}
+	w.picture = picture{width: part.Dx(), height: part.Dy(), shrunk: 1, smooth: true}
 	w.mem = w.picture.take(w.ctx, w.mem, img, part.Dx(), part.Dy(), empty)
 	if format == "webp" && w.picture.model == ycc {
 		w.picture.model = video

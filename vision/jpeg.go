@@ -13,22 +13,21 @@ import (
 type jpegHeader struct {
 	width, height int
 	components    int
-	subX, subY    int // pixels of the picture for each of a chroma plane; 0: unusual
+	sampling      [4]struct{ h, v int } // of each component, 1 … 4
+	unitX, unitY  int                   // the largest of sampling
+	subX, subY    int                   // pixels of the picture for each of a chroma plane; 0: unusual
 	baseline      bool
 	progressive   bool
-	ycc           bool // the components are grey, or grey and YCbCr
+	ycc           bool // the components are grey, or grey and YCbCr, or these and black
 	orientation   int  // of EXIF, 1 … 8; 1 if there is none
 	heightAt      int  // where the height stands in the file
 	restart       int  // MCUs between restart markers, 0: none
 	scanAt        int  // where the first scan's pixels begin
 	whole         bool // the first scan has all components
-	// Where libjpeg warns of a value that changes nothing, and the usual one: JFIF's
-	// revision, and a transform that Adobe doesn't know. 0: there is none.
-	odd [2]struct {
-		at    int
-		usual byte
-	}
 }
+
+// planar tells whether the components can be resampled as they are.
+func (h *jpegHeader) planar() bool { return h.ycc && h.subX > 0 }
 
 var errNoPicture = errors.New("the data ends before the picture begins")
 
@@ -38,6 +37,8 @@ type segments struct {
 	data []byte
 	at   int
 	seen int // markers
+
+	restarts int // restart markers that were passed
 }
 
 // next returns the next marker that has a segment, and the segment's content. Its
@@ -61,7 +62,10 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 		marker = s.data[s.at]
 		s.at++
 		switch {
-		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8:
+		case marker&^7 == 0xd0:
+			s.restarts++
+			continue
+		case marker == 0 || marker == 0x01 || marker == 0xd8:
 			continue // no segment follows
 		case marker == 0xd9, s.at+2 > len(s.data):
 			return marker, nil, errNoPicture
@@ -106,15 +110,11 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 			h.heightAt = s.at - len(segment) + 1
 			ids = h.components == 3 && [3]byte{segment[6], segment[9], segment[12]} == [3]byte{'R', 'G', 'B'}
 		case marker == 0xe0 && len(segment) >= 14 && bytes.HasPrefix(segment, []byte("JFIF\x00")):
-			if jfif = true; segment[5] != 1 {
-				h.odd[0].at, h.odd[0].usual = s.at-len(segment)+5, 1
-			}
+			jfif = true
 		case marker == 0xe1 && !exif && bytes.HasPrefix(segment, exifPrefix):
 			exif, h.orientation = true, orientation(segment)
 		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
-			if adobe = int(segment[11]); adobe > 1 {
-				h.odd[1].at, h.odd[1].usual = s.at-len(segment)+11, 1
-			}
+			adobe = int(segment[11])
 		case marker == 0xdd && len(segment) >= 2:
 			h.restart = int(binary.BigEndian.Uint16(segment))
 		case marker == 0xda:
@@ -122,10 +122,13 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 				return h, errors.New("pixels before a frame header")
 			}
 			h.scanAt, h.whole = s.at, len(segment) > 0 && int(segment[0]) == h.components
-			// As libjpeg's jdapimin.c.
-			h.ycc = h.components == 1 || h.components == 3 && (jfif || adobe > 0 || adobe < 0 && !ids)
-			if h.components == 4 { // the transform 2 is usual
-				h.odd[1].at = 0
+			switch h.components { // as libjpeg's jdapimin.c
+			case 1:
+				h.ycc = true
+			case 3:
+				h.ycc = jfif || adobe > 0 || adobe < 0 && !ids
+			case 4:
+				h.ycc = adobe > 0
 			}
 			return h, nil
 		}
@@ -136,35 +139,25 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 // they have less than three columns.
 func (h *jpegHeader) smooth() bool { return h.subX != 2 || h.width > 4 }
 
-func (h *jpegHeader) isOdd() bool { return h.odd[0].at+h.odd[1].at > 0 }
-
-// copied copies a file, without what libjpeg would warn of.
-func (h *jpegHeader) copied(mem, data []byte) []byte {
-	mem = append(mem[:0], data...)
-	for _, o := range h.odd {
-		if o.at > 0 {
-			mem[o.at] = o.usual
-		}
-	}
-	return mem
+// A rest is what follows the header of a JPEG file's first scan, up to the end of the
+// picture or of the file. A film behind the picture isn't looked at.
+type rest struct {
+	scans    int
+	restarts int  // restart markers
+	ended    bool // the picture's end is there
 }
 
-// endOf returns the offset at which a restart interval ends: the one that contains
-// the last of the first n MCUs of the scan. It gives up if ctx ends.
-func (h *jpegHeader) endOf(ctx context.Context, data []byte, n int) int {
-	at, left := h.scanAt, (n+h.restart-1)/h.restart
-	for seen := 0; ; {
-		if hasEnded(ctx, &seen) {
-			return len(data)
+// rest goes over the markers in data. It is quick: in a scan's codes, 0xff is rare.
+func (h *jpegHeader) rest(ctx context.Context, data []byte) (r rest, err error) {
+	s := segments{ctx: ctx, data: data, at: h.scanAt}
+	for r.scans = 1; ; {
+		marker, _, err := s.next()
+		if err != nil { // the end, or damage that decoding meets too
+			r.restarts, r.ended = s.restarts, marker == 0xd9
+			return r, ended(ctx)
 		}
-		i := bytes.IndexByte(data[at:], 0xff)
-		if i < 0 || at+i+1 == len(data) {
-			return len(data)
-		}
-		if at += i + 1; data[at]&^7 == 0xd0 {
-			if left--; left == 0 {
-				return at - 1
-			}
+		if marker == 0xda {
+			r.scans++
 		}
 	}
 }
@@ -179,16 +172,26 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 	}
 	h.height, h.width = int(binary.BigEndian.Uint16(segment[1:])), int(binary.BigEndian.Uint16(segment[3:]))
 	h.components = int(segment[5])
+	if h.components != 1 && h.components != 3 && h.components != 4 {
+		return fmt.Errorf("%d components: must be 1, 3 or 4", h.components)
+	}
 	h.baseline, h.progressive = marker == 0xc0 || marker == 0xc1, marker == 0xc2
-	switch h.components {
-	case 1:
-		h.subX, h.subY = 1, 1
-	case 3:
-		luma, blue, red := segment[7], segment[10], segment[13]
-		switch {
-		case blue != red || blue != 0x11:
-		case luma == 0x11, luma == 0x21, luma == 0x12, luma == 0x22, luma == 0x41:
-			h.subX, h.subY = int(luma>>4), int(luma&15)
+	for i := range h.components {
+		f := &h.sampling[i]
+		f.h, f.v = int(segment[7+3*i]>>4), int(segment[7+3*i]&15)
+		if f.h < 1 || f.h > 4 || f.v < 1 || f.v > 4 {
+			return fmt.Errorf("component %d has sampling factors %d and %d: must be 1 … 4", i, f.h, f.v)
+		}
+		if h.components == 1 { // they mean nothing
+			f.h, f.v = 1, 1
+		}
+		h.unitX, h.unitY = max(h.unitX, f.h), max(h.unitY, f.v)
+	}
+	luma := h.sampling[0]
+	switch luma.h<<4 | luma.v {
+	case 0x11, 0x21, 0x12, 0x22, 0x41:
+		if h.components == 1 || h.components == 3 && segment[10] == 0x11 && segment[13] == 0x11 {
+			h.subX, h.subY = luma.h, luma.v
 		}
 	}
 	return nil

@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
-// A progressiveDecoder decodes progressive JPEG files in Go (ITU-T T.81, annex G):
-// grey or YCbCr. Like baselineDecoder, whose tables and bits it uses, it keeps its
-// memory from one picture to the next.
+// A progressiveDecoder decodes progressive JPEG files in Go (ITU-T T.81, annex G), and
+// baseline files of several scans. Like baselineDecoder, whose tables and bits it uses, it
+// keeps its memory from one picture to the next.
 type progressiveDecoder struct {
 	baselineDecoder
 
-	parts [3]spectrum
+	sequential bool // the file is baseline
+	parts      [4]spectrum
 	// How many blocks of the scan's band, after the one just read, have nothing new.
 	eobRun int
 }
@@ -30,11 +32,11 @@ type spectrum struct {
 // A band is what one scan has: coefficients from … to of the components, down to the
 // bit low.
 type band struct {
-	components [3]int
+	components [4]int
 	n          int
 	from, to   int
-	first      bool // no bit of them is known yet
-	low        int
+	high, low  int  // the bits before, 0: none, and now
+	first      bool // high is 0
 }
 
 // bytes is the memory that the decoder keeps.
@@ -48,11 +50,11 @@ func (d *progressiveDecoder) bytes() (n int) {
 }
 
 // decode decodes a region of a picture to planes, and with it the rest of the blocks
-// that it touches, or less if ctx ends. damaged is as turboDecoder's: if it can be borne,
+// that it touches, or less if ctx ends. damaged is as baselineDecoder's: if it can be borne,
 // decoding goes on behind it.
-func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes *[3]plane, wanted region, bears bool) (damaged, err error) {
+func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region, bears bool) (damaged, err error) {
 	d.reset()
-	d.data = data
+	d.data, d.sequential = data, h.baseline
 	defer func() { d.data = nil }()
 	scans := 0
 	for s := (segments{ctx: ctx, data: data, at: 2}); ; {
@@ -67,7 +69,7 @@ func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHea
 			break
 		}
 		switch marker {
-		case 0xc2:
+		case 0xc0, 0xc1, 0xc2:
 			if d.n > 0 {
 				err = errors.New("two frame headers")
 				break
@@ -107,7 +109,7 @@ func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHea
 
 // layOut makes room for the coefficients.
 func (d *progressiveDecoder) layOut(h *jpegHeader) {
-	width, height := d.unit(h)
+	width, height := h.unit()
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
 	for i := range d.n {
 		c, p := &d.scan[i], &d.parts[i]
@@ -133,17 +135,19 @@ func (d *progressiveDecoder) readBand(segment []byte) (b band, err error) {
 	}
 	b.n = int(segment[0])
 	end := segment[1+2*b.n:]
-	b.from, b.to, b.low = int(end[0]), int(end[1]), int(end[2]&15)
-	high := int(end[2] >> 4)
-	b.first = high == 0
-	if b.to > 63 || b.from > b.to || b.from == 0 && b.to > 0 || b.from > 0 && b.n > 1 || b.low > 13 || !b.first && high != b.low+1 {
-		return b, fmt.Errorf("a scan of coefficients %d … %d, bits %d … %d: can't be", b.from, b.to, high, b.low)
+	b.from, b.to, b.low, b.high = int(end[0]), int(end[1]), int(end[2]&15), int(end[2]>>4)
+	if d.sequential {
+		b.from, b.to, b.low, b.high = 0, 63, 0, 0
+	}
+	b.first = b.high == 0
+	if !d.sequential && (b.to > 63 || b.from > b.to || b.from == 0 && b.to > 0 || b.from > 0 && b.n > 1 || b.low > 13 || !b.first && b.high != b.low+1) {
+		return b, fmt.Errorf("a scan of coefficients %d … %d, bits %d … %d: can't be", b.from, b.to, b.high, b.low)
 	}
 	for i := range b.n {
 		s, found := segment[1+2*i:], false
 		for k := range d.n {
-			if c := &d.scan[k]; c.id == s[0] && !found {
-				b.components[i], found = k, i == 0 || k > b.components[i-1]
+			if c := &d.scan[k]; !found && c.id == s[0] {
+				b.components[i], found = k, !slices.Contains(b.components[:i], k)
 				c.dc, c.ac = s[1]>>4, s[1]&15
 			}
 		}
@@ -151,6 +155,12 @@ func (d *progressiveDecoder) readBand(segment []byte) (b band, err error) {
 			return b, errors.New("a scan of a component that isn't there")
 		}
 		c, p := &d.scan[b.components[i]], &d.parts[b.components[i]]
+		if d.sequential {
+			if err := d.checkTables(b.components[i]); err != nil {
+				return b, err
+			}
+			c.factors = &unscaled
+		}
 		if c.dc > 3 || c.ac > 3 || c.quant > 3 {
 			return b, fmt.Errorf("component %d has tables %d, %d and %d: must be 0 … 3", i, c.dc, c.ac, c.quant)
 		}
@@ -173,14 +183,25 @@ func (d *progressiveDecoder) known(b *band) (err error) {
 			err = errOrder
 		}
 		for k := b.from; k <= b.to; k++ {
-			if b.first != (p.exact[k] < 0) || !b.first && int(p.exact[k]) != b.low+1 {
+			if b.high != int(max(p.exact[k], 0)) {
 				err = errOrder
 			}
 			p.exact[k] = int8(b.low)
 		}
 	}
+	if d.sequential {
+		return nil
+	}
 	return err
 }
+
+// unscaled leaves coefficients as they are.
+var unscaled = func() (all [64]int32) {
+	for i := range all {
+		all[i] = 1
+	}
+	return all
+}()
 
 var errOrder = errors.New("the scans aren't in order")
 
@@ -232,6 +253,29 @@ func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 	return odd
 }
 
+// atEnd tells whether no restart interval follows the scan. A marker alone may.
+func (d *progressiveDecoder) atEnd(ctx context.Context) error {
+	seen, behind := 0, 0
+	for at := d.pos; at+1 < len(d.data); at++ {
+		if d.data[at] != 0xff || d.data[at+1] == 0xff {
+			continue
+		}
+		if hasEnded(ctx, &seen) {
+			return nil
+		}
+		switch next := d.data[at+1]; {
+		case next&^7 == 0xd0:
+			behind = at + 2
+		case next != 0:
+			if behind > 0 && at > behind {
+				return fmt.Errorf("%d bytes between a restart marker behind a scan and the next marker", at-behind)
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
 // readUnit reads an MCU.
 func (d *progressiveDecoder) readUnit(b *band, x, y int) error {
 	for _, i := range b.components[:b.n] {
@@ -251,6 +295,12 @@ func (d *progressiveDecoder) readBlock(b *band, component, x, y int) error {
 	c, p := &d.scan[component], &d.parts[component]
 	block := (*[64]int16)(p.blocks[64*(y*p.stride+x):])
 	switch {
+	case d.sequential:
+		_, err := d.block(c)
+		for k, v := range &d.coefficients {
+			block[k] = int16(v)
+		}
+		return err
 	case b.from > 0 && b.first:
 		return d.band(block, &d.tables[1][c.ac], b)
 	case b.from > 0:
@@ -324,9 +374,6 @@ func (d *progressiveDecoder) band(block *[64]int16, t *huffman, b *band) error {
 		if k += run; number == 0 {
 			continue
 		}
-		if k > b.to {
-			return errCode
-		}
 		block[zigzag[k]] = int16(number << b.low)
 	}
 	return nil
@@ -352,9 +399,6 @@ func (d *progressiveDecoder) refineBand(block *[64]int16, t *huffman, b *band) e
 		if k = d.refine(block, k, b, run); number == 0 {
 			k++
 			continue
-		}
-		if k > b.to {
-			return errCode
 		}
 		block[zigzag[k]] = int16(number << b.low)
 		k++
@@ -389,8 +433,8 @@ func (d *progressiveDecoder) refine(block *[64]int16, k int, b *band, run int) i
 }
 
 // paint makes the pixels.
-func (d *progressiveDecoder) paint(ctx context.Context, h *jpegHeader, planes *[3]plane, wanted region) {
-	width, height := d.unit(h)
+func (d *progressiveDecoder) paint(ctx context.Context, h *jpegHeader, planes []plane, wanted region) {
+	width, height := h.unit()
 	left, right := wanted.left/width, (min(wanted.right, h.width)+width-1)/width
 	top, bottom := wanted.top/height, (min(wanted.bottom, h.height)+height-1)/height
 	for i := range d.n {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 	"unsafe"
 
@@ -19,9 +18,6 @@ type turbo struct {
 	initDecompress        uintptr
 	destroy               uintptr
 	decompressToYUVPlanes uintptr
-	decompress2           uintptr
-	getErrorCode          uintptr
-	getErrorStr2          uintptr
 }
 
 // openTurbo finds the library, once.
@@ -36,14 +32,12 @@ var openTurbo = sync.OnceValues(func() (*turbo, error) {
 			errs = append(errs, err)
 			continue
 		}
-		t := new(turbo)
+		t, since2 := new(turbo), uintptr(0)
 		for symbol, fn := range map[string]*uintptr{
 			"tjInitDecompress":        &t.initDecompress,
 			"tjDestroy":               &t.destroy,
 			"tjDecompressToYUVPlanes": &t.decompressToYUVPlanes,
-			"tjDecompress2":           &t.decompress2,
-			"tjGetErrorCode":          &t.getErrorCode,
-			"tjGetErrorStr2":          &t.getErrorStr2,
+			"tjGetErrorCode":          &since2, // as is TJFLAG_STOPONWARNING
 		} {
 			if *fn, err = symbolOf(lib, symbol); err != nil {
 				return nil, fmt.Errorf("vision: %s is older than libjpeg-turbo 2.0: %w", name, err)
@@ -68,7 +62,7 @@ type turboDecoder struct {
 	handle uintptr
 
 	// What C reads and writes lies on the heap: there nothing moves it.
-	args    [9]uintptr
+	args    [8]uintptr
 	planes  [3]*byte
 	strides [3]int32
 }
@@ -93,87 +87,29 @@ func (d *turboDecoder) close() {
 	}
 }
 
-// TJFLAG_ACCURATEDCT and TJFLAG_LIMITSCANS.
-const turboFlags = 4096 | 32768
+// TJFLAG_ACCURATEDCT, TJFLAG_LIMITSCANS and TJFLAG_STOPONWARNING.
+const (
+	turboFlags  = 4096 | 32768
+	stopAtFirst = 8192
+)
 
 // decode decodes data to planes of width × height pixels, a size that the library
-// can scale to. damaged tells what is wrong with a picture that could be decoded
-// nonetheless.
-func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int) (damaged, err error) {
+// can scale to. clean tells whether the library had nothing to say, not even a warning.
+// Else it stopped there, or if all is set, it went on behind what it only warns of.
+func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int, all bool) (clean bool) {
 	for i := range planes {
 		d.planes[i], d.strides[i] = unsafe.SliceData(planes[i].pix), int32(planes[i].stride)
 	}
-	d.args = [9]uintptr{
-		d.handle, uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(len(data)),
-		uintptr(unsafe.Pointer(&d.planes)), uintptr(width), uintptr(unsafe.Pointer(&d.strides)), uintptr(height),
-		turboFlags,
+	flags := uintptr(turboFlags)
+	if !all {
+		flags |= stopAtFirst
 	}
-	damaged, err = d.call(d.lib.decompressToYUVPlanes, 8)
+	d.args = [8]uintptr{
+		d.handle, uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(len(data)),
+		uintptr(unsafe.Pointer(&d.planes)), uintptr(width), uintptr(unsafe.Pointer(&d.strides)), uintptr(height), flags,
+	}
+	status, _, _ := purego.SyscallN(d.lib.decompressToYUVPlanes, d.args[:]...)
 	runtime.KeepAlive(data)
 	runtime.KeepAlive(planes)
-	return damaged, err
-}
-
-// decodePacked decodes data to pixels, one after the other: of RGB if there are three
-// channels, of CMYK if there are four.
-func (d *turboDecoder) decodePacked(data, pixels []byte, width, height, channels int) (damaged, err error) {
-	format := 0 // TJPF_RGB
-	if channels == 4 {
-		format = 11 // TJPF_CMYK
-	}
-	d.args = [9]uintptr{
-		d.handle, uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(len(data)),
-		uintptr(unsafe.Pointer(unsafe.SliceData(pixels))), uintptr(width), 0, uintptr(height), uintptr(format), turboFlags,
-	}
-	damaged, err = d.call(d.lib.decompress2, 9)
-	runtime.KeepAlive(data)
-	runtime.KeepAlive(pixels)
-	return damaged, err
-}
-
-// call calls a function with the first n of d.args.
-func (d *turboDecoder) call(function uintptr, n int) (damaged, err error) {
-	// The library tells a warning only to the thread that met it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	status, _, _ := purego.SyscallN(function, d.args[:n]...)
-	if int32(status) == 0 {
-		return nil, nil
-	}
-	d.args[0] = d.handle
-	text, _, _ := purego.SyscallN(d.lib.getErrorStr2, d.args[:1]...)
-	d.args[0] = d.handle
-	fatal, _, _ := purego.SyscallN(d.lib.getErrorCode, d.args[:1]...)
-	if int32(fatal) == 0 && surplus(text) {
-		return nil, nil
-	}
-	message := errors.New(strings.Clone(cString(text)))
-	if int32(fatal) != 0 {
-		return nil, message
-	}
-	return message, nil
-}
-
-// surplus tells whether a warning is only about data between the last row and
-// the next marker: "Corrupt JPEG data: 123 extraneous bytes before marker 0xd9".
-// Many cameras leave some such bytes, and there are more if the picture's height was
-// cut. Nothing before them was wrong, since the library keeps the first warning.
-// An intact file has none before a restart marker, 0xd0 … 0xd7: if there are some,
-// codes were damaged.
-func surplus(text uintptr) bool {
-	_, marker, found := strings.Cut(cString(text), "extraneous bytes before marker ")
-	return found && (marker < "0xd0" || marker > "0xd7")
-}
-
-// cString returns a C string, which stays in C's memory.
-func cString(p uintptr) string {
-	if p == 0 {
-		return ""
-	}
-	start := *(**byte)(unsafe.Pointer(&p)) // vet can't know that it is C's
-	n := 0
-	for n < 1024 && *(*byte)(unsafe.Add(unsafe.Pointer(start), n)) != 0 {
-		n++
-	}
-	return unsafe.String(start, n)
+	return int32(status) == 0
 }

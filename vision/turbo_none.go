@@ -19,10 +19,4 @@ type turboDecoder struct{}
 
 func (*turboDecoder) close() {}
 
-func (*turboDecoder) decode([]byte, *[3]plane, int, int) (damaged, err error) {
-	return nil, turboError()
-}
-
-func (*turboDecoder) decodePacked([]byte, []byte, int, int, int) (damaged, err error) {
-	return nil, turboError()
-}
+func (*turboDecoder) decode([]byte, *[3]plane, int, int, bool) (clean bool) { return false }

@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	_ "image/gif"  // formats that image.Decode knows
-	_ "image/jpeg" //
-	_ "image/png"  //
+	_ "image/gif" // formats that image.Decode knows
+	_ "image/png" //
 
 	_ "golang.org/x/image/webp"
 
@@ -21,7 +20,7 @@ type worker struct {
 	p     *Pipeline
 	ctx   context.Context // of the call under way
 	turbo *turboDecoder   // nil: there is none
-	// These decode if there is no turbo; each is made when it is first needed.
+	// These decode what turbo doesn't; each is made when it is first needed.
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
 	out         writer
@@ -30,7 +29,7 @@ type worker struct {
 	picture  picture
 	mem      []byte // of the picture's planes
 	turned   []byte // of planes whose rows became columns
-	packed   []byte // pixels of other colours
+	packed   []byte // components of other colours
 	reduced  []byte // of planes whose pixels were averaged
 	sums     []uint64
 	file     []byte // a copy of the file, which may be changed

@@ -1,0 +1,158 @@
+package vision_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// full makes pictures of 240 × 180 bytes that aren't resampled.
+func full(t testing.TB, opts ...vision.Option) *vision.Pipeline {
+	t.Helper()
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 180, Width: 240}}}, append(opts, vision.WithType(nwt.Uint8))...)
+	require.NoError(t, err)
+	return p
+}
+
+// top needs some rows in the middle only.
+func top(t testing.TB, opts ...vision.Option) *vision.Pipeline {
+	t.Helper()
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 20, Width: 30}}}, append(opts, vision.WithType(nwt.Uint8))...)
+	require.NoError(t, err)
+	return p
+}
+
+// pixels is what a pipeline makes of a file; nil if it is an error.
+func pixels(t testing.TB, p *vision.Pipeline, data []byte) ([]uint8, error) {
+	s, err := nwt.LoadSample(t.Context(), one(p, data), 0)
+	if err != nil {
+		var bad *nwt.LoadError
+		require.ErrorAs(t, err, &bad)
+		require.Nil(t, bad.Stack, "%v", bad)
+		return nil, err
+	}
+	return nwt.Values[uint8](s, 0), nil
+}
+
+// oddly are files of the same picture, of which libjpeg has something to say although
+// nothing is missing.
+func oddly(t testing.TB, data []byte) map[string][]byte {
+	insert := func(at int, b ...byte) []byte { return slices.Concat(data[:at], b, data[at:]) }
+	first := 4 + int(data[4])<<8 + int(data[5]) - 2 + 2 // behind the first segment
+	require.Equal(t, byte(0xff), data[first])
+	end := bytes.LastIndex(data, []byte{0xff, 0xd9})
+	scan := bytes.LastIndex(data, []byte{0xff, 0xda})
+	return map[string][]byte{
+		"two bytes behind the first segment":  insert(first, 0, 0),
+		"twenty bytes before the last scan":   insert(scan, make([]byte, 20)...),
+		"bytes behind the last row":           insert(end, 1, 2, 3, 4, 5, 6, 7, 8),
+		"bytes behind the end of the picture": append(bytes.Clone(data), 1, 2, 3),
+	}
+}
+
+// TurboJPEG keeps only the first of its warnings: another may hide that pixels are missing.
+func TestWhetherAFileIsWholeIsDecidedByWhatArrivedWhateverElseIsOdd(t *testing.T) {
+	for way, opts := range decoders(t) {
+		whole, upper, damaged := full(t, opts...), top(t, opts...), full(t, append([]vision.Option{vision.WithDamaged()}, opts...)...)
+		for _, name := range []string{"420.jpg", "444.jpg", "grey.jpg", "progressive.jpg", "restart.jpg", "restarts-progressive.jpg", "cmyk.jpg", "rgb.jpg"} {
+			data := read(t, name)
+			want, err := pixels(t, whole, data)
+			require.NoError(t, err)
+			for how, odd := range oddly(t, data) {
+				what := fmt.Sprintf("%s, %s, %s", way, name, how)
+				got, err := pixels(t, whole, odd)
+				require.NoError(t, err, what)
+				require.Equal(t, want, got, what)
+				for _, share := range []int{50, 90} {
+					for with, end := range map[string][]byte{"": nil, " with an end": {0xff, 0xd9}} {
+						cut := append(bytes.Clone(odd[:len(odd)*share/100]), end...)
+						_, err = pixels(t, whole, cut)
+						require.Error(t, err, "%s, cut to %d %%%s", what, share, with)
+						_, err = pixels(t, damaged, cut)
+						require.NoError(t, err, "%s, cut to %d %%%s", what, share, with)
+					}
+					_, err = pixels(t, upper, odd[:len(odd)*share/100])
+					require.Error(t, err, "%s: a file that is cut is cut for all crops", what)
+				}
+			}
+		}
+	}
+}
+
+func TestACutJPEGFileIsCutForBothDecoders(t *testing.T) {
+	most := 60 // cuts of each file; all at each 37th byte take minutes
+	if testing.Short() {
+		most = 8
+	}
+	files, err := filepath.Glob("testdata/*.j*g")
+	require.NoError(t, err)
+	ways := decoders(t)
+	names := slices.Sorted(maps.Keys(ways))
+	for _, file := range files {
+		name := filepath.Base(file)
+		data := read(t, name)
+		if len(data) > 40_000 && testing.Short() {
+			continue
+		}
+		for how, data := range map[string][]byte{"": data, ", with bytes behind a segment": oddly(t, data)["two bytes behind the first segment"]} {
+			var want [2][]uint8
+			for i, way := range names {
+				want[i], err = pixels(t, full(t, ways[way]...), data)
+				require.NoError(t, err, "%s, %s%s", way, name, how)
+			}
+			require.True(t, bytes.Equal(want[0], want[len(names)-1]), "%s%s: both make the same picture", name, how)
+			for n := 0; n < len(data); n += max(37, len(data)/most) {
+				for _, damaged := range []bool{false, true} {
+					var got [2][]uint8
+					var errs [2]error
+					for i, way := range names {
+						opts := ways[way]
+						if damaged {
+							opts = append([]vision.Option{vision.WithDamaged()}, opts...)
+						}
+						got[i], errs[i] = pixels(t, full(t, opts...), data[:n])
+						if errs[i] == nil && !damaged {
+							require.True(t, bytes.Equal(want[i], got[i]), "%s, %s%s, cut to %d bytes", way, name, how, n)
+						}
+					}
+					require.Equal(t, errs[0] == nil, errs[len(names)-1] == nil, "%s%s, cut to %d bytes, WithDamaged %v: %v", name, how, n, damaged, errs)
+				}
+			}
+		}
+	}
+}
+
+// Frames of Motion JPEG have none.
+func TestWithoutHuffmanTablesTheStandardsAreUsed(t *testing.T) {
+	for _, name := range []string{"420.jpg", "grey.jpg"} {
+		data := read(t, name)
+		var bare []byte
+		for at := 2; ; {
+			size := 2 + int(data[at+2])<<8 + int(data[at+3])
+			if data[at+1] == 0xda {
+				bare = slices.Concat(data[:2], bare, data[at:])
+				break
+			}
+			if data[at+1] != 0xc4 {
+				bare = append(bare, data[at:at+size]...)
+			}
+			at += size
+		}
+		require.Less(t, len(bare), len(data))
+		for way, opts := range decoders(t) {
+			want, err := pixels(t, full(t, opts...), data)
+			require.NoError(t, err)
+			got, err := pixels(t, full(t, opts...), bare)
+			require.NoError(t, err, "%s, %s", way, name)
+			require.Equal(t, want, got, "%s, %s", way, name)
+		}
+	}
+}
