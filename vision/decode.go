@@ -43,11 +43,11 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 // in Go: libjpeg-turbo's picture is taken if it decoded all rows without a word, or of
 // damaged files if asked.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
-	rest, err := h.jpeg.rest(w.ctx, data)
+	scans, whole, err := h.jpeg.rest(w.ctx, data)
 	if err != nil {
 		return err
 	}
-	if err := checkScans(&h, rest.scans); err != nil {
+	if err := checkScans(&h, scans); err != nil {
 		return err
 	}
 	x, y := &g.x, &g.y
@@ -57,16 +57,11 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	var needed region
 	needed.left, needed.right = x.span(h.width)
 	needed.top, needed.bottom = y.span(h.height)
-	if h.jpeg.baseline && h.jpeg.whole {
-		if err := h.jpeg.checkRestarts(rest.restarts); err != nil && !w.p.damaged {
-			return fmt.Errorf("vision: JPEG: %w", err)
-		}
-	}
-	if !rest.ended { // what is missing must be found, whatever the crop
+	if !whole { // what is missing must be found, whatever the crop
 		needed.bottom = h.height
 	}
 	if w.turbo != nil && h.jpeg.planar() {
-		done := w.decodeByTurbo(data, h, needed, min(g.x.scale(), g.y.scale()), rest.scans)
+		done := w.decodeByTurbo(data, h, needed, min(g.x.scale(), g.y.scale()), scans)
 		if err := ended(w.ctx); err != nil || done {
 			return err
 		}
@@ -84,7 +79,7 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 // smaller size if enough pixels remain. done tells whether it made all of them.
 func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float64, scans int) (done bool) {
 	rows := h.height
-	if h.jpeg.baseline && h.jpeg.whole {
+	if h.jpeg.baseline && h.jpeg.interleaved {
 		rows = min(rows, up(needed.bottom+2*h.jpeg.subY, 8*h.jpeg.subY))
 	}
 	if rows < h.height {
@@ -222,7 +217,7 @@ func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 
 // decodeBlocks decodes a region of the components of a file to planes, in Go.
 func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed region) (damaged, err error) {
-	if h.baseline && h.whole {
+	if h.baseline && h.interleaved {
 		if w.baseline == nil {
 			w.baseline = new(baselineDecoder)
 		}
@@ -329,19 +324,6 @@ func checkScans(h *header, n int) error {
 	most := int(max(64, min(500, 500*(4<<20)/(int64(h.width)*int64(h.height)))))
 	if n > most {
 		return fmt.Errorf("vision: JPEG: %d scans: must be at most %d", n, most)
-	}
-	return nil
-}
-
-// checkRestarts tells whether a picture of one scan has too many restart markers: some of it
-// is there twice. One may follow the last row.
-func (h *jpegHeader) checkRestarts(n int) error {
-	if h.restart == 0 {
-		return nil
-	}
-	units := up(h.width, 8*h.unitX) / (8 * h.unitX) * (up(h.height, 8*h.unitY) / (8 * h.unitY))
-	if most := (units + h.restart - 1) / h.restart; n > most {
-		return fmt.Errorf("%d restart markers: must be at most %d", n, most)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type jpegHeader struct {
 	heightAt      int  // where the height stands in the file
 	restart       int  // MCUs between restart markers, 0: none
 	scanAt        int  // where the first scan's pixels begin
-	whole         bool // the first scan has all components
+	interleaved   bool // the first scan has all components
 }
 
 // planar tells whether the components can be resampled as they are.
@@ -37,8 +37,6 @@ type segments struct {
 	data []byte
 	at   int
 	seen int // markers
-
-	restarts int // restart markers that were passed
 }
 
 // next returns the next marker that has a segment, and the segment's content. Its
@@ -62,10 +60,7 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 		marker = s.data[s.at]
 		s.at++
 		switch {
-		case marker&^7 == 0xd0:
-			s.restarts++
-			continue
-		case marker == 0 || marker == 0x01 || marker == 0xd8:
+		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8:
 			continue // no segment follows
 		case marker == 0xd9, s.at+2 > len(s.data):
 			return marker, nil, errNoPicture
@@ -121,7 +116,7 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 			if h.components == 0 {
 				return h, errors.New("pixels before a frame header")
 			}
-			h.scanAt, h.whole = s.at, len(segment) > 0 && int(segment[0]) == h.components
+			h.scanAt, h.interleaved = s.at, len(segment) > 0 && int(segment[0]) == h.components
 			switch h.components { // as libjpeg's jdapimin.c
 			case 1:
 				h.ycc = true
@@ -139,25 +134,18 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 // they have less than three columns.
 func (h *jpegHeader) smooth() bool { return h.subX != 2 || h.width > 4 }
 
-// A rest is what follows the header of a JPEG file's first scan, up to the end of the
-// picture or of the file. A film behind the picture isn't looked at.
-type rest struct {
-	scans    int
-	restarts int  // restart markers
-	ended    bool // the picture's end is there
-}
-
-// rest goes over the markers in data. It is quick: in a scan's codes, 0xff is rare.
-func (h *jpegHeader) rest(ctx context.Context, data []byte) (r rest, err error) {
+// rest goes over the markers that follow the first scan's header. It counts the scans,
+// and tells whether the end of the picture is there. A film behind that isn't looked at.
+// It is quick, since in a scan's codes 0xff is rare.
+func (h *jpegHeader) rest(ctx context.Context, data []byte) (scans int, whole bool, err error) {
 	s := segments{ctx: ctx, data: data, at: h.scanAt}
-	for r.scans = 1; ; {
+	for scans = 1; ; {
 		marker, _, err := s.next()
 		if err != nil { // the end, or damage that decoding meets too
-			r.restarts, r.ended = s.restarts, marker == 0xd9
-			return r, ended(ctx)
+			return scans, marker == 0xd9, ended(ctx)
 		}
 		if marker == 0xda {
-			r.scans++
+			scans++
 		}
 	}
 }

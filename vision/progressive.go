@@ -245,35 +245,7 @@ func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 			}
 		}
 	}
-	if d.restart > 0 {
-		if err := d.atEnd(ctx); err != nil {
-			return err
-		}
-	}
 	return odd
-}
-
-// atEnd tells whether no restart interval follows the scan. A marker alone may.
-func (d *progressiveDecoder) atEnd(ctx context.Context) error {
-	seen, behind := 0, 0
-	for at := d.pos; at+1 < len(d.data); at++ {
-		if d.data[at] != 0xff || d.data[at+1] == 0xff {
-			continue
-		}
-		if hasEnded(ctx, &seen) {
-			return nil
-		}
-		switch next := d.data[at+1]; {
-		case next&^7 == 0xd0:
-			behind = at + 2
-		case next != 0:
-			if behind > 0 && at > behind {
-				return fmt.Errorf("%d bytes between a restart marker behind a scan and the next marker", at-behind)
-			}
-			return nil
-		}
-	}
-	return nil
 }
 
 // readUnit reads an MCU.
