@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"image/png"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/image/bmp"
+	"golang.org/x/image/tiff"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/vision"
@@ -34,6 +37,10 @@ func corpus(t testing.TB) map[string][]byte {
 	for _, name := range []string{"420.jpg", "444.jpg", "progressive.jpg", "restart.jpg", "grey.jpg", "cmyk.jpg", "rgb.png", "palette.png", "palette.gif", "lossy.webp", "lossless.webp"} {
 		sources[name] = read(t, name)
 	}
+	img, err := png.Decode(bytes.NewReader(sources["rgb.png"]))
+	require.NoError(t, err)
+	sources["rgb.bmp"] = encoded(t, func(b *bytes.Buffer) error { return bmp.Encode(b, img) })
+	sources["rgb.tif"] = encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, img, &tiff.Options{Compression: tiff.Deflate}) })
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, data := range sources {
 		for _, share := range []int{1, 20, 50, 90} {

@@ -343,8 +343,12 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	if opaque != nil {
 		w.file, data = opaque, opaque
 	}
-	w.reader.reset(w.ctx, data)
-	img, format, err := image.Decode(&w.reader)
+	img, format, err := image.Decode(w.from(data))
+	if err != nil {
+		if file := w.mended(data); file != nil {
+			img, format, err = image.Decode(w.from(file))
+		}
+	}
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}

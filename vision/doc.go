@@ -22,27 +22,31 @@
 // remain for each pixel of the result. Its planes are resampled before their colours
 // are converted. On amd64 CPUs with AVX2, resampling and conversion to float32 are in
 // assembly; elsewhere plain Go makes the same results, to the bit. Each worker keeps
-// a decoder and its buffers, so that a JPEG file costs no allocation, unless
-// [image/jpeg] decodes it or it is huge.
+// a decoder and its buffers, so that a JPEG file costs no allocation, unless it has
+// unusual colours or is huge.
 //
 // # What decodes
 //
 // JPEG files are decoded by libjpeg-turbo, version 2.0 or newer, if [Turbo] finds it
 // at run time: libturbojpeg.so.0 on Linux, libturbojpeg.0.dylib on macOS, both in
 // programs built with cgo or the tag nwt_purego, and turbojpeg.dll or
-// libturbojpeg.dll on Windows. If it isn't found, this package decodes baseline and
-// progressive files, as nearly all photographs are. The pixels are the same to the
-// bit, but it never decodes at a smaller size, and of baseline files only the part
-// that a crop needs. All other files then go to [image/jpeg]: CMYK, RGB, and unusual
-// sampling. Some of them [image/jpeg] can't decode, such as CMYK with subsampled inks
-// and arithmetic coding.
+// libturbojpeg.dll on Windows. If it isn't found, this package decodes them: the pixels
+// are the same to the bit, but it never decodes at a smaller size, and of baseline files
+// only the part that a crop needs. It always decodes CMYK, RGB and unusual sampling, and
+// files of which libjpeg-turbo has a warning to give; so it is the same files that are
+// errors. Only files with arithmetic coding need the library.
 //
-// PNG, GIF and WebP are decoded in Go, and so is whatever else the program has
+// A JPEG file is whole if the codes of all its pixels are there. Bytes between its segments,
+// before a restart marker or behind the last row are passed over, as by Pillow and
+// torchvision. A file that is cut is an error for every crop.
+//
+// PNG, GIF, WebP, BMP and TIFF are decoded in Go, and so is whatever else the program has
 // registered with [image.RegisterFormat]. Of an animation, the first picture is
 // taken. If it is smaller than the frame, there is black around it; in a GIF file, the
 // transparent colour or else the background, where Pillow takes the first colour of the
 // palette. Of 16 bits the upper eight are taken, of grey pictures too: Pillow makes white
-// of every grey above 255.
+// of every grey above 255. TIFF files are turned as they say, as by Pillow.
+// docs/reliability.md lists the kinds of files that Pillow loads and this package doesn't.
 //
 // # When nobody waits any more
 //

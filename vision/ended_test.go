@@ -98,10 +98,7 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 			data:  read(t, "progressive.jpg"),
 			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}}, opts: inGo, least: 10 * 180 / 16,
 		},
-		"JPEG of other colours": {data: read(t, "cmyk.jpg"), steps: whole, opts: inGo, least: 33627 / 4096},
-		"JPEG of other colours, by libjpeg-turbo": {
-			data: read(t, "cmyk.jpg"), steps: whole, least: 180,
-		},
+		"JPEG of other colours": {data: read(t, "cmyk.jpg"), steps: whole, opts: inGo, least: 180 + 180/16},
 		"PNG": {
 			data:  encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, pixels) }),
 			steps: whole, least: side*side*4/8192 + side,
@@ -158,7 +155,7 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 					ends := max(1, all*share/10)
 					n, err := lookedAt(ends, p, test.data)
 					require.ErrorIs(t, err, errEnded)
-					require.LessOrEqual(t, n-ends, 12, "looks after the end, where %d of %d came before it", ends, all)
+					require.LessOrEqual(t, n-ends, 20, "looks after the end, where %d of %d came before it; each format looks at the beginning", ends, all)
 				}
 			})
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 )
 
 // exifPrefix stands before EXIF data in JPEG files, and sometimes in others.
@@ -12,9 +13,16 @@ var exifPrefix = []byte("Exif\x00\x00")
 // orientation finds the tag Orientation in EXIF data: 1 … 8, and 1 if it isn't
 // there. See CIPA DC-008 (Exif 2.3), 4.6.4.
 func orientation(exif []byte) int {
-	tiff := bytes.TrimPrefix(exif, exifPrefix)
+	if o, _ := tagOf(bytes.TrimPrefix(exif, exifPrefix), 0x0112); o >= 1 && o <= 8 {
+		return int(o)
+	}
+	return 1
+}
+
+// tagOf finds a tag's number in the first directory of a TIFF file, as EXIF data is one.
+func tagOf(tiff []byte, tag uint16) (value uint32, found bool) {
 	if len(tiff) < 8 {
-		return 1
+		return 0, false
 	}
 	var order binary.ByteOrder
 	switch string(tiff[:4]) {
@@ -23,42 +31,53 @@ func orientation(exif []byte) int {
 	case "MM\x00*":
 		order = binary.BigEndian
 	default:
-		return 1
+		return 0, false
 	}
 	at := int64(order.Uint32(tiff[4:]))
 	if at+2 > int64(len(tiff)) {
-		return 1
+		return 0, false
 	}
 	entries := tiff[at+2:]
 	for range order.Uint16(tiff[at:]) {
 		if len(entries) < 12 {
-			return 1
+			break
 		}
-		const tag, short, long = 0x0112, 3, 4
+		const short, long = 3, 4
 		if order.Uint16(entries) == tag {
-			o := uint32(0)
 			switch order.Uint16(entries[2:]) {
 			case short:
-				o = uint32(order.Uint16(entries[8:]))
-			case long: // some programs write it so, and Pillow reads it
-				o = order.Uint32(entries[8:])
+				return uint32(order.Uint16(entries[8:])), true
+			case long: // some programs write Orientation so, and Pillow reads it
+				return order.Uint32(entries[8:]), true
 			}
-			if o >= 1 && o <= 8 {
-				return int(o)
-			}
-			return 1
+			break
 		}
 		entries = entries[12:]
 	}
-	return 1
+	return 0, false
+}
+
+// checkTIFF refuses what package tiff would decode to other pixels than libtiff.
+func checkTIFF(data []byte) error {
+	const compression, photometric, samples, planar = 0x0103, 0x0106, 0x0115, 0x011c
+	number := func(tag uint16) uint32 {
+		v, _ := tagOf(data, tag)
+		return v
+	}
+	if number(planar) == 2 && number(samples) > 1 {
+		return errors.New("vision: TIFF: one plane per colour: must be interleaved (PlanarConfiguration 1)")
+	}
+	if c := number(compression); c >= 2 && c <= 4 && number(photometric) == 1 {
+		return errors.New("vision: TIFF: CCITT codes where 0 is black: must be white (PhotometricInterpretation 0)")
+	}
+	return nil
 }
 
 // exifOf finds the EXIF data of a PNG or WebP file; nil: there is none, or ctx ends.
 func exifOf(ctx context.Context, data []byte) []byte {
 	seen := 0
 	switch {
-	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
-		// Chunks of a size, a name, as many bytes and a checksum (PNG, 5.3).
+	case bytes.HasPrefix(data, pngSignature):
 		for rest := data[8:]; len(rest) >= 12; {
 			size := int64(binary.BigEndian.Uint32(rest))
 			if size > int64(len(rest)-12) || hasEnded(ctx, &seen) {

@@ -18,7 +18,7 @@ import (
 
 // Extensions are the extensions of the files that [OpenFolder] takes, in lower or
 // upper case.
-var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp"}
+var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
 // A Folder is a dataset of the pictures in a folder, as torchvision's
 // ImageFolder: what lies in dir/cat, or in folders below it, is of class "cat".

@@ -54,7 +54,7 @@ func WithLayout(l Layout) Option {
 
 // WithOrientation turns and mirrors pictures as the EXIF data of their JPEG, PNG
 // or WebP files says. Without it they stay as they are stored, as with torchvision's
-// ImageFolder.
+// ImageFolder. TIFF files are always turned, as there.
 func WithOrientation() Option {
 	return func(p *Pipeline) error {
 		p.orient = true
@@ -62,12 +62,15 @@ func WithOrientation() Option {
 	}
 }
 
-// WithDamaged loads what can be decoded of JPEG files that are cut or damaged, as
-// Pillow does with LOAD_TRUNCATED_IMAGES; the rest is grey. Without this option
-// such a file is an error, unless the damage lies below all that a crop needs.
-// Without libjpeg-turbo, damage of a file that image/jpeg decodes is an error in either
-// case. In baseline files libjpeg-turbo goes on behind damage, while in Go all that
-// follows is grey.
+// WithDamaged loads what can be decoded of JPEG and GIF files that are cut or damaged, as
+// Pillow does with LOAD_TRUNCATED_IMAGES. The rest is grey, or in a GIF file the palette's
+// first colour. Without this option a cut JPEG file is an error, and so is a damaged one,
+// unless the damage lies below all that a crop needs. In baseline files libjpeg-turbo goes
+// on behind damage, while in Go all that follows is grey.
+//
+// It also loads files that lack no pixel, but that package png or gif refuses: a PNG file
+// without its end, or with a wrong checksum; a GIF file with an unknown extension, codes of
+// two bits, or a picture that isn't in its screen, which then grows.
 //
 // A JPEG file has no checksum: if flipped bits still make valid codes, its
 // pixels change and nothing notices it.

@@ -8,7 +8,10 @@ import (
 	"image"
 	_ "image/gif" // formats that image.Decode knows
 	_ "image/png" //
+	"io"
 
+	_ "golang.org/x/image/bmp"
+	_ "golang.org/x/image/tiff"
 	_ "golang.org/x/image/webp"
 
 	"github.com/nwt-go/nwt"
@@ -123,9 +126,11 @@ type reader struct {
 	rest bytes.Reader
 }
 
-func (r *reader) reset(ctx context.Context, data []byte) {
-	r.ctx = ctx
-	r.rest.Reset(data)
+// from is the worker's reader of data.
+func (w *worker) from(data []byte) io.Reader {
+	w.reader.ctx = w.ctx
+	w.reader.rest.Reset(data)
+	return &w.reader
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -133,6 +138,14 @@ func (r *reader) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return r.rest.Read(p)
+}
+
+// ReadAt is for TIFF, whose parts lie anywhere.
+func (r *reader) ReadAt(p []byte, at int64) (int, error) {
+	if err := ended(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.rest.ReadAt(p, at)
 }
 
 // A header is what is known of a file before it is decoded.
@@ -171,20 +184,33 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		if h.jpeg, err = readJPEG(w.ctx, data); err != nil {
 			return h, w.failed("vision: JPEG: %w", err)
 		}
-		h.width, h.height, h.orientation = h.jpeg.width, h.jpeg.height, h.jpeg.orientation
+		h.width, h.height = h.jpeg.width, h.jpeg.height
+		if w.p.orient {
+			h.orientation = h.jpeg.orientation
+		}
 	default:
-		w.reader.reset(w.ctx, data)
-		config, _, err := image.DecodeConfig(&w.reader)
+		config, format, err := image.DecodeConfig(w.from(data))
+		if err != nil {
+			if file := w.mended(data); file != nil {
+				config, format, err = image.DecodeConfig(w.from(file))
+			}
+		}
 		if err != nil {
 			return h, w.failed("vision: %w", err)
 		}
 		h.width, h.height = config.Width, config.Height
-		if w.p.orient {
+		switch {
+		case format == "tiff": // as Pillow, which never leaves it as it is stored
+			h.orientation = orientation(data)
+			if err := checkTIFF(data); err != nil {
+				return h, err
+			}
+		case w.p.orient:
 			h.orientation = orientation(exifOf(w.ctx, data))
 		}
-	}
-	if !w.p.orient {
-		h.orientation = 1
+		if f, ok := frameOfGIF(w.ctx, data); ok && w.p.damaged {
+			h.width, h.height = f.grown().X, f.grown().Y
+		}
 	}
 	return h, w.p.checkSize(h.width, h.height)
 }

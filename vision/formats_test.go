@@ -1,0 +1,142 @@
+package vision_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/png"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/image/bmp"
+	"golang.org/x/image/tiff"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// of makes pictures of one size that aren't resampled.
+func of(t testing.TB, width, height int, opts ...vision.Option) *vision.Pipeline {
+	t.Helper()
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: height, Width: width}}},
+		append(opts, vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC))...)
+	require.NoError(t, err)
+	return p
+}
+
+// onlyDamaged loads a file that is an error without WithDamaged.
+func onlyDamaged(t *testing.T, width, height int, file []byte) []uint8 {
+	t.Helper()
+	_, err := pixels(t, of(t, width, height), file)
+	require.Error(t, err)
+	got, err := pixels(t, of(t, width, height, vision.WithDamaged()), file)
+	require.NoError(t, err)
+	return got
+}
+
+func TestBMPAndTIFFFilesAreDecoded(t *testing.T) {
+	img, err := png.Decode(bytes.NewReader(read(t, "rgb.png")))
+	require.NoError(t, err)
+	p := of(t, 240, 180)
+	want := nwt.Values[uint8](load(t, p, read(t, "rgb.png")), 0)
+	dir := tree(t, "a/1.bmp", "a/2.TIF", "a/3.tiff")
+	folder, err := vision.OpenFolder(t.Context(), dir, p)
+	require.NoError(t, err)
+	require.Equal(t, 3, folder.Len())
+	for name, encode := range map[string]func(b *bytes.Buffer) error{
+		"BMP":  func(b *bytes.Buffer) error { return bmp.Encode(b, img) },
+		"TIFF": func(b *bytes.Buffer) error { return tiff.Encode(b, img, nil) },
+		"TIFF, compressed": func(b *bytes.Buffer) error {
+			return tiff.Encode(b, img, &tiff.Options{Compression: tiff.Deflate, Predictor: true})
+		},
+	} {
+		require.Equal(t, want, nwt.Values[uint8](load(t, p, encoded(t, encode)), 0), name)
+	}
+}
+
+// tagged is a TIFF file in which the value of a tag, or another in its place, is changed.
+func tagged(t *testing.T, file []byte, tag, to, value uint16) []byte {
+	file = bytes.Clone(file)
+	at := int(binary.LittleEndian.Uint32(file[4:])) + 2
+	for ; binary.LittleEndian.Uint16(file[at:]) != tag; at += 12 {
+		require.Less(t, at+12, len(file))
+	}
+	copy(file[at:], []byte{byte(to), byte(to >> 8), 3, 0, 1, 0, 0, 0, byte(value), byte(value >> 8), 0, 0})
+	return file
+}
+
+func TestTIFFFilesAreTurnedOrRefusedWherePackageTIFFPassesOverWhatTheySay(t *testing.T) {
+	colours, greys := image.NewNRGBA(image.Rect(0, 0, 3, 2)), image.NewGray(image.Rect(0, 0, 3, 2))
+	copy(greys.Pix, []byte{1, 20, 40, 80, 160, 255})
+	file := encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, colours, nil) })
+	_, err := pixels(t, of(t, 3, 2), tagged(t, file, 0x011b, 0x011c, 2)) // in the resolution's place
+	require.ErrorContains(t, err, "PlanarConfiguration")
+	file = encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, greys, nil) })
+	_, err = pixels(t, of(t, 3, 2), tagged(t, tagged(t, file, 0x0103, 0x0103, 4), 0x0106, 0x0106, 1))
+	require.ErrorContains(t, err, "PhotometricInterpretation")
+	// One sample per pixel is the default.
+	turned := nwt.Values[uint8](load(t, of(t, 3, 2), tagged(t, file, 0x0115, 0x0112, 3)), 0)
+	for i := range 6 {
+		require.Equal(t, slices.Repeat([]byte{greys.Pix[5-i]}, 3), turned[3*i:][:3], "upside down, as Pillow turns it")
+	}
+}
+
+func TestAGIFFileThatOtherDecodersBearIsLoadedWithDamaged(t *testing.T) {
+	colours := color.Palette{color.RGBA{10, 20, 30, 255}, color.RGBA{200, 100, 50, 255}, color.RGBA{90, 80, 70, 255}, color.RGBA{1, 2, 3, 255}}
+	frame := image.NewPaletted(image.Rect(0, 0, 40, 30), colours)
+	for i := range frame.Pix {
+		frame.Pix[i] = byte(i * i / 7 % 4)
+	}
+	file := encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, frame, nil) })
+	want := nwt.Values[uint8](load(t, of(t, 40, 30), file), 0)
+	picture := 13 + 3<<(file[10]&7+1)
+	for file[picture] == 0x21 {
+		picture += 8
+	}
+	require.EqualValues(t, 0x2c, file[picture])
+
+	unknown := slices.Concat(file[:picture], []byte{0x21, 0x2a, 3, 1, 2, 3, 0}, file[picture:])
+	require.Equal(t, want, onlyDamaged(t, 40, 30, unknown), "an extension that nobody knows")
+
+	small := bytes.Clone(file)
+	binary.LittleEndian.PutUint16(small[6:], 8)
+	binary.LittleEndian.PutUint16(small[8:], 8)
+	require.Equal(t, want, onlyDamaged(t, 40, 30, small), "a picture outside of the screen")
+
+	cut := onlyDamaged(t, 40, 30, file[:len(file)*3/4])
+	require.Equal(t, want[:3*40*15], cut[:3*40*15], "the upper rows")
+
+	// Codes of two bits: each pixel behind the code 2, which forgets what was; at the end 3.
+	bits, n := uint64(0), 0
+	add := func(code uint64) { bits, n = bits|code<<n, n+2 }
+	for i := range 9 {
+		add(2)
+		add(uint64(i) % 2)
+	}
+	add(3)
+	codes := binary.LittleEndian.AppendUint64(nil, bits)[:(n+7)/8]
+	narrow := slices.Concat([]byte("GIF89a\x03\x00\x03\x00\x80\x00\x00\x0a\x14\x1e\xc8\x64\x32\x2c\x00\x00\x00\x00\x03\x00\x03\x00\x00\x01"),
+		[]byte{byte(len(codes))}, codes, []byte{0, 0x3b})
+	for i, v := range onlyDamaged(t, 3, 3, narrow) {
+		require.Equal(t, [][]byte{{10, 20, 30}, {200, 100, 50}}[i/3%2][i%3], v, "literals of one bit")
+	}
+}
+
+func TestAPNGFileWhosePixelsAreThereIsLoadedWithDamaged(t *testing.T) {
+	file := read(t, "rgb.png")
+	want := nwt.Values[uint8](load(t, of(t, 240, 180), file), 0)
+	text := []byte("\x00\x00\x00\x04tEXta\x00b!\x01\x02\x03\x04")
+	for name, bad := range map[string][]byte{
+		"no end":                                file[:len(file)-12],
+		"a wrong checksum of what isn't pixels": slices.Concat(file[:33], text, file[33:]),
+		"a wrong checksum of the header":        changed(file, 29, file[29]+1),
+		"the last checksum is cut":              file[:len(file)-14],
+	} {
+		require.Equal(t, want, onlyDamaged(t, 240, 180, bad), name)
+	}
+	_, err := pixels(t, of(t, 240, 180, vision.WithDamaged()), file[:len(file)/2])
+	require.Error(t, err, "pixels are missing")
+}
