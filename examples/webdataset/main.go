@@ -35,7 +35,7 @@ func main() {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("webdataset", flag.ExitOnError)
-	dir := flags.String("dir", "", "`folder` of JPEG, PNG, GIF and WebP files to pack, in one folder per class (default: the images that come with Go)")
+	dir := flags.String("dir", "", "`folder` of JPEG, PNG, GIF, WebP, BMP and TIFF files to pack, in one folder per class (default: the images that come with Go)")
 	shards := flags.String("shards", "", "`folder` of the shards: written if there are none, else read (default: one for this run)")
 	perShard := flags.Int("per-shard", 100, "`images` per shard")
 	repeat := flags.Int("repeat", 0, "`times` to pack each image (default: until there are 1000)")

@@ -121,7 +121,7 @@ for name, of in {"coffee": ("exif1.jpg", "exif6.jpg"), "stripes": ("narrow420.jp
     for file in of:
         shutil.copy(here / file, here / "classes" / name)
 
-# image/jpeg can't decode this one either.
+# Small intervals in each scan.
 odd.save(here / "restarts-progressive.jpg", quality=85, subsampling="4:2:0", progressive=True, restart_marker_blocks=3)
 expect("restarts-progressive.jpg", centre(pillow("restarts-progressive.jpg"), 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
 
