@@ -116,11 +116,6 @@ for name, of in {"coffee": ("exif1.jpg", "exif6.jpg"), "stripes": ("narrow420.jp
 small.resize((60, 40)).convert("CMYK").save(here / "inks.jfif", quality=90, subsampling="4:2:0")
 expect("inks.jfif", pillow("inks.jfif"), "Pillow", crop=[60, 40], size=[60, 40])
 
-for name, of in {"coffee": ("exif1.jpg", "exif6.jpg"), "stripes": ("narrow420.jpg", "narrow422.jpg")}.items():
-    (here / "classes" / name).mkdir(parents=True, exist_ok=True)
-    for file in of:
-        shutil.copy(here / file, here / "classes" / name)
-
 # Small intervals in each scan.
 odd.save(here / "restarts-progressive.jpg", quality=85, subsampling="4:2:0", progressive=True, restart_marker_blocks=3)
 expect("restarts-progressive.jpg", centre(pillow("restarts-progressive.jpg"), 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
