@@ -87,12 +87,15 @@ var workloads = []workload{
 	{name: "flat", sample: func(*rand.Rand, int) time.Duration { return 10 * time.Microsecond }, step: 5 * time.Millisecond},
 }
 
-var seeds = flag.Int("seeds", 1, "tune each workload while training with so many seeds")
+var (
+	calibrate = flag.Bool("calibrate", false, "measure how well simulated workloads are tuned")
+	seeds     = flag.Int("seeds", 1, "with -calibrate, tune each workload with so many seeds")
+)
 
 // 6000 batches, tuned while training, against the best fixed count.
 func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
-	if testing.Short() {
-		t.Skip("some ten seconds")
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
 	}
 	const batch, batches, most = 32, 6000, 32
 	var slower []float64
@@ -139,8 +142,8 @@ func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
 
 // The time of the settled count is that of a long run without tuning.
 func TestTheIntervalOfASettledLoaderHoldsTheTimeOfALongRun(t *testing.T) {
-	if testing.Short() {
-		t.Skip("some ten seconds")
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
 	}
 	const batch, batches, most, long = 32, 6000, 32, 20_000
 	var widths []float64
@@ -176,11 +179,10 @@ func TestTheIntervalOfASettledLoaderHoldsTheTimeOfALongRun(t *testing.T) {
 // While training waits for the sample that stalls, those behind it are loaded. A look
 // must not be charged for all of the wait, and the next one for what it finds loaded.
 func TestStallsThatDepthHidesDoNotDecideTheCount(t *testing.T) {
-	seeds := uint64(4)
 	if testing.Short() {
-		seeds = 2
+		t.Skip("measures in virtual time")
 	}
-	for seed := range seeds {
+	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			w := workload{sample: stalling}
 			l := newLoader(t, w.dataset(seed), nwt.WithAutoWorkers(), nwt.WithWorkers(2), nwt.WithMaxWorkers(32), silent, virtual)
@@ -193,6 +195,9 @@ func TestStallsThatDepthHidesDoNotDecideTheCount(t *testing.T) {
 
 // Without a loop body the share of time spent waiting says nothing: it is always 1.
 func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		var loaded atomic.Int64
 		w := workload{sample: func(_ *rand.Rand, under int) time.Duration {
@@ -215,6 +220,9 @@ func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
 // Training steps vary: with the length of sequences, by chance, or since each fourth waits
 // for the device. That isn't the workers' doing, and must not be taken for it.
 func TestHowLongStepsHappenedToTakeDoesNotDecideTheCount(t *testing.T) {
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
+	}
 	const batch, mean = 32, 18 * time.Millisecond
 	for name, step := range map[string]func(rng *rand.Rand, n int) time.Duration{
 		"two lengths": func(rng *rand.Rand, _ int) time.Duration { return mean * time.Duration(2+5*rng.IntN(2)) / 9 * 2 },

@@ -50,11 +50,11 @@ func (w waiting) dataset(m *nwt.VirtualMachine, seed uint64) nwt.Dataset {
 
 // With three CPUs of four in use, a third may be left to gain.
 func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
+	}
 	const batch, batches, fixed = 32, 4000, 600
 	machines := []int{2, 8, 64}
-	if testing.Short() {
-		machines = []int{8}
-	}
 	sources := []waiting{
 		{name: "computing", compute: time.Millisecond, steady: true},
 		{name: "computing that varies", compute: time.Millisecond},

@@ -111,6 +111,9 @@ func TestTheFloorIsRightOrNotKnown(t *testing.T) {
 }
 
 func TestACountsOwnStallsCount(t *testing.T) {
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
+	}
 	opts := []nwt.Option{nwt.WithBatchSize(32), nwt.WithMaxWorkers(32), nwt.WithPrefetch(2), virtual} // no depth hides it
 	right, overSure := 0, 0
 	for seed := range uint64(24) {
@@ -143,6 +146,9 @@ func TestACountsOwnStallsCount(t *testing.T) {
 }
 
 func TestManyIterationsShowWhichCountsStall(t *testing.T) {
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
+	}
 	right := 0
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) {

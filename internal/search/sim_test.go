@@ -348,8 +348,9 @@ func (c curve) runWith(s Strategy, sp Space, again uint64) tuning {
 }
 
 var (
-	reRunAll = flag.Bool("rerun.all", false, "re-run every simulated curve, not a sample of them")
-	drawn    = flag.Uint64("drawn", 1, "number of the suite; the constants of the search were chosen on the second")
+	calibrate = flag.Bool("calibrate", false, "search a sample of the simulated curves")
+	reRunAll  = flag.Bool("rerun.all", false, "with -calibrate, search every simulated curve, and more often")
+	drawn     = flag.Uint64("drawn", 1, "number of the suite; the constants of the search were chosen on the second")
 )
 
 // An outcome is how searching a curve went, in the mean of the searches.
@@ -441,8 +442,8 @@ func all(outcomes []outcome, of func(outcome) []float64) (xs []float64) {
 }
 
 func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
-	if testing.Short() {
-		t.Skip("some thousand searches; no goroutine in them")
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
 	}
 	suite := curves(*drawn)
 	require.GreaterOrEqual(t, len(suite), 400)
