@@ -17,7 +17,7 @@ import (
 // Epochs of a few batches, broken off and resumed, while batches are retained: each epoch
 // holds what it holds anyway, and what the user sets stays.
 func TestALoaderThatTunesItselfDeliversShortEpochsWholeWhateverItMeasures(t *testing.T) {
-	const batch, epochs = 8, 120
+	const batch, epochs = 8, 60
 	for name, opts := range map[string][]nwt.Option{
 		"by default": nil, "of a rank": {nwt.WithRank(1, 3)}, "shuffled": {nwt.WithShuffle(3)},
 		"without order": {nwt.WithUnordered()}, "with a fixed prefetch": {nwt.WithPrefetch(12)}, "the rest dropped": {nwt.WithDropLast()},

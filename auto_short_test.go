@@ -23,6 +23,9 @@ func sortedByCost(n int, first, last time.Duration) nwt.Dataset {
 // The last batches of an epoch, behind which nothing is loaded, are the dearest. Who
 // leaves them out chooses a count that is too low.
 func TestALoaderThatTunesItselfCountsTheDearEndOfAShortEpoch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	const batch, step = 32, 2 * time.Millisecond
 	for _, tt := range []struct {
 		batches     int

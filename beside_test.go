@@ -180,7 +180,7 @@ func agrees(b *nwt.Batch, d delivery) error {
 // loader, from wherever and whenever, also while it tunes itself: the loop gets the
 // batches that a plain loop would, or the error that says why not.
 func TestWhatIsCalledBesideALoopHarmsNothing(t *testing.T) {
-	for s := range seedsOf(*besides, 100, 1000) {
+	for s := range seedsOf(*besides, 100, 200) {
 		c := &crowd{over: make(chan struct{})}
 		hung := time.AfterFunc(hangs, func() { panic(fmt.Sprintf("-seed=%d hangs", s)) })
 		err := c.train(rand.New(rand.NewPCG(s, 9)))

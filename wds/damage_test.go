@@ -91,18 +91,14 @@ func flipped(data []byte, at int) []byte {
 }
 
 func TestNoFlippedBitOfACompressedShardChangesASampleUnnoticed(t *testing.T) {
-	good := compressed(t, shard(t, 0, 20))
-	step := 1
-	if testing.Short() {
-		step = 7
-	}
-	for at := 0; at < len(good); at += step {
+	good := compressed(t, shard(t, 0, 5))
+	for at := range good {
 		for bit := range 8 {
 			data := bytes.Clone(good)
 			data[at] ^= 1 << bit
 			got, _, err := epoch(t, dataset(t, fstest.MapFS{"a.tar": {Data: data}}))
 			if err == nil { // another way to write the same
-				require.Equal(t, upTo(20), got, "bit %d of byte %d of %d", bit, at, len(good))
+				require.Equal(t, upTo(5), got, "bit %d of byte %d of %d", bit, at, len(good))
 			}
 		}
 	}

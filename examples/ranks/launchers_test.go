@@ -43,6 +43,7 @@ func torchrunArgs(args, logs string) string {
 var ofMPICH = []int{stopped, 0}
 
 func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, source string
 		launch       func(t *testing.T, world int, program []string) launched
@@ -106,6 +107,7 @@ func TestRanksStopTogetherAndFewerGoOnWhereTheyWere(t *testing.T) {
 }
 
 func TestARankThatDiesEndsTheOthers(t *testing.T) {
+	t.Parallel()
 	tr := newTrial(t)
 	l := byHand(t, 3, tr.program(aStep)).start(t)
 	tr.underway(t, 0)
@@ -118,6 +120,7 @@ func TestARankThatDiesEndsTheOthers(t *testing.T) {
 
 // srun then sends SIGTERM to the others, and exits with the greatest of the statuses.
 func TestARankThatDiesWhileTheOthersStopIsAFailureToAll(t *testing.T) {
+	t.Parallel()
 	tr := newTrial(t)
 	l := byHand(t, 3, tr.program(aStep)).start(t)
 	tr.underway(t, 0)
@@ -129,6 +132,7 @@ func TestARankThatDiesWhileTheOthersStopIsAFailureToAll(t *testing.T) {
 }
 
 func TestARankThatStopsIsNotEndedByAnotherSignal(t *testing.T) {
+	t.Parallel()
 	tr := newTrial(t)
 	l := byHand(t, 3, tr.program(aStep)).start(t)
 	tr.underway(t, 0)
@@ -143,6 +147,7 @@ func TestARankThatStopsIsNotEndedByAnotherSignal(t *testing.T) {
 }
 
 func TestARankThatIsToldToStopBeforeTheOthersHaveComeWaitsForThem(t *testing.T) {
+	t.Parallel()
 	tr := newTrial(t)
 	l := byHand(t, 2, tr.program(0))
 	l[:1].start(t)
