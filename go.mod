@@ -3,6 +3,7 @@ module github.com/nwt-go/nwt
 go 1.26.0
 
 require (
+	github.com/klauspost/compress v1.19.2
 	github.com/shirou/gopsutil/v3 v3.24.5
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0

@@ -3,42 +3,33 @@ package wds
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 )
 
 // A grouper reads the records of a tar file.
 type grouper struct {
-	shard  string
-	limits Limits
-	in     *ended
-	tar    *tar.Reader
-	done   bool // the shard's end is proved
+	of    *stream
+	shard string
+	in    *ended
+	tar   *tar.Reader
+	begun bool                // a header was read
+	done  bool                // the shard's end is proved
+	seen  map[uint64]struct{} // hashes of the keys so far
 	// ahead is a file whose content is still to be read: the first file of the next
 	// record. The fields after it are its key and extension.
 	ahead    *tar.Header
 	key, ext string
 }
 
-func newGrouper(shard string, r *source, limits Limits) (grouper, error) {
-	g := grouper{shard: shard, limits: limits, in: &ended{r: r}}
-	magic, err := r.peek(2)
-	if err != nil {
-		return g, fmt.Errorf("%s: %w", shard, noEnd(err))
-	}
-	if bytes.Equal(magic, []byte{0x1f, 0x8b}) {
-		unpacked, err := gzip.NewReader(r)
-		if err != nil {
-			return g, fmt.Errorf("%s: %w", shard, noEnd(err))
-		}
-		g.in.r, g.in.packed = unpacked, r
-	}
-	g.tar = tar.NewReader(g.in)
-	return g, nil
+func (s *stream) newGrouper(shard string, r *source) (grouper, error) {
+	in, err := s.newEnded(shard, r)
+	return grouper{of: s, shard: shard, in: in, tar: tar.NewReader(in), seen: map[uint64]struct{}{}}, err
 }
 
 // next reads the next record into r, and reuses r's memory. After the last record it
@@ -53,7 +44,7 @@ func (g *grouper) next(r *Record) error {
 		}
 		if key == "" {
 			key, r.Key = g.key, g.key
-			if len(key) > g.limits.Name {
+			if len(key) > g.of.limits.Name {
 				r.Key = strings.Clone(short(key))
 			}
 		}
@@ -94,20 +85,40 @@ func (g *grouper) another(key string) (bool, error) {
 		return false, io.EOF
 	case err != nil && g.key != "":
 		return false, fmt.Errorf("%s: after %s: %w", g.shard, short(g.key+"."+g.ext), noEnd(err))
+	case err != nil && !g.begun:
+		return false, fmt.Errorf("%s: %w", g.shard, g.in.explain(err))
 	case err != nil:
 		return false, fmt.Errorf("%s: %w", g.shard, noEnd(err))
+	case key == "":
+		g.note()
 	}
 	return key == "" || key == g.key, nil
+}
+
+// maxSeen is how many keys of a shard are remembered.
+const maxSeen = 100_000
+
+// note notes the key of a record that begins, and warns if the shard had it before.
+func (g *grouper) note() {
+	hash := maphash.String(g.of.seed, g.key)
+	if _, again := g.seen[hash]; again {
+		g.of.torn.Do(func() {
+			slog.Warn("nwt: a key comes back later in a shard, as another sample: the files of a sample must follow each other; "+
+				"further keys that come back aren't told", "shard", g.shard, "key", short(g.key))
+		})
+	} else if len(g.seen) < maxSeen {
+		g.seen[hash] = struct{}{}
+	}
 }
 
 // unfit tells why the file ahead can't belong to the record r.
 func (g *grouper) unfit(r *Record, h *tar.Header) error {
 	size := int64(len(r.data)) + h.Size
 	switch {
-	case len(h.Name) > g.limits.Name:
-		return fmt.Errorf("a name of %d bytes: must be at most %d", len(h.Name), g.limits.Name)
-	case len(r.files) == g.limits.Files:
-		return fmt.Errorf("more than %d files", g.limits.Files)
+	case len(h.Name) > g.of.limits.Name:
+		return fmt.Errorf("a name of %d bytes: must be at most %d", len(h.Name), g.of.limits.Name)
+	case len(r.files) == g.of.limits.Files:
+		return fmt.Errorf("more than %d files", g.of.limits.Files)
 	case slices.ContainsFunc(r.files, func(f file) bool { return f.ext == g.ext }):
 		return fmt.Errorf("two files %s", short(g.ext))
 	case kinds[h.Typeflag] != "":
@@ -117,8 +128,8 @@ func (g *grouper) unfit(r *Record, h *tar.Header) error {
 		return fmt.Errorf("its file %s is sparse: pack it without holes (GNU tar: without --sparse)", short(g.ext))
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeCont:
 		return fmt.Errorf("its file %s is of the unknown type %q", short(g.ext), h.Typeflag)
-	case h.Size > g.limits.Bytes-int64(len(r.data)):
-		return fmt.Errorf("%d bytes up to its file %s: must be at most %d", size, short(g.ext), g.limits.Bytes)
+	case h.Size > g.of.limits.Bytes-int64(len(r.data)):
+		return fmt.Errorf("%d bytes up to its file %s: must be at most %d", size, short(g.ext), g.of.limits.Bytes)
 	}
 	return nil
 }
@@ -155,6 +166,7 @@ func (g *grouper) advance() error {
 		if err != nil {
 			return err
 		}
+		g.begun = true
 		if g.done || h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader || h.Typeflag == typeLabel {
 			continue
 		}
@@ -196,41 +208,6 @@ func (g *grouper) end() error {
 			return err
 		}
 	}
-}
-
-// ended is a reader of r that knows whether r is over. Tar's reader returns io.EOF after two
-// blocks of zeros, or if it got io.EOF here: over tells which.
-type ended struct {
-	r      io.Reader
-	packed *source // what r unpacks; nil: nothing
-	n      int64   // bytes read
-	over   bool
-}
-
-func (e *ended) Read(p []byte) (int, error) {
-	if e.packed != nil { // what its buffer holds may unpack to a thousand times as much
-		if err := e.packed.ctx.Err(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := e.r.Read(p)
-	e.n += int64(n)
-	if err == io.EOF && n > 0 {
-		err = nil // the next Read returns it again
-	}
-	e.over = err == io.EOF
-	return n, err
-}
-
-// Seek lets tar's reader skip the content of a file that isn't compressed. If the content is
-// cut, that isn't the shard's end.
-func (e *ended) Seek(offset int64, whence int) (int64, error) {
-	s, ok := e.r.(*source)
-	if !ok {
-		return 0, errors.ErrUnsupported
-	}
-	at, err := s.Seek(offset, whence)
-	return at, noEnd(err)
 }
 
 // noEnd is err, but never an io.EOF: the loader would take that for the end of the

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"os"
 	"os/exec"
@@ -19,12 +20,12 @@ import (
 
 func newTestGrouper(t *testing.T, data []byte, limits Limits) grouper {
 	t.Helper()
-	s := &stream{}
+	s := &stream{seed: maphash.MakeSeed()}
 	WithLimits(limits)(s)
 	src, err := openSource(context.Background(), fstest.MapFS{"shard": {Data: data}}, "shard", &s.bufs)
 	require.NoError(t, err)
 	t.Cleanup(func() { src.Close() })
-	g, err := newGrouper("shard", src, s.limits)
+	g, err := s.newGrouper("shard", src)
 	require.NoError(t, err)
 	return g
 }

@@ -21,7 +21,8 @@ import (
 // first, the source abandons the call. The buffer and the file then belong to the call
 // alone, and it closes the file when it returns.
 type source struct {
-	ctx     context.Context // of the call under way: when it ends, waiting ends
+	mu      sync.Mutex
+	ctx     context.Context // guarded by mu; of the call under way: when it ends, waiting ends
 	file    fs.File
 	memory  *memory    // of the file; may be nil
 	bufs    *sync.Pool // of *[bufferSize]byte
@@ -80,6 +81,20 @@ func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (
 			return nil, fmt.Errorf("%w while waiting to open it: %w", ctx.Err(), err)
 		}
 	}
+}
+
+// use says which context the calls from now on end with. A decompressor may be reading ahead
+// meanwhile.
+func (s *source) use(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ctx = ctx
+}
+
+func (s *source) context() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ctx
 }
 
 // skipping says whether only headers are read from now on.
@@ -173,7 +188,7 @@ func (s *source) more() error {
 		if s.sought {
 			room = room[:s.piece]
 		}
-		if s.left == nil && s.ctx.Err() == nil {
+		if s.left == nil && s.context().Err() == nil {
 			if n := s.memory.read(room); n > 0 {
 				s.to, s.sought = s.to+n, false
 				return nil
@@ -236,7 +251,7 @@ func (s *source) call(f func() error) error {
 		return fs.ErrClosed
 	}
 	file := s.file
-	left, err := await(s.ctx, f, func(error) { file.Close() })
+	left, err := await(s.context(), f, func(error) { file.Close() })
 	if left != nil {
 		s.left = left
 	}

@@ -8,14 +8,17 @@
 //
 // A key is the path up to the first dot of its last element; what comes after
 // that dot is the extension, in lower case. Files without a key or an extension,
-// and those named __…__, belong to no sample. Shards may be compressed by gzip.
+// and those named __…__, belong to no sample. Shards may be compressed by gzip or
+// Zstandard; [WithDecompressor] adds other compressions.
 //
 // What is read is checked as far as the format allows. A shard must have tar's end
 // marker, with nothing but zeros after it. A compressed shard must also be complete,
-// and its checksum right. A shard that was cut or damaged ends with an error, and its
+// and its checksum right, which Zstandard may lack. A shard that was cut or damaged ends with an error, and its
 // last sample, which may lack files, isn't delivered. The checksum of a compressed
 // shard comes only at its end: if it is wrong, samples that were delivered before may
-// be wrong too. Tar itself has no checksum for the content of files.
+// be wrong too. Tar itself has no checksum for the content of files. If a key comes back
+// later in a shard, its files make another sample; the first time, a warning is logged to
+// [slog.Default]. The first 100 000 keys of a shard are compared.
 //
 // Format: https://github.com/webdataset/webdataset
 package wds
@@ -25,6 +28,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io/fs"
 	"math"
 	"slices"
@@ -36,8 +40,9 @@ import (
 
 // New makes a stream of samples from shards in fsys, such as a folder
 // (os.DirFS) or a bucket (a gocloud.dev/blob.Bucket is an fs.FS). The names of shards are
-// paths in fsys, such as those that fs.Glob(fsys, "train-*.tar") returns. nwt.Streamed
-// makes a dataset of it.
+// paths in fsys, such as those that fs.Glob(fsys, "train-*.tar") returns, or brace lists of
+// such paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes
+// a dataset of it.
 //
 // load turns a record into a sample, under the rules of nwt.Dataset's Load. The
 // record is valid during the call only. New adds the names of shard and key to
@@ -47,9 +52,13 @@ import (
 // by then. While too many files are open, a shard waits, for a minute at most,
 // until it can be opened.
 func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.Context, r *Record, dst *nwt.Sample) error, opts ...Option) (nwt.Stream, error) {
-	s := &stream{fsys: fsys, shards: slices.Clone(shards), fields: slices.Clone(fields), load: load}
-	var errs []error
+	s := &stream{fsys: fsys, fields: slices.Clone(fields), load: load, seed: maphash.MakeSeed()}
 	WithLimits(Limits{})(s)
+	var errs []error
+	var err error
+	if s.shards, err = expandAll(shards, maxShards); err != nil {
+		errs = append(errs, &nwt.OptionError{Option: "wds.New", Value: shards, Reason: err.Error()})
+	}
 	for i, option := range opts {
 		if option == nil {
 			errs = append(errs, &nwt.OptionError{Option: "wds.Option", Value: i, Reason: fmt.Sprintf("option number %d is nil", i)})
@@ -67,6 +76,11 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 	}
 	if l := s.limits; l.Bytes < 1 || l.Bytes > math.MaxInt || l.Files < 1 || l.Name < 1 {
 		errs = append(errs, &nwt.OptionError{Option: "wds.WithLimits", Value: l, Reason: "must not be negative"})
+	}
+	for _, d := range s.unpack {
+		if d.suffix == "" || d.open == nil {
+			errs = append(errs, &nwt.OptionError{Option: "wds.WithDecompressor", Value: d.suffix, Reason: "the suffix must not be empty, nor the function nil"})
+		}
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -99,7 +113,10 @@ type stream struct {
 	fields []nwt.Field
 	load   func(ctx context.Context, r *Record, dst *nwt.Sample) error
 	limits Limits
+	unpack []decompressor
 	bufs   sync.Pool // of *[bufferSize]byte: one for each shard that is open
+	seed   maphash.Seed
+	torn   sync.Once // tells of a key that comes back
 }
 
 func (s *stream) Fields() []nwt.Field { return s.fields }
@@ -119,9 +136,9 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 		return nil, noEnd(err)
 	}
 	r := &shardReader{source: src}
-	if r.grouper, err = newGrouper(name, src, s.limits); err != nil {
+	if r.grouper, err = s.newGrouper(name, src); err != nil {
 		r.Close()
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return r, nil
 }
@@ -149,7 +166,7 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 		rec = &Record{}
 		nr.Value = rec
 	}
-	r.source.ctx = ctx
+	r.source.use(ctx)
 	rec.data = nr.Data
 	err := r.next(rec)
 	nr.Data = rec.data // from it the loader learns how much it has read ahead
@@ -159,7 +176,7 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 // Skip passes over records without keeping what is in their files. It seeks over
 // large files of a local tar file.
 func (r *shardReader) Skip(ctx context.Context, n int) (skipped int, err error) {
-	r.source.ctx = ctx
+	r.source.use(ctx)
 	r.source.skipping(true)
 	defer r.source.skipping(false)
 	for skipped < n {
@@ -171,7 +188,7 @@ func (r *shardReader) Skip(ctx context.Context, n int) (skipped int, err error) 
 	return skipped, nil
 }
 
-func (r *shardReader) Close() error { return r.source.Close() }
+func (r *shardReader) Close() error { return errors.Join(r.in.Close(), r.source.Close()) }
 
 // A Record is the files of a sample.
 type Record struct {

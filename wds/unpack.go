@@ -1,0 +1,205 @@
+package wds
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// WithDecompressor makes open unpack the shards whose names end with suffix, such as ".bz2".
+// The longest suffix that fits decides, and comes before gzip and Zstandard, which need no
+// option. open gets the shard's file; what it returns is closed before the file. How much
+// memory it takes is its own affair.
+//
+//	wds.WithDecompressor(".bz2", func(r io.Reader) (io.ReadCloser, error) {
+//		return io.NopCloser(bzip2.NewReader(r)), nil
+//	})
+func WithDecompressor(suffix string, open func(r io.Reader) (io.ReadCloser, error)) Option {
+	return func(s *stream) { s.unpack = append(s.unpack, decompressor{suffix, open}) }
+}
+
+type decompressor struct {
+	suffix string
+	open   func(io.Reader) (io.ReadCloser, error)
+}
+
+// maxWindow is how far back a Zstandard frame may refer, which is what a shard takes of
+// memory: zstd's own tool allows as much.
+const maxWindow = 128 << 20
+
+func unpackGzip(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) }
+
+func unpackZstd(r io.Reader) (io.ReadCloser, error) {
+	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		return nil, err
+	}
+	return d.IOReadCloser(), nil
+}
+
+// shown is how much of a file's beginning is looked at, and shown if it is no tar file.
+const shown = 48
+
+// An ended is a tar file, unpacked, that knows whether it is over. Tar's reader returns io.EOF
+// after two blocks of zeros, or if it got io.EOF here: over tells which.
+type ended struct {
+	r      io.Reader
+	packed *source // what r unpacks; nil: nothing
+	close  func() error
+	file   []byte // what the file begins with
+	head   []byte // and what it unpacks to
+	n      int64  // bytes read
+	over   bool
+}
+
+func (s *stream) newEnded(shard string, r *source) (*ended, error) {
+	e := &ended{r: r, close: func() error { return nil }}
+	head, err := r.peek(shown)
+	if err != nil {
+		return e, noEnd(err)
+	}
+	e.file = bytes.Clone(head)
+	from, open := io.Reader(r), s.decompressor(shard)
+	gate := &gate{r: r}
+	switch {
+	case open != nil:
+		from = gate
+	case bytes.HasPrefix(head, []byte("\x1f\x8b")):
+		open = unpackGzip
+	case bytes.HasPrefix(head, []byte("\x28\xb5\x2f\xfd")), len(head) > 4 && head[0]>>4 == 5 && string(head[1:4]) == "\x2a\x4d\x18": // a frame, or one to skip
+		open = unpackZstd
+	default:
+		return e, nil
+	}
+	e.packed = r
+	unpacked, err := open(from)
+	if err != nil {
+		gate.Close()
+		return e, e.explain(err)
+	}
+	e.r, e.close = unpacked, func() error {
+		defer gate.Close()
+		return unpacked.Close()
+	}
+	return e, nil
+}
+
+// decompressor is the option for a shard; nil: none.
+func (s *stream) decompressor(shard string) (open func(io.Reader) (io.ReadCloser, error)) {
+	longest := 0
+	for _, d := range s.unpack {
+		if len(d.suffix) >= longest && strings.HasSuffix(shard, d.suffix) {
+			longest, open = len(d.suffix), d.open
+		}
+	}
+	return open
+}
+
+func (e *ended) Read(p []byte) (int, error) {
+	if e.packed != nil { // what its buffer holds may unpack to a thousand times as much
+		if err := e.packed.context().Err(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := e.r.Read(p)
+	e.n += int64(n)
+	if more := shown - len(e.head); more > 0 {
+		e.head = append(e.head, p[:min(n, more)]...)
+	}
+	if err == io.EOF && n > 0 {
+		err = nil // the next Read returns it again
+	}
+	e.over = err == io.EOF
+	return n, err
+}
+
+// Seek lets tar's reader skip the content of a file that isn't compressed. If the content is
+// cut, that isn't the shard's end.
+func (e *ended) Seek(offset int64, whence int) (int64, error) {
+	s, ok := e.r.(*source)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	at, err := s.Seek(offset, whence)
+	return at, noEnd(err)
+}
+
+func (e *ended) Close() error { return e.close() }
+
+// explain adds to an error that came before the first header what the file is instead.
+func (e *ended) explain(err error) error {
+	err = noEnd(err)
+	it, head := "it", e.head
+	unpacks := e.packed == nil || len(head) > 0
+	if !unpacks {
+		head = e.file
+	} else if e.packed != nil {
+		it = "what it unpacks to"
+	}
+	what, packed := kind(head)
+	switch {
+	case !unpacks && (what == "" || packed),
+		unpacks && !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF):
+		return err
+	case what != "":
+		it += " is " + what + ": it"
+	case errors.Is(err, tar.ErrHeader):
+		it += " isn't a tar file, or its first header is damaged: it"
+	}
+	return fmt.Errorf("%s begins with %q: %w", it, bytes.Trim(head, around+"\x00"), err)
+}
+
+const around = "\ufeff \t\r\n" // what may stand before a page
+
+// kind tells what a file that is no tar file is, from how it begins, and whether it is
+// compressed: "" if that isn't known.
+func kind(head []byte) (what string, packed bool) {
+	for _, k := range []struct{ magic, name, suffix string }{
+		{"\x1f\x8b", "gzip", ".gz"}, {"\x28\xb5\x2f\xfd", "Zstandard", ".zst"}, {"\xfd7zXZ\x00", "xz", ".xz"},
+		{"BZh", "bzip2", ".bz2"}, {"\x04\x22\x4d\x18", "lz4", ".lz4"},
+	} {
+		if bytes.HasPrefix(head, []byte(k.magic)) {
+			return fmt.Sprintf("compressed by %s, which WithDecompressor(%q, …) could unpack", k.name, k.suffix), true
+		}
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte("PK\x03\x04")), bytes.HasPrefix(head, []byte("PK\x05\x06")):
+		return "a zip archive", false
+	case bytes.HasPrefix(head, []byte("version https://git-lfs")):
+		return "a Git LFS pointer, not the file: fetch the file by git lfs pull", false
+	case bytes.HasPrefix(bytes.TrimLeft(head, around), []byte("<")):
+		return "an HTML or XML page, perhaps an error message of a server", false
+	}
+	return "", false
+}
+
+// A gate lets a decompressor read a source until the shard is closed: one that reads ahead may
+// go on after that, when the source's buffer belongs to another shard.
+type gate struct {
+	mu     sync.Mutex
+	r      *source
+	closed bool // guarded by mu
+}
+
+func (g *gate) Read(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return 0, fs.ErrClosed
+	}
+	return g.r.Read(p)
+}
+
+func (g *gate) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+}
