@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/loadctx"
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
@@ -79,7 +80,7 @@ func (w *worker) context(r *run) context.Context {
 	}
 	if w.watch.run != r {
 		w.watch.run = r
-		w.watch.ctx, w.watch.cancel = context.WithCancelCause(r.ctx)
+		w.watch.ctx, w.watch.cancel = context.WithCancelCause(loadctx.WithTimeout(r.ctx, w.l.opts.timeout))
 	}
 	return w.watch.ctx
 }

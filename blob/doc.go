@@ -31,7 +31,8 @@
 // Clients try again by themselves. What still fails is an [*Error] with the key. If
 // another attempt may succeed, the error calls itself temporary, and the loader tries
 // again: see nwt.WithRetry. A connection that is cut in the middle of an object is
-// such a case: clients leave it to their callers.
+// such a case: clients leave it to their callers. So is a request that stalls, of which
+// stores have one now and then: it is given up and made again, see [WithStallTimeout].
 //
 // # Stores that aren't trusted
 //

@@ -1,6 +1,7 @@
 package blob
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"gocloud.dev/blob"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadctx"
 )
 
 // A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load.
@@ -26,6 +28,14 @@ type Option func(*store)
 // object that has more is an error: before it is read or, if the store doesn't know
 // its size, as soon as it passes the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
+
+// WithStallTimeout sets how long a request may bring nothing: no answer, and then not a byte
+// more of it. Then it is given up and made again, up to 3 times; each time it may stall twice
+// as long. The default is a tenth of [nwt.WithTimeout], which counts all of this together, or
+// 5 s without that.
+func WithStallTimeout(d time.Duration) Option {
+	return func(s *store) { s.stall, s.stallSet = d, true }
+}
 
 // Objects makes a dataset of whole objects: sample i is the object keys.At(i).
 func Objects(bucket *blob.Bucket, keys *Keys, fields []nwt.Field, decode Decode, opts ...Option) (nwt.Dataset, error) {
@@ -64,7 +74,9 @@ type store struct {
 	bucket   *blob.Bucket
 	fields   []nwt.Field
 	decode   Decode
-	maxBytes int64     // of a sample
+	maxBytes int64         // of a sample
+	stall    time.Duration // WithStallTimeout's
+	stallSet bool
 	buffers  sync.Pool // of *buffer: about as many as there are workers
 }
 
@@ -89,6 +101,8 @@ func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode D
 		return nil, argument(function, "decode", "must not be nil")
 	case s.maxBytes < 1 || s.maxBytes > math.MaxInt-1:
 		return nil, argument("WithMaxBytes", s.maxBytes, "must be 1 … %d", math.MaxInt-1)
+	case s.stallSet && s.stall <= 0:
+		return nil, argument("WithStallTimeout", s.stall, "must be more than 0")
 	}
 	return s, nil
 }
@@ -110,17 +124,45 @@ func (s *store) give(buf *buffer) {
 	s.buffers.Put(buf)
 }
 
+const (
+	stallTries   = 4
+	defaultStall = 5 * time.Second
+)
+
 // fetch reads a part of an object into buf; length −1 means all of it. The object must be of
-// version must, unless must is zero.
+// version must, unless must is zero. A request that stalls is made again.
 func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, length int64, must version) (is version, err error) {
 	buf.data = buf.data[:0]
 	if length == 0 {
 		return is, nil
 	}
+	wait := s.stall
+	if !s.stallSet {
+		wait = cmp.Or(loadctx.Timeout(ctx)/10, defaultStall)
+	}
+	for try := 1; ; try, wait = try+1, 2*wait {
+		request, cancel := context.WithCancelCause(ctx)
+		stalled := time.AfterFunc(wait, func() { cancel(errStalled) })
+		is, err = s.ask(request, buf, key, offset, length, must, func() { stalled.Reset(wait) })
+		stalled.Stop()
+		switch cause := context.Cause(request); {
+		case err == nil || cause != errStalled:
+			cancel(nil)
+			return is, err
+		case try == stallTries: // without err, which is of the cancellation
+			return is, fmt.Errorf("nothing came for %v, after %d requests that %w too (WithStallTimeout)", wait, try-1, errStalled)
+		}
+	}
+}
+
+// ask is one request of fetch's. It calls came when something has come.
+func (s *store) ask(ctx context.Context, buf *buffer, key string, offset, length int64, must version, came func()) (is version, err error) {
+	buf.data = buf.data[:0]
 	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
 	if err != nil {
 		return is, err
 	}
+	came()
 	defer r.Close()
 	is = version{r.Size(), r.ModTime()}
 	if must != (version{}) {
@@ -139,7 +181,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 		return is, fmt.Errorf("%w %d bytes", errShort, r.Size())
 	}
 	buf.data = slices.Grow(buf.data, int(min(max(want, 0), maxTrusted))+1)
-	switch err := buf.readToEnd(r, most); {
+	switch err := buf.readToEnd(r, most, came); {
 	case err == errMore && length > 0:
 		return is, fmt.Errorf("%w: the store sends more than the %d bytes that were asked for: it may not know ranges", errLong, length)
 	case err == errMore:
@@ -156,9 +198,12 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 // readToEnd reads into data until r ends, or returns errMore after more than most bytes. It
 // reads the end itself, not only the last byte: only then are checksums compared, and can the
 // connection be reused.
-func (b *buffer) readToEnd(r io.Reader, most int64) error {
+func (b *buffer) readToEnd(r io.Reader, most int64, came func()) error {
 	for {
 		n, err := r.Read(b.data[len(b.data):cap(b.data)])
+		if n > 0 {
+			came()
+		}
 		b.data = b.data[:len(b.data)+n]
 		switch {
 		case int64(len(b.data)) > most:
@@ -200,6 +245,8 @@ var (
 	errPanic   = errors.New("the driver panicked at the answer")
 	errChanged = errors.New("the object has changed since it was first read")
 )
+
+var errStalled = errors.New("stalled") // is temporary
 
 // maxTrusted is how much memory a buffer gets before any byte has come, because a
 // header says so, and how much it keeps for the next call. It grows further as bytes

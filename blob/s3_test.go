@@ -51,6 +51,8 @@ const (
 	mute       // the connection is cut before the answer
 	cut        // and in the middle of it
 	denied
+	stalled       // no answer
+	stalledWithin // half of one
 )
 
 const bucketName = "bucket"
@@ -102,7 +104,9 @@ func (s *server) read(s3 http.Handler, key string, w http.ResponseWriter, r *htt
 		fail(w, http.StatusForbidden, "AccessDenied")
 	case mute:
 		panic(http.ErrAbortHandler)
-	case cut:
+	case stalled:
+		<-r.Context().Done()
+	case cut, stalledWithin:
 		whole := httptest.NewRecorder()
 		s3.ServeHTTP(whole, r)
 		body := whole.Body.Bytes()
@@ -111,6 +115,9 @@ func (s *server) read(s3 http.Handler, key string, w http.ResponseWriter, r *htt
 		w.WriteHeader(whole.Code)
 		_, _ = w.Write(body[:len(body)/2])
 		_ = http.NewResponseController(w).Flush()
+		if fault == stalledWithin {
+			<-r.Context().Done()
+		}
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -1,9 +1,25 @@
-// Package loadctx tells this module's packages the context of the call that they run in,
-// if all they have is its sample.
+// Package loadctx tells this project's packages the context of the call that they run in, if
+// all they have is its sample, and how long that call may take.
 package loadctx
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Of returns the context of the call of Load or LoadBatch that a *nwt.Sample is loaded by.
 // Package nwt sets it.
 var Of func(sample any) context.Context
+
+type timeoutKey struct{}
+
+// WithTimeout is ctx for calls that nwt.WithTimeout gives up after d.
+func WithTimeout(ctx context.Context, d time.Duration) context.Context {
+	return context.WithValue(ctx, timeoutKey{}, d)
+}
+
+// Timeout is that d; 0: none is known.
+func Timeout(ctx context.Context) time.Duration {
+	d, _ := ctx.Value(timeoutKey{}).(time.Duration)
+	return d
+}
