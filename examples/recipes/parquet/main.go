@@ -2,8 +2,13 @@
 // group. So the shuffled order mixes the rows of a few groups at a time, and the
 // dataset keeps the groups that were decoded last: none is decoded twice in an epoch.
 //
-//	go run .               # makes a table and loads two epochs of it
-//	go run . table.parquet # of float32 columns and an int64 column "label"
+//	go run .                       # makes a table and loads two epochs of it
+//	go run . table.parquet         # as pyarrow writes it, for instance
+//	go run . table.parquet x label # two of its columns
+//
+// Each column is a field: of booleans, numbers, times (as integers), strings or bytes (as
+// uint8, ragged), or lists of them, fixed or ragged. A row with a null is a bad sample.
+// Columns of strings and lists are read once when the table is opened, for their longest row.
 //
 // What the file says of itself is checked before anything is read: sizes that can't be
 // are an error, and no row is left out. Values that were damaged within a page may go
@@ -23,8 +28,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/nwt-go/nwt"
 )
@@ -34,21 +41,21 @@ const (
 	maxGroup = 1 << 30 // bytes of a decoded row group; several are kept
 )
 
-// A table is a Parquet file of required float32 columns, and of one int64 column that
-// is the label.
+// A table is columns of a Parquet file.
 type table struct {
-	file     *file.Reader
-	starts   []int // first row of each row group, and the number of rows
-	features []int // columns
-	label    int   // column
-	decoded  atomic.Int64
-
-	schema   nwt.Schema
-	feature  nwt.Column[float32]
-	expected nwt.Column[int64]
+	file    *pqarrow.FileReader
+	starts  []int // first row of each row group, and the number of rows
+	columns []column
+	fields  []nwt.Field // of the columns
+	decoded atomic.Int64
 
 	mu   sync.Mutex
 	kept []*group // guarded by mu; the groups decoded last, the oldest first
+}
+
+type column struct {
+	number int // among the columns of the file
+	leaf   int // the same in Parquet's count
 }
 
 // A group is a decoded row group.
@@ -57,12 +64,11 @@ type group struct {
 	decoded chan struct{} // closed by the first who needed the group; the others wait
 
 	// Of who decodes until decoded is closed.
-	err      error
-	features [][]float32 // by column
-	labels   []int64
+	err     error
+	columns []rows
 }
 
-func openTable(path string) (t *table, err error) {
+func openTable(path string, names ...string) (t *table, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
@@ -92,12 +98,15 @@ func openTable(path string) (t *table, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t = &table{file: f, starts: []int{0}, label: -1}
-	if err := t.findColumns(); err != nil {
+	t = &table{starts: []int{0}}
+	if t.file, err = pqarrow.NewFileReader(f, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator); err != nil {
+		return nil, err
+	}
+	if err := t.findColumns(names); err != nil {
 		return nil, err
 	}
 	for g := range f.NumRowGroups() {
-		rows, err := t.rows(g, info.Size())
+		rows, err := t.rows(f, g, info.Size())
 		if err != nil {
 			return nil, fmt.Errorf("row group %d: %w", g, err)
 		}
@@ -106,69 +115,103 @@ func openTable(path string) (t *table, err error) {
 	if int64(t.Len()) != f.NumRows() {
 		return nil, fmt.Errorf("its row groups have %d rows, not %d", t.Len(), f.NumRows())
 	}
-	t.feature = nwt.AddField[float32](&t.schema, "features", len(t.features))
-	t.expected = nwt.AddField[int64](&t.schema, "label")
-	return t, nil
+	return t, t.measure()
 }
 
-// findColumns tells the label from the features.
-func (t *table) findColumns() error {
-	columns := t.file.MetaData().Schema
-	for c := range columns.NumColumns() {
-		column := columns.Column(c)
-		want := parquet.Types.Float
-		if column.Path() == "label" {
-			want = parquet.Types.Int64
+// findColumns finds the columns with these names, or all if there are none.
+func (t *table) findColumns(names []string) error {
+	for number, of := range t.file.Manifest.Fields {
+		name := of.Field.Name
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
 		}
-		switch {
-		case column.MaxDefinitionLevel() > 0 || column.MaxRepetitionLevel() > 0:
-			return fmt.Errorf("column %q must be required, without repetitions", column.Path())
-		case column.PhysicalType() != want:
-			return fmt.Errorf("column %q has the type %v, not %v", column.Path(), column.PhysicalType(), want)
-		case want == parquet.Types.Float:
-			t.features = append(t.features, c)
-		case t.label >= 0:
-			return errors.New("two columns are named \"label\"")
-		default:
-			t.label = c
+		field, err := fieldOf(of.Field.Type)
+		if err != nil {
+			return fmt.Errorf("column %q: %w; name the columns to load after the file", name, err)
 		}
+		for !of.IsLeaf() { // a list
+			of = of.Children[0]
+		}
+		field.Name = name
+		t.columns = append(t.columns, column{number, of.ColIndex})
+		t.fields = append(t.fields, field)
 	}
-	if t.label < 0 || len(t.features) == 0 {
-		return errors.New("must have a column \"label\", and others")
+	for _, name := range names {
+		if !slices.ContainsFunc(t.fields, func(f nwt.Field) bool { return f.Name == name }) {
+			return fmt.Errorf("no column %q", name)
+		}
 	}
 	return nil
 }
 
 // rows is the number of rows in a row group of a file of size bytes, if that and where its
 // columns lie is possible: arrow-go allocates whatever is said to be there.
-func (t *table) rows(g int, size int64) (int, error) {
-	group := t.file.MetaData().RowGroup(g)
-	n := group.NumRows()
-	if most := maxGroup / (4*int64(len(t.features)) + 8); n < 0 || n > most {
+func (t *table) rows(f *file.Reader, g int, size int64) (int, error) {
+	group := f.MetaData().RowGroup(g)
+	n, bytes := group.NumRows(), int64(0)
+	most := int64(maxGroup / (8 * max(len(t.columns), 1)))
+	if n < 0 || n > most {
 		return 0, fmt.Errorf("%d rows, want 0 to %d", n, most)
 	}
-	for c := range len(t.features) + 1 {
-		column, err := group.ColumnChunk(c)
+	for _, c := range t.columns {
+		column, err := group.ColumnChunk(c.leaf)
 		if err != nil {
 			return 0, err
 		}
-		if column.NumValues() != n {
-			return 0, fmt.Errorf("column %d has %d values for %d rows", c, column.NumValues(), n)
+		of := f.MetaData().Schema.Column(c.leaf)
+		if column.Type() != of.PhysicalType() {
+			return 0, fmt.Errorf("column %d has the type %v, not %v", c.leaf, column.Type(), of.PhysicalType())
+		}
+		if values := column.NumValues(); values < n || values > n && (of.MaxRepetitionLevel() == 0 || values > most) {
+			return 0, fmt.Errorf("column %d has %d values for %d rows", c.leaf, values, n)
 		}
 		from, length := column.DataPageOffset(), column.TotalCompressedSize()
 		if column.HasDictionaryPage() && column.DictionaryPageOffset() > 0 {
 			from = min(from, column.DictionaryPageOffset())
 		}
 		if from < 0 || length < 0 || from > size || length > size-from {
-			return 0, fmt.Errorf("column %d is said to be %d bytes from byte %d on, in a file of %d", c, length, from, size)
+			return 0, fmt.Errorf("column %d is said to be %d bytes from byte %d on, in a file of %d", c.leaf, length, from, size)
 		}
+		unpacked := column.TotalUncompressedSize()
+		if unpacked < 0 || unpacked > maxGroup-bytes {
+			return 0, fmt.Errorf("%d bytes of column %d after %d of others, want at most %d: write smaller row groups", unpacked, c.leaf, bytes, maxGroup)
+		}
+		bytes += unpacked
 	}
 	return int(n), nil
 }
 
-func (t *table) Close() error        { return t.file.Close() }
+// measure finds the longest row of each ragged column.
+func (t *table) measure() error {
+	for c, field := range t.fields {
+		for g := 0; field.Ragged && g < len(t.starts)-1; g++ {
+			column, err := t.read(g, c)
+			if err != nil {
+				return fmt.Errorf("row group %d: %w", g, err)
+			}
+			for i := range t.starts[g+1] - t.starts[g] {
+				field.Shape[0] = max(field.Shape[0], len(column.row(i))/t.unit(c))
+			}
+		}
+		if field.Ragged {
+			field.Shape[0] = max(field.Shape[0], 1)
+		}
+	}
+	return nil
+}
+
+// unit is the bytes of what a ragged column's length counts.
+func (t *table) unit(c int) int {
+	n := t.fields[c].Type.Size()
+	for _, dim := range t.fields[c].Shape[1:] {
+		n *= dim
+	}
+	return n
+}
+
+func (t *table) Close() error        { return t.file.ParquetReader().Close() }
 func (t *table) Len() int            { return t.starts[len(t.starts)-1] }
-func (t *table) Fields() []nwt.Field { return t.schema.Fields() }
+func (t *table) Fields() []nwt.Field { return t.fields }
 
 // order mixes the rows of a few row groups at a time.
 func (t *table) order(seed uint64) (nwt.Sampler, error) {
@@ -196,11 +239,17 @@ func (t *table) Load(ctx context.Context, i int, dst *nwt.Sample) error {
 		return fmt.Errorf("row group %d: %w", number, g.err)
 	}
 	row := i - t.starts[number]
-	features := t.feature.Of(dst)
-	for c, values := range g.features {
-		features[c] = values[row]
+	for f := range g.columns {
+		column := &g.columns[f]
+		if why, bad := column.bad[row]; bad {
+			return fmt.Errorf("row %d: column %q %s", i, t.fields[f].Name, why)
+		}
+		data := column.row(row)
+		if t.fields[f].Ragged {
+			dst.SetLen(f, len(data)/t.unit(f))
+		}
+		copy(dst.Bytes(f), data)
 	}
-	t.expected.Of(dst)[0] = g.labels[row]
 	return nil
 }
 
@@ -244,47 +293,40 @@ func (t *table) decode(g *group) {
 }
 
 func (t *table) readColumns(g *group) error {
-	n := t.starts[g.number+1] - t.starts[g.number]
-	columns := t.file.RowGroup(g.number)
-	for _, c := range t.features {
-		values, err := read[float32](columns, c, n)
+	for c := range t.columns {
+		column, err := t.read(g.number, c)
 		if err != nil {
 			return err
 		}
-		g.features = append(g.features, values)
+		g.columns = append(g.columns, column)
 	}
-	var err error
-	g.labels, err = read[int64](columns, t.label, n)
-	return err
+	return nil
 }
 
-// read is the n values of a column.
-func read[T float32 | int64](columns *file.RowGroupReader, c, n int) ([]T, error) {
-	chunk, err := columns.Column(c)
+// read reads a column of a row group.
+func (t *table) read(g, c int) (rows, error) {
+	n, name := t.starts[g+1]-t.starts[g], t.fields[c].Name
+	reader, err := t.file.GetFieldReader(context.Background(), t.columns[c].number, map[int]bool{t.columns[c].leaf: true}, []int{g})
 	if err != nil {
-		return nil, err
+		return rows{}, fmt.Errorf("column %q: %w", name, err)
 	}
-	typed, ok := chunk.(interface {
-		ReadBatch(n int64, values []T, definitions, repetitions []int16) (total int64, read int, err error)
-	})
-	if !ok {
-		return nil, fmt.Errorf("column %q has the type %v", chunk.Descriptor().Name(), chunk.Type())
+	chunks, err := reader.NextBatch(int64(n) + 1) // one more, to see whether there is one
+	if err == nil && chunks.Len() < n {
+		err = fmt.Errorf("%d rows, not %d: %w", chunks.Len(), n, io.ErrUnexpectedEOF)
+	} else if err == nil && chunks.Len() > n {
+		err = fmt.Errorf("has more than %d rows", n)
 	}
-	values := make([]T, n)
-	for from := 0; from < n; {
-		_, got, err := typed.ReadBatch(int64(n-from), values[from:], nil, nil)
-		if err == nil && got == 0 {
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return nil, fmt.Errorf("column %q: %w", chunk.Descriptor().Name(), err)
-		}
-		from += got
+	if err != nil {
+		return rows{}, fmt.Errorf("column %q: %w", name, err)
 	}
-	if chunk.HasNext() {
-		return nil, fmt.Errorf("column %q has more than %d values", chunk.Descriptor().Name(), n)
+	if n == 0 {
+		return rows{}, nil
 	}
-	return values, nil
+	whole, err := array.Concatenate(chunks.Chunks(), memory.DefaultAllocator)
+	if err != nil {
+		return rows{}, fmt.Errorf("column %q: %w", name, err)
+	}
+	return rowsOf(whole), nil
 }
 
 func main() {
@@ -308,7 +350,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	t, err := openTable(args[0])
+	t, err := openTable(args[0], args[1:]...)
 	if err != nil {
 		return err
 	}
@@ -328,7 +370,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			if err != nil {
 				return err
 			}
-			_, _ = t.feature.Of(batch), t.expected.Of(batch) // here a model is trained
+			for f := range t.fields {
+				_ = batch.Bytes(f) // here a model is trained
+			}
 		}
 		fmt.Fprintf(out, "epoch %d: %d rows, %d row groups, decoded: %d\n", epoch, t.Len(), len(t.starts)-1, t.decoded.Load()-before)
 	}

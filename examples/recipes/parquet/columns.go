@@ -1,0 +1,179 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"github.com/nwt-go/nwt"
+)
+
+var types = map[arrow.Type]nwt.DType{
+	arrow.BOOL: nwt.Bool, arrow.INT8: nwt.Int8, arrow.INT16: nwt.Int16, arrow.INT32: nwt.Int32, arrow.INT64: nwt.Int64,
+	arrow.UINT8: nwt.Uint8, arrow.UINT16: nwt.Int32, arrow.UINT32: nwt.Int64, arrow.UINT64: nwt.Int64,
+	arrow.FLOAT16: nwt.Float16, arrow.FLOAT32: nwt.Float32, arrow.FLOAT64: nwt.Float64,
+	arrow.DATE32: nwt.Int32, arrow.TIME32: nwt.Int32, arrow.DATE64: nwt.Int64, arrow.TIME64: nwt.Int64,
+	arrow.TIMESTAMP: nwt.Int64, arrow.DURATION: nwt.Int64,
+}
+
+// fieldOf is what a column of a type is loaded as. If it is ragged, its first dimension isn't
+// known yet.
+func fieldOf(t arrow.DataType) (f nwt.Field, err error) {
+	switch t := t.(type) {
+	case arrow.ExtensionType:
+		return fieldOf(t.StorageType())
+	case *arrow.DictionaryType:
+		return fieldOf(t.ValueType)
+	case *arrow.FixedSizeBinaryType:
+		return nwt.Field{Type: nwt.Uint8, Shape: []int{t.ByteWidth}}, nil
+	case *arrow.FixedSizeListType:
+		return listOf(t.Elem(), int(t.Len()), false)
+	case arrow.ListLikeType:
+		return listOf(t.Elem(), 0, true)
+	case arrow.BinaryDataType:
+		return nwt.Field{Type: nwt.Uint8, Shape: []int{0}, Ragged: true}, nil
+	}
+	if f.Type = types[t.ID()]; f.Type == 0 {
+		err = fmt.Errorf("values of type %v can't be loaded", t)
+	}
+	return f, err
+}
+
+func listOf(elem arrow.DataType, n int, ragged bool) (nwt.Field, error) {
+	f, err := fieldOf(elem)
+	if err == nil && f.Ragged {
+		err = fmt.Errorf("lists of %v can't be loaded", elem)
+	}
+	f.Shape, f.Ragged = append([]int{n}, f.Shape...), ragged
+	return f, err
+}
+
+// rows are the values of a column, in the bytes of nwt's types, one row after the other.
+type rows struct {
+	data []byte
+	size int            // bytes of a row
+	ends []int          // if they differ: where the first row begins, and where each ends
+	bad  map[int]string // why there is no value
+}
+
+func (r *rows) end(i int) int {
+	if r.ends == nil {
+		return i * r.size
+	}
+	return r.ends[i]
+}
+
+func (r *rows) row(i int) []byte { return r.data[r.end(i):r.end(i+1)] }
+
+func (r *rows) spoil(i int, why string) {
+	if r.bad == nil {
+		r.bad = map[int]string{}
+	}
+	r.bad[i] = why
+}
+
+// add appends a row with variable length.
+func (r *rows) add(data []byte) {
+	r.data = append(r.data, data...)
+	r.ends = append(r.ends, len(r.data))
+}
+
+// rowsOf is the values of an array. A null is a bad one, as is a list that has one.
+func rowsOf(a arrow.Array) (r rows) {
+	switch a := a.(type) {
+	case array.ExtensionArray:
+		return rowsOf(a.Storage())
+	case *array.Dictionary:
+		values := rowsOf(a.Dictionary())
+		r.gather(&values, a.Len(), func(i int) (from, to int) {
+			if a.IsNull(i) {
+				return 0, 0
+			}
+			k := a.GetValueIndex(i)
+			return k, k + 1
+		})
+	case array.ListLike:
+		values := rowsOf(a.ListValues())
+		r.gather(&values, a.Len(), func(i int) (from, to int) {
+			first, end := a.ValueOffsets(i)
+			return int(first), int(end)
+		})
+	case *array.FixedSizeBinary:
+		r = fixed(a)
+	case interface {
+		arrow.Array
+		Value(int) []byte
+	}:
+		r.ends = []int{0}
+		for i := range a.Len() {
+			r.add(a.Value(i))
+		}
+	case array.StringLike:
+		r.ends = []int{0}
+		for i := range a.Len() {
+			r.add([]byte(a.Value(i)))
+		}
+	case *array.Boolean:
+		r.size, r.data = 1, make([]byte, a.Len())
+		for i := range r.data {
+			if a.Value(i) {
+				r.data[i] = 1
+			}
+		}
+	case *array.Uint16:
+		r = widened[int32](a.Uint16Values())
+	case *array.Uint32:
+		r = widened[int64](a.Uint32Values())
+	case *array.Uint64:
+		r = widened[int64](a.Uint64Values())
+		for i, x := range a.Uint64Values() {
+			if x > math.MaxInt64 {
+				r.spoil(i, "is more than an int64 holds")
+			}
+		}
+	default:
+		r = fixed(a)
+	}
+	for i := 0; a.NullN() > 0 && i < a.Len(); i++ {
+		if a.IsNull(i) {
+			r.spoil(i, "is null")
+		}
+	}
+	return r
+}
+
+// fixed is the values of an array that lie in it as nwt wants them.
+func fixed(a arrow.Array) (r rows) {
+	d := a.Data()
+	r.size = a.DataType().(arrow.FixedWidthDataType).Bytes()
+	if d.Len() > 0 {
+		r.data = d.Buffers()[1].Bytes()[d.Offset()*r.size:][:d.Len()*r.size]
+	}
+	return r
+}
+
+// gather makes n rows, each of several values.
+func (r *rows) gather(values *rows, n int, of func(i int) (from, to int)) {
+	r.ends = []int{0}
+	for i := range n {
+		from, to := of(i)
+		r.add(values.data[values.end(from):values.end(to)])
+		for k := from; k < to && len(values.bad) > 0; k++ {
+			if why, bad := values.bad[k]; bad {
+				r.spoil(i, fmt.Sprintf("element %d %s", k-from, why))
+			}
+		}
+	}
+}
+
+func widened[To int32 | int64, From uint16 | uint32 | uint64](values []From) rows {
+	wide := make([]To, len(values))
+	for i, x := range values {
+		wide[i] = To(x)
+	}
+	var zero To
+	return rows{data: arrow.GetBytes(wide), size: int(unsafe.Sizeof(zero))}
+}
