@@ -113,7 +113,7 @@ func TestADecompressorReadsTheShardsOfItsSuffix(t *testing.T) {
 		"a.tar.zz: zlib: invalid header": shard(t, 0, 5),
 		"a.tar.zz: unexpected EOF":       zlibbed(t, shard(t, 0, 5))[:1],
 		"a.tar.zz: it is empty":          zlibbed(t, nil),
-		"a.tar.zz: it is a Git LFS pointer, not the file: fetch the file by git lfs pull: it begins with": []byte(pointer),
+		"a.tar.zz: it is a Git LFS pointer, not the file: fetch the file by git lfs pull: zlib: invalid header": []byte(pointer),
 	} {
 		s, err := wds.New(fstest.MapFS{"a.tar.zz": {Data: data}}, []string{"a.tar.zz"}, fields, load,
 			wds.WithDecompressor(".zz", zlib.NewReader))

@@ -150,7 +150,7 @@ func (e *ended) explain(err error) error {
 		unpacks && !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF):
 		return err
 	case what != "":
-		it += " is " + what + ": it"
+		return fmt.Errorf("%s is %s: %w", it, what, err)
 	case errors.Is(err, tar.ErrHeader):
 		it += " isn't a tar file, or its first header is damaged: it"
 	}
@@ -170,13 +170,14 @@ func kind(head []byte) (what string, packed bool) {
 			return fmt.Sprintf("compressed by %s, which WithDecompressor(%q, …) could unpack", k.name, k.suffix), true
 		}
 	}
+	text := bytes.TrimLeft(head, around)
 	switch {
 	case bytes.HasPrefix(head, []byte("PK\x03\x04")), bytes.HasPrefix(head, []byte("PK\x05\x06")):
 		return "a zip archive", false
 	case bytes.HasPrefix(head, []byte("version https://git-lfs")):
 		return "a Git LFS pointer, not the file: fetch the file by git lfs pull", false
-	case bytes.HasPrefix(bytes.TrimLeft(head, around), []byte("<")):
-		return "an HTML or XML page, perhaps an error message of a server", false
+	case bytes.HasPrefix(text, []byte("<")):
+		return fmt.Sprintf("an HTML or XML page, perhaps an error message of a server: it begins with %q", text), false
 	}
 	return "", false
 }
