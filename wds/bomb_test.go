@@ -72,7 +72,7 @@ func TestBombsTakeNoMoreThanTheirBound(t *testing.T) {
 		"a header of more than a megabyte": {bad: 1, data: append(header(tar.TypeXHeader, records("comment="+long+long)), good...)},
 		"a compressed file beyond its limit": {bad: 1, got: []int64{7}, limits: wds.Limits{Bytes: 1 << 20},
 			data: slices.Concat(compressed(t, member(t, tar.TypeReg, "0.txt", make([]byte, 200<<20))[:512]), zeros, compressed(t, good))},
-		"compressed zeros":       {bad: 1, data: zeros},
+		"compressed zeros": {bad: 1, data: zeros},
 		"a file beyond its limit, by Zstandard": {bad: 1, got: []int64{7}, limits: wds.Limits{Bytes: 1 << 20},
 			data: zstandard(t, append(member(t, tar.TypeReg, "0.txt", make([]byte, 200<<20)), good...))},
 		"zeros by Zstandard":     {bad: 1, data: zstandard(t, make([]byte, 200<<20))},
