@@ -31,30 +31,26 @@ type chain struct {
 	got     *Record // what was read; nil if nothing was left
 	unread  []error // of the records that can't be read
 
-	// If the chain reads ahead: what its goroutine and the sequence share. Bytes are counted
-	// as room.go says.
-	backlog atomic.Pointer[backlog] // nil if it doesn't read ahead
-	reach   reach
-	wanted  atomic.Int64  // the sequence waits for this record, or has it: counts from 1
-	bound   int64         // the part's
-	held    atomic.Int64  // the chain's share of the part's bytes
-	recent  atomic.Int64  // bytes of the larger of the last two records
-	needs   atomic.Int64  // bytes that it waits for; 0 if it doesn't wait for room, or was given it
-	woken   chan struct{} // holds something if it was given room, or a record is wanted
-	due     int           // records that the epoch will take of it if the others have enough, too
-	done    chan struct{}
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	// If the chain reads ahead: what its goroutine and the sequence share.
+	full, empty chan *Record  // records that come and go back; nil if it doesn't read ahead
+	held        atomic.Int64  // bytes of its records and of the one that is being read
+	wanted      atomic.Int64  // up to this record, counted from 1, it reads even above its share
+	woken       chan struct{} // holds something if wanted has changed
+	share       int64         // of the part's bound, in bytes
+	due         int           // records that the epoch will take of it if the others have enough, too
+	done        chan struct{}
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
 
-	// Its goroutine's, and the sequence's once that is over.
-	idle     []*Record // that came back and aren't in use
-	made     int       // records there are
-	reading  *Record   // the record that is being read
-	reserved int       // bytes of held for that record
-	last     int       // bytes of the record before it
-	sent     int       // records that went into full
+	// Its goroutine's.
+	idle []*Record // that came back and aren't in use
+	last int       // bytes of the record before
+	sent int       // records that went into full
 
-	taken int // records that the sequence has taken; the sequence's
+	// The sequence's.
+	taken   int   // records that it has taken
+	size    int64 // bytes of the last of them
+	counted int64 // bytes of it in soonBytes
 
 	call call // with WithTimeout
 }
@@ -73,19 +69,29 @@ type call struct {
 
 func newChain(p *streamPart, shards []int) *chain {
 	q := p.q
-	c := &chain{q: q, part: p, shards: shards, bound: p.bound, due: math.MaxInt, ctx: q.ctx}
+	c := &chain{q: q, part: p, shards: shards, share: p.share, due: math.MaxInt, ctx: q.ctx}
 	if q.ahead {
 		c.ctx, c.cancel = context.WithCancelCause(q.ctx)
 	}
 	return c
 }
 
+const (
+	// maxAheadBytes bounds the memory of the records that are read ahead. Half of it is
+	// shared by the shards that are read at once. The other half is for those whose turn is
+	// next and whose record doesn't fit into their share.
+	maxAheadBytes = 256 << 20
+	// mostAhead is how many records a chain reads ahead at most.
+	mostAhead = 256
+	// leastAhead is how many it reads ahead if nobody knows how large they are, or the epoch
+	// won't take more.
+	leastAhead = 16
+)
+
 // start makes a new chain read ahead.
 func (c *chain) start() {
 	c.done, c.woken = make(chan struct{}), make(chan struct{}, 1)
-	c.reach.reckoned = c.q.l.now()
-	c.reach.beginWindow()
-	c.backlog.Store(newBacklog(readAhead))
+	c.full, c.empty = make(chan *Record, mostAhead), make(chan *Record, mostAhead+1)
 	go c.run()
 }
 
@@ -97,20 +103,15 @@ func (c *chain) run() {
 			go c.run() // the reader called runtime.Goexit: go on elsewhere
 			return
 		}
-		c.reach.mu.Lock()
-		c.reach.over = true
-		close(c.backlog.Load().full)
-		c.reach.mu.Unlock()
+		c.idle = nil
+		close(c.full)
 		close(c.done)
 		if c.call.isLost() {
-			c.holdNothing()
 			c.q.l.away.Add(-1)
 		}
 	}()
 	for c.readOne() {
 	}
-	c.hold(-c.reserved) // nothing came into the record
-	c.reserved = 0      // the next goroutine comes here too, if Close ends this one
 	c.shut()
 	finished = true
 }
@@ -118,136 +119,153 @@ func (c *chain) run() {
 // readOne waits for room and reads one record ahead. It reports false after the last
 // record, and if the chain is closed.
 func (c *chain) readOne() bool {
-	if c.reading == nil && !c.pick() || !c.makeRoom() || !c.next(c.reading) {
+	r := c.blank()
+	if r == nil {
 		return false
 	}
-	before := c.last
-	c.last = cap(c.reading.Data)
-	if recent := int64(max(before, c.last)); recent != c.recent.Load() {
-		c.recent.Store(recent)
+	reserved := max(c.last, cap(r.Data))
+	if !c.next(r) {
+		return false
 	}
-	c.hold(c.last - c.reserved)
+	c.last = cap(r.Data)
+	c.held.Add(int64(c.last - reserved))
 	c.sent++
-	c.backlog.Load().full <- c.reading // has room: no more records are under way
-	c.reading, c.reserved = nil, 0
+	c.full <- r // has room: blank saw to it
 	return true
 }
 
-// pick chooses the record to read into. It waits if all are in use, and reports false if the
-// chain is closed.
-func (c *chain) pick() bool {
-	for b := c.backlog.Load(); !c.mayRead(b); b = c.backlog.Load() {
-		if c.backlog.Load() != b {
-			continue // mayRead may have taken the nil that says that there may be more records
+// blank returns a record to read into, once there is room for one as large as the last one. It
+// returns nil if the chain is closed.
+func (c *chain) blank() *Record {
+	for {
+		for n := len(c.empty); n > 0; n-- {
+			c.idle = append(c.idle, <-c.empty)
+		}
+		if len(c.full) < c.most() {
+			if len(c.idle) == 0 {
+				c.idle = append(c.idle, &Record{part: c.part.number})
+			}
+			if n := len(c.idle) - 1; c.reserve(int64(c.last-cap(c.idle[n].Data)), c.idle[:n]) {
+				r := c.idle[n]
+				c.idle = c.idle[:n]
+				return r
+			}
 		}
 		select {
-		case r := <-b.empty:
-			c.cameBack(r)
+		case r := <-c.empty:
+			c.idle = append(c.idle, r)
+		case <-c.woken:
 		case <-c.ctx.Done():
-			return false
+			return nil
 		}
 	}
-	c.choose()
+}
+
+// most is how many records may be ready now.
+func (c *chain) most() int {
+	if c.last == 0 || c.sent >= c.due {
+		return leastAhead
+	}
+	return mostAhead
+}
+
+// reserve counts the bytes that a record lacks, if the chain has room for them. If need be, it
+// makes room by dropping the memory of other records that aren't in use. If the record is
+// wanted, it needs no room.
+func (c *chain) reserve(lacks int64, unused []*Record) bool {
+	if lacks <= 0 || c.hold(lacks) {
+		return true
+	}
+	for _, r := range unused {
+		c.held.Add(-int64(cap(r.Data)))
+		r.Data = nil
+	}
+	if c.hold(lacks) {
+		return true
+	}
+	if c.wanted.Load() <= int64(c.sent) {
+		return false
+	}
+	c.held.Add(lacks)
 	return true
 }
 
-// mayRead tells whether a record is there to read into. It drops those that are too many.
-func (c *chain) mayRead(b *backlog) bool {
-	c.collect(b)
-	for n := len(c.idle) - 1; n >= 0 && c.made > c.allowed(b); n-- {
-		c.hold(-cap(c.idle[n].Data))
-		c.idle[n] = nil
-		c.idle, c.made = c.idle[:n], c.made-1
+// hold counts n bytes more as the chain's, unless that is more than its share.
+func (c *chain) hold(n int64) bool {
+	if c.held.Add(n) <= c.share {
+		return true
 	}
-	if len(c.idle) == 0 && c.made < c.allowed(b) {
-		c.made++
-		c.idle = append(c.idle, &Record{part: c.part.number})
-	}
-	return len(c.idle) > 0
+	c.held.Add(-n)
+	return false
 }
 
-// allowed is how many records the chain may have now.
-func (c *chain) allowed(b *backlog) int {
-	if b.most > readAhead && (c.sent >= c.due || c.part.bytes.Load() > c.part.farBound()) {
-		return readAhead
+// want has the chain read its next record, if none is ready, though it be above its share.
+func (c *chain) want() {
+	if len(c.full) > 0 {
+		return
 	}
-	return b.most
-}
-
-// collect takes the records that came back.
-func (c *chain) collect(b *backlog) {
-	for empty := len(b.empty); empty > 0; empty-- {
-		c.cameBack(<-b.empty)
+	c.wanted.Store(int64(c.taken) + 1)
+	select {
+	case c.woken <- struct{}{}:
+	default:
 	}
-}
-
-func (c *chain) cameBack(r *Record) {
-	if r != nil {
-		c.idle = append(c.idle, r)
-	}
-}
-
-// choose chooses one of the idle records to read into: one with memory for a record as large
-// as the last one or, if there is none, the one with the most memory. Memory that isn't used
-// counts too, and takes room from what could be read.
-func (c *chain) choose() {
-	best := len(c.idle) - 1
-	for i := range c.idle {
-		if cap(c.idle[best].Data) >= c.last {
-			break
-		}
-		if cap(c.idle[i].Data) > cap(c.idle[best].Data) {
-			best = i
-		}
-	}
-	c.reading = c.idle[best]
-	c.idle = slices.Delete(c.idle, best, best+1)
-	c.reserved = cap(c.reading.Data)
 }
 
 // take replaces *r by the next record of chain number i. It reports false after the
 // last.
 func (p *streamPart) take(i int, r **Record) bool {
 	c := p.chains[i]
-	b := c.backlog.Load()
-	if b == nil {
+	if c.full == nil {
 		return p.takeNow(i, r)
 	}
-	got, ok, answered := awaitRecord(c, b)
+	got, ok, answered := awaitRecord(c)
 	for !answered {
 		c = c.replace()
 		c.start()
-		p.chains[i], b = c, c.backlog.Load()
-		got, ok, answered = awaitRecord(c, b)
+		p.chains[i] = c
+		got, ok, answered = awaitRecord(c)
 	}
-	switch {
-	case ok:
-		c.taken++
-		if c.taken%reachLook == 0 {
-			c.look(b)
+	if !ok {
+		c.empty = nil // with what is in there
+		return false
+	}
+	c.taken++
+	size, back := int64(cap(got.Data)), *r
+	c.size = size
+	if n := int64(cap(back.Data)); c.held.Add(n-size) > c.share && n > 0 {
+		c.held.Add(-n)
+		back = &Record{part: p.number}
+	}
+	*r = got
+	c.empty <- back // has room: it is one of the chain's
+	return true
+}
+
+// wantSoon has the chains whose turn is next read a record each, even above their share, as many
+// as there is room for in the bound's other half. The turn of chain number i is over.
+func (p *streamPart) wantSoon(i int) {
+	if c := p.chains[i]; p.soon > 0 {
+		p.soon, p.soonBytes, c.counted = p.soon-1, p.soonBytes-c.counted, 0
+	}
+	for p.soon < len(p.chains) {
+		c := p.chains[(p.turn+p.soon)%len(p.chains)]
+		if p.soonBytes+c.size > p.bound/2 {
+			return
 		}
-		p.exchange(c, b, got, r)
-	case c.held.Load() > 0 || c.recent.Load() > 0: // its goroutine is over
-		p.leaveRoom(c, b)
+		p.soon, p.soonBytes, c.counted = p.soon+1, p.soonBytes+c.size, c.size
+		c.want()
 	}
-	return ok
 }
 
 // awaitRecord waits for a chain's next record, see await.
-func awaitRecord(c *chain, b *backlog) (got *Record, ok, answered bool) {
+func awaitRecord(c *chain) (got *Record, ok, answered bool) {
 	select {
-	case got, ok = <-b.full:
+	case got, ok = <-c.full:
 		return got, ok, true
 	default:
 	}
-	c.wanted.Store(int64(c.taken) + 1)
-	c.wake()
-	began := c.q.l.now()
-	got, ok, answered = await(c, b.full)
-	if waited := c.q.l.now() - began; waited >= reachStall && c.q.run.awaiting.Load() {
-		c.part.losesTime(c, waited)
-	}
-	return got, ok, answered
+	c.want()
+	return await(c, c.full)
 }
 
 // await receives what the chain's goroutine sends, or that it closes the channel. It
@@ -297,7 +315,7 @@ func (c *chain) replace() *chain {
 	c.call.mu.Lock()
 	defer c.call.mu.Unlock()
 	next := newChain(c.part, c.shards)
-	next.due = c.due - c.taken
+	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
 	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
 	err := c.q.l.opts.noAnswer()
 	if next.fault == nil {
@@ -344,7 +362,7 @@ func (c *call) isLost() bool {
 
 // close ends the chain and closes what it has open.
 func (c *chain) close() {
-	if c.backlog.Load() == nil {
+	if c.full == nil {
 		if c.cancel != nil {
 			c.cancel(nil)
 		}
@@ -352,9 +370,7 @@ func (c *chain) close() {
 		return
 	}
 	c.cancel(nil)
-	if _, _, answered := await(c, c.done); answered {
-		c.holdNothing()
-	}
+	await(c, c.done)
 }
 
 // shut closes the shard that is open.

@@ -332,7 +332,7 @@ func TestLateInAnEpochOfMixedStreamsLittleIsRead(t *testing.T) {
 		break
 	}
 	require.NoError(t, l.Close())
-	require.Less(t, all[0].read.Load()+all[1].read.Load(), int64(300))
+	require.Less(t, all[0].read.Load()+all[1].read.Load(), int64(2500), "what is read ahead")
 }
 
 func TestNothingOfAMixedStreamComesAgainBeforeAllHasCome(t *testing.T) {

@@ -5,10 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sync"
 	"sync/atomic"
-
-	"github.com/nwt-go/nwt/internal/host"
 )
 
 // A sequence reads the records of a run in order. It belongs to one goroutine:
@@ -19,7 +16,6 @@ import (
 // depends on (seed, epoch, place) alone, because whatever is left of an epoch is
 // dropped when it ends.
 type sequence struct {
-	run   *run
 	l     *Loader
 	ctx   context.Context
 	ahead bool // chains read ahead, each in a goroutine of its own
@@ -37,12 +33,6 @@ type sequence struct {
 	started     bool
 	dry         *streamPart // the part that had no record left
 	ended       atomic.Bool // a batch was the end: those opened after it hold nothing
-
-	// For reading further ahead, see type reach.
-	reachShare func() float64 // share of the bound that records may take then
-	cpu        host.Meter     // nil as long as nothing is measured
-	metered    int64          // when cpu began
-	idle       bool           // CPUs were, when they were measured before
 }
 
 // A streamPart reads the records of one of a run's streams in order. It belongs to the
@@ -58,42 +48,25 @@ type streamPart struct {
 	from      int   // the place in the order that a pass begins with: 0, except in a tuner's visits
 	draws     int   // its records in all blocks of the plan that the epoch touches; math.MaxInt if the epoch ends with the shards
 	delivered int   // records of the epoch that were handed out or skipped
-	bound     int64 // of bytes: an equal share for each part that the epoch needs
-
-	// bytes is the memory of the records that chains hold. It exceeds the bound only
-	// for a record that the sequence waits for, and for one of a size that no record
-	// before it has shown: the first of a chain, and one larger than the one before it.
-	bytes atomic.Int64
-	// waiting is how many chains wait for room and haven't been given any.
-	// Such a chain says how much it needs, and adds itself, before it looks at bytes for
-	// the last time; the sequence takes from bytes before it looks at waiting. So one of
-	// them sees the other.
-	//
-	// Room that a chain's goroutine frees, because a record is smaller than the one before
-	// it or a call that was given up returns, is given away when the sequence takes the
-	// next record. So is the room of a chain that has nothing left. Nothing stalls until
-	// then: a chain whose record the sequence waits for needs no room. The price is that
-	// the other chains begin to read into that room only once this one record has come.
-	waiting atomic.Int32
+	bound     int64 // of the bytes read ahead: an equal share for each part that the epoch needs
 
 	// For the pass under way.
-	chains []*chain
-	turn   int       // chain to ask next
-	passed int       // records that it has given
-	window []*Record // of the shuffle: the records it holds
-	spare  []*Record // records that nothing holds
-
-	late  int      // how many chains of the pass were late, see type reach
-	still []*chain // scratch of standStill
+	chains    []*chain
+	turn      int       // chain to ask next
+	passed    int       // records that it has given
+	share     int64     // of the bound's half, for each chain
+	soon      int       // chains, from the one whose turn it is, that read even above their share
+	soonBytes int64     // of one record of each of them
+	window    []*Record // of the shuffle: the records it holds
+	spare     []*Record // records that nothing holds
 }
 
 func newSequence(r *run, ahead bool) *sequence {
 	c, o := r.course, r.l.opts
 	q := &sequence{
-		run: r, l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
+		l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world), plan: r.l.plan,
 	}
-	q.reachShare = sync.OnceValue(q.mostReach)
 	ds, first := r.l.ds.(*streamDataset), 0
 	for k, s := range ds.streams {
 		n := r.l.shards[k]
@@ -161,8 +134,9 @@ func (p *streamPart) open() {
 	for i := range mine {
 		mine[i] = p.order.at(p.q.epoch, (p.from+i)%len(mine))
 	}
-	p.turn, p.passed, p.late = 0, 0, 0
-	for i := range min(o.interleave, len(mine)) {
+	n := min(o.interleave, len(mine))
+	p.turn, p.passed, p.share, p.soon, p.soonBytes = 0, 0, p.bound/2/int64(n), 0, 0
+	for i := range n {
 		var shards []int
 		for k := i; k < len(mine); k += o.interleave {
 			shards = append(shards, mine[k])
@@ -299,7 +273,9 @@ func (p *streamPart) readInOrder(r **Record) bool {
 	for empty < len(p.chains) {
 		at := p.turn
 		p.turn = (p.turn + 1) % len(p.chains)
-		if p.take(at, r) {
+		there := p.take(at, r)
+		p.wantSoon(at)
+		if there {
 			p.passed++
 			return true
 		}

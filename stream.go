@@ -74,15 +74,14 @@ type Record struct {
 //   - with WithShuffle, it mixes the samples within a window, see
 //     [WithShuffleWindow].
 //
-// It reads up to 16 records of each shard ahead, as long as their Data takes at most
-// 256 MiB in all. If training waits for slow records while other shards stand still, it
-// reads up to 1024 records of these ahead, as long as the Data of all takes at most 128 MiB
-// and an eighth of the memory left, divided by the ranks on the host. It does so only for
-// records with Data: the size of others isn't known. A record for which there is no room
-// is read when it is needed, and may exceed the bound. Nobody knows how large a record is
-// before it is read, so others may exceed the bound too: the first of each shard that is
-// read at once, and one that is larger than the record before it. Records in the window and
-// in batches come on top.
+// It reads up to 256 records of each shard ahead, and 16 if they have no Data, since then
+// their size isn't known. The Data of all that is read ahead takes at most 256 MiB. The
+// shards that are read at once share one half of that equally; the other half is for records
+// that are larger than such a share, in the order in which they are needed. A record for
+// which there is no room is read when it is needed, and may exceed the bound. Nobody knows
+// how large a record is before it is read, so others may exceed the bound too: the first of
+// each shard that is read at once, and one that is larger than the record before it. Records
+// in the window and in batches come on top.
 //
 // [Sample.Index] is the sample's place in this order, over all ranks. Only [Tune] counts from
 // elsewhere: it begins at the fronts of shards spread over the stream. It seldom comes to

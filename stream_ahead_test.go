@@ -78,10 +78,10 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 		bytes       int
 		most, least int32 // records ahead once each shard has shown how large its records are, until one ends
 	}{
-		{64, 4 * 16, 4 * 16},
-		{16_000, 4, 4},
-		{25_600, 2, 2},
-		{192 << 10, 1, 0}, // larger than the bound
+		{512, 4 * 16, 4 * 16}, // half of the bound is for each shard's share
+		{16_000, 2, 2},        // larger than a share: the other half is for those that come next
+		{25_600, 1, 1},
+		{192 << 10, 0, 0}, // larger than the bound
 	} {
 		for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(3), nwt.WithShuffleWindow(7)}} {
 			opts = append(opts, nwt.WithBatchSize(4), nwt.WithPrefetch(1))
@@ -119,69 +119,15 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 	}
 }
 
-// The bound is for all shards together, however many of them are still read.
-func TestAShardThatIsOverLeavesTheOthersItsRoom(t *testing.T) {
-	for name, c := range map[string]struct {
-		lengths []int
-		fits    int // records into the bound
-		late    int // shard whose records come when all others have been read
-		shards  int // that are read at once
-	}{
-		"ends":            {[]int{100, 10, 100, 100}, 4, -1, 8},
-		"ends late":       {[]int{100, 30, 100, 100}, 4, -1, 8},
-		"ends early":      {[]int{300, 1, 1, 1, 1, 1, 1, 1}, 16, 0, 8},
-		"all others end":  {[]int{300, 20, 20, 20}, 4, -1, 4},
-		"each had more":   {[]int{300, 20, 20, 20}, 16, -1, 4},
-		"never was there": {[]int{300, 0, 0, 0}, 16, -1, 4},
-		"ends its Close":  {[]int{300, 20, 20, 20}, 4, -1, 4},
-		"hangs":           {[]int{100, 100, 100, 100}, 4, -1, 8},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const bytes = 16_000
-				release := make(chan struct{})
-				shards := &breaking{shelves: newShelves(c.lengths...), onOpen: hangAt(c.late, func() { time.Sleep(time.Second) })}
-				samples, lost := 0, int32(0)
-				if name == "hangs" {
-					shards.onNext = at2(1, 20, func() error { <-release; return nil })
-					samples, lost = -80, 1 // what the call reads at last
-				}
-				if name == "ends its Close" {
-					shards.onClose = func(int) error { runtime.Goexit(); return nil }
-				}
-				for _, n := range c.lengths {
-					samples += n
-				}
-				s := &wide{Stream: shards, bytes: bytes}
-				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(c.shards),
-					nwt.WithReadAhead(int64(c.fits*bytes)), nwt.WithTimeout(2*time.Second), nwt.WithErrorBudget(1), quietLog)
-				for b, err := range l.Epoch(t.Context(), 0) {
-					require.NoError(t, err)
-					samples -= b.Len()
-					if b.Index() == 35 {
-						close(release)
-					}
-					synctest.Wait()
-					if b.Index() > 40 && b.Index() < 60 {
-						require.EqualValues(t, c.fits, s.read.Load()-s.loaded.Load()-lost, "batch %d", b.Index())
-					}
-				}
-				require.Zero(t, samples)
-				require.NoError(t, l.Close())
-			})
-		})
-	}
-}
-
 // The memory of a record is read into again, if there is room to keep it.
 func TestReadingAheadReusesTheMemoryOfRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &wide{Stream: newShelves(500, 500), bytes: 16_000}
+		s := &wide{Stream: newShelves(5000, 5000), bytes: 16_000}
 		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2))
 		got, err := values(t, l, 0)
 		require.NoError(t, err)
-		require.Len(t, got, 1000)
-		require.LessOrEqual(t, s.made.Load(), int32(2*17+3*4), "each shard has 16 and what it reads, and each batch has its own")
+		require.Len(t, got, 10_000)
+		require.LessOrEqual(t, s.made.Load(), int32(2*257+3*4), "each shard has 256 and what it reads, and each batch has its own")
 		require.NoError(t, l.Close())
 	})
 }
@@ -210,30 +156,15 @@ func TestAShardThatIsOverLeavesNoMemory(t *testing.T) {
 						held++
 					}
 				}
-				require.Greater(t, held, 3*16, "what the other shards have ready")
-				require.LessOrEqual(t, held, 3*17+(prefetch+2)*batch)
+				require.Greater(t, held, 3*256, "what the other shards have ready")
+				require.LessOrEqual(t, held, 3*257+(prefetch+2)*batch)
 			}
 		}
 		require.NoError(t, l.Close())
 	})
 }
 
-// What waits for use may take half of the bound, if one shard of eight is left too.
-func TestTheLastShardReusesTheMemoryOfItsRecordsToo(t *testing.T) {
-	for _, fits := range []int{32, 40} {
-		synctest.Test(t, func(t *testing.T) {
-			s := &wide{Stream: newShelves(1000, 1, 1, 1, 1, 1, 1, 1), bytes: 16_000}
-			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(8), nwt.WithReadAhead(int64(fits*s.bytes)))
-			got, err := values(t, l, 0)
-			require.NoError(t, err)
-			require.Len(t, got, 1007)
-			require.LessOrEqual(t, s.made.Load(), int32(17+7+3*4), "it has 16 and what it reads, each other shard had one, and each batch has its own")
-			require.NoError(t, l.Close())
-		})
-	}
-}
-
-// Records of which 16 were ahead become so large that only four have room. Load keeps the
+// Records of which 32 were ahead become so large that only two have room. Load keeps the
 // memory of these.
 func TestMemoryThatIsNotUsedTakesNoRoomFromLargerRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -248,11 +179,11 @@ func TestMemoryThatIsNotUsedTakesNoRoomFromLargerRecords(t *testing.T) {
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			synctest.Wait()
-			if b.Index() >= 10 && b.Index() < 18 {
-				require.Equal(t, 16, s.ahead(), "batch %d", b.Index())
+			if b.Index() >= 10 && b.Index() < 16 {
+				require.Equal(t, 32, s.ahead(), "batch %d", b.Index())
 			}
 			if b.Index() >= 32 && b.Index() < 90 {
-				require.Equal(t, 4, s.ahead(), "batch %d", b.Index())
+				require.Equal(t, 2, s.ahead(), "batch %d", b.Index())
 			}
 		}
 		require.NoError(t, l.Close())
@@ -261,7 +192,7 @@ func TestMemoryThatIsNotUsedTakesNoRoomFromLargerRecords(t *testing.T) {
 
 // With WithEpochSamples a stream that ends is read again, and read ahead as before.
 func TestEveryPassOverTheShardsIsReadAhead(t *testing.T) {
-	for bytes, ahead := range map[int]int32{8: 4 * 16, 16_000: 4} {
+	for bytes, ahead := range map[int]int32{500: 4 * 16, 16_000: 2} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &wide{Stream: newShelves(50, 50, 50, 50), bytes: bytes}
 			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(600), nwt.WithReadAhead(64_000))
