@@ -99,10 +99,7 @@ func (c *chain) start() {
 func (c *chain) run() {
 	finished := false
 	defer func() {
-		if !finished {
-			go c.run() // the reader called runtime.Goexit: go on elsewhere
-			return
-		}
+		c.endsWith(finished)
 		c.idle = nil
 		close(c.full)
 		close(c.done)
@@ -114,6 +111,14 @@ func (c *chain) run() {
 	}
 	c.shut()
 	finished = true
+}
+
+// endsWith is deferred in a goroutine that calls readers. If one of these has called
+// runtime.Goexit, the goroutine isn't finished, and the epoch ends.
+func (c *chain) endsWith(finished bool) {
+	if !finished {
+		c.q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", errGoexit))
+	}
 }
 
 // readOne waits for room and reads one record ahead. It reports false after the last
@@ -378,11 +383,10 @@ func (c *chain) shut() {
 	if c.reader == nil {
 		return
 	}
-	reader := c.reader
-	c.reader = nil // before Close can end the goroutine
 	c.begins()
 	defer c.returned()
-	guarded(reader.Close, func(_ []byte, err error) { c.warnOfClose(c.at, err) })
+	guarded(c.reader.Close, func(_ []byte, err error) { c.warnOfClose(c.at, err) })
+	c.reader = nil
 }
 
 func (c *chain) warnOfClose(at int, err error) {
@@ -399,8 +403,7 @@ func (o *options) noAnswer() error {
 }
 
 // next reads the next record of the chain's shards. It reports false after the last.
-// A failure makes a bad record. If the reader ends the goroutine, the next goroutine
-// reads fault to know where to go on.
+// A failure makes a bad record.
 func (c *chain) next(r *Record) bool {
 	r.err = nil
 	for c.ctx.Err() == nil {
@@ -408,7 +411,7 @@ func (c *chain) next(r *Record) bool {
 			if c.at == len(c.shards) {
 				return false
 			}
-			if c.attempt(r); c.fault == nil {
+			if c.fault = c.attempt(r); c.fault == nil {
 				r.part = c.part.number // if Next has overwritten the record
 				c.read++
 				return true
@@ -436,25 +439,28 @@ func (c *chain) leaveShard() error {
 
 // attempt opens the shard if it isn't open, and reads a record. Only io.EOF itself,
 // and only from Next, means the end of the shard.
-func (c *chain) attempt(r *Record) {
-	finished := false
+func (c *chain) attempt(r *Record) (err error) {
 	defer func() {
-		c.returned()
-		if !finished {
-			stack, err := recovered(recover())
-			c.fault = fmt.Errorf("%w\n%s", err, stack)
-		}
-		if c.fault != nil {
+		c.answers(recover(), &err)
+		if err != nil {
 			c.countVisits()
 		}
 	}()
 	c.begins()
-	err := c.open()
-	if err == nil {
+	if err = c.open(); err == nil {
 		c.begins()
 		err = c.reader.Next(c.ctx, r)
 	}
-	c.fault, finished = err, true
+	return err
+}
+
+// answers is deferred in calls of the stream or its readers, and makes an error of a panic.
+func (c *chain) answers(panicked any, err *error) {
+	c.returned()
+	if panicked != nil {
+		stack, e := recovered(panicked)
+		*err = fmt.Errorf("%w\n%s", e, stack)
+	}
 }
 
 // open opens the shard if it isn't open.

@@ -16,6 +16,7 @@ import (
 // depends on (seed, epoch, place) alone, because whatever is left of an epoch is
 // dropped when it ends.
 type sequence struct {
+	run   *run
 	l     *Loader
 	ctx   context.Context
 	ahead bool // chains read ahead, each in a goroutine of its own
@@ -64,7 +65,7 @@ type streamPart struct {
 func newSequence(r *run, ahead bool) *sequence {
 	c, o := r.course, r.l.opts
 	q := &sequence{
-		l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
+		run: r, l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world), plan: r.l.plan,
 	}
 	ds, first := r.l.ds.(*streamDataset), 0
@@ -147,17 +148,19 @@ func (p *streamPart) open() {
 
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
-	forEach(q.parts, (*streamPart).stop)
+	for _, p := range q.parts {
+		p.stop()
+	}
 }
 
 // stop ends a pass: closes what is open, joins the chains, and drops what is in
 // the window.
 func (p *streamPart) stop() {
-	defer func() {
-		p.chains = nil
-		p.spare, p.window = append(p.spare, p.window...), p.window[:0]
-	}()
-	forEach(p.chains, (*chain).close)
+	for _, c := range p.chains {
+		c.close()
+	}
+	p.chains = nil
+	p.spare, p.window = append(p.spare, p.window...), p.window[:0]
 }
 
 // feed fills the batches that the run opens, until it ends.
@@ -373,7 +376,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		b.state.Samples = -1
 	}
 	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
-		q.countAsLoaded(b, dropped)
+		b.loadedPlaces(dropped, 0)
 	}
 	if b.end {
 		q.ended.Store(true)
@@ -393,23 +396,6 @@ func (q *sequence) endEpoch() {
 	} else {
 		q.epoch++
 	}
-}
-
-// countAsLoaded counts places that nobody will load. If all others are loaded, this
-// finishes the batch and calls the function of WithFinish. This happens in a
-// goroutine of its own, since that function may end its goroutine, and must not end
-// the reader's.
-func (q *sequence) countAsLoaded(b *Batch, places int) {
-	if !q.ahead || q.l.opts.finish == nil {
-		b.loadedPlaces(places, 0)
-		return
-	}
-	counted := make(chan struct{})
-	go func() {
-		defer close(counted)
-		b.loadedPlaces(places, 0)
-	}()
-	<-counted
 }
 
 // fillPlaces reads records until the batch is full or the epoch over.

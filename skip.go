@@ -30,7 +30,7 @@ func (p *streamPart) skips() bool {
 	for i := range p.chains {
 		p.here(i, func(c *chain) { // opens its first shard
 			if c.fault == nil {
-				c.attemptSkip(0)
+				_, c.fault = c.attemptSkip(0)
 			}
 		})
 		if _, ok := p.chains[i].reader.(Skipper); !ok {
@@ -244,8 +244,8 @@ func (p *streamPart) skipIn(i, n int) {
 	p.here(i, func(c *chain) { c.skip(n) })
 }
 
-// skip passes over records until that makes n or the chain is spent. If the reader ends
-// the goroutine, another goroutine calls skip again; if it is given up, another chain.
+// skip passes over records until that makes n or the chain is spent. If the reader is given
+// up, another chain calls skip again.
 func (c *chain) skip(n int) {
 	for c.passed < n && c.ctx.Err() == nil {
 		if c.fault == nil {
@@ -253,8 +253,8 @@ func (c *chain) skip(n int) {
 				c.spent = true
 				return
 			}
-			over := c.attemptSkip(n - c.passed)
-			c.read += over
+			over, err := c.attemptSkip(n - c.passed)
+			c.read, c.fault = c.read+over, err
 			if c.passed += over; c.fault == nil {
 				continue
 			}
@@ -268,20 +268,13 @@ func (c *chain) skip(n int) {
 
 // attemptSkip opens the shard if it isn't open, and passes over up to n records, and
 // over at least one if nothing is wrong. With n = 0 it only opens the shard.
-func (c *chain) attemptSkip(n int) (skipped int) {
-	finished := false
-	defer func() {
-		c.returned()
-		if !finished {
-			stack, err := recovered(recover())
-			c.fault = fmt.Errorf("%w\n%s", err, stack)
-		}
-	}()
+func (c *chain) attemptSkip(n int) (skipped int, err error) {
+	defer func() { c.answers(recover(), &err) }()
 	if c.timed() {
 		n = min(n, 1) // so that it is known at which record a call hangs
 	}
 	c.begins()
-	err := c.open()
+	err = c.open()
 	if s, ok := c.reader.(Skipper); ok && err == nil && n > 0 {
 		c.begins()
 		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
@@ -294,8 +287,7 @@ func (c *chain) attemptSkip(n int) (skipped int) {
 			skipped = 1
 		}
 	}
-	c.fault, finished = err, true
-	return skipped
+	return skipped, err
 }
 
 // takeNow is take from a chain that doesn't read ahead yet.
@@ -337,15 +329,11 @@ func (c *chain) here(f func(*chain)) (answered bool) {
 	return answered
 }
 
-// apart runs f, and closes done. If user code ends the goroutine by runtime.Goexit, f
-// runs again in another one: it must know how far it has come.
+// apart runs f, and closes done.
 func (c *chain) apart(f func(*chain), done chan struct{}) {
 	finished := false
 	defer func() {
-		if !finished {
-			go c.apart(f, done)
-			return
-		}
+		c.endsWith(finished)
 		close(done)
 		if c.call.isLost() {
 			c.q.l.away.Add(-1)

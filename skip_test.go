@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -36,11 +34,8 @@ func (s *tallies) Fields() []nwt.Field { return []nwt.Field{{Name: "number", Typ
 func (s *tallies) Shards() int         { return len(s.lengths) }
 
 func (s *tallies) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
-	switch s.torn[1000*shard] {
-	case "open":
+	if s.torn[1000*shard] == "open" {
 		return nil, errTorn
-	case "exit":
-		runtime.Goexit()
 	}
 	if release := s.hang[1000*shard]; release != nil && s.hangs == "open" {
 		<-release
@@ -72,8 +67,6 @@ func (r *tallyReader) pass() error {
 		return fmt.Errorf("a checksum: %w", io.EOF)
 	case "panic":
 		panic(errTorn)
-	case "Goexit":
-		runtime.Goexit()
 	}
 	if r.next == r.end {
 		return io.EOF
@@ -98,7 +91,7 @@ func (r *tallyReader) Close() error                               { r.s.open.Add
 // late, only when it is asked for the record that can't be read.
 func over(r *tallyReader, n int, late bool) (int, error) {
 	for k := range n {
-		if how := r.s.torn[r.next]; k > 0 && (late || how == "panic" || how == "Goexit") && (how != "" || r.next == r.end) {
+		if how := r.s.torn[r.next]; k > 0 && (late || how == "panic") && (how != "" || r.next == r.end) {
 			return k, nil
 		}
 		if err := r.pass(); err != nil {
@@ -115,7 +108,7 @@ func TestARestThatIsSkippedToIsTheOneThatIsReadTo(t *testing.T) {
 		for shard := range 1 + rng.IntN(7) {
 			s.lengths = append(s.lengths, rng.IntN(30))
 			if rng.IntN(6) == 0 {
-				s.torn[1000*shard+rng.IntN(30)] = []string{"error", "panic", "Goexit"}[rng.IntN(3)]
+				s.torn[1000*shard+rng.IntN(30)] = []string{"error", "panic"}[rng.IntN(2)]
 			}
 			if rng.IntN(12) == 0 {
 				s.torn[1000*shard] = "open"
@@ -138,9 +131,6 @@ func TestARestThatIsSkippedToIsTheOneThatIsReadTo(t *testing.T) {
 			state := states[rng.IntN(len(states))]
 			s.skip = nil
 			workers := 2 * (k % 2)
-			if slices.Contains(slices.Collect(maps.Values(s.torn)), "Goexit") {
-				workers = 2 // or it would end the caller
-			}
 			plain, _ := restOf(t, nwt.Streamed(s), state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(2))...)
 			require.Equal(t, whole[len(whole)-len(plain):], plain)
 			for how, skip := range map[string]func(r *tallyReader, n int) (int, error){
@@ -199,7 +189,6 @@ func TestASkipThatFailsEndsItsShardAndIsLogged(t *testing.T) {
 	for name, skip := range map[string]func(r *tallyReader, n int) (int, error){
 		"error":     func(*tallyReader, int) (int, error) { return 0, errTorn },
 		"panic":     func(*tallyReader, int) (int, error) { panic(errTorn) },
-		"Goexit":    func(*tallyReader, int) (int, error) { runtime.Goexit(); return 0, nil },
 		"too many":  func(_ *tallyReader, n int) (int, error) { return n + 1, nil },
 		"too few":   func(*tallyReader, int) (int, error) { return -1, nil },
 		"wraps EOF": func(*tallyReader, int) (int, error) { return 0, fmt.Errorf("a checksum: %w", io.EOF) },
@@ -527,14 +516,6 @@ func TestACallThatReturnsWhenItIsGivenUpLosesNoRecordByItself(t *testing.T) {
 			require.NoError(t, l.Close())
 		})
 	}
-}
-
-func TestGoexitInOpenBeforeSkippingIsABadSample(t *testing.T) {
-	s := &tallies{lengths: []int{5, 5, 5}, torn: map[int]string{1000: "exit"}}
-	s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, false) }
-	var rest []int64
-	promptly(t, func() { rest, _ = restOf(t, nwt.Streamed(s), nwt.State{Samples: 4}, nwt.WithWorkers(2)) })
-	require.Equal(t, []int64{2001, 2, 2002, 3, 2003, 4, 2004}, rest)
 }
 
 // In one round each chain may lose a shard.

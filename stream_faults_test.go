@@ -208,14 +208,18 @@ func at2(shard, record int, f func() error) func(int, int) error {
 	}
 }
 
-func TestGoexitInAReaderIsABadSampleAndTheOthersAreRead(t *testing.T) {
-	s := &breaking{shelves: newShelves(5, 5, 5), onNext: at2(1, 3, func() error { runtime.Goexit(); return nil })}
-	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithErrorBudget(1), quietLog)
-	got, err := values(t, l, 0)
+func TestGoexitInAReaderEndsTheEpochWithAnError(t *testing.T) {
+	leaves := func() error { runtime.Goexit(); return nil }
+	s := &breaking{shelves: newShelves(50, 50, 50), onNext: at2(1, 30, leaves)}
+	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithErrorBudget(1), quietLog)
+	promptly(t, func() {
+		_, err := values(t, l, 0)
+		require.ErrorContains(t, err, "a stream's reader: runtime.Goexit was called")
+	})
+	s.onNext = nil
+	got, err := values(t, l, 1)
 	require.NoError(t, err)
-	require.Equal(t, upTo(15, 8, 9), got)
-	require.ErrorContains(t, l.BadSamples()[0], "shard 1 from record 3 on: runtime.Goexit was called")
-	require.Zero(t, s.open.Load())
+	require.Len(t, got, 150)
 }
 
 func TestAReaderThatPanicsOnCloseHarmsNobody(t *testing.T) {
@@ -618,23 +622,6 @@ func TestAStreamWithoutOrderDeliversWhatIsSlow(t *testing.T) {
 	}
 }
 
-func TestGoexitInCloseLosesNoSample(t *testing.T) {
-	s := &breaking{shelves: newShelves(50, 50), onClose: func(int) error { runtime.Goexit(); return nil }}
-	var log journal
-	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithEpochSamples(20), log.option())
-	samples := 0
-	promptly(t, func() {
-		for b, err := range l.Epochs(t.Context(), 0, 3) {
-			require.NoError(t, err)
-			samples += b.Len()
-		}
-	})
-	require.Equal(t, 60, samples)
-	require.Zero(t, s.open.Load())
-	require.Contains(t, log.String(), "a shard could not be closed")
-	require.Contains(t, log.String(), "runtime.Goexit was called")
-}
-
 // briefly is an error that calls itself temporary.
 type briefly struct{}
 
@@ -679,36 +666,6 @@ func TestAStreamBegunWithoutWorkersIsReadByItsConsumerAlone(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	require.Zero(t, elsewhere.Load())
-}
-
-func TestGoexitInWithFinishOfAShortBatchEndsTheEpochWithAnError(t *testing.T) {
-	var loaded atomic.Int32
-	s := &breaking{shelves: newShelves(6), onLoad: func(*nwt.Sample) { loaded.Add(1) }}
-	s.onNext = func(_, record int) error { // the end comes when all else is done
-		for record == 6 && loaded.Load() < 6 {
-			time.Sleep(time.Millisecond)
-		}
-		if record == 6 {
-			time.Sleep(20 * time.Millisecond)
-		}
-		return nil
-	}
-	finish := nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
-		if b.Index() == 1 {
-			runtime.Goexit()
-		}
-		return nil
-	})
-	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(2), finish)
-	var failed error
-	promptly(t, func() {
-		for b, err := range l.Epoch(t.Context(), 0) {
-			if failed = err; err == nil {
-				require.Equal(t, 0, b.Index())
-			}
-		}
-	})
-	require.ErrorContains(t, failed, "WithFinish of batch 1: runtime.Goexit was called")
 }
 
 // When the end of the stream is found, all samples of the short batch are loaded.

@@ -218,10 +218,7 @@ func (t *trial) moreOfStreams(rng *rand.Rand) {
 		}
 	}
 	if t.budget > 0 && one(2) {
-		hows := []string{"error", "panic", "Goexit", "hang", "hang", "open", "open hangs", "flaky", "close hangs", "close panics"}
-		if t.readByConsumer() {
-			hows = slices.DeleteFunc(hows, func(how string) bool { return how == "Goexit" }) // it would end the test
-		}
+		hows := []string{"error", "panic", "hang", "hang", "open", "open hangs", "flaky", "close hangs", "close panics"}
 		for range 1 + rng.IntN(3) {
 			shard := rng.IntN(len(t.shard))
 			t.torn[shard] = flaw{hows[rng.IntN(len(hows))], rng.IntN(t.shard[shard] + 1)}
@@ -586,8 +583,6 @@ func (s *trialShard) pass(ctx context.Context, r *nwt.Record) error {
 			return errTorn
 		case "panic":
 			panic(errTorn)
-		case "Goexit":
-			runtime.Goexit()
 		case "hang":
 			if err := t.hang(ctx, s.shard, r); err != nil {
 				return err
@@ -605,7 +600,7 @@ type trialSkipper struct{ *trialShard }
 
 func (s trialSkipper) Skip(ctx context.Context, n int) (skipped int, err error) {
 	for skipped < min(n, s.s.t.skips) {
-		if flaw := s.s.t.torn[s.shard]; skipped > 0 && s.k == flaw.record && (flaw.how == "panic" || flaw.how == "Goexit") {
+		if flaw := s.s.t.torn[s.shard]; skipped > 0 && s.k == flaw.record && flaw.how == "panic" {
 			return skipped, nil
 		}
 		if err := s.pass(ctx, nil); err != nil {
@@ -1007,7 +1002,7 @@ func (t *trial) plain() *plainStreams {
 				records[k] += id
 			}
 			switch flaw := t.torn[at]; flaw.how {
-			case "error", "panic", "Goexit", "hang":
+			case "error", "panic", "hang":
 				records = append(records[:flaw.record], lost)
 			case "open", "open hangs":
 				records = []int{lost}
