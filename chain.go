@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 // A chain reads some of a rank's shards, one after the other. It belongs to the
@@ -22,6 +24,7 @@ type chain struct {
 	at     int // index in shards of the one that is open, or opened next
 	reader ShardReader
 	read   int   // records of that shard so far
+	again  int   // of these, how many must be passed over, since the shard is opened again
 	fault  error // what ends that shard; nil as long as it goes on
 
 	// While a resumed run skips.
@@ -29,6 +32,7 @@ type chain struct {
 	passed  int  // records that the skip under way has passed over
 	dropped Record
 	got     *Record // what was read; nil if nothing was left
+	probing bool    // its shard is opened only to see what its reader is
 	unread  []error // of the records that can't be read
 
 	// If the chain reads ahead: what its goroutine and the sequence share.
@@ -146,7 +150,7 @@ func (c *chain) blank() *Record {
 		for n := len(c.empty); n > 0; n-- {
 			c.idle = append(c.idle, <-c.empty)
 		}
-		if len(c.full) < c.most() {
+		if len(c.full) < c.most() && (c.reader != nil || len(c.full) == 0 || !c.q.short.Load()) {
 			if len(c.idle) == 0 {
 				c.idle = append(c.idle, &Record{part: c.part.number})
 			}
@@ -160,6 +164,8 @@ func (c *chain) blank() *Record {
 		case r := <-c.empty:
 			c.idle = append(c.idle, r)
 		case <-c.woken:
+		case closed := <-c.lending():
+			c.lend(closed)
 		case <-c.ctx.Done():
 			return nil
 		}
@@ -430,7 +436,7 @@ func (c *chain) next(r *Record) bool {
 func (c *chain) leaveShard() error {
 	c.shut()
 	shard, read, fault := c.shards[c.at], c.read, c.fault
-	c.at, c.read, c.fault = c.at+1, 0, nil
+	c.at, c.read, c.again, c.fault = c.at+1, 0, 0, nil
 	if fault == io.EOF {
 		return nil
 	}
@@ -447,7 +453,15 @@ func (c *chain) attempt(r *Record) (err error) {
 		}
 	}()
 	c.begins()
-	if err = c.open(); err == nil {
+	err = c.open()
+	for c.again > 0 && err == nil && c.ctx.Err() == nil {
+		var n int
+		if n, err = c.passOver(c.again); err == io.EOF {
+			err = errors.New("it has fewer records than before")
+		}
+		c.again -= n
+	}
+	if err == nil {
 		c.begins()
 		err = c.reader.Next(c.ctx, r)
 	}
@@ -468,7 +482,7 @@ func (c *chain) open() (err error) {
 	if c.reader != nil {
 		return nil
 	}
-	if c.reader, err = c.q.l.opts.openShard(c.ctx, c.part.stream, c.shards[c.at]); err != nil {
+	if c.reader, err = c.q.l.opts.openShard(c.ctx, c.part.stream, c.shards[c.at], c.awaitFile); err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
 	}
 	c.countVisits()
@@ -482,9 +496,10 @@ func (c *chain) countVisits() {
 	}
 }
 
-// openShard opens a shard, as often as WithRetry says while the error calls itself
-// temporary: too many open files, for example.
-func (o *options) openShard(ctx context.Context, s Stream, shard int) (ShardReader, error) {
+// openShard opens a shard. While too many files are open it waits as awaitFile does, for a minute
+// at most. Other errors that call themselves temporary are tried again as WithRetry says.
+func (o *options) openShard(ctx context.Context, s Stream, shard int, awaitFile func(context.Context, time.Duration) bool) (ShardReader, error) {
+	began := time.Now()
 	for tries, wait := 0, o.backoff; ; tries, wait = tries+1, 2*wait {
 		reader, err := s.Open(ctx, shard)
 		switch {
@@ -492,8 +507,57 @@ func (o *options) openShard(ctx context.Context, s Stream, shard int) (ShardRead
 			return nil, errors.New("Open returned neither a reader nor an error")
 		case err == nil:
 			return reader, nil
-		case tries == o.retries || !temporary(err) || !rest(ctx, wait):
+		case files.TooMany(err):
+			if time.Since(began) >= filePatience {
+				return nil, fmt.Errorf("too many files were open for a minute, WithInterleave(%d): %w", o.interleave, err)
+			}
+			if !awaitFile(ctx, min(max(wait, time.Millisecond), time.Second)) {
+				return nil, err
+			}
+		case tries >= o.retries || !temporary(err) || !rest(ctx, wait):
 			return nil, err
 		}
 	}
+}
+
+// filePatience is how long to wait while too many files are open.
+const filePatience = time.Minute
+
+// awaitFile waits for a while, or until another chain that can't read on now has closed its
+// shard. It reports false if there is nothing to wait for.
+func (c *chain) awaitFile(ctx context.Context, wait time.Duration) bool {
+	if !c.q.short.Swap(true) {
+		c.q.l.opts.log.Warn("nwt: too many files are open: a shard waits until another is read to its end, or closed to be opened again later. The order stays the same. Less is opened twice with a lower WithInterleave, or a higher limit of open files", "interleave", c.q.l.opts.interleave)
+	}
+	if c.probing {
+		return false // no chain reads
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	closed := make(chan struct{})
+	select {
+	case c.q.lends <- closed:
+		select {
+		case <-closed:
+		case <-waiting.Done():
+		}
+	case <-waiting.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// lending is where another chain asks for the file of this one, which can't read on now.
+func (c *chain) lending() <-chan chan struct{} {
+	if c.reader == nil {
+		return nil
+	}
+	return c.q.lends
+}
+
+// lend closes the shard. It is opened again, and what was read is passed over, when the chain
+// can read on.
+func (c *chain) lend(closed chan struct{}) {
+	c.shut()
+	c.again = c.read
+	close(closed)
 }

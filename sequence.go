@@ -34,6 +34,9 @@ type sequence struct {
 	started     bool
 	dry         *streamPart // the part that had no record left
 	ended       atomic.Bool // a batch was the end: those opened after it hold nothing
+
+	short atomic.Bool        // too many files were open
+	lends chan chan struct{} // where a chain asks others for a file; what it sends is closed once one has closed its shard
 }
 
 // A streamPart reads the records of one of a run's streams in order. It belongs to the
@@ -72,7 +75,9 @@ func newSequence(r *run, ahead bool) *sequence {
 	for k, s := range ds.streams {
 		n := r.l.shards[k]
 		p := &streamPart{q: q, number: k, stream: s, shards: n, first: first, seed: o.seedOfStream(k), order: o.shardOrder(n, k)}
-		if v := r.l.visits; v != nil {
+		if v := r.l.visits; v == nil {
+			q.lends = make(chan chan struct{})
+		} else { // whose readers stay open
 			p.stream, p.from, q.shift = v.streams[k], v.streams[k].from, v.shift
 		}
 		q.parts = append(q.parts, p)

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 // skips tells whether to skip the records that a State says were delivered: if all
@@ -29,11 +31,17 @@ func (q *sequence) skips() bool {
 func (p *streamPart) skips() bool {
 	for i := range p.chains {
 		p.here(i, func(c *chain) { // opens its first shard
+			c.probing = true
 			if c.fault == nil {
 				_, c.fault = c.attemptSkip(0)
 			}
+			c.probing = false
 		})
-		if _, ok := p.chains[i].reader.(Skipper); !ok {
+		c := p.chains[i]
+		if files.TooMany(c.fault) {
+			c.fault = nil // more can be read than is open
+		}
+		if _, ok := c.reader.(Skipper); !ok {
 			return false
 		}
 	}
@@ -270,18 +278,25 @@ func (c *chain) skip(n int) {
 // over at least one if nothing is wrong. With n = 0 it only opens the shard.
 func (c *chain) attemptSkip(n int) (skipped int, err error) {
 	defer func() { c.answers(recover(), &err) }()
+	c.begins()
+	if err = c.open(); err == nil && n > 0 {
+		skipped, err = c.passOver(n)
+	}
+	return skipped, err
+}
+
+// passOver passes over up to n records of the shard, and over at least one if nothing is wrong.
+func (c *chain) passOver(n int) (skipped int, err error) {
 	if c.timed() {
 		n = min(n, 1) // so that it is known at which record a call hangs
 	}
-	c.begins()
-	err = c.open()
-	if s, ok := c.reader.(Skipper); ok && err == nil && n > 0 {
+	if s, ok := c.reader.(Skipper); ok {
 		c.begins()
 		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
 			skipped, err = 0, fmt.Errorf("Skip(%d) says that it has skipped %d", n, skipped)
 		}
 	}
-	if err == nil && n > 0 && skipped == 0 {
+	if err == nil && skipped == 0 {
 		c.begins()
 		if err = c.reader.Next(c.ctx, &c.dropped); err == nil {
 			skipped = 1

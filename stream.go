@@ -20,9 +20,9 @@ type Stream interface {
 	// for it once.
 	Shards() int
 	// Open begins to read a shard, 0 ≤ shard < Shards, in an epoch. If its error
-	// calls itself temporary, as the error of too many open files does, Open is
-	// called again as WithRetry says. With any other error the whole shard counts as
-	// one bad sample, whose error is a *[ShardError].
+	// calls itself temporary, Open is called again as WithRetry says. If too many files
+	// are open, it is called again for a minute. With any other error the whole shard
+	// counts as one bad sample, whose error is a *[ShardError].
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	// Load makes a sample of a record, under the rules of [Dataset]'s Load.
 	Load(ctx context.Context, r *Record, dst *Sample) error
@@ -82,6 +82,11 @@ type Record struct {
 // how large a record is before it is read, so others may exceed the bound too: the first of
 // each shard that is read at once, and one that is larger than the record before it. Records
 // in the window and in batches come on top.
+//
+// If more shards are to be read at once than files may be open, a log line says so. Shards that
+// are read far enough ahead are then closed for others, and opened again later: the order stays
+// the same, but what comes before in a shard is skipped (see [Skipper]) or read once more. This
+// needs workers.
 //
 // [Sample.Index] is the sample's place in this order, over all ranks. Only [Tune] counts from
 // elsewhere: it begins at the fronts of shards spread over the stream. It seldom comes to

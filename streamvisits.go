@@ -363,7 +363,7 @@ func (r *visitedReader) nextOfFront(rec *Record) (err error) {
 	old := r.reader
 	r.reader, r.again, r.read = nil, true, 0
 	guarded(old.Close, func(_ []byte, err error) { r.warnOfClose(err) })
-	if r.reader, err = r.s.opts.openShard(r.ctx, r.s.Stream, r.shard); err != nil {
+	if r.reader, err = r.s.opts.openShard(r.ctx, r.s.Stream, r.shard, rest); err != nil {
 		return err
 	}
 	return r.reader.Next(r.ctx, rec)

@@ -144,17 +144,6 @@ func TestWhereTooManyFilesAreOpenAShardWaitsForOne(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, bad)
 	require.Equal(t, upTo(10), got)
-
-	never := failing{data, func(string) error { return syscall.EMFILE }}
-	s, err = wds.New(never, []string{"a.tar"}, fields, load)
-	require.NoError(t, err)
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		_, err := s.Open(ctx, 0)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorIs(t, err, syscall.EMFILE, "what it waited for")
-	})
 }
 
 // stuck is a file that is read when its turn comes, if ever.

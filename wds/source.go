@@ -11,8 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/nwt-go/nwt/internal/files"
 )
 
 // A source reads a shard's file ahead into a buffer. A call of the file system may
@@ -46,41 +44,30 @@ const (
 	// bytes are read after a seek: enough for a header.
 	nearSkip = 64 << 10
 	headSize = 4 << 10
-	// maxPatience is how long to wait while too many files are open.
-	maxPatience = time.Minute
 )
 
 // openSource opens a file that can be read to an end: not a directory or a FIFO, for
 // instance. If fsys can tell without opening the file, it isn't opened.
 func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (*source, error) {
-	for pause, start := time.Millisecond, time.Now(); ; pause = min(2*pause, time.Second) {
-		var file fs.File
-		_, err := await(ctx, func() (err error) {
-			file, err = openRegular(fsys, name)
-			return err
-		}, func(err error) {
-			if err == nil {
-				file.Close()
-			}
-		})
+	var file fs.File
+	_, err := await(ctx, func() (err error) {
+		file, err = openRegular(fsys, name)
+		return err
+	}, func(err error) {
 		if err == nil {
-			buf, ok := bufs.Get().(*[bufferSize]byte)
-			if !ok {
-				buf = new([bufferSize]byte)
-			}
-			s := &source{ctx: ctx, file: file, memory: newMemory(file), bufs: bufs, buf: buf}
-			s.skipping(false)
-			return s, nil
+			file.Close()
 		}
-		if !files.TooMany(err) || time.Since(start) > maxPatience {
-			return nil, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w while waiting to open it: %w", ctx.Err(), err)
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
+	buf, ok := bufs.Get().(*[bufferSize]byte)
+	if !ok {
+		buf = new([bufferSize]byte)
+	}
+	s := &source{ctx: ctx, file: file, memory: newMemory(file), bufs: bufs, buf: buf}
+	s.skipping(false)
+	return s, nil
 }
 
 // use says which context the calls from now on end with. A decompressor may be reading ahead

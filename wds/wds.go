@@ -49,8 +49,7 @@ import (
 // load's errors.
 //
 // Opening and reading end with the loader's context, even if fsys doesn't return
-// by then. While too many files are open, a shard waits, for a minute at most,
-// until it can be opened.
+// by then.
 func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.Context, r *Record, dst *nwt.Sample) error, opts ...Option) (nwt.Stream, error) {
 	s := &stream{fsys: fsys, fields: slices.Clone(fields), load: load, seed: maphash.MakeSeed()}
 	WithLimits(Limits{})(s)
