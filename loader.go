@@ -141,7 +141,7 @@ func (s *source) loader(workers int) *Loader {
 	case *funcDataset:
 		l.loadSample = ds.load // one call less for each sample
 	case *streamDataset:
-		l.loadSample = ds.load()
+		l.loadSample = ds.load
 	}
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch

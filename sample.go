@@ -36,7 +36,7 @@ type common struct {
 	first   int       // number of the ragged dimension that lens and told begin with
 	columns []column  // the layout's, as they are in mem
 	offsets []int     // of the fields in mem
-	records []*Record // of the batch, for a stream
+	records []*record // of the batch, for a stream
 
 	seedKey uint64
 	epoch   int

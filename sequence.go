@@ -6,7 +6,17 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nwt-go/nwt/internal/shards"
 )
+
+// maxAheadBytes bounds the memory of the records that a stream reads ahead.
+const maxAheadBytes = 256 << 20
+
+// A record is one of a stream, and what is known of it.
+type record = shards.Item[Record]
 
 // A sequence reads the records of a run in order. It belongs to one goroutine:
 // the run's reader or, without workers, the consumer.
@@ -19,7 +29,7 @@ type sequence struct {
 	run   *run
 	l     *Loader
 	ctx   context.Context
-	ahead bool // chains read ahead, each in a goroutine of its own
+	ahead bool // shards are read ahead, each in a goroutine of its own
 	quota int  // records of an epoch, from WithEpochSamples; else 0
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
@@ -34,35 +44,14 @@ type sequence struct {
 	started     bool
 	dry         *streamPart // the part that had no record left
 	ended       atomic.Bool // a batch was the end: those opened after it hold nothing
-
-	short atomic.Bool        // too many files were open
-	lends chan chan struct{} // where a chain asks others for a file; what it sends is closed once one has closed its shard
 }
 
 // A streamPart reads the records of one of a run's streams in order. It belongs to the
 // sequence.
 type streamPart struct {
-	q         *sequence
-	number    int
-	stream    Stream
-	shards    int
-	first     int    // number of its first shard among those of all parts
-	seed      uint64 // of WithShuffle, for this part
-	order     shardOrder
-	from      int   // the place in the order that a pass begins with: 0, except in a tuner's visits
-	draws     int   // its records in all blocks of the plan that the epoch touches; math.MaxInt if the epoch ends with the shards
-	delivered int   // records of the epoch that were handed out or skipped
-	bound     int64 // of the bytes read ahead: an equal share for each part that the epoch needs
-
-	// For the pass under way.
-	chains    []*chain
-	turn      int       // chain to ask next
-	passed    int       // records that it has given
-	share     int64     // of the bound's half, for each chain
-	soon      int       // chains, from the one whose turn it is, that read even above their share
-	soonBytes int64     // of one record of each of them
-	window    []*Record // of the shuffle: the records it holds
-	spare     []*Record // records that nothing holds
+	*shards.Set[Record]
+	shards int // of all ranks
+	draws  int // its records in all blocks of the plan that the epoch touches; math.MaxInt if the epoch ends with the shards
 }
 
 func newSequence(r *run, ahead bool) *sequence {
@@ -71,19 +60,65 @@ func newSequence(r *run, ahead bool) *sequence {
 		run: r, l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world), plan: r.l.plan,
 	}
-	ds, first := r.l.ds.(*streamDataset), 0
-	for k, s := range ds.streams {
+	if v := r.l.visits; v != nil {
+		q.shift = v.shift
+	}
+	first, files := 0, shards.NewFiles(r.l.visits == nil) // a tuner's readers stay open
+	for k, s := range r.l.ds.(*streamDataset).streams {
 		n := r.l.shards[k]
-		p := &streamPart{q: q, number: k, stream: s, shards: n, first: first, seed: o.seedOfStream(k), order: o.shardOrder(n, k)}
-		if v := r.l.visits; v == nil {
-			q.lends = make(chan chan struct{})
-		} else { // whose readers stay open
-			p.stream, p.from, q.shift = v.streams[k], v.streams[k].from, v.shift
-		}
-		q.parts = append(q.parts, p)
+		q.parts = append(q.parts, &streamPart{Set: shards.New(q.config(s, k, n, first, files)), shards: n})
 		first += n
 	}
 	return q
+}
+
+// config says how to read stream k of the dataset, whose n shards are counted from first.
+func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards.Config[Record] {
+	o, from, order, seed := q.l.opts, 0, q.l.opts.shardOrder(n, k), q.l.opts.seedOfStream(k)
+	c := shards.Config[Record]{
+		Context: q.ctx, Part: k, Ahead: q.ahead, Repeats: q.quota > 0, Files: files,
+		Size:   func(r *Record) int { return cap(r.Data) },
+		Shards: order.n, AtOnce: o.interleave,
+		Timeout: o.timeout, Retries: o.retries, Backoff: o.backoff, Log: o.log,
+		Temporary: temporary, Panicked: recovered,
+		Failed: func(shard, record int, err error) error {
+			return &ShardError{Shard: first + shard, Record: record, Err: err}
+		},
+		NotClosed: func(shard int, err error) { o.warnOfClose(first+shard, err) },
+		Unread:    q.unread, NoAnswer: o.noAnswer,
+		Away: func(calls int) { q.l.away.Add(int32(calls)) },
+		Gone: func() {
+			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", errGoexit))
+		},
+	}
+	if v := q.l.visits; v != nil {
+		s, from = v.streams[k], v.streams[k].from
+		c.Passed = readsOfVisits
+	}
+	c.Open = opener(s)
+	c.Shard = func(epoch, i int) int { return order.at(epoch, (from+i)%order.n) }
+	if o.shuffle {
+		c.Window = o.window
+	}
+	c.Draw = func(epoch, i, n int) int {
+		key := epochKey(seedKey(seed), epoch) + uint64(i*o.world+o.rank)*golden
+		return int(mix64(key) % uint64(n)) // a window is too small for the bias to show
+	}
+	return c
+}
+
+// opener is a stream's Open for a Config.
+func opener(s Stream) func(context.Context, int) (shards.Reader[Record], error) {
+	return func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard) }
+}
+
+func (o *options) warnOfClose(shard int, err error) {
+	o.log.Warn("nwt: a shard could not be closed", "shard", shard, "error", err)
+}
+
+// noAnswer is the error of a call that is given up.
+func (o *options) noAnswer() error {
+	return fmt.Errorf("no answer within WithTimeout(%v): %w", o.timeout, context.DeadlineExceeded)
 }
 
 // seedOfStream is what the order of stream k of a dataset is computed from.
@@ -108,64 +143,11 @@ func (o *options) shardOrder(shards, k int) shardOrder {
 // at is the rank's shard number i of an epoch.
 func (s shardOrder) at(epoch, i int) int { return s.all.At(epoch, s.rank+i*s.world) }
 
-// start opens the chains of a pass, and has them read ahead.
-func (p *streamPart) start() {
-	p.open()
-	p.goAhead()
-}
-
-// goAhead has the chains read ahead, if they may and are needed.
-func (p *streamPart) goAhead() {
-	if !p.q.ahead || p.draws == 0 {
-		return
-	}
-	due := p.draws
-	if due < math.MaxInt {
-		due -= p.delivered + p.passed
-		if o := p.q.l.opts; o.shuffle {
-			due += o.window
-		}
-		due = due/len(p.chains) + 1
-	}
-	for _, c := range p.chains {
-		c.due = due
-		c.start()
-	}
-}
-
-// open makes the chains of a pass.
-func (p *streamPart) open() {
-	o := p.q.l.opts
-	mine := make([]int, p.order.n)
-	for i := range mine {
-		mine[i] = p.order.at(p.q.epoch, (p.from+i)%len(mine))
-	}
-	n := min(o.interleave, len(mine))
-	p.turn, p.passed, p.share, p.soon, p.soonBytes = 0, 0, p.bound/2/int64(n), 0, 0
-	for i := range n {
-		var shards []int
-		for k := i; k < len(mine); k += o.interleave {
-			shards = append(shards, mine[k])
-		}
-		p.chains = append(p.chains, newChain(p, shards))
-	}
-}
-
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
 	for _, p := range q.parts {
-		p.stop()
+		p.Stop()
 	}
-}
-
-// stop ends a pass: closes what is open, joins the chains, and drops what is in
-// the window.
-func (p *streamPart) stop() {
-	for _, c := range p.chains {
-		c.close()
-	}
-	p.chains = nil
-	p.spare, p.window = append(p.spare, p.window...), p.window[:0]
 }
 
 // feed fills the batches that the run opens, until it ends.
@@ -183,7 +165,7 @@ func (q *sequence) feed(r *run) error {
 
 // read replaces *r by the next record of the epoch. It reports false after the last
 // record, and if the run ends.
-func (q *sequence) read(r **Record) bool {
+func (q *sequence) read(r **record) bool {
 	if q.quota > 0 && q.delivered == q.quota {
 		return false
 	}
@@ -191,7 +173,7 @@ func (q *sequence) read(r **Record) bool {
 	if q.plan != nil {
 		p = q.choose(r)
 	}
-	if !p.read(r) {
+	if !p.Next(r) {
 		q.dry = p
 		return false
 	}
@@ -201,16 +183,16 @@ func (q *sequence) read(r **Record) bool {
 
 // choose is the part that the next record is of. If *r is a record of another part, choose
 // gives it back to that part, which will read into it again, and takes one of this part.
-func (q *sequence) choose(r **Record) *streamPart {
+func (q *sequence) choose(r **record) *streamPart {
 	at := q.delivered
 	if q.shift > 0 {
 		at = (at + q.shift) % q.quota
 	}
 	part, _ := q.plan.at(q.position(at))
 	p := q.parts[part]
-	if old := *r; old.part != part {
-		q.parts[old.part].spare = append(q.parts[old.part].spare, old)
-		*r = p.blank()
+	if old := *r; old.Part != part {
+		q.parts[old.Part].Return(old)
+		*r = p.Blank()
 	}
 	return p
 }
@@ -218,95 +200,20 @@ func (q *sequence) choose(r **Record) *streamPart {
 // position is the number of the rank's record i of the epoch, counted over all epochs.
 func (q *sequence) position(i int) uint64 { return uint64(q.epoch)*uint64(q.quota) + uint64(i) }
 
-// read replaces *r by the part's next record.
-func (p *streamPart) read(r **Record) bool {
-	for !p.readOfPass(r) {
-		if p.q.quota == 0 || p.passed == 0 || p.q.ctx.Err() != nil {
-			return false
-		}
-		p.stop()
-		p.start()
-	}
-	p.delivered++
-	return true
-}
-
-// blank is a record for the part to read into.
-func (p *streamPart) blank() *Record {
-	if n := len(p.spare) - 1; n >= 0 {
-		r := p.spare[n]
-		p.spare = p.spare[:n]
-		return r
-	}
-	return &Record{part: p.number}
-}
-
-// readOfPass replaces *r by the next record of the pass, mixed as WithShuffle
-// asks for.
-func (p *streamPart) readOfPass(r **Record) bool {
-	o := p.q.l.opts
-	if !o.shuffle || o.window < 2 {
-		return p.readInOrder(r)
-	}
-	for len(p.window) < o.window {
-		next := p.blank()
-		if !p.readInOrder(&next) {
-			p.spare = append(p.spare, next)
-			break
-		}
-		p.window = append(p.window, next)
-	}
-	n := len(p.window)
-	if n == 0 {
-		return false
-	}
-	pick := p.draw(p.delivered, n)
-	*r, p.window[pick] = p.window[pick], *r
-	p.spare, p.window[pick], p.window = append(p.spare, p.window[pick]), p.window[n-1], p.window[:n-1]
-	return true
-}
-
-// draw is the place in a window of n records from which the part's record i of the epoch,
-// counted in this rank, is taken.
-func (p *streamPart) draw(i, n int) int {
-	o := p.q.l.opts
-	key := epochKey(seedKey(p.seed), p.q.epoch) + uint64(i*o.world+o.rank)*golden
-	return int(mix64(key) % uint64(n)) // a window is too small for the bias to show
-}
-
-// readInOrder replaces *r by the next record as it is read: one of each chain in
-// turn.
-func (p *streamPart) readInOrder(r **Record) bool {
-	empty := 0 // chains in a row that had nothing
-	for empty < len(p.chains) {
-		at := p.turn
-		p.turn = (p.turn + 1) % len(p.chains)
-		there := p.take(at, r)
-		p.wantSoon(at)
-		if there {
-			p.passed++
-			return true
-		}
-		empty++
-	}
-	return false
-}
-
 // begin begins an epoch. What a State says was delivered is skipped, or read and dropped.
-func (q *sequence) begin(scratch **Record) error {
+func (q *sequence) begin(scratch **record) error {
 	needed := int64(0)
-	for _, p := range q.parts {
+	for k, p := range q.parts {
 		p.draws = cmp.Or(q.quota, math.MaxInt)
 		if q.plan != nil {
-			p.draws = q.plan.draws(p.number, q.position(0), q.position(q.quota))
+			p.draws = q.plan.draws(k, q.position(0), q.position(q.quota))
 		}
 		if p.draws > 0 {
 			needed++
 		}
 	}
 	for _, p := range q.parts {
-		p.bound, p.delivered = q.l.opts.aheadBytes/needed, 0
-		p.open()
+		p.Begin(q.epoch, p.draws, q.l.opts.aheadBytes/needed)
 	}
 	q.started, q.delivered = true, 0
 	if o := q.l.opts; q.skip > 0 && o.endsEpoch(q.skip*o.world, o.world) {
@@ -317,21 +224,78 @@ func (q *sequence) begin(scratch **Record) error {
 		return q.skipAhead()
 	}
 	for _, p := range q.parts {
-		p.goAhead()
+		p.GoAhead()
 	}
 	return q.drop(scratch)
+}
+
+// skips tells whether to skip the records that a State says were delivered: if all
+// readers can, and the records are more than the shuffle window holds. (Those in the
+// window must be read in any case.)
+func (q *sequence) skips() bool {
+	o := q.l.opts
+	if q.skip == 0 || o.shuffle && q.skip < o.window {
+		return false
+	}
+	for _, p := range q.parts {
+		if p.draws > 0 && !p.Skips() {
+			return false
+		}
+	}
+	return true
+}
+
+// skipAhead begins an epoch after q.skip records of it, as if they had been read and
+// dropped.
+func (q *sequence) skipAhead() error {
+	n := q.skip
+	q.skip = 0
+	counts := []uint64{uint64(n)} // of each part
+	if q.plan != nil {
+		counts = q.plan.before(q.ctx, q.position(n))
+		for k, before := range q.plan.before(q.ctx, q.position(0)) {
+			counts[k] -= before
+		}
+	}
+	if q.ctx.Err() != nil {
+		return nil // counts may be too low
+	}
+	var group errgroup.Group
+	var err error
+	for k, p := range q.parts {
+		if n := int(counts[k]); q.ahead {
+			group.Go(func() error { return p.SkipTo(n) })
+		} else {
+			err = cmp.Or(err, p.SkipTo(n))
+		}
+	}
+	if err = cmp.Or(err, group.Wait()); err != nil {
+		return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: %w", n, q.epoch, err)
+	}
+	q.delivered = n
+	return nil
+}
+
+// unread returns the error of a record that was delivered before and can't be read now. With an
+// error budget it only warns, since the record may have been bad then too.
+func (q *sequence) unread(err error) error {
+	if q.l.opts.maxBad == 0 {
+		return err
+	}
+	q.l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", q.epoch, "error", err)
+	return nil
 }
 
 // drop reads the records that were delivered before. If one of them can't be read now but
 // could be read then, the records after it aren't the rest of the epoch. Without an error
 // budget it could be read then, so it is an error.
-func (q *sequence) drop(scratch **Record) error {
+func (q *sequence) drop(scratch **record) error {
 	o := q.l.opts
 	for from := q.skip; q.skip > 0; q.skip-- {
 		if !q.read(scratch) {
 			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", from, q.epoch, q.delivered)
 		}
-		if err := (*scratch).err; err != nil && o.maxBad == 0 {
+		if err := (*scratch).Err; err != nil && o.maxBad == 0 {
 			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: record %d of these can't be read: %w", from, q.epoch, q.delivered-1, err)
 		} else if err != nil {
 			o.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", q.epoch, "record", q.delivered-1, "error", err)
@@ -425,7 +389,7 @@ func (q *sequence) wrong(n int) error {
 	case q.delivered == q.most:
 		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than an int counts", q.epoch, o.world)
 	case q.plan != nil && q.dry != nil:
-		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.number, o.rank, o.world, q.dry.shards)
+		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.Part, o.rank, o.world, q.dry.shards)
 	case q.delivered > 0 && q.delivered < q.quota:
 		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d for rank %d of %d: its shards, of the stream's %d, have become empty", q.epoch, q.delivered, q.quota, o.rank, o.world, q.parts[0].shards)
 	case q.index > 0 || n > 0 && !o.dropLast:

@@ -13,7 +13,7 @@ type slot struct {
 	mem     []byte    // the fields
 	lens    []int32   // of ragged dimensions: ragged × batch size, dimension by dimension
 	indices []int     // dataset index of each place
-	records []*Record // of each place, for a stream
+	records []*record // of each place, for a stream
 	geometry
 
 	// holders counts the batch, the calls in the slot that were given up and haven't
@@ -33,9 +33,9 @@ func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
 	n := l.opts.batchSize
 	s.lens, s.indices = make([]int32, n*l.layout.ragged), make([]int, n)
 	if l.order.n == endless {
-		s.records = make([]*Record, n)
+		s.records = make([]*record, n)
 		for i := range s.records {
-			s.records[i] = &Record{}
+			s.records[i] = &record{}
 		}
 	}
 	s.holders.Store(1)

@@ -60,9 +60,6 @@ type Skipper interface {
 type Record struct {
 	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
 	Value any    // anything else
-
-	part int   // number of the stream that it is of, with MixedStreams
-	err  error // what Open or Next failed with
 }
 
 // Streamed makes a dataset of a stream. It has no length. Its samples come in the
@@ -170,33 +167,14 @@ func (d *streamDataset) fits(shards []int, o *options) (errs []error) {
 }
 
 // load is a loader's load.
-func (d *streamDataset) load() func(ctx context.Context, _ int, s *Sample) error {
-	if d.mix == nil {
-		return d.loadRecord
-	}
-	return d.loadMixed
-}
-
-// loadRecord is load for a stream alone.
-func (d *streamDataset) loadRecord(ctx context.Context, _ int, s *Sample) error {
+func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	r := s.records[s.place]
-	if r.err != nil {
-		return r.err
+	if r.Err != nil {
+		return r.Err
 	}
-	return d.streams[0].Load(ctx, r, s)
-}
-
-// loadMixed is load for the streams of a mixture.
-func (d *streamDataset) loadMixed(ctx context.Context, _ int, s *Sample) error {
-	r := s.records[s.place]
-	if r.err != nil {
-		return r.err
-	}
-	part := r.part
-	defer func() { r.part = part }() // if Load has overwritten the record, even if it panics then
-	return d.streams[part].Load(ctx, r, s)
+	return d.streams[r.Part].Load(ctx, &r.Record, s)
 }
 
 // unread tells whether the sample's record couldn't be read. It won't be read
 // again.
-func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].err != nil }
+func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].Err != nil }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/shards"
 )
 
 // streamVisits are a tuner's visits to a stream. Each begins an epoch: to go on within one,
@@ -363,11 +365,20 @@ func (r *visitedReader) nextOfFront(rec *Record) (err error) {
 	old := r.reader
 	r.reader, r.again, r.read = nil, true, 0
 	guarded(old.Close, func(_ []byte, err error) { r.warnOfClose(err) })
-	if r.reader, err = r.s.opts.openShard(r.ctx, r.s.Stream, r.shard, rest); err != nil {
+	if r.reader, err = r.s.reopen(r.ctx, r.shard); err != nil {
 		return err
 	}
 	return r.reader.Next(r.ctx, rec)
 }
+
+// reopen opens a shard of the stream itself.
+func (s *visitedStream) reopen(ctx context.Context, shard int) (ShardReader, error) {
+	c := shards.Config[Record]{Open: opener(s.Stream), Retries: s.opts.retries, Backoff: s.opts.backoff, Temporary: temporary}
+	return c.OpenShard(ctx, shard, shards.Pause)
+}
+
+// readsOfVisits is how many records of a shard visits have read.
+func readsOfVisits(r shards.Reader[Record]) int { return r.(*visitedReader).read }
 
 // Close ends the visit, and reading if no other visit can go on.
 func (r *visitedReader) Close() error {

@@ -1,0 +1,365 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync/atomic"
+)
+
+// A shardReader reads some of a rank's shards, one after the other. It belongs to the Set or, if
+// it reads ahead, to a goroutine of its own until it is closed or given up.
+type shardReader[R any] struct {
+	set    *Set[R]
+	shards []int
+	at     int // index in shards of the one that is open, or opened next
+	reader Reader[R]
+	read   int   // records of that shard so far
+	again  int   // of these, how many must be passed over, since the shard is opened again
+	fault  error // what ends that shard; nil as long as it goes on
+
+	// While a resumed run skips.
+	spent   bool // nothing is left
+	passed  int  // records that the skip under way has passed over
+	dropped R
+	got     *Item[R] // what was read; nil if nothing was left
+	probing bool     // its shard is opened only to see what its reader is
+	unread  []error  // of the records that can't be read
+
+	// If the shardReader reads ahead: what its goroutine and the Set share.
+	full, empty chan *Item[R] // records that come and go back; nil if it doesn't read ahead
+	held        atomic.Int64  // bytes of its records and of the one that is being read
+	wanted      atomic.Int64  // up to this record, counted from 1, it reads even above its share
+	woken       chan struct{} // holds something if wanted has changed
+	share       int64         // of the bound, in bytes
+	due         int           // records that the epoch will take of it if the others have enough, too
+	done        chan struct{}
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+
+	// Its goroutine's.
+	idle []*Item[R] // that came back and aren't in use
+	last int        // bytes of the record before
+	sent int        // records that went into full
+
+	// The Set's.
+	taken   int   // records that it has taken
+	size    int64 // bytes of the last of them
+	counted int64 // bytes of it in soonBytes
+
+	call call // with a timeout
+}
+
+func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
+	c := &shardReader[R]{set: s, shards: shards, share: s.share, due: math.MaxInt, ctx: s.Context}
+	if s.Ahead {
+		c.ctx, c.cancel = context.WithCancelCause(s.Context)
+	}
+	return c
+}
+
+const (
+	// mostAhead is how many records a shardReader reads ahead at most.
+	mostAhead = 256
+	// leastAhead is how many it reads ahead if nobody knows how large they are, or the epoch
+	// won't take more.
+	leastAhead = 16
+)
+
+// start makes a new shardReader read ahead.
+func (c *shardReader[R]) start() {
+	c.done, c.woken = make(chan struct{}), make(chan struct{}, 1)
+	c.full, c.empty = make(chan *Item[R], mostAhead), make(chan *Item[R], mostAhead+1)
+	go c.run()
+}
+
+// run is the goroutine of a shardReader that reads ahead.
+func (c *shardReader[R]) run() {
+	finished := false
+	defer func() {
+		c.endsWith(finished)
+		c.idle = nil
+		close(c.full)
+		close(c.done)
+		if c.call.isLost() {
+			c.set.Away(-1)
+		}
+	}()
+	for c.readOne() {
+	}
+	c.shut()
+	finished = true
+}
+
+// endsWith is deferred in a goroutine that calls readers. If one of these has called
+// runtime.Goexit, the goroutine isn't finished, and the epoch ends.
+func (c *shardReader[R]) endsWith(finished bool) {
+	if !finished {
+		c.set.Gone()
+	}
+}
+
+// readOne waits for room and reads one record ahead. It reports false after the last
+// record, and if the shardReader is closed.
+func (c *shardReader[R]) readOne() bool {
+	r := c.blank()
+	if r == nil {
+		return false
+	}
+	reserved := max(c.last, c.set.Size(&r.Record))
+	if !c.next(r) {
+		return false
+	}
+	c.last = c.set.Size(&r.Record)
+	c.held.Add(int64(c.last - reserved))
+	c.sent++
+	c.full <- r // has room: blank saw to it
+	return true
+}
+
+// blank returns a record to read into, once there is room for one as large as the last one. It
+// returns nil if the shardReader is closed.
+func (c *shardReader[R]) blank() *Item[R] {
+	for {
+		for n := len(c.empty); n > 0; n-- {
+			c.idle = append(c.idle, <-c.empty)
+		}
+		if len(c.full) < c.most() && (c.reader != nil || len(c.full) == 0 || !c.set.Files.short.Load()) {
+			if len(c.idle) == 0 {
+				c.idle = append(c.idle, &Item[R]{Part: c.set.Part})
+			}
+			if n := len(c.idle) - 1; c.reserve(int64(c.last-c.set.Size(&c.idle[n].Record)), c.idle[:n]) {
+				r := c.idle[n]
+				c.idle = c.idle[:n]
+				return r
+			}
+		}
+		select {
+		case r := <-c.empty:
+			c.idle = append(c.idle, r)
+		case <-c.woken:
+		case closed := <-c.lending():
+			c.lend(closed)
+		case <-c.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// most is how many records may be ready now.
+func (c *shardReader[R]) most() int {
+	if c.last == 0 || c.sent >= c.due {
+		return leastAhead
+	}
+	return mostAhead
+}
+
+// reserve counts the bytes that a record lacks, if the shardReader has room for them. If need be, it
+// makes room by dropping the memory of other records that aren't in use. If the record is
+// wanted, it needs no room.
+func (c *shardReader[R]) reserve(lacks int64, unused []*Item[R]) bool {
+	if lacks <= 0 || c.hold(lacks) {
+		return true
+	}
+	for _, r := range unused {
+		c.held.Add(-int64(c.set.Size(&r.Record)))
+		r.Record = *new(R)
+	}
+	if c.hold(lacks) {
+		return true
+	}
+	if c.wanted.Load() <= int64(c.sent) {
+		return false
+	}
+	c.held.Add(lacks)
+	return true
+}
+
+// hold counts n bytes more as the shardReader's, unless that is more than its share.
+func (c *shardReader[R]) hold(n int64) bool {
+	if c.held.Add(n) <= c.share {
+		return true
+	}
+	c.held.Add(-n)
+	return false
+}
+
+// want has the shardReader read its next record, if none is ready, though it be above its share.
+func (c *shardReader[R]) want() {
+	if len(c.full) > 0 {
+		return
+	}
+	c.wanted.Store(int64(c.taken) + 1)
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
+// take replaces *r by the next record of shardReader number i. It reports false after the
+// last.
+func (s *Set[R]) take(i int, r **Item[R]) bool {
+	c := s.readers[i]
+	if c.full == nil {
+		return s.takeNow(i, r)
+	}
+	got, ok, answered := awaitRecord(c)
+	for !answered {
+		c = c.replace()
+		c.start()
+		s.readers[i] = c
+		got, ok, answered = awaitRecord(c)
+	}
+	if !ok {
+		c.empty = nil // with what is in there
+		return false
+	}
+	c.taken++
+	size, back := int64(s.Size(&got.Record)), *r
+	c.size = size
+	if n := int64(s.Size(&back.Record)); c.held.Add(n-size) > c.share && n > 0 {
+		c.held.Add(-n)
+		back = &Item[R]{Part: s.Part}
+	}
+	*r = got
+	c.empty <- back // has room: it is one of the shardReader's
+	return true
+}
+
+// wantSoon has the shardReaders whose turn is next read a record each, even above their share, as many
+// as there is room for in the bound's other half. The turn of shardReader number i is over.
+func (s *Set[R]) wantSoon(i int) {
+	if c := s.readers[i]; s.soon > 0 {
+		s.soon, s.soonBytes, c.counted = s.soon-1, s.soonBytes-c.counted, 0
+	}
+	for s.soon < len(s.readers) {
+		c := s.readers[(s.turn+s.soon)%len(s.readers)]
+		if s.soonBytes+c.size > s.bound/2 {
+			return
+		}
+		s.soon, s.soonBytes, c.counted = s.soon+1, s.soonBytes+c.size, c.size
+		c.want()
+	}
+}
+
+// awaitRecord waits for a shardReader's next record, see await.
+func awaitRecord[R any](c *shardReader[R]) (got *Item[R], ok, answered bool) {
+	select {
+	case got, ok = <-c.full:
+		return got, ok, true
+	default:
+	}
+	c.want()
+	return await(c, c.full)
+}
+
+// shut closes the shard that is open.
+func (c *shardReader[R]) shut() {
+	if c.reader == nil {
+		return
+	}
+	if err := c.closeReader(); err != nil {
+		c.set.NotClosed(c.shards[c.at], err)
+	}
+	c.reader = nil
+}
+
+func (c *shardReader[R]) closeReader() (err error) {
+	defer c.returned()
+	defer func() {
+		if p := recover(); p != nil {
+			_, err = c.set.Panicked(p)
+		}
+	}()
+	c.begins()
+	return c.reader.Close()
+}
+
+// next reads the next record of the shardReader's shards. It reports false after the last.
+// A failure makes a bad record.
+func (c *shardReader[R]) next(r *Item[R]) bool {
+	r.Err = nil
+	for c.ctx.Err() == nil {
+		if c.fault == nil {
+			if c.at == len(c.shards) {
+				return false
+			}
+			if c.fault = c.attempt(r); c.fault == nil {
+				c.read++
+				return true
+			}
+		}
+		if err := c.leaveShard(); err != nil {
+			r.Err = err
+			return true
+		}
+	}
+	return false
+}
+
+// leaveShard closes a shard that fault has ended, and turns to the next one. It returns
+// nil if the shard was read to its end.
+func (c *shardReader[R]) leaveShard() error {
+	c.shut()
+	shard, read, fault := c.shards[c.at], c.read, c.fault
+	c.at, c.read, c.again, c.fault = c.at+1, 0, 0, nil
+	if fault == io.EOF {
+		return nil
+	}
+	return c.set.Failed(shard, read, fault)
+}
+
+// attempt opens the shard if it isn't open, and reads a record. Only io.EOF itself,
+// and only from Next, means the end of the shard.
+func (c *shardReader[R]) attempt(r *Item[R]) (err error) {
+	defer func() {
+		c.answers(recover(), &err)
+		if err != nil {
+			c.countVisits()
+		}
+	}()
+	c.begins()
+	err = c.open()
+	for c.again > 0 && err == nil && c.ctx.Err() == nil {
+		var n int
+		if n, err = c.passOver(c.again); err == io.EOF {
+			err = errors.New("it has fewer records than before")
+		}
+		c.again -= n
+	}
+	if err == nil {
+		c.begins()
+		err = c.reader.Next(c.ctx, &r.Record)
+	}
+	return err
+}
+
+// answers is deferred in calls of the stream or its readers, and makes an error of a panic.
+func (c *shardReader[R]) answers(panicked any, err *error) {
+	c.returned()
+	if panicked != nil {
+		stack, e := c.set.Panicked(panicked)
+		*err = fmt.Errorf("%w\n%s", e, stack)
+	}
+}
+
+// open opens the shard if it isn't open.
+func (c *shardReader[R]) open() (err error) {
+	if c.reader != nil {
+		return nil
+	}
+	if c.reader, err = c.set.OpenShard(c.ctx, c.shards[c.at], c.awaitFile); err != nil {
+		return fmt.Errorf("it can't be opened: %w", err)
+	}
+	c.countVisits()
+	return nil
+}
+
+// countVisits counts the records that earlier visits of a tuner have read of the shard.
+func (c *shardReader[R]) countVisits() {
+	if c.set.Passed != nil && c.reader != nil {
+		c.read = c.set.Passed(c.reader)
+	}
+}

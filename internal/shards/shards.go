@@ -1,0 +1,208 @@
+// Package shards reads shards side by side, each ahead of its turn, and gives their records in an
+// order that depends on nothing but the configuration: not on which shard is faster.
+//
+// A [Set] belongs to one goroutine. It has a shardReader for each shard that is read at once,
+// which reads ahead in a goroutine of its own:
+//
+//	shardReader    Open ──► Next ──► full ─┐                ┌─ empty ◄─ the caller's record
+//	                                       └─► Set.Next ────┘
+//	Set            takes one record of each in turn ──► window of a shuffle ──► the caller
+//
+// What is read ahead is bounded in bytes. Half of the bound is shared equally by the
+// shardReaders. The other half is for those whose turn is next and whose record doesn't fit into
+// their share.
+package shards
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"time"
+)
+
+// A Reader reads one shard. A Reader of which records can be skipped has a method
+// Skip(ctx, n) (skipped int, err error).
+type Reader[R any] interface {
+	Next(ctx context.Context, r *R) error
+	Close() error
+}
+
+type skipper interface {
+	Skip(ctx context.Context, n int) (skipped int, err error)
+}
+
+// An Item is a record and what is known of it.
+type Item[R any] struct {
+	Record R
+	Part   int   // number of its Set
+	Err    error // that the record couldn't be read
+}
+
+// A Config says what is read, in which order.
+type Config[R any] struct {
+	Context context.Context
+	Part    int            // the number of this Set
+	Size    func(r *R) int // bytes of a record that count as read ahead; 0: unknown
+	Ahead   bool           // in goroutines; otherwise the caller of Next reads
+	Open    func(ctx context.Context, shard int) (Reader[R], error)
+
+	Shards  int                       // that are read in a pass
+	Shard   func(epoch, i int) int    // number i of them in an epoch
+	AtOnce  int                       // how many are read at once
+	Window  int                       // records of the shuffle's window; below 2 there is none
+	Draw    func(epoch, i, n int) int // the place in a window of n records from which record i of an epoch is taken
+	Repeats bool                      // an epoch may have several passes, and ends by the caller's count
+
+	Timeout time.Duration // of each call of the stream, if it reads ahead; 0: none
+	Retries int           // of Open, if its error is Temporary; the first after Backoff
+	Backoff time.Duration
+	Log     *slog.Logger
+
+	Temporary func(err error) bool
+	Panicked  func(p any) (stack []byte, err error)
+	Failed    func(shard, record int, err error) error // the error of a record that can't be read
+	NotClosed func(shard int, err error)
+	Passed    func(r Reader[R]) int // records of the shard that were read before it was opened; nil: none
+	// Unread is told that a record that was delivered before a State can't be read now. What it
+	// returns ends the skipping.
+	Unread   func(err error) error
+	NoAnswer func() error    // the error of a call that is given up
+	Away     func(calls int) // so many more calls that were given up haven't returned
+	Gone     func()          // a reader has ended its goroutine: reading must end
+	Files    *Files          // of all Sets of an epoch
+}
+
+// A Set reads the shards of one stream.
+type Set[R any] struct {
+	Config[R]
+	epoch     int
+	draws     int   // records that the epoch may take; math.MaxInt if it ends with the shards
+	delivered int   // records of the epoch that were handed out or skipped
+	bound     int64 // of the bytes read ahead
+
+	// For the pass under way.
+	readers   []*shardReader[R]
+	turn      int        // shardReader to ask next
+	passed    int        // records that it has given
+	share     int64      // of the bound's half, for each shardReader
+	soon      int        // shardReaders, from the one whose turn it is, that read even above their share
+	soonBytes int64      // of one record of each of them
+	window    []*Item[R] // of the shuffle: the records it holds
+	spare     []*Item[R] // records that nothing holds
+}
+
+// New makes a Set that has read nothing.
+func New[R any](c Config[R]) *Set[R] { return &Set[R]{Config: c} }
+
+// Begin opens the shards of an epoch that takes at most draws records, or all there are if that is
+// math.MaxInt. What is read ahead takes at most bound bytes.
+func (s *Set[R]) Begin(epoch, draws int, bound int64) {
+	s.epoch, s.draws, s.bound, s.delivered = epoch, draws, bound, 0
+	s.open()
+}
+
+// GoAhead has the shards that Begin has opened read ahead, if the epoch takes anything of them.
+func (s *Set[R]) GoAhead() {
+	if !s.Ahead || s.draws == 0 {
+		return
+	}
+	due := s.draws
+	if due < math.MaxInt {
+		due = (due-s.delivered-s.passed+s.Window)/len(s.readers) + 1
+	}
+	for _, c := range s.readers {
+		c.due = due
+		c.start()
+	}
+}
+
+// open makes the shardReaders of a pass.
+func (s *Set[R]) open() {
+	n := min(s.AtOnce, s.Shards)
+	s.turn, s.passed, s.share, s.soon, s.soonBytes = 0, 0, s.bound/2/int64(n), 0, 0
+	for i := range n {
+		var shards []int
+		for k := i; k < s.Shards; k += s.AtOnce {
+			shards = append(shards, s.Shard(s.epoch, k))
+		}
+		s.readers = append(s.readers, newShardReader(s, shards))
+	}
+}
+
+// Stop ends a pass: it closes what is open, and waits for the shardReaders.
+func (s *Set[R]) Stop() {
+	for _, c := range s.readers {
+		c.close()
+	}
+	s.readers = nil
+	s.spare, s.window = append(s.spare, s.window...), s.window[:0]
+}
+
+// Next replaces *r by the next record. It reports false after the last one, and if the context
+// ends.
+func (s *Set[R]) Next(r **Item[R]) bool {
+	for !s.readOfPass(r) {
+		if !s.Repeats || s.passed == 0 || s.Context.Err() != nil {
+			return false
+		}
+		s.Stop()
+		s.open()
+		s.GoAhead()
+	}
+	s.delivered++
+	return true
+}
+
+// Blank is a record for Next to replace.
+func (s *Set[R]) Blank() *Item[R] {
+	if n := len(s.spare) - 1; n >= 0 {
+		r := s.spare[n]
+		s.spare = s.spare[:n]
+		return r
+	}
+	return &Item[R]{Part: s.Part}
+}
+
+// Return gives back a record of the Set.
+func (s *Set[R]) Return(r *Item[R]) { s.spare = append(s.spare, r) }
+
+// readOfPass replaces *r by the next record of the pass, mixed in the window.
+func (s *Set[R]) readOfPass(r **Item[R]) bool {
+	if s.Window < 2 {
+		return s.readInOrder(r)
+	}
+	for len(s.window) < s.Window {
+		next := s.Blank()
+		if !s.readInOrder(&next) {
+			s.Return(next)
+			break
+		}
+		s.window = append(s.window, next)
+	}
+	n := len(s.window)
+	if n == 0 {
+		return false
+	}
+	pick := s.Draw(s.epoch, s.delivered, n)
+	*r, s.window[pick] = s.window[pick], *r
+	s.Return(s.window[pick])
+	s.window[pick], s.window = s.window[n-1], s.window[:n-1]
+	return true
+}
+
+// readInOrder replaces *r by the next record as it is read: one of each shardReader in turn.
+func (s *Set[R]) readInOrder(r **Item[R]) bool {
+	empty := 0 // shardReaders in a row that had nothing
+	for empty < len(s.readers) {
+		at := s.turn
+		s.turn = (s.turn + 1) % len(s.readers)
+		there := s.take(at, r)
+		s.wantSoon(at)
+		if there {
+			s.passed++
+			return true
+		}
+		empty++
+	}
+	return false
+}

@@ -1,0 +1,312 @@
+package shards
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/nwt-go/nwt/internal/files"
+)
+
+// Skips tells whether all readers can skip records. Begin has opened the epoch.
+func (s *Set[R]) Skips() bool {
+	for i := range s.readers {
+		s.here(i, func(c *shardReader[R]) { // opens its first shard
+			c.probing = true
+			if c.fault == nil {
+				_, c.fault = c.attemptSkip(0)
+			}
+			c.probing = false
+		})
+		c := s.readers[i]
+		if files.TooMany(c.fault) {
+			c.fault = nil // more can be read than is open
+		}
+		if _, ok := c.reader.(skipper); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// SkipTo goes to record n of the epoch that Begin has opened, as if those before had been read and
+// dropped, and has the shards read ahead. It reads the records that the window still holds at that
+// point, and skips the others.
+func (s *Set[R]) SkipTo(n int) error {
+	known := 0
+	for records := math.MaxInt; ; s.open() { // records of a pass over the shards, as far as is known
+		there, err := s.skipInPass(n-s.delivered, records)
+		if err != nil {
+			return fmt.Errorf("a record of these can't be read: %w", err)
+		}
+		if there || s.Context.Err() != nil {
+			s.delivered = n
+			return nil
+		}
+		// The pass has fewer records than was assumed. Begin anew, in the pass that
+		// record n is in, and with a window that shrinks at the end of the pass.
+		if records = s.passed; records == 0 || !s.Repeats && n > records {
+			return fmt.Errorf("this rank's shards have %d", records)
+		}
+		if known > 0 {
+			return fmt.Errorf("this rank's shards had %d at first, and then %d", known, records)
+		}
+		known = records
+		s.Stop()
+		if s.Repeats {
+			s.delivered = n / records * records
+		}
+	}
+}
+
+// skipInPass goes to record n of a pass whose shardReaders are open, and has them read ahead.
+// It reports false if the pass has fewer records than that needs.
+func (s *Set[R]) skipInPass(n, records int) (there bool, err error) {
+	window, next := s.windowAfter(n, records)
+	// The places of the window, in the order in which their records are read.
+	places := make([]int, len(window))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortFunc(places, func(a, b int) int { return window[a] - window[b] })
+	kept, at := make([]*Item[R], len(window)), 0
+	for _, place := range places {
+		if there, err = s.passTo(&at, window[place]); !there {
+			return false, err
+		}
+		r := &Item[R]{Part: s.Part}
+		if !s.readInOrder(&r) {
+			return false, nil
+		}
+		kept[place], at = r, at+1
+	}
+	if there, err = s.passTo(&at, next); there {
+		s.window = append(s.window, kept...)
+		s.GoAhead()
+	}
+	return there, err
+}
+
+// windowAfter returns which records of the pass, by number, the shuffle window holds
+// after n were taken from it, and the number of the record that is read next.
+//
+// As long as there are records to read, draw i puts record size-1+i into the place that
+// is drawn. So a place holds what the last draw that hit it has put there, and the draws
+// are looked at backwards until each place was hit: about size × ln(size) of them,
+// however large n is.
+func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
+	size := s.Window
+	if size < 2 {
+		return nil, n
+	}
+	full := min(n, max(0, records-size+1)) // draws from a full window
+	if full > 0 {
+		window, next = make([]int, size-1), size-1+full
+		for unhit, i := size-1, full-1; unhit > 0 && i >= 0; i-- {
+			if i%(1<<20) == 0 && s.Context.Err() != nil {
+				break
+			}
+			if place := s.Draw(s.epoch, s.delivered+i, size); place < size-1 && window[place] == 0 {
+				window[place] = size - 1 + i
+				unhit--
+			}
+		}
+		for place, record := range window {
+			if record == 0 { // never hit: it holds what it was filled with
+				window[place] = place
+			}
+		}
+	}
+	for i := full; i < n; i++ {
+		for len(window) < size && next < records {
+			window = append(window, next)
+			next++
+		}
+		last := len(window) - 1
+		window[s.Draw(s.epoch, s.delivered+i, len(window))] = window[last]
+		window = window[:last]
+	}
+	return window, next
+}
+
+// passTo skips from record *at of the pass to another one. It reports false if the
+// pass ends before.
+func (s *Set[R]) passTo(at *int, to int) (there bool, err error) {
+	for *at < to && s.Context.Err() == nil {
+		n := s.skipSome(to - *at)
+		if err := s.unread(); n == 0 || err != nil {
+			return false, err
+		}
+		*at += n
+	}
+	return *at == to, nil
+}
+
+// unread returns an error if a record that was delivered before can't be read now, unless that is
+// tolerated.
+func (s *Set[R]) unread() error {
+	for _, c := range s.readers {
+		unread := c.unread
+		c.unread = nil
+		for _, err := range unread {
+			if err := s.Unread(err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// skipSome skips up to n records in order. From each shardReader it skips only the records that
+// are due however many the other shardReaders still have. It returns 0 if none is left.
+func (s *Set[R]) skipSome(n int) (skipped int) {
+	live := 0
+	for _, c := range s.readers {
+		if !c.spent {
+			live++
+		}
+	}
+	if live == 0 {
+		return 0
+	}
+	// A shardReader gives one record in turn as long as it has any. So in n/live turns each
+	// gives n/live records, or all that it has.
+	if turns := n / live; turns > 0 {
+		var group sync.WaitGroup
+		for i := range s.readers {
+			if s.Ahead {
+				group.Go(func() { s.skipIn(i, turns) })
+			} else {
+				s.skipIn(i, turns)
+			}
+		}
+		group.Wait()
+		for _, c := range s.readers {
+			skipped += c.passed
+		}
+	}
+	for i := 0; i < len(s.readers) && skipped == 0; i++ {
+		at := s.turn
+		s.turn = (s.turn + 1) % len(s.readers)
+		s.skipIn(at, 1)
+		skipped = s.readers[at].passed
+	}
+	s.passed += skipped
+	return skipped
+}
+
+// skipIn skips up to n records in shardReader number i, which notes how many it has passed.
+func (s *Set[R]) skipIn(i, n int) {
+	s.readers[i].passed = 0
+	s.here(i, func(c *shardReader[R]) { c.skip(n) })
+}
+
+// skip passes over records until that makes n or the shardReader is spent. If the shardReader is given
+// up, another shardReader calls skip again.
+func (c *shardReader[R]) skip(n int) {
+	for c.passed < n && c.ctx.Err() == nil {
+		if c.fault == nil {
+			if c.at == len(c.shards) {
+				c.spent = true
+				return
+			}
+			over, err := c.attemptSkip(n - c.passed)
+			c.read, c.fault = c.read+over, err
+			if c.passed += over; c.fault == nil {
+				continue
+			}
+		}
+		if err := c.leaveShard(); err != nil {
+			c.passed++ // the failure is a record too
+			c.unread = append(c.unread, err)
+		}
+	}
+}
+
+// attemptSkip opens the shard if it isn't open, and passes over up to n records, and
+// over at least one if nothing is wrong. With n = 0 it only opens the shard.
+func (c *shardReader[R]) attemptSkip(n int) (skipped int, err error) {
+	defer func() { c.answers(recover(), &err) }()
+	c.begins()
+	if err = c.open(); err == nil && n > 0 {
+		skipped, err = c.passOver(n)
+	}
+	return skipped, err
+}
+
+// passOver passes over up to n records of the shard, and over at least one if nothing is wrong.
+func (c *shardReader[R]) passOver(n int) (skipped int, err error) {
+	if c.timed() {
+		n = min(n, 1) // so that it is known at which record a call hangs
+	}
+	if s, ok := c.reader.(skipper); ok {
+		c.begins()
+		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
+			skipped, err = 0, fmt.Errorf("Skip(%d) says that it has skipped %d", n, skipped)
+		}
+	}
+	if err == nil && skipped == 0 {
+		c.begins()
+		if err = c.reader.Next(c.ctx, &c.dropped); err == nil {
+			skipped = 1
+		}
+	}
+	return skipped, err
+}
+
+// takeNow is take from a shardReader that doesn't read ahead yet.
+func (s *Set[R]) takeNow(i int, r **Item[R]) bool {
+	if !s.Ahead {
+		return s.readers[i].next(*r)
+	}
+	s.here(i, func(c *shardReader[R]) {
+		next := &Item[R]{Part: s.Part} // which a call that is given up keeps
+		if c.got = nil; c.next(next) {
+			c.got = next
+		}
+	})
+	if got := s.readers[i].got; got != nil {
+		*r = got
+		return true
+	}
+	return false
+}
+
+// here runs f, which calls a Reader, for shardReader number i, which doesn't read ahead yet.
+// If the call takes too long, f runs again for the shardReader that replaces this one.
+func (s *Set[R]) here(i int, f func(*shardReader[R])) {
+	for !s.readers[i].here(f) {
+		s.readers[i] = s.readers[i].replace()
+	}
+}
+
+// here runs f for the shardReader. If the consumer reads, here calls f itself; else f gets a
+// goroutine of its own, and here reports false if a call in it was given up.
+func (c *shardReader[R]) here(f func(*shardReader[R])) (answered bool) {
+	if !c.set.Ahead {
+		f(c)
+		return true
+	}
+	done := make(chan struct{})
+	go c.apart(f, done)
+	_, _, answered = await(c, done)
+	return answered
+}
+
+// apart runs f, and closes done.
+func (c *shardReader[R]) apart(f func(*shardReader[R]), done chan struct{}) {
+	finished := false
+	defer func() {
+		c.endsWith(finished)
+		close(done)
+		if c.call.isLost() {
+			c.set.Away(-1)
+		}
+	}()
+	f(c)
+	if c.call.isLost() {
+		c.shut()
+	}
+	finished = true
+}
