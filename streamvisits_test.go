@@ -497,7 +497,7 @@ func TestReadersThatAreLeftOpenAreClosedInTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				never := make(chan struct{})
-				a := &archive{lengths: []int{100, 100, 100, 100, 100, 100}, close: func() error { return closing(never) }}
+				a := &archive{lengths: []int{1000, 1000, 1000, 1000, 1000, 1000}, close: func() error { return closing(never) }}
 				g := newGuest(t, Streamed(a), WithBatchSize(10), WithWorkers(2), WithTimeout(50*ms))
 				g.visit(1)
 				require.Equal(t, 4, a.openNow())

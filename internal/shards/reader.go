@@ -317,7 +317,7 @@ func (c *shardReader[R]) attempt(r *Item[R]) (err error) {
 	defer func() {
 		c.answers(recover(), &err)
 		if err != nil {
-			c.countVisits()
+			c.countPassed()
 		}
 	}()
 	c.begins()
@@ -353,12 +353,12 @@ func (c *shardReader[R]) open() (err error) {
 	if c.reader, err = c.set.OpenShard(c.ctx, c.shards[c.at], c.awaitFile); err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
 	}
-	c.countVisits()
+	c.countPassed()
 	return nil
 }
 
-// countVisits counts the records that earlier visits of a tuner have read of the shard.
-func (c *shardReader[R]) countVisits() {
+// countPassed counts the records of the shard that were read before it was opened.
+func (c *shardReader[R]) countPassed() {
 	if c.set.Passed != nil && c.reader != nil {
 		c.read = c.set.Passed(c.reader)
 	}
