@@ -76,17 +76,6 @@ func (s cudaSession) Copy(parts []Copy, event uintptr) error {
 	})
 }
 
-func (s cudaSession) Zero(regions []Region) error {
-	return s.do(func() error {
-		for _, r := range regions {
-			if err := s.session.Zero(r.Dst, r.Size); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 func (s cudaSession) Wait(event uintptr) error {
 	return s.do(func() error { return s.session.Wait(event) })
 }

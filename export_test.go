@@ -127,16 +127,5 @@ func WithReadAhead(bytes int64) Option {
 	}
 }
 
-// LeastGap is the least number of bytes that a copy to the device leaves out.
-const LeastGap = leastGap
-
-// WithLeastGap makes it another number, so that small samples have such gaps.
-func WithLeastGap(bytes int) Option {
-	return func(o *options) error {
-		o.leastGap = bytes
-		return nil
-	}
-}
-
 // Refuges counts the slots that a batch has beside its own.
 func Refuges(b *Batch) int { return len(b.refuges) }

@@ -51,7 +51,6 @@ type options struct {
 	device   Device
 	pinned   *bool // nil: true if the device is not the host
 	async    bool
-	leastGap int // the constant, except in tests
 
 	// For Tune only.
 	strategy   Strategy
@@ -84,7 +83,6 @@ func newOptions(opts []Option) (*options, error) {
 		world:      1,
 		log:        slog.Default(),
 		device:     Host(),
-		leastGap:   leastGap,
 		interleave: 4,
 		window:     1024,
 		aheadBytes: maxAheadBytes,

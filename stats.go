@@ -22,7 +22,7 @@ type Stats struct {
 	LoadMedian, LoadP99 time.Duration
 
 	Copied      int           // batches that were copied to the device
-	CopiedBytes int           // bytes that were copied; padding that was cleared on the device isn't among them
+	CopiedBytes int           // bytes that were copied
 	Transfer    time.Duration // how long their copies took, including what they waited for on the device
 	DeviceBytes int           // device memory that the loader has, in bytes
 

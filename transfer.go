@@ -68,23 +68,6 @@ type Copy struct {
 	Src []byte
 }
 
-// A Zeroer is a [Session] that can also clear device memory. If samples are padded to
-// the longest allowed (the dataset is no [SizedDataset]), the loader then copies only
-// their used part, and has padding of 64 KiB or more in a row cleared on the device. It
-// has padding copied if the session is no Zeroer, or with [WithFinish].
-type Zeroer interface {
-	// Zero queues the clearing of regions, in order with the copies and waiting for what
-	// they wait for, and doesn't wait itself. The event of the next Copy, which may have
-	// no parts, stands for its end too. It must not keep the slice.
-	Zero(regions []Region) error
-}
-
-// A Region is Size bytes of device memory, from Dst on.
-type Region struct {
-	Dst  uintptr
-	Size int
-}
-
 // Host is the device that needs no copy: a batch is used where it was loaded.
 // It is the default.
 func Host() Device { return hostDevice{} }
@@ -110,8 +93,8 @@ func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsup
 // batch is. The data there is complete when the batch is delivered (with
 // [WithAsyncTransfer]: once Event has come).
 //
-// The program may change all of that memory, padding too: later batches overwrite or
-// clear every byte of theirs.
+// The program may change all of that memory, padding too: later batches overwrite
+// every byte of theirs.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.l.layout.column(field)
 	if b.device == nil {
@@ -160,8 +143,7 @@ func (b *Batch) ReleaseAfterStream(stream uintptr) {
 // An opened session is one that the stage uses.
 type opened struct {
 	Session
-	zeroer  Zeroer // the session, if it can clear memory
-	failure error  // of Close: what was queued may still be under way
+	failure error // of Close: what was queued may still be under way
 }
 
 // An overError is the error of a session's Close after which nothing is under way.
@@ -175,13 +157,11 @@ type stage struct {
 	l       *Loader
 	dev     Device
 	buffers bufferPool
-	padded  bool // there are fields whose padding needn't be copied
 
 	// Used by the goroutine that serves a run, and afterwards by Close.
 	session *opened   // nil before the first epoch, and after an error
 	queue   []*Batch  // batches whose copies are under way, in order
 	parts   []Copy    // of a batch; the memory is used again for each batch
-	gaps    []Region  // of a batch; the memory is used again too
 	last    time.Time // end of the latest copy
 	// surplus is a buffer to drop, whose wait for the program failed. It is kept here until
 	// the session is closed.
@@ -216,9 +196,7 @@ func (c copies) minus(d copies) copies {
 }
 
 func newStage(l *Loader, dev Device) *stage {
-	s := &stage{l: l, dev: dev, buffers: bufferPool{l: l, dev: dev, back: make(chan struct{}, 1), most: deviceBuffers}}
-	s.findPadded()
-	return s
+	return &stage{l: l, dev: dev, buffers: bufferPool{l: l, dev: dev, back: make(chan struct{}, 1), most: deviceBuffers}}
 }
 
 // serve copies the batches of a run until the run stops or has no more. It queues a
@@ -316,7 +294,6 @@ func (s *stage) open() error {
 	session, err := s.dev.Open()
 	if err == nil { // a session that comes with an error is of no use
 		s.session = &opened{Session: session}
-		s.session.zeroer, _ = session.(Zeroer)
 	}
 	return err
 }
@@ -384,17 +361,9 @@ func (s *stage) copy(b *Batch) error {
 	b.device.unawaited = s.session
 	b.copied = b.bytes()
 	s.parts = s.parts[:0]
-	switch {
-	case s.padded && s.session.zeroer != nil:
-		b.copied = s.split(b)
-		if len(s.gaps) > 0 {
-			if err := s.session.zeroer.Zero(s.gaps); err != nil {
-				return err
-			}
-		}
-	case b.size == b.room:
+	if b.size == b.room {
 		s.parts = append(s.parts, Copy{b.device.ptr, b.mem[:b.used]})
-	default:
+	} else {
 		for f, offset := range b.offsets {
 			s.parts = append(s.parts, Copy{b.device.ptr + uintptr(offset), b.Bytes(f)})
 		}

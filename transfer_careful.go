@@ -59,9 +59,6 @@ func (d careful) Open() (s Session, err error) {
 	if s, err = d.Device.Open(); err == nil && s == nil {
 		return nil, errors.New("Open returned no session")
 	}
-	if z, ok := s.(Zeroer); ok {
-		return carefulZeroer{carefulSession{s}, z}, err
-	}
 	return carefulSession{s}, err
 }
 
@@ -90,14 +87,4 @@ func (s carefulSession) WaitStream(stream uintptr) (err error) {
 func (s carefulSession) Close() (err error) {
 	defer caught(&err)
 	return s.Session.Close()
-}
-
-type carefulZeroer struct {
-	carefulSession
-	zeroer Zeroer
-}
-
-func (s carefulZeroer) Zero(regions []Region) (err error) {
-	defer caught(&err)
-	return s.zeroer.Zero(regions)
 }

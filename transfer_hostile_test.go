@@ -26,7 +26,6 @@ import (
 type hostile struct {
 	late  func() time.Duration // how long a piece of queued work takes
 	fails func(call string) error
-	bare  bool // it can't clear memory
 
 	mu      sync.Mutex
 	rng     *rand.Rand
@@ -177,11 +176,7 @@ func (d *hostile) Open() (nwt.Session, error) {
 	}
 	defer d.mu.Unlock()
 	d.open++
-	s := &hostileSession{d: d}
-	if d.bare {
-		return s, nil
-	}
-	return hostileZeroer{s}, nil
+	return &hostileSession{d: d}, nil
 }
 
 // at is the device's memory from ptr on, and the region that it is in.
@@ -243,19 +238,7 @@ type hostileSession struct {
 	d     *hostile
 	after []*work // what the next work waits for besides the last
 	last  *work
-	gaps  []nwt.Region
 	ended bool
-}
-
-type hostileZeroer struct{ *hostileSession }
-
-func (s hostileZeroer) Zero(gaps []nwt.Region) error {
-	if err := s.call("Zero"); err != nil {
-		return err
-	}
-	defer s.d.mu.Unlock()
-	s.gaps = slices.Clone(gaps)
-	return nil
 }
 
 func (s *hostileSession) call(name string) error {
@@ -273,8 +256,7 @@ func (s *hostileSession) Copy(parts []nwt.Copy, event uintptr) error {
 		parts = parts[:s.d.rng.IntN(len(parts)+1)]
 	}
 	defer s.d.mu.Unlock()
-	d, parts, gaps := s.d, slices.Clone(parts), s.gaps
-	s.gaps = nil
+	d, parts := s.d, slices.Clone(parts)
 	var regions []*region
 	var dst [][]byte
 	for _, p := range parts {
@@ -284,16 +266,8 @@ func (s *hostileSession) Copy(parts []nwt.Copy, event uintptr) error {
 			regions = append(regions, h)
 		}
 	}
-	var clears [][]byte
-	for _, g := range gaps {
-		mem, r := d.at(g.Dst)
-		clears, regions = append(clears, mem[:g.Size]), append(regions, r)
-	}
 	broken := d.fails("late")
 	s.last = d.enqueue(append(s.after, s.last), regions, d.late(), func() error {
-		for _, c := range clears {
-			clear(c)
-		}
 		for k, p := range parts {
 			if broken != nil && k == len(parts)/2 {
 				return broken
@@ -482,7 +456,7 @@ func TestTheErrorOfAStreamsLastAsynchronousCopyIsTold(t *testing.T) {
 // A session that doesn't end properly may go on copying.
 func TestWhatASessionThatDidNotEndMayStillTouchIsNeitherUsedNorFreed(t *testing.T) {
 	for _, async := range []bool{false, true} {
-		for _, call := range []string{"Copy", "Wait", "Zero", "WaitStream", "late"} {
+		for _, call := range []string{"Copy", "Wait", "WaitStream", "late"} {
 			for _, workers := range []int{0, 3} {
 				for n := 1; n <= 6; n++ {
 					what := fmt.Sprintf("%s %d, async %v, %d workers", call, n, async, workers)
@@ -498,7 +472,7 @@ func TestWhatASessionThatDidNotEndMayStillTouchIsNeitherUsedNorFreed(t *testing.
 							}
 							return nil
 						}
-						opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithDevice(dev), nwt.WithLeastGap(1), quietLog}
+						opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithDevice(dev), quietLog}
 						if async {
 							opts = append(opts, nwt.WithAsyncTransfer())
 						}
@@ -731,14 +705,13 @@ func newDrill(t *testing.T, seed uint64, closes bool) *drill {
 		p.unit = 20 * time.Microsecond
 	}
 	p.dev = newHostile(rand.New(rand.NewPCG(seed, 22)))
-	calls := []string{"", "", "AllocHost", "FreeHost", "Alloc", "Alloc", "Free", "NewEvent", "FreeEvent", "Open", "Copy", "Copy", "Wait", "Wait", "WaitEvent", "WaitStream", "Zero"}
+	calls := []string{"", "", "AllocHost", "FreeHost", "Alloc", "Alloc", "Free", "NewEvent", "FreeEvent", "Open", "Copy", "Copy", "Wait", "Wait", "WaitEvent", "WaitStream"}
 	p.plan = plan{call: calls[p.rng.IntN(len(calls))], first: 1 + p.rng.IntN(12), panics: p.one(6), close: max(0, p.rng.IntN(5)-2), late: p.one(3)}
 	p.plan.last = p.plan.first + []int{-1, 0, 0, 1, 3, 10000}[p.rng.IntN(6)]
 	p.plan.hangs = p.one(8) && !closes
 	slow := 1 + p.rng.IntN(40)
 	p.dev.late = func() time.Duration { return time.Duration(p.dev.rng.IntN(slow)) * p.unit }
 	p.dev.fails = p.plan.fails
-	p.dev.bare = p.one(3)
 	p.stream, p.n, p.batch, p.async = p.one(3), 1+p.rng.IntN(80), 1+p.rng.IntN(9), p.one(2)
 	load := p.rng.IntN(4)
 	rough := rand.New(rand.NewPCG(seed, 23))
@@ -760,7 +733,7 @@ func newDrill(t *testing.T, seed uint64, closes bool) *drill {
 	}
 	opts := []nwt.Option{
 		nwt.WithBatchSize(p.batch), nwt.WithWorkers(p.rng.IntN(6)), nwt.WithPrefetch(1 + p.rng.IntN(6)),
-		nwt.WithDevice(p.dev), nwt.WithLeastGap(1 + p.rng.IntN(30)), p.log.option(), nwt.WithPinned(!p.one(4)),
+		nwt.WithDevice(p.dev), p.log.option(), nwt.WithPinned(!p.one(4)),
 	}
 	if p.async {
 		opts = append(opts, nwt.WithAsyncTransfer())

@@ -123,7 +123,6 @@ type ledgerSession struct {
 }
 
 func (s ledgerSession) Copy([]nwt.Copy, uintptr) error { return s.call("Copy") }
-func (s ledgerSession) Zero([]nwt.Region) error        { return s.call("Zero") }
 func (s ledgerSession) Wait(uintptr) error             { return s.call("Wait") }
 func (s ledgerSession) WaitEvent(uintptr) error        { return s.call("WaitEvent") }
 func (s ledgerSession) WaitStream(uintptr) error       { return s.call("WaitStream") }
@@ -140,7 +139,7 @@ func faultsOf() map[string]func() error {
 
 var methodsOfDevices = []string{
 	"String", "AllocHost", "FreeHost", "Alloc", "Free", "NewEvent", "FreeEvent", "Open",
-	"Copy", "Zero", "Wait", "WaitEvent", "WaitStream", "Close",
+	"Copy", "Wait", "WaitEvent", "WaitStream", "Close",
 }
 
 // trains runs epochs that retain batches, take back and close. It goes on after what a
@@ -148,7 +147,7 @@ var methodsOfDevices = []string{
 func trains(t *testing.T, dev nwt.Device, opts ...nwt.Option) {
 	var l *nwt.Loader
 	apart(func() {
-		made, err := nwt.NewLoader(ragged(60), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), nwt.WithLeastGap(1), silent)...)
+		made, err := nwt.NewLoader(ragged(60), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), silent)...)
 		require.NoError(t, err)
 		l = made
 	})

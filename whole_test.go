@@ -44,8 +44,6 @@ type trial struct {
 	bad   map[int]string
 	slow  int   // one in so many samples takes 100 ms; 0: none
 	skips int   // its shards' readers skip: 0 no, else at most so many records at once
-	gap   int   // bytes that a copy to the device leaves out, at least
-	bare  bool  // the device can't clear memory
 	ahead int64 // bytes of records that may be read ahead; 0: the default
 	auto  bool  // the loader tunes itself
 
@@ -101,8 +99,6 @@ func randomTrial(seed uint64) *trial {
 		t.slow = 1 + rng.IntN(9)
 	}
 	t.skips = int(seed % 4) // not by rng, whose trials stay what they were
-	t.gap = []int{1, 3, 20, nwt.LeastGap}[seed/4%4]
-	t.bare = seed/16%4 == 3
 	t.ahead = []int64{0, 1, 500, 5000}[seed/64%4]
 	t.auto = seed%5 == 0
 	t.prepares = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 2 * time.Second}[seed/256%4]
@@ -624,7 +620,6 @@ func (s *trialShard) Close() error {
 // A copier is a device whose copies are made some time after they were queued.
 type copier struct {
 	faulty int
-	bare   bool         // its sessions can't clear memory
 	host   atomic.Int32 // slots that were allocated and not freed
 
 	mu     sync.Mutex
@@ -717,18 +712,13 @@ func (c *copier) wait(e uintptr) {
 }
 
 func (c *copier) Open() (nwt.Session, error) {
-	s := &copierSession{c: c, last: time.Now()}
-	if c.bare {
-		return struct{ nwt.Session }{s}, nil
-	}
-	return s, nil
+	return &copierSession{c: c, last: time.Now()}, nil
 }
 
 type copierSession struct {
 	c     *copier
 	calls int
-	last  time.Time    // when all that is queued is done
-	gaps  []nwt.Region // to clear before the next copy
+	last  time.Time // when all that is queued is done
 	wg    sync.WaitGroup
 }
 
@@ -751,27 +741,15 @@ func (s *copierSession) Copy(parts []nwt.Copy, e uintptr) error {
 	}
 	s.last = s.last.Add(time.Duration(1+len(parts)) * 7 * time.Millisecond)
 	*s.c.events[e] = s.last
-	kept, gaps, after := slices.Clone(parts), s.gaps, time.Until(s.last)-time.Millisecond
-	s.gaps = nil
+	kept, after := slices.Clone(parts), time.Until(s.last)-time.Millisecond
 	s.wg.Go(func() {
 		time.Sleep(after)
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
-		for _, g := range gaps {
-			clear(s.c.at(g.Dst)[:g.Size])
-		}
 		for _, p := range kept {
 			copy(s.c.at(p.Dst), p.Src)
 		}
 	})
-	return nil
-}
-
-func (s *copierSession) Zero(gaps []nwt.Region) error {
-	if err := s.fails(); err != nil {
-		return err
-	}
-	s.gaps = slices.Clone(gaps)
 	return nil
 }
 
@@ -917,8 +895,7 @@ func (j *judge) open() (err error) {
 	}
 	if j.trial.device {
 		j.device = newCopier(j.faulty)
-		j.device.bare = j.bare
-		opts = append(opts, nwt.WithDevice(j.device), nwt.WithLeastGap(j.gap))
+		opts = append(opts, nwt.WithDevice(j.device))
 		if j.async {
 			opts = append(opts, nwt.WithAsyncTransfer())
 		}

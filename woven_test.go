@@ -548,3 +548,9 @@ func TestWovenDatasetsDeliverWhatALoopWould(t *testing.T) {
 		}
 	}
 }
+
+func fill(mem []byte, with byte) {
+	for i := range mem {
+		mem[i] = with
+	}
+}

@@ -20,7 +20,6 @@ func TestWhatIsCalledForEachBatchAllocatesNothing(t *testing.T) {
 	dst, src, ev := device(t, d, size), host(t, d, size), event(t, s)
 	for name, f := range map[string]func() error{
 		"Copy":       func() error { return s.Copy(dst, src) },
-		"Zero":       func() error { return s.Zero(dst, size) },
 		"Record":     func() error { return s.Record(ev) },
 		"Wait":       func() error { return s.Wait(ev) },
 		"WaitEvent":  func() error { return s.WaitEvent(ev) },

@@ -25,7 +25,6 @@ type driver interface {
 	allocHost(size int) (unsafe.Pointer, Result)              // cuMemHostAlloc, portable
 	freeHost(p unsafe.Pointer) Result                         // cuMemFreeHost
 	copyAsync(dst uintptr, src []byte, stream uintptr) Result // cuMemcpyHtoDAsync_v2
-	zeroAsync(dst uintptr, size int, stream uintptr) Result   // cuMemsetD8Async, to 0
 
 	newStream() (stream uintptr, _ Result) // cuStreamCreate, non-blocking
 	destroyStream(stream uintptr) Result   // cuStreamDestroy_v2

@@ -115,10 +115,6 @@ func (gorgonia) copyAsync(dst uintptr, src []byte, stream uintptr) Result {
 	return resultOf(cu.MemcpyHtoDAsync(cu.DevicePtr(dst), unsafe.Pointer(unsafe.SliceData(src)), int64(len(src)), as[cu.Stream](stream)))
 }
 
-func (gorgonia) zeroAsync(dst uintptr, size int, stream uintptr) Result {
-	return resultOf(cu.MemsetD8Async(cu.DevicePtr(dst), 0, int64(size), as[cu.Stream](stream)))
-}
-
 func (gorgonia) newStream() (uintptr, Result) {
 	s, err := cu.MakeStream(cu.NonBlocking)
 	return number(s), resultOf(err)

@@ -36,7 +36,6 @@ type loaded struct {
 	cuMemHostAlloc               uintptr
 	cuMemFreeHost                uintptr
 	cuMemcpyHtoDAsync_v2         uintptr
-	cuMemsetD8Async              uintptr
 	cuStreamCreate               uintptr
 	cuStreamDestroy_v2           uintptr
 	cuStreamSynchronize          uintptr
@@ -75,7 +74,6 @@ func load(library string) (driver, error) {
 		"cuMemHostAlloc":               &d.cuMemHostAlloc,
 		"cuMemFreeHost":                &d.cuMemFreeHost,
 		"cuMemcpyHtoDAsync_v2":         &d.cuMemcpyHtoDAsync_v2,
-		"cuMemsetD8Async":              &d.cuMemsetD8Async,
 		"cuStreamCreate":               &d.cuStreamCreate,
 		"cuStreamDestroy_v2":           &d.cuStreamDestroy_v2,
 		"cuStreamSynchronize":          &d.cuStreamSynchronize,
@@ -183,10 +181,6 @@ func (d *loaded) freeHost(p unsafe.Pointer) Result { return call(d.cuMemFreeHost
 
 func (d *loaded) copyAsync(dst uintptr, src []byte, stream uintptr) Result {
 	return call(d.cuMemcpyHtoDAsync_v2, dst, uintptr(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), stream)
-}
-
-func (d *loaded) zeroAsync(dst uintptr, size int, stream uintptr) Result {
-	return call(d.cuMemsetD8Async, dst, 0, uintptr(size), stream)
 }
 
 func (d *loaded) newStream() (stream uintptr, r Result) {

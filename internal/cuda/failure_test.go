@@ -89,7 +89,7 @@ func epoch() (err error) {
 	defer undo(func() error { return s.FreeEvent(ev) })
 
 	for range 3 {
-		if err := errors.Join(s.WaitStream(0), s.WaitEvent(ev), s.Zero(dst, size), s.Copy(dst, src), s.Record(ev)); err != nil {
+		if err := errors.Join(s.WaitStream(0), s.WaitEvent(ev), s.Copy(dst, src), s.Record(ev)); err != nil {
 			return errors.Join(err, s.Record(ev), s.Wait(ev))
 		}
 		if err := s.Wait(ev); err != nil {

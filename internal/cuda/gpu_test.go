@@ -42,11 +42,9 @@ func holdsWhatWasCopied(t *testing.T, d *cuda.Device) {
 		_, _ = random.Read(pageLocked)
 		require.NoError(t, s.WaitStream(0))
 		require.NoError(t, s.Copy(dst, pageLocked))
-		require.NoError(t, s.Zero(dst+1001, n/2))
 		require.NoError(t, s.Record(ev))
 		require.NoError(t, s.WaitEvent(ev))
 		require.NoError(t, s.Wait(ev))
-		clear(pageLocked[1001:][:n/2])
 		require.Equal(t, pageLocked, cudatest.ReadBack(t, 0, dst, n))
 	}
 	_, err := d.Alloc(int(2 * d.TotalMemory()))

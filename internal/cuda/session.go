@@ -105,15 +105,6 @@ func (s *Session) Copy(dst uintptr, src []byte) error {
 	return check("cuMemcpyHtoDAsync_v2", s.drv.copyAsync(dst, src, s.stream))
 }
 
-// Zero queues the clearing of size bytes of the device's memory at dst, in order with
-// the copies.
-func (s *Session) Zero(dst uintptr, size int) error {
-	if size == 0 {
-		return nil
-	}
-	return check("cuMemsetD8Async", s.drv.zeroAsync(dst, size, s.stream))
-}
-
 // Record makes ev stand for everything that was queued so far.
 func (s *Session) Record(ev uintptr) error {
 	return check("cuEventRecord", s.drv.record(ev, s.stream))

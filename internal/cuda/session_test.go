@@ -99,41 +99,6 @@ func TestCopiesFromOrdinaryMemoryArriveToo(t *testing.T) {
 	require.Equal(t, all(7, size), driver.Read(t, dst, size))
 }
 
-func TestMemoryIsClearedInOrderWithTheCopies(t *testing.T) {
-	driver := cudatest.Load(t)
-	d := gpu(t, 0)
-	s := session(t, d)
-	dst, ev := device(t, d, size), event(t, s)
-	theirs := driver.OpenStream(driver.Primary(0))
-	theirs.Hold()
-	require.NoError(t, s.WaitStream(uintptr(theirs)))
-	require.NoError(t, s.Copy(dst, fill(host(t, d, size), 1)))
-	require.NoError(t, s.Zero(dst+1, size-3))
-	require.NoError(t, s.Copy(dst+8, fill(host(t, d, 8), 2)))
-	require.NoError(t, s.Record(ev))
-	require.NotContains(t, driver.Read(t, dst, size), byte(0), "it is late")
-
-	theirs.Go()
-	require.NoError(t, s.Wait(ev))
-	want := make([]byte, size)
-	want[0], want[size-2], want[size-1] = 1, 1, 1
-	fill(want[8:16], 2)
-	require.Equal(t, want, driver.Read(t, dst, size))
-	theirs.Close()
-}
-
-func TestNothingIsClearedOutsideOfADevicesMemory(t *testing.T) {
-	driver := cudatest.Load(t)
-	d := gpu(t, 0)
-	s := session(t, d)
-	dst := device(t, d, size)
-	require.EqualError(t, s.Zero(dst+1, size), "cuMemsetD8Async: CUDA_ERROR_INVALID_VALUE (1)")
-	require.Equal(t, 1, driver.Misuses())
-	before := driver.Calls()
-	require.NoError(t, s.Zero(0, 0))
-	require.Equal(t, before, driver.Calls())
-}
-
 func TestAnEmptyCopyIsNoCall(t *testing.T) {
 	driver := cudatest.Load(t)
 	s := session(t, gpu(t, 0))

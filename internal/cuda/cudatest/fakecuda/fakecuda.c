@@ -49,7 +49,7 @@ typedef struct mark {
 
 typedef struct work {
 	struct work *next;
-	enum { COPY, CLEAR, RECORD, WAIT } what;
+	enum { COPY, RECORD, WAIT } what;
 	uint64_t dst, src;
 	size_t size;
 	void *staged; // the source of a copy from ordinary memory, taken at the call
@@ -68,7 +68,7 @@ typedef struct object {
 	context *ctx;
 	char *mem; // HOST, DEVICE
 	size_t size;
-	int busy;           // copies and clearings that run over it now
+	int busy;           // copies that run over it now
 	work *head, **tail; // STREAM: its work in order; the head stays while it runs
 	int closing;
 	pthread_t thread;
@@ -194,20 +194,19 @@ static CUresult allocate(int kind, size_t size, object **out) {
 static void perform(context *ctx, work *w) {
 	if (w->what == WAIT) await(w->mark);
 	if (w->what == RECORD) w->mark->done = 1;
-	if ((w->what != COPY && w->what != CLEAR) || ctx->broken) return;
-	if (w->what == COPY && ctx->break_in && --ctx->break_in == 0) {
+	if (w->what != COPY || ctx->broken) return;
+	if (ctx->break_in && --ctx->break_in == 0) {
 		ctx->broken = ctx->break_code;
 		return;
 	}
-	object *dst = holding(w->dst, w->size), *src = w->staged || w->what == CLEAR ? dst : holding(w->src, w->size);
+	object *dst = holding(w->dst, w->size), *src = w->staged ? dst : holding(w->src, w->size);
 	if (!dst || !src) {
 		ctx->broken = ILLEGAL_ADDRESS;
 		return;
 	}
 	dst->busy++, src->busy++;
 	pthread_mutex_unlock(&lock);
-	if (w->what == CLEAR) memset(plain(w->dst), 0, w->size);
-	else memcpy(plain(w->dst), w->staged ? w->staged : plain(w->src), w->size);
+	memcpy(plain(w->dst), w->staged ? w->staged : plain(w->src), w->size);
 	pthread_mutex_lock(&lock);
 	dst->busy--, src->busy--;
 }
@@ -429,16 +428,6 @@ CUresult cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, object
 	if (!s) return deny(INVALID_HANDLE);
 	if (!to || to->kind != DEVICE || to->ctx->gpu != s->ctx->gpu) return deny(INVALID_VALUE);
 	copy(s, dst, (uint64_t)src, size);
-	return leave(r);
-}
-
-CUresult cuMemsetD8Async(uint64_t dst, unsigned char value, size_t size, object *stream) {
-	CUresult r = enter("cuMemsetD8Async", IN_CONTEXT);
-	if (r) return leave(r);
-	object *s = find(STREAM, stream), *to = holding(dst, size);
-	if (!s) return deny(INVALID_HANDLE);
-	if (value || !to || to->kind != DEVICE || to->ctx->gpu != s->ctx->gpu) return deny(INVALID_VALUE);
-	queue(s, (work){.what = CLEAR, .dst = dst, .size = size});
 	return leave(r);
 }
 
