@@ -48,24 +48,18 @@ type Batch struct {
 
 	// If there is a stage, it writes these before it announces the batch.
 	device               *deviceBuffer
-	copyBegan, copyEnded time.Time // zero with WithAsyncTransfer
+	copyBegan, copyEnded time.Time
 	err                  error     // ends the epoch in place of this batch
 	queued               time.Time // when the copy was queued; only the stage uses it
 	copied               int       // bytes of the copy; only the stage uses it
 
-	// late is the error of a copy that failed after the batch was announced, with
-	// WithAsyncTransfer; the consumer may have the batch by then. Written by the
-	// stage.
-	late atomic.Pointer[error]
-
-	// refs counts what keeps the slot in use. Each of the loader's own holds counts as
-	// held: one lasts from the opening of the slot until the loop body has let go of the
-	// batch, the other while a copy is under way that the loop body doesn't wait for. Each
-	// Retain counts as 1. Whoever brings refs to 0 gives the slot back.
+	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts
+	// from the opening of the slot until the loop body has let go of the batch. Each Retain
+	// counts as 1. Whoever brings refs to 0 gives the slot back.
 	refs atomic.Int32
 }
 
-// held is what one of the loader's own holds on a batch adds to refs.
+// held is what the loader's own hold on a batch adds to refs.
 const held = 1 << 28
 
 // State is how far an epoch has come. [Loader.Resume] needs nothing else to go on
@@ -166,15 +160,14 @@ func (b *Batch) Release() {
 	}
 }
 
-// letGo takes back one of the loader's own holds.
+// letGo takes back the loader's own hold.
 func (b *Batch) letGo() {
-	switch n := b.refs.Add(-held); {
-	case n == 0:
+	if b.refs.Add(-held) == 0 {
 		b.l.slots.put(b, false)
-	case n < held: // retained
-		b.l.slots.detach()
-		if b.l.stage != nil {
-			b.l.stage.buffers.detach()
-		}
+		return
+	}
+	b.l.slots.detach()
+	if b.l.stage != nil {
+		b.l.stage.buffers.detach()
 	}
 }

@@ -25,27 +25,19 @@ func BenchmarkStage(b *testing.B) {
 	gpu.Inline()
 	for _, workers := range []int{0, 1, 2} {
 		for _, dev := range []nwt.Device{nwt.Host(), nowhere{}, gpu0(b)} {
-			for _, async := range []bool{false, true} {
-				if dev == nwt.Host() && async {
-					continue
-				}
-				b.Run(fmt.Sprintf("workers=%d/to=%.4s/async=%v", workers, dev, async), func(b *testing.B) {
-					opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithWorkers(workers), nwt.WithDevice(dev)}
-					if async {
-						opts = append(opts, nwt.WithAsyncTransfer())
+			b.Run(fmt.Sprintf("workers=%d/to=%.4s", workers, dev), func(b *testing.B) {
+				opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithWorkers(workers), nwt.WithDevice(dev)}
+				l := newLoader(b, emptyDataset(1<<30), opts...)
+				calls := 0
+				deliver(b, l, 100, b.N, func(n int, _ *nwt.Batch) {
+					if n == 0 {
+						calls = gpu.Calls()
+						b.ReportAllocs()
+						b.ResetTimer()
 					}
-					l := newLoader(b, emptyDataset(1<<30), opts...)
-					calls := 0
-					deliver(b, l, 100, b.N, func(n int, _ *nwt.Batch) {
-						if n == 0 {
-							calls = gpu.Calls()
-							b.ReportAllocs()
-							b.ResetTimer()
-						}
-					})
-					b.ReportMetric(float64(gpu.Calls()-calls)/float64(b.N), "calls/op")
 				})
-			}
+				b.ReportMetric(float64(gpu.Calls()-calls)/float64(b.N), "calls/op")
+			})
 		}
 	}
 	b.Run("calls", func(b *testing.B) {

@@ -62,48 +62,6 @@ func (c *caller) called() (what []string) {
 	return what
 }
 
-// A device that calls the loader in each of its methods.
-type callingDevice struct {
-	nwt.Device
-	c    *caller
-	fail bool // memory can't be freed
-}
-
-func (d callingDevice) AllocHost(n int) ([]byte, error) { d.c.call(); return d.Device.AllocHost(n) }
-func (d callingDevice) FreeHost(m []byte) error {
-	d.c.call()
-	err := d.Device.FreeHost(m)
-	if d.fail {
-		err = errBoom
-	}
-	return err
-}
-func (d callingDevice) Alloc(n int) (uintptr, error) { d.c.call(); return d.Device.Alloc(n) }
-func (d callingDevice) Free(p uintptr) error {
-	d.c.call()
-	err := d.Device.Free(p)
-	if d.fail {
-		err = errBoom
-	}
-	return err
-}
-func (d callingDevice) NewEvent() (uintptr, error) { d.c.call(); return d.Device.NewEvent() }
-func (d callingDevice) FreeEvent(e uintptr) error  { d.c.call(); return d.Device.FreeEvent(e) }
-func (d callingDevice) Open() (nwt.Session, error) {
-	d.c.call()
-	s, err := d.Device.Open()
-	return callingSession{s, d.c}, err
-}
-
-type callingSession struct {
-	nwt.Session
-	c *caller
-}
-
-func (s callingSession) Copy(p []nwt.Copy, e uintptr) error { s.c.call(); return s.Session.Copy(p, e) }
-func (s callingSession) Wait(e uintptr) error               { s.c.call(); return s.Session.Wait(e) }
-func (s callingSession) Close() error                       { s.c.call(); return s.Session.Close() }
-
 // A sampler of batches that calls the loader.
 type callingSampler struct{ c *caller }
 
@@ -156,12 +114,6 @@ func callersOf() map[string]func(c *caller) calledBy {
 		},
 		"reader": func(c *caller) calledBy {
 			return calledBy{nwt.Streamed(&breaking{shelves: newShelves(32, 32), onLoad: func(*nwt.Sample) { c.call() }, onClose: func(int) error { c.call(); return errBoom }}), nil}
-		},
-		"device": func(c *caller) calledBy {
-			return calledBy{numbered(64, func(context.Context, int, *nwt.Sample) error { return nil }), []nwt.Option{nwt.WithDevice(callingDevice{nowhere{}, c, false})}}
-		},
-		"device, log": func(c *caller) calledBy {
-			return calledBy{numbered(64, bad), []nwt.Option{nwt.WithDevice(callingDevice{nowhere{}, c, true})}}
 		},
 		"log of a bad sample": func(c *caller) calledBy { return calledBy{numbered(64, bad), nil} },
 		"log of a LoadBatch":  func(c *caller) calledBy { return calledBy{rotting(64), nil} },
@@ -289,34 +241,15 @@ func TestWhatTuneCallsMayPanicOrEndItsGoroutine(t *testing.T) {
 	}
 }
 
-// A freeing device calls functions of the test when memory is freed or waited for.
-type freeing struct {
-	nowhere
-	host, device func()
-	wait         func() error
-}
-
-func (d freeing) AllocHost(n int) ([]byte, error) { return make([]byte, n), nil }
-func (d freeing) FreeHost([]byte) error           { d.host(); return nil }
-func (d freeing) Free(uintptr) error              { d.device(); return nil }
-func (d freeing) Open() (nwt.Session, error)      { return d, nil }
-func (d freeing) Wait(uintptr) error              { return d.wait() }
-
-func newFreeing() freeing {
-	return freeing{host: func() {}, device: func() {}, wait: func() error { return nil }}
-}
-
 func TestCloseWaitsForMemoryThatSetWorkersGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, goOn := newFreeing(), make(chan struct{})
-		var first sync.Once
-		d.host = func() {
-			wait := false
-			first.Do(func() { wait = true })
-			if wait {
+		goOn := make(chan struct{})
+		d := &fakeDevice{fail: func(call string, n int) error {
+			if call == "FreeHost" && n == 1 {
 				<-goOn
 			}
-		}
+			return nil
+		}}
 		l := newLoader(t, numbersTo(t, 64), nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithDevice(d))
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
@@ -372,127 +305,4 @@ func apart(f func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
 	<-done
-}
-
-// onceIn ends its caller's goroutine the n-th time that it is called, counting from start.
-func onceIn() (start func(n int32), end func()) {
-	var left atomic.Int32
-	return left.Store, func() {
-		if left.Add(-1) == 0 {
-			runtime.Goexit()
-		}
-	}
-}
-
-func TestADeviceThatEndsAGoroutineLosesNoMemoryOfTheLoader(t *testing.T) {
-	opts := func(d nwt.Device, more ...nwt.Option) []nwt.Option {
-		return append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(8), nwt.WithDevice(d), silent}, more...)
-	}
-	released := func(t *testing.T, l *nwt.Loader) {
-		require.Zero(t, l.SlotCount().Memory)
-		require.Zero(t, l.Stats().DeviceBytes)
-	}
-	t.Run("while it closes", func(t *testing.T) {
-		d := newFreeing()
-		start, end := onceIn()
-		d.device = end
-		l := newLoader(t, numbersTo(t, 64), opts(d)...)
-		for _, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-		}
-		start(1)
-		apart(func() { _ = l.Close() })
-		require.NoError(t, l.Close())
-		released(t, l)
-	})
-	t.Run("when a batch is released after Close", func(t *testing.T) {
-		d := newFreeing()
-		start, end := onceIn()
-		d.device = end
-		l := newLoader(t, numbersTo(t, 64), opts(d)...)
-		var kept *nwt.Batch
-		for b, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			if kept == nil {
-				b.Retain()
-				kept = b
-			}
-		}
-		require.NoError(t, l.Close())
-		start(1)
-		apart(kept.Release)
-		released(t, l)
-	})
-	t.Run("when it frees what retained batches have left", func(t *testing.T) {
-		d := newFreeing()
-		start, end := onceIn()
-		d.device = end
-		l := newLoader(t, numbersTo(t, 64), opts(d)...)
-		for epoch := range 4 {
-			var kept []*nwt.Batch
-			n := 0
-			for b, err := range l.Epoch(t.Context(), epoch) {
-				if err != nil {
-					break
-				}
-				switch n++; {
-				case n <= 6:
-					b.Retain()
-					kept = append(kept, b)
-				case n == 7:
-					start(1)
-					for _, k := range kept {
-						k.Release()
-					}
-				}
-			}
-			require.GreaterOrEqual(t, n, 7, "epoch %d", epoch)
-		}
-		start(0)
-		require.NoError(t, l.Close())
-		released(t, l)
-	})
-	t.Run("while copies are queued", func(t *testing.T) {
-		var failing atomic.Bool
-		release := make(chan struct{})
-		d := newFreeing()
-		d.wait = func() error {
-			if failing.Load() {
-				<-release
-				return errBoom
-			}
-			return nil
-		}
-		d.host = func() {
-			if failing.Load() {
-				runtime.Goexit()
-			}
-		}
-		l := newLoader(t, numbersTo(t, 64), opts(d, nwt.WithPrefetch(6), nwt.WithAsyncTransfer())...)
-		for _, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-		}
-		failing.Store(true)
-		apart(func() {
-			n := 0
-			for _, err := range l.Epoch(t.Context(), 1) {
-				if err != nil {
-					break
-				}
-				if n++; n == 3 {
-					apart(func() { _ = l.SetWorkers(0) })
-					close(release)
-				}
-			}
-		})
-		failing.Store(false)
-		n := 0
-		for b, err := range l.Epoch(t.Context(), 2) {
-			require.NoError(t, err)
-			n += b.Len()
-		}
-		require.Equal(t, 64, n)
-		require.NoError(t, l.Close())
-		released(t, l)
-	})
 }

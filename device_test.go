@@ -130,7 +130,6 @@ func holdsWhatWasCopied(t *testing.T, dev nwt.Device) {
 			for f := range 2 {
 				require.Equal(t, b.Bytes(f), cudatest.ReadBack(t, 0, b.DevicePtr(f), len(b.Bytes(f))))
 			}
-			b.ReleaseAfterStream(0)
 		}
 	}
 }

@@ -40,7 +40,7 @@
 //     [WithEpochSamples].
 //   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch],
 //     [WithUnordered], [WithWorkerInit], [WithFinish].
-//   - Where it ends up: [WithDevice], [WithPinned], [WithAsyncTransfer].
+//   - Where it ends up: [WithDevice], [WithPinned].
 //   - Among which ranks: [WithRank], [WithLauncher].
 //   - What happens if a sample fails: [WithErrorBudget], [WithRetry],
 //     [WithTimeout], [WithLogger].

@@ -162,7 +162,7 @@ func (s *source) loader(workers int) *Loader {
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
-	l.slots.keep = l.keep
+	l.slots.keep = l.depth
 	l.inline = newWorker(l, 0, 0)
 	l.setWorkers(workers)
 	l.startDepth()
@@ -313,14 +313,6 @@ func (l *Loader) setWorkers(n int) {
 	l.workers.Store(int32(n))
 	l.ring.SetQuota(n)
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
-}
-
-// keep is how many slots stay, not counting the slots of retained batches.
-func (l *Loader) keep() int {
-	if l.opts.async {
-		return l.depth() + deviceBuffers // delivered, and still copied from
-	}
-	return l.depth()
 }
 
 // now is the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
@@ -517,7 +509,6 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	for {
 		b, err := r.advance()
 		if err != nil {
-			r.told = err
 			yield(nil, err)
 			return
 		}

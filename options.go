@@ -50,7 +50,6 @@ type options struct {
 	launcher *Rank // with WithLauncher
 	device   Device
 	pinned   *bool // nil: true if the device is not the host
-	async    bool
 
 	// For Tune only.
 	strategy   Strategy
@@ -485,18 +484,6 @@ func WithDevice(d Device) Option {
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on
-		return nil
-	}
-}
-
-// WithAsyncTransfer delivers a batch as soon as its copy to the device is queued,
-// before the copy is done. The training program's stream must wait for
-// [Batch.Event]; no CPU has to. See [Batch.ReleaseAfterEvent] for how the loader
-// then waits for the program. If a copy fails, the error comes in place of a later
-// batch, or after the last one. If the loop has been left by then, it is logged.
-func WithAsyncTransfer() Option {
-	return func(o *options) error {
-		o.async = true
 		return nil
 	}
 }

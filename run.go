@@ -28,7 +28,6 @@ type run struct {
 	tally   tally          // the stage's if there is one, else the consumer's
 	beside  errgroup.Group // the goroutines that serve the run: a stream's reader, the stage
 	broken  error          // the error that they ended with
-	told    error          // the error that was delivered
 
 	// For a stream: what fills batches. With workers it belongs to a goroutine, which
 	// gets the batches from toFill. With 0 workers it belongs to the consumer.
@@ -125,7 +124,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		})
 	}
 	if l.stage != nil {
-		r.beside.Go(func() error { return l.stage.serve(r) })
+		r.beside.Go(func() error { l.stage.serve(r); return nil })
 	}
 	return r, nil
 }
@@ -206,8 +205,6 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if r.l.stage == nil {
 			b.err = r.tally.admit(b)
-		} else if late := b.late.Load(); late != nil {
-			return nil, *late
 		}
 		if b.end {
 			r.over, r.last, r.failure = true, b.seq, cmp.Or(r.failure, b.err)
@@ -243,7 +240,7 @@ func (r *run) finish() error {
 			return *why
 		}
 	}
-	r.halt() // copies that nobody waited for may still fail
+	r.halt()
 	return cmp.Or(r.failure, r.broken, r.refused)
 }
 
@@ -543,9 +540,6 @@ func (r *run) end() {
 	r.unwatch()
 	defer r.forget()
 	r.finishHere()
-	if r.broken != nil && r.told != r.broken && r.l.opts.async {
-		r.l.opts.log.Warn("nwt: the epoch was left before this error could be told", "error", r.broken)
-	}
 }
 
 // finishHere ends what the consumer and the run still do, even if that ends the goroutine.

@@ -242,7 +242,7 @@ func (s sizes) Start(_, batch int) (n int) {
 // A batch that is too large, empty, or whose Start panics ends the epoch with an error
 // that names it, after the batches before it.
 func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // a copier's copies are late on a busy machine
+	synctest.Test(t, func(t *testing.T) { // copies are late on a busy machine
 		for _, c := range []struct {
 			sizes sizes
 			want  string
@@ -252,7 +252,7 @@ func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
 			{sizes{2, 3, 2, 1, -3}, "BatchSampler.Start of batch 4: panic: no start"},
 		} {
 			for _, workers := range []int{0, 3} {
-				for _, device := range []nwt.Device{nwt.Host(), newCopier(0)} {
+				for _, device := range []nwt.Device{nwt.Host(), &fakeDevice{took: 1}} {
 					l, err := nwt.NewLoader(numbers(0, c.sizes.Len()), nwt.WithSampler(c.sizes), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithPrefetch(9), nwt.WithDevice(device))
 					require.NoError(t, err)
 					var got []int

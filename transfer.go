@@ -90,8 +90,8 @@ func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsup
 
 // DevicePtr is the address of a field of all samples on the loader's device, laid
 // out as in Bytes; it is 0 if the device is the host. It is valid as long as the
-// batch is. The data there is complete when the batch is delivered (with
-// [WithAsyncTransfer]: once Event has come).
+// batch is. The data there is complete when the batch is delivered. Once the program lets
+// go of the batch, later ones overwrite it: finish device work on a batch before.
 //
 // The program may change all of that memory, padding too: later batches overwrite
 // every byte of theirs.
@@ -101,43 +101,6 @@ func (b *Batch) DevicePtr(field int) uintptr {
 		return 0
 	}
 	return b.device.ptr + uintptr(b.offsets[field])
-}
-
-// Event is the event that stands for the end of the batch's copy. A stream of the
-// training program can wait for it without blocking a CPU (for CUDA it is a
-// CUevent, for cuStreamWaitEvent). It belongs to the loader and is valid as long as
-// the batch is; it is 0 if the device is the host.
-func (b *Batch) Event() uintptr {
-	if b.device == nil {
-		return 0
-	}
-	return b.device.event
-}
-
-// ReleaseAfterEvent makes the loader wait, on the device, for an event of the
-// training program before it overwrites or frees the batch's device memory.
-//
-// A program may leave work queued on the batch when it asks for the next batch or
-// calls Release. It must then first record an event after that work and call
-// ReleaseAfterEvent, or call ReleaseAfterStream. If it calls them several times, the
-// last call counts. The event must stay valid until the batch's memory comes back
-// with another batch, or the loader is closed.
-//
-// After Close the loader no longer waits: finish device work on a batch before you
-// let go of it.
-func (b *Batch) ReleaseAfterEvent(event uintptr) {
-	if b.device != nil {
-		b.device.after = signal{anEvent, event}
-	}
-}
-
-// ReleaseAfterStream is ReleaseAfterEvent for all work that is in a stream when the
-// loader is about to overwrite the memory; 0 is CUDA's default stream. With an event
-// the loader waits for less.
-func (b *Batch) ReleaseAfterStream(stream uintptr) {
-	if b.device != nil {
-		b.device.after = signal{aStream, stream}
-	}
 }
 
 // An opened session is one that the stage uses.
@@ -163,9 +126,6 @@ type stage struct {
 	queue   []*Batch  // batches whose copies are under way, in order
 	parts   []Copy    // of a batch; the memory is used again for each batch
 	last    time.Time // end of the latest copy
-	// surplus is a buffer to drop, whose wait for the program failed. It is kept here until
-	// the session is closed.
-	surplus *deviceBuffer
 
 	mu     sync.Mutex
 	copies copies // guarded by mu; the sum of all copies that are done
@@ -201,9 +161,8 @@ func newStage(l *Loader, dev Device) *stage {
 
 // serve copies the batches of a run until the run stops or has no more. It queues a
 // copy as soon as there are a batch and a buffer, and announces batches in order. No
-// copy is under way when it returns, unless a session couldn't be closed. An error that
-// it returns may have been delivered in place of a batch, too.
-func (s *stage) serve(r *run) error {
+// copy is under way when it returns, unless a session couldn't be closed.
+func (s *stage) serve(r *run) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	returned := false
 	defer func() {
@@ -213,18 +172,16 @@ func (s *stage) serve(r *run) error {
 			s.abort()
 		}
 	}()
-	err := s.copyAll(r)
+	s.copyAll(r)
 	returned = true
-	return err
 }
 
 // copyAll is serve for a device that always returns. It queues copies as long as it can, then
 // waits for the oldest, and only if none is queued for a batch or a buffer.
-func (s *stage) copyAll(r *run) error {
+func (s *stage) copyAll(r *run) {
 	if err := s.open(); err != nil {
-		err = s.transferError(err)
-		r.stop(err)
-		return err
+		r.stop(s.transferError(err))
+		return
 	}
 	next, end := r.first, r.first+uint64(r.course.len())
 	admitted := next // the first batch that wasn't asked whether it has something to copy
@@ -249,7 +206,7 @@ func (s *stage) copyAll(r *run) error {
 		case len(s.queue) > 0:
 			err = s.awaitOldest()
 		case next == end || r.isOver():
-			return nil
+			return
 		case s.buffers.available():
 			s.l.ring.AwaitLoaded(next)
 		default:
@@ -259,7 +216,7 @@ func (s *stage) copyAll(r *run) error {
 			}
 		}
 	}
-	return s.fail(next, end, err)
+	s.fail(next, err)
 }
 
 // isWhole tells whether a batch is loaded, and not only because the run is over. The order of
@@ -268,22 +225,18 @@ func (s *stage) copyAll(r *run) error {
 func (s *stage) isWhole(r *run, seq uint64) bool { return s.l.ring.Loaded(seq) && !r.isOver() }
 
 // fail ends the copies of a run. The error comes in place of the first batch that isn't
-// copied, or is told by those that were announced before their copy ended.
-func (s *stage) fail(next, end uint64, err error) error {
-	err = s.transferError(err)
-	switch {
-	case s.l.opts.async:
-		for _, b := range s.queue { // they are announced, and the consumer may have them already
-			b.late.Store(&err)
-		}
-	case len(s.queue) > 0:
+// copied, so that the batches before it are delivered.
+func (s *stage) fail(next uint64, err error) {
+	if len(s.queue) > 0 {
 		next = s.queue[0].seq
 	}
 	s.abort()
-	if next < end {
-		s.tell(next, err)
+	s.l.ring.AwaitLoaded(next)
+	if !s.l.ring.Loaded(next) {
+		return // the run was stopped
 	}
-	return err
+	s.l.ring.Item(next).err = s.transferError(err)
+	s.l.ring.Staged(next)
 }
 
 // open opens a session if there is none.
@@ -311,22 +264,10 @@ func (s *stage) drain() (err error) {
 	return err
 }
 
-// tell makes an error come in place of batch next, the first batch that isn't
-// announced, so that the batches before it are delivered.
-func (s *stage) tell(next uint64, err error) {
-	s.l.ring.AwaitLoaded(next)
-	if !s.l.ring.Loaded(next) {
-		return // the run was stopped
-	}
-	s.l.ring.Item(next).err = err
-	s.l.ring.Staged(next)
-}
-
 // admit tells whether there is something of a loaded batch to copy. If not, it
 // announces the batch.
 func (s *stage) admit(r *run, seq uint64) bool {
 	b := s.l.ring.Item(seq)
-	b.late.Store(nil)
 	if b.err = r.tally.admit(b); b.err == nil && b.size > 0 {
 		return true
 	}
@@ -346,18 +287,11 @@ func (s *stage) begin(seq uint64) (begun bool, err error) {
 		return false, b.copyError(err)
 	}
 	s.queue = append(s.queue, b)
-	if s.l.opts.async {
-		b.refs.Add(held) // the slot must outlast the copy, even if the consumer doesn't wait for the copy
-		s.l.ring.Staged(seq)
-	}
 	return true, nil
 }
 
 // copy queues the copies of a batch.
 func (s *stage) copy(b *Batch) error {
-	if err := s.orderAfterProgram(b.device); err != nil {
-		return err
-	}
 	b.device.unawaited = s.session
 	b.copied = b.bytes()
 	s.parts = s.parts[:0]
@@ -379,16 +313,6 @@ func (b *Batch) bytes() (n int) {
 	return n
 }
 
-// orderAfterProgram makes copies that are queued from now on wait, on the device, until the
-// training program is done with a buffer.
-func (s *stage) orderAfterProgram(d *deviceBuffer) error {
-	err := d.after.queueWait(s.session)
-	if err == nil { // after an error another session has to wait for it
-		d.after = signal{}
-	}
-	return err
-}
-
 // awaitOldest waits for the oldest copy that is queued.
 func (s *stage) awaitOldest() error {
 	b := s.queue[0]
@@ -405,10 +329,6 @@ func (s *stage) awaitOldest() error {
 	s.mu.Lock()
 	s.copies = s.copies.plus(copies{1, b.copied, ended.Sub(began)})
 	s.mu.Unlock()
-	if s.l.opts.async {
-		b.letGo()
-		return nil
-	}
 	b.copyBegan, b.copyEnded = began, ended
 	s.l.ring.Staged(b.seq)
 	return nil
@@ -434,16 +354,7 @@ var errNotClosed = errors.New("Close of its session ended the goroutine")
 
 // letGo gives up what the session that was closed had work for.
 func (s *stage) letGo() {
-	if s.surplus != nil {
-		d := s.surplus
-		s.surplus = nil
-		s.buffers.put(d, false)
-	}
-	queue := s.queue
 	s.queue = nil
-	if s.l.opts.async {
-		forEach(queue, (*Batch).letGo)
-	}
 }
 
 // take finds or makes a buffer. It returns nil if the device has no memory for
@@ -451,9 +362,7 @@ func (s *stage) letGo() {
 func (s *stage) take() (*deviceBuffer, error) {
 	d, surplus := s.buffers.pop()
 	if surplus != nil { // a buffer that a retained batch has left
-		if err := s.dropSurplus(surplus, d); err != nil {
-			return d, err // d too: it comes back with its batch
-		}
+		s.buffers.drop(surplus)
 	}
 	if d != nil {
 		return d, nil
@@ -465,90 +374,16 @@ func (s *stage) take() (*deviceBuffer, error) {
 	return d, err
 }
 
-// dropSurplus drops a buffer once the training program is done with it. If that ends the
-// goroutine, d, which the caller has taken, goes back.
-func (s *stage) dropSurplus(surplus, d *deviceBuffer) error {
-	returned := false
-	defer func() {
-		if !returned {
-			s.buffers.put(d, false)
-		}
-	}()
-	s.surplus = surplus
-	err := s.awaitProgram(surplus)
-	if err == nil {
-		s.surplus = nil
-		s.buffers.drop(surplus)
-	}
-	returned = true
-	return err
-}
-
-// awaitProgram waits until the training program is done with a buffer.
-func (s *stage) awaitProgram(d *deviceBuffer) error {
-	if err := s.orderAfterProgram(d); err != nil {
-		return err
-	}
-	d.unawaited = s.session
-	if err := s.session.Copy(nil, d.event); err != nil {
-		return err
-	}
-	if err := s.session.Wait(d.event); err != nil {
-		return err
-	}
-	d.unawaited = nil
-	return nil
-}
-
-// closeTries is how many sessions close uses: the one that there is may fail, and another may
-// then still wait for the training program.
-const closeTries = 2
-
-// close ends the session and frees the buffers; buffers in use are freed when they
-// come back. If the training program may still use a buffer, close waits for it
-// first, even if that needs another session. A buffer that can't be waited for isn't freed.
+// close ends the session and frees the buffers. Buffers in use are freed when they come back.
 func (s *stage) close() {
 	free := s.buffers.close()
-	var err error
-	for tries := 0; tries < closeTries && (s.session != nil || slices.ContainsFunc(free, (*deviceBuffer).inUse)); tries++ {
-		err = errors.Join(err, apart(func() error { return s.closeSession(free) }))
-	}
-	switch {
-	case slices.ContainsFunc(free, (*deviceBuffer).inUse):
-		s.l.opts.log.Warn("nwt: device memory isn't freed, since the training program may still use it", "device", s.dev.String(), "error", err)
-		free = slices.DeleteFunc(free, (*deviceBuffer).inUse)
-	case err != nil:
-		s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
+	if s.session != nil {
+		if err := apart(s.session.Close); err != nil {
+			s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
+		}
+		s.session = nil
 	}
 	forEach(free, s.buffers.drop)
-}
-
-// closeSession makes the session, or a new one if there is none, wait until the training
-// program is done with the buffers, and closes it.
-func (s *stage) closeSession(free []*deviceBuffer) (err error) {
-	if err := s.open(); err != nil {
-		return err
-	}
-	var queued []*deviceBuffer
-	defer func() { // even if the device ends the goroutine
-		ended := s.session
-		s.session = nil
-		closed := ended.Close()
-		if closed == nil {
-			for _, d := range queued {
-				d.after = signal{}
-			}
-		}
-		err = errors.Join(err, closed)
-	}()
-	for _, d := range free {
-		if failed := d.after.queueWait(s.session); failed != nil {
-			err = errors.Join(err, failed)
-		} else {
-			queued = append(queued, d)
-		}
-	}
-	return err
 }
 
 func later(a, b time.Time) time.Time {

@@ -18,45 +18,14 @@ type deviceBuffer struct {
 	ptr   uintptr
 	event uintptr // end of the copy into it
 
-	// after is what the loader must wait for before it uses the memory again. The
-	// consumer writes it while it has the batch, then the stage does.
-	after signal
-
 	// unawaited is the session with work on the buffer that nobody has waited for, or nil.
 	// Only the stage writes it, and whoever takes the buffer back reads it.
 	unawaited *opened
 }
 
-// inUse tells whether the training program may still use a free buffer.
-func (d *deviceBuffer) inUse() bool { return d.after.kind != nothing }
-
 // lost tells whether work may still be under way on a buffer that comes back, and nobody
 // will know when it ends: the session with the work couldn't be closed.
 func (d *deviceBuffer) lost() bool { return d.unawaited != nil && d.unawaited.failure != nil }
-
-// A signal is an event or a stream of the training program to wait for.
-type signal struct {
-	kind   int // nothing, anEvent or aStream; a handle may be 0, so it can't tell
-	handle uintptr
-}
-
-const (
-	nothing = iota
-	anEvent
-	aStream
-)
-
-// queueWait makes copies that are queued in the session later wait, on the device, for the
-// signal.
-func (g signal) queueWait(s Session) error {
-	switch g.kind {
-	case anEvent:
-		return s.WaitEvent(g.handle)
-	case aStream:
-		return s.WaitStream(g.handle)
-	}
-	return nil
-}
 
 // A bufferPool has the buffers of a loader on its device. Those that a batch has aren't in it,
 // but are counted.

@@ -2,10 +2,12 @@ package nwt_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -53,7 +55,6 @@ func twoEpochs(t *testing.T, log *journal, opts ...nwt.Option) (epochs [2][][]by
 				continue
 			}
 			epochs[epoch] = append(epochs[epoch], samples(b))
-			b.ReleaseAfterStream(0)
 		}
 	}
 	return epochs, errs
@@ -63,11 +64,9 @@ func TestEveryCallOfTheDriverThatFailsIsNamedAndTheLoaderGoesOn(t *testing.T) {
 	host := newLoader(t, augmented(17), nwt.WithBatchSize(7), nwt.WithWorkers(0))
 	want := [2][][]byte{collect(t, host, 0), collect(t, host, 1)}
 	for name, opts := range map[string][]nwt.Option{
-		"workers":           {nwt.WithWorkers(2)},
-		"no workers":        {nwt.WithWorkers(0)},
-		"async":             {nwt.WithWorkers(2), nwt.WithAsyncTransfer()},
-		"async, no workers": {nwt.WithWorkers(0), nwt.WithAsyncTransfer()},
-		"ordinary memory":   {nwt.WithWorkers(2), nwt.WithPinned(false)},
+		"workers":         {nwt.WithWorkers(2)},
+		"no workers":      {nwt.WithWorkers(0)},
+		"ordinary memory": {nwt.WithWorkers(2), nwt.WithPinned(false)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gpu := cudatest.Load(t)
@@ -98,7 +97,7 @@ func failedCall(t *testing.T, gpu cudatest.Driver, n int, want [2][][]byte, opts
 		require.Empty(t, errs, what)
 		require.Empty(t, log.String())
 		require.Equal(t, want, epochs)
-		require.Greater(t, n, 100)
+		require.Greater(t, n, 50)
 		return
 	}
 	require.Contains(t, fmt.Sprint(errs)+log.String(), call+": CUDA_ERROR_LAUNCH_FAILED (719)", what)
@@ -113,51 +112,6 @@ func failedCall(t *testing.T, gpu cudatest.Driver, n int, want [2][][]byte, opts
 		require.True(t, len(epochs[0]) == 3 || len(epochs[1]) == 3 || len(epochs[0])+len(epochs[1]) == 0, what)
 	default:
 		t.Fatal(what)
-	}
-}
-
-// lateFailure is a device whose tenth copy fails, once it is let go.
-type lateFailure struct {
-	nowhere
-	opened, closed, copies int
-	letGo                  chan struct{}
-}
-
-func (d *lateFailure) Open() (nwt.Session, error) {
-	d.opened++
-	return d, nil
-}
-
-func (d *lateFailure) Close() error {
-	d.closed++
-	return nil
-}
-
-func (d *lateFailure) Wait(uintptr) error {
-	if d.copies++; d.copies != 10 {
-		return nil
-	}
-	<-d.letGo
-	return launchFailed
-}
-
-func TestAnAsynchronousCopyThatFailsIsToldAfterTheLastBatch(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		dev := &lateFailure{letGo: make(chan struct{})}
-		l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithDevice(dev), nwt.WithAsyncTransfer())
-		var errs []error
-		for b, err := range l.Epoch(t.Context(), 0) {
-			if err != nil {
-				errs = append(errs, err)
-			} else if b.Index() == 9 {
-				close(dev.letGo)
-			}
-		}
-		require.Len(t, errs, 1)
-		require.EqualError(t, errs[0], "nwt: transfer to null: batch 9 of epoch 0: CUDA_ERROR_LAUNCH_FAILED (719)")
-		require.Equal(t, [2]int{1, 1}, [2]int{dev.opened, dev.closed})
-		collect(t, l, 1)
-		require.Equal(t, [2]int{2, 1}, [2]int{dev.opened, dev.closed})
 	}
 }
 
@@ -199,12 +153,310 @@ func TestMemoryThatCannotBeFreedIsLogged(t *testing.T) {
 		t.Run(call, func(t *testing.T) {
 			gpu := cudatest.Load(t)
 			var log journal
-			l := newLoader(t, augmented(31), append(deviceOptions(t, 2, false), log.option())...)
+			l := newLoader(t, augmented(31), append(deviceOptions(t, 2), log.option())...)
 			collect(t, l, 0)
 			gpu.Fail(call, 1, launchFailed)
 			require.NoError(t, l.Close())
 			require.Contains(t, log.String(), says)
 			require.Contains(t, log.String(), call+": CUDA_ERROR_LAUNCH_FAILED (719)")
 		})
+	}
+}
+
+// After an illegal address, say, a GPU's context is of no use any more: every call
+// reports the error, the frees too.
+func TestAContextThatBreaksEndsEveryEpochWithItsErrorAndNothingHangs(t *testing.T) {
+	host := newLoader(t, augmented(100), nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(0))
+	want := collect(t, host, 0)
+	for _, code := range []cuda.Result{700, cudatest.Lost} {
+		for _, copies := range []int{0, 1, 2, 7} {
+			for _, workers := range []int{0, 2} {
+				t.Run(fmt.Sprint(code, ", copies before: ", copies, ", workers: ", workers), func(t *testing.T) {
+					gpu := cudatest.Load(t)
+					gpu.GPUs(2)
+					other, err := nwt.CUDA(1)
+					require.NoError(t, err)
+					unharmed := newLoader(t, augmented(100), nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithDevice(other))
+					l, err := nwt.NewLoader(augmented(100), append(deviceOptions(t, workers), quietLog)...)
+					require.NoError(t, err)
+					gpu.Break(gpu.Primary(0), code, copies)
+					promptly(t, func() {
+						for epoch := range 3 {
+							var got [][]byte
+							var errs []error
+							for b, err := range l.Epoch(t.Context(), epoch) {
+								if err != nil {
+									errs = append(errs, err)
+								} else {
+									got = append(got, samples(b))
+								}
+							}
+							require.Len(t, errs, 1, "epoch %d", epoch)
+							require.ErrorIs(t, errs[0], code)
+							if epoch > 0 {
+								require.Empty(t, got)
+							} else {
+								// Fewer if the context breaks before the stage has asked how they ended.
+								require.LessOrEqual(t, len(got), copies)
+								require.Equal(t, want[:len(got)], append([][]byte{}, got...))
+							}
+						}
+						require.NoError(t, l.Close())
+					})
+					require.Equal(t, want, collect(t, unharmed, 0), "on the other GPU")
+					require.NoError(t, unharmed.Close())
+				})
+			}
+		}
+	}
+}
+
+// If calls that wait, or those that make the context current, go on reporting an error,
+// nobody knows whether the copies are done.
+func TestMemoryThatACopyToAGPUMayStillTouchIsNeitherUsedNorFreed(t *testing.T) {
+	host := newLoader(t, augmented(100), nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(0))
+	want := collect(t, host, 1)
+	for _, calls := range []string{"cuEventSynchronize cuStreamSynchronize", "cuCtxPushCurrent_v2"} {
+		for _, workers := range []int{0, 2} {
+			t.Run(fmt.Sprint(calls, ", workers: ", workers), func(t *testing.T) {
+				gpu := cudatest.Load(t)
+				defer gpu.Reset()               // of what can't be given back
+				gpu.Delay(5 * time.Millisecond) // a copy is under way when the calls begin to fail
+				var log journal
+				l, err := nwt.NewLoader(augmented(100), append(deviceOptions(t, workers), log.option())...)
+				require.NoError(t, err)
+				promptly(t, func() {
+					var last error
+					for b, err := range l.Epoch(t.Context(), 0) {
+						if last = err; err == nil && b.Index() == 2 {
+							gpu.Fail(calls, -1, 906)
+						}
+					}
+					require.ErrorIs(t, last, cuda.Result(906))
+					gpu.Fail("", 0, 0)
+					require.Equal(t, want, collect(t, l, 1))
+					require.NoError(t, l.Close())
+				})
+				require.Contains(t, log.String(), "neither used again nor freed")
+				require.NotZero(t, gpu.Left()[cudatest.DeviceMemory])
+				require.NotZero(t, gpu.Left()[cudatest.HostMemory])
+			})
+		}
+	}
+}
+
+// A goroutine's thread may have been left in another library's context.
+func TestAnotherProgramsContextOnTheThreadIsNeitherUsedNorLost(t *testing.T) {
+	host := newLoader(t, augmented(100), nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(0))
+	want := collect(t, host, 0)
+	for _, workers := range []int{0, 2} {
+		gpu := cudatest.Load(t)
+		gpu.Outer(gpu.Context(0))
+		l := newLoader(t, augmented(100), deviceOptions(t, workers)...)
+		i := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, want[i], arrived(t, gpu, b))
+			i++
+		}
+		require.Equal(t, len(want), i)
+		require.NoError(t, l.Close())
+		require.Empty(t, gpu.Left())
+		require.Zero(t, gpu.Misuses())
+	}
+}
+
+func TestATransferErrorComesAfterTheBatchesBeforeIt(t *testing.T) {
+	for _, call := range []string{"Copy", "Wait", "copying"} {
+		for _, workers := range []int{0, 2} {
+			synctest.Test(t, func(t *testing.T) {
+				dev := &fakeDevice{took: time.Millisecond, fail: failing(call, 3, 3)}
+				l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithPrefetch(8), nwt.WithDevice(dev))
+				var got []int
+				var last error
+				for b, err := range l.Epoch(t.Context(), 0) {
+					if last = err; err == nil {
+						got = append(got, b.Index())
+						time.Sleep(time.Second) // the call fails while the first batch is in use
+					}
+				}
+				require.Equal(t, []int{0, 1}, got, call)
+				require.EqualError(t, last, "nwt: transfer to fake: batch 2 of epoch 0: burnt")
+				require.Len(t, collect(t, l, 1), 10, "the next epoch is whole")
+				require.NoError(t, l.Close())
+				dev.settled(t)
+			})
+		}
+	}
+}
+
+func TestADeviceThatCannotBeOpenedIsNamedInTheError(t *testing.T) {
+	dev := &fakeDevice{fail: failing("Open", 1, 1)}
+	l := newLoader(t, augmented(31), nwt.WithBatchSize(7), nwt.WithDevice(dev))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.Nil(t, b)
+		require.EqualError(t, err, "nwt: transfer to fake: burnt")
+	}
+	require.Len(t, collect(t, l, 1), 5, "the next epoch opens it again")
+}
+
+func TestACancelledEpochOnADeviceHasNoBadSamples(t *testing.T) {
+	for range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ds := numbered(64, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			if i < 32 {
+				return nil
+			}
+			if i == 32 {
+				cancel()
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithPrefetch(16), nwt.WithDevice(&fakeDevice{}), nwt.WithErrorBudget(64), quietLog)
+		var last error
+		for _, err := range l.Epoch(ctx, 0) {
+			last = err
+		}
+		require.ErrorIs(t, last, context.Canceled)
+		require.Empty(t, l.BadSamples())
+		require.NoError(t, l.Close())
+	}
+}
+
+// The memory that a copy reads can't be taken from under it.
+func TestALoopOnADeviceThatHangsHasItsContextsErrorAtOnceAndEndsWithTheCopy(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			dev := &fakeDevice{took: time.Hour}
+			l := newLoader(t, augmented(100), nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithDevice(dev))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			began := time.Now()
+			var last error
+			var told time.Duration
+			for _, err := range l.Epoch(ctx, 0) {
+				last, told = err, time.Since(began)
+			}
+			require.ErrorIs(t, last, context.DeadlineExceeded)
+			require.Equal(t, time.Second, told)
+			require.Less(t, time.Since(began), 4*time.Hour)
+			require.NoError(t, l.Close())
+			dev.settled(t)
+		})
+	}
+}
+
+// A session that doesn't end properly may go on copying.
+func TestWhatASessionThatDidNotEndMayStillTouchIsNeitherUsedNorFreed(t *testing.T) {
+	for _, call := range []string{"Copy", "Wait", "copying"} {
+		for _, workers := range []int{0, 3} {
+			for n := 1; n <= 6; n++ {
+				synctest.Test(t, func(t *testing.T) {
+					dev := &fakeDevice{took: time.Minute}
+					dev.fail = func(c string, k int) error {
+						if c == call && k == n || c == "Close" && k == 1 {
+							return errFake
+						}
+						return nil
+					}
+					var log journal
+					l := newLoader(t, ragged(200), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithDevice(dev), log.option())
+					for epoch := range 2 {
+						for b, err := range l.Epoch(t.Context(), epoch) {
+							if err != nil {
+								require.ErrorIs(t, err, errFake)
+								continue
+							}
+							require.True(t, dev.holds(b))
+						}
+					}
+					require.NoError(t, l.Close())
+					dev.settled(t, "%s %d, %d workers", call, n, workers)
+					require.Contains(t, log.String(), "neither used again nor freed")
+				})
+			}
+		}
+	}
+}
+
+func TestWhateverCallOfADeviceFailsAllThatItGaveComesBackOnce(t *testing.T) {
+	for _, call := range []string{"AllocHost", "FreeHost", "Alloc", "Free", "NewEvent", "FreeEvent", "Open", "Copy", "Wait", "copying", "Close"} {
+		for _, workers := range []int{0, 3} {
+			failed := false
+			for n := 1; n <= 30; n++ {
+				dev := &fakeDevice{fail: failing(call, n, n)}
+				l := newLoader(t, ragged(60), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithDevice(dev), silent)
+				for epoch := range 3 {
+					var kept []*nwt.Batch
+					for b, err := range l.Epoch(t.Context(), epoch) {
+						if err != nil {
+							require.ErrorIs(t, err, errFake)
+							break
+						}
+						switch {
+						case b.Index() < 6 && epoch > 0:
+							b.Retain()
+							kept = append(kept, b)
+						case b.Index() == 8:
+							for _, b := range kept {
+								b.Release()
+							}
+							kept = nil
+							require.NoError(t, l.SetWorkers(0))
+						}
+					}
+					for _, b := range kept {
+						b.Release()
+					}
+					require.NoError(t, l.SetWorkers(workers))
+				}
+				require.NoError(t, l.Close())
+				dev.settled(t, "%s %d, %d workers", call, n, workers)
+				if dev.calls[call] < n {
+					break
+				}
+				failed = true
+			}
+			require.True(t, failed, "%s, %d workers", call, workers)
+		}
+	}
+}
+
+// A batch whose LoadBatch was given up moves to other memory.
+func TestWhateverCallOfADeviceFailsABatchThatMovesKeepsNothing(t *testing.T) {
+	for _, call := range []string{"AllocHost", "FreeHost"} {
+		for n := 1; n <= 20; n++ {
+			synctest.Test(t, func(t *testing.T) {
+				dev := &fakeDevice{fail: failing(call, n, n)}
+				ds := &pages{n: 40,
+					loadBatch: func(ctx context.Context, _ []int, _ []*nwt.Sample) error { <-ctx.Done(); return ctx.Err() },
+					load:      func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Millisecond); return nil },
+				}
+				l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithDevice(dev), nwt.WithTimeout(time.Second), silent)
+				for epoch := range 2 {
+					for range l.Epoch(t.Context(), epoch) {
+					}
+				}
+				require.NoError(t, l.Close())
+				dev.settled(t, "%s %d", call, n)
+			})
+		}
+	}
+}
+
+func TestTuningOnADeviceThatFailsEndsWithItsErrorAndKeepsNothing(t *testing.T) {
+	for _, call := range []string{"AllocHost", "Alloc", "NewEvent", "Open", "Copy", "Wait", "copying", "Free", "Close"} {
+		for _, first := range []int{1, 3, 40, 150} {
+			synctest.Test(t, func(t *testing.T) {
+				dev := &fakeDevice{took: 2 * time.Millisecond, fail: failing(call, first, 1<<30)}
+				ds := numbered(100, func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Millisecond); return nil })
+				_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithDevice(dev), silent, nwt.WithMaxWorkers(4), nwt.WithIterations(10))
+				if err != nil {
+					require.ErrorIs(t, err, errFake)
+				}
+				dev.settled(t, "%s %d", call, first)
+			})
+		}
 	}
 }

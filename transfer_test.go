@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
@@ -96,13 +99,10 @@ func TestBatchesArriveOnTheDeviceAsTheyWereLoaded(t *testing.T) {
 }
 
 func TestTheHostHasNoDeviceMemory(t *testing.T) {
-	l := newLoader(t, augmented(10), nwt.WithAsyncTransfer())
+	l := newLoader(t, augmented(10))
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 		require.Zero(t, b.DevicePtr(0))
-		require.Zero(t, b.Event())
-		b.ReleaseAfterEvent(1)
-		b.ReleaseAfterStream(1)
 	}
 	s := l.Stats()
 	require.Zero(t, s.Copied+s.CopiedBytes+s.DeviceBytes)
@@ -128,151 +128,137 @@ func TestABadSampleEndsTheEpochAfterTheBatchesBeforeItOnADeviceToo(t *testing.T)
 		return nil
 	})
 	for _, workers := range []int{0, 1, 4} {
-		for _, opt := range []nwt.Option{nwt.WithPinned(true), nwt.WithAsyncTransfer()} {
-			cudatest.Load(t)
-			l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithDevice(gpu0(t)), opt)
-			n := 0
-			var last error
-			for _, err := range l.Epoch(t.Context(), 0) {
-				if last = err; err == nil {
-					n++
-				}
+		cudatest.Load(t)
+		l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), nwt.WithDevice(gpu0(t)))
+		n := 0
+		var last error
+		for _, err := range l.Epoch(t.Context(), 0) {
+			if last = err; err == nil {
+				n++
 			}
-			require.Equal(t, 4, n)
-			require.ErrorIs(t, last, boom)
-			require.NoError(t, l.Close())
 		}
+		require.Equal(t, 4, n)
+		require.ErrorIs(t, last, boom)
+		require.NoError(t, l.Close())
 	}
+}
+
+func deviceOptions(t testing.TB, workers int) []nwt.Option {
+	return []nwt.Option{nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(workers), nwt.WithDevice(gpu0(t))}
 }
 
 func TestLeavingADevicesEpochAnywhereLosesNothing(t *testing.T) {
 	for _, workers := range []int{0, 1, 3} {
-		for _, async := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d workers, async %v", workers, async), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
+			gpu := cudatest.Load(t)
+			l := newLoader(t, augmented(50), deviceOptions(t, workers)...)
+			want := collect(t, l, 5)
+			for cut := range 9 {
+				promptly(t, func() {
+					for b, err := range l.Epoch(t.Context(), cut) {
+						require.NoError(t, err)
+						if b.Index() == cut%7 {
+							break
+						}
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(cut)*50*time.Microsecond)
+					defer cancel()
+					for _, err := range l.Epochs(ctx, 0, 100) {
+						if err != nil {
+							require.ErrorIs(t, err, context.DeadlineExceeded)
+						}
+					}
+					require.Equal(t, want, collect(t, l, 5))
+				})
+			}
+			require.NoError(t, l.Close())
+			require.Empty(t, gpu.Left())
+		})
+	}
+}
+
+func TestALoaderWithADeviceCanBeClosedAtAnyTime(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		for cut := range 12 {
+			t.Run(fmt.Sprintf("%d workers, at %d", workers, cut), func(t *testing.T) {
 				gpu := cudatest.Load(t)
-				l := newLoader(t, augmented(50), deviceOptions(t, workers, async)...)
-				want := collect(t, l, 5)
-				for cut := range 9 {
-					promptly(t, func() {
-						for b, err := range l.Epoch(t.Context(), cut) {
-							require.NoError(t, err)
-							if b.Index() == cut%7 {
-								break
-							}
+				l := newLoader(t, augmented(60), deviceOptions(t, workers)...)
+				var closing sync.WaitGroup
+				closing.Go(func() {
+					time.Sleep(time.Duration(cut) * 70 * time.Microsecond)
+					_ = l.Close()
+				})
+				promptly(t, func() {
+					for b, err := range l.Epochs(t.Context(), 0, 1000) {
+						if err != nil {
+							require.ErrorIs(t, err, nwt.ErrClosed)
+							break
 						}
-						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(cut)*50*time.Microsecond)
-						defer cancel()
-						for _, err := range l.Epochs(ctx, 0, 100) {
-							if err != nil {
-								require.ErrorIs(t, err, context.DeadlineExceeded)
-							}
-						}
-						require.Equal(t, want, collect(t, l, 5))
-					})
-				}
-				require.NoError(t, l.Close())
+						_ = b.Bytes(0)[0] // still the batch's
+						gpu.Read(t, b.DevicePtr(0), 1)
+					}
+					closing.Wait()
+				})
 				require.Empty(t, gpu.Left())
 			})
 		}
 	}
 }
 
-func deviceOptions(t testing.TB, workers int, async bool) []nwt.Option {
-	opts := []nwt.Option{nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(workers), nwt.WithDevice(gpu0(t))}
-	if async {
-		opts = append(opts, nwt.WithAsyncTransfer())
-	}
-	return opts
-}
-
-func TestALoaderWithADeviceCanBeClosedAtAnyTime(t *testing.T) {
-	for _, async := range []bool{false, true} {
-		for _, workers := range []int{0, 3} {
-			for cut := range 12 {
-				t.Run(fmt.Sprintf("async %v, %d workers, at %d", async, workers, cut), func(t *testing.T) {
-					gpu := cudatest.Load(t)
-					l := newLoader(t, augmented(60), deviceOptions(t, workers, async)...)
-					var closing sync.WaitGroup
-					closing.Go(func() {
-						time.Sleep(time.Duration(cut) * 70 * time.Microsecond)
-						_ = l.Close()
-					})
-					promptly(t, func() {
-						for b, err := range l.Epochs(t.Context(), 0, 1000) {
-							if err != nil {
-								require.ErrorIs(t, err, nwt.ErrClosed)
-								break
-							}
-							_ = b.Bytes(0)[0] // still the batch's
-							gpu.Read(t, b.DevicePtr(0), 1)
-						}
-						closing.Wait()
-					})
-					require.Empty(t, gpu.Left())
-				})
-			}
-		}
-	}
-}
-
 func TestABatchOnADeviceCanBeRetainedPastClose(t *testing.T) {
-	for _, async := range []bool{false, true} {
-		gpu := cudatest.Load(t)
-		l := newLoader(t, augmented(70), deviceOptions(t, 2, async)...)
-		var kept []*nwt.Batch
-		var want [][]byte
-		for b, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			b.Retain()
-			kept = append(kept, b)
-			want = append(want, samples(b))
-		}
-		require.NoError(t, l.Close())
-		require.Equal(t, 10, gpu.Left()[cudatest.DeviceMemory])
-		require.Equal(t, 10, gpu.Left()[cudatest.HostMemory])
-		var releasing sync.WaitGroup
-		for i, b := range kept {
-			require.Equal(t, want[i], samples(b))
-			require.Equal(t, want[i], arrived(t, gpu, b))
-			releasing.Go(b.Release)
-		}
-		releasing.Wait()
-		require.Empty(t, gpu.Left())
+	gpu := cudatest.Load(t)
+	l := newLoader(t, augmented(70), deviceOptions(t, 2)...)
+	var kept []*nwt.Batch
+	var want [][]byte
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		b.Retain()
+		kept = append(kept, b)
+		want = append(want, samples(b))
 	}
+	require.NoError(t, l.Close())
+	require.Equal(t, 10, gpu.Left()[cudatest.DeviceMemory])
+	require.Equal(t, 10, gpu.Left()[cudatest.HostMemory])
+	var releasing sync.WaitGroup
+	for i, b := range kept {
+		require.Equal(t, want[i], samples(b))
+		require.Equal(t, want[i], arrived(t, gpu, b))
+		releasing.Go(b.Release)
+	}
+	releasing.Wait()
+	require.Empty(t, gpu.Left())
 }
 
 func TestTheMemoryOfRetainedBatchesIsGivenBack(t *testing.T) {
-	for _, async := range []bool{false, true} {
-		cudatest.Load(t)
-		l := newLoader(t, augmented(700), append(deviceOptions(t, 2, async), nwt.WithPrefetch(2))...)
-		var kept []*nwt.Batch
-		peak := 0
-		for b, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			if b.Index() < 20 {
-				b.Retain()
-				kept = append(kept, b)
-			}
-			if b.Index() == 20 {
-				for _, b := range kept {
-					b.Release()
-				}
-			}
-			peak = max(peak, l.Stats().DeviceBytes)
+	cudatest.Load(t)
+	l := newLoader(t, augmented(700), append(deviceOptions(t, 2), nwt.WithPrefetch(2))...)
+	var kept []*nwt.Batch
+	peak := 0
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		if b.Index() < 20 {
+			b.Retain()
+			kept = append(kept, b)
 		}
-		s := l.Stats()
-		slot := s.SlotBytes / s.Slots
-		require.GreaterOrEqual(t, peak, 20*slot)
-		require.Equal(t, 3*slot, s.DeviceBytes)
-		require.LessOrEqual(t, s.Slots, 6)
-		require.Zero(t, s.Retained)
-		require.NoError(t, l.Close())
+		if b.Index() == 20 {
+			for _, b := range kept {
+				b.Release()
+			}
+		}
+		peak = max(peak, l.Stats().DeviceBytes)
 	}
+	s := l.Stats()
+	slot := s.SlotBytes / s.Slots
+	require.GreaterOrEqual(t, peak, 20*slot)
+	require.Equal(t, 3*slot, s.DeviceBytes)
+	require.LessOrEqual(t, s.Slots, 3)
+	require.Zero(t, s.Retained)
+	require.NoError(t, l.Close())
 }
 
 func TestBatchesThatAreNeverReleasedEndADevicesEpoch(t *testing.T) {
 	cudatest.Load(t)
-	l := newLoader(t, augmented(700), deviceOptions(t, 2, true)...)
+	l := newLoader(t, augmented(700), deviceOptions(t, 2)...)
 	var kept []*nwt.Batch
 	var last error
 	for b, err := range l.Epoch(t.Context(), 0) {
@@ -288,37 +274,128 @@ func TestBatchesThatAreNeverReleasedEndADevicesEpoch(t *testing.T) {
 	collect(t, l, 0)
 }
 
-// A program may end the device's context once Close has returned, in any goroutine.
-func TestNoCloseReturnsWhileAnotherOneIsStillFreeing(t *testing.T) {
-	dev, returned, freed := &slowToFree{begun: make(chan struct{})}, make(chan struct{}), make(chan struct{})
-	dev.free = func() {
-		select {
-		case <-returned:
-			t.Error("a Close returned before the memory was free")
-		case <-time.After(50 * time.Millisecond):
+// The stage sleeps while every buffer has a batch, and must learn that one which
+// is retained no longer counts: nothing else would wake it.
+func TestASlowLoopThatRetainsItsBatchesIsServedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoader(t, augmented(60), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithDevice(&fakeDevice{}))
+		var kept []*nwt.Batch
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			time.Sleep(time.Second) // until everything is full
+			b.Retain()
+			kept = append(kept, b)
+		}
+		require.Len(t, kept, 15)
+		for _, b := range kept {
+			b.Release()
+		}
+	})
+}
+
+func TestADeviceThatIsShortOfMemoryHasFewerBatchesAtOnce(t *testing.T) {
+	for fit := 1; fit <= 3; fit++ {
+		t.Run(fmt.Sprintf("room for %d", fit), func(t *testing.T) {
+			gpu := cudatest.Load(t)
+			var log journal
+			gpu.Fail("cuMemAlloc_v2", fit+1, cuda.OutOfMemory)
+			l := newLoader(t, augmented(101), append(deviceOptions(t, 2), log.option())...)
+			promptly(t, func() {
+				for b, err := range l.Epochs(t.Context(), 0, 2) {
+					require.NoError(t, err)
+					if b.Epoch() == 0 && b.Index() == 0 {
+						require.Eventually(t, func() bool {
+							s := l.Stats()
+							return s.DeviceBytes == fit*s.SlotBytes/s.Slots && (fit == 3 || log.String() != "")
+						}, time.Minute, time.Millisecond)
+					}
+					require.Equal(t, samples(b), arrived(t, gpu, b))
+				}
+				s := l.Stats()
+				require.Equal(t, fit*s.SlotBytes/s.Slots, s.DeviceBytes)
+				require.NoError(t, l.Close())
+			})
+			if fit == 3 {
+				require.Empty(t, log.String())
+				return
+			}
+			require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
+			require.Contains(t, log.String(), fmt.Sprintf("only %d of 3 batches fit into the memory of the device", fit))
+			require.Contains(t, log.String(), "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)")
+		})
+	}
+}
+
+// To wait for a retained batch would be to wait for a program that may let go of it
+// only after the next.
+func TestMemoryThatIsShortForRetainedBatchesIsAnError(t *testing.T) {
+	gpu := cudatest.Load(t)
+	l := newLoader(t, augmented(100), append(deviceOptions(t, 2), quietLog)...)
+	want := collect(t, l, 0)
+	size := l.Stats().DeviceBytes / 3
+	gpu.Limit(cudatest.DeviceMemory, uint64(5*size))
+	for range 2 {
+		var kept []*nwt.Batch
+		var last error
+		promptly(t, func() {
+			for b, err := range l.Epoch(t.Context(), 0) {
+				if last = err; err == nil {
+					b.Retain()
+					kept = append(kept, b)
+				}
+			}
+		})
+		require.ErrorIs(t, last, cuda.OutOfMemory)
+		require.Len(t, kept, 5)
+		for _, b := range kept {
+			b.Release()
 		}
 	}
-	l := newLoader(t, augmented(50), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithDevice(dev))
-	collect(t, l, 0)
-	go func() {
-		defer close(freed)
-		_ = l.Close()
-	}()
-	<-dev.begun
+	require.Equal(t, want, collect(t, l, 0), "with what is left")
 	require.NoError(t, l.Close())
-	close(returned)
-	<-freed
 }
 
-// slowToFree is a device with page-locked memory that takes a while to free.
-type slowToFree struct {
-	nowhere
-	begun chan struct{}
-	free  func()
+// A stage that spins keeps the bubble's clock from going on.
+func TestADeviceIsWaitedForAndItsCopiesAreTimedWithoutSpinning(t *testing.T) {
+	for name, load := range map[string]time.Duration{"slow samples": time.Second, "slow copies": 0} {
+		for _, workers := range []int{0, 2} {
+			synctest.Test(t, func(t *testing.T) {
+				dev := &fakeDevice{took: 14 * time.Millisecond}
+				ds := numbered(28, func(context.Context, int, *nwt.Sample) error { time.Sleep(load); return nil })
+				l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithDevice(dev))
+				for b, err := range l.Epochs(t.Context(), 0, 2) {
+					require.NoError(t, err)
+					require.True(t, dev.holds(b))
+				}
+				s := l.Stats()
+				require.Equal(t, 14, s.Copied)
+				require.Equal(t, 2*28*8, s.CopiedBytes)
+				require.Equal(t, 14*14*time.Millisecond, s.Transfer, name)
+				require.NoError(t, l.Close())
+				dev.settled(t)
+			})
+		}
+	}
 }
 
-func (d *slowToFree) FreeHost([]byte) error {
-	close(d.begun)
-	d.free()
-	return nil
+// A program may end the device's context once Close has returned, in any goroutine.
+func TestNoCloseReturnsWhileAnotherOneIsStillFreeing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed sync.WaitGroup
+		dev := &fakeDevice{fail: func(call string, _ int) error {
+			if call == "FreeHost" {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}}
+		l := newLoader(t, augmented(50), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithDevice(dev))
+		collect(t, l, 0)
+		for range 2 {
+			closed.Go(func() {
+				_ = l.Close()
+				dev.settled(t)
+			})
+		}
+		closed.Wait()
+	})
 }

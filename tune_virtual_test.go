@@ -173,59 +173,24 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// A slowCopy is a device that copies batches one after the other.
-type slowCopy struct {
-	nowhere
-	took   time.Duration
-	events uintptr
-}
-
-func (d *slowCopy) NewEvent() (uintptr, error) { d.events++; return d.events, nil }
-func (d *slowCopy) Open() (nwt.Session, error) {
-	return &slowCopies{device: d, ends: map[uintptr]time.Time{}}, nil
-}
-
-type slowCopies struct {
-	nowhere
-	device *slowCopy
-	last   time.Time // when the copies that are queued end
-	ends   map[uintptr]time.Time
-}
-
-func (s *slowCopies) Copy(_ []nwt.Copy, event uintptr) error {
-	if now := time.Now(); s.last.Before(now) {
-		s.last = now
-	}
-	s.last = s.last.Add(s.device.took)
-	s.ends[event] = s.last
-	return nil
-}
-
-func (s *slowCopies) Wait(event uintptr) error {
-	time.Sleep(time.Until(s.ends[event]))
-	return nil
-}
-
 // Copies come one after the other: while training waits for one, others are loaded behind it,
 // which will wait for their copies too. And a visit finds buffers on the device free, into which
 // it copies at once.
 func TestNoBatchTakesLessTimeThanItsCopy(t *testing.T) {
 	const copying, step = 10 * time.Millisecond, 5 * time.Millisecond
-	for name, opts := range map[string][]nwt.Option{"waited for": nil, "asynchronous": {nwt.WithAsyncTransfer()}} {
-		for _, slow := range []float64{0, 0.01} {
-			t.Run(fmt.Sprintf("%s, %g slow", name, slow), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					ds, _ := tailed(32*20_000, time.Millisecond, 100*time.Millisecond, slow)
-					r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithBatchSize(32), nwt.WithMaxWorkers(32), silent, virtual,
-						nwt.WithDevice(&slowCopy{took: copying}),
-						nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))...)
-					require.NoError(t, err)
-					for _, trial := range r.Trials {
-						require.GreaterOrEqual(t, trial.Mean, copying, "%d workers: %v", trial.Workers, r)
-					}
-				})
+	for _, slow := range []float64{0, 0.01} {
+		t.Run(fmt.Sprintf("%g slow", slow), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ds, _ := tailed(32*20_000, time.Millisecond, 100*time.Millisecond, slow)
+				r, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(32), nwt.WithMaxWorkers(32), silent, virtual,
+					nwt.WithDevice(&fakeDevice{took: copying}),
+					nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(step); return nil }))
+				require.NoError(t, err)
+				for _, trial := range r.Trials {
+					require.GreaterOrEqual(t, trial.Mean, copying, "%d workers: %v", trial.Workers, r)
+				}
 			})
-		}
+		})
 	}
 }
 

@@ -62,15 +62,6 @@ func TestACopyThatTheStepHidesIsNoTransfer(t *testing.T) {
 	}
 }
 
-func TestAnAsynchronousCopyIsNoTransferEither(t *testing.T) {
-	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithAsyncTransfer())
-	for _, trial := range r.Trials {
-		require.Zero(t, trial.Transfer)
-		require.Positive(t, trial.Copy)
-		require.Positive(t, trial.Bandwidth)
-	}
-}
-
 func TestTheTableOfADeviceShowsItsCopies(t *testing.T) {
 	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithPinnedComparison())
 	require.NotNil(t, r.Unpinned)

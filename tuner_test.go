@@ -186,7 +186,6 @@ func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
 	for name, opt := range map[string]nwt.Option{
 		"alpha":       nwt.WithRelativeAlpha(0.5),
 		"alpha total": nwt.WithAlpha(time.Second),
-		"async":       nwt.WithAsyncTransfer(),
 		"batch size":  nwt.WithBatchSize(100),
 		"comparison":  nwt.WithPinnedComparison(),
 		"finish":      nwt.WithFinish(step),

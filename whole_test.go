@@ -1,7 +1,6 @@
 package nwt_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -50,7 +49,7 @@ type trial struct {
 	batch, workers, prefetch, rank, world, budget int
 	dropLast, shuffle, unordered, timeout         bool
 	window, interleave, epochSamples              int
-	device, async                                 bool
+	device                                        bool
 	faulty                                        int // call of a session that fails; 0: none
 
 	prepares time.Duration // what WithWorkerInit takes; 0: there is none
@@ -92,7 +91,7 @@ func randomTrial(seed uint64) *trial {
 		batch: 1 + rng.IntN(9), workers: rng.IntN(6), prefetch: rng.IntN(5),
 		dropLast: one(6), shuffle: half(), unordered: one(4), timeout: half(),
 		window: []int{1, 3, 1000}[rng.IntN(3)], interleave: 1 + rng.IntN(3),
-		device: one(3), async: half(), whole: one(3),
+		device: one(3), whole: one(3),
 		sized: rng.IntN(3),
 	}
 	if one(3) {
@@ -617,162 +616,10 @@ func (s *trialShard) Close() error {
 	return nil
 }
 
-// A copier is a device whose copies are made some time after they were queued.
-type copier struct {
-	faulty int
-	host   atomic.Int32 // slots that were allocated and not freed
-
-	mu     sync.Mutex
-	next   uintptr
-	memory map[uintptr][]byte
-	events map[uintptr]*time.Time // when each has come
-}
-
-func newCopier(faulty int) *copier {
-	return &copier{faulty: faulty, next: 1 << 20, memory: map[uintptr][]byte{}, events: map[uintptr]*time.Time{}}
-}
-
-var errCopier = errors.New("the device is broken")
-
-func (c *copier) String() string        { return "copier" }
-func (c *copier) FreeHost([]byte) error { c.host.Add(-1); return nil }
-
-func (c *copier) AllocHost(size int) ([]byte, error) {
-	c.host.Add(1)
-	return make([]byte, size), nil
-}
-
-func (c *copier) Alloc(size int) (uintptr, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.next += 1 << 20
-	c.memory[c.next] = bytes.Repeat([]byte{0xEE}, size) // new memory isn't zero
-	return c.next, nil
-}
-
-func (c *copier) Free(ptr uintptr) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.memory, ptr)
-	return nil
-}
-
-func (c *copier) NewEvent() (uintptr, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.next += 1 << 20
-	c.events[c.next] = &time.Time{}
-	return c.next, nil
-}
-
-func (c *copier) FreeEvent(e uintptr) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.events, e)
-	return nil
-}
-
-// at is the device's memory from ptr on.
-func (c *copier) at(ptr uintptr) []byte {
-	for from, mem := range c.memory {
-		if from <= ptr && ptr < from+uintptr(len(mem)) {
-			return mem[ptr-from:]
-		}
-	}
-	return nil
-}
-
-// train overwrites a batch in place, padding included.
-func (c *copier) train(b *nwt.Batch) {
-	if c == nil {
-		return
-	}
-	c.wait(b.Event())
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for f := range 4 {
-		fill(c.at(b.DevicePtr(f))[:len(b.Bytes(f))], 0xAA)
-	}
-}
-
-// read is what lies at ptr.
-func (c *copier) read(ptr uintptr, n int) []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.at(ptr)[:n])
-}
-
-func (c *copier) wait(e uintptr) {
-	c.mu.Lock()
-	left := time.Until(*c.events[e])
-	c.mu.Unlock()
-	time.Sleep(left)
-	c.mu.Lock() // what was copied before is seen from here on
-	defer c.mu.Unlock()
-}
-
-func (c *copier) Open() (nwt.Session, error) {
-	return &copierSession{c: c, last: time.Now()}, nil
-}
-
-type copierSession struct {
-	c     *copier
-	calls int
-	last  time.Time // when all that is queued is done
-	wg    sync.WaitGroup
-}
-
-func (s *copierSession) fails() error {
-	if s.calls++; s.calls == s.c.faulty {
-		s.c.faulty = 0 // once
-		return errCopier
-	}
-	return nil
-}
-
-func (s *copierSession) Copy(parts []nwt.Copy, e uintptr) error {
-	if err := s.fails(); err != nil {
-		return err
-	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	if now := time.Now(); s.last.Before(now) {
-		s.last = now
-	}
-	s.last = s.last.Add(time.Duration(1+len(parts)) * 7 * time.Millisecond)
-	*s.c.events[e] = s.last
-	kept, after := slices.Clone(parts), time.Until(s.last)-time.Millisecond
-	s.wg.Go(func() {
-		time.Sleep(after)
-		s.c.mu.Lock()
-		defer s.c.mu.Unlock()
-		for _, p := range kept {
-			copy(s.c.at(p.Dst), p.Src)
-		}
-	})
-	return nil
-}
-
-func (s *copierSession) Wait(e uintptr) error {
-	if err := s.fails(); err != nil {
-		return err
-	}
-	s.c.wait(e)
-	return nil
-}
-
-func (s *copierSession) WaitEvent(uintptr) error  { return nil }
-func (s *copierSession) WaitStream(uintptr) error { return nil }
-
-func (s *copierSession) Close() error {
-	s.wg.Wait()
-	return nil
-}
-
 // A judge knows what a trial's loaders must deliver.
 type judge struct {
 	*trial
-	device *copier
+	device *fakeDevice
 	noise  map[[2]int]int64
 	loader *nwt.Loader
 	closed bool
@@ -790,7 +637,7 @@ func newJudge(t *trial) *judge {
 type retained struct {
 	b      *nwt.Batch
 	d      delivery
-	device *copier
+	device *fakeDevice
 }
 
 func (t *trial) sampler() nwt.Sampler {
@@ -894,11 +741,16 @@ func (j *judge) open() (err error) {
 		opts = append(opts, nwt.WithTimeout(time.Second))
 	}
 	if j.trial.device {
-		j.device = newCopier(j.faulty)
+		calls := 0 // of Copy and Wait, which come one at a time
+		j.device = &fakeDevice{took: 14 * time.Millisecond, fail: func(call string, _ int) error {
+			if call == "Copy" || call == "Wait" {
+				if calls++; calls == j.faulty {
+					return errFake
+				}
+			}
+			return nil
+		}}
 		opts = append(opts, nwt.WithDevice(j.device))
-		if j.async {
-			opts = append(opts, nwt.WithAsyncTransfer())
-		}
 	}
 	if j.ahead > 0 {
 		opts = append(opts, nwt.WithReadAhead(j.ahead))
@@ -1077,7 +929,7 @@ func (j *judge) within(budget, first, count, base int) (ds []delivery, end int, 
 }
 
 // same compares a batch with what it is to be, on the host and on the device.
-func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
+func (j *judge) same(b *nwt.Batch, d delivery, device *fakeDevice) error {
 	delivered := d.delivered
 	if j.unordered {
 		delivered = -1
@@ -1127,11 +979,8 @@ func (j *judge) same(b *nwt.Batch, d delivery, device *copier) error {
 	if device == nil {
 		return nil
 	}
-	device.wait(b.Event())
-	for f := range 4 {
-		if !slices.Equal(device.read(b.DevicePtr(f), len(b.Bytes(f))), b.Bytes(f)) {
-			return fmt.Errorf("field %d of %v isn't on the device", f, d.index)
-		}
+	if !device.holds(b) {
+		return fmt.Errorf("%v isn't on the device", d.index)
 	}
 	return nil
 }
@@ -1200,7 +1049,7 @@ func (j *judge) iterate(r run) error {
 	case left && last == nil:
 	case j.closed && errors.Is(last, nwt.ErrClosed):
 	case ctx.Err() != nil && errors.Is(last, ctx.Err()):
-	case j.faulty > 0 && errors.Is(last, errCopier):
+	case j.faulty > 0 && errors.Is(last, errFake):
 	case j.unfit > 0 && errors.Is(last, errUnfit):
 	case j.finishes && j.unfinished > 0 && errors.Is(last, errUnfinished):
 	case end == badly && errors.As(last, &le):
@@ -1239,7 +1088,7 @@ func (j *judge) loop(r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, 
 		}
 		j.states = append(j.states, b.State())
 		if seen++; seen != r.at+1 {
-			j.device.train(b)
+			j.device.overwrite(b)
 			continue
 		}
 		for _, then := range r.then {
@@ -1276,7 +1125,7 @@ func (j *judge) loop(r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, 
 			}
 		}
 		if !slices.Contains(r.then, "retain") {
-			j.device.train(b)
+			j.device.overwrite(b)
 		}
 		if left {
 			break
@@ -1331,8 +1180,8 @@ func (t *trial) result() error {
 	if n := j.loader.SlotCount(); err == nil && n.Memory != 0 {
 		err = fmt.Errorf("slots are left: %+v", n)
 	}
-	if j.device != nil && err == nil && j.device.host.Load() != 0 {
-		err = fmt.Errorf("%d slots were never freed", j.device.host.Load())
+	if j.device != nil && err == nil && (j.device.left() > 0 || len(j.device.wrongs) > 0) {
+		err = fmt.Errorf("%d things of the device's were never given back; %v", j.device.left(), j.device.wrongs)
 	}
 	return err
 }
