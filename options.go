@@ -106,9 +106,6 @@ func newOptions(opts []Option) (*options, error) {
 			o.launcher.logOnce(o.log)
 		}
 	}
-	if !onHost(o.device) {
-		o.device = newCareful(o.device)
-	}
 	if o.workers < 0 {
 		o.workers = min(o.cpus(), maxWorkers)
 	}

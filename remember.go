@@ -194,10 +194,8 @@ func (s *source) resultKey() results.Key {
 		}
 	}
 	device := o.device.String()
-	if d, ok := o.device.(careful); ok {
-		if gpu, ok := d.Device.(cudaDevice); ok {
-			device = "cuda (" + gpu.Name() + ")" // whichever of the host's GPUs it is
-		}
+	if gpu, ok := o.device.(cudaDevice); ok {
+		device = "cuda (" + gpu.Name() + ")" // whichever of the host's GPUs it is
 	}
 	if o.init != nil {
 		options = append(options, "init="+functionName(o.init))

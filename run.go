@@ -482,7 +482,7 @@ func (l *Loader) loadedAhead() int {
 // letGo ends the loop body's use of a batch. The caller holds turn.
 func (r *run) letGo() {
 	if b := r.current; b != nil {
-		r.current = nil // a device may end the goroutine
+		r.current = nil
 		b.letGo()
 	}
 }
@@ -516,7 +516,9 @@ func (r *run) takeBack() {
 	r.l.ring.Halt(r.ahead[0])
 	left := r.ahead
 	r.ahead = nil
-	forEach(left, func(seq uint64) { r.l.ring.Item(seq).letGo() })
+	for _, seq := range left {
+		r.l.ring.Item(seq).letGo()
+	}
 }
 
 // haltInTurn is halt for another goroutine than the consumer's.

@@ -76,19 +76,13 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 	if b != nil || err != nil {
 		return b, err
 	}
-	made := false
-	defer func() {
-		if !made { // or the device has ended the goroutine
-			s.mu.Lock()
-			s.total--
-			s.mu.Unlock()
-		}
-	}()
 	slot, err := l.newSlot(l.slotMem)
 	if err != nil {
+		s.mu.Lock()
+		s.total--
+		s.mu.Unlock()
 		return nil, err
 	}
-	made = true
 	return &Batch{l: l, slot: slot}, nil
 }
 
@@ -108,22 +102,18 @@ func (s *slots) pop() (*Batch, error) {
 	return nil, nil
 }
 
-// put takes back a batch that nobody uses, even if the device ends the goroutine.
+// put takes back a batch that nobody uses.
 func (s *slots) put(b *Batch, loose bool) {
-	defer func() {
-		if !s.kept(b, loose) {
-			b.drop()
-		}
-	}()
-	if len(b.refuges) > 0 {
-		defer b.leaveRefuges()
-	}
 	if d := b.device; d != nil {
 		if d.lost() {
 			b.holders.Add(1) // the copy
 		}
 		b.device = nil
 		b.l.stage.buffers.put(d, loose)
+	}
+	b.leaveRefuges()
+	if !s.kept(b, loose) {
+		b.drop()
 	}
 }
 
@@ -158,7 +148,9 @@ func (s *slots) trim() {
 	surplus := append([]*Batch(nil), s.free[kept:]...)
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
 	s.mu.Unlock()
-	forEach(surplus, (*Batch).drop)
+	for _, b := range surplus {
+		b.drop()
+	}
 }
 
 // close gives the memory back. The memory of batches in use is given back when they
@@ -171,7 +163,9 @@ func (s *slots) giveBack() {
 	free := s.free
 	s.free, s.total = nil, s.total-len(free)
 	s.mu.Unlock()
-	forEach(free, (*Batch).drop)
+	for _, b := range free {
+		b.drop()
+	}
 }
 
 // drop gives up the batch's slot. No lock is held: freeing page-locked memory
@@ -183,9 +177,10 @@ func (b *Batch) drop() {
 
 // leaveRefuges gives up the batch's refuges, whatever is in them.
 func (b *Batch) leaveRefuges() {
-	left := b.refuges
+	for _, r := range b.refuges {
+		b.giveUp(r.slot)
+	}
 	b.refuges = b.refuges[:0]
-	forEach(left, func(r refuge) { b.giveUp(r.slot) })
 }
 
 // giveUp ends the batch's use of a slot.

@@ -15,10 +15,11 @@ import (
 )
 
 // A Device is where batches must end up. nwt has two, [Host] and [CUDA]; programs
-// can write others. All methods may be called from any goroutine.
+// can write others. All methods may be called from any goroutine. None may call the loader
+// or runtime.Goexit; a panic ends the program.
 type Device interface {
 	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
-	// different speed must have different names. It is called when a loader is made.
+	// different speed must have different names.
 	String() string
 	// AllocHost returns size bytes of memory that the device copies from at full speed,
 	// aligned for every type.
@@ -159,26 +160,12 @@ func newStage(l *Loader, dev Device) *stage {
 	return &stage{l: l, dev: dev, buffers: bufferPool{l: l, dev: dev, back: make(chan struct{}, 1), most: deviceBuffers}}
 }
 
-// serve copies the batches of a run until the run stops or has no more. It queues a
-// copy as soon as there are a batch and a buffer, and announces batches in order. No
-// copy is under way when it returns, unless a session couldn't be closed.
+// serve copies the batches of a run until the run stops or has no more. It queues copies as
+// long as there are a batch and a buffer, then waits for the oldest, and only if none is queued
+// for a batch or a buffer. It announces batches in order. No copy is under way when it returns,
+// unless a session couldn't be closed.
 func (s *stage) serve(r *run) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
-	returned := false
-	defer func() {
-		if !returned { // the device called runtime.Goexit
-			_, err := recovered(nil)
-			r.stop(s.transferError(err)) // before abort, in which the device may do so again
-			s.abort()
-		}
-	}()
-	s.copyAll(r)
-	returned = true
-}
-
-// copyAll is serve for a device that always returns. It queues copies as long as it can, then
-// waits for the oldest, and only if none is queued for a batch or a buffer.
-func (s *stage) copyAll(r *run) {
 	if err := s.open(); err != nil {
 		r.stop(s.transferError(err))
 		return
@@ -245,10 +232,11 @@ func (s *stage) open() error {
 		return nil
 	}
 	session, err := s.dev.Open()
-	if err == nil { // a session that comes with an error is of no use
-		s.session = &opened{Session: session}
+	if err != nil {
+		return err
 	}
-	return err
+	s.session = &opened{Session: session}
+	return nil
 }
 
 func (s *stage) transferError(err error) error {
@@ -341,20 +329,13 @@ func (b *Batch) copyError(err error) error {
 // abort ends the session after an error. For some queued copies there may be no
 // event; only the end of the session waits for all of them.
 func (s *stage) abort() {
-	defer s.letGo() // even if Close ends the goroutine
+	s.queue = nil
 	if ended := s.session; ended != nil {
-		s.session, ended.failure = nil, errNotClosed
+		s.session = nil
 		if ended.failure = ended.Close(); errors.As(ended.failure, new(overError)) {
 			ended.failure = nil
 		}
 	}
-}
-
-var errNotClosed = errors.New("Close of its session ended the goroutine")
-
-// letGo gives up what the session that was closed had work for.
-func (s *stage) letGo() {
-	s.queue = nil
 }
 
 // take finds or makes a buffer. It returns nil if the device has no memory for
@@ -378,12 +359,14 @@ func (s *stage) take() (*deviceBuffer, error) {
 func (s *stage) close() {
 	free := s.buffers.close()
 	if s.session != nil {
-		if err := apart(s.session.Close); err != nil {
+		if err := s.session.Close(); err != nil {
 			s.l.opts.log.Warn("nwt: a device could not be closed cleanly", "device", s.dev.String(), "error", err)
 		}
 		s.session = nil
 	}
-	forEach(free, s.buffers.drop)
+	for _, d := range free {
+		s.buffers.drop(d)
+	}
 }
 
 func later(a, b time.Time) time.Time {

@@ -67,22 +67,15 @@ func (p *bufferPool) pop() (d, surplus *deviceBuffer) {
 }
 
 // add makes a buffer for the caller.
-func (p *bufferPool) add() (d *deviceBuffer, err error) {
+func (p *bufferPool) add() (*deviceBuffer, error) {
 	ptr, err := p.dev.Alloc(p.l.slotBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes for a batch: %w (a smaller WithBatchSize needs less)", p.l.slotBytes, err)
 	}
-	made := false
-	defer func() {
-		if !made { // or the device has ended the goroutine
-			err = errors.Join(err, p.dev.Free(ptr))
-		}
-	}()
 	event, err := p.dev.NewEvent()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, p.dev.Free(ptr))
 	}
-	made = true
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total++
@@ -144,19 +137,15 @@ func (p *bufferPool) notify() {
 	}
 }
 
-// drop gives a buffer's memory back, even if the device ends the goroutine.
+// drop gives a buffer's memory back.
 func (p *bufferPool) drop(d *deviceBuffer) {
-	var err error
-	defer func() {
-		p.mu.Lock()
-		p.total--
-		p.mu.Unlock()
-		if err != nil {
-			p.l.opts.log.Warn("nwt: device memory could not be freed", "device", p.dev.String(), "error", err)
-		}
-	}()
-	defer func() { err = errors.Join(err, p.dev.Free(d.ptr)) }()
-	err = p.dev.FreeEvent(d.event)
+	err := errors.Join(p.dev.FreeEvent(d.event), p.dev.Free(d.ptr))
+	p.mu.Lock()
+	p.total--
+	p.mu.Unlock()
+	if err != nil {
+		p.l.opts.log.Warn("nwt: device memory could not be freed", "device", p.dev.String(), "error", err)
+	}
 }
 
 // close gives up the free buffers, and returns them. Others are freed when they come back.
