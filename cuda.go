@@ -92,18 +92,10 @@ func (s cudaSession) Close() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := s.session.Enter()
-	if err != nil { // the call may only report what went wrong before it
-		switch again := s.session.Enter(); {
-		case cuda.Gone(again):
-			return overError{err}
-		case again != nil:
-			return err // nobody knows what runs there
-		}
-	}
-	if err = errors.Join(err, s.session.Close()); err == nil || errors.Is(err, cuda.ErrRunning) {
+	if err != nil && s.session.Enter() != nil { // the first may only report what went wrong before it
 		return err
 	}
-	return overError{err}
+	return errors.Join(err, s.session.Close())
 }
 
 // do calls f on one thread with the session's context current there.

@@ -110,11 +110,6 @@ type opened struct {
 	failure error // of Close: what was queued may still be under way
 }
 
-// An overError is the error of a session's Close after which nothing is under way.
-type overError struct{ error }
-
-func (e overError) Unwrap() error { return e.error }
-
 // A stage copies loaded batches to the loader's device, in order. It serves one run
 // after the other, each in a goroutine of that run.
 type stage struct {
@@ -332,9 +327,7 @@ func (s *stage) abort() {
 	s.queue = nil
 	if ended := s.session; ended != nil {
 		s.session = nil
-		if ended.failure = ended.Close(); errors.As(ended.failure, new(overError)) {
-			ended.failure = nil
-		}
+		ended.failure = ended.Close()
 	}
 }
 

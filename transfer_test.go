@@ -380,22 +380,26 @@ func TestADeviceIsWaitedForAndItsCopiesAreTimedWithoutSpinning(t *testing.T) {
 
 // A program may end the device's context once Close has returned, in any goroutine.
 func TestNoCloseReturnsWhileAnotherOneIsStillFreeing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var closed sync.WaitGroup
-		dev := &fakeDevice{fail: func(call string, _ int) error {
-			if call == "FreeHost" {
-				time.Sleep(time.Second)
+	begun, returned, freed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	dev := &fakeDevice{fail: func(call string, _ int) error {
+		if call == "FreeHost" {
+			close(begun)
+			select {
+			case <-returned:
+				t.Error("a Close returned before the memory was free")
+			case <-time.After(50 * time.Millisecond):
 			}
-			return nil
-		}}
-		l := newLoader(t, augmented(50), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithDevice(dev))
-		collect(t, l, 0)
-		for range 2 {
-			closed.Go(func() {
-				_ = l.Close()
-				dev.settled(t)
-			})
 		}
-		closed.Wait()
-	})
+		return nil
+	}}
+	l := newLoader(t, augmented(50), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithDevice(dev))
+	collect(t, l, 0)
+	go func() {
+		defer close(freed)
+		_ = l.Close()
+	}()
+	<-begun
+	require.NoError(t, l.Close())
+	close(returned)
+	<-freed
 }

@@ -37,20 +37,12 @@ type Result int32
 
 // The results that this package acts on.
 const (
-	Success        Result = 0
-	InvalidValue   Result = 1
-	OutOfMemory    Result = 2
-	Deinitialized  Result = 4
-	StubLibrary    Result = 34
-	NoDevice       Result = 100
-	InvalidContext Result = 201
-	Destroyed      Result = 709
+	Success      Result = 0
+	InvalidValue Result = 1
+	OutOfMemory  Result = 2
+	StubLibrary  Result = 34
+	NoDevice     Result = 100
 )
-
-// Gone tells whether a call failed because its context is no more: nothing runs there.
-func Gone(err error) bool {
-	return errors.Is(err, Deinitialized) || errors.Is(err, InvalidContext) || errors.Is(err, Destroyed)
-}
 
 // Error is the result's name in cuda.h, with its number.
 func (r Result) Error() string {

@@ -34,28 +34,6 @@ func TestAResultThatIsNotKnownIsANumber(t *testing.T) {
 	require.Equal(t, "CUresult (12345)", cuda.Result(12345).Error())
 }
 
-func TestCloseTellsWhetherCopiesMayStillBeUnderWay(t *testing.T) {
-	driver := cudatest.Load(t)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	for n, running := range map[int]bool{1: false, -1: true} {
-		s, err := gpu(t, 0).Session()
-		require.NoError(t, err)
-		driver.Fail("cuStreamSynchronize", n, 906)
-		err = s.Close()
-		require.ErrorIs(t, err, cuda.Result(906))
-		require.Equal(t, running, errors.Is(err, cuda.ErrRunning))
-		driver.Fail("", 0, 0)
-	}
-	d := gpu(t, 0)
-	s, err := d.Session()
-	require.NoError(t, err)
-	driver.Break(driver.Primary(0), 700, 0)
-	err = s.Close()
-	require.ErrorIs(t, err, cuda.Result(700))
-	require.NotErrorIs(t, err, cuda.ErrRunning, "nothing runs in a broken context")
-}
-
 // epoch does everything that a loader does with a device, and gives back what
 // it got however it ends.
 func epoch() (err error) {

@@ -47,12 +47,9 @@ func (s *Session) Leave() error { return check("cuCtxPopCurrent_v2", s.drv.pop()
 // Enter makes the device's context current on the calling thread, after Leave.
 func (s *Session) Enter() error { return check("cuCtxPushCurrent_v2", s.drv.push(s.ctx)) }
 
-// ErrRunning is in an error of Close if copies may still be under way.
-var ErrRunning = errors.New("copies may still be under way")
-
 // Close waits for all copies and gives back what the session itself opened. The
 // caller must free its events before. Close restores the context that was current on
-// the thread before the session.
+// the thread before the session. If it returns an error, copies may still be under way.
 func (s *Session) Close() error {
 	if s.closed {
 		return nil
@@ -60,26 +57,13 @@ func (s *Session) Close() error {
 	s.closed = true
 	var errs []error
 	if s.stream != 0 {
-		errs = append(errs, s.sync(), check("cuStreamDestroy_v2", s.drv.destroyStream(s.stream)))
+		errs = append(errs, check("cuStreamSynchronize", s.drv.syncStream(s.stream)), check("cuStreamDestroy_v2", s.drv.destroyStream(s.stream)))
 	}
 	if s.mark != 0 {
 		errs = append(errs, s.FreeEvent(s.mark))
 	}
 	errs = append(errs, check("cuCtxPopCurrent_v2", s.drv.pop()), s.dev.release())
 	return errors.Join(errs...)
-}
-
-// sync waits for all copies. If it can't get as far as waiting, it tries once more, since
-// a call may only report what went wrong before.
-func (s *Session) sync() error {
-	err := check("cuStreamSynchronize", s.drv.syncStream(s.stream))
-	if err == nil || s.drv.syncStream(s.stream) == Success {
-		return err
-	}
-	if _, _, r := s.drv.memInfo(); r != Success {
-		return err // every call fails in a context that is broken, and nothing runs there
-	}
-	return errors.Join(err, ErrRunning)
 }
 
 // NewEvent returns an event that measures no time. An event that was never

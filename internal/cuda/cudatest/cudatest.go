@@ -194,7 +194,7 @@ func (Driver) Fail(calls string, n int, code cuda.Result) {
 
 // Lost is the result of a call in a context that is destroyed: the context can't be
 // made current any more, and what was in it is gone.
-const Lost = cuda.Destroyed
+const Lost = cuda.Result(709)
 
 // Break makes every call in a context fail from now on. If copies isn't 0, calls
 // begin to fail later: when its streams have done that many copies and begin another.
