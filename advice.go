@@ -30,7 +30,6 @@ type figures struct {
 	reading    float64 // share of the time in which records were read
 	interleave int     // shards that are read at once
 	shards     int     // of this rank
-	wider      widening
 }
 
 // From these values on, a figure is worth a sentence.
@@ -142,21 +141,20 @@ func advise(f figures) []string {
 	return out
 }
 
+// readingSets is the share of the time for which records are read, from which on reading sets
+// the pace.
+const readingSets = 0.80
+
 // aboutReading says what to do if reading a stream sets the pace.
 func (f figures) aboutReading() string {
 	sets := fmt.Sprintf("Reading sets the pace: it goes on for %s of the time, %s at once", human.Share(f.reading), countShards(min(f.interleave, f.shards)))
 	switch {
-	case f.wider.best > 0:
-		return fmt.Sprintf("%s. With WithInterleave(%d) and %s a batch takes %s instead of %s, and samples come in another order: tune again with it.",
-			sets, f.wider.best, countWorkers(f.wider.workers), human.Duration(f.wider.mean), human.Duration(f.wait+f.transfer+f.step))
-	case f.wider.tried > 0:
-		return fmt.Sprintf("%s. More at once are no faster (WithInterleave(%d) was tried): storage, the network or the reader itself is the limit.", sets, f.wider.tried)
 	case f.interleave >= f.shards:
 		return fmt.Sprintf("%s, which are all: with more, smaller shards, more could be read at once.", sets)
 	case f.interleave >= maxInterleave:
 		return fmt.Sprintf("%s, and no more can be.", sets)
 	default:
-		return fmt.Sprintf("%s. More at once may be faster (WithInterleave): Tune measures it if there is time (WithTuningTime).", sets)
+		return fmt.Sprintf("%s. If WithInterleave(%d) isn't faster, storage, the network or the reader itself is the limit.", sets, min(2*f.interleave, f.shards, maxInterleave))
 	}
 }
 

@@ -73,7 +73,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 			"Reading sets the pace: it goes on for 97 % of the time, 1024 shards at once, and no more can be.",
 		}},
 		{"reading a stream sets the pace", with(func(f *figures) { f.reading, f.interleave, f.shards, f.cpu = 0.97, 4, 64, 0.12 }), []string{
-			"Reading sets the pace: it goes on for 97 % of the time, 4 shards at once. More at once may be faster (WithInterleave): Tune measures it if there is time (WithTuningTime).",
+			"Reading sets the pace: it goes on for 97 % of the time, 4 shards at once. If WithInterleave(8) isn't faster, storage, the network or the reader itself is the limit.",
 		}},
 		{"reading a stream doesn't matter to a step that sets the pace", with(func(f *figures) {
 			f.reading, f.interleave, f.shards, f.wait, f.step, f.floor = 0.97, 4, 64, 0, 20*ms, 20*ms

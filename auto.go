@@ -448,7 +448,7 @@ func (a *auto) report(c search.Choice) *Result {
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
 	}
-	r.Advice = a.l.advice(r, a.limit, widening{}, 0, false)
+	r.Advice = a.l.advice(r, a.limit, 0, false)
 	return r
 }
 

@@ -45,8 +45,7 @@
 //   - What happens if a sample fails: [WithErrorBudget], [WithRetry],
 //     [WithTimeout], [WithLogger].
 //   - What tuning measures and chooses: [WithStep], [WithStrategy], [WithAlpha],
-//     [WithRelativeAlpha], [WithMaxWorkers], [WithMemoryLimit],
-//     [WithPinnedComparison].
+//     [WithRelativeAlpha], [WithMaxWorkers], [WithMemoryLimit].
 //   - How long tuning takes and what is kept of it: [WithTuningTime],
 //     [WithIterations], [WithProgress], [WithResultCache].
 //

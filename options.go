@@ -61,7 +61,6 @@ type options struct {
 	progress   func(Progress)
 	maxMemory  uint64 // bytes; 0: the default
 	results    string // path; empty: none
-	compare    bool   // page-locked with ordinary memory
 
 	auto bool // for NewLoader only
 
@@ -481,17 +480,6 @@ func WithDevice(d Device) Option {
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on
-		return nil
-	}
-}
-
-// WithPinnedComparison makes [Tune] measure its choice once more with batches in
-// ordinary memory instead of page-locked, see [Result.Unpinned]. It does nothing
-// if batches aren't copied from page-locked memory: on the [Host], and with
-// WithPinned(false).
-func WithPinnedComparison() Option {
-	return func(o *options) error {
-		o.compare = true
 		return nil
 	}
 }

@@ -177,7 +177,6 @@ func (s *source) resultKey() results.Key {
 		fmt.Sprintf("prefetch=%d", o.prefetch),
 		fmt.Sprintf("unordered=%t", o.unordered),
 		"pinned=" + pinned,
-		fmt.Sprintf("compare=%t", o.compare),
 		fmt.Sprintf("timeout=%t", o.timeout > 0), // calls are watched
 		fmt.Sprintf("ranks=%d", o.ranks()),
 		fmt.Sprintf("cpus=%d", o.cpus()), // two ranks of equal affinity may share their CPUs, or have each its own

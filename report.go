@@ -109,9 +109,6 @@ func (r *Result) writeTable(b *strings.Builder) {
 		}
 		row(func(c column) string { return c.cell(t) }, mark)
 	}
-	if r.Unpinned != nil {
-		row(func(c column) string { return c.cell(*r.Unpinned) }, " ◄ from ordinary memory")
-	}
 	w.Flush()
 }
 
@@ -281,24 +278,17 @@ func (r *Result) WriteCSV(w io.Writer) error {
 		_ = c.Write(cells)
 	}
 	line([]string{"workers", "iterations", "total_s", "mean_s", "low_s", "high_s", "median_s", "p99_s",
-		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "collector_cpu", "other_cpu", "chosen", "fastest", "unpinned"}, "reading")
+		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "collector_cpu", "other_cpu", "chosen", "fastest"}, "reading")
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
-	write := func(t Trial, unpinned bool) {
+	for _, t := range r.Trials {
 		line([]string{
 			strconv.Itoa(t.Workers), strconv.Itoa(t.Iterations), seconds(t.Total), seconds(t.Mean), seconds(t.Low), seconds(t.High),
 			seconds(t.Median), seconds(t.P99), seconds(t.Wait), seconds(t.Transfer),
 			seconds(t.Copy), strconv.FormatFloat(t.Bandwidth, 'f', 0, 64), seconds(t.Step), seconds(t.FirstBatch),
 			strconv.Itoa(t.Prefetch), strconv.FormatUint(t.Memory, 10), strconv.FormatUint(t.PeakRSS, 10), strconv.FormatBool(t.PeakExact), strconv.FormatUint(t.SystemUsed, 10),
 			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.CollectorCPU, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
-			strconv.FormatBool(t.Workers == r.Workers && !unpinned), strconv.FormatBool(t.Workers == r.Fastest && !unpinned),
-			strconv.FormatBool(unpinned),
+			strconv.FormatBool(t.Workers == r.Workers), strconv.FormatBool(t.Workers == r.Fastest),
 		}, strconv.FormatFloat(t.Reading, 'f', 4, 64))
-	}
-	for _, t := range r.Trials {
-		write(t, false)
-	}
-	if r.Unpinned != nil {
-		write(*r.Unpinned, true)
 	}
 	c.Flush()
 	return c.Error() // of any of the writes

@@ -85,9 +85,9 @@ func TestTrialsOfAStreamShowHowLongItWasRead(t *testing.T) {
 
 	var b strings.Builder
 	require.NoError(t, r.WriteCSV(&b))
-	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,collector_cpu,other_cpu,chosen,fastest,unpinned,reading
-14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false,false,0.0215
-16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true,false,0.9760
+	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,collector_cpu,other_cpu,chosen,fastest,reading
+14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false,0.0215
+16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true,0.9760
 `, b.String())
 }
 
@@ -190,9 +190,9 @@ func TestTrialsAreWrittenAsCSV(t *testing.T) {
 	r := paperResult()
 	r.Trials = r.Trials[3:5]
 	require.NoError(t, r.WriteCSV(&b))
-	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,collector_cpu,other_cpu,chosen,fastest,unpinned
-14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false,false
-16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true,false
+	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,collector_cpu,other_cpu,chosen,fastest
+14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false
+16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true
 `, b.String())
 
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

@@ -429,23 +429,6 @@ func TestTuningReadsNoFurtherThanEpochsThatBeginAtTheFront(t *testing.T) {
 	})
 }
 
-// Also with a loader that reads more shards at once.
-func TestEachLoaderOfATunerBeginsWhereTheRoundDoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := &archive{lengths: slices.Repeat([]int{10_000}, 64), read: ms}
-		r, err := Tune(t.Context(), Streamed(a), WithBatchSize(32), WithMaxWorkers(2), NewVirtualMachine(4).Option(), WithProgress(func(p Progress) {
-			if p.Phase == "floor" {
-				a.forget()
-			}
-		}))
-		require.NoError(t, err)
-		require.Contains(t, r.String(), "With WithInterleave(")
-		opened, _ := a.forget()
-		require.NotContains(t, opened[:4], 0, "those that are read at once beside the four of the round")
-		require.Zero(t, a.openNow())
-	})
-}
-
 func TestACallThatIsGivenUpIsInterruptedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan time.Time, 1)

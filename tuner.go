@@ -24,10 +24,6 @@ type Result struct {
 	Confidence float64       `json:"confidence"` // how often another run would choose the same, 0 … 1; 0: not known
 	Slower     float64       `json:"slower"`     // upper bound, at 95 %, of the share by which the choice is slower than the best count tried; not known if Confidence isn't
 
-	// Unpinned is the trial of the choice with batches in ordinary memory, if
-	// WithPinnedComparison asked for it and there was time; else nil.
-	Unpinned *Trial `json:"unpinned,omitempty"`
-
 	// Floor is the time of an iteration if batches are already loaded: no loading can
 	// be faster. 0: not known.
 	Floor time.Duration `json:"floor_ns"`
@@ -249,16 +245,9 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	if r.Floor, err = t.floor(ctx, r); err != nil {
 		return nil, err
 	}
-	if r.Unpinned, err = t.unpinned(ctx, r); err != nil {
-		return nil, err
-	}
-	wider, err := t.widen(ctx, r)
-	if err != nil {
-		return nil, err
-	}
 	r.Elapsed = time.Since(t.began)
 	r.Warnings = t.warnings(r, others.Others, outOfTime)
-	r.Advice = t.advice(r, t.limit, wider, others.Others, outOfTime)
+	r.Advice = t.advice(r, t.limit, others.Others, outOfTime)
 	t.show(sp, "done", r.Workers, nil)
 	return r, nil
 }
@@ -329,83 +318,6 @@ func (p *preparation) first(b *Batch) bool {
 	}
 	p.shapes[hash] = true
 	return true
-}
-
-// unpinned measures the choice with batches in ordinary memory, for as long as
-// it was measured with page-locked memory.
-func (t *tuner) unpinned(ctx context.Context, r *Result) (*Trial, error) {
-	o := *t.opts
-	if !o.compare || onHost(o.device) || o.pinned != nil && !*o.pinned {
-		return nil, nil
-	}
-	o.pinned = new(false)
-	src := *t.source
-	src.opts, src.slotMem = &o, newSlotMemory(&o)
-	c, err := t.aside(ctx, &src, search.Request{Workers: r.Workers, Iterations: r.trial(r.Workers).Iterations})
-	if c == nil {
-		return nil, err
-	}
-	c.Total = c.Mean * time.Duration(r.Iterations)
-	return &c.Trial, nil
-}
-
-// aside measures with a loader that differs from the one of the search. It returns nil
-// if time ran out before there was anything to measure.
-func (t *tuner) aside(ctx context.Context, src *source, req search.Request) (*count, error) {
-	if t.left() <= 0 {
-		return nil, nil // with no time left, since WithWorkerInit may go on after its context has ended
-	}
-	c, l := newCount(req.Workers), src.loader(req.Workers)
-	defer l.Close()
-	l.visits = t.visits
-	t.warm = warmth{} // its workers are new
-	if b, err := t.measure(ctx, c, l, req); err != nil || b.Iterations == 0 {
-		return nil, err
-	}
-	return c, nil
-}
-
-// A widening is what was found by reading more shards of a stream at once.
-type widening struct {
-	tried   int // the most shards at once; 0: nothing was measured
-	best    int // the most shards at once that made it faster; 0: none did
-	mean    time.Duration
-	workers int
-}
-
-const (
-	readingSets = 0.80 // reading sets the pace if records are read for at least this share of the time
-	widensBy    = 0.10 // share of the time that twice as many shards must save
-)
-
-// widen does nothing unless reading sets the pace. Then it measures twice as many shards at
-// once, and so on as long as that is faster. It does so with at least as many workers as
-// training would have, if memory allows it: more records need more workers.
-func (t *tuner) widen(ctx context.Context, r *Result) (w widening, err error) {
-	o, chosen := *t.opts, r.trial(r.Workers)
-	if chosen.Reading < readingSets {
-		return w, nil
-	}
-	sp := t.space()
-	w.workers = max(r.Workers, sp.Start)
-	for w.workers > r.Workers && !t.allowed(w.workers) {
-		w.workers = (w.workers + r.Workers) / 2
-	}
-	src := *t.source
-	src.opts = &o
-	for best := chosen.Mean; o.interleave < t.shardsOfRank() && o.interleave < maxInterleave; {
-		o.interleave = min(2*o.interleave, t.shardsOfRank(), maxInterleave)
-		n := min(chosen.Iterations, sp.Iterations)
-		c, err := t.aside(ctx, &src, search.Request{Workers: w.workers, Iterations: n, Limit: 2 * time.Duration(n) * best})
-		if c == nil {
-			return w, err
-		}
-		if w.tried = o.interleave; float64(c.Mean) > (1-widensBy)*float64(best) {
-			break
-		}
-		w.best, w.mean, best = o.interleave, c.Mean, c.Mean
-	}
-	return w, nil
 }
 
 // needs is the memory that a trial must have. The system can take back pages of files. If it

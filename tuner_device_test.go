@@ -38,10 +38,9 @@ func TestAResultIsThatOfTheGPUsModelHoweverTheProgramHasIt(t *testing.T) {
 }
 
 func TestATrialTellsWaitingFromCopying(t *testing.T) {
-	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithPinnedComparison())
+	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)))
 	require.Equal(t, "cuda:0 (Fake GPU 0)", r.Device)
-	require.InDelta(t, r.Unpinned.Mean, r.Unpinned.Wait+r.Unpinned.Transfer, 10, "nothing else takes time")
-	for _, trial := range append(r.Trials, *r.Unpinned) {
+	for _, trial := range r.Trials {
 		require.Positive(t, trial.Transfer)
 		require.GreaterOrEqual(t, trial.Wait, time.Duration(0))
 		require.InEpsilon(t, float64(8*(8+24))/trial.Copy.Seconds(), trial.Bandwidth, 0.01)
@@ -63,37 +62,18 @@ func TestACopyThatTheStepHidesIsNoTransfer(t *testing.T) {
 }
 
 func TestTheTableOfADeviceShowsItsCopies(t *testing.T) {
-	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)), nwt.WithPinnedComparison())
-	require.NotNil(t, r.Unpinned)
-	require.Equal(t, r.Workers, r.Unpinned.Workers)
-	require.GreaterOrEqual(t, r.Unpinned.Iterations, 20)
-	require.Positive(t, r.Unpinned.Bandwidth)
+	r := tuneDevice(t, nwt.WithDevice(slowGPU(t)))
 	table := r.String()
 	require.Regexp(t, `waiting +transfer +copy +bandwidth`, table)
 	require.Regexp(t, ` [µm]s +[µm]s +[µm]s +kB/s`, table)
-	require.Regexp(t, ` ◄ from ordinary memory\n`, table)
 
 	var csv strings.Builder
 	require.NoError(t, r.WriteCSV(&csv))
 	lines := strings.Split(strings.TrimSpace(csv.String()), "\n")
-	require.Len(t, lines, 1+len(r.Trials)+1)
+	require.Len(t, lines, 1+len(r.Trials))
 	require.Contains(t, lines[0], ",transfer_s,copy_s,bandwidth,")
-	require.True(t, strings.HasSuffix(lines[len(lines)-1], ",false,false,true"), lines)
 }
 
-func TestOrdinaryMemoryIsComparedOnlyWithPageLocked(t *testing.T) {
-	gpu := cudatest.Load(t)
-	for name, opts := range map[string][]nwt.Option{
-		"not asked": {nwt.WithDevice(gpu0(t))},
-		"host":      {nwt.WithPinnedComparison()},
-		"unpinned":  {nwt.WithPinnedComparison(), nwt.WithPinned(false), nwt.WithDevice(gpu0(t))},
-	} {
-		r := tuneDevice(t, opts...)
-		require.Nil(t, r.Unpinned, name)
-		require.NotContains(t, r.String(), "ordinary memory")
-		if name == "host" {
-			require.NotContains(t, r.String(), "bandwidth")
-		}
-	}
-	require.Empty(t, gpu.Left())
+func TestATableOfTheHostShowsNoCopies(t *testing.T) {
+	require.NotContains(t, tuneDevice(t).String(), "bandwidth")
 }

@@ -187,7 +187,6 @@ func TestWhatChangesTheAnswerIsTunedAnew(t *testing.T) {
 		"alpha":       nwt.WithRelativeAlpha(0.5),
 		"alpha total": nwt.WithAlpha(time.Second),
 		"batch size":  nwt.WithBatchSize(100),
-		"comparison":  nwt.WithPinnedComparison(),
 		"finish":      nwt.WithFinish(step),
 		"iterations":  nwt.WithIterations(21),
 		"max workers": nwt.WithMaxWorkers(2),

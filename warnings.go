@@ -121,7 +121,7 @@ func medianOf(blocks []search.Block) float64 {
 // advice says what to work on and what to change. others is the share of the CPUs that other
 // processes used during all of tuning; it is used if their share at the choice isn't known.
 // outOfTime tells whether the time for tuning was over before the search was.
-func (s *source) advice(r *Result, limit memoryLimit, wider widening, others float64, outOfTime bool) []string {
+func (s *source) advice(r *Result, limit memoryLimit, others float64, outOfTime bool) []string {
 	t := r.trial(r.Workers)
 	if t.OtherCPU >= 0 {
 		others = t.OtherCPU
@@ -146,7 +146,7 @@ func (s *source) advice(r *Result, limit memoryLimit, wider widening, others flo
 		f.most = s.opts.most
 	}
 	if s.n == endless {
-		f.reading, f.interleave, f.shards, f.wider = t.Reading, s.opts.interleave, s.shardsOfRank(), wider
+		f.reading, f.interleave, f.shards = t.Reading, s.opts.interleave, s.shardsOfRank()
 	}
 	if wave(r.Workers, s.order.perBatch()) > 1 { // batches come in bursts, so the time of a single batch says nothing
 		f.median, f.p99 = t.Mean, t.Mean

@@ -88,7 +88,7 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 			s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 			r := &Result{Workers: tt.workers, Step: tt.step > 0, Floor: tt.step, Trials: []Trial{
 				{Workers: tt.workers, Mean: tt.wait + tt.step, Wait: tt.wait, Step: tt.step, CPU: 0.6}, {Workers: 64}}}
-			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{}, 0, false)
+			advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, 0, false)
 			require.Len(t, advice, 1)
 			require.Contains(t, advice[0], tt.want)
 		})
@@ -99,7 +99,7 @@ func TestAdviceSaysWhatToWorkOn(t *testing.T) {
 func TestAdviceCountsTheBatchesThatWereLoadedAhead(t *testing.T) {
 	s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 	r := &Result{Workers: 4, BatchBytes: 10e6, Trials: []Trial{{Workers: 4, Mean: time.Second, Wait: time.Second, CPU: 0.6, Memory: 900e6, Prefetch: 60}, {Workers: 64}}}
-	advice := s.advice(r, memoryLimit{bytes: 1e9}, widening{}, 0, false)
+	advice := s.advice(r, memoryLimit{bytes: 1e9}, 0, false)
 	require.Contains(t, advice, "Memory is nearly used up (900 MB of 1 GB), 600 MB of it by batches: a smaller batch or less prefetch (now 60) frees most.")
 }
 
@@ -107,7 +107,7 @@ func TestAdviceCountsTheBatchesThatWereLoadedAhead(t *testing.T) {
 func TestSharesOfTheSameCPUsAreNoMoreThanAll(t *testing.T) {
 	s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 	r := &Result{Workers: 4, Trials: []Trial{{Workers: 4, Mean: time.Second, Wait: time.Second, CPU: 0.4, OtherCPU: 0.86}, {Workers: 64}}}
-	advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{}, 0, false)
+	advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, 0, false)
 	require.Contains(t, advice, "The CPUs are saturated, 60 % by other processes and 40 % by this one: without those, loading may be faster.")
 }
 
@@ -116,7 +116,7 @@ func TestCPUsThatOthersHaveAreNotCalledIdle(t *testing.T) {
 	s := &source{opts: &options{machine: host.Real, batchSize: 32}, order: order{n: 1000, batch: 32, world: 1}}
 	for other, want := range map[float64]string{-1: "61 % by other processes and 39 % by this one", 0.02: "CPUs idle (41 % of"} {
 		r := &Result{Workers: 1, Trials: []Trial{{Workers: 1, Mean: time.Second, Wait: time.Second, CPU: 0.39, OtherCPU: other}, {Workers: 64}}}
-		advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{}, 0.75, false)
+		advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, 0.75, false)
 		require.Contains(t, strings.Join(advice, "\n"), want)
 	}
 }
@@ -137,7 +137,7 @@ func TestAdviceNamesTheCPUsThatTheProcessMayUse(t *testing.T) {
 	} {
 		s := &source{opts: &options{machine: NewVirtualMachine(max(8, tt.hardware.Affinity) * tt.ranks), batchSize: 32, launcher: &Rank{LocalWorld: tt.ranks}}, order: order{n: 1000, batch: 32, world: 1}}
 		r := &Result{Workers: 2, Hardware: tt.hardware, Trials: []Trial{{Workers: 2, Mean: time.Second, Wait: time.Second, CPU: 0.4}, {Workers: 64}}}
-		advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, widening{}, 0, false)
+		advice := s.advice(r, memoryLimit{bytes: math.MaxUint64}, 0, false)
 		require.Contains(t, strings.Join(advice, "\n"), tt.want)
 	}
 }
