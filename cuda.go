@@ -29,17 +29,6 @@ func CUDA(ordinal int) (Device, error) {
 	return cudaDevice{dev, fmt.Sprintf("cuda:%d (%s)", ordinal, dev.Name())}, nil
 }
 
-// CUDAContext is the GPU of a context, a CUcontext, that the program already has:
-// Gorgonia's, for example. The context must outlive the loaders that use the
-// device.
-func CUDAContext(handle uintptr) (Device, error) {
-	dev, err := cuda.FromContext(handle)
-	if err != nil {
-		return nil, fmt.Errorf("nwt: CUDAContext(%#x): %w", handle, err)
-	}
-	return cudaDevice{dev, fmt.Sprintf("cuda (%s)", dev.Name())}, nil
-}
-
 type cudaDevice struct {
 	*cuda.Device
 	name string

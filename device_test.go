@@ -46,8 +46,6 @@ func TestCUDASaysThatThereIsNoDriver(t *testing.T) {
 	_, err := nwt.CUDA(0)
 	require.ErrorIs(t, err, nwt.ErrNoDevice)
 	require.Regexp(t, `nwt: CUDA\(0\): no CUDA device: (NVIDIA's driver library can't be loaded: libnone.so.1|this binary was built without cgo|GPUs work on)`, err.Error())
-	_, err = nwt.CUDAContext(1)
-	require.ErrorIs(t, err, nwt.ErrNoDevice)
 }
 
 func TestADeviceIsKnownByNumberAndModel(t *testing.T) {
@@ -57,21 +55,6 @@ func TestADeviceIsKnownByNumberAndModel(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "cuda:1 (Fake GPU 1)", dev.String())
 	require.Equal(t, "host", nwt.Host().String())
-}
-
-func TestAContextOfTheProgramsIsUsedAndNoOtherMade(t *testing.T) {
-	gpu := cudatest.Load(t)
-	dev, err := nwt.CUDAContext(gpu.Context(0))
-	require.NoError(t, err)
-	require.Equal(t, "cuda (Fake GPU 0)", dev.String())
-	l := newLoader(t, augmented(50), nwt.WithBatchSize(8), nwt.WithDevice(dev))
-	for b, err := range l.Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		require.Equal(t, samples(b), arrived(t, gpu, b))
-		require.Zero(t, gpu.Left()[cudatest.RetainedContext])
-	}
-	_, err = nwt.CUDAContext(0)
-	require.EqualError(t, err, "nwt: CUDAContext(0x0): cuda: the context is NULL")
 }
 
 func TestEveryDeviceHasALoaderOfItsOwn(t *testing.T) {

@@ -6,8 +6,8 @@
 //
 //	with cgo            purego loads libcuda.so.1 when the first device is opened
 //	-tags cuda          gorgonia.org/cu, linked to the driver: for programs that
-//	                    share contexts with Gorgonia. Needs the CUDA toolkit (11
-//	                    or 12), and doesn't start if there is no GPU
+//	                    use Gorgonia. Needs the CUDA toolkit (11 or 12), and
+//	                    doesn't start if there is no GPU
 //	CGO_ENABLED=0       not at all: the binary stays static and every Open fails
 //	  -tags nwt_purego  as with cgo, in a binary that needs glibc
 //
@@ -60,12 +60,11 @@ func noGPU(err error) error {
 	return fmt.Errorf("%w: NVIDIA's driver is here but sees no GPU%s: %w", ErrNoDevice, only, err)
 }
 
-// Device is a GPU with the context to use on it. It holds nothing that the driver
+// Device is a GPU, used through its primary context. It holds nothing that the driver
 // must free: its sessions and page-locked buffers do. Any goroutine may use it.
 type Device struct {
-	drv     driver
-	gpu     int
-	context uintptr // the program's own; 0 is the GPU's primary context
+	drv driver
+	gpu int
 
 	name    string
 	memory  uint64
@@ -109,32 +108,10 @@ func Open(ordinal int) (*Device, error) {
 	if r != Success {
 		return nil, check("cuDeviceGet", r)
 	}
-	return describe(drv, gpu, 0)
+	return describe(drv, gpu)
 }
 
-// FromContext returns the device of a context that the program has, a CUcontext.
-// The context must outlive everything that is opened or allocated on the device.
-func FromContext(handle uintptr) (*Device, error) {
-	if handle == 0 {
-		return nil, errors.New("cuda: the context is NULL")
-	}
-	drv, err := start()
-	if err != nil {
-		return nil, err
-	}
-	var gpu int
-	err = within(drv, handle, func() error {
-		var r Result
-		gpu, r = drv.currentDevice()
-		return check("cuCtxGetDevice", r)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return describe(drv, gpu, handle)
-}
-
-func describe(drv driver, gpu int, context uintptr) (*Device, error) {
+func describe(drv driver, gpu int) (*Device, error) {
 	version, r1 := drv.version()
 	name, r2 := drv.deviceName(gpu)
 	memory, r3 := drv.totalMem(gpu)
@@ -142,7 +119,7 @@ func describe(drv driver, gpu int, context uintptr) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{drv: drv, gpu: gpu, context: context, name: name, memory: memory, version: version}, nil
+	return &Device{drv: drv, gpu: gpu, name: name, memory: memory, version: version}, nil
 }
 
 // Name is the GPU's name, such as "NVIDIA H100 80GB HBM3".
@@ -273,20 +250,14 @@ func (d *Device) insist(f func() error) error {
 	return err
 }
 
-// retain returns the device's context, to use until release. The driver counts these
-// calls: a primary context exists from the first retain to the last release.
+// retain returns the device's primary context, to use until release. The driver counts these
+// calls: the context exists from the first retain to the last release.
 func (d *Device) retain() (uintptr, error) {
-	if d.context != 0 {
-		return d.context, nil
-	}
 	ctx, r := d.drv.retainPrimary(d.gpu)
 	return ctx, check("cuDevicePrimaryCtxRetain", r)
 }
 
 func (d *Device) release() error {
-	if d.context != 0 {
-		return nil
-	}
 	return check("cuDevicePrimaryCtxRelease_v2", d.drv.releasePrimary(d.gpu))
 }
 

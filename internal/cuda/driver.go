@@ -17,7 +17,6 @@ type driver interface {
 	releasePrimary(gpu int) Result                 // cuDevicePrimaryCtxRelease_v2
 	push(ctx uintptr) Result                       // cuCtxPushCurrent_v2
 	pop() Result                                   // cuCtxPopCurrent_v2
-	currentDevice() (gpu int, _ Result)            // cuCtxGetDevice
 
 	memInfo() (free, total uint64, _ Result)                  // cuMemGetInfo_v2
 	alloc(size int) (ptr uintptr, _ Result)                   // cuMemAlloc_v2

@@ -86,11 +86,6 @@ func (gorgonia) push(ctx uintptr) Result { return resultOf(cu.PushCurrentCtx(as[
 
 func (gorgonia) pop() Result { return Result(C.cuCtxPopCurrent_v2(nil)) }
 
-func (gorgonia) currentDevice() (int, Result) {
-	gpu, err := cu.CurrentDevice()
-	return int(gpu), resultOf(err)
-}
-
 func (gorgonia) memInfo() (free, total uint64, r Result) {
 	f, t, err := cu.MemInfo()
 	return uint64(f), uint64(t), resultOf(err)

@@ -29,7 +29,6 @@ type loaded struct {
 	cuDevicePrimaryCtxRelease_v2 uintptr
 	cuCtxPushCurrent_v2          uintptr
 	cuCtxPopCurrent_v2           uintptr
-	cuCtxGetDevice               uintptr
 	cuMemGetInfo_v2              uintptr
 	cuMemAlloc_v2                uintptr
 	cuMemFree_v2                 uintptr
@@ -67,7 +66,6 @@ func load(library string) (driver, error) {
 		"cuDevicePrimaryCtxRelease_v2": &d.cuDevicePrimaryCtxRelease_v2,
 		"cuCtxPushCurrent_v2":          &d.cuCtxPushCurrent_v2,
 		"cuCtxPopCurrent_v2":           &d.cuCtxPopCurrent_v2,
-		"cuCtxGetDevice":               &d.cuCtxGetDevice,
 		"cuMemGetInfo_v2":              &d.cuMemGetInfo_v2,
 		"cuMemAlloc_v2":                &d.cuMemAlloc_v2,
 		"cuMemFree_v2":                 &d.cuMemFree_v2,
@@ -152,12 +150,6 @@ func (d *loaded) releasePrimary(gpu int) Result {
 func (d *loaded) push(ctx uintptr) Result { return call(d.cuCtxPushCurrent_v2, ctx, 0, 0, 0) }
 
 func (d *loaded) pop() Result { return call(d.cuCtxPopCurrent_v2, 0, 0, 0, 0) }
-
-func (d *loaded) currentDevice() (int, Result) {
-	var gpu int32
-	r := call(d.cuCtxGetDevice, uintptr(unsafe.Pointer(&gpu)), 0, 0, 0)
-	return int(gpu), r
-}
 
 func (d *loaded) memInfo() (free, total uint64, r Result) {
 	r = call(d.cuMemGetInfo_v2, uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)), 0, 0)

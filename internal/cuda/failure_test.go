@@ -101,23 +101,6 @@ func TestEveryCallThatFailsAroundPageLockedMemoryIsNamedAndNothingIsLeft(t *test
 	})
 }
 
-func TestEveryCallThatFailsInAProgramsContextIsNamedAndNothingIsLeft(t *testing.T) {
-	driver := cudatest.Load(t)
-	everyFailure(t, driver, func() error {
-		d, err := cuda.FromContext(driver.Context(0))
-		if err != nil {
-			return err
-		}
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		s, err := d.Session()
-		if err != nil {
-			return err
-		}
-		return s.Close()
-	})
-}
-
 // everyFailure runs a program again and again, its first call failing, then its
 // second, and so on to the last.
 func everyFailure(t *testing.T, driver cudatest.Driver, program func() error) {

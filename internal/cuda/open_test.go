@@ -62,8 +62,6 @@ func TestOpenSaysThatThereIsNoDriver(t *testing.T) {
 	_, err := cuda.Open(0)
 	require.ErrorIs(t, err, cuda.ErrNoDevice)
 	require.ErrorContains(t, err, "driver library can't be loaded: libnone.so.1: cannot open shared object file")
-	_, err = cuda.FromContext(1)
-	require.ErrorIs(t, err, cuda.ErrNoDevice)
 }
 
 func TestADriverThatLacksFunctionsIsNoDevice(t *testing.T) {
@@ -104,32 +102,4 @@ func TestADriverThatIsBrokenIsNotTakenForNone(t *testing.T) {
 	_, err := cuda.Open(0)
 	require.NotErrorIs(t, err, cuda.ErrNoDevice)
 	require.EqualError(t, err, "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)")
-}
-
-func TestAProgramsOwnContextIsUsedAndNoOtherMade(t *testing.T) {
-	driver := cudatest.Load(t)
-	driver.GPUs(2)
-	d, err := cuda.FromContext(driver.Context(1))
-	require.NoError(t, err)
-	require.Equal(t, "Fake GPU 1", d.Name())
-
-	s := session(t, d)
-	require.NoError(t, s.Copy(device(t, d, 1), host(t, d, 1)))
-	require.Equal(t, map[cudatest.Kind]int{
-		cudatest.HostMemory:     1,
-		cudatest.DeviceMemory:   1,
-		cudatest.Streams:        1,
-		cudatest.Events:         1,
-		cudatest.CurrentContext: 1,
-	}, driver.Left())
-	finish(t, s)
-}
-
-func TestAContextThatIsNoneIsRefused(t *testing.T) {
-	driver := cudatest.Load(t)
-	_, err := cuda.FromContext(0)
-	require.ErrorContains(t, err, "NULL")
-	_, err = cuda.FromContext(0xdead)
-	require.EqualError(t, err, "cuCtxPushCurrent_v2: CUDA_ERROR_INVALID_CONTEXT (201)")
-	require.Equal(t, 1, driver.Misuses())
 }

@@ -231,8 +231,8 @@ func TestCloseWaitsForTheCopies(t *testing.T) {
 
 func TestASessionPutsBackTheThreadsContext(t *testing.T) {
 	driver := cudatest.Load(t)
-	outer, err := cuda.FromContext(driver.Context(0))
-	require.NoError(t, err)
+	driver.GPUs(2)
+	outer := gpu(t, 1)
 	s := session(t, outer)
 	dst := device(t, outer, 1)
 

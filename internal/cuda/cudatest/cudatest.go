@@ -36,6 +36,7 @@ var fake struct {
 	failed       func() string
 	misuses      func() int32
 	primary      func(gpu int32) uintptr
+	retained     func(gpu int32) int32
 	context      func(gpu int32) uintptr
 	stream       func(ctx uintptr) uintptr
 	streamCopy   func(stream, dst, src uintptr, size uint64)
@@ -78,6 +79,7 @@ var library = sync.OnceValues(func() (string, error) {
 		"fake_failed":        &fake.failed,
 		"fake_misuses":       &fake.misuses,
 		"fake_primary":       &fake.primary,
+		"fake_retained":      &fake.retained,
 		"fake_context":       &fake.context,
 		"fake_stream":        &fake.stream,
 		"fake_stream_copy":   &fake.streamCopy,
@@ -240,6 +242,9 @@ func (Driver) Read(t testing.TB, address uintptr, n int) []byte {
 
 // Primary is the primary context of a GPU. Something else must retain it.
 func (Driver) Primary(gpu int) uintptr { return fake.primary(int32(gpu)) }
+
+// Retained is how often the primary context of a GPU is retained.
+func (Driver) Retained(gpu int) int { return int(fake.retained(int32(gpu))) }
 
 // Context is a context of the program's own on a GPU, a CUcontext.
 func (Driver) Context(gpu int) uintptr { return fake.context(int32(gpu)) }

@@ -373,12 +373,6 @@ CUresult cuCtxPopCurrent_v2(context **ctx) {
 	return leave(r);
 }
 
-CUresult cuCtxGetDevice(int *gpu) {
-	CUresult r = enter("cuCtxGetDevice", IN_CONTEXT);
-	if (!r) *gpu = current()->gpu;
-	return leave(r);
-}
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
 	CUresult r = enter("cuMemGetInfo_v2", IN_CONTEXT);
 	if (r) return leave(r);
@@ -601,6 +595,7 @@ int fake_misuses(void) {
 // A program's own contexts and streams, as its training step would have them.
 
 context *fake_primary(int gpu) { return &primary[gpu]; }
+int fake_retained(int gpu) { return primary[gpu].refs; }
 
 context *fake_context(int gpu) {
 	users[gpu].refs = 1;
