@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
@@ -69,19 +70,19 @@ func deliver(b *testing.B, l *nwt.Loader, warmup, n int, f func(n int, batch *nw
 // nowhere is a device that does nothing.
 type nowhere struct{}
 
-func (nowhere) String() string                  { return "null" }
-func (nowhere) AllocHost(n int) ([]byte, error) { return make([]byte, n), nil }
-func (nowhere) FreeHost([]byte) error           { return nil }
-func (nowhere) Alloc(int) (uintptr, error)      { return 1, nil }
-func (nowhere) Free(uintptr) error              { return nil }
-func (nowhere) NewEvent() (uintptr, error)      { return 1, nil }
-func (nowhere) FreeEvent(uintptr) error         { return nil }
-func (nowhere) Open() (nwt.Session, error)      { return nowhere{}, nil }
-func (nowhere) Copy([]nwt.Copy, uintptr) error  { return nil }
-func (nowhere) Wait(uintptr) error              { return nil }
-func (nowhere) WaitEvent(uintptr) error         { return nil }
-func (nowhere) WaitStream(uintptr) error        { return nil }
-func (nowhere) Close() error                    { return nil }
+func (nowhere) String() string                    { return "null" }
+func (nowhere) AllocHost(n int) ([]byte, error)   { return make([]byte, n), nil }
+func (nowhere) FreeHost([]byte) error             { return nil }
+func (nowhere) Alloc(int) (uintptr, error)        { return 1, nil }
+func (nowhere) Free(uintptr) error                { return nil }
+func (nowhere) NewEvent() (uintptr, error)        { return 1, nil }
+func (nowhere) FreeEvent(uintptr) error           { return nil }
+func (nowhere) Open() (device.Session, error)     { return nowhere{}, nil }
+func (nowhere) Copy([]device.Copy, uintptr) error { return nil }
+func (nowhere) Wait(uintptr) error                { return nil }
+func (nowhere) WaitEvent(uintptr) error           { return nil }
+func (nowhere) WaitStream(uintptr) error          { return nil }
+func (nowhere) Close() error                      { return nil }
 
 // A bareLoop is what the loader's copies are measured against: two page-locked
 // buffers whose copies take turns, so that one is always queued behind the other.

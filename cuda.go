@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda"
 )
 
@@ -36,7 +37,7 @@ type cudaDevice struct {
 
 func (d cudaDevice) String() string { return d.name }
 
-func (d cudaDevice) Open() (Session, error) {
+func (d cudaDevice) Open() (device.Session, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	s, err := d.Session()
@@ -54,7 +55,7 @@ func (d cudaDevice) Open() (Session, error) {
 // 17 µs.
 type cudaSession struct{ session *cuda.Session }
 
-func (s cudaSession) Copy(parts []Copy, event uintptr) error {
+func (s cudaSession) Copy(parts []device.Copy, event uintptr) error {
 	return s.do(func() error {
 		for _, p := range parts {
 			if err := s.session.Copy(p.Dst, p.Src); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/device"
 )
 
 // A fakeDevice is a device that a test scripts. It makes copies later than they are queued, each
@@ -146,7 +147,7 @@ func (d *fakeDevice) FreeEvent(event uintptr) error {
 	return err
 }
 
-func (d *fakeDevice) Open() (nwt.Session, error) {
+func (d *fakeDevice) Open() (device.Session, error) {
 	if err := d.call("Open"); err != nil {
 		return nil, err
 	}
@@ -250,7 +251,7 @@ func (s *fakeSession) begin(call string) error {
 }
 
 // Copy queues the copies even if it fails: nobody knows how far it came.
-func (s *fakeSession) Copy(parts []nwt.Copy, event uintptr) error {
+func (s *fakeSession) Copy(parts []device.Copy, event uintptr) error {
 	failed := s.begin("Copy")
 	defer s.inside.Unlock()
 	d := s.d

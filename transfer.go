@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
@@ -35,38 +36,8 @@ type Device interface {
 	NewEvent() (uintptr, error)
 	// FreeEvent frees an event.
 	FreeEvent(event uintptr) error
-	// Open begins a loader's session.
-	Open() (Session, error)
-}
-
-// A Session is a queue of copies to a device, for one loader. Its methods are
-// called one at a time, but not always on the same OS thread. After any method
-// returns an error, the loader closes the session, and the next epoch opens
-// another. The end of an epoch, however it ends, waits for what is queued.
-type Session interface {
-	// Copy queues copies to device memory, makes event stand for their end, and
-	// doesn't wait. It must not keep the slice parts; the memory that the parts point
-	// to stays valid.
-	Copy(parts []Copy, event uintptr) error
-	// Wait blocks, without spinning, until the point that event stands for is
-	// reached.
-	Wait(event uintptr) error
-	// WaitEvent makes copies that are queued later wait, on the device, for an event
-	// of the training program.
-	WaitEvent(event uintptr) error
-	// WaitStream makes copies that are queued later wait, on the device, for all
-	// work that is now in a queue (a CUDA stream) of the training program.
-	WaitStream(stream uintptr) error
-	// Close waits for all that is queued and ends the session. It is called once. If
-	// it returns an error, copies that the loader hasn't waited for may still be under
-	// way: the loader then neither uses nor frees the memory that they touch.
-	Close() error
-}
-
-// A Copy is one copy from host memory, Src, to device memory, Dst.
-type Copy struct {
-	Dst uintptr
-	Src []byte
+	// Open begins a loader's session, its queue of copies.
+	Open() (device.Session, error)
 }
 
 // Host is the device that needs no copy: a batch is used where it was loaded.
@@ -87,7 +58,7 @@ func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsuppo
 func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
 func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }
 func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
-func (hostDevice) Open() (Session, error)          { return nil, errors.ErrUnsupported }
+func (hostDevice) Open() (device.Session, error)   { return nil, errors.ErrUnsupported }
 
 // DevicePtr is the address of a field of all samples on the loader's device, laid
 // out as in Bytes; it is 0 if the device is the host. It is valid as long as the
@@ -106,7 +77,7 @@ func (b *Batch) DevicePtr(field int) uintptr {
 
 // An opened session is one that the stage uses.
 type opened struct {
-	Session
+	device.Session
 	failure error // of Close: what was queued may still be under way
 }
 
@@ -118,10 +89,10 @@ type stage struct {
 	buffers bufferPool
 
 	// Used by the goroutine that serves a run, and afterwards by Close.
-	session *opened   // nil before the first epoch, and after an error
-	queue   []*Batch  // batches whose copies are under way, in order
-	parts   []Copy    // of a batch; the memory is used again for each batch
-	last    time.Time // end of the latest copy
+	session *opened       // nil before the first epoch, and after an error
+	queue   []*Batch      // batches whose copies are under way, in order
+	parts   []device.Copy // of a batch; the memory is used again for each batch
+	last    time.Time     // end of the latest copy
 
 	mu     sync.Mutex
 	copies copies // guarded by mu; the sum of all copies that are done
@@ -279,10 +250,10 @@ func (s *stage) copy(b *Batch) error {
 	b.copied = b.bytes()
 	s.parts = s.parts[:0]
 	if b.size == b.room {
-		s.parts = append(s.parts, Copy{b.device.ptr, b.mem[:b.used]})
+		s.parts = append(s.parts, device.Copy{Dst: b.device.ptr, Src: b.mem[:b.used]})
 	} else {
 		for f, offset := range b.offsets {
-			s.parts = append(s.parts, Copy{b.device.ptr + uintptr(offset), b.Bytes(f)})
+			s.parts = append(s.parts, device.Copy{Dst: b.device.ptr + uintptr(offset), Src: b.Bytes(f)})
 		}
 	}
 	return s.session.Copy(s.parts, b.device.event)
