@@ -98,8 +98,8 @@ type Column[T Element] struct {
 	full  int // bytes of the longest sample allowed
 }
 
-// Index is the number of the field, for methods that want one: [Sample.SetLen],
-// [Batch.Lens], [Batch.DevicePtr].
+// Index is the number of the field, for methods that want one: [Sample.SetShape],
+// [Batch.LensOf].
 func (c Column[T]) Index() int { return c.index }
 
 // Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a
@@ -110,6 +110,25 @@ func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)
 	return elements[T](b)
+}
+
+// SetLen is [Sample.SetLen] for the column. Like the methods below, it panics as Of does.
+func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
+
+// Lens is [Batch.Lens] of the column.
+func (c Column[T]) Lens(b *Batch) []int32 { return b.Lens(c.in(b)) }
+
+// Shape is [Batch.Shape] of the column.
+func (c Column[T]) Shape(b *Batch) []int { return b.Shape(c.in(b)) }
+
+// DevicePtr is [Batch.DevicePtr] of the column.
+func (c Column[T]) DevicePtr(b *Batch) uintptr { return b.DevicePtr(c.in(b)) }
+
+// in is the column's number in a view, which must be of this schema.
+func (c *Column[T]) in(v View) int {
+	_, there := v.bytesOf(c.index)
+	c.check(there)
+	return c.index
 }
 
 func (c *Column[T]) check(there *column) {

@@ -64,6 +64,30 @@ func TestHalvesAreNotTakenForEachOther(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestAColumnDoesByItselfWhatSamplesAndBatchesDoByFieldNumber(t *testing.T) {
+	var s, other nwt.Schema
+	label := nwt.AddField[int64](&s, "label")
+	text := nwt.AddRagged[uint16](&s, "text", 4, 2)
+	alien := nwt.AddRagged[uint16](&other, "alien", 4, 2)
+	l := newLoader(t, nwt.NewDataset(3, s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		text.SetLen(dst, i)
+		return nil
+	}))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []int32{0, 1, 2}, text.Lens(b))
+		require.Equal(t, []int{3, 4, 2}, text.Shape(b))
+		require.Equal(t, []int{3}, label.Shape(b))
+		require.Zero(t, label.DevicePtr(b))
+		require.PanicsWithValue(t, `nwt: Lens(0): field "label" is not ragged (Field.Ragged is false)`, func() { label.Lens(b) })
+		require.Panics(t, func() { alien.Lens(b) })
+		require.Panics(t, func() { alien.Shape(b) })
+		require.Panics(t, func() { alien.DevicePtr(b) })
+	}
+	_, err := one(t, s.Fields(), func(dst *nwt.Sample) error { alien.SetLen(dst, 1); return nil })
+	require.ErrorContains(t, err, `is "alien"`)
+}
+
 func TestARaggedColumnIsSetAndReadByItsIndex(t *testing.T) {
 	var s nwt.Schema
 	text := nwt.AddRagged[uint16](&s, "text", 4)
