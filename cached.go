@@ -44,6 +44,12 @@ func Cached(ds Dataset, maxBytes int64) Dataset {
 	c.used = int64(len(c.states)) * stateBytes
 	c.blocks.init(len(c.states), int64(l.packed()), maxBytes-c.used)
 	runtime.AddCleanup(c, func(b *blocks) { _ = b.free() }, c.blocks)
+	if tell := sizesOf(ds); tell != nil {
+		return &struct {
+			*cached
+			sizer
+		}{c, sizer{tell}}
+	}
 	return c
 }
 
@@ -78,6 +84,8 @@ type cached struct {
 }
 
 func (c *cached) Len() int         { return c.n }
+func (c *cached) cache() *cached   { return c }
+func (c *cached) overwrites() bool { return true }
 func (c *cached) invalid() error   { return c.err }
 func (c *cached) parts() []Dataset { return []Dataset{c.ds} }
 func (c *cached) Fields() []Field {
@@ -86,8 +94,6 @@ func (c *cached) Fields() []Field {
 	}
 	return c.ds.Fields()
 }
-
-func (c *cached) sizes() func(index int, sizes []int) { return sizesOf(c.ds) }
 
 func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 	if c.err != nil {

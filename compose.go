@@ -23,34 +23,54 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 			return nil, optionError("Subset", index, "index number %d is out of range 0 … %d", i, n-1)
 		}
 	}
-	d := &subset{ds, slices.Clone(indices)}
-	return orBatched(d, d.loadBatch), nil
+	indices = slices.Clone(indices)
+	return newSubset(ds, len(indices), func(i int) int { return indices[i] }), nil
+}
+
+// A SubsetDataset holds samples of another dataset: it is what [Subset] and [Split]
+// return.
+type SubsetDataset interface {
+	Dataset
+	// Index is where sample i is in the dataset that the subset was made of. It panics
+	// if i isn't 0 … Len−1.
+	Index(i int) int
 }
 
 type subset struct {
-	ds      Dataset
-	indices []int
+	whole
+	ds Dataset
+	n  int
+	at func(i int) int // index in ds of sample i
 }
 
-func (d *subset) Len() int         { return len(d.indices) }
+// newSubset makes a subset of n samples.
+func newSubset(ds Dataset, n int, at func(i int) int) Dataset {
+	d := &subset{overwrites(ds), ds, n, at}
+	o := offer{load: ifBatched(d.loadBatch, ds), index: d.index}
+	if tell := sizesOf(ds); tell != nil {
+		o.tell = func(index int, sizes []int) { tell(at(index), sizes) }
+	}
+	return o.by(d)
+}
+
+func (d *subset) Len() int         { return d.n }
 func (d *subset) Fields() []Field  { return d.ds.Fields() }
 func (d *subset) parts() []Dataset { return []Dataset{d.ds} }
 func (d *subset) Load(ctx context.Context, index int, dst *Sample) error {
-	return d.ds.Load(ctx, d.indices[index], dst)
+	return d.ds.Load(ctx, d.at(index), dst)
 }
 
-func (d *subset) sizes() func(index int, sizes []int) {
-	tell := sizesOf(d.ds)
-	if tell == nil {
-		return nil
+func (d *subset) index(i int) int {
+	if i < 0 || i >= d.n {
+		panic(fmt.Sprintf("nwt: Index(%d) is out of range: the dataset has %d samples", i, d.n))
 	}
-	return func(index int, sizes []int) { tell(d.indices[index], sizes) }
+	return d.at(i)
 }
 
 func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	there := make([]int, len(indices))
 	for i, index := range indices {
-		there[i] = d.indices[index]
+		there[i] = d.at(index)
 	}
 	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
 }
@@ -80,7 +100,8 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		end += n
 		c.ends = append(c.ends, end)
 	}
-	return orBatched(c, c.loadBatch), nil
+	c.whole = overwrites(ds...)
+	return offer{load: ifBatched(c.loadBatch, ds...), tell: c.sizes()}.by(c), nil
 }
 
 // difference is the first difference between what fields should be and what they
@@ -111,6 +132,7 @@ func difference(want, got []Field) string {
 }
 
 type concat struct {
+	whole
 	ds     []Dataset
 	layout *layout
 	ends   []int // the number of samples up to each dataset, itself included
@@ -201,7 +223,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	case adjoin(dst):
 		return b.LoadBatch(ctx, indices, dst)
 	}
-	src := scratchFor(d.layout, dst...)
+	src := scratchFor(d.layout, !bool(overwrites(ds)), dst...)
 	for _, s := range src {
 		s.scope = s.outer.scope // the dataset's, wherever its samples lie
 	}
@@ -228,7 +250,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 // goes on where the Load of ds stopped. If f is nil, or ds or fields can't be used,
 // [NewLoader] and [Tune] return an error.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
-	m := &mapped{ds: ds, fields: fields, f: f}
+	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
 	m.n, m.src, m.err = checkIndexed(ds)
 	switch {
 	case m.err != nil:
@@ -236,7 +258,7 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 	case f == nil:
 		m.err = optionError("Map", nil, "its function must not be nil")
 	default:
-		return orBatched(m, m.loadBatch)
+		return offer{load: ifBatched(m.loadBatch, ds)}.by(m)
 	}
 	return m
 }
@@ -245,6 +267,7 @@ type mapped struct {
 	ds     Dataset
 	n      int
 	src    *layout // of ds
+	clears bool    // ds may leave elements unwritten
 	fields []Field
 	f      func(ctx context.Context, src, dst *Sample) error
 	err    error // what is wrong with the arguments
@@ -258,7 +281,7 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 	if d.err != nil {
 		return d.err
 	}
-	src := scratchFor(d.src, dst)[0]
+	src := scratchFor(d.src, d.clears, dst)[0]
 	if err := d.ds.Load(ctx, index, src); err != nil {
 		return err
 	}
@@ -266,7 +289,7 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	src := scratchFor(d.src, dst...)
+	src := scratchFor(d.src, d.clears, dst...)
 	bad, err := badSamples(d.ds.(BatchDataset).LoadBatch(ctx, indices, src), src)
 	if err != nil {
 		return err
@@ -306,25 +329,87 @@ type composed interface {
 	parts() []Dataset
 }
 
-// orBatched is d; if one of its parts is a [BatchDataset], the result is one too.
-func orBatched(d composed, load func(ctx context.Context, indices []int, dst []*Sample) error) Dataset {
-	for _, part := range d.parts() {
-		if _, ok := part.(BatchDataset); ok {
-			return &batched{d, load}
+// An offer is the optional methods of a dataset made of others. It hasn't those that are
+// nil.
+type offer struct {
+	load  func(ctx context.Context, indices []int, dst []*Sample) error
+	tell  func(index int, sizes []int)
+	index func(i int) int
+}
+
+// ifBatched is load if one of the datasets is a [BatchDataset], else nil.
+func ifBatched(load func(ctx context.Context, indices []int, dst []*Sample) error, ds ...Dataset) func(ctx context.Context, indices []int, dst []*Sample) error {
+	for _, d := range ds {
+		if _, ok := d.(BatchDataset); ok {
+			return load
 		}
+	}
+	return nil
+}
+
+// by is d with the methods of the offer.
+func (o offer) by(d composed) Dataset {
+	b, l, s, i := base{d}, batcher{o.load}, sizer{o.tell}, indexer{o.index}
+	switch [3]bool{o.load != nil, o.tell != nil, o.index != nil} {
+	case [3]bool{true, false, false}:
+		return &struct {
+			base
+			batcher
+		}{b, l}
+	case [3]bool{false, true, false}:
+		return &struct {
+			base
+			sizer
+		}{b, s}
+	case [3]bool{true, true, false}:
+		return &struct {
+			base
+			batcher
+			sizer
+		}{b, l, s}
+	case [3]bool{false, false, true}:
+		return &struct {
+			base
+			indexer
+		}{b, i}
+	case [3]bool{true, false, true}:
+		return &struct {
+			base
+			batcher
+			indexer
+		}{b, l, i}
+	case [3]bool{false, true, true}:
+		return &struct {
+			base
+			sizer
+			indexer
+		}{b, s, i}
+	case [3]bool{true, true, true}:
+		return &struct {
+			base
+			batcher
+			sizer
+			indexer
+		}{b, l, s, i}
 	}
 	return d
 }
 
-type batched struct {
-	composed
-	load func(ctx context.Context, indices []int, dst []*Sample) error
-}
+type (
+	base    struct{ composed }
+	batcher struct {
+		load func(ctx context.Context, indices []int, dst []*Sample) error
+	}
+	sizer   struct{ tell func(index int, sizes []int) }
+	indexer struct{ at func(i int) int }
+)
 
-func (d *batched) sizes() func(index int, sizes []int) { return sizesOf(d.composed) }
-
-func (d *batched) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	return d.load(ctx, indices, dst)
+func (b base) made() composed                { return b.composed }
+func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
+func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
+func (x indexer) Index(i int) int            { return x.at(i) }
+func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	return b.load(ctx, indices, dst)
 }
 
 // cacheBytes is the memory of the caches that ds is made of, each counted once.
@@ -333,9 +418,9 @@ func cacheBytes(ds Dataset) int64 {
 	seen := map[*cached]bool{}
 	var visit func(Dataset)
 	visit = func(ds Dataset) {
-		if c, ok := ds.(*cached); ok && !seen[c] {
-			seen[c] = true
-			sum += c.bytes()
+		if d, ok := ds.(interface{ cache() *cached }); ok && !seen[d.cache()] {
+			seen[d.cache()] = true
+			sum += d.cache().bytes()
 		}
 		if d, ok := ds.(composed); ok {
 			for _, part := range d.parts() {

@@ -9,10 +9,10 @@ import (
 // A Dataset is a map-style source of samples.
 //
 // Load may be called from many goroutines at once, also for different places of
-// the same batch. It writes sample index into dst, every element of every field:
-// an element that it doesn't write holds whatever was there before (the loader
-// clears only the rest of a ragged field). Load must not keep dst or a slice of it
-// after it returns, nor call methods of the loader that calls it.
+// the same batch. It writes sample index into dst. An element that it doesn't write
+// is 0: the loader clears a sample's place before Load, unless it knows that Load
+// writes every element, see [Overwrites]. Load must not keep dst or a slice of it after
+// it returns, nor call methods of the loader that calls it.
 type Dataset interface {
 	// Len is the number of samples.
 	Len() int
@@ -46,10 +46,11 @@ type BatchDataset interface {
 // rules of [Dataset]'s Load. If n, fields or load can't be used, [NewLoader] and
 // [Tune] return an error.
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
-	return &funcDataset{n, fields, load}
+	return &funcDataset{n: n, fields: fields, load: load}
 }
 
 type funcDataset struct {
+	whole
 	n      int
 	fields []Field
 	load   func(ctx context.Context, index int, dst *Sample) error
@@ -68,6 +69,76 @@ func (d *funcDataset) invalid() error {
 		return optionError("NewDataset", nil, "its load function must not be nil")
 	}
 	return nil
+}
+
+// Overwrites is ds with the promise that each call of Load writes every element of every
+// field, of a ragged field up to its length, so the loader needn't clear the sample's place
+// before. That saves about as much time as writing the sample's bytes once more. If the
+// promise is broken, what isn't written holds values of an earlier sample.
+//
+// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves. So do [Subset],
+// [Split], [Concat], [Zip] and [Sized] if all datasets that they are made of do. [Map]
+// doesn't, since its function may leave something out. A type of dataset can promise it by
+// a method Overwrites(ds Dataset) bool, which tells whether ds is the dataset itself:
+// another type that embeds it may have a Load of its own.
+//
+// The result is a [BatchDataset], a [SizedDataset], a [SubsetDataset] or a stream if ds is.
+func Overwrites(ds Dataset) Dataset {
+	if ds == nil || bool(overwrites(ds)) {
+		return ds
+	}
+	switch d := ds.(type) {
+	case *funcDataset:
+		c := *d
+		c.whole = true
+		return &c
+	case *streamDataset:
+		c := *d
+		c.whole = true
+		return &c
+	case validated:
+		if d.invalid() != nil {
+			return ds
+		}
+	}
+	o := offer{tell: sizesOf(ds)}
+	if b, ok := ds.(BatchDataset); ok {
+		o.load = b.LoadBatch
+	}
+	if s, ok := ds.(SubsetDataset); ok {
+		o.index = s.Index
+	}
+	return o.by(&overwriting{ds})
+}
+
+// overwriting is a dataset that Overwrites was called for.
+type overwriting struct{ Dataset }
+
+func (d *overwriting) parts() []Dataset { return []Dataset{d.Dataset} }
+func (d *overwriting) overwrites() bool { return true }
+
+// whole is embedded in datasets. It tells whether Load writes every element.
+type whole bool
+
+func (w whole) overwrites() bool { return bool(w) }
+
+// overwrites tells whether the Load of each dataset is known to write every element.
+func overwrites(ds ...Dataset) whole {
+	for _, d := range ds {
+		switch o := d.(type) {
+		case interface{ overwrites() bool }:
+			if !o.overwrites() {
+				return false
+			}
+		case interface{ Overwrites(ds Dataset) bool }:
+			if !o.Overwrites(d) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // validated is a dataset made by a function that returns no error. invalid tells

@@ -76,8 +76,9 @@ type arrays struct {
 	values [][]byte // of each field
 }
 
-func (d *arrays) Len() int        { return d.n }
-func (d *arrays) Fields() []Field { return cloneFields(d.fields) }
+func (d *arrays) Len() int         { return d.n }
+func (d *arrays) Fields() []Field  { return cloneFields(d.fields) }
+func (d *arrays) overwrites() bool { return true }
 
 func (d *arrays) Load(_ context.Context, index int, dst *Sample) error {
 	for f, values := range d.values {

@@ -140,7 +140,9 @@ func (p *Precomputed) Fields() []Field { return p.layout.fields }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
-func (p *Precomputed) sizes() func(index int, sizes []int) { return sizesOf(p.ds) }
+// Overwrites tells that Load writes every element, unless ds only embeds p: see
+// [Overwrites].
+func (p *Precomputed) Overwrites(ds Dataset) bool { return ds == Dataset(p) }
 
 // Load copies a sample from the file. After Close its error is os.ErrClosed.
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {

@@ -231,8 +231,8 @@ func nameOf(ds Dataset) string {
 			add(fmt.Sprintf("%T", s))
 		}
 		return strings.Join(names, "+")
-	case *batched:
-		return nameOf(ds.composed)
+	case interface{ made() composed }:
+		return nameOf(ds.made())
 	case composed:
 		for _, part := range ds.parts() {
 			add(nameOf(part))

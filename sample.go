@@ -306,6 +306,13 @@ func (c *common) unsetLens(from, to int) {
 	}
 }
 
+// clearPlaces makes every field zero of n samples that lie one after the other from s on.
+func (s *Sample) clearPlaces(n int) {
+	for f := range s.columns {
+		clear(s.places(f, n))
+	}
+}
+
 // end completes a loaded sample: it checks that Load set the lengths of ragged
 // fields, and clears their rest.
 func (s *Sample) end() error {
@@ -352,8 +359,8 @@ func newBlock(l *layout, n int) []*Sample {
 // scratchFor is samples of another layout, one for each of dst, to load into on
 // the way to dst. They have the epoch, indices and worker of dst. They live as
 // long as the first sample of dst, which belongs to a worker, so nothing is
-// allocated or locked per sample.
-func scratchFor(l *layout, dst ...*Sample) []*Sample {
+// allocated or locked per sample. If clears is set, they are zero.
+func scratchFor(l *layout, clears bool, dst ...*Sample) []*Sample {
 	first := dst[0]
 	block := first.blockOf(l, len(dst), newBlock)
 	block[0].epoch, block[0].worker, block[0].locals, block[0].log = first.epoch, first.worker, first.locals, first.log
@@ -361,6 +368,9 @@ func scratchFor(l *layout, dst ...*Sample) []*Sample {
 		s.outer = dst[k]
 		s.begin(k, dst[k].index)
 		s.scope = inner(dst[k].scope, 0)
+	}
+	if clears {
+		block[0].clearPlaces(len(block))
 	}
 	return block
 }
@@ -418,8 +428,8 @@ func (s *Sample) error(err error, stack []byte) *LoadError {
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 
-// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0. It
-// then restores what s was before.
+// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
+// whatever s holds. It then restores what s was before.
 func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	if s.alone == nil {
 		s.alone = &common{}
@@ -436,6 +446,9 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	s.common, s.outer = s.alone, nil
 	s.begin(s.place, index)
 	s.scope = inner(was.scope, 0)
+	if !overwrites(ds) {
+		s.clearPlaces(1)
+	}
 	if err := ds.Load(ctx, index, s); err != nil {
 		return err
 	}

@@ -10,9 +10,10 @@ import (
 // every ragged dimension, instead of as long as the fields allow: see [Batch.Shape].
 // Less memory is touched and cleared, and less is copied to a device.
 //
-// [Subset], [Split], [Concat], [Zip], [Cached] and [Precompute] pass on the sizes that
-// their datasets tell. [Map] doesn't, since its function may change them: wrap it in
-// [Sized].
+// What [Subset], [Split], [Concat], [Zip], [Cached] and [Overwrites] return is a
+// SizedDataset if a dataset that it is made of is one. A [Precomputed] isn't, but loaders
+// ask the dataset that it is made of. [Map] tells no sizes, since its function may change
+// them: wrap it in [Sized].
 type SizedDataset interface {
 	Dataset
 	// Sizes sets sizes to the size of sample index: one number per ragged dimension,
@@ -32,7 +33,7 @@ type SizedDataset interface {
 // ds itself tells are ignored. If sizes is nil, or ds can't be used or is a stream,
 // [NewLoader] and [Tune] return an error.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
-	d := &sized{ds: ds, tell: sizes}
+	d := &sized{ds: ds}
 	d.n, _, d.err = checkIndexed(ds)
 	switch {
 	case d.err != nil:
@@ -40,22 +41,22 @@ func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	case sizes == nil:
 		d.err = optionError("Sized", nil, "its function must not be nil")
 	default:
-		return orBatched(d, d.loadBatch)
+		d.whole = overwrites(ds)
+		return offer{load: ifBatched(d.loadBatch, ds), tell: sizes}.by(d)
 	}
 	return d
 }
 
 type sized struct {
-	ds   Dataset
-	n    int
-	tell func(index int, sizes []int)
-	err  error // what is wrong with the arguments
+	whole
+	ds  Dataset
+	n   int
+	err error // what is wrong with the arguments
 }
 
-func (d *sized) Len() int                     { return d.n }
-func (d *sized) invalid() error               { return d.err }
-func (d *sized) parts() []Dataset             { return []Dataset{d.ds} }
-func (d *sized) Sizes(index int, sizes []int) { d.tell(index, sizes) }
+func (d *sized) Len() int         { return d.n }
+func (d *sized) invalid() error   { return d.err }
+func (d *sized) parts() []Dataset { return []Dataset{d.ds} }
 func (d *sized) Fields() []Field {
 	if d.err != nil {
 		return nil
@@ -79,10 +80,8 @@ func sizesOf(ds Dataset) func(index int, sizes []int) {
 	switch d := ds.(type) {
 	case SizedDataset:
 		return d.Sizes
-	case interface {
-		sizes() func(index int, sizes []int)
-	}:
-		return d.sizes()
+	case *Precomputed:
+		return sizesOf(d.ds)
 	}
 	return nil
 }

@@ -1,11 +1,9 @@
 package nwt
 
 import (
-	"context"
 	"errors"
 	"math"
 	"math/big"
-	"slices"
 	"strconv"
 )
 
@@ -15,8 +13,8 @@ import (
 // parts. A part's size is its share of the samples, rounded up or down; it must be at
 // least 1.
 //
-// The parts are computed, not stored: see [Shuffled]. They are loaded from ds; if ds
-// is a [BatchDataset], so is each part. To augment samples for training only, put a
+// The parts are computed, not stored: see [Shuffled]. Each is a [SubsetDataset], and is
+// loaded from ds; if ds is a [BatchDataset] or a [SizedDataset], so is each part. To augment samples for training only, put a
 // [Map] over the part for training.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
@@ -46,8 +44,8 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 		if to == from {
 			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)
 		}
-		d := &part{ds: ds, perm: perm, key: key, from: from, n: to - from}
-		parts = append(parts, orBatched(d, d.loadBatch))
+		begin := from
+		parts = append(parts, newSubset(ds, to-from, func(i int) int { return perm.at(key, begin+i) }))
 		from = to
 	}
 	return parts, nil
@@ -92,35 +90,4 @@ func total(numbers []*big.Int) *big.Int {
 		sum.Add(sum, x)
 	}
 	return sum
-}
-
-// part is the samples at n successive positions of a permutation of ds.
-type part struct {
-	ds      Dataset
-	perm    permutation
-	key     uint64
-	from, n int
-}
-
-func (d *part) Len() int         { return d.n }
-func (d *part) Fields() []Field  { return d.ds.Fields() }
-func (d *part) parts() []Dataset { return []Dataset{d.ds} }
-func (d *part) Load(ctx context.Context, index int, dst *Sample) error {
-	return d.ds.Load(ctx, d.perm.at(d.key, d.from+index), dst)
-}
-
-func (d *part) sizes() func(index int, sizes []int) {
-	tell := sizesOf(d.ds)
-	if tell == nil {
-		return nil
-	}
-	return func(index int, sizes []int) { tell(d.perm.at(d.key, d.from+index), sizes) }
-}
-
-func (d *part) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	there := slices.Clone(indices)
-	for i, index := range indices {
-		there[i] = d.perm.at(d.key, d.from+index)
-	}
-	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
 }

@@ -96,6 +96,7 @@ type Record struct {
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
+	whole
 	streams []Stream
 	mix     *Mix // nil without MixedStreams
 	seed    uint64

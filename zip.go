@@ -52,16 +52,16 @@ func Zip(ds ...Dataset) (Dataset, error) {
 	if _, err := newLayout(z.fields); err != nil {
 		return nil, within("Zip", err)
 	}
-	z.tell = sizesOfParts(z.ds, func(i int) *layout { return z.parted[i].layout })
-	return orBatched(z, z.loadBatch), nil
+	z.whole = overwrites(ds...)
+	return offer{load: ifBatched(z.loadBatch, ds...), tell: z.sizes()}.by(z), nil
 }
 
 type zipped struct {
+	whole
 	ds     []Dataset
 	n      int
 	fields []Field
 	parted []zipPart
-	tell   []func(index int, sizes []int) // nil if no dataset knows its sizes
 }
 
 // zipPart is where the fields of a dataset lie among those of all.
@@ -75,11 +75,12 @@ func (d *zipped) Fields() []Field  { return cloneFields(d.fields) }
 func (d *zipped) parts() []Dataset { return d.ds }
 
 func (d *zipped) sizes() func(index int, sizes []int) {
-	if d.tell == nil {
+	tells := sizesOfParts(d.ds, func(i int) *layout { return d.parted[i].layout })
+	if tells == nil {
 		return nil
 	}
 	return func(index int, sizes []int) {
-		for i, tell := range d.tell {
+		for i, tell := range tells {
 			part := &d.parted[i]
 			tell(index, sizes[part.ragged:part.ragged+part.layout.ragged])
 		}
