@@ -21,7 +21,7 @@ import (
 var scalar = []nwt.Field{{Name: "x", Type: nwt.Float32}}
 
 func emptyDataset(n int) nwt.Dataset {
-	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error { return nil })
+	return nwt.Overwrites(nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error { return nil }))
 }
 
 // emptyBatches is an emptyDataset that is asked for many samples at once.
@@ -144,7 +144,7 @@ func BenchmarkEmptySamples(b *testing.B) {
 			benchBatches(b, emptyDataset(1_281_167), nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 		})
 		b.Run(fmt.Sprintf("workers=%d/loader=nwt/order=shuffled/load=batch", workers), func(b *testing.B) {
-			ds := emptyBatches{emptyDataset(1_281_167)}
+			ds := nwt.Overwrites(emptyBatches{emptyDataset(1_281_167)})
 			benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 		})
 	}
@@ -222,7 +222,7 @@ func BenchmarkCopiedSamples(b *testing.B) {
 				copy(dst.Bytes(0), image(i))
 				return nil
 			})
-		benchBatches(b, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+		benchBatches(b, nwt.Overwrites(ds), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 	})
 	b.Run("loader=bare", func(b *testing.B) {
 		order := rand.Perm(samples)

@@ -146,6 +146,9 @@ func (s *source) loader(workers int) *Loader {
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch
 	}
+	if !overwrites(s.ds) {
+		l.clearBefore()
+	}
 	l.perBatch.Store(int64(l.order.perBatch()))
 	l.born, l.closing = time.Now(), make(chan struct{})
 	l.seedKey = seedKey(s.opts.shuffled)
@@ -167,6 +170,21 @@ func (s *source) loader(workers int) *Loader {
 	l.setWorkers(workers)
 	l.startDepth()
 	return l
+}
+
+// clearBefore has places cleared before they are loaded.
+func (l *Loader) clearBefore() {
+	load, together := l.loadSample, l.loadBatch
+	l.loadSample = func(ctx context.Context, index int, dst *Sample) error {
+		dst.clearPlaces(1)
+		return load(ctx, index, dst)
+	}
+	if together != nil {
+		l.loadBatch = func(ctx context.Context, indices []int, dst []*Sample) error {
+			dst[0].clearPlaces(len(dst)) // they adjoin
+			return together(ctx, indices, dst)
+		}
+	}
 }
 
 // Fields is the layout of one sample, as the dataset told it.

@@ -244,6 +244,10 @@ func (f *Folder) Len() int { return len(f.ends) }
 // Fields is "image" and "class".
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
+// Overwrites tells that Load writes every element, unless ds only embeds f: see
+// [nwt.Overwrites].
+func (f *Folder) Overwrites(ds nwt.Dataset) bool { return ds == nwt.Dataset(f) }
+
 // Load loads a picture. Its errors name the file.
 func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	r, err := nwt.Scratch(dst, newFileReader)

@@ -57,6 +57,44 @@ func TestAFolderIsAnImageFolder(t *testing.T) {
 	}
 }
 
+// relabelled has a Load of its own, which leaves something out.
+type relabelled struct{ *vision.Folder }
+
+func TestAFolderWritesEveryElementAndSaysSo(t *testing.T) {
+	dir := tree(t, "cat/1.png", "dog/2.png")
+	for _, opts := range [][]vision.Option{nil, {vision.WithLayout(vision.HWC)}} {
+		for _, transforms := range [][]vision.Transform{
+			{vision.Resize{Size: vision.Square(4)}},
+			{vision.CenterCrop{Size: vision.Square(20)}}, // larger than the picture
+			{vision.RandomCrop{Size: vision.Square(8), Padding: 4}},
+			{vision.Resize{Size: vision.Square(4)}, vision.ImageNet, vision.RandomErasing{P: 1}},
+		} {
+			p, err := vision.New(transforms, opts...)
+			require.NoError(t, err)
+			f, err := vision.OpenFolder(t.Context(), dir, p)
+			require.NoError(t, err)
+			used := nwt.NewDataset(f.Len(), f.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+				for field := range f.Fields() {
+					for k := range dst.Bytes(field) {
+						dst.Bytes(field)[k] = 0xff
+					}
+				}
+				return f.Load(ctx, i, dst)
+			})
+			for i := range f.Len() {
+				want, err := nwt.LoadSample(t.Context(), f, i)
+				require.NoError(t, err)
+				got, err := nwt.LoadSample(t.Context(), used, i)
+				require.NoError(t, err)
+				require.Equal(t, want.Bytes(0), got.Bytes(0))
+				require.Equal(t, want.Bytes(1), got.Bytes(1))
+			}
+			require.True(t, f.Overwrites(f))
+			require.False(t, f.Overwrites(relabelled{f}))
+		}
+	}
+}
+
 func TestSymbolicLinksToClassesAreFollowedAndCirclesEnd(t *testing.T) {
 	elsewhere := tree(t, "1.png", "deep/2.png")
 	dir := tree(t, "a/0.png")
