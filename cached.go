@@ -10,7 +10,7 @@ import (
 
 // Cached keeps the samples of ds in memory once they are loaded. They take at most
 // maxBytes, including 8 bytes of bookkeeping per sample. A sample that doesn't fit
-// is loaded anew each time. No sample is ever thrown out for another: if every
+// is loaded anew each time, and so is one that ds gains later. No sample is ever thrown out for another: if every
 // sample is visited once per epoch, no choice of what to keep is better.
 //
 // If several workers or loaders ask for a sample at the same time, one of them
@@ -37,7 +37,6 @@ func Cached(ds Dataset, maxBytes int64) Dataset {
 		c.err = optionError("Cached", maxBytes, "maxBytes must be at least 1")
 		return c
 	}
-	c.n = n
 	// Bookkeeping may take half of the bound. Samples without bookkeeping are loaded
 	// anew each time.
 	c.states = c.blocks.states(min(int64(n), maxBytes/2/stateBytes))
@@ -64,7 +63,6 @@ const (
 
 type cached struct {
 	ds       Dataset
-	n        int
 	err      error // what is wrong with the arguments
 	maxBytes int64
 
@@ -83,11 +81,17 @@ type cached struct {
 	full    atomic.Bool // nothing more is kept; written under mu
 }
 
-func (c *cached) Len() int         { return c.n }
 func (c *cached) cache() *cached   { return c }
 func (c *cached) overwrites() bool { return true }
 func (c *cached) invalid() error   { return c.err }
 func (c *cached) parts() []Dataset { return []Dataset{c.ds} }
+func (c *cached) Len() int {
+	if c.err != nil {
+		return 0
+	}
+	return c.ds.Len()
+}
+
 func (c *cached) Fields() []Field {
 	if c.err != nil {
 		return nil

@@ -251,7 +251,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 // [NewLoader] and [Tune] return an error.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
-	m.n, m.src, m.err = checkIndexed(ds)
+	_, m.src, m.err = checkIndexed(ds)
 	switch {
 	case m.err != nil:
 		m.err = within("Map", m.err)
@@ -265,7 +265,6 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 
 type mapped struct {
 	ds     Dataset
-	n      int
 	src    *layout // of ds
 	clears bool    // ds may leave elements unwritten
 	fields []Field
@@ -273,10 +272,16 @@ type mapped struct {
 	err    error // what is wrong with the arguments
 }
 
-func (d *mapped) Len() int         { return d.n }
 func (d *mapped) Fields() []Field  { return d.fields }
 func (d *mapped) invalid() error   { return d.err }
 func (d *mapped) parts() []Dataset { return []Dataset{d.ds} }
+func (d *mapped) Len() int {
+	if d.err != nil {
+		return 0
+	}
+	return d.ds.Len()
+}
+
 func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 	if d.err != nil {
 		return d.err

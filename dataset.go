@@ -14,7 +14,14 @@ import (
 // writes every element, see [Overwrites]. Load must not keep dst or a slice of it after
 // it returns, nor call methods of the loader that calls it.
 type Dataset interface {
-	// Len is the number of samples.
+	// Len is the number of samples. It may change between epochs: a loader asks for it when
+	// an epoch begins (with [Loader.Epochs] the first one) and in [Loader.SetSampler]. The
+	// loader's own order, in sequence or WithShuffle, then has the new length; a sampler of
+	// the program's keeps its own. Until an epoch is over, even if it is resumed later,
+	// neither Len nor what an index stands for may change, and all ranks need the same Len.
+	//
+	// [Map], [Sized], [Cached] and [Overwrites] change with their dataset. Others keep the
+	// length that they were made with.
 	Len() int
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
@@ -144,6 +151,19 @@ func overwrites(ds ...Dataset) whole {
 // validated is a dataset made by a function that returns no error. invalid tells
 // what is wrong with the function's arguments.
 type validated interface{ invalid() error }
+
+// lengthNow is the length of a dataset that was checked before, and may have changed.
+func lengthNow(ds Dataset) (n int, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len panicked: %v", p)
+		}
+	}()
+	if n = ds.Len(); n < 1 || n > maxSamples {
+		return 0, optionError("Dataset.Len", n, "must be 1 … %d", maxSamples)
+	}
+	return n, nil
+}
 
 // checkDataset is what NewLoader, Tune and LoadSample require of a dataset.
 func checkDataset(ds Dataset) (n int, l *layout, err error) {

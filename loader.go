@@ -32,11 +32,15 @@ type Loader struct {
 	sizes      func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
 	seedKey    uint64                                                        // of Sample.Rand
 
-	// The order of an epoch. Both are changed under mu, and only between runs, so
-	// runs and workers read them without mu. They hide the fields of the same names
-	// in source, which several loaders may share.
+	// The order of an epoch, and how many samples the dataset has. They are changed under
+	// mu, and only between runs, so runs and workers read them without mu. They hide the
+	// fields of the same names in source, which several loaders may share.
 	sampler Sampler
 	order   order
+	n       int
+	// ownOrder tells whether sampler is the loader's own, which follows n. It is changed as
+	// they are.
+	ownOrder bool
 	// perBatch is order's. It is apart from order since slots that come back ask for the
 	// depth at any time.
 	perBatch atomic.Int64
@@ -62,7 +66,7 @@ type Loader struct {
 	mu            sync.Mutex
 	closed        bool           // guarded by mu
 	run           *run           // guarded by mu; nil between epochs
-	beginning     bool           // guarded by mu; a sampler is asked where a run begins
+	beginning     bool           // guarded by mu; a dataset or a sampler is asked what a run is to be
 	outside       sync.WaitGroup // methods that call the program without mu; Close waits for them. Add is guarded by mu: none once the loader is closed
 	crew          []*worker      // guarded by mu; by seat, nil if it has no goroutine
 	away          atomic.Int32   // calls that were given up and haven't returned
@@ -136,7 +140,7 @@ func (l *Loader) ownShapes() bool { return l.sizes != nil }
 
 // loader makes a loader with the given number of workers.
 func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, sampler: s.sampler, order: s.order, loadSample: s.ds.Load, zero: newBaton()}
+	l := &Loader{source: s, sampler: s.sampler, order: s.order, n: s.n, ownOrder: s.opts.sampler == nil, loadSample: s.ds.Load, zero: newBaton()}
 	switch ds := s.ds.(type) {
 	case *funcDataset:
 		l.loadSample = ds.load // one call less for each sample
@@ -190,7 +194,8 @@ func (l *Loader) clearBefore() {
 // Fields is the layout of one sample, as the dataset told it.
 func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
-// Len is the number of batches in an epoch, for this rank; −1 for a stream without
+// Len is the number of batches in an epoch, for this rank, as of the epoch that began
+// last: see [Dataset] for one whose length changes. It is −1 for a stream without
 // WithEpochSamples, whose end shows when it is reached.
 func (l *Loader) Len() int {
 	l.mu.Lock()
@@ -206,27 +211,26 @@ func (l *Loader) Len() int {
 }
 
 // SetSampler changes the order, and with it the length, of later epochs: for
-// example, to train on samples that the model gets wrong. It may be called between
-// epochs only; during one it returns [ErrBusy]. Before a run is resumed, it must
+// example, to train on samples that the model gets wrong. The sampler may visit what the
+// dataset has now. SetSampler may be called between epochs only; during one it returns
+// [ErrBusy]. Before a run is resumed, it must
 // set the same sampler. A stream has no sampler: SetSampler then returns an error.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
 		return optionError("SetSampler", nil, "must not be nil")
-	case l.n == endless:
+	case l.source.n == endless:
 		return optionError("SetSampler", nameOfSampler(s), "can't be combined with a stream, whose order is that of reading")
 	}
-	order := l.source.order // follow sets what depends on the sampler
-	if err := order.follow("SetSampler", s); err != nil {
+	n, err := lengthNow(l.ds)
+	if err != nil {
 		return err
 	}
-	if err := order.hasBatch(); err != nil {
+	order, err := l.orderOf("SetSampler", s, n)
+	if err != nil {
 		return err
 	}
-	if err := checkIndices("SetSampler", s, l.n); err != nil {
-		return err
-	}
-	if err := l.reorder(s, order); err != nil {
+	if err := l.reorder(s, order, n); err != nil {
 		return err
 	}
 	l.trim()
@@ -234,17 +238,29 @@ func (l *Loader) SetSampler(s Sampler) error {
 	return nil
 }
 
+// orderOf is the order of a sampler, for a dataset of n samples.
+func (l *Loader) orderOf(option string, s Sampler, n int) (order, error) {
+	o := l.source.order // follow sets what depends on the sampler
+	if err := o.follow(option, s); err != nil {
+		return o, err
+	}
+	if err := o.hasBatch(); err != nil {
+		return o, err
+	}
+	return o, checkIndices(option, s, n)
+}
+
 // samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
-// without WithEpochSamples. The caller holds mu, or l.n is endless.
+// without WithEpochSamples. The caller holds mu, or the dataset is a stream.
 func (l *Loader) samplesOfEpoch() int {
-	if l.n == endless && l.opts.epochSamples > 0 {
+	if l.source.n == endless && l.opts.epochSamples > 0 {
 		return l.opts.quota(l.opts.world) * l.opts.world
 	}
 	return l.order.n
 }
 
-// reorder sets the order of later epochs.
-func (l *Loader) reorder(s Sampler, o order) error {
+// reorder sets the order of later epochs, of a dataset of n samples.
+func (l *Loader) reorder(s Sampler, o order, n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -253,10 +269,16 @@ func (l *Loader) reorder(s Sampler, o order) error {
 	case l.run != nil || l.beginning:
 		return ErrBusy
 	}
-	l.sampler, l.order = s, o
-	l.perBatch.Store(int64(o.perBatch()))
+	l.setOrder(s, o, n)
+	l.ownOrder = false
 	l.outside.Add(1)
 	return nil
+}
+
+// setOrder sets the order. The caller holds mu.
+func (l *Loader) setOrder(s Sampler, o order, n int) {
+	l.sampler, l.order, l.n = s, o, n
+	l.perBatch.Store(int64(o.perBatch()))
 }
 
 // Workers is how many workers the loader has.
@@ -497,14 +519,14 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 			yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
 		case s.World < 0:
 			yield(nil, optionError("State.World", s.World, "must be at least 0"))
-		case l.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
+		case l.source.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
 			if !l.opts.endsEpoch(s.Samples, s.World) {
 				yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
 					"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number", l.opts.world, s.World, s.Epoch+1))
 				return
 			}
 			l.iterate(ctx, s.Epoch, s.Epoch, l.samplesOfEpoch(), yield) // its end
-		case l.n == endless && s.Samples%l.opts.world != 0:
+		case l.source.n == endless && s.Samples%l.opts.world != 0:
 			yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
 		default:
 			l.iterate(ctx, s.Epoch, s.Epoch, s.Samples, yield)

@@ -352,7 +352,7 @@ func (p *Precomputed) removeDamaged() {
 
 // write makes the file. The caller holds its lock.
 func (p *Precomputed) write(ctx context.Context, opts []Option) (err error) {
-	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad)...)
+	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad, WithSampler(Sequential(p.n)))...)
 	if err != nil {
 		return err
 	}

@@ -81,16 +81,21 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	if l.run != nil || l.beginning {
 		return nil, ErrBusy
 	}
+	if l.n != endless {
+		if err := l.followDataset(); err != nil {
+			return nil, err
+		}
+	}
 	if n := l.samplesOfEpoch(); base > n {
 		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", n)
 	}
 	if l.order.batches > 0 {
-		var err error
-		if base, err = l.batchAt(first, base); err != nil {
+		err := l.asking(func() (err error) {
+			base, err = l.order.batchAt(first, base)
+			return err
+		})
+		if err != nil {
 			return nil, err
-		}
-		if l.closed {
-			return nil, ErrClosed
 		}
 	}
 	c := newCourse(&l.order, first, last, base)
@@ -129,10 +134,9 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	return r, nil
 }
 
-// batchAt is the batch of an epoch that begins at a position. The caller holds mu, which isn't
-// held while the sampler is asked.
-func (l *Loader) batchAt(epoch, position int) (batch int, err error) {
-	o := l.order
+// asking calls f, which asks the dataset or the sampler, without mu, which the caller holds.
+// Meanwhile nobody else begins a run or changes the order.
+func (l *Loader) asking(f func() error) (err error) {
 	l.beginning = true
 	l.outside.Add(1)
 	l.mu.Unlock()
@@ -140,8 +144,31 @@ func (l *Loader) batchAt(epoch, position int) (batch int, err error) {
 		l.mu.Lock()
 		l.beginning = false
 		l.outside.Done()
+		if l.closed && err == nil {
+			err = ErrClosed
+		}
 	}()
-	return o.batchAt(epoch, position)
+	return f()
+}
+
+// followDataset asks the dataset for its length. If that has changed, the loader's own order
+// follows it. The caller holds mu.
+func (l *Loader) followDataset() error {
+	n, s, o := l.n, l.sampler, l.order
+	err := l.asking(func() (err error) {
+		if n, err = lengthNow(l.ds); err != nil || n == l.n {
+			return err
+		}
+		if l.ownOrder {
+			s = l.opts.ownOrder(n)
+		}
+		o, err = l.orderOf("Dataset.Len", s, n)
+		return err
+	})
+	if err == nil && n != l.n {
+		l.setOrder(s, o, n)
+	}
+	return err
 }
 
 // watchCaller stops the run when the caller's context ends.

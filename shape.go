@@ -34,7 +34,7 @@ type SizedDataset interface {
 // [NewLoader] and [Tune] return an error.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	d := &sized{ds: ds}
-	d.n, _, d.err = checkIndexed(ds)
+	_, _, d.err = checkIndexed(ds)
 	switch {
 	case d.err != nil:
 		d.err = within("Sized", d.err)
@@ -50,13 +50,18 @@ func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 type sized struct {
 	whole
 	ds  Dataset
-	n   int
 	err error // what is wrong with the arguments
 }
 
-func (d *sized) Len() int         { return d.n }
 func (d *sized) invalid() error   { return d.err }
 func (d *sized) parts() []Dataset { return []Dataset{d.ds} }
+func (d *sized) Len() int {
+	if d.err != nil {
+		return 0
+	}
+	return d.ds.Len()
+}
+
 func (d *sized) Fields() []Field {
 	if d.err != nil {
 		return nil

@@ -58,17 +58,21 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 
 // setOrder sets sampler and order as the options say.
 func (s *source) setOrder() error {
-	switch {
-	case s.sampler != nil:
-	case s.opts.shuffle:
-		s.sampler = Shuffled(s.n, s.opts.shuffled)
-	default:
-		s.sampler = Sequential(s.n)
+	if s.sampler == nil {
+		s.sampler = s.opts.ownOrder(s.n)
 	}
 	if err := s.order.follow("WithSampler", s.sampler); err != nil {
 		return err
 	}
 	return s.order.hasBatch()
+}
+
+// ownOrder is the order of n samples if the program gives no sampler.
+func (o *options) ownOrder(n int) Sampler {
+	if o.shuffle {
+		return Shuffled(n, o.shuffled)
+	}
+	return Sequential(n)
 }
 
 // warnOfMixedLengths logs a warning if the Buckets of Bucketed don't fit the loader's
