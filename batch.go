@@ -28,6 +28,11 @@ type Batch struct {
 	state   State
 	seq     uint64 // in the ring
 	end     bool   // the stream is over: nothing in the batch is delivered
+	left    int    // places that follow in the epoch on this rank; −1: not known
+
+	last     atomic.Int32 // notLast until the batch is delivered: see Last
+	admitted bool         // the consumer has left out bad samples; of no meaning with a stage
+	goesOn   atomic.Bool  // the stage has left them out, and there are others
 
 	failure error // why the stream ended too soon; nil if it ended as it should
 
@@ -78,8 +83,33 @@ type State struct {
 // Len is the number of samples.
 func (b *Batch) Len() int { return b.size }
 
-// Index is the position of the batch in its epoch, 0-based.
+// Index is the position of the batch in its epoch, 0-based: the last is [Loader.Len] − 1,
+// also after a resume with another batch size. A batch whose samples are all bad and left
+// out has an Index, but isn't delivered: see [Batch.Last].
 func (b *Batch) Index() int { return b.index }
+
+// Last tells whether no batch of the epoch follows on this rank: not after a resume either,
+// and not if all samples that follow are bad and left out. It is false if the epoch then
+// ends with an error instead.
+//
+// Last waits until the next batch is loaded, or the stream's end is reached, if only that
+// can tell: for a stream without [WithEpochSamples], with [WithUnordered], and if so few
+// samples are left that [WithErrorBudget] allows all of them to be bad. Call it in the loop;
+// what it tells stays true for a batch that is retained. In the function of [WithFinish] it
+// is false.
+func (b *Batch) Last() bool {
+	if b.last.Load() == lastUnknown {
+		b.run.findLast(b)
+	}
+	return b.last.Load() == isLast
+}
+
+// Whether a batch is the last of its epoch.
+const (
+	notLast int32 = iota
+	isLast
+	lastUnknown // only the batches that follow can tell
+)
 
 // Epoch is the epoch that the batch belongs to.
 func (b *Batch) Epoch() int { return b.epoch }

@@ -55,6 +55,7 @@ type Loader struct {
 	tuned    *Result       // nil without NewTunedLoader
 	visits   *streamVisits // a tuner's visits to a stream; nil otherwise
 	counters counters
+	looks    atomic.Bool // a batch was opened to look ahead: there is a slot more
 	deep     depth
 	// deepening is the run whose depth follows need. It is nil between epochs, and
 	// always if the depth is fixed.
@@ -169,7 +170,7 @@ func (s *source) loader(workers int) *Loader {
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
-	l.slots.keep = l.depth
+	l.slots.keep = l.keep
 	l.inline = newWorker(l, 0, 0)
 	l.setWorkers(workers)
 	l.startDepth()
@@ -206,8 +207,13 @@ func (l *Loader) Len() int {
 	case l.opts.epochSamples == 0:
 		return -1
 	}
-	perRank := order{n: l.opts.quota(l.opts.world), batch: l.opts.batchSize, world: 1, dropLast: l.opts.dropLast}
+	perRank := l.opts.perRank()
 	return perRank.steps(0)
+}
+
+// perRank is the batches that a rank has of a stream with WithEpochSamples.
+func (o *options) perRank() order {
+	return order{n: o.quota(o.world), batch: o.batchSize, world: 1, dropLast: o.dropLast}
 }
 
 // SetSampler changes the order, and with it the length, of later epochs: for
@@ -353,6 +359,14 @@ func (l *Loader) setWorkers(n int) {
 	l.workers.Store(int32(n))
 	l.ring.SetQuota(n)
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
+}
+
+// keep is how many slots stay, not counting the slots of retained batches.
+func (l *Loader) keep() int {
+	if l.looks.Load() {
+		return l.depth() + 1
+	}
+	return l.depth()
 }
 
 // now is the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
@@ -507,30 +521,47 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 // Any world size can resume State{Epoch: n}, the beginning of epoch n, and with
 // [WithEpochSamples] the state of an epoch's last batch too.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) }
+}
+
+// ResumeEpochs yields the rest of an epoch and the epochs after it, up to end−1, as one
+// sequence: [Loader.Resume] and then [Loader.Epochs], but the first batches of the next
+// epoch are loaded while the last of this one are in use. An end that isn't more than the
+// state's epoch is an error.
+func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
-		switch {
-		case s.Epoch < 0:
-			yield(nil, optionError("State.Epoch", s.Epoch, "must be at least 0"))
-		case s.Samples == -1:
-			yield(nil, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed"))
-		case l.opts.unordered:
-			yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
-		case s.Samples < 0:
-			yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
-		case s.World < 0:
-			yield(nil, optionError("State.World", s.World, "must be at least 0"))
-		case l.source.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
-			if !l.opts.endsEpoch(s.Samples, s.World) {
-				yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
-					"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number", l.opts.world, s.World, s.Epoch+1))
-				return
-			}
-			l.iterate(ctx, s.Epoch, s.Epoch, l.samplesOfEpoch(), yield) // its end
-		case l.source.n == endless && s.Samples%l.opts.world != 0:
-			yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
-		default:
-			l.iterate(ctx, s.Epoch, s.Epoch, s.Samples, yield)
+		if end <= s.Epoch {
+			yield(nil, optionError("ResumeEpochs", end, "end must be more than State.Epoch, %d", s.Epoch))
+			return
 		}
+		l.resume(ctx, s, end-1, yield)
+	}
+}
+
+// resume is iterate from a state on.
+func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
+	switch {
+	case s.Epoch < 0:
+		yield(nil, optionError("State.Epoch", s.Epoch, "must be at least 0"))
+	case s.Samples == -1:
+		yield(nil, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed"))
+	case l.opts.unordered:
+		yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
+	case s.Samples < 0:
+		yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
+	case s.World < 0:
+		yield(nil, optionError("State.World", s.World, "must be at least 0"))
+	case l.source.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
+		if !l.opts.endsEpoch(s.Samples, s.World) {
+			yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
+				"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number", l.opts.world, s.World, s.Epoch+1))
+			return
+		}
+		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(), yield) // its end
+	case l.source.n == endless && s.Samples%l.opts.world != 0:
+		yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
+	default:
+		l.iterate(ctx, s.Epoch, last, s.Samples, yield)
 	}
 }
 

@@ -232,7 +232,7 @@ type course struct {
 	base        int
 
 	head, whole int // batches of the first epoch, and of every later one
-	skipped     int // how many batches of this size base stands for, rounded up
+	skipped     int // number of the first batch in its epoch
 }
 
 func newCourse(o *order, first, last, base int) course {
@@ -240,6 +240,7 @@ func newCourse(o *order, first, last, base int) course {
 	c := course{order: o, first: first, last: last, base: base, head: endless, skipped: base/step + min(base%step, 1)}
 	if o.n != endless {
 		c.head, c.whole = o.steps(base), o.steps(0)
+		c.skipped = c.whole - c.head // so that the last is always whole−1
 	}
 	return c
 }
@@ -263,6 +264,23 @@ func (c *course) at(i int) (epoch, base, k, index int) {
 	}
 	i -= c.head
 	return c.first + 1 + i/c.whole, 0, i % c.whole, i % c.whole
+}
+
+// left is how many places follow in the epoch after step k from base, where the position
+// after that is given; 0 only after the last step.
+func (c *course) left(epoch, base, k, after int) int {
+	all := c.whole
+	if epoch == c.first {
+		all = c.head
+	}
+	left := c.n - after
+	if c.dropLast && c.batches == 0 {
+		left -= left % c.step()
+	}
+	if k == all-1 {
+		return 0
+	}
+	return max(1, left)
 }
 
 // hasBatch is an error if WithDropLast would leave nothing of an epoch.

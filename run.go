@@ -55,6 +55,7 @@ type run struct {
 	// will be opened next. awaiting and hungry tell workers what the consumer does.
 	opening  atomic.Uint64
 	awaiting atomic.Bool // the consumer is blocked for a batch that isn't loaded
+	looking  atomic.Bool // the consumer looks ahead: it waits for goesOn too
 	hungry   atomic.Bool // the consumer has been blocked lately
 
 	// why is the error that the run was stopped with, nil until then. Only the first
@@ -210,6 +211,9 @@ func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
 func (r *run) advance() (*Batch, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
+	if b := r.current; b != nil && b.last.Load() == lastUnknown && b.refs.Load()%held != 0 {
+		r.tellLast(b) // the program may ask as long as it retains the batch
+	}
 	r.letGo()
 	for !r.halted && r.taken < r.course.len() {
 		if err := r.caller.Err(); err != nil {
@@ -231,7 +235,7 @@ func (r *run) advance() (*Batch, error) {
 			return nil, *r.why.Load()
 		}
 		if r.l.stage == nil {
-			b.err = r.tally.admit(b)
+			r.admit(b)
 		}
 		if b.end {
 			r.over, r.last, r.failure = true, b.seq, cmp.Or(r.failure, b.err)
@@ -246,6 +250,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if b.size > 0 {
 			r.count(b, ready)
+			b.last.Store(r.lastOf(b))
 			return b, nil
 		}
 		if err := r.barren(b); err != nil {
@@ -254,6 +259,120 @@ func (r *run) advance() (*Batch, error) {
 		r.letGo()
 	}
 	return nil, r.finish()
+}
+
+// admit leaves out the bad samples of a loaded batch, unless that is done.
+func (r *run) admit(b *Batch) {
+	if !b.admitted {
+		b.admitted = true
+		b.err = r.tally.admit(b)
+	}
+}
+
+// tellGoesOn tells a consumer that looks ahead that the batch will be delivered, or an error
+// in its place. The stage calls it.
+func (r *run) tellGoesOn(b *Batch) {
+	b.goesOn.Store(true)
+	if r.looking.Load() {
+		r.l.ring.Interrupt()
+	}
+}
+
+// lastOf tells whether a batch that is delivered is the last of its epoch, as far as is known
+// without waiting.
+func (r *run) lastOf(b *Batch) int32 {
+	o, left := r.l.opts, b.left
+	if o.unordered {
+		switch left = -1; {
+		case r.sequence != nil:
+		case !r.isAhead(b.epoch):
+			left = 0
+		case o.maxBad == 0:
+			left = 1
+		}
+	}
+	switch {
+	case left == 0:
+		return isLast
+	case left > o.maxBad || left > 0 && o.world > 1: // a rank's batch without a sample is an error
+		return notLast
+	}
+	return lastUnknown
+}
+
+// isAhead tells whether a batch of an epoch is open, or is yet to be opened. The run isn't of
+// a stream.
+func (r *run) isAhead(epoch int) bool {
+	if r.opened < r.course.len() {
+		if next, _, _, _ := r.course.at(r.opened); next == epoch {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.ahead, func(seq uint64) bool { return r.l.ring.Item(seq).epoch == epoch })
+}
+
+// findLast finds out whether the batch in the loop body is the last of its epoch.
+func (r *run) findLast(b *Batch) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if b == r.current && b.last.Load() == lastUnknown {
+		r.tellLast(b)
+	}
+}
+
+// tellLast is findLast for a caller that holds turn.
+func (r *run) tellLast(b *Batch) {
+	last := notLast
+	if r.nothingFollows(b.epoch) {
+		last = isLast
+	}
+	b.last.Store(last)
+}
+
+// nothingFollows waits until it is known whether another batch of an epoch will be delivered.
+// It drops batches of the epoch of which nothing is left. The caller holds turn.
+func (r *run) nothingFollows(epoch int) bool {
+	for i := 0; !r.halted; {
+		if i == len(r.ahead) {
+			r.l.looks.Store(true)
+			if opened, err := r.openOne(); err != nil || !opened {
+				ended := r.over && r.failure == nil || r.sequence == nil && r.refused == nil && !r.isAhead(epoch)
+				return err == nil && ended
+			}
+		}
+		b := r.lookAt(i)
+		switch {
+		case b == nil:
+			return false
+		case b.end:
+			return b.failure == nil
+		case b.epoch > epoch:
+			return true
+		case b.epoch < epoch: // with WithUnordered
+			i++
+		case b.goesOn.Load() || b.err != nil || b.size > 0 || r.take(b.seq) == nil:
+			return false
+		default:
+			b.letGo()
+		}
+	}
+	return false
+}
+
+// lookAt waits until a batch ahead is ready or goes on; nil if the run is over.
+func (r *run) lookAt(i int) *Batch {
+	b := r.l.ring.Item(r.ahead[i])
+	r.looking.Store(true)
+	defer r.looking.Store(false)
+	if !b.goesOn.Load() {
+		if _, ok := r.awaitOne(i, false); !ok || r.caller.Err() != nil {
+			return nil
+		}
+	}
+	if r.l.stage == nil {
+		r.admit(b)
+	}
+	return b
 }
 
 // finish is the error of a run that has no more batches. The caller holds turn.
@@ -348,6 +467,9 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, nil // the batches before it are delivered first
 	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
+	b.admitted = false
+	b.goesOn.Store(false)
+	b.last.Store(notLast)
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.finishErr = false, false, nil
 	b.expect(b.opened)
@@ -392,6 +514,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 		from, to, b.reached = r.course.part(base, k)
 	}
 	b.epoch, b.index, b.from = epoch, index, from
+	b.left = r.course.left(epoch, base, k, b.reached)
 	b.state = State{Epoch: epoch, Samples: b.reached}
 	if r.l.opts.unordered {
 		b.state.Samples = -1
@@ -413,26 +536,36 @@ func (r *run) await() (b *Batch, ready bool) {
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
 		return r.take(r.ahead[0]), true
 	}
+	if seq, ok := r.awaitOne(0, r.l.opts.unordered); ok {
+		return r.take(seq), false
+	}
+	return nil, false
+}
+
+// awaitOne waits until batch i of those ahead is ready, or with any one from i on, and returns
+// which. If the consumer looks ahead, goesOn is enough. It returns false if the run was
+// stopped.
+func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 	if trace.IsEnabled() {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
 	began := r.l.now()
-	if (r.sequence != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[0]) {
+	if (r.sequence != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
 		r.awaiting.Store(true)
 		defer r.awaiting.Store(false)
 	}
 	for {
-		candidates := r.ahead
-		if !r.l.opts.unordered {
-			candidates = r.ahead[:1]
+		candidates := r.ahead[i:]
+		if !any {
+			candidates = candidates[:1]
 		}
 		seq, ok := r.l.ring.Await(candidates)
 		switch {
-		case ok:
+		case ok || r.looking.Load() && r.l.ring.Item(r.ahead[i]).goesOn.Load():
 			r.l.counters.wait.Add(r.l.now() - began)
-			return r.take(seq), false
+			return seq, true
 		case r.l.ring.Stopped():
-			return nil, false
+			return 0, false
 		case r.l.ring.Forsaken(seq):
 			r.help(seq)
 		default: // a worker is idle

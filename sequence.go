@@ -60,6 +60,10 @@ func newSequence(r *run, ahead bool) *sequence {
 		run: r, l: r.l, ctx: r.ctx, ahead: ahead, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world, quota: o.quota(o.world), plan: r.l.plan,
 	}
+	if q.quota > 0 {
+		perRank := o.perRank()
+		q.index = perRank.steps(0) - perRank.steps(q.skip)
+	}
 	if v := r.l.visits; v != nil {
 		q.shift = v.shift
 	}
@@ -217,7 +221,7 @@ func (q *sequence) begin(scratch **record) error {
 	}
 	q.started, q.delivered = true, 0
 	if o := q.l.opts; q.skip > 0 && o.endsEpoch(q.skip*o.world, o.world) {
-		q.delivered = q.quota
+		q.delivered, q.skip = q.quota, 0
 		return nil
 	}
 	if q.skips() {
@@ -338,6 +342,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	}
 	q.over = q.over || b.failure != nil
 	b.end = n == 0 || b.failure != nil
+	b.left = q.left(n)
 	b.resize(n)
 	b.reached = q.delivered * o.world
 	b.state = State{Epoch: b.epoch, Samples: b.reached, World: o.world}
@@ -354,6 +359,22 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		b.skipped.Add(int32(o.batchSize - n))
 	}
 	q.l.ring.Seal(seq, n)
+}
+
+// left is how many places follow in the epoch after a batch of n; −1: not known.
+func (q *sequence) left(n int) int {
+	o := q.l.opts
+	switch {
+	case n < o.batchSize:
+		return 0
+	case q.quota == 0:
+		return -1
+	}
+	left := q.quota - q.delivered
+	if o.dropLast {
+		left -= left % o.batchSize
+	}
+	return left
 }
 
 // endEpoch goes on to the next epoch, if there is one.

@@ -141,14 +141,11 @@ func (s *stage) serve(r *run) {
 	var err error
 	for err == nil {
 		switch {
-		case next < end && s.buffers.available() && s.isWhole(r, next):
-			if next == admitted {
-				admitted++
-				if !s.admit(r, next) {
-					next++
-					break
-				}
+		case next < end && next == admitted && s.isWhole(r, next): // before there is a buffer: a consumer that looks ahead has one
+			if admitted++; !s.admit(r, next) {
+				next++
 			}
+		case next < admitted && s.buffers.available() && !r.isOver():
 			var begun bool
 			begun, err = s.begin(next)
 			if err != nil {
@@ -160,7 +157,7 @@ func (s *stage) serve(r *run) {
 			err = s.awaitOldest()
 		case next == end || r.isOver():
 			return
-		case s.buffers.available():
+		case next == admitted:
 			s.l.ring.AwaitLoaded(next)
 		default:
 			select {
@@ -223,6 +220,7 @@ func (s *stage) drain() (err error) {
 func (s *stage) admit(r *run, seq uint64) bool {
 	b := s.l.ring.Item(seq)
 	if b.err = r.tally.admit(b); b.err == nil && b.size > 0 {
+		r.tellGoesOn(b)
 		return true
 	}
 	s.l.ring.Staged(seq)
