@@ -232,10 +232,9 @@ func counting(n int) nwt.Dataset {
 		})
 }
 
-// A loop over several epochs that can be interrupted in the middle of one: each
-// epoch is the rest after the state, which for a new epoch is all of it. The state
-// after an epoch's last batch has no rest, so that training goes on with the next.
-func ExampleLoader_Resume_epochs() {
+// A loop over several epochs that can be interrupted in the middle of one. The zero
+// State is the start of training.
+func ExampleLoader_ResumeEpochs() {
 	loader, err := nwt.NewLoader(counting(10), nwt.WithShuffle(42), nwt.WithBatchSize(4))
 	if err != nil {
 		log.Fatal(err)
@@ -243,33 +242,30 @@ func ExampleLoader_Resume_epochs() {
 	defer loader.Close()
 	var saved nwt.State // with the model's checkpoint
 	train := func(state nwt.State, epochs, steps int) {
-		for state.Epoch < epochs {
-			for batch, err := range loader.Resume(context.Background(), state) {
-				if err != nil {
-					log.Fatal(err)
-				}
-				fmt.Println(batch.Epoch(), batch.Index(), nwt.Values[int64](batch, 0))
-				saved = batch.State()
-				if steps--; steps == 0 {
-					fmt.Println("interrupted")
-					return
-				}
+		for batch, err := range loader.ResumeEpochs(context.Background(), state, epochs) {
+			if err != nil {
+				log.Fatal(err)
 			}
-			state = nwt.State{Epoch: state.Epoch + 1}
+			fmt.Println(batch.Epoch(), batch.Index(), nwt.Values[int64](batch, 0), batch.Last())
+			saved = batch.State()
+			if steps--; steps == 0 {
+				fmt.Println("interrupted")
+				return
+			}
 		}
 	}
 	train(nwt.State{}, 2, 3) // to the end of epoch 0, whose state is saved
 	train(saved, 2, 1)
 	train(saved, 2, -1)
 	// Output:
-	// 0 0 [2 4 9 6]
-	// 0 1 [5 1 0 7]
-	// 0 2 [3 8]
+	// 0 0 [2 4 9 6] false
+	// 0 1 [5 1 0 7] false
+	// 0 2 [3 8] true
 	// interrupted
-	// 1 0 [6 0 2 7]
+	// 1 0 [6 0 2 7] false
 	// interrupted
-	// 1 1 [4 1 3 8]
-	// 1 2 [9 5]
+	// 1 1 [4 1 3 8] false
+	// 1 2 [9 5] true
 }
 
 // A program that was stopped in the middle of an epoch goes on with the rest of

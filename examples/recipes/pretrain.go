@@ -91,18 +91,16 @@ func pretrain(ctx context.Context, dir string, out io.Writer) error {
 				return err
 			}
 		}
-		for ; state.Epoch < 2; state = (nwt.State{Epoch: state.Epoch + 1}) {
-			for batch, err := range loader.Resume(ctx, state) {
-				if err != nil {
-					return err
-				}
-				_ = tokens.Of(batch) // here a model is trained
-				if checkpoint, err = json.Marshal(batch.State()); err != nil {
-					return err
-				}
-				if steps--; steps == 0 {
-					return nil
-				}
+		for batch, err := range loader.ResumeEpochs(ctx, state, 2) {
+			if err != nil {
+				return err
+			}
+			_ = tokens.Of(batch) // here a model is trained
+			if checkpoint, err = json.Marshal(batch.State()); err != nil {
+				return err
+			}
+			if steps--; steps == 0 {
+				return nil
 			}
 		}
 		return nil
