@@ -148,6 +148,33 @@ func TestLastOfARetainedBatchStaysTrue(t *testing.T) {
 	}
 }
 
+// A program may hand batches to another goroutine, which asks while the loop goes on.
+func TestLastMayBeAskedInAnotherGoroutine(t *testing.T) {
+	for _, workers := range []int{0, 1, 3} {
+		l := newLoader(t, nwt.Streamed(newShelves(30, 20, 50)), nwt.WithBatchSize(10), nwt.WithWorkers(workers))
+		batches, last := make(chan *nwt.Batch, 3), make(chan bool, 30)
+		go func() {
+			for b := range batches {
+				last <- b.Last()
+				b.Release()
+			}
+			close(last)
+		}()
+		for b, err := range l.Epochs(t.Context(), 0, 3) {
+			require.NoError(t, err)
+			b.Retain()
+			batches <- b
+		}
+		close(batches)
+		n := 0
+		for told := range last {
+			n++
+			require.Equal(t, n%10 == 0, told)
+		}
+		require.Equal(t, 30, n)
+	}
+}
+
 func TestLastIsFalseIfTheEpochEndsWithAnError(t *testing.T) {
 	for name, c := range map[string]struct {
 		ds   nwt.Dataset
