@@ -180,23 +180,18 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		part, index := d.find(index)
 		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
 	}
-	var bad SampleErrors
 	for part := range d.ds {
-		badHere, err := d.loadPart(ctx, part, there[part], samples[part])
-		if err != nil {
+		if err := d.loadPart(ctx, part, there[part], samples[part]); err != nil {
 			return err
 		}
-		for s, err := range badHere {
-			bad.add(s, err)
-		}
 	}
-	return bad.orNil()
+	return nil
 }
 
 // loadPart loads samples of one dataset.
-func (d *concat) loadPart(ctx context.Context, part int, indices []int, dst []*Sample) (bad SampleErrors, err error) {
+func (d *concat) loadPart(ctx context.Context, part int, indices []int, dst []*Sample) error {
 	if len(dst) == 0 {
-		return nil, nil
+		return nil
 	}
 	setScope := func(scope uint64) {
 		for _, s := range dst {
@@ -206,20 +201,19 @@ func (d *concat) loadPart(ctx context.Context, part int, indices []int, dst []*S
 	outer := dst[0].scope
 	defer setScope(outer) // even if LoadBatch panics: the program may catch that
 	setScope(inner(outer, part+1))
-	return badSamples(d.loadHere(ctx, d.ds[part], indices, dst), dst)
+	return d.loadHere(ctx, d.ds[part], indices, dst)
 }
 
 func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []*Sample) error {
 	b, ok := ds.(BatchDataset)
 	switch {
 	case !ok:
-		var bad SampleErrors
 		for i, index := range indices {
 			if err := ds.Load(ctx, index, dst[i]); err != nil {
-				bad.add(dst[i], err)
+				return err
 			}
 		}
-		return bad.orNil()
+		return nil
 	case adjoin(dst):
 		return b.LoadBatch(ctx, indices, dst)
 	}
@@ -227,19 +221,15 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	for _, s := range src {
 		s.scope = s.outer.scope // the dataset's, wherever its samples lie
 	}
-	bad, err := badSamples(b.LoadBatch(ctx, indices, src), src)
-	if err != nil {
+	if err := b.LoadBatch(ctx, indices, src); err != nil {
 		return err
 	}
 	for _, s := range src { // LoadBatch may have sorted them
-		if bad[s] != nil {
-			continue
-		}
 		if err := s.copyTo(s.outer); err != nil {
-			bad.add(s, err)
+			return err
 		}
 	}
-	return bad.orNil()
+	return nil
 }
 
 // Map is a dataset whose samples f makes from the samples of ds: it augments,
@@ -295,19 +285,15 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 
 func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	src := scratchFor(d.src, d.clears, dst...)
-	bad, err := badSamples(d.ds.(BatchDataset).LoadBatch(ctx, indices, src), src)
-	if err != nil {
+	if err := d.ds.(BatchDataset).LoadBatch(ctx, indices, src); err != nil {
 		return err
 	}
 	for _, s := range src { // LoadBatch may have sorted them
-		if bad[s] != nil {
-			continue
-		}
 		if err := d.apply(ctx, s); err != nil {
-			bad.add(s, err)
+			return err
 		}
 	}
-	return bad.orNil()
+	return nil
 }
 
 // apply calls f for a loaded sample and the sample that it was loaded for.

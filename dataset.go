@@ -42,10 +42,9 @@ type BatchDataset interface {
 	// workers: then it asks for whole batches too. In memory the samples lie one after the
 	// other, see [ValuesOf]. LoadBatch may sort both slices.
 	//
-	// If only some samples are bad, LoadBatch loads the others and returns
-	// [SampleErrors]. If it returns another error, the loader logs that once. It then
-	// tries each half, and the halves of these, until only the bad samples are left,
-	// and calls Load for each of them to learn what is wrong with it.
+	// If LoadBatch fails, the loader logs that once. It then tries each half, and the
+	// halves of these, until only the bad samples are left, and calls Load for each of
+	// them to learn what is wrong with it.
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }
 

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 )
 
@@ -53,71 +51,6 @@ func (r reason) Unwrap() error { return r.err }
 
 // withoutPrefix is what an error or a panic says, without the name of the package.
 func withoutPrefix(said any) string { return strings.TrimPrefix(fmt.Sprint(said), "nwt: ") }
-
-// SampleErrors is what LoadBatch returns if some of its samples are bad, and why each
-// of them is: see [BatchDataset]. Its keys are samples that LoadBatch was given; all
-// others must be loaded. An empty SampleErrors counts as no error. If an error in it
-// calls itself temporary, the call counts as failed, and is made again in halves. So
-// does one that joins a SampleErrors with other errors ([errors.Join]): they might
-// concern the other samples. If several goroutines load parts, put what they find
-// into one map.
-type SampleErrors map[*Sample]error
-
-func (e SampleErrors) Error() string {
-	var first *Sample
-	for s := range e {
-		if first == nil || s.index < first.index {
-			first = s
-		}
-	}
-	if first == nil {
-		return "nwt: no sample is bad"
-	}
-	return fmt.Sprintf("nwt: %d samples of a LoadBatch are bad; sample %d: %v", len(e), first.index, reason{e[first]})
-}
-
-// Unwrap is the errors of the samples, in no order.
-func (e SampleErrors) Unwrap() []error { return slices.Collect(maps.Values(e)) }
-
-// badSamples finds out which samples are bad from the error of the LoadBatch that was given
-// them. A key may also be a sample that a part of the dataset was given for one of them. If
-// the error says nothing about single samples, err is that error.
-func badSamples(failed error, samples []*Sample) (bad SampleErrors, err error) {
-	told, found := SampleErrors(nil), false
-	for e := failed; e != nil && !found; e = errors.Unwrap(e) { // not into errors.Join: see SampleErrors
-		told, found = e.(SampleErrors)
-	}
-	if !found || temporary(failed) {
-		return nil, failed
-	}
-	bad = SampleErrors{}
-	for s, reason := range told {
-		for s != nil && !slices.Contains(samples, s) {
-			s = s.outer
-		}
-		if s == nil || reason == nil {
-			return nil, failed
-		}
-		bad[s] = reason
-	}
-	return bad, nil
-}
-
-// add notes that s is bad.
-func (e *SampleErrors) add(s *Sample, err error) {
-	if *e == nil {
-		*e = SampleErrors{}
-	}
-	(*e)[s] = err
-}
-
-// orNil is e as an error: nil if no sample is bad.
-func (e SampleErrors) orNil() error {
-	if len(e) == 0 {
-		return nil
-	}
-	return e
-}
 
 // A ShardError says from which record on a shard of a stream can't be read. All that
 // the shard has from there on is lost, and counts as one bad sample, because nobody

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -301,3 +302,82 @@ func TestScratchIsMadeAnewAfterAPanicInLoadBatch(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.Zero(t, d.open.Load())
 }
+
+// inOneCall is a dataset with a LoadBatch.
+type inOneCall struct {
+	nwt.Dataset
+	loadBatch func(indices []int, dst []*nwt.Sample) error
+}
+
+func (d inOneCall) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+	return d.loadBatch(indices, dst)
+}
+
+func TestALoadBatchThatSucceedsAllocatesNothing(t *testing.T) {
+	requireNoAllocations(t, emptyBatches{emptyDataset(1 << 16)}, nwt.WithBatchSize(64))
+}
+
+// Whatever a dataset is made of, the bad samples of its parts are left out, and no others.
+func TestTheBadSamplesOfAPartAreThoseOfTheWhole(t *testing.T) {
+	part := func(bad ...int) nwt.Dataset {
+		load := func(_ context.Context, i int, _ *nwt.Sample) error {
+			if slices.Contains(bad, i) {
+				return errBad
+			}
+			return nil
+		}
+		return &pages{n: 20, load: load, loadBatch: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+			for k, i := range indices {
+				if err := load(ctx, i, dst[k]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}
+	}
+	must := func(ds nwt.Dataset, err error) nwt.Dataset {
+		require.NoError(t, err)
+		return ds
+	}
+	copied := func(ds nwt.Dataset) nwt.Dataset {
+		return nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+			i := int(nwt.Values[int64](src, 0)[0])
+			writePage(i, dst)
+			if i == 9 {
+				return errBad
+			}
+			return nil
+		})
+	}
+	split := func(ds nwt.Dataset) nwt.Dataset {
+		parts, err := nwt.Split(ds, 3, 0.5, 0.5)
+		require.NoError(t, err)
+		return must(nwt.Concat(parts...))
+	}
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		want []int64 // the values of the good ones, sorted
+	}{
+		"Subset":           {must(nwt.Subset(part(3, 7), []int{7, 1, 3, 2, 1})), []int64{1, 1, 2}},
+		"Map of Map":       {copied(copied(part(3, 7))), upTo(20, 3, 7, 9)},
+		"Concat":           {must(nwt.Concat(part(3, 7), oneByOne{part(4)}, part(5))), sorted(upTo(20, 3, 7), upTo(20, 4), upTo(20, 5))},
+		"Concat of Map":    {must(nwt.Concat(part(3, 7), copied(part(5)))), sorted(upTo(20, 3, 7), upTo(20, 5, 9))},
+		"Split and Concat": {split(part(3, 7)), upTo(20, 3, 7)},
+		"Zip":              {must(nwt.Zip(part(3), nwt.Map(part(5), scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }))), upTo(20, 3, 5)},
+	} {
+		for _, workers := range []int{0, 3} {
+			l := newLoader(t, c.ds, nwt.WithBatchSize(16), nwt.WithWorkers(workers), nwt.WithShuffle(4), nwt.WithErrorBudget(20), quietLog)
+			var got []int64
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				for k, v := range nwt.Values[int64](b, 0) {
+					got = append(got, v)
+					require.EqualValues(t, v%4, b.Lens(1)[k])
+				}
+			}
+			require.Equal(t, c.want, sorted(got), name)
+		}
+	}
+}
+
+func sorted(all ...[]int64) []int64 { return slices.Sorted(slices.Values(slices.Concat(all...))) }

@@ -279,8 +279,8 @@ func rest(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// loadTogether loads all claimed places in one call of LoadBatch. If the call fails
-// without telling which samples are bad, it tries each half, and the halves of these.
+// loadTogether loads all claimed places in one call of LoadBatch. If the call fails, it
+// tries each half, and the halves of these.
 // Only the bad samples are then left to Load, whose errors name them.
 func (w *worker) loadTogether(b *Batch) {
 	l, end := w.l, w.nextEnd()
@@ -313,7 +313,7 @@ func (w *worker) loadTogether(b *Batch) {
 		w.watch.begin(end, true)
 	}
 	called = true
-	bad, err := badSamples(l.loadBatch(ctx, w.indices, samples), samples)
+	err := l.loadBatch(ctx, w.indices, samples)
 	finished = true
 	switch {
 	case w.returned():
@@ -322,13 +322,9 @@ func (w *worker) loadTogether(b *Batch) {
 		l.failedTogether(b.run, err)
 		return
 	}
-	if l.layout.ragged > 0 || len(bad) > 0 {
+	if l.layout.ragged > 0 {
 		for _, s := range samples {
-			err := bad[s]
-			if err == nil {
-				err = s.end()
-			}
-			if err != nil {
+			if err := s.end(); err != nil {
 				b.bad.add(s.place, s.error(err, nil))
 			}
 		}

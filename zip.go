@@ -97,26 +97,21 @@ func (d *zipped) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	var bad SampleErrors
 	for i, ds := range d.ds {
 		views := d.views(i, dst...)
 		if b, ok := ds.(BatchDataset); ok {
-			badHere, err := badSamples(b.LoadBatch(ctx, slices.Clone(indices), views), dst)
-			if err != nil {
+			if err := b.LoadBatch(ctx, slices.Clone(indices), views); err != nil {
 				return err
-			}
-			for s, err := range badHere {
-				bad.add(s, err)
 			}
 			continue
 		}
 		for k, index := range indices {
 			if err := ds.Load(ctx, index, views[k]); err != nil {
-				bad.add(dst[k], err)
+				return err
 			}
 		}
 	}
-	return bad.orNil()
+	return nil
 }
 
 // views is the fields of dataset i in each of dst. Like scratchFor's samples they
