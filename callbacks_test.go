@@ -24,15 +24,10 @@ type caller struct {
 	calls  atomic.Int32
 	busy   sync.Map // what is being called
 	within atomic.Int32
-	ends   func() // panics or ends the goroutine; nil: the loader is called
 }
 
 func (c *caller) call() {
 	l := c.l.Load()
-	if l != nil && c.ends != nil {
-		c.calls.Add(1)
-		c.ends()
-	}
 	if l == nil || !c.within.CompareAndSwap(0, 1) {
 		return
 	}
@@ -175,48 +170,6 @@ func TestWhatALoaderCallsMayCallTheLoader(t *testing.T) {
 		}
 	}
 	require.NoError(t, leftover())
-}
-
-// The loop, and whoever calls Close, may end with what the loader called there.
-func TestWhatALoaderCallsMayPanicOrEndItsGoroutine(t *testing.T) {
-	for name, of := range callersOf() {
-		for _, workers := range []int{0, 2} {
-			for how, ends := range map[string]func(){"panic": func() { panic(errBoom) }, "Goexit": runtime.Goexit} {
-				if workers == 0 && name == "log of a LoadBatch that hangs" {
-					continue // the caller waits
-				}
-				t.Run(fmt.Sprintf("%s, %d workers, %s", name, workers, how), func(t *testing.T) {
-					c := &caller{ends: ends}
-					p := of(c)
-					guard := time.AfterFunc(5*time.Second, func() { panic(t.Name() + " hangs") })
-					defer guard.Stop()
-					apart := func(f func()) {
-						apart(func() {
-							defer func() { _ = recover() }()
-							f()
-						})
-					}
-					opts := append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithErrorBudget(64), nwt.WithLogger(slog.New(onLine(c.call)))}, p.opts...)
-					l, err := nwt.NewLoader(p.ds, opts...)
-					require.NoError(t, err)
-					c.l.Store(l)
-					for e := range 3 {
-						apart(func() {
-							for range l.Epoch(t.Context(), e) {
-							}
-						})
-					}
-					apart(func() { _ = l.SetWorkers(1) })
-					apart(func() { _ = l.Close() })
-					require.Positive(t, c.calls.Load())
-					c.l.Store(nil)
-					require.NoError(t, l.Close())
-					require.Zero(t, l.SlotCount().Memory)
-					require.NoError(t, leftover())
-				})
-			}
-		}
-	}
 }
 
 func TestWhatTuneCallsMayPanicOrEndItsGoroutine(t *testing.T) {

@@ -174,42 +174,6 @@ func caught(err *error) {
 	}
 }
 
-// A carefulLog runs the program's handler in a goroutine of its own and waits for it: the lines
-// come from goroutines of the loader, and from the loop's. If the handler panics or ends its
-// goroutine, its line is lost, and nothing else.
-type carefulLog struct{ slog.Handler }
-
-// Enabled is true, since Handle asks the handler.
-func (h carefulLog) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h carefulLog) Handle(ctx context.Context, r slog.Record) (err error) {
-	return apart(func() error {
-		if !h.Handler.Enabled(ctx, r.Level) {
-			return nil
-		}
-		return h.Handler.Handle(ctx, r)
-	})
-}
-
-func (h carefulLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return h.derived(func() slog.Handler { return h.Handler.WithAttrs(attrs) })
-}
-
-func (h carefulLog) WithGroup(name string) slog.Handler {
-	return h.derived(func() slog.Handler { return h.Handler.WithGroup(name) })
-}
-
-// derived is a handler derived from the program's. If the program's panics or ends its
-// goroutine, the lines of the derived one are lost.
-func (h carefulLog) derived(from func() slog.Handler) slog.Handler {
-	d := carefulLog{slog.DiscardHandler}
-	_ = apart(func() error {
-		d.Handler = from()
-		return nil
-	})
-	return d
-}
-
 // A heldLog keeps its lines while a file is locked: the log's handler may use that file. One
 // goroutine at a time may use it.
 type heldLog struct {

@@ -99,11 +99,8 @@ func newOptions(opts []Option) (*options, error) {
 		}
 		errs = append(errs, opt(o))
 	}
-	if o.log != nil {
-		o.log = slog.New(carefulLog{o.log.Handler()})
-		if o.launcher != nil {
-			o.launcher.logOnce(o.log)
-		}
+	if o.log != nil && o.launcher != nil {
+		o.launcher.logOnce(o.log)
 	}
 	if o.workers < 0 {
 		o.workers = min(o.cpus(), maxWorkers)
@@ -442,8 +439,8 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 
 // WithLogger sets where log lines go: warnings, and what WithLauncher found and
 // WithAutoWorkers chose. The default is [slog.Default], as it is when the loader is
-// made. The log's handler runs in a goroutine of its own, and the loader waits for it without
-// holding a lock. If it panics or calls runtime.Goexit, the line is lost, and nothing else.
+// made. The log's handler must not call the loader: it may be called while the loader holds
+// a lock.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l

@@ -4,14 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -125,81 +119,6 @@ func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
 		require.Equal(t, 2, l.Workers())
 	}
 	require.Nil(t, l.Result())
-}
-
-// A raging log's handler panics at each line, or ends its goroutine.
-type raging struct {
-	slog.Handler
-	lines  *atomic.Int32
-	sooner bool // it does so when it is asked whether it wants a line
-	exits  bool
-}
-
-func (h raging) Enabled(context.Context, slog.Level) bool {
-	if h.sooner {
-		h.rage()
-	}
-	return true
-}
-
-func (h raging) Handle(context.Context, slog.Record) error {
-	h.rage()
-	return nil
-}
-
-func (h raging) rage() {
-	h.lines.Add(1)
-	if h.exits {
-		runtime.Goexit()
-	}
-	panic("no space left for logs")
-}
-
-// Lines come from the loop's goroutine, workers, the stage, readers and the watchdog.
-func TestALogThatPanicsOrEndsItsGoroutineLosesItsLineAndNothingElse(t *testing.T) {
-	hangs := &pages{n: 64, loadBatch: func(ctx context.Context, _ []int, _ []*nwt.Sample) error { <-ctx.Done(); return nil }}
-	rotten := numbered(64, func(_ context.Context, i int, _ *nwt.Sample) error {
-		if i == 7 {
-			return errBoom
-		}
-		return nil
-	})
-	kept := numbered(64, func(_ context.Context, _ int, dst *nwt.Sample) error {
-		_, err := nwt.Scratch(dst, func() (io.Closer, error) { return fallible{}, nil })
-		return err
-	})
-	torn := nwt.Streamed(&breaking{shelves: newShelves(32, 32), onClose: func(int) error { return errBoom }})
-	for name, c := range map[string]struct {
-		ds      nwt.Dataset
-		opts    []nwt.Option
-		samples int
-	}{
-		"a bad sample":             {rotten, nil, 63},
-		"a bad sample on a device": {rotten, []nwt.Option{nwt.WithDevice(nowhere{})}, 63},
-		"a LoadBatch that fails":   {rotting(64), nil, 57},
-		"a LoadBatch that hangs":   {hangs, []nwt.Option{nwt.WithTimeout(time.Second)}, 64},
-		"a shard's Close":          {torn, nil, 64},
-		"Close of Scratch":         {kept, nil, 64},
-	} {
-		for k := range 8 {
-			workers, sooner, exits := k/4*2, k%2 == 1, k/2%2 == 1
-			if c.ds == hangs && workers == 0 {
-				continue // the caller waits
-			}
-			synctest.Test(t, func(t *testing.T) {
-				log := raging{lines: new(atomic.Int32), sooner: sooner, exits: exits}
-				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithErrorBudget(10), nwt.WithLogger(slog.New(log)))...)
-				n := 0
-				for b, err := range l.Epoch(t.Context(), 0) {
-					require.NoError(t, err)
-					n += b.Len()
-				}
-				require.Equal(t, c.samples, n, name)
-				require.NoError(t, l.Close())
-				require.Positive(t, log.lines.Load(), name)
-			})
-		}
-	}
 }
 
 // fallible can't be closed.
