@@ -716,39 +716,6 @@ func TestALoadBatchThatFailsWithItsContextIsNotHalved(t *testing.T) {
 	}
 }
 
-// asking is a log handler that asks the loader something.
-type asking struct{ ask func() }
-
-func (asking) Enabled(context.Context, slog.Level) bool    { return true }
-func (h asking) Handle(context.Context, slog.Record) error { h.ask(); return nil }
-func (h asking) WithAttrs([]slog.Attr) slog.Handler        { return h }
-func (h asking) WithGroup(string) slog.Handler             { return h }
-
-func TestALogHandlerMayAskTheLoader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ds := &pages{n: 8, loadBatch: func(ctx context.Context, _ []int, _ []*nwt.Sample) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}}
-		var l *nwt.Loader
-		log := slog.New(asking{func() { _ = l.SetWorkers(1) }})
-		l = newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithLogger(log))
-		require.Equal(t, indicesUpTo(8), requirePages(t, l, 0))
-		require.NoError(t, l.Close())
-	})
-}
-
-func TestALogHandlerMayAskTheLoaderAboutASampler(t *testing.T) {
-	var l *nwt.Loader
-	asked := 0
-	log := slog.New(asking{func() { _ = l.Len(); asked++ }})
-	l = newLoader(t, augmented(100), nwt.WithBatchSize(8), nwt.WithLogger(log))
-	s, err := nwt.Bucketed(100, func(i int) int { return i % 7 }, nwt.Buckets{BatchSize: 5}, 1)
-	require.NoError(t, err)
-	require.NoError(t, l.SetSampler(s))
-	require.Equal(t, 1, asked)
-}
-
 // A cache lends the sample to the dataset beneath it while the watchdog looks at the
 // worker: the race detector sees it if they share anything.
 func TestACallThatHangsBeneathACacheIsGivenUp(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Its methods may
-// be called from any goroutine, and, except for [Loader.Close], by whatever the loader calls:
-// Load, a sampler, a device, the log's handler. There an epoch is [ErrBusy] while another one
-// is running.
+// A Loader feeds the batches of a dataset to a training loop. Its methods may be called from
+// any goroutine. Load, LoadBatch and the functions of WithWorkerInit and WithFinish may call
+// them too, except for [Loader.Close]; there an epoch is [ErrBusy]. A sampler, a dataset's Len, a
+// device and the log's handler must not call the loader: it may hold a lock while it calls them.
 //
 // The life of a batch:
 //
@@ -67,8 +67,6 @@ type Loader struct {
 	mu            sync.Mutex
 	closed        bool           // guarded by mu
 	run           *run           // guarded by mu; nil between epochs
-	beginning     bool           // guarded by mu; a dataset or a sampler is asked what a run is to be
-	outside       sync.WaitGroup // methods that call the program without mu; Close waits for them. Add is guarded by mu: none once the loader is closed
 	crew          []*worker      // guarded by mu; by seat, nil if it has no goroutine
 	away          atomic.Int32   // calls that were given up and haven't returned
 	numbers       numbers        // guarded by mu; of the crew, and of calls that were given up
@@ -239,8 +237,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err := l.reorder(s, order, n); err != nil {
 		return err
 	}
-	l.trim()
-	l.warnOfMixedLengths(s) // without mu, since a log handler may ask the loader
+	l.warnOfMixedLengths(s)
 	return nil
 }
 
@@ -272,12 +269,12 @@ func (l *Loader) reorder(s Sampler, o order, n int) error {
 	switch {
 	case l.closed:
 		return ErrClosed
-	case l.run != nil || l.beginning:
+	case l.run != nil:
 		return ErrBusy
 	}
 	l.setOrder(s, o, n)
 	l.ownOrder = false
-	l.outside.Add(1)
+	l.slots.trim()
 	return nil
 }
 
@@ -297,21 +294,6 @@ func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
 	}
-	if err := l.setByHand(n); err != nil {
-		return err
-	}
-	l.trim()
-	return nil
-}
-
-// trim gives back the slots that are too many. The caller has added to outside, and doesn't hold
-// mu: the device is called.
-func (l *Loader) trim() {
-	defer l.outside.Done()
-	l.slots.trim()
-}
-
-func (l *Loader) setByHand(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -319,28 +301,18 @@ func (l *Loader) setByHand(n int) error {
 	}
 	l.byHand.Store(true)
 	l.resize(n)
-	l.outside.Add(1)
 	return nil
 }
 
 // tuneTo changes the number of workers for the loader itself. It does nothing and
 // returns false if the loader is closed or the program has called SetWorkers.
 func (l *Loader) tuneTo(n int) bool {
-	if !l.setByItself(n) {
-		return false
-	}
-	l.trim()
-	return true
-}
-
-func (l *Loader) setByItself(n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.byHand.Load() {
 		return false
 	}
 	l.resize(n)
-	l.outside.Add(1)
 	return true
 }
 
@@ -351,6 +323,7 @@ func (l *Loader) resize(n int) {
 	if l.run != nil {
 		l.hire()
 	}
+	l.slots.trim()
 }
 
 // setWorkers sets what follows from the number of workers. The caller holds mu,
@@ -616,7 +589,6 @@ func (l *Loader) Close() error {
 
 // release gives back what a loader has that was closed.
 func (l *Loader) release() {
-	l.outside.Wait()
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
 	defer func() {

@@ -79,7 +79,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	if l.closed {
 		return nil, ErrClosed
 	}
-	if l.run != nil || l.beginning {
+	if l.run != nil {
 		return nil, ErrBusy
 	}
 	if l.n != endless {
@@ -91,11 +91,8 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", n)
 	}
 	if l.order.batches > 0 {
-		err := l.asking(func() (err error) {
-			base, err = l.order.batchAt(first, base)
-			return err
-		})
-		if err != nil {
+		var err error
+		if base, err = l.order.batchAt(first, base); err != nil {
 			return nil, err
 		}
 	}
@@ -135,38 +132,19 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	return r, nil
 }
 
-// asking calls f, which asks the dataset or the sampler, without mu, which the caller holds.
-// Meanwhile nobody else begins a run or changes the order.
-func (l *Loader) asking(f func() error) (err error) {
-	l.beginning = true
-	l.outside.Add(1)
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		l.beginning = false
-		l.outside.Done()
-		if l.closed && err == nil {
-			err = ErrClosed
-		}
-	}()
-	return f()
-}
-
 // followDataset asks the dataset for its length. If that has changed, the loader's own order
 // follows it. The caller holds mu.
 func (l *Loader) followDataset() error {
-	n, s, o := l.n, l.sampler, l.order
-	err := l.asking(func() (err error) {
-		if n, err = lengthNow(l.ds); err != nil || n == l.n {
-			return err
-		}
-		if l.ownOrder {
-			s = l.opts.ownOrder(n)
-		}
-		o, err = l.orderOf("Dataset.Len", s, n)
+	n, err := lengthNow(l.ds)
+	if err != nil || n == l.n {
 		return err
-	})
-	if err == nil && n != l.n {
+	}
+	s := l.sampler
+	if l.ownOrder {
+		s = l.opts.ownOrder(n)
+	}
+	o, err := l.orderOf("Dataset.Len", s, n)
+	if err == nil {
 		l.setOrder(s, o, n)
 	}
 	return err
