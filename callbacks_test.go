@@ -128,24 +128,66 @@ func TestWhatLoadsMayCallTheLoader(t *testing.T) {
 	require.NoError(t, leftover())
 }
 
-func TestWhatTuneCallsMayPanicOrEndItsGoroutine(t *testing.T) {
-	for _, end := range []func(){func() { panic(errBoom) }, runtime.Goexit} {
-		for name, opt := range map[string]nwt.Option{
-			"WithStep":     nwt.WithStep(func(context.Context, *nwt.Batch) error { end(); return nil }),
-			"WithProgress": nwt.WithProgress(func(nwt.Progress) { end() }),
-		} {
-			promptly(t, func() {
-				done := make(chan any)
-				go func() {
-					defer func() { done <- recover() }()
-					_, err := nwt.Tune(t.Context(), numbersTo(t, 1000), opt, nwt.WithMaxWorkers(2), nwt.WithIterations(3), silent)
-					if err == nil {
-						done <- "it goes on"
+func TestWhatTuneCallsMayPanic(t *testing.T) {
+	for name, opt := range map[string]nwt.Option{
+		"WithStep":     nwt.WithStep(func(context.Context, *nwt.Batch) error { panic(errBoom) }),
+		"WithProgress": nwt.WithProgress(func(nwt.Progress) { panic(errBoom) }),
+	} {
+		promptly(t, func() {
+			done := make(chan any)
+			go func() {
+				defer func() { done <- recover() }()
+				_, err := nwt.Tune(t.Context(), numbersTo(t, 1000), opt, nwt.WithMaxWorkers(2), nwt.WithIterations(3), silent)
+				if err == nil {
+					done <- "it goes on"
+				}
+			}()
+			require.NotEqual(t, "it goes on", <-done, name)
+		})
+		require.NoError(t, leftover(), name)
+	}
+}
+
+// As t.FailNow does: nothing else ends, and nobody waits for the worker.
+func TestALoadThatEndsItsGoroutineEndsTheEpochAndSaysSo(t *testing.T) {
+	load := func(_ context.Context, i int, dst *nwt.Sample) error {
+		if dst.Epoch() == 0 && i == 12 {
+			runtime.Goexit()
+		}
+		return nil
+	}
+	together := func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+		return load(ctx, indices[0], dst[0])
+	}
+	for name, ds := range map[string]nwt.Dataset{"Load": numbered(64, load), "LoadBatch": &pages{n: 64, loadBatch: together}} {
+		for _, opts := range [][]nwt.Option{nil, {nwt.WithErrorBudget(64)}, {nwt.WithTimeout(time.Hour)}, {nwt.WithDevice(nowhere{})}} {
+			for _, workers := range []int{0, 1, 4} {
+				promptly(t, func() {
+					l, err := nwt.NewLoader(ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers), quietLog)...)
+					require.NoError(t, err)
+					var last error
+					returned := false
+					apart(func() {
+						_, last = epoch(t.Context(), l, 0)
+						returned = true
+					})
+					require.Equal(t, workers > 0, returned, "without workers it is the caller's goroutine that ends")
+					if workers > 0 {
+						var failed *nwt.LoadError
+						require.ErrorAs(t, last, &failed, name)
+						require.Equal(t, 12, failed.Index)
+						require.NotEmpty(t, failed.Stack)
+						require.ErrorContains(t, last, "Load ended its goroutine: runtime.Goexit was called (")
+						require.ErrorContains(t, last, "callbacks_test.go:")
 					}
-				}()
-				require.NotEqual(t, "it goes on", <-done, name)
-			})
-			require.NoError(t, leftover(), name)
+					noSlotLost(t, l, 0)
+					batches, err := epoch(t.Context(), l, 1)
+					require.NoError(t, err)
+					require.Len(t, batches, 16)
+					require.NoError(t, l.Close())
+				})
+				require.NoError(t, leftover())
+			}
 		}
 	}
 }

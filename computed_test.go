@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -136,16 +135,6 @@ func TestAComputedOrderThatCanNotBeUsedIsNamed(t *testing.T) {
 				require.ErrorContains(t, err, says)
 			}
 		}
-	}
-}
-
-func TestGoexitInAComputedOrderIsNamed(t *testing.T) {
-	s, err := nwt.Computed(10, func(int) []int { runtime.Goexit(); return nil })
-	require.NoError(t, err)
-	for range 2 {
-		_, err = epoch(t.Context(), newLoader(t, drawn(7), nwt.WithSampler(s), nwt.WithWorkers(2), nwt.WithBatchSize(2)), 0)
-		require.ErrorAs(t, err, new(*nwt.LoadError))
-		require.ErrorContains(t, err, "the order of epoch 0: runtime.Goexit was called (")
 	}
 }
 

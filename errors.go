@@ -130,7 +130,7 @@ func guarded(f func() error, failed func(stack []byte, err error)) (ok bool) {
 func recovered(p any) (stack []byte, err error) {
 	switch p := p.(type) {
 	case nil:
-		return debug.Stack(), fmt.Errorf("%w%s", errGoexit, unwoundFrom("runtime.Goexit"))
+		return debug.Stack(), fmt.Errorf("%w%s, as by t.FailNow", errGoexit, unwoundFrom("runtime.Goexit"))
 	case error:
 		return debug.Stack(), fmt.Errorf("panic: %w%s", reason{p}, unwoundFrom("runtime.gopanic"))
 	default:
@@ -167,12 +167,7 @@ func isOurs(file string) bool {
 	return path.Dir(file) == path.Dir(here) && !strings.HasSuffix(file, "_test.go")
 }
 
-// caught is deferred, and makes an error of a panic.
-func caught(err *error) {
-	if p := recover(); p != nil {
-		_, *err = recovered(p)
-	}
-}
+var errGoexit = errors.New("runtime.Goexit was called")
 
 // A heldLog keeps its lines while a file is locked: the log's handler may use that file. One
 // goroutine at a time may use it.
@@ -210,33 +205,4 @@ func (l *heldLines) unlocked() {
 		write()
 	}
 	l.kept = nil
-}
-
-var errGoexit = errors.New("runtime.Goexit was called")
-
-// apart calls f in a goroutine of its own and waits for it. If f panics or ends the goroutine,
-// that is its error.
-func apart(f func() error) (err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		guarded(f, func(_ []byte, failed error) { err = failed })
-	}()
-	<-done
-	return err
-}
-
-// forEach calls f for each item, in order. A call that panics or ends the goroutine, as the
-// program's may, doesn't keep f from the items after it.
-func forEach[T any](items []T, f func(T)) {
-	defer func() {
-		if len(items) > 0 {
-			forEach(items, f)
-		}
-	}()
-	for len(items) > 0 {
-		item := items[0]
-		items = items[1:]
-		f(item)
-	}
 }

@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -133,14 +130,10 @@ func TestWithoutABudgetABatchWithABadSampleIsNotFinished(t *testing.T) {
 
 func TestAFinishThatFailsEndsTheEpochInOrder(t *testing.T) {
 	for name, fail := range map[string]func() error{
-		"error":  func() error { return errBad },
-		"panic":  func() error { panic(errBad) },
-		"goexit": func() error { runtime.Goexit(); return nil },
+		"error": func() error { return errBad },
+		"panic": func() error { panic(errBad) },
 	} {
 		for _, workers := range []int{0, 1, 4} {
-			if name == "goexit" && workers == 0 {
-				continue // ends the goroutine that asks for batches
-			}
 			for _, budget := range []int{0, 100} {
 				l := newLoader(t, summed(100), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(budget),
 					nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
@@ -335,56 +328,6 @@ func ExampleWithFinish() {
 	// Output:
 	// [0.2 2.4 1.2 12.4 2.2 22.4 2.3 22.7]
 	// [0.8 0.2 0.2 0.8 0.8 0.2 0.2 0.8]
-}
-
-func TestABatchThatIsNotLoadedIsNotFinished(t *testing.T) {
-	ds := numbered(8, func(_ context.Context, i int, _ *nwt.Sample) error {
-		if i == 5 {
-			runtime.Goexit()
-		}
-		return nil
-	})
-	finished := 0
-	l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0), nwt.WithErrorBudget(8), nwt.WithFinish(func(context.Context, *nwt.Batch) error {
-		finished++
-		return nil
-	}))
-	var group sync.WaitGroup
-	group.Go(func() {
-		for range l.Epoch(t.Context(), 0) {
-			continue
-		}
-	})
-	group.Wait()
-	require.Equal(t, 1, finished, "the batch before it")
-}
-
-// As t.FailNow does.
-func TestGoexitInTheCallersFinishEndsTheCallerAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLoader(t, summed(32), nwt.WithBatchSize(8), nwt.WithWorkers(0), nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
-			if b.Epoch() == 0 && b.Index() == 2 {
-				runtime.Goexit()
-			}
-			return sum(ctx, b)
-		}))
-		delivered := 0
-		var group sync.WaitGroup
-		group.Go(func() {
-			for b, err := range l.Epoch(t.Context(), 0) {
-				assert.NoError(t, err)
-				delivered += b.Len()
-			}
-		})
-		group.Wait()
-		require.Equal(t, 16, delivered)
-		noSlotLost(t, l, 0)
-		for b, err := range l.Epoch(t.Context(), 1) {
-			require.NoError(t, err)
-			requireSummed(t, b)
-		}
-		require.NoError(t, l.Close())
-	})
 }
 
 // The end of a stream may be found when the samples of its last batch are all loaded.

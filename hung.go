@@ -172,7 +172,7 @@ func (w *worker) replace() (next *worker, err error) {
 
 // cameBack frees what a call that was given up has kept.
 func (w *worker) cameBack() {
-	defer w.watch.keeps.release() // last, since a device's FreeHost may end the goroutine; nobody is left to tell of an error
+	_ = w.watch.keeps.release() // nobody is left to tell of an error
 	w.l.away.Add(-1)
 	w.l.mu.Lock()
 	w.l.numbers.giveBack(w.number)
@@ -281,11 +281,10 @@ func (b *Batch) moveOut() error {
 		}
 		from = end
 	}
-	left := b.slot
+	b.giveUp(b.slot)
 	b.slot = to
 	b.resize(b.size)
 	b.leaveRefuges()
-	b.giveUp(left) // last, since a device's FreeHost may end the goroutine
 	return nil
 }
 

@@ -386,26 +386,6 @@ func TestNoTwoGoroutinesHaveAWorkersNumberAtATime(t *testing.T) {
 	})
 }
 
-func TestAWorkerWhoseGoroutineHasEndedIsPreparedAnew(t *testing.T) {
-	var prepared sync.Map // by goroutine
-	var unprepared atomic.Int32
-	ds := numbered(100, func(_ context.Context, i int, dst *nwt.Sample) error {
-		if _, ok := prepared.Load(goroutine()); !ok {
-			unprepared.Add(1)
-		}
-		if i%10 == 0 {
-			runtime.Goexit()
-		}
-		return nil
-	})
-	l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithErrorBudget(10), quietLog,
-		nwt.WithWorkerInit(func(context.Context, int) error { prepared.Store(goroutine(), true); return nil }))
-	got, err := values(t, l, 0)
-	require.NoError(t, err)
-	require.Len(t, got, 90)
-	require.Zero(t, unprepared.Load())
-}
-
 // goroutine names the one it is called in.
 func goroutine() string {
 	var buf [64]byte

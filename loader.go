@@ -579,30 +579,23 @@ func (l *Loader) Close() error {
 	l.closed = true
 	r := l.run
 	l.mu.Unlock()
-	defer l.release() // even if a device ends the goroutine
 	if r != nil {
 		r.stop(ErrClosed)
 		r.haltInTurn()
 	}
-	return nil
-}
-
-// release gives back what a loader has that was closed.
-func (l *Loader) release() {
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
-	defer func() {
-		l.pool.Wait()
-		if l.said.during == whileLoading { // the tuner sums up all its loaders
-			defer l.said.sum(l.opts.log)
-		}
-		l.slots.close()
-	}()
 	l.closeOnce.Do(func() {
-		defer l.inline.sample.locals.close(l.opts.log)
 		close(l.closing)
 		if l.stage != nil {
 			l.stage.close()
 		}
+		l.inline.sample.locals.close(l.opts.log)
 	})
+	l.pool.Wait()
+	l.slots.close()
+	if l.said.during == whileLoading { // the tuner sums up all its loaders
+		l.said.sum(l.opts.log)
+	}
+	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"log/slog"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -47,7 +46,6 @@ var failures = []struct {
 	{"panic", func(*nwt.Sample) error { panic("a bad day") }, "panic: a bad day", nil, true},
 	{"panic with an error", func(*nwt.Sample) error { panic(errBoom) }, "panic: boom", errBoom, true},
 	{"runtime error", func(*nwt.Sample) error { var s []int; _ = s[dst0]; return nil }, "index out of range", nil, true},
-	{"Goexit", func(*nwt.Sample) error { runtime.Goexit(); return nil }, "runtime.Goexit was called", nil, true},
 	{"misuse", func(dst *nwt.Sample) error { nwt.Values[int64](dst, 0)[0] = 1; return nil }, `Values[int64] of field 0 ("x"), whose type is Float32`, nil, true},
 }
 
@@ -56,9 +54,6 @@ const dst0 = 0
 func TestABadSampleEndsTheEpochAfterTheBatchesBeforeIt(t *testing.T) {
 	for _, f := range failures {
 		for _, workers := range []int{0, 1, 4} {
-			if workers == 0 && f.name == "Goexit" {
-				continue // it ends the caller's goroutine: see below
-			}
 			for _, bad := range []int{0, 9, 10, 47, 99} {
 				for _, batch := range []int{1, 10} {
 					t.Run(fmt.Sprintf("%s/workers=%d/bad=%d/batch=%d", f.name, workers, bad, batch), func(t *testing.T) {
@@ -95,32 +90,6 @@ func TestABadSampleEndsTheEpochAfterTheBatchesBeforeIt(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestGoexitInTheCallersLoadEndsTheCallerAlone(t *testing.T) {
-	ds := loads(30, func(_ context.Context, i int, dst *nwt.Sample) error {
-		if i == 17 && dst.Epoch() == 0 {
-			runtime.Goexit()
-		}
-		return nil
-	})
-	l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(0))
-	batches, returned := 0, false
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range l.Epoch(t.Context(), 0) {
-			batches++
-		}
-		returned = true
-	}()
-	<-done
-	require.Equal(t, 1, batches)
-	require.False(t, returned)
-	noSlotLost(t, l, 0)
-	all, err := epoch(t.Context(), l, 1)
-	require.NoError(t, err)
-	require.Len(t, all, 3)
 }
 
 func TestTheFirstBadSampleInOrderIsTheOneReported(t *testing.T) {
@@ -229,12 +198,8 @@ func TestAWorkerThatCannotStartEndsTheEpochAndTriesAgain(t *testing.T) {
 	}{
 		{"error", func() error { return errBoom }, "WithWorkerInit: boom", false},
 		{"panic", func() error { panic(errBoom) }, "WithWorkerInit: panic: boom", true},
-		{"Goexit", func() error { runtime.Goexit(); return nil }, "WithWorkerInit: runtime.Goexit was called", true},
 	} {
 		for _, workers := range []int{0, 1, 3} {
-			if workers == 0 && f.name == "Goexit" {
-				continue
-			}
 			t.Run(fmt.Sprintf("%s/workers=%d", f.name, workers), func(t *testing.T) {
 				broken := true
 				l := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithWorkers(workers),

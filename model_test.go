@@ -73,7 +73,7 @@ func randomProgram(rng *rand.Rand) program {
 	if rng.IntN(2) == 0 {
 		p.budget = rng.IntN(8)
 		for range rng.IntN(6) {
-			p.bad[rng.IntN(p.n)] = []string{"error", "panic", "Goexit"}[rng.IntN(3)]
+			p.bad[rng.IntN(p.n)] = []string{"error", "panic"}[rng.IntN(2)]
 		}
 	}
 	for i := range 2 + rng.IntN(12) {

@@ -345,20 +345,3 @@ func TestASampleThatIsNotThereIsNotTakenForDamage(t *testing.T) {
 		require.NoError(t, p.Close())
 	}
 }
-
-func TestGoexitInTheCallersLoadLeavesNothingOfAPrecomputedFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "samples")
-	ds := nwt.NewDataset(9, filled(9, 0).Fields(), func(_ context.Context, i int, _ *nwt.Sample) error {
-		if i == 5 {
-			runtime.Goexit()
-		}
-		return nil
-	})
-	apart(func() {
-		_, _ = nwt.Precompute(t.Context(), ds, path, "v1", nwt.WithWorkers(0), nwt.WithBatchSize(1), quietLog)
-	})
-	left, err := filepath.Glob(path + "*")
-	require.NoError(t, err)
-	require.Equal(t, []string{path + ".lock"}, left)
-	requireFilled(t, precompute(t, filled(9, 0), path))
-}

@@ -473,19 +473,10 @@ func (r *run) openOne() (opened bool, err error) {
 // place writes into a batch what batch i of the course is. The error comes from a
 // BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
-	returned := false
-	if r.course.batches > 0 || r.l.ownShapes() {
-		defer func() {
-			if !returned { // Start, Sizes or the sampler has called runtime.Goexit
-				r.l.slots.put(b, false)
-			}
-		}()
-	}
 	epoch, base, k, index := r.course.at(i)
 	var from, to int
 	if r.course.batches > 0 {
 		if from, to, b.reached, err = r.course.partOf(epoch, base, k); err != nil {
-			returned = true
 			return err
 		}
 	} else {
@@ -502,7 +493,6 @@ func (r *run) place(b *Batch, i int) (err error) {
 	if r.l.ownShapes() {
 		r.layOut(b)
 	}
-	returned = true
 	return nil
 }
 
@@ -572,7 +562,7 @@ func (r *run) help(seq uint64) {
 		return
 	}
 	r.l.zero.take() // before asking which number the caller has
-	defer func() {  // runtime.Goexit in Load or WithFinish mustn't lose the claim
+	defer func() {  // Load may end the goroutine
 		if r.l.opts.timeout > 0 {
 			r.l.callerIsDone(w.sample.worker)
 		}
@@ -638,10 +628,10 @@ func (r *run) halt() {
 	r.cancel()
 	r.awaitPrepared()
 	r.broken = r.beside.Wait()
-	defer r.takeBack() // even if a reader's Close ends the goroutine
 	if r.readByConsumer() {
 		r.sequence.stop()
 	}
+	r.takeBack()
 }
 
 // takeBack waits for the loads under way and takes back the slots of batches that nobody has
@@ -652,11 +642,10 @@ func (r *run) takeBack() {
 		return
 	}
 	r.l.ring.Halt(r.ahead[0])
-	left := r.ahead
-	r.ahead = nil
-	for _, seq := range left {
+	for _, seq := range r.ahead {
 		r.l.ring.Item(seq).letGo()
 	}
+	r.ahead = nil
 }
 
 // haltInTurn is halt for another goroutine than the consumer's.
@@ -678,16 +667,16 @@ func (r *run) awaitPrepared() {
 // end ends the run: the loader is ready for the next one.
 func (r *run) end() {
 	r.unwatch()
-	defer r.forget()
+	defer r.forget() // even if a reader's Close ends the goroutine
 	r.finishHere()
 }
 
-// finishHere ends what the consumer and the run still do, even if that ends the goroutine.
+// finishHere ends what the consumer and the run still do.
 func (r *run) finishHere() {
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	defer r.halt()
 	r.letGo()
+	r.halt()
 }
 
 // forget makes the loader ready for the next run.

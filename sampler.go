@@ -376,31 +376,11 @@ func (o *orders[T]) get(epoch, part int) []T {
 		if kept != nil && kept.epoch == epoch && kept.part == part {
 			return kept.indices()
 		}
-		fresh := &partOrder[T]{epoch: epoch, part: part, indices: sync.OnceValue(func() []T { return o.computed(epoch, part) })}
+		fresh := &partOrder[T]{epoch: epoch, part: part, indices: sync.OnceValue(func() []T { return o.compute(epoch, part) })}
 		if slot.CompareAndSwap(kept, fresh) {
 			return fresh.indices()
 		}
 	}
-}
-
-// computed is an order. If user code calls runtime.Goexit, it panics with an error that
-// says so: whoever asks for the order must hear of it.
-func (o *orders[T]) computed(epoch, part int) (indices []T) {
-	finished := false
-	defer func() {
-		if finished {
-			return
-		}
-		p := recover()
-		if p == nil {
-			_, err := recovered(nil) // with the place, which whoever asks later can't see
-			p = fmt.Errorf("nwt: the order of epoch %d: %w", epoch, err)
-		}
-		panic(p)
-	}()
-	indices = o.compute(epoch, part)
-	finished = true
-	return indices
 }
 
 // A Filler is a [Sampler] that computes many positions faster than one by one. A

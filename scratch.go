@@ -73,15 +73,10 @@ func (s *Sample) abandonScratch() {
 
 // close closes all, the latest first.
 func (l *locals) close(log *slog.Logger) {
-	defer func() {
-		if len(l.list) > 0 {
-			l.close(log) // a Close called runtime.Goexit
-		}
-	}()
 	for n := len(l.list) - 1; n >= 0; n-- {
 		last := l.list[n]
 		l.list[n] = local{}
-		l.list = l.list[:n] // before it can panic
+		l.list = l.list[:n]
 		last.end(log)
 	}
 }

@@ -275,28 +275,6 @@ func TestADatasetInAConcatKeepsOneForEachWorkerHoweverItsSamplesLie(t *testing.T
 	require.EqualValues(t, 2, d.made.Load())
 }
 
-type exiting struct{}
-
-func (exiting) Close() error { runtime.Goexit(); return nil }
-
-func TestGoexitInTheCloseOfWhatIsKeptLosesNothing(t *testing.T) {
-	var d decoders
-	ds := loads(40, func(_ context.Context, _ int, dst *nwt.Sample) error {
-		_, err := nwt.Scratch(dst, d.create) // closed last
-		_, other := nwt.Scratch(dst, func() (exiting, error) { return exiting{}, nil })
-		return errors.Join(err, other)
-	})
-	var log journal
-	l := newLoader(t, ds, nwt.WithWorkers(3), log.option())
-	for _, err := range l.Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-	}
-	promptly(t, func() { require.NoError(t, l.Close()) })
-	require.Positive(t, d.made.Load())
-	require.Zero(t, d.open.Load())
-	require.Contains(t, log.String(), "runtime.Goexit was called")
-}
-
 // Slow to close: what a worker that ends still has to do.
 type unhurried struct{ closed *atomic.Int32 }
 

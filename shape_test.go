@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -331,33 +330,6 @@ func (s failsAt) At(_, i int) int {
 		panic("no index")
 	}
 	return i
-}
-
-// Goexit in Sizes ends the goroutine of the loop, and neither hangs nor keeps a slot.
-func TestGoexitInSizesEndsTheLoop(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		l, err := nwt.NewLoader(words{n: 40, tell: func(i int, sizes []int) {
-			if i == 20 {
-				runtime.Goexit()
-			}
-			words{}.Sizes(i, sizes)
-		}}, nwt.WithBatchSize(4), nwt.WithWorkers(workers))
-		require.NoError(t, err)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for range l.Epoch(context.Background(), 0) {
-			}
-		}()
-		<-done
-		for b, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			holds(t, b, []int{0, 1, 2, 3})
-			break
-		}
-		require.NoError(t, l.Close())
-		require.Zero(t, l.SlotCount().Memory)
-	}
 }
 
 // sizedBatches loads many samples in one call, in reverse order.

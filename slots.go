@@ -79,8 +79,8 @@ func (s *slots) take(l *Loader) (*Batch, error) {
 	slot, err := l.newSlot(l.slotMem)
 	if err != nil {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.total--
-		s.mu.Unlock()
 		return nil, err
 	}
 	return &Batch{l: l, slot: slot}, nil
@@ -104,6 +104,7 @@ func (s *slots) pop() (*Batch, error) {
 
 // put takes back a batch that nobody uses.
 func (s *slots) put(b *Batch, loose bool) {
+	b.leaveRefuges()
 	if d := b.device; d != nil {
 		if d.lost() {
 			b.holders.Add(1) // the copy
@@ -111,7 +112,6 @@ func (s *slots) put(b *Batch, loose bool) {
 		b.device = nil
 		b.l.stage.buffers.put(d, loose)
 	}
-	b.leaveRefuges()
 	if !s.kept(b, loose) {
 		b.drop()
 	}

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"log"
-	"runtime"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -505,38 +503,4 @@ func ExampleTokenBatches() {
 	// [3 4] "longnot\x00the\x00"
 	// [5 2] "orbetoa\x00is"
 	// [1 6] "longer"
-}
-
-// cutting is a BatchSampler of batches of four.
-type cutting struct {
-	nwt.Sampler
-	start func(batch int)
-}
-
-func (c cutting) Batches() int { return c.Len() / 4 }
-func (c cutting) Start(_, batch int) int {
-	c.start(batch)
-	return 4 * batch
-}
-
-func TestAStartThatEndsItsGoroutineLosesNoSlot(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		s := cutting{nwt.Sequential(40), func(batch int) {
-			if batch == 7 {
-				runtime.Goexit()
-			}
-		}}
-		l := newLoader(t, numbers(0, 40), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithSampler(s))
-		for range 3 {
-			var group sync.WaitGroup
-			group.Go(func() {
-				for range l.Epoch(t.Context(), 0) {
-					continue
-				}
-			})
-			group.Wait()
-		}
-		require.NoError(t, l.Close())
-		require.Zero(t, l.SlotCount().Memory)
-	}
 }

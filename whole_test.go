@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -127,7 +126,7 @@ func randomTrial(seed uint64) *trial {
 	} else if half() {
 		t.budget = rng.IntN(30)
 		for range 1 + rng.IntN(20) {
-			t.bad[rng.IntN(t.n)] = []string{"error", "panic", "Goexit", "hang", "hang", "missized", "larger"}[rng.IntN(7)]
+			t.bad[rng.IntN(t.n)] = []string{"error", "panic", "hang", "hang", "missized", "larger"}[rng.IntN(6)]
 		}
 		if t.shard != nil && !t.shuffle && half() {
 			s := rng.IntN(len(t.shard))
@@ -348,11 +347,6 @@ func (t *trial) make(ctx context.Context, id int, dst *nwt.Sample, late func()) 
 		return errBoom
 	case "panic":
 		panic(errBoom)
-	case "Goexit":
-		if dst.Worker() > 0 && !t.timeout { // else it might end the caller's goroutine
-			runtime.Goexit()
-		}
-		return errBoom
 	case "hang":
 		if !t.timeout {
 			return errBoom

@@ -27,7 +27,7 @@ type worker struct {
 	claimed bool         // claim has yet to be reported done
 	slot    *slot        // the slot that the claim is loaded into: the batch's, or a refuge of it
 	next    int          // place that is being loaded, or is to be loaded next
-	ready   bool         // WithWorkerInit has succeeded in this goroutine
+	ready   bool         // WithWorkerInit has succeeded
 	untimed int          // claims since the last one that was timed
 	cold    atomic.Int32 // samples to load before the worker counts as warm; 0 or less: it does
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
@@ -59,8 +59,7 @@ func (w *worker) begin() {
 	w.ends, w.singly = w.ends[:0], 0
 }
 
-// loaded has the batch count the claim as loaded. If WithFinish then ends the goroutine,
-// the next one may call loaded again: the batch is finished once.
+// loaded has the batch count the claim as loaded.
 func (w *worker) loaded() {
 	n := w.claim.To - w.claim.From
 	if w.cold.Load() > 0 {
@@ -85,19 +84,16 @@ func (w *worker) run() {
 		switch {
 		case w.lost():
 			w.cameBack() // another worker has taken this one's seat long ago
+			return
 		case !left:
-			w.ready = w.l.opts.init == nil
-			go w.run() // Load called runtime.Goexit: go on with the claim elsewhere
-		default:
-			defer w.l.pool.Done()
-			w.sample.locals.close(w.l.opts.log)
+			w.abandon()
 		}
+		w.sample.locals.close(w.l.opts.log)
+		w.l.pool.Done()
 	}()
 	for !left {
 		if w.claimed {
-			if w.next < w.claim.To { // otherwise Load ended a goroutine at the claim's last place
-				w.loadClaim()
-			}
+			w.loadClaim()
 			if w.lost() {
 				return
 			}
@@ -122,6 +118,20 @@ func (w *worker) run() {
 			left = w.l.leave(w)
 		}
 	}
+}
+
+// abandon ends the run if a function of the program has ended the worker's goroutine.
+func (w *worker) abandon() {
+	if w.claimed {
+		place := min(w.next, w.claim.To-1)
+		w.sample.turnTo(place, w.slot.indices[place])
+		stack, err := recovered(nil)
+		w.claim.Item.run.stop(w.sample.error(fmt.Errorf("Load ended its goroutine: %w", err), stack))
+		w.done()
+	}
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	w.l.vacate(w)
 }
 
 // loadClaim loads the claimed places from next on, until that is done or a call is
@@ -196,10 +206,11 @@ func (w *worker) loadSingly(b *Batch, end int) {
 		if finished {
 			return
 		}
-		stack, err := recovered(recover())
-		if w.returned() {
-			return // the call was given up long ago
+		p := recover()
+		if w.returned() || p == nil {
+			return // the call was given up long ago, or the goroutine ends
 		}
+		stack, err := recovered(p)
 		b.bad.add(w.next, s.error(err, stack))
 		w.next++
 		s.abandonScratch() // the call may have left it half done
@@ -289,10 +300,11 @@ func (w *worker) loadTogether(b *Batch) {
 		if finished {
 			return
 		}
-		_, err := recovered(recover())
+		p := recover()
 		switch {
-		case w.returned(): // the call was given up long ago
+		case w.returned() || p == nil: // the call was given up long ago, or the goroutine ends
 		case called:
+			_, err := recovered(p)
 			l.failedTogether(b.run, err)
 			w.sample.abandonScratch()
 			for _, s := range w.samples {
@@ -428,13 +440,9 @@ func (w *worker) prepareFor(r *run) {
 }
 
 // start runs WithWorkerInit for a worker that has a claim: without workers, or if the
-// goroutine or the worker that had the claim is gone.
+// worker that had the claim is gone.
 func (w *worker) start(b *Batch) bool {
-	from := w.next
-	w.next = w.claim.To // in case the function ends the goroutine
-	if w.ready = w.initialize(b.run); w.ready {
-		w.next = from
-	}
+	w.ready = w.initialize(b.run)
 	return w.ready
 }
 

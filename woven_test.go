@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -185,8 +184,6 @@ func (y *yarn) load(ctx context.Context, i int, dst *nwt.Sample) error {
 		switch how := y.bad[i]; {
 		case how == "panic":
 			panic(errBoom)
-		case how == "Goexit" && !y.w.timeout:
-			runtime.Goexit()
 		case how == "hang" && y.w.timeout:
 			time.Sleep(time.Duration(1200+300*i) * time.Millisecond)
 			cut(dst, y.names)
@@ -395,7 +392,7 @@ func (w *weaver) weave(names []string, n, layers int) cloth {
 	if layers == 0 {
 		y := &yarn{w: w, names: names, n: n, first: w.rng.IntN(20), bad: map[int]string{}, together: []string{"", "fails", "panics", "reverses"}[w.rng.IntN(4)]}
 		for range w.rng.IntN(4) {
-			y.bad[w.rng.IntN(n)] = []string{"error", "panic", "Goexit", "hang"}[w.rng.IntN(4)]
+			y.bad[w.rng.IntN(n)] = []string{"error", "panic", "hang"}[w.rng.IntN(3)]
 		}
 		return y
 	}
