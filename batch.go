@@ -10,10 +10,10 @@ import (
 // A Batch is the samples of one training step, in a slot of its loader. It is
 // valid until the next iteration; after Retain, until Release.
 type Batch struct {
-	l       *Loader
-	*slot            // the batch's own slot; another one once the batch has been moved out
-	refuges []refuge // guarded by Loader.mu until the batch is loaded
-	bad     faults
+	l      *Loader
+	*slot        // the batch's own slot; another one once the batch has been moved out
+	refuge *slot // guarded by Loader.mu until the batch is loaded; nil: no LoadBatch was given up
+	bad    faults
 
 	// What follows describes the batch that the slot holds now. The run writes it
 	// before it opens the slot to workers.

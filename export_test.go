@@ -127,5 +127,5 @@ func WithReadAhead(bytes int64) Option {
 	}
 }
 
-// Refuges counts the slots that a batch has beside its own.
-func Refuges(b *Batch) int { return len(b.refuges) }
+// HasRefuge tells whether a batch has a slot beside its own.
+func HasRefuge(b *Batch) bool { return b.refuge != nil }

@@ -109,7 +109,7 @@ func (b *Batch) leaveOutBad() error {
 	}
 	b.leftOut = true
 	list := b.bad.sorted()
-	if b.shared() || len(b.refuges) > 0 {
+	if b.shared() || b.refuge != nil {
 		if err := b.moveOut(); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func TestALoadBatchThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
 		l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), log.option())
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			require.Zero(t, nwt.Refuges(b), "what is delivered keeps no second slot")
+			require.False(t, nwt.HasRefuge(b), "what is delivered keeps no second slot")
 		}
 		synctest.Wait() // the watchdog logs
 		require.Equal(t, 1, strings.Count(log.String(), "nwt: LoadBatch failed: "))
@@ -138,43 +138,6 @@ func TestTheNumberOfACallThatHasReturnedIsTakenAgain(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		require.EqualValues(t, 2, most.Load(), "two workers, and one that goes on for a call that was given up")
-		require.NoError(t, l.Close())
-	})
-}
-
-func TestTheCallerIsWorkerZeroAgainOnceTheHungCallHasReturned(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := make(chan struct{})
-		var numbers [4]map[int]bool // that the caller has in each epoch
-		var epoch atomic.Int32
-		ds := numbered(24, func(_ context.Context, i int, dst *nwt.Sample) error {
-			if dst.Epoch() == 0 && i == 0 {
-				close(began)
-				time.Sleep(time.Hour)
-				return nil
-			}
-			if dst.Epoch() > 0 {
-				if numbers[dst.Epoch()] == nil {
-					numbers[dst.Epoch()] = map[int]bool{}
-				}
-				numbers[dst.Epoch()][dst.Worker()] = true
-			}
-			return nil
-		})
-		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
-		_, err := values(t, l, int(epoch.Load()))
-		require.NoError(t, err)
-		require.NoError(t, l.SetWorkers(0))
-		synctest.Wait()
-		for epoch := 1; epoch < 3; epoch++ {
-			_, err = values(t, l, epoch)
-			require.NoError(t, err)
-			require.Equal(t, map[int]bool{1: true}, numbers[epoch], "the call has number 0, the caller the next for all its batches")
-		}
-		time.Sleep(2 * time.Hour)
-		_, err = values(t, l, 3)
-		require.NoError(t, err)
-		require.Equal(t, map[int]bool{0: true}, numbers[3])
 		require.NoError(t, l.Close())
 	})
 }

@@ -259,35 +259,3 @@ func TestAWorkerThatCannotBeginDoesNotTryAgainInThatEpoch(t *testing.T) {
 		require.Equal(t, 2, calls)
 	})
 }
-
-// The caller loads as worker 0 while there are no workers.
-func TestAWorkerBeginsWhileNobodyElseHasItsNumber(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var busy [4]atomic.Int32
-		as := func(worker int, d time.Duration) error {
-			if busy[worker].Add(1) > 1 {
-				return errBoom
-			}
-			defer busy[worker].Add(-1)
-			time.Sleep(d)
-			return nil
-		}
-		ds := nwt.NewDataset(2000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error { return as(s.Worker(), 10*time.Millisecond) })
-		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(0),
-			nwt.WithWorkerInit(func(_ context.Context, worker int) error { return as(worker, 70*time.Millisecond) }))
-		done := make(chan struct{})
-		go func() {
-			for n := 0; ; n++ {
-				select {
-				case <-done:
-					return
-				case <-time.After(time.Duration(n%13) * 11 * time.Millisecond):
-					_ = l.SetWorkers([]int{1, 0, 3, 0}[n%4])
-				}
-			}
-		}()
-		_, err := epoch(t.Context(), l, 0)
-		close(done)
-		require.NoError(t, err)
-	})
-}

@@ -73,17 +73,14 @@ type Loader struct {
 	parting       bool           // guarded by mu; a worker that left had prepared something: see partsWithWarmth
 	pool          sync.WaitGroup // the goroutines of workers and of the watchdog
 	closing       chan struct{}  // closed by Close
+	dozing        atomic.Bool    // the watchdog sleeps; a worker whose call begins clears it and
+	wake          chan int64     // … sends when the call began
 	startWatchdog sync.Once
 	closeOnce     sync.Once // for what Close must not do twice
 
 	// These belong to the running epoch, which hands them to the next one under mu.
 	seq    uint64  // sequence number of the next batch that is opened
 	inline *worker // loads if there are no workers
-
-	// zero belongs to whoever loads as worker 0. It keeps the caller and a
-	// goroutine from doing so at once while SetWorkers goes from 0 to more workers,
-	// or back.
-	zero baton
 }
 
 // NewLoader makes a loader. Nothing is started or loaded before the first
@@ -139,7 +136,7 @@ func (l *Loader) ownShapes() bool { return l.sizes != nil }
 
 // loader makes a loader with the given number of workers.
 func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, sampler: s.sampler, order: s.order, n: s.n, ownOrder: s.opts.sampler == nil, loadSample: s.ds.Load, zero: newBaton()}
+	l := &Loader{source: s, sampler: s.sampler, order: s.order, n: s.n, ownOrder: s.opts.sampler == nil, loadSample: s.ds.Load}
 	switch ds := s.ds.(type) {
 	case *funcDataset:
 		l.loadSample = ds.load // one call less for each sample
@@ -153,7 +150,7 @@ func (s *source) loader(workers int) *Loader {
 		l.clearBefore()
 	}
 	l.perBatch.Store(int64(l.order.perBatch()))
-	l.born, l.closing = time.Now(), make(chan struct{})
+	l.born, l.closing, l.wake = time.Now(), make(chan struct{}), make(chan int64, 1)
 	l.seedKey = seedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
 		l.seedKey = seedKey(*s.opts.seed)
@@ -368,9 +365,7 @@ func (l *Loader) hire() {
 		}
 		if l.crew[seat] == nil {
 			w := newWorker(l, seat, l.numbers.take())
-			if l.opts.timeout > 0 {
-				w.watch = &watch{}
-			}
+			w.bounded = l.opts.timeout > 0
 			l.crew[seat] = w
 			l.pool.Add(1)
 			go w.run()

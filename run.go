@@ -561,17 +561,10 @@ func (r *run) help(seq uint64) {
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); !ok {
 		return
 	}
-	r.l.zero.take() // before asking which number the caller has
-	defer func() {  // Load may end the goroutine
-		if r.l.opts.timeout > 0 {
-			r.l.callerIsDone(w.sample.worker)
-		}
-		r.l.zero.put()
+	defer func() { // Load may end the goroutine
+		w.turn(0)
 		w.done()
 	}()
-	if r.l.opts.timeout > 0 {
-		w.sample.worker = r.l.callersNumber()
-	}
 	w.begin()
 	w.loadClaim()
 	w.loaded()

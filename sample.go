@@ -276,9 +276,10 @@ func (s *Sample) Position() int {
 func (s *Sample) Epoch() int { return s.epoch }
 
 // Worker is the number of the worker that loads the sample, 0-based; it is 0 too
-// if the caller loads. Use it for logs, not to index state: two goroutines of a
-// loader never have the same number at the same time, but two loaders over one
-// dataset do. For a worker's own state use [Scratch]. A call that was given up (see
+// if the caller loads. Use it for logs, not to index state: two workers of a loader
+// never have the same number at the same time, but two loaders over one dataset do, and
+// so may a worker and the caller when SetWorkers changes to or from 0 workers. For a
+// worker's own state use [Scratch]. A call that was given up (see
 // [WithTimeout]) keeps its number; the goroutine that takes over gets another
 // number, which may be [Loader.Workers] or more.
 func (s *Sample) Worker() int { return s.worker }

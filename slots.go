@@ -104,7 +104,7 @@ func (s *slots) pop() (*Batch, error) {
 
 // put takes back a batch that nobody uses.
 func (s *slots) put(b *Batch, loose bool) {
-	b.leaveRefuges()
+	b.leaveRefuge()
 	if d := b.device; d != nil {
 		if d.lost() {
 			b.holders.Add(1) // the copy
@@ -175,12 +175,12 @@ func (b *Batch) drop() {
 	b.slot = nil
 }
 
-// leaveRefuges gives up the batch's refuges, whatever is in them.
-func (b *Batch) leaveRefuges() {
-	for _, r := range b.refuges {
-		b.giveUp(r.slot)
+// leaveRefuge gives up the batch's refuge, whatever is in it.
+func (b *Batch) leaveRefuge() {
+	if b.refuge != nil {
+		b.giveUp(b.refuge)
+		b.refuge = nil
 	}
-	b.refuges = b.refuges[:0]
 }
 
 // giveUp ends the batch's use of a slot.

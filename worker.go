@@ -25,19 +25,15 @@ type worker struct {
 	sample  Sample
 	claim   ring.Claim[Batch]
 	claimed bool         // claim has yet to be reported done
-	slot    *slot        // the slot that the claim is loaded into: the batch's, or a refuge of it
+	slot    *slot        // the slot that the claim is loaded into: the batch's, or its refuge
 	next    int          // place that is being loaded, or is to be loaded next
 	ready   bool         // WithWorkerInit has succeeded
 	untimed int          // claims since the last one that was timed
 	cold    atomic.Int32 // samples to load before the worker counts as warm; 0 or less: it does
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
-	watch   *watch       // with WithTimeout, in a goroutine of its own; else nil
+	bounded bool         // WithTimeout bounds its calls: not those of the caller
+	watch
 
-	// For a BatchDataset. ends is a stack: LoadBatch is tried for the places from next up
-	// to the top of ends, then from there up to the one below it, and so on. Places before
-	// singly are loaded by Load.
-	ends    []int
-	singly  int
 	samples []*Sample // what LoadBatch gets; grown on demand
 	indices []int     // what LoadBatch gets: its own, whatever it does with them
 }
@@ -56,11 +52,13 @@ func (w *worker) begin() {
 		w.begins.Store(true)
 	}
 	w.slot, w.next = w.claim.Item.slot, w.claim.From
-	w.ends, w.singly = w.ends[:0], 0
 }
 
 // loaded has the batch count the claim as loaded.
 func (w *worker) loaded() {
+	if !w.bounded {
+		w.turn(0)
+	}
 	n := w.claim.To - w.claim.From
 	if w.cold.Load() > 0 {
 		w.cold.Add(int32(-n))
@@ -82,7 +80,7 @@ func (w *worker) run() {
 	left := false
 	defer func() {
 		switch {
-		case w.lost():
+		case w.lost:
 			w.cameBack() // another worker has taken this one's seat long ago
 			return
 		case !left:
@@ -94,7 +92,7 @@ func (w *worker) run() {
 	for !left {
 		if w.claimed {
 			w.loadClaim()
-			if w.lost() {
+			if w.lost {
 				return
 			}
 			w.loaded()
@@ -120,18 +118,21 @@ func (w *worker) run() {
 	}
 }
 
-// abandon ends the run if a function of the program has ended the worker's goroutine.
+// abandon ends the run, and vacates the seat, if a function of the program has ended the worker's
+// goroutine. The run waits for that, or the next one would count on the worker.
 func (w *worker) abandon() {
 	if w.claimed {
+		defer w.done()
 		place := min(w.next, w.claim.To-1)
 		w.sample.turnTo(place, w.slot.indices[place])
 		stack, err := recovered(nil)
 		w.claim.Item.run.stop(w.sample.error(fmt.Errorf("Load ended its goroutine: %w", err), stack))
-		w.done()
 	}
 	w.l.mu.Lock()
 	defer w.l.mu.Unlock()
-	w.l.vacate(w)
+	if w.l.crew[w.seat] == w {
+		w.l.vacate(w)
+	}
 }
 
 // loadClaim loads the claimed places from next on, until that is done or a call is
@@ -139,14 +140,6 @@ func (w *worker) abandon() {
 func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
-	if s.worker == 0 && w != w.l.inline { // for inline, help has taken it
-		w.l.zero.take()
-		defer func() {
-			if !w.lost() { // otherwise the watchdog has put it down
-				w.l.zero.put()
-			}
-		}()
-	}
 	s.mem, s.lens, s.records, s.epoch, s.from = w.slot.mem, w.slot.lens, w.slot.records, b.epoch, b.from
 	if w.l.ownShapes() {
 		s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
@@ -164,19 +157,17 @@ func (w *worker) loadClaim() {
 	if timed {
 		began = w.l.now()
 	}
-	for w.next < w.claim.To && !w.lost() {
-		switch {
-		case w.l.loadBatch == nil:
-			w.loadSingly(b, w.claim.To)
-		case w.l.ring.Stopped() || w.isBeyondError(b):
-			w.next = w.claim.To // nobody will see these samples
-		case w.next < w.singly:
-			w.loadSingly(b, w.singly)
-		default:
-			w.loadTogether(b)
-		}
+	if !w.bounded {
+		w.at.Store(-1)
+		w.began = max(began, unknownSince)
+		w.since.Store(w.began)
 	}
-	if timed && n > 0 && !w.lost() && !w.cutShort() {
+	if w.l.loadBatch != nil && w.slot == b.slot {
+		w.loadTogether(b, w.claim.To)
+	} else {
+		w.loadSingly(b, w.claim.To)
+	}
+	if timed && n > 0 && !w.lost && !w.cutShort() {
 		took := time.Duration(w.l.now() - began)
 		w.l.pace.took(took, n)
 		w.l.counters.loads.add(took/time.Duration(n), n)
@@ -195,12 +186,23 @@ func (w *worker) cutShort() bool {
 	return b.run.isOver() || w.l.opts.maxBad == 0 && b.bad.any()
 }
 
-// loadSingly loads the places before end one by one, until that is done or user code
-// panics.
+// loadSingly loads the places before end one by one, unless the run ends or a call is given up.
 func (w *worker) loadSingly(b *Batch, end int) {
+	for w.next < end && !w.lost {
+		w.loadUntilPanic(b, end)
+	}
+}
+
+// closeLook is how many places a claim may have for the one under way to be noted. In larger
+// claims samples take about a microsecond or less, and noting it would be felt.
+const closeLook = 16
+
+func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
-	ring, load, watch, n, ragged := l.ring, l.loadSample, w.watch, uint(l.n), l.layout.ragged > 0 // looked up once
+	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.ragged > 0 // looked up once
+	bounded := w.bounded
+	noted := !bounded && end-w.next <= closeLook
 	finished := false
 	defer func() {
 		if finished {
@@ -236,14 +238,16 @@ func (w *worker) loadSingly(b *Batch, end int) {
 				continue
 			}
 		}
-		if watch != nil {
-			watch.begin(w.next+1, false)
+		if bounded {
+			w.calls(w.next+1, false)
+		} else if noted {
+			w.at.Store(int32(w.next))
 		}
 		err := load(ctx, index, s)
 		if err != nil {
 			err = w.again(ctx, err)
 		}
-		if watch != nil && w.returned() {
+		if bounded && w.returned() {
 			break
 		}
 		if ragged && err == nil {
@@ -290,49 +294,57 @@ func rest(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// loadTogether loads all claimed places in one call of LoadBatch. If the call fails, it
-// tries each half, and the halves of these.
-// Only the bad samples are then left to Load, whose errors name them.
-func (w *worker) loadTogether(b *Batch) {
-	l, end := w.l, w.nextEnd()
-	called, finished := false, false
+// loadTogether loads the places before end in one call of LoadBatch. If the call fails, it
+// tries each half, and the halves of these. Only the bad samples are then left to Load, whose
+// errors name them.
+func (w *worker) loadTogether(b *Batch, end int) {
+	switch {
+	case w.next >= end || w.lost:
+	case w.l.ring.Stopped() || w.isBeyondError(b):
+		w.next = w.claim.To // nobody will see these samples
+	case !w.gather(b, end):
+		w.loadSingly(b, end)
+	case w.callTogether(b, end):
+		w.next = end
+	case end-w.next == 1:
+		w.loadSingly(b, end)
+	default:
+		w.loadTogether(b, w.next+(end-w.next)/2)
+		w.loadTogether(b, end)
+	}
+}
+
+// callTogether calls LoadBatch for the places that gather has readied.
+func (w *worker) callTogether(b *Batch, end int) (ok bool) {
+	l, ctx, samples := w.l, w.context(b.run), w.samples[:end-w.next]
+	returned := false
 	defer func() {
-		if finished {
+		if returned {
 			return
 		}
 		p := recover()
-		switch {
-		case w.returned() || p == nil: // the call was given up long ago, or the goroutine ends
-		case called:
-			_, err := recovered(p)
-			l.failedTogether(b.run, err)
-			w.sample.abandonScratch()
-			for _, s := range w.samples {
-				s.scope = 0
-			}
-		default: // the sampler has panicked
-			w.singly = end
+		if w.returned() || p == nil {
+			return // the call was given up long ago, or the goroutine ends
+		}
+		_, err := recovered(p)
+		l.failedTogether(b.run, err)
+		w.sample.abandonScratch()
+		for _, s := range w.samples {
+			s.scope = 0
 		}
 	}()
-	samples := w.samplesUpTo(b, end)
-	if samples == nil {
-		w.singly, finished = end, true
-		return
-	}
-	ctx := w.context(b.run)
 	w.sample.locals.ctx = ctx
-	if w.watch != nil {
-		w.watch.begin(end, true)
+	if w.bounded {
+		w.calls(end, true)
 	}
-	called = true
 	err := l.loadBatch(ctx, w.indices, samples)
-	finished = true
+	returned = true
 	switch {
 	case w.returned():
-		return
+		return false
 	case err != nil:
 		l.failedTogether(b.run, err)
-		return
+		return false
 	}
 	if l.layout.ragged > 0 {
 		for _, s := range samples {
@@ -341,12 +353,13 @@ func (w *worker) loadTogether(b *Batch) {
 			}
 		}
 	}
-	w.next = end
+	return true
 }
 
-// samplesUpTo readies samples and indices for a LoadBatch of the places from next on. It
-// returns nil if a sample is known to be bad: Load is then called for the others.
-func (w *worker) samplesUpTo(b *Batch, end int) []*Sample {
+// gather readies samples and indices for a LoadBatch of the places from next on. It returns
+// false if a sample is known to be bad, or the sampler panics: Load is then called for the others.
+func (w *worker) gather(b *Batch, end int) (ok bool) {
+	defer func() { _ = recover() }() // loadSingly finds it again
 	n, indices := end-w.next, w.slot.indices[w.next:end]
 	if !w.fillIndices(b, end) {
 		for i := range indices {
@@ -357,38 +370,19 @@ func (w *worker) samplesUpTo(b *Batch, end int) []*Sample {
 		w.samples = newSamples(w.sample.common, n)
 	}
 	w.indices = append(w.indices[:0], indices...)
-	samples, total := w.samples[:n], uint(w.l.n)
-	for i, s := range samples {
-		if uint(indices[i]) >= total {
-			return nil
+	for i, s := range w.samples[:n] {
+		if uint(indices[i]) >= uint(w.l.n) {
+			return false
 		}
 		s.turnTo(w.next+i, indices[i])
 	}
 	if w.l.layout.ragged > 0 {
 		w.sample.unsetLens(w.next, end)
 		if told := w.slot.told; told != nil && slices.Contains(told[w.next:end], untold) {
-			return nil
+			return false
 		}
 	}
-	return samples
-}
-
-// nextEnd is the end of the places to try now. It prepares what comes next if these fail,
-// even if they end the goroutine: their first half or, if it is only one place, Load.
-func (w *worker) nextEnd() int {
-	if len(w.ends) == 0 {
-		w.ends = append(w.ends, w.claim.To)
-	}
-	for w.ends[len(w.ends)-1] <= w.next {
-		w.ends = w.ends[:len(w.ends)-1]
-	}
-	end := w.ends[len(w.ends)-1]
-	if n := end - w.next; n > 1 {
-		w.ends = append(w.ends, w.next+n/2)
-	} else {
-		w.singly = end
-	}
-	return end
+	return true
 }
 
 // failedTogether logs that LoadBatch has failed. A bad sample is reported again when
@@ -430,13 +424,16 @@ func (w *worker) prepare() bool {
 }
 
 func (w *worker) prepareFor(r *run) {
-	defer r.preparing.Done()
-	if w.number == 0 {
-		w.l.zero.take()
-		defer w.l.zero.put()
-	}
+	returned := false
+	defer func() {
+		if !returned {
+			w.abandon()
+		}
+		r.preparing.Done()
+	}()
 	w.begins.Store(w.cold.Load() > 0)
 	w.ready = w.initialize(r)
+	returned = true
 }
 
 // start runs WithWorkerInit for a worker that has a claim: without workers, or if the
