@@ -164,6 +164,55 @@ func (l *Loader) giveUp(now, missed int64) (underWay bool, together []error) {
 	return underWay, together
 }
 
+// patience is how long a run that is over waits for calls before it logs one.
+const patience = 5 * time.Second
+
+// tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
+func (l *Loader) tellOfCall(r *run) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.run != r {
+		return
+	}
+	var longest *worker
+	first := int64(0)
+	for _, w := range append(slices.Clone(l.crew), l.inline) {
+		if w == nil {
+			continue
+		}
+		if since := w.since.Load(); since > 0 && (longest == nil || since < first) {
+			longest, first = w, since
+		}
+	}
+	if longest != nil {
+		longest.tell(first)
+	}
+}
+
+// tell logs the call under way, which began at since. The caller holds Loader.mu.
+func (w *worker) tell(since int64) {
+	if !w.since.CompareAndSwap(since, -since) {
+		return // it has returned
+	}
+	defer w.since.Store(since)
+	b, from, to := w.claim.Item, w.claim.From, w.claim.To
+	if w.bounded {
+		from, to = w.next, w.upto
+	} else if at := int(w.at.Load()); at >= 0 {
+		from, to = at, at+1
+	}
+	running := patience.String() + " or more" // no call has begun since
+	if w.bounded || w.claim.To-w.claim.From == 1 && since > unknownSince {
+		running = time.Duration(w.l.now() - since).Round(time.Millisecond).String()
+	}
+	sample := []any{"position", b.position(from), "samples", to - from}
+	if to-from == 1 {
+		sample = []any{"index", w.slot.indices[from], "position", b.position(from)}
+	}
+	w.l.opts.log.With(sample...).Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends",
+		"epoch", b.epoch, "worker", w.number, "running", running)
+}
+
 // replace gives up the call of a worker and lets another goroutine take over: the worker's
 // fields don't change any more. The error says why. The caller holds Loader.mu.
 func (w *worker) replace() (next *worker, err error) {

@@ -361,7 +361,7 @@ func WithErrorBudget(maxBad int) Option {
 // another number, which may be Workers or more.
 //
 // A call is given up at most an eighth of perSample, or 1 ms if that is more,
-// after its time is over. If 1024 calls that were given up haven't returned, the
+// after its time is over. Time in which the process was paused doesn't count. If 1024 calls that were given up haven't returned, the
 // epoch ends with an error.
 //
 // Nothing else that the program gives to the loader is bounded: the loader waits for

@@ -93,3 +93,7 @@ func (p *pace) took(d time.Duration, n int) {
 	}
 	p.perSample.Store(max(1, per))
 }
+
+// notes tells whether to note which of n places is under way. That is felt only if many samples
+// take less than a microsecond.
+func (p *pace) notes(n int) bool { return n <= 16 || p.perSample.Load() >= int64(time.Microsecond) }

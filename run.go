@@ -58,6 +58,9 @@ type run struct {
 	looking  atomic.Bool // the consumer looks ahead: it waits for goesOn too
 	hungry   atomic.Bool // the consumer has been blocked lately
 
+	patience  sync.Once   // sets impatient
+	impatient *time.Timer // logs which call a run that is stopped waits for; nil: none
+
 	// why is the error that the run was stopped with, nil until then. Only the first
 	// one is stored.
 	why atomic.Pointer[error]
@@ -178,6 +181,12 @@ func (r *run) stop(err error) {
 	r.why.CompareAndSwap(nil, &err)
 	r.l.ring.Stop() // first, so that nobody sees what Load makes of the end of ctx
 	r.cancel()
+	r.waits()
+}
+
+// waits says that the run waits for calls under way.
+func (r *run) waits() {
+	r.patience.Do(func() { r.impatient = time.AfterFunc(patience, func() { r.l.tellOfCall(r) }) })
 }
 
 // isOver tells whether the run ends soon, so that what Load returns is no failure of Load.
@@ -619,6 +628,9 @@ func (r *run) halt() {
 	r.l.deep.timer.Stop()
 	r.l.ring.Stop()
 	r.cancel()
+	if len(r.ahead) > 0 {
+		r.waits()
+	}
 	r.awaitPrepared()
 	r.broken = r.beside.Wait()
 	if r.readByConsumer() {
@@ -662,6 +674,10 @@ func (r *run) end() {
 	r.unwatch()
 	defer r.forget() // even if a reader's Close ends the goroutine
 	r.finishHere()
+	r.patience.Do(func() {})
+	if r.impatient != nil {
+		r.impatient.Stop()
+	}
 }
 
 // finishHere ends what the consumer and the run still do.

@@ -193,16 +193,12 @@ func (w *worker) loadSingly(b *Batch, end int) {
 	}
 }
 
-// closeLook is how many places a claim may have for the one under way to be noted. In larger
-// claims samples take about a microsecond or less, and noting it would be felt.
-const closeLook = 16
-
 func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
 	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.ragged > 0 // looked up once
 	bounded := w.bounded
-	noted := !bounded && end-w.next <= closeLook
+	noted := !bounded && l.pace.notes(end-w.next)
 	finished := false
 	defer func() {
 		if finished {

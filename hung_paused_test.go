@@ -1,0 +1,64 @@
+//go:build unix
+
+package nwt_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// As docker pause, scontrol suspend and a laptop's lid do. The process that is paused is this
+// test once more.
+func TestCallsOfAPausedProcessAreNotGivenUp(t *testing.T) {
+	const child = "NWT_TEST_PAUSED"
+	if os.Getenv(child) != "" {
+		ds := numbered(40, func(context.Context, int, *nwt.Sample) error {
+			for range 20 {
+				time.Sleep(20 * time.Millisecond)
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithTimeout(2*time.Second), nwt.WithErrorBudget(40), quietLog)
+		n := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if n == 0 {
+				fmt.Println("it loads")
+			}
+			n += b.Len()
+		}
+		fmt.Println("loaded", n)
+		return
+	}
+	if testing.Short() {
+		t.Skip("it takes some seconds")
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewReader(out)
+	first, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "it loads\n", first)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	time.Sleep(5 * time.Second)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+	rest, err := io.ReadAll(lines)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait())
+	require.True(t, strings.HasPrefix(string(rest), "loaded 40\n"), string(rest))
+}
