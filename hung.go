@@ -41,9 +41,10 @@ type watch struct {
 	upto  int  // the place after the last that the call loads
 	whole bool // the call is of LoadBatch
 
-	began int64 // what the worker has stored in since
-	keeps *slot // guarded by Loader.mu; set once, when the call is given up
-	lost  bool  // the worker knows that
+	began    int64 // what the worker has stored in since
+	madeLate bool  // Scratch made something after the call was given up
+	keeps    *slot // guarded by Loader.mu; set once, when the call is given up
+	lost     bool  // the worker knows that
 
 	ctxOf  *run // the run that ctx is for
 	ctx    context.Context
@@ -80,6 +81,29 @@ func (w *worker) turn(since int64) bool {
 	}
 	w.began = since
 	return true
+}
+
+// createTime is how many times WithTimeout a create of Scratch may take.
+const createTime = 10
+
+// pause notes that a create of Scratch begins, whose time isn't the call's. It returns how much
+// time the call has used.
+func (w *worker) pause() (used int64) {
+	now := w.l.now()
+	used = now - w.began
+	w.turn(now + (createTime-1)*int64(w.l.opts.timeout))
+	return used
+}
+
+// resume notes that the create has ended.
+func (w *worker) resume(used int64) { w.madeLate = !w.turn(w.l.now()-used) || w.madeLate }
+
+// inherit takes what another worker's call has left to this one.
+func (w *worker) inherit() {
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	own := w.locals
+	own.list, own.late = append(own.list, own.late...), nil
 }
 
 // context is the context that Load gets in a run. With a timeout it also ends when
@@ -223,7 +247,9 @@ func (w *worker) replace() (next *worker, err error) {
 	w.keeps = w.slot
 	w.cancel(err)
 	next = newWorker(l, w.seat, l.numbers.take())
-	next.bounded, next.claim, next.claimed, next.slot, next.next = true, w.claim, true, w.slot, w.upto
+	next.claim, next.claimed, next.slot, next.next = w.claim, true, w.slot, w.upto
+	next.bound()
+	next.locals.late, w.locals.late = w.locals.late, nil
 	if w.whole {
 		if refused := b.openRefuge(w.next, w.claim.To); refused != nil {
 			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
@@ -240,14 +266,25 @@ func (w *worker) replace() (next *worker, err error) {
 	return next, err
 }
 
-// cameBack frees what a call that was given up has kept.
+// bound lets WithTimeout bound the worker's calls.
+func (w *worker) bound() { w.bounded, w.locals.bounded = true, w }
+
+// cameBack frees what a call that was given up has kept. What Scratch has made too late, the
+// worker that has the seat gets.
 func (w *worker) cameBack() {
 	_ = w.keeps.release() // nobody is left to tell of an error
 	w.l.away.Add(-1)
+	w.leaveLate()
+	w.locals.close(w.l.opts.log)
+}
+
+func (w *worker) leaveLate() {
 	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
 	w.l.numbers.giveBack(w.number)
-	w.l.mu.Unlock()
-	w.sample.locals.close(w.l.opts.log)
+	if heir := w.l.crew[w.seat]; w.madeLate && heir != nil && heir.locals.late == nil {
+		heir.locals.late, w.locals.list = w.locals.list, nil
+	}
 }
 
 // numbers are the numbers of Sample.Worker: which of them a goroutine has. No two workers have

@@ -365,7 +365,9 @@ func (l *Loader) hire() {
 		}
 		if l.crew[seat] == nil {
 			w := newWorker(l, seat, l.numbers.take())
-			w.bounded = l.opts.timeout > 0
+			if l.opts.timeout > 0 {
+				w.bound()
+			}
 			l.crew[seat] = w
 			l.pool.Add(1)
 			go w.run()
@@ -430,7 +432,7 @@ func (l *Loader) enter(w *worker) *run {
 func (l *Loader) vacate(w *worker) {
 	l.crew[w.seat] = nil
 	l.numbers.giveBack(w.number)
-	l.parting = l.parting || w.ready && l.opts.init != nil || len(w.sample.locals.list) > 0
+	l.parting = l.parting || w.ready && l.opts.init != nil || len(w.locals.list) > 0
 }
 
 // partsWithWarmth tells whether a worker that left had prepared something, by
@@ -585,7 +587,7 @@ func (l *Loader) Close() error {
 		if l.stage != nil {
 			l.stage.close()
 		}
-		l.inline.sample.locals.close(l.opts.log)
+		l.inline.locals.close(l.opts.log)
 	})
 	l.pool.Wait()
 	l.slots.close()

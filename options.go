@@ -364,6 +364,8 @@ func WithErrorBudget(maxBad int) Option {
 // after its time is over. Time in which the process was paused doesn't count. If 1024 calls that were given up haven't returned, the
 // epoch ends with an error.
 //
+// The time that create of [Scratch] takes isn't the call's, up to ten times perSample.
+//
 // Nothing else that the program gives to the loader is bounded: the loader waits for
 // the sampler, for Sizes, WithWorkerInit and WithFinish, and for Close of what
 // [Scratch] keeps.

@@ -23,16 +23,22 @@ import (
 // If the value is an [io.Closer], it is closed when the worker ends: by
 // [Loader.SetWorkers], or at the latest by [Loader.Close]. After a panic in Load it
 // is closed and made anew. A worker whose call was given up (see [WithTimeout])
-// keeps the value until that call returns; its replacement gets a new one.
+// keeps the value until that call returns; its replacement gets a new one. The time that
+// create takes isn't the sample's: create may take ten times WithTimeout. If it takes
+// longer, its call is given up, and what it makes is kept for the replacement.
 // [LoadSample] closes the value before it returns.
 //
 // Only the goroutine in which Load or LoadBatch was called may use the value.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
-	list := s.locals.list
-	for i := range list {
-		if kept, ok := list[i].value.(*T); ok && list[i].scope == s.scope {
-			return *kept, nil
+	if v := find[T](s); v != nil {
+		return *v, nil
+	}
+	if w := s.locals.bounded; w != nil {
+		w.inherit()
+		if v := find[T](s); v != nil {
+			return *v, nil
 		}
+		defer w.resume(w.pause())
 	}
 	v, err := create()
 	if err != nil {
@@ -48,11 +54,23 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	return v, nil
 }
 
+// find is what is kept for s; nil: nothing.
+func find[T any](s *Sample) *T {
+	for i := range s.locals.list {
+		if kept, ok := s.locals.list[i].value.(*T); ok && s.locals.list[i].scope == s.scope {
+			return kept
+		}
+	}
+	return nil
+}
+
 // locals is what Scratch keeps for a worker, and the context of its call. Only the
-// worker's goroutine changes it.
+// worker's goroutine changes it, except for late.
 type locals struct {
-	ctx  context.Context // of the call of Load or LoadBatch under way
-	list []local
+	ctx     context.Context // of the call of Load or LoadBatch under way
+	list    []local
+	bounded *worker // the worker, if WithTimeout bounds its calls
+	late    []local // guarded by Loader.mu; what a call has left that was given up while it made that
 }
 
 func init() {

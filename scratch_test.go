@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -136,6 +137,93 @@ func TestAReplacedWorkerHasNewScratchAndTheCallThatHangsKeepsIts(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		require.Zero(t, d.open.Load())
+	})
+}
+
+// An opening is no sample's fault.
+func TestWhatScratchNeedsForCreateIsNotTheSamplesTime(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"longer than the timeout": 300 * time.Millisecond, "nearly ten times as long": 1900 * time.Millisecond} {
+		for _, slow := range []time.Duration{time.Millisecond, 150 * time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) {
+				var d decoders
+				ds := nwt.NewDataset(100, scalar, func(_ context.Context, _ int, dst *nwt.Sample) error {
+					time.Sleep(slow)
+					_, err := nwt.Scratch(dst, func() (*decoder, error) { time.Sleep(takes); return d.create() })
+					return err
+				})
+				l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(200*time.Millisecond))
+				batches, err := epoch(t.Context(), l, 0)
+				require.NoError(t, err, name)
+				require.Len(t, batches, 13)
+				require.EqualValues(t, 2, d.made.Load())
+				require.NoError(t, l.Close())
+				require.Zero(t, d.open.Load())
+			})
+		}
+	}
+}
+
+func TestASampleThatHangsAfterCreateIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := nwt.NewDataset(16, scalar, func(ctx context.Context, i int, dst *nwt.Sample) error {
+			_, err := nwt.Scratch(dst, func() (int, error) { time.Sleep(time.Second); return 0, nil })
+			if i == 0 {
+				<-ctx.Done()
+			}
+			return err
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(200*time.Millisecond), nwt.WithErrorBudget(1), quietLog)
+		batches, err := epoch(t.Context(), l, 0)
+		require.NoError(t, err)
+		require.Len(t, slices.Concat(batches...), 15)
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestWhatCreateMakesTooLateIsKeptForTheWorkerThatTookOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decoders
+		ds := nwt.NewDataset(100, scalar, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			dec, err := nwt.Scratch(dst, func() (*decoder, error) { time.Sleep(3 * time.Second); return d.create() })
+			if err != nil {
+				return err
+			}
+			return dec.use()
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(200*time.Millisecond), nwt.WithErrorBudget(2), quietLog)
+		for e, want := range []int{98, 100} {
+			batches, err := epoch(t.Context(), l, e)
+			require.NoError(t, err)
+			require.Len(t, slices.Concat(batches...), want)
+		}
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 2, d.made.Load(), "the second was begun before the first was there")
+		require.NoError(t, l.Close())
+		require.Zero(t, d.open.Load())
+	})
+}
+
+func TestACreateThatHangsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var d decoders
+		ds := nwt.NewDataset(16, scalar, func(_ context.Context, i int, dst *nwt.Sample) error {
+			_, err := nwt.Scratch(dst, func() (*decoder, error) {
+				if i == 0 {
+					<-release
+				}
+				return d.create()
+			})
+			return err
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), quietLog)
+		batches, err := epoch(t.Context(), l, 0)
+		require.NoError(t, err)
+		require.Len(t, slices.Concat(batches...), 15)
+		require.NoError(t, l.Close())
+		close(release)
+		synctest.Wait()
+		require.Zero(t, d.open.Load(), "nobody is left to keep it for")
 	})
 }
 

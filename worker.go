@@ -23,6 +23,7 @@ type worker struct {
 	seat    int // among the loader's workers; the caller's is 0
 	number  int // what Sample.Worker tells, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
 	sample  Sample
+	locals  *locals // the sample's. The watchdog uses it here, as it does number
 	claim   ring.Claim[Batch]
 	claimed bool         // claim has yet to be reported done
 	slot    *slot        // the slot that the claim is loaded into: the batch's, or its refuge
@@ -40,9 +41,9 @@ type worker struct {
 
 // newWorker makes a worker for a seat; number is for Sample.Worker.
 func newWorker(l *Loader, seat, number int) *worker {
-	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil}
+	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
-	w.sample.common = &common{layout: l.layout, columns: l.layout.columns, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: &locals{}, log: l.opts.log}
+	w.sample.common = &common{layout: l.layout, columns: l.layout.columns, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log}
 	return w
 }
 
@@ -86,7 +87,8 @@ func (w *worker) run() {
 		case !left:
 			w.abandon()
 		}
-		w.sample.locals.close(w.l.opts.log)
+		w.inherit()
+		w.locals.close(w.l.opts.log)
 		w.l.pool.Done()
 	}()
 	for !left {
@@ -329,7 +331,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 			s.scope = 0
 		}
 	}()
-	w.sample.locals.ctx = ctx
+	w.locals.ctx = ctx
 	if w.bounded {
 		w.calls(end, true)
 	}
