@@ -27,7 +27,7 @@ func (b *Batch) finish(worker int) {
 	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
 		return // nobody will see it
 	}
-	if !guarded(b.leaveOutBad, func(_ []byte, err error) { b.finishErr = err }) || b.size == 0 {
+	if b.finishErr = b.leaveOutBad(); b.finishErr != nil || b.size == 0 {
 		return
 	}
 	fail := func(stack []byte, err error) {

@@ -89,37 +89,6 @@ func TestACallThatWasGivenUpIsToldSoByItsContextWhileTheEpochGoesOn(t *testing.T
 	})
 }
 
-// However far into a batch the call begins.
-func TestALoadBatchIsGivenUpAfterATimeForEachOfItsSamples(t *testing.T) {
-	for _, bad := range []int{0, 20, 45, 60} {
-		synctest.Test(t, func(t *testing.T) {
-			release := make(chan struct{})
-			start := time.Now()
-			var n, began, alone atomic.Int64 // alone is when Load was first called, from began on
-			ds := &pages{n: 64,
-				load: func(_ context.Context, i int, _ *nwt.Sample) error {
-					alone.CompareAndSwap(0, int64(time.Since(start))-began.Load())
-					return nil
-				},
-				loadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
-					if slices.Contains(indices, bad) && n.CompareAndSwap(0, int64(len(indices))) {
-						began.Store(int64(time.Since(start)))
-						<-release
-					}
-					return nil
-				},
-			}
-			l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), quietLog)
-			require.Equal(t, indicesUpTo(64), requirePages(t, l, 0))
-			limit := time.Duration(n.Load()) * time.Second
-			require.GreaterOrEqual(t, time.Duration(alone.Load()), limit)
-			require.LessOrEqual(t, time.Duration(alone.Load()), limit+time.Second/8)
-			close(release)
-			require.NoError(t, l.Close())
-		})
-	}
-}
-
 func TestTheNumberOfACallThatHasReturnedIsTakenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var most atomic.Int32
@@ -142,7 +111,7 @@ func TestTheNumberOfACallThatHasReturnedIsTakenAgain(t *testing.T) {
 	})
 }
 
-func TestTheBoundOfCallsThatHaveNotReturnedIsExact(t *testing.T) {
+func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
 	for _, hanging := range []int{1023, 1024} {
 		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -162,6 +131,10 @@ func TestTheBoundOfCallsThatHaveNotReturnedIsExact(t *testing.T) {
 					require.ErrorContains(t, err, "1024 calls that WithTimeout(1s) gave up haven't returned, the bound is 1024")
 				}
 				close(release)
+				synctest.Wait()
+				got, err = values(t, l, 1)
+				require.NoError(t, err, "they have returned")
+				require.Len(t, got, 4000)
 				require.NoError(t, l.Close())
 			})
 		})

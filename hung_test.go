@@ -438,22 +438,6 @@ func (s *hangingStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample
 	return s.shelves.Load(ctx, r, dst)
 }
 
-func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		ds := numbered(10_000, func(context.Context, int, *nwt.Sample) error { <-release; return nil })
-		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(64), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10_000), quietLog)
-		_, err := values(t, l, 0)
-		require.ErrorContains(t, err, "calls that WithTimeout(1s) gave up haven't returned, the bound is 1024")
-		close(release)
-		synctest.Wait()
-		got, err := values(t, l, 1)
-		require.NoError(t, err, "they have returned")
-		require.Len(t, got, 10_000)
-		require.NoError(t, l.Close())
-	})
-}
-
 // What a call of an epoch that was left has loaded elsewhere isn't part of the next epoch.
 func TestALoopLeftWithSamplesLoadedElsewhereLeavesNoneOfThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
