@@ -146,7 +146,7 @@ func (w *worker) loadClaim() {
 	if w.l.ownShapes() {
 		s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
 	}
-	if !w.ready && !w.start(b) || w.isBeyondError(b) {
+	if w.ready = w.ready || w.initialize(b.run); !w.ready || w.isBeyondError(b) {
 		w.next = w.claim.To // nobody will see these samples
 		return
 	}
@@ -434,13 +434,8 @@ func (w *worker) prepareFor(r *run) {
 	returned = true
 }
 
-// start runs WithWorkerInit for a worker that has a claim: without workers, or if the
+// initialize runs WithWorkerInit. A worker that has a claim runs it too: without workers, or if the
 // worker that had the claim is gone.
-func (w *worker) start(b *Batch) bool {
-	w.ready = w.initialize(b.run)
-	return w.ready
-}
-
 func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
