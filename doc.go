@@ -89,7 +89,7 @@
 // fill one batch side by side, and load samples straight into their places in it.
 // Unless [WithPrefetch] fixes the number of batches, it grows if much time is lost
 // because workers stand idle while training waits. The batches that are added take at
-// most 1 GiB, and at most an eighth of the memory that is left.
+// most 256 MiB, and at most an eighth of the memory that is left.
 //
 // A bad sample, a panic in Load or a hung call becomes an error that names the
 // sample and comes after every batch before it. Once an epoch's loop has ended,

@@ -56,7 +56,7 @@ type Loader struct {
 	visits   *streamVisits // a tuner's visits to a stream; nil otherwise
 	counters counters
 	looks    atomic.Bool // a batch was opened to look ahead: there is a slot more
-	deep     depth
+	deep     extraBatches
 	// deepening is the run whose depth follows need. It is nil between epochs, and
 	// always if the depth is fixed.
 	deepening atomic.Pointer[run]
@@ -348,7 +348,7 @@ func (l *Loader) depth() int {
 	if l.Workers() == 0 {
 		return 1
 	}
-	return l.leastDepth() + int(l.deep.extra.Load())
+	return l.leastDepth() + l.deep.Extra()
 }
 
 // leastDepth is depth without the batches that were added because of need.

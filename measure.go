@@ -27,7 +27,7 @@ type count struct {
 	otherTime, measured time.Duration // for which other is known; and for which the shares above are
 	warming             bool          // it was still becoming faster when its last visit ended
 	started             bool          // a visit started workers
-	extra               int32         // batches more than the fewest that might be open when its last visit ended
+	extra               int           // batches more than the fewest that might be open when its last visit ended
 	tooHigh             float64       // how many times too high the only visit may be; 0: hardly
 }
 
@@ -134,7 +134,7 @@ func (l *Loader) deepenForCalls() {
 	l.mu.Unlock()
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	if extra := min(int32(l.Workers()+2-l.leastDepth()), l.deep.bound()); extra > l.deep.extra.Load() {
+	if extra := min(l.Workers()+2-l.leastDepth(), l.deep.bound()); extra > l.deep.Extra() {
 		l.setExtra(extra)
 	}
 }
@@ -274,7 +274,7 @@ func (t *tuner) measure(ctx context.Context, c *count, l *Loader, req search.Req
 	}
 	c.Prefetch = max(c.Prefetch, l.depth()-1)
 	if !l.opts.unordered { // without order no batch is held up, and workers that all have something to claim are too fast at first
-		c.extra = l.deep.earned()
+		c.extra = l.deep.Extra()
 	}
 	c.SystemUsed = host.Memory().Used
 	c.warming, c.tooHigh = m.visit.Trend, m.tooHigh
@@ -439,7 +439,7 @@ func (t *tuner) floor(ctx context.Context, r *Result) (time.Duration, error) {
 	if fill := time.Duration(l.depth()+1) * chosen.Mean; fill > 2*floorTime || fill+4*chosen.Step > t.left() {
 		return 0, nil
 	}
-	l.deep.bound = func() int32 { return 0 } // what is loaded already needs no depth
+	l.deep.bound = func() int { return 0 } // what is loaded already needs no depth
 	loadOnce(l, t.next)
 	filled := l.depth() + 1
 	m := measurement{

@@ -171,10 +171,9 @@ func WithWorkers(n int) Option {
 // Time is lost if workers stand idle while training waits: behind a slow sample, or
 // after a step that pauses. Up to an eighth of the time may be lost. Once what is lost
 // beyond that adds up to 2 ms per MB of a batch, the loader loads one batch more
-// ahead. The added batches take at most 1 GiB, and at most an eighth of the memory
+// ahead. The added batches take at most 256 MiB, and at most an eighth of the memory
 // that the machine or the container has left when the first is loaded, divided by the
-// ranks on the host. Their memory is given back when it is no longer used, or doesn't
-// make training wait less.
+// ranks on the host. Their memory is given back when it is no longer used.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches

@@ -33,7 +33,7 @@ func (l *Loader) claimSize() int {
 		// As many as possible while every worker gets something of what may be ahead.
 		depth := l.depth()
 		if l.opts.prefetch == 0 && l.pace.perBatch() >= wholeBatches {
-			depth = l.leastDepth() + int(l.deep.bound())
+			depth = l.leastDepth() + l.deep.bound()
 		}
 		return max(1, min(l.opts.batchSize, (depth-1)*l.opts.batchSize/max(1, l.Workers())))
 	}

@@ -51,12 +51,11 @@ type run struct {
 	sizes   []int  // of a sample of a SizedDataset, while a batch is opened
 	filled  bool   // half of what may be open was ready at some time
 
-	// For the depth, see type depth. opening is the sequence number of the batch that
-	// will be opened next. awaiting and hungry tell workers what the consumer does.
+	// For the depth, see extraBatches. opening is the sequence number of the batch that will
+	// be opened next.
 	opening  atomic.Uint64
 	awaiting atomic.Bool // the consumer is blocked for a batch that isn't loaded
 	looking  atomic.Bool // the consumer looks ahead: it waits for goesOn too
-	hungry   atomic.Bool // the consumer has been blocked lately
 
 	patience  sync.Once   // sets impatient
 	impatient *time.Timer // logs which call a run that is stopped waits for; nil: none
@@ -118,8 +117,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		}
 	}
 	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
-		r.hungry.Store(l.deep.late > depthLate)
-		l.deep.idleSince.Store(0) // nobody waited between the epochs
+		l.deep.Busy() // nobody waited between the epochs
 		l.deepening.Store(r)
 	}
 	l.hire()
@@ -473,8 +471,8 @@ func (r *run) openOne() (opened bool, err error) {
 		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
 		r.sequence.fill(b.seq, b)
 	}
-	if r.l.deep.idleSince.Load() != 0 {
-		r.l.reckon()
+	if r.l.deep.IsIdle() {
+		r.l.deep.Reckon(r.l.now())
 	}
 	return true, nil
 }

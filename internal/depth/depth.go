@@ -1,0 +1,121 @@
+// Package depth decides how many batches a loader has open beyond the fewest that it needs.
+//
+// These extra batches follow need. If workers stand idle while training waits, or has waited
+// lately, time is lost: a slow sample holds up the batch that is next, or the step pauses. An
+// extra batch costs memory, so its price is paid in lost time:
+//
+//   - Once as much time is lost as it takes to fill new memory with a batch, one more batch is
+//     paid for. An eighth of all time may be lost for free.
+//   - If half of what is open was ready whenever training asked, for 320 batches in a row or
+//     twice as many as are open, half of the extra batches are given back; the same half as
+//     many batches later. (After 64, a loader that stalls once in a hundred would pay for the
+//     same batches again and again.)
+package depth
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	price  = 2      // nanoseconds per byte: what new pages cost on a virtual machine
+	free   = 1. / 8 // share of all time that may be lost
+	memory = 1. / 32
+	often  = 1. / 8
+	calm   = 320
+)
+
+// A Policy is what runs have shown of the depth that a loader needs. The zero value is ready
+// after Reset. Times are nanoseconds of a clock that never shows 0.
+//
+// Extra, Waits, IsIdle, Idle and NotIdle may be called by any goroutine, all else by one at a
+// time.
+type Policy struct {
+	cost  int64 // of an extra batch
+	extra atomic.Int32
+	waits atomic.Bool
+
+	since atomic.Int64 // from when on workers have been idle; 0: they aren't
+	owed  atomic.Int64 // how much more time must be lost until a batch is paid for
+
+	reckoned int64   // when owed was reckoned
+	late     float64 // share of the last batches that weren't loaded when training asked, the latest counting most
+	calm     int     // batches in a row at which half of what was open was ready
+}
+
+// Reset forgets what was shown, and makes the extra batches so many. A batch takes so many bytes.
+func (p *Policy) Reset(extra, bytes int) {
+	p.cost = price * int64(bytes)
+	p.extra.Store(int32(extra))
+	p.waits.Store(false)
+	p.since.Store(0)
+	p.owed.Store(p.cost)
+	p.late, p.calm = 0, 0
+}
+
+// Extra is how many extra batches may be open.
+func (p *Policy) Extra() int { return int(p.extra.Load()) }
+
+// SetExtra makes Extra another number.
+func (p *Policy) SetExtra(n int) { p.extra.Store(int32(n)) }
+
+// Waits tells whether training has waited for an eighth of the last batches.
+func (p *Policy) Waits() bool { return p.waits.Load() }
+
+// Idle notes that workers are idle, so that time is lost from now on, and tells how much until
+// a batch is paid for. It reports false if they were idle already.
+func (p *Policy) Idle(now int64) (left time.Duration, first bool) {
+	return time.Duration(p.owed.Load()), p.since.CompareAndSwap(0, now)
+}
+
+// NotIdle takes Idle back.
+func (p *Policy) NotIdle(now int64) { p.since.CompareAndSwap(now, 0) }
+
+// IsIdle tells whether time is being lost.
+func (p *Policy) IsIdle() bool { return p.since.Load() != 0 }
+
+// Busy ends the time that is being lost, without counting it.
+func (p *Policy) Busy() { p.since.Store(0) }
+
+// Reckon ends the time that is being lost, and tells how much more must be lost until a batch
+// is paid for.
+func (p *Policy) Reckon(now int64) (left time.Duration) {
+	lost := int64(0)
+	if since := p.since.Swap(0); since != 0 {
+		lost = now - since
+	}
+	owed := p.owed.Load() + int64(free*float64(now-p.reckoned-lost))
+	owed = max(0, min(owed, p.cost)-lost)
+	p.owed.Store(owed)
+	p.reckoned = now
+	return time.Duration(owed)
+}
+
+// Pay takes the price of a batch from the time that was lost.
+func (p *Policy) Pay() { p.owed.Store(p.cost) }
+
+// Asked notes whether a batch wasn't loaded when training asked for it.
+func (p *Policy) Asked(late bool) {
+	now := 0.0
+	if late {
+		now = 1
+	}
+	p.late += (now - p.late) * memory
+	if waits := p.late > often; waits != p.waits.Load() {
+		p.waits.Store(waits)
+	}
+}
+
+// Surplus is how many extra batches aren't needed, once training has asked for a batch. ready
+// tells whether half of the batches that are open were ready then.
+func (p *Policy) Surplus(ready bool, open int) int {
+	extra := p.Extra()
+	if p.calm++; extra == 0 || !ready {
+		p.calm = 0
+	}
+	if p.calm < max(calm, 2*open) {
+		return 0
+	}
+	p.calm /= 2
+	return extra - extra/2
+}
