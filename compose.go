@@ -144,9 +144,10 @@ func (d *concat) parts() []Dataset { return d.ds }
 func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 	part, index := d.find(index)
 	outer := dst.scope
-	defer func() { dst.scope = outer }() // even if Load panics: the program may catch that
 	dst.scope = inner(outer, part+1)
-	return d.ds[part].Load(ctx, index, dst)
+	err := d.ds[part].Load(ctx, index, dst)
+	dst.scope = outer
+	return err
 }
 
 func (d *concat) sizes() func(index int, sizes []int) {
@@ -193,15 +194,15 @@ func (d *concat) loadPart(ctx context.Context, part int, indices []int, dst []*S
 	if len(dst) == 0 {
 		return nil
 	}
-	setScope := func(scope uint64) {
-		for _, s := range dst {
-			s.scope = scope
-		}
-	}
 	outer := dst[0].scope
-	defer setScope(outer) // even if LoadBatch panics: the program may catch that
-	setScope(inner(outer, part+1))
-	return d.loadHere(ctx, d.ds[part], indices, dst)
+	for _, s := range dst {
+		s.scope = inner(outer, part+1)
+	}
+	err := d.loadHere(ctx, d.ds[part], indices, dst)
+	for _, s := range dst {
+		s.scope = outer
+	}
+	return err
 }
 
 func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []*Sample) error {

@@ -19,7 +19,7 @@ type Sample struct {
 	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 
-	scope  uint64      // tells datasets in a Concat or under a Map apart, for Scratch; whoever changes it sets it back
+	scope  uint64      // tells parts of a dataset apart, for Scratch: see inner
 	outer  *Sample     // for a scratch sample: the sample that it is loaded for, and whose Rand it shares
 	blocks [][]*Sample // one block for each layout that scratchFor or a Zip asked for
 	alone  *common     // for loadAlone
@@ -294,7 +294,7 @@ func (s *Sample) begin(place, index int) {
 
 // turnTo is begin without resetting the lengths of ragged fields.
 func (s *Sample) turnTo(place, index int) {
-	s.place, s.index, s.seeded = place, index, false
+	s.place, s.index, s.seeded, s.scope = place, index, false, 0
 }
 
 // unsetLens makes the lengths of places from … to−1 unknown.
@@ -446,7 +446,7 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	s.alone.from, s.alone.records = index-s.place, nil
 	s.common, s.outer = s.alone, nil
 	s.begin(s.place, index)
-	s.scope = inner(was.scope, 0)
+	s.scope = was.scope
 	if !overwrites(ds) {
 		s.clearPlaces(1)
 	}

@@ -15,10 +15,11 @@ import (
 //
 //	decoder, err := nwt.Scratch(dst, newDecoder)
 //
-// The value is kept by its type T. Datasets side by side in a [Concat] or a [Zip],
-// and the dataset and the function of a [Map], each have their own values; code that
-// shares a dataset should define its own types for T, not use *os.File. If create
-// fails, its error is returned and nothing is kept.
+// A value is found by its type T and by the place of the sample's dataset in the
+// loader's: each part of a [Concat] or a [Zip], and the dataset and the function of a
+// [Map], have values of their own, even if the same dataset comes twice. Code of one
+// dataset that needs two values of a type defines two types. If create fails, its error
+// is returned and nothing is kept.
 //
 // If the value is an [io.Closer], it is closed when the worker ends: by
 // [Loader.SetWorkers], or at the latest by [Loader.Close]. After a panic in Load it
@@ -83,12 +84,6 @@ type local struct {
 	close func() error
 }
 
-// abandonScratch closes and forgets what Scratch keeps, after a panic.
-func (s *Sample) abandonScratch() {
-	s.scope = 0
-	s.locals.close(s.log)
-}
-
 // close closes all, the latest first.
 func (l *locals) close(log *slog.Logger) {
 	for n := len(l.list) - 1; n >= 0; n-- {
@@ -103,7 +98,8 @@ func (l *local) end(log *slog.Logger) {
 	guarded(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
 }
 
-// inner is the scope of a part of a dataset that has the scope outer.
+// inner is the scope of a part of a dataset that has the scope outer; 0 is the loader's own
+// dataset's.
 func inner(scope uint64, part int) uint64 {
 	return mix64(scope + uint64(part+1)*golden)
 }

@@ -213,7 +213,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		stack, err := recovered(p)
 		b.bad.add(w.next, s.error(err, stack))
 		w.next++
-		s.abandonScratch() // the call may have left it half done
+		s.locals.close(s.log) // the call may have left it half done
 	}()
 	known := w.fillIndices(b, end)
 	for ; w.next < end; w.next++ {
@@ -326,10 +326,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 		}
 		_, err := recovered(p)
 		l.failedTogether(b.run, err)
-		w.sample.abandonScratch()
-		for _, s := range w.samples {
-			s.scope = 0
-		}
+		w.sample.locals.close(w.sample.log) // the call may have left it half done
 	}()
 	w.locals.ctx = ctx
 	if w.bounded {
