@@ -170,20 +170,10 @@ var notLoading = func() chan struct{} { c := make(chan struct{}); close(c); retu
 
 // fill loads a claimed sample, and keeps it if it can.
 func (c *cached) fill(ctx context.Context, index int, dst *Sample) error {
-	full, err := c.tryFill(ctx, index, dst)
-	if full != nil {
-		dst.log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "error", full)
-	}
-	return err
-}
-
-// tryFill is fill, except that it doesn't log: nobody waits for a log's handler. full is why
-// no more samples can be kept, the first time.
-func (c *cached) tryFill(ctx context.Context, index int, dst *Sample) (full, err error) {
 	state := absent
 	defer func() { c.loaded(index, state) }()
 	if err := dst.loadAlone(ctx, c.ds, index); err != nil {
-		return nil, err
+		return err
 	}
 	lock := c.users.enter(dst.worker)
 	defer lock.RUnlock()
@@ -192,7 +182,10 @@ func (c *cached) tryFill(ctx context.Context, index int, dst *Sample) (full, err
 		dst.pack(c.blocks.at(place))
 		state = kept + place
 	}
-	return full, nil
+	if full != nil {
+		dst.log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "error", full)
+	}
+	return nil
 }
 
 // reserve finds a place for a sample. The caller has entered users. full is an error if

@@ -132,34 +132,3 @@ func TestSamplesForWhichThereIsNoMemoryAreLoadedAnewAndThatIsLogged(t *testing.T
 		require.NoError(t, ds.Close())
 	}
 }
-
-// A log's handler that does as it likes.
-type onLine func()
-
-func (onLine) Enabled(context.Context, slog.Level) bool    { return true }
-func (f onLine) Handle(context.Context, slog.Record) error { f(); return nil }
-func (f onLine) WithAttrs([]slog.Attr) slog.Handler        { return f }
-func (f onLine) WithGroup(string) slog.Handler             { return f }
-
-func TestALogMayUseTheCacheThatItsLineIsAbout(t *testing.T) {
-	if math.MaxInt == math.MaxInt32 {
-		t.Skip("all of the address space is less than memory")
-	}
-	ds := Cached(NewDataset(9, []Field{{Name: "i", Type: Int64}}, func(context.Context, int, *Sample) error { return nil }), math.MaxInt64).(*cached)
-	ds.blocks.size = math.MaxInt64 // no memory
-	lines := 0
-	l, err := NewLoader(ds, WithWorkers(0), WithLogger(slog.New(onLine(func() {
-		lines++
-		guard := time.AfterFunc(10*time.Second, func() { panic(t.Name() + " hangs") })
-		defer guard.Stop()
-		_, err := LoadSample(t.Context(), ds, 0)
-		require.NoError(t, err)
-		require.NoError(t, ds.Close())
-	}))))
-	require.NoError(t, err)
-	for _, err := range l.Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-	}
-	require.Equal(t, 1, lines)
-	require.NoError(t, l.Close())
-}

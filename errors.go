@@ -1,10 +1,8 @@
 package nwt
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path"
 	"runtime"
 	"runtime/debug"
@@ -168,41 +166,3 @@ func isOurs(file string) bool {
 }
 
 var errGoexit = errors.New("runtime.Goexit was called")
-
-// A heldLog keeps its lines while a file is locked: the log's handler may use that file. One
-// goroutine at a time may use it.
-type heldLog struct {
-	slog.Handler
-	lines *heldLines
-}
-
-type heldLines struct {
-	locked bool
-	kept   []func()
-}
-
-func (h heldLog) Handle(ctx context.Context, r slog.Record) error {
-	if !h.lines.locked {
-		return h.Handler.Handle(ctx, r)
-	}
-	r = r.Clone()
-	h.lines.kept = append(h.lines.kept, func() { _ = h.Handler.Handle(ctx, r) })
-	return nil
-}
-
-func (h heldLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return heldLog{h.Handler.WithAttrs(attrs), h.lines}
-}
-
-func (h heldLog) WithGroup(name string) slog.Handler {
-	return heldLog{h.Handler.WithGroup(name), h.lines}
-}
-
-// unlocked writes the lines that were kept.
-func (l *heldLines) unlocked() {
-	l.locked = false
-	for _, write := range l.kept {
-		write()
-	}
-	l.kept = nil
-}

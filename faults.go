@@ -3,7 +3,6 @@ package nwt
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -72,7 +71,7 @@ func (t *tally) admit(b *Batch) error {
 	for _, f := range list {
 		bad := t.count(b.epoch)
 		if bad <= budget {
-			b.l.said.leftOut(b.l.opts.log, f.err, bad, budget)
+			b.l.leftOut(f.err, bad)
 			b.l.faulty.add(f.err)
 			continue
 		}
@@ -141,62 +140,44 @@ const (
 	whileTuning  = "tuning"
 )
 
-// said is what was logged about bad samples, for all loaders of a source: the loaders
-// that tuning makes visit the same samples again and again.
-type said struct {
+// An onceLog knows what was logged, for all loaders of a source: the loaders that tuning makes
+// visit the same samples again and again.
+type onceLog struct {
 	during string // whileLoading or whileTuning
 
-	mu       sync.Mutex   // not held while a log's handler runs
-	bad      map[int]bool // guarded by mu; indices of the bad samples that tuning has met
-	together int          // guarded by mu; calls of LoadBatch that failed
+	mu   sync.Mutex
+	told map[any]bool // guarded by mu
 }
 
-// leftOut logs that a sample is left out: while tuning, once for each sample.
-func (s *said) leftOut(log *slog.Logger, err *LoadError, bad, budget int) {
-	if s.during == whileTuning && !s.isNews(err.Index) {
-		return
+// isNews notes a thing, and tells whether it is the first time.
+func (o *onceLog) isNews(thing any) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == nil {
+		o.told = make(map[any]bool)
 	}
-	log.Warn("nwt: a bad sample is left out", "during", s.during, "index", err.Index, "position", err.Position,
-		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", budget, "error", err.Err)
-}
-
-// isNews notes a bad sample, and tells whether it is the first time.
-func (s *said) isNews(index int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.bad == nil {
-		s.bad = make(map[int]bool)
-	}
-	if s.bad[index] || len(s.bad) == maxRemembered {
+	if o.told[thing] || len(o.told) == maxRemembered {
 		return false
 	}
-	s.bad[index] = true
+	o.told[thing] = true
 	return true
 }
 
-// failedTogether logs that a LoadBatch has failed, the first time.
-func (s *said) failedTogether(log *slog.Logger, err error) {
-	s.mu.Lock()
-	s.together++
-	first := s.together == 1
-	s.mu.Unlock()
-	if first {
-		log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found", "during", s.during, "error", err)
+// leftOut logs that a sample is left out: while tuning, once for each sample.
+func (l *Loader) leftOut(err *LoadError, bad int) {
+	if l.once.during == whileTuning && !l.once.isNews(err.Index) {
+		return
 	}
+	l.opts.log.Warn("nwt: a bad sample is left out", "during", l.once.during, "index", err.Index, "position", err.Position,
+		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
 }
 
-// sum logs how often each thing happened that was logged only once. A second Close logs
-// nothing.
-func (s *said) sum(log *slog.Logger) {
-	s.mu.Lock()
-	together, bad := s.together, len(s.bad)
-	s.together = 0
-	s.mu.Unlock()
-	if together > 1 {
-		log.Warn("nwt: LoadBatch failed again and again", "during", s.during, "times", together)
-	}
-	if bad > 0 {
-		log.Warn("nwt: bad samples were left out", "during", s.during, "samples", bad)
+// logFailedTogether logs that a LoadBatch has failed, the first time. A bad sample is reported
+// again when Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
+// slow, and without this log nobody would know why.
+func (l *Loader) logFailedTogether(err error) {
+	if l.once.isNews("LoadBatch") {
+		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.once.during, "error", err)
 	}
 }
 

@@ -142,7 +142,7 @@ func (l *Loader) watchdog() {
 		}
 		underWay, failed := l.giveUp(now, missed)
 		for _, err := range failed {
-			l.said.failedTogether(l.opts.log, err)
+			l.logFailedTogether(err)
 		}
 		if !underWay {
 			l.dozing.Store(true)

@@ -591,8 +591,5 @@ func (l *Loader) Close() error {
 	})
 	l.pool.Wait()
 	l.slots.close()
-	if l.said.during == whileLoading { // the tuner sums up all its loaders
-		l.said.sum(l.opts.log)
-	}
 	return nil
 }

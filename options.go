@@ -440,8 +440,8 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 
 // WithLogger sets where log lines go: warnings, and what WithLauncher found and
 // WithAutoWorkers chose. The default is [slog.Default], as it is when the loader is
-// made. The log's handler must not call the loader: it may be called while the loader holds
-// a lock.
+// made. The log's handler must not call the loader, or Tune or Precompute with the file that a
+// line is about: locks may be held meanwhile.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -629,8 +629,8 @@ func WithMemoryLimit(bytes uint64) Option {
 //
 // If the file can't be read or written, Tune logs it and tunes anew.
 //
-// What Tune calls while it tunes, such as Load, the step or the log's handler for a bad
-// sample, must not call Tune with the same file: it would wait for its caller.
+// What Tune calls while it tunes, such as Load or the step, must not call Tune with the same
+// file: it would wait for its caller.
 func WithResultCache(path string) Option {
 	return func(o *options) error {
 		o.results = path

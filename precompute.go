@@ -48,8 +48,8 @@ import (
 // the lock path.lock, and the others wait for it. The file appears under its name
 // when it is complete and on disk; until then it is path.partial.
 //
-// What loads the samples, and the log's handler for one of them, must not call Precompute for
-// the same path: it would wait for its caller.
+// What loads the samples must not call Precompute for the same path: it would wait for its
+// caller.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -70,10 +70,6 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	if p.path, err = files.Resolve(path); err != nil {
 		return p.orError(err)
 	}
-	var lines heldLines
-	p.log = slog.New(heldLog{o.log.Handler(), &lines})
-	defer func() { p.log = o.log }() // once the lines are written
-	defer lines.unlocked()
 	told := false
 	warn := func(err error) {
 		if !told && !errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +87,6 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return p.orError(fmt.Errorf("its lock: %w", err))
 	}
 	defer unlock()
-	lines.locked = true
 	// Another process may have written it while this one waited.
 	err = p.open()
 	if err == nil || !rewritable(err) {

@@ -238,44 +238,6 @@ func TestWhatTookTheFilesPlaceIsNotRemovedIfTheFileIsDamaged(t *testing.T) {
 	require.Equal(t, "years of work", string(kept))
 }
 
-// A log's handler that does as it likes.
-type onLine func()
-
-func (onLine) Enabled(context.Context, slog.Level) bool    { return true }
-func (f onLine) Handle(context.Context, slog.Record) error { f(); return nil }
-func (f onLine) WithAttrs([]slog.Attr) slog.Handler        { return f }
-func (f onLine) WithGroup(string) slog.Handler             { return f }
-
-func TestALogMayUseThePrecomputedSamplesThatItsLineIsAbout(t *testing.T) {
-	var ds *nwt.Precomputed
-	lines := 0
-	log := slog.New(onLine(func() {
-		if ds == nil {
-			return // Precompute isn't over
-		}
-		lines++
-		promptly(t, func() {
-			for i := range 9 {
-				_, err := nwt.LoadSample(t.Context(), ds, i)
-				require.NoError(t, err)
-			}
-			require.NoError(t, ds.Close())
-		})
-	}))
-	path := filepath.Join(t.TempDir(), "samples")
-	ds = precompute(t, filled(9, 0), path, nwt.WithLogger(log))
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = f.WriteAt([]byte("damage"), int64(len(data)-100))
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
-	_, err = nwt.LoadSample(t.Context(), ds, 8)
-	require.NoError(t, err)
-	require.Equal(t, 1, lines)
-}
-
 // Whoever has the lock may be about to put a good file in the damaged one's place.
 func TestADamagedFileIsNotRemovedWhileSomebodyElseHasItsLock(t *testing.T) {
 	for _, held := range []bool{true, false} {

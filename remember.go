@@ -23,8 +23,8 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		return t.tune(ctx)
 	}
 	// The file is looked at twice, before and after this process waits for others that tune.
-	var lines heldLines
-	file := results.File{Path: t.opts.results, Log: slog.New(onceLog{heldLog{t.opts.log.Handler(), &lines}, make(map[string]bool)})}
+	file := results.File{Path: t.opts.results, Log: t.opts.log}
+	again := results.File{Path: t.opts.results, Log: slog.New(slog.DiscardHandler)}
 	key := t.resultKey()
 	r, saved := t.recall(file, key, nil)
 	if r != nil {
@@ -33,10 +33,8 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	defer lines.unlocked()
 	err := file.WhileTuning(ctx, func() (err error) {
-		lines.locked = true
-		if r, _ = t.recall(file, key, &saved); r != nil {
+		if r, _ = t.recall(again, key, &saved); r != nil {
 			return nil // the process that this one has waited for has found it
 		}
 		if r, err = t.tune(ctx); err != nil {
@@ -54,29 +52,6 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	return r, nil
-}
-
-// A onceLog says the same thing once, whatever figures are in it. One goroutine at a time
-// may use it.
-type onceLog struct {
-	slog.Handler
-	told map[string]bool
-}
-
-func (h onceLog) Handle(ctx context.Context, r slog.Record) error {
-	if h.told[r.Message] {
-		return nil
-	}
-	h.told[r.Message] = true
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h onceLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return onceLog{h.Handler.WithAttrs(attrs), h.told}
-}
-
-func (h onceLog) WithGroup(name string) slog.Handler {
-	return onceLog{h.Handler.WithGroup(name), h.told}
 }
 
 // keptResult is a result as the file has it.

@@ -393,7 +393,7 @@ func (r *run) count(b *Batch, ready bool) {
 // since the program is told of each bad sample. Tuning would go on for ever: it waits for
 // batches, however many epochs they take.
 func (r *run) barren(b *Batch) error {
-	if r.l.said.during != whileTuning || b.epoch <= int(r.yielded.Load())+1 {
+	if r.l.once.during != whileTuning || b.epoch <= int(r.yielded.Load())+1 {
 		return nil
 	}
 	list := b.bad.sorted()

@@ -15,7 +15,7 @@ type source struct {
 	sampler Sampler
 	order   order
 	slotMem slotMemory
-	said    *said
+	once    *onceLog
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -38,7 +38,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.bytes, maxBatchBytes))
 	}
-	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), said: &said{during: whileLoading}}
+	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		errs = append(errs, stream.fits(shards, o)...)

@@ -133,8 +133,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 
 func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
-	tuned.said = &said{during: whileTuning}
-	defer tuned.said.sum(s.opts.log)
+	tuned.once = &onceLog{during: whileTuning}
 	t := &tuner{
 		source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string),
 		inline: s.opts.mayInline(), repeats: firstRepeats,

@@ -380,14 +380,12 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 	return true
 }
 
-// failedTogether logs that LoadBatch has failed. A bad sample is reported again when
-// Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
-// slow, and without this log nobody would know why.
+// failedTogether logs that LoadBatch has failed, unless the run is over.
 func (l *Loader) failedTogether(r *run, err error) {
 	if r.isOver() {
 		return // the context has ended, which is no failure
 	}
-	l.said.failedTogether(l.opts.log, err)
+	l.logFailedTogether(err)
 }
 
 // fillIndices writes which samples the places next … end−1 are, if that is known
