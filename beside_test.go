@@ -84,7 +84,7 @@ func (c *crowd) call(rng *rand.Rand, closing int) error {
 
 // train is a training loop beside which others call the loader.
 func (c *crowd) train(rng *rand.Rand) error {
-	ref := &reference{program: program{n: 1 + rng.IntN(200), shuffle: rng.IntN(2) == 0}, op: op{batch: 1 + rng.IntN(9), world: 1}}
+	ref := &plainLoop{n: 1 + rng.IntN(200), shuffle: rng.IntN(2) == 0, batch: 1 + rng.IntN(9), world: 1}
 	const epochs = 4
 	wants, _ := ref.batches(0, epochs, 0)
 	opts := []nwt.Option{nwt.WithBatchSize(ref.batch), nwt.WithWorkers(rng.IntN(6)), nwt.WithLogger(slog.New(slog.DiscardHandler))}

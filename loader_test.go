@@ -3,9 +3,11 @@ package nwt_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"iter"
 	"math"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -361,5 +363,27 @@ func TestPrefetchBoundsWhatIsLoadedAhead(t *testing.T) {
 				require.Equal(t, prefetch+1, l.SlotCount().Memory)
 			})
 		})
+	}
+}
+
+var seed = flag.Uint64("seed", 0, "the first seed of the random tests")
+
+// seedsOf are the seeds of a random test, as many as the flag asks for. Without it they are
+// fewer with -short, and always the same: a change that fails has caused that.
+func seedsOf(flag, short, long int) iter.Seq[uint64] {
+	count, first := flag, *seed
+	if first == 0 {
+		if first = 1; count > 0 {
+			first = uint64(rand.Uint32())
+		}
+	}
+	if count == 0 {
+		if count = long; testing.Short() {
+			count = short
+		}
+	}
+	return func(yield func(uint64) bool) {
+		for s := first; s != first+uint64(count) && yield(s); s++ {
+		}
 	}
 }

@@ -170,3 +170,12 @@ func TestRanksShareEpochsOfAnyOrderHoweverOftenTheyArePreempted(t *testing.T) {
 		}
 	}
 }
+
+// cutSampler is another sampler's order, cut into batches.
+type cutSampler struct {
+	nwt.Sampler
+	ends []int
+}
+
+func (s cutSampler) Batches() int       { return len(s.ends) }
+func (s cutSampler) Start(_, b int) int { return s.ends[b-1] }

@@ -105,6 +105,9 @@ func (w *weaver) with(c cloth, s *nwt.Sample, f func() error) error {
 	return f()
 }
 
+// sizesOf is the length of a sample's text, and height and width of its image.
+func sizesOf(id int) [3]int { return [3]int{id % 6, id / 2 % 4, id / 3 % 5} }
+
 func threadFields(names []string) (fields []nwt.Field) {
 	for _, name := range names {
 		fields = append(fields, nwt.Field{Name: name + "id", Type: nwt.Int64}, nwt.Field{Name: name + "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true},
