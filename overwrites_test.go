@@ -117,9 +117,9 @@ func (errFlaky) Temporary() bool { return true }
 // A call that fails has written something before. What comes after it is clean all the same.
 func TestWhatAFailedCallHasWrittenIsCleared(t *testing.T) {
 	failing := func(fail error) nwt.Dataset {
-		var calls atomic.Int64
+		var calls [50]atomic.Int64 // of each sample
 		return nwt.NewDataset(50, oneHotFields, func(_ context.Context, i int, dst *nwt.Sample) error {
-			if calls.Add(1)%3 != 0 {
+			if calls[i].Add(1)%3 != 0 {
 				nwt.Values[float32](dst, 0)[(i+1)%classes] = 1
 				nwt.Values[float32](dst, 0)[(i+2)%classes] = 1
 				dst.SetLen(1, 9)

@@ -216,7 +216,7 @@ func textOf(id int) int { return id % 6 }
 // A judge is a trial under way.
 type judge struct {
 	*trial
-	device   *copier
+	device   *fakeDevice
 	loader   *nwt.Loader
 	closed   bool
 	states   []nwt.State // of all batches
@@ -230,7 +230,7 @@ type retained struct {
 	l      *nwt.Loader
 	b      *nwt.Batch
 	d      delivery
-	device *copier
+	device *fakeDevice
 }
 
 // Load makes sample id, or does what is bad about it. late is called before it writes to
@@ -480,7 +480,15 @@ func (j *judge) open() (err error) {
 	with(j.finishes, func() nwt.Option { return nwt.WithFinish(j.finish) })
 	j.device = nil
 	with(j.onDev, func() nwt.Option {
-		j.device = newCopier(int(j.broken))
+		calls := int32(0) // of Copy and Wait, which come one at a time
+		j.device = &fakeDevice{took: 14 * time.Millisecond, fail: func(call string, _ int) error {
+			if call == "Copy" || call == "Wait" {
+				if calls++; calls == j.broken {
+					return errFake
+				}
+			}
+			return nil
+		}}
 		return nwt.WithDevice(j.device)
 	})
 	ds, err := j.dataset()
@@ -628,7 +636,7 @@ func (j *judge) iterate(r run) error {
 	case left && last == nil,
 		j.closed && errors.Is(last, nwt.ErrClosed),
 		ctx.Err() != nil && errors.Is(last, ctx.Err()),
-		j.broken > 0 && errors.Is(last, errCopier),
+		j.broken > 0 && errors.Is(last, errFake),
 		j.finishes && j.unfinished > 0 && errors.Is(last, errUnfinished),
 		end >= 0 && errors.As(last, &le) && (j.unordered || le.Index == end && seen == len(wants)),
 		end == refused && last != nil && (strings.Contains(last.Error(), "has no batch") || strings.Contains(last.Error(), "has no sample")),
@@ -735,7 +743,7 @@ func (j *judge) idle() error {
 // result is what is wrong with a trial, nil if nothing is.
 func (t *trial) result() error {
 	j := &judge{trial: t}
-	var devices []*copier
+	var devices []*fakeDevice
 	var err error
 	for i, r := range t.runs {
 		err = j.iterate(r)
@@ -753,8 +761,8 @@ func (t *trial) result() error {
 		err = fmt.Errorf("slots are left: %+v", n)
 	}
 	for _, d := range devices {
-		if err == nil && d != nil && d.host.Load() != 0 {
-			err = fmt.Errorf("%d slots were never freed", d.host.Load())
+		if err == nil && d != nil && (d.left() > 0 || len(d.wrongs) > 0) {
+			err = fmt.Errorf("%d things of the device's were never given back; %v", d.left(), d.wrongs)
 		}
 	}
 	return err
