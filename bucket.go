@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Buckets says which samples [Bucketed] brings together: the samples of a step,
@@ -57,8 +59,8 @@ func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (Sample
 		n:      n,
 		seed:   seed,
 		length: length,
-		key:    seedKey(seed),
-		perm:   newPermutation(n),
+		key:    permute.SeedKey(seed),
+		perm:   permute.New(n),
 		step:   b.BatchSize * b.World,
 		window: b.Window,
 	}
@@ -67,7 +69,7 @@ func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (Sample
 	if over := s.steps % s.window; over >= s.window-over || s.windows == 0 {
 		s.windows++ // a rest of less than half a window joins the window before
 	}
-	s.orders = newOrders(4, s.windows, s.sorted)
+	s.orders = permute.NewOrders(4, s.windows, s.sorted)
 	return s, nil
 }
 
@@ -76,12 +78,12 @@ type bucketed struct {
 	seed    uint64
 	length  func(index int) int
 	key     uint64 // of the seed
-	perm    permutation
+	perm    permute.Permutation
 	step    int // samples in a step
 	steps   int // full steps per epoch
 	window  int // steps in each window except the last
 	windows int // per epoch
-	orders  *orders[int]
+	orders  *permute.Orders[int]
 }
 
 func (s *bucketed) Len() int       { return s.n }
@@ -91,17 +93,17 @@ func (s *bucketed) String() string {
 }
 
 func (s *bucketed) At(epoch, i int) int {
-	checkPosition(i, s.n)
+	permute.CheckPosition(i, s.n)
 	step := i / s.step
 	if step == s.steps {
-		return s.perm.at(epochKey(s.key, epoch), i)
+		return s.perm.At(permute.EpochKey(s.key, epoch), i)
 	}
 	w := min(step/s.window, s.windows-1)
-	return s.orders.get(epoch, w)[i-w*s.window*s.step]
+	return s.orders.Get(epoch, w)[i-w*s.window*s.step]
 }
 
 func (s *bucketed) sorted(epoch, w int) []int {
-	key := epochKey(s.key, epoch)
+	key := permute.EpochKey(s.key, epoch)
 	first, steps := w*s.window, s.window
 	if w == s.windows-1 {
 		steps = s.steps - first
@@ -109,7 +111,7 @@ func (s *bucketed) sorted(epoch, w int) []int {
 	type sample struct{ length, position, index int }
 	samples := make([]sample, steps*s.step)
 	for k := range samples {
-		index := s.perm.at(key, first*s.step+k)
+		index := s.perm.At(key, first*s.step+k)
 		samples[k] = sample{length: s.length(index), position: k, index: index}
 	}
 	slices.SortFunc(samples, func(a, b sample) int {
@@ -119,9 +121,9 @@ func (s *bucketed) sorted(epoch, w int) []int {
 		return a.position - b.position // samples of one length stay shuffled
 	})
 	indices := make([]int, len(samples))
-	perm, windowKey := newPermutation(steps), mix64(key+uint64(w)*golden)
+	perm, windowKey := permute.New(steps), permute.Mix64(key+uint64(w)*permute.Golden)
 	for from := range steps {
-		to := perm.at(windowKey, from)
+		to := perm.At(windowKey, from)
 		for k, sample := range samples[from*s.step : (from+1)*s.step] {
 			indices[to*s.step+k] = sample.index
 		}

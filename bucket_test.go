@@ -13,11 +13,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // lengthOf is as uneven as the lengths of sentences: 1 … 1000, mostly short.
 func lengthOf(index int) int {
-	u := float64(mix64(uint64(index))>>11) / (1 << 53)
+	u := float64(permute.Mix64(uint64(index))>>11) / (1 << 53)
 	return 1 + int(999*u*u*u)
 }
 

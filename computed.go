@@ -3,6 +3,8 @@ package nwt
 import (
 	"errors"
 	"fmt"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Computed is an order that a function computes for a whole epoch at once, n
@@ -28,7 +30,7 @@ func Computed(n int, order func(epoch int) []int) (Sampler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &computed{n: n, orders: newOrders(2, 1, func(epoch, _ int) []int {
+	return &computed{n: n, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int {
 		indices := order(epoch)
 		if len(indices) != n {
 			panic(fmt.Sprintf("nwt: Computed: the function gives %d indices for epoch %d: must be %d", len(indices), epoch, n))
@@ -39,17 +41,17 @@ func Computed(n int, order func(epoch int) []int) (Sampler, error) {
 
 type computed struct {
 	n      int
-	orders *orders[int]
+	orders *permute.Orders[int]
 }
 
 func (s *computed) Len() int       { return s.n }
 func (s *computed) String() string { return fmt.Sprintf("Computed(%d)", s.n) }
 
 func (s *computed) At(epoch, i int) int {
-	checkPosition(i, s.n)
-	return s.orders.get(epoch, 0)[i]
+	permute.CheckPosition(i, s.n)
+	return s.orders.Get(epoch, 0)[i]
 }
 
 func (s *computed) Fill(epoch, from int, indices []int) {
-	copy(indices, s.orders.get(epoch, 0)[from:])
+	copy(indices, s.orders.Get(epoch, 0)[from:])
 }

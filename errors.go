@@ -6,6 +6,7 @@ import (
 	"path"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 )
 
@@ -147,16 +148,16 @@ func unwoundFrom(unwinder string) string {
 		switch {
 		case f.Function == unwinder:
 			unwinding = true
-		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, ours) && !isOurs(f.File):
+		case unwinding && !slices.ContainsFunc(beneath, func(of string) bool { return strings.HasPrefix(f.Function, of) }) && !isOurs(f.File):
 			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
 		}
 	}
 	return ""
 }
 
-// ours is what the names of this package's functions begin with. A panic of
+// beneath is what the names of functions begin with that aren't the user's. A panic of
 // [Sample.SetLen] is reported with the line that called SetLen.
-const ours = "github.com/nwt-go/nwt."
+var beneath = []string{"runtime.", "sync.", "github.com/nwt-go/nwt.", "github.com/nwt-go/nwt/internal/", "github.com/nwt-go/nwt/sampler."}
 
 // isOurs tells whether a file is of this package. A loop over an epoch may be inlined
 // with what it iterates: then the loader's function has the name of the program's.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unsafe"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // A Field is one named tensor of a sample.
@@ -210,7 +212,7 @@ type layout struct {
 // positions never overflow.
 const (
 	maxBatchBytes = 1 << (30 + 10*wide)
-	maxSamples    = 1 << (30 + 32*wide)
+	maxSamples    = permute.MaxLen
 	wide          = ^uint(0) >> 63 // 1 if an int has 64 bits, else 0
 )
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // expect says how many places loadedPlaces is to count.
@@ -58,8 +60,8 @@ func (b *Batch) Rand() *rand.Rand {
 	}
 	if !b.seeded {
 		b.seeded = true
-		key := epochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.first())*golden
-		b.pcg.Seed(mix64(key), mix64(key^golden))
+		key := permute.EpochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.first())*permute.Golden
+		b.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
 	}
 	return b.rand
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -151,9 +152,9 @@ func (s *source) loader(workers int) *Loader {
 	}
 	l.perBatch.Store(int64(l.order.perBatch()))
 	l.born, l.closing, l.wake = time.Now(), make(chan struct{}), make(chan int64, 1)
-	l.seedKey = seedKey(s.opts.shuffled)
+	l.seedKey = permute.SeedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
-		l.seedKey = seedKey(*s.opts.seed)
+		l.seedKey = permute.SeedKey(*s.opts.seed)
 	}
 	l.offsets = make([]int, len(s.layout.columns))
 	l.slotBytes = place(s.layout.columns, s.opts.batchSize, l.offsets)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"sort"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // LocallyShuffled visits each sample once per epoch. Its order suits files of blocks
@@ -32,7 +34,7 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (Sampler, error) {
 	if window < 1 {
 		errs = append(errs, optionError("LocallyShuffled", window, "the window must be at least 1 block"))
 	}
-	s := &locallyShuffled{window: window, seed: seed, key: seedKey(seed), starts: make([]int, 0, len(sizes)+1)}
+	s := &locallyShuffled{window: window, seed: seed, key: permute.SeedKey(seed), starts: make([]int, 0, len(sizes)+1)}
 	n := 0
 	for i, size := range sizes {
 		if size < 1 || size > maxSamples-n {
@@ -45,8 +47,8 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (Sampler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s.starts, s.perm = append(s.starts, n), newPermutation(len(sizes))
-	s.orders = newOrders(2, 1, s.visits)
+	s.starts, s.perm = append(s.starts, n), permute.New(len(sizes))
+	s.orders = permute.NewOrders(2, 1, s.visits)
 	return s, nil
 }
 
@@ -55,8 +57,8 @@ type locallyShuffled struct {
 	seed   uint64
 	key    uint64
 	starts []int // of the blocks, and their end
-	perm   permutation
-	orders *orders[visit]
+	perm   permute.Permutation
+	orders *permute.Orders[visit]
 }
 
 // A visit is a block in an epoch's order, and the position after its last sample.
@@ -64,9 +66,9 @@ type visit struct{ block, end int }
 
 func (s *locallyShuffled) visits(epoch, _ int) []visit {
 	visits := make([]visit, len(s.starts)-1)
-	key, end := epochKey(s.key, epoch), 0
+	key, end := permute.EpochKey(s.key, epoch), 0
 	for i := range visits {
-		block := s.perm.at(key, i)
+		block := s.perm.At(key, i)
 		end += s.starts[block+1] - s.starts[block]
 		visits[i] = visit{block, end}
 	}
@@ -80,13 +82,13 @@ func (s *locallyShuffled) String() string {
 }
 
 func (s *locallyShuffled) At(epoch, i int) int {
-	checkPosition(i, s.Len())
-	visits := s.orders.get(epoch, 0)
+	permute.CheckPosition(i, s.Len())
+	visits := s.orders.Get(epoch, 0)
 	first := visitOf(visits, i) / s.window * s.window // visit of its window
 	from, to := s.bounds(visits, first)
-	perm := newPermutation(to - from)
-	key := mix64(epochKey(s.key, epoch) + uint64(first+1)*golden)
-	return s.index(visits, from+perm.at(key, i-from))
+	perm := permute.New(to - from)
+	key := permute.Mix64(permute.EpochKey(s.key, epoch) + uint64(first+1)*permute.Golden)
+	return s.index(visits, from+perm.At(key, i-from))
 }
 
 // bounds is the positions of the window whose first visit is given.

@@ -9,6 +9,8 @@ import (
 	"math/big"
 	"slices"
 	"sort"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // A Mix says how [Mixed] mixes the parts of a [Concat], and [MixedStreams] streams.
@@ -52,13 +54,13 @@ func Mixed(n int, m Mix, seed uint64) (Sampler, error) {
 		bad(m.Parts, "Mix.Parts must have at least 1 part")
 	}
 	s := &mixed{n: n, seed: seed}
-	from, key := 0, seedKey(seed)
+	from, key := 0, permute.SeedKey(seed)
 	for k, length := range m.Parts {
 		if length < 1 || length > math.MaxInt-from {
 			bad(length, "Mix.Parts[%d] must be at least 1, and all parts at most %d", k, math.MaxInt)
 			break
 		}
-		s.parts = append(s.parts, mixPart{from, newPermutation(length), mix64(key + uint64(k+1)*golden)})
+		s.parts = append(s.parts, mixPart{from, permute.New(length), permute.Mix64(key + uint64(k+1)*permute.Golden)})
 		from += length
 	}
 	m.check(len(m.Parts), bad)
@@ -142,8 +144,8 @@ type mixed struct {
 }
 
 type mixPart struct {
-	from int         // its first index
-	perm permutation // of its samples
+	from int                 // its first index
+	perm permute.Permutation // of its samples
 	key  uint64
 }
 
@@ -153,7 +155,7 @@ func (s *mixed) Len() int { return s.n }
 func (s *mixed) lastIndex() int {
 	for k := len(s.parts) - 1; k >= 0; k-- {
 		if slices.ContainsFunc(s.plan.phases, func(p mixPhase) bool { return p.share[k] > 0 }) {
-			return s.parts[k].from + int(s.parts[k].perm.n) - 1
+			return s.parts[k].from + s.parts[k].perm.Len() - 1
 		}
 	}
 	return -1
@@ -164,11 +166,11 @@ func (s *mixed) String() string {
 }
 
 func (s *mixed) At(epoch, i int) int {
-	checkPosition(i, s.n)
+	permute.CheckPosition(i, s.n)
 	k, draw := s.plan.at(uint64(epoch)*uint64(s.n) + uint64(i))
 	part := &s.parts[k]
-	partEpoch, at := draw/part.perm.n, draw%part.perm.n
-	return part.from + part.perm.at(epochKey(part.key, int(partEpoch)), int(at))
+	partEpoch, at := draw/uint64(part.perm.Len()), draw%uint64(part.perm.Len())
+	return part.from + part.perm.At(permute.EpochKey(part.key, int(partEpoch)), int(at))
 }
 
 // A mixPlan tells which part of a mixture each position draws from. Positions count
@@ -176,7 +178,7 @@ func (s *mixed) At(epoch, i int) int {
 type mixPlan struct {
 	key    uint64
 	block  int
-	whole  permutation // of a block
+	whole  permute.Permutation // of a block
 	phases []mixPhase
 }
 
@@ -192,15 +194,15 @@ type mixPhase struct {
 	length   int
 	rest     []int // samples of each part
 	restEnds []int
-	tail     permutation
+	tail     permute.Permutation
 }
 
 // plan is the plan of a rank, if world ranks take the positions of training in turn: the
 // rank's positions count its own only. m must have been checked.
 func (m *Mix) plan(seed uint64, rank, world int) *mixPlan {
-	s := &mixPlan{key: seedKey(seed), block: m.block(), whole: newPermutation(m.block())}
+	s := &mixPlan{key: permute.SeedKey(seed), block: m.block(), whole: permute.New(m.block())}
 	if rank > 0 {
-		s.key = mix64(s.key + uint64(rank)*golden)
+		s.key = permute.Mix64(s.key + uint64(rank)*permute.Golden)
 	}
 	end := uint64(0) // of the phase, over all ranks
 	for i, p := range m.Phases {
@@ -220,7 +222,7 @@ func (m *Mix) plan(seed uint64, rank, world int) *mixPlan {
 			n := (end+uint64(world-1-rank))/uint64(world) - phase.start
 			phase.blocks, phase.length = n/uint64(s.block), int(n%uint64(s.block))
 			phase.rest = apportion(weights, phase.length)
-			phase.restEnds, phase.tail = sums(phase.rest), newPermutation(max(1, phase.length))
+			phase.restEnds, phase.tail = sums(phase.rest), permute.New(max(1, phase.length))
 		}
 		s.phases = append(s.phases, phase)
 	}
@@ -241,7 +243,7 @@ func sums(numbers []int) []int {
 func (s *mixPlan) blockAt(position uint64) (b mixBlock, place int) {
 	p := &s.phases[sort.Search(len(s.phases)-1, func(k int) bool { return s.phases[k+1].start > position })]
 	number, at := (position-p.start)/uint64(s.block), (position-p.start)%uint64(s.block)
-	b = mixBlock{phase: p, number: number, key: mix64(s.key + (p.first+number)*golden), perm: &s.whole, ends: p.ends}
+	b = mixBlock{phase: p, number: number, key: permute.Mix64(s.key + (p.first+number)*permute.Golden), perm: &s.whole, ends: p.ends}
 	if number == p.blocks {
 		b.perm, b.ends = &p.tail, p.restEnds
 	}
@@ -252,7 +254,7 @@ type mixBlock struct {
 	phase  *mixPhase
 	number uint64 // in the phase
 	key    uint64
-	perm   *permutation
+	perm   *permute.Permutation
 	ends   []int
 }
 
@@ -265,7 +267,7 @@ func (b *mixBlock) before(part int) uint64 {
 // block's draws from that part. It counts in the order that the places have before they are
 // mixed: part after part.
 func (b *mixBlock) at(place int) (part, number int) {
-	place = b.perm.at(b.key, place)
+	place = b.perm.At(b.key, place)
 	part, _ = slices.BinarySearch(b.ends, place+1)
 	if part > 0 {
 		place -= b.ends[part-1]

@@ -11,6 +11,8 @@ import (
 	"io"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // A file of precomputed samples, whose numbers are little-endian:
@@ -65,7 +67,7 @@ func descriptionKey(description []byte) uint64 {
 // checksum is the checksum of a sample whose packed bytes have the CRC-32C sum. It
 // differs if the same bytes are in another sample's place or another file.
 func (p *Precomputed) checksum(index int, sum uint32) uint32 {
-	return sum ^ uint32(mix64(p.key+uint64(index)*golden))
+	return sum ^ uint32(permute.Mix64(p.key+uint64(index)*permute.Golden))
 }
 
 // packedSum is the CRC-32C of the sample as it would be packed.

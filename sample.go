@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // A Sample is a place in a batch that a dataset loads a sample into. It is valid
@@ -244,8 +246,8 @@ func (s *Sample) Rand() *rand.Rand {
 		if s.seeded = true; s.rand == nil {
 			s.rand = rand.New(&s.pcg)
 		}
-		key := epochKey(s.seedKey, s.epoch) ^ sampleRand + uint64(s.Position())*golden
-		s.pcg.Seed(mix64(key), mix64(key^golden))
+		key := permute.EpochKey(s.seedKey, s.epoch) ^ sampleRand + uint64(s.Position())*permute.Golden
+		s.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
 	}
 	return s.rand
 }
@@ -354,7 +356,7 @@ func newSamples(c *common, n int) []*Sample {
 func newBlock(l *layout, n int) []*Sample {
 	offsets := make([]int, len(l.columns))
 	mem := heapBytes(place(l.columns, n, offsets))
-	return newSamples(&common{layout: l, columns: l.columns, offsets: offsets, mem: mem, lens: make([]int32, l.ragged*n), seedKey: seedKey(0), locals: &locals{}, log: slog.Default()}, n)
+	return newSamples(&common{layout: l, columns: l.columns, offsets: offsets, mem: mem, lens: make([]int32, l.ragged*n), seedKey: permute.SeedKey(0), locals: &locals{}, log: slog.Default()}, n)
 }
 
 // scratchFor is samples of another layout, one for each of dst, to load into on
@@ -442,7 +444,7 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 		*s.alone = alone
 	}()
 	*s.alone = *s.common
-	s.alone.seedKey, s.alone.epoch = seedKey(0), 0
+	s.alone.seedKey, s.alone.epoch = permute.SeedKey(0), 0
 	s.alone.from, s.alone.records = index-s.place, nil
 	s.common, s.outer = s.alone, nil
 	s.begin(s.place, index)

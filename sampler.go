@@ -3,10 +3,9 @@ package nwt
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
-	"sync"
-	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Sampler is the order of an epoch: which sample of the dataset stands at
@@ -82,28 +81,20 @@ func (s sequential) lastIndex() int { return int(s) - 1 }
 func (s sequential) String() string { return fmt.Sprintf("Sequential(%d)", int(s)) }
 
 func (s sequential) At(_, i int) int {
-	checkPosition(i, int(s))
+	permute.CheckPosition(i, int(s))
 	return i
 }
 
 // Shuffled visits each of 0 … n−1 once per epoch, in an order that depends on the
 // seed and the epoch. It is for statistics, not for secrets.
 //
-// The order is computed, not stored. At computes a keyed permutation, which takes
-// about 20 ns per position. A loader asks for a batch of positions at a time; tables
+// The order is computed, not stored. At computes a keyed permutation (a Feistel network
+// with cycle walking), which takes about 20 ns per position. A loader asks for a batch of positions at a time; tables
 // of the round function make that 5 ns per position. The tables of two epochs are
-// kept, 12 × √n bytes per epoch; for more than 2²⁸ positions there are none.
-//
-// The permutation is a Feistel network (Luby and Rackoff, "How to construct
-// pseudorandom permutations from pseudorandom functions", 1988) over a rectangle of
-// about √n × √n that holds all positions. A position that falls into one of the √n
-// or so spare places goes through the network once more (cycle walking: Black and
-// Rogaway, "Ciphers with arbitrary finite domains", 2002). The round function is
-// the finalizer of SplitMix64 (Steele, Lea and Flood, 2014; the constants are
-// Stafford's Mix13).
+// kept, 12 × √n bytes per epoch; for more than 2²⁹ positions there are none.
 func Shuffled(n int, seed uint64) Sampler {
-	s := &shuffled{n: n, seed: seed, key: seedKey(seed), perm: newPermutation(n)}
-	s.rounds = newOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.tabulate(epochKey(s.key, epoch)) })
+	s := &shuffled{n: n, seed: seed, key: permute.SeedKey(seed), perm: permute.New(n)}
+	s.rounds = permute.NewOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.Tabulate(permute.EpochKey(s.key, epoch)) })
 	return s
 }
 
@@ -111,9 +102,9 @@ type shuffled struct {
 	n    int
 	seed uint64
 	key  uint64 // of the seed
-	perm permutation
+	perm permute.Permutation
 
-	rounds *orders[uint16] // tables of the latest epochs' round functions
+	rounds *permute.Orders[uint16] // tables of the latest epochs' round functions
 }
 
 func (s *shuffled) Len() int       { return s.n }
@@ -121,8 +112,8 @@ func (s *shuffled) lastIndex() int { return s.n - 1 }
 func (s *shuffled) String() string { return fmt.Sprintf("Shuffled(%d, seed %d)", s.n, s.seed) }
 
 func (s *shuffled) At(epoch, i int) int {
-	checkPosition(i, s.n)
-	return s.perm.at(epochKey(s.key, epoch), i)
+	permute.CheckPosition(i, s.n)
+	return s.perm.At(permute.EpochKey(s.key, epoch), i)
 }
 
 // Select is the order of s over part of a dataset: each k of s becomes indices[k].
@@ -214,175 +205,6 @@ func (s *selected) Fill(epoch, from int, indices []int) {
 	}
 }
 
-// checkPosition panics if a position is outside the epoch, as indexing a slice
-// does: such a position is a mistake in the caller's code, and has no index.
-func checkPosition(i, n int) {
-	if i < 0 || i >= n {
-		panic(fmt.Sprintf("nwt: position %d is outside an epoch of %d samples", i, n))
-	}
-}
-
-// permutation is a family of permutations of 0 … n−1, one for each key.
-type permutation struct {
-	n      uint64
-	rows   uint64 // rows << bits ≥ n: a number is a row and, in its low bits, a column
-	bits   uint
-	rounds int // even
-}
-
-func newPermutation(n int) permutation {
-	width := max(1, bits.Len64(uint64(n-1)))
-	p := permutation{n: uint64(n), bits: uint(width / 2)}
-	p.rows = (p.n + 1<<p.bits - 1) >> p.bits
-	// Two rounds bring the joint distribution of two positions closer to the
-	// uniform one by a factor of about n. Tiny permutations get enough rounds for
-	// 2⁻³², which makes them fair too. Large ones get six, which they need against
-	// subtler structure (Patarin, "Security of random Feistel schemes with 5 or more
-	// rounds", 2004).
-	p.rounds = max(6, (64+width-1)/width+1) &^ 1
-	return p
-}
-
-func (p *permutation) at(key uint64, i int) int {
-	mask := uint64(1)<<p.bits - 1
-	x := uint64(i)
-	for {
-		row, column := x>>p.bits, x&mask
-		k := key
-		for range p.rounds / 2 {
-			row = wrap(row+turn(k, column, p.rows), p.rows)
-			k += golden
-			column = (column + slide(k, row)) & mask
-			k += golden
-		}
-		if x = row<<p.bits | column; x < p.n {
-			return int(x)
-		}
-	}
-}
-
-// maxTabulated is the bits of the longest tables, for 2²⁸ positions: 0.2 MB.
-const maxTabulated = 14
-
-// tabulate is the round functions for a key as two tables per pair of rounds: by
-// how much each column turns the row, and by how much each row turns the column.
-// Each table has about √n entries.
-func (p *permutation) tabulate(key uint64) []uint16 {
-	columns, rows := uint64(1)<<p.bits, p.rows
-	tables := make([]uint16, 0, uint64(p.rounds/2)*(columns+rows))
-	for range p.rounds / 2 {
-		for column := range columns {
-			tables = append(tables, uint16(turn(key, column, rows)))
-		}
-		key += golden
-		for row := range rows {
-			tables = append(tables, uint16(slide(key, row)&(columns-1)))
-		}
-		key += golden
-	}
-	return tables
-}
-
-// fill sets out to the results of at for i, i+1, …, with the tables of a key.
-func (p *permutation) fill(tables []uint16, i int, out []int) {
-	for j := range out {
-		out[j] = i + j
-	}
-	p.through(tables, out)
-	for j := range out {
-		for uint64(out[j]) >= p.n {
-			p.through(tables, out[j:j+1])
-		}
-	}
-}
-
-// through sends positions through all rounds. It does one round for all positions
-// before the next one: the rounds of one position must wait for each other, those
-// of different positions needn't.
-func (p *permutation) through(tables []uint16, positions []int) {
-	rows, columns, width := p.rows, uint64(1)<<p.bits, p.bits&63
-	for t := tables; len(t) > 0; t = t[columns+rows:] {
-		turns, slides := t[:columns], t[columns:columns+rows]
-		for j, position := range positions {
-			x := uint64(position)
-			row, column := x>>width, x&(columns-1)
-			row = wrap(row+uint64(turns[column]), rows)
-			column = (column + uint64(slides[row])) & (columns - 1)
-			positions[j] = int(row<<width | column)
-		}
-	}
-}
-
-// turn is by how much a column turns the row.
-func turn(key, column, rows uint64) uint64 {
-	by, _ := bits.Mul64(mix64(key^column), rows)
-	return by
-}
-
-// slide is, in its low bits, by how much a row turns the column.
-func slide(key, row uint64) uint64 { return mix64(key^row) >> 32 }
-
-// wrap is x modulo n for x < 2n, without a branch: the CPU couldn't predict it.
-func wrap(x, n uint64) uint64 {
-	less, borrow := bits.Sub64(x, n, 0)
-	return less + n&-borrow
-}
-
-// golden is 2⁶⁴ divided by the golden ratio. Its successive multiples are spread
-// as evenly as can be, as mix64 wants its inputs.
-const golden = 0x9e3779b97f4a7c15
-
-// mix64 is the finalizer of SplitMix64, a bijection.
-func mix64(z uint64) uint64 {
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
-}
-
-// seedKey hashes a seed before an epoch is added to it. Otherwise epoch 1 of one
-// seed would be epoch 0 of another.
-func seedKey(seed uint64) uint64 { return mix64(seed + golden) }
-
-func epochKey(seedKey uint64, epoch int) uint64 {
-	return mix64(seedKey + uint64(epoch)*golden)
-}
-
-// orders keeps the latest orders of a sampler for which computing position by
-// position would cost too much. It changes what At costs, never what At returns. An
-// order is the order of an epoch, or of one of the parts that each epoch is cut
-// into.
-type orders[T any] struct {
-	// Successive parts, on into the next epoch, have successive slots, so that
-	// they don't displace each other. A slot is replaced as a whole: whoever has
-	// read the old pointer may go on using it.
-	slots   []atomic.Pointer[partOrder[T]]
-	parts   int // per epoch
-	compute func(epoch, part int) []T
-}
-
-type partOrder[T any] struct {
-	epoch, part int
-	indices     func() []T // the first caller computes, the others wait for it
-}
-
-func newOrders[T any](keep, parts int, compute func(epoch, part int) []T) *orders[T] {
-	return &orders[T]{slots: make([]atomic.Pointer[partOrder[T]], keep), parts: parts, compute: compute}
-}
-
-func (o *orders[T]) get(epoch, part int) []T {
-	slot := &o.slots[uint(epoch*o.parts+part)%uint(len(o.slots))]
-	for {
-		kept := slot.Load()
-		if kept != nil && kept.epoch == epoch && kept.part == part {
-			return kept.indices()
-		}
-		fresh := &partOrder[T]{epoch: epoch, part: part, indices: sync.OnceValue(func() []T { return o.compute(epoch, part) })}
-		if slot.CompareAndSwap(kept, fresh) {
-			return fresh.indices()
-		}
-	}
-}
-
 // A Filler is a [Sampler] that computes many positions faster than one by one. A
 // loader calls its Fill instead of At.
 type Filler interface {
@@ -399,11 +221,11 @@ func (s sequential) Fill(_, from int, indices []int) {
 }
 
 func (s *shuffled) Fill(epoch, from int, indices []int) {
-	if s.perm.bits > maxTabulated {
+	if !s.perm.Tabulates() {
 		for i := range indices {
 			indices[i] = s.At(epoch, from+i)
 		}
 		return
 	}
-	s.perm.fill(s.rounds.get(epoch, 0), from, indices)
+	s.perm.Fill(s.rounds.Get(epoch, 0), from, indices)
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Scratch returns a value that Load needs at hand and can't share with other
@@ -101,5 +102,5 @@ func (l *local) end(log *slog.Logger) {
 // inner is the scope of a part of a dataset that has the scope outer; 0 is the loader's own
 // dataset's.
 func inner(scope uint64, part int) uint64 {
-	return mix64(scope + uint64(part+1)*golden)
+	return permute.Mix64(scope + uint64(part+1)*permute.Golden)
 }

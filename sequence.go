@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
 )
 
@@ -105,8 +106,8 @@ func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards
 		c.Window = o.window
 	}
 	c.Draw = func(epoch, i, n int) int {
-		key := epochKey(seedKey(seed), epoch) + uint64(i*o.world+o.rank)*golden
-		return int(mix64(key) % uint64(n)) // a window is too small for the bias to show
+		key := permute.EpochKey(permute.SeedKey(seed), epoch) + uint64(i*o.world+o.rank)*permute.Golden
+		return int(permute.Mix64(key) % uint64(n)) // a window is too small for the bias to show
 	}
 	return c
 }
@@ -126,7 +127,7 @@ func (o *options) noAnswer() error {
 }
 
 // seedOfStream is what the order of stream k of a dataset is computed from.
-func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*golden }
+func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*permute.Golden }
 
 // A shardOrder is the order of a stream's shards for a rank.
 type shardOrder struct {

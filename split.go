@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/big"
 	"strconv"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Split cuts a dataset into parts at random, one part per share. The shares must be
@@ -35,7 +37,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	perm, key := newPermutation(n), seedKey(seed)
+	perm, key := permute.New(n), permute.SeedKey(seed)
 	var parts []Dataset
 	ends := divide(n, exactly(shares))
 	from := 0
@@ -45,7 +47,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)
 		}
 		begin := from
-		parts = append(parts, newSubset(ds, to-from, func(i int) int { return perm.at(key, begin+i) }))
+		parts = append(parts, newSubset(ds, to-from, func(i int) int { return perm.At(key, begin+i) }))
 		from = to
 	}
 	return parts, nil

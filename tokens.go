@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Tokens says how large the batches of [TokenBatches] are.
@@ -62,7 +64,7 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (Bat
 		lengths[i] = max(1, l)
 		longest = max(longest, l)
 	}
-	s := &tokenBatches{tokens: t, seed: seed, key: seedKey(seed), sorted: longestFirst(lengths, longest)}
+	s := &tokenBatches{tokens: t, seed: seed, key: permute.SeedKey(seed), sorted: longestFirst(lengths, longest)}
 	lengthAt := func(i int) int { return lengths[s.sorted[i]] }
 	window := t.Window
 	if window == 0 {
@@ -70,8 +72,8 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (Bat
 		window = min(max(s.batches/32, 4), 64)
 	}
 	s.cut(lengthAt, window)
-	s.perm = newPermutation(s.batches)
-	s.orders = newOrders(2, 1, s.order)
+	s.perm = permute.New(s.batches)
+	s.orders = permute.NewOrders(2, 1, s.order)
 	return s, nil
 }
 
@@ -116,8 +118,8 @@ type tokenBatches struct {
 	sorted  []int  // dataset indices, the longest samples first
 	windows []tokenWindow
 	batches int
-	perm    permutation // of the batches
-	orders  *orders[tokenBatch]
+	perm    permute.Permutation // of the batches
+	orders  *permute.Orders[tokenBatch]
 }
 
 // A tokenWindow is samples of similar length, and the batches that they are mixed in.
@@ -125,7 +127,7 @@ type tokenWindow struct {
 	from, samples int // of sorted
 	first         int // number of its first batch, before batches are shuffled
 	size          int // samples per batch; the last batch may have fewer
-	perm          permutation
+	perm          permute.Permutation
 }
 
 // A tokenBatch is a batch of an epoch.
@@ -148,18 +150,18 @@ func (s *tokenBatches) cut(lengthAt func(i int) int, window int) {
 			s.batches++
 		}
 		w.samples = from - w.from
-		w.perm = newPermutation(w.samples)
+		w.perm = permute.New(w.samples)
 		s.windows = append(s.windows, w)
 	}
 }
 
 // order is the batches of an epoch.
 func (s *tokenBatches) order(epoch, _ int) []tokenBatch {
-	key := epochKey(s.key, epoch)
+	key := permute.EpochKey(s.key, epoch)
 	all := make([]tokenBatch, s.batches)
 	start := 0
 	for k := range all {
-		batch := s.perm.at(key, k)
+		batch := s.perm.At(key, k)
 		all[k] = tokenBatch{start, batch}
 		_, _, size := s.find(batch)
 		start += size
@@ -186,7 +188,7 @@ func (s *tokenBatches) String() string {
 	return fmt.Sprintf("TokenBatches(%d, %d batches of at most %d tokens, seed %d)", len(s.sorted), s.batches, s.tokens.Max, s.seed)
 }
 
-func (s *tokenBatches) Start(epoch, batch int) int { return s.orders.get(epoch, 0)[batch].start }
+func (s *tokenBatches) Start(epoch, batch int) int { return s.orders.Get(epoch, 0)[batch].start }
 
 // largest is how many samples the largest batch has.
 func (s *tokenBatches) largest() (n int) {
@@ -203,8 +205,8 @@ func (s *tokenBatches) At(epoch, i int) int {
 }
 
 func (s *tokenBatches) Fill(epoch, from int, indices []int) {
-	checkPosition(from, len(s.sorted))
-	all, key := s.orders.get(epoch, 0), epochKey(s.key, epoch)
+	permute.CheckPosition(from, len(s.sorted))
+	all, key := s.orders.Get(epoch, 0), permute.EpochKey(s.key, epoch)
 	k, exact := slices.BinarySearchFunc(all, from, func(b tokenBatch, position int) int { return cmp.Compare(b.start, position) })
 	if !exact {
 		k--
@@ -212,11 +214,11 @@ func (s *tokenBatches) Fill(epoch, from int, indices []int) {
 	for len(indices) > 0 {
 		number, first, size := s.find(all[k].batch)
 		w := &s.windows[number]
-		windowKey := mix64(key + uint64(number+1)*golden)
+		windowKey := permute.Mix64(key + uint64(number+1)*permute.Golden)
 		skip := from - all[k].start
 		n := min(size-skip, len(indices))
 		for i := range n {
-			indices[i] = s.sorted[w.from+w.perm.at(windowKey, first+skip+i)]
+			indices[i] = s.sorted[w.from+w.perm.At(windowKey, first+skip+i)]
 		}
 		indices, from, k = indices[n:], from+n, k+1
 	}

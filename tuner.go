@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/search"
 )
 
@@ -306,7 +307,7 @@ func (p *preparation) first(b *Batch) bool {
 	hash := uint64(0)
 	for _, shape := range b.shapes {
 		for _, n := range shape {
-			hash = mix64(hash + uint64(n))
+			hash = permute.Mix64(hash + uint64(n))
 		}
 	}
 	if p.shapes[hash] || len(p.shapes) == maxPrepared {

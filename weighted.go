@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Weighted draws n samples per epoch, independently and with replacement: each
@@ -21,7 +23,7 @@ func Weighted(weights []float64, n int, seed uint64) (Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &weighted{n: n, seed: seed, key: seedKey(seed), last: lastWeight(weights), table: newAliasTable(weights, heaviest)}, nil
+	return &weighted{n: n, seed: seed, key: permute.SeedKey(seed), last: lastWeight(weights), table: newAliasTable(weights, heaviest)}, nil
 }
 
 // checkWeights returns the index of the largest weight.
@@ -73,8 +75,8 @@ func (s *weighted) String() string {
 }
 
 func (s *weighted) At(epoch, i int) int {
-	checkPosition(i, s.n)
-	h := mix64(epochKey(s.key, epoch) + uint64(i)*golden)
+	permute.CheckPosition(i, s.n)
+	h := permute.Mix64(permute.EpochKey(s.key, epoch) + uint64(i)*permute.Golden)
 	// The whole part of the hash as a number in [0, columns) is the column; its
 	// fraction is as good as a second, independent draw.
 	column, fraction := bits.Mul64(h, uint64(len(s.table)))
@@ -153,9 +155,9 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler,
 	if n > len(candidates) {
 		return nil, optionError("WeightedWithoutReplacement", n, "the draws of an epoch must be at most %d, the weights above 0", len(candidates))
 	}
-	key := seedKey(seed)
-	return &weightedOnce{n: n, weights: len(weights), last: lastWeight(weights), seed: seed, orders: newOrders(2, 1, func(epoch, _ int) []int32 {
-		return drawOnce(candidates, n, epochKey(key, epoch))
+	key := permute.SeedKey(seed)
+	return &weightedOnce{n: n, weights: len(weights), last: lastWeight(weights), seed: seed, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int32 {
+		return drawOnce(candidates, n, permute.EpochKey(key, epoch))
 	})}, nil
 }
 
@@ -164,7 +166,7 @@ type weightedOnce struct {
 	weights int
 	last    int // the highest index that can be drawn
 	seed    uint64
-	orders  *orders[int32]
+	orders  *permute.Orders[int32]
 }
 
 func (s *weightedOnce) Len() int       { return s.n }
@@ -174,8 +176,8 @@ func (s *weightedOnce) String() string {
 }
 
 func (s *weightedOnce) At(epoch, i int) int {
-	checkPosition(i, s.n)
-	return int(s.orders.get(epoch, 0)[i])
+	permute.CheckPosition(i, s.n)
+	return int(s.orders.Get(epoch, 0)[i])
 }
 
 // candidate is an index and the logarithm of its key, which no range of weights
@@ -189,7 +191,7 @@ type candidate struct {
 func drawOnce(candidates []candidate, n int, key uint64) []int32 {
 	draws := slices.Clone(candidates)
 	for i := range draws {
-		h := mix64(key + uint64(draws[i].index)*golden)
+		h := permute.Mix64(key + uint64(draws[i].index)*permute.Golden)
 		u := (float64(h>>12) + 0.5) / (1 << 52) // neither 0 nor 1
 		draws[i].key += math.Log2(-math.Log(u))
 	}
