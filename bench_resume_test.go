@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // BenchmarkResume measures how soon a new process has the first batch of an epoch, and
@@ -27,30 +28,30 @@ func BenchmarkResume(b *testing.B) {
 	}{
 		{"Shuffled", billion, func() (nwt.Sampler, error) { return nwt.Shuffled(billion, 1), nil }},
 		{"Bucketed", billion, func() (nwt.Sampler, error) {
-			return nwt.Bucketed(billion, length, nwt.Buckets{BatchSize: 32}, 1)
+			return sampler.Bucketed(billion, length, sampler.Buckets{BatchSize: 32}, 1)
 		}},
 		{"LocallyShuffled/blocks=1e+06", billion, func() (nwt.Sampler, error) {
-			return nwt.LocallyShuffled(slices.Repeat([]int{1000}, billion/1000), 16, 1)
+			return sampler.LocallyShuffled(slices.Repeat([]int{1000}, billion/1000), 16, 1)
 		}},
 		{"Mixed", billion, func() (nwt.Sampler, error) {
-			return nwt.Mixed(billion, nwt.Mix{
+			return sampler.Mixed(billion, nwt.Mix{
 				Parts:  []int{billion / 3, billion / 3, billion / 3},
 				Phases: []nwt.Phase{{Samples: billion / 10, Weights: []float64{8, 1, 1}}, {Weights: []float64{1, 1, 1}}},
 			}, 1)
 		}},
-		{"Weighted/weights=1e+06", billion, func() (nwt.Sampler, error) { return nwt.Weighted(weights, billion, 1) }},
+		{"Weighted/weights=1e+06", billion, func() (nwt.Sampler, error) { return sampler.Weighted(weights, billion, 1) }},
 		{"WeightedWithoutReplacement", len(weights), func() (nwt.Sampler, error) {
-			return nwt.WeightedWithoutReplacement(weights, len(weights), 1)
+			return sampler.WeightedWithoutReplacement(weights, len(weights), 1)
 		}},
 		{"Computed", many, func() (nwt.Sampler, error) {
-			return nwt.Computed(many, func(epoch int) []int {
+			return sampler.Computed(many, func(epoch int) []int {
 				order := make([]int, many)
 				nwt.Shuffled(many, 1).(nwt.Filler).Fill(epoch, 0, order)
 				return order
 			})
 		}},
 		{"TokenBatches", many, func() (nwt.Sampler, error) {
-			return nwt.TokenBatches(many, length, nwt.Tokens{Max: 4000, MaxSamples: 32}, 1)
+			return sampler.TokenBatches(many, length, sampler.Tokens{Max: 4000, MaxSamples: 32}, 1)
 		}},
 	} {
 		for _, tenths := range []int{0, 9} {

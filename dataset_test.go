@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // one loads the only sample of a dataset with these fields.
@@ -388,11 +389,11 @@ func TestRandomnessDoesNotTellWhatWasDrawn(t *testing.T) {
 		nwt.Values[float64](dst, 0)[0] = dst.Rand().Float64()
 		return nil
 	})
-	sampler, err := nwt.Weighted([]float64{1, 1}, n, 42)
+	draws, err := sampler.Weighted([]float64{1, 1}, n, 42)
 	require.NoError(t, err)
 	sum, count := [2]float64{}, [2]float64{}
 	distinct := map[float64]bool{}
-	for b, err := range newLoader(t, ds, nwt.WithSampler(sampler), nwt.WithSeed(42)).Epoch(t.Context(), 0) {
+	for b, err := range newLoader(t, ds, nwt.WithSampler(draws), nwt.WithSeed(42)).Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 		for place, x := range nwt.Values[float64](b, 0) {
 			sum[b.Indices()[place]] += x

@@ -62,9 +62,9 @@
 //   - A slot is a batch's memory: reused, outside the Go heap, page-locked if copies
 //     to a GPU need it.
 //   - A [Sampler] is the order of an epoch: position → dataset index. An epoch
-//     is one pass over it. [Shuffled], [Weighted], [Bucketed], [Mixed],
-//     [LocallyShuffled], [TokenBatches] and [Computed] are samplers; [Select] is for
-//     parts. A [BatchSampler] also says where batches end.
+//     is one pass over it. [Sequential] and [Shuffled] are samplers; package sampler has
+//     others: Weighted, Bucketed, Mixed, LocallyShuffled, TokenBatches, Computed, and
+//     Select for parts. A [BatchSampler] also says where batches end.
 //   - A worker is a goroutine that loads samples. With 0 workers the caller
 //     loads them itself.
 //   - Prefetch is how many batches are ready or in flight ahead of the one in

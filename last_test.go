@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // numbersBut is a dataset of n numbers, of which some are bad.
@@ -55,7 +56,7 @@ func TestLastTellsTheLastBatchOfEachEpoch(t *testing.T) {
 		"bad to the end":                  {numbersBut(95, tail), []nwt.Option{nwt.WithErrorBudget(25)}},
 		"bad to the end, what is dropped": {numbersBut(98, tail), []nwt.Option{nwt.WithErrorBudget(20), nwt.WithDropLast()}},
 		"bad to the end, in batches":      {batchwise{numbersBut(95, tail)}, []nwt.Option{nwt.WithErrorBudget(25)}},
-		"batches of their own sizes":      {numbersBut(95, nil), []nwt.Option{nwt.WithSampler(must(nwt.TokenBatches(95, func(i int) int { return i%7 + 1 }, nwt.Tokens{Max: 30, MaxSamples: 10}, 1))), nwt.WithErrorBudget(9)}},
+		"batches of their own sizes":      {numbersBut(95, nil), []nwt.Option{nwt.WithSampler(must(sampler.TokenBatches(95, func(i int) int { return i%7 + 1 }, sampler.Tokens{Max: 30, MaxSamples: 10}, 1))), nwt.WithErrorBudget(9)}},
 		"a stream":                        {nwt.Streamed(newShelves(30, 0, 25)), nil},
 		"a stream of whole batches":       {nwt.Streamed(newShelves(30, 0, 20)), nil},
 		"a stream, dropped":               {nwt.Streamed(newShelves(30, 0, 25)), []nwt.Option{nwt.WithDropLast()}},

@@ -235,7 +235,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err := l.reorder(s, order, n); err != nil {
 		return err
 	}
-	l.warnOfMixedLengths(s)
+	l.warnOfMixedLengths(s, &order)
 	return nil
 }
 

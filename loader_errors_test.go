@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 var errBoom = errors.New("boom")
@@ -417,7 +418,7 @@ func TestAMessageNamesThePackageOnce(t *testing.T) {
 // With 0 workers the loop's own function runs the loader's code, inlined. A panic in
 // nwt is told with the line of the program that led to it, not with a line of nwt.
 func TestAPanicInASamplerOfNwtIsToldWithTheProgramsLine(t *testing.T) {
-	s, err := nwt.Select(nwt.Sequential(5), []int{0, 1})
+	s, err := sampler.Select(nwt.Sequential(5), []int{0, 1})
 	require.NoError(t, err)
 	l := newLoader(t, emptyDataset(3), nwt.WithSampler(s), nwt.WithWorkers(0), nwt.WithBatchSize(1))
 	var last error

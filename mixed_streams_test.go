@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // A source is tallies whose numbers begin at so many millions, and whose records may be
@@ -223,7 +224,7 @@ func TestMixedStreamsAreEachStreamInOrder(t *testing.T) {
 		got, _ := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: epoch}, append(opts, nwt.WithEpochSamples(samples), nwt.WithWorkers(2), nwt.WithBatchSize(1+rng.IntN(9)))...)
 		withParts := m
 		withParts.Parts = slices.Repeat([]int{1}, len(all))
-		pattern, err := nwt.Mixed(samples, withParts, 7)
+		pattern, err := sampler.Mixed(samples, withParts, 7)
 		require.NoError(t, err)
 		alone := make([][]int64, len(all))
 		for k, s := range all {

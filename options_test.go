@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // optionErrors is all of them that err joins.
@@ -195,15 +196,7 @@ func TestWhatIsForStreamsOnlyDoesNothingElse(t *testing.T) {
 
 func TestASamplerForAnotherDatasetIsToldBeforeTheFirstEpoch(t *testing.T) {
 	one := func(int) int { return 1 }
-	sampler := func(s nwt.Sampler, err error) nwt.Sampler {
-		t.Helper()
-		require.NoError(t, err)
-		return s
-	}
-	tokens := func(n int) nwt.Sampler {
-		s, err := nwt.TokenBatches(n, one, nwt.Tokens{Max: 4}, 1)
-		return sampler(s, err)
-	}
+	tokens := func(n int) nwt.Sampler { return must(sampler.TokenBatches(n, one, sampler.Tokens{Max: 4}, 1)) }
 	of := func(n int) []nwt.Sampler {
 		weights := make([]float64, n+5) // the rest is never drawn
 		weights[n-1] = 1
@@ -212,13 +205,13 @@ func TestASamplerForAnotherDatasetIsToldBeforeTheFirstEpoch(t *testing.T) {
 			nwt.Sequential(n),
 			nwt.Shuffled(n, 1),
 			tokens(n),
-			sampler(nwt.Bucketed(n, one, nwt.Buckets{BatchSize: 2}, 1)),
-			sampler(nwt.LocallyShuffled([]int{3, n - 3}, 1, 1)),
-			sampler(nwt.Mixed(7, nwt.Mix{Parts: []int{3, n - 3, 9}, Phases: phases}, 1)),
-			sampler(nwt.Weighted(weights, 3, 1)),
-			sampler(nwt.WeightedWithoutReplacement(weights, 1, 1)),
-			sampler(nwt.Select(nwt.Shuffled(2, 1), []int{0, n - 1, 1000})),
-			sampler(nwt.Select(tokens(2), []int{n - 1, 0})),
+			must(sampler.Bucketed(n, one, sampler.Buckets{BatchSize: 2}, 1)),
+			must(sampler.LocallyShuffled([]int{3, n - 3}, 1, 1)),
+			must(sampler.Mixed(7, nwt.Mix{Parts: []int{3, n - 3, 9}, Phases: phases}, 1)),
+			must(sampler.Weighted(weights, 3, 1)),
+			must(sampler.WeightedWithoutReplacement(weights, 1, 1)),
+			must(sampler.Select(nwt.Shuffled(2, 1), []int{0, n - 1, 1000})),
+			must(sampler.Select(tokens(2), []int{n - 1, 0})),
 		}
 	}
 	for i, s := range of(8) {

@@ -21,6 +21,7 @@ type order struct {
 	batch       int // samples of a batch, or of the largest allowed
 	rank, world int
 	dropLast    bool
+	sorts       int // how many samples at a time the sampler sorts; 0 if it doesn't tell
 
 	// Of a BatchSampler.
 	batches int // of an epoch, over all ranks; 0 if all batches are equally large
@@ -32,23 +33,28 @@ func (o *order) follow(option string, s Sampler) (err error) {
 	if o.n, err = epochLen(option, s); err != nil {
 		return err
 	}
-	o.batches, o.starts = 0, nil
+	o.batches, o.starts, o.sorts = 0, nil, 0
 	b, ok := s.(BatchSampler)
 	if !ok {
-		return nil
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = optionError(option, nameOfSampler(s), "Batches panicked: %v", p)
+		if _, starts := s.(interface{ Start(epoch, batch int) int }); starts {
+			return optionError(option, nameOfSampler(s), "has Start, but isn't a BatchSampler: Batches or Largest is missing")
 		}
-	}()
-	if o.batches, o.starts = b.Batches(), b.Start; o.batches < 1 || o.batches > o.n {
+		if sorts, ok := s.(interface{ Step() int }); ok {
+			o.sorts, err = ask(option, s, "Step", sorts.Step)
+		}
+		return err
+	}
+	if o.batches, err = ask(option, s, "Batches", b.Batches); err != nil {
+		return err
+	}
+	if o.starts = b.Start; o.batches < 1 || o.batches > o.n {
 		return optionError(option, o.batches, "an epoch of %d samples must have 1 … %d batches", o.n, o.n)
 	}
-	if n := largest(b); n > o.batch {
+	n, err := ask(option, s, "Largest", b.Largest)
+	if n > o.batch {
 		return optionError("WithBatchSize", o.batch, "must be at least %d, the samples of the largest batch of %s", n, nameOfSampler(s))
 	}
-	return nil
+	return err
 }
 
 // start is the position at which a batch of a BatchSampler begins, or an epoch ends.

@@ -160,6 +160,7 @@ func (c cuts) Len() int {
 
 func (c cuts) At(_, i int) int    { return i }
 func (c cuts) Batches() int       { return len(c) }
+func (c cuts) Largest() int       { return 1 } // it doesn't tell
 func (c cuts) Start(_, b int) int { return c[:b].Len() }
 
 // deliverBatches is deliver for a BatchSampler: from a position on.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // A relay is training at random: ranks load an epoch in any order, are preempted after some
@@ -32,13 +33,13 @@ func (r *relay) order() (s nwt.Sampler, err error) {
 	case 1:
 		return nwt.Shuffled(r.n, 5), nil
 	case 2:
-		return nwt.Weighted(slices.Repeat([]float64{1}, r.n), 1+r.rng.IntN(2*r.n), 5)
+		return sampler.Weighted(slices.Repeat([]float64{1}, r.n), 1+r.rng.IntN(2*r.n), 5)
 	case 3:
-		return nwt.Bucketed(r.n, length, nwt.Buckets{BatchSize: 1 + r.rng.IntN(8), World: 1 + r.rng.IntN(3), Window: r.rng.IntN(4)}, 5)
+		return sampler.Bucketed(r.n, length, sampler.Buckets{BatchSize: 1 + r.rng.IntN(8), World: 1 + r.rng.IntN(3), Window: r.rng.IntN(4)}, 5)
 	case 4:
-		return nwt.LocallyShuffled(slices.Repeat([]int{1}, r.n), 1+r.rng.IntN(5), 5)
+		return sampler.LocallyShuffled(slices.Repeat([]int{1}, r.n), 1+r.rng.IntN(5), 5)
 	case 5:
-		return nwt.TokenBatches(r.n, length, nwt.Tokens{Max: 9 + r.rng.IntN(40), MaxSamples: 1 + r.rng.IntN(largestOfRelay), Window: r.rng.IntN(5)}, 5)
+		return sampler.TokenBatches(r.n, length, sampler.Tokens{Max: 9 + r.rng.IntN(40), MaxSamples: 1 + r.rng.IntN(largestOfRelay), Window: r.rng.IntN(5)}, 5)
 	}
 	c := cutSampler{Sampler: nwt.Shuffled(1+r.rng.IntN(r.n), 5)}
 	for end := 0; end < c.Len(); {
@@ -178,4 +179,5 @@ type cutSampler struct {
 }
 
 func (s cutSampler) Batches() int       { return len(s.ends) }
+func (s cutSampler) Largest() int       { return 1 } // it doesn't tell
 func (s cutSampler) Start(_, b int) int { return s.ends[b-1] }

@@ -1,9 +1,7 @@
 package nwt
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/nwt-go/nwt/internal/permute"
 )
@@ -15,6 +13,14 @@ import (
 // whoever asks, in whatever order. So a loader can change its workers, its batch
 // size or the number of ranks, and can resume in the middle of an epoch, without
 // changing what is trained on.
+//
+// Package sampler has others than [Sequential] and [Shuffled]. A sampler may be a [Filler] or a
+// [BatchSampler], and may have two more methods:
+//   - LastIndex() int is the highest index that it visits, −1 if that isn't known. If the
+//     dataset doesn't have this index, [NewLoader] and [Loader.SetSampler] return an error.
+//   - Step() int is how many samples it chose to stand in a step of all ranks, as
+//     sampler.Bucketed does. If the loader's steps, WithBatchSize × world samples, don't divide
+//     it, both log a warning.
 type Sampler interface {
 	// Len is the number of positions in an epoch. It must not change.
 	Len() int
@@ -24,8 +30,8 @@ type Sampler interface {
 }
 
 // A BatchSampler is a Sampler that also says where batches end, so that they needn't be
-// equally large: see [TokenBatches]. A loader delivers its batches as they are; none may
-// be larger than WithBatchSize.
+// equally large: sampler.TokenBatches is one. A loader delivers its batches as they are; none
+// may be larger than WithBatchSize.
 //
 // With several ranks, batch k of rank r is batch k × world + r of the epoch. If the last
 // step has fewer batches than ranks, several ranks share a batch: each gets a part of
@@ -34,7 +40,7 @@ type Sampler interface {
 // epoch can be resumed wherever a batch begins, with any number of ranks: exactly the
 // rest is delivered.
 //
-// Batches and Start are pure, as At is.
+// Batches, Start and Largest are pure, as At is.
 type BatchSampler interface {
 	Sampler
 	// Batches is the number of batches in an epoch, 1 … Len(). It must not change.
@@ -43,6 +49,9 @@ type BatchSampler interface {
 	// The batch ends where the next one begins. It is called from many goroutines at
 	// once.
 	Start(epoch, batch int) int
+	// Largest is how many samples the largest batch has. WithBatchSize must be at least
+	// that. If it isn't known, 1 will do: a batch that is too large then ends its epoch.
+	Largest() int
 }
 
 // nameOfSampler is what a sampler calls itself, or its type. Its content would be
@@ -54,21 +63,37 @@ func nameOfSampler(s Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
-// checkIndices tells whether a dataset of n samples has all indices that a sampler visits.
-// It knows the indices of nwt's own samplers only: loading finds the bad ones of others.
-func checkIndices(option string, s Sampler, n int) error {
-	if last := lastIndex(s); last >= n {
-		return optionError(option, nameOfSampler(s), "visits index %d, but the dataset has only %d samples", last, n)
-	}
-	return nil
+// ask is what a method says of a sampler that may be the program's.
+func ask(option string, s Sampler, method string, asked func() int) (n int, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = optionError(option, nameOfSampler(s), "%s panicked: %v", method, p)
+		}
+	}()
+	return asked(), nil
 }
 
-// lastIndex is the highest index that a sampler visits, −1 if it doesn't tell.
-func lastIndex(s Sampler) int {
-	if l, ok := s.(interface{ lastIndex() int }); ok {
-		return l.lastIndex()
+// epochLen is the length of a sampler.
+func epochLen(option string, s Sampler) (int, error) {
+	n, err := ask(option, s, "Len", s.Len)
+	if err == nil && (n < 1 || n > maxSamples) {
+		err = optionError(option, n, "the length of an epoch must be 1 … %d", maxSamples)
 	}
-	return -1
+	return n, err
+}
+
+// checkIndices tells whether a dataset of n samples has all indices that a sampler visits.
+// If the sampler has no LastIndex, loading finds the bad ones.
+func checkIndices(option string, s Sampler, n int) error {
+	knows, ok := s.(interface{ LastIndex() int })
+	if !ok {
+		return nil
+	}
+	last, err := ask(option, s, "LastIndex", knows.LastIndex)
+	if last >= n {
+		return optionError(option, nameOfSampler(s), "visits index %d, but the dataset has only %d samples", last, n)
+	}
+	return err
 }
 
 // Sequential visits 0 … n−1 in that order in every epoch.
@@ -77,7 +102,7 @@ func Sequential(n int) Sampler { return sequential(n) }
 type sequential int
 
 func (s sequential) Len() int       { return int(s) }
-func (s sequential) lastIndex() int { return int(s) - 1 }
+func (s sequential) LastIndex() int { return int(s) - 1 }
 func (s sequential) String() string { return fmt.Sprintf("Sequential(%d)", int(s)) }
 
 func (s sequential) At(_, i int) int {
@@ -108,101 +133,12 @@ type shuffled struct {
 }
 
 func (s *shuffled) Len() int       { return s.n }
-func (s *shuffled) lastIndex() int { return s.n - 1 }
+func (s *shuffled) LastIndex() int { return s.n - 1 }
 func (s *shuffled) String() string { return fmt.Sprintf("Shuffled(%d, seed %d)", s.n, s.seed) }
 
 func (s *shuffled) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)
 	return s.perm.At(permute.EpochKey(s.key, epoch), i)
-}
-
-// Select is the order of s over part of a dataset: each k of s becomes indices[k].
-// Select(Shuffled(len(indices), seed), indices) shuffles the part; an index listed
-// twice comes twice. s must be an order of 0 … len(indices)−1; At panics if it
-// isn't.
-//
-// If s is a [BatchSampler], so is the result. The indices are copied. They must not be
-// negative.
-func Select(s Sampler, indices []int) (Sampler, error) {
-	var errs []error
-	if s == nil {
-		errs = append(errs, optionError("Select", nil, "the sampler must not be nil"))
-	}
-	if len(indices) == 0 {
-		errs = append(errs, optionError("Select", indices, "there must be at least 1 index"))
-	}
-	if i := slices.IndexFunc(indices, func(index int) bool { return index < 0 }); i >= 0 {
-		errs = append(errs, optionError("Select", indices[i], "index number %d must be at least 0", i))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	selected := &selected{order: s, indices: slices.Clone(indices)}
-	if b, ok := s.(BatchSampler); ok {
-		return &selectedBatches{selected, b}, nil
-	}
-	return selected, nil
-}
-
-type selectedBatches struct {
-	*selected
-	batches BatchSampler
-}
-
-func (s *selectedBatches) Batches() int               { return s.batches.Batches() }
-func (s *selectedBatches) Start(epoch, batch int) int { return s.batches.Start(epoch, batch) }
-func (s *selectedBatches) largest() int               { return largest(s.batches) }
-
-// largest is how many samples the largest batch of a BatchSampler has, 1 if it doesn't
-// tell.
-func largest(s BatchSampler) int {
-	if l, ok := s.(interface{ largest() int }); ok {
-		return l.largest()
-	}
-	return 1
-}
-
-type selected struct {
-	order   Sampler
-	indices []int
-}
-
-func (s *selected) Len() int { return s.order.Len() }
-
-func (s *selected) lastIndex() int {
-	visited := s.indices[:min(len(s.indices), lastIndex(s.order)+1)]
-	if len(visited) == 0 {
-		return -1
-	}
-	return slices.Max(visited)
-}
-
-func (s *selected) String() string {
-	return fmt.Sprintf("Select(%v, %d indices)", nameOfSampler(s.order), len(s.indices))
-}
-
-func (s *selected) At(epoch, i int) int { return s.selected(s.order.At(epoch, i), epoch, i) }
-
-// selected is the index that the order's index k stands for.
-func (s *selected) selected(k, epoch, i int) int {
-	if k < 0 || k >= len(s.indices) {
-		panic(fmt.Sprintf("nwt: position %d of epoch %d selects index %d of %d", i, epoch, k, len(s.indices)))
-	}
-	return s.indices[k]
-}
-
-func (s *selected) Fill(epoch, from int, indices []int) {
-	order, ok := s.order.(Filler)
-	if !ok {
-		for i := range indices {
-			indices[i] = s.At(epoch, from+i)
-		}
-		return
-	}
-	order.Fill(epoch, from, indices)
-	for i, k := range indices {
-		indices[i] = s.selected(k, epoch, from+i)
-	}
 }
 
 // A Filler is a [Sampler] that computes many positions faster than one by one. A

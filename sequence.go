@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
 )
@@ -34,8 +35,8 @@ type sequence struct {
 	quota int  // records of an epoch, from WithEpochSamples; else 0
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
-	plan  *mixPlan // which part each record is of; nil without MixedStreams
-	shift int      // by how many records the plan is rotated: 0, except in a tuner's visits
+	plan  *mix.Plan // which part each record is of; nil without MixedStreams
+	shift int       // by how many records the plan is rotated: 0, except in a tuner's visits
 
 	epoch, last int
 	over        bool // nothing comes after epoch
@@ -193,7 +194,7 @@ func (q *sequence) choose(r **record) *streamPart {
 	if q.shift > 0 {
 		at = (at + q.shift) % q.quota
 	}
-	part, _ := q.plan.at(q.position(at))
+	part, _ := q.plan.At(q.position(at))
 	p := q.parts[part]
 	if old := *r; old.Part != part {
 		q.parts[old.Part].Return(old)
@@ -211,7 +212,7 @@ func (q *sequence) begin(scratch **record) error {
 	for k, p := range q.parts {
 		p.draws = cmp.Or(q.quota, math.MaxInt)
 		if q.plan != nil {
-			p.draws = q.plan.draws(k, q.position(0), q.position(q.quota))
+			p.draws = q.plan.Draws(k, q.position(0), q.position(q.quota))
 		}
 		if p.draws > 0 {
 			needed++
@@ -257,8 +258,8 @@ func (q *sequence) skipAhead() error {
 	q.skip = 0
 	counts := []uint64{uint64(n)} // of each part
 	if q.plan != nil {
-		counts = q.plan.before(q.ctx, q.position(n))
-		for k, before := range q.plan.before(q.ctx, q.position(0)) {
+		counts = q.plan.Before(q.ctx, q.position(n))
+		for k, before := range q.plan.Before(q.ctx, q.position(0)) {
 			counts[k] -= before
 		}
 	}

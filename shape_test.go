@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // words is a dataset of n samples: sample i has i mod 10 words, each of them i, and a
@@ -289,7 +290,7 @@ func TestACachedSampleLargerThanToldIsAnError(t *testing.T) {
 	cache := nwt.Cached(bare{words{n: 3}}, 1<<20)
 	_, err := nwt.LoadSample(t.Context(), cache, 2)
 	require.NoError(t, err)
-	l, err := nwt.NewLoader(nwt.Sized(cache, func(_ int, sizes []int) { clear(sizes) }), nwt.WithSampler(must(nwt.Select(nwt.Sequential(1), []int{2}))))
+	l, err := nwt.NewLoader(nwt.Sized(cache, func(_ int, sizes []int) { clear(sizes) }), nwt.WithSampler(must(sampler.Select(nwt.Sequential(1), []int{2}))))
 	require.NoError(t, err)
 	defer l.Close()
 	require.ErrorContains(t, refusal(t, l.Epoch(t.Context(), 0)), `length 2 of field "words" is more than the 0 that Sizes told for sample 2`)

@@ -2,14 +2,16 @@ package nwt
 
 import (
 	"errors"
+
+	"github.com/nwt-go/nwt/internal/mix"
 )
 
 // A source is a dataset and options that fit together.
 type source struct {
 	ds      Dataset
-	n       int      // samples of the dataset
-	shards  []int    // of each stream
-	plan    *mixPlan // of MixedStreams; nil for other datasets
+	n       int       // samples of the dataset
+	shards  []int     // of each stream
+	plan    *mix.Plan // of MixedStreams; nil for other datasets
 	layout  *layout
 	opts    *options
 	sampler Sampler
@@ -43,7 +45,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	if n == endless {
 		errs = append(errs, stream.fits(shards, o)...)
 		if stream.mix != nil {
-			s.plan = stream.mix.plan(stream.seed, o.rank, o.world)
+			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
 		}
 	} else {
 		errs = append(errs, s.setOrder())
@@ -52,7 +54,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s.warnOfMixedLengths(s.sampler)
+	s.warnOfMixedLengths(s.sampler, &s.order)
 	return s, nil
 }
 
@@ -75,27 +77,12 @@ func (o *options) ownOrder(n int) Sampler {
 	return Sequential(n)
 }
 
-// warnOfMixedLengths logs a warning if the Buckets of Bucketed don't fit the loader's
-// steps.
-func (s *source) warnOfMixedLengths(sampler Sampler) {
-	step := s.order.step()
-	if b, ok := sampler.(*bucketed); ok && b.step%step != 0 {
-		s.opts.log.Warn("nwt: batches will mix lengths: Bucketed sorts for other steps than the loader's",
-			"Buckets.BatchSize × World", b.step, "WithBatchSize × world", step)
+// warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
+func (s *source) warnOfMixedLengths(sampler Sampler, o *order) {
+	if step := o.step(); o.sorts%step != 0 {
+		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
+			"sampler", nameOfSampler(sampler), "Step", o.sorts, "WithBatchSize × world", step)
 	}
-}
-
-// epochLen is the length of a sampler that may be the user's.
-func epochLen(option string, s Sampler) (n int, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = optionError(option, nameOfSampler(s), "Len panicked: %v", p)
-		}
-	}()
-	if n = s.Len(); n < 1 || n > maxSamples {
-		return 0, optionError(option, n, "the length of an epoch must be 1 … %d", maxSamples)
-	}
-	return n, nil
 }
 
 // depthOf is depth with n workers, in the order that the options say.

@@ -3,9 +3,8 @@ package nwt
 import (
 	"errors"
 	"math"
-	"math/big"
-	"strconv"
 
+	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -39,7 +38,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	}
 	perm, key := permute.New(n), permute.SeedKey(seed)
 	var parts []Dataset
-	ends := divide(n, exactly(shares))
+	ends := mix.Divide(n, shares)
 	from := 0
 	for i, share := range shares {
 		to := ends[i]
@@ -51,45 +50,4 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 		from = to
 	}
 	return parts, nil
-}
-
-// exactly is numbers as a person would write them, in a unit of which each is a whole
-// multiple: 0.1 is a tenth, although no float64 is.
-func exactly(numbers []float64) []*big.Int {
-	fractions, unit := make([]*big.Rat, len(numbers)), big.NewInt(1)
-	for i, x := range numbers {
-		fractions[i], _ = new(big.Rat).SetString(strconv.FormatFloat(x, 'g', -1, 64))
-		of := fractions[i].Denom()
-		common := new(big.Int).GCD(nil, nil, unit, of)
-		unit.Mul(unit, common.Quo(of, common))
-	}
-	multiples := make([]*big.Int, len(numbers))
-	for i, f := range fractions {
-		multiples[i] = new(big.Int).Quo(unit, f.Denom())
-		multiples[i].Mul(multiples[i], f.Num())
-	}
-	return multiples
-}
-
-// divide is where the parts of n end that have these weights: at the nearest whole
-// numbers, a half rounded up.
-func divide(n int, weights []*big.Int) []int {
-	sum := total(weights)
-	ends, upTo, all := make([]int, len(weights)), new(big.Int), big.NewInt(int64(n))
-	for i, w := range weights {
-		upTo.Add(upTo, w)
-		end := new(big.Int).Mul(upTo, all)
-		end.Add(end.Lsh(end, 1), sum)
-		end.Quo(end, sum)
-		ends[i] = int(end.Rsh(end, 1).Int64())
-	}
-	return ends
-}
-
-func total(numbers []*big.Int) *big.Int {
-	sum := new(big.Int)
-	for _, x := range numbers {
-		sum.Add(sum, x)
-	}
-	return sum
 }

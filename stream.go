@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/nwt-go/nwt/internal/mix"
 )
 
 // A Stream is an iterable-style source: shards that are read in sequence, such
@@ -98,7 +100,7 @@ func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 type streamDataset struct {
 	whole
 	streams []Stream
-	mix     *Mix // nil without MixedStreams
+	mix     *mix.Mix // nil without MixedStreams
 	seed    uint64
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // breaking is shelves whose calls do something else first.
@@ -535,7 +536,7 @@ func TestAShardWithoutAReaderIsABadSample(t *testing.T) {
 }
 
 func TestAStreamThatCannotBeUsedIsNamed(t *testing.T) {
-	order, err := nwt.Weighted([]float64{1, 2}, 2, 1)
+	order, err := sampler.Weighted([]float64{1, 2}, 2, 1)
 	require.NoError(t, err)
 	for _, c := range []struct {
 		s    nwt.Stream

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // sentences is a dataset of one ragged field: sample i is i%7+1 long. It is a BatchDataset if
@@ -120,7 +121,7 @@ func TestTheTrainingPartOfASplitCanBeBucketedByItsSizes(t *testing.T) {
 		tell.Sizes(i, sizes[:])
 		return sizes[0]
 	}
-	order, err := nwt.Bucketed(parts[0].Len(), length, nwt.Buckets{BatchSize: 4}, 1)
+	order, err := sampler.Bucketed(parts[0].Len(), length, sampler.Buckets{BatchSize: 4}, 1)
 	require.NoError(t, err)
 	padded, used := 0, 0
 	for b, err := range newLoader(t, parts[0], nwt.WithSampler(order), nwt.WithBatchSize(4)).Epoch(t.Context(), 0) {

@@ -531,6 +531,7 @@ type inFours int
 func (n inFours) Len() int           { return int(n) }
 func (n inFours) At(_, i int) int    { return i }
 func (n inFours) Batches() int       { return int(n) / 4 }
+func (n inFours) Largest() int       { return 4 }
 func (n inFours) Start(_, b int) int { return 4 * b }
 
 // A BatchSampler's batches may be much smaller than WithBatchSize allows. Then workers

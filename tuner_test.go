@@ -346,6 +346,7 @@ type evenly int
 func (n evenly) Len() int           { return 96 }
 func (n evenly) At(_, i int) int    { return i }
 func (n evenly) Batches() int       { return 96 / int(n) }
+func (n evenly) Largest() int       { return int(n) }
 func (n evenly) Start(_, b int) int { return int(n) * b }
 
 func TestBatchesCountForWhatTheyHoldNotForWhatTheyMay(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"math/cmplx"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // Audio: a random window of each recording, its spectrum by an FFT whose tables and
@@ -78,9 +79,9 @@ func recordings(n int) (nwt.Dataset, []nwt.Option, error) {
 		}
 		return nil
 	})
-	sampler, err := nwt.Bucketed(n, framesOf, nwt.Buckets{BatchSize: 8}, 42)
+	order, err := sampler.Bucketed(n, framesOf, sampler.Buckets{BatchSize: 8}, 42)
 	sized := nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = framesOf(i) })
-	return sized, []nwt.Option{nwt.WithSampler(sampler), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
+	return sized, []nwt.Option{nwt.WithSampler(order), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
 }
 
 func audio(ctx context.Context, _ string, out io.Writer) error {

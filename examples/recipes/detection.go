@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // Detection: pictures of different height and width, each with some boxes. Both are
@@ -54,11 +55,11 @@ func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
 		height, width, n := sceneSize(i)
 		sizes[0], sizes[1], sizes[2], sizes[3] = height, width, n, n
 	})
-	sampler, err := nwt.Bucketed(n, func(i int) int {
+	order, err := sampler.Bucketed(n, func(i int) int {
 		height, width, _ := sceneSize(i)
 		return 100 * width / height // pictures of the same aspect ratio are of similar size here
-	}, nwt.Buckets{BatchSize: 8}, 42)
-	return sized, []nwt.Option{nwt.WithSampler(sampler), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
+	}, sampler.Buckets{BatchSize: 8}, 42)
+	return sized, []nwt.Option{nwt.WithSampler(order), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
 }
 
 // drawRow stands for a decoder.

@@ -74,8 +74,8 @@ var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, err
 	"metric": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
 		ds, err := faces(n / perIdentity)
 		require.NoError(tb, err)
-		sampler, err := balanced(n/perIdentity, []int{3, 6, 9, 0})
-		return ds, []nwt.Option{nwt.WithSampler(sampler), nwt.WithBatchSize(perBatch * ofEach)}, err
+		order, err := balanced(n/perIdentity, []int{3, 6, 9, 0})
+		return ds, []nwt.Option{nwt.WithSampler(order), nwt.WithBatchSize(perBatch * ofEach)}, err
 	},
 	"audio":     func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return recordings(n) },
 	"text":      func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return sentences(n) },

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // Metric learning: each batch has P classes with K samples each. Classes that the
@@ -48,7 +49,7 @@ func balanced(identities int, hard []int) (nwt.Sampler, error) {
 		turns = append(turns, class)
 	}
 	turns = turns[:len(turns)/perBatch*perBatch]
-	return nwt.Computed(len(turns)*ofEach, func(epoch int) (order []int) {
+	return sampler.Computed(len(turns)*ofEach, func(epoch int) (order []int) {
 		classes := nwt.Shuffled(len(turns), 42)
 		for i := range turns {
 			class := turns[classes.At(epoch, i)]
@@ -74,11 +75,11 @@ func metric(ctx context.Context, _ string, out io.Writer) error {
 	defer loader.Close()
 	var hard []int
 	for epoch := range 3 {
-		sampler, err := balanced(identities, hard)
+		order, err := balanced(identities, hard)
 		if err != nil {
 			return err
 		}
-		if err := loader.SetSampler(sampler); err != nil {
+		if err := loader.SetSampler(order); err != nil {
 			return err
 		}
 		hard = nil

@@ -10,6 +10,7 @@ import (
 	"io"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 	"github.com/nwt-go/nwt/vision"
 )
 
@@ -55,7 +56,7 @@ func mixup(_ context.Context, b *nwt.Batch) error {
 // cropped and flipped differently each time.
 func twice(n int) (nwt.Sampler, error) {
 	shuffled := nwt.Shuffled(n, 42)
-	return nwt.Computed(2*n, func(epoch int) (order []int) {
+	return sampler.Computed(2*n, func(epoch int) (order []int) {
 		for i := range n {
 			index := shuffled.At(epoch, i)
 			order = append(order, index, index)
@@ -70,8 +71,8 @@ func picturesForTraining(files [][]byte) (nwt.Dataset, []nwt.Option, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	sampler, err := twice(len(files))
-	return ds, []nwt.Option{nwt.WithSampler(sampler), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
+	order, err := twice(len(files))
+	return ds, []nwt.Option{nwt.WithSampler(order), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
 }
 
 func pictures(ctx context.Context, _ string, out io.Writer) error {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // Pretraining of a language model: windows of files of tokens, two corpora mixed by
@@ -69,8 +70,8 @@ func pretraining(dir string) (nwt.Dataset, []nwt.Option, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	sampler, err := nwt.Mixed(400, mix, 42)
-	return ds, []nwt.Option{nwt.WithSampler(sampler), nwt.WithSeed(42), nwt.WithBatchSize(16), nwt.WithDropLast()}, err
+	order, err := sampler.Mixed(400, mix, 42)
+	return ds, []nwt.Option{nwt.WithSampler(order), nwt.WithSeed(42), nwt.WithBatchSize(16), nwt.WithDropLast()}, err
 }
 
 func pretrain(ctx context.Context, dir string, out io.Writer) error {

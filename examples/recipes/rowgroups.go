@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // A file of row groups, as Parquet and HDF5 have them: a row can't be read without
@@ -107,9 +108,9 @@ func openTable(dir string, rows int) (*table, []nwt.Option, error) {
 	for from := 0; from < rows; from += groupRows {
 		sizes = append(sizes, min(groupRows, rows-from))
 	}
-	sampler, err := nwt.LocallyShuffled(sizes, mixGroups, 42)
+	order, err := sampler.LocallyShuffled(sizes, mixGroups, 42)
 	t := &table{file: file, rows: rows, groups: map[int]func() ([]uint32, error){}}
-	return t, []nwt.Option{nwt.WithSampler(sampler), nwt.WithBatchSize(16)}, err
+	return t, []nwt.Option{nwt.WithSampler(order), nwt.WithBatchSize(16)}, err
 }
 
 func rowGroups(ctx context.Context, dir string, out io.Writer) error {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // Text: sentences of similar length share a batch, which is padded to its longest
@@ -43,8 +44,8 @@ func sentences(n int) (nwt.Dataset, []nwt.Option, error) {
 		return nil
 	})
 	sized := nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = (length(i) + 7) / 8 * 8 })
-	sampler, err := nwt.Bucketed(n, length, nwt.Buckets{BatchSize: 16}, 42)
-	return sized, []nwt.Option{nwt.WithSampler(sampler), nwt.WithBatchSize(16)}, err
+	order, err := sampler.Bucketed(n, length, sampler.Buckets{BatchSize: 16}, 42)
+	return sized, []nwt.Option{nwt.WithSampler(order), nwt.WithBatchSize(16)}, err
 }
 
 func text(ctx context.Context, _ string, out io.Writer) error {

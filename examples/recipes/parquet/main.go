@@ -34,6 +34,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 const (
@@ -221,7 +222,7 @@ func (t *table) order(seed uint64) (nwt.Sampler, error) {
 			sizes = append(sizes, size)
 		}
 	}
-	return nwt.LocallyShuffled(sizes, mixed, seed)
+	return sampler.LocallyShuffled(sizes, mixed, seed)
 }
 
 func (t *table) Load(ctx context.Context, i int, dst *nwt.Sample) error {

@@ -1,4 +1,4 @@
-package nwt
+package sampler_test
 
 import (
 	"fmt"
@@ -7,11 +7,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/fairtest"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 func weightedOrder(t *testing.T, weights []float64, n int, seed uint64, epoch int) []int {
 	t.Helper()
-	s, err := Weighted(weights, n, seed)
+	s, err := sampler.Weighted(weights, n, seed)
 	require.NoError(t, err)
 	return orderOf(s, epoch)
 }
@@ -52,7 +55,7 @@ func TestWeightedDrawsInProportion(t *testing.T) {
 			free++
 		}
 		if free > 0 {
-			requirePlausible(t, x, free, name)
+			fairtest.Plausible(t, x, free, name)
 		}
 	}
 }
@@ -68,15 +71,15 @@ func TestWeightedDrawsAreIndependent(t *testing.T) {
 		epochs[index*n+other[i]]++
 		seeds[index*n+seeded[i]]++
 	}
-	requireUniform(t, next, n*n, n*n-1, "one draw and the next")
-	requireUniform(t, epochs, n*n, n*n-1, "one epoch and the next")
-	requireUniform(t, seeds, n*n, n*n-1, "one seed and the next")
+	fairtest.Uniform(t, next, n*n, n*n-1, "one draw and the next")
+	fairtest.Uniform(t, epochs, n*n, n*n-1, "one epoch and the next")
+	fairtest.Uniform(t, seeds, n*n, n*n-1, "one seed and the next")
 }
 
 func TestWeightedOrdersStayWhatTheyWere(t *testing.T) {
 	weights := []float64{1, 2, 0, 4, 0.5}
 	require.Equal(t, []int{3, 1, 4, 1, 3, 3, 1, 3}, weightedOrder(t, weights, 8, 42, 3))
-	s, err := WeightedWithoutReplacement(weights, 4, 42)
+	s, err := sampler.WeightedWithoutReplacement(weights, 4, 42)
 	require.NoError(t, err)
 	require.Equal(t, [][]int{{3, 1, 0, 4}, {0, 1, 3, 4}, {1, 3, 0, 4}}, [][]int{orderOf(s, 0), orderOf(s, 1), orderOf(s, -1)})
 }
@@ -86,7 +89,7 @@ func TestWithoutReplacementNoSampleComesTwice(t *testing.T) {
 	for i := range weights {
 		weights[i] = float64(i % 7)
 	}
-	s, err := WeightedWithoutReplacement(weights, 400, 1)
+	s, err := sampler.WeightedWithoutReplacement(weights, 400, 1)
 	require.NoError(t, err)
 	for epoch := range 20 {
 		indices := orderOf(s, epoch)
@@ -106,7 +109,7 @@ func TestWithoutReplacementEachDrawIsInProportionToWhatIsLeft(t *testing.T) {
 		"huge": {1e307, 2e307, 0, 3e307, 4e307},
 		"tiny": {1e-320, 2e-320, 0, 3e-320, 4e-320},
 	} {
-		s, err := WeightedWithoutReplacement(weights, 2, 9)
+		s, err := sampler.WeightedWithoutReplacement(weights, 2, 9)
 		require.NoError(t, err)
 		const epochs = 20_000
 		counts := map[[2]int]int{}
@@ -126,13 +129,13 @@ func TestWithoutReplacementEachDrawIsInProportionToWhatIsLeft(t *testing.T) {
 				x += (c - expected) * (c - expected) / expected
 			}
 		}
-		requirePlausible(t, x, 11, name)
+		fairtest.Plausible(t, x, 11, name)
 	}
 }
 
 func TestWeightsOfTheCallerMayChangeAfterwards(t *testing.T) {
 	weights := []float64{1, 1, 1, 1}
-	s, err := WeightedWithoutReplacement(weights, 2, 1)
+	s, err := sampler.WeightedWithoutReplacement(weights, 2, 1)
 	require.NoError(t, err)
 	want := orderOf(s, 0)
 	clear(weights)
@@ -154,14 +157,14 @@ func TestBadWeightsAreNamed(t *testing.T) {
 		{[]float64{0, 1, math.Inf(1)}, 1, "+Inf: weight 2 must be 0"},
 		{[]float64{0, 0, 0}, 1, "one of the 3 weights must be above 0"},
 	} {
-		s, err := Weighted(c.weights, c.n, 1)
+		s, err := sampler.Weighted(c.weights, c.n, 1)
 		require.ErrorContains(t, err, c.want)
 		require.Nil(t, s)
-		s, err = WeightedWithoutReplacement(c.weights, c.n, 1)
+		s, err = sampler.WeightedWithoutReplacement(c.weights, c.n, 1)
 		require.ErrorContains(t, err, c.want)
 		require.Nil(t, s)
 	}
-	_, err := WeightedWithoutReplacement([]float64{1, 0, 2}, 3, 1)
+	_, err := sampler.WeightedWithoutReplacement([]float64{1, 0, 2}, 3, 1)
 	require.ErrorContains(t, err, "3: the draws of an epoch must be at most 2, the weights above 0")
 }
 
@@ -172,7 +175,7 @@ func BenchmarkWeighted(b *testing.B) {
 			weights[i] = 1 / float64(i+1)
 		}
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
-			s, err := Weighted(weights, n, 1)
+			s, err := sampler.Weighted(weights, n, 1)
 			require.NoError(b, err)
 			i := 0
 			for b.Loop() {
@@ -184,13 +187,13 @@ func BenchmarkWeighted(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("table/n=%d", n), func(b *testing.B) {
 			for b.Loop() {
-				if _, err := Weighted(weights, n, 1); err != nil {
+				if _, err := sampler.Weighted(weights, n, 1); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
 		b.Run(fmt.Sprintf("without-replacement/epoch/n=%d", n), func(b *testing.B) {
-			s, err := WeightedWithoutReplacement(weights, n, 1)
+			s, err := sampler.WeightedWithoutReplacement(weights, n, 1)
 			require.NoError(b, err)
 			b.ReportAllocs()
 			epoch := 0

@@ -1,4 +1,4 @@
-package nwt
+package sampler
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"math"
 	"sort"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -16,7 +17,7 @@ import (
 //
 // A dataset that keeps the last 2 × window blocks for all workers together reads
 // each block once per epoch: while some workers still load the end of one window,
-// others load the start of the next. The blocks kept by [Scratch] are a worker's own,
+// others load the start of the next. The blocks kept by [nwt.Scratch] are a worker's own,
 // so each worker would read them again.
 //
 // sizes are the numbers of samples of the blocks, in the order of the dataset: the
@@ -26,7 +27,7 @@ import (
 // The order of an epoch's blocks is computed when a position of the epoch is first
 // asked for. The orders of two epochs are kept, at 16 bytes per block. A position
 // then takes about 0.2 µs.
-func LocallyShuffled(sizes []int, window int, seed uint64) (Sampler, error) {
+func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) {
 	var errs []error
 	if len(sizes) == 0 || len(sizes) > math.MaxInt32 {
 		errs = append(errs, optionError("LocallyShuffled", len(sizes), "the number of blocks must be 1 … %d", math.MaxInt32))
@@ -37,8 +38,8 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (Sampler, error) {
 	s := &locallyShuffled{window: window, seed: seed, key: permute.SeedKey(seed), starts: make([]int, 0, len(sizes)+1)}
 	n := 0
 	for i, size := range sizes {
-		if size < 1 || size > maxSamples-n {
-			errs = append(errs, optionError("LocallyShuffled", size, "block %d must have at least 1 sample, and all blocks at most %d", i, maxSamples))
+		if size < 1 || size > permute.MaxLen-n {
+			errs = append(errs, optionError("LocallyShuffled", size, "block %d must have at least 1 sample, and all blocks at most %d", i, permute.MaxLen))
 			break
 		}
 		s.starts = append(s.starts, n)
@@ -76,7 +77,7 @@ func (s *locallyShuffled) visits(epoch, _ int) []visit {
 }
 
 func (s *locallyShuffled) Len() int       { return s.starts[len(s.starts)-1] }
-func (s *locallyShuffled) lastIndex() int { return s.Len() - 1 }
+func (s *locallyShuffled) LastIndex() int { return s.Len() - 1 }
 func (s *locallyShuffled) String() string {
 	return fmt.Sprintf("LocallyShuffled(%d in %d blocks, windows of %d, seed %d)", s.Len(), len(s.starts)-1, s.window, s.seed)
 }

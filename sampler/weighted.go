@@ -1,4 +1,4 @@
-package nwt
+package sampler
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -18,7 +19,7 @@ import (
 // For a draw, a hash of (seed, epoch, position) is looked up in an alias table
 // (Walker, 1977; built in linear time as in Vose, 1991), which takes 16 bytes per
 // weight.
-func Weighted(weights []float64, n int, seed uint64) (Sampler, error) {
+func Weighted(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	heaviest, err := checkWeights("Weighted", weights, n)
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ type weighted struct {
 }
 
 func (s *weighted) Len() int       { return s.n }
-func (s *weighted) lastIndex() int { return s.last }
+func (s *weighted) LastIndex() int { return s.last }
 func (s *weighted) String() string {
 	return fmt.Sprintf("Weighted(%d draws by %d weights, seed %d)", s.n, len(s.table), s.seed)
 }
@@ -142,7 +143,7 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 // for. For a million weights this takes about 0.2 s, and 16 MB meanwhile; whoever
 // asks for this epoch waits. Two successive epochs are kept, at 4 bytes per draw,
 // in addition to 16 bytes per weight.
-func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (Sampler, error) {
+func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err
 	}
@@ -170,7 +171,7 @@ type weightedOnce struct {
 }
 
 func (s *weightedOnce) Len() int       { return s.n }
-func (s *weightedOnce) lastIndex() int { return s.last }
+func (s *weightedOnce) LastIndex() int { return s.last }
 func (s *weightedOnce) String() string {
 	return fmt.Sprintf("WeightedWithoutReplacement(%d draws by %d weights, seed %d)", s.n, s.weights, s.seed)
 }

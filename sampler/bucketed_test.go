@@ -1,4 +1,4 @@
-package nwt
+package sampler_test
 
 import (
 	"bytes"
@@ -14,7 +14,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/fairtest"
 	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // lengthOf is as uneven as the lengths of sentences: 1 … 1000, mostly short.
@@ -40,17 +43,17 @@ func padding(indices []int, batch int) float64 {
 
 func TestABucketedEpochVisitsEverySampleOnce(t *testing.T) {
 	for _, n := range []int{1, 2, 7, 8, 9, 63, 64, 65, 100, 1000, 4321} {
-		for _, b := range []Buckets{
+		for _, b := range []sampler.Buckets{
 			{BatchSize: 1, Window: 1}, {BatchSize: 8}, {BatchSize: 8, World: 3, Window: 2},
 			{BatchSize: 5, Window: 7}, {BatchSize: 3, Window: math.MaxInt}, {BatchSize: 5000},
 		} {
-			s, err := Bucketed(n, lengthOf, b, 1)
+			s, err := sampler.Bucketed(n, lengthOf, b, 1)
 			require.NoError(t, err)
 			require.Equal(t, n, s.Len())
 			for epoch := -1; epoch < 2; epoch++ {
 				indices := orderOf(s, epoch)
 				slices.Sort(indices)
-				require.Equal(t, orderOf(Sequential(n), 0), indices, "n = %d, %+v, epoch %d", n, b, epoch)
+				require.Equal(t, orderOf(nwt.Sequential(n), 0), indices, "n = %d, %+v, epoch %d", n, b, epoch)
 			}
 		}
 	}
@@ -58,17 +61,17 @@ func TestABucketedEpochVisitsEverySampleOnce(t *testing.T) {
 
 func TestBucketsSaveMostOfThePadding(t *testing.T) {
 	const n, batch = 20_000, 32
-	s, err := Bucketed(n, lengthOf, Buckets{BatchSize: batch}, 1)
+	s, err := sampler.Bucketed(n, lengthOf, sampler.Buckets{BatchSize: batch}, 1)
 	require.NoError(t, err)
 	for epoch := range 2 {
-		require.Greater(t, padding(orderOf(Shuffled(n, 1), epoch), batch), 0.7)
+		require.Greater(t, padding(orderOf(nwt.Shuffled(n, 1), epoch), batch), 0.7)
 		require.Less(t, padding(orderOf(s, epoch), batch), 0.05)
 	}
 }
 
 func TestAStepBeyondTheLastWindowIsBucketedToo(t *testing.T) {
 	const batch, window = 32, 20
-	s, err := Bucketed(batch*(window+1), lengthOf, Buckets{BatchSize: batch, Window: window}, 1)
+	s, err := sampler.Bucketed(batch*(window+1), lengthOf, sampler.Buckets{BatchSize: batch, Window: window}, 1)
 	require.NoError(t, err)
 	for epoch := range 10 {
 		last := orderOf(s, epoch)[batch*window:]
@@ -78,7 +81,7 @@ func TestAStepBeyondTheLastWindowIsBucketedToo(t *testing.T) {
 
 func TestTheBatchesOfAStepAreAlikeOnAllRanks(t *testing.T) {
 	const batch, world, steps = 4, 3, 40
-	s, err := Bucketed(batch*world*steps, lengthOf, Buckets{BatchSize: batch, World: world, Window: steps}, 1)
+	s, err := sampler.Bucketed(batch*world*steps, lengthOf, sampler.Buckets{BatchSize: batch, World: world, Window: steps}, 1)
 	require.NoError(t, err)
 	var ranges [][2]int
 	for samples := range slices.Chunk(orderOf(s, 0), batch*world) {
@@ -94,7 +97,7 @@ func TestTheBatchesOfAStepAreAlikeOnAllRanks(t *testing.T) {
 
 func TestNoLengthIsFavouredAtTheEndOfAnEpoch(t *testing.T) {
 	const n, batch, epochs = 1003, 10, 400
-	s, err := Bucketed(n, lengthOf, Buckets{BatchSize: batch}, 1)
+	s, err := sampler.Bucketed(n, lengthOf, sampler.Buckets{BatchSize: batch}, 1)
 	require.NoError(t, err)
 	var all, last float64
 	for i := range n {
@@ -110,7 +113,7 @@ func TestNoLengthIsFavouredAtTheEndOfAnEpoch(t *testing.T) {
 
 func TestBucketsOfEqualLengthsAreWellMixed(t *testing.T) {
 	const n, batch, cells = 32_000, 10, 20
-	s, err := Bucketed(n, func(int) int { return 7 }, Buckets{BatchSize: batch}, 1)
+	s, err := sampler.Bucketed(n, func(int) int { return 7 }, sampler.Buckets{BatchSize: batch}, 1)
 	require.NoError(t, err)
 	position, epochs := make([]int, cells*cells), make([]int, cells*cells)
 	for i := range n {
@@ -118,8 +121,8 @@ func TestBucketsOfEqualLengthsAreWellMixed(t *testing.T) {
 		position[i*cells/n*cells+index]++
 		epochs[index*cells+s.At(1, i)*cells/n]++
 	}
-	requireUniform(t, position, cells*cells, (cells-1)*(cells-1), "position and index")
-	requireUniform(t, epochs, cells*cells, (cells-1)*(cells-1), "one epoch and the next")
+	fairtest.Uniform(t, position, cells*cells, (cells-1)*(cells-1), "position and index")
+	fairtest.Uniform(t, epochs, cells*cells, (cells-1)*(cells-1), "one epoch and the next")
 }
 
 func TestOrdersThatAreKeptStayPure(t *testing.T) {
@@ -127,11 +130,11 @@ func TestOrdersThatAreKeptStayPure(t *testing.T) {
 	for i := range weights {
 		weights[i] = float64(i + 1)
 	}
-	once, err := WeightedWithoutReplacement(weights, 300, 1)
+	once, err := sampler.WeightedWithoutReplacement(weights, 300, 1)
 	require.NoError(t, err)
-	buckets, err := Bucketed(300, lengthOf, Buckets{BatchSize: 4, Window: 5}, 1)
+	buckets, err := sampler.Bucketed(300, lengthOf, sampler.Buckets{BatchSize: 4, Window: 5}, 1)
 	require.NoError(t, err)
-	for _, s := range []Sampler{once, buckets} {
+	for _, s := range []nwt.Sampler{once, buckets} {
 		const epochs = 6
 		var want [epochs][]int
 		for epoch := range want {
@@ -156,7 +159,7 @@ func TestOrdersThatAreKeptStayPure(t *testing.T) {
 func TestAWindowIsSortedOnceWhileALoaderPasses(t *testing.T) {
 	const n, behind = 1000, 150
 	calls := 0
-	s, err := Bucketed(n, func(index int) int { calls++; return lengthOf(index) }, Buckets{BatchSize: 10, Window: 10}, 1)
+	s, err := sampler.Bucketed(n, func(index int) int { calls++; return lengthOf(index) }, sampler.Buckets{BatchSize: 10, Window: 10}, 1)
 	require.NoError(t, err)
 	for k := range 3 * n {
 		s.At(k/n, k%n)
@@ -168,15 +171,15 @@ func TestAWindowIsSortedOnceWhileALoaderPasses(t *testing.T) {
 }
 
 func TestTwoSuccessiveEpochsAreKept(t *testing.T) {
-	weighted, err := WeightedWithoutReplacement([]float64{1, 2, 3}, 3, 1)
+	weighted, err := sampler.WeightedWithoutReplacement([]float64{1, 2, 3}, 3, 1)
 	require.NoError(t, err)
-	local, err := LocallyShuffled([]int{2, 3}, 1, 1)
+	local, err := sampler.LocallyShuffled([]int{2, 3}, 1, 1)
 	require.NoError(t, err)
-	tokens, err := TokenBatches(5, lengthOf, Tokens{Max: 1000}, 1)
+	tokens, err := sampler.TokenBatches(5, lengthOf, sampler.Tokens{Max: 1000}, 1)
 	require.NoError(t, err)
-	computed, err := Computed(3, func(int) []int { return make([]int, 3) })
+	computed, err := sampler.Computed(3, func(int) []int { return make([]int, 3) })
 	require.NoError(t, err)
-	for _, s := range []Sampler{weighted, local, tokens, computed} {
+	for _, s := range []nwt.Sampler{weighted, local, tokens, computed} {
 		for epoch := -3; epoch < 3; epoch++ {
 			require.Zero(t, testing.AllocsPerRun(5, func() { s.At(epoch, 2); s.At(epoch+1, 0) }), "%v", s)
 		}
@@ -185,7 +188,7 @@ func TestTwoSuccessiveEpochsAreKept(t *testing.T) {
 }
 
 func TestBucketedOrdersStayWhatTheyWere(t *testing.T) {
-	s, err := Bucketed(11, lengthOf, Buckets{BatchSize: 2, Window: 3}, 42)
+	s, err := sampler.Bucketed(11, lengthOf, sampler.Buckets{BatchSize: 2, Window: 3}, 42)
 	require.NoError(t, err)
 	require.Equal(t, []int{6, 2, 10, 1, 9, 4, 0, 7, 3, 8, 5}, orderOf(s, 0))
 	require.Equal(t, []int{1, 4, 0, 10, 6, 2, 5, 8, 3, 9, 7}, orderOf(s, 1))
@@ -195,35 +198,35 @@ func TestBadBucketsAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		n      int
 		length func(int) int
-		b      Buckets
+		b      sampler.Buckets
 		want   string
 	}{
-		{0, lengthOf, Buckets{BatchSize: 1}, "0: the number of samples must be at least 1"},
-		{9, nil, Buckets{BatchSize: 1}, "the length function must not be nil"},
-		{9, lengthOf, Buckets{}, "0: Buckets.BatchSize must be at least 1"},
-		{9, lengthOf, Buckets{BatchSize: 1, World: -2}, "-2: Buckets.World must be at least 1, or 0 for 1"},
-		{9, lengthOf, Buckets{BatchSize: 1, Window: -1}, "-1: Buckets.Window must be at least 1, or 0 for 64"},
-		{9, lengthOf, Buckets{BatchSize: math.MaxInt, World: 2}, fmt.Sprintf("Buckets.BatchSize × World must be at most %d", math.MaxInt)},
+		{0, lengthOf, sampler.Buckets{BatchSize: 1}, "0: the number of samples must be at least 1"},
+		{9, nil, sampler.Buckets{BatchSize: 1}, "the length function must not be nil"},
+		{9, lengthOf, sampler.Buckets{}, "0: Buckets.BatchSize must be at least 1"},
+		{9, lengthOf, sampler.Buckets{BatchSize: 1, World: -2}, "-2: Buckets.World must be at least 1, or 0 for 1"},
+		{9, lengthOf, sampler.Buckets{BatchSize: 1, Window: -1}, "-1: Buckets.Window must be at least 1, or 0 for 64"},
+		{9, lengthOf, sampler.Buckets{BatchSize: math.MaxInt, World: 2}, fmt.Sprintf("Buckets.BatchSize × World must be at most %d", math.MaxInt)},
 	} {
-		s, err := Bucketed(c.n, c.length, c.b, 1)
+		s, err := sampler.Bucketed(c.n, c.length, c.b, 1)
 		require.ErrorContains(t, err, c.want)
-		require.ErrorAs(t, err, new(*OptionError))
+		require.ErrorAs(t, err, new(*nwt.OptionError))
 		require.Nil(t, s)
 	}
-	_, err := Bucketed(0, nil, Buckets{}, 1)
+	_, err := sampler.Bucketed(0, nil, sampler.Buckets{}, 1)
 	require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), 3, "all at once")
 }
 
 func TestALoaderWhoseStepsAreNotThoseOfTheBucketsSaysSo(t *testing.T) {
-	s, err := Bucketed(1000, lengthOf, Buckets{BatchSize: 8, World: 4}, 1)
+	s, err := sampler.Bucketed(1000, lengthOf, sampler.Buckets{BatchSize: 8, World: 4}, 1)
 	require.NoError(t, err)
 	for _, c := range []struct {
 		batch, world int
 		says         bool
 	}{{8, 4, false}, {16, 2, false}, {8, 1, false}, {8, 8, true}, {12, 1, true}} {
 		var log bytes.Buffer
-		ds := NewDataset(1000, []Field{{Name: "x", Type: Int64}}, func(context.Context, int, *Sample) error { return nil })
-		l, err := NewLoader(ds, WithSampler(s), WithBatchSize(c.batch), WithRank(0, c.world), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Int64}}, func(context.Context, int, *nwt.Sample) error { return nil })
+		l, err := nwt.NewLoader(ds, nwt.WithSampler(s), nwt.WithBatchSize(c.batch), nwt.WithRank(0, c.world), nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, err)
 		require.NoError(t, l.Close())
 		require.Equal(t, c.says, strings.Contains(log.String(), "batches will mix lengths"))
@@ -232,7 +235,7 @@ func TestALoaderWhoseStepsAreNotThoseOfTheBucketsSaysSo(t *testing.T) {
 
 func BenchmarkBucketed(b *testing.B) {
 	const n = 1_000_000
-	s, err := Bucketed(n, lengthOf, Buckets{BatchSize: 128}, 1)
+	s, err := sampler.Bucketed(n, lengthOf, sampler.Buckets{BatchSize: 128}, 1)
 	require.NoError(b, err)
 	i := 0
 	for b.Loop() {

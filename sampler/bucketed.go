@@ -1,4 +1,4 @@
-package nwt
+package sampler
 
 import (
 	"cmp"
@@ -7,13 +7,14 @@ import (
 	"math"
 	"slices"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Buckets says which samples [Bucketed] brings together: the samples of a step,
 // which is one batch on each rank. The order depends on Buckets as it does on the
 // seed. So to resume an epoch, even with another batch size or number of ranks, use
-// the Buckets that it was begun with. [NewLoader] logs a warning if the loader's
+// the Buckets that it was begun with. [nwt.NewLoader] logs a warning if the loader's
 // steps don't divide those of Buckets: its batches would mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
@@ -27,7 +28,7 @@ type Buckets struct {
 // goroutines, at least once per sample and epoch. It must be quick (a look-up, not
 // a load), and must always return the same for the same sample.
 //
-// The epoch is shuffled as by [Shuffled] and cut into windows of Buckets.Window
+// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window
 // steps; a step is one batch on each rank. Each window is sorted by length and cut
 // into steps again, and these steps are shuffled. A wider window means less padding
 // and less randomness: if one window holds the whole epoch, the same samples meet
@@ -37,7 +38,7 @@ type Buckets struct {
 // A window is sorted when one of its positions is first asked for. This takes about
 // 0.2 µs per sample. Each rank does it, so each rank pays for the samples of all
 // ranks. Four windows are kept, at 8 bytes per sample.
-func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (Sampler, error) {
+func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)
 	var errs []error
@@ -87,7 +88,8 @@ type bucketed struct {
 }
 
 func (s *bucketed) Len() int       { return s.n }
-func (s *bucketed) lastIndex() int { return s.n - 1 }
+func (s *bucketed) LastIndex() int { return s.n - 1 }
+func (s *bucketed) Step() int      { return s.step }
 func (s *bucketed) String() string {
 	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"log"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // tokensOf is the length of a sample: some long ones, many short ones, some empty.
@@ -22,9 +22,9 @@ func tokensOf(i int) int {
 	return 1 + int(uint64(i)*2654435761%1000)*int(uint64(i)*40503%1000)/5000
 }
 
-func tokenBatches(t *testing.T, n int, tokens nwt.Tokens) nwt.BatchSampler {
+func tokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
 	t.Helper()
-	s, err := nwt.TokenBatches(n, tokensOf, tokens, 7)
+	s, err := sampler.TokenBatches(n, tokensOf, tokens, 7)
 	require.NoError(t, err)
 	return s
 }
@@ -44,115 +44,9 @@ func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
 	return indices
 }
 
-// Every sample comes once per epoch, and no batch has more tokens than allowed, padding
-// included.
-func TestATokenBatchIsWithinItsBound(t *testing.T) {
-	for _, n := range []int{1, 2, 30, 1000, 5000} {
-		for _, tokens := range []nwt.Tokens{{Max: 200}, {Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 300, Window: 1}, {Max: 300, Window: 1000}} {
-			s := tokenBatches(t, n, tokens)
-			for epoch := range 2 {
-				var all []int
-				for b := range s.Batches() {
-					batch := batchOf(s, epoch, b)
-					require.NotEmpty(t, batch)
-					longest := 1
-					for _, i := range batch {
-						longest = max(longest, tokensOf(i))
-					}
-					require.LessOrEqual(t, longest*len(batch), tokens.Max)
-					if tokens.MaxSamples > 0 {
-						require.LessOrEqual(t, len(batch), tokens.MaxSamples)
-					}
-					all = append(all, batch...)
-				}
-				filled := make([]int, n)
-				s.(nwt.Filler).Fill(epoch, 0, filled)
-				require.Equal(t, all, filled)
-				for from := 0; from < n; from += 1 + n/7 {
-					clear(filled)
-					s.(nwt.Filler).Fill(epoch, from, filled[from:])
-					require.Equal(t, all[from:], filled[from:])
-				}
-				slices.Sort(all)
-				require.Equal(t, indicesUpTo(n), all)
-			}
-		}
-	}
-}
-
-// Epochs and seeds differ, in the order of the batches and in what is in them.
-func TestTokenBatchesAreShuffledAnewInEachEpoch(t *testing.T) {
-	s := tokenBatches(t, 3000, nwt.Tokens{Max: 1000})
-	first := map[string]bool{}
-	for b := range s.Batches() {
-		first[sortedText(batchOf(s, 0, b))] = true
-	}
-	same := 0
-	for b := range s.Batches() {
-		if first[sortedText(batchOf(s, 1, b))] {
-			same++
-		}
-	}
-	require.Less(t, same, s.Batches()/10, "batches that come again")
-	other, err := nwt.TokenBatches(3000, tokensOf, nwt.Tokens{Max: 1000}, 8)
-	require.NoError(t, err)
-	require.NotEqual(t, batchOf(s, 0, 0), batchOf(other, 0, 0))
-}
-
-func sortedText(indices []int) string { return fmt.Sprint(slices.Sorted(slices.Values(indices))) }
-
-// Little of a batch is padding, and most of what is allowed is used.
-func TestTokenBatchesAreFull(t *testing.T) {
-	s := tokenBatches(t, 5000, nwt.Tokens{Max: 1000})
-	used, padded, tokens := 0, 0, 0
-	for b := range s.Batches() {
-		longest := 1
-		for _, i := range batchOf(s, 0, b) {
-			longest = max(longest, tokensOf(i))
-			tokens += max(1, tokensOf(i))
-		}
-		used += longest * len(batchOf(s, 0, b))
-		padded += 1000
-	}
-	require.Greater(t, float64(tokens)/float64(used), 0.85)
-	require.Greater(t, float64(used)/float64(padded), 0.75)
-}
-
-func TestTokenBatchesStayWhatTheyWere(t *testing.T) {
-	s := tokenBatches(t, 40, nwt.Tokens{Max: 300})
-	require.Equal(t, "TokenBatches(40, 8 batches of at most 300 tokens, seed 7)", fmt.Sprint(s))
-	require.Equal(t, [][]int{{13, 5}, {39, 5}, {38, 37, 7, 11, 3, 15}}, [][]int{batchOf(s, 0, 0), batchOf(s, 1, 3), batchOf(s, 5, 7)})
-}
-
-func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
-	for want, make := range map[string]func() (nwt.BatchSampler, error){
-		"the number of samples must be 1 ": func() (nwt.BatchSampler, error) {
-			return nwt.TokenBatches(nwt.MaxSamples+1, tokensOf, nwt.Tokens{Max: 9}, 1)
-		},
-		"0: the number of samples must be 1": func() (nwt.BatchSampler, error) { return nwt.TokenBatches(0, tokensOf, nwt.Tokens{Max: 9}, 1) },
-		"function must not be nil":           func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, nil, nwt.Tokens{Max: 9}, 1) },
-		"Tokens.Max must be at least 1":      func() (nwt.BatchSampler, error) { return nwt.TokenBatches(1, tokensOf, nwt.Tokens{}, 1) },
-		"Tokens.MaxSamples must be": func() (nwt.BatchSampler, error) {
-			return nwt.TokenBatches(1, tokensOf, nwt.Tokens{Max: 1, MaxSamples: -1}, 1)
-		},
-		"Tokens.Window must be": func() (nwt.BatchSampler, error) {
-			return nwt.TokenBatches(1, tokensOf, nwt.Tokens{Max: 1, Window: -1}, 1)
-		},
-		"TokenBatches: 30: the length of sample 3 must be 0 … 29, Tokens.Max": func() (nwt.BatchSampler, error) {
-			return nwt.TokenBatches(4, func(i int) int { return 10 * i }, nwt.Tokens{Max: 29}, 1)
-		},
-		"TokenBatches: -1: the length of sample 0 must be 0": func() (nwt.BatchSampler, error) {
-			return nwt.TokenBatches(9, func(i int) int { return -1 }, nwt.Tokens{Max: 29}, 1)
-		},
-	} {
-		_, err := make()
-		require.ErrorContains(t, err, want)
-	}
-}
-
 // The loader's batches are the sampler's, at any worker count.
 func TestALoaderDeliversTheBatchesOfABatchSampler(t *testing.T) {
-	s := tokenBatches(t, 500, nwt.Tokens{Max: 1000})
+	s := tokenBatches(t, 500, sampler.Tokens{Max: 1000})
 	for _, workers := range []int{0, 1, 4} {
 		l, err := nwt.NewLoader(numbers(0, 500), nwt.WithSampler(s), nwt.WithBatchSize(1000), nwt.WithWorkers(workers))
 		require.NoError(t, err)
@@ -173,7 +67,7 @@ func TestALoaderDeliversTheBatchesOfABatchSampler(t *testing.T) {
 // every rank has as many batches as the others.
 func TestBatchesOfDifferentSizesResumeOnOtherRanks(t *testing.T) {
 	const n = 200
-	s := tokenBatches(t, n, nwt.Tokens{Max: 1500, MaxSamples: 10})
+	s := tokenBatches(t, n, sampler.Tokens{Max: 1500, MaxSamples: 10})
 	deliver := func(world int, from nwt.State, most int) (got []int, state nwt.State) {
 		batches := -1
 		for rank := range world {
@@ -221,12 +115,13 @@ func TestAStateInsideABatchIsAnError(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// sizes is batches of these sizes. A size of 0 panics.
+// sizes is batches of these sizes. A negative size panics.
 type sizes []int
 
 func (s sizes) Len() int        { return s.Start(0, len(s)) }
 func (s sizes) At(_, i int) int { return i }
 func (s sizes) Batches() int    { return len(s) }
+func (s sizes) Largest() int    { return 1 } // it doesn't tell
 func (s sizes) Start(_, batch int) (n int) {
 	for _, size := range s[:batch] {
 		n += max(size, -size)
@@ -269,9 +164,9 @@ func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
 }
 
 func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
-	_, err := nwt.NewLoader(numbers(0, 500), nwt.WithSampler(tokenBatches(t, 500, nwt.Tokens{Max: 1000})))
+	_, err := nwt.NewLoader(numbers(0, 500), nwt.WithSampler(tokenBatches(t, 500, sampler.Tokens{Max: 1000})))
 	require.ErrorContains(t, err, "WithBatchSize: 32: must be at least")
-	half, err := nwt.Select(tokenBatches(t, 50, nwt.Tokens{Max: 1000}), indicesUpTo(50))
+	half, err := sampler.Select(tokenBatches(t, 50, sampler.Tokens{Max: 1000}), indicesUpTo(50))
 	require.NoError(t, err)
 	_, err = nwt.NewLoader(numbers(0, 500), nwt.WithSampler(half), nwt.WithBatchSize(1))
 	require.ErrorContains(t, err, "WithBatchSize: 1: must be at least")
@@ -288,6 +183,7 @@ func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
 		require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { return n }}), fmt.Sprintf("SetSampler: %d: an epoch of 5 samples must have 1 … 5 batches", n))
 	}
 	require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { panic("no batches") }}), "nwt_test.so: Batches panicked: no batches")
+	require.ErrorContains(t, l.SetSampler(untold{nwt.Sequential(5)}), "nwt_test.untold: has Start, but isn't a BatchSampler: Batches or Largest is missing")
 	for _, all := range []sizes{{5}, {1, 1, 1, 1, 1}} {
 		require.NoError(t, l.SetSampler(all))
 		require.Equal(t, len(all), l.Len())
@@ -320,8 +216,14 @@ type so struct {
 
 func (s so) Batches() int { return s.batches() }
 
+// untold has batches, but doesn't tell the largest.
+type untold struct{ nwt.Sampler }
+
+func (untold) Batches() int           { return 1 }
+func (untold) Start(_, batch int) int { return 0 }
+
 func TestWithBatchSizeMustHoldTheLargestBatch(t *testing.T) {
-	for _, tokens := range []nwt.Tokens{{Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 100_000}} {
+	for _, tokens := range []sampler.Tokens{{Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 100_000}} {
 		s, largest := tokenBatches(t, 300, tokens), 0
 		for b := range s.Batches() {
 			largest = max(largest, len(batchOf(s, 0, b)))
@@ -340,6 +242,7 @@ type starts []int
 func (s starts) Len() int        { return 8 }
 func (s starts) At(_, i int) int { return i }
 func (s starts) Batches() int    { return len(s) }
+func (s starts) Largest() int    { return 1 }
 func (s starts) Start(_, batch int) int {
 	if s[batch] == -9 {
 		panic("no start")
@@ -389,69 +292,8 @@ func TestBatchesOutOfOrderAreAnErrorOnEveryRankThatMeetsThem(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// Samples of the same window meet in a batch, sooner or later; others never do. Here all
-// samples are of the same length, two in a batch.
-func TestAWindowOfTokenBatchesIsAsWideAsItsDocumentationSays(t *testing.T) {
-	for _, c := range []struct{ batches, window, want int }{
-		{10, 1, 1}, {10, 3, 3}, {10, 1000, 10},
-		{3, 0, 3}, {12, 0, 4}, {32 * 4, 0, 4}, {32 * 9, 0, 9}, {32*10 - 1, 0, 9}, {32 * 70, 0, 64},
-	} {
-		s, err := nwt.TokenBatches(2*c.batches, func(int) int { return 5 }, nwt.Tokens{Max: 10, Window: c.window}, 1)
-		require.NoError(t, err)
-		require.Equal(t, c.batches, s.Batches())
-		farthest := 0
-		for epoch := range 20 {
-			for b := range s.Batches() {
-				batch := batchOf(s, epoch, b)
-				require.Len(t, batch, 2)
-				require.Equal(t, batch[0]/(2*c.want), batch[1]/(2*c.want), "%+v", c)
-				farthest = max(farthest, batch[0]-batch[1], batch[1]-batch[0])
-			}
-		}
-		require.GreaterOrEqual(t, farthest, c.want, "%+v: they do meet", c)
-	}
-}
-
-// A window ends where a sample is less than three quarters as long as its longest, and
-// all its batches hold as many samples as the longest allows.
-func TestAWindowOfTokenBatchesHoldsSimilarLengths(t *testing.T) {
-	for _, longest := range []int{4, 5, 6, 7, 8, 1000} {
-		for _, c := range []struct {
-			shorter int
-			one     bool // they are in one window
-		}{{(3*longest + 3) / 4, true}, {(3*longest+3)/4 - 1, false}} {
-			s, err := nwt.TokenBatches(20, func(i int) int {
-				if i < 10 {
-					return longest
-				}
-				return c.shorter
-			}, nwt.Tokens{Max: 5 * longest}, 1)
-			require.NoError(t, err)
-			mixed := false
-			for epoch := range 20 {
-				for b := range s.Batches() {
-					batch := slices.Sorted(slices.Values(batchOf(s, epoch, b)))
-					mixed = mixed || batch[0] < 10 && batch[len(batch)-1] >= 10
-					require.True(t, !c.one || len(batch) == 5)
-				}
-			}
-			require.Equal(t, c.one, mixed, "%d and %d", longest, c.shorter)
-		}
-	}
-}
-
-// The shortest samples and the longest that Max allows have batches too.
-func TestASampleMayHaveAllTokensOfABatch(t *testing.T) {
-	s, err := nwt.TokenBatches(3, func(i int) int { return i % 2 }, nwt.Tokens{Max: 1}, 1)
-	require.NoError(t, err)
-	require.Equal(t, 3, s.Batches(), "a length of 0 counts as 1")
-	s, err = nwt.TokenBatches(4, func(i int) int { return []int{0, 9, 1, 9}[i] }, nwt.Tokens{Max: 9, MaxSamples: 1}, 1)
-	require.NoError(t, err)
-	require.Equal(t, 4, s.Batches())
-}
-
 func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
-	s := tokenBatches(t, 2000, nwt.Tokens{Max: 2000, MaxSamples: 64})
+	s := tokenBatches(t, 2000, sampler.Tokens{Max: 2000, MaxSamples: 64})
 	l, err := nwt.NewLoader(numbers(0, 2000), nwt.WithSampler(s), nwt.WithBatchSize(64), nwt.WithWorkers(0))
 	require.NoError(t, err)
 	defer l.Close()
@@ -465,42 +307,11 @@ func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
 
 // Tune measures batches of different sizes, in order or not, and ends.
 func TestTuneMeasuresBatchesOfDifferentSizes(t *testing.T) {
-	s := tokenBatches(t, 300, nwt.Tokens{Max: 1000, MaxSamples: 50})
+	s := tokenBatches(t, 300, sampler.Tokens{Max: 1000, MaxSamples: 50})
 	for _, order := range []nwt.Option{nwt.WithWorkers(0), nwt.WithUnordered()} {
 		r, err := nwt.Tune(t.Context(), numbers(0, 300), order, nwt.WithSampler(s), nwt.WithBatchSize(50), nwt.WithRank(1, 3), nwt.WithMaxWorkers(2), nwt.WithIterations(20),
 			nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil }), silent)
 		require.NoError(t, err)
 		require.NotEmpty(t, r.Trials)
 	}
-}
-
-// Batches of at most 12 tokens, padding included: each as long as its longest text.
-func ExampleTokenBatches() {
-	texts := []string{"a", "to", "the", "long", "longer", "be", "or", "not", "question", "is"}
-	var schema nwt.Schema
-	text := nwt.AddRagged[uint8](&schema, "text", 100)
-	ds := nwt.Sized(nwt.NewDataset(len(texts), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		dst.SetLen(text.Index(), copy(text.Of(dst), texts[i]))
-		return nil
-	}), func(i int, sizes []int) { sizes[0] = len(texts[i]) })
-	sampler, err := nwt.TokenBatches(len(texts), func(i int) int { return len(texts[i]) }, nwt.Tokens{Max: 12}, 1)
-	if err != nil {
-		log.Fatal(err)
-	}
-	loader, err := nwt.NewLoader(ds, nwt.WithSampler(sampler), nwt.WithBatchSize(12))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer loader.Close()
-	for batch, err := range loader.Epoch(context.Background(), 0) {
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%d %q\n", batch.Shape(text.Index()), text.Of(batch))
-	}
-	// Output:
-	// [1 8] "question"
-	// [3 4] "longnot\x00the\x00"
-	// [5 2] "orbetoa\x00is"
-	// [1 6] "longer"
 }

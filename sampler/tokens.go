@@ -1,4 +1,4 @@
-package nwt
+package sampler
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -26,7 +27,7 @@ type Tokens struct {
 // TokenBatches visits each of 0 … n−1 once per epoch, in batches of at most a number of
 // tokens (or audio frames, or pixels) instead of a number of samples: short samples
 // come in large batches, long ones in small batches, and each batch costs about the
-// same. The samples of a batch have similar lengths; if the dataset is a [SizedDataset],
+// same. The samples of a batch have similar lengths; if the dataset is a [nwt.SizedDataset],
 // little of the batch is padding. length returns the length of a sample. TokenBatches
 // calls it once per sample, before it returns. A length of 0 counts as 1.
 //
@@ -40,14 +41,14 @@ type Tokens struct {
 //
 // The order depends on the lengths, Tokens and the seed, not on the number of ranks. It
 // takes 8 bytes per sample and, for each of the last two epochs, 16 bytes per batch.
-func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (BatchSampler, error) {
+func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt.BatchSampler, error) {
 	var errs []error
 	bad := func(wrong bool, value any, format string, args ...any) {
 		if wrong {
 			errs = append(errs, optionError("TokenBatches", value, format, args...))
 		}
 	}
-	bad(n < 1 || n > maxSamples, n, "the number of samples must be 1 … %d", maxSamples)
+	bad(n < 1 || n > permute.MaxLen, n, "the number of samples must be 1 … %d", permute.MaxLen)
 	bad(length == nil, nil, "the length function must not be nil")
 	bad(t.Max < 1, t.Max, "Tokens.Max must be at least 1")
 	bad(t.MaxSamples < 0, t.MaxSamples, "Tokens.MaxSamples must be at least 1, or 0 for as many as Max allows")
@@ -183,15 +184,15 @@ func (s *tokenBatches) find(batch int) (number, first, size int) {
 
 func (s *tokenBatches) Len() int       { return len(s.sorted) }
 func (s *tokenBatches) Batches() int   { return s.batches }
-func (s *tokenBatches) lastIndex() int { return len(s.sorted) - 1 }
+func (s *tokenBatches) LastIndex() int { return len(s.sorted) - 1 }
 func (s *tokenBatches) String() string {
 	return fmt.Sprintf("TokenBatches(%d, %d batches of at most %d tokens, seed %d)", len(s.sorted), s.batches, s.tokens.Max, s.seed)
 }
 
 func (s *tokenBatches) Start(epoch, batch int) int { return s.orders.Get(epoch, 0)[batch].start }
 
-// largest is how many samples the largest batch has.
-func (s *tokenBatches) largest() (n int) {
+// Largest is how many samples the largest batch has.
+func (s *tokenBatches) Largest() (n int) {
 	for i := range s.windows {
 		n = max(n, min(s.windows[i].size, s.windows[i].samples))
 	}

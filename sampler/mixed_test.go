@@ -1,13 +1,13 @@
-package nwt_test
+package sampler_test
 
 import (
-	"iter"
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // partOf tells which of some parts an index is in, and its place there.
@@ -21,7 +21,7 @@ func partOf(parts []int, index int) (part, there int) {
 
 func TestEveryBlockOfAMixtureHasItsExactShares(t *testing.T) {
 	parts := []int{17, 1000, 3}
-	s, err := nwt.Mixed(130, nwt.Mix{Parts: parts, Phases: []nwt.Phase{{Weights: []float64{0.5, 0.3, 0.2}}}, Block: 10}, 1)
+	s, err := sampler.Mixed(130, nwt.Mix{Parts: parts, Phases: []nwt.Phase{{Weights: []float64{0.5, 0.3, 0.2}}}, Block: 10}, 1)
 	require.NoError(t, err)
 	for block := range 100 {
 		count := [3]int{}
@@ -42,7 +42,7 @@ func TestEachPartOfAMixtureHasEpochsOfItsOwn(t *testing.T) {
 		{Samples: 20, Weights: []float64{0, 0, 7}},
 		{Weights: []float64{1, 1, 2}},
 	}
-	s, err := nwt.Mixed(31, nwt.Mix{Parts: parts, Phases: phases, Block: 20}, 1)
+	s, err := sampler.Mixed(31, nwt.Mix{Parts: parts, Phases: phases, Block: 20}, 1)
 	require.NoError(t, err)
 	var draws [3][]int
 	var inPhase [4][3]int
@@ -77,21 +77,12 @@ func TestEachPartOfAMixtureHasEpochsOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAMixtureResumesOnOtherRanks(t *testing.T) {
-	parts := []nwt.Dataset{drawn(20), drawn(70)}
-	concat, err := nwt.Concat(parts...)
-	require.NoError(t, err)
-	s, err := nwt.Mixed(100, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
-	require.NoError(t, err)
-	resumesAnywhere(t, concat, nwt.WithSampler(s))
-}
-
 func TestAMixtureIsItsSeeds(t *testing.T) {
 	mix := nwt.Mix{Parts: []int{50, 50}, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
 	at := func(seed uint64) []int {
-		s, err := nwt.Mixed(100, mix, seed)
+		s, err := sampler.Mixed(100, mix, seed)
 		require.NoError(t, err)
-		return order(s, 3)
+		return orderOf(s, 3)
 	}
 	require.Equal(t, at(1), at(1))
 	require.NotEqual(t, at(1), at(2))
@@ -118,33 +109,27 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{1e-4, 1}}}}, "0.0001: Mix.Phases[0].Weights[0] gives part 0 no sample in a block of 1000: Mix.Block must be longer"},
 		{1, nwt.Mix{Parts: []int{1, 1, 1}, Phases: []nwt.Phase{{Weights: []float64{1, 1, 1}}}, Block: 2}, "1: Mix.Phases[0].Weights[2] gives part 2 no sample in a block of 2"},
 	} {
-		_, err := nwt.Mixed(c.n, c.mix, 1)
+		_, err := sampler.Mixed(c.n, c.mix, 1)
 		var oe *nwt.OptionError
 		require.ErrorAs(t, err, &oe)
 		require.ErrorContains(t, err, c.says)
 	}
 }
 
-func TestAMixtureAllocatesNothingPerBatch(t *testing.T) {
-	s, err := nwt.Mixed(1<<16, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
-	require.NoError(t, err)
-	requireNoAllocations(t, drawn(90), nwt.WithSampler(s))
-}
-
-// requireNoAllocations is for orders of 2¹⁶ positions.
-func requireNoAllocations(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
-	t.Helper()
-	l := newLoader(t, ds, append(opts, nwt.WithWorkers(0))...)
-	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
-}
-
 func TestMixedOrdersStayWhatTheyWere(t *testing.T) {
 	mix := nwt.Mix{Parts: []int{4, 9}, Phases: []nwt.Phase{{Samples: 13, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}
-	s, err := nwt.Mixed(12, mix, 42)
+	s, err := sampler.Mixed(12, mix, 42)
 	require.NoError(t, err)
-	require.Equal(t, []int{8, 4, 3, 5, 7, 1, 11, 6, 9, 12, 2, 10}, order(s, 0))
-	require.Equal(t, []int{6, 3, 1, 4, 2, 10, 11, 2, 0, 4, 1, 7}, order(s, 2))
+	require.Equal(t, []int{8, 4, 3, 5, 7, 1, 11, 6, 9, 12, 2, 10}, orderOf(s, 0))
+	require.Equal(t, []int{6, 3, 1, 4, 2, 10, 11, 2, 0, 4, 1, 7}, orderOf(s, 2))
+}
+
+func BenchmarkMixed(b *testing.B) {
+	s, err := sampler.Mixed(1_000_000, nwt.Mix{Parts: []int{1_000_000, 10_000, 100_000}, Phases: []nwt.Phase{{Weights: []float64{7, 2, 1}}}}, 1)
+	require.NoError(b, err)
+	i := 0
+	for b.Loop() {
+		s.At(0, i%1_000_000)
+		i++
+	}
 }

@@ -1,4 +1,4 @@
-package nwt_test
+package sampler_test
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 var rowGroups = []int{100, 90, 100, 1, 100, 95, 100, 100, 100, 100, 100, 100, 100, 114}
@@ -18,13 +20,13 @@ func TestALocalShuffleVisitsEverySampleAndReadsEveryBlockOnce(t *testing.T) {
 		block = append(block, slices.Repeat([]int{b}, size)...)
 	}
 	for _, window := range []int{1, 3, 14, 99} {
-		s, err := nwt.LocallyShuffled(rowGroups, window, 1)
+		s, err := sampler.LocallyShuffled(rowGroups, window, 1)
 		require.NoError(t, err)
 		require.Equal(t, len(block), s.Len())
 		var kept []int // the blocks read last
 		for e := range 3 {
-			indices := order(s, e)
-			require.NotEqual(t, indices, order(s, e+1))
+			indices := orderOf(s, e)
+			require.NotEqual(t, indices, orderOf(s, e+1))
 			kept = kept[:0]
 			reads := 0
 			for _, index := range indices {
@@ -47,27 +49,15 @@ func TestALocalShuffleVisitsEverySampleAndReadsEveryBlockOnce(t *testing.T) {
 }
 
 func TestALocalShuffleMixesTheBlocksOfAWindow(t *testing.T) {
-	s, err := nwt.LocallyShuffled([]int{50, 50}, 2, 1)
+	s, err := sampler.LocallyShuffled([]int{50, 50}, 2, 1)
 	require.NoError(t, err)
 	fromFirst := 0
-	for _, index := range order(s, 0)[:50] {
+	for _, index := range orderOf(s, 0)[:50] {
 		if index < 50 {
 			fromFirst++
 		}
 	}
 	require.InDelta(t, 25, fromFirst, 12)
-}
-
-func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
-	s, err := nwt.LocallyShuffled([]int{10, 20, 5, 40, 25}, 2, 1)
-	require.NoError(t, err)
-	resumesAnywhere(t, drawn(100), nwt.WithSampler(s))
-}
-
-func TestALocalShuffleAllocatesNothingPerBatch(t *testing.T) {
-	s, err := nwt.LocallyShuffled(slices.Repeat([]int{1 << 8}, 1<<8), 3, 1)
-	require.NoError(t, err)
-	requireNoAllocations(t, drawn(1<<16), nwt.WithSampler(s))
 }
 
 func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
@@ -79,41 +69,31 @@ func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
 		{nil, 1, "0: the number of blocks must be 1"},
 		{[]int{3, 0}, 1, "0: block 1 must have at least 1 sample"},
 		{[]int{3}, 0, "0: the window must be at least 1 block"},
-		{[]int{nwt.MaxSamples/2 + 1, nwt.MaxSamples / 2}, 1, fmt.Sprintf("%d: block 1 must have", nwt.MaxSamples/2)},
-		{[]int{nwt.MaxSamples, 1}, 1, fmt.Sprintf("1: block 1 must have at least 1 sample, and all blocks at most %d", nwt.MaxSamples)},
+		{[]int{permute.MaxLen/2 + 1, permute.MaxLen / 2}, 1, fmt.Sprintf("%d: block 1 must have", permute.MaxLen/2)},
+		{[]int{permute.MaxLen, 1}, 1, fmt.Sprintf("1: block 1 must have at least 1 sample, and all blocks at most %d", permute.MaxLen)},
 	} {
-		_, err := nwt.LocallyShuffled(c.sizes, c.window, 1)
+		_, err := sampler.LocallyShuffled(c.sizes, c.window, 1)
 		var oe *nwt.OptionError
 		require.ErrorAs(t, err, &oe)
 		require.ErrorContains(t, err, c.says)
 	}
-	_, err := nwt.LocallyShuffled([]int{3, 0, 0, 0}, 1, 1)
+	_, err := sampler.LocallyShuffled([]int{3, 0, 0, 0}, 1, 1)
 	require.NotContains(t, err.Error(), "block 2", "one is enough")
 }
 
 func TestBlocksMayHoldAsManySamplesAsAnEpochMay(t *testing.T) {
-	for _, sizes := range [][]int{{nwt.MaxSamples}, {nwt.MaxSamples - 1, 1}} {
-		s, err := nwt.LocallyShuffled(sizes, 1, 9)
+	for _, sizes := range [][]int{{permute.MaxLen}, {permute.MaxLen - 1, 1}} {
+		s, err := sampler.LocallyShuffled(sizes, 1, 9)
 		require.NoError(t, err)
-		require.Equal(t, nwt.MaxSamples, s.Len())
-		require.Equal(t, fmt.Sprintf("LocallyShuffled(%d in %d blocks, windows of 1, seed 9)", nwt.MaxSamples, len(sizes)), fmt.Sprint(s))
-		last := s.At(0, nwt.MaxSamples-1)
-		require.True(t, 0 <= last && last < nwt.MaxSamples)
+		require.Equal(t, permute.MaxLen, s.Len())
+		require.Equal(t, fmt.Sprintf("LocallyShuffled(%d in %d blocks, windows of 1, seed 9)", permute.MaxLen, len(sizes)), fmt.Sprint(s))
+		last := s.At(0, permute.MaxLen-1)
+		require.True(t, 0 <= last && last < permute.MaxLen)
 	}
 }
 
 func BenchmarkLocallyShuffled(b *testing.B) {
-	s, err := nwt.LocallyShuffled(slices.Repeat([]int{1000}, 1000), 4, 1)
-	require.NoError(b, err)
-	i := 0
-	for b.Loop() {
-		s.At(0, i%1_000_000)
-		i++
-	}
-}
-
-func BenchmarkMixed(b *testing.B) {
-	s, err := nwt.Mixed(1_000_000, nwt.Mix{Parts: []int{1_000_000, 10_000, 100_000}, Phases: []nwt.Phase{{Weights: []float64{7, 2, 1}}}}, 1)
+	s, err := sampler.LocallyShuffled(slices.Repeat([]int{1000}, 1000), 4, 1)
 	require.NoError(b, err)
 	i := 0
 	for b.Loop() {
@@ -123,8 +103,8 @@ func BenchmarkMixed(b *testing.B) {
 }
 
 func TestLocallyShuffledOrdersStayWhatTheyWere(t *testing.T) {
-	s, err := nwt.LocallyShuffled([]int{4, 3, 5, 2}, 2, 42)
+	s, err := sampler.LocallyShuffled([]int{4, 3, 5, 2}, 2, 42)
 	require.NoError(t, err)
-	require.Equal(t, []int{8, 9, 5, 11, 6, 4, 10, 7, 1, 2, 12, 13, 0, 3}, order(s, 0))
-	require.Equal(t, []int{8, 1, 7, 3, 9, 0, 11, 2, 10, 6, 4, 5, 12, 13}, order(s, 2))
+	require.Equal(t, []int{8, 9, 5, 11, 6, 4, 10, 7, 1, 2, 12, 13, 0, 3}, orderOf(s, 0))
+	require.Equal(t, []int{8, 1, 7, 3, 9, 0, 11, 2, 10, 6, 4, 5, 12, 13}, orderOf(s, 2))
 }

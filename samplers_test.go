@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // resumesAnywhere checks the promise of every order: an epoch that is left in the
@@ -65,7 +68,7 @@ func drawn(n int) nwt.Dataset {
 // threeTimes repeats each sample three times, as RASampler does.
 func threeTimes(t *testing.T, n int) nwt.Sampler {
 	t.Helper()
-	s, err := nwt.Computed(3*n, func(epoch int) (indices []int) {
+	s, err := sampler.Computed(3*n, func(epoch int) (indices []int) {
 		shuffled := nwt.Shuffled(n, 1)
 		for i := range n {
 			index := shuffled.At(epoch, i)
@@ -99,7 +102,7 @@ func TestAComputedOrderResumesOnOtherRanks(t *testing.T) {
 
 func TestAnOrderIsComputedOnceForAnEpoch(t *testing.T) {
 	var calls atomic.Int64
-	s, err := nwt.Computed(1000, func(int) []int { calls.Add(1); return make([]int, 1000) })
+	s, err := sampler.Computed(1000, func(int) []int { calls.Add(1); return make([]int, 1000) })
 	require.NoError(t, err)
 	l := newLoader(t, drawn(1), nwt.WithSampler(s), nwt.WithWorkers(4), nwt.WithBatchSize(10))
 	for _, err := range l.Epochs(t.Context(), 0, 5) {
@@ -108,28 +111,18 @@ func TestAnOrderIsComputedOnceForAnEpoch(t *testing.T) {
 	require.EqualValues(t, 5, calls.Load())
 }
 
-func TestAComputedOrderThatCanNotBeUsedIsNamed(t *testing.T) {
-	_, err := nwt.Computed(0, nil)
-	require.ErrorContains(t, err, "0: the length of an epoch must be 1")
-	require.ErrorContains(t, err, "the function must not be nil")
-	_, err = nwt.Computed(nwt.MaxSamples+1, func(int) []int { return nil })
-	require.ErrorContains(t, err, fmt.Sprintf("the length of an epoch must be 1 … %d", nwt.MaxSamples))
-	for _, n := range []int{1, nwt.MaxSamples} {
-		s, err := nwt.Computed(n, func(int) []int { return nil })
-		require.NoError(t, err)
-		require.Equal(t, fmt.Sprintf("Computed(%d)", n), fmt.Sprint(s))
-	}
+func TestAComputedOrderThatFailsEndsTheEpoch(t *testing.T) {
 	for says, order := range map[string]func(int) []int{
 		"gives 9 indices for epoch 0: must be 10": func(int) []int { return make([]int, 9) },
 		"index 7 for position 3":                  func(int) []int { return []int{0, 0, 0, 7, 0, 0, 0, 0, 0, 0} },
 		"index -1 for position 0":                 func(int) []int { return []int{-1, 0, 0, 0, 0, 0, 0, 0, 0, 0} },
 		"panic: no order":                         func(int) []int { panic("no order") },
 	} {
-		s, err := nwt.Computed(10, order)
+		s, err := sampler.Computed(10, order)
 		require.NoError(t, err)
 		for _, ds := range []nwt.Dataset{drawn(7), emptyBatches{drawn(7)}} {
 			for _, workers := range []int{0, 2} {
-				_, err = epoch(t.Context(), newLoader(t, ds, nwt.WithSampler(s), nwt.WithWorkers(workers)), 0)
+				_, err := epoch(t.Context(), newLoader(t, ds, nwt.WithSampler(s), nwt.WithWorkers(workers)), 0)
 				var le *nwt.LoadError
 				require.ErrorAs(t, err, &le)
 				require.ErrorContains(t, err, says)
@@ -155,7 +148,7 @@ func (s quickly) Fill(_, from int, indices []int) {
 
 func TestASamplerOfTheUsersIsAskedForManyPositionsAtOnce(t *testing.T) {
 	s := quickly{&atomic.Int64{}, &atomic.Int64{}}
-	part, err := nwt.Select(s, slices.Repeat([]int{3}, 100))
+	part, err := sampler.Select(s, slices.Repeat([]int{3}, 100))
 	require.NoError(t, err)
 	for _, s := range []nwt.Sampler{s, part} {
 		for b, err := range newLoader(t, drawn(100), nwt.WithSampler(s), nwt.WithBatchSize(10)).Epoch(t.Context(), 0) {
@@ -177,7 +170,7 @@ func TestTheOrderChangesBetweenEpochs(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, got, 13)
 
-		hard, err := nwt.Select(nwt.Sequential(5), []int{9, 8, 7, 6, 5})
+		hard, err := sampler.Select(nwt.Sequential(5), []int{9, 8, 7, 6, 5})
 		require.NoError(t, err)
 		require.NoError(t, l.SetSampler(hard))
 		require.Equal(t, 1, l.Len())
@@ -199,7 +192,7 @@ func TestTheOrderChangesBetweenEpochs(t *testing.T) {
 func TestAnEpochOfALongerOrderIsResumedToItsEnd(t *testing.T) {
 	for _, workers := range []int{0, 3} {
 		l := newLoader(t, drawn(10), nwt.WithWorkers(workers), nwt.WithBatchSize(8))
-		often, err := nwt.Weighted(slices.Repeat([]float64{1}, 10), 30, 1)
+		often, err := sampler.Weighted(slices.Repeat([]float64{1}, 10), 30, 1)
 		require.NoError(t, err)
 		require.NoError(t, l.SetSampler(often))
 		whole, err := epoch(t.Context(), l, 1)
@@ -236,33 +229,12 @@ func TestAStreamHasNoSampler(t *testing.T) {
 }
 
 func TestAComputedOrderAllocatesNothingPerBatch(t *testing.T) {
-	s, err := nwt.Computed(1<<16, func(int) []int { return make([]int, 1<<16) })
+	s, err := sampler.Computed(1<<16, func(int) []int { return make([]int, 1<<16) })
 	require.NoError(t, err)
 	requireNoAllocations(t, drawn(1), nwt.WithSampler(s))
 }
 
 var errBad = errors.New("bad")
-
-// Two augmentations of each sample in an epoch, side by side in a batch: PyTorch's
-// RASampler. They differ, because randomness follows the position.
-func ExampleComputed() {
-	const n = 4
-	shuffled := nwt.Shuffled(n, 42)
-	repeated, err := nwt.Computed(2*n, func(epoch int) (order []int) {
-		for i := range n {
-			order = append(order, shuffled.At(epoch, i), shuffled.At(epoch, i))
-		}
-		return order
-	})
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(order(repeated, 0))
-	fmt.Println(order(repeated, 1))
-	// Output:
-	// [1 1 2 2 0 0 3 3]
-	// [0 0 1 1 2 2 3 3]
-}
 
 // The samples of the highest loss come once more in the next epoch.
 func ExampleLoader_SetSampler() {
@@ -280,11 +252,11 @@ func ExampleLoader_SetSampler() {
 			fmt.Println(epoch, nwt.Values[int64](batch, 0))
 		}
 		hard = append(hard, 2, 5) // what the model got wrong
-		sampler, err := nwt.Select(nwt.Shuffled(len(hard), 42), hard)
+		order, err := sampler.Select(nwt.Shuffled(len(hard), 42), hard)
 		if err != nil {
 			panic(err)
 		}
-		if err := loader.SetSampler(sampler); err != nil {
+		if err := loader.SetSampler(order); err != nil {
 			panic(err)
 		}
 	}
@@ -308,4 +280,75 @@ func TestASamplerThatIsANilPointerIsAnError(t *testing.T) {
 		require.ErrorAs(t, err, new(*nwt.OptionError))
 	}
 	require.ErrorAs(t, newLoader(t, augmented(10)).SetSampler(none), new(*nwt.OptionError))
+}
+
+func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
+	s, err := sampler.LocallyShuffled([]int{10, 20, 5, 40, 25}, 2, 1)
+	require.NoError(t, err)
+	resumesAnywhere(t, drawn(100), nwt.WithSampler(s))
+}
+
+func TestALocalShuffleAllocatesNothingPerBatch(t *testing.T) {
+	s, err := sampler.LocallyShuffled(slices.Repeat([]int{1 << 8}, 1<<8), 3, 1)
+	require.NoError(t, err)
+	requireNoAllocations(t, drawn(1<<16), nwt.WithSampler(s))
+}
+
+func TestAMixtureResumesOnOtherRanks(t *testing.T) {
+	parts := []nwt.Dataset{drawn(20), drawn(70)}
+	concat, err := nwt.Concat(parts...)
+	require.NoError(t, err)
+	s, err := sampler.Mixed(100, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
+	require.NoError(t, err)
+	resumesAnywhere(t, concat, nwt.WithSampler(s))
+}
+
+func TestAMixtureAllocatesNothingPerBatch(t *testing.T) {
+	s, err := sampler.Mixed(1<<16, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
+	require.NoError(t, err)
+	requireNoAllocations(t, drawn(90), nwt.WithSampler(s))
+}
+
+// requireNoAllocations is for orders of 2¹⁶ positions.
+func requireNoAllocations(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
+	t.Helper()
+	l := newLoader(t, ds, append(opts, nwt.WithWorkers(0))...)
+	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+// outspoken is a sampler of the program's that has the methods that a sampler may have.
+type outspoken struct {
+	nwt.Sampler
+	last, step func() int
+}
+
+func (s outspoken) LastIndex() int { return s.last() }
+func (s outspoken) Step() int      { return s.step() }
+
+func TestASamplerOfTheUsersMayTellMoreOfItself(t *testing.T) {
+	is := func(n int) func() int { return func() int { return n } }
+	panics := func() int { panic("no idea") }
+	order := nwt.Sequential(40)
+	for want, s := range map[string]nwt.Sampler{
+		"":                    outspoken{order, is(39), is(40)},
+		"visits index 40":     outspoken{order, is(40), is(40)},
+		"LastIndex panicked":  outspoken{order, panics, is(40)},
+		"Step panicked: no i": outspoken{order, is(-1), panics},
+	} {
+		_, err := nwt.NewLoader(drawn(40), nwt.WithSampler(s))
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, want)
+	}
+	for step, warns := range map[int]bool{40: false, 10: false, 7: true, 0: false} {
+		var log journal
+		newLoader(t, drawn(40), nwt.WithBatchSize(5), nwt.WithRank(0, 2), nwt.WithSampler(outspoken{order, is(39), is(step)}), log.option())
+		require.Equal(t, warns, strings.Contains(log.String(), "batches will mix lengths"), "steps of %d", step)
+	}
 }

@@ -1,4 +1,4 @@
-package nwt
+package sampler
 
 import (
 	"cmp"

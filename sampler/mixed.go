@@ -1,0 +1,96 @@
+package sampler
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/mix"
+	"github.com/nwt-go/nwt/internal/permute"
+)
+
+// Mixed draws n samples per epoch from the parts of a [nwt.Concat], by weights: text of
+// several languages, several corpora, easy samples before hard ones. In each phase
+// the share of part k is Weights[k] / Σ Weights.
+//
+// Training is cut into blocks of Mix.Block positions. Each block has exactly the
+// share of every part, rounded by largest remainders, in random order. A weight that
+// rounds to 0 samples per block is an error: use a longer block. The last block of a
+// phase may be shorter.
+//
+// Each part has its own epochs. All its samples come once, shuffled, then all come
+// again in another order, and so on, however its share changes and whatever n is.
+// The end of one such epoch may mix with the start of the next, but only within a
+// block. So the samples of a small part come more often than those of a large part
+// of the same weight.
+//
+// What was drawn is not stored: each position is computed, in about 0.2 µs.
+func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
+	var errs []error
+	bad := func(value any, format string, args ...any) {
+		errs = append(errs, optionError("Mixed", value, format, args...))
+	}
+	if n < 1 || n > mix.MaxLen {
+		bad(n, "the length of an epoch must be 1 … %d", mix.MaxLen)
+	}
+	if len(m.Parts) == 0 {
+		bad(m.Parts, "Mix.Parts must have at least 1 part")
+	}
+	s := &mixed{n: n, seed: seed}
+	from, key := 0, permute.SeedKey(seed)
+	for k, length := range m.Parts {
+		if length < 1 || length > math.MaxInt-from {
+			bad(length, "Mix.Parts[%d] must be at least 1, and all parts at most %d", k, math.MaxInt)
+			break
+		}
+		s.parts = append(s.parts, mixPart{from, permute.New(length), permute.Mix64(key + uint64(k+1)*permute.Golden)})
+		from += length
+	}
+	s.mix = mix.New(m.Phases, m.Block)
+	s.mix.Check(len(m.Parts), bad)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	s.plan = s.mix.Plan(seed, 0, 1)
+	return s, nil
+}
+
+type mixed struct {
+	n     int
+	seed  uint64
+	parts []mixPart
+	mix   mix.Mix
+	plan  *mix.Plan
+}
+
+type mixPart struct {
+	from int                 // its first index
+	perm permute.Permutation // of its samples
+	key  uint64
+}
+
+func (s *mixed) Len() int { return s.n }
+
+// LastIndex is the last index of the last part that has a weight in any phase.
+func (s *mixed) LastIndex() int {
+	for k := len(s.parts) - 1; k >= 0; k-- {
+		if slices.ContainsFunc(s.mix.Phases, func(p mix.Phase) bool { return p.Weights[k] > 0 }) {
+			return s.parts[k].from + s.parts[k].perm.Len() - 1
+		}
+	}
+	return -1
+}
+
+func (s *mixed) String() string {
+	return fmt.Sprintf("Mixed(%d, %d parts, %d phases, blocks of %d, seed %d)", s.n, len(s.parts), len(s.mix.Phases), s.mix.Block, s.seed)
+}
+
+func (s *mixed) At(epoch, i int) int {
+	permute.CheckPosition(i, s.n)
+	k, draw := s.plan.At(uint64(epoch)*uint64(s.n) + uint64(i))
+	part := &s.parts[k]
+	partEpoch, at := draw/uint64(part.perm.Len()), draw%uint64(part.perm.Len())
+	return part.from + part.perm.At(permute.EpochKey(part.key, int(partEpoch)), int(at))
+}

@@ -1,0 +1,170 @@
+// Package sampler has orders of an epoch that a program chooses for [nwt.WithSampler] or
+// [nwt.Loader.SetSampler]:
+//
+//   - [Weighted] and [WeightedWithoutReplacement] draw samples by weights.
+//   - [Bucketed] and [TokenBatches] bring samples of similar lengths together, in batches of
+//     as many samples or as many tokens.
+//   - [Mixed] draws from the parts of a [nwt.Concat], by weights that change as training goes on.
+//   - [LocallyShuffled] is for files of blocks that are read whole.
+//   - [Computed] is what a function computes for an epoch.
+//   - [Select] is any order over part of a dataset.
+//
+// Like every [nwt.Sampler] they are pure: an index depends on the seed, the epoch and the
+// position alone. Bad arguments are errors, a [nwt.OptionError] each. At panics if a position
+// is outside the epoch.
+package sampler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
+)
+
+func optionError(option string, value any, format string, args ...any) error {
+	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+}
+
+// Select is the order of s over part of a dataset: each k of s becomes indices[k].
+// Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed
+// twice comes twice. s must be an order of 0 … len(indices)−1; At panics if it
+// isn't.
+//
+// If s is a [nwt.BatchSampler], so is the result. The indices are copied. They must not be
+// negative.
+func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
+	var errs []error
+	if s == nil {
+		errs = append(errs, optionError("Select", nil, "the sampler must not be nil"))
+	}
+	if len(indices) == 0 {
+		errs = append(errs, optionError("Select", indices, "there must be at least 1 index"))
+	}
+	if i := slices.IndexFunc(indices, func(index int) bool { return index < 0 }); i >= 0 {
+		errs = append(errs, optionError("Select", indices[i], "index number %d must be at least 0", i))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	selected := &selected{order: s, indices: slices.Clone(indices)}
+	if b, ok := s.(nwt.BatchSampler); ok {
+		return &selectedBatches{selected, b}, nil
+	}
+	return selected, nil
+}
+
+type selectedBatches struct {
+	*selected
+	batches nwt.BatchSampler
+}
+
+func (s *selectedBatches) Batches() int               { return s.batches.Batches() }
+func (s *selectedBatches) Start(epoch, batch int) int { return s.batches.Start(epoch, batch) }
+func (s *selectedBatches) Largest() int               { return s.batches.Largest() }
+
+type selected struct {
+	order   nwt.Sampler
+	indices []int
+}
+
+func (s *selected) Len() int { return s.order.Len() }
+
+// LastIndex is the highest of the indices that the order visits, −1 if it doesn't tell.
+func (s *selected) LastIndex() int {
+	last := -1
+	if order, ok := s.order.(interface{ LastIndex() int }); ok {
+		last = order.LastIndex()
+	}
+	if last < 0 {
+		return -1
+	}
+	return slices.Max(s.indices[:min(len(s.indices), last+1)])
+}
+
+func (s *selected) String() string {
+	return fmt.Sprintf("Select(%v, %d indices)", nameOf(s.order), len(s.indices))
+}
+
+func (s *selected) At(epoch, i int) int { return s.selected(s.order.At(epoch, i), epoch, i) }
+
+// selected is the index that the order's index k stands for.
+func (s *selected) selected(k, epoch, i int) int {
+	if k < 0 || k >= len(s.indices) {
+		panic(fmt.Sprintf("nwt: position %d of epoch %d selects index %d of %d", i, epoch, k, len(s.indices)))
+	}
+	return s.indices[k]
+}
+
+func (s *selected) Fill(epoch, from int, indices []int) {
+	order, ok := s.order.(nwt.Filler)
+	if !ok {
+		for i := range indices {
+			indices[i] = s.At(epoch, from+i)
+		}
+		return
+	}
+	order.Fill(epoch, from, indices)
+	for i, k := range indices {
+		indices[i] = s.selected(k, epoch, from+i)
+	}
+}
+
+// nameOf is what a sampler calls itself, or its type. Its content would be too long for a
+// message.
+func nameOf(s nwt.Sampler) string {
+	if named, ok := s.(fmt.Stringer); ok {
+		return fmt.Sprint(named) // Sprint recovers if String panics
+	}
+	return fmt.Sprintf("%T", s)
+}
+
+// Computed is an order that a function computes for a whole epoch at once, n
+// indices: for repeated augmentation, P classes × K samples in each batch, or a
+// curriculum. An index may come more than once, and is augmented differently each
+// time.
+//
+// The function must be pure: the same epoch always gives the same indices, on every
+// rank and in every run. It is called when a position of an epoch is first asked
+// for, from any goroutine; whoever asks for this epoch waits. The indices of two
+// successive epochs are kept, so the function must not write to a slice that it has
+// returned. For an epoch whose indices aren't kept any more it is called again. If
+// it returns more or fewer than n indices, each position of the epoch is a
+// *[nwt.LoadError].
+func Computed(n int, order func(epoch int) []int) (nwt.Sampler, error) {
+	var errs []error
+	if n < 1 || n > permute.MaxLen {
+		errs = append(errs, optionError("Computed", n, "the length of an epoch must be 1 … %d", permute.MaxLen))
+	}
+	if order == nil {
+		errs = append(errs, optionError("Computed", nil, "the function must not be nil"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &computed{n: n, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int {
+		indices := order(epoch)
+		if len(indices) != n {
+			panic(fmt.Sprintf("nwt: Computed: the function gives %d indices for epoch %d: must be %d", len(indices), epoch, n))
+		}
+		return indices
+	})}, nil
+}
+
+type computed struct {
+	n      int
+	orders *permute.Orders[int]
+}
+
+func (s *computed) Len() int       { return s.n }
+func (s *computed) String() string { return fmt.Sprintf("Computed(%d)", s.n) }
+
+func (s *computed) At(epoch, i int) int {
+	permute.CheckPosition(i, s.n)
+	return s.orders.Get(epoch, 0)[i]
+}
+
+func (s *computed) Fill(epoch, from int, indices []int) {
+	copy(indices, s.orders.Get(epoch, 0)[from:])
+}

@@ -1,0 +1,88 @@
+package sampler_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/sampler"
+)
+
+func orderOf(s nwt.Sampler, epoch int) []int {
+	indices := make([]int, s.Len())
+	for i := range indices {
+		indices[i] = s.At(epoch, i)
+	}
+	return indices
+}
+
+func TestSelectShufflesAPartOfTheDataset(t *testing.T) {
+	part := []int{40, 10, 30, 10}
+	s, err := sampler.Select(nwt.Shuffled(len(part), 1), part)
+	require.NoError(t, err)
+	clear(part)
+	require.Equal(t, 4, s.Len())
+	require.ElementsMatch(t, []int{40, 10, 30, 10}, orderOf(s, 0))
+	require.NotEqual(t, orderOf(s, 0), orderOf(s, 1))
+}
+
+func TestSelectSaysWhatIsWrong(t *testing.T) {
+	_, err := sampler.Select(nil, []int{1})
+	require.ErrorContains(t, err, "the sampler must not be nil")
+	_, err = sampler.Select(nwt.Sequential(1), nil)
+	require.ErrorContains(t, err, "there must be at least 1 index")
+	_, err = sampler.Select(nwt.Sequential(2), []int{3, -4})
+	require.ErrorContains(t, err, "-4: index number 1 must be at least 0")
+	s, err := sampler.Select(nwt.Sequential(3), []int{5, 6})
+	require.NoError(t, err)
+	require.PanicsWithValue(t, "nwt: position 2 of epoch 4 selects index 2 of 2", func() { s.At(4, 2) })
+}
+
+func TestAComputedOrderThatCanNotBeUsedIsNamed(t *testing.T) {
+	_, err := sampler.Computed(0, nil)
+	require.ErrorContains(t, err, "0: the length of an epoch must be 1")
+	require.ErrorContains(t, err, "the function must not be nil")
+	_, err = sampler.Computed(permute.MaxLen+1, func(int) []int { return nil })
+	require.ErrorContains(t, err, fmt.Sprintf("the length of an epoch must be 1 … %d", permute.MaxLen))
+	for _, n := range []int{1, permute.MaxLen} {
+		s, err := sampler.Computed(n, func(int) []int { return nil })
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("Computed(%d)", n), fmt.Sprint(s))
+	}
+}
+
+func TestAPositionOutsideTheEpochPanicsWithBothNumbers(t *testing.T) {
+	local, err := sampler.LocallyShuffled([]int{2, 1}, 2, 1)
+	require.NoError(t, err)
+	tokens, err := sampler.TokenBatches(3, lengthOf, sampler.Tokens{Max: 1000}, 1)
+	require.NoError(t, err)
+	computed, err := sampler.Computed(3, func(int) []int { return make([]int, 3) })
+	require.NoError(t, err)
+	for _, s := range []nwt.Sampler{local, tokens, computed} {
+		require.PanicsWithValue(t, "nwt: position 3 is outside an epoch of 3 samples", func() { s.At(0, 3) })
+		require.PanicsWithValue(t, "nwt: position -1 is outside an epoch of 3 samples", func() { s.At(0, -1) })
+	}
+}
+
+func TestASamplerSaysWhatItIs(t *testing.T) {
+	weights := []float64{1, 2, 3}
+	weighted, err := sampler.Weighted(weights, 9, 1)
+	require.NoError(t, err)
+	once, err := sampler.WeightedWithoutReplacement(weights, 2, 7)
+	require.NoError(t, err)
+	buckets, err := sampler.Bucketed(100, lengthOf, sampler.Buckets{BatchSize: 4, World: 2}, 42)
+	require.NoError(t, err)
+	part, err := sampler.Select(nwt.Shuffled(2, 42), []int{5, 6})
+	require.NoError(t, err)
+	for want, s := range map[string]nwt.Sampler{
+		"Weighted(9 draws by 3 weights, seed 1)":                   weighted,
+		"WeightedWithoutReplacement(2 draws by 3 weights, seed 7)": once,
+		"Bucketed(100, steps of 8, windows of 64, seed 42)":        buckets,
+		"Select(Shuffled(2, seed 42), 2 indices)":                  part,
+	} {
+		require.Equal(t, want, fmt.Sprint(s))
+	}
+}
