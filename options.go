@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/launch"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -230,14 +231,12 @@ func WithDropLast() Option {
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
-		if err := between("WithRank (world)", world, 1, maxWorld); err != nil {
+		if err := between("WithRank (world)", world, 1, launch.MaxWorld); err != nil {
 			return err
 		}
 		return between("WithRank (rank)", rank, 0, world-1)
 	}
 }
-
-const maxWorld = 1 << 20
 
 // WithLauncher sets rank and world to what [RankFromEnv] reads from the
 // launcher's environment: torchrun, Open MPI, MPICH, Slurm, Kubernetes. It logs
@@ -248,10 +247,11 @@ const maxWorld = 1 << 20
 // bound to (on Linux). An environment that contradicts itself is an error.
 func WithLauncher() Option {
 	return func(o *options) error {
-		r, err := findRank(os.LookupEnv)
+		found, err := launch.Find(os.LookupEnv, os.Getpid())
 		if err != nil {
 			return optionError("WithLauncher", "environment", "%v", err)
 		}
+		r := Rank(found)
 		o.launcher, o.rank, o.world = &r, r.Rank, r.World
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 // An epoch is the positions 0 … n−1 of its sampler. A step takes the next
 // batch × world positions, and rank r takes the r-th part of these. So the number of
 // positions taken says exactly what all ranks have had. Nothing here overflows, not
-// even with 32 bits, if n is at most maxSamples and world at most maxWorld.
+// even with 32 bits, if n is at most maxSamples and world at most launch.MaxWorld.
 //
 // With a BatchSampler a step is the next world batches instead, and what steps and
 // courses count is batches: their base is the number of a batch.

@@ -3,7 +3,6 @@ package nwt
 import (
 	"os"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,10 +18,7 @@ func TestARankThatIsBoundHasItsShareOfItsParentsCPUs(t *testing.T) {
 	}
 	t.Cleanup(runtime.SetDefaultGOMAXPROCS)
 	runtime.GOMAXPROCS(4 * cpus)
-	for variable := range strings.FieldsSeq("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2") {
-		name, value, _ := strings.Cut(variable, "=")
-		t.Setenv(name, value)
-	}
+	setenv(t, "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2")
 	workers := func() int {
 		o, err := newOptions([]Option{WithLauncher()})
 		require.NoError(t, err)

@@ -1,0 +1,236 @@
+// Package launch reads the rank of a process from the environment that its launcher has set.
+package launch
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Rank is the place of a process among those that train together: nwt.Rank, whose fields
+// say what they mean.
+type Rank struct {
+	Rank, World           int
+	LocalRank, LocalWorld int
+	Source                string
+	Vars                  string
+}
+
+// MaxWorld is the most ranks there may be.
+const MaxWorld = 1 << 20
+
+// Find returns the rank of the process pid, whose environment lookup reads. If variables of
+// several launchers are set, the first of launchers counts. If none are set, it is rank 0 of 1.
+func Find(lookup func(key string) (string, bool), pid int) (Rank, error) {
+	for _, l := range launchers {
+		env := &environment{lookup: lookup, pid: pid}
+		if _, ok := env.value(l.started); !ok || l.unless != nil && l.unless(env) {
+			continue
+		}
+		r, err := env.rank(l)
+		if err == nil && l.check != nil {
+			err = l.check(env, r)
+		}
+		if err != nil {
+			return Rank{}, fmt.Errorf("rank and world from %s: %w", l.source, err)
+		}
+		return r, nil
+	}
+	env := &environment{lookup: lookup, pid: pid}
+	for _, l := range launchers {
+		if world, ok := env.value(l.world); ok && world != "1" {
+			want := l.rank
+			if l.world == "WORLD_SIZE" {
+				want = "RANK or, in an Indexed Job, JOB_COMPLETION_INDEX"
+			}
+			return Rank{}, fmt.Errorf("%s is %.60q, but no rank is set: want %s", l.world, world, want)
+		}
+	}
+	return Rank{World: 1, LocalWorld: 1, Source: "none"}, nil
+}
+
+// launcher names the variables that a launcher sets; "" if it has none.
+type launcher struct {
+	source      string
+	started     string                  // set: this process was started by this launcher …
+	unless      func(*environment) bool // … unless this says otherwise
+	rank, world string
+	localRank   string
+	localWorld  string // a number or, if node is given, a list with one for each node
+	node        string
+	check       func(*environment, Rank) error // what else must hold
+}
+
+// launchers lists the launchers from the innermost to the outermost: torchrun is
+// started by mpirun or srun, mpirun within a Slurm allocation, and all of them in
+// pods. Each inherits the variables of those around it.
+var launchers = []launcher{
+	{
+		source: "torchrun", started: "RANK", rank: "RANK", world: "WORLD_SIZE",
+		localRank: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE",
+	},
+	{
+		source: "Open MPI", started: "OMPI_COMM_WORLD_RANK", unless: (*environment).taskOfSlurm, rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE",
+		localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE",
+	},
+	{
+		source: "MPICH", started: "PMI_RANK", unless: (*environment).pmiOfSlurm, rank: "PMI_RANK", world: "PMI_SIZE",
+		localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS",
+	},
+	{
+		source: "Slurm", started: "SLURM_STEP_NUM_TASKS", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS",
+		localRank: "SLURM_LOCALID", localWorld: "SLURM_STEP_TASKS_PER_NODE", node: "SLURM_NODEID",
+		check: (*environment).ownStep,
+	},
+	{
+		source: "Kubernetes", started: "JOB_COMPLETION_INDEX", rank: "JOB_COMPLETION_INDEX", world: "WORLD_SIZE",
+	},
+}
+
+type environment struct {
+	lookup func(key string) (string, bool)
+	pid    int
+	used   []string // NAME=value
+}
+
+func (e *environment) value(name string) (string, bool) {
+	value, ok := e.lookup(name)
+	return value, ok && value != ""
+}
+
+func (e *environment) rank(l launcher) (r Rank, err error) {
+	r = Rank{LocalWorld: 1, Source: l.source}
+	if r.World, err = e.number(l.world, 1, MaxWorld); err != nil {
+		return r, err
+	}
+	if r.Rank, err = e.number(l.rank, 0, r.World-1); err != nil {
+		return r, err
+	}
+	_, hasRank := e.value(l.localRank)
+	_, hasWorld := e.value(l.localWorld)
+	if hasRank && hasWorld {
+		if r.LocalWorld, err = e.localWorld(l, r.World); err != nil {
+			return r, err
+		}
+		if r.LocalRank, err = e.number(l.localRank, 0, r.LocalWorld-1); err != nil {
+			return r, err
+		}
+		if r.LocalRank > r.Rank || r.LocalWorld-r.LocalRank > r.World-r.Rank {
+			return r, fmt.Errorf("rank %d of %d can't be %d of %d on its host: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, strings.Join(e.used, " "))
+		}
+	}
+	r.Vars = strings.Join(e.used, " ")
+	return r, nil
+}
+
+// taskOfSlurm tells whether srun itself started this process: then what mpirun has set
+// comes from outside srun.
+func (e *environment) taskOfSlurm() bool {
+	pid, _ := e.value("SLURM_TASK_PID")
+	_, step := e.value("SLURM_STEP_NUM_TASKS")
+	return step && pid == strconv.Itoa(e.pid)
+}
+
+// pmiOfSlurm tells whether srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher also sets
+// the local rank, and its ranks needn't be those of the step that it runs in.
+func (e *environment) pmiOfSlurm() bool {
+	if e.taskOfSlurm() {
+		return true
+	}
+	if _, ok := e.value("MPI_LOCALRANKID"); ok {
+		return false
+	}
+	same := func(a, b string) bool {
+		x, _ := e.value(a)
+		y, _ := e.value(b)
+		return x == y
+	}
+	return same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+}
+
+// ownStep returns an error if the step's variables come from a step of another job.
+// When sbatch is called inside a step, it copies them; Slurm overwrites the batch
+// script's variables, which then differ from them. srun sets both alike. Only srun
+// --preserve-env doesn't, and it can't be told from such a batch job.
+func (e *environment) ownStep(r Rank) error {
+	const inherited = "the job was submitted from inside another job's step and has inherited its variables (or srun ran with --preserve-env): unset the SLURM_STEP_ variables before sbatch"
+	for _, pair := range [][2]string{
+		{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+		{"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"},
+	} {
+		step, _ := e.value(pair[0])
+		if job, ok := e.value(pair[1]); ok && job != step {
+			return fmt.Errorf("%s is %.200s, but %s is %.200s: %s", pair[0], step, pair[1], job, inherited)
+		}
+	}
+	// The ranks on this node; Slurm lists rank 0 alone for a batch script.
+	ids, ok := e.value("SLURM_GTIDS")
+	_, local := e.value("SLURM_LOCALID")
+	if n := strings.Count(ids, ",") + 1; ok && local && n != r.LocalWorld {
+		return fmt.Errorf("SLURM_STEP_TASKS_PER_NODE gives this node %d tasks, but SLURM_GTIDS lists %d: %s", r.LocalWorld, n, inherited)
+	}
+	return nil
+}
+
+func (e *environment) localWorld(l launcher, world int) (int, error) {
+	if l.node == "" {
+		return e.number(l.localWorld, 1, world)
+	}
+	node, err := e.number(l.node, 0, world-1)
+	if err != nil {
+		return 0, err
+	}
+	list, _ := e.value(l.localWorld)
+	tasks, ok := tasksOnNode(list, node)
+	if !ok || tasks > world {
+		return 0, fmt.Errorf(`%s is %.200q; want a number from 1 to %d for node %d, as in "4(x2),3"`, l.localWorld, list, world, node)
+	}
+	e.use(l.localWorld, list)
+	return tasks, nil
+}
+
+// number reads a variable that must be set, to something from low to high.
+func (e *environment) number(name string, low, high int) (int, error) {
+	value, ok := e.value(name)
+	if !ok {
+		return 0, fmt.Errorf("%s is not set; want a number from %d to %d", name, low, high)
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%s is %.60q; want a number from %d to %d", name, value, low, high)
+	}
+	e.use(name, value)
+	return n, nil
+}
+
+// use notes what was read, or the start of it: the list of a large cluster is long.
+func (e *environment) use(name, value string) {
+	e.used = append(e.used, fmt.Sprintf("%s=%.200s", name, value))
+}
+
+// tasksOnNode reads Slurm's short form of a number for each node: "4(x2),3" is
+// 4, 4 and 3. It reports false if the list is malformed, also after the node, or if it
+// ends before the node.
+func tasksOnNode(list string, node int) (tasks int, ok bool) {
+	for group := range strings.SplitSeq(list, ",") {
+		count, repeat, repeated := strings.Cut(group, "(x")
+		nodes := 1
+		if repeated {
+			var err error
+			if nodes, err = strconv.Atoi(strings.TrimSuffix(repeat, ")")); err != nil || nodes < 1 || !strings.HasSuffix(repeat, ")") {
+				return 0, false
+			}
+		}
+		n, err := strconv.Atoi(count)
+		if err != nil || n < 1 {
+			return 0, false
+		}
+		if !ok && node < nodes {
+			tasks, ok = n, true
+		}
+		if !ok {
+			node -= nodes
+		}
+	}
+	return tasks, ok
+}
