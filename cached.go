@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // Cached keeps the samples of ds in memory once they are loaded. They take at most
@@ -68,7 +70,7 @@ type cached struct {
 
 	// users is entered by those who use the blocks or states; Close waits until
 	// nobody else is in.
-	users inUse
+	users pages.Users
 	// states has the state of each sample; nil once closed. Under mu, absent becomes
 	// loading, and loading becomes absent or kept. A kept sample stays kept, so a hit
 	// needs no lock.
@@ -124,7 +126,7 @@ func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 
 // hit copies a sample that is kept. It fails if the sample is larger than the dataset tells.
 func (c *cached) hit(index int, dst *Sample) (hit bool, err error) {
-	lock := c.users.enter(dst.worker)
+	lock := c.users.Enter(dst.worker)
 	defer lock.RUnlock()
 	if index >= len(c.states) {
 		return false, nil
@@ -175,7 +177,7 @@ func (c *cached) fill(ctx context.Context, index int, dst *Sample) error {
 	if err := dst.loadAlone(ctx, c.ds, index); err != nil {
 		return err
 	}
-	lock := c.users.enter(dst.worker)
+	lock := c.users.Enter(dst.worker)
 	defer lock.RUnlock()
 	place, ok, full := c.reserve(dst.packedSize())
 	if ok {
@@ -224,7 +226,7 @@ func (c *cached) loaded(index int, state uint64) {
 // Close gives the memory back.
 func (c *cached) Close() error {
 	var err error
-	c.users.alone(func() {
+	c.users.Alone(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.full.Store(true)

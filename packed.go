@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"unsafe"
+
+	"github.com/nwt-go/nwt/internal/samplefile"
 )
 
 // A packed sample is the lengths of its ragged dimensions, as int32, followed by its
@@ -37,6 +40,26 @@ func (s *Sample) pack(dst []byte) {
 			dst = dst[copy(dst, mem[s.runAt(c, k):][:length]):]
 		}
 	}
+}
+
+// packedSum is the CRC-32C of the sample as it would be packed.
+func (s *Sample) packedSum() (sum uint32) {
+	for f := range s.columns {
+		c := &s.columns[f]
+		for d := range c.free {
+			// A view of the length as bytes: a copy would be allocated.
+			n := unsafe.Slice((*byte)(unsafe.Pointer(s.lenOf(c, d))), 4)
+			sum = samplefile.Sum(sum, n)
+		}
+	}
+	for f := range s.columns {
+		c, mem := &s.columns[f], s.Bytes(f)
+		n, length := s.runs(c)
+		for k := range n {
+			sum = samplefile.Sum(sum, mem[s.runAt(c, k):][:length])
+		}
+	}
+	return sum
 }
 
 // errNotPacked is the error of bytes that aren't a packed sample of a layout.

@@ -1,0 +1,140 @@
+package samplefile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/nwt-go/nwt/internal/permute"
+)
+
+// A file, whose numbers are little-endian:
+//
+//	 0  8 bytes   magic
+//	 8  uint32    format
+//	12  uint32    j, the bytes of the description
+//	16  uint64    the bytes of the file
+//	24  uint32    CRC-32C of what is before and what follows up to the index
+//	28  j bytes   the description; then 0 up to a multiple of 8
+//	    uint64    where sample 0 begins
+//	    …         for each sample
+//	    uint64    where the last sample ends
+//	    samples   each: its checksum as uint32, and its bytes
+//
+// A sample ends where the next one begins. A sample that was left out has only its
+// checksum. Checksums depend on the description: if another file's sample is written over
+// this file, it isn't taken for a sample of this file.
+const (
+	magic       = "\x89nwt\r\n\x1a\n" // as PNG's: mangled by whatever takes it for text
+	format      = 2
+	headerBytes = 28
+	sumBytes    = 4
+)
+
+// MaxDescription is the most bytes of a description.
+const MaxDescription = 16 << 20
+
+// A Spec says what a file must be.
+type Spec struct {
+	Description []byte                    // what the samples depend on: a file of another description is of no use
+	Difference  func(there []byte) string // what is wrong with another file's description
+	Samples     int
+	Longest     int // no sample has more bytes
+}
+
+// index is where the file's index begins, and data is where it ends.
+func (s *Spec) index() int64 { return indexOffset(len(s.Description)) }
+func (s *Spec) data() int64  { return s.index() + 8*(int64(s.Samples)+1) }
+
+// indexOffset is where the index begins after a description of n bytes.
+func indexOffset(n int) int64 { return int64(headerBytes+n+7) &^ 7 }
+
+// Why a file can't be used. Writing the file anew mends all of these.
+var (
+	errForeign = errors.New("it is not a file of precomputed samples")
+	errDamaged = errors.New("it is damaged")
+	errOther   = errors.New("it was made for something else")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Sum adds b to a CRC-32C, which is 0 at first.
+func Sum(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
+
+// key is the part of the checksums that depends on the description.
+func (s *Spec) key() uint64 {
+	sum := sha256.Sum256(s.Description)
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// checksum is the checksum of a sample whose bytes have the CRC-32C sum. It differs if the
+// same bytes are in another sample's place or another file.
+func checksum(key uint64, index int, sum uint32) uint32 {
+	return sum ^ uint32(permute.Mix64(key+uint64(index)*permute.Golden))
+}
+
+// encodeHeader is what a file of size bytes begins with.
+func encodeHeader(description []byte, size int64) []byte {
+	b := make([]byte, indexOffset(len(description)))
+	copy(b, magic)
+	binary.LittleEndian.PutUint32(b[8:], format)
+	binary.LittleEndian.PutUint32(b[12:], uint32(len(description)))
+	binary.LittleEndian.PutUint64(b[16:], uint64(size))
+	copy(b[headerBytes:], description)
+	binary.LittleEndian.PutUint32(b[24:], headerSum(b))
+	return b
+}
+
+func headerSum(header []byte) uint32 { return Sum(Sum(0, header[:24]), header[headerBytes:]) }
+
+// readHeader reads the description from a file of size bytes.
+func readHeader(r io.ReaderAt, size int64) (description []byte, err error) {
+	b := make([]byte, headerBytes)
+	n, err := r.ReadAt(b, 0)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	if !bytes.HasPrefix(b[:n], []byte(magic)) {
+		return nil, fmt.Errorf("%w: it begins with %q", errForeign, b[:min(n, len(magic))])
+	}
+	if n < headerBytes {
+		return nil, fmt.Errorf("%w: it has %d bytes", errDamaged, n)
+	}
+	if there := binary.LittleEndian.Uint32(b[8:]); there != format {
+		return nil, fmt.Errorf("%w: format %d, not %d", errOther, there, format)
+	}
+	length := binary.LittleEndian.Uint32(b[12:])
+	end := indexOffset(int(min(length, MaxDescription)))
+	if length > MaxDescription || end > size {
+		return nil, fmt.Errorf("%w: a description of %d bytes in %d", errDamaged, length, size)
+	}
+	b = append(b, make([]byte, end-headerBytes)...)
+	if n, err := r.ReadAt(b[headerBytes:], headerBytes); n < len(b)-headerBytes {
+		return nil, err
+	}
+	if want, got := binary.LittleEndian.Uint32(b[24:]), headerSum(b); got != want {
+		return nil, fmt.Errorf("%w: the checksum of its header is %08x, not %08x", errDamaged, got, want)
+	}
+	if want := binary.LittleEndian.Uint64(b[16:]); uint64(size) != want {
+		return nil, fmt.Errorf("%w: it has %d bytes, not %d", errDamaged, size, want)
+	}
+	return b[headerBytes : headerBytes+length], nil
+}
+
+// check tells why the samples of a file of size bytes can't be used.
+func (s *Spec) check(r io.ReaderAt, size int64) error {
+	there, err := readHeader(r, size)
+	switch {
+	case err != nil:
+		return err
+	case !bytes.Equal(there, s.Description):
+		return fmt.Errorf("%w: %s", errOther, s.Difference(there))
+	case s.data() > size:
+		return fmt.Errorf("%w: its index ends at byte %d of %d", errDamaged, s.data(), size)
+	}
+	return nil
+}

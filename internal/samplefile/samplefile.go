@@ -1,0 +1,257 @@
+// Package samplefile keeps samples, which are bytes to it, in a file with checksums. A file
+// is read by many goroutines, written once, and replaced if it is damaged or of something
+// else. What else lies at its path is moved out of the way, never overwritten.
+package samplefile
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/files"
+	"github.com/nwt-go/nwt/internal/pages"
+)
+
+// A File is an open file of samples.
+type File struct {
+	path        string // resolved
+	samples     int
+	longest     int
+	index, data int64  // where the index and the samples begin
+	key         uint64 // of the description, in every checksum
+	log         *slog.Logger
+
+	// users is entered by those who use what follows; Close waits until nobody else
+	// is in.
+	users pages.Users
+	file  *os.File // nil once closed
+	mem   []byte   // the file; nil if it can't be mapped
+	size  int64
+
+	warned  atomic.Bool
+	buffers sync.Pool // of *[]byte, to read into if the file isn't mapped
+}
+
+// Open opens the file at path. If it is missing or can't be used, Open first has it written,
+// under the lock path.lock: fill calls Write for each sample, in order. If another process
+// has the lock, Open waits until it has written the file, or ctx ends.
+func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill func(*Writer) error) (*File, error) {
+	path, err := files.Resolve(path)
+	if err != nil {
+		return nil, err
+	}
+	told := false
+	tell := func(why error) {
+		if !told && !errors.Is(why, fs.ErrNotExist) {
+			told = true
+			log.Warn("nwt: the precomputed samples can't be used and are made anew", "path", path, "reason", why)
+		}
+	}
+	f, err := open(path, spec, log)
+	if !rewritable(err) {
+		return f, err
+	}
+	tell(err) // now: to make them anew may take hours
+	unlock, err := files.Lock(ctx, path+".lock")
+	if err != nil {
+		return nil, fmt.Errorf("its lock: %w", err)
+	}
+	defer unlock()
+	// Another process may have written it while this one waited.
+	if f, err = open(path, spec, log); !rewritable(err) {
+		return f, err
+	}
+	tell(err)
+	if err := write(ctx, path, spec, log, fill); err != nil {
+		return nil, err
+	}
+	return open(path, spec, log)
+}
+
+// rewritable tells whether there is no file, or one that must be replaced.
+func rewritable(err error) bool {
+	for _, known := range []error{fs.ErrNotExist, errForeign, errDamaged, errOther} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// open opens and maps the file, if it is what it should be.
+func open(path string, spec Spec, log *slog.Logger) (*File, error) {
+	file, err := files.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil {
+		err = spec.check(file, info.Size())
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	f := &File{path: path, samples: spec.Samples, longest: spec.Longest, index: spec.index(), data: spec.data(), key: spec.key(), log: log, file: file, size: info.Size()}
+	f.buffers.New = func() any { return new([]byte) }
+	if f.mem, err = pages.MapFile(file, f.size); err != nil {
+		log.Debug("nwt: the precomputed samples are read, not mapped", "path", path, "reason", err)
+	}
+	return f, nil
+}
+
+// Read gives a sample's bytes to take, which copies them and returns the CRC-32C of its copy:
+// the file may be cut or rewritten at any moment, so only the copy can be checked. If take
+// fails although the bytes are those that were written, its error is returned. Read returns
+// false if the sample isn't in the file or is damaged; the first damaged sample is logged,
+// and the file removed, so that the next Open writes it anew. After Close the error is
+// os.ErrClosed. worker is the caller's number: workers of different numbers seldom meet.
+func (f *File) Read(worker, index int, take func(sample []byte) (sum uint32, err error)) (ok bool, err error) {
+	if index < 0 || index >= f.samples { // or it would be taken for damage
+		return false, fmt.Errorf("index %d is out of range 0 … %d", index, f.samples-1)
+	}
+	ok, damage, err := f.read(worker, index, take)
+	if damage != nil {
+		f.distrust(index, damage)
+	}
+	return ok, err
+}
+
+func (f *File) read(worker, index int, take func(sample []byte) (sum uint32, err error)) (ok bool, damage, err error) {
+	lock := f.users.Enter(worker)
+	defer lock.RUnlock()
+	if f.file == nil {
+		return false, nil, os.ErrClosed
+	}
+	// If the file is cut short while it is mapped, or the disk fails, reading it is a
+	// fault, which would end the program.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer faulted(&damage)
+	var buf *[]byte
+	if f.mem == nil {
+		buf = f.buffers.Get().(*[]byte)
+		defer f.buffers.Put(buf)
+	}
+	bounds, damage := f.bytes(f.index+8*int64(index), 16, buf)
+	if damage != nil {
+		return false, damage, nil
+	}
+	from, to := binary.LittleEndian.Uint64(bounds), binary.LittleEndian.Uint64(bounds[8:])
+	if from < uint64(f.data) || to > uint64(f.size) || from > to || to-from < sumBytes || to-from > uint64(sumBytes+f.longest) {
+		return false, fmt.Errorf("%w: sample %d is said to be its bytes %d to %d", errDamaged, index, from, to), nil
+	}
+	record, damage := f.bytes(int64(from), int(to-from), buf)
+	if damage != nil {
+		return false, damage, nil
+	}
+	want, sample := binary.LittleEndian.Uint32(record), record[sumBytes:]
+	sum := uint32(0)
+	if len(sample) > 0 {
+		if sum, err = take(sample); err != nil {
+			if checksum(f.key, index, Sum(0, sample)) == want {
+				return false, nil, err
+			}
+			return false, fmt.Errorf("%w: sample %d: %w", errDamaged, index, err), nil
+		}
+	}
+	if got := checksum(f.key, index, sum); got != want {
+		return false, fmt.Errorf("%w: the checksum of sample %d is %08x, not %08x", errDamaged, index, got, want), nil
+	}
+	return len(sample) > 0, nil, nil
+}
+
+// faulted is deferred, and makes an error of a fault.
+func faulted(err *error) {
+	switch fault := recover().(type) {
+	case nil:
+	case interface{ Addr() uintptr }:
+		*err = fmt.Errorf("its memory can't be read: %v", fault)
+	default:
+		panic(fault)
+	}
+}
+
+// bytes is n bytes of the file; if the file isn't mapped, they are read into buf.
+func (f *File) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
+	if f.mem != nil {
+		return f.mem[from : from+int64(n)], nil
+	}
+	*buf = slices.Grow((*buf)[:0], n)[:n]
+	_, err := f.file.ReadAt(*buf, from)
+	return *buf, err
+}
+
+// Close unmaps the file and closes it.
+func (f *File) Close() error {
+	var err error
+	f.users.Alone(func() {
+		if f.mem != nil {
+			err = pages.UnmapFile(f.mem)
+		}
+		if f.file != nil {
+			err = errors.Join(err, f.file.Close())
+		}
+		f.file, f.mem = nil, nil
+	})
+	return err
+}
+
+// distrust logs, the first time, that a sample can't be used. It removes a damaged file, so
+// that the next Open writes it anew, unless somebody has replaced the file or put something
+// else into it.
+func (f *File) distrust(index int, damage error) {
+	if f.warned.Swap(true) {
+		return
+	}
+	if errors.Is(damage, errDamaged) {
+		f.removeDamaged()
+	}
+	f.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
+		"path", f.path, "index", index, "reason", damage)
+}
+
+// removeDamaged removes the file if it is the one that is open and still a file of samples.
+// It holds the lock, or another process could put a good file there between the check and the
+// removal. (A program that puts a file there without the lock still could.) If somebody else
+// has the lock, or the file can't be removed, it stays: the next run finds the damage as this
+// one did.
+func (f *File) removeDamaged() {
+	lock := f.users.Enter(0)
+	defer lock.RUnlock()
+	if f.file == nil {
+		return
+	}
+	ours, err := f.file.Stat()
+	if err != nil {
+		return
+	}
+	if _, err := readHeader(f.file, ours.Size()); errors.Is(err, errForeign) {
+		return
+	}
+	unlock, locked := files.TryLock(f.path + ".lock")
+	if !locked {
+		return
+	}
+	defer unlock()
+	if isAt(f.file, f.path) {
+		_ = files.Remove(context.Background(), f.path)
+	}
+}
+
+// isAt tells whether f is the file at path.
+func isAt(f *os.File, path string) bool {
+	is, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(is, there)
+}
