@@ -1,4 +1,4 @@
-package nwt
+package cache
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// blocks is memory outside the Go heap, in few large pieces, for packed samples.
+// blocks is memory outside the Go heap, in few large pieces, for the bytes of items.
 // A place is the number of its block and, in the low bits, the offset in it. Who may use
-// what, and when, only the cache knows.
+// what, and when, only Cache knows.
 type blocks struct {
 	book  []byte // of states
 	list  [maxBlocks][]byte
@@ -22,13 +22,13 @@ type blocks struct {
 
 const (
 	minBlock   = 32 << 20 // pages of it that aren't written take no memory
-	maxBlock   = 4 << 30  // or eight samples; the kernel refuses what is more than it has
+	maxBlock   = 4 << 30  // or eight items; the kernel refuses what is more than it has
 	maxBlocks  = 1200
 	offsetBits = 44
 )
 
-// init chooses the size of a block for n samples of at most most bytes, in at most
-// limit bytes. A block holds several samples, so that less than an eighth of it stays
+// init chooses the size of a block for n items of at most most bytes, in at most
+// limit bytes. A block holds several items, so that less than an eighth of it stays
 // empty, and is large enough that maxBlocks blocks are enough for terabytes.
 func (b *blocks) init(n int, most, limit int64) {
 	if n > 0 && most <= limit/int64(n) {
@@ -42,7 +42,7 @@ func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
 	count := int(b.count.Load())
 	if count == 0 || int64(len(b.list[count-1]))-b.end < int64(size) {
 		if count == maxBlocks {
-			return 0, fmt.Errorf("nwt: all %d blocks are in use", maxBlocks)
+			return 0, fmt.Errorf("all %d blocks are in use", maxBlocks)
 		}
 		mem, err := pages.Map(int(max(int64(size), min(b.size, left, math.MaxInt/2))))
 		if err != nil {
@@ -64,7 +64,7 @@ func (b *blocks) at(place uint64) []byte {
 	return b.list[place>>offsetBits][place&(1<<offsetBits-1):]
 }
 
-// states is bookkeeping for n samples, or for half of them, or a quarter and so on
+// states is bookkeeping for n items, or for half of them, or a quarter and so on
 // if the system refuses that much. Pages of it that aren't written take no memory.
 func (b *blocks) states(n int64) []atomic.Uint64 {
 	for n = min(n, math.MaxInt/2/stateBytes); n > 0; n /= 2 {
