@@ -80,8 +80,6 @@ func (nowhere) FreeEvent(uintptr) error           { return nil }
 func (nowhere) Open() (device.Session, error)     { return nowhere{}, nil }
 func (nowhere) Copy([]device.Copy, uintptr) error { return nil }
 func (nowhere) Wait(uintptr) error                { return nil }
-func (nowhere) WaitEvent(uintptr) error           { return nil }
-func (nowhere) WaitStream(uintptr) error          { return nil }
 func (nowhere) Close() error                      { return nil }
 
 // A bareLoop is what the loader's copies are measured against: two page-locked

@@ -70,14 +70,6 @@ func (s cudaSession) Wait(event uintptr) error {
 	return s.do(func() error { return s.session.Wait(event) })
 }
 
-func (s cudaSession) WaitEvent(event uintptr) error {
-	return s.do(func() error { return s.session.WaitEvent(event) })
-}
-
-func (s cudaSession) WaitStream(stream uintptr) error {
-	return s.do(func() error { return s.session.WaitStream(stream) })
-}
-
 func (s cudaSession) Close() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -315,9 +315,6 @@ func (s *fakeSession) Wait(event uintptr) error {
 	return c.err
 }
 
-func (s *fakeSession) WaitEvent(uintptr) error  { return nil }
-func (s *fakeSession) WaitStream(uintptr) error { return nil }
-
 // Close doesn't wait if it fails.
 func (s *fakeSession) Close() error {
 	err := s.begin("Close")

@@ -51,10 +51,8 @@ func (c copying) Copy(parts []device.Copy, _ uintptr) error {
 	return nil
 }
 
-func (c copying) Wait(uintptr) error       { return nil }
-func (c copying) WaitEvent(uintptr) error  { return nil }
-func (c copying) WaitStream(uintptr) error { return nil }
-func (c copying) Close() error             { return nil }
+func (c copying) Wait(uintptr) error { return nil }
+func (c copying) Close() error       { return nil }
 
 func ExampleDevice() {
 	squares := nwt.NewDataset(8, []nwt.Field{{Name: "square", Type: nwt.Uint8}},

@@ -31,8 +31,7 @@ type Device interface {
 	Alloc(size int) (uintptr, error)
 	// Free frees what Alloc returned.
 	Free(ptr uintptr) error
-	// NewEvent returns an event: a handle for a point in a queue. The program's other
-	// code for the device must understand it too.
+	// NewEvent returns an event: a handle for a point in a session's queue.
 	NewEvent() (uintptr, error)
 	// FreeEvent frees an event.
 	FreeEvent(event uintptr) error

@@ -146,7 +146,7 @@ func TestOutOfMemorySaysHowMuchWasAskedForAndWhatToLower(t *testing.T) {
 func TestMemoryThatCannotBeFreedIsLogged(t *testing.T) {
 	for call, says := range map[string]string{
 		"cuMemFree_v2":        "device memory could not be freed",
-		"cuEventDestroy_v2":   "a device could not be closed cleanly",
+		"cuEventDestroy_v2":   "device memory could not be freed",
 		"cuMemFreeHost":       "the memory of a batch could not be freed",
 		"cuStreamSynchronize": "a device could not be closed cleanly",
 	} {

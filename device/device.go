@@ -15,13 +15,6 @@ type Session interface {
 	// Wait blocks, without spinning, until the point that event stands for is
 	// reached.
 	Wait(event uintptr) error
-	// WaitEvent makes copies that are queued later wait, on the device, for an event
-	// of the training program. The loader doesn't call it at present.
-	WaitEvent(event uintptr) error
-	// WaitStream makes copies that are queued later wait, on the device, for all
-	// work that is now in a queue (a CUDA stream) of the training program. The loader
-	// doesn't call it at present.
-	WaitStream(stream uintptr) error
 	// Close waits for all that is queued and ends the session. It is called once. If
 	// it returns an error, copies that the loader hasn't waited for may still be under
 	// way: the loader then neither uses nor frees the memory that they touch.

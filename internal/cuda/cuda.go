@@ -200,8 +200,8 @@ func (d *Device) Free(ptr uintptr) error {
 	return errors.Join(err, d.release())
 }
 
-// NewEvent returns an event, as Session.NewEvent does, that stays until
-// FreeEvent, whatever is closed before.
+// NewEvent returns an event that measures no time. It stays until FreeEvent, whatever
+// is closed before. An event that was never recorded counts as done.
 func (d *Device) NewEvent() (ev uintptr, err error) {
 	if _, err := d.retain(); err != nil {
 		return 0, err
@@ -220,7 +220,7 @@ func (d *Device) NewEvent() (ev uintptr, err error) {
 	return ev, nil
 }
 
-// FreeEvent frees what NewEvent returned. Work that waits for it still does.
+// FreeEvent frees what NewEvent returned.
 func (d *Device) FreeEvent(ev uintptr) error {
 	err := d.insist(func() error { return check("cuEventDestroy_v2", d.drv.destroyEvent(ev)) })
 	return errors.Join(err, d.release())

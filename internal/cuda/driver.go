@@ -28,7 +28,6 @@ type driver interface {
 	newStream() (stream uintptr, _ Result) // cuStreamCreate, non-blocking
 	destroyStream(stream uintptr) Result   // cuStreamDestroy_v2
 	syncStream(stream uintptr) Result      // cuStreamSynchronize
-	waitEvent(stream, ev uintptr) Result   // cuStreamWaitEvent
 
 	newEvent() (ev uintptr, _ Result) // cuEventCreate, without timing, waits without spinning
 	destroyEvent(ev uintptr) Result   // cuEventDestroy_v2

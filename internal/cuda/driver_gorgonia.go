@@ -124,10 +124,6 @@ func (gorgonia) syncStream(stream uintptr) Result {
 	return resultOf(as[cu.Stream](stream).Synchronize())
 }
 
-func (gorgonia) waitEvent(stream, ev uintptr) Result {
-	return resultOf(as[cu.Stream](stream).Wait(as[cu.Event](ev), 0))
-}
-
 func (gorgonia) newEvent() (uintptr, Result) {
 	ev, err := cu.MakeEvent(cu.DisableTiming | cu.BlockingSyncEvent)
 	return number(ev), resultOf(err)

@@ -38,7 +38,6 @@ type loaded struct {
 	cuStreamCreate               uintptr
 	cuStreamDestroy_v2           uintptr
 	cuStreamSynchronize          uintptr
-	cuStreamWaitEvent            uintptr
 	cuEventCreate                uintptr
 	cuEventDestroy_v2            uintptr
 	cuEventRecord                uintptr
@@ -75,7 +74,6 @@ func load(library string) (driver, error) {
 		"cuStreamCreate":               &d.cuStreamCreate,
 		"cuStreamDestroy_v2":           &d.cuStreamDestroy_v2,
 		"cuStreamSynchronize":          &d.cuStreamSynchronize,
-		"cuStreamWaitEvent":            &d.cuStreamWaitEvent,
 		"cuEventCreate":                &d.cuEventCreate,
 		"cuEventDestroy_v2":            &d.cuEventDestroy_v2,
 		"cuEventRecord":                &d.cuEventRecord,
@@ -187,10 +185,6 @@ func (d *loaded) destroyStream(stream uintptr) Result {
 
 func (d *loaded) syncStream(stream uintptr) Result {
 	return call(d.cuStreamSynchronize, stream, 0, 0, 0)
-}
-
-func (d *loaded) waitEvent(stream, ev uintptr) Result {
-	return call(d.cuStreamWaitEvent, stream, ev, 0, 0)
 }
 
 func (d *loaded) newEvent() (ev uintptr, r Result) {

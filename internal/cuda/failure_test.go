@@ -60,14 +60,14 @@ func epoch() (err error) {
 		return err
 	}
 	defer undo(func() error { return d.Free(dst) })
-	ev, err := s.NewEvent()
+	ev, err := d.NewEvent()
 	if err != nil {
 		return err
 	}
-	defer undo(func() error { return s.FreeEvent(ev) })
+	defer undo(func() error { return d.FreeEvent(ev) })
 
 	for range 3 {
-		if err := errors.Join(s.WaitStream(0), s.WaitEvent(ev), s.Copy(dst, src), s.Record(ev)); err != nil {
+		if err := errors.Join(s.Copy(dst, src), s.Record(ev)); err != nil {
 			return errors.Join(err, s.Record(ev), s.Wait(ev))
 		}
 		if err := s.Wait(ev); err != nil {

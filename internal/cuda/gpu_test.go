@@ -38,12 +38,10 @@ func holdsWhatWasCopied(t *testing.T, d *cuda.Device) {
 	const n = 5<<20 + 3
 	random := rand.NewChaCha8([32]byte{1})
 	for range 4 {
-		pageLocked, dst, ev := host(t, d, n), device(t, d, n), event(t, s)
+		pageLocked, dst, ev := host(t, d, n), device(t, d, n), event(t, d)
 		_, _ = random.Read(pageLocked)
-		require.NoError(t, s.WaitStream(0))
 		require.NoError(t, s.Copy(dst, pageLocked))
 		require.NoError(t, s.Record(ev))
-		require.NoError(t, s.WaitEvent(ev))
 		require.NoError(t, s.Wait(ev))
 		require.Equal(t, pageLocked, cudatest.ReadBack(t, 0, dst, n))
 	}
@@ -62,7 +60,7 @@ func BenchmarkCopy(b *testing.B) {
 	const n = 128 * 3 * 224 * 224 * 4
 	d := realGPU(b)
 	s := session(b, d)
-	dst, ev := device(b, d, n), event(b, s)
+	dst, ev := device(b, d, n), event(b, d)
 	for _, c := range []struct {
 		from string
 		src  []byte

@@ -8,14 +8,12 @@ import (
 // Device.Session to Close or from Enter to Leave: the caller locks the thread
 // (runtime.LockOSThread) and calls every method there. A session that is opened
 // later on the same thread must be closed, or leave, before this one is used
-// again. Events are the driver's handles, CUevents, that other libraries can
-// wait for.
+// again. Events are the driver's handles, CUevents.
 type Session struct {
 	dev    *Device
 	drv    driver
 	ctx    uintptr
 	stream uintptr // the copies, in order
-	mark   uintptr // the event with which the stream waits for other streams
 	closed bool
 }
 
@@ -33,9 +31,6 @@ func (d *Device) Session() (*Session, error) {
 	var r Result
 	if s.stream, r = s.drv.newStream(); r != Success {
 		return nil, errors.Join(check("cuStreamCreate", r), s.Close())
-	}
-	if s.mark, err = s.NewEvent(); err != nil {
-		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
@@ -59,23 +54,8 @@ func (s *Session) Close() error {
 	if s.stream != 0 {
 		errs = append(errs, check("cuStreamSynchronize", s.drv.syncStream(s.stream)), check("cuStreamDestroy_v2", s.drv.destroyStream(s.stream)))
 	}
-	if s.mark != 0 {
-		errs = append(errs, s.FreeEvent(s.mark))
-	}
 	errs = append(errs, check("cuCtxPopCurrent_v2", s.drv.pop()), s.dev.release())
 	return errors.Join(errs...)
-}
-
-// NewEvent returns an event that measures no time. An event that was never
-// recorded counts as done.
-func (s *Session) NewEvent() (uintptr, error) {
-	ev, r := s.drv.newEvent()
-	return ev, check("cuEventCreate", r)
-}
-
-// FreeEvent frees an event. Work that waits for it still does.
-func (s *Session) FreeEvent(ev uintptr) error {
-	return check("cuEventDestroy_v2", s.drv.destroyEvent(ev))
 }
 
 // Copy queues a copy of src to the device's memory at dst. Until an event that is
@@ -96,18 +76,3 @@ func (s *Session) Record(ev uintptr) error {
 
 // Wait blocks the thread, without spinning, until ev is done.
 func (s *Session) Wait(ev uintptr) error { return check("cuEventSynchronize", s.drv.syncEvent(ev)) }
-
-// WaitEvent makes later copies wait, on the device, for what ev stands for now.
-func (s *Session) WaitEvent(ev uintptr) error {
-	return check("cuStreamWaitEvent", s.drv.waitEvent(s.stream, ev))
-}
-
-// WaitStream makes later copies wait, on the device, for everything that is
-// queued now on another stream of the same context, a CUstream. 0 is the
-// default stream.
-func (s *Session) WaitStream(stream uintptr) error {
-	if err := check("cuEventRecord", s.drv.record(s.mark, stream)); err != nil {
-		return err
-	}
-	return s.WaitEvent(s.mark)
-}

@@ -50,18 +50,18 @@ func device(t testing.TB, d *cuda.Device, n int) uintptr {
 	return ptr
 }
 
-func event(t testing.TB, s *cuda.Session) uintptr {
+func event(t testing.TB, d *cuda.Device) uintptr {
 	t.Helper()
-	ev, err := s.NewEvent()
+	ev, err := d.NewEvent()
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.FreeEvent(ev)) })
+	t.Cleanup(func() { require.NoError(t, d.FreeEvent(ev)) })
 	return ev
 }
 
 // finish waits for everything that the session has queued.
-func finish(t testing.TB, s *cuda.Session) {
+func finish(t testing.TB, d *cuda.Device, s *cuda.Session) {
 	t.Helper()
-	ev := event(t, s)
+	ev := event(t, d)
 	require.NoError(t, s.Record(ev))
 	require.NoError(t, s.Wait(ev))
 }
@@ -85,7 +85,7 @@ func TestCopiesArriveInTheirOrder(t *testing.T) {
 	for v := range byte(20) {
 		require.NoError(t, s.Copy(dst, fill(host(t, d, size), v)))
 	}
-	finish(t, s)
+	finish(t, d, s)
 	require.Equal(t, all(19, size), driver.Read(t, dst, size))
 }
 
@@ -95,7 +95,7 @@ func TestCopiesFromOrdinaryMemoryArriveToo(t *testing.T) {
 	s := session(t, d)
 	dst := device(t, d, size)
 	require.NoError(t, s.Copy(dst, all(7, size)))
-	finish(t, s)
+	finish(t, d, s)
 	require.Equal(t, all(7, size), driver.Read(t, dst, size))
 }
 
@@ -111,89 +111,18 @@ func TestAnEventIsDoneWhenWhatItStandsForIs(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t, 0)
 	s := session(t, d)
-	dst, src, ev := device(t, d, size), fill(host(t, d, size), 1), event(t, s)
+	dst, src, ev := device(t, d, size), fill(host(t, d, size), 1), event(t, d)
 	require.NoError(t, s.Wait(ev), "nothing was recorded")
 
-	theirs := driver.OpenStream(driver.Primary(0))
-	theirs.Hold()
-	require.NoError(t, s.WaitStream(uintptr(theirs)))
+	driver.Hold()
 	require.NoError(t, s.Copy(dst, src))
 	require.NoError(t, s.Record(ev))
 	require.NotEqual(t, all(1, size), driver.Read(t, dst, size), "the copy waits")
-	var step sync.WaitGroup
-	step.Go(theirs.Go)
+	var later sync.WaitGroup
+	later.Go(driver.Release)
 	require.NoError(t, s.Wait(ev))
 	require.Equal(t, all(1, size), driver.Read(t, dst, size))
-	step.Wait()
-	theirs.Close()
-}
-
-func TestCopiesWaitForWhatIsQueuedOnTheProgramsStream(t *testing.T) {
-	driver := cudatest.Load(t)
-	d := gpu(t, 0)
-	s := session(t, d)
-	batch, seen := device(t, d, size), device(t, d, size)
-	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 1)))
-	finish(t, s)
-
-	step := driver.OpenStream(driver.Primary(0))
-	step.Hold()
-	step.Copy(seen, batch, size) // the step reads its batch, but not yet
-	require.NoError(t, s.WaitStream(uintptr(step)))
-	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 2)))
-	step.Go()
-	step.Close()
-	finish(t, s)
-	require.Equal(t, all(1, size), driver.Read(t, seen, size))
-	require.Equal(t, all(2, size), driver.Read(t, batch, size))
-}
-
-func TestCopiesWaitForTheProgramsEvent(t *testing.T) {
-	driver := cudatest.Load(t)
-	d := gpu(t, 0)
-	s := session(t, d)
-	batch, seen, ev := device(t, d, size), device(t, d, size), event(t, s)
-	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 1)))
-	finish(t, s)
-
-	step := driver.OpenStream(driver.Primary(0))
-	step.Hold()
-	step.Copy(seen, batch, size)
-	step.Record(ev)
-	require.NoError(t, s.WaitEvent(ev))
-	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 2)))
-	step.Go()
-	step.Close()
-	finish(t, s)
-	require.Equal(t, all(1, size), driver.Read(t, seen, size))
-}
-
-func TestTheProgramsStreamCanWaitForACopy(t *testing.T) {
-	driver := cudatest.Load(t)
-	d := gpu(t, 0)
-	s := session(t, d)
-	batch, seen, ev := device(t, d, size), device(t, d, size), event(t, s)
-
-	late := driver.OpenStream(driver.Primary(0))
-	late.Hold()
-	require.NoError(t, s.WaitStream(uintptr(late)))
-	require.NoError(t, s.Copy(batch, fill(host(t, d, size), 3)))
-	require.NoError(t, s.Record(ev))
-
-	step := driver.OpenStream(driver.Primary(0))
-	step.Wait(ev)
-	step.Copy(seen, batch, size)
-	late.Go()
-	step.Close()
-	late.Close()
-	require.Equal(t, all(3, size), driver.Read(t, seen, size))
-}
-
-func TestTheDefaultStreamCanBeWaitedFor(t *testing.T) {
-	cudatest.Load(t)
-	s := session(t, gpu(t, 0))
-	require.NoError(t, s.WaitStream(0))
-	finish(t, s)
+	later.Wait()
 }
 
 func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
@@ -205,7 +134,7 @@ func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				d := gpu(t, i%3)
 				s := session(t, d)
-				dst, src, ev := device(t, d, size), host(t, d, size), event(t, s)
+				dst, src, ev := device(t, d, size), host(t, d, size), event(t, d)
 				for v := range byte(20) {
 					require.NoError(t, s.Copy(dst, fill(src, v)))
 					require.NoError(t, s.Record(ev))
@@ -241,7 +170,7 @@ func TestASessionPutsBackTheThreadsContext(t *testing.T) {
 	require.NoError(t, inner.Close())
 	require.NoError(t, inner.Close(), "closing twice is closing once")
 	require.NoError(t, s.Copy(dst, []byte{1}))
-	finish(t, s)
+	finish(t, outer, s)
 }
 
 func TestPageLockedMemoryOutlivesItsSession(t *testing.T) {

@@ -24,28 +24,22 @@ var source []byte
 
 // fake holds the functions that the fake exports in addition to the driver's own.
 var fake struct {
-	reset        func()
-	gpus         func(n int32)
-	limit        func(kind int32, bytes uint64)
-	delay        func(us int32)
-	fail         func(names string, n, code int32)
-	breaks       func(ctx uintptr, code, copies int32)
-	outer        func(ctx uintptr)
-	live         func(kind int32) int32
-	calls        func() int32
-	failed       func() string
-	misuses      func() int32
-	primary      func(gpu int32) uintptr
-	retained     func(gpu int32) int32
-	context      func(gpu int32) uintptr
-	stream       func(ctx uintptr) uintptr
-	streamCopy   func(stream, dst, src uintptr, size uint64)
-	streamRecord func(stream, event uintptr)
-	streamWait   func(stream, event uintptr)
-	streamHold   func(stream uintptr)
-	streamGo     func(stream uintptr)
-	streamClose  func(stream uintptr)
-	read         func(dst unsafe.Pointer, src uintptr, size uint64) int32
+	reset    func()
+	gpus     func(n int32)
+	limit    func(kind int32, bytes uint64)
+	delay    func(us int32)
+	hold     func(on int32)
+	fail     func(names string, n, code int32)
+	breaks   func(ctx uintptr, code, copies int32)
+	outer    func(ctx uintptr)
+	live     func(kind int32) int32
+	calls    func() int32
+	failed   func() string
+	misuses  func() int32
+	primary  func(gpu int32) uintptr
+	retained func(gpu int32) int32
+	context  func(gpu int32) uintptr
+	read     func(dst unsafe.Pointer, src uintptr, size uint64) int32
 }
 
 // errAbsent says that there can be no fake driver here: a reason to skip.
@@ -67,28 +61,22 @@ var library = sync.OnceValues(func() (string, error) {
 		}
 	}
 	err := bind(file, map[string]any{
-		"fake_reset":         &fake.reset,
-		"fake_gpus":          &fake.gpus,
-		"fake_limit":         &fake.limit,
-		"fake_delay":         &fake.delay,
-		"fake_fail":          &fake.fail,
-		"fake_break":         &fake.breaks,
-		"fake_outer":         &fake.outer,
-		"fake_live":          &fake.live,
-		"fake_calls":         &fake.calls,
-		"fake_failed":        &fake.failed,
-		"fake_misuses":       &fake.misuses,
-		"fake_primary":       &fake.primary,
-		"fake_retained":      &fake.retained,
-		"fake_context":       &fake.context,
-		"fake_stream":        &fake.stream,
-		"fake_stream_copy":   &fake.streamCopy,
-		"fake_stream_record": &fake.streamRecord,
-		"fake_stream_wait":   &fake.streamWait,
-		"fake_stream_hold":   &fake.streamHold,
-		"fake_stream_go":     &fake.streamGo,
-		"fake_stream_close":  &fake.streamClose,
-		"fake_read":          &fake.read,
+		"fake_reset":    &fake.reset,
+		"fake_gpus":     &fake.gpus,
+		"fake_limit":    &fake.limit,
+		"fake_delay":    &fake.delay,
+		"fake_hold":     &fake.hold,
+		"fake_fail":     &fake.fail,
+		"fake_break":    &fake.breaks,
+		"fake_outer":    &fake.outer,
+		"fake_live":     &fake.live,
+		"fake_calls":    &fake.calls,
+		"fake_failed":   &fake.failed,
+		"fake_misuses":  &fake.misuses,
+		"fake_primary":  &fake.primary,
+		"fake_retained": &fake.retained,
+		"fake_context":  &fake.context,
+		"fake_read":     &fake.read,
 	})
 	if err != nil {
 		return "", err
@@ -126,7 +114,7 @@ type Kind int32
 const (
 	HostMemory   Kind = iota // page-locked buffers
 	DeviceMemory             // buffers on a GPU
-	Streams                  // including a program's own
+	Streams
 	Events
 	RetainedContext // references to primary contexts
 	CurrentContext  // contexts pushed on threads
@@ -182,6 +170,12 @@ func (Driver) Limit(kind Kind, bytes uint64) { fake.limit(int32(kind), bytes) }
 
 // Delay sets how late a stream begins each piece of its work, at most.
 func (Driver) Delay(d time.Duration) { fake.delay(int32(d.Microseconds())) }
+
+// Hold keeps streams from beginning a piece of work, until Release.
+func (Driver) Hold() { fake.hold(1) }
+
+// Release lets streams go on.
+func (Driver) Release() { fake.hold(0) }
 
 // Inline makes the calling thread do the work of streams at once, to measure what
 // calls cost.
@@ -248,32 +242,6 @@ func (Driver) Retained(gpu int) int { return int(fake.retained(int32(gpu))) }
 
 // Context is a context of the program's own on a GPU, a CUcontext.
 func (Driver) Context(gpu int) uintptr { return fake.context(int32(gpu)) }
-
-// Stream is a stream of the program's own, as late as every stream. Its handle
-// is a CUstream.
-type Stream uintptr
-
-// OpenStream opens a stream in a context, to be closed by the test.
-func (Driver) OpenStream(context uintptr) Stream { return Stream(fake.stream(context)) }
-
-// Copy queues a copy within the device. It stands for a training step that reads its
-// batch some time later.
-func (s Stream) Copy(dst, src uintptr, n int) { fake.streamCopy(uintptr(s), dst, src, uint64(n)) }
-
-// Hold stops the stream until Go, before the work that is queued next.
-func (s Stream) Hold() { fake.streamHold(uintptr(s)) }
-
-// Go lets a stream that is held go on.
-func (s Stream) Go() { fake.streamGo(uintptr(s)) }
-
-// Record makes an event stand for everything that is queued so far.
-func (s Stream) Record(event uintptr) { fake.streamRecord(uintptr(s), event) }
-
-// Wait makes later copies wait for an event.
-func (s Stream) Wait(event uintptr) { fake.streamWait(uintptr(s), event) }
-
-// Close finishes what is queued and closes the stream.
-func (s Stream) Close() { fake.streamClose(uintptr(s)) }
 
 // ReadBack copies device memory back through the driver that package cuda finds, the
 // real one too. Only tests make such calls.

@@ -36,19 +36,11 @@ func session(t *testing.T, d *cuda.Device) *cuda.Session {
 	return s
 }
 
-// held is a session whose copies wait until the stream is let go.
-func held(t *testing.T, driver cudatest.Driver, d *cuda.Device) (*cuda.Session, cudatest.Stream) {
-	s := session(t, d)
-	stream := driver.OpenStream(driver.Primary(0))
-	stream.Hold()
-	require.NoError(t, s.WaitStream(uintptr(stream)))
-	return s, stream
-}
-
 func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t)
-	s, stream := held(t, driver, d)
+	s := session(t, d)
+	driver.Hold()
 	dst, err := d.Alloc(size)
 	require.NoError(t, err)
 	src, err := d.AllocHost(size)
@@ -58,7 +50,7 @@ func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
 	require.NoError(t, s.Copy(dst, src))
 	copy(src, bytes.Repeat([]byte{2}, size))
 	require.NotContains(t, driver.Read(t, dst, size), byte(1), "the copy is late")
-	stream.Go()
+	driver.Release()
 	require.NoError(t, s.Close())
 	require.Equal(t, bytes.Repeat([]byte{2}, size), driver.Read(t, dst, size))
 
@@ -69,13 +61,14 @@ func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
 func TestASlotOfOrdinaryMemoryIsReadAtTheCall(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t)
-	s, stream := held(t, driver, d)
+	s := session(t, d)
+	driver.Hold()
 	dst, err := d.Alloc(size)
 	require.NoError(t, err)
 	src := bytes.Repeat([]byte{1}, size)
 	require.NoError(t, s.Copy(dst, src))
 	clear(src)
-	stream.Go()
+	driver.Release()
 	require.NoError(t, s.Close())
 	require.Equal(t, bytes.Repeat([]byte{1}, size), driver.Read(t, dst, size))
 	driver.Reset()
@@ -92,14 +85,15 @@ func TestMemoryThatIsFreedUnderACopyFailsEverythingAfter(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			driver := cudatest.Load(t)
 			d := gpu(t)
-			s, stream := held(t, driver, d)
+			s := session(t, d)
+			driver.Hold()
 			dst, err := d.Alloc(size)
 			require.NoError(t, err)
 			src, err := d.AllocHost(size)
 			require.NoError(t, err)
 			require.NoError(t, s.Copy(dst, src))
 			require.NoError(t, c.free(d, dst, src))
-			stream.Go()
+			driver.Release()
 			require.ErrorIs(t, s.Close(), illegalAddress)
 			driver.Reset()
 		})
@@ -112,8 +106,7 @@ func TestACallFromAnotherThreadIsRefused(t *testing.T) {
 	var other sync.WaitGroup
 	other.Go(func() {
 		runtime.LockOSThread() // and never unlocks: this thread ends here
-		_, err := s.NewEvent()
-		require.ErrorIs(t, err, invalidContext)
+		require.ErrorIs(t, s.Copy(1, []byte{1}), invalidContext)
 	})
 	other.Wait()
 	require.Equal(t, 1, driver.Misuses())
@@ -126,12 +119,8 @@ func TestFreesOfWhatIsNotThereAreRefused(t *testing.T) {
 	s := session(t, d)
 	ptr, err := d.Alloc(size)
 	require.NoError(t, err)
-	ev, err := s.NewEvent()
-	require.NoError(t, err)
-
 	require.NoError(t, d.Free(ptr))
-	require.NoError(t, s.FreeEvent(ev))
-	require.ErrorIs(t, s.FreeEvent(ev), invalidHandle)
+	require.ErrorIs(t, s.Wait(ptr), invalidHandle)
 	require.ErrorIs(t, s.Copy(ptr, make([]byte, 1)), cuda.InvalidValue)
 	require.Equal(t, 2, driver.Misuses())
 	require.NoError(t, s.Close())
@@ -139,18 +128,17 @@ func TestFreesOfWhatIsNotThereAreRefused(t *testing.T) {
 
 func TestACallFailsWhenItIsToldTo(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t))
+	d := gpu(t)
 	driver.Fail("cuEventCreate", 2, cuda.OutOfMemory)
-	ev, err := s.NewEvent()
+	ev, err := d.NewEvent()
 	require.NoError(t, err)
 	require.Empty(t, driver.Failed())
-	_, err = s.NewEvent()
+	_, err = d.NewEvent()
 	require.ErrorIs(t, err, cuda.OutOfMemory)
 	require.Equal(t, "cuEventCreate", driver.Failed())
 
 	driver.Fail("cuEventDestroy_v2", 1, cuda.OutOfMemory)
-	require.ErrorIs(t, s.FreeEvent(ev), cuda.OutOfMemory, "and it is freed all the same")
-	require.NoError(t, s.Close())
+	require.ErrorIs(t, d.FreeEvent(ev), cuda.OutOfMemory, "and it is freed all the same")
 }
 
 func TestLeftNamesWhatIsLeft(t *testing.T) {

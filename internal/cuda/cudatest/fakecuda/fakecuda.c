@@ -2,7 +2,7 @@
 // it is stricter than a real driver wherever that makes a mistake visible:
 //
 //   - Each stream is a thread that does its work late and out of step with the
-//     caller: without an event wait, a copy reads what was overwritten since.
+//     caller: if the caller doesn't wait, a copy reads what was overwritten since.
 //   - A copy whose memory was freed while it was queued fails, and so does every
 //     call in its context after it, as after an illegal address on a GPU. A
 //     context can be made to fail so, at once or late. One that is lost (709)
@@ -42,14 +42,14 @@ enum { HOST, DEVICE, STREAM, EVENT, RETAINED, CURRENT }; // what fake_live count
 #define ON_DEVICE (1ULL << 62) // set in every device address
 
 // A mark is one recording of an event, shared by the event, the stream that
-// will complete it and those who wait, so that each may go first.
+// completes it and those who wait, so that each may go first.
 typedef struct mark {
 	int refs, done;
 } mark;
 
 typedef struct work {
 	struct work *next;
-	enum { COPY, RECORD, WAIT } what;
+	enum { COPY, RECORD } what;
 	uint64_t dst, src;
 	size_t size;
 	void *staged; // the source of a copy from ordinary memory, taken at the call
@@ -72,7 +72,7 @@ typedef struct object {
 	work *head, **tail; // STREAM: its work in order; the head stays while it runs
 	int closing;
 	pthread_t thread;
-	mark *mark; // EVENT: its latest recording; STREAM: what holds it
+	mark *mark; // EVENT: its latest recording
 } object;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // over all of these:
@@ -80,7 +80,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static object *objects;
 static context primary[MAX_GPUS], users[MAX_GPUS];
 static uint64_t limit[2], used[2][MAX_GPUS]; // bytes of HOST (all in [0]) and DEVICE memory
-static int gpus, initialized, pushed, calls, misuses, delay_us, fail_in, fail_code;
+static int gpus, initialized, pushed, calls, misuses, delay_us, held, fail_in, fail_code;
 static char fail_names[128]; // with spaces between them; "" is any call
 static const char *failed; // the call that failed
 static context *outer;     // current on every thread on which nothing is pushed
@@ -192,7 +192,6 @@ static CUresult allocate(int kind, size_t size, object **out) {
 // Streams.
 
 static void perform(context *ctx, work *w) {
-	if (w->what == WAIT) await(w->mark);
 	if (w->what == RECORD) w->mark->done = 1;
 	if (w->what != COPY || ctx->broken) return;
 	if (ctx->break_in && --ctx->break_in == 0) {
@@ -230,7 +229,7 @@ static void *run(void *stream) {
 	object *s = stream;
 	pthread_mutex_lock(&lock);
 	for (;;) {
-		while (!s->head && !s->closing) pthread_cond_wait(&changed, &lock);
+		while ((!s->head || held) && !s->closing) pthread_cond_wait(&changed, &lock);
 		work *w = s->head;
 		if (!w) break;
 		dawdle();
@@ -287,8 +286,7 @@ static void record(object *event, object *s) {
 	drop(event->mark);
 	event->mark = calloc(1, sizeof *event->mark);
 	event->mark->refs = 1;
-	if (s) queue(s, (work){.what = RECORD, .mark = event->mark});
-	else event->mark->done = 1; // nothing is ever queued on the default stream
+	queue(s, (work){.what = RECORD, .mark = event->mark});
 }
 
 // The driver's interface.
@@ -460,15 +458,6 @@ CUresult cuStreamSynchronize(object *stream) {
 	return leave(r ? r : current()->broken);
 }
 
-CUresult cuStreamWaitEvent(object *stream, object *event, unsigned flags) {
-	CUresult r = enter("cuStreamWaitEvent", IN_CONTEXT);
-	if (r) return leave(r);
-	object *s = find(STREAM, stream), *e = find(EVENT, event);
-	if (!s || !e || flags) return deny(INVALID_HANDLE);
-	if (e->mark) queue(s, (work){.what = WAIT, .mark = e->mark});
-	return leave(r);
-}
-
 CUresult cuEventCreate(object **event, unsigned flags) {
 	CUresult r = enter("cuEventCreate", IN_CONTEXT);
 	if (r) return leave(r);
@@ -490,7 +479,7 @@ CUresult cuEventRecord(object *event, object *stream) {
 	CUresult r = enter("cuEventRecord", IN_CONTEXT);
 	if (r) return leave(r);
 	object *e = find(EVENT, event), *s = find(STREAM, stream);
-	if (!e || (stream && !s)) return deny(INVALID_HANDLE);
+	if (!e || !s) return deny(INVALID_HANDLE);
 	record(e, s);
 	return leave(r);
 }
@@ -508,8 +497,6 @@ CUresult cuEventSynchronize(object *event) {
 
 __attribute__((constructor)) void fake_reset(void) {
 	pthread_mutex_lock(&lock);
-	for (object *o = objects; o; o = o->next)
-		if (o->kind == STREAM && o->mark) o->mark->done = 1; // let go what is held
 	for (object *o = objects, *next; o; o = next) {
 		next = o->next;
 		if (o->kind == STREAM) close_stream(o);
@@ -519,7 +506,7 @@ __attribute__((constructor)) void fake_reset(void) {
 	gpus = 1, delay_us = 100;
 	limit[HOST] = limit[DEVICE] = 1 << 30;
 	failed = "";
-	initialized = pushed = depth = calls = misuses = fail_in = 0;
+	initialized = held = pushed = depth = calls = misuses = fail_in = 0;
 	outer = NULL;
 	pthread_mutex_unlock(&lock);
 }
@@ -544,6 +531,14 @@ void fake_limit(int kind, uint64_t bytes) {
 void fake_delay(int us) {
 	pthread_mutex_lock(&lock);
 	delay_us = us;
+	pthread_mutex_unlock(&lock);
+}
+
+// fake_hold keeps streams from beginning a piece of work.
+void fake_hold(int on) {
+	pthread_mutex_lock(&lock);
+	held = on;
+	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -592,7 +587,7 @@ int fake_misuses(void) {
 	return n;
 }
 
-// A program's own contexts and streams, as its training step would have them.
+// A program's own contexts.
 
 context *fake_primary(int gpu) { return &primary[gpu]; }
 int fake_retained(int gpu) { return primary[gpu].refs; }
@@ -600,55 +595,6 @@ int fake_retained(int gpu) { return primary[gpu].refs; }
 context *fake_context(int gpu) {
 	users[gpu].refs = 1;
 	return &users[gpu];
-}
-
-object *fake_stream(context *ctx) {
-	pthread_mutex_lock(&lock);
-	object *s = open_stream(ctx);
-	pthread_mutex_unlock(&lock);
-	return s;
-}
-
-void fake_stream_copy(object *s, uint64_t dst, uint64_t src, size_t size) {
-	pthread_mutex_lock(&lock);
-	copy(s, dst, src, size);
-	pthread_mutex_unlock(&lock);
-}
-
-void fake_stream_record(object *s, object *event) {
-	pthread_mutex_lock(&lock);
-	record(event, s);
-	pthread_mutex_unlock(&lock);
-}
-
-void fake_stream_wait(object *s, object *event) {
-	pthread_mutex_lock(&lock);
-	if (event->mark) queue(s, (work){.what = WAIT, .mark = event->mark});
-	pthread_mutex_unlock(&lock);
-}
-
-// fake_stream_hold stops a stream before what is queued next, until it is let go.
-void fake_stream_hold(object *s) {
-	pthread_mutex_lock(&lock);
-	s->mark = calloc(1, sizeof *s->mark);
-	s->mark->refs = 1;
-	queue(s, (work){.what = WAIT, .mark = s->mark});
-	pthread_mutex_unlock(&lock);
-}
-
-void fake_stream_go(object *s) {
-	pthread_mutex_lock(&lock);
-	s->mark->done = 1;
-	drop(s->mark);
-	s->mark = NULL;
-	pthread_cond_broadcast(&changed);
-	pthread_mutex_unlock(&lock);
-}
-
-void fake_stream_close(object *s) {
-	pthread_mutex_lock(&lock);
-	close_stream(s);
-	pthread_mutex_unlock(&lock);
 }
 
 // fake_read copies bytes of the device to dst, with whatever they hold now.
