@@ -3,11 +3,9 @@ package nwt
 import (
 	"errors"
 	"fmt"
-	"path"
-	"runtime"
-	"runtime/debug"
-	"slices"
 	"strings"
+
+	"github.com/nwt-go/nwt/internal/guard"
 )
 
 var (
@@ -33,23 +31,14 @@ type LoadError struct {
 func (e *LoadError) Error() string {
 	switch {
 	case e.Position < 0:
-		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, reason{e.Err})
+		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, guard.Cause(e.Err))
 	case e.Index < 0:
-		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, reason{e.Err})
+		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, guard.Cause(e.Err))
 	}
-	return fmt.Sprintf("nwt: sample %d of epoch %d (position %d, worker %d): %v", e.Index, e.Epoch, e.Position, e.Worker, reason{e.Err})
+	return fmt.Sprintf("nwt: sample %d of epoch %d (position %d, worker %d): %v", e.Index, e.Epoch, e.Position, e.Worker, guard.Cause(e.Err))
 }
 
 func (e *LoadError) Unwrap() error { return e.Err }
-
-// A reason is an error within a message that begins with "nwt: " itself.
-type reason struct{ err error }
-
-func (r reason) Error() string { return withoutPrefix(r.err) }
-func (r reason) Unwrap() error { return r.err }
-
-// withoutPrefix is what an error or a panic says, without the name of the package.
-func withoutPrefix(said any) string { return strings.TrimPrefix(fmt.Sprint(said), "nwt: ") }
 
 // A ShardError says from which record on a shard of a stream can't be read. All that
 // the shard has from there on is lost, and counts as one bad sample, because nobody
@@ -104,66 +93,5 @@ func within(what string, err error) error {
 	if e, ok := err.(*OptionError); ok {
 		return &OptionError{what + ": " + e.Option, e.Value, e.Reason}
 	}
-	return fmt.Errorf("nwt: %s: %w", what, reason{err})
+	return fmt.Errorf("nwt: %s: %w", what, guard.Cause(err))
 }
-
-// guarded calls a user's function. If it returns an error, failed gets that. If it
-// panics or ends its goroutine, failed gets an error that says so, with the stack.
-func guarded(f func() error, failed func(stack []byte, err error)) (ok bool) {
-	returned := false
-	defer func() {
-		if !returned {
-			failed(recovered(recover()))
-		}
-	}()
-	err := f()
-	returned = true
-	if err != nil {
-		failed(nil, err)
-	}
-	return err == nil
-}
-
-// recovered makes an error of what recover returned in a deferred call, if the function
-// didn't return normally. If p is nil, runtime.Goexit has ended the goroutine.
-func recovered(p any) (stack []byte, err error) {
-	switch p := p.(type) {
-	case nil:
-		return debug.Stack(), fmt.Errorf("%w%s, as by t.FailNow", errGoexit, unwoundFrom("runtime.Goexit"))
-	case error:
-		return debug.Stack(), fmt.Errorf("panic: %w%s", reason{p}, unwoundFrom("runtime.gopanic"))
-	default:
-		return debug.Stack(), fmt.Errorf("panic: %s%s", withoutPrefix(p), unwoundFrom("runtime.gopanic"))
-	}
-}
-
-// unwoundFrom is the file and line of the user's call that made the runtime unwind
-// the goroutine's stack.
-func unwoundFrom(unwinder string) string {
-	pcs := make([]uintptr, 64)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	for unwinding, more := false, true; more; {
-		var f runtime.Frame
-		f, more = frames.Next()
-		switch {
-		case f.Function == unwinder:
-			unwinding = true
-		case unwinding && !slices.ContainsFunc(beneath, func(of string) bool { return strings.HasPrefix(f.Function, of) }) && !isOurs(f.File):
-			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
-		}
-	}
-	return ""
-}
-
-// beneath is what the names of functions begin with that aren't the user's. A panic of
-// [Sample.SetLen] is reported with the line that called SetLen.
-var beneath = []string{"runtime.", "sync.", "github.com/nwt-go/nwt.", "github.com/nwt-go/nwt/internal/", "github.com/nwt-go/nwt/sampler."}
-
-// isOurs tells whether a file is of this package. A loop over an epoch may be inlined
-// with what it iterates: then the loader's function has the name of the program's.
-func isOurs(file string) bool {
-	_, here, _, _ := runtime.Caller(0)
-	return path.Dir(file) == path.Dir(here) && !strings.HasSuffix(file, "_test.go")
-}
-
-var errGoexit = errors.New("runtime.Goexit was called")

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
@@ -78,7 +79,7 @@ func (t *tally) admit(b *Batch) error {
 		if budget == 0 {
 			return f.err
 		}
-		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, reason{f.err})
+		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, guard.Cause(f.err))
 	}
 	if b.finishErr != nil {
 		return b.finishErr
@@ -87,7 +88,7 @@ func (t *tally) admit(b *Batch) error {
 		return err
 	}
 	if len(list) > 0 && b.size == 0 && b.l.order.world > 1 {
-		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, reason{list[len(list)-1].err})
+		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, guard.Cause(list[len(list)-1].err))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -38,7 +39,7 @@ func (b *Batch) finish(worker int) {
 			Err: finishError{fmt.Errorf("WithFinish of batch %d: %w", b.index, err)}, Stack: stack,
 		}
 	}
-	guarded(func() error { return b.l.opts.finish(b.run.ctx, b) }, fail)
+	guard.Call(func() error { return b.l.opts.finish(b.run.ctx, b) }, fail)
 }
 
 // A finishError is what the function of WithFinish failed with.

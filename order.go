@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+
+	"github.com/nwt-go/nwt/internal/guard"
 )
 
 // An order is which samples make up which batch, as arithmetic: nothing is
@@ -68,7 +70,7 @@ func (o *order) start(epoch, batch int) (position int, err error) {
 	finished := false
 	defer func() {
 		if !finished {
-			stack, cause := recovered(recover())
+			stack, cause := guard.Recovered(recover())
 			err = &LoadError{Index: -1, Position: -1, Epoch: epoch, Err: fmt.Errorf("BatchSampler.Start of batch %d: %w", batch, cause), Stack: stack}
 		}
 	}()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/samplefile"
 )
 
@@ -108,7 +109,7 @@ func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 func (p *Precomputed) Close() error { return p.file.Close() }
 
 func (p *Precomputed) within(err error) error {
-	return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, reason{err})
+	return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, guard.Cause(err))
 }
 
 // fill loads all samples and writes them.

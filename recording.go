@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/search"
 )
 
@@ -506,7 +507,7 @@ func overlap(begin1, end1, begin2, end2 time.Time) time.Duration {
 
 // runStep runs the user's step; its panic becomes an error.
 func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
-	guarded(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
+	guard.Call(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
 		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), cause)
 		if stack != nil {
 			err = fmt.Errorf("%w\n%s", err, stack)

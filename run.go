@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
@@ -397,7 +398,7 @@ func (r *run) barren(b *Batch) error {
 		return nil
 	}
 	list := b.bad.sorted()
-	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.epoch-1, reason{list[len(list)-1].err})
+	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.epoch-1, guard.Cause(list[len(list)-1].err))
 }
 
 // open lets workers have as many batches as may be ahead of the next one.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -422,7 +423,7 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 		}
 		return s.end()
 	}
-	guarded(load, func(stack []byte, cause error) { err = s.error(cause, stack) })
+	guard.Call(load, func(stack []byte, cause error) { err = s.error(cause, stack) })
 	return err
 }
 

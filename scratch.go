@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/loadctx"
 	"github.com/nwt-go/nwt/internal/permute"
 )
@@ -96,7 +97,7 @@ func (l *locals) close(log *slog.Logger) {
 }
 
 func (l *local) end(log *slog.Logger) {
-	guarded(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
+	guard.Call(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
 }
 
 // inner is the scope of a part of a dataset that has the scope outer; 0 is the loader's own

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
@@ -86,7 +87,7 @@ func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards
 		Size:   func(r *Record) int { return cap(r.Data) },
 		Shards: order.n, AtOnce: o.interleave,
 		Timeout: o.timeout, Retries: o.retries, Backoff: o.backoff, Log: o.log,
-		Temporary: temporary, Panicked: recovered,
+		Temporary: temporary,
 		Failed: func(shard, record int, err error) error {
 			return &ShardError{Shard: first + shard, Record: record, Err: err}
 		},
@@ -94,7 +95,7 @@ func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards
 		Unread:    q.unread, NoAnswer: o.noAnswer,
 		Away: func(calls int) { q.l.away.Add(int32(calls)) },
 		Gone: func() {
-			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", errGoexit))
+			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", guard.ErrGoexit))
 		},
 	}
 	if v := q.l.visits; v != nil {

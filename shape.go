@@ -3,6 +3,8 @@ package nwt
 import (
 	"context"
 	"fmt"
+
+	"github.com/nwt-go/nwt/internal/guard"
 )
 
 // A SizedDataset is a Dataset that knows how large its samples are before it loads
@@ -279,7 +281,7 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 	finished := false
 	defer func() {
 		if !finished {
-			stack, err := recovered(recover())
+			stack, err := guard.Recovered(recover())
 			b.badSizes(next, err, stack)
 			next++
 		}

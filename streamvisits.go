@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/shards"
 )
 
@@ -364,7 +365,7 @@ func (r *visitedReader) Next(_ context.Context, rec *Record) error {
 func (r *visitedReader) nextOfFront(rec *Record) (err error) {
 	old := r.reader
 	r.reader, r.again, r.read = nil, true, 0
-	guarded(old.Close, func(_ []byte, err error) { r.warnOfClose(err) })
+	guard.Call(old.Close, func(_ []byte, err error) { r.warnOfClose(err) })
 	if r.reader, err = r.s.reopen(r.ctx, r.shard); err != nil {
 		return err
 	}
@@ -399,7 +400,7 @@ func (r *visitedReader) drop() {
 	closed := make(chan struct{})
 	go func() { // which Close may end
 		defer close(closed)
-		guarded(r.reader.Close, func(_ []byte, err error) { r.warnOfClose(err) })
+		guard.Call(r.reader.Close, func(_ []byte, err error) { r.warnOfClose(err) })
 	}()
 	var late <-chan time.Time
 	if timeout := r.s.opts.timeout; timeout > 0 {

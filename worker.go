@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -127,7 +128,7 @@ func (w *worker) abandon() {
 		defer w.done()
 		place := min(w.next, w.claim.To-1)
 		w.sample.turnTo(place, w.slot.indices[place])
-		stack, err := recovered(nil)
+		stack, err := guard.Recovered(nil)
 		w.claim.Item.run.stop(w.sample.error(fmt.Errorf("Load ended its goroutine: %w", err), stack))
 	}
 	w.l.mu.Lock()
@@ -210,7 +211,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		if w.returned() || p == nil {
 			return // the call was given up long ago, or the goroutine ends
 		}
-		stack, err := recovered(p)
+		stack, err := guard.Recovered(p)
 		b.bad.add(w.next, s.error(err, stack))
 		w.next++
 		s.locals.close(s.log) // the call may have left it half done
@@ -324,7 +325,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 		if w.returned() || p == nil {
 			return // the call was given up long ago, or the goroutine ends
 		}
-		_, err := recovered(p)
+		_, err := guard.Recovered(p)
 		l.failedTogether(b.run, err)
 		w.sample.locals.close(w.sample.log) // the call may have left it half done
 	}()
@@ -435,7 +436,7 @@ func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
 	}
-	if !guarded(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail) {
+	if !guard.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail) {
 		return false
 	}
 	now := time.Now()

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math"
 	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/guard"
 )
 
 // A shardReader reads some of a rank's shards, one after the other. It belongs to the Set or, if
@@ -270,7 +272,7 @@ func (c *shardReader[R]) closeReader() (err error) {
 	defer c.returned()
 	defer func() {
 		if p := recover(); p != nil {
-			_, err = c.set.Panicked(p)
+			_, err = guard.Recovered(p)
 		}
 	}()
 	c.begins()
@@ -340,7 +342,7 @@ func (c *shardReader[R]) attempt(r *Item[R]) (err error) {
 func (c *shardReader[R]) answers(panicked any, err *error) {
 	c.returned()
 	if panicked != nil {
-		stack, e := c.set.Panicked(panicked)
+		stack, e := guard.Recovered(panicked)
 		*err = fmt.Errorf("%w\n%s", e, stack)
 	}
 }

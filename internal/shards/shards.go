@@ -59,7 +59,6 @@ type Config[R any] struct {
 	Log     *slog.Logger
 
 	Temporary func(err error) bool
-	Panicked  func(p any) (stack []byte, err error)
 	Failed    func(shard, record int, err error) error // the error of a record that can't be read
 	NotClosed func(shard int, err error)
 	Passed    func(r Reader[R]) int // records of the shard that were read before it was opened; nil: none
