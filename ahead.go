@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/depth"
@@ -16,7 +15,6 @@ type extraBatches struct {
 	depth.Policy            // the holder of run.turn is the one that it speaks of
 	bound        func() int // on them, from memory
 	timer        *time.Timer
-	held         atomic.Bool // they grow no more while a tuner waits for cold workers or ends a visit
 }
 
 const (
@@ -33,9 +31,6 @@ const (
 
 // deepens tells whether the depth follows need.
 func (l *Loader) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
-
-// mayDeepen tells whether the depth follows need and hasn't reached its bound.
-func (l *Loader) mayDeepen() bool { return l.deepens() && l.deep.Extra() < l.deep.bound() }
 
 // idle is called by a worker that finds nothing to claim. If time is lost from now on, idle
 // sees to it that a batch is opened once it is paid for. Both it and who opens a batch first
@@ -92,7 +87,7 @@ func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
 	// More may be open than Extra allows, since it has shrunk.
 	extra := max(d.Extra(), len(r.ahead)-l.leastDepth()) + 1
-	if d.held.Load() || !r.wantsDepth() || extra > d.bound() {
+	if !r.wantsDepth() || extra > d.bound() {
 		return
 	}
 	now := l.now()
@@ -147,13 +142,6 @@ func (l *Loader) startDepth() {
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
 	d.Reset(0, l.slotBytes)
-}
-
-// resetDepth forgets what runs have shown of the depth needed, and opens so many more batches
-// than the fewest. No epoch may be running.
-func (l *Loader) resetDepth(extra int) {
-	l.deep.Reset(extra, l.slotBytes)
-	l.slots.trim()
 }
 
 // watchDepth is called by the consumer when it asks for a batch, after it has opened

@@ -20,11 +20,12 @@ type Batch struct {
 	run     *run
 	epoch   int
 	index   int
-	from    int  // position of place 0 in its epoch; for a stream, among the rank's own
-	size    int  // places; once bad samples are left out, the samples that remain
-	opened  int  // places when the batch was opened
-	reached int  // position after the batches of all ranks
-	known   bool // indices were set when the batch was opened
+	from    int   // position of place 0 in its epoch; for a stream, among the rank's own
+	size    int   // places; once bad samples are left out, the samples that remain
+	opened  int   // places when the batch was opened
+	part    int64 // of a batch that a place is, see tuning.loaded
+	reached int   // position after the batches of all ranks
+	known   bool  // indices were set when the batch was opened
 	state   State
 	seq     uint64 // in the ring
 	end     bool   // the stream is over: nothing in the batch is delivered
@@ -67,36 +68,26 @@ type Batch struct {
 // held is what the loader's own hold on a batch adds to refs.
 const held = 1 << 28
 
-// State is how far an epoch has come. [Loader.Resume] needs nothing else to go on
-// from there, even with another worker count, batch size or world size. Only a stream
-// must keep its world size to the end of the epoch.
+// State is how far an epoch has come. [Loader.Resume] needs nothing else to go on from
+// there. Only a stream must keep its world size to the end of the epoch.
 type State struct {
 	Epoch   int `json:"epoch"`
-	Samples int `json:"samples"` // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
-
-	// World is the number of ranks that read a stream: Resume refuses another number,
-	// unless nothing of the epoch was delivered, or all that WithEpochSamples asks for.
-	// For other datasets it is 0, since the number may change. Resume doesn't check 0.
-	World int `json:"world,omitempty"`
+	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
+	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it
 }
 
 // Len is the number of samples.
 func (b *Batch) Len() int { return b.size }
 
-// Index is the position of the batch in its epoch, 0-based: the last is [Loader.Len] − 1,
-// also after a resume with another batch size. A batch whose samples are all bad and left
-// out has an Index, but isn't delivered: see [Batch.Last].
+// Index is the position of the batch in its epoch, 0-based: the last is [Loader.Len] −
+// 1, also after a resume with another batch size. A batch that is left out, since all
+// its samples are bad, has an Index too.
 func (b *Batch) Index() int { return b.index }
 
-// Last tells whether no batch of the epoch follows on this rank: not after a resume either,
-// and not if all samples that follow are bad and left out. It is false if the epoch then
-// ends with an error instead.
-//
-// Last waits until the next batch is loaded, or the stream's end is reached, if only that
-// can tell: for a stream without [WithEpochSamples], with [WithUnordered], and if so few
-// samples are left that [WithErrorBudget] allows all of them to be bad. Call it in the loop;
-// what it tells stays true for a batch that is retained. In the function of [WithFinish] it
-// is false.
+// Last tells whether no batch of the epoch follows on this rank. It is false if the
+// epoch then ends with an error, and in the function of [WithFinish]. Call it in the
+// loop: for a stream, with [WithUnordered] or [WithErrorBudget], it may wait for the
+// next batch. What it tells stays true for a batch that is retained.
 func (b *Batch) Last() bool {
 	if b.last.Load() == lastUnknown {
 		b.run.findLast(b)
@@ -172,10 +163,9 @@ func (s *slot) lensOf(ragged int) []int32 {
 	return s.lens[from : from+len(s.indices)]
 }
 
-// Retain keeps the batch valid past the next iteration, and past the loader's
-// Close, until Release. The loader uses another slot meanwhile. Up to 64 batches may be
-// retained. If there are more, the loader makes no further slot: it loads fewer batches
-// ahead, and ends the epoch with [ErrRetained] once no slot is left for the next one.
+// Retain keeps the batch valid past the next iteration, and past the loader's Close,
+// until Release. Up to 64 batches may be retained. If there are more, the loader loads
+// fewer ahead, and ends the epoch with [ErrRetained] once no slot is left.
 func (b *Batch) Retain() { b.refs.Add(1) }
 
 // Release takes back one Retain. It may be called from any goroutine. It panics if

@@ -7,24 +7,17 @@ import (
 )
 
 // Cached keeps the samples of ds in memory once they are loaded. They take at most
-// maxBytes, including 8 bytes of bookkeeping per sample. A sample that doesn't fit
-// is loaded anew each time, and so is one that ds gains later. No sample is ever thrown
-// out for another: if every sample is visited once per epoch, no choice of what to keep
-// is better.
+// maxBytes, including 8 bytes of bookkeeping per sample. A sample that doesn't fit is
+// loaded anew each time. No sample is thrown out for another.
 //
-// If several workers or loaders ask for a sample at the same time, one of them
-// loads it, and the others wait for it; [WithTimeout] counts that as their own time. A
-// sample that can't be loaded isn't kept: the next worker that asks for it tries again.
+// A kept sample is the same in every epoch: that of [LoadSample], of epoch 0 and seed 0.
+// Augmentation belongs in a [Map] over the cache. ds loads one sample at a time, even if
+// it is a [BatchDataset]. If another worker is loading the sample, [WithTimeout] counts
+// the wait.
 //
-// A kept sample is the same in every epoch. So ds always loads what [LoadSample]
-// would load, the sample of epoch 0 and seed 0, whether it fits or not. Augmentation
-// belongs in a [Map] over the cache. ds loads one sample at a time, even if it is a
-// [BatchDataset].
-//
-// The memory lies outside the Go heap. It is given back when the dataset is garbage
-// or closed. The dataset is an [io.Closer]; after Close, its samples are loaded anew
-// each time. If maxBytes is below 1 or ds can't be used, [NewLoader] and [Tune]
-// return an error.
+// The memory lies outside the Go heap, until the dataset is garbage or closed. The
+// dataset is an [io.Closer]; after Close, its samples are loaded anew each time. If
+// maxBytes is below 1 or ds can't be used, [NewLoader] and [Tune] return an error.
 func Cached(ds Dataset, maxBytes int64) Dataset {
 	c := &cached{ds: ds}
 	n, l, err := checkIndexed(ds)

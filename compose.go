@@ -233,13 +233,10 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map is a dataset whose samples f makes from the samples of ds: it augments,
-// decodes or selects. fields are the fields of the new samples. For each sample, ds
-// loads into src, then f writes dst; f may write to src too.
-//
-// Epoch, Index and Worker of src are those of dst. Both draw from the same Rand: f
-// goes on where the Load of ds stopped. If f is nil, or ds or fields can't be used,
-// [NewLoader] and [Tune] return an error.
+// Map is a dataset whose samples, with the given fields, f makes from the samples of ds:
+// it augments, decodes or selects. For each sample, ds loads into src, then f writes
+// dst; f may write to src too. Both draw from the same Rand. If f is nil, or ds or
+// fields can't be used, [NewLoader] and [Tune] return an error.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
 	_, m.src, m.err = checkIndexed(ds)
@@ -396,7 +393,6 @@ type (
 	indexer struct{ at func(i int) int }
 )
 
-func (b base) made() composed                { return b.composed }
 func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
 func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
 func (x indexer) Index(i int) int            { return x.at(i) }

@@ -9,19 +9,14 @@ import (
 	"github.com/nwt-go/nwt/internal/cuda"
 )
 
-// ErrNoDevice means that there is no GPU to use: no driver, no GPU, no GPU with the
-// given ordinal, or a binary that can't load the driver. The error that wraps it
-// says which.
+// ErrNoDevice means that there is no GPU to use: no driver, no GPU with the given
+// ordinal, or a binary that can't load the driver. The error that wraps it says which.
 var ErrNoDevice = cuda.ErrNoDevice
 
-// CUDA is the NVIDIA GPU with the given number, from 0. It needs NVIDIA's driver on
-// the machine and nothing else, neither a build tag nor the toolkit. If there is no
-// such GPU, the error is [ErrNoDevice] and says why. Work goes to the GPU's primary
-// context, which other CUDA libraries in the process use too.
-//
-// Without cgo the driver can be loaded only in programs built with the tag
-// nwt_purego. With the tag cuda, gorgonia.org/cu is linked instead, which needs
-// the toolkit.
+// CUDA is the NVIDIA GPU with the given number, from 0. It needs NVIDIA's driver and
+// nothing else. If there is no such GPU, the error is [ErrNoDevice] and says why.
+// Without cgo, programs need the build tag nwt_purego. With the tag cuda,
+// gorgonia.org/cu is linked instead, which needs the toolkit.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {

@@ -6,22 +6,15 @@ import (
 	"fmt"
 )
 
-// A Dataset is a map-style source of samples.
-//
-// Load may be called from many goroutines at once, also for different places of
-// the same batch. It writes sample index into dst. An element that it doesn't write
-// is 0: the loader clears a sample's place before Load, unless it knows that Load
-// writes every element, see [Overwrites]. Load must not keep dst or a slice of it after
-// it returns, nor call methods of the loader that calls it.
+// A Dataset is a map-style source of samples. Load may be called from many goroutines at
+// once, also for different places of the same batch. An element of dst that it doesn't
+// write is 0, except with [Overwrites]. Load must not keep dst or a slice of it after it
+// returns, nor close the loader that calls it.
 type Dataset interface {
-	// Len is the number of samples. It may change between epochs: a loader asks for it when
-	// an epoch begins (with [Loader.Epochs] the first one) and in [Loader.SetSampler]. The
-	// loader's own order, in sequence or WithShuffle, then has the new length; a sampler of
-	// the program's keeps its own. Until an epoch is over, even if it is resumed later,
-	// neither Len nor what an index stands for may change, and all ranks need the same Len.
-	//
-	// [Map], [Sized], [Cached] and [Overwrites] change with their dataset. Others keep the
-	// length that they were made with.
+	// Len is the number of samples. A loader asks for it when an epoch begins (with
+	// [Loader.Epochs] the first one) and in [Loader.SetSampler]. Until an epoch is over,
+	// even if it is resumed later, neither Len nor what an index stands for may change. All
+	// ranks need the same Len.
 	Len() int
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
@@ -34,17 +27,10 @@ type Dataset interface {
 // by a database query, an HTTP range, a Parquet row group.
 type BatchDataset interface {
 	Dataset
-	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of
-	// Load. The loader chooses how many samples it asks for, at most a batch, so
-	// that all workers have some. If loading a batch takes a millisecond or more, it asks
-	// for whole batches, and loads more of them ahead. If calls are shorter, but take
-	// about as long for one sample as for a batch, set [WithPrefetch] to the number of
-	// workers: then it asks for whole batches too. In memory the samples lie one after the
-	// other, see [ValuesOf]. LoadBatch may sort both slices.
-	//
-	// If LoadBatch fails, the loader logs that once. It then tries each half, and the
-	// halves of these, until only the bad samples are left, and calls Load for each of
-	// them to learn what is wrong with it.
+	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of Load. It
+	// gets at most a batch of samples, which lie one after the other in memory, see
+	// [ValuesOf]. It may sort both slices. If it fails, the loader logs that once, finds the
+	// bad samples by halving, and calls Load for each of them.
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }
 
@@ -78,17 +64,14 @@ func (d *funcDataset) invalid() error {
 }
 
 // Overwrites is ds with the promise that each call of Load writes every element of every
-// field, of a ragged field up to its length, so the loader needn't clear the sample's place
-// before. That saves about as much time as writing the sample's bytes once more. If the
-// promise is broken, what isn't written holds values of an earlier sample.
+// field, of a ragged field up to its length, so the loader needn't clear the sample's
+// place before. If the promise is broken, what isn't written holds values of an earlier
+// sample. The result keeps ds's other interfaces.
 //
-// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves. So do [Subset],
-// [Split], [Concat], [Zip] and [Sized] if all datasets that they are made of do. [Map]
-// doesn't, since its function may leave something out. A type of dataset can promise it by
-// a method Overwrites(ds Dataset) bool, which tells whether ds is the dataset itself:
-// another type that embeds it may have a Load of its own.
-//
-// The result is a [BatchDataset], a [SizedDataset], a [SubsetDataset] or a stream if ds is.
+// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves.
+// [Subset], [Split], [Concat], [Zip] and [Sized] do if all their datasets do; [Map]
+// doesn't. A dataset can promise it by a method Overwrites(ds Dataset) bool, which tells
+// whether ds is the dataset itself and not one that embeds it.
 func Overwrites(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds

@@ -32,46 +32,31 @@
 // # Options
 //
 // All options are of one type: a program keeps one slice for tuning and for
-// training, and each function ignores what concerns only the other. If an option
-// is repeated, the last one wins.
+// training, and each function ignores what concerns only the other.
 //
 //   - What a batch is: [WithBatchSize], [WithDropLast], [WithShuffle],
 //     [WithSampler], [WithSeed]; of streams [WithInterleave], [WithShuffleWindow],
 //     [WithEpochSamples].
 //   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch],
-//     [WithUnordered], [WithWorkerInit], [WithFinish].
-//   - Where it ends up: [WithDevice], [WithPinned].
-//   - Among which ranks: [WithRank], [WithLauncher].
+//     [WithUnordered], [WithWorkerInit], [WithFinish]; to where: [WithDevice],
+//     [WithPinned]; among which ranks: [WithRank], [WithLauncher].
 //   - What happens if a sample fails: [WithErrorBudget], [WithRetry],
 //     [WithTimeout], [WithLogger].
-//   - What tuning measures and chooses: [WithStep], [WithStrategy], [WithAlpha],
-//     [WithRelativeAlpha], [WithMaxWorkers], [WithMemoryLimit].
-//   - How long tuning takes and what is kept of it: [WithTuningTime],
-//     [WithIterations], [WithProgress], [WithResultCache].
+//   - How to tune: [WithStep], [WithStrategy], [WithAlpha], [WithRelativeAlpha],
+//     [WithMaxWorkers], [WithMemoryLimit], [WithTuningTime], [WithIterations],
+//     [WithProgress], [WithResultCache].
 //
 // # Terms
 //
-//   - A [Dataset] is a map-style source: Len, Fields, Load by index. A [Stream]
-//     is an iterable-style one: shards that are read in sequence.
-//   - A [Field] is one named tensor of a sample: element type and shape. If it is
-//     ragged, samples differ in length; a [SizedDataset] knows their sizes before they
-//     are loaded, and its batches are only as long as their longest sample.
-//   - A [Sample] is one item; while it is being loaded, it is the view of its place
-//     in a batch.
-//   - A [Batch] is the samples of one training step, each field contiguous.
-//   - A slot is a batch's memory: reused, outside the Go heap, page-locked if copies
-//     to a GPU need it.
-//   - A [Sampler] is the order of an epoch: position → dataset index. An epoch
-//     is one pass over it. [Sequential] and [Shuffled] are samplers; package sampler has
-//     others: Weighted, Bucketed, Mixed, LocallyShuffled, TokenBatches, Computed, and
-//     Select for parts. A [BatchSampler] also says where batches end.
-//   - A worker is a goroutine that loads samples. With 0 workers the caller
-//     loads them itself.
-//   - Prefetch is how many batches are ready or in flight ahead of the one in
-//     use.
-//   - A step is what the training program does with a batch. Wait is how long
-//     it is blocked when it asks for the next batch. Transfer is the copy of a batch to the
-//     [Device].
+//   - A [Dataset] has a length and loads samples by index; a [Stream] reads shards in
+//     sequence. A [Field] is one named tensor of a [Sample].
+//   - A [Batch] is the samples of one training step, each field contiguous. A slot is
+//     its memory, which is reused.
+//   - A [Sampler] is the order of an epoch; package sampler has more of them.
+//   - A worker is a goroutine that loads samples. With 0 workers the caller loads them.
+//   - Prefetch is how many batches are ready or in flight ahead of the one in use.
+//   - A step is what the program does with a batch. Wait is how long it is blocked when
+//     it asks for the next one. Transfer is the copy of a batch to the [Device].
 //   - A trial is the measurement of one worker count. Alpha is the difference in
 //     accumulated time that the choice ignores.
 //   - World is the number of processes that train together, rank the number of one
@@ -83,16 +68,12 @@
 // (seed, epoch, position in the epoch) alone, and never on the worker count or on
 // timing. So tuning changes how fast training runs, but not what is trained on.
 //
-// A batch costs no allocation, except that Subset, Split, Zip and Concat of
-// BatchDatasets make a few small slices per call. Memory depends on how
-// many batches are loaded ahead, not on the worker count itself: several workers
-// fill one batch side by side, and load samples straight into their places in it.
-// Unless [WithPrefetch] fixes the number of batches, it grows if much time is lost
-// because workers stand idle while training waits. The batches that are added take at
-// most 256 MiB, and at most an eighth of the memory that is left.
+// A batch costs no allocation, except a few small slices with Subset, Split, Zip and
+// Concat of BatchDatasets. Memory depends on how many batches are loaded ahead (see
+// [WithPrefetch]), not on the worker count itself.
 //
 // A bad sample, a panic in Load or a hung call becomes an error that names the
 // sample and comes after every batch before it. Once an epoch's loop has ended,
 // however it ended, no Load of the epoch is running any more, except calls that
-// WithTimeout gave up, and the loader can be used again.
+// [WithTimeout] gave up, and the loader can be used again.
 package nwt

@@ -55,10 +55,9 @@ func (e *ShardError) Error() string {
 
 func (e *ShardError) Unwrap() error { return e.Err }
 
-// An OptionError says which argument can't be used, and why. A function that
-// returns an error joins an OptionError for each bad argument. Bad arguments of
-// functions that return no error, such as [NewDataset] or [Shuffled], are reported
-// by [NewLoader], [NewTunedLoader] and [Tune].
+// An OptionError says which argument can't be used, and why. A function that returns an
+// error joins one for each bad argument. Those of functions that return no error, such
+// as [NewDataset], are reported by [NewLoader], [NewTunedLoader] and [Tune].
 type OptionError struct {
 	Option string // e.g. "WithBatchSize"
 	Value  any    // what was given, or which part of it

@@ -92,7 +92,7 @@ func ExampleWithResultCache() {
 	}
 	defer os.RemoveAll(dir)
 	for range 2 {
-		res, err := nwt.Tune(context.Background(), photographs(), nwt.WithMaxWorkers(2), nwt.WithResultCache(dir+"/tuning.json"))
+		res, err := nwt.Tune(context.Background(), photographs(), nwt.WithMaxWorkers(2), nwt.WithResultCache(dir+"/tuning.json", "photographs"))
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -163,13 +163,13 @@ func ExampleExhaustive() {
 		log.Fatal(err)
 	}
 	for _, trial := range res.Trials {
-		fmt.Println(trial.Workers, "workers,", trial.Iterations, "batches")
+		fmt.Println(trial.Workers, "workers")
 	}
 	// Output:
-	// 0 workers, 20 batches
-	// 1 workers, 20 batches
-	// 2 workers, 20 batches
-	// 3 workers, 20 batches
+	// 0 workers
+	// 1 workers
+	// 2 workers
+	// 3 workers
 }
 
 // What a progress bar needs, as often as it changes.

@@ -50,8 +50,6 @@ type VirtualMachine struct {
 	OthersUnknown bool    // what other processes use can't be told
 	Left          uint64  // bytes of memory; 0: 1 TiB
 
-	// Missed is how many CPUs threads waited for in vain in a span of time; nil: none.
-	Missed func(began, ended time.Time) float64
 }
 
 // NewVirtualMachine makes a machine of so many CPUs. It belongs to the bubble.
@@ -82,22 +80,13 @@ func (m *VirtualMachine) Available() host.Room {
 }
 func (m *VirtualMachine) ClockStep() time.Duration { return m.Step }
 func (m *VirtualMachine) StartCPU() host.Meter {
-	return virtualMeter{m, time.Now(), m.used.Load(), func(time.Time, time.Time) float64 { return 0 }}
-}
-func (m *VirtualMachine) StartMissed() host.Meter {
-	v := m.StartCPU().(virtualMeter)
-	if m.Missed != nil {
-		v.missed = m.Missed
-	}
-	return v
+	return virtualMeter{m, time.Now(), m.used.Load()}
 }
 
 type virtualMeter struct {
 	m     *VirtualMachine
 	began time.Time
 	used  int64
-
-	missed func(began, ended time.Time) float64
 }
 
 func (v virtualMeter) Used() host.Use {
@@ -108,7 +97,6 @@ func (v virtualMeter) Used() host.Use {
 	return host.Use{
 		Own:       float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector,
 		Collector: v.m.Collector, Others: v.m.Others, OthersKnown: !v.m.OthersUnknown,
-		Missed: v.missed(v.began, time.Now()),
 	}
 }
 

@@ -15,21 +15,15 @@ import (
 
 // A Field is one named tensor of a sample.
 type Field struct {
-	// Name stands for the field in messages and in frameworks that take a batch by
-	// names. [AddField], [FromSlices] and [Zip] want different names.
-	Name string
-	Type DType
-	// Shape is the shape of the field in one sample, row-major; nil means a scalar.
-	Shape []int
+	Name  string // [AddField], [FromSlices] and [Zip] want different names
+	Type  DType
+	Shape []int // of one sample, row-major; nil means a scalar
 	// Ragged lets the first dimension differ from sample to sample. Shape then has the
-	// longest that is allowed, and Load calls [Sample.SetLen] with the sample's length.
-	// The loader sets the rest to zero, and [Batch.Lens] tells the lengths. A batch is
-	// as long as Shape allows or, if the dataset is a [SizedDataset], only as long as
-	// its longest sample.
+	// longest that is allowed, and Load calls [Sample.SetLen]. The loader sets the rest
+	// to zero, and [Batch.Lens] tells the lengths. For a batch's length see [Batch.Shape].
 	Ragged bool
-	// RaggedDims is how many of the first dimensions differ from sample to sample, if
-	// the field is Ragged; 0 means 1. With 2 or more Load calls [Sample.SetShape]
-	// instead of SetLen.
+	// RaggedDims is how many of the first dimensions differ, if the field is Ragged;
+	// 0 means 1. With 2 or more Load calls [Sample.SetShape] instead of SetLen.
 	RaggedDims int `json:",omitempty"`
 }
 
@@ -119,10 +113,9 @@ func (t *DType) UnmarshalText(name []byte) error {
 	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
 }
 
-// Element is the Go types that a field's elements can be seen as: bool for
-// Bool, uint8 for Uint8 and so on; [F16] for Float16 and [BF16] for BFloat16, or
-// uint16, the bits, for either. A type that is defined as one of these will do
-// too: a library's half-precision type can see Float16.
+// Element is the Go types that a field's elements can be seen as: bool for Bool, uint8
+// for Uint8 and so on; [F16] for Float16 and [BF16] for BFloat16, or uint16, the bits,
+// for either. A type that is defined as one of these will do too.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }

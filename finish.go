@@ -51,10 +51,9 @@ func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand is the batch's source of randomness, for numbers that are drawn once per
-// batch: for example, how much of another image mixup mixes in. It is seeded by
-// (seed, epoch, position of the batch's first sample) alone. So the batches of different
-// ranks have different ones, unless two ranks get the same sample.
+// Rand is the batch's source of randomness, for numbers that are drawn once per batch:
+// for example, how much of another image mixup mixes in. It is seeded by (seed, epoch,
+// position of the batch's first sample) alone.
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)

@@ -9,21 +9,13 @@ import (
 
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
-	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Its methods may be called from
-// any goroutine. Load, LoadBatch and the functions of WithWorkerInit and WithFinish may call
-// them too, except for [Loader.Close]; there an epoch is [ErrBusy]. A sampler, a dataset's Len, a
-// device and the log's handler must not call the loader: it may hold a lock while it calls them.
-//
-// The life of a batch:
-//
-//	free ──► open ──► loaded ──► in use ──► free
-//	     run      workers    iterator   next iteration, or Release
-//
-// The workers live across epochs. They sleep between epochs, and while as many
-// batches are loaded ahead as WithPrefetch allows.
+// A Loader feeds the batches of a dataset to a training loop. Its methods may be called
+// from any goroutine. Load, LoadBatch and the functions of [WithWorkerInit] and
+// [WithFinish] may call them too, except for [Loader.Close]; there an epoch is
+// [ErrBusy]. A sampler, a dataset's Len, a device and the log's handler must not call
+// the loader. The workers live across epochs.
 type Loader struct {
 	*source
 	loadSample func(ctx context.Context, index int, dst *Sample) error
@@ -52,9 +44,9 @@ type Loader struct {
 	pace     pace
 	slots    slots
 	faulty   faulty
-	auto     *auto         // nil without WithAutoWorkers
-	tuned    *Result       // nil without NewTunedLoader
-	visits   *streamVisits // a tuner's visits to a stream; nil otherwise
+	auto     *auto   // nil without WithAutoWorkers
+	tuned    *Result // nil without NewTunedLoader
+	tuning   *tuning // nil if nothing tunes the loader
 	counters counters
 	looks    atomic.Bool // a batch was opened to look ahead: there is a slot more
 	deep     extraBatches
@@ -71,7 +63,6 @@ type Loader struct {
 	crew          []*worker      // guarded by mu; by seat, nil if it has no goroutine
 	away          atomic.Int32   // calls that were given up and haven't returned
 	numbers       numbers        // guarded by mu; of the crew, and of calls that were given up
-	parting       bool           // guarded by mu; a worker that left had prepared something: see partsWithWarmth
 	pool          sync.WaitGroup // the goroutines of workers and of the watchdog
 	closing       chan struct{}  // closed by Close
 	dozing        atomic.Bool    // the watchdog sleeps; a worker whose call begins clears it and
@@ -95,13 +86,9 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	return s.trainingLoader(s.opts.workers), nil
 }
 
-// NewTunedLoader calls [Tune], and then [NewLoader] with the worker count that
-// Tune found; [Loader.Result] returns Tune's result. WithWorkers is ignored. With
-// WithAutoWorkers the loader starts at that count and goes on tuning while
-// training goes on.
-//
-// The errors are those of Tune and of NewLoader. If ctx ends, tuning ends; the
-// loader outlives ctx.
+// NewTunedLoader calls [Tune], and then [NewLoader] with the worker count that Tune
+// found; [Loader.Result] returns Tune's result. [WithWorkers] is ignored. The errors are
+// those of both. The loader outlives ctx.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
@@ -212,11 +199,9 @@ func (o *options) perRank() order {
 	return order{n: o.quota(o.world), batch: o.batchSize, world: 1, dropLast: o.dropLast}
 }
 
-// SetSampler changes the order, and with it the length, of later epochs: for
-// example, to train on samples that the model gets wrong. The sampler may visit what the
-// dataset has now. SetSampler may be called between epochs only; during one it returns
-// [ErrBusy]. Before a run is resumed, it must
-// set the same sampler. A stream has no sampler: SetSampler then returns an error.
+// SetSampler changes the order, and with it the length, of later epochs. The sampler may
+// visit what the dataset has now. During an epoch SetSampler returns [ErrBusy]; for a
+// stream it returns an error. Before a run is resumed, it must set the same sampler.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -376,33 +361,6 @@ func (l *Loader) hire() {
 	}
 }
 
-// coldSamples is how many samples the workers must load until each is warm.
-func (l *Loader) coldSamples() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, w := range l.crew[:l.Workers()] {
-		if w != nil {
-			n += int(max(0, w.cold.Load()))
-		}
-	}
-	return n
-}
-
-// newcomers is how many workers haven't loaded anything yet, and whether one is about to.
-func (l *Loader) newcomers() (n int, begins bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, w := range l.crew[:l.Workers()] {
-		if w != nil {
-			if w.cold.Load() == search.WarmSamples {
-				n++
-			}
-			begins = begins || w.begins.Load()
-		}
-	}
-	return n, begins
-}
-
 // leave lets a surplus worker go. It returns false if the worker isn't surplus any
 // more.
 func (l *Loader) leave(w *worker) bool {
@@ -433,28 +391,15 @@ func (l *Loader) enter(w *worker) *run {
 func (l *Loader) vacate(w *worker) {
 	l.crew[w.seat] = nil
 	l.numbers.giveBack(w.number)
-	l.parting = l.parting || w.ready && l.opts.init != nil || len(w.locals.list) > 0
 }
 
-// partsWithWarmth tells whether a worker that left had prepared something, by
-// WithWorkerInit or Scratch, that the next worker in its seat must prepare anew.
-func (l *Loader) partsWithWarmth() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.parting
-}
-
-// Epoch yields the batches of an epoch, in order. An error ends it and comes
-// alone, with a nil batch, after all batches before it:
+// Epoch yields the batches of an epoch, in order. An error ends it and comes alone, with
+// a nil batch, after all batches before it: a *[LoadError] if a sample couldn't be
+// loaded, the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. A loop that
+// takes only the batch never sees the error.
 //
-//   - *[LoadError] if a sample of the next batch couldn't be loaded;
-//   - the context's error if the context ended;
-//   - [ErrBusy] while another epoch of the loader is running, [ErrClosed] once
-//     the loader is closed, [ErrRetained] if Release was forgotten.
-//
-// A loop that takes only the batch never sees the error. Leaving the loop early ends the
-// epoch too. Once the loop has ended, however it ended, no Load is running any more,
-// except calls that WithTimeout gave up, and the loader can be used again.
+// Leaving the loop early ends the epoch too. Once the loop has ended, no Load is running
+// any more, except calls that [WithTimeout] gave up, and the loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -481,23 +426,17 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	}
 }
 
-// Resume yields the rest of an epoch: the samples that had not been delivered when
-// the state was taken. The worker count, the batch size and the world size may
-// have changed since. The dataset, the sampler and the seed must be the same. The
-// state of an epoch's last batch leaves no rest: the sequence is empty, and training
-// goes on with the next epoch.
-//
-// Each rank of a stream reads shards of its own. So the world size of a stream may
-// change between epochs only: in the middle of one, another world size is an error.
-// Any world size can resume State{Epoch: n}, the beginning of epoch n, and with
-// [WithEpochSamples] the state of an epoch's last batch too.
+// Resume yields the rest of an epoch: the samples that had not been delivered when the
+// state was taken. The worker count, the batch size and the world size may have changed
+// since; in the middle of a stream's epoch another world size is an error. The dataset,
+// the sampler and the seed must be the same. After an epoch's last batch the rest is
+// empty.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) }
 }
 
 // ResumeEpochs yields the rest of an epoch and the epochs after it, up to end−1, as one
-// sequence: [Loader.Resume] and then [Loader.Epochs], but the first batches of the next
-// epoch are loaded while the last of this one are in use. An end that isn't more than the
+// sequence: [Loader.Resume] and then [Loader.Epochs]. An end that isn't more than the
 // state's epoch is an error.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
@@ -545,33 +484,38 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 		return
 	}
 	defer r.end()
-	if l.auto != nil {
-		l.auto.begin(r)
+	t := l.tuning
+	if t != nil {
+		t.resume(r)
+		defer t.ticking.Wait()
+		defer r.cancel()
 	}
-	for {
+	for more := true; more; {
 		b, err := r.advance()
 		if err != nil {
 			yield(nil, err)
 			return
 		}
-		if l.auto != nil && b != nil {
-			l.auto.delivered(r)
-		}
-		if b == nil || !yield(b, nil) {
+		if b == nil {
 			break
 		}
+		if t != nil {
+			t.took(r)
+		}
+		more = yield(b, nil)
+		if t != nil {
+			t.asked.Add(1)
+		}
 	}
-	if l.auto != nil {
-		l.auto.ended(r)
+	if t != nil {
+		t.Pause(r.taken)
 	}
 }
 
-// Close ends the running epoch, waits for the loads under way, and gives the
-// memory back. The memory of the batch in use, and of retained batches, is given
-// back when they are released. Closing again does nothing.
-//
-// What the loader calls, such as Load or the log's handler, must not call Close: it would wait
-// for its caller. It may end the context of the epoch instead.
+// Close ends the running epoch, waits for the loads under way, and gives the memory
+// back. The memory of the batch in use, and of retained batches, is given back when they
+// are released. Closing again does nothing. What the loader calls, such as Load or the
+// log's handler, must not call Close: it would wait for its caller.
 func (l *Loader) Close() error {
 	l.mu.Lock()
 	l.closed = true

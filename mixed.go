@@ -23,28 +23,15 @@ type Phase struct {
 }
 
 // MixedStreams makes a dataset of several streams of the same fields, mixed by weights:
-// what sampler.Mixed is for samples that have an index. It needs [WithEpochSamples], since an
-// epoch of it has no other end.
+// what sampler.Mixed is for samples that have an index. It needs [WithEpochSamples].
+// Each [Mix].Block samples of a rank, counted on from epoch to epoch, have exactly the
+// share of every part. A phase's Samples are counted over all ranks.
 //
-// Phases and blocks are those of Mixed, except that each rank has its own blocks: each
-// Mix.Block samples of a rank, counted on from epoch to epoch, have exactly the share of
-// every part. A phase's Samples are counted over all ranks. The order in a block depends
-// on the seed. If the number of ranks changes between two epochs, the phases stay where
-// they are, but the blocks of the new ranks may have begun before that epoch.
-//
-// Each stream is read as [Streamed] says, as if it were alone: every rank needs a shard
-// of each, WithInterleave of these are read at once, and WithShuffle mixes each stream
-// within a window of its own. The bound of what is read ahead is for all together: each
-// stream that the epoch needs has an equal share, whether it is drawn often or seldom.
-// An epoch begins every stream anew; with WithShuffle, in another order of its shards.
-// A stream that ends before the epoch does is read again. So nothing of a stream comes
-// again in an epoch before all of the rank's part of it has come. But a stream of which
-// an epoch takes only a little is never read to its end, and without WithShuffle each
-// epoch takes the same: make epochs long. A stream that has no weight in any phase of
-// an epoch isn't opened. A resume that skips must compute the positions that come before it
-// in its block: if a block has millions, it begins late.
-//
-// [ShardError] counts the shards of all streams, one stream after the other.
+// Each stream is read as [Streamed] says: every rank needs a shard of each. An epoch
+// begins every stream anew, and a stream that ends before the epoch does is read again.
+// If an epoch takes only a little of a stream, its end is never read: make epochs long.
+// A stream without weight in an epoch isn't opened. [ShardError] counts the shards of
+// all streams, one stream after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {

@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -14,11 +15,10 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// An Option configures [NewLoader] and [Tune]. Both accept every option and
-// ignore those that concern only the other, so a program keeps one slice for
-// both. If an option is repeated, the last one wins. So it does of two options that
-// set the same thing: [WithRank] and [WithLauncher], [WithAlpha] and
-// [WithRelativeAlpha]. Otherwise the order of the options doesn't matter.
+// An Option configures [NewLoader] and [Tune]. Both accept every option and ignore those
+// that concern only the other. If an option is repeated, the last one wins; so it does
+// of [WithRank] and [WithLauncher], and of [WithAlpha] and [WithRelativeAlpha].
+// Otherwise the order doesn't matter.
 type Option func(*options) error
 
 // options is what the options have set.
@@ -62,6 +62,7 @@ type options struct {
 	progress   func(Progress)
 	maxMemory  uint64 // bytes; 0: the default
 	results    string // path; empty: none
+	resultName string // of the dataset
 
 	auto bool // for NewLoader only
 
@@ -164,17 +165,11 @@ func WithWorkers(n int) Option {
 	}
 }
 
-// WithPrefetch fixes how many batches are ready or in flight ahead of the one in
-// use, 1 … 1022. Each costs the memory of a batch. With 0 workers nothing is
-// loaded ahead.
-//
-// By default there are 2, or more if the workers outnumber the samples of a batch.
-// Time is lost if workers stand idle while training waits: behind a slow sample, or
-// after a step that pauses. Up to an eighth of the time may be lost. Once what is lost
-// beyond that adds up to 2 ms per MB of a batch, the loader loads one batch more
-// ahead. The added batches take at most 256 MiB, and at most an eighth of the memory
-// that the machine or the container has left when the first is loaded, divided by the
-// ranks on the host. Their memory is given back when it is no longer used.
+// WithPrefetch fixes how many batches are ready or in flight ahead of the one in use, 1
+// … 1022. Each costs the memory of a batch. With 0 workers nothing is loaded ahead. By
+// default there are 2, or more if the workers outnumber the samples of a batch or idle
+// while training waits. The added batches take at most 256 MiB, and at most an eighth of
+// the memory that is left, divided by the ranks on the host.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches
@@ -223,11 +218,10 @@ func WithDropLast() Option {
 }
 
 // WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The
-// ranks load disjoint parts of an epoch, which together are the whole epoch, in
-// the same number of batches. A rank repeats another's sample only if fewer samples
-// than ranks are left in all. See [BatchSampler] for how ranks share its last batches.
-// The ranks of a stream have the same number of batches with [WithEpochSamples] only:
-// see [Streamed]. The default is rank 0 of 1.
+// default is rank 0 of 1. The ranks load disjoint parts of an epoch, which together are
+// the whole epoch, in the same number of batches. A rank repeats another's sample only
+// if fewer samples than ranks are left in all. For exceptions see [BatchSampler] and
+// [Streamed].
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -238,13 +232,10 @@ func WithRank(rank, world int) Option {
 	}
 }
 
-// WithLauncher sets rank and world to what [RankFromEnv] reads from the
-// launcher's environment: torchrun, Open MPI, MPICH, Slurm, Kubernetes. It logs
-// once per process what it found. The ranks of a host share its CPUs: the default
-// of WithWorkers and the space that [Tune] searches are GOMAXPROCS divided by
-// their number. If the launcher binds a rank to fewer CPUs than the parent process
-// may use, the rank gets its share of the parent's CPUs, at most as many as it is
-// bound to (on Linux). An environment that contradicts itself is an error.
+// WithLauncher sets rank and world to what [RankFromEnv] reads from the launcher's
+// environment, and logs it once per process. The ranks of a host share its CPUs: the
+// default of [WithWorkers] and the space that [Tune] searches are GOMAXPROCS divided by
+// their number. An environment that contradicts itself is an error.
 func WithLauncher() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
@@ -257,10 +248,9 @@ func WithLauncher() Option {
 	}
 }
 
-// WithUnordered delivers batches as soon as they are loaded, each once, so that a
-// slow batch doesn't hold up the others. Which samples are in a batch doesn't
-// change. The loader can't be resumed. If the device is a GPU, batches are copied
-// in order, and so delivered in order all the same.
+// WithUnordered delivers batches as soon as they are loaded, each once, so that a slow
+// batch doesn't hold up the others. Which samples are in a batch doesn't change. The
+// loader can't be resumed. If the device is a GPU, batches come in order all the same.
 func WithUnordered() Option {
 	return func(o *options) error {
 		o.unordered = true
@@ -271,11 +261,9 @@ func WithUnordered() Option {
 // maxInterleave is the most shards that are read at once.
 const maxInterleave = 1024
 
-// WithInterleave sets how many shards of a stream are read at once, 1 … 1024. The
-// loader takes a sample of each in turn. The default is 4. The order of the
-// samples depends on it. [MixedStreams] reads that many of each stream. If the dataset
-// isn't a stream, it does nothing. If reading sets the pace, [Tune] measures what more
-// shards at once would bring, and says so in its advice.
+// WithInterleave sets how many shards of a stream, or of each of [MixedStreams], are
+// read at once, 1 … 1024: a sample of each in turn. The default is 4. The order of the
+// samples depends on it. If the dataset isn't a stream, it does nothing.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -283,10 +271,10 @@ func WithInterleave(shards int) Option {
 	}
 }
 
-// WithShuffleWindow sets within how many records WithShuffle mixes a stream,
-// 1 … 2²⁴. That many records are kept in memory, as they were read; with [MixedStreams]
-// that many of each stream. The default is 1024. The order of the samples depends on it.
-// Without WithShuffle, or if the dataset isn't a stream, it does nothing.
+// WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, or each
+// of [MixedStreams], 1 … 2²⁴. That many records are kept in memory. The default is 1024.
+// The order of the samples depends on it. Without WithShuffle, or if the dataset isn't a
+// stream, it does nothing.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples
@@ -296,10 +284,9 @@ func WithShuffleWindow(samples int) Option {
 
 // WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, counted over
 // all ranks, so that each rank has the same number of batches. If a rank's shards hold
-// more than its n/world samples, it leaves out the rest. If they hold fewer, it
-// reads all of them again after the last sample. By default an epoch is all that
-// the shards hold. If the dataset isn't a stream, WithEpochSamples does nothing: the
-// sampler says how long an epoch is.
+// more than n/world samples, it leaves out the rest; if fewer, it reads all of them
+// again. By default an epoch is all that the shards hold. If the dataset isn't a stream,
+// WithEpochSamples does nothing.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -326,15 +313,12 @@ func (o *options) endsEpoch(samples, world int) bool {
 	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }
 
-// WithErrorBudget lets an epoch go on without samples that can't be loaded, up to
-// maxBad per epoch, 0 … 2³¹−1. These are left out, so their batches are smaller; a
-// batch with no sample left is skipped, if there is one rank. Each bad sample is logged and
-// remembered, see [Loader.BadSamples]. One more than maxBad ends the epoch. The
-// default is 0: the first bad sample ends the epoch.
-//
-// With several ranks a batch with no sample left ends the epoch with an error, since
-// the other ranks would wait for it. A shard of a stream that can't be read to its end
-// counts as one bad sample, however many records are lost: see [ShardError].
+// WithErrorBudget lets an epoch go on without samples that can't be loaded, up to maxBad
+// per epoch, 0 … 2³¹−1. Their batches are smaller; a batch with no sample left is
+// skipped, or with several ranks ends the epoch with an error. Each bad sample is logged
+// and remembered, see [Loader.BadSamples]. One more than maxBad ends the epoch. The
+// default is 0. The lost rest of a stream's shard counts as one bad sample: see
+// [ShardError].
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -342,37 +326,23 @@ func WithErrorBudget(maxBad int) Option {
 	}
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample, which must
-// be at least 1 ms. [WithRetry]'s pauses and repeated calls count too. The sample
-// is then bad, with an error that is [context.DeadlineExceeded], and the call's
-// context ends. A call of LoadBatch may take perSample for each of its samples; if
-// it is given up, its samples are loaded one by one. By default the loader waits
-// for ever.
+// WithTimeout gives up a call of Load that takes longer than perSample, which must be at
+// least 1 ms. [WithRetry]'s pauses and repeated calls count too; time in which the
+// process was paused doesn't. The sample is then bad, with an error that is
+// [context.DeadlineExceeded], and the call's context ends. A call of LoadBatch may take
+// perSample for each of its samples; then they are loaded one by one. By default the
+// loader waits for ever.
 //
-// For a stream, an Open with its repetitions, a Next, a Skip and a Close of a shard may
-// each take perSample too. A shard that takes longer is an error in its place in the order,
-// as if Open or Next had failed, and its other records are lost. This is noticed only
-// when a record of the shard is needed. If only Close takes longer, a warning is logged.
+// An Open with its repetitions, a Next, a Skip and a Close of a stream's shard may each
+// take perSample too. If Open or Next takes longer, the shard's other records are lost.
 //
-// The call itself can't be stopped. It goes on in a goroutine that neither the
-// epoch nor Close waits for. Until it returns, it keeps the memory that it may
-// write to and its [Sample.Worker] number. The goroutine that takes over gets
-// another number, which may be Workers or more.
+// A call that was given up goes on in a goroutine that neither the epoch nor Close waits
+// for. Until it returns, it keeps its memory and its [Sample.Worker] number. If 1024 of
+// them haven't returned, the epoch ends with an error.
 //
-// A call is given up at most an eighth of perSample, or 1 ms if that is more,
-// after its time is over. Time in which the process was paused doesn't count. If 1024 calls that were given up haven't returned, the
-// epoch ends with an error.
-//
-// The time that create of [Scratch] takes isn't the call's, up to ten times perSample.
-//
-// Nothing else that the program gives to the loader is bounded: the loader waits for
-// the sampler, for Sizes, WithWorkerInit and WithFinish, and for Close of what
-// [Scratch] keeps.
-//
-// With 0 workers the loader can neither leave the caller's goroutine nor end the
-// context: it waits for the call. If an epoch of a stream has begun with 0 workers, the
-// caller reads its shards to the end, even after SetWorkers. So [Tune] and WithAutoWorkers
-// leave 0 workers out, unless WithMaxWorkers(0) or memory leaves no other count.
+// The loader waits for everything else that the program gives it. With 0 workers, or if
+// a stream's epoch began with 0, it waits for every call; so [Tune] and
+// [WithAutoWorkers] leave 0 out, unless no other count is left.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
@@ -383,11 +353,11 @@ func WithTimeout(perSample time.Duration) Option {
 	}
 }
 
-// WithRetry sets how often a sample is loaded again, 0 … 100, if its error calls
-// itself temporary: it has a method Temporary() bool that returns true, as those
-// of package net and [context.DeadlineExceeded] do. The loader waits for the
-// duration wait, at least 0, before the first repetition; the wait doubles each time.
-// The default is 3 times, the first after 10 ms.
+// WithRetry sets how often a sample is loaded again, 0 … 100, if its error has a method
+// Temporary() bool that returns true, as those of package net and
+// [context.DeadlineExceeded] do. The loader waits for the duration wait, at least 0,
+// before the first repetition; the wait doubles each time. The default is 3 times, the
+// first after 10 ms.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retries, o.backoff = times, wait
@@ -399,14 +369,10 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
-// WithWorkerInit makes each worker call f once, in its goroutine and before its
-// first sample, to prepare what the worker needs. With 0 workers the caller calls
-// f once, as worker 0. If f fails, the epoch ends with a *[LoadError] whose Index
-// is −1, and the next epoch tries again.
-//
-// Workers that come during an epoch, by SetWorkers or WithAutoWorkers, hold up no batch
-// while f runs: the others load meanwhile. But an epoch ends only once f has returned.
-// If it ends early, it first ends ctx.
+// WithWorkerInit makes each worker call f once, in its goroutine and before its first
+// sample. With 0 workers the caller calls f once, as worker 0. If f fails, the epoch
+// ends with a *[LoadError] whose Index is −1, and the next epoch tries again. An epoch
+// ends only once f has returned; if it ends early, it first ends ctx.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
@@ -417,17 +383,11 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	}
 }
 
-// WithFinish runs f on each batch after its samples are loaded and before it is
-// copied to the device: for mixup, masking, packing, or targets that are made of
-// several samples. A worker runs f, so f takes no time of training unless workers
-// are short. What [Tune] measures includes f. For random numbers f uses
-// [Batch.Rand].
-//
-// f may change the elements and lengths of b, by [Column.Of], [Batch.Bytes] and
-// [Batch.Lens]. It is called for several batches at once. Bad samples that
-// [WithErrorBudget] leaves out are removed before f is called. If f fails or
-// panics, the epoch ends with a *[LoadError] whose Index is −1, after all batches
-// before it. WithTimeout doesn't bound f.
+// WithFinish makes a worker run f on each batch after its samples are loaded and before
+// it is copied to the device: for mixup, masking, packing. f may change the elements and
+// lengths of b, and draws from [Batch.Rand]. It is called for several batches at once,
+// without bad samples. If f fails or panics, the epoch ends with a *[LoadError] whose
+// Index is −1, after all batches before it. [WithTimeout] doesn't bound f.
 func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.finish = f
@@ -438,10 +398,10 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithLogger sets where log lines go: warnings, and what WithLauncher found and
-// WithAutoWorkers chose. The default is [slog.Default], as it is when the loader is
-// made. The log's handler must not call the loader, or Tune or Precompute with the file that a
-// line is about: locks may be held meanwhile.
+// WithLogger sets where log lines go: warnings, and what [WithLauncher] found and
+// [WithAutoWorkers] chose. The default is [slog.Default], as it is when the loader is
+// made. The log's handler must not call the loader, nor [Tune] or [Precompute] with the
+// file that a line is about.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -463,18 +423,10 @@ func WithDevice(d Device) Option {
 	}
 }
 
-// WithPinned decides whether batches are loaded into page-locked memory. If the
-// device is a GPU, that is the default: copies from other memory are slower and
-// not asynchronous.
-//
-// On the [Host] the default is ordinary memory. WithPinned(true) is for programs
-// that copy batches to a GPU themselves. It takes the CUDA driver's page-locked
-// memory; if there is no driver, pages that the system locks; and if these are
-// refused, ordinary ones, with a log line that says which limit is too low. It
-// only helps if the library that copies recognizes page-locked memory. XLA
-// doesn't: it first copies each batch into its own buffer, unless its GPU client
-// is made with the option should_stage_host_to_device_transfers set to false (see
-// docs/gomlx.md).
+// WithPinned decides whether batches are loaded into page-locked memory: by default if
+// the device is a GPU. On the [Host] it is for programs that copy batches to a GPU
+// themselves (for XLA see docs/gomlx.md). If page-locked memory is refused there,
+// ordinary memory is used, and a log line says which limit is too low.
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on
@@ -493,12 +445,9 @@ func WithStrategy(s Strategy) Option {
 	}
 }
 
-// WithAlpha sets the difference in accumulated time that the choice of [Tune]
-// ignores. The time accumulates over as many iterations as WithIterations says,
-// 100 by default. The default is 0.5 s, but never less than 2 % and never more than 10 %
-// of the fastest count's time; these shares don't bound a duration that is given here. It
-// must be at least 0, and 0 chooses the fewest workers that may be the fastest, as far as
-// measuring tells.
+// WithAlpha sets the difference in accumulated time that the choice of [Tune] ignores,
+// at least 0. The time accumulates over [WithIterations] iterations, 100 by default. The
+// default is 0.5 s, but at least 1 % and at most 5 % of the fastest count's time.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -521,10 +470,9 @@ func WithRelativeAlpha(share float64) Option {
 	}
 }
 
-// WithIterations sets how many batches [Tune] measures at a worker count that
-// stays in the race, 1 … 1 000 000. If workers outnumber the samples of a batch, each visit
-// to a count measures at least four times the batches that they load at once, whatever n
-// is. The default is 100, and more or fewer if batches are very fast or slow.
+// WithIterations sets about how many batches [Tune] measures at a worker count that
+// stays in the race, 1 … 1 000 000. The default is 100, and more or fewer as batches are
+// fast or slow.
 func WithIterations(n int) Option {
 	return func(o *options) error {
 		o.iterations = n
@@ -532,10 +480,9 @@ func WithIterations(n int) Option {
 	}
 }
 
-// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The
-// default is GOMAXPROCS, and more as long as more workers win while CPUs are idle.
-// [Greedy] leaves out counts above GOMAXPROCS if fewer workers keep all CPUs in use.
-// For [Exhaustive] the default is GOMAXPROCS − 1, and more as long as more workers win.
+// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default
+// is twice GOMAXPROCS, for [Exhaustive] GOMAXPROCS − 1, and more as long as more workers
+// win while CPUs are idle.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n
@@ -543,13 +490,11 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds the time that [Tune] takes for measuring; it must be
-// more than 0. When it is over, the context of Load ends, and Tune returns its best
-// answer so far once the step and the calls of Load that are under way have returned.
-// One batch is measured in any case. As far as was measured, the probability that this answer
-// is worse than the default of WithWorkers by more than alpha and 2 % is at most 5 %. By default
-// measuring takes at most 2 minutes, and ends when the search is sure. If WithIterations or [Exhaustive]
-// says how much is to be measured, there is no bound by default.
+// WithTuningTime bounds the time that [Tune] takes for measuring; it must be more than
+// 0. When it is over, the context of Load ends, and Tune returns its best answer so far
+// once the calls under way have returned. One count is measured in any case. The default
+// is 1 minute; if [WithIterations] or [Exhaustive] says how much is to be measured,
+// there is no bound.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
@@ -560,15 +505,10 @@ func WithTuningTime(d time.Duration) Option {
 	}
 }
 
-// WithStep makes [Tune] run f on every batch that it measures, as training
-// would. The answer is then the fewest workers at which training doesn't wait.
-// The first call with a batch of each shape, up to 32 shapes, isn't measured, and
-// [WithTuningTime] doesn't count it: a framework with a compiler, such as XLA,
-// compiles in this call. If f changes anything, the program must restore it.
-//
-// For [Result.Floor], f also gets batches whose slots were filled before and aren't loaded
-// again: what they hold isn't what [Batch.Indices] and [Batch.Lens] say, and the places of
-// bad samples hold whatever Load left there. If f fails then, the floor is not known.
+// WithStep makes [Tune] run f on every batch, as training would. The answer is then the
+// fewest workers at which training doesn't wait. The first call with a batch of each
+// shape, up to 32 shapes, isn't measured: a framework may compile in it. If f changes
+// anything, the program must restore it.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
@@ -579,8 +519,8 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithProgress makes [Tune] call f whenever there is something to show, in the
-// goroutine that called Tune.
+// WithProgress makes [Tune] call f whenever there is something to show. Without it, Tune logs a line
+// when it begins, every 10 s, and at the end.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f
@@ -592,12 +532,10 @@ func WithProgress(f func(Progress)) Option {
 }
 
 // WithMemoryLimit sets how much memory, in bytes and at least 1, the whole process may
-// need at the worker count that [Tune] chooses. Pages of files and the idle part of the Go
-// heap don't count, as in Trial.Memory; if the system doesn't tell these apart, the peak
-// resident set counts. A count is ruled out if it exceeds the limit, or would exceed it by
-// what fewer workers took: see [Result.RuledOut]. By default the process may grow by 80 %
-// of what the container or the machine has left, divided by the ranks that WithLauncher
-// found on the host.
+// need at the worker count that [Tune] chooses: see [Trial].Memory, and
+// [Result].RuledOut for counts that need more. By default the process may grow by 80 %
+// of what the container or the machine has left, divided by the ranks that
+// [WithLauncher] found on the host.
 func WithMemoryLimit(bytes uint64) Option {
 	return func(o *options) error {
 		o.maxMemory = bytes
@@ -608,50 +546,33 @@ func WithMemoryLimit(bytes uint64) Option {
 	}
 }
 
-// WithResultCache keeps what [Tune] finds in a file. The next Tune takes its
-// result from there if hardware, device, fields, dataset type, step function and
-// options are the same and batches are within a factor of two in bytes. What Load
-// does, and the storage it reads from, are not compared: if datasets differ only
-// in these, give each its own file. Nor are options that only change which samples are
-// loaded, or how the answer is looked for: seeds, ranks, [WithDropLast], [WithRetry],
-// [WithErrorBudget] and [WithStrategy]. Of functions and samplers only the name or type is
-// compared.
+// WithResultCache keeps what [Tune] finds in a file, under a name for the dataset that
+// the program chooses. Neither may be empty. The next Tune takes its result from there
+// if hardware, device, fields and options are the same, batches are within a factor of
+// two in bytes, and a few batches take as long as the result says, within a factor of
+// two.
 //
-// Several processes may share the file. If they start together, the first one
-// tunes, and the others wait and read its answer. The first one may choose from
-// its share of the host's CPUs and memory (see WithLauncher). But it measures
-// while the others wait. So its figures don't include what all processes together
-// will do to storage, memory bandwidth and the network.
-//
-// A result counts for a day only if its Confidence is below 0.9 or not known, or if its
-// choice was bounded by the memory that was left. Then Tune tunes anew. It does so at once
-// if the choice wouldn't fit into the memory that is left now.
-//
-// If the file can't be read or written, Tune logs it and tunes anew.
-//
-// What Tune calls while it tunes, such as Load or the step, must not call Tune with the same
-// file: it would wait for its caller.
-func WithResultCache(path string) Option {
+// Several processes may share the file: the first one tunes, and the others wait. A
+// result that isn't sure counts for a day. If the file can't be read or written, Tune
+// logs it and tunes anew. What Tune calls must not call Tune with the same file.
+func WithResultCache(path, name string) Option {
 	return func(o *options) error {
-		o.results = path
-		if path == "" {
-			return optionError("WithResultCache", path, "must be the path of a file")
+		o.results, o.resultName = path, name
+		if path == "" || name == "" {
+			return optionError("WithResultCache", fmt.Sprintf("%q, %q", path, name), "must be the path of a file and a name")
 		}
 		return nil
 	}
 }
 
-// WithAutoWorkers makes a loader tune itself while training goes on. The loader
-// times the first batches at one worker count after another, the loop body's time
-// included. It settles on the fewest workers at which training hardly waits; see
-// [Loader.Result]. If the share of time spent waiting later drifts from what was
-// measured, it measures again. What is trained on doesn't change.
+// WithAutoWorkers makes a loader tune itself while training goes on. It times batches at
+// several worker counts, the loop body included, and settles on the fewest at which
+// training hardly waits; see [Loader.Result]. If waiting drifts later, it measures
+// again. What is trained on doesn't change.
 //
-// It starts at the count of WithWorkers and tries at most that of WithMaxWorkers. With
-// WithTimeout it starts and stays at 1 worker or more.
-// WithAlpha or WithRelativeAlpha says which difference it ignores, by default 2 %
-// of the fastest. When the program calls [Loader.SetWorkers], self-tuning ends.
-// [Tune] ignores this option.
+// It starts at the count of [WithWorkers] and tries at most that of [WithMaxWorkers].
+// [WithAlpha] or [WithRelativeAlpha] says which difference it ignores, by default 2 % of
+// the fastest. [Loader.SetWorkers] ends it. [Tune] ignores this option.
 func WithAutoWorkers() Option {
 	return func(o *options) error {
 		o.auto = true

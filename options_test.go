@@ -119,8 +119,10 @@ func TestOfTwoOptionsThatSetTheSameTheLastWins(t *testing.T) {
 }
 
 func TestAnEmptyValueIsSeenInItsError(t *testing.T) {
-	_, err := nwt.NewLoader(emptyDataset(1), nwt.WithResultCache(""))
-	require.EqualError(t, err, `nwt: WithResultCache: "": must be the path of a file`)
+	_, err := nwt.NewLoader(emptyDataset(1), nwt.WithResultCache("", "a"))
+	require.EqualError(t, err, `nwt: WithResultCache: "", "a": must be the path of a file and a name`)
+	_, err = nwt.NewLoader(emptyDataset(1), nwt.WithResultCache("a", ""))
+	require.EqualError(t, err, `nwt: WithResultCache: "a", "": must be the path of a file and a name`)
 }
 
 func TestASamplerExcludesShuffling(t *testing.T) {

@@ -14,36 +14,23 @@ import (
 	"github.com/nwt-go/nwt/internal/samplefile"
 )
 
-// Precompute keeps the samples of ds in a file. The first run loads all samples,
-// with the workers of a [Loader], and writes them to the file at path. Later runs
-// find the file, map it into memory, and load nothing.
+// Precompute keeps the samples of ds in a file at path. The first run loads all samples,
+// with the workers of a [Loader], and writes them. Later runs map the file into memory,
+// and load nothing.
 //
-// The file is used if the number of samples, the fields and version are those that
-// it was written for. Put into version what else the samples depend on: a date of
-// the data, a number that changes with the code. If the file is of another version,
-// damaged or cut short, it is replaced, with a warning in the log. Only a file that
-// begins as Precompute's files do is replaced. Any other file is moved out of the
-// way once the new one is complete, to path.foreign or, if that name is taken, to the first free one of
-// path.foreign1, path.foreign2 … If path is a link, it stays one, and the file lies
-// where the link leads.
+// The file is used if the number of samples, the fields and version are those that it
+// was written for. Put into version what else the samples depend on, such as a date of
+// the data. Another or a damaged file is replaced, with a warning in the log; one that
+// isn't Precompute's is first moved to path.foreign, path.foreign1 … A sample whose
+// checksum is wrong is loaded from ds.
 //
-// Each sample has a checksum. It is compared each time that the sample is read,
-// after the sample was copied: whatever becomes of the file meanwhile, a sample that
-// is delivered is right. If the checksum differs, the sample is loaded from ds, and
-// the next Precompute writes the file anew.
+// The samples are those of [LoadSample], of epoch 0 and seed 0: augmentation belongs in
+// a [Map] over the result. Only the options that say how to load count. A bad sample
+// within [WithErrorBudget] is loaded from ds whenever it is asked for.
 //
-// The samples are those of [LoadSample], of epoch 0 and seed 0: augmentation
-// belongs in a [Map] over the result. Only the options that say how to load count:
-// workers, batch size, prefetch, worker init, timeout, retries, logger and error
-// budget. A bad sample within the budget is left out of the file, and loaded from ds
-// whenever it is asked for.
-//
-// Several processes may call Precompute at the same time: one of them writes, under
-// the lock path.lock, and the others wait for it. The file appears under its name
-// when it is complete and on disk; until then it is path.partial.
-//
-// What loads the samples must not call Precompute for the same path: it would wait for its
-// caller.
+// If several processes call Precompute, one writes, under path.lock, and the others
+// wait. Until the file is complete, it is path.partial. What loads the samples must not
+// call Precompute for the same path: it would wait for its caller.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)

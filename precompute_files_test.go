@@ -22,24 +22,6 @@ func filled(n int, of byte) nwt.Dataset {
 	})
 }
 
-// requireFilled reads all samples in workers, and fails where one is wrong.
-func requireFilled(t *testing.T, ds nwt.Dataset) {
-	t.Helper()
-	l, err := nwt.NewLoader(ds, nwt.WithWorkers(4), nwt.WithBatchSize(10))
-	require.NoError(t, err)
-	defer l.Close()
-	seen := 0
-	for b, err := range l.Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		for k, i := range b.Indices() {
-			sample := b.Bytes(0)[1000*k : 1000*(k+1)]
-			require.Equal(t, bytes.Repeat([]byte{byte(i%250) + 1}, 1000), sample, "sample %d", i)
-			seen++
-		}
-	}
-	require.Equal(t, ds.Len(), seen)
-}
-
 // A dataset of the program may ask for it.
 func TestASampleThatIsNotThereIsNotTakenForDamage(t *testing.T) {
 	for _, index := range []int{-1, math.MinInt, 10, 11, math.MaxInt} {

@@ -17,16 +17,6 @@ func lines(n int) Dataset {
 	})
 }
 
-func requireLines(t testing.TB, ds Dataset) {
-	t.Helper()
-	for i := range ds.Len() {
-		s, err := LoadSample(context.Background(), ds, i)
-		require.NoError(t, err)
-		require.Equal(t, i%5, s.Len(0))
-		require.Equal(t, append(bytes.Repeat([]byte{byte(i)}, i%5), 0, 0, 0, 0)[:4], s.Bytes(0))
-	}
-}
-
 func TestADescriptionThatCannotBeReadIsOfSomethingElse(t *testing.T) {
 	want := &precomputedFor{Version: "v1", Samples: 3, Fields: lines(3).Fields()}
 	for _, description := range []string{"", "{}", `{"Fields":[{"Type":"Complex64"}]}`, `{"Version":7}`, `{"Version":"v1","Samples":3,"Fields":[{}]}`} {

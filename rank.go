@@ -37,32 +37,20 @@ func (r Rank) logOnce(log *slog.Logger) {
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables that a launcher
-// sets. If variables of several launchers are set, the first launcher of this list
-// counts, since it is usually the innermost. There is one exception: if srun itself
-// started the process (SLURM_TASK_PID tells), the variables of MPI don't count.
+// RankFromEnv reads rank and world from the environment variables that a launcher sets.
+// If several launchers' are set, the first of this list counts; but if srun itself
+// started the process, MPI's don't count.
 //
 //	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
-//	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
-//	            OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
+//	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE, …_LOCAL_RANK, …_LOCAL_SIZE
 //	MPICH       PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS; Intel MPI too
-//	Slurm       SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID
-//	            SLURM_STEP_TASKS_PER_NODE SLURM_NODEID
+//	Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS and others of a step that srun sets
 //	Kubernetes  JOB_COMPLETION_INDEX and, from the manifest, WORLD_SIZE
 //
-// For Slurm, the variables that srun sets for a step count. A program that a batch
-// script starts without srun is a single process, although SLURM_PROCID and
-// SLURM_NTASKS are set for it. srun --mpi=pmi2 sets PMI_RANK too, and is still
-// Slurm. A batch job that was submitted from inside a step inherits that step's
-// variables; this is an error if the job's own variables contradict them.
-//
-// Kubernetes tells a pod of an Indexed Job its index but not how many there are,
-// so the Job's manifest must set WORLD_SIZE to its completions.
-//
-// Without a launcher it is rank 0 of 1; but a world size other than 1 (WORLD_SIZE,
-// OMPI_COMM_WORLD_SIZE, PMI_SIZE) without a rank is an error, since each process would
-// train alone. A variable that is missing, malformed or out of range is an error. If lookup is nil, it is [os.LookupEnv]; an empty
-// variable counts as missing.
+// Without a launcher, or without srun in a Slurm batch script, it is rank 0 of 1. It is
+// an error if a variable is missing, malformed or out of range, if variables contradict
+// each other, or if a world size other than 1 is set without a rank. If lookup is nil,
+// it is [os.LookupEnv]; an empty variable counts as missing.
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -17,25 +15,27 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// remembered is tune, unless the file of WithResultCache has a result.
+// remembered is tune, unless the file of WithResultCache has a result that still holds.
 func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	if t.opts.results == "" {
 		return t.tune(ctx)
 	}
-	// The file is looked at twice, before and after this process waits for others that tune.
-	file := results.File{Path: t.opts.results, Log: t.opts.log}
-	again := results.File{Path: t.opts.results, Log: slog.New(slog.DiscardHandler)}
-	key := t.resultKey()
-	r, saved := t.recall(file, key, nil)
+	file, key := results.File{Path: t.opts.results, Log: t.opts.log}, t.resultKey()
+	r, saved := t.recall(file, key)
 	if r != nil {
-		return r, nil
+		holds, err := t.confirm(ctx, file, r)
+		if holds || err != nil {
+			return r, err
+		}
 	}
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
+	again := results.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file was said
 	err := file.WhileTuning(ctx, func() (err error) {
-		if r, _ = t.recall(again, key, &saved); r != nil {
-			return nil // the process that this one has waited for has found it
+		var since time.Time
+		if r, since = t.recall(again, key); r != nil && !since.Equal(saved) {
+			return nil // the process that this one has waited for has found it just now
 		}
 		if r, err = t.tune(ctx); err != nil {
 			return err
@@ -65,11 +65,8 @@ type keptResult struct {
 const forgetDoubtful = 24 * time.Hour
 
 // recall is the result that the file has, and when it was saved; nil if the file has none that
-// holds here and now. It is called before and after this process has waited for others that
-// tune. first is when the result was saved that the first call has found; nil: this is the
-// first call. A result that has come in between is by a process that had an equal part of the
-// memory, so it isn't compared with the memory that is left now.
-func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (found *Result, saved time.Time) {
+// may hold.
+func (t *tuner) recall(file results.File, key results.Key) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
 		return nil, saved
@@ -85,17 +82,46 @@ func (t *tuner) recall(file results.File, key results.Key, first *time.Time) (fo
 		return nil, saved
 	}
 	doubtful := r.Confidence < unsure || t.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory)
-	if doubtful && time.Since(entry.Saved).Abs() > forgetDoubtful { // a clock may have been wrong
+	if doubtful && time.Since(saved).Abs() > forgetDoubtful { // a clock may have been wrong
 		return nil, saved
 	}
-	if why := t.outgrown(r); why != "" && (first == nil || saved.Equal(*first)) {
+	if why := t.outgrown(r); why != "" {
 		file.Log.Info("nwt: tuning anew", "path", file.Path, "reason", why)
 		return nil, saved
 	}
 	r.Cached = true
-	t.show(search.Space{}, "done", r.Workers, nil)
 	return r.Result, saved
 }
+
+// confirmed is the factor by which a batch may take more or less time than a kept result says.
+const confirmed = 2
+
+// confirm tells whether a batch takes about as long as the kept result says: the name that it is
+// kept under may be another dataset's by now, or the storage may have changed.
+func (t *tuner) confirm(ctx context.Context, file results.File, r *Result) (holds bool, err error) {
+	sp := t.space()
+	sp.Start = r.Workers
+	m := t.newTuning(sp)
+	m.inline = true
+	err = t.measure(ctx, m, func(_ *tuner, seen []search.Series) (search.Request, bool) {
+		return search.Request{Workers: r.Workers, Iterations: confirmOver}, len(seen) == 0
+	})
+	if err != nil {
+		return false, err
+	}
+	then, now := r.trial(r.Workers).Mean, m.counts[0].Mean
+	if now > confirmed*then || then > confirmed*now {
+		file.Log.Info("nwt: tuning anew", "path", file.Path, "name", t.opts.resultName, "reason",
+			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", countWorkers(r.Workers), human.Duration(now), human.Duration(then)))
+		return false, nil
+	}
+	if t.opts.progress != nil {
+		t.opts.progress(Progress{Phase: "done", Workers: r.Workers, Done: 1, Elapsed: time.Since(t.began)})
+	}
+	return true, nil
+}
+
+const confirmOver = 20 // batches
 
 // impossible says what is in the result that no tuning can have found; empty if nothing.
 func (r *Result) impossible() string {
@@ -109,8 +135,8 @@ func (r *Result) impossible() string {
 		return fmt.Sprintf("%s fastest, but not tried", countWorkers(r.Fastest))
 	case r.Iterations < 1 || r.Alpha < 0 || r.Floor < 0:
 		return fmt.Sprintf("%d iterations, alpha %v, floor %v: must be at least 1, 0 and 0", r.Iterations, r.Alpha, r.Floor)
-	case r.Confidence < 0 || r.Confidence > 1 || r.Slower < 0:
-		return fmt.Sprintf("confidence %v, must be 0 to 1; slower by %v, must be at least 0", r.Confidence, r.Slower)
+	case r.Confidence < 0 || r.Confidence > 1:
+		return fmt.Sprintf("confidence %v, must be 0 to 1", r.Confidence)
 	}
 	for i, t := range r.Trials {
 		switch {
@@ -136,92 +162,28 @@ func (t *tuner) outgrown(r keptResult) (why string) {
 	return ""
 }
 
-// resultKey names all that the answer depends on. It leaves out strategy, seed, rank, world
-// size, retries, error budget and WithDropLast: they change which samples are loaded and how
-// the answer is looked for, but not the answer. It includes whether the order is
-// shuffled, because that matters to storage.
+// resultKey names all that the answer depends on. It leaves out what only changes which samples
+// are loaded, or how the answer is looked for.
 func (s *source) resultKey() results.Key {
 	o := s.opts
 	pinned := "default"
 	if o.pinned != nil {
 		pinned = fmt.Sprint(*o.pinned)
 	}
-	options := []string{
-		"dataset=" + nameOf(s.ds),
-		fmt.Sprintf("sampler=%T", s.sampler),
-		fmt.Sprintf("prefetch=%d", o.prefetch),
-		fmt.Sprintf("unordered=%t", o.unordered),
-		"pinned=" + pinned,
-		fmt.Sprintf("timeout=%t", o.timeout > 0), // calls are watched
-		fmt.Sprintf("ranks=%d", o.ranks()),
-		fmt.Sprintf("cpus=%d", o.cpus()), // two ranks of equal affinity may share their CPUs, or have each its own
-		fmt.Sprintf("alpha=%v/%v", o.alpha.Total, o.alpha.Share),
-		fmt.Sprintf("iterations=%d", o.iterations),
-		fmt.Sprintf("max=%d", o.most),
-		fmt.Sprintf("time=%v", o.tuningTime),
-		fmt.Sprintf("memory=%d", o.maxMemory), // the default is compared when a result is found
-	}
-	if s.n == endless {
-		options = append(options, fmt.Sprintf("interleave=%d", o.interleave), fmt.Sprintf("epoch=%d", o.epochSamples))
-		if o.shuffle {
-			options = append(options, fmt.Sprintf("window=%d", o.window))
-		}
-	}
 	device := o.device.String()
 	if gpu, ok := o.device.(cudaDevice); ok {
 		device = "cuda (" + gpu.Name() + ")" // whichever of the host's GPUs it is
-	}
-	if o.init != nil {
-		options = append(options, "init="+functionName(o.init))
-	}
-	if o.finish != nil {
-		options = append(options, "finish="+functionName(o.finish))
-	}
-	if o.step != nil {
-		options = append(options, "step="+functionName(o.step))
 	}
 	return results.Key{
 		Hardware:   results.ThisHardware(),
 		Device:     device,
 		Fields:     s.layout.String(),
 		BatchBytes: int64(s.layout.bytes) * int64(s.order.perBatch()),
-		Options:    strings.Join(options, " "),
+		Options: fmt.Sprintf("name=%q prefetch=%d unordered=%t pinned=%s timeout=%t ranks=%d cpus=%d alpha=%v/%v iterations=%d max=%d memory=%d step=%t init=%t finish=%t interleave=%d",
+			o.resultName, o.prefetch, o.unordered, pinned, o.timeout > 0, o.ranks(), o.cpus(), o.alpha.Total, o.alpha.Share, o.iterations, o.most, o.maxMemory,
+			o.step != nil, o.init != nil, o.finish != nil, o.interleave),
 	}
 }
-
-// nameOf names a dataset: by its type, by the function that it was made from, or by the types
-// of its streams. The names of the datasets that it is made of follow, each once.
-func nameOf(ds Dataset) string {
-	var names []string
-	add := func(name string) {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	switch ds := ds.(type) {
-	case *funcDataset:
-		return functionName(ds.load)
-	case *streamDataset:
-		for _, s := range ds.streams {
-			add(fmt.Sprintf("%T", s))
-		}
-		return strings.Join(names, "+")
-	case interface{ made() composed }:
-		return nameOf(ds.made())
-	case composed:
-		for _, part := range ds.parts() {
-			add(nameOf(part))
-		}
-		name := fmt.Sprintf("%T", ds)
-		if m, ok := ds.(*mapped); ok {
-			name += " by " + functionName(m.f)
-		}
-		return fmt.Sprintf("%s(%s)", name, strings.Join(names, "+"))
-	}
-	return fmt.Sprintf("%T", ds)
-}
-
-func functionName(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
 
 // String is the layout in a line: "image Uint8[3 224 224], label Int64".
 func (l *layout) String() string {

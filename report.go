@@ -17,8 +17,7 @@ import (
 )
 
 // String is the report for people: the choice and why, a row per worker count with
-// the choice and the fastest marked, and what else to know. If another count seems faster
-// than Fastest, by less than measuring tells, the mark is "none surely faster".
+// the choice and the fastest marked, and what else to know.
 func (r *Result) String() string {
 	var b strings.Builder
 	b.WriteString(r.Reason)
@@ -32,19 +31,12 @@ func (r *Result) String() string {
 // writeTable writes the table of trials. Each column has one unit, so that figures
 // can be compared at a glance.
 func (r *Result) writeTable(b *strings.Builder) {
-	quickest, least := Trial{Mean: math.MaxInt64, Total: math.MaxInt64}, uint64(math.MaxUint64)
-	var transfers, copies, memory, own, ahead, others, collected bool
+	quickest, least, collected := time.Duration(math.MaxInt64), uint64(math.MaxUint64), false
 	for _, t := range r.Trials {
-		if t.Mean < quickest.Mean {
-			quickest = t
-		}
-		least = min(least, t.PeakRSS)
-		transfers, copies, memory = transfers || t.Transfer > 0, copies || t.Copy > 0, memory || t.PeakRSS > 0
-		own, ahead = own || t.Memory > 0, ahead || t.Prefetch > 0
-		others, collected = others || t.OtherCPU >= 0.005, collected || t.CollectorCPU >= 0.01
+		quickest, least = min(quickest, t.Mean), min(least, t.needs())
+		collected = collected || t.CollectorCPU >= muchGC
 	}
-	total, each, bytes := human.ScaleOf(quickest.Total), human.ScaleOf(quickest.Mean), human.ScaleOfBytes(least)
-	bandwidth := human.ScaleOfBytes(uint64(quickest.Bandwidth))
+	each, bytes := human.ScaleOf(quickest), human.ScaleOfBytes(least)
 
 	type column struct {
 		title, unit string
@@ -52,45 +44,16 @@ func (r *Result) writeTable(b *strings.Builder) {
 	}
 	columns := []column{
 		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
-		{countBatches(r.Iterations), total.Unit, func(t Trial) string { return total.Write(float64(t.Total)) }},
 		{"per batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
-		{"± 95 %", "", margin},
-		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait)) }},
-	}
-	if transfers {
-		columns = append(columns, column{"transfer", each.Unit, func(t Trial) string { return each.Write(float64(t.Transfer)) }})
-	}
-	if copies {
-		columns = append(columns,
-			column{"copy", each.Unit, func(t Trial) string { return each.Write(float64(t.Copy)) }},
-			column{"bandwidth", bandwidth.Unit + "/s", func(t Trial) string { return bandwidth.Write(t.Bandwidth) }})
-	}
-	if r.Step {
-		columns = append(columns, column{"step", each.Unit, func(t Trial) string { return each.Write(float64(t.Step)) }})
-	}
-	if r.knowsReading() {
-		columns = append(columns, column{"reading", "", func(t Trial) string { return human.Share(t.Reading) }})
-	}
-	columns = append(columns, column{"CPUs busy", "", func(t Trial) string { return human.Share(t.CPU) }})
-	if others {
-		columns = append(columns, column{"by others", "", func(t Trial) string {
-			if t.OtherCPU < 0 {
-				return "?"
-			}
-			return human.Share(t.OtherCPU)
-		}})
+		{"±", "", margin},
+		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait + t.Transfer)) }},
+		{"CPUs busy", "", func(t Trial) string { return human.Share(t.CPU) }},
 	}
 	if collected {
 		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.CollectorCPU) }})
 	}
-	if ahead {
-		columns = append(columns, column{"ahead", "", func(t Trial) string { return strconv.Itoa(t.Prefetch) }})
-	}
-	if own {
-		columns = append(columns, column{"own memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.Memory)) }})
-	}
-	if memory {
-		columns = append(columns, column{"peak memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.PeakRSS)) }})
+	if least > 0 {
+		columns = append(columns, column{"memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.needs())) }})
 	}
 
 	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
@@ -117,25 +80,16 @@ func (r *Result) knowsReading() bool {
 	return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Reading > 0 })
 }
 
-// mostSlower is the share up to which it says something that the choice is slower by no more.
-const mostSlower = 10
-
 // writeNotes writes the notes below the table, each behind a word.
 func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%11s  %s\n", word, fmt.Sprintf(format, args...))
 	}
 	if r.Confidence > 0 {
-		slower := "how much slower than the best count tried can't be told"
-		if r.Slower <= mostSlower {
-			slower = fmt.Sprintf("at most %s slower than the best count tried, at 95 %%", human.Share(r.Slower))
-		}
-		note("confidence", "another run would choose the same in %s of cases; %s", human.Share(r.Confidence), slower)
+		note("confidence", "another run would choose the same in %s of cases", human.Share(r.Confidence))
 	}
-	if r.Floor > 0 {
-		note("floor", "%s per batch, if loading were perfect", human.Duration(r.Floor))
-	} else {
-		note("floor", "not known")
+	if r.Step {
+		note("floor", "%s per batch, if training never waited for data", human.Duration(r.Floor))
 	}
 	samples := "1 sample"
 	if r.BatchSize != 1 {
@@ -170,28 +124,16 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-// Mark is what the report calls a worker count: "chosen", "fastest", "none surely faster"
-// (see [Result.String]), the first with one of the others, or "". The package plot calls it
-// the same.
+// Mark is what the report calls a worker count: "chosen", "fastest", "chosen, fastest" or "".
 func (r *Result) Mark(workers int) string {
 	var marks []string
 	if workers == r.Workers {
 		marks = append(marks, "chosen")
 	}
 	if workers == r.Fastest {
-		fastest := "fastest"
-		if r.seemsFaster(r.trial(workers)) {
-			fastest = "none surely faster"
-		}
-		marks = append(marks, fastest)
+		marks = append(marks, "fastest")
 	}
 	return strings.Join(marks, ", ")
-}
-
-// seemsFaster tells whether the table has a count that is faster than fastest, by less than
-// can be told.
-func (r *Result) seemsFaster(fastest Trial) bool {
-	return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Mean < fastest.Mean })
 }
 
 // String names the hardware in a few words.
@@ -209,52 +151,50 @@ func (h Hardware) String() string {
 	return s
 }
 
-// reason says in a sentence why the choice c was made. The plain means may contradict the
-// choice by less than their errors. Then the sentence says no more than can be told.
+// reason says in a sentence why the choice c was made.
 func (r *Result) reason(c search.Choice) string {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
-	surely, theFastest := "", "the fastest"
-	if r.seemsFaster(fastest) {
-		surely, theFastest = "surely ", "none is surely faster"
+	workers := capital(countWorkers(r.Workers))
+	var beside []string // what the choice is compared with
+	if c.Kept {
+		beside = append(beside, "as without tuning, since time was over before another count was surely better")
 	}
-	apart := func(t Trial) bool { return float64(t.Mean-fastest.Mean)*float64(r.Iterations) > float64(r.Alpha) }
-	within, that := "within", ""
-	if apart(chosen) {
-		within, that = "may be within", "that "
+	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
+		beside = append(beside, "training hardly waits for data")
 	}
-	corrected := ""
-	if slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Workers < r.Workers && !apart(t) }) {
-		corrected = ", once drift that all counts share and chance are left out"
-	}
-	batches, take := countBatches(r.Iterations), "take"
-	if r.Iterations == 1 {
-		take = "takes"
-	}
-	switch workers := capital(countWorkers(r.Workers)); {
+	switch more := slower(chosen, fastest); {
 	case len(r.Trials) == 1:
-		return fmt.Sprintf("%s: nothing else could be measured.", workers)
-	case c.Kept:
-		return fmt.Sprintf("%s, as without tuning: measuring ended before another count was surely better.", workers)
-	case c.Rounded && r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: %s; fewer may do within %s, over %s, but this is the roundest of the counts that can't be told apart.", workers, theFastest, human.Duration(r.Alpha), batches)
-	case c.Rounded:
-		return fmt.Sprintf("%s: %s %s, over %s, of the fastest (%d); fewer may be too, but this is the roundest of the counts that can't be told apart.", workers, within, human.Duration(r.Alpha), batches, r.Fastest)
-	case r.Workers == r.Fastest && r.Workers == 0:
-		return fmt.Sprintf("%s: no count tried is %sfaster.", workers, surely)
-	case r.Workers == r.Fastest && r.Workers == r.Trials[0].Workers:
-		return fmt.Sprintf("%s: no count tried is %sfaster, and fewer were not tried.", workers, surely)
+		beside = append(beside, "nothing else could be measured")
 	case r.Workers == r.Fastest:
-		return fmt.Sprintf("%s: %s; with fewer, as far as tried, %s %s over %s longer%s.", workers, theFastest, batches, take, human.Duration(r.Alpha), corrected)
+		beside = append(beside, "the fastest")
+	case more < hardly:
+		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
 	default:
-		return fmt.Sprintf("%s: the fewest tried %s%s %s, over %s, of the fastest (%d)%s.", workers, that, within, human.Duration(r.Alpha), batches, r.Fastest, corrected)
+		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))
 	}
+	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 {
+		below := r.Trials[i-1]
+		switch more := slower(below, chosen); {
+		case more > hardly:
+			beside = append(beside, fmt.Sprintf("%s %s longer", takes(below.Workers), human.Share(more)))
+		case more > -hardly:
+			beside = append(beside, fmt.Sprintf("%s as long", takes(below.Workers)))
+		}
+	}
+	return fmt.Sprintf("%s: %s.", workers, strings.Join(beside, "; "))
 }
 
-func countBatches(n int) string {
-	if n == 1 {
-		return "1 batch"
+// hardly is a share of time below which nobody notices a difference.
+const hardly = 0.01
+
+// slower is the share by which a takes longer than b.
+func slower(a, b Trial) float64 { return float64(a.Mean)/float64(max(b.Mean, 1)) - 1 }
+
+func takes(workers int) string {
+	if workers == 1 {
+		return "1 worker takes"
 	}
-	return fmt.Sprintf("%d batches", n)
+	return fmt.Sprintf("%d take", workers)
 }
 
 func (r *Result) trial(workers int) Trial {
@@ -265,8 +205,7 @@ func (r *Result) trial(workers int) Trial {
 	return r.Trials[i]
 }
 
-// WriteCSV writes the trials, and the one from ordinary memory, as
-// comma-separated values under a header. Times are in seconds, memory in bytes. Only
+// WriteCSV writes the trials as comma-separated values under a header. Times are in seconds, memory in bytes. Only
 // trials of a stream have the last column, reading.
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)

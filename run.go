@@ -72,7 +72,6 @@ type run struct {
 	preparing sync.WaitGroup
 	prepared  bool // guarded by Loader.mu
 
-	ready atomic.Pointer[time.Time] // when WithWorkerInit first succeeded; nil: it hasn't
 }
 
 // begin starts a run.
@@ -379,8 +378,8 @@ func (r *run) finish() error {
 // count counts a batch that is delivered. ready tells whether it was ready when asked for.
 func (r *run) count(b *Batch, ready bool) {
 	c := &r.l.counters
-	c.batches.Add(1) // before ready, which must not be more
-	if ready {
+	c.batches.Add(1)                 // before ready, which must not be more
+	if ready || r.l.Workers() == 0 { // without workers nothing could be ready; Wait tells what that costs
 		c.ready.Add(1)
 	}
 	c.samples.Add(int64(b.size))
@@ -456,6 +455,7 @@ func (r *run) openOne() (opened bool, err error) {
 	b.admitted = false
 	b.goesOn.Store(false)
 	b.last.Store(notLast)
+	b.part = wholeBatch / int64(max(b.opened, 1))
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.finishErr = false, false, nil
 	b.expect(b.opened)
@@ -526,6 +526,8 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
 	began := r.l.now()
+	r.l.counters.waiting.Store(began)
+	defer r.l.counters.waiting.Store(0)
 	if (r.sequence != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
 		r.awaiting.Store(true)
 		defer r.awaiting.Store(false)
@@ -538,7 +540,13 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		seq, ok := r.l.ring.Await(candidates)
 		switch {
 		case ok || r.looking.Load() && r.l.ring.Item(r.ahead[i]).goesOn.Load():
-			r.l.counters.wait.Add(r.l.now() - began)
+			now := r.l.now()
+			r.l.counters.waiting.Store(0)
+			r.l.counters.wait.Add(now - began)
+			if b := r.l.ring.Item(seq); r.l.stage != nil && ok && !b.copyEnded.IsZero() {
+				copying := min(now, int64(b.copyEnded.Sub(r.l.born))) - max(began, int64(b.copyBegan.Sub(r.l.born)))
+				r.l.counters.transfer.Add(max(0, copying))
+			}
 			return seq, true
 		case r.l.ring.Stopped():
 			return 0, false
@@ -580,33 +588,6 @@ func (r *run) help(seq uint64) {
 
 // readByConsumer tells whether the consumer reads the run's stream by itself.
 func (r *run) readByConsumer() bool { return r.sequence != nil && r.toFill == nil }
-
-// openAhead is how many batches are open beyond the one in use, how many of their
-// places are loaded, and whether they are the last of the course. Each batch counts
-// as WithBatchSize places, whatever its size. The caller is the consumer.
-func (r *run) openAhead() (batches, loaded int, last bool) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	for _, seq := range r.ahead {
-		b := r.l.ring.Item(seq)
-		done := b.opened - r.l.ring.Pending(seq) // read before skipped, which workers write before they report
-		loaded += portion(r.l.opts.batchSize, max(0, done-int(b.skipped.Load())), b.opened)
-	}
-	return len(r.ahead), loaded, r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
-}
-
-// loadedAhead is how many places of the running epoch's batches are loaded ahead.
-// The caller is the consumer, in the loop body.
-func (l *Loader) loadedAhead() int {
-	l.mu.Lock()
-	r := l.run
-	l.mu.Unlock()
-	if r == nil {
-		return 0
-	}
-	_, loaded, _ := r.openAhead()
-	return loaded
-}
 
 // letGo ends the loop body's use of a batch. The caller holds turn.
 func (r *run) letGo() {

@@ -70,10 +70,9 @@ func (c *common) column(field int) *column {
 }
 
 // Shape is the shape of a field in the sample's place: that of the longest sample
-// allowed or, if the dataset is a [SizedDataset], of the longest of the batch. A
-// sample that is smaller than its place begins at index 0 of each dimension. So with
-// [Field.RaggedDims] of 2, row y begins at element y × Shape[1] × … of the field.
-// The caller must not change the slice.
+// allowed or, with a [SizedDataset], of the longest of the batch. A smaller sample
+// begins at index 0 of each dimension: with [Field].RaggedDims of 2, row y begins at
+// element y × Shape[1] × … of the field. The caller must not change the slice.
 func (s *Sample) Shape(field int) []int { return s.column(field).dims }
 
 // places is the memory of a field of n samples that lie one after the other from s on.
@@ -113,10 +112,9 @@ func (s *Sample) copyTo(dst *Sample) error {
 	return nil
 }
 
-// SetLen sets the length of a ragged field's first dimension. Load must call
-// it for each ragged field; for one with several ragged dimensions it must call
-// SetShape. SetLen panics if the field isn't ragged, or n is out of range or more than
-// the dataset's Sizes told; inside Load the panic becomes a [LoadError].
+// SetLen sets the length of a ragged field's first dimension. Load must call it, or
+// SetShape, for each ragged field. It panics if the field isn't ragged, or n is out of
+// range or more than the dataset's Sizes told; inside Load that becomes a [LoadError].
 func (s *Sample) SetLen(field, n int) {
 	c := s.column(field)
 	if c.free != 1 {
@@ -278,13 +276,10 @@ func (s *Sample) Position() int {
 // Epoch is the epoch that the sample is loaded for.
 func (s *Sample) Epoch() int { return s.epoch }
 
-// Worker is the number of the worker that loads the sample, 0-based; it is 0 too
-// if the caller loads. Use it for logs, not to index state: two workers of a loader
-// never have the same number at the same time, but two loaders over one dataset do, and
-// so may a worker and the caller when SetWorkers changes to or from 0 workers. For a
-// worker's own state use [Scratch]. A call that was given up (see
-// [WithTimeout]) keeps its number; the goroutine that takes over gets another
-// number, which may be [Loader.Workers] or more.
+// Worker is the number of the worker that loads the sample, 0-based; it is 0 too if the
+// caller loads. Use it for logs, not to index state, for which there is [Scratch]: two
+// loaders over one dataset have the same numbers. After a call was given up (see
+// [WithTimeout]), numbers may be [Loader.Workers] or more.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.
@@ -393,10 +388,9 @@ func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Samp
 	return s.blocks[i][:n]
 }
 
-// LoadSample loads one sample by itself, for tests and a look at the data. It
-// loads for epoch 0 and seed 0, and the position is the index. The sample has its
-// own memory and stays valid. The errors are *[LoadError], *[OptionError] for an index
-// out of range, and those of [NewLoader] for a dataset that can't be used.
+// LoadSample loads one sample by itself, for epoch 0, seed 0 and position index. The
+// sample has its own memory and stays valid. The errors are *[LoadError], *[OptionError]
+// for an index out of range, and those of [NewLoader] for a dataset that can't be used.
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {

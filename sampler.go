@@ -6,21 +6,14 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Sampler is the order of an epoch: which sample of the dataset stands at
-// which position.
+// A Sampler is the order of an epoch: which sample of the dataset stands at which
+// position. At is a pure function: the same epoch and position always give the same
+// index.
 //
-// At is a pure function: the same epoch and position always give the same index,
-// whoever asks, in whatever order. So a loader can change its workers, its batch
-// size or the number of ranks, and can resume in the middle of an epoch, without
-// changing what is trained on.
-//
-// Package sampler has others than [Sequential] and [Shuffled]. A sampler may be a [Filler] or a
-// [BatchSampler], and may have two more methods:
-//   - LastIndex() int is the highest index that it visits, −1 if that isn't known. If the
-//     dataset doesn't have this index, [NewLoader] and [Loader.SetSampler] return an error.
-//   - Step() int is how many samples it chose to stand in a step of all ranks, as
-//     sampler.Bucketed does. If the loader's steps, WithBatchSize × world samples, don't divide
-//     it, both log a warning.
+// Package sampler has more. A sampler may be a [Filler] or a [BatchSampler]. A method
+// LastIndex() int tells the highest index that it visits, −1 if not known, for
+// [NewLoader] and [Loader.SetSampler] to check; Step() int how many samples it made for
+// a step of all ranks, for them to warn if [WithBatchSize] × world doesn't divide it.
 type Sampler interface {
 	// Len is the number of positions in an epoch. It must not change.
 	Len() int
@@ -29,25 +22,18 @@ type Sampler interface {
 	At(epoch, i int) int
 }
 
-// A BatchSampler is a Sampler that also says where batches end, so that they needn't be
-// equally large: sampler.TokenBatches is one. A loader delivers its batches as they are; none
-// may be larger than WithBatchSize.
+// A BatchSampler is a [Sampler] that also says where batches end: sampler.TokenBatches
+// is one. Batches, Start and Largest are pure, as At is.
 //
-// With several ranks, batch k of rank r is batch k × world + r of the epoch. If the last
-// step has fewer batches than ranks, several ranks share a batch: each gets a part of
-// it, and repeats a sample only if the batch has too few for its ranks. WithDropLast
-// leaves out the batches of this step instead. A [State] counts samples here too. An
-// epoch can be resumed wherever a batch begins, with any number of ranks: exactly the
-// rest is delivered.
-//
-// Batches, Start and Largest are pure, as At is.
+// Batch k of rank r is batch k × world + r of the epoch. If the last step has fewer
+// batches than ranks, several ranks share a batch; [WithDropLast] leaves out this step
+// instead. An epoch can be resumed wherever a batch begins, with any number of ranks.
 type BatchSampler interface {
 	Sampler
 	// Batches is the number of batches in an epoch, 1 … Len(). It must not change.
 	Batches() int
 	// Start is the position at which a batch of an epoch begins, 0 < batch < Batches().
-	// The batch ends where the next one begins. It is called from many goroutines at
-	// once.
+	// The batch ends where the next one begins. Many goroutines call it at once.
 	Start(epoch, batch int) int
 	// Largest is how many samples the largest batch has. WithBatchSize must be at least
 	// that. If it isn't known, 1 will do: a batch that is too large then ends its epoch.
@@ -110,13 +96,9 @@ func (s sequential) At(_, i int) int {
 	return i
 }
 
-// Shuffled visits each of 0 … n−1 once per epoch, in an order that depends on the
-// seed and the epoch. It is for statistics, not for secrets.
-//
-// The order is computed, not stored. At computes a keyed permutation (a Feistel network
-// with cycle walking), which takes about 20 ns per position. A loader asks for a batch of positions at a time; tables
-// of the round function make that 5 ns per position. The tables of two epochs are
-// kept, 12 × √n bytes per epoch; for more than 2²⁹ positions there are none.
+// Shuffled visits each of 0 … n−1 once per epoch, in an order that depends on the seed
+// and the epoch. It is for statistics, not for secrets. The order is computed, not
+// stored: it takes little memory at any n.
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, seed: seed, key: permute.SeedKey(seed), perm: permute.New(n)}
 	s.rounds = permute.NewOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.Tabulate(permute.EpochKey(s.key, epoch)) })

@@ -6,17 +6,10 @@ import (
 	"slices"
 )
 
-// A Schema declares the fields of a dataset, each once and with its element type:
-//
-//	var (
-//		schema nwt.Schema
-//		image  = nwt.AddField[float32](&schema, "image", 3, 224, 224)
-//		label  = nwt.AddField[int64](&schema, "label")
-//	)
-//
-// [Schema.Fields] is then what [NewDataset] and [Dataset] ask for, and the
-// columns read and write samples and batches: image.Of(dst), image.Of(batch).
-// The zero Schema has no fields.
+// A Schema declares the fields of a dataset, each once and with its element type, by
+// [AddField]. [Schema.Fields] is what [NewDataset] and [Dataset] ask for, and the
+// columns read and write samples and batches: image.Of(dst), image.Of(batch). The zero
+// Schema has no fields.
 type Schema struct {
 	fields []Field
 }
@@ -32,11 +25,10 @@ func cloneFields(fields []Field) []Field {
 	return fields
 }
 
-// AddField adds a field whose elements are T. The shape is that of one sample; no
-// shape means a scalar. The type of the field follows from T: uint16, and types
-// defined as uint16, give Uint16, but [F16] gives Float16 and [BF16] gives BFloat16.
-// AddField panics if the name is empty or already taken, or if the shape can't be
-// used.
+// AddField adds a field whose elements are T. The shape is that of one sample; no shape
+// means a scalar. The field's type follows from T: [F16] gives Float16, [BF16] BFloat16,
+// and other 16-bit unsigned types Uint16. AddField panics if the name is empty or
+// already taken, or if the shape can't be used.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
@@ -102,10 +94,9 @@ type Column[T Element] struct {
 // [Batch.LensOf].
 func (c Column[T]) Index() int { return c.index }
 
-// Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a
-// copy, as [Values] gives them. It panics, naming both fields, if the view's field
-// with this number has another name, type or size: then the view isn't of this
-// schema. It also panics if the view has fewer fields.
+// Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a copy,
+// as [Values] gives them. If the view's field with this number has another name, type or
+// size, or is missing, it panics, naming both fields.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)

@@ -10,28 +10,20 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Scratch returns a value that Load needs at hand and can't share with other
-// goroutines: a decoder, an FFT plan, a connection, an open file. The first call in
-// a worker makes the value with create; later calls return the same value. So a
-// loader has at most one value per worker, and Load takes it without a lock:
+// Scratch returns a value that Load needs at hand and can't share with other goroutines:
+// a decoder, an FFT plan, a connection. The first call in a worker makes the value with
+// create; later calls return the same value:
 //
 //	decoder, err := nwt.Scratch(dst, newDecoder)
 //
-// A value is found by its type T and by the place of the sample's dataset in the
-// loader's: each part of a [Concat] or a [Zip], and the dataset and the function of a
-// [Map], have values of their own, even if the same dataset comes twice. Code of one
-// dataset that needs two values of a type defines two types. If create fails, its error
-// is returned and nothing is kept.
+// A worker has one value per type T and dataset; each part of a [Concat], a [Zip] or a
+// [Map] has its own. If create fails, nothing is kept. create may take ten times
+// [WithTimeout]. Only the goroutine in which Load or LoadBatch was called may use the
+// value.
 //
 // If the value is an [io.Closer], it is closed when the worker ends: by
-// [Loader.SetWorkers], or at the latest by [Loader.Close]. After a panic in Load it
-// is closed and made anew. A worker whose call was given up (see [WithTimeout])
-// keeps the value until that call returns; its replacement gets a new one. The time that
-// create takes isn't the sample's: create may take ten times WithTimeout. If it takes
-// longer, its call is given up, and what it makes is kept for the replacement.
-// [LoadSample] closes the value before it returns.
-//
-// Only the goroutine in which Load or LoadBatch was called may use the value.
+// [Loader.SetWorkers], or at the latest by [Loader.Close]. After a panic in Load it is
+// closed and made anew. A call that was given up keeps its value until it returns.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil

@@ -37,7 +37,6 @@ type sequence struct {
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
 	plan  *mix.Plan // which part each record is of; nil without MixedStreams
-	shift int       // by how many records the plan is rotated: 0, except in a tuner's visits
 
 	epoch, last int
 	over        bool // nothing comes after epoch
@@ -67,10 +66,7 @@ func newSequence(r *run, ahead bool) *sequence {
 		perRank := o.perRank()
 		q.index = perRank.steps(0) - perRank.steps(q.skip)
 	}
-	if v := r.l.visits; v != nil {
-		q.shift = v.shift
-	}
-	first, files := 0, shards.NewFiles(r.l.visits == nil) // a tuner's readers stay open
+	first, files := 0, shards.NewFiles()
 	for k, s := range r.l.ds.(*streamDataset).streams {
 		n := r.l.shards[k]
 		q.parts = append(q.parts, &streamPart{Set: shards.New(q.config(s, k, n, first, files)), shards: n})
@@ -81,7 +77,7 @@ func newSequence(r *run, ahead bool) *sequence {
 
 // config says how to read stream k of the dataset, whose n shards are counted from first.
 func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards.Config[Record] {
-	o, from, order, seed := q.l.opts, 0, q.l.opts.shardOrder(n, k), q.l.opts.seedOfStream(k)
+	o, order, seed := q.l.opts, q.l.opts.shardOrder(n, k), q.l.opts.seedOfStream(k)
 	c := shards.Config[Record]{
 		Context: q.ctx, Part: k, Ahead: q.ahead, Repeats: q.quota > 0, Files: files,
 		Size:   func(r *Record) int { return cap(r.Data) },
@@ -98,12 +94,8 @@ func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards
 			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", guard.ErrGoexit))
 		},
 	}
-	if v := q.l.visits; v != nil {
-		s, from = v.streams[k], v.streams[k].from
-		c.Passed = readsOfVisits
-	}
-	c.Open = opener(s)
-	c.Shard = func(epoch, i int) int { return order.at(epoch, (from+i)%order.n) }
+	c.Open = func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard) }
+	c.Shard = order.at
 	if o.shuffle {
 		c.Window = o.window
 	}
@@ -112,11 +104,6 @@ func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards
 		return int(permute.Mix64(key) % uint64(n)) // a window is too small for the bias to show
 	}
 	return c
-}
-
-// opener is a stream's Open for a Config.
-func opener(s Stream) func(context.Context, int) (shards.Reader[Record], error) {
-	return func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard) }
 }
 
 func (o *options) warnOfClose(shard int, err error) {
@@ -191,11 +178,7 @@ func (q *sequence) read(r **record) bool {
 // choose is the part that the next record is of. If *r is a record of another part, choose
 // gives it back to that part, which will read into it again, and takes one of this part.
 func (q *sequence) choose(r **record) *streamPart {
-	at := q.delivered
-	if q.shift > 0 {
-		at = (at + q.shift) % q.quota
-	}
-	part, _ := q.plan.At(q.position(at))
+	part, _ := q.plan.At(q.position(q.delivered))
 	p := q.parts[part]
 	if old := *r; old.Part != part {
 		q.parts[old.Part].Return(old)

@@ -7,27 +7,17 @@ import (
 	"github.com/nwt-go/nwt/internal/guard"
 )
 
-// A SizedDataset is a Dataset that knows how large its samples are before it loads
-// them. A loader then makes each batch only as long as the longest of its samples, in
-// every ragged dimension, instead of as long as the fields allow: see [Batch.Shape].
-// Less memory is touched and cleared, and less is copied to a device.
-//
-// What [Subset], [Split], [Concat], [Zip], [Cached] and [Overwrites] return is a
-// SizedDataset if a dataset that it is made of is one. A [Precomputed] isn't, but loaders
-// ask the dataset that it is made of. [Map] tells no sizes, since its function may change
-// them: wrap it in [Sized].
+// A SizedDataset is a [Dataset] that knows how large its samples are before it loads
+// them. A loader then makes each batch only as long as the longest of its samples: see
+// [Batch.Shape]. [Map] tells no sizes: wrap it in [Sized]. The other functions of this
+// package keep those of their datasets.
 type SizedDataset interface {
 	Dataset
-	// Sizes sets sizes to the size of sample index: one number per ragged dimension,
-	// field by field. Load may then set a smaller size, but not a larger one. To get
-	// fewer different shapes, round the sizes up. A batch is at least 1 long in each
-	// dimension.
-	//
-	// Sizes must be quick (a look-up, not a load), and must always tell the same for the
-	// same sample. The goroutine that opens a batch calls it, usually that of the
-	// training loop, once for each sample. If Sizes panics, or tells a size that is
-	// negative or more than the field allows, the sample is bad, and Load isn't called
-	// for it. Loaders that share a dataset may call Sizes at the same time.
+	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field
+	// by field. Load may set a smaller size, but not a larger one. Rounded up, there are
+	// fewer shapes. Sizes must be quick, and must always tell the same. It may be called
+	// from several goroutines at once. If it panics or tells a size out of range, the sample
+	// is bad.
 	Sizes(index int, sizes []int)
 }
 
@@ -215,14 +205,10 @@ func (b *Batch) resize(n int) {
 	}
 }
 
-// Shape is the shape of a field of the whole batch: Len, then the shape of one
-// sample, padding included. If the dataset is a [SizedDataset], a ragged dimension is
-// as long as the longest of the batch's samples, bad ones that were left out included,
-// and at least 1; otherwise it is as long as the field allows. The slice is valid as
-// long as the batch is, and must not be changed.
-//
-// A framework that compiles for each shape, as XLA does, wants few of them: see
-// [SizedDataset] for rounding.
+// Shape is the shape of a field of the whole batch: Len, then the shape of one sample,
+// padding included. A ragged dimension is as long as the field allows or, with a
+// [SizedDataset], as the longest of the batch's samples (those left out included), and
+// at least 1. The slice is valid as long as the batch is, and must not be changed.
 func (b *Batch) Shape(field int) []int {
 	b.l.layout.column(field)
 	return b.shapes[field]

@@ -85,9 +85,6 @@ func (s *source) warnOfMixedLengths(sampler Sampler, o *order) {
 	}
 }
 
-// depthOf is depth with n workers, in the order that the options say.
-func (s *source) depthOf(n int) int { return s.depthFor(n, s.order.perBatch()) }
-
 // depthFor is depth with n workers, if a batch has so many samples on average.
 func (s *source) depthFor(n, perBatch int) int {
 	switch {

@@ -9,14 +9,9 @@ import (
 )
 
 // Split cuts a dataset into parts at random, one part per share. The shares must be
-// above 0 and add up to 1, give or take a millionth: what counts is a share's part of
-// their sum. Each sample is in exactly one part, and the same seed always makes the same
-// parts. A part's size is its share of the samples, rounded up or down; it must be at
-// least 1.
-//
-// The parts are computed, not stored: see [Shuffled]. Each is a [SubsetDataset], and is
-// loaded from ds; if ds is a [BatchDataset] or a [SizedDataset], so is each part. To augment samples for training only, put a
-// [Map] over the part for training.
+// above 0 and add up to 1, give or take a millionth. Each sample is in exactly one part,
+// and the same seed always makes the same parts. Each must have a sample. Each part is a
+// [SubsetDataset], and a [BatchDataset] or a [SizedDataset] if ds is.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {

@@ -14,12 +14,9 @@ type Stats struct {
 	Bad     int // samples left out under WithErrorBudget
 
 	Wait      time.Duration // how long the consumer was blocked for batches
-	Occupancy float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved)
+	Occupancy float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved); without workers all count as ready
 
-	// LoadMedian and LoadP99 are the median and the 99th percentile of the time that
-	// a sample's Load took, within 10 %. If samples load in much less than a
-	// microsecond, several are timed together, and not all are timed.
-	LoadMedian, LoadP99 time.Duration
+	LoadMedian, LoadP99 time.Duration // of the time that a sample's Load took, within 10 %
 
 	Copied      int           // batches that were copied to the device
 	CopiedBytes int           // bytes that were copied
@@ -38,7 +35,8 @@ type Stats struct {
 type counters struct {
 	// Only the consumer writes these.
 	batches, samples, ready atomic.Int64
-	wait                    atomic.Int64 // nanoseconds
+	wait, transfer          atomic.Int64 // nanoseconds
+	waiting                 atomic.Int64 // Loader.now when the wait under way began; 0: none is
 
 	reading stopwatch // of a stream: runs while the records of a batch are read
 	loads   histogram // written by workers

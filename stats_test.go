@@ -28,3 +28,11 @@ func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
 	require.GreaterOrEqual(t, s.LoadP99, s.LoadMedian)
 	require.LessOrEqual(t, s.Occupancy, 1.0)
 }
+
+func TestALoaderWithoutWorkersIsNotStarved(t *testing.T) {
+	l := newLoader(t, sleeping(40, 0), nwt.WithBatchSize(10), nwt.WithWorkers(0))
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1.0, l.Stats().Occupancy)
+}

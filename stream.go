@@ -9,22 +9,18 @@ import (
 	"github.com/nwt-go/nwt/internal/mix"
 )
 
-// A Stream is an iterable-style source: shards that are read in sequence, such
-// as tar files, record files, or the parts of a query. [Streamed] makes it a
-// dataset for [NewLoader] and [Tune].
-//
-// Reading a shard is sequential and should be cheap: bytes from a file. Load then
-// makes samples of what was read; workers call it side by side.
+// A Stream is an iterable-style source: shards that are read in sequence, such as tar
+// files, record files, or the parts of a query. [Streamed] makes it a dataset for
+// [NewLoader] and [Tune]. Reading a shard should be cheap; Load then makes samples of
+// what was read, and workers call it side by side.
 type Stream interface {
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
-	// Shards is the number of shards: at least one for each rank. A loader asks
-	// for it once.
+	// Shards is the number of shards: at least one for each rank. A loader asks once.
 	Shards() int
-	// Open begins to read a shard, 0 ≤ shard < Shards, in an epoch. If its error
-	// calls itself temporary, Open is called again as WithRetry says. If too many files
-	// are open, it is called again for a minute. With any other error the whole shard
-	// counts as one bad sample, whose error is a *[ShardError].
+	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as WithRetry
+	// says, and for a minute if too many files are open. With any other error the whole
+	// shard counts as one bad sample, whose error is a *[ShardError].
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	// Load makes a sample of a record, under the rules of [Dataset]'s Load.
 	Load(ctx context.Context, r *Record, dst *Sample) error
@@ -42,18 +38,13 @@ type ShardReader interface {
 
 // A Skipper is a [ShardReader] that can pass over records for less than reading them
 // costs: with an index, or by seeking. If all readers are Skippers, [Loader.Resume]
-// skips the records that were delivered, instead of reading and dropping them, so that
-// going on late in a long epoch starts soon. It reads them all the same if they are fewer
-// than the window of [WithShuffle] holds.
+// starts soon even late in a long epoch.
 type Skipper interface {
 	ShardReader
-	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has
-	// passed over. If it is none, the loader reads one record by Next and asks again.
-	// With [WithTimeout] n is 1, so that the loader knows at which record a call hangs.
-	// The errors are those of Next: [io.EOF] itself if no record is left after those
-	// passed over; any other error makes the next record a bad sample and ends the
-	// shard. If Next would fail at one of the records, Skip must fail there too;
-	// otherwise the rest of the epoch isn't the same.
+	// Skip passes over at most the next n records, n ≥ 1, and returns how many; if none, the
+	// loader reads one by Next and asks again. The errors are those of Next: [io.EOF] itself
+	// if no record is left; any other ends the shard. If Next would fail at one of the
+	// records, Skip must fail there too.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
@@ -64,37 +55,22 @@ type Record struct {
 	Value any    // anything else
 }
 
-// Streamed makes a dataset of a stream. It has no length. Its samples come in the
-// order of reading, which is the same at every worker count:
+// Streamed makes a dataset of a stream. It has no length. Its samples come in the order
+// of reading, which is the same at every worker count:
 //
-//   - the shards come in turn or, with WithShuffle, in another order in each epoch;
-//   - each rank reads the shards at its places in that order;
+//   - the shards come in turn or, with [WithShuffle], in another order in each epoch;
+//   - each rank reads the shards at its places in that order, and needs at least one;
 //   - it reads [WithInterleave] shards at once, a sample of each in turn;
-//   - with WithShuffle, it mixes the samples within a window, see
-//     [WithShuffleWindow].
+//   - with WithShuffle, it mixes the samples within a window, see [WithShuffleWindow].
 //
-// It reads up to 256 records of each shard ahead, and 16 if they have no Data, since then
-// their size isn't known. The Data of all that is read ahead takes at most 256 MiB. The
-// shards that are read at once share one half of that equally; the other half is for records
-// that are larger than such a share, in the order in which they are needed. A record for
-// which there is no room is read when it is needed, and may exceed the bound. Nobody knows
-// how large a record is before it is read, so others may exceed the bound too: the first of
-// each shard that is read at once, and one that is larger than the record before it. Records
-// in the window and in batches come on top.
+// It reads up to 256 records of each shard ahead, and 16 if they have no Data; their
+// Data takes about 256 MiB at most. If it may not open enough files, it logs that and
+// reopens shards as needed.
 //
-// If more shards are to be read at once than files may be open, a log line says so. Shards that
-// are read far enough ahead are then closed for others, and opened again later: the order stays
-// the same, but what comes before in a shard is skipped (see [Skipper]) or read once more. This
-// needs workers.
-//
-// [Sample.Index] is the sample's place in this order, over all ranks. Only [Tune] counts from
-// elsewhere: it begins at the fronts of shards spread over the stream. It seldom comes to
-// the ends of long shards, so these should take as long to load as their fronts. If the shards
-// of different ranks differ in length, the ranks have different numbers of batches;
-// with [WithEpochSamples] all have the same number. Each rank must get at least one
-// shard, and an epoch that has no batch for a rank is an error. [Loader.Resume] reads
-// and drops what came before, or skips it if the shards' readers can (see [Skipper]).
-// In the middle of an epoch it refuses another number of ranks.
+// [Sample.Index] is the sample's place in this order, over all ranks. Without
+// [WithEpochSamples] the ranks may have different numbers of batches; none for a rank is
+// an error. [Loader.Resume] reads and drops what came before, or skips it (see
+// [Skipper]). In the middle of an epoch it refuses another number of ranks.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {

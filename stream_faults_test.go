@@ -531,7 +531,7 @@ func TestAShardWithoutAReaderIsABadSample(t *testing.T) {
 		l := newLoader(t, nwt.Streamed(readerless{newShelves(5)}), nwt.WithWorkers(workers))
 		_, err := values(t, l, 0)
 		require.ErrorAs(t, err, new(*nwt.ShardError))
-		require.ErrorContains(t, err, "shard 0 from record 0 on: it can't be opened: Open returned neither a reader nor an error")
+		require.ErrorContains(t, err, "shard 0 from record 0 on: it can't be opened: its Open returned neither a reader nor an error")
 	}
 }
 

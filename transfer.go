@@ -22,21 +22,13 @@ type Device interface {
 	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
 	// different speed must have different names.
 	String() string
-	// AllocHost returns size bytes of memory that the device copies from at full speed,
-	// aligned for every type.
-	AllocHost(size int) ([]byte, error)
-	// FreeHost frees what AllocHost returned.
+	AllocHost(size int) ([]byte, error) // memory that the device copies from at full speed, aligned for every type
 	FreeHost(mem []byte) error
-	// Alloc returns the address of new memory on the device.
-	Alloc(size int) (uintptr, error)
-	// Free frees what Alloc returned.
+	Alloc(size int) (uintptr, error) // memory on the device
 	Free(ptr uintptr) error
-	// NewEvent returns an event: a handle for a point in a session's queue.
-	NewEvent() (uintptr, error)
-	// FreeEvent frees an event.
+	NewEvent() (uintptr, error) // a handle for a point in a session's queue
 	FreeEvent(event uintptr) error
-	// Open begins a loader's session, its queue of copies.
-	Open() (device.Session, error)
+	Open() (device.Session, error) // a loader's session, its queue of copies
 }
 
 // Host is the device that needs no copy: a batch is used where it was loaded.
@@ -59,13 +51,10 @@ func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsuppo
 func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
 func (hostDevice) Open() (device.Session, error)   { return nil, errors.ErrUnsupported }
 
-// DevicePtr is the address of a field of all samples on the loader's device, laid
-// out as in Bytes; it is 0 if the device is the host. It is valid as long as the
-// batch is. The data there is complete when the batch is delivered. Once the program lets
-// go of the batch, later ones overwrite it: finish device work on a batch before.
-//
-// The program may change all of that memory, padding too: later batches overwrite
-// every byte of theirs.
+// DevicePtr is the address of a field of all samples on the loader's device, laid out as
+// in Bytes; it is 0 if the device is the host. It is valid as long as the batch is:
+// finish device work on a batch before you let go of it. The program may change that
+// memory.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.l.layout.column(field)
 	if b.device == nil {
@@ -111,14 +100,6 @@ func (l *Loader) copies() copies {
 	l.stage.mu.Lock()
 	defer l.stage.mu.Unlock()
 	return l.stage.copies
-}
-
-func (c copies) plus(d copies) copies {
-	return copies{c.batches + d.batches, c.bytes + d.bytes, c.took + d.took}
-}
-
-func (c copies) minus(d copies) copies {
-	return copies{c.batches - d.batches, c.bytes - d.bytes, c.took - d.took}
 }
 
 func newStage(l *Loader, dev Device) *stage {
@@ -278,7 +259,7 @@ func (s *stage) awaitOldest() error {
 	began, ended := later(b.queued, s.last), time.Now()
 	s.last = ended
 	s.mu.Lock()
-	s.copies = s.copies.plus(copies{1, b.copied, ended.Sub(began)})
+	s.copies = copies{s.copies.batches + 1, s.copies.bytes + b.copied, s.copies.took + ended.Sub(began)}
 	s.mu.Unlock()
 	b.copyBegan, b.copyEnded = began, ended
 	s.l.ring.Staged(b.seq)

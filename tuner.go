@@ -2,14 +2,15 @@ package nwt
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"runtime/debug"
-	"slices"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -17,22 +18,15 @@ import (
 // A Result is what [Tune] found, with every figure behind it. In JSON the field
 // names are in snake case, and durations are whole nanoseconds.
 type Result struct {
-	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells; else the roundest that may be
-	Fastest    int           `json:"fastest"`    // the time-best count; not one that seems faster by less than measuring tells
+	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells
+	Fastest    int           `json:"fastest"`    // the time-best count
 	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, without those that RuledOut has
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
 	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
 	Confidence float64       `json:"confidence"` // how often another run would choose the same, 0 … 1; 0: not known
-	Slower     float64       `json:"slower"`     // upper bound, at 95 %, of the share by which the choice is slower than the best count tried; not known if Confidence isn't
 
-	// Floor is the time of an iteration if batches are already loaded: no loading can
-	// be faster. 0: not known.
-	Floor time.Duration `json:"floor_ns"`
-
-	// RuledOut are the worker counts, ascending, that the search would otherwise have tried or
-	// chosen: they take too much memory. 0 is among them if WithTimeout was given, which
-	// doesn't hold without workers.
-	RuledOut []RuledOut `json:"ruled_out,omitempty"`
+	Floor    time.Duration `json:"floor_ns"`            // an iteration's time without waiting and copying
+	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts, ascending, that take too much memory; 0 with WithTimeout and for a stream
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
@@ -54,7 +48,7 @@ type RuledOut struct {
 	Reason  string `json:"reason"`
 }
 
-func (r RuledOut) forMemory() bool { return r.Reason != notInline }
+func (r RuledOut) forMemory() bool { return r.Reason != notInline && r.Reason != notInlineStream }
 
 // Hardware is what the process had to run on.
 type Hardware struct {
@@ -78,27 +72,22 @@ type Trial struct {
 	P99        time.Duration `json:"p99_ns"`    // per iteration
 	Total      time.Duration `json:"total_ns"`  // for Result.Iterations iterations
 
-	Wait     time.Duration `json:"wait_ns"`     // mean time blocked for a batch
-	Transfer time.Duration `json:"transfer_ns"` // mean time of the copy to the device, as far as other work didn't hide it
-	Step     time.Duration `json:"step_ns"`     // mean time of the training step
-
-	// Reading is the share of the time, 0 … 1, in which a stream's records were being
-	// read for the next batch. Near 1, reading sets the pace. If enough records are
-	// always read ahead, or the dataset is no stream, it is 0.
-	Reading float64 `json:"reading,omitempty"`
+	Wait     time.Duration `json:"wait_ns"`           // mean time blocked for a batch
+	Transfer time.Duration `json:"transfer_ns"`       // mean time of the copy to the device, as far as other work didn't hide it
+	Step     time.Duration `json:"step_ns"`           // mean time of the training step
+	Reading  float64       `json:"reading,omitempty"` // share of the time, 0 … 1, in which a batch waited for a stream's records; near 1, reading sets the pace
 
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, the shortest seen: from the start of new workers, WithWorkerInit included, or from the start of a visit if no worker was new
+	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, WithWorkerInit included; only of the count that was measured first
 	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
 	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
 	PeakExact  bool          `json:"peak_exact"`     // told by the kernel rather than sampled
 	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
 
-	// Shares of the CPUs, 0 … 1. With several ranks on the host, a process's CPUs are
-	// its share of them.
+	// Shares, 0 … 1, of the CPUs: with several ranks on the host, of this rank's CPUs.
 	CPU          float64 `json:"cpu"`           // that this process used, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // that its garbage collector used
 	OtherCPU     float64 `json:"other_cpu"`     // that everything else used; −1: not known
@@ -106,24 +95,23 @@ type Trial struct {
 
 // Progress is where tuning stands.
 type Progress struct {
-	Phase   string        // "measuring", "floor" or "done"
+	Phase   string        // "measuring" or "done"
 	Workers int           // the count that is being measured
 	Done    float64       // share, 0 … 1; it never falls
 	Elapsed time.Duration // since Tune was called
-	Left    time.Duration // estimate
+	Left    time.Duration // at most; 0: there is no bound
 	Trial   *Trial        // what is known so far of the count that was just measured, else nil
 }
 
-// Tune measures, on this machine and with this dataset, how long a batch takes to
-// reach the device at several worker counts. It picks the fewest workers that are as
-// good as the fastest. If measuring doesn't tell which of several counts that is, it picks
-// the roundest of them (8 rather than 7), because other runs then pick the same. Give it the
-// options that training will use: it measures the same loader. What it loads is thrown
-// away.
+// Tune measures, on this machine and with this dataset, how long a batch takes to reach
+// the device at several worker counts, and picks the fewest workers that are as good as
+// the fastest. Among equals it picks the default of [WithWorkers], if it can. Give it
+// the options that training will use. It reads a stream from its beginning, epoch after
+// epoch. What it loads is thrown away.
 //
-// The errors are those of [NewLoader], of loading, of the step and of ctx. It is also an error
-// if no worker count fits into memory. If ctx ends when the result is complete, Tune returns
-// the result.
+// The errors are those of [NewLoader], of loading, of the step and of ctx. It is also an
+// error if no worker count fits into memory. If ctx ends when the result is complete,
+// Tune returns the result.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {
@@ -135,10 +123,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.once = &onceLog{during: whileTuning}
-	t := &tuner{
-		source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit(), refused: make(map[int]string),
-		inline: s.opts.mayInline(), repeats: firstRepeats,
-	}
+	t := &tuner{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit()}
 	return t.remembered(ctx)
 }
 
@@ -157,98 +142,36 @@ func hardware(c host.CPUFacts) Hardware {
 	}
 }
 
-// A tuner measures for a search.
+// A tuner is a call of Tune.
 type tuner struct {
 	*source
-	began   time.Time
-	cpus    host.CPUFacts
-	limit   memoryLimit
-	before  uint64         // bytes that the process had to have when it began to tune
-	refused map[int]string // worker counts that may not be chosen, and why
-	inline  bool           // 0 workers may be measured
-	counts  counts
-	sampled string  // why peaks aren't exact
-	unseen  string  // whose CPU time isn't known, and why
-	done    float64 // share done, as last shown
+	began  time.Time
+	cpus   host.CPUFacts
+	limit  memoryLimit
+	before uint64 // bytes that the process had to have when it began to tune
 
-	// live is the one loader of all visits. Only its worker count changes, so what
-	// workers hold stays warm from visit to visit.
-	live     *Loader
-	calls    *calls        // of live
-	visits   *streamVisits // nil if the dataset is no stream
-	warm     warmth
-	repeats  float64   // how many visits may still be repeated, see firstRepeats
-	round    int       // of the last visit
-	placed   bool      // there was a visit
-	next     State     // where the next visit begins
-	deadline time.Time // when measuring must end, preparations not counted; zero: none
-	steps    preparation
-	pauses   pauses
+	told   time.Time // when progress was last logged
+	done   float64   // share done, as last shown
+	shapes shapes    // that the step has been called with
 }
 
 func (t *tuner) tune(ctx context.Context) (*Result, error) {
-	o := t.opts
-	sp := t.space()
-	defer func() {
-		if t.live != nil {
-			_ = t.live.Close() // never fails
-		}
-		if t.visits != nil {
-			t.visits.close()
-		}
-	}()
 	debug.FreeOSMemory() // so that memory from before doesn't count as the trials'
 	t.before = neededNow()
-	if sp.Time > 0 {
-		t.deadline = time.Now().Add(sp.Time) // of measuring: waiting for another process that tunes doesn't count
-	}
-	busy := o.machine.StartCPU()
-	for {
-		sp.Left = t.left()
-		req, more := o.strategy.search().Next(sp, t.counts.series())
-		if !more {
-			break
-		}
-		t.show(sp, "measuring", req.Workers, nil)
-		c, measured, err := t.visit(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		if !measured {
-			break
-		}
-		if !t.fits() {
-			if req.Workers > 0 {
-				sp.Start = req.Workers / 2
-				t.inline = t.inline || sp.Start == 0 // nothing else is left
-				continue
-			}
-			return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", t.refused[req.Workers])
-		}
-		known := c.Trial // a copy: the program may keep it
-		known.Total = known.Mean * time.Duration(sp.Iterations)
-		t.show(sp, "measuring", req.Workers, &known)
-	}
-	if !t.fits() {
-		return nil, fmt.Errorf("nwt: the time for tuning was over before a worker count fitted into memory: %s", t.refused[t.counts[len(t.counts)-1].Workers])
-	}
-	others := busy.Used()
-	others.Others = t.cpus.OthersShare(others.Others, o.ranks(), o.cpus())
-	if !others.OthersKnown {
-		others.Others, t.unseen = 0, busy.Note()
-	}
-	sp.Left = t.left()
-	outOfTime := sp.Time > 0 && sp.Left <= 0
-	r := t.result(sp)
-	t.show(sp, "floor", r.Workers, nil)
-	var err error
-	if r.Floor, err = t.floor(ctx, r); err != nil {
+	sp := t.space()
+	busy := t.opts.machine.StartCPU()
+	m := t.newTuning(sp)
+	if err := t.measure(ctx, m, m.search); err != nil {
 		return nil, err
 	}
+	if !m.fits() {
+		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.counts[len(m.counts)-1].Workers])
+	}
+	others := busy.Used()
+	r := m.result(m.Seen(), t.opts.strategy.String())
 	r.Elapsed = time.Since(t.began)
-	r.Warnings = t.warnings(r, others.Others, outOfTime)
-	r.Advice = t.advice(r, t.limit, others.Others, outOfTime)
-	t.show(sp, "done", r.Workers, nil)
+	t.explain(m, r, others, busy.Note())
+	t.show(m, "done", r.Workers)
 	return r, nil
 }
 
@@ -256,14 +179,11 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 func (t *tuner) space() search.Space {
 	o := t.opts
 	sp := search.Space{
-		CPUs: o.cpus(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Allowed: t.allowed,
-		Time: o.tuningTime, MinVisit: probeSteps * o.machine.ClockStep(),
+		CPUs: o.cpus(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
+		Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
 	}
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)
-	}
-	if !t.inline && o.strategy == Exhaustive() {
-		sp.CPUs = max(sp.CPUs, 2) // it measures up to CPUs−1 workers: at least one
 	}
 	if o.iterations > 0 {
 		sp.Iterations, sp.Fixed = o.iterations, true
@@ -274,125 +194,176 @@ func (t *tuner) space() search.Space {
 	return sp
 }
 
-// left is how much time for measuring is left; the maximum if there is no bound.
-func (t *tuner) left() time.Duration {
-	if t.deadline.IsZero() {
-		return math.MaxInt64
+// errOver ends loading when tuning is over.
+var errOver = errors.New("nwt: tuning is over")
+
+// measure has a loader measured that trains, as it were, until next asks for nothing more.
+func (t *tuner) measure(ctx context.Context, m *tuning, next func(*tuner, []search.Series) (search.Request, bool)) error {
+	loading, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	m.Next = func(seen []search.Series) (search.Request, bool) { return next(t, seen) }
+	m.over = func() { end(errOver) }
+	defer m.release()
+	defer m.l.Close() // never fails
+	m.Start(m.sp.Time)
+	var err error
+	any := false
+	at, round, since := State{}, 0, time.Now()
+	for more := true; more && err == nil; {
+		more = false
+		m.l.iterate(loading, at.Epoch, math.MaxInt32, at.Samples, func(b *Batch, failed error) bool {
+			switch {
+			case failed != nil:
+				if context.Cause(loading) != errOver {
+					err = failed
+				}
+				return false
+			case context.Cause(loading) == errOver:
+				return false
+			}
+			any = true
+			if b.Epoch() > 0 && b.epoch > at.Epoch {
+				m.again = true // samples come a second time
+			}
+			if err = t.train(ctx, m, b); err != nil {
+				return false
+			}
+			if r := m.Round(); r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
+				at, round, since, more = t.place(r, b.epoch), r, time.Now(), true
+			}
+			return !more
+		})
 	}
-	return max(0, time.Until(t.ends()))
-}
-
-// ends is when measuring must end, preparations added; zero: there is no bound.
-func (t *tuner) ends() time.Time {
-	if t.deadline.IsZero() {
-		return t.deadline
+	if err == nil && !any {
+		return errors.New("nwt: the dataset yields no batch")
 	}
-	return t.deadline.Add(t.steps.took)
+	return err
 }
 
-// A preparation is the first step with a batch of each shape. A framework with a
-// compiler compiles in this step, for seconds, and never again, so the step isn't
-// measured.
-type preparation struct {
-	shapes map[uint64]bool // by their hash
-	took   time.Duration
+// seldom is how many times as long as filling the loader a round must have taken so that the next
+// one begins elsewhere in the epoch.
+const seldom = 10
+
+// place is where a round begins: rounds are spread over the epoch, so that its front alone doesn't
+// decide.
+func (t *tuner) place(round, epoch int) State {
+	steps := t.order.steps(0)
+	if t.order.n == endless || steps < 2 {
+		return State{Epoch: epoch}
+	}
+	const golden = 0.6180339887498949 // however many rounds there are, their places lie evenly
+	_, share := math.Modf(float64(round) * golden)
+	step := int(share * float64(steps))
+	if t.order.batches == 0 {
+		return State{Epoch: epoch, Samples: step * t.opts.batchSize * t.opts.world}
+	}
+	at, err := t.order.start(epoch, step*t.opts.world)
+	if err != nil {
+		at = 0 // the loader meets it too, and tells
+	}
+	return State{Epoch: epoch, Samples: at}
 }
 
-// maxPrepared bounds the steps that aren't measured. If nearly every batch has another shape,
+// train runs the training step, if there is one. The first with a batch of each shape isn't
+// measured: a framework with a compiler compiles in it, for seconds, and never again.
+func (t *tuner) train(ctx context.Context, m *tuning, b *Batch) error {
+	if t.opts.step == nil {
+		return nil
+	}
+	began := time.Now()
+	err := runStep(ctx, t.opts.step, b)
+	if err != nil && ctx.Err() != nil {
+		return contextError(ctx) // rather than what the step made of it
+	}
+	if t.shapes.isNew(b) {
+		m.LeaveOut(time.Since(began))
+	}
+	return err
+}
+
+// shapes are those of batches, by their hash.
+type shapes map[uint64]bool
+
+// maxShapes bounds the steps that aren't measured. If nearly every batch has another shape,
 // all further steps are measured, compiling included.
-const maxPrepared = 32
+const maxShapes = 32
 
-// first reports true the first time that it is asked for batches of b's shape.
-func (p *preparation) first(b *Batch) bool {
+func (s *shapes) isNew(b *Batch) bool {
 	hash := uint64(0)
 	for _, shape := range b.shapes {
 		for _, n := range shape {
 			hash = permute.Mix64(hash + uint64(n))
 		}
 	}
-	if p.shapes[hash] || len(p.shapes) == maxPrepared {
+	if (*s)[hash] || len(*s) == maxShapes {
 		return false
 	}
-	if p.shapes == nil {
-		p.shapes = make(map[uint64]bool)
+	if *s == nil {
+		*s = make(shapes)
 	}
-	p.shapes[hash] = true
+	(*s)[hash] = true
 	return true
 }
 
-// needs is the memory that a trial must have. The system can take back pages of files. If it
-// isn't known how much of the peak they are, needs is the peak.
-func (t *Trial) needs() uint64 {
-	if t.Memory > 0 {
-		return t.Memory
-	}
-	return t.PeakRSS
+// runStep runs the user's step; its panic becomes an error.
+func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
+	guard.Call(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
+		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), cause)
+		if stack != nil {
+			err = fmt.Errorf("%w\n%s", err, stack)
+		}
+	})
+	return err
 }
 
-// neededNow is what the process must have now, as needs counts it.
-func neededNow() uint64 {
-	if memory, known := host.OwnMemory(); known {
-		return memory
+// search is what Tune's search asks for next.
+func (m *tuning) search(t *tuner, seen []search.Series) (search.Request, bool) {
+	if len(seen) > 0 && !m.fits() {
+		last := m.counts[len(m.counts)-1].Workers
+		if last == 0 {
+			return search.Request{}, false
+		}
+		m.sp.Start = last / 2
+		m.inline = m.inline || m.sp.Start == 0 // nothing else is left
 	}
-	return host.Memory().RSS
+	m.sp.Left = m.Left(time.Now())
+	req, more := t.opts.strategy.search().Next(m.sp, seen)
+	if more {
+		t.show(m, "measuring", req.Workers)
+	}
+	return req, more
 }
 
-// notInline is why 0 workers aren't measured.
-const notInline = "0 workers weren't tried: WithTimeout holds only with workers"
-
-// allowed tells whether a worker count may be tried and chosen, as far as is known.
-func (t *tuner) allowed(workers int) bool {
-	why := t.limit.allows(workers, t.counts.peaks())
-	if workers == 0 && !t.inline {
-		why = notInline
+// show reports progress: to the program, or to the log now and then.
+func (t *tuner) show(m *tuning, phase string, workers int) {
+	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Done: 1}
+	if phase != "done" {
+		// How much will be measured isn't known: half of it is done when an ordinary search ends.
+		usual := float64(m.counts.windows()) / float64(t.opts.strategy.search().Usual(m.sp))
+		t.done = max(t.done, usual/(1+usual))
+		if m.sp.Time > 0 {
+			p.Left = m.Left(time.Now())
+			t.done = max(t.done, 1-float64(p.Left)/float64(m.sp.Time))
+		}
+		p.Done = t.done
 	}
-	delete(t.refused, workers)
-	if why != "" {
-		t.refused[workers] = why
+	if m.last != nil && phase != "done" {
+		known := m.last.Trial // a copy: the program may keep it
+		known.Total = known.Mean * time.Duration(m.sp.Iterations)
+		p.Trial = &known
 	}
-	return why == ""
-}
-
-// fits tells whether a count was measured that may be chosen.
-func (t *tuner) fits() bool {
-	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
-}
-
-func (t *tuner) result(sp search.Space) *Result {
-	o := t.opts
-	c := search.Choose(sp, t.counts.series())
-	r := &Result{
-		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: sp.Iterations, Confidence: c.Confidence, Slower: c.Slower,
-		Strategy: o.strategy.String(), Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.layout.bytes * o.batchSize,
-		Step:     o.step != nil,
-		Hardware: hardware(t.cpus),
-	}
-	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
-		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
-	}
-	for _, e := range c.Estimates {
-		r.Trials = append(r.Trials, t.counts.at(e.Workers).trial(e, sp.Iterations))
-	}
-	r.Reason = r.reason(c)
-	return r
-}
-
-// show reports progress.
-func (t *tuner) show(sp search.Space, phase string, workers int, trial *Trial) {
-	if t.opts.progress == nil {
+	if t.opts.progress != nil {
+		t.opts.progress(p)
 		return
 	}
-	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Trial: trial}
-	if phase == "done" {
-		p.Done = 1
-	} else {
-		// How much is left depends on what will be measured: this assumes an
-		// ordinary search.
-		t.done = max(t.done, min(0.95, float64(t.counts.looks())/float64(t.opts.strategy.search().Usual(sp))))
-		p.Done = t.done
-		if p.Done > 0 {
-			p.Left = time.Duration(float64(p.Elapsed) * (1 - p.Done) / p.Done)
-		}
+	now := time.Now()
+	switch {
+	case phase == "done":
+		t.opts.log.Info("nwt: worker count tuned", "workers", workers, "elapsed", human.Duration(p.Elapsed))
+	case now.Sub(t.told) >= tellEvery:
+		t.told = now
+		t.opts.log.Info("nwt: tuning the worker count", "trying", workers, "elapsed", human.Duration(p.Elapsed))
 	}
-	t.opts.progress(p)
 }
+
+const tellEvery = 10 * time.Second // of the log

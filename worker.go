@@ -67,6 +67,9 @@ func (w *worker) loaded() {
 		w.begins.Store(false)
 	}
 	b := w.claim.Item
+	if t := w.l.tuning; t != nil {
+		t.loaded.Add(int64(n) * b.part)
+	}
 	if w.l.ring.Stopped() || b.bad.any() && b.run.isOver() {
 		b.skipped.Add(int32(n))
 	}
@@ -436,10 +439,5 @@ func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
 	}
-	if !guard.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail) {
-		return false
-	}
-	now := time.Now()
-	r.ready.CompareAndSwap(nil, &now)
-	return true
+	return guard.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
 }

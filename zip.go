@@ -8,14 +8,9 @@ import (
 )
 
 // Zip puts datasets side by side: its sample i has the fields of sample i of each
-// dataset, in the order of the datasets. The datasets must have the same length and
-// no field name in common.
-//
-// Each dataset loads into the places of its fields in the batch, without a copy. All
-// draw from one [Sample.Rand]: each goes on where the one before it stopped.
-//
-// A [Column] of one dataset's [Schema] can't read the whole, in which its field has another
-// number. To read batches by columns, declare a Schema of all fields, in order.
+// dataset, in the order of the datasets. The datasets must have the same length and no
+// field name in common. All draw from one [Sample.Rand]. A [Column] of one dataset's
+// [Schema] can't read the whole: declare a Schema of all fields, in order.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", ds, "needs at least one dataset")

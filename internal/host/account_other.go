@@ -3,4 +3,4 @@
 package host
 
 // accountNow does nothing: other systems aren't known to need it.
-func accountNow([]int) {}
+func accountNow() {}

@@ -19,7 +19,6 @@ import (
 // CPUMeter measures how busy the CPUs are over an interval.
 type CPUMeter struct {
 	start, end reading
-	missed     bool // Use.Missed is told
 }
 
 // reading is the state of the clocks at one moment.
@@ -31,22 +30,11 @@ type reading struct {
 	busyErr error
 
 	collector float64 // CPU seconds of the garbage collector
-
-	waited time.Duration // of all threads, for a CPU
-	missed bool          // waited is known
 }
 
 // StartCPU begins an interval.
 func StartCPU() *CPUMeter {
-	return &CPUMeter{start: readClocks(false)}
-}
-
-// StartMissed begins an interval in which [Use.Missed] is told too. Each thread's own
-// figures are read for that, when it begins and when it ends.
-func StartMissed() *CPUMeter {
-	m := &CPUMeter{start: readClocks(true)}
-	m.missed = m.start.missed
-	return m
+	return &CPUMeter{start: readClocks()}
 }
 
 // Stop ends the interval. It returns two shares, 0 … 1, of the CPUs that this
@@ -57,7 +45,7 @@ func StartMissed() *CPUMeter {
 // The share of others comes from the kernel's clock ticks. It is known only for
 // intervals of 100 ms and more; otherwise it is 0, and Note says so.
 func (m *CPUMeter) Stop() (own, others float64) {
-	m.end = readClocks(m.missed)
+	m.end = readClocks()
 	return shares(m.start, m.end, allowed())
 }
 
@@ -67,12 +55,6 @@ type Use struct {
 	Collector   float64 // of them, by its garbage collector
 	Others      float64 // share of its CPUs, 0 … 1, that everything else took from it
 	OthersKnown bool
-
-	// Missed is how many CPUs its threads waited for without getting them, as far as it
-	// hadn't all that it may use: something else ran there, or the kernel had put two
-	// threads on one CPU. It is told only after StartMissed, if the kernel is Linux and
-	// the process has at most maxWaiting threads; else it is 0.
-	Missed float64
 }
 
 // Used also ends the interval, and returns what the process used in it.
@@ -86,9 +68,6 @@ func (m *CPUMeter) Used() (u Use) {
 	u.Own, u.Others = share*usable, others
 	u.OthersKnown = wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 	u.Collector = min(u.Own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
-	if m.missed && m.end.missed {
-		u.Missed = max(0, min(float64(m.end.waited-m.start.waited)/float64(wall), usable-u.Own))
-	}
 	return u
 }
 
@@ -146,17 +125,13 @@ var allowed = sync.OnceValue(func() cpuSet {
 	return cpuSet{ids: ids, usable: max(f.Usable(), 1)}
 })
 
-func readClocks(waited bool) reading {
+func readClocks() reading {
 	var r reading
 	ids := allowed().ids
 	r.at = time.Now()
-	tids := threads()
-	r.own, r.ownErr = cpuTime(tids)
+	r.own, r.ownErr = cpuTime()
 	r.busy, r.busyErr = busyTime(ids)
 	r.collector = collectorTime()
-	if waited {
-		r.waited, r.missed = waitedTime(tids)
-	}
 	return r
 }
 

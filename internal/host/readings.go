@@ -12,7 +12,6 @@ type Readings interface {
 	Procs() int // how many CPUs Go uses at a time
 	CPUs() CPUFacts
 	StartCPU() Meter
-	StartMissed() Meter // and Use.Missed is told: some 40 µs more per thread, at both ends
 	Available() Room
 	ClockStep() time.Duration
 }
@@ -32,6 +31,5 @@ type readings struct{}
 func (readings) Procs() int               { return runtime.GOMAXPROCS(0) }
 func (readings) CPUs() CPUFacts           { return CPUs() }
 func (readings) StartCPU() Meter          { return StartCPU() }
-func (readings) StartMissed() Meter       { return StartMissed() }
 func (readings) Available() Room          { return Available() }
 func (readings) ClockStep() time.Duration { return ClockStep() }

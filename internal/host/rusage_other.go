@@ -5,7 +5,7 @@ package host
 import "time"
 
 // cpuTime is what this process has used of all CPUs so far.
-func cpuTime([]int) (time.Duration, error) {
+func cpuTime() (time.Duration, error) {
 	p, err := self()
 	if err != nil {
 		return 0, err

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is what this process, which has these threads, has used of all CPUs so far.
-func cpuTime(threads []int) (time.Duration, error) {
-	accountNow(threads)
+// cpuTime is what this process has used of all CPUs so far.
+func cpuTime() (time.Duration, error) {
+	accountNow()
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 		return 0, os.NewSyscallError("getrusage", err)

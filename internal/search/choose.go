@@ -3,6 +3,7 @@ package search
 import (
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -10,10 +11,11 @@ import (
 )
 
 const (
-	doubt    = 0.5  // a count may be within alpha if it is so with this many standard errors in its favour …
-	surely   = 1    // … and surely is within if it is so with this many against it: then no rounder count with more workers is preferred
-	ofAlpha  = 0.25 // this standard error counts as at most this share of alpha
-	mostSure = 0.99 // the highest confidence that is claimed
+	doubt     = 0.5  // a count may be within alpha if it is so with this many standard errors in its favour …
+	ofAlpha   = 0.25 // … of which one counts as at most this share of alpha
+	surely    = 1    // it surely is within if it is so with this many against it: then no count with more workers is preferred
+	mostDoubt = 0.25
+	mostSure  = 0.99 // the highest confidence that is claimed
 
 	// If time ended the search, another count replaces training's own only if it is
 	// worse by more than alpha and worseBy with a probability of mayBeWorse at most.
@@ -27,10 +29,10 @@ type Choice struct {
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
-	Rounded    bool          // fewer workers may be within alpha too, and Workers is the rounder count
+	Equal      []int         // counts, ascending, that can't be told apart and that Workers was chosen of; nil if it could be told
 	Kept       bool          // Workers is training's own count: time ended before another was surely better
-	Slower     float64       // share by which the choice is slower than the best count tried, at most, at 95 %
 	Estimates  []Estimate    // one per count measured, ascending
+	Body       time.Duration // of the loop, per iteration, without waiting: the same for all counts
 }
 
 // An Estimate is what a series says about its count: total time over iterations,
@@ -50,22 +52,21 @@ func (e Estimate) Around(mean time.Duration) (low, high time.Duration) {
 
 // Choose finds the fewest workers within alpha of the fastest.
 func Choose(sp Space, seen []Series) Choice {
-	e := weigh(sp, seen)
+	e := weigh(sp, even(seen))
 	if len(e.counts) == 0 {
 		return Choice{Workers: -1, Fastest: -1}
 	}
-	c := Choice{Estimates: make([]Estimate, len(e.counts))}
+	c := Choice{Estimates: make([]Estimate, len(e.counts)), Body: bodyOf(seen)}
 	for i, w := range e.counts {
-		mean, margin := e.mean[i], 0.0
+		mean, margin := min(e.mean[i], math.MaxInt64/2), 0.0
 		if e.twice {
 			margin = e.own[i] * stat.StudentT(0.95, e.free[i])
 		}
 		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
-	chosen, fastest := e.pick(e.mean)
-	for i := range chosen {
-		may, _ := e.within(e.mean, i, fastest)
-		c.Rounded = c.Rounded || may
+	chosen, fastest, equal := e.choose(e.mean)
+	if len(equal) > 1 {
+		c.Equal = equal
 	}
 	if sp.Time > 0 && sp.Left <= 0 {
 		own := e.orTheStart(chosen)
@@ -79,21 +80,20 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	if e.twice {
 		done := float64(e.done[chosen]) // what is rare may not have been met in these iterations
-		c.Confidence = min(max(e.vote(answers, 1, seenAgain)[chosen], 1./answers), done/(done+1), mostSure)
-		c.Slower = e.slower(chosen)
+		c.Confidence = min(max(e.vote(answers, 1)[chosen], 1./answers), done/(done+1), mostSure)
 	}
 	return c
 }
 
-// pick applies the rule to one set of times: the fewest workers that aren't slower than the
-// fastest by more than alpha. If measuring doesn't tell which of several counts that is, pick
-// takes the roundest of them, because other runs then choose the same: rounding is what makes a
-// result replicable (Impagliazzo, Lei, Pitassi & Sorrell, "Reproducibility in learning", STOC
-// 2022).
+// choose applies the rule to one set of times: the fewest workers that aren't slower than the
+// fastest by more than alpha. If measuring doesn't tell which of several counts that is, it is
+// the one that training would have without tuning, or else the roundest, because other runs then
+// choose the same: rounding is what makes a result replicable (Impagliazzo, Lei, Pitassi &
+// Sorrell, "Reproducibility in learning", STOC 2022). equal are those counts.
 //
 // The fastest is the count with the least sum of mean and standard error: a count that is
 // hardly known doesn't become the fastest by luck.
-func (e evidence) pick(mean []float64) (chosen, fastest int) {
+func (e evidence) choose(mean []float64) (chosen, fastest int, equal []int) {
 	for i, m := range mean {
 		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
 			fastest = i
@@ -102,13 +102,32 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 	chosen = -1
 	for i := range mean {
 		may, sure := e.within(mean, i, fastest)
-		if may && (chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen])) {
-			chosen = i
+		if may {
+			equal = append(equal, e.counts[i])
+			if chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen]) {
+				chosen = i
+			}
 		}
 		if sure {
 			break
 		}
 	}
+	if start := slices.Index(e.counts, e.sp.Start); start >= 0 && e.blurred(mean, chosen, start, fastest) {
+		chosen = start
+	}
+	return chosen, fastest, equal
+}
+
+// blurred tells whether the errors are larger than alpha, and the i-th count may be no better than
+// training's own.
+func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
+	best := mean[fastest]
+	alpha, se := e.sp.Alpha.Of(best, e.sp.Iterations), best*math.Hypot(e.se[i], e.se[start])
+	return e.df > 0 && se > alpha && mean[start]-mean[i] < alpha+2*se
+}
+
+func (e evidence) pick(mean []float64) (chosen, fastest int) {
+	chosen, fastest, _ = e.choose(mean)
 	return chosen, fastest
 }
 
@@ -117,19 +136,21 @@ func (e evidence) pick(mean []float64) (chosen, fastest int) {
 func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
 	best := mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
-	se := min(best*math.Hypot(e.se[i], e.se[fastest]), ofAlpha*alpha)
-	may = mean[i] <= best+alpha+doubt*se
-	return may, mean[i] <= best+alpha-surely*se || may && e.df == 0
+	se := best * math.Hypot(e.se[i], e.se[fastest])
+	may = mean[i] <= best+alpha+doubt*min(se, ofAlpha*alpha)
+	return may, mean[i] <= best+alpha-surely*min(se, mostDoubt*alpha) || may && e.df == 0
 }
 
-// roundness is how often a count can be halved; 0 is the roundest. What training would
-// have without tuning is at least as round as one more (63 of 64 CPUs).
+// roundness is how often a count can be halved. What training would have without tuning is the
+// roundest; 0 workers are the least round, since a worker too many costs nothing.
 func (sp Space) roundness(workers int) int {
-	round := bits.TrailingZeros(uint(workers))
-	if workers == sp.Start {
-		round = max(round, bits.TrailingZeros(uint(workers+1)))
+	switch workers {
+	case sp.Start:
+		return bits.UintSize
+	case 0:
+		return -1
 	}
-	return round
+	return bits.TrailingZeros(uint(workers))
 }
 
 // orTheStart returns the choice, unless it may well be worse than training's own count. Then
@@ -139,11 +160,11 @@ func (e evidence) orTheStart(chosen int) int {
 	if start < 0 || start == chosen {
 		return chosen
 	}
-	if chosen < start && e.visits[chosen] < 2 {
-		return start // one look is no reason to choose fewer workers
+	if chosen < start && e.windows[chosen] < 2 {
+		return start // one window is no reason to choose fewer workers
 	}
 	worse := 0
-	e.drawTruth(redraws, func(mean []float64) {
+	e.draw(1, redraws, func(mean []float64) {
 		best := mean[start]
 		if mean[chosen] > best+e.sp.Alpha.Of(best, e.sp.Iterations)+worseBy*best {
 			worse++
@@ -153,4 +174,56 @@ func (e evidence) orTheStart(chosen int) int {
 		return start
 	}
 	return chosen
+}
+
+const (
+	redraws = 200  // re-runs drawn to find who is in the race
+	answers = 2000 // and to say how sure the choice is
+)
+
+// vote draws what other runs would measure, and returns the share of them in which
+// each count would be chosen. What was measured misses the truth by its error, and
+// another run misses it again. Both variances are multiplied by times.
+func (e evidence) vote(draws int, times float64) []float64 {
+	votes := make([]float64, len(e.counts))
+	e.draw(2*times, draws, func(mean []float64) { votes[e.another(mean)] += 1 / float64(draws) })
+	return votes
+}
+
+// draw draws times about those that were measured, with the variance of their errors multiplied
+// by times. Errors are shares, so logarithms are drawn: a time that is hardly known may be half or
+// twice as long, but never next to nothing.
+func (e evidence) draw(times float64, draws int, each func(mean []float64)) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	mean := make([]float64, len(e.counts))
+	for range draws {
+		for i, m := range e.mean {
+			mean[i] = m * math.Exp(math.Sqrt(times)*e.se[i]*rng.NormFloat64())
+		}
+		each(mean)
+	}
+}
+
+// another is what another run with these times would choose. It can choose a count within a
+// step only if something promises that count there too.
+func (e evidence) another(mean []float64) (chosen int) {
+	if !slices.Contains(e.fine, true) {
+		chosen, _ = e.pick(mean)
+		return chosen
+	}
+	there := slices.Clone(mean)
+	for i := range there {
+		if e.fine[i] {
+			there[i] = math.Inf(1)
+		}
+	}
+	for {
+		chosen, _ = e.pick(there)
+		w, found := e.finer(there)
+		i := slices.Index(e.counts, w)
+		if !found || i < 0 || there[i] == mean[i] {
+			return chosen
+		}
+		there[i] = mean[i]
+	}
 }

@@ -28,7 +28,7 @@ func (e evidence) gap(i int) (w int, found bool) {
 	if i < 0 || i+1 >= len(e.counts) {
 		return 0, false
 	}
-	w, found = Middle(e.counts[i], e.counts[i+1])
+	w, found = middle(e.counts[i], e.counts[i+1])
 	return w, found && e.sp.allows(w)
 }
 

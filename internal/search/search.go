@@ -21,7 +21,7 @@ type Strategy interface {
 	fmt.Stringer
 	// Next is what to measure next, given all that was measured; false: nothing more.
 	Next(sp Space, seen []Series) (Request, bool)
-	// Usual is about how many visits it makes.
+	// Usual is about how many windows it asks for.
 	Usual(sp Space) int
 }
 
@@ -35,7 +35,8 @@ type Space struct {
 	Fixed      bool                   // the user set iterations: a count in the race gets neither more nor fewer
 	Time       time.Duration          // for all of the search; 0: no bound
 	Left       time.Duration          // of Time
-	MinVisit   time.Duration          // shorter visits say nothing, because the clock steps
+	Least      time.Duration          // that a search goes on: what disturbs may last as long as a shorter one
+	MinWindow  time.Duration          // shorter windows say nothing, because the clock steps
 	Allowed    func(workers int) bool // false: may not be tried, say because it would need too much memory; nil: all may
 }
 
@@ -49,7 +50,7 @@ type Alpha struct {
 
 // DefaultAlpha is the paper's half second, bounded by two shares: alone it could be
 // longer than all iterations together, or too short to matter.
-var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.02, Share: 0.10}
+var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.01, Share: 0.05}
 
 // Of is alpha per iteration if the fastest count takes mean per iteration.
 func (a Alpha) Of(mean float64, iterations int) float64 {
@@ -62,17 +63,60 @@ type Series struct {
 	Blocks  []Block
 }
 
-// A Block is one visit to a worker count, its warm-up left out.
+// A Block is one window at a worker count.
 type Block struct {
 	Round      int           // as requested; −1: nothing was measured beside it, and it counts as it is
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
-	Level      time.Duration // its mean without the slowest iterations or waves; drift is judged by it, because two stalls in a round aren't drift; 0: Mean
-	Parts      []stat.Part   // a few of its iterations each, in order; nil: the block is one part
+	Wait       time.Duration // of it, what faster loading could save at most; the rest is the loop's own
+	Level      time.Duration // Mean without the slowest part; drift is judged by it, because two stalls in a round aren't drift; 0: Mean
+	Parts      []stat.Part   // Wait of a few iterations each, in order; nil: the block is one part
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; what other processes use must not keep workers from being tried
 }
 
-// A Request is one visit to make.
+// even gives all blocks the same body of the loop, the mean of all: steps vary, but not because of
+// the workers. A block in which training hardly waited then takes as long as the body, whatever
+// steps it has met. If loading set the pace, it takes as long as loading, but waits no longer than
+// was seen.
+func even(seen []Series) []Series {
+	body := float64(bodyOf(seen))
+	out := make([]Series, len(seen))
+	for i, s := range seen {
+		out[i] = Series{s.Workers, slices.Clone(s.Blocks)}
+		for k := range s.Blocks {
+			b := &out[i].Blocks[k]
+			mean := body
+			if b.Wait > 0 {
+				mean = min(max(float64(b.Mean), body), body+float64(b.Wait))
+			}
+			b.Level = time.Duration(float64(b.Level) / float64(max(b.Mean, 1)) * mean)
+			b.Mean = time.Duration(mean)
+			if b.Wait == 0 {
+				b.Level, b.Parts = 0, nil
+				continue
+			}
+			b.Parts = slices.Clone(b.Parts)
+			for p := range b.Parts {
+				b.Parts[p].Mean = max(1, body+b.Parts[p].Mean)
+			}
+		}
+	}
+	return out
+}
+
+// bodyOf is the mean body of the loop.
+func bodyOf(seen []Series) time.Duration {
+	body, iterations := 0.0, 0.0
+	for _, s := range seen {
+		for _, b := range s.Blocks {
+			body += float64(b.Mean-b.Wait) * float64(max(b.Iterations, 1))
+			iterations += float64(max(b.Iterations, 1))
+		}
+	}
+	return time.Duration(body / max(iterations, 1))
+}
+
+// A Request is one window to measure.
 type Request struct {
 	Workers    int
 	Iterations int
@@ -84,11 +128,10 @@ func (sp Space) allows(workers int) bool {
 	return sp.Allowed == nil || sp.Allowed(workers)
 }
 
-// Greedy measures training's own count first. Then it goes down through the powers of two
-// until fewer workers are hopeless, and up through them to the ceiling. It bisects to the
+// Greedy measures training's own count first. Then it goes up through the powers of two while
+// training waits, and down through them until fewer workers are hopeless. It bisects to the
 // fewest workers within alpha of the fastest. Then it measures the counts still in the race,
-// round by round, until the choice is sure and was measured beside its neighbours. If much
-// depends on where stalls set in, it first measures two counts that tell. It doesn't tell
+// round by round, until the choice is sure or each of them has its iterations. It doesn't tell
 // counts apart that are closer together than a step, see stepAt.
 type Greedy struct{}
 
@@ -96,64 +139,48 @@ func (Greedy) String() string { return "greedy" }
 
 // Next implements Strategy.
 func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
+	seen = even(seen)
 	s := newSearch(sp, seen)
 	if s.left <= 0 {
 		return Request{}, false
 	}
 	for look := range firstLooks {
 		if w, left := s.missing(look); left > 0 {
-			return s.visit(w, glances, max(look, s.round), left), true
+			return s.window(w, glances, max(look, s.round), left), true
 		}
-	}
-	if w, round, found := s.again(); found {
-		return s.visit(w, glances, round, 1), true
 	}
 	e := weigh(sp, seen)
 	if len(e.counts) == 0 {
 		return Request{}, false
 	}
 	if w, found := s.above(e); found {
-		return s.visit(w, turns, s.round, 1), true
+		return s.window(w, turns, s.round, 1), true
 	}
 	if w, found := e.between(); found {
-		return s.visit(w, turns, s.round, 1), true
-	}
-	if low, high, mean, found := e.contested(); found {
-		pair := []int{low, high}
-		if sp.Fixed {
-			pair = slices.DeleteFunc(pair, func(w int) bool { return s.done(w) >= sp.Iterations })
-		}
-		r := s.turn(pair)
-		if other := low + high - r.Workers; !sp.Fixed {
-			r.Iterations = max(r.Iterations, int(min(halfOf*float64(s.done(other)), float64(sp.enough(mean)))))
-		}
-		r.Limit = max(1, min(s.left, time.Duration(min(float64(r.Iterations)*mean*hopeless, math.MaxInt64/2))))
-		return r, sp.Fixed || r.Round < lastRound
+		return s.window(w, turns, s.round, 1), true
 	}
 	race := e.undecided()
 	if len(race) == 0 {
 		if w, found := e.finer(e.mean); found {
-			return s.visit(w, turns, s.round, 1), true
+			return s.window(w, turns, s.round, 1), true
 		}
-		if race = e.tooSoon(); len(race) == 0 {
-			return Request{}, false
-		}
+		return Request{}, false
 	}
 	r := s.turn(race)
 	return r, sp.Fixed || r.Round < lastRound
 }
 
-// turn is the next visit of a race. Each of its rounds visits all counts of the race.
+// turn is the next window of a race. Each of its rounds measures all counts of the race.
 func (s search) turn(race []int) Request {
 	round := s.round
-	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.visited(w, round) })
+	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.measured(w, round) })
 	if len(left) == 0 {
 		left, round = race, round+1
 	}
 	if round%2 == 1 { // up and down in turn: a steady drift cancels
 		slices.Reverse(left)
 	}
-	return s.visit(left[0], turns, round, 1)
+	return s.window(left[0], turns, round, 1)
 }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
@@ -182,17 +209,34 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 	return Request{}, false
 }
 
+// DefaultTime is the longest that a search takes by default, LeastTime the shortest of Tune's.
+const (
+	DefaultTime = time.Minute
+	LeastTime   = 600 * time.Millisecond
+)
+
+// After a change of the count, a window leaves out the first batches: until all workers are at
+// work, their slots have memory, and the kernel has found a CPU for each thread.
+const (
+	WarmBatches = 2
+	WarmTime    = 10 * time.Millisecond
+)
+
+// WarmSamples is how many samples a worker loads before it counts as warm: it
+// may have connections to make, files to open and caches to fill.
+const WarmSamples = 12
+
 // The constants by which the searches decide.
 const (
 	firstLooks  = 2    // looks at each rung of the ladder, before anything is decided
 	glances     = 20   // a look has this part of a count's iterations
-	turns       = 10   // a later visit has this part of them: the shorter visits are, the more of what disturbs hits all counts of a round alike …
-	fewestOf    = 5    // … but at least this many iterations, or a quarter of them all if that is fewer: each visit has its warm-up
+	turns       = 10   // a later window has this part of them: the shorter windows are, the more of what disturbs hits all counts of a round alike …
+	fewestOf    = 5    // … but at least this many iterations, or a quarter of them all if that is fewer: before each window, workers settle
 	lastRound   = 48   // rounds after which what is undecided stays so, unless the user set iterations
 	sweepRounds = 4    // of an exhaustive search
-	hopeless    = 2    // times the fastest's time: a visit ends early there, and a count that takes as long is left out, unless another run might choose it
+	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes as long is left out, unless another run might choose it
 	tooFew      = 3    // if a count takes this many times the time of the fastest of more workers, no fewer are tried
-	busyCPU     = 0.91 // if a count's quickest visit has this share of the CPUs in use, more workers gain a tenth at most: alpha's upper bound
+	busyCPU     = 0.91 // if a count's quickest window has this share of the CPUs in use, more workers gain a tenth at most
 	MaxWorkers  = 1024 // the ceiling grows no further
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual
@@ -203,8 +247,8 @@ const (
 	maxMeasure = 5 * time.Second
 	partOfTime = 15
 	leastParts = 4
-	minVisit   = 5 * time.Millisecond // of each visit: a thread may wait some milliseconds for a CPU
-	burst      = 4                    // a visit that is so many times as quick as the fastest count's median visit has used up what was loaded before
+	minWindow  = 10 * time.Millisecond // of each window: a thread may wait some milliseconds for a CPU
+	burst      = 4                     // a window that is so many times as quick as the fastest count's median one has used up what was loaded before
 )
 
 // A search is the state that strategies share, rebuilt from what was seen.
@@ -212,8 +256,8 @@ type search struct {
 	sp    Space
 	seen  map[int][]Block
 	round int
-	best  float64       // nanoseconds per iteration of the fastest count, by its quickest visit …
-	pace  float64       // … and by its median visit: data in a cache may have made a single visit quick
+	best  float64       // nanoseconds per iteration of the fastest count, by its quickest window …
+	pace  float64       // … and by its median one: data in a cache may have made a single window quick
 	left  time.Duration // of the time for the search
 }
 
@@ -230,7 +274,7 @@ func newSearch(sp Space, seen []Series) search {
 		for _, b := range one.Blocks {
 			s.round = max(s.round, b.Round)
 		}
-		s.best = min(s.best, Quickest(one.Blocks))
+		s.best = min(s.best, lowest(one.Blocks))
 		if levels := levels(one.Blocks); len(levels) > 0 {
 			s.pace = min(s.pace, levels[(len(levels)-1)/2])
 		}
@@ -239,10 +283,9 @@ func newSearch(sp Space, seen []Series) search {
 	return s
 }
 
-// Quickest is a first figure for a count: its quickest visit, without the slowest
-// iteration, since disturbances can only slow a visit down. It decides where to look, not
-// what to choose.
-func Quickest(blocks []Block) float64 {
+// lowest is a first figure for a count: its quickest window, without the slowest part, since
+// disturbances can only slow a window down. It decides where to look, not what to choose.
+func lowest(blocks []Block) float64 {
 	if levels := levels(blocks); len(levels) > 0 {
 		return levels[0]
 	}
@@ -258,7 +301,7 @@ func levels(blocks []Block) (levels []float64) {
 	return levels
 }
 
-func (s search) visited(workers, round int) bool {
+func (s search) measured(workers, round int) bool {
 	return slices.ContainsFunc(s.seen[workers], func(b Block) bool { return b.Round == round })
 }
 
@@ -270,9 +313,9 @@ func (s search) done(workers int) int {
 	return sum
 }
 
-// visit asks for a part of a count's iterations, within a share of the time that is
+// window asks for a part of a count's iterations, within a share of the time that is
 // left.
-func (s search) visit(workers, parts, round, sharers int) Request {
+func (s search) window(workers, parts, round, sharers int) Request {
 	want := s.sp.enough(s.best)
 	r := Request{Workers: workers, Round: round, Iterations: (want + parts - 1) / parts, Limit: max(1, s.left/time.Duration(sharers))}
 	if parts == turns {
@@ -280,7 +323,7 @@ func (s search) visit(workers, parts, round, sharers int) Request {
 	}
 	if s.sp.Fixed {
 		r.Iterations = max(1, min(r.Iterations, want-s.done(workers)))
-	} else if fewest := float64(max(minVisit, s.sp.MinVisit)) / s.best; fewest > float64(r.Iterations) {
+	} else if fewest := float64(max(minWindow, s.sp.MinWindow)) / s.best; fewest > float64(r.Iterations) {
 		r.Iterations = int(min(fewest, float64(want)))
 	}
 	if !math.IsInf(s.pace, 1) {
@@ -294,7 +337,7 @@ func (sp Space) enough(mean float64) int {
 	if sp.Fixed || math.IsInf(mean, 1) {
 		return sp.Iterations
 	}
-	fewest := min(float64(max(minMeasure, 4*sp.MinVisit))/mean, 100*float64(sp.Iterations))
+	fewest := min(float64(max(minMeasure, 4*sp.MinWindow))/mean, 100*float64(sp.Iterations))
 	most := max(float64(maxMeasure)/mean, float64(sp.Iterations)/5)
 	if sp.Time > 0 {
 		most = max(min(most, float64(sp.Time)/partOfTime/mean), leastParts)
@@ -316,13 +359,13 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
-// quickestOf is the visit that shows how many CPUs workers use. In other visits CPUs may have
+// quickestOf is the window that shows how many CPUs workers use. In others CPUs may have
 // been idle because of other processes, or because a thread waited for its CPU.
 func quickestOf(blocks []Block) Block {
 	return slices.MinFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Mean, b.Mean) })
 }
 
-func (s search) quickest(workers int) float64 { return Quickest(s.seen[workers]) }
+func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
 
 // above is twice the highest count measured, if the space may grow and all that was measured
 // says that it should. The first looks may have had bad luck.
@@ -355,37 +398,12 @@ func (s search) wins(top int, time func(workers int) float64) bool {
 	return true
 }
 
-// again is the highest count of a space that may grow no further, or the rung below it,
-// until they have had twice as many looks as the others: their first looks may have had
-// bad luck.
-func (s search) again() (w, round int, found bool) {
-	top := s.ceiling(s.sp.CPUs)
-	if s.sp.Max >= 0 || s.sp.Fixed || top <= s.sp.CPUs || top == MaxWorkers {
-		return 0, 0, false
-	}
-	below := 0
-	for w := range s.seen {
-		if 2*w <= top+1 {
-			below = max(below, w)
-		}
-	}
-	for _, round := range []int{s.round, s.round + 1} {
-		for _, w := range []int{top, below} {
-			if len(s.seen[w]) < 2*firstLooks && !s.visited(w, round) && s.sp.allows(w) {
-				return w, round, true
-			}
-		}
-	}
-	return 0, 0, false
-}
-
 // missing returns the next rung of the ladder that has had at most this many looks,
 // and how many rungs are left to look at, as far as is known. The ladder is training's own
-// count; then the powers of two below it, down to 0, until fewer workers are hopeless; then the
-// powers of two above it, and the ceiling, as long as CPUs are idle.
+// count; then the powers of two above it and the ceiling, while training waits; then the powers of
+// two below it, down to 0, until fewer workers are hopeless.
 func (s search) missing(looks int) (workers, left int) {
-	// At least as many as CPUs, whatever a short look says about how busy they are.
-	top := s.ceiling(s.sp.CPUs)
+	top := s.ceiling(2 * s.sp.CPUs) // whatever a short look says about how busy the CPUs are
 	rung := func(w int) {
 		full := s.sp.Fixed && s.done(w) >= s.sp.Iterations
 		if looks > 0 && s.quickest(w) > hopeless*hopeless*s.best {
@@ -400,30 +418,45 @@ func (s search) missing(looks int) (workers, left int) {
 	}
 	start := min(s.sp.Start, top)
 	rung(start)
+	for w := start; w < top && !s.enoughAt(w); {
+		if w = min(2*powerBelow(w+1), top); w == 0 {
+			w = 1
+		}
+		if s.full(w) {
+			break
+		}
+		rung(w)
+	}
 	for w := start; w > 0; {
-		if w != start && w > 1 && s.sp.allows(w) && s.quickest(w) > tooFew*s.fastestAbove(w) {
+		if s.sp.allows(w) && s.quickest(w) > tooFew*s.fastestAbove(w) {
 			break // fewer workers are no good either, or that isn't known yet
 		}
 		w = powerBelow(w)
 		rung(w)
 	}
-	for w := powerBelow(start); w < top; w = max(1, 2*w) {
-		if w > start && !s.full(w) {
-			rung(w)
-		}
-	}
-	if top > start && !s.full(top) {
-		rung(top)
-	}
 	return workers, left
 }
 
-// full tells whether fewer workers than w, but at least as many as CPUs, keep all CPUs in
-// use. Then more workers gain next to nothing, and a visit to them is long: each must load some
-// samples.
+// enoughAt tells whether training waits so little at w workers, or at fewer, that more can't gain
+// more than alpha. It doesn't know that before it has looked there.
+func (s search) enoughAt(w int) bool {
+	for fewer, blocks := range s.seen {
+		wait, mean := 0.0, 0.0
+		for _, b := range blocks {
+			wait, mean = wait+float64(b.Wait), mean+float64(b.Mean)
+		}
+		if n := float64(len(blocks)); fewer <= w && n > 0 && wait/n < s.sp.Alpha.Of(mean/n, s.sp.Iterations)/2 {
+			return true
+		}
+	}
+	return len(s.seen[w]) == 0
+}
+
+// full tells whether fewer workers than w, but at least twice as many as CPUs, keep all CPUs in
+// use. Then more workers gain next to nothing, and their first samples take long.
 func (s search) full(w int) bool {
 	for fewer, blocks := range s.seen {
-		if fewer >= s.sp.CPUs && fewer < w && len(blocks) > 0 && quickestOf(blocks).CPU >= busyCPU {
+		if fewer >= 2*s.sp.CPUs && fewer < w && len(blocks) > 0 && quickestOf(blocks).CPU >= busyCPU {
 			return true
 		}
 	}
@@ -436,7 +469,7 @@ func (s search) fastestAbove(w int) float64 {
 	best := math.Inf(1)
 	for more, blocks := range s.seen {
 		if more > w {
-			best = min(best, Quickest(blocks))
+			best = min(best, lowest(blocks))
 		}
 	}
 	return best
@@ -456,18 +489,18 @@ func powerBelow(w int) int {
 // another of them.
 func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-2) }
 
-// Middle is the count halfway between two that are more than a step apart.
-func Middle(low, high int) (w int, found bool) {
+// middle is the count halfway between two that are more than a step apart.
+func middle(low, high int) (w int, found bool) {
 	w = (low + high) / 2
 	by := stepAt(w)
 	w = (w + by/2) / by * by
 	return w, w-low >= (by+1)/2 && high-w >= (by+1)/2
 }
 
-// Usual is one visit per count and round.
+// Usual is one window per count and round.
 func (Exhaustive) Usual(sp Space) int { return (sp.highest() + 1) * sweepRounds }
 
-// Usual counts the looks at the ladder, and after them the visits of three counts.
+// Usual counts the looks at the ladder, and after them the windows of three counts.
 func (Greedy) Usual(sp Space) int {
 	ladder := bits.Len(uint(sp.highest())) + 2
 	return ladder*firstLooks + 3*turns

@@ -16,23 +16,20 @@ type Files struct {
 	lends chan chan struct{} // where a shardReader asks others for a file; what it sends is closed once one has closed its shard
 }
 
-// NewFiles is for shards that can be closed, and opened again later, if lend.
-func NewFiles(lend bool) *Files {
-	if !lend {
-		return &Files{}
-	}
+// NewFiles is for shards that can be closed, and opened again later.
+func NewFiles() *Files {
 	return &Files{lends: make(chan chan struct{})}
 }
 
-// OpenShard opens a shard. While too many files are open it waits as awaitFile does, for a minute
+// openShard opens a shard. While too many files are open it waits as awaitFile does, for a minute
 // at most. Other temporary errors are tried again as Retries says.
-func (c *Config[R]) OpenShard(ctx context.Context, shard int, awaitFile func(context.Context, time.Duration) bool) (Reader[R], error) {
+func (c *Config[R]) openShard(ctx context.Context, shard int, awaitFile func(context.Context, time.Duration) bool) (Reader[R], error) {
 	began := time.Now()
 	for tries, wait := 0, c.Backoff; ; tries, wait = tries+1, 2*wait {
 		reader, err := c.Open(ctx, shard)
 		switch {
 		case err == nil && reader == nil:
-			return nil, errors.New("Open returned neither a reader nor an error")
+			return nil, errors.New("its Open returned neither a reader nor an error")
 		case err == nil:
 			return reader, nil
 		case files.TooMany(err):

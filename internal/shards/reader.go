@@ -316,12 +316,7 @@ func (c *shardReader[R]) leaveShard() error {
 // attempt opens the shard if it isn't open, and reads a record. Only io.EOF itself,
 // and only from Next, means the end of the shard.
 func (c *shardReader[R]) attempt(r *Item[R]) (err error) {
-	defer func() {
-		c.answers(recover(), &err)
-		if err != nil {
-			c.countPassed()
-		}
-	}()
+	defer func() { c.answers(recover(), &err) }()
 	c.begins()
 	err = c.open()
 	for c.again > 0 && err == nil && c.ctx.Err() == nil {
@@ -352,16 +347,8 @@ func (c *shardReader[R]) open() (err error) {
 	if c.reader != nil {
 		return nil
 	}
-	if c.reader, err = c.set.OpenShard(c.ctx, c.shards[c.at], c.awaitFile); err != nil {
+	if c.reader, err = c.set.openShard(c.ctx, c.shards[c.at], c.awaitFile); err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
 	}
-	c.countPassed()
 	return nil
-}
-
-// countPassed counts the records of the shard that were read before it was opened.
-func (c *shardReader[R]) countPassed() {
-	if c.set.Passed != nil && c.reader != nil {
-		c.read = c.set.Passed(c.reader)
-	}
 }

@@ -61,7 +61,6 @@ type Config[R any] struct {
 	Temporary func(err error) bool
 	Failed    func(shard, record int, err error) error // the error of a record that can't be read
 	NotClosed func(shard int, err error)
-	Passed    func(r Reader[R]) int // records of the shard that were read before it was opened; nil: none
 	// Unread is told that a record that was delivered before a State can't be read now. What it
 	// returns ends the skipping.
 	Unread   func(err error) error

@@ -66,3 +66,10 @@ func StudentT(confidence, df float64) float64 {
 	y = (((((0.4*y+6.3)*y+36)*y+94.5)/c-y-3)/b + 1) * x
 	return math.Sqrt(df * math.Expm1(a*y*y))
 }
+
+func sum(xs []float64) (sum float64) {
+	for _, x := range xs {
+		sum += x
+	}
+	return sum
+}

@@ -11,13 +11,10 @@ type Part struct{ Mean, Weight float64 }
 
 // A Total is the mean of a row's values, and its standard error as shares of it.
 type Total struct {
-	Mean  float64
-	Usual float64 // without the excess of large values
-	SE    float64 // of how it differs from the other rows' means
-	Own   float64 // of itself, whatever the other rows say
-	Lent  float64 // what SE lacks if the other rows' large values say nothing about this row's
-	Free  float64 // degrees of freedom behind Own
-	Often float64 // large values per value, if they are surely rarer in the rows before; otherwise 0
+	Mean float64
+	SE   float64 // of how it differs from the other rows' means
+	Own  float64 // of itself, whatever the other rows say
+	Free float64 // degrees of freedom behind Own
 }
 
 const (
@@ -31,16 +28,13 @@ const (
 // 1964), and the excess of the plain mean over it. A few parts say little about a
 // rare large value. So the excess is shrunk towards the excess of all rows, as far as
 // chance may have made the difference between them (DerSimonian & Laird, "Meta-analysis
-// in clinical trials", 1986). What remains common to all rows isn't in SE. If large values
-// surely become more frequent at some row, the rows before it and those from it on share
-// nothing. Rows at which they may do so instead are in changes; of each of its lists at most
-// one change is true.
+// in clinical trials", 1986). What remains common to all rows isn't in SE.
 //
-// Own and Lent suppose that the largest value of all may be missing once from the row. Otherwise
+// Own supposes that the largest value of all may be missing once from the row. Otherwise
 // a row that happened to have few large values would be too sure of itself.
-func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
+func Totals(rows [][]Part) (totals []Total) {
 	if len(rows) == 0 {
-		return nil, nil
+		return nil
 	}
 	usual := make([]float64, len(rows))
 	var spread []float64 // of all parts, by weight 1
@@ -61,7 +55,7 @@ func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
 	bounded := make([]float64, len(rows)) // sums of squares
 	weight, excess := make([]float64, len(rows)), make([]float64, len(rows))
 	jumpy := make([]float64, len(rows)) // sums of squares beyond the bound
-	var squares, df, biggest, beyond, beyondSquares float64
+	var squares, df, biggest float64
 	for r, parts := range rows {
 		bound := func(p Part) float64 { return huber * scale / math.Sqrt(p.Weight) }
 		for range refits {
@@ -81,45 +75,26 @@ func Totals(rows [][]Part) (totals []Total, changes [][]Change) {
 			jump := p.Weight * p.Weight * (d - inside) * (d - inside)
 			jumpy[r] += jump
 			biggest = max(biggest, jump)
-			if d > inside {
-				beyond += p.Weight * (d - inside) * usual[r]
-				beyondSquares += jump * usual[r] * usual[r]
-			}
 		}
 		excess[r] /= weight[r]
 		squares, df = squares+bounded[r], df+float64(len(parts)-1)
 	}
-	events := make([]float64, len(rows)) // large values
+	moved, left, jump := shrunk(excess, weight, jumpy)
 	for r := range rows {
-		if beyond > 0 {
-			events[r] = weight[r] * max(0, excess[r]) * usual[r] * beyond / beyondSquares
+		mean := max(1+moved[r], least)
+		total := Total{Mean: usual[r] * mean}
+		if borrowed := min(lent, df); df > 0 {
+			total.Free = borrowed + float64(len(rows[r])-1)
+			variance := (borrowed*squares/df + bounded[r]) / total.Free
+			// As a share of the mean, the error of the excess would be divided by mean twice; but a
+			// few large values tell their own size badly. Once is what holds in simulation.
+			apart, alone := max(left[r], leastOwn)*jump/mean, max(jump, (jumpy[r]+biggest)/weight[r])
+			total.SE = math.Sqrt((inflation*variance + apart) / weight[r])
+			total.Own = math.Sqrt((ownInflation*variance + alone) / weight[r])
 		}
+		totals = append(totals, total)
 	}
-	l := large{usual, weight, excess, jumpy, events}
-	stretches := l.stretches()
-	for i, from := range stretches[:len(stretches)-1] {
-		to := stretches[i+1]
-		moved, left, jump := shrunk(excess[from:to], weight[from:to], jumpy[from:to])
-		for r := from; r < to; r++ {
-			mean := max(1+moved[r-from], least)
-			total := Total{Mean: usual[r] * mean, Usual: usual[r]}
-			if i > 0 {
-				total.Often = sum(events[from:to]) / sum(weight[from:to])
-			}
-			if borrowed := min(lent, df); df > 0 {
-				total.Free = borrowed + float64(len(rows[r])-1)
-				variance := (borrowed*squares/df + bounded[r]) / total.Free
-				// As a share of the mean, the error of the excess would be divided by mean twice; but a
-				// few large values tell their own size badly. Once is what holds in simulation.
-				apart, alone := max(left[r-from], leastOwn)*jump/mean, max(jump, (jumpy[r]+biggest)/weight[r])
-				total.SE = math.Sqrt((inflation*variance + apart) / weight[r])
-				total.Own = math.Sqrt((ownInflation*variance + alone) / weight[r])
-				total.Lent = math.Sqrt(max(0, alone/(mean*mean)-apart) / weight[r])
-			}
-			totals = append(totals, total)
-		}
-	}
-	return totals, l.changes(stretches)
+	return totals
 }
 
 // middle is the median of the values, of which a part has as many as its weight.
@@ -161,7 +136,7 @@ func shrunk(excess, weight, jumpy []float64) (moved, left []float64, jump float6
 	for r, w := range weight {
 		precision[r] = w / jump
 	}
-	mean, between := CommonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
+	mean, between := commonMean(excess, precision, surely/2*math.Sqrt(2*float64(len(excess)-1)))
 	for r, x := range excess {
 		left[r] = between / (between + 1/precision[r])
 		moved[r] = mean + left[r]*(x-mean)
@@ -169,10 +144,10 @@ func shrunk(excess, weight, jumpy []float64) (moved, left []float64, jump float6
 	return moved, left, jump
 }
 
-// CommonMean is the mean of values of known precision (1 / variance), and the variance of the
+// commonMean is the mean of values of known precision (1 / variance), and the variance of the
 // true values around it: what is left of their spread without chance and slack (DerSimonian &
 // Laird, as above).
-func CommonMean(values, precision []float64, slack float64) (mean, between float64) {
+func commonMean(values, precision []float64, slack float64) (mean, between float64) {
 	var sum, squares, q float64
 	for r, x := range values {
 		sum, squares, mean = sum+precision[r], squares+precision[r]*precision[r], mean+precision[r]*x
@@ -185,24 +160,4 @@ func CommonMean(values, precision []float64, slack float64) (mean, between float
 		between = max(0, (q-float64(len(values)-1)-slack)/c)
 	}
 	return mean, between
-}
-
-// Pooled moves values that may be equal towards their common mean, as far as chance may
-// have made the difference between them. It also returns the share of its variance that each
-// keeps. A value without an error stays.
-func Pooled(values, errors []float64) (pooled, left []float64) {
-	precision := make([]float64, len(values))
-	for r, se := range errors {
-		precision[r] = 1 / max(se*se, leastScale*leastScale*values[r]*values[r])
-	}
-	mean, between := CommonMean(values, precision, 0)
-	pooled, left = make([]float64, len(values)), make([]float64, len(values))
-	for r, x := range values {
-		left[r] = between / (between + errors[r]*errors[r])
-		if errors[r] == 0 {
-			left[r] = 1
-		}
-		pooled[r] = mean + left[r]*(x-mean)
-	}
-	return pooled, left
 }

@@ -1,0 +1,231 @@
+package search
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// windows has one block of 25 iterations per mean and round; 0: none.
+func windows(workers int, means ...time.Duration) Series {
+	s := Series{Workers: workers}
+	for round, mean := range means {
+		if mean > 0 {
+			s.Blocks = append(s.Blocks, waiting(round, 25, mean))
+		}
+	}
+	return s
+}
+
+// waiting is a window in which training does nothing but wait.
+func waiting(round, iterations int, mean time.Duration) Block {
+	return Block{Round: round, Iterations: iterations, Mean: mean, Wait: mean}
+}
+
+func measured(means map[int]float64) (seen []Series) {
+	for w, seconds := range means {
+		seen = append(seen, Series{w, []Block{waiting(0, 100, time.Duration(seconds/100*float64(time.Second)))}})
+	}
+	return seen
+}
+
+func TestThePapersTableGivesItsAnswer(t *testing.T) {
+	sp := Space{CPUs: 64, Start: 63, Max: 63, Alpha: Alpha{Total: 500 * ms, Share: math.Inf(1)}, Iterations: 100}
+	c := Choose(sp, measured(map[int]float64{0: 14.25, 14: 1.49, 16: 1.41, 32: 1.55, 63: 2.21}))
+	require.Equal(t, 14, c.Workers)
+	require.Equal(t, 16, c.Fastest)
+	require.Equal(t, 500*ms, c.Alpha)
+	require.Zero(t, c.Confidence, "nothing was measured twice")
+	require.Equal(t, 14900*time.Microsecond, c.Estimates[1].Mean.Round(time.Microsecond))
+}
+
+func TestWhatAlphaIgnores(t *testing.T) {
+	for mean, want := range map[time.Duration]time.Duration{
+		10 * ms:     500 * time.Microsecond, // a twentieth
+		200 * ms:    5 * ms,                 // half a second over 100 iterations
+		time.Second: 10 * ms,                // a hundredth
+	} {
+		require.InDelta(t, float64(want), DefaultAlpha.Of(float64(mean), 100), 1, mean)
+	}
+}
+
+// A worker too many costs nothing, one too few costs training.
+func TestWhereMeasuringDoesNotTell(t *testing.T) {
+	same := func(workers ...int) (seen []Series) {
+		for i, w := range workers {
+			seen = append(seen, windows(w, 1000+time.Duration(i), 1001, 999, 1000))
+		}
+		return seen
+	}
+	near := []time.Duration{1110, 1080, 1120, 1090} // a tenth, give or take
+	for _, tt := range []struct {
+		name  string
+		seen  []Series
+		start int
+		want  int
+		equal bool
+	}{
+		{"either may be the fewest: the rounder", []Series{windows(7, near...), windows(8, 1000, 990, 1010, 1000)}, 15, 8, true},
+		{"the lower one surely is", []Series{windows(7, 1060, 1050, 1070, 1060), windows(8, 1000, 990, 1010, 1000)}, 15, 7, false},
+		{"the lower one surely isn't", []Series{windows(7, 1160, 1150, 1170, 1160), windows(9, 1000, 990, 1010, 1000)}, 15, 9, false},
+		{"the lower one is the rounder", []Series{windows(8, near...), windows(9, 1000, 990, 1010, 1000)}, 15, 8, true},
+		{"training's own count", []Series{windows(14, near...), windows(15, 1000, 990, 1010, 1000)}, 15, 15, true},
+		{"training's own count, fewer as it is", []Series{windows(7, near...), windows(8, 1000, 990, 1010, 1000)}, 7, 7, true},
+		{"of equally round ones, the fewest", []Series{windows(7, near...), windows(9, near...), windows(11, 1000, 990, 1010, 1000)}, 15, 7, true},
+		{"no workers, or one", []Series{windows(0, near...), windows(1, 1000, 990, 1010, 1000)}, 15, 1, true},
+	} {
+		sp := tenth(sixteen())
+		sp.Start = tt.start
+		c := Choose(sp, tt.seen)
+		require.Equal(t, tt.want, c.Workers, tt.name)
+		require.Equal(t, tt.equal, len(c.Equal) > 1, "%s: %v", tt.name, c.Equal)
+		if tt.equal {
+			require.Contains(t, c.Equal, tt.want, tt.name)
+		}
+	}
+	require.Equal(t, 2, Choose(Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100}, []Series{windows(0, 1100, 1040, 1070, 1020), windows(1, 1100, 1040, 1070, 1020), windows(2, 1000, 990, 1010, 1000)}).Workers)
+	require.Equal(t, 0, Choose(sixteen(), same(0, 1, 2, 4, 8, 15)).Workers, "surely the fewest that do")
+}
+
+func TestConfidenceIsLowWhereAnotherRunMightChooseOtherwise(t *testing.T) {
+	clear := Choose(sixteen(), []Series{windows(1, 2000, 2010, 1990, 2005), windows(2, 1000, 1005, 995, 1000)})
+	require.Equal(t, 0.99, clear.Confidence, "never quite sure")
+	close := Choose(tenth(sixteen()), []Series{windows(2, 1140, 1060, 1180, 1010), windows(3, 1000, 930, 1070, 1000)})
+	require.Less(t, close.Confidence, 0.9)
+	require.Positive(t, close.Confidence)
+	for _, e := range close.Estimates {
+		require.Less(t, e.Low, e.Mean)
+		require.Less(t, e.Mean, e.High)
+	}
+	// Never more than n/(n+1) after n iterations of the choice.
+	for iterations, want := range map[int]float64{1: 2. / 3, 4: 8. / 9, 40: 80. / 81, 1000: 0.99} {
+		few := windows(8, 1000, 1000)
+		for i := range few.Blocks {
+			few.Blocks[i].Iterations = iterations
+		}
+		require.Equal(t, want, Choose(sixteen(), []Series{few, windows(15, 2000, 2000)}).Confidence, iterations)
+	}
+}
+
+func TestADriftThatAllCountsShareDoesNotMoveTheChoice(t *testing.T) {
+	c := Choose(sixteen(), []Series{
+		windows(1, 1500, 1800, 2200, 2600),
+		windows(2, 1000, 1200, 1460, 1730),
+		windows(3, 0, 0, 1530, 1810), // measured when everything was slow: five per cent above 2
+		windows(4, 1045, 1255, 0, 0), // measured when nothing was
+	})
+	require.Equal(t, []int{2, 2}, []int{c.Workers, c.Fastest})
+	require.InEpsilon(t, 1.045, float64(c.Estimates[3].Mean)/float64(c.Estimates[1].Mean), 0.02)
+	require.InEpsilon(t, 1.05, float64(c.Estimates[2].Mean)/float64(c.Estimates[1].Mean), 0.02)
+	require.Greater(t, c.Confidence, 0.95)
+	c = Choose(sixteen(), []Series{windows(1, 3000, 1010, 1000, 1005), windows(2, 1000, 1005, 995, 1000)})
+	require.Equal(t, 1, c.Workers, "a slow start doesn't count against the first count")
+}
+
+func TestTwoStallsInARoundAreNoDrift(t *testing.T) {
+	stalled := []Series{windows(7, 1100, 1110, 1090, 6000, 1100, 1105), windows(8, 1000, 990, 1010, 5900, 1005, 995)}
+	mean := func() time.Duration { return Choose(sixteen(), stalled).Estimates[1].Mean }
+	require.Less(t, mean(), 1200*time.Nanosecond, "all that is known are means: the round was slow")
+	for _, s := range stalled {
+		for i := range s.Blocks {
+			s.Blocks[i].Level = min(s.Blocks[i].Mean, 1100)
+		}
+	}
+	require.Greater(t, mean(), 1500*time.Nanosecond, "one iteration of each was slow")
+}
+
+// Steps vary, but not because of the workers.
+func TestTheStepIsTheSameForAllCounts(t *testing.T) {
+	hidden := func(workers int, body, wait time.Duration) Series {
+		return Series{workers, []Block{{Iterations: 50, Mean: body + wait, Wait: wait}, {Round: 1, Iterations: 50, Mean: body + wait, Wait: wait}}}
+	}
+	c := Choose(sixteen(), []Series{hidden(2, 9*ms, 6*ms), hidden(4, 11*ms, 0), hidden(8, 10*ms, 0)})
+	require.Equal(t, 10*ms, c.Body)
+	require.Equal(t, 4, c.Workers, "no slower than 8, though longer steps came")
+	require.Equal(t, []time.Duration{15 * ms, 10 * ms, 10 * ms}, []time.Duration{c.Estimates[0].Mean, c.Estimates[1].Mean, c.Estimates[2].Mean})
+	c = Choose(sixteen(), []Series{hidden(4, 10*ms, 2*ms), hidden(8, 10*ms, 0)})
+	require.Equal(t, 8, c.Workers)
+	require.Equal(t, 12*ms, c.Estimates[0].Mean, "loading sets the pace")
+}
+
+func TestWhichBlocksCountAsTheyAre(t *testing.T) {
+	seen := []Series{windows(4, 2000, 2010, 1990), windows(8, 1000, 1005, 995)}
+	of8 := func(sp Space) time.Duration { return Choose(sp, seen).Estimates[1].Mean }
+	seen[1].Blocks = append(seen[1].Blocks, waiting(-1, 1000, 3000))
+	require.Greater(t, of8(sixteen()), 2000*time.Nanosecond, "a block of no round")
+	seen[1].Blocks[3].Round = 3
+	require.Less(t, of8(sixteen()), 1100*time.Nanosecond, "alone in its round, it may be all drift")
+	fixed := sixteen()
+	fixed.Fixed = true
+	require.Greater(t, of8(fixed), 1300*time.Nanosecond, "counts that have their iterations leave others alone")
+	c := Choose(sixteen(), []Series{windows(4, 2000), windows(8, 0, 1000)})
+	require.Equal(t, 1000*time.Nanosecond, c.Estimates[1].Mean, "always alone")
+	c = Choose(sixteen(), []Series{{8, []Block{waiting(-1, 1, 900), waiting(-1, 3, 1020)}}})
+	require.InDelta(t, 990, float64(c.Estimates[0].Mean), 1, "an iteration counts as much as another")
+}
+
+func TestNeitherTheOrderOfBlocksNorOfCountsMatters(t *testing.T) {
+	seen := []Series{windows(4, 1000, 2000, 1500), windows(8, 500, 1000, 750), windows(15, 510, 980, 760)}
+	seen[1].Blocks = append(seen[1].Blocks, waiting(-1, 25, 900))
+	want := Choose(sixteen(), seen)
+	for range seen {
+		seen = append(seen[1:], seen[0])
+		for i := range seen {
+			seen[i].Blocks = append(seen[i].Blocks[1:], seen[i].Blocks[0])
+			got := Choose(sixteen(), seen)
+			require.Equal(t, []int{want.Workers, want.Fastest}, []int{got.Workers, got.Fastest})
+			for k, e := range got.Estimates {
+				require.InEpsilon(t, float64(want.Estimates[k].Mean), float64(e.Mean), 1e-3)
+			}
+		}
+	}
+}
+
+// If time ends the search, another count must surely be no worse, and fewer workers need two looks.
+func TestTrainingsOwnCountIsKeptIfTimeEndsTheSearch(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		time, left time.Duration
+		want       int
+	}{
+		{"there is no bound", 0, 0, 7}, {"a nanosecond is left", time.Minute, 1, 7}, {"none is left", time.Minute, 0, 15},
+	} {
+		sp := sixteen()
+		sp.Time, sp.Left = tt.time, tt.left
+		c := Choose(sp, []Series{windows(7, 1000), windows(15, 1100)})
+		require.Equal(t, tt.want, c.Workers, tt.name)
+		require.Equal(t, tt.want == 15, c.Kept, tt.name)
+	}
+	sp := sixteen()
+	sp.Time = time.Minute
+	require.Equal(t, 8, Choose(sp, []Series{windows(8, 1000, 1000), windows(15, 2000, 2000)}).Workers, "surely better")
+	require.Equal(t, 30, Choose(sp, []Series{windows(15, 2000, 2000), windows(30, 1000)}).Workers, "more workers after one look")
+	c := Choose(sp, []Series{windows(8, 2000, 2000), windows(15, 1000, 1000)})
+	require.Equal(t, 15, c.Workers)
+	require.False(t, c.Kept, "it is the choice")
+}
+
+// 900 and 1100 µs differ from their mean by a tenth: a variance of 0.02, times 2.6 for what
+// bounding hides. The mean of two has an error of √(0.052/2) = 0.1612. The table of Student's t at
+// 95 % has 4.303 for two degrees of freedom (one of its own, one of those lent), and 12.706 for one.
+func TestAnIntervalByHand(t *testing.T) {
+	once := func(workers int, means ...time.Duration) Series {
+		s := Series{Workers: workers}
+		for _, mean := range means {
+			s.Blocks = append(s.Blocks, waiting(-1, 1, mean*time.Microsecond))
+		}
+		return s
+	}
+	c := Choose(sixteen(), []Series{once(8, 900, 1100), once(15, 1000)})
+	two, one := c.Estimates[0], c.Estimates[1]
+	require.Equal(t, ms, two.Mean)
+	require.InDelta(t, 1e6*(1-0.1612*4.303), float64(two.Low), 1e3)
+	require.InDelta(t, 1e6*(1+0.1612*4.303), float64(two.High), 1e3)
+	require.Zero(t, one.Low, "no time is less than none")
+	require.InDelta(t, 1e6*(1+0.22804*12.706), float64(one.High), 1e3, "√0.052 = 0.228")
+	require.Equal(t, Estimate{8, 1000, 1000, 1000}, Choose(sixteen(), []Series{windows(8, 1000)}).Estimates[0], "nothing was measured twice")
+	low, high := Estimate{Mean: 100, Low: 90, High: 120}.Around(200)
+	require.Equal(t, []time.Duration{180, 240}, []time.Duration{low, high})
+}

@@ -1,0 +1,470 @@
+// Package tune measures worker counts on one run: something iterates over batches, and a Tuner
+// changes the worker count while it does, and looks at windows of it. It knows no loader.
+//
+//	settling ──► measuring ──► settling …  ──► over
+//	  │            └ a window, until it tells enough   └ or watching, see watch.go
+//	  └ until the workers that are new have begun
+package tune
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/search"
+	"github.com/nwt-go/nwt/internal/stat"
+)
+
+// Figures are what a run has done so far.
+type Figures struct {
+	Loaded    float64       // batches: one of which half is loaded is half a batch
+	Missing   float64       // batches that are open ahead and aren't loaded
+	Delivered int           // batches
+	Asked     int           // batches that the program has asked for
+	Wait      time.Duration // that it has waited for them, the wait under way included …
+	Transfer  time.Duration // … and of it for copies to the device
+	Copied    int           // batches …
+	Copying   time.Duration // … and how long their copies took, hidden or not
+	Dry       bool          // workers find nothing more to begin: the run is about to end
+}
+
+// A Run is what a Tuner sees of a loader. The Tuner calls it with its lock held: what it calls
+// mustn't call the Tuner.
+type Run interface {
+	Figures() Figures
+	SetWorkers(n int) bool // false: the count is no longer the tuner's to set
+	// Cold is how many samples new workers must still load, and whether one of them is preparing
+	// itself or loads its first one.
+	Cold() (samples int, beginning bool)
+	InHand() float64            // batches that the workers have in hand at a time
+	Begin()                     // a window begins
+	End(w Window) (cpu float64) // it has ended; cpu is the share of the CPUs in use meanwhile
+	// Settle is called when nothing more is to be measured, and again when a loader that has settled
+	// has shown more. If it returns false, tuning is over; else the loader goes on with the choice,
+	// and is watched.
+	Settle(seen []search.Series, again bool) (c Choice, goesOn bool)
+	Doubt(why string) // the choice is doubted: tuning begins anew
+}
+
+// A Window is what was measured between two moments of a run.
+type Window struct {
+	Workers   int
+	Elapsed   time.Duration
+	Delivered int     // batches
+	Loaded    float64 // batches
+
+	// Per batch, as in the long run; Mean is the sum of the others.
+	Mean, Wait, Transfer, Body time.Duration
+
+	Parts []stat.Part // Wait + Transfer of a few batches each
+	Tells float64     // of how many batches Mean tells
+}
+
+// A Tuner measures what Next asks for. Observe and Tick may be called by two goroutines.
+type Tuner struct {
+	Run   Run
+	Next  func(seen []search.Series) (search.Request, bool)
+	Least time.Duration // that a window takes
+
+	mu      sync.Mutex
+	ends    time.Time // when tuning ends; zero: it may take as long as it likes
+	phase   phase
+	skip    atomic.Int64 // batches that Observe needn't look at
+	seen    []search.Series
+	req     search.Request
+	workers int     // as set last
+	resync  bool    // a run has begun: what comes next is compared with the next look
+	short   short   // whether runs are measured whole
+	watched watched // while watching
+
+	// Of the phase, or of its part in this run.
+	since  time.Time
+	base   Figures
+	atTick float64 // Loaded when Tick looked last
+
+	// While settling.
+	ahead  float64 // batches that were loaded ahead when the count changed
+	hand   float64 // batches that workers which go had in hand then
+	cold   int     // samples that new workers must load …
+	atCold float64 // … and Loaded when that last changed
+
+	// While measuring.
+	sum    span // of earlier runs
+	parts  []stat.Part
+	cut    span // where the next part begins
+	bodies bodies
+	spoilt int // how often the window began anew
+}
+
+type phase int
+
+const (
+	starting phase = iota
+	settling
+	measuring
+	watching
+	over
+)
+
+// A span is how much was done in a while.
+type span struct {
+	took time.Duration
+	Figures
+}
+
+func (s span) plus(t span, times float64) span {
+	n, d := int(times), time.Duration(times)
+	return span{s.took + d*t.took, Figures{
+		Missing: s.Missing, Loaded: s.Loaded + times*t.Loaded, Delivered: s.Delivered + n*t.Delivered, Asked: s.Asked + n*t.Asked,
+		Wait: s.Wait + d*t.Wait, Transfer: s.Transfer + d*t.Transfer, Copied: s.Copied + n*t.Copied, Copying: s.Copying + d*t.Copying,
+	}}
+}
+
+// body is how long the body of the loop took, per batch.
+func (s span) body() time.Duration { return max(0, s.took-s.Wait) / time.Duration(max(s.Asked, 1)) }
+
+// perBatch is what a batch takes in the long run, and of how many batches the span tells that.
+// A batch takes as long as loading it, copying it, or the body of the loop, whichever is longest:
+// what was loaded before only hides slow loading for a while.
+func (s span) perBatch() (mean time.Duration, tells float64) {
+	mean, tells = s.body(), float64(s.Asked)
+	if s.Copied > 0 {
+		mean = max(mean, s.Copying/time.Duration(s.Copied))
+	}
+	// If all that is open is loaded, but for the batch that was opened last, there is no place for
+	// more: that less was loaded than delivered isn't slow loading.
+	switch loaded := max(s.Loaded, float64(s.Delivered)-max(0, s.Missing)); {
+	case s.full() || s.unclear():
+	case loaded > 0:
+		if loading := time.Duration(float64(s.took) / loaded); loading > mean {
+			return loading, loaded
+		}
+	case s.Wait > 0:
+		return mean, 0 // it waits for what isn't loaded yet
+	}
+	return mean, tells
+}
+
+// perBatch is what a batch takes at the tuner's count. Without workers, nothing overlaps.
+func (t *Tuner) perBatch(s span) (mean time.Duration, tells float64) {
+	switch {
+	case t.workers != 0:
+		return s.perBatch()
+	case s.Loaded <= 0:
+		return s.body(), 0
+	}
+	return s.body() + time.Duration(float64(s.Wait)/s.Loaded), s.Loaded
+}
+
+// full tells whether training hardly waited, and will not if nothing changes.
+func (s span) full() bool {
+	return s.Delivered > 0 && s.Wait < s.took/hardly && s.Missing < 1.01
+}
+
+// unclear tells whether training hardly waited, but it may be that this was since batches were
+// loaded before.
+func (s span) unclear() bool {
+	less := float64(s.Delivered) - s.Loaded
+	return s.Wait < s.took/hardly && s.Missing >= 1.01 && 0.3 < less && less < 1.5
+}
+
+const (
+	spoilMost   = 2       // times that a window begins anew; then disturbances are ordinary
+	patience    = 1. / 10 // share of the time for tuning that new workers are waited for
+	longLook    = 1. / 60 // share of the time for tuning after which a few waves tell enough
+	manyWaves   = 4       // each worker has loaded so many claims, and a burst doesn't decide
+	fewWaves    = 2       // … or so many, if they take three times a long look
+	hardly      = 200     // training hardly waits if it does for less than this part of the time
+	unclearMost = 4       // times the batches that are wanted, until a window ends in which it isn't clear whether training waits
+	mostParts   = 12      // of a window
+)
+
+// Start begins tuning. It ends after the given time; 0: it may take as long as it likes.
+func (t *Tuner) Start(limit time.Duration) {
+	if t.seen, t.workers = nil, -1; limit > 0 {
+		t.ends = time.Now().Add(limit)
+	}
+}
+
+// Left is how much time is left. Run and Next may call it.
+func (t *Tuner) Left(now time.Time) time.Duration {
+	if t.ends.IsZero() {
+		return math.MaxInt64
+	}
+	return max(0, t.ends.Sub(now))
+}
+
+// LeaveOut has the window begin anew, and gives tuning back the time that something took which
+// won't come again.
+func (t *Tuner) LeaveOut(took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.resync = true
+	if t.phase == measuring {
+		t.sum, t.cut, t.parts = span{}, span{}, t.parts[:0]
+	}
+	if !t.ends.IsZero() {
+		t.ends = t.ends.Add(took)
+	}
+}
+
+// Seen is all that was measured.
+func (t *Tuner) Seen() []search.Series {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seen
+}
+
+// Round is that of the window under way.
+func (t *Tuner) Round() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.req.Round
+}
+
+// Settled tells whether nothing is being measured.
+func (t *Tuner) Settled() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.phase >= watching
+}
+
+// Skips tells whether the delivery of a batch needn't be observed.
+func (t *Tuner) Skips() bool { return t.skip.Add(-1) > 0 }
+
+// Observe takes in that a batch was delivered. It returns true once tuning is over.
+func (t *Tuner) Observe() (done bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.skip.Store(1)
+	if t.short.whole {
+		t.observeWhole()
+	} else {
+		t.look(time.Now(), true)
+	}
+	return t.phase == over
+}
+
+// Tick looks at the run while the program waits for a batch: one may take minutes, and its samples
+// tell earlier. It returns true once tuning is over.
+func (t *Tuner) Tick() (done bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	// Without workers, what a batch takes shows when it comes.
+	if t.short.whole || t.resync || t.phase >= watching || t.workers == 0 && (t.Left(now) > 0 || len(t.seen) == 0) {
+		return t.phase == over
+	}
+	// Looks are taken right after samples have come: what is between two tells nothing.
+	loaded := t.Run.Figures().Loaded
+	if loaded != t.atTick || t.Left(now) == 0 {
+		t.look(now, false)
+	}
+	t.atTick = loaded
+	return t.phase == over
+}
+
+// look takes in how far the run has come.
+func (t *Tuner) look(now time.Time, delivered bool) {
+	f := t.Run.Figures()
+	if !t.resync && !f.Dry {
+		t.short.useful++
+	}
+	switch {
+	case t.resync:
+		t.resync = f.Dry
+		t.since, t.base = now, f
+		t.ahead = f.Loaded - float64(f.Delivered)
+		t.bodies.began(now, f)
+		if t.phase == starting {
+			t.advance(now, f)
+		}
+	case f.Dry:
+		t.pause(now, f)
+	case t.phase == settling:
+		if t.settled(now, f) {
+			t.begin()
+		}
+	case t.phase == measuring && delivered && t.bodies.pause(now, f) && t.spoilt < spoilMost:
+		t.spoilt++
+		t.begin()
+	case t.phase == measuring:
+		t.measure(now, f)
+	case t.phase == watching:
+		t.watch(now, f)
+	}
+}
+
+// done is what was done in the phase.
+func (t *Tuner) done(now time.Time, f Figures) span {
+	s := t.sum.plus(span{now.Sub(t.since), f}, 1).plus(span{0, t.base}, -1)
+	s.Missing = f.Missing
+	return s
+}
+
+// pause keeps what was measured until the next run.
+func (t *Tuner) pause(now time.Time, f Figures) {
+	t.sum = t.done(now, f)
+	t.resync = true
+}
+
+// advance goes on to the count that is to be measured next.
+func (t *Tuner) advance(now time.Time, f Figures) {
+	t.spoilt = 0
+	req, more := t.Next(t.seen)
+	switch {
+	case !more:
+		t.settle(now, f)
+	case req.Workers == t.workers:
+		t.req = req
+		t.begin()
+	default:
+		t.req = req
+		t.change(now, f, req.Workers)
+	}
+}
+
+// change sets the worker count.
+func (t *Tuner) change(now time.Time, f Figures, workers int) {
+	t.hand = 0
+	if workers < t.workers {
+		t.hand = t.Run.InHand()
+	}
+	if !t.Run.SetWorkers(workers) {
+		t.phase = over
+		return
+	}
+	t.phase, t.workers = settling, workers
+	t.since, t.base, t.sum = now, f, span{}
+	t.ahead = f.Loaded - float64(f.Delivered)
+	t.cold, t.atCold = 0, f.Loaded
+}
+
+// settled tells whether a window may begin: the new workers have loaded some samples, but those
+// that find nothing to load aren't waited for. Without workers, nothing is loaded before what is
+// ready has been delivered.
+func (t *Tuner) settled(now time.Time, f Figures) bool {
+	done := t.done(now, f)
+	if done.took >= time.Duration(patience*float64(search.DefaultTime)) || t.Left(now) == 0 {
+		return true
+	}
+	cold, beginning := t.Run.Cold()
+	if cold != t.cold || beginning {
+		t.cold, t.atCold = cold, f.Loaded
+	}
+	hand := t.Run.InHand()
+	through := float64(done.Delivered) >= t.ahead // what was ready is
+	switch {
+	case through && done.Delivered > 0 && done.took >= search.WarmTime && done.Wait < done.took/hardly:
+		return true // training doesn't wait for them
+	case beginning:
+		return false
+	case cold > 0 && f.Loaded-t.atCold < hand+search.WarmBatches:
+		return false
+	case t.workers == 0 && !through:
+		return false
+	}
+	return done.took >= search.WarmTime && done.Loaded >= t.hand && max(done.Loaded, float64(done.Delivered)) >= min(search.WarmBatches, hand)
+}
+
+// begin begins a window.
+func (t *Tuner) begin() {
+	t.phase = measuring
+	t.sum, t.cut, t.parts = span{}, span{}, t.parts[:0]
+	t.Run.Begin()
+	t.since, t.base = time.Now(), t.Run.Figures() // beginning has taken a while
+	t.bodies.began(t.since, t.base)
+}
+
+// measure goes on with a window.
+func (t *Tuner) measure(now time.Time, f Figures) {
+	all := t.done(now, f)
+	t.part(all)
+	_, tells := t.perBatch(all)
+	over := t.Left(now) == 0 && len(t.seen) > 0
+	if tells > 0 && (over || t.enough(all, now)) {
+		t.end(all)
+		t.advance(now, f)
+	} else if over {
+		t.advance(now, f) // the window tells nothing
+	}
+}
+
+// part ends a part of the window if there is enough for one.
+func (t *Tuner) part(all span) {
+	part := all.plus(t.cut, -1)
+	mean, tells := t.perBatch(part)
+	if tells >= max(1, float64(t.req.Iterations)/mostParts, t.Run.InHand()) && part.took >= t.Least/mostParts {
+		t.parts = append(t.parts, stat.Part{Mean: float64(mean - part.body()), Weight: tells})
+		t.cut = all
+	}
+}
+
+// enough tells whether the window may end.
+func (t *Tuner) enough(all span, now time.Time) bool {
+	mean, tells := t.perBatch(all)
+	waves := math.Inf(1) // of loading, if that sets the pace
+	if mean > all.body() {
+		waves = all.Loaded / t.Run.InHand()
+	}
+	look := time.Duration(longLook * float64(search.DefaultTime))
+	wanted, limit := float64(t.req.Iterations), float64(t.req.Limit)
+	if least := manyWaves * t.Run.InHand(); least > wanted && waves < math.Inf(1) {
+		wanted, limit = least, limit*least/wanted
+	}
+	switch {
+	case tells <= 0 || all.unclear() && tells < unclearMost*wanted:
+		return false
+	case t.Left(now) == 0: // the first window
+		return waves >= 1 && all.Delivered > 0
+	case tells >= wanted:
+		return all.took >= t.Least
+	case limit > 0 && float64(all.took) >= limit && waves >= fewWaves:
+		return true
+	case all.took >= 3*look && waves >= fewWaves:
+		return true
+	}
+	return all.took >= look && waves >= manyWaves && tells >= fewWaves
+}
+
+// end makes a block of the window.
+func (t *Tuner) end(all span) {
+	w := Window{Workers: t.workers, Elapsed: all.took, Delivered: all.Delivered, Loaded: all.Loaded, Body: all.body(), Parts: t.parts}
+	w.Mean, w.Tells = t.perBatch(all)
+	if all.Delivered > 0 {
+		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Mean-w.Body)
+	}
+	w.Wait = w.Mean - w.Body - w.Transfer
+	t.add(w.block(t.req.Round, t.Run.End(w)))
+}
+
+func (t *Tuner) add(b search.Block) {
+	i := slices.IndexFunc(t.seen, func(s search.Series) bool { return s.Workers == t.workers })
+	if i < 0 {
+		i = len(t.seen)
+		t.seen = append(t.seen, search.Series{Workers: t.workers})
+	}
+	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
+}
+
+// block is the window as the search sees it.
+func (w Window) block(round int, cpu float64) search.Block {
+	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, CPU: cpu}
+	if len(w.Parts) < 2 {
+		return b
+	}
+	sum, weight, slowest := 0.0, 0.0, w.Parts[0]
+	for _, p := range w.Parts {
+		sum, weight = sum+p.Mean*p.Weight, weight+p.Weight
+		if p.Mean > slowest.Mean {
+			slowest = p
+		}
+	}
+	b.Parts = slices.Clone(w.Parts)
+	if len(w.Parts) > 2 {
+		b.Level = w.Body + time.Duration((sum-slowest.Mean*slowest.Weight)/(weight-slowest.Weight))
+	}
+	return b
+}

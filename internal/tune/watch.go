@@ -1,0 +1,229 @@
+package tune
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/search"
+)
+
+// A Choice is what a Run has settled on.
+type Choice struct {
+	Workers int
+	Waits   float64 // share of the time that training waits at it
+	Ignored float64 // share of the time that alpha ignores
+	Body    time.Duration
+}
+
+// watched is what is seen of a loader that has settled. Window after window shows whether training
+// waits as it did. Now and then all that was seen since is added to what was measured: it shows
+// what windows are too short for.
+type watched struct {
+	Choice
+	odd      int  // windows in a row in which training waited more, or less, than it did
+	patience int  // that many of them are needed to tune again
+	since    span // windows that aren't weighed yet
+	weighAt  int  // how many batches they must have
+}
+
+const (
+	windowBatches = 64                     // of a window, or more, if they take less than …
+	windowTime    = 200 * time.Millisecond // … this in all
+	oddWindows    = 3
+	oddMost       = 48 // once tuning again and again has changed nothing
+	weighFirst    = 256
+	otherBody     = 0.10 // a window isn't weighed if its bodies differ by more than this share of its time
+	waitMore      = 0.04 // by which the share of waiting must have grown …
+	waitLess      = 0.10 // … or shrunk
+)
+
+// settle ends measuring.
+func (t *Tuner) settle(now time.Time, f Figures) {
+	c, goesOn := t.Run.Settle(t.seen, false)
+	if !goesOn {
+		t.phase = over
+		return
+	}
+	w := &t.watched
+	if patience := w.patience; c.Workers == w.Workers && patience > 0 {
+		w.patience = min(2*patience, oddMost)
+	} else {
+		w.patience = oddWindows
+	}
+	w.Choice, w.odd, w.since, w.weighAt = c, 0, span{}, max(w.weighAt, weighFirst)
+	if c.Workers != t.workers {
+		if t.change(now, f, c.Workers); t.phase == over {
+			return
+		}
+	}
+	t.phase, t.resync = watching, true // the next look begins a window
+	t.sum = span{}
+}
+
+// watch takes in some batches of a settled loader.
+func (t *Tuner) watch(now time.Time, f Figures) {
+	if cold, beginning := t.Run.Cold(); (cold > 0 || beginning) && now.Sub(t.since) < windowTime {
+		return
+	}
+	all := t.done(now, f)
+	if all.Delivered < windowBatches || all.took < windowTime {
+		t.skip.Store(int64(max(1, min(windowBatches-all.Delivered, windowBatches))))
+		return
+	}
+	t.judge(all)
+	if t.phase == watching {
+		t.since, t.base, t.sum = now, f, span{}
+	}
+}
+
+// judge takes in a window of a settled loader.
+func (t *Tuner) judge(all span) {
+	w := &t.watched
+	waits := float64(all.Wait) / float64(max(all.took, 1))
+	if waits > w.Waits+max(waitMore, 2*min(w.Ignored, waitLess)) || waits < w.Waits-waitLess {
+		w.odd++
+	} else {
+		w.odd = 0
+	}
+	if w.odd >= w.patience {
+		t.Run.Doubt("training waits for data more or less than it did")
+		t.restart()
+		return
+	}
+	if differs := all.body() - w.Body; float64(differs.Abs())*float64(all.Asked) > otherBody*float64(all.took) {
+		return // a pause, or another step than before
+	}
+	if w.since = w.since.plus(all, 1); w.since.Delivered < w.weighAt {
+		return
+	}
+	w.weighAt *= 2
+	mean, tells := t.perBatch(w.since)
+	t.add(search.Block{Round: -1, Iterations: max(1, int(tells)), Mean: mean, Wait: mean - w.since.body()})
+	w.since = span{}
+	if c, _ := t.Run.Settle(t.seen, true); c.Workers != w.Workers {
+		t.Run.Doubt("another worker count may be faster")
+		i := slices.IndexFunc(t.seen, func(s search.Series) bool { return s.Workers == t.workers })
+		blocks := t.seen[i].Blocks
+		t.restart()
+		t.seen = []search.Series{{Workers: t.workers, Blocks: blocks[len(blocks)-1:]}}
+	}
+}
+
+// restart begins tuning anew.
+func (t *Tuner) restart() {
+	t.seen, t.phase, t.resync, t.sum = nil, starting, true, span{}
+}
+
+// short tells whether runs are so short that nearly all of a run is its beginning and its end.
+// Then runs are measured whole, and the count changes between them.
+type short struct {
+	whole   bool
+	useful  int // looks at this run that told something
+	poor    int // runs in a row that hardly had one
+	longest int // batches of a run that was poor
+}
+
+const (
+	poorRuns = 3 // in a row, after which runs are measured whole
+	noLonger = 4 // times longest: such a run isn't short
+)
+
+// Resume is called when a run has begun, before anything of it is delivered.
+func (t *Tuner) Resume() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.short.useful = 0
+	t.skip.Store(0)
+	t.resync = true
+	if t.short.whole {
+		if t.phase == starting {
+			t.advance(time.Now(), t.Run.Figures())
+		}
+		t.since, t.base = time.Now(), t.Run.Figures()
+	}
+}
+
+// Pause is called when a run of so many batches has ended as it should.
+func (t *Tuner) Pause(batches int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, f, s := time.Now(), t.Run.Figures(), &t.short
+	if !s.whole {
+		if t.phase == over || t.phase == watching {
+			if !t.resync && t.phase == watching {
+				t.pause(now, f)
+			}
+			return
+		}
+		if !t.resync {
+			t.pause(now, f)
+		}
+		if 2*s.useful >= batches {
+			s.poor = 0
+			return
+		}
+		if s.poor++; s.poor >= poorRuns {
+			s.whole, s.longest = true, max(s.longest, batches)
+			t.restart() // parts of runs can't be compared with whole ones
+		}
+		s.longest = max(s.longest, batches)
+		return
+	}
+	f.Loaded = t.base.Loaded + float64(f.Delivered-t.base.Delivered)
+	t.sum = t.done(now, f)
+	switch t.phase {
+	case settling: // in this run workers began
+		t.begin()
+	case measuring:
+		if _, tells := t.perBatch(t.sum); tells >= float64(t.req.Iterations) && t.sum.took >= t.Least || t.req.Limit > 0 && t.sum.took > t.req.Limit {
+			t.end(t.sum)
+			t.advance(now, f)
+		}
+	case watching:
+		if t.sum.Delivered >= windowBatches {
+			all := t.sum
+			t.sum = span{}
+			t.judge(all)
+		}
+	}
+}
+
+// observeWhole ends measuring whole runs if this one is too long for that.
+func (t *Tuner) observeWhole() {
+	if f := t.Run.Figures(); f.Delivered-t.base.Delivered > noLonger*t.short.longest {
+		t.short = short{}
+		t.restart()
+	}
+}
+
+// bodies tell a pause of the program, for a checkpoint say, from an ordinary step.
+type bodies struct {
+	usual time.Duration
+	at    time.Time // of the last look at a delivery
+	Figures
+}
+
+const pauseTimes = 4 // a body that takes this many times as long as usual is a pause
+
+func (b *bodies) began(now time.Time, f Figures) { b.at, b.Figures = now, f }
+
+// pause tells whether the last body was a pause.
+func (b *bodies) pause(now time.Time, f Figures) bool {
+	last := span{now.Sub(b.at), f}.plus(span{0, b.Figures}, -1)
+	b.began(now, f)
+	if last.Asked != 1 {
+		return false
+	}
+	body := last.body()
+	switch {
+	case b.usual == 0:
+		b.usual = body
+	case body < b.usual: // a slow first step is soon forgotten
+		b.usual -= (b.usual - body) / 2
+	default:
+		pause := body > pauseTimes*b.usual
+		b.usual += (min(body, pauseTimes*b.usual) - b.usual) / 8
+		return pause && body > time.Millisecond
+	}
+	return false
+}

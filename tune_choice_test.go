@@ -1,0 +1,495 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// In virtual time workers don't hinder each other.
+func TestTheChoiceHidesLoadingBehindTheStep(t *testing.T) {
+	const batch = 16
+	for _, tt := range []struct {
+		name       string
+		load, step time.Duration // load: of a batch, by one worker
+		want       [2]int        // workers, from … to
+	}{
+		{"loading is faster than the step", 3 * time.Millisecond, 5 * time.Millisecond, [2]int{1, 1}},
+		{"loading is slower than the step", 18 * time.Millisecond, 5 * time.Millisecond, [2]int{4, 4}},
+		{"loading is far slower", 45 * time.Millisecond, 5 * time.Millisecond, [2]int{9, 10}},
+		{"the step is nothing beside loading", 16 * time.Millisecond, time.Millisecond, [2]int{15, 16}},
+		{"loading is nothing beside the step", 0, 5 * time.Millisecond, [2]int{0, 1}},
+		{"half of a worker would do", 160 * time.Millisecond, 320 * time.Millisecond, [2]int{1, 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := tune(t, sleeping(1_000_000, tt.load/batch), nwt.WithBatchSize(batch), nwt.WithMaxWorkers(16), stepOf(tt.step))
+				require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
+				require.LessOrEqual(t, r.Workers, tt.want[1], "%v", r)
+				require.InEpsilon(t, tt.step, r.Floor, 0.01, "%v", r)
+				shows(t, r, tt.load, tt.step)
+			})
+		})
+	}
+}
+
+func TestADatasetThatWaitsGetsMoreWorkersThanCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(32))
+		require.GreaterOrEqual(t, r.Workers, 6*virtualCPUs, "%v", r)
+		require.Contains(t, r.String(), "more workers than CPUs pay off")
+	})
+}
+
+func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := nwt.NewVirtualMachine(virtualCPUs)
+		ds := waiting{compute: time.Millisecond, steady: true}.dataset(m, 1)
+		r := tune(t, ds, m.Option())
+		require.Equal(t, virtualCPUs, r.Workers, "%v", r)
+		require.LessOrEqual(t, r.Trials[len(r.Trials)-1].Workers, 2*virtualCPUs, "no CPU was idle: %v", r)
+	})
+}
+
+// A source that serves one at a time: one worker hides it behind the step as well as eight.
+func TestWorkersThatDoNotHelpAreNotChosen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, channel(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), stepOf(16*time.Millisecond))
+		require.Equal(t, 1, r.Workers, "%v", r)
+	})
+}
+
+// A load of 40 ms and a step of 10 ms, one after the other.
+func TestWithoutWorkersLoadingAndStepAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithStrategy(nwt.Exhaustive()), stepOf(10*time.Millisecond))
+		require.InEpsilon(t, 50*time.Millisecond, trialOf(t, r, 0).Mean, 0.02, "%v", r)
+		require.InEpsilon(t, 40*time.Millisecond, trialOf(t, r, 1).Mean, 0.02, "%v", r)
+		require.Equal(t, 1, r.Workers)
+	})
+}
+
+// One worker takes so long per batch; eight are allowed. Counting samples, not batches, shows
+// in little time that all of them are needed.
+func TestSlowBatchesFitIntoTheTime(t *testing.T) {
+	for _, tt := range []struct{ batch, limit time.Duration }{
+		{80 * time.Second, 2 * time.Minute}, {20 * time.Second, 2 * time.Minute}, {10 * time.Second, 30 * time.Second}, {time.Second, 5 * time.Second},
+	} {
+		t.Run(fmt.Sprintf("%v in %v", tt.batch, tt.limit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := tune(t, sleeping(1_000_000, tt.batch/32), nwt.WithBatchSize(32), nwt.WithMaxWorkers(8), nwt.WithTuningTime(tt.limit), nwt.NewVirtualMachine(2).Option())
+				require.GreaterOrEqual(t, r.Workers, 6, "%v", r)
+				require.LessOrEqual(t, r.Elapsed, tt.limit+tt.batch/32)
+			})
+		})
+	}
+}
+
+// A step of 300 ms hides loading: that shows in a few steps.
+func TestALongStepIsRunAFewTimes(t *testing.T) {
+	for _, load := range []time.Duration{0, 1600 * time.Microsecond} {
+		for _, cpus := range []int{2, 8} {
+			synctest.Test(t, func(t *testing.T) {
+				steps := 0
+				r := tune(t, sleeping(1_000_000, load/32), nwt.NewVirtualMachine(cpus).Option(),
+					nwt.WithStep(func(context.Context, *nwt.Batch) error { steps++; time.Sleep(300 * time.Millisecond); return nil }))
+				require.LessOrEqual(t, r.Workers, 1, "%v", r)
+				require.LessOrEqual(t, steps, 60, "%v", r)
+				require.Contains(t, r.Reason, "hardly waits")
+			})
+		}
+	}
+}
+
+// XLA compiles for seconds when it sees a shape for the first time, and so for a
+// last batch that is shorter too.
+func TestACompilerInTheFirstStepIsNotMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const step, compiling, budget = 5 * time.Millisecond, 4 * time.Second, 2 * time.Second
+		compiled := map[int]bool{}
+		r := tune(t, sleeping(100, time.Millisecond), nwt.WithBatchSize(16), nwt.WithMaxWorkers(8), nwt.WithTuningTime(budget),
+			nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
+				if !compiled[b.Len()] {
+					compiled[b.Len()] = true
+					time.Sleep(compiling)
+				}
+				time.Sleep(step)
+				return nil
+			}))
+		require.Len(t, compiled, 2)
+		require.GreaterOrEqual(t, len(r.Trials), 3, "%v", r)
+		for _, trial := range r.Trials {
+			require.InEpsilon(t, step, trial.Step, 0.01, "%d workers: %v", trial.Workers, r)
+		}
+		require.GreaterOrEqual(t, r.Elapsed, 2*compiling)
+		require.LessOrEqual(t, r.Elapsed, 2*compiling+budget*12/10, "%v", r)
+	})
+}
+
+// A connection is kept by Scratch, and is closed if its worker leaves. Its first samples are slow.
+type connection struct{ loaded int }
+
+func connecting(usual, more time.Duration) nwt.Dataset {
+	return nwt.NewDataset(1_000_000, scalar, func(ctx context.Context, _ int, s *nwt.Sample) error {
+		c, err := nwt.Scratch(s, func() (*connection, error) { return &connection{}, nil })
+		if c.loaded++; c.loaded <= 10 {
+			usual := usual + more
+			return heed(ctx, usual)
+		}
+		return errorOr(err, heed(ctx, usual))
+	})
+}
+
+func errorOr(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+// Without order, the batches of the others go on coming while a worker begins.
+func TestWhatWorkersDoToBeginIsNotMeasured(t *testing.T) {
+	const load, step, most = 2 * time.Millisecond, time.Millisecond, 16
+	for name, opt := range map[string]nwt.Option{"in order": silent, "without order": nwt.WithUnordered()} {
+		for _, begins := range []time.Duration{100 * time.Millisecond, 2 * time.Second} {
+			t.Run(fmt.Sprint(name, ", ", begins), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := tune(t, sleeping(1_000_000, load), nwt.WithBatchSize(8), nwt.WithMaxWorkers(most), opt, stepOf(step),
+						nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return heed(ctx, begins) }))
+					require.GreaterOrEqual(t, r.Workers, 12, "%v", r)
+					if name == "in order" {
+						shows(t, r, 8*load, step)
+					}
+				})
+			})
+		}
+	}
+}
+
+// One sample in a hundred takes a hundred times as long. While training waits for it, others are
+// loaded behind it: what it holds up is not slow loading.
+func TestASlowSampleIsPaidForOnce(t *testing.T) {
+	const batch, workers = 32, 8
+	ds, takes := tailed(batch*20_000, time.Millisecond, 100*time.Millisecond, 0.01)
+	all := time.Duration(0)
+	for i := range batch * 20_000 {
+		all += takes(i)
+	}
+	for name, opt := range map[string]nwt.Option{"in order": silent, "without order": nwt.WithUnordered()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := tune(t, ds, nwt.WithShuffle(1), nwt.WithMaxWorkers(workers), opt, stepOf(time.Millisecond))
+				require.GreaterOrEqual(t, r.Workers, 7, "%v", r)
+				require.InEpsilon(t, all/20_000/workers, trialOf(t, r, workers).Mean, 0.25, "%v", r)
+			})
+		})
+	}
+}
+
+// Copies come one after the other: no loading hides that.
+func TestNoBatchTakesLessTimeThanItsCopy(t *testing.T) {
+	const copying, step = 10 * time.Millisecond, 5 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(16), nwt.WithDevice(&fakeDevice{took: copying}), stepOf(step))
+		for _, trial := range r.Trials {
+			require.GreaterOrEqual(t, trial.Mean, copying, "%d workers: %v", trial.Workers, r)
+		}
+		require.GreaterOrEqual(t, r.Workers, 4, "the copy takes no less at more workers: %v", r)
+		require.Less(t, r.Workers, 8)
+		chosen := trialOf(t, r, r.Workers)
+		require.InEpsilon(t, copying, chosen.Copy, 0.05)
+		require.Positive(t, chosen.Bandwidth)
+		require.Contains(t, r.String(), "The copy to the device takes")
+	})
+}
+
+// inFours is an epoch in batches of four.
+type inFours int
+
+func (n inFours) Len() int           { return int(n) }
+func (n inFours) At(_, i int) int    { return i }
+func (n inFours) Batches() int       { return int(n) / 4 }
+func (inFours) Largest() int         { return 4 }
+func (n inFours) Start(_, b int) int { return 4 * b }
+
+// A BatchSampler's batches may be much smaller than WithBatchSize allows. Then workers
+// have several of them in hand at once.
+func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const step = 2 * time.Millisecond
+		r := tune(t, sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(64), nwt.WithSampler(inFours(1_000_000)), nwt.WithMaxWorkers(32), stepOf(step))
+		require.Equal(t, step, r.Floor, "%v", r)
+		shows(t, r, 40*time.Millisecond, step)
+	})
+}
+
+// A call takes 10 ms and gets a whole batch, as each worker may have one of its own, for which
+// the depth must grow. Then 16 workers hide it behind a step of 0.63 ms.
+func TestBatchesThatAreLoadedInACallAreComparedAtTheDepthThatTheyNeed(t *testing.T) {
+	for name, prefetch := range map[string]nwt.Option{"by default": silent, "fixed": nwt.WithPrefetch(32)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const call, step = 10 * time.Millisecond, 630 * time.Microsecond
+				r := tune(t, calls{sleeping(1_000_000, call), call}, nwt.WithBatchSize(64), nwt.WithMaxWorkers(32), prefetch, stepOf(step))
+				require.GreaterOrEqual(t, r.Workers, 16, "%v", r)
+				shows(t, r, call, step)
+			})
+		})
+	}
+}
+
+// Eight workers that have a batch each finish at the same time: what is
+// measured must not depend on where in such a wave a window begins.
+func TestWorkersThatFinishTogetherAreMeasuredInWholeWaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, sleeping(1_000_000, 8*time.Millisecond), nwt.WithBatchSize(1), nwt.WithMaxWorkers(8))
+		require.Equal(t, 8, r.Workers, "%v", r)
+		require.InEpsilon(t, time.Millisecond, trialOf(t, r, 8).Mean, 0.1, "%v", r)
+	})
+}
+
+func TestAlphaIsWhatMoreWorkersMustGain(t *testing.T) {
+	for share, want := range map[float64]int{0: 8, 0.45: 6} {
+		synctest.Test(t, func(t *testing.T) {
+			r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), nwt.WithRelativeAlpha(share))
+			require.Equal(t, want, r.Workers, "%v: %v", share, r)
+		})
+	}
+}
+
+func TestEveryCountIsMeasuredIfAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(5), nwt.WithIterations(20), nwt.WithStrategy(nwt.Exhaustive()))
+		require.Len(t, r.Trials, 6)
+		for workers, trial := range r.Trials {
+			require.Equal(t, workers, trial.Workers)
+			require.GreaterOrEqual(t, trial.Iterations, 20)
+		}
+		require.Equal(t, "exhaustive", r.Strategy)
+	})
+}
+
+// A batch of four takes one worker 4 ms, of which 1 ms computes.
+func TestATrialTellsWhatABatchCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := nwt.NewVirtualMachine(virtualCPUs)
+		m.Collector, m.Others = 0.5, 0.5
+		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
+		r := tune(t, ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive()), m.Option(), stepOf(2*time.Millisecond))
+		require.Equal(t, []any{"host", 4, 16, true, 100, false}, []any{r.Device, r.BatchSize, r.BatchBytes, r.Step, r.Iterations, r.Cached})
+		require.InEpsilon(t, 2*time.Millisecond, r.Floor, 0.01)
+		for workers, mean := range []time.Duration{6 * time.Millisecond, 4 * time.Millisecond} {
+			trial := r.Trials[workers]
+			for what, got := range map[string][2]time.Duration{
+				"mean": {trial.Mean, mean}, "wait": {trial.Wait, mean - 2*time.Millisecond}, "step": {trial.Step, 2 * time.Millisecond}, "low": {trial.Low, mean}, "high": {trial.High, mean},
+				"median": {trial.Median, mean}, "p99": {trial.P99, mean}, "total": {trial.Total, 100 * mean},
+			} {
+				require.InEpsilon(t, got[1], got[0], 0.05, "%s of %d workers: %v", what, workers, r)
+			}
+			require.Zero(t, trial.Transfer)
+			require.GreaterOrEqual(t, trial.Iterations, 100)
+			require.InEpsilon(t, (0.5+1/mean.Seconds()/1000)/virtualCPUs, trial.CPU, 0.1)
+			require.Equal(t, []float64{0.125, 0.5}, []float64{trial.CollectorCPU, trial.OtherCPU})
+			require.Positive(t, trial.PeakRSS)
+			require.Positive(t, trial.SystemUsed)
+		}
+		require.Zero(t, r.Trials[0].Prefetch)
+		require.GreaterOrEqual(t, r.Trials[1].Prefetch, 2)
+	})
+}
+
+func TestTheFirstBatchTakesWhatWorkersNeedToBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const begins = 2 * time.Second
+		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8),
+			nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return heed(ctx, begins) }))
+		require.GreaterOrEqual(t, trialOf(t, r, virtualCPUs).FirstBatch, begins, "%v", r)
+		require.Contains(t, r.String(), "The first batch took 2", "%v", r)
+	})
+}
+
+// library is a stream whose records take time to read and to load.
+type library struct {
+	shards, records int
+	read, load      time.Duration
+	open            time.Duration // that a shard takes to open
+	desk            chan struct{} // through which all reading goes; nil: shards are read side by side
+	dear            bool          // later shards' samples take up to 21 times as long to load
+	stuck           int           // number of a record of each shard that hangs until its context ends; 0: none
+	torn            int           // number of a record of each shard that can't be read; 0: none
+	opened          *atomic.Int32 // readers that are open; nil: nobody asks
+}
+
+func (l library) Fields() []nwt.Field { return scalar }
+func (l library) Shards() int         { return l.shards }
+
+func (l library) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	if l.opened != nil {
+		l.opened.Add(1)
+	}
+	return &book{library: l, shard: shard}, heed(ctx, l.open)
+}
+
+func (l library) Load(ctx context.Context, rec *nwt.Record, _ *nwt.Sample) error {
+	d := l.load
+	if l.dear {
+		d += 20 * l.load * time.Duration(rec.Value.(int)) / time.Duration(l.shards)
+	}
+	return heed(ctx, d)
+}
+
+// book is a shard of a library.
+type book struct {
+	library
+	shard, at int
+}
+
+func (b *book) Next(ctx context.Context, rec *nwt.Record) error {
+	switch {
+	case b.at == b.records:
+		return io.EOF
+	case b.torn > 0 && b.at == b.torn:
+		return errTorn
+	case b.stuck > 0 && b.at == b.stuck:
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	b.at++
+	rec.Value = b.shard
+	if b.desk != nil {
+		b.desk <- struct{}{}
+		defer func() { <-b.desk }()
+	}
+	return heed(ctx, b.read)
+}
+
+func (b *book) Close() error {
+	if b.opened != nil {
+		b.opened.Add(-1)
+	}
+	return nil
+}
+
+func TestTuningTellsWhetherReadingAStreamSetsThePace(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		name    string
+		library library
+		channel bool
+		step    time.Duration
+		opts    []nwt.Option
+		reading [2]float64 // at the choice, from … to
+		advice  string     // about reading; "": none
+	}{
+		{"reading sets the pace", library{shards: 64, records: 10_000, read: 4 * ms, load: ms}, false, 0, nil, [2]float64{0.95, 1}, "Reading the stream sets the pace: it goes on for 100 % of the time, 4 of 64 shards at once (WithInterleave)"},
+		{"loading sets the pace", library{shards: 64, records: 10_000, read: ms / 10, load: 8 * ms}, false, 0, nil, [2]float64{0, 0.5}, ""},
+		{"the step sets the pace", library{shards: 64, records: 10_000, read: ms / 2, load: ms / 2}, false, 20 * ms, nil, [2]float64{0, 0.5}, ""},
+		{"all reading goes through one channel", library{shards: 64, records: 10_000, read: ms, load: ms}, true, 0, nil, [2]float64{0.95, 1}, "4 of 64 shards at once"},
+		{"all shards are read at once", library{shards: 3, records: 100_000, read: 4 * ms, load: ms}, false, 0, nil, [2]float64{0.95, 1}, "3 of 3 shards at once"},
+		{"the interleave is what training will have", library{shards: 64, records: 10_000, read: 2 * ms, load: ms}, false, 0, []nwt.Option{nwt.WithInterleave(32)}, [2]float64{0, 0.9}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if tt.channel {
+					tt.library.desk = make(chan struct{}, 1)
+				}
+				opts := append(tt.opts, nwt.WithMaxWorkers(8))
+				if tt.step > 0 {
+					opts = append(opts, stepOf(tt.step))
+				}
+				r := tune(t, nwt.Streamed(tt.library), opts...)
+				trial := trialOf(t, r, r.Workers)
+				require.GreaterOrEqual(t, trial.Reading, tt.reading[0], "%v", r)
+				require.LessOrEqual(t, trial.Reading, tt.reading[1], "%v", r)
+				require.Positive(t, r.Workers, "a goroutine reads the stream anyway: %v", r)
+				if tt.advice == "" {
+					require.NotContains(t, r.String(), "sets the pace: it goes on")
+				} else {
+					require.Contains(t, r.String(), tt.advice)
+				}
+			})
+		})
+	}
+}
+
+// Training opens the first shards, and fills the windows of WithShuffle, once in an epoch.
+func TestWhatAStreamDoesAtTheBeginningOfAnEpochIsNotMeasured(t *testing.T) {
+	const ms, us, step = time.Millisecond, time.Microsecond, 3 * time.Millisecond
+	for name, c := range map[string]struct {
+		library library
+		batch   int
+		opt     nwt.Option
+	}{
+		"shards are opened":    {library{shards: 256, records: 10_000, open: 50 * ms, read: 10 * us, load: 490 * us}, 4, nwt.WithInterleave(16)},
+		"one sample per batch": {library{shards: 256, records: 10_000, open: 50 * ms, read: 10 * us, load: 1990 * us}, 1, nwt.WithInterleave(16)},
+		"windows are filled":   {library{shards: 16, records: 10_000, read: 500 * us, load: 500 * us}, 1, nwt.WithShuffle(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := tune(t, nwt.Streamed(c.library), c.opt, nwt.WithBatchSize(c.batch), nwt.WithMaxWorkers(8), stepOf(step))
+				require.Equal(t, 1, r.Workers, "%v", r)
+				require.InEpsilon(t, step, trialOf(t, r, 1).Mean, 0.05, "%v", r)
+			})
+		})
+	}
+}
+
+// Sorted by size: the front of the dataset is cheap, and its end is dear. 2.2 ms per sample in
+// the mean, 4.2 at the end: 9 to 17 workers hide it.
+func TestTheWholeDatasetIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100_000
+		ds := nwt.NewDataset(n, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+			time.Sleep(200*time.Microsecond + time.Duration(i)*4*time.Millisecond/n)
+			return nil
+		})
+		r := tune(t, ds, nwt.WithMaxWorkers(32), stepOf(8*time.Millisecond))
+		require.GreaterOrEqual(t, r.Workers, 8, "%v", r)
+	})
+}
+
+// Then the default count is as good as any, and stays: a worker too many costs nothing.
+func TestCountsThatCanNotBeToldApartAreTheDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := make(chan struct{}, 1)
+		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+			free <- struct{}{}
+			time.Sleep(time.Duration(s.Rand().ExpFloat64() * float64(10*time.Millisecond)))
+			<-free
+			return nil
+		})
+		r := tune(t, ds, nwt.WithBatchSize(1), nwt.WithMaxWorkers(8), nwt.WithTuningTime(10*time.Second))
+		require.Equal(t, virtualCPUs, r.Workers, "%v", r)
+	})
+}
+
+// Eight workers that have a sample each finish at the same time, however few batches are asked for.
+func TestFewIterationsMeasureWholeWavesToo(t *testing.T) {
+	for _, n := range []int{20, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			r := tune(t, sleeping(1_000_000, 5*time.Millisecond), nwt.WithBatchSize(1), nwt.WithMaxWorkers(16), nwt.WithIterations(n))
+			for _, trial := range r.Trials {
+				truth := 5 * time.Millisecond / time.Duration(max(1, trial.Workers))
+				require.InDelta(t, float64(truth), float64(trial.Mean), float64(truth)/2, "%d iterations, %d workers: %v", n, trial.Workers, r)
+			}
+			require.GreaterOrEqual(t, r.Workers, 14, "%d iterations: %v", n, r)
+		})
+	}
+}
+
+func TestWorkersAreMeasuredWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, connecting(time.Millisecond, 19*time.Millisecond), nwt.WithMaxWorkers(32), stepOf(2*time.Millisecond))
+		require.GreaterOrEqual(t, r.Workers, 12, "%v", r)
+		require.LessOrEqual(t, r.Workers, 24, "%v", r)
+		shows(t, r, 32*time.Millisecond, 2*time.Millisecond)
+	})
+}

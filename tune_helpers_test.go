@@ -1,0 +1,175 @@
+package nwt_test
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+var (
+	quiet  = slog.New(slog.DiscardHandler)
+	silent = nwt.WithLogger(quiet)
+)
+
+var (
+	calibrate = flag.Bool("calibrate", false, "measure how well simulated workloads are tuned")
+	seeds     = flag.Int("seeds", 1, "with -calibrate, tune each workload with so many seeds")
+)
+
+const virtualCPUs = 4
+
+// virtual is for everything that tunes in virtual time.
+var virtual = nwt.NewVirtualMachine(virtualCPUs).Option()
+
+// sleeping is a dataset whose samples wait.
+func sleeping(n int, d time.Duration) nwt.Dataset {
+	return nwt.NewDataset(n, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error { return heed(ctx, d) })
+}
+
+// heed waits for d, or until ctx ends.
+func heed(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// heeding is a stream whose records wait, and heed their context meanwhile.
+type heeding struct{ read, load time.Duration }
+
+func (h heeding) Fields() []nwt.Field { return scalar }
+func (h heeding) Shards() int         { return 64 }
+
+func (h heeding) Open(context.Context, int) (nwt.ShardReader, error) { return heedingReader{h}, nil }
+
+func (h heeding) Load(ctx context.Context, _ *nwt.Record, _ *nwt.Sample) error {
+	return heed(ctx, h.load)
+}
+
+type heedingReader struct{ heeding }
+
+func (h heedingReader) Next(ctx context.Context, _ *nwt.Record) error { return heed(ctx, h.read) }
+func (h heedingReader) Close() error                                  { return nil }
+
+// slowTogether loads samples one after the other in a call, and heeds its context meanwhile.
+type slowTogether struct {
+	nwt.Dataset
+	each time.Duration
+}
+
+func (d slowTogether) LoadBatch(ctx context.Context, indices []int, _ []*nwt.Sample) error {
+	return heed(ctx, time.Duration(len(indices))*d.each)
+}
+
+// batched loads together what the other loads one by one.
+type batched struct{ nwt.Dataset }
+
+func (b batched) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	return b.Load(ctx, indices[0], dst[0])
+}
+
+// channel is a source that serves one request at a time.
+func channel(n int, d time.Duration) nwt.Dataset {
+	free := make(chan struct{}, 1) // a mutex would stop virtual time
+	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error {
+		free <- struct{}{}
+		time.Sleep(d)
+		<-free
+		return nil
+	})
+}
+
+// stepOf is a training step that takes d.
+func stepOf(d time.Duration) nwt.Option {
+	return nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(d); return nil })
+}
+
+// train runs so many batches with a step each, and returns what they took.
+func train(t *testing.T, l *nwt.Loader, batches int, step func()) time.Duration {
+	began, n := time.Now(), 0
+	for _, err := range l.Epochs(t.Context(), 0, 1<<20) {
+		require.NoError(t, err)
+		step()
+		if n++; n == batches {
+			break
+		}
+	}
+	return time.Since(began)
+}
+
+// trialOf is what a result has of a worker count.
+func trialOf(t *testing.T, r *nwt.Result, workers int) nwt.Trial {
+	t.Helper()
+	i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers })
+	require.GreaterOrEqual(t, i, 0, "%d workers weren't measured: %v", workers, r)
+	return r.Trials[i]
+}
+
+// Each sample waits, and then computes on one of a machine's CPUs.
+type waiting struct {
+	name          string
+	wait, compute time.Duration
+	steady        bool    // otherwise both vary exponentially
+	crowded       float64 // by which computing is slower for each sample per CPU beyond two
+	step          float64 // of the loop body, in times that all CPUs need for a batch
+}
+
+func (w waiting) dataset(m *nwt.VirtualMachine, seed uint64) nwt.Dataset {
+	type state struct {
+		rng   *rand.Rand
+		under int
+	}
+	one := make(chan *state, 1) // a mutex would stop virtual time
+	one <- &state{rng: rand.New(rand.NewPCG(seed, 0))}
+	return nwt.NewDataset(10_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+		st := <-one
+		st.under++
+		wait, compute := float64(w.wait), float64(w.compute)
+		if !w.steady {
+			wait, compute = wait*st.rng.ExpFloat64(), compute*st.rng.ExpFloat64()
+		}
+		compute *= 1 + w.crowded*max(0, float64(st.under)/float64(m.Procs())-2)
+		one <- st
+		time.Sleep(time.Duration(wait))
+		m.Compute(time.Duration(compute))
+		st = <-one
+		st.under--
+		one <- st
+		return nil
+	})
+}
+
+// tune tunes, in virtual time.
+func tune(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) *nwt.Result {
+	t.Helper()
+	r, err := nwt.Tune(t.Context(), ds, append([]nwt.Option{virtual, silent}, opts...)...)
+	require.NoError(t, err)
+	return r
+}
+
+// shows requires that a result's figures are right, or known to be inexact. load is what a worker
+// needs for a batch, and workers don't hinder each other.
+func shows(t *testing.T, r *nwt.Result, load, step time.Duration) {
+	t.Helper()
+	for _, trial := range r.Trials {
+		truth := load + step
+		if trial.Workers > 0 {
+			truth = max(step, load/time.Duration(trial.Workers))
+		}
+		may := 0.2 * float64(truth)
+		if trial.Low == trial.High { // measured once
+			may *= 2
+		}
+		require.InDelta(t, float64(truth), float64(trial.Mean), max(may, float64(trial.High-trial.Low)), "%d workers: %v", trial.Workers, r)
+	}
+}
