@@ -137,8 +137,8 @@ func ExampleResult() {
 	if err := res.WriteCSV(&table); err != nil { // and seconds here
 		log.Fatal(err)
 	}
-	fmt.Println(json.Valid(data), strings.Count(table.String(), "\n"), "lines")
-	// Output: true 4 lines
+	fmt.Println(json.Valid(data), strings.HasPrefix(table.String(), "workers,iterations,"))
+	// Output: true true
 }
 
 // A table of one's own calls the counts what the report calls them.
