@@ -114,11 +114,6 @@ func TestAStreamsLoaderTunesItselfToo(t *testing.T) {
 	})
 }
 
-func TestTheHighestCountBoundsTheFirstToo(t *testing.T) {
-	require.Equal(t, 2, newLoader(t, emptyDataset(1), nwt.WithAutoWorkers(), nwt.WithWorkers(8), nwt.WithMaxWorkers(2)).Workers())
-	require.Equal(t, 8, newLoader(t, emptyDataset(1), nwt.WithWorkers(8), nwt.WithMaxWorkers(2)).Workers())
-}
-
 // In an epoch of a few batches each is the first or among the last. Then epochs are
 // measured whole. What waits for the first batch is part of them; validation between them isn't.
 func TestALoaderTunesItselfHoweverShortItsEpochsAre(t *testing.T) {
@@ -257,22 +252,6 @@ func TestAWorkerCountSetByHandStays(t *testing.T) {
 		train(t, l, 500, func() {})
 		require.Equal(t, 5, l.Workers())
 		require.Nil(t, l.Result())
-	})
-}
-
-func TestWhereTheClockIsCoarseACountIsMeasuredForManyOfItsSteps(t *testing.T) {
-	const step, body = 15600 * time.Microsecond, 100 * time.Microsecond
-	synctest.Test(t, func(t *testing.T) {
-		m := nwt.NewVirtualMachine(virtualCPUs)
-		m.Step = step
-		l := tuning(t, sleeping(100_000_000, body/64), 1, 1, m.Option())
-		for n := 0; l.Result() == nil && n < 100; n++ {
-			train(t, l, 1000, func() { time.Sleep(body) })
-		}
-		require.NotNil(t, l.Result())
-		for _, trial := range l.Result().Trials {
-			require.GreaterOrEqual(t, time.Duration(trial.Iterations)*trial.Mean, 19*step, "%d workers", trial.Workers)
-		}
 	})
 }
 

@@ -41,14 +41,6 @@ func TestTheChoiceHidesLoadingBehindTheStep(t *testing.T) {
 	}
 }
 
-func TestADatasetThatWaitsGetsMoreWorkersThanCPUs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(32))
-		require.GreaterOrEqual(t, r.Workers, 6*virtualCPUs, "%v", r)
-		require.Contains(t, r.String(), "more workers than CPUs pay off")
-	})
-}
-
 func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := nwt.NewVirtualMachine(virtualCPUs)
@@ -231,31 +223,6 @@ func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {
 	})
 }
 
-// A call takes 10 ms and gets a whole batch, as each worker may have one of its own, for which
-// the depth must grow. Then 16 workers hide it behind a step of 0.63 ms.
-func TestBatchesThatAreLoadedInACallAreComparedAtTheDepthThatTheyNeed(t *testing.T) {
-	for name, prefetch := range map[string]nwt.Option{"by default": silent, "fixed": nwt.WithPrefetch(32)} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const call, step = 10 * time.Millisecond, 630 * time.Microsecond
-				r := tune(t, calls{sleeping(1_000_000, call), call}, nwt.WithBatchSize(64), nwt.WithMaxWorkers(32), prefetch, stepOf(step))
-				require.GreaterOrEqual(t, r.Workers, 16, "%v", r)
-				shows(t, r, call, step)
-			})
-		})
-	}
-}
-
-// Eight workers that have a batch each finish at the same time: what is
-// measured must not depend on where in such a wave a window begins.
-func TestWorkersThatFinishTogetherAreMeasuredInWholeWaves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, sleeping(1_000_000, 8*time.Millisecond), nwt.WithBatchSize(1), nwt.WithMaxWorkers(8))
-		require.Equal(t, 8, r.Workers, "%v", r)
-		require.InEpsilon(t, time.Millisecond, trialOf(t, r, 8).Mean, 0.1, "%v", r)
-	})
-}
-
 func TestAlphaIsWhatMoreWorkersMustGain(t *testing.T) {
 	for share, want := range map[float64]int{0: 8, 0.45: 6} {
 		synctest.Test(t, func(t *testing.T) {
@@ -263,18 +230,6 @@ func TestAlphaIsWhatMoreWorkersMustGain(t *testing.T) {
 			require.Equal(t, want, r.Workers, "%v: %v", share, r)
 		})
 	}
-}
-
-func TestEveryCountIsMeasuredIfAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(5), nwt.WithIterations(20), nwt.WithStrategy(nwt.Exhaustive()))
-		require.Len(t, r.Trials, 6)
-		for workers, trial := range r.Trials {
-			require.Equal(t, workers, trial.Workers)
-			require.GreaterOrEqual(t, trial.Iterations, 20)
-		}
-		require.Equal(t, "exhaustive", r.Strategy)
-	})
 }
 
 // A batch of four takes one worker 4 ms, of which 1 ms computes.

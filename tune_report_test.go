@@ -213,22 +213,6 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 	}
 }
 
-// Half of the machine's CPUs are in use by others. That leaves a rank its half.
-func TestOthersTakeNothingFromARankIfTheyHaveRoom(t *testing.T) {
-	for name, value := range map[string]string{"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"} {
-		t.Setenv(name, value)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		m := nwt.NewVirtualMachine(4)
-		m.Others = 0.5
-		r := tune(t, waiting{wait: time.Millisecond, compute: 2 * time.Millisecond}.dataset(m, 1), nwt.WithMaxWorkers(2), nwt.WithLauncher(), m.Option())
-		for _, trial := range r.Trials {
-			require.Zero(t, trial.OtherCPU, "%v", r)
-		}
-		require.NotContains(t, r.String(), "other processes", "%v", r)
-	})
-}
-
 func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tt := range []struct {

@@ -109,14 +109,6 @@ func TestAnotherDatasetUnderTheSameNameIsTunedAnewAndThatIsLogged(t *testing.T) 
 	}
 }
 
-func TestAKeptResultIsConfirmedInItsTimeThoughLoadingHangs(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tuning.json")
-	require.False(t, kept(t, path, "a", sleeping(1000, time.Millisecond), nwt.WithTuningTime(time.Minute)).Cached)
-	r := kept(t, path, "a", sleeping(1000, time.Second), nwt.WithTuningTime(time.Minute))
-	require.False(t, r.Cached)
-	require.LessOrEqual(t, r.Elapsed, 2*time.Minute)
-}
-
 func TestATuningThatFailsIsNotKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tuning.json")
 	_, err := nwt.Tune(t.Context(), numbered(100, func(context.Context, int, *nwt.Sample) error { return errBad }), nwt.WithResultCache(path, "a"), silent)
