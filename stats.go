@@ -124,7 +124,7 @@ func middleOf(bin int) time.Duration {
 		return time.Duration(bin)
 	}
 	top, low := bin>>3, bin&7
-	return time.Duration((16 + 2*low + 1) << top >> 4)
+	return time.Duration(16+2*low+1) << top >> 4
 }
 
 func (h *histogram) quantile(q float64) time.Duration {

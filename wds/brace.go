@@ -88,17 +88,17 @@ func sequence(item string, most int) (all []string, err error) {
 	if len(parts) < 2 || len(parts) > 3 {
 		return nil, nil
 	}
-	bounds, step := [2]int{}, 1
+	bounds, step := [2]int64{}, int64(1)
 	letters := len(parts[0]) == 1 && len(parts[1]) == 1 && parts[0] >= "A" && parts[1] >= "A"
 	for i, part := range parts {
 		switch {
 		case i < 2 && letters:
-			bounds[i] = int(part[0])
+			bounds[i] = int64(part[0])
 			continue
 		case i < 2:
-			bounds[i], err = strconv.Atoi(part)
+			bounds[i], err = strconv.ParseInt(part, 10, 64)
 		default:
-			step, err = strconv.Atoi(part)
+			step, err = strconv.ParseInt(part, 10, 64)
 		}
 		if err != nil {
 			return nil, nil
@@ -119,9 +119,9 @@ func sequence(item string, most int) (all []string, err error) {
 		}
 	}
 	for i := range far/stride + 1 {
-		n := from + int(i*stride)
+		n := from + int64(i*stride)
 		if to < from {
-			n = from - int(i*stride)
+			n = from - int64(i*stride)
 		}
 		if letters {
 			all = append(all, string(rune(n)))
