@@ -20,12 +20,11 @@ type Batch struct {
 	run     *run
 	epoch   int
 	index   int
-	from    int   // position of place 0 in its epoch; for a stream, among the rank's own
-	size    int   // places; once bad samples are left out, the samples that remain
-	opened  int   // places when the batch was opened
-	part    int64 // of a batch that a place is, see tuning.loaded
-	reached int   // position after the batches of all ranks
-	known   bool  // indices were set when the batch was opened
+	from    int  // position of place 0 in its epoch; for a stream, among the rank's own
+	size    int  // places; once bad samples are left out, the samples that remain
+	opened  int  // places when the batch was opened
+	reached int  // position after the batches of all ranks
+	known   bool // indices were set when the batch was opened
 	state   State
 	seq     uint64 // in the ring
 	end     bool   // the stream is over: nothing in the batch is delivered
@@ -101,6 +100,13 @@ const (
 	isLast
 	lastUnknown // only the batches that follow can tell
 )
+
+// tellLast sets last.
+func (b *Batch) tellLast(last int32) {
+	if b.last.Load() != last { // a load costs less than a store
+		b.last.Store(last)
+	}
+}
 
 // Epoch is the epoch that the batch belongs to.
 func (b *Batch) Epoch() int { return b.epoch }

@@ -30,8 +30,8 @@ func (l *Loader) tooManyAway() error {
 
 // A watch is what the watchdog sees of a worker's call of Load or LoadBatch.
 type watch struct {
-	// since is when the call began, in the loader's time; 0 if none is under way. Without
-	// WithTimeout it is when the claim began, or unknownSince. Whoever holds Loader.mu may
+	// since is when the call began, in the loader's time; 0 if none is under way, or none is
+	// noted. Without WithTimeout it is when the claim began, or unknownSince. Whoever holds Loader.mu may
 	// make it negative: then the call, if it returns, waits for that lock, and until it is
 	// let go all fields of the worker stand still.
 	since atomic.Int64
@@ -60,6 +60,22 @@ func (w *worker) calls(upto int, whole bool) {
 	w.since.Store(w.began)
 	if w.l.dozing.Load() && w.l.dozing.CompareAndSwap(true, false) {
 		w.l.wake <- w.began
+	}
+}
+
+// callsOne notes that a call of Load for place next begins.
+func (w *worker) callsOne() {
+	if w.bounded {
+		w.calls(w.next+1, false)
+	} else {
+		w.at.Store(int32(w.next))
+	}
+}
+
+// ceases notes that a claim that was noted is over.
+func (w *worker) ceases() {
+	if w.noted {
+		w.turn(0)
 	}
 }
 

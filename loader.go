@@ -38,18 +38,21 @@ type Loader struct {
 	// depth at any time.
 	perBatch atomic.Int64
 
-	stage    *stage // nil if the device is the host
-	ring     *ring.Ring[Batch]
-	born     time.Time // when the loader was made: see now
-	pace     pace
+	stage  *stage // nil if the device is the host
+	ring   *ring.Ring[Batch]
+	born   time.Time // when the loader was made: see now
+	auto   *auto     // nil without WithAutoWorkers
+	tuned  *Result   // nil without NewTunedLoader
+	tuning *tuning   // nil if nothing tunes the loader
+	pace   pace
+	faulty faulty
+	looks  atomic.Bool // a batch was opened to look ahead: there is a slot more
+
+	// The consumer writes these with each batch. They lie apart from what workers read.
 	slots    slots
-	faulty   faulty
-	auto     *auto   // nil without WithAutoWorkers
-	tuned    *Result // nil without NewTunedLoader
-	tuning   *tuning // nil if nothing tunes the loader
 	counters counters
-	looks    atomic.Bool // a batch was opened to look ahead: there is a slot more
-	deep     extraBatches
+
+	deep extraBatches
 	// deepening is the run whose depth follows need. It is nil between epochs, and
 	// always if the depth is fixed.
 	deepening atomic.Pointer[run]

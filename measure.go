@@ -27,7 +27,7 @@ type tuning struct {
 	over    func()         // called once tuning is over, if that shows while training waits
 	exact   bool           // peaks of memory are measured, not only looked at
 
-	// What a run tells. Loaded is in parts of a batch, see Batch.part.
+	// What a run tells. Loaded is in parts of a batch, see wholeBatch.
 	loaded           atomic.Int64
 	asked, delivered atomic.Int64
 	open             atomic.Int64 // batches, beyond the one in use

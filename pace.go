@@ -94,6 +94,9 @@ func (p *pace) took(d time.Duration, n int) {
 	p.perSample.Store(max(1, per))
 }
 
-// notes tells whether to note which of n places is under way. That is felt only if many samples
-// take less than a microsecond.
-func (p *pace) notes(n int) bool { return n <= 16 || p.perSample.Load() >= int64(time.Microsecond) }
+// notes tells whether to note a claim of n places and which of them is under way, for tellOfCall:
+// not if many samples take less than a microsecond, where it would be felt.
+func (p *pace) notes(n int) bool {
+	per := p.perSample.Load()
+	return n <= 16 || per == 0 || per >= int64(time.Microsecond)
+}

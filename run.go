@@ -235,7 +235,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if b.size > 0 {
 			r.count(b, ready)
-			b.last.Store(r.lastOf(b))
+			b.tellLast(r.lastOf(b))
 			return b, nil
 		}
 		if err := r.barren(b); err != nil {
@@ -311,7 +311,7 @@ func (r *run) tellLast(b *Batch) {
 	if r.nothingFollows(b.epoch) {
 		last = isLast
 	}
-	b.last.Store(last)
+	b.tellLast(last)
 }
 
 // nothingFollows waits until it is known whether another batch of an epoch will be delivered.
@@ -453,9 +453,10 @@ func (r *run) openOne() (opened bool, err error) {
 	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.admitted = false
-	b.goesOn.Store(false)
-	b.last.Store(notLast)
-	b.part = wholeBatch / int64(max(b.opened, 1))
+	if b.goesOn.Load() { // a load costs less than a store
+		b.goesOn.Store(false)
+	}
+	b.tellLast(notLast)
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.finishErr = false, false, nil
 	b.expect(b.opened)
@@ -526,8 +527,10 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
 	began := r.l.now()
-	r.l.counters.waiting.Store(began)
-	defer r.l.counters.waiting.Store(0)
+	if c := &r.l.counters; r.l.tuning != nil {
+		c.waiting.Store(began)
+		defer c.waiting.Store(0)
+	}
 	if (r.sequence != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
 		r.awaiting.Store(true)
 		defer r.awaiting.Store(false)
@@ -541,7 +544,9 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		switch {
 		case ok || r.looking.Load() && r.l.ring.Item(r.ahead[i]).goesOn.Load():
 			now := r.l.now()
-			r.l.counters.waiting.Store(0)
+			if r.l.tuning != nil {
+				r.l.counters.waiting.Store(0) // before it is counted
+			}
 			r.l.counters.wait.Add(now - began)
 			if b := r.l.ring.Item(seq); r.l.stage != nil && ok && !b.copyEnded.IsZero() {
 				copying := min(now, int64(b.copyEnded.Sub(r.l.born))) - max(began, int64(b.copyBegan.Sub(r.l.born)))
@@ -578,7 +583,7 @@ func (r *run) help(seq uint64) {
 		return
 	}
 	defer func() { // Load may end the goroutine
-		w.turn(0)
+		w.ceases()
 		w.done()
 	}()
 	w.begin()

@@ -17,12 +17,12 @@ import (
 type Sample struct {
 	*common
 	place, index int
+	scope        uint64 // tells parts of a dataset apart, for Scratch: see inner
 
 	seeded bool
 	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 
-	scope  uint64      // tells parts of a dataset apart, for Scratch: see inner
 	outer  *Sample     // for a scratch sample: the sample that it is loaded for, and whose Rand it shares
 	blocks [][]*Sample // one block for each layout that scratchFor or a Zip asked for
 	alone  *common     // for loadAlone
@@ -290,9 +290,10 @@ func (s *Sample) begin(place, index int) {
 	}
 }
 
-// turnTo is begin without resetting the lengths of ragged fields.
+// turnTo is begin without resetting the lengths of ragged fields. Each store is felt where Load is
+// quick: scope isn't set, since only a panic leaves it changed.
 func (s *Sample) turnTo(place, index int) {
-	s.place, s.index, s.seeded, s.scope = place, index, false, 0
+	s.place, s.index, s.seeded = place, index, false
 }
 
 // unsetLens makes the lengths of places from … to−1 unknown.

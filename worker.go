@@ -34,6 +34,7 @@ type worker struct {
 	cold    atomic.Int32 // samples to load before the worker counts as warm; 0 or less: it does
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
 	bounded bool         // WithTimeout bounds its calls: not those of the caller
+	noted   bool         // of a worker that isn't bounded: see notes
 	watch
 
 	samples []*Sample // what LoadBatch gets; grown on demand
@@ -58,9 +59,7 @@ func (w *worker) begin() {
 
 // loaded has the batch count the claim as loaded.
 func (w *worker) loaded() {
-	if !w.bounded {
-		w.turn(0)
-	}
+	w.ceases()
 	n := w.claim.To - w.claim.From
 	if w.cold.Load() > 0 {
 		w.cold.Add(int32(-n))
@@ -68,7 +67,7 @@ func (w *worker) loaded() {
 	}
 	b := w.claim.Item
 	if t := w.l.tuning; t != nil {
-		t.loaded.Add(int64(n) * b.part)
+		t.loaded.Add(int64(n) * wholeBatch / int64(b.opened))
 	}
 	if w.l.ring.Stopped() || b.bad.any() && b.run.isOver() {
 		b.skipped.Add(int32(n))
@@ -163,7 +162,7 @@ func (w *worker) loadClaim() {
 	if timed {
 		began = w.l.now()
 	}
-	if !w.bounded {
+	if w.noted = !w.bounded && w.l.pace.notes(n); w.noted {
 		w.at.Store(-1)
 		w.began = max(began, unknownSince)
 		w.since.Store(w.began)
@@ -203,8 +202,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
 	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.ragged > 0 // looked up once
-	bounded := w.bounded
-	noted := !bounded && l.pace.notes(end-w.next)
+	watched := w.bounded || w.noted
 	finished := false
 	defer func() {
 		if finished {
@@ -217,7 +215,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		stack, err := guard.Recovered(p)
 		b.bad.add(w.next, s.error(err, stack))
 		w.next++
-		s.locals.close(s.log) // the call may have left it half done
+		w.forget()
 	}()
 	known := w.fillIndices(b, end)
 	for ; w.next < end; w.next++ {
@@ -240,16 +238,14 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 				continue
 			}
 		}
-		if bounded {
-			w.calls(w.next+1, false)
-		} else if noted {
-			w.at.Store(int32(w.next))
+		if watched {
+			w.callsOne()
 		}
 		err := load(ctx, index, s)
 		if err != nil {
 			err = w.again(ctx, err)
 		}
-		if bounded && w.returned() {
+		if watched && w.returned() {
 			break
 		}
 		if ragged && err == nil {
@@ -260,6 +256,15 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		}
 	}
 	finished = true
+}
+
+// forget drops what a call that panicked may have left half done.
+func (w *worker) forget() {
+	w.locals.close(w.l.opts.log)
+	w.sample.scope = 0
+	for _, s := range w.samples {
+		s.scope = 0
+	}
 }
 
 // again repeats the load of the current sample, up to WithRetry's number of times, as
@@ -330,7 +335,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 		}
 		_, err := guard.Recovered(p)
 		l.failedTogether(b.run, err)
-		w.sample.locals.close(w.sample.log) // the call may have left it half done
+		w.forget()
 	}()
 	w.locals.ctx = ctx
 	if w.bounded {
