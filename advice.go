@@ -14,23 +14,6 @@ import (
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
-// From these values on, a figure is worth a sentence.
-const (
-	littleWait  = 0.05 // share of an iteration that training waits; below it nobody notices
-	cpuFull     = 0.90 // share of the CPUs
-	cpuIdle     = 0.50
-	readingSets = 0.80 // share of the time in which a stream is read
-	muchCopy    = 0.20 // share of an iteration spent copying to the device
-	slowFirst   = 20   // times the median that the first batch takes …
-	firstNotice = 1e9  // … and nanoseconds
-	nearLimit   = 0.80 // of memory
-	muchGC      = 0.05 // share of the CPUs that collecting garbage may take
-
-	busyOthers = 0.10 // share of the CPUs that others use
-	unsure     = 0.90 // confidence
-	muchDrift  = 1.25 // times as slow, or as fast, at the end as at the beginning
-)
-
 // explain adds to a result what makes it less trustworthy, and what to change. others is what
 // other processes used meanwhile, unseen why that isn't known.
 func (t *tuner) explain(m *tuning, r *Result, others host.Use, unseen string) {
@@ -182,14 +165,4 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 		return []string{fmt.Sprintf("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)}
 	}
 	return nil
-}
-
-func countCPUs(n float64) string {
-	switch {
-	case n == 1:
-		return "1 CPU"
-	case n >= 100:
-		return fmt.Sprintf("%.0f CPUs", n)
-	}
-	return fmt.Sprintf("%.3g CPUs", n)
 }

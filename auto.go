@@ -19,9 +19,6 @@ type auto struct {
 	result atomic.Pointer[Result]
 }
 
-// live is the Strategy of what a loader found while training.
-const live = "live"
-
 // autoAlpha is the default alpha of tuning while training. It is small because
 // workers that exist cost little, while time that training waits is lost.
 var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02}

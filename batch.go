@@ -1,10 +1,17 @@
 package nwt
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/ring"
 )
 
 // A Batch is the samples of one training step, in a slot of its loader. It is
@@ -163,12 +170,6 @@ func (b *Batch) LensOf(field, dim int) []int32 {
 	return b.lensOf(c.ragged + dim)[:b.size]
 }
 
-// lensOf is the lengths of a ragged dimension.
-func (s *slot) lensOf(ragged int) []int32 {
-	from := ragged * len(s.indices)
-	return s.lens[from : from+len(s.indices)]
-}
-
 // Retain keeps the batch valid past the next iteration, and past the loader's Close,
 // until Release. Up to 64 batches may be retained. If there are more, the loader loads
 // fewer ahead, and ends the epoch with [ErrRetained] once no slot is left.
@@ -196,4 +197,258 @@ func (b *Batch) letGo() {
 	if b.l.stage != nil {
 		b.l.stage.buffers.detach()
 	}
+}
+
+// A tally counts bad samples against the error budget. It belongs to a run, and sees
+// batches in the order of their delivery. With WithUnordered, batches of several
+// epochs may alternate.
+type tally struct {
+	bad map[int]int // by epoch; those that are long over are deleted
+}
+
+// count adds a bad sample of an epoch and returns how many that makes.
+func (t *tally) count(epoch int) int {
+	if t.bad == nil {
+		t.bad = make(map[int]int)
+	}
+	t.bad[epoch]++
+	if len(t.bad) > 2*ring.Capacity { // no more batches, so no more epochs, are open at once
+		maps.DeleteFunc(t.bad, func(e, _ int) bool { return e < epoch-ring.Capacity })
+	}
+	return t.bad[epoch]
+}
+
+// admit leaves the bad samples out of a loaded batch. If they exceed the error budget, it
+// returns the error of the first sample beyond it.
+func (t *tally) admit(b *Batch) error {
+	if b.failure != nil {
+		return b.failure
+	}
+	list := b.bad.sorted()
+	budget := b.l.opts.maxBad
+	for _, f := range list {
+		bad := t.count(b.epoch)
+		if bad <= budget {
+			b.l.leftOut(f.err, bad)
+			b.l.faulty.add(f.err)
+			continue
+		}
+		if budget == 0 {
+			return f.err
+		}
+		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, guard.Cause(f.err))
+	}
+	if b.finishErr != nil {
+		return b.finishErr
+	}
+	if err := b.leaveOutBad(); err != nil {
+		return err
+	}
+	if len(list) > 0 && b.size == 0 && b.l.order.world > 1 {
+		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, guard.Cause(list[len(list)-1].err))
+	}
+	return nil
+}
+
+// leaveOutBad leaves the bad samples out, and moves the batch to memory that calls which
+// were given up can't write to. The batch must be loaded.
+func (b *Batch) leaveOutBad() error {
+	if b.leftOut {
+		return nil
+	}
+	b.leftOut = true
+	list := b.bad.sorted()
+	if b.shared() || b.refuge != nil {
+		if err := b.moveOut(); err != nil {
+			return err
+		}
+	}
+	if len(list) > 0 {
+		b.leaveOut(list)
+	}
+	return nil
+}
+
+// leaveOut closes the gaps that bad samples leave, given in order.
+func (b *Batch) leaveOut(list []fault) {
+	kept := list[0].place
+	for i, f := range list {
+		end := b.size
+		if i+1 < len(list) {
+			end = list[i+1].place
+		}
+		from := f.place + 1
+		b.slot.copyPlaces(kept, b.slot, from, end)
+		kept += end - from
+	}
+	b.resize(kept)
+}
+
+// expect says how many places loadedPlaces is to count.
+func (b *Batch) expect(n int) {
+	if b.l.opts.finish != nil {
+		b.unfinished.Store(int32(n))
+	}
+}
+
+// loadedPlaces counts n more places of the batch as loaded. Whoever counts the last
+// of them finishes the batch, before it is reported to the ring.
+func (b *Batch) loadedPlaces(n, worker int) {
+	if b.l.opts.finish != nil && b.unfinished.Add(-int32(n)) == 0 {
+		b.finish(worker)
+	}
+}
+
+// finish calls the function of WithFinish. Before that, it leaves out bad samples as
+// far as the budget may allow; admit counts them later.
+func (b *Batch) finish(worker int) {
+	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
+		return // nobody will see it
+	}
+	if b.finishErr = b.leaveOutBad(); b.finishErr != nil || b.size == 0 {
+		return
+	}
+	fail := func(stack []byte, err error) {
+		b.finishErr = &LoadError{
+			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
+			Err: finishError{fmt.Errorf("WithFinish of batch %d: %w", b.index, err)}, Stack: stack,
+		}
+	}
+	guard.Call(func() error { return b.l.opts.finish(b.run.ctx, b) }, fail)
+}
+
+// A finishError is what the function of WithFinish failed with.
+type finishError struct{ error }
+
+func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
+
+// batchRand keeps Batch.Rand apart from Sample.Rand. It too is taken from the
+// fractional part of π.
+const batchRand = 0x13198a2e03707344
+
+// Rand is the batch's source of randomness, for numbers that are drawn once per batch:
+// for example, how much of another image mixup mixes in. It is seeded by (seed, epoch,
+// position of the batch's first sample) alone.
+func (b *Batch) Rand() *rand.Rand {
+	if b.rand == nil {
+		b.rand = rand.New(&b.pcg)
+	}
+	if !b.seeded {
+		b.seeded = true
+		key := permute.EpochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.first())*permute.Golden
+		b.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
+	}
+	return b.rand
+}
+
+// first is the position of place 0 in the epoch, over all ranks, even if its sample
+// was left out.
+func (b *Batch) first() int {
+	if b.records != nil {
+		return b.from*b.l.opts.world + b.l.opts.rank
+	}
+	return b.from
+}
+
+// openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
+// one: a call of LoadBatch that was given up may still write to them in the batch's own slot. The
+// index of a place that isn't loaded in the refuge is −1 there. Its memory is ordinary, since the
+// places are moved to another slot afterwards. The caller holds Loader.mu.
+func (b *Batch) openRefuge(from, to int) error {
+	if b.refuge == nil {
+		s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
+		if err != nil {
+			return err
+		}
+		for place := range s.indices {
+			s.indices[place] = -1
+		}
+		b.refuge = s
+	}
+	if b.known {
+		copy(b.refuge.indices[from:to], b.indices[from:to])
+	}
+	return nil
+}
+
+// slotLike is a slot in which the batch has the shape that it has in its own.
+func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
+	s, err := b.l.newSlot(mem)
+	if err == nil && b.l.ownShapes() {
+		s.like(&b.geometry)
+	}
+	return s, err
+}
+
+// moveOut moves a loaded batch, except its bad places, to a slot that no call can
+// write to.
+func (b *Batch) moveOut() error {
+	to, err := b.slotLike(b.l.slotMem)
+	if err != nil {
+		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
+	}
+	bad := b.bad.sorted()
+	for place := range b.size {
+		if len(bad) > 0 && bad[0].place == place {
+			bad = bad[1:]
+			continue
+		}
+		home := b.slot
+		if b.refuge != nil && b.refuge.indices[place] >= 0 {
+			home = b.refuge
+		}
+		to.copyPlaces(place, home, place, place+1)
+	}
+	b.giveUp(b.slot)
+	b.slot = to
+	b.resize(b.size)
+	b.leaveRefuge()
+	return nil
+}
+
+// resize notes how many samples the batch has.
+func (b *Batch) resize(n int) {
+	b.size = n
+	for _, shape := range b.shapes {
+		shape[0] = n
+	}
+}
+
+// Shape is the shape of a field of the whole batch: Len, then the shape of one sample,
+// padding included. A ragged dimension is as long as the field allows or, with a
+// [SizedDataset], as the longest of the batch's samples (those left out included), and
+// at least 1. The slice is valid as long as the batch is, and must not be changed.
+func (b *Batch) Shape(field int) []int {
+	b.l.layout.column(field)
+	return b.shapes[field]
+}
+
+// badSizes notes that a sample is bad because its sizes can't be used.
+func (b *Batch) badSizes(place int, err error, stack []byte) {
+	b.told[place] = untold
+	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
+}
+
+// DevicePtr is the address of a field of all samples on the loader's device, laid out as
+// in Bytes; it is 0 if the device is the host. It is valid as long as the batch is:
+// finish device work on a batch before you let go of it. The program may change that
+// memory.
+func (b *Batch) DevicePtr(field int) uintptr {
+	b.l.layout.column(field)
+	if b.device == nil {
+		return 0
+	}
+	return b.device.ptr + uintptr(b.offsets[field])
+}
+
+// bytes is the size of the batch's samples.
+func (b *Batch) bytes() (n int) {
+	for f := range b.columns {
+		n += b.columns[f].size * b.size
+	}
+	return n
+}
+
+func (b *Batch) copyError(err error) error {
+	return fmt.Errorf("batch %d of epoch %d: %w", b.index, b.epoch, err)
 }

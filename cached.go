@@ -98,3 +98,23 @@ func (c *cached) bytes() int64 {
 	}
 	return c.kept.Bytes()
 }
+
+// cacheBytes is the memory of the caches that ds is made of, each counted once.
+func cacheBytes(ds Dataset) int64 {
+	var sum int64
+	seen := map[*cached]bool{}
+	var visit func(Dataset)
+	visit = func(ds Dataset) {
+		if d, ok := ds.(interface{ cache() *cached }); ok && !seen[d.cache()] {
+			seen[d.cache()] = true
+			sum += d.cache().bytes()
+		}
+		if d, ok := ds.(composed); ok {
+			for _, part := range d.parts() {
+				visit(part)
+			}
+		}
+	}
+	visit(ds)
+	return sum
+}

@@ -2,9 +2,13 @@ package nwt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/nwt-go/nwt/internal/mix"
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // Subset is the samples of ds at indices, in the order of indices. An index may
@@ -102,33 +106,6 @@ func Concat(ds ...Dataset) (Dataset, error) {
 	}
 	c.whole = overwrites(ds...)
 	return offer{load: ifBatched(c.loadBatch, ds...), tell: c.sizes()}.by(c), nil
-}
-
-// difference is the first difference between what fields should be and what they
-// are; "" if there is none.
-func difference(want, got []Field) string {
-	for i := range max(len(want), len(got)) {
-		switch {
-		case i == len(got):
-			return fmt.Sprintf("field %d (%q) is missing", i, want[i].Name)
-		case i == len(want):
-			return fmt.Sprintf("field %d (%q) is one too many", i, got[i].Name)
-		}
-		w, g := want[i], got[i]
-		switch {
-		case g.Name != w.Name:
-			return fmt.Sprintf("field %d has the name %q, want %q", i, g.Name, w.Name)
-		case g.Type != w.Type:
-			return fmt.Sprintf("field %d (%q) has the type %v, want %v", i, g.Name, g.Type, w.Type)
-		case !slices.Equal(g.Shape, w.Shape):
-			return fmt.Sprintf("field %d (%q) has the shape %v, want %v", i, g.Name, g.Shape, w.Shape)
-		case g.Ragged != w.Ragged:
-			return fmt.Sprintf("field %d (%q) has Ragged %t, want %t", i, g.Name, g.Ragged, w.Ragged)
-		case g.raggedDims() != w.raggedDims():
-			return fmt.Sprintf("field %d (%q) has %d ragged dimensions, want %d", i, g.Name, g.raggedDims(), w.raggedDims())
-		}
-	}
-	return ""
 }
 
 type concat struct {
@@ -303,119 +280,84 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// checkIndexed is checkDataset for callers that ask for samples by index: a stream
-// is an error.
-func checkIndexed(ds Dataset) (n int, l *layout, err error) {
-	if n, l, err = checkDataset(ds); err == nil && n == endless {
-		err = optionError("Dataset", fmt.Sprintf("%T", ds), "must not be a stream, which has no sample by index")
+// Overwrites is ds with the promise that each call of Load writes every element of every
+// field, of a ragged field up to its length, so the loader needn't clear the sample's
+// place before. If the promise is broken, what isn't written holds values of an earlier
+// sample. The result keeps ds's other interfaces.
+//
+// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves.
+// [Subset], [Split], [Concat], [Zip] and [Sized] do if all their datasets do; [Map]
+// doesn't. A dataset can promise it by a method Overwrites(ds Dataset) bool, which tells
+// whether ds is the dataset itself and not one that embeds it.
+func Overwrites(ds Dataset) Dataset {
+	if ds == nil || bool(overwrites(ds)) {
+		return ds
 	}
-	return n, l, err
-}
-
-// composed is a dataset made of others.
-type composed interface {
-	Dataset
-	parts() []Dataset
-}
-
-// An offer is the optional methods of a dataset made of others. It hasn't those that are
-// nil.
-type offer struct {
-	load  func(ctx context.Context, indices []int, dst []*Sample) error
-	tell  func(index int, sizes []int)
-	index func(i int) int
-}
-
-// ifBatched is load if one of the datasets is a [BatchDataset], else nil.
-func ifBatched(load func(ctx context.Context, indices []int, dst []*Sample) error, ds ...Dataset) func(ctx context.Context, indices []int, dst []*Sample) error {
-	for _, d := range ds {
-		if _, ok := d.(BatchDataset); ok {
-			return load
+	switch d := ds.(type) {
+	case *funcDataset:
+		c := *d
+		c.whole = true
+		return &c
+	case *streamDataset:
+		c := *d
+		c.whole = true
+		return &c
+	case validated:
+		if d.invalid() != nil {
+			return ds
 		}
 	}
-	return nil
-}
-
-// by is d with the methods of the offer.
-func (o offer) by(d composed) Dataset {
-	b, l, s, i := base{d}, batcher{o.load}, sizer{o.tell}, indexer{o.index}
-	switch [3]bool{o.load != nil, o.tell != nil, o.index != nil} {
-	case [3]bool{true, false, false}:
-		return &struct {
-			base
-			batcher
-		}{b, l}
-	case [3]bool{false, true, false}:
-		return &struct {
-			base
-			sizer
-		}{b, s}
-	case [3]bool{true, true, false}:
-		return &struct {
-			base
-			batcher
-			sizer
-		}{b, l, s}
-	case [3]bool{false, false, true}:
-		return &struct {
-			base
-			indexer
-		}{b, i}
-	case [3]bool{true, false, true}:
-		return &struct {
-			base
-			batcher
-			indexer
-		}{b, l, i}
-	case [3]bool{false, true, true}:
-		return &struct {
-			base
-			sizer
-			indexer
-		}{b, s, i}
-	case [3]bool{true, true, true}:
-		return &struct {
-			base
-			batcher
-			sizer
-			indexer
-		}{b, l, s, i}
+	o := offer{tell: sizesOf(ds)}
+	if b, ok := ds.(BatchDataset); ok {
+		o.load = b.LoadBatch
 	}
-	return d
-}
-
-type (
-	base    struct{ composed }
-	batcher struct {
-		load func(ctx context.Context, indices []int, dst []*Sample) error
+	if s, ok := ds.(SubsetDataset); ok {
+		o.index = s.Index
 	}
-	sizer   struct{ tell func(index int, sizes []int) }
-	indexer struct{ at func(i int) int }
-)
-
-func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
-func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
-func (x indexer) Index(i int) int            { return x.at(i) }
-func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	return b.load(ctx, indices, dst)
+	return o.by(&overwriting{ds})
 }
 
-// cacheBytes is the memory of the caches that ds is made of, each counted once.
-func cacheBytes(ds Dataset) int64 {
-	var sum int64
-	seen := map[*cached]bool{}
-	var visit func(Dataset)
-	visit = func(ds Dataset) {
-		if d, ok := ds.(interface{ cache() *cached }); ok && !seen[d.cache()] {
-			seen[d.cache()] = true
-			sum += d.cache().bytes()
+// overwriting is a dataset that Overwrites was called for.
+type overwriting struct{ Dataset }
+
+func (d *overwriting) parts() []Dataset { return []Dataset{d.Dataset} }
+func (d *overwriting) overwrites() bool { return true }
+
+// Split cuts a dataset into parts at random, one part per share. The shares must be
+// above 0 and add up to 1, give or take a millionth. Each sample is in exactly one part,
+// and the same seed always makes the same parts. Each must have a sample. Each part is a
+// [SubsetDataset], and a [BatchDataset] or a [SizedDataset] if ds is.
+func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
+	n, _, err := checkIndexed(ds)
+	if err != nil {
+		return nil, within("Split", err)
+	}
+	var errs []error
+	sum := 0.0
+	for i, share := range shares {
+		if !(share > 0 && share <= 1) { // in this form NaN fails too
+			errs = append(errs, optionError("Split", share, "share %d must be more than 0 and at most 1", i))
 		}
-		if d, ok := ds.(composed); ok {
-			for _, part := range d.parts() {
-				visit(part)
-			}
-		}
+		sum += share
 	}
-	visit(ds)
-	return sum
+	if len(errs) == 0 && math.Abs(sum-1) > 1e-6 {
+		errs = append(errs, optionError("Split", shares, "the shares must add up to 1, not %g", sum))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	perm, key := permute.New(n), permute.SeedKey(seed)
+	var parts []Dataset
+	ends := mix.Divide(n, shares)
+	from := 0
+	for i, share := range shares {
+		to := ends[i]
+		if to == from {
+			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)
+		}
+		begin := from
+		parts = append(parts, newSubset(ds, to-from, func(i int) int { return perm.At(key, begin+i) }))
+		from = to
+	}
+	return parts, nil
 }

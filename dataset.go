@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // A Dataset is a map-style source of samples. Load may be called from many goroutines at
@@ -62,49 +65,6 @@ func (d *funcDataset) invalid() error {
 	}
 	return nil
 }
-
-// Overwrites is ds with the promise that each call of Load writes every element of every
-// field, of a ragged field up to its length, so the loader needn't clear the sample's
-// place before. If the promise is broken, what isn't written holds values of an earlier
-// sample. The result keeps ds's other interfaces.
-//
-// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves.
-// [Subset], [Split], [Concat], [Zip] and [Sized] do if all their datasets do; [Map]
-// doesn't. A dataset can promise it by a method Overwrites(ds Dataset) bool, which tells
-// whether ds is the dataset itself and not one that embeds it.
-func Overwrites(ds Dataset) Dataset {
-	if ds == nil || bool(overwrites(ds)) {
-		return ds
-	}
-	switch d := ds.(type) {
-	case *funcDataset:
-		c := *d
-		c.whole = true
-		return &c
-	case *streamDataset:
-		c := *d
-		c.whole = true
-		return &c
-	case validated:
-		if d.invalid() != nil {
-			return ds
-		}
-	}
-	o := offer{tell: sizesOf(ds)}
-	if b, ok := ds.(BatchDataset); ok {
-		o.load = b.LoadBatch
-	}
-	if s, ok := ds.(SubsetDataset); ok {
-		o.index = s.Index
-	}
-	return o.by(&overwriting{ds})
-}
-
-// overwriting is a dataset that Overwrites was called for.
-type overwriting struct{ Dataset }
-
-func (d *overwriting) parts() []Dataset { return []Dataset{d.Dataset} }
-func (d *overwriting) overwrites() bool { return true }
 
 // whole is embedded in datasets. It tells whether Load writes every element.
 type whole bool
@@ -166,7 +126,7 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 			errs = append(errs, err)
 		}
 	}
-	if s, ok := ds.(*streamDataset); ok {
+	if s, ok := ds.(interface{ check() error }); ok { // a stream
 		if err := s.check(); err != nil {
 			return 0, nil, err
 		}
@@ -178,4 +138,161 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 	}
 	l, err = newLayout(ds.Fields())
 	return n, l, errors.Join(append(errs, err)...)
+}
+
+// checkIndexed is checkDataset for callers that ask for samples by index: a stream
+// is an error.
+func checkIndexed(ds Dataset) (n int, l *layout, err error) {
+	if n, l, err = checkDataset(ds); err == nil && n == endless {
+		err = optionError("Dataset", fmt.Sprintf("%T", ds), "must not be a stream, which has no sample by index")
+	}
+	return n, l, err
+}
+
+// composed is a dataset made of others.
+type composed interface {
+	Dataset
+	parts() []Dataset
+}
+
+// An offer is the optional methods of a dataset made of others. It hasn't those that are
+// nil.
+type offer struct {
+	load  func(ctx context.Context, indices []int, dst []*Sample) error
+	tell  func(index int, sizes []int)
+	index func(i int) int
+}
+
+// ifBatched is load if one of the datasets is a [BatchDataset], else nil.
+func ifBatched(load func(ctx context.Context, indices []int, dst []*Sample) error, ds ...Dataset) func(ctx context.Context, indices []int, dst []*Sample) error {
+	for _, d := range ds {
+		if _, ok := d.(BatchDataset); ok {
+			return load
+		}
+	}
+	return nil
+}
+
+// by is d with the methods of the offer.
+func (o offer) by(d composed) Dataset {
+	b, l, s, i := base{d}, batcher{o.load}, sizer{o.tell}, indexer{o.index}
+	switch [3]bool{o.load != nil, o.tell != nil, o.index != nil} {
+	case [3]bool{true, false, false}:
+		return &struct {
+			base
+			batcher
+		}{b, l}
+	case [3]bool{false, true, false}:
+		return &struct {
+			base
+			sizer
+		}{b, s}
+	case [3]bool{true, true, false}:
+		return &struct {
+			base
+			batcher
+			sizer
+		}{b, l, s}
+	case [3]bool{false, false, true}:
+		return &struct {
+			base
+			indexer
+		}{b, i}
+	case [3]bool{true, false, true}:
+		return &struct {
+			base
+			batcher
+			indexer
+		}{b, l, i}
+	case [3]bool{false, true, true}:
+		return &struct {
+			base
+			sizer
+			indexer
+		}{b, s, i}
+	case [3]bool{true, true, true}:
+		return &struct {
+			base
+			batcher
+			sizer
+			indexer
+		}{b, l, s, i}
+	}
+	return d
+}
+
+type (
+	base    struct{ composed }
+	batcher struct {
+		load func(ctx context.Context, indices []int, dst []*Sample) error
+	}
+	sizer   struct{ tell func(index int, sizes []int) }
+	indexer struct{ at func(i int) int }
+)
+
+func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
+func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
+func (x indexer) Index(i int) int            { return x.at(i) }
+func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+	return b.load(ctx, indices, dst)
+}
+
+// LoadSample loads one sample by itself, for epoch 0, seed 0 and position index. The
+// sample has its own memory and stays valid. The errors are *[LoadError], *[OptionError]
+// for an index out of range, and those of [NewLoader] for a dataset that can't be used.
+func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
+	n, l, err := checkDataset(ds)
+	if err != nil {
+		return nil, err
+	}
+	if index < 0 || index >= n {
+		return nil, optionError("LoadSample", index, "the index must be 0 … %d", n-1)
+	}
+	s := newBlock(l, 1)[0]
+	s.begin(0, index)
+	s.from, s.locals.ctx = index, ctx
+	defer s.locals.close(s.log)
+	if err := s.loadFrom(ctx, ds); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// loadFrom loads the sample whose index was given to begin.
+func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
+	load := func() error {
+		if err := ds.Load(ctx, s.index, s); err != nil {
+			return err
+		}
+		return s.end()
+	}
+	guard.Call(load, func(stack []byte, cause error) { err = s.error(cause, stack) })
+	return err
+}
+
+// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
+// whatever s holds. It then restores what s was before.
+func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
+	if s.alone == nil {
+		s.alone = &common{}
+	}
+	was, alone := *s, *s.alone // s may be loaded alone already, by a cache around this one
+	defer func() {
+		s.common, s.index, s.outer = was.common, was.index, was.outer
+		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
+		*s.alone = alone
+	}()
+	*s.alone = *s.common
+	s.alone.seedKey, s.alone.epoch = permute.SeedKey(0), 0
+	s.alone.from, s.alone.records = index-s.place, nil
+	s.common, s.outer = s.alone, nil
+	s.begin(s.place, index)
+	s.scope = was.scope
+	if !overwrites(ds) {
+		s.clearPlaces(1)
+	}
+	if err := ds.Load(ctx, index, s); err != nil {
+		return err
+	}
+	return s.end()
 }

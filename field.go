@@ -140,44 +140,9 @@ func sees[T Element](d DType) bool {
 	return reflect.TypeFor[T]().Kind() == dtypes[d].kind
 }
 
-// A View is what [Values] can look into: a *[Sample] or a *[Batch].
-type View interface {
-	// Bytes is the memory of a field.
-	Bytes(field int) []byte
-	bytesOf(field int) ([]byte, *column)
-}
-
-// Values is the elements of a field of a sample or a batch, row-major, without
-// a copy: writing to them writes to the sample. They are valid as long as the
-// view is. It panics, naming the field and both types, if T isn't the field's
-// element type. A [Column] does the same for a field of a [Schema].
-func Values[T Element](v View, field int) []T {
-	b, c := v.bytesOf(field)
-	if !sees[T](c.dtype) {
-		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
-			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))
-	}
-	return elements[T](b)
-}
-
 // elements is memory as elements of type T.
 func elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
-}
-
-// ValuesOf is [Values] for several samples: all that a call of
-// [BatchDataset].LoadBatch got, or a run of them. They come sample after sample in
-// one slice, so one loop or one copy loads many. ValuesOf also panics if the
-// samples aren't in the order in which LoadBatch got them.
-func ValuesOf[T Element](samples []*Sample, field int) []T {
-	if len(samples) == 0 {
-		return nil
-	}
-	if !adjoin(samples) {
-		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
-	}
-	Values[T](samples[0], field) // panics on another type
-	return elements[T](samples[0].places(field, len(samples)))
 }
 
 // column is a field as memory: of the longest samples allowed or, in a slot, of the
@@ -316,4 +281,54 @@ func heapBytes(n int) []byte {
 	}
 	words := make([]uint64, (n+7)/8)
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)
+}
+
+// difference is the first difference between what fields should be and what they
+// are; "" if there is none.
+func difference(want, got []Field) string {
+	for i := range max(len(want), len(got)) {
+		switch {
+		case i == len(got):
+			return fmt.Sprintf("field %d (%q) is missing", i, want[i].Name)
+		case i == len(want):
+			return fmt.Sprintf("field %d (%q) is one too many", i, got[i].Name)
+		}
+		w, g := want[i], got[i]
+		switch {
+		case g.Name != w.Name:
+			return fmt.Sprintf("field %d has the name %q, want %q", i, g.Name, w.Name)
+		case g.Type != w.Type:
+			return fmt.Sprintf("field %d (%q) has the type %v, want %v", i, g.Name, g.Type, w.Type)
+		case !slices.Equal(g.Shape, w.Shape):
+			return fmt.Sprintf("field %d (%q) has the shape %v, want %v", i, g.Name, g.Shape, w.Shape)
+		case g.Ragged != w.Ragged:
+			return fmt.Sprintf("field %d (%q) has Ragged %t, want %t", i, g.Name, g.Ragged, w.Ragged)
+		case g.raggedDims() != w.raggedDims():
+			return fmt.Sprintf("field %d (%q) has %d ragged dimensions, want %d", i, g.Name, g.raggedDims(), w.raggedDims())
+		}
+	}
+	return ""
+}
+
+func cloneFields(fields []Field) []Field {
+	fields = slices.Clone(fields)
+	for i := range fields {
+		fields[i].Shape = slices.Clone(fields[i].Shape)
+	}
+	return fields
+}
+
+// dtypeOf is the type of the fields whose elements are T.
+func dtypeOf[T Element]() DType {
+	switch any(*new(T)).(type) {
+	case F16:
+		return Float16
+	case BF16:
+		return BFloat16
+	}
+	d := Bool // the first of its kind: Uint16 for uint16
+	for dtypes[d].kind != reflect.TypeFor[T]().Kind() {
+		d++
+	}
+	return d
 }

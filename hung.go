@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/loadctx"
-	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // With WithTimeout, a call that takes too long is given up, and another goroutine
@@ -18,15 +17,6 @@ import (
 // goroutine that the loader no longer counts on. It keeps all that it may touch: its
 // worker, with the samples and the indices it was given, and the whole slot that
 // they lie in. The batch is moved to another slot before anybody sees it.
-
-// maxAway bounds the calls that were given up and haven't returned: each keeps a
-// goroutine, and perhaps a slot.
-const maxAway = 1024
-
-// tooManyAway is the error that ends an epoch after maxAway such calls.
-func (l *Loader) tooManyAway() error {
-	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.away.Load(), l.opts.timeout, maxAway)
-}
 
 // A watch is what the watchdog sees of a worker's call of Load or LoadBatch.
 type watch struct {
@@ -204,9 +194,6 @@ func (l *Loader) giveUp(now, missed int64) (underWay bool, together []error) {
 	return underWay, together
 }
 
-// patience is how long a run that is over waits for calls before it logs one.
-const patience = 5 * time.Second
-
 // tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
 func (l *Loader) tellOfCall(r *run) {
 	l.mu.Lock()
@@ -282,9 +269,6 @@ func (w *worker) replace() (next *worker, err error) {
 	return next, err
 }
 
-// bound lets WithTimeout bound the worker's calls.
-func (w *worker) bound() { w.bounded, w.locals.bounded = true, w }
-
 // cameBack frees what a call that was given up has kept. What Scratch has made too late, the
 // worker that has the seat gets.
 func (w *worker) cameBack() {
@@ -301,91 +285,4 @@ func (w *worker) leaveLate() {
 	if heir := w.l.crew[w.seat]; w.madeLate && heir != nil && heir.locals.late == nil {
 		heir.locals.late, w.locals.list = w.locals.list, nil
 	}
-}
-
-// numbers are the numbers of Sample.Worker: which of them a goroutine has. No two workers have
-// the same number at the same time; this includes calls that were given up.
-type numbers []bool
-
-// take takes the lowest number that is free.
-func (n *numbers) take() int {
-	number := slices.Index(*n, false)
-	if number < 0 {
-		number = len(*n)
-		*n = append(*n, true)
-	}
-	(*n)[number] = true
-	return number
-}
-
-func (n numbers) giveBack(number int) { n[number] = false }
-
-// openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
-// one: a call of LoadBatch that was given up may still write to them in the batch's own slot. The
-// index of a place that isn't loaded in the refuge is −1 there. Its memory is ordinary, since the
-// places are moved to another slot afterwards. The caller holds Loader.mu.
-func (b *Batch) openRefuge(from, to int) error {
-	if b.refuge == nil {
-		s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
-		if err != nil {
-			return err
-		}
-		for place := range s.indices {
-			s.indices[place] = -1
-		}
-		b.refuge = s
-	}
-	if b.known {
-		copy(b.refuge.indices[from:to], b.indices[from:to])
-	}
-	return nil
-}
-
-// slotLike is a slot in which the batch has the shape that it has in its own.
-func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
-	s, err := b.l.newSlot(mem)
-	if err == nil && b.l.ownShapes() {
-		s.like(&b.geometry)
-	}
-	return s, err
-}
-
-// moveOut moves a loaded batch, except its bad places, to a slot that no call can
-// write to.
-func (b *Batch) moveOut() error {
-	to, err := b.slotLike(b.l.slotMem)
-	if err != nil {
-		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
-	}
-	bad := b.bad.sorted()
-	for place := range b.size {
-		if len(bad) > 0 && bad[0].place == place {
-			bad = bad[1:]
-			continue
-		}
-		home := b.slot
-		if b.refuge != nil && b.refuge.indices[place] >= 0 {
-			home = b.refuge
-		}
-		to.copyPlaces(place, home, place, place+1)
-	}
-	b.giveUp(b.slot)
-	b.slot = to
-	b.resize(b.size)
-	b.leaveRefuge()
-	return nil
-}
-
-// copyPlaces copies places from … end−1 of a slot of the same geometry, which may be s
-// itself, to the places of s from to on.
-func (s *slot) copyPlaces(to int, src *slot, from, end int) {
-	for f := range s.columns {
-		size, off := s.columns[f].size, s.offsets[f]
-		copy(s.mem[off+to*size:], src.mem[off+from*size:off+end*size])
-	}
-	capacity := len(s.indices)
-	for lens := 0; lens < len(s.lens); lens += capacity { // of each ragged dimension
-		copy(s.lens[lens+to:], src.lens[lens+from:lens+end])
-	}
-	copy(s.indices[to:], src.indices[from:end])
 }

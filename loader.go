@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,23 +88,6 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 		return nil, err
 	}
 	return s.trainingLoader(s.opts.workers), nil
-}
-
-// NewTunedLoader calls [Tune], and then [NewLoader] with the worker count that Tune
-// found; [Loader.Result] returns Tune's result. [WithWorkers] is ignored. The errors are
-// those of both. The loader outlives ctx.
-func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
-	s, err := newSource(ds, opts)
-	if err != nil {
-		return nil, err
-	}
-	r, err := s.tune(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l := s.trainingLoader(r.Workers)
-	l.tuned = r
-	return l, nil
 }
 
 // trainingLoader makes a loader, which tunes itself with WithAutoWorkers.
@@ -540,4 +524,60 @@ func (l *Loader) Close() error {
 	l.pool.Wait()
 	l.slots.close()
 	return nil
+}
+
+// leftOut logs that a sample is left out: while tuning, once for each sample.
+func (l *Loader) leftOut(err *LoadError, bad int) {
+	if l.once.during == whileTuning && !l.once.isNews(err.Index) {
+		return
+	}
+	l.opts.log.Warn("nwt: a bad sample is left out", "during", l.once.during, "index", err.Index, "position", err.Position,
+		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
+}
+
+// logFailedTogether logs that a LoadBatch has failed, the first time. A bad sample is reported
+// again when Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
+// slow, and without this log nobody would know why.
+func (l *Loader) logFailedTogether(err error) {
+	if l.once.isNews("LoadBatch") {
+		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.once.during, "error", err)
+	}
+}
+
+// BadSamples is the samples that were left out so far under WithErrorBudget,
+// the first 10 000 of them, in the order of delivery.
+func (l *Loader) BadSamples() []*LoadError {
+	l.faulty.mu.Lock()
+	defer l.faulty.mu.Unlock()
+	return slices.Clone(l.faulty.list)
+}
+
+// Stats is a snapshot of the loader's figures. It may be called at any time and
+// costs the loader nothing.
+func (l *Loader) Stats() Stats {
+	ready := l.counters.ready.Load() // read before batches, so that it isn't more
+	s := Stats{
+		Batches: int(l.counters.batches.Load()),
+		Samples: int(l.counters.samples.Load()),
+		Wait:    time.Duration(l.counters.wait.Load()),
+		Workers: l.Workers(), Prefetch: l.depth() - 1,
+	}
+	if s.Batches > 0 {
+		s.Occupancy = float64(ready) / float64(s.Batches)
+	}
+	s.LoadMedian, s.LoadP99 = l.counters.loads.quantile(0.5), l.counters.loads.quantile(0.99)
+	l.faulty.mu.Lock()
+	s.Bad = l.faulty.count
+	l.faulty.mu.Unlock()
+	l.slots.mu.Lock()
+	s.Slots, s.Retained = l.slots.total, l.slots.loose
+	s.SlotBytes = s.Slots * l.slotBytes
+	l.slots.mu.Unlock()
+	c := l.copies()
+	s.Copied, s.CopiedBytes, s.Transfer = c.batches, c.bytes, c.took
+	if l.stage != nil {
+		s.DeviceBytes = l.stage.buffers.bytes()
+	}
+	s.DatasetBytes = int(cacheBytes(l.ds))
+	return s
 }

@@ -27,8 +27,7 @@ type tuning struct {
 	over    func()         // called once tuning is over, if that shows while training waits
 	exact   bool           // peaks of memory are measured, not only looked at
 
-	// What a run tells. Loaded is in parts of a batch, see wholeBatch.
-	loaded           atomic.Int64
+	// What a run tells, beside the loader's counters.
 	asked, delivered atomic.Int64
 	open             atomic.Int64 // batches, beyond the one in use
 	dry              atomic.Bool
@@ -48,9 +47,6 @@ type tuning struct {
 	peak   *host.Peak
 	noted  string // why peaks aren't exact
 }
-
-// wholeBatch is a batch in tuning.loaded.
-const wholeBatch = 1 << 30
 
 const (
 	leastWindow = 5 * time.Millisecond // a thread may wait some milliseconds for a CPU
@@ -81,7 +77,7 @@ func (t *tuning) resume(r *run) {
 	t.dry.Store(false)
 	t.before = t.delivered.Load()
 	t.asked.Store(t.before + 1)
-	t.loaded.Store(t.before * wholeBatch) // what the last run left is gone
+	t.l.counters.loaded.Store(t.before * wholeBatch) // what the last run left is gone
 	t.at, t.start = 0, time.Now()
 	t.Resume()
 	if t.Settled() {
@@ -136,7 +132,7 @@ func (t *tuning) took(r *run) {
 func (t *tuning) Figures() tune.Figures {
 	c := &t.l.counters
 	f := tune.Figures{
-		Loaded: float64(t.loaded.Load()) / wholeBatch, Delivered: int(t.delivered.Load()), Asked: int(t.asked.Load()),
+		Loaded: float64(t.l.counters.loaded.Load()) / wholeBatch, Delivered: int(t.delivered.Load()), Asked: int(t.asked.Load()),
 		Wait: time.Duration(c.wait.Load()), Transfer: time.Duration(c.transfer.Load()), Dry: t.dry.Load(),
 	}
 	f.Missing = float64(t.open.Load()) - (f.Loaded - float64(f.Delivered))
@@ -297,15 +293,6 @@ func (c counts) peaks() []memoryPeak {
 	return out
 }
 
-// needs is the memory that a trial must have. The system can take back pages of files. If it
-// isn't known how much of the peak they are, needs is the peak.
-func (t *Trial) needs() uint64 {
-	if t.Memory > 0 {
-		return t.Memory
-	}
-	return t.PeakRSS
-}
-
 // neededNow is what the process must have now, as needs counts it.
 func neededNow() uint64 {
 	if memory, known := host.OwnMemory(); known {
@@ -313,12 +300,6 @@ func neededNow() uint64 {
 	}
 	return host.Memory().RSS
 }
-
-// Why 0 workers aren't tried.
-const (
-	notInline       = "0 workers weren't tried: WithTimeout holds only with workers"
-	notInlineStream = "0 workers weren't tried: a stream is read by a goroutine anyway"
-)
 
 // allowed tells whether a worker count may be tried and chosen, as far as is known.
 func (t *tuning) allowed(workers int) bool {
@@ -386,4 +367,14 @@ func (l *Loader) cold() (samples int, beginning bool) {
 		beginning = beginning || w.begins.Load()
 	}
 	return samples, beginning
+}
+
+// live is the Strategy of what a loader found while training.
+const live = "live"
+
+func hardware(c host.CPUFacts) Hardware {
+	return Hardware{
+		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
+		GOMAXPROCS: c.GOMAXPROCS, Memory: host.Memory().Total,
+	}
 }

@@ -93,9 +93,10 @@ func (l memoryLimit) String() string {
 	return fmt.Sprintf("%s (%s)", human.Bytes(l.bytes), l.from)
 }
 
-func countWorkers(n int) string {
-	if n == 1 {
-		return "1 worker"
+// memoryLimit is the peak that no worker count may pass.
+func (s *source) memoryLimit() memoryLimit {
+	if s.opts.maxMemory > 0 {
+		return memoryLimit{bytes: s.opts.maxMemory, from: "set by WithMemoryLimit"}
 	}
-	return fmt.Sprintf("%d workers", n)
+	return defaultMemoryLimit(s.opts)
 }

@@ -579,3 +579,6 @@ func WithAutoWorkers() Option {
 		return nil
 	}
 }
+
+// maxAheadBytes bounds the memory of the records that a stream reads ahead.
+const maxAheadBytes = 256 << 20

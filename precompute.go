@@ -71,6 +71,8 @@ func (p *Precomputed) Fields() []Field { return p.layout.fields }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
+func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds) }
+
 // Overwrites tells that Load writes every element, unless ds only embeds p: see
 // [Overwrites].
 func (p *Precomputed) Overwrites(ds Dataset) bool { return ds == Dataset(p) }

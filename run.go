@@ -254,112 +254,6 @@ func (r *run) admit(b *Batch) {
 	}
 }
 
-// tellGoesOn tells a consumer that looks ahead that the batch will be delivered, or an error
-// in its place. The stage calls it.
-func (r *run) tellGoesOn(b *Batch) {
-	b.goesOn.Store(true)
-	if r.looking.Load() {
-		r.l.ring.Interrupt()
-	}
-}
-
-// lastOf tells whether a batch that is delivered is the last of its epoch, as far as is known
-// without waiting.
-func (r *run) lastOf(b *Batch) int32 {
-	o, left := r.l.opts, b.left
-	if o.unordered {
-		switch left = -1; {
-		case r.sequence != nil:
-		case !r.isAhead(b.epoch):
-			left = 0
-		case o.maxBad == 0:
-			left = 1
-		}
-	}
-	switch {
-	case left == 0:
-		return isLast
-	case left > o.maxBad || left > 0 && o.world > 1: // a rank's batch without a sample is an error
-		return notLast
-	}
-	return lastUnknown
-}
-
-// isAhead tells whether a batch of an epoch is open, or is yet to be opened. The run isn't of
-// a stream.
-func (r *run) isAhead(epoch int) bool {
-	if r.opened < r.course.len() {
-		if next, _, _, _ := r.course.at(r.opened); next == epoch {
-			return true
-		}
-	}
-	return slices.ContainsFunc(r.ahead, func(seq uint64) bool { return r.l.ring.Item(seq).epoch == epoch })
-}
-
-// findLast finds out whether the batch in the loop body is the last of its epoch.
-func (r *run) findLast(b *Batch) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	if b == r.current && b.last.Load() == lastUnknown {
-		r.tellLast(b)
-	}
-}
-
-// tellLast is findLast for a caller that holds turn.
-func (r *run) tellLast(b *Batch) {
-	last := notLast
-	if r.nothingFollows(b.epoch) {
-		last = isLast
-	}
-	b.tellLast(last)
-}
-
-// nothingFollows waits until it is known whether another batch of an epoch will be delivered.
-// It drops batches of the epoch of which nothing is left. The caller holds turn.
-func (r *run) nothingFollows(epoch int) bool {
-	for i := 0; !r.halted; {
-		if i == len(r.ahead) {
-			r.l.looks.Store(true)
-			if opened, err := r.openOne(); err != nil || !opened {
-				ended := r.over && r.failure == nil || r.sequence == nil && r.refused == nil && !r.isAhead(epoch)
-				return err == nil && ended
-			}
-		}
-		b := r.lookAt(i)
-		switch {
-		case b == nil:
-			return false
-		case b.end:
-			return b.failure == nil
-		case b.epoch > epoch:
-			return true
-		case b.epoch < epoch: // with WithUnordered
-			i++
-		case b.goesOn.Load() || b.err != nil || b.size > 0 || r.take(b.seq) == nil:
-			return false
-		default:
-			b.letGo()
-		}
-	}
-	return false
-}
-
-// lookAt waits until a batch ahead is ready or goes on; nil if the run is over.
-func (r *run) lookAt(i int) *Batch {
-	b := r.l.ring.Item(r.ahead[i])
-	r.looking.Store(true)
-	defer r.looking.Store(false)
-	if !b.goesOn.Load() {
-		if _, ok := r.awaitOne(i, false); !ok || r.caller.Err() != nil {
-			return nil
-		}
-	}
-	if r.l.stage == nil {
-		r.admit(b)
-	}
-	return b
-}
-
 // finish is the error of a run that has no more batches. The caller holds turn.
 func (r *run) finish() error {
 	if r.halted {
@@ -679,4 +573,92 @@ func (r *run) forget() {
 	r.l.seq = r.first + uint64(r.opened)
 	r.l.run = nil
 	r.l.mu.Unlock()
+}
+
+// maxAway bounds the calls that were given up and haven't returned: each keeps a
+// goroutine, and perhaps a slot.
+const maxAway = 1024
+
+// tooManyAway is the error that ends an epoch after maxAway such calls.
+func (l *Loader) tooManyAway() error {
+	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.away.Load(), l.opts.timeout, maxAway)
+}
+
+// patience is how long a run that is over waits for calls before it logs one.
+const patience = 5 * time.Second
+
+// layOut finds out which samples a batch of a SizedDataset has and how large they are,
+// and makes the batch as long as the longest of them.
+func (r *run) layOut(b *Batch) {
+	l := r.l
+	if b.known = l.askSampler(b); b.known {
+		for place := 0; place < b.size; {
+			place = r.askSizes(b, place)
+		}
+	} else {
+		l.layout.longest(r.sizes)
+		for place := range b.size {
+			b.tell(place, r.sizes)
+		}
+	}
+	b.arrange(l.layout, b.size)
+}
+
+// askSampler sets which samples the batch has. It reports false if the sampler
+// panics: then the worker that comes to the sample asks it again, and reports the panic.
+func (l *Loader) askSampler(b *Batch) (known bool) {
+	defer func() {
+		if !known {
+			_ = recover()
+		}
+	}()
+	indices := b.indices[:b.size]
+	if s, ok := l.sampler.(Filler); ok {
+		s.Fill(b.epoch, b.from, indices)
+		return true
+	}
+	for place := range indices {
+		indices[place] = l.sampler.At(b.epoch, b.from+place)
+	}
+	return true
+}
+
+// askSizes asks for the sizes of a batch's samples, from a place on. It ends after a
+// sample for which Sizes panics, and returns the place after the last one asked for. A
+// sample whose sizes can't be used is bad.
+func (r *run) askSizes(b *Batch, from int) (next int) {
+	l := r.l
+	next = from
+	finished := false
+	defer func() {
+		if !finished {
+			stack, err := guard.Recovered(recover())
+			b.badSizes(next, err, stack)
+			next++
+		}
+	}()
+	for ; next < b.size; next++ {
+		clear(r.sizes)
+		b.tell(next, r.sizes)
+		index := b.indices[next]
+		if uint(index) >= uint(l.n) {
+			continue // a bad sample in any case
+		}
+		if err := l.askSize(index, r.sizes); err != nil {
+			b.badSizes(next, err, nil)
+			continue
+		}
+		b.tell(next, r.sizes)
+	}
+	finished = true
+	return next
+}
+
+// askSize asks the dataset for the sizes of a sample.
+func (l *Loader) askSize(index int, sizes []int) error {
+	for dim := range sizes {
+		sizes[dim] = untold
+	}
+	l.sizes(index, sizes)
+	return l.layout.checkSizes(index, sizes)
 }

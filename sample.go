@@ -3,13 +3,16 @@ package nwt
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/loadctx"
 	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/shards"
 )
 
 // A Sample is a place in a batch that a dataset loads a sample into. It is valid
@@ -389,67 +392,112 @@ func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Samp
 	return s.blocks[i][:n]
 }
 
-// LoadSample loads one sample by itself, for epoch 0, seed 0 and position index. The
-// sample has its own memory and stays valid. The errors are *[LoadError], *[OptionError]
-// for an index out of range, and those of [NewLoader] for a dataset that can't be used.
-func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
-	n, l, err := checkDataset(ds)
-	if err != nil {
-		return nil, err
-	}
-	if index < 0 || index >= n {
-		return nil, optionError("LoadSample", index, "the index must be 0 … %d", n-1)
-	}
-	s := newBlock(l, 1)[0]
-	s.begin(0, index)
-	s.from, s.locals.ctx = index, ctx
-	defer s.locals.close(s.log)
-	if err := s.loadFrom(ctx, ds); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// loadFrom loads the sample whose index was given to begin.
-func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
-	load := func() error {
-		if err := ds.Load(ctx, s.index, s); err != nil {
-			return err
-		}
-		return s.end()
-	}
-	guard.Call(load, func(stack []byte, cause error) { err = s.error(cause, stack) })
-	return err
-}
-
 // error makes the LoadError of a sample that couldn't be loaded.
 func (s *Sample) error(err error, stack []byte) *LoadError {
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 
-// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
-// whatever s holds. It then restores what s was before.
-func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
-	if s.alone == nil {
-		s.alone = &common{}
+// Scratch returns a value that Load needs at hand and can't share with other goroutines:
+// a decoder, an FFT plan, a connection. The first call in a worker makes the value with
+// create; later calls return the same value:
+//
+//	decoder, err := nwt.Scratch(dst, newDecoder)
+//
+// A worker has one value per type T and dataset; each part of a [Concat], a [Zip] or a
+// [Map] has its own. If create fails, nothing is kept. create may take ten times
+// [WithTimeout]. Only the goroutine in which Load or LoadBatch was called may use the
+// value.
+//
+// If the value is an [io.Closer], it is closed when the worker ends: by
+// [Loader.SetWorkers], or at the latest by [Loader.Close]. After a panic in Load it is
+// closed and made anew. A call that was given up keeps its value until it returns.
+func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
+	if v := find[T](s); v != nil {
+		return *v, nil
 	}
-	was, alone := *s, *s.alone // s may be loaded alone already, by a cache around this one
-	defer func() {
-		s.common, s.index, s.outer = was.common, was.index, was.outer
-		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
-		*s.alone = alone
-	}()
-	*s.alone = *s.common
-	s.alone.seedKey, s.alone.epoch = permute.SeedKey(0), 0
-	s.alone.from, s.alone.records = index-s.place, nil
-	s.common, s.outer = s.alone, nil
-	s.begin(s.place, index)
-	s.scope = was.scope
-	if !overwrites(ds) {
-		s.clearPlaces(1)
+	if w := s.locals.bounded; w != nil {
+		w.inherit()
+		if v := find[T](s); v != nil {
+			return *v, nil
+		}
+		defer w.resume(w.pause())
 	}
-	if err := ds.Load(ctx, index, s); err != nil {
-		return err
+	v, err := create()
+	if err != nil {
+		return v, err
 	}
-	return s.end()
+	kept := &v
+	s.locals.list = append(s.locals.list, local{s.scope, kept, func() error {
+		if c, ok := any(*kept).(io.Closer); ok {
+			return c.Close()
+		}
+		return nil
+	}})
+	return v, nil
+}
+
+// bounded is a worker whose calls WithTimeout bounds.
+type bounded interface {
+	inherit()            // takes over what a call that was given up has left
+	pause() (used int64) // a create begins, whose time isn't the call's
+	resume(used int64)   // it has ended
+}
+
+// find is what is kept for s; nil: nothing.
+func find[T any](s *Sample) *T {
+	for i := range s.locals.list {
+		if kept, ok := s.locals.list[i].value.(*T); ok && s.locals.list[i].scope == s.scope {
+			return kept
+		}
+	}
+	return nil
+}
+
+// locals is what Scratch keeps for a worker, and the context of its call. Only the
+// worker's goroutine changes it, except for late.
+type locals struct {
+	ctx     context.Context // of the call of Load or LoadBatch under way
+	list    []local
+	bounded bounded // nil unless WithTimeout bounds the worker's calls
+	late    []local // guarded by Loader.mu; what a call has left that was given up while it made that
+}
+
+func init() {
+	loadctx.Of = func(sample any) context.Context { return sample.(*Sample).locals.ctx }
+}
+
+type local struct {
+	scope uint64
+	value any // a pointer to it
+	close func() error
+}
+
+// close closes all, the latest first.
+func (l *locals) close(log *slog.Logger) {
+	for n := len(l.list) - 1; n >= 0; n-- {
+		last := l.list[n]
+		l.list[n] = local{}
+		l.list = l.list[:n]
+		last.end(log)
+	}
+}
+
+func (l *local) end(log *slog.Logger) {
+	guard.Call(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
+}
+
+// inner is the scope of a part of a dataset that has the scope outer; 0 is the loader's own
+// dataset's.
+func inner(scope uint64, part int) uint64 {
+	return permute.Mix64(scope + uint64(part+1)*permute.Golden)
+}
+
+// A record is one of a stream, and what is known of it.
+type record = shards.Item[Record]
+
+// A Record is what was read of a sample. Records are reused: Next gets a record
+// that still holds what an earlier Next and Load left there, or a new one.
+type Record struct {
+	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
+	Value any    // anything else
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -14,12 +15,6 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
 )
-
-// maxAheadBytes bounds the memory of the records that a stream reads ahead.
-const maxAheadBytes = 256 << 20
-
-// A record is one of a stream, and what is known of it.
-type record = shards.Item[Record]
 
 // A sequence reads the records of a run in order. It belongs to one goroutine:
 // the run's reader or, without workers, the consumer.
@@ -405,4 +400,9 @@ func (q *sequence) wrong(n int) error {
 		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)
 	}
 	return fmt.Errorf("nwt: epoch %d has no sample for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, o.rank, o.world, q.parts[0].shards)
+}
+
+// shardsOfRank is how many shards this rank reads of the stream that has the most.
+func (s *source) shardsOfRank() int {
+	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }

@@ -189,3 +189,105 @@ func (b *Batch) giveUp(s *slot) {
 		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
 }
+
+// lensOf is the lengths of a ragged dimension.
+func (s *slot) lensOf(ragged int) []int32 {
+	from := ragged * len(s.indices)
+	return s.lens[from : from+len(s.indices)]
+}
+
+// copyPlaces copies places from … end−1 of a slot of the same geometry, which may be s
+// itself, to the places of s from to on.
+func (s *slot) copyPlaces(to int, src *slot, from, end int) {
+	for f := range s.columns {
+		size, off := s.columns[f].size, s.offsets[f]
+		copy(s.mem[off+to*size:], src.mem[off+from*size:off+end*size])
+	}
+	capacity := len(s.indices)
+	for lens := 0; lens < len(s.lens); lens += capacity { // of each ragged dimension
+		copy(s.lens[lens+to:], src.lens[lens+from:lens+end])
+	}
+	copy(s.indices[to:], src.indices[from:end])
+}
+
+// A geometry is how the samples of a batch lie in their slot. The goroutine that opens
+// the batch writes it before workers see the batch. Then nobody changes it until the
+// slot is used again, since calls that were given up may still read it.
+type geometry struct {
+	columns []column // the layout's; or the slot's own, for the shape of the batch
+	offsets []int    // of the fields in mem
+	room    int      // places
+	used    int      // bytes of mem that they take
+	told    []int32  // the sizes that the dataset told for each place, laid out as lens; nil if it tells none
+	shapes  [][]int  // of each field of the batch, samples first
+}
+
+// untold stands in told for a sample whose sizes can't be used. It was noted as bad
+// when its batch was opened.
+const untold = -1
+
+// newGeometry is the geometry of the longest batch allowed. If own is true, it may be
+// changed.
+func (l *Loader) newGeometry(own bool) geometry {
+	g := geometry{columns: l.layout.columns, offsets: l.offsets, room: l.opts.batchSize, used: l.slotBytes}
+	dims := 0
+	for _, c := range g.columns {
+		dims += 1 + len(c.dims)
+	}
+	memory := make([]int, 0, dims)
+	for _, c := range g.columns {
+		from := len(memory)
+		memory = append(append(memory, g.room), c.dims...)
+		g.shapes = append(g.shapes, memory[from:len(memory):len(memory)])
+	}
+	if !own {
+		return g
+	}
+	g.columns, g.offsets = append([]column(nil), g.columns...), append([]int(nil), g.offsets...)
+	for f := range g.columns {
+		g.columns[f].dims = g.shapes[f][1:]
+	}
+	if l.sizes != nil {
+		g.told = make([]int32, l.opts.batchSize*l.layout.ragged)
+	}
+	return g
+}
+
+// like copies another geometry to g, whose columns are the slot's own.
+func (g *geometry) like(other *geometry) {
+	for f := range g.columns {
+		dims := g.columns[f].dims
+		g.columns[f] = other.columns[f]
+		g.columns[f].dims = dims
+		copy(g.shapes[f], other.shapes[f])
+	}
+	copy(g.offsets, other.offsets)
+	copy(g.told, other.told)
+	g.room, g.used = other.room, other.used
+}
+
+// arrange lays out n places, each as long as the longest that was told.
+func (g *geometry) arrange(l *layout, n int) {
+	for f := range g.columns {
+		c, full := &g.columns[f], &l.columns[f]
+		c.size = full.size
+		for d := range c.free {
+			longest := 1 // frameworks don't like tensors without elements
+			capacity := len(g.told) / l.ragged
+			for _, told := range g.told[(c.ragged+d)*capacity:][:n] {
+				longest = max(longest, int(told))
+			}
+			c.dims[d] = longest
+			c.size = c.size / full.dims[d] * longest
+		}
+	}
+	g.room, g.used = n, place(g.columns, n, g.offsets)
+}
+
+// tell notes the sizes that were told for a place.
+func (g *geometry) tell(place int, sizes []int) {
+	capacity := len(g.told) / len(sizes)
+	for dim, n := range sizes {
+		g.told[dim*capacity+place] = int32(n)
+	}
+}

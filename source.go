@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/nwt-go/nwt/internal/mix"
 )
@@ -96,4 +97,24 @@ func (s *source) depthFor(n, perBatch int) int {
 	// Enough places for every worker, and one more batch, which waits for the slowest
 	// of its samples.
 	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
+}
+
+// fits tells what is wrong with the options for these streams and their shards.
+func (d *streamDataset) fits(shards []int, o *options) (errs []error) {
+	if o.sampler != nil {
+		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
+	}
+	if d.mix != nil && o.epochSamples == 0 {
+		errs = append(errs, optionError("WithEpochSamples", o.epochSamples, "must be set with MixedStreams, whose epochs have no other end"))
+	}
+	for k, n := range shards {
+		if n < o.world {
+			which := ""
+			if d.mix != nil {
+				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)
+			}
+			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks%s", n, which))
+		}
+	}
+	return errs
 }

@@ -36,11 +36,17 @@ type counters struct {
 	// Only the consumer writes these.
 	batches, samples, ready atomic.Int64
 	wait, transfer          atomic.Int64 // nanoseconds
-	waiting                 atomic.Int64 // Loader.now when the wait under way began; 0: none is
+
+	// For tuning, while something tunes.
+	waiting atomic.Int64 // Loader.now when the wait under way began; 0: none is
+	loaded  atomic.Int64 // written by workers, in parts of wholeBatch
 
 	reading stopwatch // of a stream: runs while the records of a batch are read
 	loads   histogram // written by workers
 }
+
+// wholeBatch is a batch in counters.loaded.
+const wholeBatch = 1 << 30
 
 // A stopwatch adds up how long something was under way.
 type stopwatch struct {
@@ -69,36 +75,6 @@ func (s *stopwatch) shown() time.Duration {
 		return s.total
 	}
 	return s.total + time.Since(s.since)
-}
-
-// Stats is a snapshot of the loader's figures. It may be called at any time and
-// costs the loader nothing.
-func (l *Loader) Stats() Stats {
-	ready := l.counters.ready.Load() // read before batches, so that it isn't more
-	s := Stats{
-		Batches: int(l.counters.batches.Load()),
-		Samples: int(l.counters.samples.Load()),
-		Wait:    time.Duration(l.counters.wait.Load()),
-		Workers: l.Workers(), Prefetch: l.depth() - 1,
-	}
-	if s.Batches > 0 {
-		s.Occupancy = float64(ready) / float64(s.Batches)
-	}
-	s.LoadMedian, s.LoadP99 = l.counters.loads.quantile(0.5), l.counters.loads.quantile(0.99)
-	l.faulty.mu.Lock()
-	s.Bad = l.faulty.count
-	l.faulty.mu.Unlock()
-	l.slots.mu.Lock()
-	s.Slots, s.Retained = l.slots.total, l.slots.loose
-	s.SlotBytes = s.Slots * l.slotBytes
-	l.slots.mu.Unlock()
-	c := l.copies()
-	s.Copied, s.CopiedBytes, s.Transfer = c.batches, c.bytes, c.took
-	if l.stage != nil {
-		s.DeviceBytes = l.stage.buffers.bytes()
-	}
-	s.DatasetBytes = int(cacheBytes(l.ds))
-	return s
 }
 
 // A histogram counts durations in bins of 1/8 of a power of two, which are

@@ -12,56 +12,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/device"
-	"github.com/nwt-go/nwt/internal/pages"
 )
-
-// A Device is where batches must end up. nwt has two, [Host] and [CUDA]; programs
-// can write others. All methods may be called from any goroutine. None may call the loader
-// or runtime.Goexit; a panic ends the program.
-type Device interface {
-	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
-	// different speed must have different names.
-	String() string
-	AllocHost(size int) ([]byte, error) // memory that the device copies from at full speed, aligned for every type
-	FreeHost(mem []byte) error
-	Alloc(size int) (uintptr, error) // memory on the device
-	Free(ptr uintptr) error
-	NewEvent() (uintptr, error) // a handle for a point in a session's queue
-	FreeEvent(event uintptr) error
-	Open() (device.Session, error) // a loader's session, its queue of copies
-}
-
-// Host is the device that needs no copy: a batch is used where it was loaded.
-// It is the default.
-func Host() Device { return hostDevice{} }
-
-type hostDevice struct{}
-
-func onHost(d Device) bool {
-	_, ok := d.(hostDevice)
-	return ok
-}
-
-func (hostDevice) String() string                  { return "host" }
-func (hostDevice) AllocHost(n int) ([]byte, error) { return pages.Map(n) }
-func (hostDevice) FreeHost(mem []byte) error       { return pages.Unmap(mem) }
-func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsupported }
-func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
-func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }
-func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
-func (hostDevice) Open() (device.Session, error)   { return nil, errors.ErrUnsupported }
-
-// DevicePtr is the address of a field of all samples on the loader's device, laid out as
-// in Bytes; it is 0 if the device is the host. It is valid as long as the batch is:
-// finish device work on a batch before you let go of it. The program may change that
-// memory.
-func (b *Batch) DevicePtr(field int) uintptr {
-	b.l.layout.column(field)
-	if b.device == nil {
-		return 0
-	}
-	return b.device.ptr + uintptr(b.offsets[field])
-}
 
 // An opened session is one that the stage uses.
 type opened struct {
@@ -237,14 +188,6 @@ func (s *stage) copy(b *Batch) error {
 	return s.session.Copy(s.parts, b.device.event)
 }
 
-// bytes is the size of the batch's samples.
-func (b *Batch) bytes() (n int) {
-	for f := range b.columns {
-		n += b.columns[f].size * b.size
-	}
-	return n
-}
-
 // awaitOldest waits for the oldest copy that is queued.
 func (s *stage) awaitOldest() error {
 	b := s.queue[0]
@@ -264,10 +207,6 @@ func (s *stage) awaitOldest() error {
 	b.copyBegan, b.copyEnded = began, ended
 	s.l.ring.Staged(b.seq)
 	return nil
-}
-
-func (b *Batch) copyError(err error) error {
-	return fmt.Errorf("batch %d of epoch %d: %w", b.index, b.epoch, err)
 }
 
 // abort ends the session after an error. For some queued copies there may be no

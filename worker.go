@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/pprof"
@@ -66,8 +65,8 @@ func (w *worker) loaded() {
 		w.begins.Store(false)
 	}
 	b := w.claim.Item
-	if t := w.l.tuning; t != nil {
-		t.loaded.Add(int64(n) * wholeBatch / int64(b.opened))
+	if w.l.tuning != nil {
+		w.l.counters.loaded.Add(int64(n) * wholeBatch / int64(b.opened))
 	}
 	if w.l.ring.Stopped() || b.bad.any() && b.run.isOver() {
 		b.skipped.Add(int32(n))
@@ -284,12 +283,6 @@ func (w *worker) again(ctx context.Context, err error) error {
 	return err
 }
 
-// temporary tells whether an error calls itself temporary.
-func temporary(err error) bool {
-	var t interface{ Temporary() bool }
-	return errors.As(err, &t) && t.Temporary()
-}
-
 // rest waits, and reports false if the context ends first.
 func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -446,3 +439,23 @@ func (w *worker) initialize(r *run) bool {
 	}
 	return guard.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
 }
+
+// bound lets WithTimeout bound the worker's calls.
+func (w *worker) bound() { w.bounded, w.locals.bounded = true, w }
+
+// numbers are the numbers of Sample.Worker: which of them a goroutine has. No two workers have
+// the same number at the same time; this includes calls that were given up.
+type numbers []bool
+
+// take takes the lowest number that is free.
+func (n *numbers) take() int {
+	number := slices.Index(*n, false)
+	if number < 0 {
+		number = len(*n)
+		*n = append(*n, true)
+	}
+	(*n)[number] = true
+	return number
+}
+
+func (n numbers) giveBack(number int) { n[number] = false }

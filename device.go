@@ -7,6 +7,7 @@ import (
 
 	"github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // ErrNoDevice means that there is no GPU to use: no driver, no GPU with the given
@@ -84,3 +85,39 @@ func (s cudaSession) do(f func() error) error {
 	}
 	return errors.Join(f(), s.session.Leave())
 }
+
+// A Device is where batches must end up. nwt has two, [Host] and [CUDA]; programs
+// can write others. All methods may be called from any goroutine. None may call the loader
+// or runtime.Goexit; a panic ends the program.
+type Device interface {
+	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
+	// different speed must have different names.
+	String() string
+	AllocHost(size int) ([]byte, error) // memory that the device copies from at full speed, aligned for every type
+	FreeHost(mem []byte) error
+	Alloc(size int) (uintptr, error) // memory on the device
+	Free(ptr uintptr) error
+	NewEvent() (uintptr, error) // a handle for a point in a session's queue
+	FreeEvent(event uintptr) error
+	Open() (device.Session, error) // a loader's session, its queue of copies
+}
+
+// Host is the device that needs no copy: a batch is used where it was loaded.
+// It is the default.
+func Host() Device { return hostDevice{} }
+
+type hostDevice struct{}
+
+func onHost(d Device) bool {
+	_, ok := d.(hostDevice)
+	return ok
+}
+
+func (hostDevice) String() string                  { return "host" }
+func (hostDevice) AllocHost(n int) ([]byte, error) { return pages.Map(n) }
+func (hostDevice) FreeHost(mem []byte) error       { return pages.Unmap(mem) }
+func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsupported }
+func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
+func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }
+func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
+func (hostDevice) Open() (device.Session, error)   { return nil, errors.ErrUnsupported }

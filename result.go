@@ -16,6 +16,55 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
+// From these values on, a figure is worth a sentence.
+const (
+	littleWait  = 0.05 // share of an iteration that training waits; below it nobody notices
+	cpuFull     = 0.90 // share of the CPUs
+	cpuIdle     = 0.50
+	readingSets = 0.80 // share of the time in which a stream is read
+	muchCopy    = 0.20 // share of an iteration spent copying to the device
+	slowFirst   = 20   // times the median that the first batch takes …
+	firstNotice = 1e9  // … and nanoseconds
+	nearLimit   = 0.80 // of memory
+	muchGC      = 0.05 // share of the CPUs that collecting garbage may take
+
+	busyOthers = 0.10 // share of the CPUs that others use
+	unsure     = 0.90 // confidence
+	muchDrift  = 1.25 // times as slow, or as fast, at the end as at the beginning
+)
+
+func countCPUs(n float64) string {
+	switch {
+	case n == 1:
+		return "1 CPU"
+	case n >= 100:
+		return fmt.Sprintf("%.0f CPUs", n)
+	}
+	return fmt.Sprintf("%.3g CPUs", n)
+}
+
+// needs is the memory that a trial must have. The system can take back pages of files. If it
+// isn't known how much of the peak they are, needs is the peak.
+func (t *Trial) needs() uint64 {
+	if t.Memory > 0 {
+		return t.Memory
+	}
+	return t.PeakRSS
+}
+
+// Why 0 workers aren't tried.
+const (
+	notInline       = "0 workers weren't tried: WithTimeout holds only with workers"
+	notInlineStream = "0 workers weren't tried: a stream is read by a goroutine anyway"
+)
+
+func countWorkers(n int) string {
+	if n == 1 {
+		return "1 worker"
+	}
+	return fmt.Sprintf("%d workers", n)
+}
+
 // String is the report for people: the choice and why, a row per worker count with
 // the choice and the fastest marked, and what else to know.
 func (r *Result) String() string {
@@ -244,4 +293,92 @@ func margin(t Trial) string {
 		return "?"
 	}
 	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
+}
+
+// A Result is what [Tune] found, with every figure behind it. In JSON the field
+// names are in snake case, and durations are whole nanoseconds.
+type Result struct {
+	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells
+	Fastest    int           `json:"fastest"`    // the time-best count
+	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, without those that RuledOut has
+	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
+	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
+	Confidence float64       `json:"confidence"` // how often another run would choose the same, 0 … 1; 0: not known
+
+	Floor    time.Duration `json:"floor_ns"`            // an iteration's time without waiting and copying
+	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts, ascending, that take too much memory; 0 with WithTimeout and for a stream
+
+	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
+	Device     string `json:"device"`
+	BatchSize  int    `json:"batch_size"`
+	BatchBytes int    `json:"batch_bytes"`
+	Step       bool   `json:"step"`   // iterations include a training step: WithStep was given
+	Cached     bool   `json:"cached"` // taken from the file of WithResultCache
+
+	Hardware Hardware      `json:"hardware"`
+	Reason   string        `json:"reason"`             // why the choice was made, a sentence
+	Warnings []string      `json:"warnings,omitempty"` // what makes the answer less trustworthy
+	Advice   []string      `json:"advice,omitempty"`   // what to change, from what was measured
+	Elapsed  time.Duration `json:"elapsed_ns"`         // how long tuning took
+}
+
+// RuledOut is a worker count that may not be chosen.
+type RuledOut struct {
+	Workers int    `json:"workers"`
+	Reason  string `json:"reason"`
+}
+
+func (r RuledOut) forMemory() bool { return r.Reason != notInline && r.Reason != notInlineStream }
+
+// Hardware is what the process had to run on.
+type Hardware struct {
+	CPU        string  `json:"cpu"`      // model
+	Logical    int     `json:"logical"`  // CPUs of the machine, hyper-threads included
+	Physical   int     `json:"physical"` // cores of the machine
+	Affinity   int     `json:"affinity"` // logical CPUs that the process may run on
+	Quota      float64 `json:"quota"`    // CPUs' worth of time that the container may use; 0: no quota
+	GOMAXPROCS int     `json:"gomaxprocs"`
+	Memory     uint64  `json:"memory"` // bytes, of the machine
+}
+
+// A Trial is what was measured at one worker count.
+type Trial struct {
+	Workers    int           `json:"workers"`
+	Iterations int           `json:"iterations"` // measured; warm-up is left out, unless the time was over before there was more
+	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step, if one is given)
+	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, without drift that all counts share
+	High       time.Duration `json:"high_ns"`
+	Median     time.Duration `json:"median_ns"` // per iteration
+	P99        time.Duration `json:"p99_ns"`    // per iteration
+	Total      time.Duration `json:"total_ns"`  // for Result.Iterations iterations
+
+	Wait     time.Duration `json:"wait_ns"`           // mean time blocked for a batch
+	Transfer time.Duration `json:"transfer_ns"`       // mean time of the copy to the device, as far as other work didn't hide it
+	Step     time.Duration `json:"step_ns"`           // mean time of the training step
+	Reading  float64       `json:"reading,omitempty"` // share of the time, 0 … 1, in which a batch waited for a stream's records; near 1, reading sets the pace
+
+	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
+	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
+
+	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, WithWorkerInit included; only of the count that was measured first
+	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
+	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
+	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
+	PeakExact  bool          `json:"peak_exact"`     // told by the kernel rather than sampled
+	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
+
+	// Shares, 0 … 1, of the CPUs: with several ranks on the host, of this rank's CPUs.
+	CPU          float64 `json:"cpu"`           // that this process used, its garbage collector included
+	CollectorCPU float64 `json:"collector_cpu"` // that its garbage collector used
+	OtherCPU     float64 `json:"other_cpu"`     // that everything else used; −1: not known
+}
+
+// Progress is where tuning stands.
+type Progress struct {
+	Phase   string        // "measuring" or "done"
+	Workers int           // the count that is being measured
+	Done    float64       // share, 0 … 1; it never falls
+	Elapsed time.Duration // since Tune was called
+	Left    time.Duration // at most; 0: there is no bound
+	Trial   *Trial        // what is known so far of the count that was just measured, else nil
 }

@@ -6,6 +6,41 @@ import (
 	"slices"
 )
 
+// A View is what [Values] can look into: a *[Sample] or a *[Batch].
+type View interface {
+	// Bytes is the memory of a field.
+	Bytes(field int) []byte
+	bytesOf(field int) ([]byte, *column)
+}
+
+// Values is the elements of a field of a sample or a batch, row-major, without
+// a copy: writing to them writes to the sample. They are valid as long as the
+// view is. It panics, naming the field and both types, if T isn't the field's
+// element type. A [Column] does the same for a field of a [Schema].
+func Values[T Element](v View, field int) []T {
+	b, c := v.bytesOf(field)
+	if !sees[T](c.dtype) {
+		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
+			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))
+	}
+	return elements[T](b)
+}
+
+// ValuesOf is [Values] for several samples: all that a call of
+// [BatchDataset].LoadBatch got, or a run of them. They come sample after sample in
+// one slice, so one loop or one copy loads many. ValuesOf also panics if the
+// samples aren't in the order in which LoadBatch got them.
+func ValuesOf[T Element](samples []*Sample, field int) []T {
+	if len(samples) == 0 {
+		return nil
+	}
+	if !adjoin(samples) {
+		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
+	}
+	Values[T](samples[0], field) // panics on another type
+	return elements[T](samples[0].places(field, len(samples)))
+}
+
 // A Schema declares the fields of a dataset, each once and with its element type, by
 // [AddField]. [Schema.Fields] is what [NewDataset] and [Dataset] ask for, and the
 // columns read and write samples and batches: image.Of(dst), image.Of(batch). The zero
@@ -16,14 +51,6 @@ type Schema struct {
 
 // Fields is the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
-
-func cloneFields(fields []Field) []Field {
-	fields = slices.Clone(fields)
-	for i := range fields {
-		fields[i].Shape = slices.Clone(fields[i].Shape)
-	}
-	return fields
-}
 
 // AddField adds a field whose elements are T. The shape is that of one sample; no shape
 // means a scalar. The field's type follows from T: [F16] gives Float16, [BF16] BFloat16,
@@ -64,21 +91,6 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 	}
 	s.fields = fields
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.columns[i].full}
-}
-
-// dtypeOf is the type of the fields whose elements are T.
-func dtypeOf[T Element]() DType {
-	switch any(*new(T)).(type) {
-	case F16:
-		return Float16
-	case BF16:
-		return BFloat16
-	}
-	d := Bool // the first of its kind: Uint16 for uint16
-	for dtypes[d].kind != reflect.TypeFor[T]().Kind() {
-		d++
-	}
-	return d
 }
 
 // A Column is a field of a [Schema], with elements T. The zero Column belongs to no
