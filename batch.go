@@ -145,17 +145,32 @@ func (b *Batch) Bytes(field int) []byte {
 }
 
 func (b *Batch) bytesOf(field int) ([]byte, *column) {
-	b.l.layout.column(field) // panics if there is no such field
-	c := &b.columns[field]
+	c := b.column(field)
 	from, n := b.offsets[field], c.size*b.size
 	return b.mem[from : from+n : from+n], c
+}
+
+// column is a field as memory. It panics if there is none.
+func (b *Batch) column(field int) *column {
+	if uint(field) >= uint(len(b.columns)) {
+		b.panicNoColumn(field)
+	}
+	return &b.columns[field]
+}
+
+//go:noinline
+func (b *Batch) panicNoColumn(field int) {
+	if b.slot == gone {
+		panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.index, b.epoch, goneBack))
+	}
+	b.l.layout.panicOutOfRange(field)
 }
 
 // Lens is the length of each sample of a ragged field: of its first dimension, if
 // several are ragged. The slice is valid as long as the batch is. Lens panics if the
 // field isn't ragged.
 func (b *Batch) Lens(field int) []int32 {
-	c := b.l.layout.column(field)
+	c := b.column(field)
 	if c.free == 0 {
 		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.Ragged is false)", field, c.name))
 	}
@@ -165,15 +180,21 @@ func (b *Batch) Lens(field int) []int32 {
 // LensOf is Lens for one of the ragged dimensions of a field, the first of which is 0:
 // see [Field.RaggedDims].
 func (b *Batch) LensOf(field, dim int) []int32 {
-	c := b.l.layout.column(field)
+	c := b.column(field)
 	c.checkRagged("LensOf", field, dim)
 	return b.lensOf(c.ragged + dim)[:b.size]
 }
 
 // Retain keeps the batch valid past the next iteration, and past the loader's Close,
 // until Release. Up to 64 batches may be retained. If there are more, the loader loads
-// fewer ahead, and ends the epoch with [ErrRetained] once no slot is left.
-func (b *Batch) Retain() { b.refs.Add(1) }
+// fewer ahead, and ends the epoch with [ErrRetained] once no slot is left. Retain panics
+// if the batch has gone back to the loader.
+func (b *Batch) Retain() {
+	if b.refs.Add(1) == 1 {
+		b.refs.Add(-1)
+		panic(fmt.Sprintf("nwt: Retain of batch %d of epoch %d after it had gone back to the loader", b.index, b.epoch))
+	}
+}
 
 // Release takes back one Retain. It may be called from any goroutine. It panics if
 // there was no Retain before it.
@@ -419,7 +440,7 @@ func (b *Batch) resize(n int) {
 // [SizedDataset], as the longest of the batch's samples (those left out included), and
 // at least 1. The slice is valid as long as the batch is, and must not be changed.
 func (b *Batch) Shape(field int) []int {
-	b.l.layout.column(field)
+	b.column(field)
 	return b.shapes[field]
 }
 
@@ -434,7 +455,7 @@ func (b *Batch) badSizes(place int, err error, stack []byte) {
 // finish device work on a batch before you let go of it. The program may change that
 // memory.
 func (b *Batch) DevicePtr(field int) uintptr {
-	b.l.layout.column(field)
+	b.column(field)
 	if b.device == nil {
 		return 0
 	}

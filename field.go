@@ -238,14 +238,7 @@ func (f *Field) bytes() (size int, wrong string) {
 	return int(product), ""
 }
 
-func (l *layout) column(field int) *column {
-	if uint(field) >= uint(len(l.columns)) {
-		l.panicOutOfRange(field)
-	}
-	return &l.columns[field]
-}
-
-// panicOutOfRange is a function of its own so that column can be inlined.
+// panicOutOfRange is a function of its own so that its callers can be inlined.
 //
 //go:noinline
 func (l *layout) panicOutOfRange(field int) {

@@ -92,17 +92,21 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 
 // trainingLoader makes a loader, which tunes itself with WithAutoWorkers.
 func (s *source) trainingLoader(workers int) *Loader {
-	if !s.opts.auto {
-		return s.loader(workers)
-	}
-	if most := s.opts.most; most >= 0 {
-		workers = min(workers, most)
-	}
-	if !s.opts.mayInline() {
-		workers = max(workers, 1)
+	if s.opts.auto {
+		if most := s.opts.most; most >= 0 {
+			workers = min(workers, most)
+		}
+		if !s.opts.mayInline() {
+			workers = max(workers, 1)
+		}
 	}
 	l := s.loader(workers)
-	l.auto = newAuto(l)
+	if s.opts.auto {
+		l.auto = newAuto(l)
+	}
+	if s.opts.checks {
+		l.noteMade()
+	}
 	return l
 }
 
@@ -388,20 +392,20 @@ func (l *Loader) vacate(w *worker) {
 // Leaving the loop early ends the epoch too. Once the loop has ended, no Load is running
 // any more, except calls that [WithTimeout] gave up, and the loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
-	return func(yield func(*Batch, error) bool) {
+	return l.checked(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
 			yield(nil, optionError("Epoch", epoch, "must be at least 0"))
 			return
 		}
 		l.iterate(ctx, epoch, epoch, 0, yield)
-	}
+	})
 }
 
 // Epochs yields the batches of the epochs first … end−1 as one sequence: while the
 // last batches of an epoch are in use, the first of the next one are loaded. A range
 // without an epoch is an error. See [Loader.Epoch] for the rest.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
-	return func(yield func(*Batch, error) bool) {
+	return l.checked(func(yield func(*Batch, error) bool) {
 		switch {
 		case first < 0:
 			yield(nil, optionError("Epochs", first, "first must be at least 0"))
@@ -410,7 +414,7 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 		default:
 			l.iterate(ctx, first, end-1, 0, yield)
 		}
-	}
+	})
 }
 
 // Resume yields the rest of an epoch: the samples that had not been delivered when the
@@ -419,20 +423,20 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 // the sampler and the seed must be the same. After an epoch's last batch the rest is
 // empty.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
-	return func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) }
+	return l.checked(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
 
 // ResumeEpochs yields the rest of an epoch and the epochs after it, up to end−1, as one
 // sequence: [Loader.Resume] and then [Loader.Epochs]. An end that isn't more than the
 // state's epoch is an error.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
-	return func(yield func(*Batch, error) bool) {
+	return l.checked(func(yield func(*Batch, error) bool) {
 		if end <= s.Epoch {
 			yield(nil, optionError("ResumeEpochs", end, "end must be more than State.Epoch, %d", s.Epoch))
 			return
 		}
 		l.resume(ctx, s, end-1, yield)
-	}
+	})
 }
 
 // resume is iterate from a state on.
@@ -514,6 +518,9 @@ func (l *Loader) Close() error {
 	}
 	l.workers.Store(0)
 	l.ring.SetQuota(0)
+	if l.opts.checks {
+		made.Delete(l)
+	}
 	l.closeOnce.Do(func() {
 		close(l.closing)
 		if l.stage != nil {

@@ -64,7 +64,8 @@ type options struct {
 	results    string // path; empty: none
 	resultName string // of the dataset
 
-	auto bool // for NewLoader only
+	auto   bool // for NewLoader only
+	checks bool
 
 	machine host.Readings // real, except in virtual time
 }
@@ -92,6 +93,7 @@ func newOptions(opts []Option) (*options, error) {
 		alpha:      search.DefaultAlpha,
 		most:       -1,
 		machine:    host.Real,
+		checks:     os.Getenv("NWT_DEBUG") == "1",
 	}
 	var errs []error
 	for i, opt := range opts {

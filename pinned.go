@@ -22,7 +22,7 @@ type slotMemory struct {
 func newSlotMemory(o *options) slotMemory {
 	host := onHost(o.device)
 	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {
-	case !pinned:
+	case !pinned || o.checks:
 		return slotMemory{pages.Map, pages.Unmap}
 	case !host:
 		return slotMemory{o.device.AllocHost, o.device.FreeHost}

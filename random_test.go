@@ -39,12 +39,12 @@ type trial struct {
 	slow    int          // one in so many samples takes 100 ms; 0: none
 	skips   int          // the shards' readers skip: 0 no, else at most so many records at once
 
-	batch, workers, prefetch, rank, world, budget      int
-	dropLast, shuffle, unordered, timeout, auto, onDev bool
-	window, interleave, epochSamples                   int
-	ahead                                              int64 // bytes of records that may be read ahead; 0: the default
-	unfinished, broken                                 int32 // call of WithFinish, or of Copy or Wait, that fails; 0: none
-	finishes                                           bool  // there is a WithFinish
+	batch, workers, prefetch, rank, world, budget              int
+	dropLast, shuffle, unordered, timeout, auto, onDev, checks bool
+	window, interleave, epochSamples                           int
+	ahead                                                      int64 // bytes of records that may be read ahead; 0: the default
+	unfinished, broken                                         int32 // call of WithFinish, or of Copy or Wait, that fails; 0: none
+	finishes                                                   bool  // there is a WithFinish
 
 	runs []run
 }
@@ -71,7 +71,7 @@ func randomTrial(rng *rand.Rand) *trial {
 	t := &trial{
 		n: 1 + rng.IntN(70), whole: one(3), sized: one(2), bad: map[int]string{}, flaky: map[int]bool{}, torn: map[int]flaw{},
 		batch: 1 + rng.IntN(9), workers: rng.IntN(6), prefetch: rng.IntN(5), world: 1, dropLast: one(6), shuffle: one(2),
-		unordered: one(4), timeout: one(2), auto: one(5), onDev: one(3), window: []int{1, 3, 1000}[rng.IntN(3)], interleave: 1 + rng.IntN(3),
+		unordered: one(4), checks: one(4), timeout: one(2), auto: one(5), onDev: one(3), window: []int{1, 3, 1000}[rng.IntN(3)], interleave: 1 + rng.IntN(3),
 		ahead:    []int64{0, 1, 500, 5000}[rng.IntN(4)],
 		finishes: one(2), skips: rng.IntN(4),
 	}
@@ -475,6 +475,7 @@ func (j *judge) open() (err error) {
 	with(j.dropLast, nwt.WithDropLast)
 	with(j.unordered, nwt.WithUnordered)
 	with(j.auto, nwt.WithAutoWorkers)
+	with(j.checks, nwt.WithChecks)
 	with(j.timeout, func() nwt.Option { return nwt.WithTimeout(time.Second) })
 	with(j.ahead > 0, func() nwt.Option { return nwt.WithReadAhead(j.ahead) })
 	with(j.finishes, func() nwt.Option { return nwt.WithFinish(j.finish) })

@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,20 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 		}
 		wg.Wait()
 		require.Zero(t, l.SlotCount())
+	}
+}
+
+func TestRetainOfABatchThatHasGoneBackPanics(t *testing.T) {
+	ds, _ := indexed(4)
+	l := newLoader(t, ds, nwt.WithBatchSize(2))
+	var kept []*nwt.Batch
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		kept = append(kept, b)
+	}
+	for _, b := range kept {
+		require.PanicsWithValue(t, fmt.Sprintf("nwt: Retain of batch %d of epoch 0 after it had gone back to the loader", b.Index()), b.Retain)
+		require.Panics(t, b.Release)
 	}
 }
 

@@ -21,6 +21,7 @@ type slot struct {
 	// frees mem.
 	holders atomic.Int32
 	free    func(mem []byte) error
+	was     string // with checks: the batch that the slot was of
 }
 
 // newSlot makes a slot in the given memory, held by the batch that it is for.
@@ -49,6 +50,9 @@ func (s *slot) shared() bool { return s.holders.Load() > 1 }
 func (s *slot) release() error {
 	if s.holders.Add(-1) > 0 {
 		return nil
+	}
+	if s.was != "" {
+		return s.seal()
 	}
 	return s.free(s.mem)
 }
@@ -125,7 +129,7 @@ func (s *slots) kept(b *Batch, loose bool) bool {
 	if loose {
 		s.loose--
 	}
-	if b.shared() || s.closed || s.total-s.loose > s.keep() {
+	if b.shared() || s.closed || b.l.opts.checks || s.total-s.loose > s.keep() {
 		s.total--
 		return false
 	}
@@ -172,7 +176,7 @@ func (s *slots) giveBack() {
 // waits for the driver.
 func (b *Batch) drop() {
 	b.giveUp(b.slot)
-	b.slot = nil
+	b.slot = gone
 }
 
 // leaveRefuge gives up the batch's refuge, whatever is in it.
@@ -185,6 +189,10 @@ func (b *Batch) leaveRefuge() {
 
 // giveUp ends the batch's use of a slot.
 func (b *Batch) giveUp(s *slot) {
+	if b.l.opts.checks {
+		s.was = fmt.Sprintf("batch %d of epoch %d", b.index, b.epoch)
+		b.l.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.mem), "bytes", len(s.mem))
+	}
 	if err := s.release(); err != nil {
 		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}

@@ -3,6 +3,7 @@
 package pages
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -27,4 +28,9 @@ func LockLimit() string {
 		return "RLIMIT_MEMLOCK: " + err.Error()
 	}
 	return fmt.Sprintf("RLIMIT_MEMLOCK (ulimit -l): %d bytes", r.Cur)
+}
+
+// hide gives the memory of mem back and makes it unreadable.
+func hide(mem []byte) error {
+	return errors.Join(unix.Madvise(mem, unix.MADV_DONTNEED), unix.Mprotect(mem, unix.PROT_NONE))
 }

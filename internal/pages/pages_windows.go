@@ -27,3 +27,8 @@ func Lock(mem []byte) error {
 
 // LockLimit says what bounds locked memory.
 func LockLimit() string { return "the process's minimum working set" }
+
+// hide gives the memory of mem back and makes it unreadable.
+func hide(mem []byte) error {
+	return windows.VirtualFree(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), windows.MEM_DECOMMIT)
+}

@@ -1,0 +1,112 @@
+package nwt
+
+import (
+	"fmt"
+	"iter"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"github.com/nwt-go/nwt/internal/pages"
+)
+
+// WithChecks finds mistakes of the program, at the cost of new memory for each batch.
+// NWT_DEBUG=1 in the environment does the same for every loader.
+//   - What a batch held is unreadable once the batch has gone back. A loop body that
+//     touches it panics and names the batch; elsewhere the program ends with "unexpected
+//     fault address", and log lines of level Debug tell which batch was there.
+//   - The error that ends an epoch is logged too.
+//   - If more than 64 loaders are open at once, a log line tells where they were made.
+//
+// Batches lie in ordinary memory, whatever [WithPinned] says. Memory on a device isn't
+// checked. On systems without memory protection, what a batch held becomes 0xDB.
+func WithChecks() Option {
+	return func(o *options) error {
+		o.checks = true
+		return nil
+	}
+}
+
+const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
+
+// gone is the slot of batches whose memory the loader has given up.
+var gone = new(slot)
+
+// seal makes what the slot held useless, and its memory unreadable.
+func (s *slot) seal() error {
+	for i := range s.indices {
+		s.indices[i] = -1
+	}
+	for i := range s.lens {
+		s.lens[i] = -1
+	}
+	return pages.Seal(s.mem, s.was)
+}
+
+// checked is an epoch in whose loop body mistakes are found, with WithChecks.
+func (l *Loader) checked(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
+	if !l.opts.checks {
+		return epoch
+	}
+	return func(yield func(*Batch, error) bool) {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		var failure error
+		defer func() {
+			if p := recover(); p != nil {
+				panic(explain(p, failure))
+			}
+		}()
+		epoch(func(b *Batch, err error) bool {
+			if failure = err; err != nil {
+				l.opts.log.Error("nwt: the epoch ended with an error", "error", err)
+			}
+			return yield(b, err)
+		})
+	}
+}
+
+// explain tells what a panic of a loop body comes from, if it is a mistake that is known.
+// failure is the error that was yielded last.
+func explain(p any, failure error) any {
+	err, ok := p.(runtime.Error)
+	if fault, ok := p.(interface{ Addr() uintptr }); ok {
+		if was := pages.SealedAs(fault.Addr()); was != "" {
+			return fmt.Errorf("nwt: memory of %s was used after %s: %w", was, goneBack, err)
+		}
+	}
+	if ok && failure != nil {
+		return fmt.Errorf("nwt: the loop body failed on the nil batch that comes with the epoch's error; check the error first: %w (%w)", failure, err)
+	}
+	return p
+}
+
+// made tells where each loader with checks that isn't closed was made.
+var (
+	made         sync.Map
+	toldOfChecks sync.Once
+)
+
+const maxOpen = 64
+
+// noteMade notes that the program has made the loader, and logs if they have become too many.
+func (l *Loader) noteMade() {
+	toldOfChecks.Do(func() {
+		l.opts.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
+	})
+	pcs := make([]uintptr, 16)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	f, more := frames.Next()
+	for more && strings.HasPrefix(f.Function, "github.com/nwt-go/nwt.") {
+		f, more = frames.Next()
+	}
+	made.Store(l, fmt.Sprintf("%s:%d", f.File, f.Line))
+	open, places := 0, map[any]int{}
+	for _, place := range made.Range {
+		open++
+		places[place]++
+	}
+	if open == maxOpen+1 {
+		l.opts.log.Warn(fmt.Sprintf("nwt: %d loaders are open at once: call Close on each that is done", open), "made", places)
+	}
+}
