@@ -93,6 +93,33 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.columns[i].full}
 }
 
+// ColumnOf is the column of a field by its name, for fields that no [Schema] declared: those of
+// a dataset, such as [FromSlices] makes, or of a loader. If no field, or more than one, has the
+// name, or T isn't its element type, it returns an *[OptionError].
+func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
+	var c Column[T]
+	var names []string
+	for i, f := range of.Fields() {
+		if names = append(names, f.Name); f.Name != name {
+			continue
+		}
+		size, wrong := f.bytes()
+		switch {
+		case c.dtype.valid():
+			return Column[T]{}, optionError("ColumnOf", name, "fields %d and %d have this name", c.index, i)
+		case !f.Type.valid() || wrong != "":
+			return Column[T]{}, optionError("ColumnOf", name, "the type and shape of field %d can't be used: %v %v", i, f.Type, f.Shape)
+		case !sees[T](f.Type):
+			return Column[T]{}, optionError("ColumnOf", name, "its elements are %v: want ColumnOf[%v]", f.Type, dtypes[f.Type].kind)
+		}
+		c = Column[T]{index: i, name: name, dtype: f.Type, full: size}
+	}
+	if !c.dtype.valid() {
+		return c, optionError("ColumnOf", name, "must be one of the fields' names: %q", names)
+	}
+	return c, nil
+}
+
 // A Column is a field of a [Schema], with elements T. The zero Column belongs to no
 // schema, and to no view.
 type Column[T Element] struct {
@@ -145,7 +172,7 @@ func (c *Column[T]) check(there *column) {
 //go:noinline
 func (c *Column[T]) panicElsewhere(there *column) {
 	if !c.dtype.valid() {
-		panic(fmt.Sprintf("nwt: a Column[%s] that no AddField made, of a view whose field %d is %q", reflect.TypeFor[T](), c.index, there.name))
+		panic(fmt.Sprintf("nwt: a Column[%s] that neither AddField nor ColumnOf made, of a view whose field %d is %q", reflect.TypeFor[T](), c.index, there.name))
 	}
 	panic(fmt.Sprintf("nwt: field %d of the schema is %q (%v, %d bytes), and of the view %q (%v, %d bytes): want a view of the schema's fields",
 		c.index, c.name, c.dtype, c.full, there.name, there.dtype, there.full))

@@ -41,7 +41,7 @@
 //     [WithUnordered], [WithWorkerInit], [WithFinish]; to where: [WithDevice],
 //     [WithPinned]; among which ranks: [WithRank], [WithLauncher].
 //   - What happens if a sample fails: [WithErrorBudget], [WithRetry],
-//     [WithTimeout], [WithLogger].
+//     [WithTimeout], [WithLogger]; and how mistakes are found: [WithChecks].
 //   - How to tune: [WithStep], [WithStrategy], [WithAlpha], [WithRelativeAlpha],
 //     [WithMaxWorkers], [WithMemoryLimit], [WithTuningTime], [WithIterations],
 //     [WithProgress], [WithResultCache].

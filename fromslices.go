@@ -24,7 +24,7 @@ func SliceOf[T Element](name string, values []T, shape ...int) Slice {
 }
 
 // FromSlices makes a dataset of arrays in memory, one field per array, like PyTorch's
-// TensorDataset. It is a [BatchDataset]. The error joins an *[OptionError] for each
+// TensorDataset. [ColumnOf] reads them. It is a [BatchDataset]. The error joins an *[OptionError] for each
 // column that can't be used, has another number of samples than the first column, or
 // has the name of one before it.
 func FromSlices(columns ...Slice) (Dataset, error) {

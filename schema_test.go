@@ -122,7 +122,7 @@ func TestAColumnRefusesAViewOfOtherFields(t *testing.T) {
 	}
 	require.PanicsWithValue(t, `nwt: field 0 of the schema is "picture" (Float32, 96 bytes), and of the view "image" (Float32, 96 bytes): want a view of the schema's fields`,
 		func() { elsewhere[0].Of(sample) })
-	require.PanicsWithValue(t, `nwt: a Column[float32] that no AddField made, of a view whose field 0 is "image"`, func() { elsewhere[2].Of(sample) })
+	require.PanicsWithValue(t, `nwt: a Column[float32] that neither AddField nor ColumnOf made, of a view whose field 0 is "image"`, func() { elsewhere[2].Of(sample) })
 
 	var narrow nwt.Schema // of the same name, with another shape or type
 	require.Panics(t, func() { nwt.AddField[float32](&narrow, "image", 3, 4).Of(sample) })
@@ -165,5 +165,43 @@ func TestTheNumberOfRaggedDimensionsIsOneOrMoreOfTheShape(t *testing.T) {
 		require.PanicsWithValue(t, fmt.Sprintf(`nwt: field 0 ("picture") of a schema has %d ragged dimensions: must be 1 … 2, those of shape [4 5]`, dims),
 			func() { nwt.AddRaggedDims[uint8](&s, "picture", dims, 4, 5) })
 		require.Empty(t, s.Fields())
+	}
+}
+
+func TestAColumnIsFoundByItsName(t *testing.T) {
+	ds, err := nwt.FromSlices(nwt.SliceOf("points", []float32{0, 1, 2, 3}, 2), nwt.SliceOf("grades", []grade{7, 8}))
+	require.NoError(t, err)
+	points, err := nwt.ColumnOf[float32](ds, "points")
+	require.NoError(t, err)
+	grades, err := nwt.ColumnOf[grade](ds, "grades")
+	require.NoError(t, err)
+	l := newLoader(t, ds)
+	same, err := nwt.ColumnOf[uint8](l, "grades")
+	require.NoError(t, err)
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []float32{0, 1, 2, 3}, points.Of(b))
+		require.Equal(t, []int{2, 2}, points.Shape(b))
+		require.Equal(t, []grade{7, 8}, grades.Of(b))
+		require.Equal(t, []uint8{7, 8}, same.Of(b))
+	}
+}
+
+type fieldList []nwt.Field
+
+func (l fieldList) Fields() []nwt.Field { return l }
+
+func TestAColumnThatCannotBeFoundIsAnErrorThatTellsWhy(t *testing.T) {
+	of := fieldList{{Name: "a", Type: nwt.Uint8}, {Name: "b"}, {Name: "c", Type: nwt.Float32, Shape: []int{0}}, {Name: "d", Type: nwt.Int8}, {Name: "d", Type: nwt.Int8}}
+	for name, want := range map[string]string{
+		"":  `nwt: ColumnOf: "": must be one of the fields' names: ["a" "b" "c" "d" "d"]`,
+		"a": "nwt: ColumnOf: a: its elements are Uint8: want ColumnOf[uint8]",
+		"b": "nwt: ColumnOf: b: the type and shape of field 1 can't be used: DType(0) []",
+		"c": "nwt: ColumnOf: c: the type and shape of field 2 can't be used: Float32 [0]",
+		"d": "nwt: ColumnOf: d: fields 3 and 4 have this name",
+	} {
+		c, err := nwt.ColumnOf[int8](of, name)
+		require.EqualError(t, err, want)
+		require.Zero(t, c)
 	}
 }

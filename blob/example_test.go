@@ -30,17 +30,15 @@ func ExampleObjects() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fields := []nwt.Field{
-		{Name: "image", Type: nwt.Uint8, Shape: []int{2, 2}},
-		{Name: "class", Type: nwt.Int64},
-	}
-	ds, err := blob.Objects(bucket, keys, fields, func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
-		image := dst.Bytes(0)
-		if len(data) != len(image) {
-			return fmt.Errorf("%d bytes, want %d", len(data), len(image))
+	var schema nwt.Schema
+	image := nwt.AddField[uint8](&schema, "image", 2, 2)
+	class := nwt.AddField[int64](&schema, "class")
+	ds, err := blob.Objects(bucket, keys, schema.Fields(), func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
+		if len(data) != len(image.Of(dst)) {
+			return fmt.Errorf("%d bytes, want %d", len(data), len(image.Of(dst)))
 		}
-		copy(image, data)
-		_, err := fmt.Sscanf(key, "train/%d/", &nwt.Values[int64](dst, 1)[0])
+		copy(image.Of(dst), data)
+		_, err := fmt.Sscanf(key, "train/%d/", &class.Of(dst)[0])
 		return err
 	})
 	if err != nil {
@@ -56,7 +54,7 @@ func ExampleObjects() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(batch.Bytes(0), nwt.Values[int64](batch, 1))
+		fmt.Println(image.Of(batch), class.Of(batch))
 	}
 	// Output: [1 2 3 4 5 6 7 8] [0 7]
 }
@@ -134,12 +132,14 @@ func ExampleObjects_photographs() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fields := []nwt.Field{pipeline.Field("image"), {Name: "class", Type: nwt.Int64}}
-	ds, err := blob.Objects(bucket, keys, fields, func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
-		if _, err := fmt.Sscanf(key, "train/%d/", &nwt.Values[int64](dst, 1)[0]); err != nil {
+	var schema nwt.Schema
+	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)
+	class := nwt.AddField[int64](&schema, "class")
+	ds, err := blob.Objects(bucket, keys, schema.Fields(), func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
+		if _, err := fmt.Sscanf(key, "train/%d/", &class.Of(dst)[0]); err != nil {
 			return err
 		}
-		return pipeline.Load(dst, 0, data)
+		return pipeline.Load(dst, image.Index(), data)
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -148,6 +148,6 @@ func ExampleObjects_photographs() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(len(nwt.Values[float32](sample, 0)), nwt.Values[int64](sample, 1))
+	fmt.Println(len(image.Of(sample)), class.Of(sample))
 	// Output: 150528 [3]
 }

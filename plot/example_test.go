@@ -13,11 +13,12 @@ import (
 
 // What Tune has measured, as a picture.
 func ExampleSave() {
-	ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Float32}},
-		func(_ context.Context, i int, dst *nwt.Sample) error {
-			nwt.Values[float32](dst, 0)[0] = float32(i)
-			return nil
-		})
+	var schema nwt.Schema
+	x := nwt.AddField[float32](&schema, "x")
+	ds := nwt.NewDataset(1000, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		x.Of(dst)[0] = float32(i)
+		return nil
+	})
 	res, err := nwt.Tune(context.Background(), ds, nwt.WithMaxWorkers(2), nwt.WithIterations(10))
 	if err != nil {
 		log.Fatal(err)

@@ -30,15 +30,22 @@ func ExampleOpenFolder() {
 		log.Fatal(err)
 	}
 	defer loader.Close()
+	image, err := nwt.ColumnOf[float32](folder, "image")
+	if err != nil {
+		log.Fatal(err)
+	}
+	class, err := nwt.ColumnOf[int64](folder, "class")
+	if err != nil {
+		log.Fatal(err)
+	}
 	for batch, err := range loader.Epoch(context.Background(), 0) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		images, classes := nwt.Values[float32](batch, 0), nwt.Values[int64](batch, 1)
-		fmt.Println(len(images)/len(classes), "values each,", len(classes), "pictures")
+		fmt.Println(image.Shape(batch), class.Of(batch))
 		break
 	}
-	// Output: 150528 values each, 4 pictures
+	// Output: [4 3 224 224] [0 1 1 0]
 }
 
 // Pictures that don't lie in files: the pipeline takes their bytes.
@@ -51,14 +58,16 @@ func ExamplePipeline_Load() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ds := nwt.NewDataset(1, []nwt.Field{pipeline.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
-		return pipeline.Load(dst, 0, photo) // bytes of a database, a shard, an object
+	var schema nwt.Schema
+	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)
+	ds := nwt.NewDataset(1, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		return pipeline.Load(dst, image.Index(), photo) // bytes of a database, a shard, an object
 	})
 	s, err := nwt.LoadSample(context.Background(), ds, 0)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(pipeline.Field("image").Shape, len(nwt.Values[float32](s, 0)))
+	fmt.Println(pipeline.Field("image").Shape, len(image.Of(s)))
 	// Output: [3 224 224] 150528
 }
 
@@ -88,15 +97,25 @@ func ExamplePipeline_LoadPixels() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fields := []nwt.Field{crop.Field("image"), {Name: "class", Type: nwt.Int64}}
-	ds := nwt.Map(stored, fields, func(_ context.Context, src, dst *nwt.Sample) error {
-		copy(dst.Bytes(1), src.Bytes(1))
-		return crop.LoadPixels(dst, 0, src.Bytes(0), 256, 256, vision.CHW)
+	pixels, err := nwt.ColumnOf[uint8](stored, "image")
+	if err != nil {
+		log.Fatal(err)
+	}
+	was, err := nwt.ColumnOf[int64](stored, "class")
+	if err != nil {
+		log.Fatal(err)
+	}
+	var schema nwt.Schema
+	image := nwt.AddField[float32](&schema, "image", crop.Field("image").Shape...)
+	class := nwt.AddField[int64](&schema, "class")
+	ds := nwt.Map(stored, schema.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(class.Of(dst), was.Of(src))
+		return crop.LoadPixels(dst, image.Index(), pixels.Of(src), 256, 256, vision.CHW)
 	})
 	s, err := nwt.LoadSample(ctx, ds, 0)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(len(nwt.Values[float32](s, 0)))
+	fmt.Println(len(image.Of(s)))
 	// Output: 150528
 }

@@ -241,7 +241,7 @@ func (f *Folder) name(index int) []byte {
 // Len is the number of files.
 func (f *Folder) Len() int { return len(f.ends) }
 
-// Fields is "image" and "class".
+// Fields is "image", of the pipeline's type, and "class", of int64: see [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Overwrites tells that Load writes every element, unless ds only embeds f: see

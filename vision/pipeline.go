@@ -188,7 +188,8 @@ func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) fun
 	return func() writer { return &output[T]{format: f, tables: tables, of: of} }
 }
 
-// Field is the layout of the result.
+// Field is the layout of the result. A schema wants its shape:
+// nwt.AddField[float32](&schema, name, p.Field(name).Shape...).
 func (p *Pipeline) Field(name string) nwt.Field {
 	channels := 3
 	if p.grey {

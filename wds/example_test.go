@@ -26,22 +26,21 @@ func Example() {
 	}
 
 	fsys := fstest.MapFS{"train-000000.tar": {Data: file.Bytes()}} // or os.DirFS, or a bucket
-	fields := []nwt.Field{
-		{Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true},
-		{Name: "class", Type: nwt.Int64},
-	}
-	stream, err := wds.New(fsys, []string{"train-000000.tar"}, fields, func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
-		text, err := r.File("txt", "text")
+	var schema nwt.Schema
+	text := nwt.AddRagged[uint8](&schema, "text", 5)
+	class := nwt.AddField[int64](&schema, "class")
+	stream, err := wds.New(fsys, []string{"train-000000.tar"}, schema.Fields(), func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
+		data, err := r.File("txt", "text")
 		if err != nil {
 			return err
 		}
-		dst.SetLen(0, len(text))
-		copy(dst.Bytes(0), text)
-		class, err := r.File("cls")
+		text.SetLen(dst, len(data))
+		copy(text.Of(dst), data)
+		number, err := r.File("cls")
 		if err != nil {
 			return err
 		}
-		nwt.Values[int64](dst, 1)[0], err = strconv.ParseInt(string(class), 10, 64)
+		class.Of(dst)[0], err = strconv.ParseInt(string(number), 10, 64)
 		return err
 	})
 	if err != nil {
@@ -57,7 +56,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%q %v %v\n", batch.Bytes(0), batch.Lens(0), nwt.Values[int64](batch, 1))
+		fmt.Printf("%q %v %v\n", text.Of(batch), text.Lens(batch), class.Of(batch))
 	}
 	// Output:
 	// "zero\x00one\x00\x00" [4 3] [0 1]

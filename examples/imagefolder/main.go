@@ -103,6 +103,10 @@ func epoch(ctx context.Context, images *images, opts []nwt.Option, stdout io.Wri
 		return err
 	}
 	defer loader.Close()
+	image, err := nwt.ColumnOf[float32](loader, "image")
+	if err != nil {
+		return err
+	}
 	var (
 		channels [3]moments
 		waited   time.Duration
@@ -115,7 +119,7 @@ func epoch(ctx context.Context, images *images, opts []nwt.Option, stdout io.Wri
 		}
 		waited += time.Since(asked)
 		plane := 0
-		for pixels := range slices.Chunk(nwt.Values[float32](batch, 0), images.size*images.size) {
+		for pixels := range slices.Chunk(image.Of(batch), images.size*images.size) {
 			channels[plane%3].add(pixels)
 			plane++
 		}

@@ -71,7 +71,7 @@ func recordings(n int) (nwt.Dataset, []nwt.Option, error) {
 			return err
 		}
 		frames, start := framesOf(i), dst.Rand().IntN(1000)
-		dst.SetLen(spectrum.Index(), frames)
+		spectrum.SetLen(dst, frames)
 		for f := range frames {
 			fft.magnitudes(spectrum.Of(dst)[f*frame/2:(f+1)*frame/2], func(k int) float64 {
 				return math.Sin(2 * math.Pi * float64(1+i%30) * float64(start+f*frame+k) / frame)
@@ -99,10 +99,10 @@ func audio(ctx context.Context, _ string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for _, n := range batch.Lens(spectrum.Index()) {
+		for _, n := range spectrum.Lens(batch) {
 			frames += int(n)
 		}
-		places += batch.Len() * batch.Shape(spectrum.Index())[1]
+		places += batch.Len() * spectrum.Shape(batch)[1]
 	}
 	fmt.Fprintf(out, "  %d frames in %d places: each batch is as long as its longest clip\n", frames, places)
 	return nil

@@ -34,8 +34,8 @@ func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
 	ds := nwt.NewDataset(n, sceneSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		height, width, n := sceneSize(i)
 		dst.SetShape(scene.Index(), height, width)
-		dst.SetLen(boxes.Index(), n)
-		dst.SetLen(things.Index(), n)
+		boxes.SetLen(dst, n)
+		things.SetLen(dst, n)
 		flipped := dst.Rand().IntN(2) == 1
 		row := dst.Shape(scene.Index())[1] * 3 // of the batch, which may be wider than the picture
 		for y := range height {
@@ -89,7 +89,7 @@ func detection(ctx context.Context, _ string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for _, n := range batch.Lens(boxes.Index()) { // here a model is trained
+		for _, n := range boxes.Lens(batch) { // here a model is trained
 			found += int(n)
 		}
 		samples += batch.Len()

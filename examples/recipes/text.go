@@ -39,7 +39,7 @@ func sentences(n int) (nwt.Dataset, []nwt.Option, error) {
 	lib := madeSentences(n)
 	length := func(i int) int { return len(lib.sentence(i)) }
 	ds := nwt.NewDataset(n, sentenceSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		dst.SetLen(sentence.Index(), copy(sentence.Of(dst), lib.sentence(i)))
+		sentence.SetLen(dst, copy(sentence.Of(dst), lib.sentence(i)))
 		tone.Of(dst)[0] = int32(i % 2)
 		return nil
 	})
@@ -63,7 +63,7 @@ func text(ctx context.Context, _ string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for _, n := range batch.Lens(sentence.Index()) {
+		for _, n := range sentence.Lens(batch) {
 			words += int(n)
 		}
 		places += len(sentence.Of(batch)) // here a model is trained

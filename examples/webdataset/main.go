@@ -81,12 +81,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fields := []nwt.Field{pipeline.Field("image"), {Name: "class", Type: nwt.Int64}}
-	stream, err := wds.New(os.DirFS(*shards), names, fields, load(pipeline))
+	ds, err := records(*shards, names, pipeline)
 	if err != nil {
 		return err
 	}
-	ds := nwt.Streamed(stream)
 	report, done := progress.Show(stderr)
 	result, err := nwt.Tune(ctx, ds, append(opts, nwt.WithProgress(report))...)
 	done()
@@ -97,23 +95,30 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return epoch(ctx, ds, append(opts, nwt.WithWorkers(result.Workers)), stdout)
 }
 
-// load makes a sample of a record: its image, as a pipeline makes it, and its class.
-func load(pipeline *vision.Pipeline) func(context.Context, *wds.Record, *nwt.Sample) error {
-	return func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
+// records is what shards hold: the image of each record, as a pipeline makes it, and its class.
+func records(dir string, shards []string, pipeline *vision.Pipeline) (nwt.Dataset, error) {
+	var schema nwt.Schema
+	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)
+	class := nwt.AddField[int64](&schema, "class")
+	stream, err := wds.New(os.DirFS(dir), shards, schema.Fields(), func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
 		data, err := r.File("jpg", "jpeg", "png", "gif", "webp")
 		if err != nil {
 			return err
 		}
-		if err := pipeline.Load(dst, 0, data); err != nil {
+		if err := pipeline.Load(dst, image.Index(), data); err != nil {
 			return err
 		}
-		class, err := r.File("cls")
+		number, err := r.File("cls")
 		if err != nil {
 			return err
 		}
-		nwt.Values[int64](dst, 1)[0], err = strconv.ParseInt(strings.TrimSpace(string(class)), 10, 64)
+		class.Of(dst)[0], err = strconv.ParseInt(strings.TrimSpace(string(number)), 10, 64)
 		return err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return nwt.Streamed(stream), nil
 }
 
 // epoch goes over the samples once, and prints how fast.
@@ -123,14 +128,18 @@ func epoch(ctx context.Context, ds nwt.Dataset, opts []nwt.Option, stdout io.Wri
 		return err
 	}
 	defer loader.Close()
+	class, err := nwt.ColumnOf[int64](loader, "class")
+	if err != nil {
+		return err
+	}
 	perClass := map[int64]int{}
 	start := time.Now()
 	for batch, err := range loader.Epoch(ctx, 0) {
 		if err != nil {
 			return err
 		}
-		for _, class := range nwt.Values[int64](batch, 1) {
-			perClass[class]++ // here a training program would train
+		for _, c := range class.Of(batch) {
+			perClass[c]++ // here a training program would train
 		}
 	}
 	took, stats := time.Since(start), loader.Stats()

@@ -96,10 +96,9 @@ func TestASampleIsARandomPartOfItsImageAndItsClass(t *testing.T) {
 	require.NoError(t, err)
 	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(2)}, vision.ImageNet})
 	require.NoError(t, err)
-	fields := []nwt.Field{pipeline.Field("image"), {Name: "class", Type: nwt.Int64}}
-	stream, err := wds.New(os.DirFS(shards), names, fields, load(pipeline))
+	ds, err := records(shards, names, pipeline)
 	require.NoError(t, err)
-	loader, err := nwt.NewLoader(nwt.Streamed(stream), nwt.WithBatchSize(6))
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(6))
 	require.NoError(t, err)
 	defer loader.Close()
 	for batch, err := range loader.Epoch(t.Context(), 0) {
