@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
@@ -286,48 +285,6 @@ func TestFinishingAllocatesNothingPerBatch(t *testing.T) {
 		next()
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
-}
-
-// Mixup: each picture gets some of another one of its batch, and so does its label.
-// How much is drawn once for a batch.
-func ExampleWithFinish() {
-	var schema nwt.Schema
-	picture := nwt.AddField[float32](&schema, "picture", 2)
-	label := nwt.AddField[float32](&schema, "label", 2) // a share for each class
-	ds := nwt.NewDataset(4, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		picture.Of(dst)[0], picture.Of(dst)[1] = float32(i), float32(10*i)
-		label.Of(dst)[0], label.Of(dst)[1] = float32(1-i%2), float32(i%2)
-		return nil
-	})
-	mixup := func(_ context.Context, b *nwt.Batch) error {
-		share := b.Rand().Float32()
-		for _, values := range [][]float32{picture.Of(b), label.Of(b)} {
-			size, first := len(values)/b.Len(), values[:len(values)/b.Len()]
-			first = slices.Clone(first)
-			for i := range values {
-				other := first[i%size] // that of the first sample, for the last
-				if i+size < len(values) {
-					other = values[i+size]
-				}
-				values[i] += share * (other - values[i])
-			}
-		}
-		return nil
-	}
-	loader, err := nwt.NewLoader(ds, nwt.WithFinish(mixup))
-	if err != nil {
-		panic(err)
-	}
-	defer loader.Close()
-	for batch, err := range loader.Epoch(context.Background(), 0) {
-		if err != nil {
-			panic(err)
-		}
-		fmt.Printf("%.1f\n%.1f\n", picture.Of(batch), label.Of(batch))
-	}
-	// Output:
-	// [0.2 2.4 1.2 12.4 2.2 22.4 2.3 22.7]
-	// [0.8 0.2 0.2 0.8 0.8 0.2 0.2 0.8]
 }
 
 // The end of a stream may be found when the samples of its last batch are all loaded.

@@ -506,36 +506,6 @@ func TestMixedStreamsStayWhatTheyWere(t *testing.T) {
 	require.Equal(t, []int64{1002003, 1002, 1002004, 1002000, 1003, 1001, 1002005, 1000, 1002006, 1003, 1001, 1002002}, got)
 }
 
-// A fourth of the samples of the first epoch is of the small stream, and half of those of
-// the next epoch. It is read again and again.
-func ExampleMixedStreams() {
-	rare, common := logs{{"0.5"}, {"0.6", "0.7"}}, logs{{"10", "11", "12"}, {"20", "21"}}
-	mix := nwt.Mix{
-		Block:  4,
-		Phases: []nwt.Phase{{Samples: 8, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}},
-	}
-	dataset, err := nwt.MixedStreams(mix, 42, rare, common)
-	if err != nil {
-		panic(err)
-	}
-	loader, err := nwt.NewLoader(dataset, nwt.WithBatchSize(4), nwt.WithEpochSamples(8))
-	if err != nil {
-		panic(err)
-	}
-	defer loader.Close()
-	for batch, err := range loader.Epochs(context.Background(), 0, 2) {
-		if err != nil {
-			panic(err)
-		}
-		fmt.Println(batch.Epoch(), nwt.Values[float64](batch, 0))
-	}
-	// Output:
-	// 0 [10 20 0.5 11]
-	// 0 [0.6 21 12 10]
-	// 1 [10 0.5 20 0.6]
-	// 1 [0.7 11 21 0.5]
-}
-
 // The blocks that such an epoch cuts have more records than an int of 32 bits counts.
 func TestAnEpochOfMixedStreamsMayBeAsLongAsIsAllowed(t *testing.T) {
 	m := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1}}}, Block: 1 << 30}

@@ -15,6 +15,15 @@ import (
 	"github.com/nwt-go/nwt/internal/fairtest"
 )
 
+// order is the indices of an epoch.
+func order(s nwt.Sampler, epoch int) []int {
+	var indices []int
+	for i := range s.Len() {
+		indices = append(indices, s.At(epoch, i))
+	}
+	return indices
+}
+
 func TestASequentialEpochIsInOrder(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3}, order(nwt.Sequential(4), 7))
 }

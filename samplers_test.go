@@ -236,37 +236,6 @@ func TestAComputedOrderAllocatesNothingPerBatch(t *testing.T) {
 
 var errBad = errors.New("bad")
 
-// The samples of the highest loss come once more in the next epoch.
-func ExampleLoader_SetSampler() {
-	loader, err := nwt.NewLoader(counting(6), nwt.WithBatchSize(4))
-	if err != nil {
-		panic(err)
-	}
-	defer loader.Close()
-	hard := []int{0, 1, 2, 3, 4, 5}
-	for epoch := range 2 {
-		for batch, err := range loader.Epoch(context.Background(), epoch) {
-			if err != nil {
-				panic(err)
-			}
-			fmt.Println(epoch, nwt.Values[int64](batch, 0))
-		}
-		hard = append(hard, 2, 5) // what the model got wrong
-		order, err := sampler.Select(nwt.Shuffled(len(hard), 42), hard)
-		if err != nil {
-			panic(err)
-		}
-		if err := loader.SetSampler(order); err != nil {
-			panic(err)
-		}
-	}
-	// Output:
-	// 0 [0 1 2 3]
-	// 0 [4 5]
-	// 1 [1 4 5 2]
-	// 1 [5 0 3 2]
-}
-
 type unmade struct{ n int }
 
 func (s *unmade) Len() int        { return s.n }

@@ -1,6 +1,7 @@
 package nwt_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -27,6 +28,9 @@ func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
 	require.GreaterOrEqual(t, s.LoadMedian, 900*time.Microsecond)
 	require.GreaterOrEqual(t, s.LoadP99, s.LoadMedian)
 	require.LessOrEqual(t, s.Occupancy, 1.0)
+	shown, err := json.Marshal(s) // as expvar does
+	require.NoError(t, err)
+	require.Contains(t, string(shown), `"Samples":30,`)
 }
 
 func TestALoaderWithoutWorkersIsNotStarved(t *testing.T) {

@@ -278,3 +278,13 @@ func TestTrainingWaitsForTheShareThatAdviceSays(t *testing.T) {
 		require.InDelta(t, share, float64(l.Stats().Wait)/float64(took), 0.01)
 	})
 }
+
+func TestMarkSaysWhatTheReportSaysOfACount(t *testing.T) {
+	r := &nwt.Result{
+		Workers: 2, Fastest: 4,
+		Trials: []nwt.Trial{{Workers: 1, Mean: 8 * time.Millisecond}, {Workers: 2, Mean: 4200 * time.Microsecond}, {Workers: 4, Mean: 4 * time.Millisecond}},
+	}
+	for workers, mark := range map[int]string{1: "", 2: "chosen", 4: "fastest"} {
+		require.Equal(t, mark, r.Mark(workers))
+	}
+}

@@ -2,7 +2,6 @@ package nwt_test
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"testing"
 
@@ -148,30 +147,4 @@ func TestAZipAllocatesNothingPerBatch(t *testing.T) {
 	defer stop()
 	next()
 	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
-}
-
-// Pictures and their captions come from two places, and go into one batch.
-func ExampleZip() {
-	pictures, err := nwt.FromSlices(nwt.SliceOf("picture", []uint8{1, 2, 3, 4}, 2))
-	if err != nil {
-		panic(err)
-	}
-	captions, err := nwt.FromSlices(nwt.SliceOf("caption", []uint16{70, 80}))
-	if err != nil {
-		panic(err)
-	}
-	both, err := nwt.Zip(pictures, captions)
-	if err != nil {
-		panic(err)
-	}
-	var whole nwt.Schema
-	picture := nwt.AddField[uint8](&whole, "picture", 2)
-	caption := nwt.AddField[uint16](&whole, "caption")
-
-	s, err := nwt.LoadSample(context.Background(), both, 1)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(picture.Of(s), caption.Of(s))
-	// Output: [3 4] [80]
 }

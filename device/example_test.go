@@ -1,4 +1,4 @@
-package nwt_test
+package device_test
 
 import (
 	"context"
@@ -54,12 +54,13 @@ func (c copying) Copy(parts []device.Copy, _ uintptr) error {
 func (c copying) Wait(uintptr) error { return nil }
 func (c copying) Close() error       { return nil }
 
-func ExampleDevice() {
-	squares := nwt.NewDataset(8, []nwt.Field{{Name: "square", Type: nwt.Uint8}},
-		func(_ context.Context, i int, dst *nwt.Sample) error {
-			nwt.Values[uint8](dst, 0)[0] = uint8(i * i)
-			return nil
-		})
+func Example() {
+	var schema nwt.Schema
+	square := nwt.AddField[uint8](&schema, "square")
+	squares := nwt.NewDataset(8, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		square.Of(dst)[0] = uint8(i * i)
+		return nil
+	})
 	dev := &accelerator{memory: make([]byte, 4<<10)}
 	loader, err := nwt.NewLoader(squares, nwt.WithBatchSize(3), nwt.WithDevice(dev))
 	if err != nil {
@@ -72,7 +73,7 @@ func ExampleDevice() {
 			fmt.Println(err)
 			return
 		}
-		at := batch.DevicePtr(0)
+		at := square.DevicePtr(batch)
 		fmt.Println(dev.memory[at : at+uintptr(batch.Len())])
 	}
 	// Output:
