@@ -150,7 +150,7 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 	case t.CPU+min(others, 1-t.CPU) >= cpuFull:
 		return []string{fmt.Sprintf("The CPUs are saturated, %s by other processes and %s by this one: without those, loading may be faster.", human.Share(others), human.Share(t.CPU))}
 	case t.Reading >= readingSets:
-		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %s of %d shards at once (WithInterleave).", human.Share(t.Reading), strconv.Itoa(min(o.interleave, s.shardsOfRank())), s.shardsOfRank())}
+		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %s of %d shards at once (WithInterleave).", human.Share(t.Reading), strconv.Itoa(min(o.shardsAtOnce(), s.shardsOfRank())), s.shardsOfRank())}
 	case r.Workers == 0:
 		return nil // one goroutine can't use more than a CPU
 	case t.CPU < cpuIdle && float64(r.Workers) > cpus:

@@ -75,11 +75,12 @@ type Batch struct {
 const held = 1 << 28
 
 // State is how far an epoch has come. [Loader.Resume] needs nothing else to go on from
-// there. Only a stream must keep its world size to the end of the epoch.
+// there. Only a stream that isn't a [CountedStream] must keep its world size to the end of
+// the epoch.
 type State struct {
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it
+	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it; −1: any number may go on
 }
 
 // Len is the number of samples.

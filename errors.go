@@ -42,7 +42,7 @@ func (e *LoadError) Unwrap() error { return e.Err }
 
 // A ShardError says from which record on a shard of a stream can't be read. All that
 // the shard has from there on is lost, and counts as one bad sample, because nobody
-// knows how many records these are.
+// knows how many records these are. Of a [CountedStream] each counts.
 type ShardError struct {
 	Shard  int
 	Record int // in the shard, 0-based

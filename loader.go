@@ -178,6 +178,8 @@ func (l *Loader) Len() int {
 	switch {
 	case l.order.n != endless:
 		return l.order.steps(0)
+	case l.deal != nil:
+		return l.deal.steps(0)
 	case l.opts.epochSamples == 0:
 		return -1
 	}
@@ -230,6 +232,9 @@ func (l *Loader) orderOf(option string, s Sampler, n int) (order, error) {
 // samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
 // without WithEpochSamples. The caller holds mu, or the dataset is a stream.
 func (l *Loader) samplesOfEpoch() int {
+	if l.deal != nil {
+		return l.deal.n
+	}
 	if l.source.n == endless && l.opts.epochSamples > 0 {
 		return l.opts.quota(l.opts.world) * l.opts.world
 	}
@@ -419,7 +424,8 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 
 // Resume yields the rest of an epoch: the samples that had not been delivered when the
 // state was taken. The worker count, the batch size and the world size may have changed
-// since; in the middle of a stream's epoch another world size is an error. The dataset,
+// since; in the middle of a stream's epoch another world size is an error, unless it is a
+// [CountedStream]. The dataset,
 // the sampler and the seed must be the same. After an epoch's last batch the rest is
 // empty.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
@@ -450,12 +456,19 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 		yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
 	case s.Samples < 0:
 		yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
-	case s.World < 0:
-		yield(nil, optionError("State.World", s.World, "must be at least 0"))
+	case s.World < anyWorld:
+		yield(nil, optionError("State.World", s.World, "must be at least −1"))
+	case l.deal != nil && s.Samples > 0 && s.World > 0:
+		yield(nil, optionError("State.World", s.World, "the state is of an epoch whose order depended on the number of ranks: now the stream's records are counted, and it doesn't. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
+	case l.deal != nil:
+		l.iterate(ctx, s.Epoch, last, s.Samples, yield)
+	case l.source.n == endless && s.Samples > 0 && s.World == anyWorld:
+		yield(nil, optionError("State.World", s.World, "the state is of a CountedStream, and this stream's counts are missing: its order is another one. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
 	case l.source.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
 		if !l.opts.endsEpoch(s.Samples, s.World) {
 			yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
-				"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number", l.opts.world, s.World, s.Epoch+1))
+				"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number. "+
+				"It could go on with any number if the stream told the counts of its records (CountedStream, without WithEpochSamples and MixedStreams)", l.opts.world, s.World, s.Epoch+1))
 			return
 		}
 		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(), yield) // its end

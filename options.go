@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ type options struct {
 	unordered bool
 
 	// For streams only.
-	interleave   int
+	interleave   int // 0: not set
 	window       int
 	epochSamples int
 	aheadBytes   int64
@@ -84,7 +85,6 @@ func newOptions(opts []Option) (*options, error) {
 		world:      1,
 		log:        slog.Default(),
 		device:     Host(),
-		interleave: 4,
 		window:     1024,
 		aheadBytes: maxAheadBytes,
 		retries:    3,
@@ -264,8 +264,8 @@ func WithUnordered() Option {
 const maxInterleave = 1024
 
 // WithInterleave sets how many shards of a stream, or of each of [MixedStreams], are
-// read at once, 1 … 1024: a sample of each in turn. The default is 4. The order of the
-// samples depends on it. If the dataset isn't a stream, it does nothing.
+// read at once, 1 … 1024: a sample of each in turn. The default is 4 for each rank or, of a
+// [CountedStream], 32 for all ranks together. The order of the samples depends on it. If the dataset isn't a stream, it does nothing.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -275,6 +275,7 @@ func WithInterleave(shards int) Option {
 
 // WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, or each
 // of [MixedStreams], 1 … 2²⁴. That many records are kept in memory. The default is 1024.
+// Of a [CountedStream] it is what all ranks together keep.
 // The order of the samples depends on it. Without WithShuffle, or if the dataset isn't a
 // stream, it does nothing.
 func WithShuffleWindow(samples int) Option {
@@ -295,6 +296,9 @@ func WithEpochSamples(n int) Option {
 		return between("WithEpochSamples", n, 1, math.MaxInt32)
 	}
 }
+
+// shardsAtOnce is how many shards of a stream without counts are read at once.
+func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
 // quota is how many samples of a stream WithEpochSamples gives each of world ranks in an
 // epoch; 0 without it.

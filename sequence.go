@@ -32,6 +32,9 @@ type sequence struct {
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
 	plan  *mix.Plan // which part each record is of; nil without MixedStreams
+	deal  *deal     // of a CountedStream, whose lanes are the parts; else nil
+	lanes []*lane
+	step  int // of the deal, the next
 
 	epoch, last int
 	over        bool // nothing comes after epoch
@@ -61,6 +64,11 @@ func newSequence(r *run, ahead bool) *sequence {
 		perRank := o.perRank()
 		q.index = perRank.steps(0) - perRank.steps(q.skip)
 	}
+	if r.l.deal != nil {
+		q.skip = c.base
+		q.deals(r.l.deal, r.l.ds.(*streamDataset).streams[0])
+		return q
+	}
 	first, files := 0, shards.NewFiles()
 	for k, s := range r.l.ds.(*streamDataset).streams {
 		n := r.l.shards[k]
@@ -76,7 +84,7 @@ func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards
 	c := shards.Config[Record]{
 		Context: q.ctx, Part: k, Ahead: q.ahead, Repeats: q.quota > 0, Files: files,
 		Size:   func(r *Record) int { return cap(r.Data) },
-		Shards: order.n, AtOnce: o.interleave,
+		Shards: order.n, AtOnce: o.shardsAtOnce(),
 		Timeout: o.timeout, Retries: o.retries, Backoff: o.backoff, Log: o.log,
 		Temporary: temporary,
 		Failed: func(shard, record int, err error) error {
@@ -134,6 +142,9 @@ func (s shardOrder) at(epoch, i int) int { return s.all.At(epoch, s.rank+i*s.wor
 
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
+	for _, ln := range q.lanes {
+		ln.drop()
+	}
 	for _, p := range q.parts {
 		p.Stop()
 	}
@@ -187,6 +198,10 @@ func (q *sequence) position(i int) uint64 { return uint64(q.epoch)*uint64(q.quot
 
 // begin begins an epoch. What a State says was delivered is skipped, or read and dropped.
 func (q *sequence) begin(scratch **record) error {
+	if q.deal != nil {
+		q.beginDeal()
+		return nil
+	}
 	needed := int64(0)
 	for k, p := range q.parts {
 		p.draws = cmp.Or(q.quota, math.MaxInt)
@@ -297,7 +312,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	q.l.counters.reading.start()
 	defer q.l.counters.reading.stop()
 	o := q.l.opts
-	n := 0
+	n, more := 0, false
 	b.failure = nil
 	for n == 0 && b.failure == nil && !q.over && !q.l.ring.Stopped() {
 		if !q.started {
@@ -305,9 +320,9 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		}
 		b.epoch, b.index, b.from = q.epoch, q.index, q.delivered
 		if b.failure == nil {
-			n = q.fillPlaces(seq, b)
+			n, more = q.fillPlaces(seq, b)
 		}
-		if n == o.batchSize {
+		if more {
 			q.index++
 			break
 		}
@@ -316,17 +331,19 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		} else if b.failure == nil {
 			b.failure = q.wrong(n)
 		}
-		if o.dropLast {
+		if o.dropLast && q.deal == nil {
 			n = 0
 		}
 		q.endEpoch()
 	}
 	q.over = q.over || b.failure != nil
 	b.end = n == 0 || b.failure != nil
-	b.left = q.left(n)
 	b.resize(n)
-	b.reached = q.delivered * o.world
-	b.state = State{Epoch: b.epoch, Samples: b.reached, World: o.world}
+	world := anyWorld
+	if q.deal == nil {
+		world, b.left, b.reached = o.world, q.left(n), q.delivered*o.world
+	}
+	b.state = State{Epoch: b.epoch, Samples: b.reached, World: world}
 	if o.unordered {
 		b.state.Samples = -1
 	}
@@ -369,8 +386,12 @@ func (q *sequence) endEpoch() {
 	}
 }
 
-// fillPlaces reads records until the batch is full or the epoch over.
-func (q *sequence) fillPlaces(seq uint64, b *Batch) (n int) {
+// fillPlaces reads records until the batch is full or the epoch over. It reports false at
+// the epoch's end.
+func (q *sequence) fillPlaces(seq uint64, b *Batch) (n int, more bool) {
+	if q.deal != nil {
+		return q.fillStep(seq, b)
+	}
 	o := q.l.opts
 	for n < o.batchSize && q.delivered < q.most && !q.l.ring.Stopped() && q.read(&b.records[n]) {
 		b.indices[n] = (q.delivered-1)*o.world + o.rank
@@ -379,7 +400,7 @@ func (q *sequence) fillPlaces(seq uint64, b *Batch) (n int) {
 			q.l.ring.Offer(seq, n)
 		}
 	}
-	return n
+	return n, n == o.batchSize
 }
 
 // wrong tells what is wrong with an epoch whose last batch has n records. An epoch
@@ -394,7 +415,7 @@ func (q *sequence) wrong(n int) error {
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.Part, o.rank, o.world, q.dry.shards)
 	case q.delivered > 0 && q.delivered < q.quota:
 		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d for rank %d of %d: its shards, of the stream's %d, have become empty", q.epoch, q.delivered, q.quota, o.rank, o.world, q.parts[0].shards)
-	case q.index > 0 || n > 0 && !o.dropLast:
+	case q.deal != nil || q.index > 0 || n > 0 && !o.dropLast:
 		return nil
 	case n > 0:
 		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)

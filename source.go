@@ -13,6 +13,7 @@ type source struct {
 	n       int       // samples of the dataset
 	shards  []int     // of each stream
 	plan    *mix.Plan // of MixedStreams; nil for other datasets
+	deal    *deal     // of a CountedStream; nil for other datasets
 	layout  *layout
 	opts    *options
 	sampler Sampler
@@ -44,7 +45,11 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
-		errs = append(errs, stream.fits(shards, o)...)
+		if stream.mix == nil {
+			s.deal, err = newDeal(stream.streams[0], shards[0], o)
+			errs = append(errs, err)
+		}
+		errs = append(errs, stream.fits(shards, s.deal != nil, o)...)
 		if stream.mix != nil {
 			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
 		}
@@ -100,7 +105,7 @@ func (s *source) depthFor(n, perBatch int) int {
 }
 
 // fits tells what is wrong with the options for these streams and their shards.
-func (d *streamDataset) fits(shards []int, o *options) (errs []error) {
+func (d *streamDataset) fits(shards []int, counted bool, o *options) (errs []error) {
 	if o.sampler != nil {
 		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
 	}
@@ -108,12 +113,12 @@ func (d *streamDataset) fits(shards []int, o *options) (errs []error) {
 		errs = append(errs, optionError("WithEpochSamples", o.epochSamples, "must be set with MixedStreams, whose epochs have no other end"))
 	}
 	for k, n := range shards {
-		if n < o.world {
+		if n < o.world && !counted {
 			which := ""
 			if d.mix != nil {
 				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)
 			}
-			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks%s", n, which))
+			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks%s, or a CountedStream", n, which))
 		}
 	}
 	return errs

@@ -16,7 +16,7 @@ import (
 type Stream interface {
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
-	// Shards is the number of shards: at least one for each rank. A loader asks once.
+	// Shards is the number of shards: at least one for each rank, see CountedStream. A loader asks once.
 	Shards() int
 	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as WithRetry
 	// says, and for a minute if too many files are open. With any other error the whole
@@ -63,7 +63,8 @@ type Skipper interface {
 // [Sample.Index] is the sample's place in this order, over all ranks. Without
 // [WithEpochSamples] the ranks may have different numbers of batches; none for a rank is
 // an error. [Loader.Resume] reads and drops what came before, or skips it (see
-// [Skipper]). In the middle of an epoch it refuses another number of ranks.
+// [Skipper]). In the middle of an epoch it refuses another number of ranks, unless the
+// stream is a [CountedStream], whose order is the same for any.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
@@ -119,7 +120,11 @@ func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	if r.Err != nil {
 		return r.Err
 	}
-	return d.streams[r.Part].Load(ctx, &r.Record, s)
+	part := 0
+	if d.mix != nil {
+		part = r.Part
+	}
+	return d.streams[part].Load(ctx, &r.Record, s)
 }
 
 // unread tells whether the sample's record couldn't be read. It won't be read

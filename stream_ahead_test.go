@@ -539,7 +539,7 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 		require.ErrorContains(t, err, "resume with 4 ranks, or begin the next epoch, State{Epoch: 1}, with any number")
 	}
 	state.World = -4
-	require.ErrorContains(t, refusal(t, loader(4).Resume(t.Context(), state)), "State.World: -4: must be at least 0")
+	require.ErrorContains(t, refusal(t, loader(4).Resume(t.Context(), state)), "State.World: -4: must be at least −1")
 	state.World = 0 // as others keep it
 	for _, err := range loader(2).Resume(t.Context(), state) {
 		require.NoError(t, err)

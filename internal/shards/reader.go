@@ -18,9 +18,10 @@ type shardReader[R any] struct {
 	shards []int
 	at     int // index in shards of the one that is open, or opened next
 	reader Reader[R]
-	read   int   // records of that shard so far
-	again  int   // of these, how many must be passed over, since the shard is opened again
-	fault  error // what ends that shard; nil as long as it goes on
+	read   int                    // records of that shard so far
+	again  int                    // of these, how many must be passed over, since the shard is opened again
+	fault  error                  // what ends that shard; nil as long as it goes on
+	pick   func(at, from int) int // which record to read next; nil if all
 
 	// While a resumed run skips.
 	spent   bool // nothing is left
@@ -56,6 +57,9 @@ type shardReader[R any] struct {
 
 func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
 	c := &shardReader[R]{set: s, shards: shards, share: s.share, due: math.MaxInt, ctx: s.Context}
+	if s.Pick != nil {
+		c.pick = s.Pick()
+	}
 	if s.Ahead {
 		c.ctx, c.cancel = context.WithCancelCause(s.Context)
 	}
@@ -283,6 +287,9 @@ func (c *shardReader[R]) closeReader() (err error) {
 // A failure makes a bad record.
 func (c *shardReader[R]) next(r *Item[R]) bool {
 	r.Err = nil
+	if c.pick != nil {
+		return c.nextPicked(r)
+	}
 	for c.ctx.Err() == nil {
 		if c.fault == nil {
 			if c.at == len(c.shards) {
@@ -299,6 +306,49 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 		}
 	}
 	return false
+}
+
+// nextPicked is next if records are counted. What ends a shard makes each of its
+// records that are picked from there on a bad one.
+func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
+	for c.ctx.Err() == nil && c.at < len(c.shards) {
+		shard, record := c.shards[c.at], c.pick(c.at, c.read)
+		if record < 0 {
+			c.fault = io.EOF // what goes on in place of this reader leaves the shard, too
+			c.shut()
+			c.at, c.read, c.again, c.fault = c.at+1, 0, 0, nil
+			continue
+		}
+		if c.fault == nil {
+			c.again += record - c.read
+			c.fault = c.attempt(r)
+			if told := c.set.Records(shard); c.fault == io.EOF {
+				c.fault = fmt.Errorf("it has %d records: its stream said %d", record-c.again, told)
+			} else if c.fault == nil && record == told-1 {
+				c.fault = c.attemptEnd(told)
+			}
+		}
+		c.read = record + 1
+		if c.fault != nil {
+			c.shut()
+			r.Err = c.set.Failed(shard, record, c.fault)
+		}
+		return true
+	}
+	return false
+}
+
+// attemptEnd makes sure that the shard ends after the records that it should have.
+func (c *shardReader[R]) attemptEnd(told int) (err error) {
+	defer func() { c.answers(recover(), &err) }()
+	c.begins()
+	switch err = c.reader.Next(c.ctx, &c.dropped); err {
+	case nil:
+		return fmt.Errorf("it has more than %d records: its stream said %d", told, told)
+	case io.EOF:
+		return nil
+	}
+	return err
 }
 
 // leaveShard closes a shard that fault has ended, and turns to the next one. It returns
@@ -321,7 +371,7 @@ func (c *shardReader[R]) attempt(r *Item[R]) (err error) {
 	err = c.open()
 	for c.again > 0 && err == nil && c.ctx.Err() == nil {
 		var n int
-		if n, err = c.passOver(c.again); err == io.EOF {
+		if n, err = c.passOver(c.again); err == io.EOF && c.pick == nil {
 			err = errors.New("it has fewer records than before")
 		}
 		c.again -= n

@@ -46,12 +46,17 @@ type Config[R any] struct {
 	Ahead   bool           // in goroutines; otherwise the caller of Next reads
 	Open    func(ctx context.Context, shard int) (Reader[R], error)
 
-	Shards  int                       // that are read in a pass
-	Shard   func(epoch, i int) int    // number i of them in an epoch
-	AtOnce  int                       // how many are read at once
-	Window  int                       // records of the shuffle's window; below 2 there is none
-	Draw    func(epoch, i, n int) int // the place in a window of n records from which record i of an epoch is taken
-	Repeats bool                      // an epoch may have several passes, and ends by the caller's count
+	Shards int                       // that are read in a pass
+	Shard  func(epoch, i int) int    // number i of them in an epoch
+	AtOnce int                       // how many are read at once
+	Window int                       // records of the shuffle's window; below 2 there is none
+	Draw   func(epoch, i, n int) int // the place in a window of n records from which record i of an epoch is taken
+	// If records are counted: how many a shard has, and a function that says which one to read
+	// next of shard number i, from a record on; −1 if no other. Each shardReader has its own.
+	// AtOnce is 1.
+	Records func(shard int) int
+	Pick    func() func(i, from int) int
+	Repeats bool // an epoch may have several passes, and ends by the caller's count
 
 	Timeout time.Duration // of each call of the stream, if it reads ahead; 0: none
 	Retries int           // of Open, if its error is Temporary; the first after Backoff
