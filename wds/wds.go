@@ -81,6 +81,11 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 			errs = append(errs, &nwt.OptionError{Option: "wds.WithDecompressor", Value: d.suffix, Reason: "the suffix must not be empty, nor the function nil"})
 		}
 	}
+	if len(errs) == 0 {
+		if err := s.readIndex(); err != nil {
+			errs = append(errs, &nwt.OptionError{Option: "wds.WithIndex", Value: s.index, Reason: err.Error()})
+		}
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -115,6 +120,8 @@ type stream struct {
 	unpack []decompressor
 	bufs   sync.Pool // of *[bufferSize]byte: one for each shard that is open
 	seed   maphash.Seed
+	index  string
+	counts []Shard   // from the index, of each shard; nil without
 	torn   sync.Once // tells of a key that comes back
 }
 
@@ -135,6 +142,10 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 		return nil, noEnd(err)
 	}
 	r := &shardReader{source: src}
+	if err := s.fresh(shard, src.file); err != nil {
+		src.Close()
+		return nil, err
+	}
 	if r.grouper, err = s.newGrouper(name, src); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -11,12 +11,17 @@ import (
 // A Writer writes a shard. The same samples give the same bytes. To read samples that
 // are larger than the default [Limits], use [WithLimits].
 type Writer struct {
-	tar  *tar.Writer
-	last string // key that was written last
+	tar     *tar.Writer
+	out     *counter
+	samples int
+	last    string // key that was written last
 }
 
 // NewWriter makes a Writer to w.
-func NewWriter(w io.Writer) *Writer { return &Writer{tar: tar.NewWriter(w)} }
+func NewWriter(w io.Writer) *Writer {
+	out := &counter{w: w}
+	return &Writer{tar: tar.NewWriter(out), out: out}
+}
 
 // A File is one file of a sample.
 type File struct {
@@ -62,6 +67,7 @@ func (w *Writer) Write(key string, files ...File) error {
 		}
 	}
 	w.last = key
+	w.samples++
 	return nil
 }
 

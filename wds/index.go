@@ -1,0 +1,150 @@
+package wds
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A Shard is what an index says of a shard.
+type Shard struct {
+	Name    string `json:"url"` // relative to the folder of the index
+	Samples int    `json:"nsamples"`
+	Bytes   int64  `json:"filesize"` // as stored, so compressed if it is
+}
+
+type index struct {
+	Version int     `json:"wids_version"`
+	Shards  []Shard `json:"shardlist"`
+}
+
+// maxIndex keeps a file that is no index from taking all memory.
+const maxIndex = 1 << 30
+
+// WriteIndex writes an index in the format of webdataset's wids. [Writer.Shard] and [Index]
+// say what is in it.
+func WriteIndex(w io.Writer, shards []Shard) error {
+	data, err := json.MarshalIndent(index{1, shards}, "", " ")
+	if err == nil {
+		_, err = w.Write(append(data, '\n'))
+	}
+	return err
+}
+
+// WithIndex names the index of the shards, a file in fsys. With it the stream is an
+// nwt.CountedStream: it goes on with any number of ranks. It is an error if a shard isn't in
+// the index, and a shard that hasn't the index's size can't be opened: its index is that of
+// another version.
+func WithIndex(name string) Option { return func(s *stream) { s.index = name } }
+
+// readIndex finds the stream's shards in its index.
+func (s *stream) readIndex() error {
+	if s.index == "" || s.fsys == nil {
+		return nil
+	}
+	file, err := openRegular(s.fsys, s.index)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxIndex+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > maxIndex {
+		return fmt.Errorf("an index of more than %d bytes", maxIndex)
+	}
+	var in index
+	if err := json.Unmarshal(data, &in); err != nil {
+		return fmt.Errorf("no index: %w", err)
+	}
+	of := make(map[string]Shard, len(in.Shards))
+	for _, shard := range in.Shards {
+		of[path.Join(path.Dir(s.index), shard.Name)] = shard
+	}
+	for _, name := range s.shards {
+		shard, ok := of[path.Clean(name)]
+		if !ok {
+			return fmt.Errorf("shard %s isn't in it, with %d others", short(name), len(of))
+		}
+		if shard.Samples < 0 {
+			return fmt.Errorf("shard %s: %d samples: must be at least 0", short(name), shard.Samples)
+		}
+		s.counts = append(s.counts, shard)
+	}
+	return nil
+}
+
+// Records is what the index says; −1 without one.
+func (s *stream) Records(shard int) int {
+	if s.counts == nil {
+		return -1
+	}
+	return s.counts[shard].Samples
+}
+
+// fresh is an error if the shard isn't the one that the index is of.
+func (s *stream) fresh(shard int, file fs.File) error {
+	if s.counts == nil || s.counts[shard].Bytes == 0 { // not every index tells
+		return nil
+	}
+	info, err := file.Stat()
+	if want := s.counts[shard].Bytes; err == nil && info.Size() != want {
+		err = fmt.Errorf("%s: it has %d bytes, in the index %s it has %d: make the index anew (wds.Index)", s.shards[shard], info.Size(), s.index, want)
+	}
+	return err
+}
+
+// Index reads shards, which are named as for [New], and says what an index for [WithIndex]
+// must say of them. The index must then be written to the root of fsys.
+func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (all []Shard, err error) {
+	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil }, append(opts, WithIndex(""))...)
+	if err != nil {
+		return nil, err
+	}
+	s := made.(*stream)
+	for i, name := range s.shards {
+		shard := Shard{Name: name}
+		r, err := s.Open(ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		info, err := r.(*shardReader).source.file.Stat()
+		if err == nil {
+			shard.Bytes = info.Size()
+			for n := 1; n > 0 && err == nil; shard.Samples += n {
+				n, err = r.(nwt.Skipper).Skip(ctx, 1<<20)
+			}
+		}
+		if err == io.EOF {
+			err = nil
+		}
+		if err := errors.Join(err, r.Close()); err != nil {
+			return nil, err
+		}
+		all = append(all, shard)
+	}
+	return all, nil
+}
+
+// Shard is what an index must say of the shard, once the Writer is closed. If what the Writer
+// writes to compresses, set Bytes to the size of the file, or to 0: then it isn't checked.
+func (w *Writer) Shard(name string) Shard { return Shard{name, w.samples, w.out.n} }
+
+// A counter counts what is written.
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
