@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"slices"
 
 	"github.com/nwt-go/nwt/internal/mix"
@@ -186,4 +188,92 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 		return nil, err
 	}
 	return &streamDataset{streams: slices.Clone(streams), mix: &checked, seed: seed}, nil
+}
+
+// NewStream makes a stream of two functions. read yields the records of a shard, in a
+// goroutine of its own; an error ends the shard, as one of [ShardReader]'s Next does. load
+// makes a sample of a record, under the rules of [Dataset]'s Load.
+//
+// A []byte is copied, so read may use its memory again. Any other R must stay as it was
+// yielded until load has seen it: up to 16 of each shard are read ahead. ctx ends when
+// reading does. WithRetry calls read again if its first record is a temporary error.
+//
+// Records are passed over by reading them. So if the bytes of a record needn't be read to
+// find the next, yield where they are, and let load read them. A type that embeds the
+// stream and has a method Records makes it a [CountedStream].
+func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
+	return &funcStream[R]{slices.Clone(fields), shards, read, load}
+}
+
+type funcStream[R any] struct {
+	fields []Field
+	shards int
+	read   func(ctx context.Context, shard int) iter.Seq2[R, error]
+	load   func(ctx context.Context, r R, dst *Sample) error
+}
+
+func (s *funcStream[R]) Fields() []Field { return s.fields }
+
+func (s *funcStream[R]) Shards() int {
+	if s.read == nil || s.load == nil {
+		panic("NewStream: read and load must not be nil")
+	}
+	return s.shards
+}
+
+// Open reads the first record, so that what is wrong with opening is Open's error.
+func (s *funcStream[R]) Open(ctx context.Context, shard int) (ShardReader, error) {
+	r := &funcReader[R]{}
+	r.next, r.stop = iter.Pull2(s.read(ctx, shard))
+	if r.first, r.err, r.more = r.next(); r.err != nil {
+		r.stop()
+		return nil, r.err
+	}
+	r.opened = true
+	return r, nil
+}
+
+func (s *funcStream[R]) Load(ctx context.Context, r *Record, dst *Sample) error {
+	if data, ok := any(&r.Data).(*R); ok {
+		return s.load(ctx, *data, dst)
+	}
+	return s.load(ctx, *r.Value.(*R), dst)
+}
+
+type funcReader[R any] struct {
+	next   func() (R, error, bool)
+	stop   func()
+	first  R // what Open has read
+	err    error
+	more   bool
+	opened bool // first is still to be handed out
+}
+
+func (f *funcReader[R]) Next(_ context.Context, r *Record) error {
+	if !f.opened {
+		f.first, f.err, f.more = f.next()
+	}
+	f.opened = false
+	switch {
+	case !f.more:
+		return io.EOF
+	case f.err != nil:
+		return fmt.Errorf("%w", f.err) // an io.EOF that is yielded isn't the end
+	}
+	if data, ok := any(f.first).([]byte); ok {
+		r.Data = append(r.Data[:0], data...)
+		return nil
+	}
+	value, ok := r.Value.(*R)
+	if !ok {
+		value = new(R)
+		r.Value = value
+	}
+	*value = f.first
+	return nil
+}
+
+func (f *funcReader[R]) Close() error {
+	f.stop()
+	return nil
 }
