@@ -22,9 +22,9 @@ import (
 
 // What the code in the documents may use without saying where it comes from.
 const (
-	docsImports = "context errors fmt image io log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
+	docsImports = "bufio context encoding/json errors fmt image io iter log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
 		"github.com/nwt-go/nwt github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/vision"
-	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
+	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, fields []nwt.Field, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
 		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, decode func(file string) (image.Image, error),
 		normalize func(dst []float32, img image.Image, flip bool), save func(nwt.State) error, state nwt.State, rank, world int`

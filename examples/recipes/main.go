@@ -1,7 +1,7 @@
 // Recipes are the loading parts of training programs, each in a file of its own:
 // pretraining of a language model, pictures with mixup and repeated augmentation,
-// detection, text, P × K batches with mining, audio, and files of row groups. They
-// make their data, run in a second, and print what a training step would get.
+// detection, text, P × K batches with mining, audio, files of row groups, JSON lines with
+// Zstandard, TFRecord, and Megatron's token files. They bring or make their data, run in a second, and print what a training step would get.
 //
 //	go run ./examples/recipes            # all
 //	go run ./examples/recipes pretrain   # one
@@ -25,6 +25,9 @@ var recipes = map[string]func(ctx context.Context, dir string, out io.Writer) er
 	"rowgroups": rowGroups,
 	"text":      text,
 	"detection": detection,
+	"jsonl":     jsonLines,
+	"tfrecord":  tfRecordFiles,
+	"tokens":    tokenFile,
 }
 
 func main() {

@@ -131,7 +131,7 @@ func TestTheRecipesRun(t *testing.T) {
 	require.Contains(t, out.String(), "epoch 1: 4 batches of 4 classes × 3; hard: [0 3 6 9]")
 	require.Contains(t, out.String(), "200 pictures with 900 boxes")
 	require.Contains(t, out.String(), "680 rows of 14 groups; groups decoded: 14")
-	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "metric" "pictures" "pretrain" "rowgroups" "text"]`)
+	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "jsonl" "metric" "pictures" "pretrain" "rowgroups" "text" "tfrecord" "tokens"]`)
 }
 
 // P × K and repeated augmentation make a list for each epoch, before its first batch.
