@@ -178,8 +178,8 @@ func (l *Loader) Len() int {
 	switch {
 	case l.order.n != endless:
 		return l.order.steps(0)
-	case l.deal != nil:
-		return l.deal.steps(0)
+	case l.counted != nil:
+		return l.counted.steps(0)
 	case l.opts.epochSamples == 0:
 		return -1
 	}
@@ -232,8 +232,8 @@ func (l *Loader) orderOf(option string, s Sampler, n int) (order, error) {
 // samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
 // without WithEpochSamples. The caller holds mu, or the dataset is a stream.
 func (l *Loader) samplesOfEpoch() int {
-	if l.deal != nil {
-		return l.deal.n
+	if l.counted != nil {
+		return l.counted.n
 	}
 	if l.source.n == endless && l.opts.epochSamples > 0 {
 		return l.opts.quota(l.opts.world) * l.opts.world
@@ -458,9 +458,9 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 		yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
 	case s.World < anyWorld:
 		yield(nil, optionError("State.World", s.World, "must be at least −1"))
-	case l.deal != nil && s.Samples > 0 && s.World > 0:
+	case l.counted != nil && s.Samples > 0 && s.World > 0:
 		yield(nil, optionError("State.World", s.World, "the state is of an epoch whose order depended on the number of ranks: now the stream's records are counted, and it doesn't. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
-	case l.deal != nil:
+	case l.counted != nil:
 		l.iterate(ctx, s.Epoch, last, s.Samples, yield)
 	case l.source.n == endless && s.Samples > 0 && s.World == anyWorld:
 		yield(nil, optionError("State.World", s.World, "the state is of a CountedStream, and this stream's counts are missing: its order is another one. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nwt-go/nwt/internal/deal"
 	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -31,9 +32,9 @@ type sequence struct {
 	quota int  // records of an epoch, from WithEpochSamples; else 0
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
-	plan  *mix.Plan // which part each record is of; nil without MixedStreams
-	deal  *deal     // of a CountedStream, whose lanes are the parts; else nil
-	lanes []*lane
+	plan  *mix.Plan  // which part each record is of; nil without MixedStreams
+	deal  *deal.Deal // of a CountedStream, whose lanes are the parts; else nil
+	lanes []*deal.Lane[Record]
 	step  int // of the deal, the next
 
 	epoch, last int
@@ -64,9 +65,9 @@ func newSequence(r *run, ahead bool) *sequence {
 		perRank := o.perRank()
 		q.index = perRank.steps(0) - perRank.steps(q.skip)
 	}
-	if r.l.deal != nil {
+	if r.l.counted != nil {
 		q.skip = c.base
-		q.deals(r.l.deal, r.l.ds.(*streamDataset).streams[0])
+		q.deals(r.l.ds.(*streamDataset).streams[0])
 		return q
 	}
 	first, files := 0, shards.NewFiles()
@@ -143,7 +144,7 @@ func (s shardOrder) at(epoch, i int) int { return s.all.At(epoch, s.rank+i*s.wor
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
 	for _, ln := range q.lanes {
-		ln.drop()
+		ln.Drop()
 	}
 	for _, p := range q.parts {
 		p.Stop()

@@ -10,10 +10,10 @@ import (
 // A source is a dataset and options that fit together.
 type source struct {
 	ds      Dataset
-	n       int       // samples of the dataset
-	shards  []int     // of each stream
-	plan    *mix.Plan // of MixedStreams; nil for other datasets
-	deal    *deal     // of a CountedStream; nil for other datasets
+	n       int           // samples of the dataset
+	shards  []int         // of each stream
+	plan    *mix.Plan     // of MixedStreams; nil for other datasets
+	counted *recordCounts // of a CountedStream; nil for other datasets
 	layout  *layout
 	opts    *options
 	sampler Sampler
@@ -46,10 +46,10 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
 		if stream.mix == nil {
-			s.deal, err = newDeal(stream.streams[0], shards[0], o)
+			s.counted, err = newCounts(stream.streams[0], shards[0], o)
 			errs = append(errs, err)
 		}
-		errs = append(errs, stream.fits(shards, s.deal != nil, o)...)
+		errs = append(errs, stream.fits(shards, s.counted != nil, o)...)
 		if stream.mix != nil {
 			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
 		}
