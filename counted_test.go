@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -283,4 +284,60 @@ func TestEpochsOfACountedStreamAreEachAsAlone(t *testing.T) {
 	}
 	require.Equal(t, want, got)
 	require.Len(t, want, 3)
+}
+
+func TestACountedStreamWithFewFilesIsReadInTheSameOrder(t *testing.T) {
+	const shards = 24
+	counts := slices.Repeat([]int{700}, shards)
+	for name, stream := range map[string]nwt.Stream{
+		"readers":  newShelves(counts...),
+		"skippers": skimmed{&wide{Stream: newShelves(counts...)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &scarce{Stream: stream}
+				s.most.Store(1000)
+				l := newLoader(t, nwt.Streamed(withCounts{s, counts}), nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithTimeout(10*time.Second), quietLog)
+				want, err := values(t, l, 0)
+				require.NoError(t, err)
+				require.Len(t, want, 700*shards)
+				s.most.Store(7)
+				got, err := values(t, l, 0)
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+				require.NoError(t, l.Close())
+				require.Zero(t, s.open.Load())
+			})
+		})
+	}
+}
+
+func TestAShardOfACountedStreamThatHangsLosesItsRecordsAlone(t *testing.T) {
+	for name, at := range map[string]int{"first": 0, "middle": 3, "end": 5} {
+		for _, interleave := range []int{1, 2, 3} {
+			t.Run(fmt.Sprint(name, interleave), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					release := make(chan struct{})
+					s := &breaking{shelves: newShelves(5, 5, 5, 5)}
+					s.onNext = at2(1, at, func() error { <-release; return nil })
+					l := newLoader(t, nwt.Streamed(withCounts{s, []int{5, 5, 5, 5}}), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(interleave), nwt.WithErrorBudget(5), nwt.WithTimeout(time.Second), quietLog)
+					got, err := values(t, l, 0)
+					require.NoError(t, err)
+					lost := min(5-at, 5)
+					if at == 5 {
+						lost = 1 // the end of the shard isn't proved
+					}
+					require.Len(t, got, 20-lost)
+					require.Len(t, l.BadSamples(), lost)
+					for _, bad := range l.BadSamples() {
+						require.ErrorIs(t, bad, context.DeadlineExceeded)
+					}
+					require.NoError(t, l.Close())
+					close(release)
+					synctest.Wait()
+					require.Zero(t, s.open.Load())
+				})
+			})
+		}
+	}
 }
