@@ -259,6 +259,14 @@ func TestAStateGoesOnOnlyInAStreamOfItsOrder(t *testing.T) {
 	require.NoError(t, resume(c, nwt.State{Samples: 8, World: -1}))
 	require.ErrorContains(t, resume(c, nwt.State{Samples: 8, World: 1}), "now the stream's records are counted")
 	require.ErrorContains(t, resume(c.shelves, nwt.State{Samples: 8, World: -1}), "counts are missing")
+	require.NoError(t, resume(c, nwt.State{Samples: 60, World: -1}))
+	l := newLoader(t, nwt.Streamed(c), nwt.WithBatchSize(40))
+	var begun []int
+	for b, err := range l.ResumeEpochs(t.Context(), nwt.State{Epoch: 1, Samples: 60, World: -1}, 3) {
+		require.NoError(t, err)
+		begun = append(begun, b.Epoch(), b.Index(), b.Len())
+	}
+	require.Equal(t, []int{2, 0, 40, 2, 1, 20}, begun)
 	require.ErrorContains(t, resume(c, nwt.State{Samples: 61, World: -1}), "must be 0 … 60")
 	require.ErrorContains(t, resume(c.shelves, nwt.State{Samples: 8, World: 2}), "CountedStream")
 	require.NoError(t, resume(c, nwt.State{Samples: 8, World: 1}, nwt.WithEpochSamples(40)))

@@ -171,7 +171,7 @@ func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
 // Len is the number of batches in an epoch, for this rank, as of the epoch that began
 // last: see [Dataset] for one whose length changes. It is −1 for a stream without
-// WithEpochSamples, whose end shows when it is reached.
+// WithEpochSamples that isn't a [CountedStream]: its end shows when it is reached.
 func (l *Loader) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
