@@ -239,11 +239,15 @@ func (t *table) Load(ctx context.Context, i int, dst *nwt.Sample) error {
 	if g.err != nil {
 		return fmt.Errorf("row group %d: %w", number, g.err)
 	}
-	row := i - t.starts[number]
+	return t.loadRow(g, i-t.starts[number], dst)
+}
+
+// loadRow makes a sample of a row of a decoded group.
+func (t *table) loadRow(g *group, row int, dst *nwt.Sample) error {
 	for f := range g.columns {
 		column := &g.columns[f]
 		if why, bad := column.bad[row]; bad {
-			return fmt.Errorf("row %d: column %q %s", i, t.fields[f].Name, why)
+			return fmt.Errorf("row %d: column %q %s", t.starts[g.number]+row, t.fields[f].Name, why)
 		}
 		data := column.row(row)
 		if t.fields[f].Ragged {

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A rowStream is the table as a stream, for tables whose row groups are too large to keep
+// several: each row group is a shard, and is decoded by the goroutine that reads it ahead.
+// The file knows how many rows each has, so any number of ranks can go on in an epoch.
+type rowStream struct {
+	nwt.Stream
+	t *table
+}
+
+func (s rowStream) Records(group int) int { return s.t.starts[group+1] - s.t.starts[group] }
+
+type rowOf struct {
+	*group
+	row int
+}
+
+func (t *table) stream() nwt.Stream {
+	read := func(_ context.Context, number int) iter.Seq2[rowOf, error] {
+		return func(yield func(rowOf, error) bool) {
+			g := &group{number: number}
+			t.decoded.Add(1)
+			if err := t.readColumns(g); err != nil {
+				yield(rowOf{}, fmt.Errorf("row group %d: %w", number, err))
+				return
+			}
+			for row := range t.starts[number+1] - t.starts[number] {
+				if !yield(rowOf{g, row}, nil) {
+					return
+				}
+			}
+		}
+	}
+	load := func(_ context.Context, r rowOf, dst *nwt.Sample) error { return t.loadRow(r.group, r.row, dst) }
+	return rowStream{nwt.NewStream(t.fields, len(t.starts)-1, read, load), t}
+}
