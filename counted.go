@@ -16,7 +16,7 @@ import (
 // batches. There may be more ranks than shards.
 //
 // The records are dealt to lanes of equal length, each a run of shards: [WithInterleave]
-// lanes over all ranks, by default 32. A rank reads its part of the lanes, and a lane may be
+// lanes over all ranks, by default 32, but at most one per shard. A rank reads its part of the lanes, and a lane may be
 // shared by ranks, which pass over each other's records: fastest if the readers are
 // [Skipper]s, and if WithBatchSize × world is a multiple of the lanes.
 //

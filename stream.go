@@ -18,7 +18,8 @@ import (
 type Stream interface {
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
-	// Shards is the number of shards: at least one for each rank, see CountedStream. A loader asks once.
+	// Shards is the number of shards: at least one for each rank, unless it is a
+	// [CountedStream]. A loader asks once.
 	Shards() int
 	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as WithRetry
 	// says, and for a minute if too many files are open. With any other error the whole

@@ -5,6 +5,7 @@
 
 The token file follows megatron/core/datasets/indexed_dataset.py of
 https://github.com/NVIDIA/Megatron-LM (_IndexWriter), which needs PyTorch to be run.
+What _IndexWriter of megatron-core 0.16.1 writes is the same, byte by byte.
 """
 import json
 import struct
