@@ -22,7 +22,7 @@ import (
 
 // What the code in the documents may use without saying where it comes from.
 const (
-	docsImports = "bufio context encoding/json errors fmt image io iter log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
+	docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io iter log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
 		"github.com/nwt-go/nwt github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/vision"
 	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, fields []nwt.Field, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
@@ -107,6 +107,44 @@ func TestEachRowOfReliabilityNamesItsTest(t *testing.T) {
 	require.GreaterOrEqual(t, rows, 100)
 }
 
+func TestTheProgramInTheReadmeRunsWhereItIsPasted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("tunes for some seconds")
+	}
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	program := goBlocks(string(text))[0].code
+	require.LessOrEqual(t, strings.Count(program, "\n"), 40)
+	shorter := strings.Replace(program, "50_000", "500", 1)
+	require.NotEqual(t, program, shorter)
+
+	root, err := os.Getwd()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(shorter), 0o600))
+	var shown []byte
+	for _, command := range []string{
+		"go mod init try",
+		"go mod edit -require github.com/nwt-go/nwt@v0.0.0 -replace github.com/nwt-go/nwt=" + root,
+		"gofmt -l .", "go vet -mod=mod .", "go run -mod=mod .",
+	} {
+		words := strings.Fields(command)
+		run := exec.CommandContext(t.Context(), words[0], words[1:]...)
+		run.Dir, run.Env = dir, append(os.Environ(), "GOWORK=off")
+		var said strings.Builder
+		run.Stderr = &said
+		shown, err = run.Output()
+		require.NoError(t, err, "%s: %s", command, &said)
+		if words[0] == "gofmt" {
+			require.Empty(t, shown)
+		}
+	}
+	for _, title := range []string{"per batch", "waiting", "CPUs busy", "chosen", "32 samples, 524 kB, to host"} {
+		require.Contains(t, string(shown), title)
+		require.Contains(t, string(text), title)
+	}
+}
+
 type goBlock struct {
 	line int // of its first line in the document
 	code string
@@ -184,12 +222,13 @@ func exportData(t *testing.T) importer.Lookup {
 	return func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
 }
 
-func TestTheMapInTheReadmeNamesEveryFile(t *testing.T) {
-	text, err := os.ReadFile("README.md")
+func TestTheMapOfContributingNamesEveryFile(t *testing.T) {
+	text, err := os.ReadFile("CONTRIBUTING.md")
 	require.NoError(t, err)
-	_, after, found := strings.Cut(string(text), "Where things are:\n\n```\n")
+	_, plan, found := strings.Cut(string(text), "## Where does my change go?\n")
 	require.True(t, found)
-	plan, _, _ := strings.Cut(after, "```")
+	plan, _, found = strings.Cut(plan, "Three rules")
+	require.True(t, found)
 	var patterns []string
 	for word := range strings.FieldsSeq(plan) {
 		patterns = append(patterns, strings.TrimSuffix(word, "/"))
@@ -206,14 +245,14 @@ func TestTheMapInTheReadmeNamesEveryFile(t *testing.T) {
 	require.NoError(t, err)
 	for _, path := range append(files, rooms...) {
 		if !strings.HasSuffix(path, "_test.go") && path != "doc.go" {
-			require.True(t, named(path), "%s isn't in README's map", path)
+			require.True(t, named(path), "%s isn't in CONTRIBUTING's map", path)
 		}
 	}
 	for _, pattern := range patterns {
 		if strings.HasSuffix(pattern, ".go") || strings.HasPrefix(pattern, "internal/") {
 			there, err := filepath.Glob(pattern)
 			require.NoError(t, err)
-			require.NotEmpty(t, there, "%s is in README's map and nowhere else", pattern)
+			require.NotEmpty(t, there, "%s is in CONTRIBUTING's map and nowhere else", pattern)
 		}
 	}
 }
