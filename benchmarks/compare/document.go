@@ -100,20 +100,8 @@ func (m marks) replace(text, report string) (string, error) {
 func (r *run) report(g *group) string {
 	figs := figures(r.Measurements)
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, medians of up to %d rounds.\n\n",
+	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, medians of up to %d rounds.\n",
 		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), r.rounds())
-	b.WriteString("### Ratios\n\n")
-	fmt.Fprintf(&b, "| workload | nwt against | wanted | measured | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", g.unit)
-	for _, goal := range r.goals(figs) {
-		reached, want := "**not reached**", goal.want
-		if goal.reached {
-			reached = "reached"
-		}
-		if strings.HasPrefix(want, "≥ 0 ") {
-			reached, want = "", ""
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", goal.workload, goal.what, want, ratio(goal.ratio), reached, goal.figures)
-	}
 	if g.plotted {
 		b.WriteString("\n![Batches per second by worker count](compared.svg)\n")
 	}
@@ -139,6 +127,23 @@ func (r *run) report(g *group) string {
 	}
 	if lost := r.lost(); lost != "" {
 		b.WriteString("\n### What could not be measured\n\n" + lost)
+	}
+	return b.String()
+}
+
+// ratios is a table of what was wanted of nwt beside its peers, and what it reaches.
+func (r *run) ratios(g *group) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| workload | nwt against | wanted | measured | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", g.unit)
+	for _, goal := range r.goals(figures(r.Measurements)) {
+		reached, want := "**not reached**", goal.want
+		if goal.reached {
+			reached = "reached"
+		}
+		if strings.HasPrefix(want, "≥ 0 ") {
+			reached, want = "", ""
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", goal.workload, goal.what, want, ratio(goal.ratio), reached, goal.figures)
 	}
 	return b.String()
 }
@@ -237,7 +242,7 @@ func (r *run) tunedSentences(w string) string {
 	var b strings.Builder
 	for _, t := range r.Tuned {
 		if t.Workload == w {
-			fmt.Fprintf(&b, "`Tune` found %d workers for the variant *%s* in %.1f s: “%s”\n\n", t.Workers, t.Variant, t.Seconds, t.Reason)
+			fmt.Fprintf(&b, "`Tune` found %d workers for the variant *%s* in %.1f s.\n\n", t.Workers, t.Variant, t.Seconds)
 		}
 	}
 	return b.String()

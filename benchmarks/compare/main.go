@@ -1,5 +1,5 @@
-// Command compare measures nwt beside its peers, in Go and in Python, and writes
-// the table and the plots of docs/compared.md.
+// Command compare measures nwt beside its peers, in Go and in Python, writes the
+// tables and the plot of docs/compared.md, and prints the ratios that are wanted of nwt.
 //
 //	go run ./compare                       # everything, about 12 minutes on two CPUs
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
@@ -111,6 +111,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	fmt.Print(r.ratios(o.group))
 }
 
 type options struct {
