@@ -9,10 +9,10 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Dataset is a map-style source of samples. Load may be called from many goroutines at
-// once, also for different places of the same batch. An element of dst that it doesn't
-// write is 0, except with [Overwrites]. Load must not keep dst or a slice of it after it
-// returns, nor close the loader that calls it.
+// A Dataset loads samples by their index (a map-style source). Many goroutines call Load
+// at once, also for different places of the same batch. Load must not keep dst, or a
+// slice of it, after it returns, and must not close the loader. What it leaves unwritten
+// is 0, except with [Overwrites].
 type Dataset interface {
 	// Len is the number of samples. A loader asks for it when an epoch begins (with
 	// [Loader.Epochs] the first one) and in [Loader.SetSampler]. Until an epoch is over,

@@ -79,9 +79,9 @@ type Loader struct {
 	inline *worker // loads if there are no workers
 }
 
-// NewLoader makes a loader. Nothing is started or loaded before the first
-// epoch. From then on it has workers and memory until [Loader.Close]. The error joins an
-// *[OptionError] for everything that can't be used.
+// NewLoader makes a loader. It starts and loads nothing before the first epoch; from then
+// on the loader has workers and memory until [Loader.Close]. The error joins an
+// *[OptionError] for each argument that can't be used.
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
@@ -389,13 +389,13 @@ func (l *Loader) vacate(w *worker) {
 	l.numbers.giveBack(w.number)
 }
 
-// Epoch yields the batches of an epoch, in order. An error ends it and comes alone, with
-// a nil batch, after all batches before it: a *[LoadError] if a sample couldn't be
-// loaded, the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. A loop that
-// takes only the batch never sees the error.
+// Epoch yields the batches of an epoch, in order. If something fails, all batches before
+// it come first, and then the error, with a nil batch, ends the epoch: a *[LoadError]
+// names the sample; others are the context's error, [ErrBusy], [ErrClosed] and
+// [ErrRetained]. A loop over the batch alone never sees the error.
 //
-// Leaving the loop early ends the epoch too. Once the loop has ended, no Load is running
-// any more, except calls that [WithTimeout] gave up, and the loader can be used again.
+// The loop may be left early. Once it has ended, no Load is running any more, except
+// calls that [WithTimeout] gave up, and the loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {

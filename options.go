@@ -167,11 +167,12 @@ func WithWorkers(n int) Option {
 	}
 }
 
-// WithPrefetch fixes how many batches are ready or in flight ahead of the one in use, 1
-// … 1022. Each costs the memory of a batch. With 0 workers nothing is loaded ahead. By
-// default there are 2, or more if the workers outnumber the samples of a batch or idle
-// while training waits. The added batches take at most 256 MiB, and at most an eighth of
-// the memory that is left, divided by the ranks on the host.
+// WithPrefetch fixes how many batches the loader may load ahead of the one in use, 1 …
+// 1022. Each takes the memory of a batch. With 0 workers nothing is loaded ahead.
+//
+// By default the loader decides: 2 batches, or more if the workers outnumber the samples
+// of a batch, or if workers idle while training waits. The batches that it adds take at
+// most 256 MiB, and at most an eighth of the memory left, divided by the ranks on the host.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches
@@ -476,9 +477,9 @@ func WithRelativeAlpha(share float64) Option {
 	}
 }
 
-// WithIterations sets about how many batches [Tune] measures at a worker count that
-// stays in the race, 1 … 1 000 000. The default is 100, and more or fewer as batches are
-// fast or slow.
+// WithIterations sets over how many batches [Tune] measures each worker count that it may
+// still choose, 1 … 1 000 000. Use more if batches vary. The default is 100: fewer if
+// batches are slow, more if they are fast.
 func WithIterations(n int) Option {
 	return func(o *options) error {
 		o.iterations = n
@@ -496,11 +497,10 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds the time that [Tune] takes for measuring; it must be more than
-// 0. When it is over, the context of Load ends, and Tune returns its best answer so far
-// once the calls under way have returned. One count is measured in any case. The default
-// is 1 minute; if [WithIterations] or [Exhaustive] says how much is to be measured,
-// there is no bound.
+// WithTuningTime bounds how long [Tune] measures; it must be more than 0. When the time
+// is over, Tune ends the context of Load, waits for the calls under way, and returns the
+// best answer so far. It measures at least one count. The default is 1 minute, or no
+// bound with [WithIterations] or [Exhaustive].
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d

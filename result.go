@@ -173,7 +173,8 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-// Mark is what the report calls a worker count: "chosen", "fastest", "chosen, fastest" or "".
+// Mark tells how the report marks a worker count: "chosen", "fastest", "chosen, fastest"
+// or, if it is neither, "".
 func (r *Result) Mark(workers int) string {
 	var marks []string
 	if workers == r.Workers {

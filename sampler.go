@@ -123,8 +123,8 @@ func (s *shuffled) At(epoch, i int) int {
 	return s.perm.At(permute.EpochKey(s.key, epoch), i)
 }
 
-// A Filler is a [Sampler] that computes many positions faster than one by one. A
-// loader calls its Fill instead of At.
+// A Filler is a [Sampler] that computes a run of positions at once, which is faster than
+// one by one. A loader calls Fill instead of At.
 type Filler interface {
 	Sampler
 	// Fill sets indices[k] to the dataset index at position from+k of an epoch: the

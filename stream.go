@@ -51,23 +51,25 @@ type Skipper interface {
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
-// Streamed makes a dataset of a stream. It has no length. Its samples come in the order
-// of reading, which is the same at every worker count:
+// Streamed makes a dataset of a stream, for [NewLoader] and [Tune]. It has no length.
+// Samples come in the order of reading, which is the same at every worker count:
 //
-//   - the shards come in turn or, with [WithShuffle], in another order in each epoch;
-//   - each rank reads the shards at its places in that order, and needs at least one;
-//   - it reads [WithInterleave] shards at once, a sample of each in turn;
-//   - with WithShuffle, it mixes the samples within a window, see [WithShuffleWindow].
+//   - Shards come in turn or, with [WithShuffle], in another order in each epoch. Each
+//     rank reads the shards at its places in that order, and needs at least one.
+//   - A rank reads [WithInterleave] shards at once, a sample of each in turn.
+//   - With WithShuffle, it mixes the samples within a window: see [WithShuffleWindow].
 //
-// It reads up to 256 records of each shard ahead, and 16 if they have no Data; their
-// Data takes about 256 MiB at most. If it may not open enough files, it logs that and
-// reopens shards as needed.
+// [Sample.Index] is the sample's place in this order, over all ranks. An epoch ends
+// with the shards, so ranks may have different numbers of batches; [WithEpochSamples]
+// makes them equal. An epoch without a batch for a rank is an error.
 //
-// [Sample.Index] is the sample's place in this order, over all ranks. Without
-// [WithEpochSamples] the ranks may have different numbers of batches; none for a rank is
-// an error. [Loader.Resume] reads and drops what came before, or skips it (see
-// [Skipper]). In the middle of an epoch it refuses another number of ranks, unless the
-// stream is a [CountedStream], whose order is the same for any.
+// [Loader.Resume] reads and drops the samples before the state, or skips them if the
+// readers are [Skipper]s. In the middle of an epoch it refuses another number of ranks,
+// unless the stream is a [CountedStream], whose order is the same for any.
+//
+// Of each shard, up to 256 records are read ahead, or 16 if they have no Data. All Data
+// together takes about 256 MiB at most. If too few files may be open, shards are closed
+// and reopened, and the log says so.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
