@@ -26,6 +26,20 @@
 // connections to the host; otherwise workers dial anew for each sample. Go's default
 // is 2 (http.Transport.MaxIdleConnsPerHost), the AWS SDK's is 10.
 //
+// # A cache on disk
+//
+// [Cached] wraps a bucket: what is read of its objects stays in a local folder, so that a
+// second epoch doesn't need the store. It serves all that read a bucket: [Objects], [Packed],
+// package wds, and whatever takes an fs.FS.
+//
+//	cached, err := nwtblob.Cached(bucket, "/scratch/photos", 200<<30)
+//	keys, err := nwtblob.List(ctx, cached, "train/", nil)
+//	ds, err := nwtblob.Objects(cached, keys, fields, decode)
+//
+// The processes of a host may share the folder. An object that several read at once is
+// fetched once by each process. If its reading is broken off, the next attempt goes on
+// where it ended.
+//
 // # Failures
 //
 // Clients try again by themselves. What still fails is an [*Error] with the key. If

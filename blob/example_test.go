@@ -106,6 +106,57 @@ func ExamplePacked() {
 	// Output: [0 1 2] [11 12 21 22 31 32]
 }
 
+// A second epoch reads what the first one has kept on disk.
+func ExampleCached() {
+	ctx := context.Background()
+	bucket, err := gcblob.OpenBucket(ctx, "mem://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer bucket.Close()
+	_ = bucket.WriteAll(ctx, "train/7.raw", []byte{1, 2, 3, 4}, nil)
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	cached, err := blob.Cached(bucket, dir, 100<<30) // of all processes that use the folder
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cached.Close()
+	keys, err := blob.List(ctx, cached, "train/", nil) // also tells which objects have changed
+	if err != nil {
+		log.Fatal(err)
+	}
+	fields := []nwt.Field{{Name: "pixels", Type: nwt.Uint8, Shape: []int{4}}}
+	ds, err := blob.Objects(cached, keys, fields, func(_ context.Context, _ string, data []byte, dst *nwt.Sample) error {
+		copy(dst.Bytes(0), data)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	loader, err := nwt.NewLoader(ds)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for epoch := range 2 {
+		for batch, err := range loader.Epoch(ctx, epoch) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			fmt.Println(batch.Bytes(0))
+		}
+		_ = bucket.Delete(ctx, "train/7.raw") // nobody misses it
+	}
+	// Output:
+	// [1 2 3 4]
+	// [1 2 3 4]
+}
+
 // Photographs in a bucket: the function hands their bytes to a pipeline of vision.
 func ExampleObjects_photographs() {
 	ctx := context.Background()

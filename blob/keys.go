@@ -64,7 +64,7 @@ const (
 	pageTimeout = 10 * time.Minute
 	maxListed   = min(4<<30, math.MaxInt/2)
 	maxKey      = 64 << 10 // object stores allow about 1 KiB, file systems a few
-	listTries   = 5
+	tries       = 5
 	firstPause  = 100 * time.Millisecond
 )
 
@@ -90,7 +90,12 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 		size = folderPageSize
 	}
 	for token := blob.FirstPageToken; len(token) > 0; {
-		page, next, err := listPage(ctx, bucket, token, prefix, size)
+		var page []*blob.ListObject
+		var next []byte
+		err := again(ctx, func() (err error) {
+			page, next, err = askPage(ctx, bucket, token, prefix, size)
+			return err
+		})
 		if err == nil && len(next) > 0 && size > pageSize {
 			size *= 4
 			continue
@@ -166,16 +171,17 @@ func isFolder(bucket *blob.Bucket) bool {
 	return bucket.As(&info)
 }
 
-func listPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string, size int) (page []*blob.ListObject, next []byte, err error) {
+// again repeats ask after temporary errors.
+func again(ctx context.Context, ask func() error) error {
 	for try, pause := 1, firstPause; ; try, pause = try+1, 2*pause {
-		page, next, err = askPage(ctx, bucket, token, prefix, size)
-		if err == nil || try == listTries || !temporary(err) {
-			return page, next, err
+		err := ask()
+		if err == nil || try == tries || !temporary(err) {
+			return err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

@@ -40,7 +40,7 @@ func WithStallTimeout(d time.Duration) Option {
 // Objects makes a dataset of whole objects: sample i is the object keys.At(i).
 func Objects(bucket *blob.Bucket, keys *Keys, fields []nwt.Field, decode Decode, opts ...Option) (nwt.Dataset, error) {
 	if keys == nil || keys.Len() == 0 {
-		return nil, argument("Objects", "keys", "must hold at least one key")
+		return nil, argument("Objects", "keys", "must hold at least one key: List finds none if no key begins with its prefix")
 	}
 	s, err := newStore("Objects", bucket, fields, decode, opts)
 	if err != nil {

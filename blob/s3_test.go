@@ -144,7 +144,7 @@ func (s *server) asked() []string {
 
 // bucket opens the server's bucket through the AWS client, which tries a request
 // so many times.
-func (s *server) bucket(t *testing.T, tries int) *gcblob.Bucket {
+func (s *server) bucket(t testing.TB, tries int) *gcblob.Bucket {
 	t.Helper()
 	client := s3.New(s3.Options{
 		BaseEndpoint: aws.String(s.URL),

@@ -1,0 +1,313 @@
+package blob
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/driver"
+	"gocloud.dev/gcerrors"
+)
+
+// Cached returns a bucket with the objects of bucket that keeps what is read of them in
+// the folder dir: whole objects or parts, in blocks of 16 KiB, each with a checksum. Files
+// in dir take at most bytes; what was read longest ago goes first. Each process sees to that
+// after every 64th of bytes that it has written. Several processes may use a folder at
+// once. Use a folder of its own for each bucket.
+//
+// Each object is checked once in the life of the returned bucket: when a list names it,
+// when its attributes are asked for, or when it is first read, whichever comes first. What
+// was kept of it is used only if its size, time of modification and MD5 or ETag are the
+// same. A list through the returned bucket checks anew all that it names, 1000 objects with
+// each request; so let [List] have the returned bucket too. An object costs about 50
+// bytes of memory.
+//
+// The cache never fails a read: whatever is missing, damaged or can't be kept is read
+// from bucket. If something can't be kept, [log/slog.Default] says so once.
+//
+// The returned bucket only reads. Closing it leaves bucket open.
+func Cached(bucket *blob.Bucket, dir string, bytes int64) (*blob.Bucket, error) {
+	switch {
+	case bucket == nil:
+		return nil, argument("Cached", "bucket", "must not be nil")
+	case dir == "":
+		return nil, argument("Cached", dir, "dir must not be empty")
+	case bytes < 1:
+		return nil, argument("Cached", bytes, "bytes must be at least 1")
+	}
+	kept, err := openFolder(dir, bytes)
+	if err != nil {
+		return nil, fmt.Errorf("blob.Cached: %w", err)
+	}
+	return blob.NewBucket(&cached{
+		bucket: bucket, kept: kept, seed: maphash.MakeSeed(),
+		editions: map[uint64]edition{}, about: map[string]*driver.Attributes{}, flights: map[string][]*flight{},
+	}), nil
+}
+
+// cached is the driver of a bucket that Cached returns.
+type cached struct {
+	bucket *blob.Bucket
+	kept   *folder
+	seed   maphash.Seed
+
+	mu       sync.Mutex
+	editions map[uint64]edition            // by the hash of the key; if two keys share one, objects are read as if they had changed
+	about    map[string]*driver.Attributes // that were asked for
+	flights  map[string][]*flight          // requests under way, by the name of what is kept
+}
+
+// An edition of an object differs from another one in something.
+type edition struct {
+	size, modified int64  // bytes; seconds, because lists and answers round differently
+	tag            uint64 // of the MD5, or of the ETag where there is none
+}
+
+func editionOf(size int64, modified time.Time, md5 []byte, etag string) edition {
+	sum := sha256.Sum256(append([]byte(etag), md5...))
+	return edition{size, modified.Unix(), binary.LittleEndian.Uint64(sum[:])}
+}
+
+// is tells whether a reader's answer is of this edition, as far as it says.
+func (e edition) is(r *blob.Reader) bool {
+	return r.Size() == e.size && r.ModTime().Unix() == e.modified
+}
+
+func (c *cached) hash(key string) uint64 { return maphash.String(c.seed, key) }
+
+func (c *cached) remember(key string, a *blob.Attributes) edition {
+	etag := a.ETag
+	if len(a.MD5) > 0 {
+		etag = "" // as in a list
+	}
+	e := editionOf(a.Size, a.ModTime, a.MD5, etag)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.editions[c.hash(key)] = e
+	return e
+}
+
+func (c *cached) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.editions, c.hash(key))
+	delete(c.about, key)
+}
+
+// edition tells which edition of an object is to be read. It asks the store if need be.
+func (c *cached) edition(ctx context.Context, key string) (e edition, ok bool) {
+	c.mu.Lock()
+	e, ok = c.editions[c.hash(key)]
+	c.mu.Unlock()
+	if ok {
+		return e, true
+	}
+	a, err := c.attributes(ctx, key)
+	if err != nil {
+		return e, false
+	}
+	return c.remember(key, a), true
+}
+
+// attributes asks again after a temporary error: blob.Bucket.Open takes any error for a
+// sign that there is no such file.
+func (c *cached) attributes(ctx context.Context, key string) (a *blob.Attributes, err error) {
+	err = again(ctx, func() (err error) {
+		a, err = c.bucket.Attributes(ctx, key)
+		return err
+	})
+	return a, err
+}
+
+func (c *cached) Attributes(ctx context.Context, key string) (*driver.Attributes, error) {
+	c.mu.Lock()
+	known := c.about[key]
+	c.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	a, err := c.attributes(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	c.remember(key, a)
+	known = &driver.Attributes{
+		CacheControl: a.CacheControl, ContentDisposition: a.ContentDisposition, ContentEncoding: a.ContentEncoding,
+		ContentLanguage: a.ContentLanguage, ContentType: a.ContentType, Metadata: a.Metadata,
+		CreateTime: a.CreateTime, ModTime: a.ModTime, Size: a.Size, MD5: a.MD5, ETag: a.ETag, AsFunc: a.As,
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.about[key] = known
+	return known, nil
+}
+
+func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.ListPage, error) {
+	token := o.PageToken
+	if len(token) == 0 {
+		token = blob.FirstPageToken
+	}
+	objects, next, err := c.bucket.ListPage(ctx, token, cmp.Or(o.PageSize, pageSize), &blob.ListOptions{Prefix: o.Prefix, Delimiter: o.Delimiter, BeforeList: o.BeforeList})
+	if err != nil {
+		return nil, err
+	}
+	page := &driver.ListPage{NextPageToken: next, Objects: make([]*driver.ListObject, len(objects))}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, l := range objects {
+		page.Objects[i] = &driver.ListObject{Key: l.Key, ModTime: l.ModTime, Size: l.Size, MD5: l.MD5, IsDir: l.IsDir, AsFunc: l.As}
+		delete(c.about, l.Key)
+		if len(l.MD5) > 0 {
+			c.editions[c.hash(l.Key)] = editionOf(l.Size, l.ModTime, l.MD5, "")
+		} else { // an object of several parts: only its attributes have its ETag
+			delete(c.editions, c.hash(l.Key))
+		}
+	}
+	return page, nil
+}
+
+func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length int64, opts *driver.ReaderOptions) (driver.Reader, error) {
+	options := &blob.ReaderOptions{BeforeRead: opts.BeforeRead}
+	for try := range 2 {
+		e, ok := c.edition(ctx, key)
+		if !ok || offset > e.size || length == 0 {
+			break // the store says what is wrong
+		}
+		end := e.size
+		if length > 0 {
+			end = offset + min(length, e.size-offset)
+		}
+		r := &cachedReader{
+			cached: c, ctx: ctx, key: key, options: options,
+			object: object{kept: c.kept, name: nameOf(key, e), size: e.size}, edition: e, pos: offset, end: end, awaited: -1,
+		}
+		err := r.find()
+		if err == nil {
+			return r, nil
+		}
+		r.Close()
+		if !errors.Is(err, errReplaced) {
+			return nil, err
+		}
+		if try > 0 { // its attributes are never those of its answers: it isn't kept
+			c.mu.Lock()
+			c.editions[c.hash(key)] = edition{size: -1}
+			c.mu.Unlock()
+		}
+	}
+	r, err := c.bucket.NewRangeReader(ctx, key, offset, length, options)
+	if err != nil {
+		return nil, err
+	}
+	return uncached{r}, nil
+}
+
+// uncached is a read that the cache has no part in.
+type uncached struct{ *blob.Reader }
+
+func (u uncached) Attributes() *driver.ReaderAttributes {
+	return &driver.ReaderAttributes{
+		ContentType: cmp.Or(u.ContentType(), unknownType), Size: u.Size(), ModTime: time.Unix(u.ModTime().Unix(), 0).UTC(), // as of a cachedReader
+	}
+}
+
+const unknownType = "application/octet-stream"
+
+func (c *cached) As(i any) bool                 { return c.bucket.As(i) }
+func (c *cached) ErrorAs(err error, i any) bool { return c.bucket.ErrorAs(err, i) }
+func (c *cached) ErrorCode(err error) gcerrors.ErrorCode {
+	if errors.Is(err, errReadOnly) {
+		return gcerrors.Unimplemented
+	}
+	return gcerrors.Code(err)
+}
+
+// Close waits for the look after the folder that may be under way.
+func (c *cached) Close() error {
+	c.kept.looks.Wait()
+	return nil
+}
+
+var errReadOnly = errors.New("the bucket of blob.Cached only reads")
+
+func (c *cached) NewTypedWriter(context.Context, string, string, *driver.WriterOptions) (driver.Writer, error) {
+	return nil, errReadOnly
+}
+func (c *cached) Copy(context.Context, string, string, *driver.CopyOptions) error { return errReadOnly }
+func (c *cached) Delete(context.Context, string, *driver.DeleteOptions) error     { return errReadOnly }
+func (c *cached) SignedURL(context.Context, string, *driver.SignedURLOptions) (string, error) {
+	return "", errReadOnly
+}
+
+// A flight is a request under way for the bytes from … to of an object. Others who want
+// them wait for it. Its fields are guarded by cached.mu.
+type flight struct {
+	from, to, at int64
+	moved        chan struct{} // closed when at changes or the flight ends; nil if nobody waits
+	over         bool
+}
+
+// join returns the flight that brings the byte at from, or a new one of the caller's.
+func (c *cached) join(name string, from, to int64, alone bool) (f *flight, mine bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.flights[name] {
+		if !alone && f.from <= from && from < f.to {
+			return f, false
+		}
+	}
+	f = &flight{from: from, to: to, at: from}
+	c.flights[name] = append(c.flights[name], f)
+	return f, true
+}
+
+// advance tells those who wait how far a flight is; at −1: it is over.
+func (c *cached) advance(name string, f *flight, at int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.at = max(f.at, at); at < 0 {
+		f.over = true
+		if c.flights[name] = slices.DeleteFunc(c.flights[name], func(g *flight) bool { return g == f }); len(c.flights[name]) == 0 {
+			delete(c.flights, name)
+		}
+	}
+	if f.moved != nil {
+		close(f.moved)
+		f.moved = nil
+	}
+}
+
+// patience is how long to wait for a flight that brings nothing. Its owner may have
+// stopped reading, or be the one who waits.
+const patience = time.Second
+
+// await waits until a flight has passed a place or is over, or patience ends.
+func (c *cached) await(ctx context.Context, f *flight, place int64) error {
+	for {
+		c.mu.Lock()
+		if f.over || f.at > place {
+			c.mu.Unlock()
+			return nil
+		}
+		if f.moved == nil {
+			f.moved = make(chan struct{})
+		}
+		moved := f.moved
+		c.mu.Unlock()
+		select {
+		case <-moved:
+		case <-time.After(patience):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
