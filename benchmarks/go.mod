@@ -7,7 +7,7 @@ require (
 	github.com/ebitengine/purego v0.11.3
 	github.com/gomlx/compute v0.1.0
 	github.com/gomlx/gomlx v0.28.1
-	github.com/nwt-go/nwt v0.0.0
+	github.com/nwt-go/nwt v0.1.0
 	github.com/stretchr/testify v1.12.1
 	gonum.org/v1/plot v0.15.2
 )

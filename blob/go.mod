@@ -6,7 +6,7 @@ require (
 	github.com/aws/aws-sdk-go-v2 v1.46.0
 	github.com/aws/aws-sdk-go-v2/service/s3 v1.111.0
 	github.com/johannesboyne/gofakes3 v1.2.0
-	github.com/nwt-go/nwt v0.0.0
+	github.com/nwt-go/nwt v0.1.0
 	github.com/stretchr/testify v1.12.1
 	gocloud.dev v0.47.0
 )

@@ -3,7 +3,7 @@ module github.com/nwt-go/nwt/plot
 go 1.26.0
 
 require (
-	github.com/nwt-go/nwt v0.0.0
+	github.com/nwt-go/nwt v0.1.0
 	github.com/stretchr/testify v1.12.1
 	gonum.org/v1/plot v0.17.0
 )

@@ -6,8 +6,8 @@ require (
 	github.com/gomlx/compute v0.1.0
 	github.com/gomlx/go-xla v0.4.0
 	github.com/gomlx/gomlx v0.28.1
-	github.com/nwt-go/nwt v0.0.0
-	github.com/nwt-go/nwt/gomlx v0.0.0-00010101000000-000000000000
+	github.com/nwt-go/nwt v0.1.0
+	github.com/nwt-go/nwt/gomlx v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 

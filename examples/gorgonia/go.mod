@@ -7,7 +7,7 @@ go 1.26.0
 require go4.org/unsafe/assume-no-moving-gc v0.0.0-20231121144256-b99613f794b6 // indirect
 
 require (
-	github.com/nwt-go/nwt v0.0.0-00010101000000-000000000000
+	github.com/nwt-go/nwt v0.1.0
 	github.com/stretchr/testify v1.12.1
 	gorgonia.org/gorgonia v0.9.18
 	gorgonia.org/tensor v0.9.24

@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/apache/arrow-go/v18 v18.8.0
-	github.com/nwt-go/nwt v0.0.0
+	github.com/nwt-go/nwt v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 
