@@ -96,8 +96,7 @@ func (a *auto) Doubt(why string) {
 	a.l.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
 }
 
-// Result says how the loader's worker count was found: what [Tune] found with
-// [NewTunedLoader], what the loader settled on last with [WithAutoWorkers]. It is nil if
+// Result says how the worker count was found, by [NewTunedLoader] or [WithAutoWorkers]; nil if
 // nothing has been found yet.
 func (l *Loader) Result() *Result {
 	if l.auto != nil {

@@ -74,9 +74,7 @@ type Batch struct {
 // held is what the loader's own hold on a batch adds to refs.
 const held = 1 << 28
 
-// State is how far an epoch has come. [Loader.Resume] needs nothing else to go on from
-// there. Only a stream that isn't a [CountedStream] must keep its world size to the end of
-// the epoch.
+// A State is how far an epoch has come: all that [Loader.Resume] needs.
 type State struct {
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
@@ -86,15 +84,13 @@ type State struct {
 // Len is the number of samples.
 func (b *Batch) Len() int { return b.size }
 
-// Index is the position of the batch in its epoch, 0-based: the last is [Loader.Len] −
-// 1, also after a resume with another batch size. A batch that is left out, since all
-// its samples are bad, has an Index too.
+// Index is the number of the batch in its epoch, 0-based: the last is [Loader.Len] − 1, also
+// after a resume with another batch size.
 func (b *Batch) Index() int { return b.index }
 
-// Last tells whether no batch of the epoch follows on this rank. It is false if the
-// epoch then ends with an error, and in the function of [WithFinish]. Call it in the
-// loop: for a stream, with [WithUnordered] or [WithErrorBudget], it may wait for the
-// next batch. What it tells stays true for a batch that is retained.
+// Last tells whether no batch of the epoch follows on this rank. It is false if the epoch then
+// ends with an error, and in [WithFinish]. For a stream, with [WithUnordered] or
+// [WithErrorBudget], it may wait for the next batch.
 func (b *Batch) Last() bool {
 	if b.last.Load() == lastUnknown {
 		b.run.findLast(b)
@@ -122,8 +118,7 @@ func (b *Batch) Epoch() int { return b.epoch }
 // Fields is the layout of one sample, as the dataset told it.
 func (b *Batch) Fields() []Field { return b.l.Fields() }
 
-// Indices is the dataset index of each sample. The slice is valid as long as the batch
-// is, and must not be changed.
+// Indices is the dataset index of each sample. It must not be changed.
 func (b *Batch) Indices() []int { return b.indices[:b.size] }
 
 // State is where to resume after this batch. With [WithUnordered] it can't be resumed,
@@ -167,8 +162,7 @@ func (b *Batch) panicNoColumn(field int) {
 	b.l.layout.panicOutOfRange(field)
 }
 
-// Lens is the length of each sample of a ragged field: of its first dimension, if
-// several are ragged. The slice is valid as long as the batch is. Lens panics if the
+// Lens is the length of each sample of a ragged field, of its first dimension. It panics if the
 // field isn't ragged.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.column(field)
@@ -178,18 +172,16 @@ func (b *Batch) Lens(field int) []int32 {
 	return b.lensOf(c.ragged)[:b.size]
 }
 
-// LensOf is Lens for one of the ragged dimensions of a field, the first of which is 0:
-// see [Field.RaggedDims].
+// LensOf is Lens of ragged dimension dim, the first of which is 0.
 func (b *Batch) LensOf(field, dim int) []int32 {
 	c := b.column(field)
 	c.checkRagged("LensOf", field, dim)
 	return b.lensOf(c.ragged + dim)[:b.size]
 }
 
-// Retain keeps the batch valid past the next iteration, and past the loader's Close,
-// until Release. Up to 64 batches may be retained. If there are more, the loader loads
-// fewer ahead, and ends the epoch with [ErrRetained] once no slot is left. Retain panics
-// if the batch has gone back to the loader.
+// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If
+// more than 64 are retained, the epoch ends with [ErrRetained] once no slot is left. It panics if
+// the batch has gone back to the loader.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
@@ -197,8 +189,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release takes back one Retain. It may be called from any goroutine. It panics if
-// there was no Retain before it.
+// Release takes back one Retain, from any goroutine. It panics if there was none.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:
@@ -348,9 +339,8 @@ func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand is the batch's source of randomness, for numbers that are drawn once per batch:
-// for example, how much of another image mixup mixes in. It is seeded by (seed, epoch,
-// position of the batch's first sample) alone.
+// Rand is a source of randomness for what is drawn once per batch, such as mixup's share. It is
+// seeded by (seed, epoch, position of the batch's first sample) alone.
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)
@@ -436,10 +426,9 @@ func (b *Batch) resize(n int) {
 	}
 }
 
-// Shape is the shape of a field of the whole batch: Len, then the shape of one sample,
-// padding included. A ragged dimension is as long as the field allows or, with a
-// [SizedDataset], as the longest of the batch's samples (those left out included), and
-// at least 1. The slice is valid as long as the batch is, and must not be changed.
+// Shape is the shape of a field of the whole batch: Len, then that of one sample, padding
+// included. A ragged dimension is as long as the field allows or, with a [SizedDataset], as the
+// longest of the batch's samples, and at least 1. It must not be changed.
 func (b *Batch) Shape(field int) []int {
 	b.column(field)
 	return b.shapes[field]
@@ -451,10 +440,8 @@ func (b *Batch) badSizes(place int, err error, stack []byte) {
 	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
 }
 
-// DevicePtr is the address of a field of all samples on the loader's device, laid out as
-// in Bytes; it is 0 if the device is the host. It is valid as long as the batch is:
-// finish device work on a batch before you let go of it. The program may change that
-// memory.
+// DevicePtr is the address of a field of all samples on the device, laid out as in Bytes; 0 if
+// the device is the host. Finish device work on a batch before you let go of it.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.column(field)
 	if b.device == nil {

@@ -6,18 +6,13 @@ import (
 	"github.com/nwt-go/nwt/internal/cache"
 )
 
-// Cached keeps the samples of ds in memory once they are loaded. They take at most
-// maxBytes, including 8 bytes of bookkeeping per sample. A sample that doesn't fit is
-// loaded anew each time. No sample is thrown out for another.
+// Cached keeps the samples of ds in memory, outside the Go heap, once they are loaded: in at most
+// maxBytes, with 8 bytes of bookkeeping per sample. A sample that doesn't fit is loaded anew each
+// time.
 //
-// A kept sample is the same in every epoch: that of [LoadSample], of epoch 0 and seed 0.
-// Augmentation belongs in a [Map] over the cache. ds loads one sample at a time, even if
-// it is a [BatchDataset]. If another worker is loading the sample, [WithTimeout] counts
-// the wait.
-//
-// The memory lies outside the Go heap, until the dataset is garbage or closed. The
-// dataset is an [io.Closer]; after Close, its samples are loaded anew each time. If
-// maxBytes is below 1 or ds can't be used, [NewLoader] and [Tune] return an error.
+// A kept sample is that of [LoadSample] in every epoch: augmentation belongs in a [Map] over the
+// cache. ds loads one sample at a time. The dataset is an [io.Closer]; after Close its samples
+// are loaded anew. [NewLoader] tells what can't be used.
 func Cached(ds Dataset, maxBytes int64) Dataset {
 	c := &cached{ds: ds}
 	n, l, err := checkIndexed(ds)

@@ -11,16 +11,14 @@ import (
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// WithChecks finds mistakes of the program, at the cost of new memory for each batch.
-// NWT_DEBUG=1 in the environment does the same for every loader.
-//   - What a batch held is unreadable once the batch has gone back. A loop body that
-//     touches it panics and names the batch; elsewhere the program ends with "unexpected
-//     fault address", and log lines of level Debug tell which batch was there.
+// WithChecks finds mistakes of the program, at the cost of new memory for each batch; so does
+// NWT_DEBUG=1 in the environment.
+//
+//   - What a batch held is unreadable once it has gone back. A loop body that touches it panics
+//     and names the batch; elsewhere the program ends with "unexpected fault address", and log
+//     lines of level Debug tell which batch was there.
 //   - The error that ends an epoch is logged too.
 //   - If more than 64 loaders are open at once, a log line tells where they were made.
-//
-// Batches lie in ordinary memory, whatever [WithPinned] says. Memory on a device isn't
-// checked. On systems without memory protection, what a batch held becomes 0xDB.
 func WithChecks() Option {
 	return func(o *options) error {
 		o.checks = true

@@ -13,10 +13,8 @@ type View interface {
 	bytesOf(field int) ([]byte, *column)
 }
 
-// Values is the elements of a field of a sample or a batch, row-major, without
-// a copy: writing to them writes to the sample. They are valid as long as the
-// view is. It panics, naming the field and both types, if T isn't the field's
-// element type. A [Column] does the same for a field of a [Schema].
+// Values is the elements of a field of a sample or a batch, row-major, without a copy, for
+// generic code: others use a [Column]. It panics if T isn't the field's element type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if !sees[T](c.dtype) {
@@ -26,10 +24,8 @@ func Values[T Element](v View, field int) []T {
 	return elements[T](b)
 }
 
-// ValuesOf is [Values] for several samples: all that a call of
-// [BatchDataset].LoadBatch got, or a run of them. They come sample after sample in
-// one slice, so one loop or one copy loads many. ValuesOf also panics if the
-// samples aren't in the order in which LoadBatch got them.
+// ValuesOf is [Values] for several samples that [BatchDataset].LoadBatch got, in the order in
+// which it got them: sample after sample in one slice.
 func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if len(samples) == 0 {
 		return nil
@@ -41,10 +37,8 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 	return elements[T](samples[0].places(field, len(samples)))
 }
 
-// A Schema declares the fields of a dataset, each once and with its element type, by
-// [AddField]. [Schema.Fields] is what [NewDataset] and [Dataset] ask for, and the
-// columns read and write samples and batches: image.Of(dst), image.Of(batch). The zero
-// Schema has no fields.
+// A Schema declares the fields of a dataset by [AddField]. Its Fields is what [NewDataset] and
+// [Dataset] ask for; its columns read and write samples and batches.
 type Schema struct {
 	fields []Field
 }
@@ -52,23 +46,20 @@ type Schema struct {
 // Fields is the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
-// AddField adds a field whose elements are T. The shape is that of one sample; no shape
-// means a scalar. The field's type follows from T: [F16] gives Float16, [BF16] BFloat16,
-// and other 16-bit unsigned types Uint16. AddField panics if the name is empty or
-// already taken, or if the shape can't be used.
+// AddField adds a field whose elements are T. The shape is that of one sample; no shape means a
+// scalar. It panics if the name is empty or taken, or if the shape can't be used.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged is AddField for a field whose length differs from sample to sample:
-// the first dimension of the shape is the longest allowed. See [Field.Ragged].
+// AddRagged is AddField for a field whose first dimension differs from sample to sample, up to
+// that of the shape: see [Field].
 func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true})
 }
 
-// AddRaggedDims is AddRagged for a field whose first dims dimensions differ from
-// sample to sample, such as the height and width of images. It also panics if dims
-// isn't 1 … len(shape). See [Field.RaggedDims].
+// AddRaggedDims is AddRagged for a field whose first dims dimensions differ, such as the height
+// and width of images.
 func AddRaggedDims[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: field %d (%q) of a schema has %d ragged dimensions: must be 1 … %d, those of shape %v", len(s.fields), name, dims, len(shape), slices.Clone(shape)))
@@ -120,8 +111,7 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	return c, nil
 }
 
-// A Column is a field of a [Schema], with elements T. The zero Column belongs to no
-// schema, and to no view.
+// A Column is a field of a [Schema], with elements T.
 type Column[T Element] struct {
 	index int
 	name  string
@@ -129,20 +119,18 @@ type Column[T Element] struct {
 	full  int // bytes of the longest sample allowed
 }
 
-// Index is the number of the field, for methods that want one: [Sample.SetShape],
-// [Batch.LensOf].
+// Index is the number of the field, for methods that want one.
 func (c Column[T]) Index() int { return c.index }
 
-// Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a copy,
-// as [Values] gives them. If the view's field with this number has another name, type or
-// size, or is missing, it panics, naming both fields.
+// Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a copy. It panics
+// if the view has no such field.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)
 	return elements[T](b)
 }
 
-// SetLen is [Sample.SetLen] for the column. Like the methods below, it panics as Of does.
+// SetLen is [Sample.SetLen] for the column.
 func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
 
 // Lens is [Batch.Lens] of the column.

@@ -11,9 +11,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset is the samples of ds at indices, in the order of indices. An index may
-// occur more than once; its occurrences are augmented differently, since
-// [Sample.Rand] depends on the position. The indices are copied.
+// Subset is the samples of ds at indices, in their order. An index may occur more than once; its
+// occurrences are augmented differently. The indices are copied.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -210,10 +209,9 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map is a dataset whose samples, with the given fields, f makes from the samples of ds:
-// it augments, decodes or selects. For each sample, ds loads into src, then f writes
-// dst; f may write to src too. Both draw from the same Rand. If f is nil, or ds or
-// fields can't be used, [NewLoader] and [Tune] return an error.
+// Map is a dataset whose samples, with the given fields, f makes from those of ds: ds loads into
+// src, then f writes dst, and may write to src too. Both draw from the same Rand. [NewLoader]
+// tells what can't be used.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
 	_, m.src, m.err = checkIndexed(ds)
@@ -280,15 +278,14 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// Overwrites is ds with the promise that each call of Load writes every element of every
-// field, of a ragged field up to its length, so the loader needn't clear the sample's
-// place before. If the promise is broken, what isn't written holds values of an earlier
-// sample. The result keeps ds's other interfaces.
+// Overwrites is ds with the promise that each Load writes every element of every field, of a
+// ragged field up to its length, so the loader needn't clear the place before. If the promise is
+// broken, what isn't written holds values of an earlier sample.
 //
-// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves.
-// [Subset], [Split], [Concat], [Zip] and [Sized] do if all their datasets do; [Map]
-// doesn't. A dataset can promise it by a method Overwrites(ds Dataset) bool, which tells
-// whether ds is the dataset itself and not one that embeds it.
+// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves; [Subset],
+// [Split], [Concat], [Zip] and [Sized] if all their datasets do; [Map] doesn't. A dataset can
+// promise it by a method Overwrites(ds Dataset) bool, which tells whether ds is the dataset
+// itself and not one that embeds it.
 func Overwrites(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -323,10 +320,9 @@ type overwriting struct{ Dataset }
 func (d *overwriting) parts() []Dataset { return []Dataset{d.Dataset} }
 func (d *overwriting) overwrites() bool { return true }
 
-// Split cuts a dataset into parts at random, one part per share. The shares must be
-// above 0 and add up to 1, give or take a millionth. Each sample is in exactly one part,
-// and the same seed always makes the same parts. Each must have a sample. Each part is a
-// [SubsetDataset], and a [BatchDataset] or a [SizedDataset] if ds is.
+// Split cuts a dataset into parts at random, one per share. The shares must be above 0 and add up
+// to 1. Each sample is in exactly one part, the same for the same seed, and no part may be empty.
+// Each is a [SubsetDataset], and a [BatchDataset] or a [SizedDataset] if ds is.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {

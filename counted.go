@@ -10,20 +10,15 @@ import (
 	"github.com/nwt-go/nwt/internal/shards"
 )
 
-// A CountedStream knows how many records its shards have. So the order of an epoch depends
-// on seed and epoch alone, not on the number of ranks: [Loader.Resume] goes on with any
-// other number of ranks in the middle of an epoch, and every rank has the same number of
-// batches. There may be more ranks than shards.
+// A CountedStream knows how many records its shards have. So the order of an epoch depends on
+// seed and epoch alone: [Loader.Resume] goes on with any number of ranks, and every rank has the
+// same number of batches. There may be more ranks than shards.
 //
-// The records are dealt to lanes of equal length, each a run of shards: [WithInterleave]
-// lanes over all ranks, by default 32, but at most one per shard. A rank reads its part of the lanes, and a lane may be
-// shared by ranks, which pass over each other's records: fastest if the readers are
-// [Skipper]s, and if WithBatchSize × world is a multiple of the lanes.
-//
-// A shard with fewer or more records than told makes bad samples, with a *[ShardError]. So
-// does each record that is lost because its shard can't be read.
-//
-// With [WithEpochSamples] and in [MixedStreams] the counts aren't used.
+// The records are dealt to lanes of equal length, [WithInterleave] over all ranks. Ranks that
+// share a lane pass over each other's records: fastest with [Skipper]s, and if WithBatchSize ×
+// world is a multiple of the lanes. A shard with fewer or more records than told makes bad
+// samples, with a *[ShardError]. With [WithEpochSamples] and in [MixedStreams] the counts aren't
+// used.
 type CountedStream interface {
 	Stream
 	// Records is the number of records of a shard, 0 ≤ shard < Shards, or −1 if it isn't

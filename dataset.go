@@ -37,9 +37,8 @@ type BatchDataset interface {
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }
 
-// NewDataset makes a dataset of n samples from a function, which must keep the
-// rules of [Dataset]'s Load. If n, fields or load can't be used, [NewLoader] and
-// [Tune] return an error.
+// NewDataset makes a dataset of n samples from a function, under the rules of [Dataset]'s Load.
+// [NewLoader] and [Tune] tell what can't be used.
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n: n, fields: fields, load: load}
 }
@@ -237,9 +236,8 @@ func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return b.load(ctx, indices, dst)
 }
 
-// LoadSample loads one sample by itself, for epoch 0, seed 0 and position index. The
-// sample has its own memory and stays valid. The errors are *[LoadError], *[OptionError]
-// for an index out of range, and those of [NewLoader] for a dataset that can't be used.
+// LoadSample loads one sample by itself, as position index of epoch 0 with seed 0. It has its own
+// memory and stays valid. The errors are *[LoadError], *[OptionError], and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {

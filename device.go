@@ -14,10 +14,9 @@ import (
 // ordinal, or a binary that can't load the driver. The error that wraps it says which.
 var ErrNoDevice = cuda.ErrNoDevice
 
-// CUDA is the NVIDIA GPU with the given number, from 0. It needs NVIDIA's driver and
-// nothing else. If there is no such GPU, the error is [ErrNoDevice] and says why.
-// Without cgo, programs need the build tag nwt_purego. With the tag cuda,
-// gorgonia.org/cu is linked instead, which needs the toolkit.
+// CUDA is the NVIDIA GPU with the given number, from 0. It needs NVIDIA's driver and nothing
+// else; without cgo, the build tag nwt_purego. With the tag cuda, gorgonia.org/cu is linked
+// instead, which needs the toolkit. If there is no such GPU, the error is [ErrNoDevice].
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {
@@ -86,9 +85,9 @@ func (s cudaSession) do(f func() error) error {
 	return errors.Join(f(), s.session.Leave())
 }
 
-// A Device is where batches must end up. nwt has two, [Host] and [CUDA]; programs
-// can write others. All methods may be called from any goroutine. None may call the loader
-// or runtime.Goexit; a panic ends the program.
+// A Device is where batches must end up. nwt has two, [Host] and [CUDA]; programs can write
+// others, see package device. All methods may be called from any goroutine, and must not call the
+// loader.
 type Device interface {
 	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
 	// different speed must have different names.
@@ -102,8 +101,7 @@ type Device interface {
 	Open() (device.Session, error) // a loader's session, its queue of copies
 }
 
-// Host is the device that needs no copy: a batch is used where it was loaded.
-// It is the default.
+// Host is the default device: a batch is used where it was loaded.
 func Host() Device { return hostDevice{} }
 
 type hostDevice struct{}

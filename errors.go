@@ -17,8 +17,8 @@ var (
 	ErrRetained = errors.New("nwt: too many batches are retained")
 )
 
-// A LoadError says which sample couldn't be loaded, and why. If user code panicked,
-// Err has the value of the panic, and its file and line.
+// A LoadError says which sample couldn't be loaded, and why. If user code panicked, Err has the
+// value of the panic, and its file and line.
 type LoadError struct {
 	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithFinish failed
 	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithFinish or BatchSampler.Start failed
@@ -40,9 +40,9 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// A ShardError says from which record on a shard of a stream can't be read. All that
-// the shard has from there on is lost, and counts as one bad sample, because nobody
-// knows how many records these are. Of a [CountedStream] each counts.
+// A ShardError says from which record on a shard of a stream can't be read. All that the shard
+// has from there on is lost, and counts as one bad sample; of a [CountedStream] each record
+// counts.
 type ShardError struct {
 	Shard  int
 	Record int // in the shard, 0-based
@@ -55,9 +55,9 @@ func (e *ShardError) Error() string {
 
 func (e *ShardError) Unwrap() error { return e.Err }
 
-// An OptionError says which argument can't be used, and why. A function that returns an
-// error joins one for each bad argument. Those of functions that return no error, such
-// as [NewDataset], are reported by [NewLoader], [NewTunedLoader] and [Tune].
+// An OptionError says which argument can't be used, and why. Errors join one for each bad
+// argument. Those of functions that return no error, such as [NewDataset], are told by
+// [NewLoader] and [Tune].
 type OptionError struct {
 	Option string // e.g. "WithBatchSize"
 	Value  any    // what was given, or which part of it

@@ -113,9 +113,8 @@ func (t *DType) UnmarshalText(name []byte) error {
 	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
 }
 
-// Element is the Go types that a field's elements can be seen as: bool for Bool, uint8
-// for Uint8 and so on; [F16] for Float16 and [BF16] for BFloat16, or uint16, the bits,
-// for either. A type that is defined as one of these will do too.
+// Element is the Go types of a field's elements, or types defined as one of them; [F16] for
+// Float16 and [BF16] for BFloat16, or uint16 for either.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }

@@ -7,26 +7,22 @@ import (
 	"unsafe"
 )
 
-// A Slice is an array in memory that [FromSlices] makes a field of. [SliceOf] makes
-// it.
+// A Slice is an array in memory for [FromSlices].
 type Slice struct {
 	field  Field
 	values []byte
 }
 
-// SliceOf makes a Slice of an array that holds sample after sample, each with the
-// given shape, row-major; no shape means scalars. The field's type follows from T as
-// in [AddField]. The array isn't copied, so it must not change while samples are
-// loaded from it.
+// SliceOf is an array that holds sample after sample, each with the given shape, row-major; no
+// shape means scalars. The array isn't copied, so it must not change.
 func SliceOf[T Element](name string, values []T, shape ...int) Slice {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
 	return Slice{Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)}, bytes}
 }
 
 // FromSlices makes a dataset of arrays in memory, one field per array, like PyTorch's
-// TensorDataset. [ColumnOf] reads them. It is a [BatchDataset]. The error joins an *[OptionError] for each
-// column that can't be used, has another number of samples than the first column, or
-// has the name of one before it.
+// TensorDataset. [ColumnOf] reads them. It is a [BatchDataset]. The error joins an *[OptionError]
+// for each array that can't be used.
 func FromSlices(columns ...Slice) (Dataset, error) {
 	d := &arrays{}
 	for _, c := range columns {

@@ -12,11 +12,9 @@ import (
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Its methods may be called
-// from any goroutine. Load, LoadBatch and the functions of [WithWorkerInit] and
-// [WithFinish] may call them too, except for [Loader.Close]; there an epoch is
-// [ErrBusy]. A sampler, a dataset's Len, a device and the log's handler must not call
-// the loader. The workers live across epochs.
+// A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
+// goroutine, and from Load, LoadBatch, [WithWorkerInit] and [WithFinish], except for Close and
+// epochs. A sampler, a dataset's Len, a device and the log's handler must not call the loader.
 type Loader struct {
 	*source
 	loadSample func(ctx context.Context, index int, dst *Sample) error
@@ -169,9 +167,8 @@ func (l *Loader) clearBefore() {
 // Fields is the layout of one sample, as the dataset told it.
 func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
-// Len is the number of batches in an epoch, for this rank, as of the epoch that began
-// last: see [Dataset] for one whose length changes. It is −1 for a stream without
-// WithEpochSamples that isn't a [CountedStream]: its end shows when it is reached.
+// Len is the number of batches in an epoch, for this rank; −1 for a stream without
+// [WithEpochSamples] that isn't a [CountedStream].
 func (l *Loader) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,9 +189,9 @@ func (o *options) perRank() order {
 	return order{n: o.quota(o.world), batch: o.batchSize, world: 1, dropLast: o.dropLast}
 }
 
-// SetSampler changes the order, and with it the length, of later epochs. The sampler may
-// visit what the dataset has now. During an epoch SetSampler returns [ErrBusy]; for a
-// stream it returns an error. Before a run is resumed, it must set the same sampler.
+// SetSampler changes the order, and with it the length, of later epochs. During an epoch it
+// returns [ErrBusy]; for a stream, an error. Before a run is resumed, it must set the same
+// sampler.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -266,9 +263,8 @@ func (l *Loader) setOrder(s Sampler, o order, n int) {
 // Workers is how many workers the loader has.
 func (l *Loader) Workers() int { return int(l.workers.Load()) }
 
-// SetWorkers changes how many workers the loader has, 0 … 1024. It takes effect
-// at once, even while an epoch is running, and doesn't change what is loaded. A
-// surplus worker finishes the samples it has begun.
+// SetWorkers changes how many workers the loader has, 0 … 1024, at once. What is loaded doesn't
+// change.
 func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
@@ -406,9 +402,8 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	})
 }
 
-// Epochs yields the batches of the epochs first … end−1 as one sequence: while the
-// last batches of an epoch are in use, the first of the next one are loaded. A range
-// without an epoch is an error. See [Loader.Epoch] for the rest.
+// Epochs yields the batches of the epochs first … end−1 as one sequence: while the last batches
+// of an epoch are in use, the first of the next are loaded. See [Loader.Epoch].
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) {
 		switch {
@@ -422,19 +417,15 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	})
 }
 
-// Resume yields the rest of an epoch: the samples that had not been delivered when the
-// state was taken. The worker count, the batch size and the world size may have changed
-// since; in the middle of a stream's epoch another world size is an error, unless it is a
-// [CountedStream]. The dataset,
-// the sampler and the seed must be the same. After an epoch's last batch the rest is
-// empty.
+// Resume yields the rest of an epoch: the samples that had not been delivered when the state was
+// taken. The dataset, the sampler and the seed must be the same; the worker count, the batch size
+// and the world size may have changed, but the last not for a stream that isn't a
+// [CountedStream]. After an epoch's last batch the rest is empty.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
 
-// ResumeEpochs yields the rest of an epoch and the epochs after it, up to end−1, as one
-// sequence: [Loader.Resume] and then [Loader.Epochs]. An end that isn't more than the
-// state's epoch is an error.
+// ResumeEpochs is [Loader.Resume] and then [Loader.Epochs] up to end−1, as one sequence.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) {
 		if end <= s.Epoch {
@@ -516,10 +507,9 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 }
 
-// Close ends the running epoch, waits for the loads under way, and gives the memory
-// back. The memory of the batch in use, and of retained batches, is given back when they
-// are released. Closing again does nothing. What the loader calls, such as Load or the
-// log's handler, must not call Close: it would wait for its caller.
+// Close ends the running epoch, waits for the loads under way, and gives the memory back; that of
+// batches in use once they are released. Closing again does nothing. What the loader calls must
+// not call Close.
 func (l *Loader) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -564,16 +554,15 @@ func (l *Loader) logFailedTogether(err error) {
 	}
 }
 
-// BadSamples is the samples that were left out so far under WithErrorBudget,
-// the first 10 000 of them, in the order of delivery.
+// BadSamples is the first 10 000 samples that were left out under [WithErrorBudget], in the order
+// of delivery.
 func (l *Loader) BadSamples() []*LoadError {
 	l.faulty.mu.Lock()
 	defer l.faulty.mu.Unlock()
 	return slices.Clone(l.faulty.list)
 }
 
-// Stats is a snapshot of the loader's figures. It may be called at any time and
-// costs the loader nothing.
+// Stats is a snapshot of the loader's figures, at any time.
 func (l *Loader) Stats() Stats {
 	ready := l.counters.ready.Load() // read before batches, so that it isn't more
 	s := Stats{

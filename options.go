@@ -16,10 +16,8 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// An Option configures [NewLoader] and [Tune]. Both accept every option and ignore those
-// that concern only the other. If an option is repeated, the last one wins; so it does
-// of [WithRank] and [WithLauncher], and of [WithAlpha] and [WithRelativeAlpha].
-// Otherwise the order doesn't matter.
+// An Option configures [NewLoader] and [Tune], which ignore those that concern only the other. If
+// an option is repeated, the last one wins.
 type Option func(*options) error
 
 // options is what the options have set.
@@ -146,9 +144,8 @@ func between(option string, n, low, high int) error {
 	return nil
 }
 
-// WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32.
-// The last batch of an epoch may be smaller. With a [BatchSampler] it is the most
-// samples that a batch may have.
+// WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1, 32 by default; with a
+// [BatchSampler], at most. The last batch of an epoch may be smaller.
 func WithBatchSize(n int) Option {
 	return func(o *options) error {
 		o.batchSize = n
@@ -156,10 +153,9 @@ func WithBatchSize(n int) Option {
 	}
 }
 
-// WithWorkers sets how many goroutines load samples, 0 … 1024. With 0 the
-// caller of the iterator loads each batch when it asks for it, and no goroutine
-// is started. The default is GOMAXPROCS; [Tune] finds a better count, and ignores
-// this option.
+// WithWorkers sets how many goroutines load samples, 0 … 1024. With 0 the caller of the iterator
+// loads each batch when it asks for it. The default is GOMAXPROCS; [Tune] finds a better count,
+// and ignores this option.
 func WithWorkers(n int) Option {
 	return func(o *options) error {
 		o.workers = n
@@ -167,12 +163,10 @@ func WithWorkers(n int) Option {
 	}
 }
 
-// WithPrefetch fixes how many batches the loader may load ahead of the one in use, 1 …
-// 1022. Each takes the memory of a batch. With 0 workers nothing is loaded ahead.
-//
-// By default the loader decides: 2 batches, or more if the workers outnumber the samples
-// of a batch, or if workers idle while training waits. The batches that it adds take at
-// most 256 MiB, and at most an eighth of the memory left, divided by the ranks on the host.
+// WithPrefetch fixes how many batches are loaded ahead of the one in use, 1 … 1022; with 0
+// workers none are. By default there are 2, or more if the workers outnumber the samples of a
+// batch or idle while training waits. Those take at most 256 MiB, and at most an eighth of the
+// memory left.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches
@@ -180,9 +174,8 @@ func WithPrefetch(batches int) Option {
 	}
 }
 
-// WithShuffle gives every epoch another order, computed from the seed and the
-// epoch: see [Shuffled], and for a stream [Streamed]. It also seeds [Sample.Rand]. By
-// default samples come in the dataset's order.
+// WithShuffle gives every epoch another order, computed from seed and epoch, and seeds
+// [Sample.Rand]. By default samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
 	return func(o *options) error {
 		o.shuffle, o.shuffled = true, seed
@@ -190,8 +183,7 @@ func WithShuffle(seed uint64) Option {
 	}
 }
 
-// WithSeed sets the seed of [Sample.Rand] alone. The default is the seed of
-// WithShuffle, or 0 without WithShuffle.
+// WithSeed sets the seed of [Sample.Rand] alone. The default is that of [WithShuffle], or 0.
 func WithSeed(seed uint64) Option {
 	return func(o *options) error {
 		o.seed = &seed
@@ -211,8 +203,8 @@ func WithSampler(s Sampler) Option {
 	}
 }
 
-// WithDropLast leaves out a last batch that would be smaller than the others. With a
-// [BatchSampler] it leaves out the last batches if they are fewer than the ranks.
+// WithDropLast leaves out a last batch that would be smaller than the others; with a
+// [BatchSampler], last batches that are fewer than the ranks.
 func WithDropLast() Option {
 	return func(o *options) error {
 		o.dropLast = true
@@ -220,11 +212,10 @@ func WithDropLast() Option {
 	}
 }
 
-// WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The
-// default is rank 0 of 1. The ranks load disjoint parts of an epoch, which together are
-// the whole epoch, in the same number of batches. A rank repeats another's sample only
-// if fewer samples than ranks are left in all. For exceptions see [BatchSampler] and
-// [Streamed].
+// WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load
+// disjoint parts of an epoch, which together are all of it, in the same number of batches; only
+// if fewer samples than ranks are left does a rank repeat another's. For exceptions see
+// [BatchSampler] and [Streamed].
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -235,10 +226,9 @@ func WithRank(rank, world int) Option {
 	}
 }
 
-// WithLauncher sets rank and world to what [RankFromEnv] reads from the launcher's
-// environment, and logs it once per process. The ranks of a host share its CPUs: the
-// default of [WithWorkers] and the space that [Tune] searches are GOMAXPROCS divided by
-// their number. An environment that contradicts itself is an error.
+// WithLauncher sets rank and world to what [RankFromEnv] reads, and logs it once. The ranks of a
+// host share its CPUs: the default of [WithWorkers] and the counts that Tune tries are divided by
+// their number.
 func WithLauncher() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
@@ -251,9 +241,9 @@ func WithLauncher() Option {
 	}
 }
 
-// WithUnordered delivers batches as soon as they are loaded, each once, so that a slow
-// batch doesn't hold up the others. Which samples are in a batch doesn't change. The
-// loader can't be resumed. If the device is a GPU, batches come in order all the same.
+// WithUnordered delivers batches as soon as they are loaded, so that a slow one doesn't hold up
+// the others. What is in a batch doesn't change. The loader can't be resumed. To a GPU, batches
+// come in order all the same.
 func WithUnordered() Option {
 	return func(o *options) error {
 		o.unordered = true
@@ -264,9 +254,9 @@ func WithUnordered() Option {
 // maxInterleave is the most shards that are read at once.
 const maxInterleave = 1024
 
-// WithInterleave sets how many shards of a stream, or of each of [MixedStreams], are
-// read at once, 1 … 1024: a sample of each in turn. The default is 4 for each rank or, of a
-// [CountedStream], 32 for all ranks together. The order of the samples depends on it. If the dataset isn't a stream, it does nothing.
+// WithInterleave sets how many shards of a stream are read at once, 1 … 1024, a sample of each in
+// turn: by default 4 for each rank or, of a [CountedStream], 32 for all ranks together. The order
+// of the samples depends on it.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -274,11 +264,9 @@ func WithInterleave(shards int) Option {
 	}
 }
 
-// WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, or each
-// of [MixedStreams], 1 … 2²⁴. That many records are kept in memory. The default is 1024.
-// Of a [CountedStream] it is what all ranks together keep.
-// The order of the samples depends on it. Without WithShuffle, or if the dataset isn't a
-// stream, it does nothing.
+// WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, 1 … 2²⁴, which are
+// kept in memory; of a [CountedStream] by all ranks together. The default is 1024. The order of
+// the samples depends on it.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples
@@ -286,11 +274,9 @@ func WithShuffleWindow(samples int) Option {
 	}
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, counted over
-// all ranks, so that each rank has the same number of batches. If a rank's shards hold
-// more than n/world samples, it leaves out the rest; if fewer, it reads all of them
-// again. By default an epoch is all that the shards hold. If the dataset isn't a stream,
-// WithEpochSamples does nothing.
+// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, counted over all ranks,
+// so that each rank has the same number of batches. If a rank's shards hold fewer than n/world
+// samples, it reads them again. By default an epoch is all that the shards hold.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -320,12 +306,10 @@ func (o *options) endsEpoch(samples, world int) bool {
 	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }
 
-// WithErrorBudget lets an epoch go on without samples that can't be loaded, up to maxBad
-// per epoch, 0 … 2³¹−1. Their batches are smaller; a batch with no sample left is
-// skipped, or with several ranks ends the epoch with an error. Each bad sample is logged
-// and remembered, see [Loader.BadSamples]. One more than maxBad ends the epoch. The
-// default is 0. The lost rest of a stream's shard counts as one bad sample: see
-// [ShardError].
+// WithErrorBudget lets an epoch go on without samples that can't be loaded, up to maxBad per
+// epoch, 0 by default. Their batches are smaller; a batch with no sample left is skipped, or with
+// several ranks ends the epoch with an error. Each bad sample is logged, see [Loader.BadSamples].
+// The lost rest of a stream's shard counts as one.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -333,23 +317,15 @@ func WithErrorBudget(maxBad int) Option {
 	}
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample, which must be at
-// least 1 ms. [WithRetry]'s pauses and repeated calls count too; time in which the
-// process was paused doesn't. The sample is then bad, with an error that is
-// [context.DeadlineExceeded], and the call's context ends. A call of LoadBatch may take
-// perSample for each of its samples; then they are loaded one by one. By default the
-// loader waits for ever.
+// WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms,
+// [WithRetry]'s repetitions included. The sample is then bad, with [context.DeadlineExceeded],
+// and the call's context ends. A LoadBatch may take perSample for each of its samples; then they
+// are loaded one by one. Open, Next, Skip and Close of a stream's shard may each take perSample
+// too. By default the loader waits for ever.
 //
-// An Open with its repetitions, a Next, a Skip and a Close of a stream's shard may each
-// take perSample too. If Open or Next takes longer, the shard's other records are lost.
-//
-// A call that was given up goes on in a goroutine that neither the epoch nor Close waits
-// for. Until it returns, it keeps its memory and its [Sample.Worker] number. If 1024 of
-// them haven't returned, the epoch ends with an error.
-//
-// The loader waits for everything else that the program gives it. With 0 workers, or if
-// a stream's epoch began with 0, it waits for every call; so [Tune] and
-// [WithAutoWorkers] leave 0 out, unless no other count is left.
+// A call that was given up goes on in a goroutine that nobody waits for, and keeps its memory
+// until it returns. If 1024 haven't returned, the epoch ends with an error. With 0 workers the
+// loader waits for every call, so tuning leaves 0 out.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
@@ -361,10 +337,8 @@ func WithTimeout(perSample time.Duration) Option {
 }
 
 // WithRetry sets how often a sample is loaded again, 0 … 100, if its error has a method
-// Temporary() bool that returns true, as those of package net and
-// [context.DeadlineExceeded] do. The loader waits for the duration wait, at least 0,
-// before the first repetition; the wait doubles each time. The default is 3 times, the
-// first after 10 ms.
+// Temporary() bool that returns true, as [context.DeadlineExceeded] does. The first repetition
+// comes after wait; the wait doubles each time. The default is 3 times, after 10 ms.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retries, o.backoff = times, wait
@@ -376,10 +350,9 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
-// WithWorkerInit makes each worker call f once, in its goroutine and before its first
-// sample. With 0 workers the caller calls f once, as worker 0. If f fails, the epoch
-// ends with a *[LoadError] whose Index is −1, and the next epoch tries again. An epoch
-// ends only once f has returned; if it ends early, it first ends ctx.
+// WithWorkerInit makes each worker call f once, in its goroutine and before its first sample;
+// with 0 workers the caller calls it, as worker 0. If f fails, the epoch ends with a *[LoadError]
+// whose Index is −1, and the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
@@ -390,11 +363,10 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	}
 }
 
-// WithFinish makes a worker run f on each batch after its samples are loaded and before
-// it is copied to the device: for mixup, masking, packing. f may change the elements and
-// lengths of b, and draws from [Batch.Rand]. It is called for several batches at once,
-// without bad samples. If f fails or panics, the epoch ends with a *[LoadError] whose
-// Index is −1, after all batches before it. [WithTimeout] doesn't bound f.
+// WithFinish makes a worker run f on each batch after its samples are loaded and before it is
+// copied to the device: for mixup or masking. f may change the elements and lengths of b, and
+// draws from [Batch.Rand]; it is called for several batches at once. If it fails or panics, the
+// epoch ends with a *[LoadError], after all batches before it. WithTimeout doesn't bound it.
 func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.finish = f
@@ -405,10 +377,8 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithLogger sets where log lines go: warnings, and what [WithLauncher] found and
-// [WithAutoWorkers] chose. The default is [slog.Default], as it is when the loader is
-// made. The log's handler must not call the loader, nor [Tune] or [Precompute] with the
-// file that a line is about.
+// WithLogger sets where log lines go, by default [slog.Default]. Its handler must not call the
+// loader, nor [Tune] or [Precompute] with the file that a line is about.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -430,10 +400,9 @@ func WithDevice(d Device) Option {
 	}
 }
 
-// WithPinned decides whether batches are loaded into page-locked memory: by default if
-// the device is a GPU. On the [Host] it is for programs that copy batches to a GPU
-// themselves (for XLA see docs/gomlx.md). If page-locked memory is refused there,
-// ordinary memory is used, and a log line says which limit is too low.
+// WithPinned decides whether batches are loaded into page-locked memory: by default if the device
+// is a GPU. On the [Host] it is for programs that copy batches to a GPU themselves; if it is
+// refused there, a log line says which limit is too low.
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on
@@ -452,9 +421,9 @@ func WithStrategy(s Strategy) Option {
 	}
 }
 
-// WithAlpha sets the difference in accumulated time that the choice of [Tune] ignores,
-// at least 0. The time accumulates over [WithIterations] iterations, 100 by default. The
-// default is 0.5 s, but at least 1 % and at most 5 % of the fastest count's time.
+// WithAlpha sets the difference that the choice of [Tune] ignores, at least 0, in time
+// accumulated over [WithIterations] iterations. The default is 0.5 s, but at least 1 % and at
+// most 5 % of the fastest count's time.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -465,8 +434,8 @@ func WithAlpha(d time.Duration) Option {
 	}
 }
 
-// WithRelativeAlpha is WithAlpha as a share of the fastest count's time, 0 … 1.
-// Only the share counts: the default's 0.5 s don't bound it.
+// WithRelativeAlpha is [WithAlpha] as a share of the fastest count's time, 0 … 1, without other
+// bounds.
 func WithRelativeAlpha(share float64) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
@@ -487,9 +456,9 @@ func WithIterations(n int) Option {
 	}
 }
 
-// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default
-// is twice GOMAXPROCS, for [Exhaustive] GOMAXPROCS − 1, and more as long as more workers
-// win while CPUs are idle.
+// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice
+// GOMAXPROCS, for [Exhaustive] GOMAXPROCS − 1, and more as long as more workers win while CPUs
+// are idle.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n
@@ -511,10 +480,9 @@ func WithTuningTime(d time.Duration) Option {
 	}
 }
 
-// WithStep makes [Tune] run f on every batch, as training would. The answer is then the
-// fewest workers at which training doesn't wait. The first call with a batch of each
-// shape, up to 32 shapes, isn't measured: a framework may compile in it. If f changes
-// anything, the program must restore it.
+// WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest
+// workers at which training doesn't wait. The first call with each shape of batch isn't measured,
+// since a framework may compile in it. If f changes anything, the program must restore it.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
@@ -525,7 +493,7 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithProgress makes [Tune] call f whenever there is something to show. Without it, Tune logs a line
+// WithProgress makes Tune call f whenever there is something to show, instead of logging a line
 // when it begins, every 10 s, and at the end.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
@@ -537,11 +505,9 @@ func WithProgress(f func(Progress)) Option {
 	}
 }
 
-// WithMemoryLimit sets how much memory, in bytes and at least 1, the whole process may
-// need at the worker count that [Tune] chooses: see [Trial].Memory, and
-// [Result].RuledOut for counts that need more. By default the process may grow by 80 %
-// of what the container or the machine has left, divided by the ranks that
-// [WithLauncher] found on the host.
+// WithMemoryLimit sets how many bytes the process may need at the count that [Tune] chooses, see
+// Trial.Memory. By default it may grow by 80 % of what the container or the machine has left,
+// divided by the ranks on the host.
 func WithMemoryLimit(bytes uint64) Option {
 	return func(o *options) error {
 		o.maxMemory = bytes
@@ -552,15 +518,13 @@ func WithMemoryLimit(bytes uint64) Option {
 	}
 }
 
-// WithResultCache keeps what [Tune] finds in a file, under a name for the dataset that
-// the program chooses. Neither may be empty. The next Tune takes its result from there
-// if hardware, device, fields and options are the same, batches are within a factor of
-// two in bytes, and a few batches take as long as the result says, within a factor of
-// two.
+// WithResultCache keeps what Tune finds in a file, under a name for the dataset. The next Tune
+// takes it from there if hardware, device, fields and options are the same, the batch's bytes
+// within a factor of two, and a few batches take as long as it says, within a factor of two. A
+// result that isn't sure counts for a day.
 //
-// Several processes may share the file: the first one tunes, and the others wait. A
-// result that isn't sure counts for a day. If the file can't be read or written, Tune
-// logs it and tunes anew. What Tune calls must not call Tune with the same file.
+// Processes may share the file: one tunes, the others wait. If it can't be read or written, Tune
+// logs that and tunes. What Tune calls must not call Tune with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -571,14 +535,11 @@ func WithResultCache(path, name string) Option {
 	}
 }
 
-// WithAutoWorkers makes a loader tune itself while training goes on. It times batches at
-// several worker counts, the loop body included, and settles on the fewest at which
-// training hardly waits; see [Loader.Result]. If waiting drifts later, it measures
-// again. What is trained on doesn't change.
-//
-// It starts at the count of [WithWorkers] and tries at most that of [WithMaxWorkers].
-// [WithAlpha] or [WithRelativeAlpha] says which difference it ignores, by default 2 % of
-// the fastest. [Loader.SetWorkers] ends it. [Tune] ignores this option.
+// WithAutoWorkers makes a loader tune itself while training goes on. It times batches at several
+// worker counts, the loop body included, and settles on the fewest at which training hardly
+// waits; if waiting drifts later, it measures again. It starts at [WithWorkers], tries at most
+// [WithMaxWorkers], and ignores differences of [WithRelativeAlpha], by default 2 %.
+// [Loader.SetWorkers] ends it.
 func WithAutoWorkers() Option {
 	return func(o *options) error {
 		o.auto = true

@@ -334,9 +334,8 @@ func (r Rank) logOnce(log *slog.Logger) {
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables that a launcher sets.
-// If several launchers' are set, the first of this list counts; but if srun itself
-// started the process, MPI's don't count.
+// RankFromEnv reads rank and world from the environment variables that a launcher sets, the first
+// of:
 //
 //	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 //	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE, …_LOCAL_RANK, …_LOCAL_SIZE
@@ -344,10 +343,9 @@ func (r Rank) logOnce(log *slog.Logger) {
 //	Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS and others of a step that srun sets
 //	Kubernetes  JOB_COMPLETION_INDEX and, from the manifest, WORLD_SIZE
 //
-// Without a launcher, or without srun in a Slurm batch script, it is rank 0 of 1. It is
-// an error if a variable is missing, malformed or out of range, if variables contradict
-// each other, or if a world size other than 1 is set without a rank. If lookup is nil,
-// it is [os.LookupEnv]; an empty variable counts as missing.
+// If srun itself started the process, MPI's don't count. Without a launcher it is rank 0 of 1.
+// Variables that are malformed, out of range, missing or in contradiction are an error. If lookup
+// is nil, it is os.LookupEnv; an empty variable counts as missing.
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

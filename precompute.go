@@ -14,23 +14,17 @@ import (
 	"github.com/nwt-go/nwt/internal/samplefile"
 )
 
-// Precompute keeps the samples of ds in a file at path. The first run loads all samples,
-// with the workers of a [Loader], and writes them. Later runs map the file into memory,
-// and load nothing.
+// Precompute keeps the samples of ds in a file at path. The first run loads and writes them;
+// later runs map the file into memory, and load nothing.
 //
-// The file is used if the number of samples, the fields and version are those that it
-// was written for. Put into version what else the samples depend on, such as a date of
-// the data. Another or a damaged file is replaced, with a warning in the log; one that
-// isn't Precompute's is first moved to path.foreign, path.foreign1 … A sample whose
-// checksum is wrong is loaded from ds.
+// The file is used if the number of samples, the fields and version are those that it was written
+// for. Put into version what else the samples depend on. Another or a damaged file is replaced,
+// with a warning; one that isn't Precompute's is first moved to path.foreign. A sample whose
+// checksum is wrong, or that was bad within [WithErrorBudget], is loaded from ds.
 //
-// The samples are those of [LoadSample], of epoch 0 and seed 0: augmentation belongs in
-// a [Map] over the result. Only the options that say how to load count. A bad sample
-// within [WithErrorBudget] is loaded from ds whenever it is asked for.
-//
-// If several processes call Precompute, one writes, under path.lock, and the others
-// wait. Until the file is complete, it is path.partial. What loads the samples must not
-// call Precompute for the same path: it would wait for its caller.
+// The samples are those of [LoadSample]: augmentation belongs in a [Map] over the result. Of opts
+// only those count that say how to load. If several processes call Precompute, one writes and the
+// others wait. What loads the samples must not call it for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -77,7 +71,7 @@ func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds
 // [Overwrites].
 func (p *Precomputed) Overwrites(ds Dataset) bool { return ds == Dataset(p) }
 
-// Load copies a sample from the file. After Close its error is os.ErrClosed.
+// Load copies a sample from the file. After Close its error is [os.ErrClosed].
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 	there, err := p.file.Read(dst.worker, index, func(packed []byte) (sum uint32, err error) {
 		if rest, err := dst.unpack(packed); err != nil || len(rest) > 0 {

@@ -65,8 +65,8 @@ func countWorkers(n int) string {
 	return fmt.Sprintf("%d workers", n)
 }
 
-// String is the report for people: the choice and why, a row per worker count with
-// the choice and the fastest marked, and what else to know.
+// String is the report for people: the choice and why, a row per worker count, and what else to
+// know.
 func (r *Result) String() string {
 	var b strings.Builder
 	b.WriteString(r.Reason)
@@ -255,8 +255,8 @@ func (r *Result) trial(workers int) Trial {
 	return r.Trials[i]
 }
 
-// WriteCSV writes the trials as comma-separated values under a header. Times are in seconds, memory in bytes. Only
-// trials of a stream have the last column, reading.
+// WriteCSV writes the trials as comma-separated values under a header, times in seconds and
+// memory in bytes.
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	reading := r.knowsReading()
@@ -296,8 +296,7 @@ func margin(t Trial) string {
 	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
 }
 
-// A Result is what [Tune] found, with every figure behind it. In JSON the field
-// names are in snake case, and durations are whole nanoseconds.
+// A Result is what [Tune] found. In JSON durations are whole nanoseconds.
 type Result struct {
 	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells
 	Fastest    int           `json:"fastest"`    // the time-best count

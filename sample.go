@@ -72,10 +72,9 @@ func (c *common) column(field int) *column {
 	return &c.columns[field]
 }
 
-// Shape is the shape of a field in the sample's place: that of the longest sample
-// allowed or, with a [SizedDataset], of the longest of the batch. A smaller sample
-// begins at index 0 of each dimension: with [Field].RaggedDims of 2, row y begins at
-// element y × Shape[1] × … of the field. The caller must not change the slice.
+// Shape is the shape of a field in the sample's place: that of the longest sample allowed or,
+// with a [SizedDataset], of the longest of the batch. A smaller sample begins at index 0 of each
+// dimension. It must not be changed.
 func (s *Sample) Shape(field int) []int { return s.column(field).dims }
 
 // places is the memory of a field of n samples that lie one after the other from s on.
@@ -115,9 +114,9 @@ func (s *Sample) copyTo(dst *Sample) error {
 	return nil
 }
 
-// SetLen sets the length of a ragged field's first dimension. Load must call it, or
-// SetShape, for each ragged field. It panics if the field isn't ragged, or n is out of
-// range or more than the dataset's Sizes told; inside Load that becomes a [LoadError].
+// SetLen sets the length of a ragged field's first dimension; Load must call it, or SetShape. It
+// panics if the field isn't ragged, or n is out of range or more than Sizes told; inside Load
+// that becomes a [LoadError].
 func (s *Sample) SetLen(field, n int) {
 	c := s.column(field)
 	if c.free != 1 {
@@ -126,7 +125,7 @@ func (s *Sample) SetLen(field, n int) {
 	s.setLen(field, c, 0, n)
 }
 
-// SetShape is SetLen for all ragged dimensions of a field: see [Field.RaggedDims].
+// SetShape is SetLen for all ragged dimensions of a field.
 func (s *Sample) SetShape(field int, dims ...int) {
 	c := s.column(field)
 	if c.free == 0 || c.free != len(dims) {
@@ -168,8 +167,7 @@ func (s *Sample) panicTooLong(field int, c *column, dim, n, longest int) {
 	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.name, longest))
 }
 
-// Len is the length set for a ragged field, −1 before SetLen. It panics if the
-// field isn't ragged.
+// Len is the length set for a ragged field, −1 before SetLen.
 func (s *Sample) Len(field int) int {
 	c := s.column(field)
 	if c.free == 0 {
@@ -178,7 +176,7 @@ func (s *Sample) Len(field int) int {
 	return int(*s.lenOf(c, 0))
 }
 
-// LenOf is Len for one of the ragged dimensions of a field, the first of which is 0.
+// LenOf is Len of ragged dimension dim, the first of which is 0.
 func (s *Sample) LenOf(field, dim int) int {
 	c := s.column(field)
 	c.checkRagged("LenOf", field, dim)
@@ -236,10 +234,8 @@ func (s *Sample) runAt(c *column, k int) (at int) {
 	return at
 }
 
-// Rand is the sample's source of randomness. It is seeded by (seed, epoch,
-// [Sample.Position]) alone. So augmentation doesn't depend on workers, timing,
-// batch size or ranks. An index that comes twice in an epoch is augmented
-// differently each time.
+// Rand is the sample's source of randomness, seeded by (seed, epoch, [Sample.Position]) alone. So
+// augmentation doesn't depend on workers, timing, batch size or ranks.
 func (s *Sample) Rand() *rand.Rand {
 	if s.outer != nil {
 		return s.outer.Rand()
@@ -262,10 +258,8 @@ const sampleRand = 0x243f6a8885a308d3
 // Index is the sample's index in the dataset.
 func (s *Sample) Index() int { return s.index }
 
-// Position is the sample's position in the epoch, 0-based and counted over all
-// ranks: the position that the sampler was asked for. It is the same at every
-// worker count, batch size and number of ranks. For a stream it is Index, the place
-// of the sample's record in the order of reading.
+// Position is the sample's position in the epoch, 0-based and over all ranks: what the sampler
+// was asked for. For a stream it is Index.
 func (s *Sample) Position() int {
 	switch {
 	case s.outer != nil:
@@ -279,10 +273,8 @@ func (s *Sample) Position() int {
 // Epoch is the epoch that the sample is loaded for.
 func (s *Sample) Epoch() int { return s.epoch }
 
-// Worker is the number of the worker that loads the sample, 0-based; it is 0 too if the
-// caller loads. Use it for logs, not to index state, for which there is [Scratch]: two
-// loaders over one dataset have the same numbers. After a call was given up (see
-// [WithTimeout]), numbers may be [Loader.Workers] or more.
+// Worker is the number of the worker that loads the sample, 0-based; 0 too if the caller loads.
+// It is for logs: for state there is [Scratch].
 func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.
@@ -397,20 +389,15 @@ func (s *Sample) error(err error, stack []byte) *LoadError {
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 
-// Scratch returns a value that Load needs at hand and can't share with other goroutines:
-// a decoder, an FFT plan, a connection. The first call in a worker makes the value with
-// create; later calls return the same value:
+// Scratch returns a value that Load needs at hand and can't share with other goroutines: a
+// decoder, an FFT plan, a connection. The first call in a worker makes it with create; later
+// calls return the same value:
 //
 //	decoder, err := nwt.Scratch(dst, newDecoder)
 //
-// A worker has one value per type T and dataset; each part of a [Concat], a [Zip] or a
-// [Map] has its own. If create fails, nothing is kept. create may take ten times
-// [WithTimeout]. Only the goroutine in which Load or LoadBatch was called may use the
-// value.
-//
-// If the value is an [io.Closer], it is closed when the worker ends: by
-// [Loader.SetWorkers], or at the latest by [Loader.Close]. After a panic in Load it is
-// closed and made anew. A call that was given up keeps its value until it returns.
+// A worker has one value per type T and dataset; each part of a [Concat], a [Zip] or a [Map] has
+// its own. If create fails, nothing is kept. create may take ten times [WithTimeout]. A value
+// that is an [io.Closer] is closed when the worker ends, and after a panic in Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil
@@ -495,8 +482,8 @@ func inner(scope uint64, part int) uint64 {
 // A record is one of a stream, and what is known of it.
 type record = shards.Item[Record]
 
-// A Record is what was read of a sample. Records are reused: Next gets a record
-// that still holds what an earlier Next and Load left there, or a new one.
+// A Record is what was read of a sample. Records are reused: Next gets one that still holds what
+// was left there, or a new one.
 type Record struct {
 	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
 	Value any    // anything else

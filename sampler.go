@@ -6,14 +6,12 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Sampler is the order of an epoch: which sample of the dataset stands at which
-// position. At is a pure function: the same epoch and position always give the same
-// index.
+// A Sampler is the order of an epoch. At is a pure function: the same epoch and position always
+// give the same index. Package sampler has more.
 //
-// Package sampler has more. A sampler may be a [Filler] or a [BatchSampler]. A method
-// LastIndex() int tells the highest index that it visits, −1 if not known, for
-// [NewLoader] and [Loader.SetSampler] to check; Step() int how many samples it made for
-// a step of all ranks, for them to warn if [WithBatchSize] × world doesn't divide it.
+// A sampler may be a [Filler] or a [BatchSampler]. A method LastIndex() int tells the highest
+// index that it visits, −1 if not known, to be checked; Step() int for how many samples a step of
+// all ranks it was made, for a warning if WithBatchSize × world doesn't divide it.
 type Sampler interface {
 	// Len is the number of positions in an epoch. It must not change.
 	Len() int
@@ -22,12 +20,10 @@ type Sampler interface {
 	At(epoch, i int) int
 }
 
-// A BatchSampler is a [Sampler] that also says where batches end: sampler.TokenBatches
-// is one. Batches, Start and Largest are pure, as At is.
-//
-// Batch k of rank r is batch k × world + r of the epoch. If the last step has fewer
-// batches than ranks, several ranks share a batch; [WithDropLast] leaves out this step
-// instead. An epoch can be resumed wherever a batch begins, with any number of ranks.
+// A BatchSampler is a [Sampler] that also says where batches end, as sampler.TokenBatches does.
+// Its methods are pure, as At is. Batch k of rank r is batch k × world + r of the epoch. If the
+// last step has fewer batches than ranks, several ranks share one; [WithDropLast] leaves that
+// step out.
 type BatchSampler interface {
 	Sampler
 	// Batches is the number of batches in an epoch, 1 … Len(). It must not change.
@@ -96,9 +92,8 @@ func (s sequential) At(_, i int) int {
 	return i
 }
 
-// Shuffled visits each of 0 … n−1 once per epoch, in an order that depends on the seed
-// and the epoch. It is for statistics, not for secrets. The order is computed, not
-// stored: it takes little memory at any n.
+// Shuffled visits each of 0 … n−1 once per epoch, in an order that depends on seed and epoch. The
+// order is computed, not stored. It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, seed: seed, key: permute.SeedKey(seed), perm: permute.New(n)}
 	s.rounds = permute.NewOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.Tabulate(permute.EpochKey(s.key, epoch)) })

@@ -17,12 +17,11 @@ type strategy struct{ search.Strategy }
 
 func (s strategy) search() search.Strategy { return s.Strategy }
 
-// Greedy looks at the count that training would have without tuning, then at higher ones
-// while training waits, at lower ones until they are hopeless, and between them. It goes
-// on until another run would choose the same in 95 % of cases.
+// Greedy looks at the count that training would have without tuning, at higher ones while
+// training waits, at lower ones until they are hopeless, and between them, until another run
+// would choose the same in 95 % of cases.
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
-// Exhaustive measures every count in ascending order, 0 … CPUs−1, in four rounds. With
-// [WithTimeout] it begins at 1. As long as more workers win while CPUs are idle, it goes
-// on, to 1024 at most. [WithMaxWorkers] and [WithTuningTime] bound it.
+// Exhaustive measures every count in ascending order, 0 … CPUs−1, in four rounds, and goes on as
+// long as more workers win while CPUs are idle.
 func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }

@@ -5,10 +5,9 @@ import (
 	"fmt"
 )
 
-// A SizedDataset is a [Dataset] that knows how large its samples are before it loads
-// them. A loader then makes each batch only as long as the longest of its samples: see
-// [Batch.Shape]. [Map] tells no sizes: wrap it in [Sized]. The other functions of this
-// package keep those of their datasets.
+// A SizedDataset knows how large its samples are before it loads them. A loader then makes each
+// batch only as long as the longest of its samples: see [Batch.Shape]. [Map] tells no sizes: wrap
+// it in [Sized].
 type SizedDataset interface {
 	Dataset
 	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field
@@ -19,9 +18,8 @@ type SizedDataset interface {
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a dataset a [SizedDataset] whose Sizes is the given function. Sizes that
-// ds itself tells are ignored. If sizes is nil, or ds can't be used or is a stream,
-// [NewLoader] and [Tune] return an error.
+// Sized makes a dataset a [SizedDataset] whose Sizes is the given function. [NewLoader] tells
+// what can't be used.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	d := &sized{ds: ds}
 	_, _, d.err = checkIndexed(ds)

@@ -11,10 +11,9 @@ import (
 	"github.com/nwt-go/nwt/internal/mix"
 )
 
-// A Stream is an iterable-style source: shards that are read in sequence, such as tar
-// files, record files, or the parts of a query. [Streamed] makes it a dataset for
-// [NewLoader] and [Tune]. Reading a shard should be cheap; Load then makes samples of
-// what was read, and workers call it side by side.
+// A Stream is an iterable-style source: shards that are read in sequence, such as tar files or
+// the parts of a query. [Streamed] makes it a dataset. Reading a shard should be cheap; Load
+// makes samples of what was read, and workers call it side by side.
 type Stream interface {
 	// Fields is the layout of one sample. It must not change.
 	Fields() []Field
@@ -39,9 +38,8 @@ type ShardReader interface {
 	Close() error
 }
 
-// A Skipper is a [ShardReader] that can pass over records for less than reading them
-// costs: with an index, or by seeking. If all readers are Skippers, [Loader.Resume]
-// starts soon even late in a long epoch.
+// A Skipper is a [ShardReader] that passes over records for less than reading them costs. If all
+// readers are Skippers, [Loader.Resume] starts soon even late in a long epoch.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many; if none, the
@@ -51,25 +49,15 @@ type Skipper interface {
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
-// Streamed makes a dataset of a stream, for [NewLoader] and [Tune]. It has no length.
-// Samples come in the order of reading, which is the same at every worker count:
+// Streamed makes a dataset of a stream. Its samples come in the order of reading, the same at
+// every worker count: each rank reads its shards in turn, [WithInterleave] of them at once, a
+// sample of each. [WithShuffle] changes the order of the shards in each epoch, and mixes samples
+// within [WithShuffleWindow]. Each rank needs a shard. For a [CountedStream] see there.
 //
-//   - Shards come in turn or, with [WithShuffle], in another order in each epoch. Each
-//     rank reads the shards at its places in that order, and needs at least one.
-//   - A rank reads [WithInterleave] shards at once, a sample of each in turn.
-//   - With WithShuffle, it mixes the samples within a window: see [WithShuffleWindow].
-//
-// [Sample.Index] is the sample's place in this order, over all ranks. An epoch ends
-// with the shards, so ranks may have different numbers of batches; [WithEpochSamples]
-// makes them equal. An epoch without a batch for a rank is an error.
-//
-// [Loader.Resume] reads and drops the samples before the state, or skips them if the
-// readers are [Skipper]s. In the middle of an epoch it refuses another number of ranks,
-// unless the stream is a [CountedStream], whose order is the same for any.
-//
-// Of each shard, up to 256 records are read ahead, or 16 if they have no Data. All Data
-// together takes about 256 MiB at most. If too few files may be open, shards are closed
-// and reopened, and the log says so.
+// [Sample.Index] is the sample's place in this order, over all ranks. Without [WithEpochSamples]
+// ranks may have different numbers of batches. [Loader.Resume] reads and drops what came before,
+// or skips it: see [Skipper]. Up to 256 records of each shard are read ahead, with at most about
+// 256 MiB of Data in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
@@ -136,8 +124,7 @@ func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 // again.
 func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].Err != nil }
 
-// A Mix says how the sampler Mixed of package sampler mixes the parts of a [Concat], and
-// [MixedStreams] streams.
+// A Mix says how sampler.Mixed mixes the parts of a [Concat], and [MixedStreams] streams.
 type Mix struct {
 	Parts  []int   // samples of each part, in the order of Concat; nil for MixedStreams
 	Phases []Phase // phases of training, one after the other; the last one never ends
@@ -150,16 +137,13 @@ type Phase struct {
 	Weights []float64 // one per part, in any unit; 0 leaves a part out
 }
 
-// MixedStreams makes a dataset of several streams of the same fields, mixed by weights:
-// what sampler.Mixed is for samples that have an index. It needs [WithEpochSamples].
-// Each [Mix].Block samples of a rank, counted on from epoch to epoch, have exactly the
-// share of every part. A phase's Samples are counted over all ranks.
+// MixedStreams makes a dataset of several streams of the same fields, mixed by weights, as
+// sampler.Mixed mixes samples that have an index. It needs [WithEpochSamples]. Each Mix.Block
+// samples of a rank have exactly the share of every part.
 //
-// Each stream is read as [Streamed] says: every rank needs a shard of each. An epoch
-// begins every stream anew, and a stream that ends before the epoch does is read again.
-// If an epoch takes only a little of a stream, its end is never read: make epochs long.
-// A stream without weight in an epoch isn't opened. [ShardError] counts the shards of
-// all streams, one stream after the other.
+// Each stream is read as [Streamed] says. An epoch begins every stream anew, and a stream that
+// ends before the epoch does is read again: make epochs long, or the end of a stream is never
+// read. A [ShardError] counts the shards of all streams, one stream after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -193,17 +177,14 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	return &streamDataset{streams: slices.Clone(streams), mix: &checked, seed: seed}, nil
 }
 
-// NewStream makes a stream of two functions. read yields the records of a shard, in a
-// goroutine of its own; an error ends the shard, as one of [ShardReader]'s Next does. load
-// makes a sample of a record, under the rules of [Dataset]'s Load.
+// NewStream makes a stream of two functions. read yields the records of a shard, in a goroutine
+// of its own; an error ends the shard. load makes a sample of a record, under the rules of
+// [Dataset]'s Load. ctx ends when reading does.
 //
-// A []byte is copied, so read may use its memory again. Any other R must stay as it was
-// yielded until load has seen it: up to 16 of each shard are read ahead. ctx ends when
-// reading does. WithRetry calls read again if its first record is a temporary error.
-//
-// Records are passed over by reading them. So if the bytes of a record needn't be read to
-// find the next, yield where they are, and let load read them. A type that embeds the
-// stream and has a method Records makes it a [CountedStream].
+// A []byte is copied, so read may use its memory again. Any other R must stay as it was yielded
+// until load has seen it. Records are passed over by reading them: where a record needn't be read
+// to find the next, yield its place, and let load read it. A type that embeds the stream and has
+// a method Records makes it a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }

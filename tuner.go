@@ -15,15 +15,12 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// Tune measures how long a batch takes to reach the device at several worker counts, on
-// this machine and with this dataset, and picks the fewest workers that are as good as
-// the fastest. If several are equally good, it prefers the default of [WithWorkers].
-// Give it the options that training will use. What it loads is thrown away; a stream is
-// read from its beginning.
+// Tune measures, on this machine and with this dataset, how long a batch takes to reach the
+// device at several worker counts, and picks the fewest workers that are as good as the fastest.
+// Give it the options that training will use. What it loads is thrown away.
 //
-// The errors are those of [NewLoader], of loading, of the step and of ctx, and that no
-// worker count fits into memory. If ctx ends once the result is complete, Tune still
-// returns it.
+// The errors are those of [NewLoader], of loading, of the step and of ctx; and one if no count
+// fits into memory. If ctx ends when the result is complete, Tune returns the result.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {
@@ -265,9 +262,8 @@ func (t *tuner) show(m *tuning, phase string, workers int) {
 
 const tellEvery = 10 * time.Second // of the log
 
-// NewTunedLoader calls [Tune], and then [NewLoader] with the worker count that Tune found.
-// [Loader.Result] returns what Tune measured. ctx bounds the tuning, not the loader.
-// [WithWorkers] is ignored. The errors are those of both.
+// NewTunedLoader is [Tune] and then [NewLoader] with the worker count that Tune found, instead of
+// that of [WithWorkers]; [Loader.Result] is Tune's result. The loader outlives ctx.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {

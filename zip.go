@@ -7,10 +7,9 @@ import (
 	"slices"
 )
 
-// Zip puts datasets side by side: its sample i has the fields of sample i of each
-// dataset, in the order of the datasets. The datasets must have the same length and no
-// field name in common. All draw from one [Sample.Rand]. A [Column] of one dataset's
-// [Schema] can't read the whole: declare a Schema of all fields, in order.
+// Zip puts datasets side by side: its sample i has the fields of sample i of each. They must have
+// the same length and no field name in common. All draw from one [Sample.Rand]. To read the
+// whole, declare a [Schema] of all fields, in order.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", ds, "needs at least one dataset")
