@@ -1,0 +1,94 @@
+package nwt_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// documents are of the given lengths. Token k of document i is 1000·i + k, its mask i+1.
+func documents(lengths []int) nwt.Dataset {
+	var schema nwt.Schema
+	tokens := nwt.AddRagged[int64](&schema, "tokens", 500)
+	mask := nwt.AddRagged[uint8](&schema, "mask", 500, 2)
+	ds := nwt.NewDataset(len(lengths), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		tokens.SetLen(dst, lengths[i])
+		mask.SetLen(dst, lengths[i])
+		for k := range lengths[i] {
+			tokens.Of(dst)[k] = int64(1000*i + k)
+			mask.Of(dst)[2*k], mask.Of(dst)[2*k+1] = uint8(i+1), uint8(i+1)
+		}
+		return nil
+	})
+	return nwt.Sized(ds, func(i int, sizes []int) { sizes[0], sizes[1] = lengths[i], lengths[i] })
+}
+
+func TestPackedRowsHoldEachTokenOfEachDocumentOnce(t *testing.T) {
+	lengths := []int{3, 0, 64, 65, 200, 1, 17, 40, 63, 5, 5, 5, 90, 22, 10}
+	total := 0
+	for _, n := range lengths {
+		total += n
+	}
+	ds, err := nwt.Packed(documents(lengths), 64, 7)
+	require.NoError(t, err)
+	require.LessOrEqual(t, ds.Len(), total/64+2)
+	tokens, err := nwt.ColumnOf[int64](ds, "tokens")
+	require.NoError(t, err)
+	mask, err := nwt.ColumnOf[uint8](ds, "mask")
+	require.NoError(t, err)
+	segments, err := nwt.ColumnOf[int32](ds, "segment_ids")
+	require.NoError(t, err)
+	positions, err := nwt.ColumnOf[int32](ds, "positions")
+	require.NoError(t, err)
+	l := newLoader(t, ds, nwt.WithBatchSize(2), nwt.WithWorkers(3), nwt.WithShuffle(1))
+	for epoch := range 3 {
+		seen := map[int64]int{}
+		for b, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+			require.Equal(t, []int{b.Len(), 64}, tokens.Shape(b))
+			for row := range b.Len() {
+				last, began := int32(0), int64(0)
+				for k := range 64 {
+					at := 64*row + k
+					token, segment := tokens.Of(b)[at], segments.Of(b)[at]
+					if segment == 0 {
+						require.Zero(t, token)
+						require.Zero(t, positions.Of(b)[at])
+						require.Zero(t, mask.Of(b)[2*at])
+						last = 1 << 30 // nothing follows
+						continue
+					}
+					if segment != last {
+						require.Equal(t, last+1, segment)
+						last, began = segment, token
+					}
+					require.Equal(t, token-began, int64(positions.Of(b)[at]))
+					require.Equal(t, uint8(token/1000+1), mask.Of(b)[2*at+1])
+					seen[token]++
+				}
+			}
+		}
+		require.Len(t, seen, total)
+		for token, times := range seen {
+			require.Equal(t, 1, times, "token %d", token)
+		}
+	}
+}
+
+func TestPackedTellsWhatCannotBePacked(t *testing.T) {
+	_, err := nwt.Packed(emptyDataset(3), 8, 0)
+	require.ErrorContains(t, err, `Packed: x: each field of the documents must be ragged`)
+	_, err = nwt.Packed(documents([]int{1}), 0, 0)
+	require.ErrorContains(t, err, "the length of a row must be 1")
+	_, err = nwt.Packed(documents([]int{0, 0}), 8, 0)
+	require.ErrorContains(t, err, "pieces")
+	_, err = nwt.Packed(documents([]int{501}), 8, 0)
+	require.ErrorContains(t, err, "Sizes of document 0")
+	var plain nwt.Schema
+	nwt.AddRagged[int64](&plain, "tokens", 5)
+	_, err = nwt.Packed(nwt.NewDataset(1, plain.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), 8, 0)
+	require.ErrorContains(t, err, "wrap it in Sized")
+}
