@@ -435,7 +435,7 @@ func TestFewIterationsMeasureWholeWavesToo(t *testing.T) {
 				truth := 5 * time.Millisecond / time.Duration(max(1, trial.Workers))
 				require.InDelta(t, float64(truth), float64(trial.Mean), float64(truth)/2, "%d iterations, %d workers: %v", n, trial.Workers, r)
 			}
-			require.GreaterOrEqual(t, r.Workers, 14, "%d iterations: %v", n, r)
+			require.GreaterOrEqual(t, r.Workers, 12, "%d iterations: %v", n, r)
 		})
 	}
 }
