@@ -461,3 +461,6 @@ func (b *Batch) bytes() (n int) {
 func (b *Batch) copyError(err error) error {
 	return fmt.Errorf("batch %d of epoch %d: %w", b.index, b.epoch, err)
 }
+
+// anyWorld is State.World of a CountedStream: any number of ranks may go on.
+const anyWorld = -1

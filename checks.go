@@ -26,22 +26,6 @@ func WithChecks() Option {
 	}
 }
 
-const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
-
-// gone is the slot of batches whose memory the loader has given up.
-var gone = new(slot)
-
-// seal makes what the slot held useless, and its memory unreadable.
-func (s *slot) seal() error {
-	for i := range s.indices {
-		s.indices[i] = -1
-	}
-	for i := range s.lens {
-		s.lens[i] = -1
-	}
-	return pages.Seal(s.mem, s.was)
-}
-
 // checked is an epoch in whose loop body mistakes are found, with WithChecks.
 func (l *Loader) checked(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
 	if !l.opts.checks {

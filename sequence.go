@@ -428,3 +428,83 @@ func (q *sequence) wrong(n int) error {
 func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
+
+// deals makes the parts of a sequence the lanes of a deal.
+func (q *sequence) deals(s Stream) {
+	c, o := q.l.counted, q.l.opts
+	q.deal = &deal.Deal{
+		N: c.n, Counts: c.all, Shard: o.shardOrder(len(c.all), 0).all.At, Lanes: c.lanes, Key: permute.SeedKey(o.seedOfStream(0)),
+		Block: 64, Mixes: o.shuffle, Step: c.step(), Steps: c.steps,
+		Span: func(base, k int) (first, after, low, high int) {
+			first, _ = c.bounds(base, k)
+			low, high, after = c.part(base, k)
+			return first, after, low - first, high - first
+		},
+	}
+	if o.shuffle {
+		q.deal.Block = (o.window-1)/c.lanes + 1
+	}
+	files := shards.NewFiles()
+	for k := range c.lanes {
+		ln := deal.NewLane(q.deal, k, q.config(s, k, len(c.all), 0, files))
+		q.parts, q.lanes = append(q.parts, &streamPart{Set: ln.Set, shards: len(c.all)}), append(q.lanes, ln)
+	}
+}
+
+// beginDeal begins an epoch of a counted stream at the position that a State says.
+func (q *sequence) beginDeal() {
+	c := q.l.counted
+	q.deal.Begin(q.epoch, q.skip)
+	q.index = c.steps(0) - c.steps(q.skip)
+	q.started, q.delivered, q.skip, q.step = true, 0, 0, 0
+	needed := int64(0)
+	for k, ln := range q.lanes {
+		if q.parts[k].draws = 0; ln.Ready() {
+			q.parts[k].draws = endless
+			needed++
+		}
+	}
+	for _, p := range q.parts {
+		p.Begin(q.epoch, p.draws, q.l.opts.aheadBytes/max(1, needed))
+		p.GoAhead()
+	}
+}
+
+// fillStep reads the records of the next step into a batch. It reports false after the
+// epoch's last step, and if the run ends.
+func (q *sequence) fillStep(seq uint64, b *Batch) (n int, more bool) {
+	c, base := q.l.counted, q.deal.Base
+	b.reached, b.left = base, 0
+	if q.step == c.steps(base) {
+		return 0, false
+	}
+	from, end := endless, 0
+	for _, ln := range q.lanes {
+		if low, high := ln.Turn(q.step); low < high {
+			from, end = min(from, low), max(end, high)
+		}
+	}
+	for offset := from; offset < end; offset++ {
+		for _, ln := range q.lanes {
+			position, ok := ln.Takes(offset)
+			if !ok {
+				continue
+			}
+			r := ln.Take(offset)
+			if r == nil || q.l.ring.Stopped() {
+				return n, false
+			}
+			q.parts[b.records[n].Part].Return(b.records[n])
+			b.records[n], b.indices[n] = r, position
+			n++
+			if n < c.batch && !c.dropLast {
+				q.l.ring.Offer(seq, n)
+			}
+		}
+	}
+	_, _, b.reached = c.part(base, q.step)
+	if q.step++; q.step < c.steps(base) {
+		b.left = max(1, c.n-b.reached)
+	}
+	return n, b.left > 0
+}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/pages"
 )
 
 // A slot is a reusable batch buffer: everything that a call of Load may touch.
@@ -298,4 +300,20 @@ func (g *geometry) tell(place int, sizes []int) {
 	for dim, n := range sizes {
 		g.told[dim*capacity+place] = int32(n)
 	}
+}
+
+const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
+
+// gone is the slot of batches whose memory the loader has given up.
+var gone = new(slot)
+
+// seal makes what the slot held useless, and its memory unreadable.
+func (s *slot) seal() error {
+	for i := range s.indices {
+		s.indices[i] = -1
+	}
+	for i := range s.lens {
+		s.lens[i] = -1
+	}
+	return pages.Seal(s.mem, s.was)
 }

@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/mix"
 )
 
@@ -260,4 +262,60 @@ func (f *funcReader[R]) Next(_ context.Context, r *Record) error {
 func (f *funcReader[R]) Close() error {
 	f.stop()
 	return nil
+}
+
+// A CountedStream knows how many records its shards have. So the order of an epoch depends on
+// seed and epoch alone: [Loader.Resume] goes on with any number of ranks, and every rank has the
+// same number of batches. There may be more ranks than shards.
+//
+// The records are dealt to lanes of equal length, [WithInterleave] over all ranks. Ranks that
+// share a lane pass over each other's records: fastest with [Skipper]s, and if WithBatchSize ×
+// world is a multiple of the lanes. A shard with fewer or more records than told makes bad
+// samples, with a *[ShardError]. With [WithEpochSamples] and in [MixedStreams] the counts aren't
+// used.
+type CountedStream interface {
+	Stream
+	// Records is the number of records of a shard, 0 ≤ shard < Shards, or −1 if it isn't
+	// known: then the stream is like one without counts. A loader asks once.
+	Records(shard int) int
+}
+
+// defaultLanes is how many lanes a CountedStream has.
+const defaultLanes = 32
+
+// A recordCounts is how many records the shards of a CountedStream have.
+type recordCounts struct {
+	order       // of positions
+	all   []int // of each shard
+	lanes int
+}
+
+// newCounts is nil if the records of the stream aren't all counted, or the counts aren't used.
+func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
+	told, ok := s.(CountedStream)
+	if !ok || o.epochSamples > 0 {
+		return nil, nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			_, cause := guard.Recovered(p)
+			c, err = nil, optionError("CountedStream.Records", fmt.Sprintf("%T", s), "%v", cause)
+		}
+	}()
+	c = &recordCounts{order: order{batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}}
+	for shard := range n {
+		k := told.Records(shard)
+		if k < 0 {
+			return nil, nil
+		}
+		if k > maxSamples-c.n {
+			return nil, optionError("CountedStream.Records", k, "shard %d: all shards together must have at most %d records", shard, maxSamples)
+		}
+		c.all, c.n = append(c.all, k), c.n+k
+	}
+	if c.n == 0 {
+		return nil, nil // an epoch without a sample is an error in any case
+	}
+	c.lanes = min(cmp.Or(o.interleave, defaultLanes), n, c.n)
+	return c, c.hasBatch()
 }
