@@ -3,9 +3,9 @@ module github.com/nwt-go/nwt/examples/gomlx-cifar10
 go 1.26.5
 
 require (
-	github.com/gomlx/compute v0.1.0
-	github.com/gomlx/go-xla v0.4.0
-	github.com/gomlx/gomlx v0.28.1
+	github.com/gomlx/compute v0.1.3
+	github.com/gomlx/go-xla v0.4.1
+	github.com/gomlx/gomlx v0.28.3
 	github.com/nwt-go/nwt v0.1.0
 	github.com/nwt-go/nwt/gomlx v0.1.0
 	github.com/stretchr/testify v1.12.1
