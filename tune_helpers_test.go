@@ -3,9 +3,11 @@ package nwt_test
 import (
 	"context"
 	"flag"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,4 +174,87 @@ func shows(t *testing.T, r *nwt.Result, load, step time.Duration) {
 		}
 		require.InDelta(t, float64(truth), float64(trial.Mean), max(may, float64(trial.High-trial.Low)), "%d workers: %v", trial.Workers, r)
 	}
+}
+
+// A connection is kept by Scratch, and is closed if its worker leaves. Its first samples are slow.
+type connection struct{ loaded int }
+
+func connecting(usual, more time.Duration) nwt.Dataset {
+	return nwt.NewDataset(1_000_000, scalar, func(ctx context.Context, _ int, s *nwt.Sample) error {
+		c, err := nwt.Scratch(s, func() (*connection, error) { return &connection{}, nil })
+		if c.loaded++; c.loaded <= 10 {
+			usual := usual + more
+			return heed(ctx, usual)
+		}
+		return errorOr(err, heed(ctx, usual))
+	})
+}
+
+func errorOr(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+// library is a stream whose records take time to read and to load.
+type library struct {
+	shards, records int
+	read, load      time.Duration
+	open            time.Duration // that a shard takes to open
+	desk            chan struct{} // through which all reading goes; nil: shards are read side by side
+	dear            bool          // later shards' samples take up to 21 times as long to load
+	stuck           int           // number of a record of each shard that hangs until its context ends; 0: none
+	torn            int           // number of a record of each shard that can't be read; 0: none
+	opened          *atomic.Int32 // readers that are open; nil: nobody asks
+}
+
+func (l library) Fields() []nwt.Field { return scalar }
+func (l library) Shards() int         { return l.shards }
+
+func (l library) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	if l.opened != nil {
+		l.opened.Add(1)
+	}
+	return &book{library: l, shard: shard}, heed(ctx, l.open)
+}
+
+func (l library) Load(ctx context.Context, rec *nwt.Record, _ *nwt.Sample) error {
+	d := l.load
+	if l.dear {
+		d += 20 * l.load * time.Duration(rec.Value.(int)) / time.Duration(l.shards)
+	}
+	return heed(ctx, d)
+}
+
+// book is a shard of a library.
+type book struct {
+	library
+	shard, at int
+}
+
+func (b *book) Next(ctx context.Context, rec *nwt.Record) error {
+	switch {
+	case b.at == b.records:
+		return io.EOF
+	case b.torn > 0 && b.at == b.torn:
+		return errTorn
+	case b.stuck > 0 && b.at == b.stuck:
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	b.at++
+	rec.Value = b.shard
+	if b.desk != nil {
+		b.desk <- struct{}{}
+		defer func() { <-b.desk }()
+	}
+	return heed(ctx, b.read)
+}
+
+func (b *book) Close() error {
+	if b.opened != nil {
+		b.opened.Add(-1)
+	}
+	return nil
 }
