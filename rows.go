@@ -54,7 +54,7 @@ func piecesOf(docs Dataset, n int, l *layout, length int, seed uint64) (pieces [
 	if tell == nil {
 		return nil, optionError("Packed", fmt.Sprintf("%T", docs), "must be a SizedDataset: wrap it in Sized")
 	}
-	if n > math.MaxUint32 {
+	if uint64(n) > math.MaxUint32 {
 		return nil, optionError("Packed", n, "must have at most %d documents", uint32(math.MaxUint32))
 	}
 	order, key, sizes := permute.New(n), permute.SeedKey(seed), make([]int, l.ragged)
@@ -76,7 +76,7 @@ func piecesOf(docs Dataset, n int, l *layout, length int, seed uint64) (pieces [
 			pieces = append(pieces, bestfit.Piece{Doc: uint32(doc), From: uint32(from), Len: uint32(min(length, sizes[0]-from))})
 		}
 	}
-	if len(pieces) == 0 || len(pieces) > math.MaxUint32 {
+	if len(pieces) == 0 || uint64(len(pieces)) > math.MaxUint32 {
 		return nil, optionError("Packed", len(pieces), "the documents must make 1 … %d pieces", uint32(math.MaxUint32))
 	}
 	return pieces, nil
