@@ -24,7 +24,7 @@ import (
 const (
 	docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io iter log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
 		"github.com/nwt-go/nwt github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/vision"
-	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, fields []nwt.Field, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
+	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
 		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, pixels []float32, words []int32, schema nwt.Schema, decode func(file string) (image.Image, error),
 		normalize func(dst []float32, img image.Image, flip bool), save func(nwt.State) error, state nwt.State, rank, world int`

@@ -538,7 +538,7 @@ func WithResultCache(path, name string) Option {
 // WithAutoWorkers makes a loader tune itself while training goes on. It times batches at several
 // worker counts, the loop body included, and settles on the fewest at which training hardly
 // waits; if waiting drifts later, it measures again. It starts at [WithWorkers], tries at most
-// [WithMaxWorkers], and ignores differences of [WithRelativeAlpha], by default 2 %.
+// [WithMaxWorkers], and ignores differences of [WithAlpha] or [WithRelativeAlpha], by default 2 %.
 // [Loader.SetWorkers] ends it.
 func WithAutoWorkers() Option {
 	return func(o *options) error {
