@@ -105,8 +105,8 @@ const (
 	lastUnknown // only the batches that follow can tell
 )
 
-// tellLast sets last.
-func (b *Batch) tellLast(last int32) {
+// setLast sets last.
+func (b *Batch) setLast(last int32) {
 	if b.last.Load() != last { // a load costs less than a store
 		b.last.Store(last)
 	}

@@ -61,7 +61,7 @@ func (r *run) tellLast(b *Batch) {
 	if r.nothingFollows(b.epoch) {
 		last = isLast
 	}
-	b.tellLast(last)
+	b.setLast(last)
 }
 
 // nothingFollows waits until it is known whether another batch of an epoch will be delivered.

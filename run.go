@@ -235,7 +235,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if b.size > 0 {
 			r.count(b, ready)
-			b.tellLast(r.lastOf(b))
+			b.setLast(r.lastOf(b))
 			return b, nil
 		}
 		if err := r.barren(b); err != nil {
@@ -350,7 +350,7 @@ func (r *run) openOne() (opened bool, err error) {
 	if b.goesOn.Load() { // a load costs less than a store
 		b.goesOn.Store(false)
 	}
-	b.tellLast(notLast)
+	b.setLast(notLast)
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.finishErr = false, false, nil
 	b.expect(b.opened)

@@ -491,18 +491,7 @@ func TestAFileInACachedBucketIsThereWhereTheServerFails(t *testing.T) {
 func TestShardsReadThroughACacheAreKeptWhole(t *testing.T) {
 	s := newServer(t)
 	bucket := s.bucket(t, 3)
-	shards := []string{"train/0.tar", "train/1.tar", "train/2.tar"}
-	for i, shard := range shards {
-		object, err := bucket.NewWriter(t.Context(), shard, nil)
-		require.NoError(t, err)
-		w := wds.NewWriter(object)
-		for k := range 100 {
-			n := 100*i + k
-			require.NoError(t, w.Write(string(content(n)[:8]), wds.File{Ext: "bin", Data: content(n)}))
-		}
-		require.NoError(t, w.Close())
-		require.NoError(t, object.Close())
-	}
+	shards := putShards(t, bucket, 100)
 	stream, err := wds.New(cache(t, bucket, t.TempDir(), plenty), shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {
 		data, err := r.File("bin")
 		if err != nil {

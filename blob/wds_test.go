@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	gcblob "gocloud.dev/blob"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/wds"
@@ -14,18 +15,7 @@ import (
 func TestWebDatasetShardsAreReadFromABucket(t *testing.T) {
 	s := newServer(t)
 	bucket := s.bucket(t, 3)
-	shards := []string{"train/0.tar", "train/1.tar", "train/2.tar"}
-	for i, shard := range shards {
-		object, err := bucket.NewWriter(t.Context(), shard, nil)
-		require.NoError(t, err)
-		w := wds.NewWriter(object)
-		for k := range 10 {
-			n := 10*i + k
-			require.NoError(t, w.Write(string(content(n)[:8]), wds.File{Ext: "bin", Data: content(n)}))
-		}
-		require.NoError(t, w.Close())
-		require.NoError(t, object.Close())
-	}
+	shards := putShards(t, bucket, 10)
 	stream, err := wds.New(bucket, shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {
 		data, err := r.File("bin")
 		if err != nil {
@@ -38,4 +28,20 @@ func TestWebDatasetShardsAreReadFromABucket(t *testing.T) {
 	slices.Sort(got)
 	require.Equal(t, upTo(30), got)
 	require.Len(t, s.asked(), 3, "a request for each shard")
+}
+
+// putShards writes three shards of n samples each, and returns their keys.
+func putShards(t *testing.T, bucket *gcblob.Bucket, n int) []string {
+	shards := []string{"train/0.tar", "train/1.tar", "train/2.tar"}
+	for i, shard := range shards {
+		object, err := bucket.NewWriter(t.Context(), shard, nil)
+		require.NoError(t, err)
+		w := wds.NewWriter(object)
+		for k := range n {
+			require.NoError(t, w.Write(string(content(n*i + k)[:8]), wds.File{Ext: "bin", Data: content(n*i + k)}))
+		}
+		require.NoError(t, w.Close())
+		require.NoError(t, object.Close())
+	}
+	return shards
 }
