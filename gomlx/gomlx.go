@@ -15,6 +15,8 @@
 //	…
 //	metrics, err := train.NewLoop(trainer).RunEpochs(adapter.Dataset(ctx, "cifar10", loader), 10)
 //
+// To train with several devices in one process, see [Adapter.DistributedDataset].
+//
 // # Ownership
 //
 // The tensors of a batch belong to whoever gets it: GoMLX's trainer frees them
@@ -167,7 +169,12 @@ func same(a, b nwt.Field) bool {
 // Batch copies a batch to tensors on the backend. They belong to the caller,
 // and b isn't needed any more. Use Batch with nwt.WithStep and in a training loop
 // that you write; for GoMLX's loop see [Adapter.Dataset].
-func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
+func (a *Adapter) Batch(b *nwt.Batch) (train.Batch, error) {
+	return a.part(b, 0, 1, a.config.Device)
+}
+
+// part copies one of the equal parts of a batch to a device.
+func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) (batch train.Batch, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, batch.Finalize())
@@ -178,22 +185,33 @@ func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 	if err != nil {
 		return batch, err
 	}
+	n := b.Len() / parts
 	for i, f := range fields {
-		dimensions := slices.Clone(b.Shape(i))
-		if f.column {
-			dimensions = append(dimensions, 1)
-		}
-		t, err := tensors.FromRaw(a.config.Backend, a.config.Device, shapes.Make(f.dtype, dimensions...), b.Bytes(i))
-		if err != nil {
-			return batch, fmt.Errorf("field %d (%q): %w", i, f.name, err)
-		}
 		to := &batch.Inputs
 		if f.label {
 			to = &batch.Labels
 		}
-		*to = append(*to, t)
+		add := func(dtype dtypes.DType, dimensions []int, all []byte) error {
+			size := len(all) / parts
+			t, err := tensors.FromRaw(a.config.Backend, device, shapes.Make(dtype, dimensions...), all[part*size:][:size])
+			if err != nil {
+				return fmt.Errorf("field %d (%q): %w", i, f.name, err)
+			}
+			*to = append(*to, t)
+			return nil
+		}
+		dimensions := slices.Clone(b.Shape(i))
+		dimensions[0] = n
+		if f.column {
+			dimensions = append(dimensions, 1)
+		}
+		if err := add(f.dtype, dimensions, b.Bytes(i)); err != nil {
+			return batch, err
+		}
 		for d := range f.ragged {
-			*to = append(*to, tensors.FromFlatDataAndDimensions(b.LensOf(i, d), b.Len()))
+			if err := add(dtypes.Int32, []int{n}, dtypes.UnsafeByteSliceFromAny(b.LensOf(i, d))); err != nil {
+				return batch, err
+			}
 		}
 	}
 	return batch, nil
@@ -262,43 +280,46 @@ func (d *Dataset) Resume(s nwt.State) {
 
 // Iter yields the batches of the next epoch. An iteration that is left early
 // counts as one.
-func (d *Dataset) Iter() iter.Seq2[train.Batch, error] {
-	return func(yield func(train.Batch, error) bool) {
+func (d *Dataset) Iter() iter.Seq2[train.Batch, error] { return iterate(d, d.adapter.Batch) }
+
+// iterate yields what is made of the batches of d's next iteration.
+func iterate[B any](d *Dataset, from func(*nwt.Batch) (B, error)) iter.Seq2[B, error] {
+	return func(yield func(B, error) bool) {
 		d.mu.Lock()
-		from := d.next
+		at := d.next
 		d.mu.Unlock()
-		if from.Samples != 0 {
-			given, ended := d.give(d.loader.Resume(d.ctx, from), yield)
+		if at.Samples != 0 {
+			given, ended := give(d, d.loader.Resume(d.ctx, at), from, yield)
 			if !ended || given > 0 && !d.infinite {
 				return
 			}
-			from.Epoch++
+			at.Epoch++
 		}
-		end := from.Epoch + 1
+		end := at.Epoch + 1
 		if d.infinite {
 			end = math.MaxInt32
 		}
-		d.give(d.loader.Epochs(d.ctx, from.Epoch, end), yield)
+		give(d, d.loader.Epochs(d.ctx, at.Epoch, end), from, yield)
 	}
 }
 
-// give yields the tensors of all batches. It returns how many there were, and
+// give yields what is made of all batches. It returns how many there were, and
 // whether it came to their end.
-func (d *Dataset) give(batches iter.Seq2[*nwt.Batch, error], yield func(train.Batch, error) bool) (given int, ended bool) {
+func give[B any](d *Dataset, batches iter.Seq2[*nwt.Batch, error], from func(*nwt.Batch) (B, error), yield func(B, error) bool) (given int, ended bool) {
 	for b, err := range batches {
-		var batch train.Batch
+		var made B
 		if err == nil {
-			batch, err = d.adapter.Batch(b)
+			made, err = from(b)
 		}
 		if err != nil {
-			yield(train.Batch{}, err)
+			yield(made, err)
 			return given, false
 		}
 		given++
 		d.mu.Lock()
 		d.state, d.next = b.State(), nwt.State{Epoch: b.Epoch() + 1}
 		d.mu.Unlock()
-		if !yield(batch, nil) {
+		if !yield(made, nil) {
 			return given, false
 		}
 	}
