@@ -34,7 +34,8 @@ type Sharding struct {
 // train.Loop.RunSteps and train.Trainer.Eval. It is like [Adapter.Dataset], but each batch
 // of the loader is divided: of n parts, part k is what rank k of n ranks would get with
 // an n-th of the batch size. Each part is copied straight to its device. A batch that
-// can't be divided equally is an error: see [nwt.WithDropLast].
+// can't be divided equally is an error, such as a short last one (see [nwt.WithDropLast]) or
+// one without its bad samples (see [nwt.WithErrorBudget]).
 //
 // If the sharding can't be used, the error joins an *[nwt.OptionError] for each reason.
 func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Loader, s Sharding) (*DistributedDataset, error) {

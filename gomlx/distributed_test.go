@@ -120,6 +120,10 @@ func TestADistributedIterationGoesOnWhereItsStateWasTaken(t *testing.T) {
 	after := distribute(t, numbers(32), sharded(t, "data"), opts...).Infinite()
 	after.Resume(broken.State())
 	require.Equal(t, all[3:7], shards(t, after, 4))
+
+	one, _ := feed(t, numbers(32), opts...)
+	one.Resume(broken.State())
+	require.Equal(t, [][]int64{append(all[3][0], all[3][2]...)}, labels(t, one, whole), "one device")
 }
 
 func TestABatchThatHasNoEqualPartsIsAnError(t *testing.T) {
