@@ -1,4 +1,4 @@
-// Package plot draws what nwt measured: time and peak memory against workers.
+// Package plot draws what nwt measured: what tuning found, and what training waited for.
 //
 // It is a separate module, so that programs that only tune and train don't depend
 // on a plotting library.
@@ -46,16 +46,21 @@ func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
 		return errors.New("plot: the result has no trials")
 	}
+	panels := [][]*plot.Plot{{timePanel(r)}}
+	if slices.ContainsFunc(r.Trials, func(t nwt.Trial) bool { return t.PeakRSS > 0 }) {
+		panels = append(panels, []*plot.Plot{memoryPanel(r)})
+	}
+	return write(path, panels)
+}
+
+// write draws panels one below the other.
+func write(path string, panels [][]*plot.Plot) error {
 	format := strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
 	if format == "" {
 		return fmt.Errorf("plot: %q has no extension that names a format", path)
 	}
 	if !slices.Contains([]string{"eps", "jpeg", "jpg", "pdf", "png", "svg", "tex", "tif", "tiff"}, format) {
 		return fmt.Errorf("plot: %q: the format %q is none of png, svg, pdf, jpg, tif, eps, tex", path, format)
-	}
-	panels := [][]*plot.Plot{{timePanel(r)}}
-	if slices.ContainsFunc(r.Trials, func(t nwt.Trial) bool { return t.PeakRSS > 0 }) {
-		panels = append(panels, []*plot.Plot{memoryPanel(r)})
 	}
 	c, err := draw.NewFormattedCanvas(width, height*vg.Length(len(panels))/2, format)
 	if err != nil {
@@ -145,16 +150,13 @@ func panel(r *nwt.Result, line points) *plot.Plot {
 
 // decorate draws the line, its intervals, and what is marked.
 func decorate(p *plot.Plot, r *nwt.Result, line points) {
-	grid := plotter.NewGrid()
-	grid.Vertical.Width = 0
-	grid.Horizontal.Color = color.Gray{0xe0}
 	l, dots, err := plotter.NewLinePoints(line.XYs)
 	if err != nil {
 		panic(err) // the figures of a Result are finite
 	}
 	l.Color, dots.Color = ink, ink
 	dots.Shape, dots.Radius = draw.CircleGlyph{}, vg.Points(2.5)
-	p.Add(grid, l)
+	p.Add(grid(), l)
 	if len(line.YErrors) > 0 {
 		bars, err := plotter.NewYErrorBars(line)
 		if err != nil {
@@ -179,6 +181,13 @@ func decorate(p *plot.Plot, r *nwt.Result, line points) {
 		mark(r.Fastest, best)
 	}
 	mark(r.Workers, choice)
+}
+
+func grid() *plotter.Grid {
+	g := plotter.NewGrid()
+	g.Vertical.Width = 0
+	g.Horizontal.Color = color.Gray{0xe0}
+	return g
 }
 
 // at is the index of a worker count's trial.
