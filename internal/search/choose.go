@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/nwt-go/nwt/internal/stat"
 )
 
 const (
@@ -15,6 +13,7 @@ const (
 	ofAlpha   = 0.25 // … of which one counts as at most this share of alpha
 	surely    = 1    // it surely is within if it is so with this many against it: then no count with more workers is preferred
 	mostDoubt = 0.25
+	ofItself  = 1.6  // times the error by which counts differ is a count's own: what they all share is a part of it
 	mostSure  = 0.99 // the highest confidence that is claimed
 
 	// If time ended the search, another count replaces training's own only if it is
@@ -60,7 +59,7 @@ func Choose(sp Space, seen []Series) Choice {
 	for i, w := range e.counts {
 		mean, margin := min(e.mean[i], math.MaxInt64/2), 0.0
 		if e.twice {
-			margin = e.own[i] * stat.StudentT(0.95, e.free[i])
+			margin = 2 * ofItself * e.se[i]
 		}
 		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}

@@ -20,8 +20,6 @@ type evidence struct {
 	fine    []bool    // the count lies within a step: only a promise led to it
 	mean    []float64 // nanoseconds per iteration
 	se      []float64 // standard error as a share of the mean, as far as counts may differ by it
-	own     []float64 // standard error of the mean itself
-	free    []float64 // degrees of freedom behind own
 	df      float64   // degrees of freedom behind all of se; 0: no count was measured twice
 	twice   bool      // at least one count has two windows that count (one that was alone in its round may not count)
 	spent   float64   // nanoseconds
@@ -43,12 +41,12 @@ func weigh(sp Space, seen []Series) evidence {
 	for r, s := range rows {
 		values[r] = e.add(s, drift, company)
 	}
-	for _, total := range stat.Totals(values) {
+	e.mean, e.se = stat.Totals(values)
+	for i := range e.se {
 		if e.df == 0 {
-			total.SE = unknownSE
+			e.se[i] = unknownSE
 		}
-		e.mean = append(e.mean, total.Mean)
-		e.se, e.own, e.free = append(e.se, min(total.SE, 1)), append(e.own, total.Own), append(e.free, total.Free)
+		e.se[i] = min(e.se[i], 1)
 	}
 	return e
 }

@@ -245,7 +245,7 @@ const (
 	// partOfTime-th part of the time for the search, still fewer will do: leastParts at least.
 	minMeasure = 30 * time.Millisecond
 	maxMeasure = 5 * time.Second
-	partOfTime = 15
+	partOfTime = 24
 	leastParts = 4
 	minWindow  = 10 * time.Millisecond // of each window: a thread may wait some milliseconds for a CPU
 	burst      = 4                     // a window that is so many times as quick as the fastest count's median one has used up what was loaded before
