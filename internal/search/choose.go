@@ -185,7 +185,10 @@ const (
 // another run misses it again. Both variances are multiplied by times.
 func (e evidence) vote(draws int, times float64) []float64 {
 	votes := make([]float64, len(e.counts))
-	e.draw(2*times, draws, func(mean []float64) { votes[e.another(mean)] += 1 / float64(draws) })
+	e.draw(2*times, draws, func(mean []float64) {
+		chosen, _ := e.pick(mean)
+		votes[chosen] += 1 / float64(draws)
+	})
 	return votes
 }
 
@@ -200,29 +203,5 @@ func (e evidence) draw(times float64, draws int, each func(mean []float64)) {
 			mean[i] = m * math.Exp(math.Sqrt(times)*e.se[i]*rng.NormFloat64())
 		}
 		each(mean)
-	}
-}
-
-// another is what another run with these times would choose. It can choose a count within a
-// step only if something promises that count there too.
-func (e evidence) another(mean []float64) (chosen int) {
-	if !slices.Contains(e.fine, true) {
-		chosen, _ = e.pick(mean)
-		return chosen
-	}
-	there := slices.Clone(mean)
-	for i := range there {
-		if e.fine[i] {
-			there[i] = math.Inf(1)
-		}
-	}
-	for {
-		chosen, _ = e.pick(there)
-		w, found := e.finer(there)
-		i := slices.Index(e.counts, w)
-		if !found || i < 0 || there[i] == mean[i] {
-			return chosen
-		}
-		there[i] = mean[i]
 	}
 }

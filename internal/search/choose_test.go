@@ -122,18 +122,6 @@ func TestADriftThatAllCountsShareDoesNotMoveTheChoice(t *testing.T) {
 	require.Greater(t, c.Confidence, 0.95)
 }
 
-func TestTwoStallsInARoundAreNoDrift(t *testing.T) {
-	stalled := []Series{windows(7, 1100, 1110, 1090, 6000, 1100, 1105), windows(8, 1000, 990, 1010, 5900, 1005, 995)}
-	mean := func() time.Duration { return Choose(sixteen(), stalled).Estimates[1].Mean }
-	require.Less(t, mean(), 1200*time.Nanosecond, "all that is known are means: the round was slow")
-	for _, s := range stalled {
-		for i := range s.Blocks {
-			s.Blocks[i].Level = min(s.Blocks[i].Mean, 1100)
-		}
-	}
-	require.Greater(t, mean(), 1500*time.Nanosecond, "one iteration of each was slow")
-}
-
 // Steps vary, but not because of the workers.
 func TestTheStepIsTheSameForAllCounts(t *testing.T) {
 	hidden := func(workers int, body, wait time.Duration) Series {

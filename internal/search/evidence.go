@@ -17,7 +17,6 @@ type evidence struct {
 	counts  []int
 	windows []int
 	done    []int     // iterations measured
-	fine    []bool    // the count lies within a step: only a promise led to it
 	mean    []float64 // nanoseconds per iteration
 	se      []float64 // standard error as a share of the mean, as far as counts may differ by it
 	df      float64   // degrees of freedom behind all of se; 0: no count was measured twice
@@ -60,7 +59,7 @@ func sharedDrift(sp Space, rows []Series) (drift []float64, company map[int]int)
 			if b.Round < 0 {
 				continue
 			}
-			obs = append(obs, stat.Obs{Row: r, Time: b.Round, Value: math.Log(level(b))})
+			obs = append(obs, stat.Obs{Row: r, Time: b.Round, Value: math.Log(float64(max(b.Mean, 1)))})
 			rounds = max(rounds, b.Round+1)
 			company[b.Round]++
 		}
@@ -103,12 +102,8 @@ func (e *evidence) add(s Series, drift []float64, company map[int]int) (values [
 	e.df += float64(len(s.Blocks) - 1)
 	e.twice = e.twice || counted > 1
 	e.counts, e.windows, e.done = append(e.counts, s.Workers), append(e.windows, len(s.Blocks)), append(e.done, done)
-	e.fine = append(e.fine, s.Blocks[0].Round > 0 && e.sp.fine(s.Workers)) // an exhaustive search begins with all counts
 	return values
 }
-
-// level is what drift is judged by.
-func level(b Block) float64 { return float64(max(cmp.Or(b.Level, b.Mean), 1)) }
 
 func overall(parts []stat.Part) float64 {
 	sum, weights := 0.0, 0.0

@@ -2,7 +2,6 @@ package search
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 )
 
@@ -16,7 +15,7 @@ func (e evidence) between() (w int, found bool) {
 		return w, true
 	}
 	for i := range e.counts {
-		if w, found = e.gap(i); found && e.promises(e.mean, i-1, i, w, fastest) {
+		if w, found = e.gap(i); found && e.promises(i, w, fastest) {
 			return w, true
 		}
 	}
@@ -33,24 +32,18 @@ func (e evidence) gap(i int) (w int, found bool) {
 }
 
 // finer finds a count within a step, beside the fastest or beside the choice, that promises
-// to be faster than the fastest by half of alpha, if the errors are small compared with
-// alpha. A count whose time is +Inf isn't there.
-func (e evidence) finer(mean []float64) (w int, found bool) {
-	chosen, fastest := e.pick(mean)
-	best := mean[fastest]
+// to be faster than the fastest by half of alpha, if the errors are small compared with alpha.
+func (e evidence) finer() (w int, found bool) {
+	chosen, fastest := e.pick(e.mean)
+	best := e.mean[fastest]
 	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Alpha.Of(best, e.sp.Iterations) }
-	next := func(i, by int) int {
-		for i += by; i >= 0 && i < len(mean) && math.IsInf(mean[i], 1); i += by {
-		}
-		return i
-	}
-	for _, i := range []int{next(fastest, -1), fastest, next(chosen, -1), chosen} {
-		if i < 0 || next(i, 1) == len(mean) || !sure(i) || !sure(fastest) {
+	for _, i := range []int{fastest - 1, fastest, chosen - 1, chosen} {
+		if i < 0 || i+1 == len(e.counts) || !sure(i) || !sure(fastest) {
 			continue
 		}
-		high := e.counts[next(i, 1)]
+		high := e.counts[i+1]
 		w = (e.counts[i] + high + 1) / 2
-		if stepAt(w) > 1 && w < high && e.sp.allows(w) && e.promises(mean, next(i, -1), i, w, fastest) {
+		if stepAt(w) > 1 && w < high && e.sp.allows(w) && e.promises(i, w, fastest) {
 			return w, true
 		}
 	}
@@ -58,15 +51,14 @@ func (e evidence) finer(mean []float64) (w int, found bool) {
 }
 
 // promises tells whether w workers, more than the i-th count, would be faster than
-// the fastest by more than half of alpha if times went on falling as they do from one
-// count before up to the i-th.
-func (e evidence) promises(mean []float64, before, i, w, fastest int) bool {
-	if before < 0 {
+// the fastest by more than half of alpha if times went on falling as they do up to the i-th.
+func (e evidence) promises(i, w, fastest int) bool {
+	if i == 0 {
 		return false
 	}
-	falling := math.Log(mean[before]/mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[before]))
-	best := mean[fastest]
-	return mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
+	falling := math.Log(e.mean[i-1]/e.mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[i-1]))
+	best := e.mean[fastest]
+	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
 }
 
 // of is the time of w workers; +Inf if it isn't known.
@@ -75,10 +67,4 @@ func (e evidence) of(w int) float64 {
 		return e.mean[i]
 	}
 	return math.Inf(1)
-}
-
-// fine tells whether a count is neither on the ladder nor a whole number of steps.
-func (sp Space) fine(w int) bool {
-	doubled := w%max(sp.CPUs, 1) == 0 && bits.OnesCount(uint(w/max(sp.CPUs, 1))) == 1
-	return w != sp.Start && w != sp.Max && !doubled && w%stepAt(w) != 0
 }

@@ -1,16 +1,12 @@
 package search
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 const (
 	SureAt = 0.95 // share of the votes at which measuring ends
 	wary   = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
 
-	effort  = 2 // times its iterations that a count gets while the choice isn't sure
-	company = 2 // counts in a round, if there are so many: drift is seen in what they share
+	effort = 2 // times its iterations that a count gets while the choice isn't sure
 )
 
 // undecided returns the counts to go on measuring, in ascending order: the choice, the fastest and
@@ -41,43 +37,23 @@ func (e evidence) undecided() []int {
 	if len(race) == 0 && !e.sp.Fixed && len(e.counts) > 1 && e.spent < float64(e.sp.Least) {
 		race = []int{e.counts[chosen]}
 	}
-	if len(race) == 0 || e.sp.Fixed {
+	if len(race) == 0 || e.sp.Fixed || len(e.counts) < 2 {
 		return race
 	}
-	return e.together(race, company, chosen, fastest, votes)
-}
-
-// together adds the choice and the fastest to a round's counts. Until the round has enough
-// company, it then adds the counts that another run would choose most often, and neighbours:
-// drift is seen only in what several counts have in common.
-func (e evidence) together(race []int, company, chosen, fastest int, votes []float64) []int {
-	var voted []int
-	for i, share := range votes {
-		if share > 0 {
-			voted = append(voted, i)
-		}
-	}
-	slices.SortStableFunc(voted, func(a, b int) int { return cmp.Compare(votes[b], votes[a]) })
-	neighbours := []int{chosen - 1, chosen + 1, fastest - 1, fastest + 1}
-	for n, i := range slices.Concat([]int{chosen, fastest}, voted, neighbours) {
-		if n >= 2 && len(race) >= company {
-			break
-		}
-		if i >= 0 && i < len(e.counts) && e.mean[i] < hopeless*e.mean[fastest] && !slices.Contains(race, e.counts[i]) {
-			race = append(race, e.counts[i])
-		}
-	}
-	if len(race) == 1 { // its neighbours are hopeless, or seem so
-		next := -1
-		for i, w := range e.counts {
-			if w != race[0] && (next < 0 || e.mean[i] < e.mean[next]) {
-				next = i
-			}
-		}
-		if next >= 0 {
-			race = append(race, e.counts[next])
-		}
+	if len(race) < 2 { // drift is seen in what counts share
+		race = append(race, e.counts[e.quickestBut(race[0])])
 	}
 	slices.Sort(race)
 	return race
+}
+
+// quickestBut is the quickest of the other counts.
+func (e evidence) quickestBut(w int) (other int) {
+	other = -1
+	for i := range e.counts {
+		if e.counts[i] != w && (other < 0 || e.mean[i] < e.mean[other]) {
+			other = i
+		}
+	}
+	return other
 }

@@ -69,7 +69,6 @@ type Block struct {
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
 	Wait       time.Duration // of it, what faster loading could save at most; the rest is the loop's own
-	Level      time.Duration // Mean without the slowest part; drift is judged by it, because two stalls in a round aren't drift; 0: Mean
 	Parts      []stat.Part   // Wait of a few iterations each, in order; nil: the block is one part
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; what other processes use must not keep workers from being tried
 }
@@ -89,10 +88,9 @@ func even(seen []Series) []Series {
 			if b.Wait > 0 {
 				mean = min(max(float64(b.Mean), body), body+float64(b.Wait))
 			}
-			b.Level = time.Duration(float64(b.Level) / float64(max(b.Mean, 1)) * mean)
 			b.Mean = time.Duration(mean)
 			if b.Wait == 0 {
-				b.Level, b.Parts = 0, nil
+				b.Parts = nil
 				continue
 			}
 			b.Parts = slices.Clone(b.Parts)
@@ -161,7 +159,7 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	}
 	race := e.undecided()
 	if len(race) == 0 {
-		if w, found := e.finer(e.mean); found {
+		if w, found := e.finer(); found {
 			return s.window(w, turns, s.round, 1), true
 		}
 		return Request{}, false
@@ -283,8 +281,8 @@ func newSearch(sp Space, seen []Series) search {
 	return s
 }
 
-// lowest is a first figure for a count: its quickest window, without the slowest part, since
-// disturbances can only slow a window down. It decides where to look, not what to choose.
+// lowest is a first figure for a count: its quickest window, since disturbances can
+// only slow a window down. It decides where to look, not what to choose.
 func lowest(blocks []Block) float64 {
 	if levels := levels(blocks); len(levels) > 0 {
 		return levels[0]
@@ -292,10 +290,10 @@ func lowest(blocks []Block) float64 {
 	return math.Inf(1)
 }
 
-// levels are those of the blocks, in ascending order.
+// levels are the times of the blocks, in ascending order.
 func levels(blocks []Block) (levels []float64) {
 	for _, b := range blocks {
-		levels = append(levels, level(b))
+		levels = append(levels, float64(max(b.Mean, 1)))
 	}
 	slices.Sort(levels)
 	return levels

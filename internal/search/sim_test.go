@@ -250,24 +250,14 @@ func (v *window) add(t float64) { v.took, v.sum = append(v.took, t), v.sum+t }
 // block is what package tune makes of a window.
 func (v *window) block(q Request) Block {
 	b := Block{Iterations: len(v.took), Mean: time.Duration(v.sum / float64(len(v.took)))}
-	sum, n, slowest := 0.0, 0, stat.Part{}
+	sum, n := 0.0, 0
 	for _, t := range v.took {
 		if sum, n = sum+t, n+1; float64(n) >= float64(q.Iterations)/12 {
-			p := stat.Part{Mean: max(1, sum/float64(n)), Weight: float64(n)}
-			if b.Parts, sum, n = append(b.Parts, p), 0, 0; p.Mean > slowest.Mean {
-				slowest = p
-			}
+			b.Parts, sum, n = append(b.Parts, stat.Part{Mean: max(1, sum/float64(n)), Weight: float64(n)}), 0, 0
 		}
 	}
 	if len(b.Parts) < 2 {
 		b.Parts = nil
-	}
-	if len(b.Parts) > 2 {
-		rest, weight := 0.0, 0.0
-		for _, p := range b.Parts {
-			rest, weight = rest+p.Mean*p.Weight, weight+p.Weight
-		}
-		b.Level = time.Duration((rest - slowest.Mean*slowest.Weight) / (weight - slowest.Weight))
 	}
 	return b
 }

@@ -452,19 +452,8 @@ func (t *Tuner) add(b search.Block) {
 // block is the window as the search sees it.
 func (w Window) block(round int, cpu float64) search.Block {
 	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, CPU: cpu}
-	if len(w.Parts) < 2 {
-		return b
-	}
-	sum, weight, slowest := 0.0, 0.0, w.Parts[0]
-	for _, p := range w.Parts {
-		sum, weight = sum+p.Mean*p.Weight, weight+p.Weight
-		if p.Mean > slowest.Mean {
-			slowest = p
-		}
-	}
-	b.Parts = slices.Clone(w.Parts)
-	if len(w.Parts) > 2 {
-		b.Level = w.Body + time.Duration((sum-slowest.Mean*slowest.Weight)/(weight-slowest.Weight))
+	if len(w.Parts) > 1 {
+		b.Parts = slices.Clone(w.Parts)
 	}
 	return b
 }
