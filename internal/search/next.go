@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-const certain = 0.4 // a standard error below this share of alpha is small
+const certain = 0.12// a standard error below this share of alpha is small
 
 // between finds the next count of the bisection: towards the fewest workers within
 // alpha, and wherever a faster one may be.
