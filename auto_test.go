@@ -323,69 +323,6 @@ func TestALoaderThatTunesItselfSaysThatMemoryAllowsNoMoreWorkers(t *testing.T) {
 	})
 }
 
-// A workload is a source whose time per sample depends on how many are under way.
-type workload struct {
-	name   string
-	sample func(rng *rand.Rand, under int) time.Duration
-	step   time.Duration
-	first  time.Duration // more for each of a worker's first ten samples
-}
-
-func (w workload) dataset(seed uint64) nwt.Dataset {
-	type state struct {
-		under int
-		rng   *rand.Rand
-		seen  map[int]int
-	}
-	one := make(chan *state, 1) // a mutex would stop virtual time
-	one <- &state{rng: rand.New(rand.NewPCG(seed, 0)), seen: map[int]int{}}
-	return nwt.NewDataset(10_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
-		st := <-one
-		st.under++
-		d := w.sample(st.rng, st.under)
-		if st.seen[s.Worker()]++; st.seen[s.Worker()] <= 10 {
-			d += w.first
-		}
-		one <- st
-		time.Sleep(d)
-		st = <-one
-		st.under--
-		one <- st
-		return nil
-	})
-}
-
-var workloads = []workload{
-	{name: "latency", sample: func(*rand.Rand, int) time.Duration { return time.Millisecond }, step: 2 * time.Millisecond},
-	{name: "latency, no step", sample: func(*rand.Rand, int) time.Duration { return time.Millisecond }},
-	{name: "noise", sample: func(rng *rand.Rand, _ int) time.Duration { return time.Duration(rng.ExpFloat64() * 1e6) }, step: 4 * time.Millisecond},
-	{name: "1 % of samples 100 × slower", sample: func(rng *rand.Rand, _ int) time.Duration {
-		if rng.IntN(100) == 0 {
-			return 50 * time.Millisecond
-		}
-		return 500 * time.Microsecond
-	}, step: 4 * time.Millisecond},
-	{name: "optimum at 3", sample: func(_ *rand.Rand, under int) time.Duration {
-		d := 0.3
-		if under > 3 {
-			d *= float64(under) / 3 * (1 + 0.15*float64(under-3))
-		}
-		return time.Duration(d * 1e6)
-	}},
-	{name: "four channels", sample: func(_ *rand.Rand, under int) time.Duration {
-		return 400 * time.Microsecond * time.Duration(max(under, 4)) / 4
-	}, step: time.Millisecond},
-	{name: "stalls beyond 12", sample: func(rng *rand.Rand, under int) time.Duration {
-		if under > 12 && rng.IntN(1600) == 0 {
-			return 250 * time.Millisecond
-		}
-		return time.Millisecond
-	}},
-	{name: "cold workers", sample: func(*rand.Rand, int) time.Duration { return time.Millisecond }, step: 2 * time.Millisecond, first: 10 * time.Millisecond},
-	{name: "pauses", sample: func(*rand.Rand, int) time.Duration { return time.Millisecond }, step: 3 * time.Millisecond},
-	{name: "flat", sample: func(*rand.Rand, int) time.Duration { return 10 * time.Microsecond }, step: 5 * time.Millisecond},
-}
-
 // worst requires bounds of how much slower runs were than the best fixed count.
 func worst(t *testing.T, slower []float64, median, p95 float64) {
 	slices.Sort(slower)
@@ -393,46 +330,6 @@ func worst(t *testing.T, slower []float64, median, p95 float64) {
 	t.Logf("%.1f %% in the median, %.1f %% at the 95th percentile, %.1f %% at worst, of %d", 100*slower[n/2], 100*slower[n*95/100], 100*slower[n-1], n)
 	require.LessOrEqual(t, slower[n/2], median)
 	require.LessOrEqual(t, slower[n*95/100], p95)
-}
-
-// 6000 batches, tuned while training, against the best fixed count.
-func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
-	if !*calibrate {
-		t.Skip("measured with -calibrate")
-	}
-	const batches, most = 6000, 32
-	var slower []float64
-	for i := range *seeds * len(workloads) {
-		w, seed := workloads[i%len(workloads)], uint64(1+i/len(workloads))
-		run := func(t *testing.T, opts ...nwt.Option) (l *nwt.Loader, took time.Duration) {
-			synctest.Test(t, func(t *testing.T) {
-				l = newLoader(t, w.dataset(seed), append(opts, nwt.WithMaxWorkers(most), silent, virtual)...)
-				n := 0
-				took = train(t, l, batches, func() {
-					if n++; w.name == "pauses" && n%500 == 0 {
-						time.Sleep(time.Second)
-					}
-					time.Sleep(w.step)
-				})
-				require.NoError(t, l.Close())
-			})
-			return l, took
-		}
-		t.Run(w.name, func(t *testing.T) {
-			best, at := time.Duration(1<<62), 0
-			for _, n := range []int{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32} {
-				if _, took := run(t, nwt.WithWorkers(n)); took < best {
-					best, at = took, n
-				}
-			}
-			for _, start := range []int{2, 16} {
-				l, took := run(t, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
-				t.Logf("from %d: now %d, %.1f %% slower than the best, %d", start, l.Workers(), 100*(float64(took)/float64(best)-1), at)
-				slower = append(slower, float64(took)/float64(best)-1)
-			}
-		})
-	}
-	worst(t, slower, 0.01, 0.05)
 }
 
 // With three CPUs of four in use, a third may be left to gain.
