@@ -18,7 +18,7 @@ import (
 // other processes used meanwhile, unseen why that isn't known.
 func (t *tuner) explain(m *tuning, r *Result, others host.Use, unseen string) {
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
-	busy := t.cpus.OthersShare(others.Others, t.opts.ranks(), t.opts.cpus())
+	busy := t.othersShare(others)
 	switch c := t.cpus; {
 	case c.Usable() >= c.GOMAXPROCS:
 	case c.Affinity < c.GOMAXPROCS:
@@ -65,6 +65,10 @@ func (t *tuner) explain(m *tuning, r *Result, others host.Use, unseen string) {
 		add("%s; it may have been higher", m.noted)
 	}
 	r.Advice = t.advice(r, t.limit, busy, late)
+}
+
+func (t *tuner) othersShare(u host.Use) float64 {
+	return t.cpus.OthersShare(u.Others, t.opts.ranks(), t.opts.cpus())
 }
 
 // drift is how many times as long iterations took late as early: the median of all worker

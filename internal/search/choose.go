@@ -28,7 +28,7 @@ type Choice struct {
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
-	Equal      []int         // counts, ascending, that can't be told apart and that Workers was chosen of; nil if it could be told
+	Beside     bool          // Workers is training's own count: without Space.Others it might be as fast as another
 	Kept       bool          // Workers is training's own count: time ended before another was surely better
 	Estimates  []Estimate    // one per count measured, ascending
 	Body       time.Duration // of the loop, per iteration, without waiting: the same for all counts
@@ -63,16 +63,17 @@ func Choose(sp Space, seen []Series) Choice {
 		}
 		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
-	chosen, fastest, equal := e.choose(e.mean)
-	if len(equal) > 1 {
-		c.Equal = equal
-	}
+	chosen, fastest := e.choose(e.mean)
 	if sp.Time > 0 && sp.Left <= 0 {
 		own := e.orTheStart(chosen)
 		c.Kept = own != chosen
 		chosen = own
 	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
+	alone := e
+	alone.sp.Others = 0
+	without, _ := alone.choose(e.mean)
+	c.Beside = !c.Kept && without != chosen
 	c.Alpha = math.MaxInt64
 	if alpha := sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations); alpha < math.MaxInt64 {
 		c.Alpha = time.Duration(alpha)
@@ -88,11 +89,11 @@ func Choose(sp Space, seen []Series) Choice {
 // fastest by more than alpha. If measuring doesn't tell which of several counts that is, it is
 // the one that training would have without tuning, or else the roundest, because other runs then
 // choose the same: rounding is what makes a result replicable (Impagliazzo, Lei, Pitassi &
-// Sorrell, "Reproducibility in learning", STOC 2022). equal are those counts.
+// Sorrell, "Reproducibility in learning", STOC 2022).
 //
 // The fastest is the count with the least sum of mean and standard error: a count that is
 // hardly known doesn't become the fastest by luck.
-func (e evidence) choose(mean []float64) (chosen, fastest int, equal []int) {
+func (e evidence) choose(mean []float64) (chosen, fastest int) {
 	for i, m := range mean {
 		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
 			fastest = i
@@ -101,21 +102,22 @@ func (e evidence) choose(mean []float64) (chosen, fastest int, equal []int) {
 	chosen = -1
 	for i := range mean {
 		may, sure := e.within(mean, i, fastest)
-		if may {
-			equal = append(equal, e.counts[i])
-			if chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen]) {
-				chosen = i
-			}
+		if may && (chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen])) {
+			chosen = i
 		}
 		if sure {
 			break
 		}
 	}
-	if start := slices.Index(e.counts, e.sp.Start); start >= 0 && e.blurred(mean, chosen, start, fastest) {
+	if start := slices.Index(e.counts, e.sp.Start); start >= 0 && (e.blurred(mean, chosen, start, fastest) || e.sp.beside(mean[start], mean[chosen])) {
 		chosen = start
 	}
-	return chosen, fastest, equal
+	return chosen, fastest
 }
+
+// beside tells whether training's own count might be as fast as the choice if it had the CPUs to
+// itself.
+func (sp Space) beside(own, chosen float64) bool { return sp.Others > 0 && own*(1-sp.Others) <= chosen }
 
 // blurred tells whether the errors are larger than alpha, and the i-th count may be no better than
 // training's own.
@@ -123,11 +125,6 @@ func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	best := mean[fastest]
 	alpha, se := e.sp.Alpha.Of(best, e.sp.Iterations), best*math.Hypot(e.se[i], e.se[start])
 	return e.df > 0 && se > alpha && mean[start]-mean[i] < alpha+2*se
-}
-
-func (e evidence) pick(mean []float64) (chosen, fastest int) {
-	chosen, fastest, _ = e.choose(mean)
-	return chosen, fastest
 }
 
 // within tells whether the i-th count may be within alpha of the fastest, and whether it
@@ -186,7 +183,7 @@ const (
 func (e evidence) vote(draws int, times float64) []float64 {
 	votes := make([]float64, len(e.counts))
 	e.draw(2*times, draws, func(mean []float64) {
-		chosen, _ := e.pick(mean)
+		chosen, _ := e.choose(mean)
 		votes[chosen] += 1 / float64(draws)
 	})
 	return votes

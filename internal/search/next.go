@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-const certain = 0.12// a standard error below this share of alpha is small
+const certain = 0.12 // a standard error below this share of alpha is small
 
 // between finds the next count of the bisection: towards the fewest workers within
 // alpha, and wherever a faster one may be.
 func (e evidence) between() (w int, found bool) {
-	chosen, fastest := e.pick(e.mean)
+	chosen, fastest := e.choose(e.mean)
 	if w, found = e.gap(chosen - 1); found {
 		return w, true
 	}
@@ -34,7 +34,7 @@ func (e evidence) gap(i int) (w int, found bool) {
 // finer finds a count within a step, beside the fastest or beside the choice, that promises
 // to be faster than the fastest by half of alpha, if the errors are small compared with alpha.
 func (e evidence) finer() (w int, found bool) {
-	chosen, fastest := e.pick(e.mean)
+	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
 	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Alpha.Of(best, e.sp.Iterations) }
 	for _, i := range []int{fastest - 1, fastest, chosen - 1, chosen} {

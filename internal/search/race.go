@@ -13,7 +13,7 @@ const (
 // what another run might choose or find faster, until they have their iterations, and longer while
 // the choice isn't sure.
 func (e evidence) undecided() []int {
-	chosen, fastest := e.pick(e.mean)
+	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
 	want := e.sp.enough(best)
 	votes := e.vote(redraws, wary)

@@ -37,6 +37,7 @@ type Space struct {
 	Left       time.Duration          // of Time
 	Least      time.Duration          // that a search goes on: what disturbs may last as long as a shorter one
 	MinWindow  time.Duration          // shorter windows say nothing, because the clock steps
+	Others     float64                // share of the CPUs that other processes used, if it is worth a thought
 	Allowed    func(workers int) bool // false: may not be tried, say because it would need too much memory; nil: all may
 }
 
