@@ -1,9 +1,7 @@
 package nwt
 
 import (
-	"encoding/csv"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -122,11 +120,6 @@ func (r *Result) writeTable(b *strings.Builder) {
 		row(func(c column) string { return c.cell(t) }, mark)
 	}
 	w.Flush()
-}
-
-// knowsReading tells whether the time in which a stream was read is known.
-func (r *Result) knowsReading() bool {
-	return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Reading > 0 })
 }
 
 // writeNotes writes the notes below the table, each behind a word.
@@ -256,34 +249,6 @@ func (r *Result) trial(workers int) Trial {
 		return Trial{Workers: workers}
 	}
 	return r.Trials[i]
-}
-
-// WriteCSV writes the trials as comma-separated values under a header, times in seconds and
-// memory in bytes.
-func (r *Result) WriteCSV(w io.Writer) error {
-	c := csv.NewWriter(w)
-	reading := r.knowsReading()
-	line := func(cells []string, last string) {
-		if reading {
-			cells = append(cells, last)
-		}
-		_ = c.Write(cells)
-	}
-	line([]string{"workers", "iterations", "total_s", "mean_s", "low_s", "high_s", "median_s", "p99_s",
-		"wait_s", "transfer_s", "copy_s", "bandwidth", "step_s", "first_batch_s", "prefetch", "memory", "peak_rss", "peak_exact", "system_used", "cpu", "collector_cpu", "other_cpu", "chosen", "fastest"}, "reading")
-	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
-	for _, t := range r.Trials {
-		line([]string{
-			strconv.Itoa(t.Workers), strconv.Itoa(t.Iterations), seconds(t.Total), seconds(t.Mean), seconds(t.Low), seconds(t.High),
-			seconds(t.Median), seconds(t.P99), seconds(t.Wait), seconds(t.Transfer),
-			seconds(t.Copy), strconv.FormatFloat(t.Bandwidth, 'f', 0, 64), seconds(t.Step), seconds(t.FirstBatch),
-			strconv.Itoa(t.Prefetch), strconv.FormatUint(t.Memory, 10), strconv.FormatUint(t.PeakRSS, 10), strconv.FormatBool(t.PeakExact), strconv.FormatUint(t.SystemUsed, 10),
-			strconv.FormatFloat(t.CPU, 'f', 4, 64), strconv.FormatFloat(t.CollectorCPU, 'f', 4, 64), strconv.FormatFloat(t.OtherCPU, 'f', 4, 64),
-			strconv.FormatBool(t.Workers == r.Workers), strconv.FormatBool(t.Workers == r.Fastest),
-		}, strconv.FormatFloat(t.Reading, 'f', 4, 64))
-	}
-	c.Flush()
-	return c.Error() // of any of the writes
 }
 
 func capital(s string) string {

@@ -8,7 +8,6 @@ package nwt_test
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -94,31 +93,6 @@ func TestTheReportIsReadAtAGlance(t *testing.T) {
     machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
       tuned  earlier, by greedy search in 41.3 s
 `, "\n"), r.String())
-}
-
-func TestTrialsAreWrittenAsCSV(t *testing.T) {
-	var b strings.Builder
-	r := paperResult()
-	r.Trials = r.Trials[3:5]
-	require.NoError(t, r.WriteCSV(&b))
-	require.Equal(t, `workers,iterations,total_s,mean_s,low_s,high_s,median_s,p99_s,wait_s,transfer_s,copy_s,bandwidth,step_s,first_batch_s,prefetch,memory,peak_rss,peak_exact,system_used,cpu,collector_cpu,other_cpu,chosen,fastest
-14,100,1.49,0.0149,0.014602,0.015198,0.0149,0.0298,0.0146,0.0003,0,0,0,0.0447,2,1012660000,2025320000,true,9000000000,0.2100,0.0000,0.1200,true,false
-16,100,1.41,0.0141,0.013818,0.014382,0.0141,0.0282,0.0138,0.0003,0,0,0,0.0423,2,1027685000,2055370000,true,9000000000,0.2400,0.0000,0.1200,false,true
-`, b.String())
-
-	r.Trials[0].Reading = 0.0215 // of a stream
-	b.Reset()
-	require.NoError(t, r.WriteCSV(&b))
-	require.Contains(t, b.String(), ",fastest,reading\n")
-	require.Contains(t, b.String(), ",true,false,0.0215\n")
-	require.Contains(t, b.String(), ",false,true,0.0000\n")
-
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	defer full.Close()
-	require.Error(t, r.WriteCSV(full))
 }
 
 func TestNamesInJSONStay(t *testing.T) {

@@ -5,8 +5,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("cifar10", flag.ExitOnError)
 	dir := flags.String("dir", "", "`folder` with data_batch_*.bin (default: noise of the same format)")
 	strategy := flags.String("strategy", "greedy", "greedy or exhaustive")
-	csv := flags.String("csv", "", "`file` to write the trials to")
+	keep := flags.String("json", "", "`file` to write the result to")
 	number := func(name string, option func(int) nwt.Option, usage string) {
 		flags.Func(name, usage, func(s string) error {
 			n, err := strconv.Atoi(s)
@@ -91,10 +91,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	defer loader.Close()
 	result := loader.Result()
 	fmt.Fprintf(stdout, "\n%v\n", result)
-	if *csv != "" {
-		var table bytes.Buffer
-		_ = result.WriteCSV(&table) // a buffer never fails
-		if err := os.WriteFile(*csv, table.Bytes(), 0o644); err != nil {
+	if *keep != "" {
+		data, err := json.MarshalIndent(result, "", "\t")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(*keep, data, 0o644); err != nil {
 			return err
 		}
 	}

@@ -2,13 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
 
 	"github.com/nwt-go/nwt/examples/internal/cifar"
 )
@@ -21,10 +23,10 @@ func noise(t *testing.T, n int) (dir string) {
 }
 
 func TestTheSweepMeasuresEveryWorkerCount(t *testing.T) {
-	table := filepath.Join(t.TempDir(), "trials.csv")
+	table := filepath.Join(t.TempDir(), "result.json")
 	var stdout, stderr strings.Builder
 	err := run(t.Context(), []string{"-dir", noise(t, 100), "-strategy", "exhaustive", "-max-workers", "3",
-		"-iterations", "6", "-batch", "10", "-alpha", "1ms", "-csv", table}, &stdout, &stderr)
+		"-iterations", "6", "-batch", "10", "-alpha", "1ms", "-json", table}, &stdout, &stderr)
 	require.NoError(t, err)
 	require.Contains(t, stdout.String(), ": 100 images\n")
 	require.Contains(t, stdout.String(), "exhaustive search")
@@ -36,11 +38,11 @@ func TestTheSweepMeasuresEveryWorkerCount(t *testing.T) {
 
 	data, err := os.ReadFile(table)
 	require.NoError(t, err)
-	rows, err := csv.NewReader(strings.NewReader(string(data))).ReadAll()
-	require.NoError(t, err)
-	require.Len(t, rows, 5)
-	for workers, row := range rows[1:] {
-		require.Equal(t, string(rune('0'+workers)), row[0])
+	var kept nwt.Result
+	require.NoError(t, json.Unmarshal(data, &kept))
+	require.Len(t, kept.Trials, 4)
+	for workers, trial := range kept.Trials {
+		require.Equal(t, workers, trial.Workers)
 	}
 }
 
@@ -72,7 +74,7 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 			[]string{"WithBatchSize", "WithIterations", "WithAlpha"}},
 		{"an unknown strategy", []string{"-strategy", "lucky"}, []string{"lucky", "greedy or exhaustive"}},
 		{"an argument", []string{"data"}, []string{`"data"`, "-dir"}},
-		{"a table that can't be written", []string{"-dir", noise(t, 10), "-iterations", "1", "-max-workers", "0", "-csv", empty}, []string{empty}},
+		{"a table that can't be written", []string{"-dir", noise(t, 10), "-iterations", "1", "-max-workers", "0", "-json", empty}, []string{empty}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := run(t.Context(), c.args, &strings.Builder{}, &strings.Builder{})
