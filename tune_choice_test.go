@@ -27,7 +27,7 @@ func TestTheChoiceHidesLoadingBehindTheStep(t *testing.T) {
 	}{
 		{"loading is faster than the step", 3 * time.Millisecond, 5 * time.Millisecond, [2]int{1, 1}},
 		{"loading is slower than the step", 18 * time.Millisecond, 5 * time.Millisecond, [2]int{4, 4}},
-		{"loading is far slower", 45 * time.Millisecond, 5 * time.Millisecond, [2]int{9, 10}},
+		{"loading is far slower", 45 * time.Millisecond, 5 * time.Millisecond, [2]int{9, 12}},
 		{"the step is nothing beside loading", 16 * time.Millisecond, time.Millisecond, [2]int{15, 16}},
 		{"loading is nothing beside the step", 0, 5 * time.Millisecond, [2]int{0, 1}},
 		{"half of a worker would do", 160 * time.Millisecond, 320 * time.Millisecond, [2]int{1, 1}},

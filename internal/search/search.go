@@ -270,12 +270,13 @@ func newSearch(sp Space, seen []Series) search {
 	}
 	for _, one := range seen {
 		s.seen[one.Workers] = one.Blocks
+		var means []float64
 		for _, b := range one.Blocks {
 			s.round = max(s.round, b.Round)
+			means = append(means, float64(max(b.Mean, 1)))
 		}
-		s.best = min(s.best, lowest(one.Blocks))
-		if levels := levels(one.Blocks); len(levels) > 0 {
-			s.pace = min(s.pace, levels[(len(levels)-1)/2])
+		if s.best = min(s.best, lowest(one.Blocks)); len(means) > 0 {
+			s.pace = min(s.pace, stat.Median(means))
 		}
 	}
 	s.best = max(s.best, s.pace/burst)
@@ -285,19 +286,10 @@ func newSearch(sp Space, seen []Series) search {
 // lowest is a first figure for a count: its quickest window, since disturbances can
 // only slow a window down. It decides where to look, not what to choose.
 func lowest(blocks []Block) float64 {
-	if levels := levels(blocks); len(levels) > 0 {
-		return levels[0]
+	if len(blocks) == 0 {
+		return math.Inf(1)
 	}
-	return math.Inf(1)
-}
-
-// levels are the times of the blocks, in ascending order.
-func levels(blocks []Block) (levels []float64) {
-	for _, b := range blocks {
-		levels = append(levels, float64(max(b.Mean, 1)))
-	}
-	slices.Sort(levels)
-	return levels
+	return float64(max(quickestOf(blocks).Mean, 1))
 }
 
 func (s search) measured(workers, round int) bool {
