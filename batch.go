@@ -12,6 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/pages"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/stage"
 )
 
 // A Batch is the samples of one training step, in a slot of its loader. It is
@@ -59,11 +60,9 @@ type Batch struct {
 	finishErr  error        // ends the epoch in place of this batch
 
 	// If there is a stage, it writes these before it announces the batch.
-	device               *deviceBuffer
+	device               *stage.Buffer
 	copyBegan, copyEnded time.Time
-	err                  error     // ends the epoch in place of this batch
-	queued               time.Time // when the copy was queued; only the stage uses it
-	copied               int       // bytes of the copy; only the stage uses it
+	err                  error // ends the epoch in place of this batch
 
 	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts
 	// from the opening of the slot until the loop body has let go of the batch. Each Retain
@@ -208,7 +207,7 @@ func (b *Batch) letGo() {
 	}
 	b.l.slots.detach()
 	if b.l.stage != nil {
-		b.l.stage.buffers.detach()
+		b.l.stage.Detach()
 	}
 }
 
@@ -447,19 +446,7 @@ func (b *Batch) DevicePtr(field int) uintptr {
 	if b.device == nil {
 		return 0
 	}
-	return b.device.ptr + uintptr(b.offsets[field])
-}
-
-// bytes is the size of the batch's samples.
-func (b *Batch) bytes() (n int) {
-	for f := range b.columns {
-		n += b.columns[f].size * b.size
-	}
-	return n
-}
-
-func (b *Batch) copyError(err error) error {
-	return fmt.Errorf("batch %d of epoch %d: %w", b.index, b.epoch, err)
+	return b.device.Ptr + uintptr(b.offsets[field])
 }
 
 // anyWorld is State.World of a CountedStream: any number of ranks may go on.

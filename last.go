@@ -5,7 +5,7 @@ import (
 )
 
 // tellGoesOn tells a consumer that looks ahead that the batch will be delivered, or an error
-// in its place. The stage calls it.
+// in its place. The goroutine of transfer calls it.
 func (r *run) tellGoesOn(b *Batch) {
 	b.goesOn.Store(true)
 	if r.looking.Load() {

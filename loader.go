@@ -10,6 +10,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/stage"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
@@ -37,7 +38,7 @@ type Loader struct {
 	// depth at any time.
 	perBatch atomic.Int64
 
-	stage  *stage // nil if the device is the host
+	stage  *stage.Stage // nil if the device is the host
 	ring   *ring.Ring[Batch]
 	born   time.Time // when the loader was made: see now
 	auto   *auto     // nil without WithAutoWorkers
@@ -138,7 +139,7 @@ func (s *source) loader(workers int) *Loader {
 		l.sizes = sizesOf(s.ds)
 	}
 	if !onHost(s.opts.device) {
-		l.stage = newStage(l, s.opts.device)
+		l.stage = stage.New(batchMemory{s.opts.device}, l.slotBytes, s.opts.log)
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
@@ -527,7 +528,7 @@ func (l *Loader) Close() error {
 	l.closeOnce.Do(func() {
 		close(l.closing)
 		if l.stage != nil {
-			l.stage.close()
+			l.stage.Close()
 		}
 		l.inline.locals.close(l.opts.log)
 	})
@@ -582,11 +583,8 @@ func (l *Loader) Stats() Stats {
 	s.Slots, s.Retained = l.slots.total, l.slots.loose
 	s.SlotBytes = s.Slots * l.slotBytes
 	l.slots.mu.Unlock()
-	c := l.copies()
-	s.Copied, s.CopiedBytes, s.Transfer = c.batches, c.bytes, c.took
-	if l.stage != nil {
-		s.DeviceBytes = l.stage.buffers.bytes()
-	}
+	f := l.stage.Figures()
+	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, f.Held
 	s.DatasetBytes = int(cacheBytes(l.ds))
 	return s
 }

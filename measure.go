@@ -139,8 +139,8 @@ func (t *tuning) Figures() tune.Figures {
 	if since := c.waiting.Load(); since != 0 {
 		f.Wait += time.Duration(t.l.now() - since)
 	}
-	copies := t.l.copies()
-	f.Copied, f.Copying = copies.batches, copies.took
+	copied := t.l.stage.Figures()
+	f.Copied, f.Copying = copied.Copies, copied.Took
 	return f
 }
 
@@ -197,8 +197,8 @@ func (t *tuning) End(w tune.Window) (cpu float64) {
 	}
 	c.SystemUsed, c.Prefetch = host.Memory().Used, max(c.Prefetch, l.depth()-1)
 	c.add(w)
-	if copies := l.copies(); copies.batches > 0 {
-		c.Copy, c.Bandwidth = copies.took/time.Duration(copies.batches), float64(copies.bytes)/max(copies.took, 1).Seconds()
+	if f := l.stage.Figures(); f.Copies > 0 {
+		c.Copy, c.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
 	}
 	if t.counts.at(c.Workers) == nil {
 		if len(t.counts) == 0 {

@@ -128,7 +128,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		})
 	}
 	if l.stage != nil {
-		r.beside.Go(func() error { l.stage.serve(r); return nil })
+		r.beside.Go(func() error { r.transfer(); return nil })
 	}
 	return r, nil
 }

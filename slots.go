@@ -112,11 +112,8 @@ func (s *slots) pop() (*Batch, error) {
 func (s *slots) put(b *Batch, loose bool) {
 	b.leaveRefuge()
 	if d := b.device; d != nil {
-		if d.lost() {
-			b.holders.Add(1) // the copy
-		}
 		b.device = nil
-		b.l.stage.buffers.put(d, loose)
+		b.l.stage.Return(d, loose)
 	}
 	if !s.kept(b, loose) {
 		b.drop()
