@@ -96,8 +96,7 @@ func (a *auto) Doubt(why string) {
 	a.l.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
 }
 
-// Result says how the worker count was found, by [NewTunedLoader] or [WithAutoWorkers]; nil if
-// nothing has been found yet.
+// Result says how the worker count was found; nil if nothing was found yet.
 func (l *Loader) Result() *Result {
 	if l.auto != nil {
 		if r := l.auto.result.Load(); r != nil {

@@ -83,12 +83,11 @@ type State struct {
 // Len is the number of samples.
 func (b *Batch) Len() int { return b.size }
 
-// Index is the number of the batch in its epoch, 0-based: the last is [Loader.Len] − 1, also
-// after a resume with another batch size.
+// Index is the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
 func (b *Batch) Index() int { return b.index }
 
-// Last tells whether no batch of the epoch follows on this rank. It is false if the epoch then
-// ends with an error, and in [WithFinish]. For a stream, with [WithUnordered] or
+// Last tells whether the batch is the last of its epoch on this rank. It is false in
+// [WithFinish], and if the epoch then ends with an error. For a stream, with [WithUnordered] or
 // [WithErrorBudget], it may wait for the next batch.
 func (b *Batch) Last() bool {
 	if b.last.Load() == lastUnknown {
@@ -120,8 +119,7 @@ func (b *Batch) Fields() []Field { return b.l.Fields() }
 // Indices is the dataset index of each sample. It must not be changed.
 func (b *Batch) Indices() []int { return b.indices[:b.size] }
 
-// State is where to resume after this batch. With [WithUnordered] it can't be resumed,
-// and [Loader.Resume] refuses it.
+// State lets [Loader.Resume] go on after this batch; not with [WithUnordered].
 func (b *Batch) State() State { return b.state }
 
 // position is the position of a place in the epoch, over all ranks.
@@ -132,8 +130,7 @@ func (b *Batch) position(place int) int {
 	return b.from + place
 }
 
-// Bytes is the host memory of a field of all samples, row-major: see [Batch.Shape] for
-// its shape and [Values] for its elements.
+// Bytes is the host memory of a field of all samples, row-major.
 func (b *Batch) Bytes(field int) []byte {
 	mem, _ := b.bytesOf(field)
 	return mem
@@ -161,8 +158,7 @@ func (b *Batch) panicNoColumn(field int) {
 	b.l.layout.panicOutOfRange(field)
 }
 
-// Lens is the length of each sample of a ragged field, of its first dimension. It panics if the
-// field isn't ragged.
+// Lens is each sample's length of a ragged field. It panics for other fields.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.column(field)
 	if c.free == 0 {
@@ -179,8 +175,8 @@ func (b *Batch) LensOf(field, dim int) []int32 {
 }
 
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If
-// more than 64 are retained, the epoch ends with [ErrRetained] once no slot is left. It panics if
-// the batch has gone back to the loader.
+// more than 64 are retained, the epoch may end with [ErrRetained]. It panics if the batch has
+// gone back to the loader.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
@@ -188,7 +184,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release takes back one Retain, from any goroutine. It panics if there was none.
+// Release takes back one Retain, from any goroutine; it panics without one.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:
@@ -338,8 +334,8 @@ func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand is a source of randomness for what is drawn once per batch, such as mixup's share. It is
-// seeded by (seed, epoch, position of the batch's first sample) alone.
+// Rand is for what is drawn once per batch, such as mixup's share. Its seed is (seed, epoch,
+// position of the batch's first sample) alone.
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)
@@ -425,9 +421,9 @@ func (b *Batch) resize(n int) {
 	}
 }
 
-// Shape is the shape of a field of the whole batch: Len, then that of one sample, padding
-// included. A ragged dimension is as long as the field allows or, with a [SizedDataset], as the
-// longest of the batch's samples, and at least 1. It must not be changed.
+// Shape is the shape of a field of the whole batch: Len, then that of one sample. A ragged
+// dimension is as long as the field allows or, with a [SizedDataset], as the batch's longest
+// sample. It must not be changed.
 func (b *Batch) Shape(field int) []int {
 	b.column(field)
 	return b.shapes[field]
@@ -439,8 +435,8 @@ func (b *Batch) badSizes(place int, err error, stack []byte) {
 	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
 }
 
-// DevicePtr is the address of a field of all samples on the device, laid out as in Bytes; 0 if
-// the device is the host. Finish device work on a batch before you let go of it.
+// DevicePtr is the address of a field on the device, laid out as in Bytes; 0 on the host. Finish
+// device work on a batch before you let go of it.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.column(field)
 	if b.device == nil {

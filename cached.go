@@ -6,13 +6,11 @@ import (
 	"github.com/nwt-go/nwt/internal/cache"
 )
 
-// Cached keeps the samples of ds in memory, outside the Go heap, once they are loaded: in at most
-// maxBytes, with 8 bytes of bookkeeping per sample. A sample that doesn't fit is loaded anew each
-// time.
-//
-// A kept sample is that of [LoadSample] in every epoch: augmentation belongs in a [Map] over the
-// cache. ds loads one sample at a time. The dataset is an [io.Closer]; after Close its samples
-// are loaded anew. [NewLoader] tells what can't be used.
+// Cached keeps the samples of ds in memory, outside the Go heap: in at most maxBytes, and 8
+// bytes per sample. A sample that doesn't fit is loaded anew each time. A kept sample is that of
+// [LoadSample] in every epoch: augmentation belongs in a [Map] over the cache. ds loads one
+// sample at a time. The dataset is an [io.Closer]; after Close it loads anew. [NewLoader]
+// returns its errors.
 func Cached(ds Dataset, maxBytes int64) Dataset {
 	c := &cached{ds: ds}
 	n, l, err := checkIndexed(ds)

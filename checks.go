@@ -12,13 +12,10 @@ import (
 )
 
 // WithChecks finds mistakes of the program, at the cost of new memory for each batch; so does
-// NWT_DEBUG=1 in the environment.
-//
-//   - What a batch held is unreadable once it has gone back. A loop body that touches it panics
-//     and names the batch; elsewhere the program ends with "unexpected fault address", and log
-//     lines of level Debug tell which batch was there.
-//   - The error that ends an epoch is logged too.
-//   - If more than 64 loaders are open at once, a log line tells where they were made.
+// NWT_DEBUG=1 in the environment. What a batch held is unreadable once it has gone back: a loop
+// body that touches it panics and names the batch; elsewhere the program ends with "unexpected
+// fault address", after log lines of level Debug that tell which batch was there. It also logs
+// the error that ends an epoch, and more than 64 open loaders.
 func WithChecks() Option {
 	return func(o *options) error {
 		o.checks = true

@@ -8,13 +8,12 @@ import (
 
 // A View is what [Values] can look into: a *[Sample] or a *[Batch].
 type View interface {
-	// Bytes is the memory of a field.
-	Bytes(field int) []byte
+	Bytes(field int) []byte // the memory of a field
 	bytesOf(field int) ([]byte, *column)
 }
 
-// Values is the elements of a field of a sample or a batch, row-major, without a copy, for
-// generic code: others use a [Column]. It panics if T isn't the field's element type.
+// Values is the elements of a field, row-major and not copied, for generic code: others use a
+// [Column]. It panics if T isn't the element type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if !sees[T](c.dtype) {
@@ -37,8 +36,7 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 	return elements[T](samples[0].places(field, len(samples)))
 }
 
-// A Schema declares the fields of a dataset by [AddField]. Its Fields is what [NewDataset] and
-// [Dataset] ask for; its columns read and write samples and batches.
+// A Schema declares fields by [AddField]; its columns read and write them.
 type Schema struct {
 	fields []Field
 }
@@ -46,20 +44,18 @@ type Schema struct {
 // Fields is the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
-// AddField adds a field whose elements are T. The shape is that of one sample; no shape means a
-// scalar. It panics if the name is empty or taken, or if the shape can't be used.
+// AddField adds a field with elements T. The shape is that of one sample, none a scalar. It
+// panics if the name is empty or taken, or the shape is bad.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged is AddField for a field whose first dimension differs from sample to sample, up to
-// that of the shape: see [Field].
+// AddRagged is [AddField] for a field whose first dimension differs: see [Field].
 func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true})
 }
 
-// AddRaggedDims is AddRagged for a field whose first dims dimensions differ, such as the height
-// and width of images.
+// AddRaggedDims is [AddRagged] for a field whose first dims dimensions differ.
 func AddRaggedDims[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: field %d (%q) of a schema has %d ragged dimensions: must be 1 … %d, those of shape %v", len(s.fields), name, dims, len(shape), slices.Clone(shape)))
@@ -84,9 +80,9 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.columns[i].full}
 }
 
-// ColumnOf is the column of a field by its name, for fields that no [Schema] declared: those of
-// a dataset, such as [FromSlices] makes, or of a loader. If no field, or more than one, has the
-// name, or T isn't its element type, it returns an *[OptionError].
+// ColumnOf is the column of a field by its name, for datasets that no [Schema] declared. If no
+// field, or more than one, has the name, or T isn't its element type, it returns an
+// *[OptionError].
 func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
 	var c Column[T]
 	var names []string

@@ -11,8 +11,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset is the samples of ds at indices, in their order. An index may occur more than once; its
-// occurrences are augmented differently. The indices are copied.
+// Subset is the samples of ds at a copy of indices, in their order. An index that occurs more
+// than once is augmented differently each time.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -30,13 +30,10 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 	return newSubset(ds, len(indices), func(i int) int { return indices[i] }), nil
 }
 
-// A SubsetDataset holds samples of another dataset: it is what [Subset] and [Split]
-// return.
+// A SubsetDataset is part of another dataset, as [Subset] and [Split] return it.
 type SubsetDataset interface {
 	Dataset
-	// Index is where sample i is in the dataset that the subset was made of. It panics
-	// if i isn't 0 … Len−1.
-	Index(i int) int
+	Index(i int) int // where sample i is in the other dataset; it panics if i isn't 0 … Len−1
 }
 
 type subset struct {
@@ -78,8 +75,8 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
 }
 
-// Concat is the samples of several datasets, one after the other. Their fields
-// must be the same, names included; the error names the first difference.
+// Concat is the samples of several datasets, one after the other. Their fields must be the same,
+// names included; the error names the first difference.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", ds, "needs at least one dataset")
@@ -209,9 +206,9 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map is a dataset whose samples, with the given fields, f makes from those of ds: ds loads into
-// src, then f writes dst, and may write to src too. Both draw from the same Rand. [NewLoader]
-// tells what can't be used.
+// Map is a dataset whose samples f makes from those of ds: ds loads into src, then f writes dst,
+// which has the given fields, and may write to src too. Both draw from the same Rand.
+// [NewLoader] returns its errors.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
 	_, m.src, m.err = checkIndexed(ds)
@@ -278,14 +275,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// Overwrites is ds with the promise that each Load writes every element of every field, of a
-// ragged field up to its length, so the loader needn't clear the place before. If the promise is
-// broken, what isn't written holds values of an earlier sample.
-//
-// [FromSlices], [Cached], [Precompute] and vision's Folder promise that by themselves; [Subset],
-// [Split], [Concat], [Zip] and [Sized] if all their datasets do; [Map] doesn't. A dataset can
-// promise it by a method Overwrites(ds Dataset) bool, which tells whether ds is the dataset
-// itself and not one that embeds it.
+// Overwrites is ds with the promise that Load writes every element, of a ragged field up to its
+// length, so the loader needn't clear the place before. If the promise is broken, what isn't
+// written holds an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
+// Folder promise that; [Subset], [Split], [Concat], [Zip] and [Sized] if all their datasets do;
+// others by a method Overwrites(ds Dataset) bool that returns whether ds is the receiver.
 func Overwrites(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -320,9 +314,9 @@ type overwriting struct{ Dataset }
 func (d *overwriting) parts() []Dataset { return []Dataset{d.Dataset} }
 func (d *overwriting) overwrites() bool { return true }
 
-// Split cuts a dataset into parts at random, one per share. The shares must be above 0 and add up
-// to 1. Each sample is in exactly one part, the same for the same seed, and no part may be empty.
-// Each is a [SubsetDataset], and a [BatchDataset] or a [SizedDataset] if ds is.
+// Split cuts a dataset into parts at random, the same for the same seed. The shares, one per
+// part, must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset], and
+// a [BatchDataset] or a [SizedDataset] if ds is.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -358,9 +352,9 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	return parts, nil
 }
 
-// Zip puts datasets side by side: its sample i has the fields of sample i of each. They must have
-// the same length and no field name in common. All draw from one [Sample.Rand]. To read the
-// whole, declare a [Schema] of all fields, in order.
+// Zip puts datasets of the same length side by side: sample i has the fields of sample i of
+// each. No two fields may have the same name. All draw from one [Sample.Rand]. A [Schema] of all
+// fields, in order, reads the whole.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", ds, "needs at least one dataset")

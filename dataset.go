@@ -9,36 +9,28 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Dataset loads samples by their index (a map-style source). Many goroutines call Load
-// at once, also for different places of the same batch. Load must not keep dst, or a
-// slice of it, after it returns, and must not close the loader. What it leaves unwritten
-// is 0, except with [Overwrites].
+// A Dataset loads samples by their index. Many goroutines call Load at once, also for places in
+// the same batch. Load must not keep dst or slices of it, nor close the loader. What it leaves
+// unwritten is 0; see [Overwrites].
 type Dataset interface {
-	// Len is the number of samples. A loader asks for it when an epoch begins (with
-	// [Loader.Epochs] the first one) and in [Loader.SetSampler]. Until an epoch is over,
-	// even if it is resumed later, neither Len nor what an index stands for may change. All
-	// ranks need the same Len.
+	// Len is the number of samples, the same on all ranks. A loader asks when an epoch begins.
+	// Until it is over, even if resumed later, Len and what an index stands for mustn't change.
 	Len() int
-	// Fields is the layout of one sample. It must not change.
-	Fields() []Field
-	// Load loads sample index, 0 ≤ index < Len. The context ends when the
-	// epoch does.
-	Load(ctx context.Context, index int, dst *Sample) error
+	Fields() []Field                                        // the layout of one sample, which must not change
+	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does
 }
 
-// A BatchDataset is a Dataset that would rather load many samples in one call:
-// by a database query, an HTTP range, a Parquet row group.
+// A BatchDataset would rather load many samples in one call, as databases do.
 type BatchDataset interface {
 	Dataset
-	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of Load. It
-	// gets at most a batch of samples, which lie one after the other in memory, see
-	// [ValuesOf]. It may sort both slices. If it fails, the loader logs that once, finds the
-	// bad samples by halving, and calls Load for each of them.
+	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of Load. It gets
+	// at most a batch of samples, one after the other in memory: see [ValuesOf]. It may sort both
+	// slices. If it fails, the loader logs that once, and finds the bad samples by Load.
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }
 
-// NewDataset makes a dataset of n samples from a function, under the rules of [Dataset]'s Load.
-// [NewLoader] and [Tune] tell what can't be used.
+// NewDataset makes a dataset of n samples from a function that is its Load, under the rules of
+// [Dataset]. [NewLoader] returns its errors.
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n: n, fields: fields, load: load}
 }
@@ -236,8 +228,8 @@ func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return b.load(ctx, indices, dst)
 }
 
-// LoadSample loads one sample by itself, as position index of epoch 0 with seed 0. It has its own
-// memory and stays valid. The errors are *[LoadError], *[OptionError], and those of [NewLoader].
+// LoadSample loads one sample, as position index of epoch 0 with seed 0. It stays valid. The
+// errors are *[LoadError], *[OptionError], and [NewLoader]'s.
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {
@@ -295,21 +287,17 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	return s.end()
 }
 
-// A SizedDataset knows how large its samples are before it loads them. A loader then makes each
-// batch only as long as the longest of its samples: see [Batch.Shape]. [Map] tells no sizes: wrap
-// it in [Sized].
+// A SizedDataset tells sizes before it loads, so that a batch is only as long as its longest
+// sample: see [Batch.Shape]. A [Map] needs [Sized] for that.
 type SizedDataset interface {
 	Dataset
-	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field
-	// by field. Load may set a smaller size, but not a larger one. Rounded up, there are
-	// fewer shapes. Sizes must be quick, and must always tell the same. It may be called
-	// from several goroutines at once. If it panics or tells a size out of range, the sample
-	// is bad.
+	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field by
+	// field, always the same. Load may set a smaller size, but not a larger one. Sizes must be
+	// quick. Many goroutines call it at once. If it panics, the sample is bad.
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a dataset a [SizedDataset] whose Sizes is the given function. [NewLoader] tells
-// what can't be used.
+// Sized makes a [SizedDataset] of ds and its sizes. [NewLoader] returns its errors.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	d := &sized{ds: ds}
 	_, _, d.err = checkIndexed(ds)

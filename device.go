@@ -10,13 +10,9 @@ import (
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
-// ErrNoDevice means that there is no GPU to use: no driver, no GPU with the given
-// ordinal, or a binary that can't load the driver. The error that wraps it says which.
-var ErrNoDevice = cuda.ErrNoDevice
-
-// CUDA is the NVIDIA GPU with the given number, from 0. It needs NVIDIA's driver and nothing
-// else; without cgo, the build tag nwt_purego. With the tag cuda, gorgonia.org/cu is linked
-// instead, which needs the toolkit. If there is no such GPU, the error is [ErrNoDevice].
+// CUDA is the NVIDIA GPU with the given number, from 0; if there is none, the error is
+// [ErrNoDevice]. It needs NVIDIA's driver: without cgo also the build tag nwt_purego, with the
+// tag cuda also the toolkit.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {
@@ -85,13 +81,10 @@ func (s cudaSession) do(f func() error) error {
 	return errors.Join(f(), s.session.Leave())
 }
 
-// A Device is where batches must end up. nwt has two, [Host] and [CUDA]; programs can write
-// others, see package device. All methods may be called from any goroutine, and must not call the
-// loader.
+// A Device is where batches must end up: [Host], [CUDA], or one of the program, see package
+// device. Any goroutine may call it; it must not call the loader.
 type Device interface {
-	// String names the device in reports: "host", "cuda:0 (NVIDIA H200)". Devices of
-	// different speed must have different names.
-	String() string
+	String() string                     // for reports; devices of different speed must have different names
 	AllocHost(size int) ([]byte, error) // memory that the device copies from at full speed, aligned for every type
 	FreeHost(mem []byte) error
 	Alloc(size int) (uintptr, error) // memory on the device

@@ -5,26 +5,24 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/guard"
 )
 
 var (
-	// ErrClosed is the error that a loader returns after Close.
-	ErrClosed = errors.New("nwt: the loader is closed")
-	// ErrBusy is what a second epoch gets while one of the same loader is running.
-	ErrBusy = errors.New("nwt: an epoch of this loader is running")
-	// ErrRetained ends an epoch if too many batches were retained and not released.
-	ErrRetained = errors.New("nwt: too many batches are retained")
+	ErrClosed   = errors.New("nwt: the loader is closed")               // the loader's error after Close
+	ErrBusy     = errors.New("nwt: an epoch of this loader is running") // for a second epoch, while one is running
+	ErrRetained = errors.New("nwt: too many batches are retained")      // ends an epoch that has no batch left to load into
+	ErrNoDevice = cuda.ErrNoDevice                                      // there is no GPU to use; the error that wraps it says why
 )
 
-// A LoadError says which sample couldn't be loaded, and why. If user code panicked, Err has the
-// value of the panic, and its file and line.
+// A LoadError says which sample couldn't be loaded, and why.
 type LoadError struct {
 	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithFinish failed
 	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithFinish or BatchSampler.Start failed
 	Epoch    int
 	Worker   int
-	Err      error
+	Err      error  // of a panic, its value, file and line
 	Stack    []byte // of the panic; nil if there was none
 }
 
@@ -40,9 +38,8 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// A ShardError says from which record on a shard of a stream can't be read. All that the shard
-// has from there on is lost, and counts as one bad sample; of a [CountedStream] each record
-// counts.
+// A ShardError says from which record on a shard can't be read. The rest of it is lost and
+// counts as one bad sample; of a [CountedStream] each record counts.
 type ShardError struct {
 	Shard  int
 	Record int // in the shard, 0-based
@@ -55,9 +52,7 @@ func (e *ShardError) Error() string {
 
 func (e *ShardError) Unwrap() error { return e.Err }
 
-// An OptionError says which argument can't be used, and why. Errors join one for each bad
-// argument. Those of functions that return no error, such as [NewDataset], are told by
-// [NewLoader] and [Tune].
+// An OptionError says which argument can't be used, and why.
 type OptionError struct {
 	Option string // e.g. "WithBatchSize"
 	Value  any    // what was given, or which part of it

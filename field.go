@@ -15,16 +15,11 @@ import (
 
 // A Field is one named tensor of a sample.
 type Field struct {
-	Name  string // [AddField], [FromSlices] and [Zip] want different names
-	Type  DType
-	Shape []int // of one sample, row-major; nil means a scalar
-	// Ragged lets the first dimension differ from sample to sample. Shape then has the
-	// longest that is allowed, and Load calls [Sample.SetLen]. The loader sets the rest
-	// to zero, and [Batch.Lens] tells the lengths. For a batch's length see [Batch.Shape].
-	Ragged bool
-	// RaggedDims is how many of the first dimensions differ, if the field is Ragged;
-	// 0 means 1. With 2 or more Load calls [Sample.SetShape] instead of SetLen.
-	RaggedDims int `json:",omitempty"`
+	Name       string // [AddField], [FromSlices] and [Zip] want different names
+	Type       DType
+	Shape      []int // of one sample, row-major; nil means a scalar
+	Ragged     bool  // the first dimension differs from sample to sample, up to that of Shape: Load calls [Sample.SetLen], the loader sets the rest to 0
+	RaggedDims int   `json:",omitempty"` // how many dimensions differ if Ragged, 0 means 1; from 2 on Load calls [Sample.SetShape]
 }
 
 // raggedDims is how many dimensions differ from sample to sample.
@@ -38,8 +33,7 @@ func (f *Field) raggedDims() int {
 // A DType is the type of a field's elements.
 type DType uint8
 
-// The element types. Go has no type for the 16 bits of a Float16 or BFloat16:
-// see [F16] and [BF16].
+// The element types. F16 and BF16 are the bits of a Float16 and a BFloat16.
 const (
 	Bool DType = iota + 1
 	Uint8
@@ -113,8 +107,8 @@ func (t *DType) UnmarshalText(name []byte) error {
 	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
 }
 
-// Element is the Go types of a field's elements, or types defined as one of them; [F16] for
-// Float16 and [BF16] for BFloat16, or uint16 for either.
+// Element is the Go types of elements, and types defined as one of them; [F16] and [BF16], or
+// uint16, for Float16 and BFloat16.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }

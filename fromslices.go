@@ -13,16 +13,15 @@ type Slice struct {
 	values []byte
 }
 
-// SliceOf is an array that holds sample after sample, each with the given shape, row-major; no
-// shape means scalars. The array isn't copied, so it must not change.
+// SliceOf is an array that holds sample after sample, row-major, each with the given shape, none
+// a scalar. The array isn't copied: it must not change.
 func SliceOf[T Element](name string, values []T, shape ...int) Slice {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
 	return Slice{Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)}, bytes}
 }
 
-// FromSlices makes a dataset of arrays in memory, one field per array, like PyTorch's
-// TensorDataset. [ColumnOf] reads them. It is a [BatchDataset]. The error joins an *[OptionError]
-// for each array that can't be used.
+// FromSlices makes a [BatchDataset] of arrays in memory, one field per array. The error joins an
+// *[OptionError] for each array that can't be used.
 func FromSlices(columns ...Slice) (Dataset, error) {
 	d := &arrays{}
 	for _, c := range columns {

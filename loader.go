@@ -14,8 +14,9 @@ import (
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
-// goroutine, and from Load, LoadBatch, [WithWorkerInit] and [WithFinish], except for Close and
-// epochs. A sampler, a dataset's Len, a device and the log's handler must not call the loader.
+// goroutine and, except for Close and epochs, from Load, LoadBatch, [WithWorkerInit] and
+// [WithFinish]. A sampler, a dataset's Len, a device and the log's handler must not call the
+// loader.
 type Loader struct {
 	*source
 	loadSample func(ctx context.Context, index int, dst *Sample) error
@@ -78,9 +79,9 @@ type Loader struct {
 	inline *worker // loads if there are no workers
 }
 
-// NewLoader makes a loader. It starts and loads nothing before the first epoch; from then
-// on the loader has workers and memory until [Loader.Close]. The error joins an
-// *[OptionError] for each argument that can't be used.
+// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close].
+// The error joins an *[OptionError] for each bad argument, also of the functions that return no
+// error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
@@ -190,9 +191,8 @@ func (o *options) perRank() order {
 	return order{n: o.quota(o.world), batch: o.batchSize, world: 1, dropLast: o.dropLast}
 }
 
-// SetSampler changes the order, and with it the length, of later epochs. During an epoch it
-// returns [ErrBusy]; for a stream, an error. Before a run is resumed, it must set the same
-// sampler.
+// SetSampler changes the order and the length of later epochs; set it again before Resume. It
+// fails during an epoch, with [ErrBusy], and for a stream.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -264,8 +264,7 @@ func (l *Loader) setOrder(s Sampler, o order, n int) {
 // Workers is how many workers the loader has.
 func (l *Loader) Workers() int { return int(l.workers.Load()) }
 
-// SetWorkers changes how many workers the loader has, 0 … 1024, at once. What is loaded doesn't
-// change.
+// SetWorkers changes the number of workers, 0 … 1024, at once.
 func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
@@ -386,13 +385,11 @@ func (l *Loader) vacate(w *worker) {
 	l.numbers.giveBack(w.number)
 }
 
-// Epoch yields the batches of an epoch, in order. If something fails, all batches before
-// it come first, and then the error, with a nil batch, ends the epoch: a *[LoadError]
-// names the sample; others are the context's error, [ErrBusy], [ErrClosed] and
-// [ErrRetained]. A loop over the batch alone never sees the error.
-//
-// The loop may be left early. Once it has ended, no Load is running any more, except
-// calls that [WithTimeout] gave up, and the loader can be used again.
+// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come
+// first; then the error, with a nil batch, ends the epoch: a *[LoadError], which names the
+// sample, the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. A loop over the batch
+// alone never sees it. The loop may be left early. Once it has ended, no Load is running any
+// more, except calls that [WithTimeout] gave up, and the loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -403,8 +400,8 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	})
 }
 
-// Epochs yields the batches of the epochs first … end−1 as one sequence: while the last batches
-// of an epoch are in use, the first of the next are loaded. See [Loader.Epoch].
+// Epochs yields the epochs first … end−1 as one sequence, see [Loader.Epoch]: the next one is
+// loaded while the last batches of an epoch are in use.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) {
 		switch {
@@ -418,15 +415,14 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	})
 }
 
-// Resume yields the rest of an epoch: the samples that had not been delivered when the state was
-// taken. The dataset, the sampler and the seed must be the same; the worker count, the batch size
-// and the world size may have changed, but the last not for a stream that isn't a
-// [CountedStream]. After an epoch's last batch the rest is empty.
+// Resume yields the rest of an epoch, empty after its last batch. The dataset, the sampler and
+// the seed must be the same as when the state was taken; the worker count, the batch size and
+// the world size may have changed, but the last not for a stream that isn't a [CountedStream].
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
 
-// ResumeEpochs is [Loader.Resume] and then [Loader.Epochs] up to end−1, as one sequence.
+// ResumeEpochs is [Loader.Resume] and then [Loader.Epochs], as one sequence.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return l.checked(func(yield func(*Batch, error) bool) {
 		if end <= s.Epoch {
@@ -508,9 +504,8 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 }
 
-// Close ends the running epoch, waits for the loads under way, and gives the memory back; that of
-// batches in use once they are released. Closing again does nothing. What the loader calls must
-// not call Close.
+// Close ends the running epoch, waits for its loads, and gives the memory back; that of batches
+// in use once they are released. It may be called again.
 func (l *Loader) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -555,8 +550,7 @@ func (l *Loader) logFailedTogether(err error) {
 	}
 }
 
-// BadSamples is the first 10 000 samples that were left out under [WithErrorBudget], in the order
-// of delivery.
+// BadSamples is the samples left out under [WithErrorBudget], at most 10 000.
 func (l *Loader) BadSamples() []*LoadError {
 	l.faulty.mu.Lock()
 	defer l.faulty.mu.Unlock()

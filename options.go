@@ -153,9 +153,8 @@ func WithBatchSize(n int) Option {
 	}
 }
 
-// WithWorkers sets how many goroutines load samples, 0 … 1024. With 0 the caller of the iterator
-// loads each batch when it asks for it. The default is GOMAXPROCS; [Tune] finds a better count,
-// and ignores this option.
+// WithWorkers sets how many goroutines load samples, 0 … 1024, GOMAXPROCS by default. With 0 the
+// iterator's caller does. [Tune] ignores this option.
 func WithWorkers(n int) Option {
 	return func(o *options) error {
 		o.workers = n
@@ -163,10 +162,9 @@ func WithWorkers(n int) Option {
 	}
 }
 
-// WithPrefetch fixes how many batches are loaded ahead of the one in use, 1 … 1022; with 0
-// workers none are. By default there are 2, or more if the workers outnumber the samples of a
-// batch or idle while training waits. Those take at most 256 MiB, and at most an eighth of the
-// memory left.
+// WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022; none with 0
+// workers. The default is 2, and more if workers would idle while training waits: at most 256
+// MiB, and an eighth of the memory left.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches
@@ -183,7 +181,7 @@ func WithShuffle(seed uint64) Option {
 	}
 }
 
-// WithSeed sets the seed of [Sample.Rand] alone. The default is that of [WithShuffle], or 0.
+// WithSeed sets the seed of [Sample.Rand] alone, by default [WithShuffle]'s, or 0.
 func WithSeed(seed uint64) Option {
 	return func(o *options) error {
 		o.seed = &seed
@@ -191,8 +189,7 @@ func WithSeed(seed uint64) Option {
 	}
 }
 
-// WithSampler sets the order of the epochs. It can't be combined with
-// WithShuffle, nor with a stream.
+// WithSampler sets the order of the epochs; not with [WithShuffle] or a stream.
 func WithSampler(s Sampler) Option {
 	return func(o *options) error {
 		o.sampler = s
@@ -213,9 +210,8 @@ func WithDropLast() Option {
 }
 
 // WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load
-// disjoint parts of an epoch, which together are all of it, in the same number of batches; only
-// if fewer samples than ranks are left does a rank repeat another's. For exceptions see
-// [BatchSampler] and [Streamed].
+// disjoint parts of the epoch, in equally many batches; a rank repeats another's only if fewer
+// samples than ranks are left. [BatchSampler] and [Streamed] tell their exceptions.
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -226,9 +222,8 @@ func WithRank(rank, world int) Option {
 	}
 }
 
-// WithLauncher sets rank and world to what [RankFromEnv] reads, and logs it once. The ranks of a
-// host share its CPUs: the default of [WithWorkers] and the counts that Tune tries are divided by
-// their number.
+// WithLauncher is [WithRank] with what [RankFromEnv] reads. Ranks of one host share its CPUs:
+// [WithWorkers]' default and Tune's counts are divided.
 func WithLauncher() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
@@ -241,9 +236,8 @@ func WithLauncher() Option {
 	}
 }
 
-// WithUnordered delivers batches as soon as they are loaded, so that a slow one doesn't hold up
-// the others. What is in a batch doesn't change. The loader can't be resumed. To a GPU, batches
-// come in order all the same.
+// WithUnordered delivers each batch as soon as it is loaded, the same batches in another order,
+// but in order to a GPU. The loader can't be resumed.
 func WithUnordered() Option {
 	return func(o *options) error {
 		o.unordered = true
@@ -254,9 +248,8 @@ func WithUnordered() Option {
 // maxInterleave is the most shards that are read at once.
 const maxInterleave = 1024
 
-// WithInterleave sets how many shards of a stream are read at once, 1 … 1024, a sample of each in
-// turn: by default 4 for each rank or, of a [CountedStream], 32 for all ranks together. The order
-// of the samples depends on it.
+// WithInterleave sets how many shards are read at once, 1 … 1024, by default 4 per rank, of a
+// [CountedStream] 32 in all. The order depends on it.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -264,9 +257,8 @@ func WithInterleave(shards int) Option {
 	}
 }
 
-// WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, 1 … 2²⁴, which are
-// kept in memory; of a [CountedStream] by all ranks together. The default is 1024. The order of
-// the samples depends on it.
+// WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, 1 … 2²⁴, 1024 by
+// default, all kept in memory. The order depends on it.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples
@@ -274,9 +266,9 @@ func WithShuffleWindow(samples int) Option {
 	}
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, counted over all ranks,
-// so that each rank has the same number of batches. If a rank's shards hold fewer than n/world
-// samples, it reads them again. By default an epoch is all that the shards hold.
+// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, of all ranks together,
+// so that each has the same number of batches. Shards with fewer are read again. By default an
+// epoch is all that the shards hold.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -306,10 +298,10 @@ func (o *options) endsEpoch(samples, world int) bool {
 	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }
 
-// WithErrorBudget lets an epoch go on without samples that can't be loaded, up to maxBad per
-// epoch, 0 by default. Their batches are smaller; a batch with no sample left is skipped, or with
-// several ranks ends the epoch with an error. Each bad sample is logged, see [Loader.BadSamples].
-// The lost rest of a stream's shard counts as one.
+// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, 0 by default,
+// and logs each: see [Loader.BadSamples]. Their batches are smaller; one with no sample left is
+// skipped, or with several ranks ends the epoch with an error. The lost rest of a stream's shard
+// counts as one.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -318,14 +310,13 @@ func WithErrorBudget(maxBad int) Option {
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms,
-// [WithRetry]'s repetitions included. The sample is then bad, with [context.DeadlineExceeded],
-// and the call's context ends. A LoadBatch may take perSample for each of its samples; then they
-// are loaded one by one. Open, Next, Skip and Close of a stream's shard may each take perSample
-// too. By default the loader waits for ever.
+// [WithRetry]'s repetitions included; LoadBatch gets it for each sample, and each Open, Next,
+// Skip and Close of a shard once. The sample is then bad, with [context.DeadlineExceeded]. There
+// is no default bound.
 //
-// A call that was given up goes on in a goroutine that nobody waits for, and keeps its memory
-// until it returns. If 1024 haven't returned, the epoch ends with an error. With 0 workers the
-// loader waits for every call, so tuning leaves 0 out.
+// A call that was given up keeps its goroutine and memory until it returns; if 1024 haven't, the
+// epoch ends with an error. With 0 workers the loader waits for every call, so tuning leaves 0
+// out.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
@@ -337,8 +328,8 @@ func WithTimeout(perSample time.Duration) Option {
 }
 
 // WithRetry sets how often a sample is loaded again, 0 … 100, if its error has a method
-// Temporary() bool that returns true, as [context.DeadlineExceeded] does. The first repetition
-// comes after wait; the wait doubles each time. The default is 3 times, after 10 ms.
+// Temporary() bool that returns true, as [context.DeadlineExceeded] does. The default is 3
+// times, first after 10 ms, and then after twice as long each time.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retries, o.backoff = times, wait
@@ -350,9 +341,9 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
-// WithWorkerInit makes each worker call f once, in its goroutine and before its first sample;
-// with 0 workers the caller calls it, as worker 0. If f fails, the epoch ends with a *[LoadError]
-// whose Index is −1, and the next epoch tries again.
+// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample; with
+// 0 workers the caller does, as worker 0. If f fails, the epoch ends with a *[LoadError] whose
+// Index is −1; the next one tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
@@ -363,10 +354,10 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	}
 }
 
-// WithFinish makes a worker run f on each batch after its samples are loaded and before it is
-// copied to the device: for mixup or masking. f may change the elements and lengths of b, and
-// draws from [Batch.Rand]; it is called for several batches at once. If it fails or panics, the
-// epoch ends with a *[LoadError], after all batches before it. WithTimeout doesn't bound it.
+// WithFinish makes a worker run f on each loaded batch before it is copied to the device: for
+// mixup or masking. f may change elements and lengths, and draws from [Batch.Rand]. It is called
+// for several batches at once. If it fails or panics, the epoch ends with a *[LoadError].
+// [WithTimeout] doesn't bound it.
 func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.finish = f
@@ -378,7 +369,7 @@ func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 }
 
 // WithLogger sets where log lines go, by default [slog.Default]. Its handler must not call the
-// loader, nor [Tune] or [Precompute] with the file that a line is about.
+// loader, nor [Tune] or [Precompute] with the file of the line.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -400,9 +391,9 @@ func WithDevice(d Device) Option {
 	}
 }
 
-// WithPinned decides whether batches are loaded into page-locked memory: by default if the device
-// is a GPU. On the [Host] it is for programs that copy batches to a GPU themselves; if it is
-// refused there, a log line says which limit is too low.
+// WithPinned decides whether batches are loaded into page-locked memory: by default if the
+// device is a GPU. On the [Host] it is for programs that copy to a GPU themselves; if it is
+// refused there, a log line names the limit.
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on
@@ -421,9 +412,9 @@ func WithStrategy(s Strategy) Option {
 	}
 }
 
-// WithAlpha sets the difference that the choice of [Tune] ignores, at least 0, in time
-// accumulated over [WithIterations] iterations. The default is 0.5 s, but at least 1 % and at
-// most 5 % of the fastest count's time.
+// WithAlpha sets the difference that [Tune] ignores, at least 0, in time over [WithIterations]
+// iterations. The default is 0.5 s, but at least 1 % and at most 5 % of the fastest count's
+// time.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -434,8 +425,7 @@ func WithAlpha(d time.Duration) Option {
 	}
 }
 
-// WithRelativeAlpha is [WithAlpha] as a share of the fastest count's time, 0 … 1, without other
-// bounds.
+// WithRelativeAlpha is [WithAlpha] as a share of the fastest's time, 0 … 1.
 func WithRelativeAlpha(share float64) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
@@ -447,8 +437,8 @@ func WithRelativeAlpha(share float64) Option {
 }
 
 // WithIterations sets over how many batches [Tune] measures each worker count that it may
-// still choose, 1 … 1 000 000. Use more if batches vary. The default is 100: fewer if
-// batches are slow, more if they are fast.
+// choose, 1 … 1 000 000: more if batches vary. The default is 100, fewer if batches are slow,
+// more if they are fast.
 func WithIterations(n int) Option {
 	return func(o *options) error {
 		o.iterations = n
@@ -466,10 +456,9 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds how long [Tune] measures; it must be more than 0. When the time
-// is over, Tune ends the context of Load, waits for the calls under way, and returns the
-// best answer so far. It measures at least one count. The default is 1 minute, or no
-// bound with [WithIterations] or [Exhaustive].
+// WithTuningTime bounds how long [Tune] measures, above 0. Then Tune ends the context of Load,
+// waits for the calls under way, and returns the best answer so far. The default is 1 minute,
+// none with [WithIterations] or [Exhaustive].
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
@@ -481,8 +470,8 @@ func WithTuningTime(d time.Duration) Option {
 }
 
 // WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest
-// workers at which training doesn't wait. The first call with each shape of batch isn't measured,
-// since a framework may compile in it. If f changes anything, the program must restore it.
+// workers at which training doesn't wait. The first call with each shape isn't measured. If f
+// changes anything, restore it afterwards.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
@@ -493,8 +482,8 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithProgress makes Tune call f whenever there is something to show, instead of logging a line
-// when it begins, every 10 s, and at the end.
+// WithProgress makes [Tune] call f whenever there is something to show, instead of logging a
+// line when it begins, every 10 s, and at the end.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f
@@ -518,13 +507,11 @@ func WithMemoryLimit(bytes uint64) Option {
 	}
 }
 
-// WithResultCache keeps what Tune finds in a file, under a name for the dataset. The next Tune
-// takes it from there if hardware, device, fields and options are the same, the batch's bytes
-// within a factor of two, and a few batches take as long as it says, within a factor of two. A
-// result that isn't sure counts for a day.
-//
-// Processes may share the file: one tunes, the others wait. If it can't be read or written, Tune
-// logs that and tunes. What Tune calls must not call Tune with the same file.
+// WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune
+// takes it from there if hardware, device, fields and options are the same, and a few batches
+// are as large and as slow as it says, within a factor of two. A result that isn't sure counts
+// for a day. Of several processes one tunes, the others wait. If the file can't be used, Tune
+// logs that and tunes. No Tune for the same file may be called inside.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -535,11 +522,10 @@ func WithResultCache(path, name string) Option {
 	}
 }
 
-// WithAutoWorkers makes a loader tune itself while training goes on. It times batches at several
-// worker counts, the loop body included, and settles on the fewest at which training hardly
-// waits; if waiting drifts later, it measures again. It starts at [WithWorkers], tries at most
-// [WithMaxWorkers], and ignores differences of [WithAlpha] or [WithRelativeAlpha], by default 2 %.
-// [Loader.SetWorkers] ends it.
+// WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest
+// workers at which training hardly waits, and measures again if waiting drifts. It starts at
+// [WithWorkers], tries at most [WithMaxWorkers], and ignores differences of [WithAlpha] or
+// [WithRelativeAlpha], by default 2 %. [Loader.SetWorkers] ends it.
 func WithAutoWorkers() Option {
 	return func(o *options) error {
 		o.auto = true

@@ -334,18 +334,11 @@ func (r Rank) logOnce(log *slog.Logger) {
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables that a launcher sets, the first
-// of:
-//
-//	torchrun    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
-//	Open MPI    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE, …_LOCAL_RANK, …_LOCAL_SIZE
-//	MPICH       PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS; Intel MPI too
-//	Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS and others of a step that srun sets
-//	Kubernetes  JOB_COMPLETION_INDEX and, from the manifest, WORLD_SIZE
-//
-// If srun itself started the process, MPI's don't count. Without a launcher it is rank 0 of 1.
-// Variables that are malformed, out of range, missing or in contradiction are an error. If lookup
-// is nil, it is os.LookupEnv; an empty variable counts as missing.
+// RankFromEnv reads rank and world from the environment variables of the first launcher that set
+// any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, a Kubernetes indexed Job with
+// WORLD_SIZE. Without one it is rank 0 of 1. Variables that are malformed, out of range, missing
+// or in contradiction are an error. An empty one counts as missing. A nil lookup is
+// [os.LookupEnv].
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

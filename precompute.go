@@ -15,16 +15,14 @@ import (
 )
 
 // Precompute keeps the samples of ds in a file at path. The first run loads and writes them;
-// later runs map the file into memory, and load nothing.
+// later runs map the file into memory. If the number of samples, the fields or version have
+// changed, or the file is damaged, it is written anew: put into version what else the samples
+// depend on. A file that isn't Precompute's is first moved to path.foreign. A sample that is
+// damaged, or was bad within [WithErrorBudget], is loaded from ds.
 //
-// The file is used if the number of samples, the fields and version are those that it was written
-// for. Put into version what else the samples depend on. Another or a damaged file is replaced,
-// with a warning; one that isn't Precompute's is first moved to path.foreign. A sample whose
-// checksum is wrong, or that was bad within [WithErrorBudget], is loaded from ds.
-//
-// The samples are those of [LoadSample]: augmentation belongs in a [Map] over the result. Of opts
-// only those count that say how to load. If several processes call Precompute, one writes and the
-// others wait. What loads the samples must not call it for the same path.
+// The samples are those of [LoadSample]: augmentation belongs in a [Map] over the result. Only
+// options that say how to load count. If several processes call it, one writes and the others
+// wait. ds must not call it for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -67,8 +65,7 @@ func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
 func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds) }
 
-// Overwrites tells that Load writes every element, unless ds only embeds p: see
-// [Overwrites].
+// Overwrites tells that Load writes every element, unless ds only embeds p.
 func (p *Precomputed) Overwrites(ds Dataset) bool { return ds == Dataset(p) }
 
 // Load copies a sample from the file. After Close its error is [os.ErrClosed].

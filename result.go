@@ -63,8 +63,7 @@ func countWorkers(n int) string {
 	return fmt.Sprintf("%d workers", n)
 }
 
-// String is the report for people: the choice and why, a row per worker count, and what else to
-// know.
+// String is the report for people.
 func (r *Result) String() string {
 	var b strings.Builder
 	b.WriteString(r.Reason)
@@ -166,8 +165,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-// Mark tells how the report marks a worker count: "chosen", "fastest", "chosen, fastest"
-// or, if it is neither, "".
+// Mark is "chosen", "fastest", "chosen, fastest" or "", as in the report.
 func (r *Result) Mark(workers int) string {
 	var marks []string
 	if workers == r.Workers {

@@ -10,16 +10,12 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Packed packs documents into rows of length elements, for language models: several in a row,
-// one after the other, so that next to nothing is padding. docs must be a [SizedDataset] whose
-// fields are ragged in one dimension and equally long in each document: tokens, and perhaps labels
-// or a mask. A row has these fields with length in place of that dimension, and two more of type
-// Int32: "segment_ids" numbers the row's documents from 1, and is 0 where it is empty;
-// "positions" counts from 0 in each document.
-//
-// A longer document is cut into pieces, each loaded with the whole document. Which pieces share a
-// row depends on docs' sizes, length and seed alone, the same in every epoch: [WithShuffle]
-// shuffles the rows. Packed asks for all sizes at once, and keeps 12 bytes per piece.
+// Packed packs documents into rows of length elements, for language models. docs must be a
+// [SizedDataset] whose fields are ragged in one dimension, equally long in each document. A row
+// has the same fields, and two of type Int32: "segment_ids" numbers its documents from 1, and is
+// 0 where the row is empty; "positions" counts from 0 in each document. A longer document is
+// cut, and loaded anew for each piece. Which pieces share a row depends on sizes, length and
+// seed alone: [WithShuffle] shuffles the rows.
 func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 	n, l, err := checkIndexed(docs)
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/nwt-go/nwt/internal/shards"
 )
 
-// A Sample is a place in a batch that a dataset loads a sample into. It is valid
-// only during the call of Load that gets it.
+// A Sample is a place in a batch, valid only during the Load that gets it.
 type Sample struct {
 	*common
 	place, index int
@@ -72,9 +71,9 @@ func (c *common) column(field int) *column {
 	return &c.columns[field]
 }
 
-// Shape is the shape of a field in the sample's place: that of the longest sample allowed or,
-// with a [SizedDataset], of the longest of the batch. A smaller sample begins at index 0 of each
-// dimension. It must not be changed.
+// Shape is the shape of a field's place: of the longest sample allowed or, with a
+// [SizedDataset], of the batch's longest. A smaller sample begins at index 0 of each dimension.
+// It must not be changed.
 func (s *Sample) Shape(field int) []int { return s.column(field).dims }
 
 // places is the memory of a field of n samples that lie one after the other from s on.
@@ -114,9 +113,8 @@ func (s *Sample) copyTo(dst *Sample) error {
 	return nil
 }
 
-// SetLen sets the length of a ragged field's first dimension; Load must call it, or SetShape. It
-// panics if the field isn't ragged, or n is out of range or more than Sizes told; inside Load
-// that becomes a [LoadError].
+// SetLen sets the length of a ragged field; Load must call it, or SetShape. It panics for other
+// fields, and if n is out of range or above its Sizes.
 func (s *Sample) SetLen(field, n int) {
 	c := s.column(field)
 	if c.free != 1 {
@@ -234,8 +232,8 @@ func (s *Sample) runAt(c *column, k int) (at int) {
 	return at
 }
 
-// Rand is the sample's source of randomness, seeded by (seed, epoch, [Sample.Position]) alone. So
-// augmentation doesn't depend on workers, timing, batch size or ranks.
+// Rand is for augmentation. Its seed is (seed, epoch, [Sample.Position]) alone, so it doesn't
+// depend on workers, timing, batch size or ranks.
 func (s *Sample) Rand() *rand.Rand {
 	if s.outer != nil {
 		return s.outer.Rand()
@@ -258,8 +256,7 @@ const sampleRand = 0x243f6a8885a308d3
 // Index is the sample's index in the dataset.
 func (s *Sample) Index() int { return s.index }
 
-// Position is the sample's position in the epoch, 0-based and over all ranks: what the sampler
-// was asked for. For a stream it is Index.
+// Position is the position in the epoch, over all ranks; of a stream Index.
 func (s *Sample) Position() int {
 	switch {
 	case s.outer != nil:
@@ -273,8 +270,7 @@ func (s *Sample) Position() int {
 // Epoch is the epoch that the sample is loaded for.
 func (s *Sample) Epoch() int { return s.epoch }
 
-// Worker is the number of the worker that loads the sample, 0-based; 0 too if the caller loads.
-// It is for logs: for state there is [Scratch].
+// Worker is the number of the worker, from 0, for logs; 0 if the caller loads.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.
@@ -389,15 +385,10 @@ func (s *Sample) error(err error, stack []byte) *LoadError {
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 
-// Scratch returns a value that Load needs at hand and can't share with other goroutines: a
-// decoder, an FFT plan, a connection. The first call in a worker makes it with create; later
-// calls return the same value:
-//
-//	decoder, err := nwt.Scratch(dst, newDecoder)
-//
-// A worker has one value per type T and dataset; each part of a [Concat], a [Zip] or a [Map] has
-// its own. If create fails, nothing is kept. create may take ten times [WithTimeout]. A value
-// that is an [io.Closer] is closed when the worker ends, and after a panic in Load.
+// Scratch returns a value that Load needs and can't share with other goroutines, such as a
+// decoder. The first call in a worker makes it with create; later calls return the same value,
+// one per type T and dataset. If create fails, nothing is kept; it may take ten times
+// [WithTimeout]. An [io.Closer] is closed when the worker ends, and after a panic in Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil
@@ -482,8 +473,7 @@ func inner(scope uint64, part int) uint64 {
 // A record is one of a stream, and what is known of it.
 type record = shards.Item[Record]
 
-// A Record is what was read of a sample. Records are reused: Next gets one that still holds what
-// was left there, or a new one.
+// A Record is what Next read. It is used again, with what was left in it.
 type Record struct {
 	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
 	Value any    // anything else

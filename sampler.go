@@ -6,34 +6,23 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Sampler is the order of an epoch. At is a pure function: the same epoch and position always
-// give the same index. Package sampler has more.
-//
-// A sampler may be a [Filler] or a [BatchSampler]. A method LastIndex() int tells the highest
-// index that it visits, −1 if not known, to be checked; Step() int for how many samples a step of
-// all ranks it was made, for a warning if WithBatchSize × world doesn't divide it.
+// A Sampler is the order of an epoch; package sampler has more. It may be a [Filler] or a
+// [BatchSampler]. A method LastIndex() int tells the highest index that it visits, −1 if not
+// known, to be checked; Step() int how many samples a step of all ranks should have: else the
+// loader warns.
 type Sampler interface {
-	// Len is the number of positions in an epoch. It must not change.
-	Len() int
-	// At is the dataset index at position i of an epoch, 0 ≤ i < Len().
-	// It is called from many goroutines at once.
-	At(epoch, i int) int
+	Len() int            // positions in an epoch; it must not change
+	At(epoch, i int) int // the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
 }
 
-// A BatchSampler is a [Sampler] that also says where batches end, as sampler.TokenBatches does.
-// Its methods are pure, as At is. Batch k of rank r is batch k × world + r of the epoch. If the
-// last step has fewer batches than ranks, several ranks share one; [WithDropLast] leaves that
-// step out.
+// A BatchSampler also says where batches end, by pure methods. Batch k of rank r is batch k ×
+// world + r of the epoch. If the last step has fewer batches than ranks, several ranks share
+// one; [WithDropLast] leaves that step out.
 type BatchSampler interface {
 	Sampler
-	// Batches is the number of batches in an epoch, 1 … Len(). It must not change.
-	Batches() int
-	// Start is the position at which a batch of an epoch begins, 0 < batch < Batches().
-	// The batch ends where the next one begins. Many goroutines call it at once.
-	Start(epoch, batch int) int
-	// Largest is how many samples the largest batch has. WithBatchSize must be at least
-	// that. If it isn't known, 1 will do: a batch that is too large then ends its epoch.
-	Largest() int
+	Batches() int               // in an epoch, 1 … Len(); it must not change
+	Start(epoch, batch int) int // where a batch begins, 0 < batch < Batches(), in positions; many goroutines call it at once
+	Largest() int               // samples of the largest batch, 1 if not known; WithBatchSize must be at least that
 }
 
 // nameOfSampler is what a sampler calls itself, or its type. Its content would be
@@ -92,8 +81,8 @@ func (s sequential) At(_, i int) int {
 	return i
 }
 
-// Shuffled visits each of 0 … n−1 once per epoch, in an order that depends on seed and epoch. The
-// order is computed, not stored. It is for statistics, not for secrets.
+// Shuffled visits 0 … n−1 once per epoch, in an order computed from seed and epoch, not stored.
+// It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, seed: seed, key: permute.SeedKey(seed), perm: permute.New(n)}
 	s.rounds = permute.NewOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.Tabulate(permute.EpochKey(s.key, epoch)) })
@@ -118,13 +107,10 @@ func (s *shuffled) At(epoch, i int) int {
 	return s.perm.At(permute.EpochKey(s.key, epoch), i)
 }
 
-// A Filler is a [Sampler] that computes a run of positions at once, which is faster than
-// one by one. A loader calls Fill instead of At.
+// A Filler is a [Sampler] that computes many positions at once, which is faster.
 type Filler interface {
 	Sampler
-	// Fill sets indices[k] to the dataset index at position from+k of an epoch: the
-	// same that At returns. It is called from many goroutines at once.
-	Fill(epoch, from int, indices []int)
+	Fill(epoch, from int, indices []int) // sets indices[k] to At(epoch, from+k); many goroutines call it at once
 }
 
 func (s sequential) Fill(_, from int, indices []int) {

@@ -7,7 +7,6 @@ import (
 )
 
 // A Strategy decides which worker counts [Tune] measures, and for how long.
-// There are two: [Greedy] and [Exhaustive].
 type Strategy interface {
 	fmt.Stringer
 	search() search.Strategy
@@ -17,11 +16,10 @@ type strategy struct{ search.Strategy }
 
 func (s strategy) search() search.Strategy { return s.Strategy }
 
-// Greedy looks at the count that training would have without tuning, at higher ones while
-// training waits, at lower ones until they are hopeless, and between them, until another run
-// would choose the same in 95 % of cases.
+// Greedy looks at more workers while training waits, at fewer until they are hopeless, until
+// another run would choose the same in 95 % of cases.
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
-// Exhaustive measures every count in ascending order, 0 … CPUs−1, in four rounds, and goes on as
-// long as more workers win while CPUs are idle.
+// Exhaustive measures every count, 0 … CPUs−1, in four rounds, and goes on as long as more
+// workers win while CPUs are idle.
 func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }

@@ -9,26 +9,22 @@ import (
 
 // Stats is a snapshot of what a loader has done since it was made.
 type Stats struct {
-	Batches int // delivered
-	Samples int // delivered
-	Bad     int // samples left out under WithErrorBudget
-
-	Wait      time.Duration // how long the consumer was blocked for batches
-	Occupancy float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved); without workers all count as ready
-
+	Batches             int           // delivered
+	Samples             int           // delivered
+	Bad                 int           // samples left out under WithErrorBudget
+	Wait                time.Duration // how long the consumer was blocked for batches
+	Occupancy           float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved); without workers all count as ready
 	LoadMedian, LoadP99 time.Duration // of the time that a sample's Load took, within 10 %
-
-	Copied      int           // batches that were copied to the device
-	CopiedBytes int           // bytes that were copied
-	Transfer    time.Duration // how long their copies took, including what they waited for on the device
-	DeviceBytes int           // device memory that the loader has, in bytes
-
-	Workers      int
-	Prefetch     int // batches that may be ahead of the one in use; without WithPrefetch it follows need
-	Slots        int // batch buffers that have memory now, including those of retained batches
-	SlotBytes    int // bytes of that memory
-	Retained     int // batches retained past their iteration
-	DatasetBytes int // bytes that cached samples take (see [Cached])
+	Copied              int           // batches that were copied to the device
+	CopiedBytes         int           // bytes that were copied
+	Transfer            time.Duration // how long their copies took, including what they waited for on the device
+	DeviceBytes         int           // device memory that the loader has, in bytes
+	Workers             int
+	Prefetch            int // batches that may be ahead of the one in use; without WithPrefetch it follows need
+	Slots               int // batch buffers that have memory now, including those of retained batches
+	SlotBytes           int // bytes of that memory
+	Retained            int // batches retained past their iteration
+	DatasetBytes        int // bytes that cached samples take (see [Cached])
 }
 
 // counters are the figures of Stats that nobody else counts.

@@ -13,53 +13,44 @@ import (
 	"github.com/nwt-go/nwt/internal/mix"
 )
 
-// A Stream is an iterable-style source: shards that are read in sequence, such as tar files or
-// the parts of a query. [Streamed] makes it a dataset. Reading a shard should be cheap; Load
-// makes samples of what was read, and workers call it side by side.
+// A Stream is shards that are read in sequence, such as tar files or the parts of a query;
+// [Streamed] makes it a dataset. Reading a shard should be cheap: workers make samples by Load,
+// side by side.
 type Stream interface {
-	// Fields is the layout of one sample. It must not change.
-	Fields() []Field
-	// Shards is the number of shards: at least one for each rank, unless it is a
-	// [CountedStream]. A loader asks once.
-	Shards() int
-	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as WithRetry
-	// says, and for a minute if too many files are open. With any other error the whole
-	// shard counts as one bad sample, whose error is a *[ShardError].
+	Fields() []Field // the layout of one sample, which must not change
+	Shards() int     // at least one for each rank, except of a [CountedStream]; a loader asks once
+	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as WithRetry says, and
+	// for a minute if too many files are open. With any other error the shard is one bad sample.
 	Open(ctx context.Context, shard int) (ShardReader, error)
-	// Load makes a sample of a record, under the rules of [Dataset]'s Load.
-	Load(ctx context.Context, r *Record, dst *Sample) error
+	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules of [Dataset]'s Load
 }
 
 // A ShardReader reads one shard, in one goroutine at a time.
 type ShardReader interface {
-	// Next reads the next record into r. After the last record it returns [io.EOF]
-	// itself. Any other error, even one that wraps io.EOF, makes the record a bad
-	// sample, with a *[ShardError], and ends the shard: its other records are lost.
+	// Next reads the next record into r. After the last one it returns [io.EOF] itself. Any other
+	// error, also one that wraps io.EOF, ends the shard with a *[ShardError].
 	Next(ctx context.Context, r *Record) error
-	// Close ends reading, at the end of the shard or before.
-	Close() error
+	Close() error // at the end of the shard or before
 }
 
-// A Skipper is a [ShardReader] that passes over records for less than reading them costs. If all
-// readers are Skippers, [Loader.Resume] starts soon even late in a long epoch.
+// A Skipper passes over records fast. If all readers do, Resume starts soon.
 type Skipper interface {
 	ShardReader
-	// Skip passes over at most the next n records, n ≥ 1, and returns how many; if none, the
-	// loader reads one by Next and asks again. The errors are those of Next: [io.EOF] itself
-	// if no record is left; any other ends the shard. If Next would fail at one of the
-	// records, Skip must fail there too.
+	// Skip passes over at most the next n records, n ≥ 1, and returns how many; after 0 the loader
+	// reads one by Next. The errors are those of Next: [io.EOF] itself if no record is left; any
+	// other ends the shard, and must come wherever Next would fail.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
-// Streamed makes a dataset of a stream. Its samples come in the order of reading, the same at
-// every worker count: each rank reads its shards in turn, [WithInterleave] of them at once, a
-// sample of each. [WithShuffle] changes the order of the shards in each epoch, and mixes samples
-// within [WithShuffleWindow]. Each rank needs a shard. For a [CountedStream] see there.
+// Streamed makes a dataset of a stream. Each rank reads its shards in turn, [WithInterleave] of
+// them at once, a sample of each. [WithShuffle] changes the order of the shards in each epoch,
+// and mixes samples within [WithShuffleWindow]. [Sample.Index] is the place in this order, over
+// all ranks, the same at every worker count.
 //
-// [Sample.Index] is the sample's place in this order, over all ranks. Without [WithEpochSamples]
-// ranks may have different numbers of batches. [Loader.Resume] reads and drops what came before,
-// or skips it: see [Skipper]. Up to 256 records of each shard are read ahead, with at most about
-// 256 MiB of Data in all.
+// Each rank needs a shard; without [WithEpochSamples] ranks may have different numbers of
+// batches: a [CountedStream] has neither limit. [Loader.Resume] reads and drops what came
+// before, unless its readers are Skippers. Up to 256 records per shard are read ahead, at most
+// about 256 MiB of Data in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
@@ -126,7 +117,7 @@ func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 // again.
 func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].Err != nil }
 
-// A Mix says how sampler.Mixed mixes the parts of a [Concat], and [MixedStreams] streams.
+// A Mix says how sampler.Mixed and [MixedStreams] mix their parts.
 type Mix struct {
 	Parts  []int   // samples of each part, in the order of Concat; nil for MixedStreams
 	Phases []Phase // phases of training, one after the other; the last one never ends
@@ -139,13 +130,11 @@ type Phase struct {
 	Weights []float64 // one per part, in any unit; 0 leaves a part out
 }
 
-// MixedStreams makes a dataset of several streams of the same fields, mixed by weights, as
-// sampler.Mixed mixes samples that have an index. It needs [WithEpochSamples]. Each Mix.Block
-// samples of a rank have exactly the share of every part.
-//
-// Each stream is read as [Streamed] says. An epoch begins every stream anew, and a stream that
-// ends before the epoch does is read again: make epochs long, or the end of a stream is never
-// read. A [ShardError] counts the shards of all streams, one stream after the other.
+// MixedStreams makes a dataset of several streams of the same fields. Each [Mix].Block samples
+// of a rank have exactly the share of every part. It needs [WithEpochSamples]. Every epoch
+// begins each stream anew, and a stream that ends before the epoch is read again: make epochs
+// long, or the end of a stream is never read. A [ShardError] counts the shards of all streams in
+// turn.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -181,12 +170,11 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 
 // NewStream makes a stream of two functions. read yields the records of a shard, in a goroutine
 // of its own; an error ends the shard. load makes a sample of a record, under the rules of
-// [Dataset]'s Load. ctx ends when reading does.
+// [Dataset]'s Load.
 //
-// A []byte is copied, so read may use its memory again. Any other R must stay as it was yielded
-// until load has seen it. Records are passed over by reading them: where a record needn't be read
-// to find the next, yield its place, and let load read it. A type that embeds the stream and has
-// a method Records makes it a [CountedStream].
+// A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen
+// it. Resume reads the records that it passes over: yield places rather than contents where that
+// is possible. A type that embeds the stream and has a method Records is a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
@@ -264,20 +252,15 @@ func (f *funcReader[R]) Close() error {
 	return nil
 }
 
-// A CountedStream knows how many records its shards have. So the order of an epoch depends on
-// seed and epoch alone: [Loader.Resume] goes on with any number of ranks, and every rank has the
-// same number of batches. There may be more ranks than shards.
-//
-// The records are dealt to lanes of equal length, [WithInterleave] over all ranks. Ranks that
-// share a lane pass over each other's records: fastest with [Skipper]s, and if WithBatchSize ×
-// world is a multiple of the lanes. A shard with fewer or more records than told makes bad
-// samples, with a *[ShardError]. With [WithEpochSamples] and in [MixedStreams] the counts aren't
-// used.
+// A CountedStream knows how many records its shards have. So the order of an epoch doesn't
+// depend on the ranks: all have the same number of batches, [Loader.Resume] goes on with any
+// number of them, and there may be more than shards. Records too few or too many make bad
+// samples, with a *[ShardError]. [WithInterleave] counts over all ranks; those that share a
+// shard pass over each other's records, faster if readers are Skippers. [WithEpochSamples] and
+// [MixedStreams] don't use the counts.
 type CountedStream interface {
 	Stream
-	// Records is the number of records of a shard, 0 ≤ shard < Shards, or −1 if it isn't
-	// known: then the stream is like one without counts. A loader asks once.
-	Records(shard int) int
+	Records(shard int) int // of a shard, 0 ≤ shard < Shards, or −1: not known, as if the stream had no counts; a loader asks once
 }
 
 // defaultLanes is how many lanes a CountedStream has.

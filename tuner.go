@@ -17,10 +17,9 @@ import (
 
 // Tune measures, on this machine and with this dataset, how long a batch takes to reach the
 // device at several worker counts, and picks the fewest workers that are as good as the fastest.
-// Give it the options that training will use. What it loads is thrown away.
-//
-// The errors are those of [NewLoader], of loading, of the step and of ctx; and one if no count
-// fits into memory. If ctx ends when the result is complete, Tune returns the result.
+// Give it the options that training will use. What it loads is thrown away. The errors are those
+// of [NewLoader], of loading, of the step and of ctx, and one if no count fits into memory. If
+// ctx ends when the result is complete, Tune returns it.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {
@@ -265,8 +264,8 @@ func (t *tuner) show(m *tuning, phase string, workers int) {
 
 const tellEvery = 10 * time.Second // of the log
 
-// NewTunedLoader is [Tune] and then [NewLoader] with the worker count that Tune found, instead of
-// that of [WithWorkers]; [Loader.Result] is Tune's result. The loader outlives ctx.
+// NewTunedLoader is [Tune] and then [NewLoader] with the worker count that Tune chose;
+// [Loader.Result] is Tune's result. The loader outlives ctx.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
