@@ -293,11 +293,12 @@ type SizedDataset interface {
 	Dataset
 	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field by
 	// field, always the same. Load may set a smaller size, but not a larger one. Sizes must be
-	// quick. Many goroutines call it at once. If it panics, the sample is bad.
+	// quick. Many goroutines call it at once. If it panics or a size is out of range, the sample
+	// is bad.
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a [SizedDataset] of ds and its sizes. [NewLoader] returns its errors.
+// Sized makes a [SizedDataset] of ds by sizes. [NewLoader] returns its errors.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	d := &sized{ds: ds}
 	_, _, d.err = checkIndexed(ds)

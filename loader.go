@@ -550,7 +550,7 @@ func (l *Loader) logFailedTogether(err error) {
 	}
 }
 
-// BadSamples is the samples left out under [WithErrorBudget], at most 10 000.
+// BadSamples is the first 10 000 samples left out under [WithErrorBudget].
 func (l *Loader) BadSamples() []*LoadError {
 	l.faulty.mu.Lock()
 	defer l.faulty.mu.Unlock()

@@ -154,7 +154,7 @@ func WithBatchSize(n int) Option {
 }
 
 // WithWorkers sets how many goroutines load samples, 0 … 1024, GOMAXPROCS by default. With 0 the
-// iterator's caller does. [Tune] ignores this option.
+// loop's own goroutine loads. [Tune] ignores this option.
 func WithWorkers(n int) Option {
 	return func(o *options) error {
 		o.workers = n
@@ -210,8 +210,8 @@ func WithDropLast() Option {
 }
 
 // WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load
-// disjoint parts of the epoch, in equally many batches; a rank repeats another's only if fewer
-// samples than ranks are left. [BatchSampler] and [Streamed] tell their exceptions.
+// disjoint parts of the epoch, in equally many batches; a rank repeats another's samples only if
+// fewer are left than ranks. For exceptions see [BatchSampler] and [Streamed].
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -266,9 +266,9 @@ func WithShuffleWindow(samples int) Option {
 	}
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, of all ranks together,
-// so that each has the same number of batches. Shards with fewer are read again. By default an
-// epoch is all that the shards hold.
+// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, over all ranks, each
+// with the same number of batches. A rank whose shards hold fewer reads them again. By default
+// an epoch is all that the shards hold.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -329,7 +329,7 @@ func WithTimeout(perSample time.Duration) Option {
 
 // WithRetry sets how often a sample is loaded again, 0 … 100, if its error has a method
 // Temporary() bool that returns true, as [context.DeadlineExceeded] does. The default is 3
-// times, first after 10 ms, and then after twice as long each time.
+// times, first after 10 ms; the wait doubles each time.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retries, o.backoff = times, wait
@@ -511,7 +511,7 @@ func WithMemoryLimit(bytes uint64) Option {
 // takes it from there if hardware, device, fields and options are the same, and a few batches
 // are as large and as slow as it says, within a factor of two. A result that isn't sure counts
 // for a day. Of several processes one tunes, the others wait. If the file can't be used, Tune
-// logs that and tunes. No Tune for the same file may be called inside.
+// logs that and tunes. What Tune calls must not tune with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -523,7 +523,7 @@ func WithResultCache(path, name string) Option {
 }
 
 // WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest
-// workers at which training hardly waits, and measures again if waiting drifts. It starts at
+// workers at which training hardly waits, and measures again if waiting changes. It starts at
 // [WithWorkers], tries at most [WithMaxWorkers], and ignores differences of [WithAlpha] or
 // [WithRelativeAlpha], by default 2 %. [Loader.SetWorkers] ends it.
 func WithAutoWorkers() Option {

@@ -7,9 +7,9 @@ import (
 )
 
 // A Sampler is the order of an epoch; package sampler has more. It may be a [Filler] or a
-// [BatchSampler]. A method LastIndex() int tells the highest index that it visits, −1 if not
-// known, to be checked; Step() int how many samples a step of all ranks should have: else the
-// loader warns.
+// [BatchSampler]. If it has a method LastIndex() int, the highest index that it visits or −1,
+// that is checked. If it has Step() int, the samples of a step of all ranks, the loader warns if
+// WithBatchSize × world doesn't divide it.
 type Sampler interface {
 	Len() int            // positions in an epoch; it must not change
 	At(epoch, i int) int // the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once

@@ -16,8 +16,8 @@ type strategy struct{ search.Strategy }
 
 func (s strategy) search() search.Strategy { return s.Strategy }
 
-// Greedy looks at more workers while training waits, at fewer until they are hopeless, until
-// another run would choose the same in 95 % of cases.
+// Greedy tries more workers while training waits, and fewer until they are hopeless. It ends
+// when another run would choose the same in 95 % of cases.
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
 // Exhaustive measures every count, 0 … CPUs−1, in four rounds, and goes on as long as more

@@ -130,11 +130,11 @@ type Phase struct {
 	Weights []float64 // one per part, in any unit; 0 leaves a part out
 }
 
-// MixedStreams makes a dataset of several streams of the same fields. Each [Mix].Block samples
-// of a rank have exactly the share of every part. It needs [WithEpochSamples]. Every epoch
-// begins each stream anew, and a stream that ends before the epoch is read again: make epochs
-// long, or the end of a stream is never read. A [ShardError] counts the shards of all streams in
-// turn.
+// MixedStreams makes a dataset of several streams of the same fields, mixed by weights. Each
+// [Mix].Block samples of a rank have exactly the share of every part. It needs
+// [WithEpochSamples]. Every epoch begins each stream anew, and a stream that ends before it is
+// read again: make epochs long, or the end of a stream is never read. A [ShardError] counts the
+// shards of all streams in turn.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -169,12 +169,13 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 }
 
 // NewStream makes a stream of two functions. read yields the records of a shard, in a goroutine
-// of its own; an error ends the shard. load makes a sample of a record, under the rules of
-// [Dataset]'s Load.
+// of its own; an error ends the shard. load makes a sample of a record, by the rules of
+// [Dataset]. ctx ends when reading does.
 //
 // A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen
-// it. Resume reads the records that it passes over: yield places rather than contents where that
-// is possible. A type that embeds the stream and has a method Records is a [CountedStream].
+// it. Resume reads the records that it passes over: where that is slow, yield their places and
+// let load read them. A type that embeds the stream and has a method Records is a
+// [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
