@@ -7,6 +7,8 @@ read without threads, as Grain's ReadOptions recommends; a worker is a process, 
   vectorised  batch, then map
   processes   wait: a worker is a process with one thread
   threads     wait: a worker is a process with 16 threads, which is Grain's default
+
+Photographs are decoded, cropped and resized by Pillow, a batch by a worker, which is a process or a thread.
 """
 
 import time
@@ -16,6 +18,7 @@ from multiprocessing.shared_memory import SharedMemory
 import grain
 import numpy as np
 
+import photos
 from workloads import IMAGES, PAD, SECONDS_PER_WAIT, crop_flip, crop_flip_batch, images, normalise
 
 version = version_of("grain")
@@ -39,12 +42,26 @@ class Shared:
 
 
 def open_data(workload):
+    if workload == "photos":
+        return photos.paths()[0]
     if workload not in IMAGES:
         return None
     source = images()
     shared = Shared(source.shape, source.dtype)
     shared.array[:] = source
     return shared
+
+
+def photograph(files):
+    from PIL import Image
+
+    def load(i, rng):
+        w, h, x, y = photos.random_part(rng.uniform)
+        with Image.open(files[i]) as image:
+            crop = np.asarray(image.resize((photos.SIDE, photos.SIDE), Image.BILINEAR, (x, y, x + w, y + h)))
+        return crop[:, ::-1] if rng.random() < 0.5 else crop
+
+    return load
 
 
 def by_sample(workload, data):
@@ -76,7 +93,9 @@ def loader(name, workload, variant, workers, data):
         return dataset.random_map(load) if name == "augment" else dataset.map(load)
 
     batches = grain.MapDataset.range(workload.samples).seed(0).shuffle()
-    if variant == "vectorised":
+    if name == "photos":
+        batches = batches.random_map(photograph(data)).batch(workload.batch).map(photos.normalised)
+    elif variant == "vectorised":
         batches = loaded(batches.batch(workload.batch), by_batch(name, data))
     else:
         batches = loaded(batches, by_sample(name, data)).batch(workload.batch)
@@ -84,6 +103,8 @@ def loader(name, workload, variant, workers, data):
     threads, processes = 0, workers
     if name == "wait":
         threads, processes = {"sample": (workers, 0), "processes": (1, workers), "threads": (16, workers)}[variant]
+    if name == "photos" and variant == "threads":
+        threads, processes = workers, 0
     if workers == 0:
         threads = 0
     reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)

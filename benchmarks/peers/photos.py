@@ -6,12 +6,16 @@ both CC BY 2.0, and scikit-image's "coffee", "chelsea", "astronaut", "rocket" an
 terms its documentation names (skimage.data).
 """
 
+import math
 import pathlib
 import random
 from importlib.util import find_spec
 
+import numpy as np
+
 FOLDER = pathlib.Path(__file__).parent / "photos"
-PHOTOS, CLASSES, WIDTH, HEIGHT = 384, 8, 500, 375
+PHOTOS, CLASSES, WIDTH, HEIGHT, SIDE = 384, 8, 500, 375, 224
+MEAN, STD = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)[:, :, None, None]
 
 
 def make():
@@ -40,6 +44,22 @@ def paths():
     if len(files) != PHOTOS:
         raise FileNotFoundError(f"{FOLDER} has {len(files)} photographs: photos.py makes {PHOTOS}")
     return [str(p) for p in files], [int(p.parent.name) for p in files]
+
+
+def random_part(uniform):
+    """RandomResizedCrop's, of a picture of the one size that there is: width, height, x, y."""
+    while True:
+        area, ratio = WIDTH * HEIGHT * uniform(0.08, 1), math.exp(uniform(-1, 1) * math.log(4 / 3))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if w <= WIDTH and h <= HEIGHT:
+            return w, h, int(uniform(0, WIDTH - w + 1)), int(uniform(0, HEIGHT - h + 1))
+
+
+def normalised(batch):
+    """uint8 [n, 224, 224, 3] to float32 [n, 3, 224, 224]."""
+    out = batch.transpose(0, 3, 1, 2) * (1 / (255 * STD))
+    out -= MEAN / STD
+    return out
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Photographs are decoded, cropped, resized and mirrored by FFmpeg's filters, a ch
 normalised with NumPy by the batch.
 """
 
-import math
 import random
 import time
 from importlib.metadata import version as version_of
@@ -64,33 +63,14 @@ def by_sample(workload, data):
 def photograph(data):
     import spdl.io
 
-    def crop():
-        """RandomResizedCrop's, of a picture of the one size that there is."""
-        while True:
-            area = photos.WIDTH * photos.HEIGHT * random.uniform(0.08, 1)
-            ratio = math.exp(random.uniform(-1, 1) * math.log(4 / 3))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if w <= photos.WIDTH and h <= photos.HEIGHT:
-                return w, h, random.randint(0, photos.WIDTH - w), random.randint(0, photos.HEIGHT - h)
-
     def load(i):
-        w, h, x, y = crop()
+        w, h, x, y = photos.random_part(random.uniform)
         flip = ",hflip" if random.random() < 0.5 else ""
         chain = f"crop={w}:{h}:{x}:{y}:exact=1,scale=224:224:flags=bilinear{flip},format=pix_fmts=rgb24"
         packets = spdl.io.demux_image(data[i])
         return spdl.io.to_numpy(spdl.io.convert_frames(spdl.io.decode_packets(packets, filter_desc=chain)))
 
     return load
-
-
-PHOTO_MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]
-PHOTO_STD = np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
-
-
-def normalised(crops):
-    batch = np.stack(crops).transpose(0, 3, 1, 2) * (1 / (255 * PHOTO_STD))
-    batch -= PHOTO_MEAN / PHOTO_STD
-    return batch
 
 
 def by_batch(workload, data):
@@ -114,7 +94,7 @@ def loader(name, workload, variant, workers, data):
             load = photograph(data) if name == "photos" else by_sample(name, data)
             builder.pipe(load, concurrency=workers, output_order="input" if variant == "ordered" else "completion")
             builder.aggregate(workload.batch)
-            builder.pipe({"photos": normalised}.get(name, np.array if workload.shape == () else np.stack))
+            builder.pipe({"photos": lambda crops: photos.normalised(np.stack(crops))}.get(name, np.array if workload.shape == () else np.stack))
         else:
             builder.add_source(Shuffled(workload.samples, workload.batch), continuous=True)
             builder.pipe(by_batch(name, data), concurrency=workers)

@@ -15,6 +15,7 @@ loads for itself (0 workers).
   threads     a function of a batch of indices which waits for all of them at once, on as many threads
   pillow      photos: ImageFolder and torchvision's transforms over Pillow, the usual ImageNet recipe
   torchvision photos: decode_jpeg and transforms.v2 over tensors
+  threads     photos: the same with threads, which DataLoader hasn't: torchdata's nodes, a batch by a thread
 """
 
 import random
@@ -147,21 +148,33 @@ def loader(name, workload, variant, workers, data):
     return start
 
 
-def photographs(workload, variant, workers, data):
-    from torchvision import datasets, io
+def photo_steps(pillow=False):
+    """From a picture, a tensor or Pillow's, to what a photograph's sample is."""
     from torchvision.transforms import v2
 
-    files, _ = data
     normalise = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     crop, flip = v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()
+    return v2.Compose([crop, flip, *[v2.PILToTensor()] * pillow, v2.ToDtype(torch.float32, scale=True), normalise])
+
+
+def photographs(workload, variant, workers, data):
+    from torchvision import datasets, io
+
+    files, _ = data
+    steps = photo_steps(variant == "pillow")
     if variant == "pillow":
-        steps = v2.Compose([crop, flip, v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalise])
         folder = datasets.ImageFolder(photos.FOLDER, steps)
         dataset = Loads(workload.samples, lambda i: folder[i][0])
     else:
-        steps = v2.Compose([crop, flip, v2.ToDtype(torch.float32, scale=True), normalise])
         dataset = Loads(workload.samples, lambda i: steps(io.decode_jpeg(io.read_file(files[i]), io.ImageReadMode.RGB)))
-    batches = DataLoader(dataset, workload.batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    if variant == "threads":
+        from torchdata import nodes
+
+        indices = nodes.Batcher(nodes.SamplerWrapper(RandomSampler(dataset)), workload.batch, drop_last=False)
+        load = lambda indices: torch.stack([dataset[i] for i in indices])
+        batches = nodes.Loader(nodes.ParallelMapper(indices, load, num_workers=workers, method="thread"))
+    else:
+        batches = DataLoader(dataset, workload.batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
 
     def start():
         while True:
