@@ -31,6 +31,18 @@ func TestAFigureIsTheMedianOfItsRounds(t *testing.T) {
 	require.Equal(t, 15.0, figs[1].rate)
 }
 
+func TestARateOverShardsIsThatOfTheFastestRound(t *testing.T) {
+	figs := figures([]measurement{
+		made("nwt", "shards", "turbo", 2, 30), made("nwt", "shards", "turbo", 2, 45), made("nwt", "shards", "turbo", 2, 40),
+		made("litdata", "shards", "sample", 2, 15), made("webdataset", "shards", "pillow", 2, 40),
+	})
+	require.Equal(t, 45.0, figs[0].rate)
+	goals := (&run{}).goals(figs)
+	require.Len(t, goals, 2, "one for each peer")
+	require.False(t, goals[0].reached, "45 are less than 1.5 × WebDataset's 40")
+	require.True(t, goals[1].reached)
+}
+
 func TestRatiosSetTheTunedCountAgainstThePeersBest(t *testing.T) {
 	r := &run{Tuned: []tuning{{Workload: "augment", Variant: "sample", Workers: 2}, {Workload: "augment", Variant: "vectorised", Workers: 1}}}
 	figs := figures([]measurement{

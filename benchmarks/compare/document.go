@@ -19,6 +19,7 @@ type group struct {
 	seconds float64 // that a loader is measured by default
 	tuned   bool    // nwt is measured at the count that Tune finds
 	plotted bool
+	fastest bool   // rates are of the fastest round, instead of medians; all is measured in all rounds
 	unit    string // of the figures behind ratios
 }
 
@@ -33,6 +34,10 @@ var (
 	photographs = &group{
 		results: "photos.json", seconds: 0.7, tuned: true, unit: "figures",
 		marks: marks{"<!-- photographs: written by benchmarks/compare -photos -->", "<!-- end of photographs -->"},
+	}
+	shards = &group{
+		results: "shards.json", seconds: 5, fastest: true, unit: "figures",
+		marks: marks{"<!-- shards: written by benchmarks/compare -shards -->", "<!-- end of shards -->"},
 	}
 	tails = &group{
 		results: "tail.json", seconds: 30, unit: "batches per second",
@@ -50,6 +55,7 @@ var workloads = []struct {
 	{"wait", ordinary, "1 ms of waiting per sample, batches of 64"},
 	{"empty", ordinary, "Empty samples, batches of 128"},
 	{"photos", photographs, "Photographs of 500 × 375 pixels to 3 × 224 × 224, batches of 64"},
+	{"shards", shards, "The same photographs in shards, batches of 64"},
 	{"tail", tails, "1 ms per sample, one in a hundred 100 ms, batches of 64, 16 workers"},
 	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after each 32 batches"},
 }
@@ -100,8 +106,12 @@ func (m marks) replace(text, report string) (string, error) {
 func (r *run) report(g *group) string {
 	figs := figures(r.Measurements)
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, medians of up to %d rounds.\n",
-		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), r.rounds())
+	of := "medians of up to"
+	if g.fastest {
+		of = "rates are those of the fastest, the rest medians, of up to"
+	}
+	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, %s %d rounds.\n",
+		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), of, r.rounds())
 	if g.plotted {
 		b.WriteString("\n![Batches per second by worker count](compared.svg)\n")
 	}
@@ -112,7 +122,7 @@ func (r *run) report(g *group) string {
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))
 		switch g {
-		case photographs:
+		case photographs, shards:
 			b.WriteString(photoTable(here))
 			continue
 		case tails:

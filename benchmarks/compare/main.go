@@ -5,6 +5,7 @@
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
 //	go run ./compare -photos               # photographs alone, about 3 minutes
+//	go run ./compare -shards               # photographs in shards, about 5 minutes
 //	go run ./compare -tail -limit 30m      # slow samples and a step that pauses, about 25 minutes
 //
 // It runs in the folder of its module. Every measurement is a process of its own
@@ -60,13 +61,14 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("compare: ")
 	o := options{group: ordinary}
-	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -tail 30)")
+	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -shards 5, with -tail 30)")
 	flag.IntVar(&o.rounds, "rounds", 3, "in which measurements are repeated; after the first only what may win")
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "after which no measurement begins")
 	flag.BoolVar(&o.all, "all", false, "measure every worker count of every peer: about an hour")
 	only := flag.String("only", "", "measure what matches this expression, as in \"torch augment sample 2\"")
-	results := flag.String("results", "", "where measurements are kept (default results.json, photos.json or tail.json)")
+	results := flag.String("results", "", "where measurements are kept (default results.json, photos.json, shards.json or tail.json)")
 	photos := flag.Bool("photos", false, "photographs instead of all others; peers/photos.py makes them")
+	sharded := flag.Bool("shards", false, "photographs in shards, instead of all others; peers/shards.py makes them")
 	tail := flag.Bool("tail", false, "slow samples and a step that pauses, instead of all others")
 	report := flag.Bool("report", false, "measure nothing: write the document from the results")
 	document := flag.String("document", "../docs/compared.md", "whose part between the markers is replaced; plots go beside it")
@@ -75,13 +77,13 @@ func main() {
 	if o.only, err = regexp.Compile(*only); err != nil {
 		log.Fatalf("-only: %v", err)
 	}
-	switch {
-	case *photos && *tail:
-		log.Fatal("-photos -tail: one of them at a time")
-	case *photos:
-		o.group = photographs
-	case *tail:
-		o.group = tails
+	for g, wanted := range map[*group]bool{photographs: *photos, shards: *sharded, tails: *tail} {
+		switch {
+		case wanted && o.group != ordinary:
+			log.Fatal("-photos, -shards, -tail: one of them at a time")
+		case wanted:
+			o.group = g
+		}
 	}
 	if *results == "" {
 		*results = o.group.results

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	pythonPeers = []string{"torch", "tfdata", "grain", "spdl", "dali"}
+	pythonPeers = []string{"torch", "tfdata", "grain", "spdl", "dali", "webdataset", "litdata"}
 	goPeers     = []string{"hand", "gomlx", "rill"}
 
 	// Whether a variant's code handles a sample at a time or a whole batch.
@@ -24,7 +24,7 @@ func worthMeasuring(c combination) bool {
 	switch {
 	case tails.has(c.Workload):
 		return c.Workers == 16
-	case c.Workload == "photos": // what has as many threads or processes as CPUs
+	case c.Workload == "photos" || shards.has(c.Workload): // what has as many threads or processes as CPUs
 		return c.Workers == runtime.NumCPU() || c.Peer == "nwt" && c.Variant == "turbo" || c.Peer == "tfdata" && c.Workers > 1
 	case c.Peer == "nwt":
 		return true
@@ -63,7 +63,7 @@ func contenders(plan []combination, figs []figure) (again []combination) {
 			rivals = peers(pythonPeers...)
 		}
 		best, _ := fastest(where(figs, rivals, workload(c.Workload), sameKind(c.Variant)))
-		if c.Peer == "nwt" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= 0.7*best.rate {
+		if shards.has(c.Workload) || c.Peer == "nwt" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= 0.7*best.rate {
 			again = append(again, c)
 		}
 	}
@@ -82,7 +82,7 @@ func sameKind(variant string) func(figure) bool {
 // cost is about how long a measurement takes: to start, to load, and to watch
 // memory.
 func cost(c combination, seconds float64) time.Duration {
-	start := map[string]float64{"torch": 2.5, "tfdata": 5, "grain": 2, "spdl": 1.3, "dali": 2}[c.Peer]
+	start := map[string]float64{"torch": 2.5, "tfdata": 5, "grain": 2, "spdl": 1.3, "dali": 2, "webdataset": 4, "litdata": 4}[c.Peer]
 	processes := c.Peer == "torch" || c.Peer == "grain" && !(c.Workload == "wait" && c.Variant == "sample")
 	if processes {
 		start += 0.1 * float64(c.Workers)

@@ -41,6 +41,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	faster("augment", "the inner loop alone, on as many goroutines (no goal)", 0, peers("bound"), r.tunedWorkers("augment"))
 
 	goals = append(goals, photoGoals(figs)...)
+	goals = append(goals, shardGoals(figs)...)
 	goals = append(goals, tailGoals(figs)...)
 
 	at16 := func(w string, conditions ...func(figure) bool) (figure, bool) {
@@ -113,6 +114,19 @@ func photoGoals(figs []figure) (goals []goal) {
 			goals = append(goals, less("photos", "CPU time per image, of the best peer's", ours, theirs, 1/1.5, cpuOf))
 		}
 		goals = append(goals, goal{"photos", "CPU time per image", "≤ 1.2 ms", ours.cpu * 1e3, ours.cpu <= 1.2e-3, short(ours.cpu) + " (" + ours.name() + ")"})
+	}
+	return goals
+}
+
+// shardGoals are those of photographs in shards.
+func shardGoals(figs []figure) (goals []goal) {
+	here := where(figs, workload("shards"))
+	ours, ok := fastest(where(here, peers("nwt"), variants("turbo")))
+	for _, peer := range pythonPeers {
+		if theirs, found := fastest(where(here, peers(peer))); ok && found {
+			ratio := ours.rate / theirs.rate
+			goals = append(goals, goal{"shards", title(peer), "≥ 1.5 ×", ratio, ratio >= 1.5, fmt.Sprintf("%s ÷ %s images/s", ours.images(), theirs.images())})
+		}
 	}
 	return goals
 }
@@ -206,7 +220,7 @@ func (f figure) images() string { return fmt.Sprintf("%s (%s)", rate(f.rate*phot
 
 func title(peer string) string {
 	names := map[string]string{
-		"torch": "PyTorch", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL", "dali": "DALI",
+		"torch": "PyTorch", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL", "dali": "DALI", "webdataset": "WebDataset", "litdata": "LitData",
 		"hand": "hand-written", "gomlx": "GoMLX", "bound": "the bound",
 	}
 	if name, ok := names[peer]; ok {

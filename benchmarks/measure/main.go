@@ -58,7 +58,7 @@ type tuning struct {
 }
 
 var (
-	workloads = []string{"augment", "raw", "wait", "empty", "photos", "tail", "pauses"}
+	workloads = []string{"augment", "raw", "wait", "empty", "photos", "shards", "tail", "pauses"}
 	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
 )
 
@@ -66,11 +66,13 @@ var (
 // at a time, or both. nil: not measured.
 func variants(peer, workload string) []string {
 	switch {
-	case peer == "bound" && workload == "empty":
+	case peer == "bound" && (workload == "empty" || workload == "shards"):
 		return nil
 	case peer == "nwt" && workload == "photos":
 		return []string{"turbo", "go", "precomputed"}
-	case peer != "bound" && workload == "photos":
+	case peer == "nwt" && workload == "shards":
+		return []string{"turbo", "go"}
+	case peer != "bound" && (workload == "photos" || workload == "shards"):
 		return nil
 	case peer == "nwt" && workload == "tail":
 		return []string{"sample", "unordered"}
@@ -94,7 +96,7 @@ func combinations() (all []combination) {
 				counts = append(counts, 32, 64, 128, 256)
 			}
 			switch workload {
-			case "photos":
+			case "photos", "shards":
 				counts = []int{0, 1, 2, 4}
 			case "tail", "pauses":
 				counts = []int{0, 16}
@@ -151,6 +153,8 @@ func main() {
 		answer(empty(), c, *seconds, *step, *tuned)
 	case "photos":
 		answer(photographs(), c, *seconds, *step, *tuned)
+	case "shards":
+		answer(shardedPhotographs(), c, *seconds, *step, *tuned)
 	case "tail":
 		answer(tailed(128_000), c, *seconds, *step, *tuned)
 	case "pauses":

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io/fs"
 	"log"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,10 +20,14 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/vision"
+	"github.com/nwt-go/nwt/wds"
 )
 
-// photoFolder is what peers/photos.py makes.
-var photoFolder = filepath.Join("peers", "photos")
+// What peers/photos.py and peers/shards.py make.
+var (
+	photoFolder = filepath.Join("peers", "photos")
+	shardFolder = filepath.Join("peers", "shards", "tar")
+)
 
 const photoSide = 224
 
@@ -30,18 +36,62 @@ func photographs() *workload[float32] {
 	return &workload[float32]{name: "photos", samples: 384, batch: 64, size: 3 * photoSide * photoSide}
 }
 
-// photoDataset is ImageNet's recipe: with libjpeg-turbo, without, or from pictures
-// that were decoded once, at 256 × 256.
-func photoDataset(variant string) (nwt.Dataset, error) {
+// shardedPhotographs are the same with labels, each four times, in shards.
+func shardedPhotographs() *workload[float32] {
+	w := photographs()
+	w.name, w.samples = "shards", 4*w.samples
+	return w
+}
+
+// photoRecipe is ImageNet's: with libjpeg-turbo, or without.
+func photoRecipe(variant string) (*vision.Pipeline, error) {
 	var opts []vision.Option
 	if found, why := vision.Turbo(); variant != "turbo" {
 		opts = append(opts, vision.WithoutTurbo())
 	} else if !found {
 		return nil, why
 	}
-	recipe, err := vision.New([]vision.Transform{
+	return vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{}, vision.ImageNet,
 	}, opts...)
+}
+
+// shardDataset is the recipe over shards: an image and a label.
+func shardDataset(variant string) (nwt.Dataset, error) {
+	recipe, err := photoRecipe(variant)
+	if err != nil {
+		return nil, err
+	}
+	shards := os.DirFS(shardFolder)
+	names, err := fs.Glob(shards, "*.tar")
+	if err != nil || len(names) == 0 {
+		return nil, fmt.Errorf("%s: no shards: peers/shards.py makes them (%v)", shardFolder, err)
+	}
+	fields := []nwt.Field{recipe.Field("image"), {Name: "label", Type: nwt.Int64}}
+	stream, err := wds.New(shards, names, fields, func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
+		number, err := r.File("cls")
+		if err != nil {
+			return err
+		}
+		if nwt.Values[int64](dst, 1)[0], err = strconv.ParseInt(string(number), 10, 64); err != nil {
+			return err
+		}
+		jpeg, err := r.File("jpg")
+		if err != nil {
+			return err
+		}
+		return recipe.Load(dst, 0, jpeg)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nwt.Streamed(stream), nil
+}
+
+// photoDataset is the recipe over files, or over pictures that were decoded once, at
+// 256 × 256.
+func photoDataset(variant string) (nwt.Dataset, error) {
+	recipe, err := photoRecipe(variant)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"image"
 	"image/jpeg"
 	"os"
@@ -11,8 +14,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/vision"
+	"github.com/nwt-go/nwt/wds"
 )
+
+// grey is a JPEG file of one level.
+func grey(t *testing.T, level uint8) []byte {
+	img := image.NewGray(image.Rect(0, 0, 8, 8))
+	for k := range img.Pix {
+		img.Pix[k] = level
+	}
+	var file bytes.Buffer
+	require.NoError(t, jpeg.Encode(&file, img, &jpeg.Options{Quality: 100}))
+	return file.Bytes()
+}
 
 func TestPhotographsComeOnceAnEpochByEachWay(t *testing.T) {
 	photoFolder = t.TempDir()
@@ -20,14 +36,7 @@ func TestPhotographsComeOnceAnEpochByEachWay(t *testing.T) {
 	w := photographs()
 	w.samples = 100
 	for i := range w.samples {
-		f, err := os.Create(filepath.Join(photoFolder, "0", strconv.Itoa(i)+".jpg"))
-		require.NoError(t, err)
-		img := image.NewGray(image.Rect(0, 0, 8, 8))
-		for k := range img.Pix {
-			img.Pix[k] = uint8(2 * i)
-		}
-		require.NoError(t, jpeg.Encode(f, img, &jpeg.Options{Quality: 100}))
-		require.NoError(t, f.Close())
+		require.NoError(t, os.WriteFile(filepath.Join(photoFolder, "0", strconv.Itoa(i)+".jpg"), grey(t, uint8(2*i)), 0o644))
 	}
 	t.Setenv("TMPDIR", t.TempDir())
 	for _, variant := range variants("nwt", "photos") {
@@ -42,5 +51,42 @@ func TestPhotographsComeOnceAnEpochByEachWay(t *testing.T) {
 			slices.Sort(greys)
 			require.Len(t, slices.Compact(greys), w.samples, variant)
 		}
+	}
+}
+
+func TestShardsGiveEachPhotographWithItsLabelOnceAnEpoch(t *testing.T) {
+	shardFolder = t.TempDir()
+	const shards, each = 8, 12
+	for s := range shards {
+		f, err := os.Create(filepath.Join(shardFolder, fmt.Sprintf("photos-%06d.tar", s)))
+		require.NoError(t, err)
+		w := wds.NewWriter(f)
+		for i := s * each; i < (s+1)*each; i++ {
+			require.NoError(t, w.Write(fmt.Sprintf("%06d", i), wds.File{Ext: "jpg", Data: grey(t, uint8(2*i))}, wds.File{Ext: "cls", Data: []byte(strconv.Itoa(i))}))
+		}
+		require.NoError(t, w.Close())
+		require.NoError(t, f.Close())
+	}
+	for _, variant := range variants("nwt", "shards") {
+		if found, _ := vision.Turbo(); variant == "turbo" && !found {
+			continue
+		}
+		ds, opts := nwtDataset(shardedPhotographs(), variant)
+		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(2))...)
+		require.NoError(t, err)
+		levels := make([]float32, shards*each) // by label
+		var order []int64
+		for b, err := range l.Epoch(context.Background(), 0) {
+			require.NoError(t, err)
+			order = append(order, nwt.Values[int64](b, 1)...)
+			for k, label := range nwt.Values[int64](b, 1) {
+				levels[label] = nwt.Values[float32](b, 0)[k*3*photoSide*photoSide]
+			}
+		}
+		require.NoError(t, l.Close())
+		require.False(t, slices.IsSorted(order), "the order is shuffled")
+		require.Len(t, order, shards*each)
+		require.True(t, slices.IsSorted(levels), "a higher label has a brighter photograph")
+		require.Len(t, slices.Compact(levels), shards*each)
 	}
 }

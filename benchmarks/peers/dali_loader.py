@@ -11,20 +11,24 @@ import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 
 import photos
+import shards
 
 version = version_of("nvidia-dali-cuda120")
 
 
 def open_data(workload):
-    return photos.paths()
+    return {"paths": shards.tars()} if workload == "shards" else dict(zip(("files", "labels"), photos.paths()))
 
 
 @pipeline_def(device_id=None)
-def pipeline(files, classes):
-    data, _ = fn.readers.file(files=files, labels=classes, random_shuffle=True, name="photos", initial_fill=len(files))
+def pipeline(source):
+    if "paths" in source:
+        data, label = fn.readers.webdataset(**source, ext=["jpg", "cls"], random_shuffle=True, initial_fill=1000)
+    else:
+        data, label = fn.readers.file(**source, random_shuffle=True, initial_fill=photos.PHOTOS)
     crops = fn.decoders.image_random_crop(data, device="cpu", random_area=(0.08, 1.0), random_aspect_ratio=(3 / 4, 4 / 3))
     crops = fn.resize(crops, size=(224, 224), interp_type=types.INTERP_LINEAR, antialias=True)
-    return fn.crop_mirror_normalize(
+    crops = fn.crop_mirror_normalize(
         crops,
         dtype=types.FLOAT,
         output_layout="CHW",
@@ -32,14 +36,16 @@ def pipeline(files, classes):
         mean=[0.485 * 255, 0.456 * 255, 0.406 * 255],
         std=[0.229 * 255, 0.224 * 255, 0.225 * 255],
     )
+    return crops, label
 
 
 def loader(name, workload, variant, workers, data):
     def start():
-        pipe = pipeline(*data, batch_size=workload.batch, num_threads=workers, prefetch_queue_depth=2)
+        pipe = pipeline(data, batch_size=workload.batch, num_threads=workers, prefetch_queue_depth=2)
         pipe.build()
         while True:
-            (batch,) = pipe.run()
-            yield np.asarray(batch.as_tensor())
+            crops, labels = pipe.run()
+            crops = np.asarray(crops.as_tensor())
+            yield (crops, [int(bytes(np.asarray(text))) for text in labels]) if name == "shards" else crops
 
     return start

@@ -23,7 +23,7 @@ import time
 import traceback
 
 import memory
-from workloads import WORKLOADS, check_epoch
+from workloads import PHOTOS, WORKLOADS, check_epoch
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -50,14 +50,16 @@ VARIANTS = {
         "tail": ("sample", "ordered"),
         "pauses": ("sample",),
     },
-    "dali": {"photos": ("sample",)},
+    "dali": {"photos": ("sample",), "shards": ("sample",)},
+    "webdataset": {"shards": ("torchvision", "pillow")},
+    "litdata": {"shards": ("sample",)},
 }
 
 
 def workers_of(peer, workload, variant):
     if variant == "cores":
         return [0]
-    if workload == "photos":
+    if workload in PHOTOS:
         return [1, 2, 4]
     if workload in ("tail", "pauses"):
         return [16]
@@ -124,7 +126,8 @@ def consume(batches, seconds, at_least, multiple=1):
     taken = samples = 0
     began = time.perf_counter()
     while True:
-        samples += len(next(batches))
+        batch = next(batches)
+        samples += len(batch[0] if isinstance(batch, (list, tuple)) else batch)  # with labels, or without
         taken += 1
         elapsed = time.perf_counter() - began
         if elapsed >= seconds and taken >= at_least and taken % multiple == 0:

@@ -1,4 +1,4 @@
-"""What every peer loads: seven workloads, the data behind them, and the proof that an epoch is right."""
+"""What every peer loads: eight workloads, the data behind them, and the proof that an epoch is right."""
 
 from dataclasses import dataclass
 
@@ -35,8 +35,9 @@ WORKLOADS = {
     "tail": Workload(128_000, 64, np.float32, ()),  # value: the index
     "pauses": Workload(128_000, 64, np.float32, (), pauses=32, pause=0.27),  # value: the index
     "photos": Workload(384, 64, np.float32, (3, 224, 224)),  # JPEG files: photos.py
+    "shards": Workload(1_536, 64, np.float32, (3, 224, 224)),  # the same with their numbers: shards.py
 }
-IMAGES = ("augment", "raw")
+IMAGES, PHOTOS = ("augment", "raw"), ("photos", "shards")
 
 
 def images():
@@ -89,13 +90,16 @@ def check_epoch(name, batches, source):
     lengths, ids, seen = [], [], 0
     placed = set()
     while seen < workload.samples:
-        batch = np.asarray(next(batches))
+        batch = next(batches)
+        if name == "shards":
+            batch, numbers = (np.asarray(part) for part in batch)
+        batch = np.asarray(batch)
         if batch.dtype != workload.dtype or batch.shape[1:] != workload.shape:
             raise WrongData(f"batch of {batch.dtype}{batch.shape}, want {np.dtype(workload.dtype)} [n, {workload.shape}]")
-        if name == "photos":  # which one it is can't be seen: it must be a photograph, normalised
+        if name in PHOTOS:  # which one it is can't be seen: it must be a photograph, normalised
             if not (-2.2 < batch.min() < batch.max() < 2.7) or any(np.ptp(photo) < 0.5 for photo in batch):
                 raise WrongData(f"values of {batch.min()} to {batch.max()}")
-            ids.append(np.empty(0, np.int64))
+            ids.append(np.empty(0, np.int64) if name == "photos" else numbers)
         else:
             ids.append(_indices(name, batch))
         if name == "raw" and not np.array_equal(batch, source[ids[-1]]):
@@ -113,8 +117,8 @@ def check_epoch(name, batches, source):
     order = np.concatenate(ids)
     if not np.array_equal(np.sort(order), np.arange(workload.samples)):
         raise WrongData(f"{len(np.unique(order))} different samples in an epoch of {workload.samples}")
-    # In a shuffled order neighbours lie a third of the dataset apart on average.
-    if np.abs(np.diff(order)).mean() < workload.samples / 4:
+    # In a shuffled order neighbours lie a third of the dataset apart on average; in shards, at least of a shard.
+    if np.abs(np.diff(order)).mean() < (96 if name == "shards" else workload.samples) / 4:
         raise WrongData("the epoch is not shuffled")
     if name == "augment" and (len(placed) < 60 or len({flip for _, _, flip in placed}) < 2):
         raise WrongData(f"{len(placed)} kinds of crop and flip among 256 images, want about 130 of the 162 possible")
