@@ -57,7 +57,7 @@ func (d *subset) Len() int         { return d.n }
 func (d *subset) Fields() []Field  { return d.ds.Fields() }
 func (d *subset) parts() []Dataset { return []Dataset{d.ds} }
 func (d *subset) Load(ctx context.Context, index int, dst *Sample) error {
-	return d.ds.Load(ctx, d.at(index), dst)
+	return dst.loadAs(ctx, d.ds, d.at(index))
 }
 
 func (d *subset) index(i int) int {
@@ -72,6 +72,7 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	for i, index := range indices {
 		there[i] = d.at(index)
 	}
+	defer renumber(dst, there)()
 	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
 }
 
@@ -118,7 +119,7 @@ func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 	part, index := d.find(index)
 	outer := dst.scope
 	dst.scope = inner(outer, part+1)
-	err := d.ds[part].Load(ctx, index, dst)
+	err := dst.loadAs(ctx, d.ds[part], index)
 	dst.scope = outer
 	return err
 }
@@ -171,6 +172,7 @@ func (d *concat) loadPart(ctx context.Context, part int, indices []int, dst []*S
 	for _, s := range dst {
 		s.scope = inner(outer, part+1)
 	}
+	defer renumber(dst, indices)()
 	err := d.loadHere(ctx, d.ds[part], indices, dst)
 	for _, s := range dst {
 		s.scope = outer

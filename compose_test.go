@@ -3,6 +3,7 @@ package nwt_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -390,6 +391,9 @@ type sorting int
 func (d sorting) Len() int            { return int(d) }
 func (d sorting) Fields() []nwt.Field { return []nwt.Field{{Name: "i", Type: nwt.Int64}} }
 func (d sorting) Load(_ context.Context, i int, dst *nwt.Sample) error {
+	if dst.Index() != i {
+		return fmt.Errorf("Index is %d, Load was given %d", dst.Index(), i)
+	}
 	nwt.Values[int64](dst, 0)[0] = int64(i)
 	return nil
 }
@@ -402,9 +406,36 @@ func (d sorting) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 		}
 	}
 	for k, i := range indices {
-		nwt.Values[int64](dst[k], 0)[0] = int64(i)
+		if err := d.Load(ctx, i, dst[k]); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// What is decoded by Index, as a blob.Decode may do it, must be right in a Split too.
+func TestASampleTellsItsIndexInTheDatasetThatLoadsIt(t *testing.T) {
+	document := nwt.Sized(nwt.NewDataset(20, []nwt.Field{{Name: "i", Type: nwt.Int64, Shape: []int{1}, Ragged: true}}, func(ctx context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(0, 1)
+		return sorting(20).Load(ctx, i, dst)
+	}), func(_ int, sizes []int) { sizes[0] = 1 })
+	packed, err := nwt.Packed(document, 3, 0)
+	require.NoError(t, err)
+	for name, ds := range map[string]nwt.Dataset{"Batch": sorting(20), "Cached": nwt.Cached(sorting(20), 40), "Sized": document, "Packed": packed} {
+		both, err := nwt.Concat(ds, ds)
+		require.NoError(t, err)
+		parts, err := nwt.Split(both, 1, 0.5, 0.5)
+		require.NoError(t, err)
+		after := nwt.Map(parts[1], []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(_ context.Context, src, dst *nwt.Sample) error {
+			if src.Index() != dst.Index() {
+				return fmt.Errorf("Index is %d in Map, %d after it", src.Index(), dst.Index())
+			}
+			return nil
+		})
+		for _, err := range newLoader(t, after, nwt.WithBatchSize(3), nwt.WithShuffle(1)).Epoch(t.Context(), 0) {
+			require.NoError(t, err, name)
+		}
+	}
 }
 
 func TestADatasetMaySortWhatLoadBatchWasGiven(t *testing.T) {
