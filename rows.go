@@ -14,8 +14,8 @@ import (
 // [SizedDataset] whose fields are ragged in one dimension, equally long in each document. A row
 // has the same fields, and two of type Int32: "segment_ids" numbers its documents from 1, and is
 // 0 where the row is empty; "positions" counts from 0 in each document. A longer document is
-// cut, and loaded anew for each piece. Which pieces share a row depends on sizes, length and
-// seed alone: [WithShuffle] shuffles the rows.
+// cut: its pieces count as documents, and each loads it anew. Which pieces share a row depends
+// on sizes, length and seed alone: [WithShuffle] shuffles the rows.
 func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 	n, l, err := checkIndexed(docs)
 	if err != nil {
@@ -24,7 +24,7 @@ func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 	if length < 1 || length > math.MaxInt32 {
 		return nil, optionError("Packed", length, "the length of a row must be 1 … %d", math.MaxInt32)
 	}
-	d := &rows{docs: docs, src: l, length: length, clears: !bool(overwrites(docs))}
+	d := &rows{docs: docs, src: l, length: length, clears: !bool(overwrites(docs)), tell: sizesOf(docs)}
 	for _, f := range l.fields {
 		if f.raggedDims() != 1 {
 			return nil, optionError("Packed", f.Name, "each field of the documents must be ragged in one dimension")
@@ -85,6 +85,7 @@ type rows struct {
 	fields []Field
 	length int
 	clears bool
+	tell   func(doc int, sizes []int)
 	rows   *bestfit.Rows
 }
 
@@ -114,17 +115,29 @@ func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {
 	return nil
 }
 
+// told is what Sizes tells of a document.
+type told []int
+
 // loadPiece loads a piece into a row from place at on, and returns how long it is: Load may set a
 // smaller size than was told.
 func (d *rows) loadPiece(ctx context.Context, p bestfit.Piece, dst *Sample, at int) (n int, err error) {
 	doc := scratchFor(d.src, d.clears, dst)[0]
+	doc.index = int(p.Doc)
 	if err := d.docs.Load(ctx, int(p.Doc), doc); err != nil {
 		return 0, err
 	}
 	if err := doc.end(); err != nil {
 		return 0, err
 	}
+	told, err := Scratch(dst, func() (told, error) { return make(told, d.src.ragged), nil })
+	if err != nil {
+		return 0, err
+	}
+	d.tell(int(p.Doc), told)
 	from, all := int(p.From), doc.Len(0)
+	if all > told[0] {
+		return 0, fmt.Errorf("its length %d is more than the %d that Sizes told", all, told[0])
+	}
 	n = max(0, min(int(p.Len), all-from))
 	for f, c := range d.src.columns {
 		if doc.Len(f) != all {

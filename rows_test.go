@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,4 +92,26 @@ func TestPackedTellsWhatCannotBePacked(t *testing.T) {
 	nwt.AddRagged[int64](&plain, "tokens", 5)
 	_, err = nwt.Packed(nwt.NewDataset(1, plain.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), 8, 0)
 	require.ErrorContains(t, err, "wrap it in Sized")
+}
+
+func TestADocumentLongerThanToldIsAnErrorOfItsRow(t *testing.T) {
+	for _, length := range []int{4, 16} { // cut into pieces, or not
+		var schema nwt.Schema
+		tokens := nwt.AddRagged[int64](&schema, "tokens", 20)
+		docs := nwt.Sized(nwt.NewDataset(3, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+			tokens.SetLen(dst, 7+i)
+			return nil
+		}), func(_ int, sizes []int) { sizes[0] = 8 })
+		ds, err := nwt.Packed(docs, length, 0)
+		require.NoError(t, err)
+		for _, err = range newLoader(t, ds).Epoch(t.Context(), 0) {
+		}
+		require.ErrorContains(t, err, "document 2: its length 9 is more than the 8 that Sizes told")
+	}
+}
+
+func TestRowsMayBeMuchLongerThanTheDocuments(t *testing.T) {
+	ds, err := nwt.Packed(documents([]int{3, 40}), math.MaxInt32, 0)
+	require.NoError(t, err)
+	require.Equal(t, 1, ds.Len())
 }
