@@ -16,7 +16,7 @@ var (
 	ErrNoDevice = cuda.ErrNoDevice                                      // there is no GPU to use; the error that wraps it says why
 )
 
-// A LoadError says which sample couldn't be loaded, and why.
+// A LoadError says which sample couldn't be loaded, and why; of a stream, Err tells the record.
 type LoadError struct {
 	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithFinish failed
 	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithFinish or BatchSampler.Start failed

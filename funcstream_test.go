@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -148,3 +150,59 @@ type withCounts struct {
 }
 
 func (s withCounts) Records(shard int) int { return s.counts[shard] }
+
+// countedLines is a CountedStream of lines.
+type countedLines struct{ nwt.Stream }
+
+func (countedLines) Records(shard int) int { return []int{7, 0, 9, 4}[shard] }
+
+func TestABadRecordIsNamedByItsPlaceInItsShard(t *testing.T) {
+	s := nwt.NewStream(lineFields, 4, func(_ context.Context, shard int) iter.Seq2[[2]int, error] {
+		return func(yield func([2]int, error) bool) {
+			for record := range (countedLines{}).Records(shard) {
+				if !yield([2]int{shard, record}, nil) {
+					return
+				}
+			}
+		}
+	}, func(ctx context.Context, at [2]int, dst *nwt.Sample) error {
+		switch err := fmt.Errorf("bad is %d of %d:", at[1], at[0]); at[1] % 4 {
+		case 1:
+			return err
+		case 2:
+			panic(err)
+		case 3:
+			<-ctx.Done()
+		}
+		return nil
+	})
+	mixed, err := nwt.MixedStreams(nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}, 7, s, s)
+	require.NoError(t, err)
+	for name, ds := range map[string]nwt.Dataset{"plain": nwt.Streamed(s), "counted": nwt.Streamed(countedLines{s}), "mixed": mixed} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := []nwt.Option{nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithBatchSize(3), nwt.WithErrorBudget(50), nwt.WithTimeout(time.Minute), nwt.WithRetry(0, 0), quietLog}
+			if name == "mixed" {
+				opts = append(opts, nwt.WithEpochSamples(40))
+			}
+			l := newLoader(t, ds, opts...)
+			world := map[string]int{"plain": 1, "counted": -1, "mixed": 1}[name]
+			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 2, World: world}) {
+				require.NoError(t, err)
+			}
+			require.NotEmpty(t, l.BadSamples())
+			for _, bad := range l.BadSamples() {
+				var record, shard, i, of int
+				_, err := fmt.Sscanf(bad.Err.Error(), "record %d of shard %d:", &record, &shard)
+				require.NoError(t, err, bad.Err)
+				if record%4 == 3 {
+					require.ErrorIs(t, bad, context.DeadlineExceeded)
+					continue
+				}
+				_, at, _ := strings.Cut(bad.Err.Error(), "bad is ")
+				_, err = fmt.Sscanf(at, "%d of %d:", &i, &of)
+				require.NoError(t, err, bad.Err)
+				require.Equal(t, []int{i, of}, []int{record, shard % 4})
+			}
+		})
+	}
+}

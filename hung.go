@@ -261,7 +261,11 @@ func (w *worker) replace() (next *worker, err error) {
 		}
 	}
 	for place := w.next; place < next.next; place++ {
-		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.number, Err: err})
+		cause := err
+		if w.slot.records != nil {
+			cause = w.slot.records[place].Of(err)
+		}
+		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.number, Err: cause})
 	}
 	l.pool.Add(1)
 	go next.run()

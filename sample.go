@@ -404,6 +404,9 @@ func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Samp
 
 // error makes the LoadError of a sample that couldn't be loaded.
 func (s *Sample) error(err error, stack []byte) *LoadError {
+	if s.records != nil {
+		err = s.records[s.place].Of(err)
+	}
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 

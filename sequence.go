@@ -83,7 +83,7 @@ func newSequence(r *run, ahead bool) *sequence {
 func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards.Config[Record] {
 	o, order, seed := q.l.opts, q.l.opts.shardOrder(n, k), q.l.opts.seedOfStream(k)
 	c := shards.Config[Record]{
-		Context: q.ctx, Part: k, Ahead: q.ahead, Repeats: q.quota > 0, Files: files,
+		Context: q.ctx, Part: k, First: first, Ahead: q.ahead, Repeats: q.quota > 0, Files: files,
 		Size:   func(r *Record) int { return cap(r.Data) },
 		Shards: order.n, AtOnce: o.shardsAtOnce(),
 		Timeout: o.timeout, Retries: o.retries, Backoff: o.backoff, Log: o.log,

@@ -261,7 +261,7 @@ func (f *funcReader[R]) Close() error {
 // [MixedStreams] don't use the counts.
 type CountedStream interface {
 	Stream
-	Records(shard int) int // of a shard, 0 ≤ shard < Shards, or −1: not known, as if the stream had no counts; a loader asks once
+	Records(shard int) int // of a shard, 0 ≤ shard < Shards, or −1: not known, as if the stream had no counts; with 0 it isn't opened; a loader asks once
 }
 
 // defaultLanes is how many lanes a CountedStream has.

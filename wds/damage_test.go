@@ -278,7 +278,7 @@ func TestWhatHasTheNameOfASamplesFileAndIsNoneIsABadSample(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, got, 2)
 		require.Len(t, bad, 1)
-		require.EqualError(t, bad[0].Err, "a.tar: 1: its file cls is "+want+", which holds no data")
+		require.EqualError(t, bad[0].Err, "record 1 of shard 0: a.tar: 1: its file cls is "+want+", which holds no data")
 	}
 }
 
@@ -297,7 +297,7 @@ func TestASparseFileInATarIsABadSampleNotItsZeros(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{2}, got)
 	require.Len(t, bad, 1)
-	require.EqualError(t, bad[0].Err, "a.tar: 1: its file txt is sparse: pack it without holes (GNU tar: without --sparse)")
+	require.EqualError(t, bad[0].Err, "record 0 of shard 0: a.tar: 1: its file txt is sparse: pack it without holes (GNU tar: without --sparse)")
 }
 
 func TestNamesAndCountsHaveBoundsAndAnOptionRaisesThem(t *testing.T) {

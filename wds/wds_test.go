@@ -230,9 +230,9 @@ func TestABadSampleIsNamedAndTheNextAreRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{1, 5}, got)
 	require.Len(t, bad, 3)
-	require.EqualError(t, bad[0].Err, "part.tar: 2: two files txt")
-	require.EqualError(t, bad[1].Err, "part.tar: 3: no file cls: it has txt, class")
-	require.EqualError(t, bad[2].Err, `part.tar: 4: strconv.ParseInt: parsing "four": invalid syntax`)
+	require.EqualError(t, bad[0].Err, "record 1 of shard 0: part.tar: 2: two files txt")
+	require.EqualError(t, bad[1].Err, "record 2 of shard 0: part.tar: 3: no file cls: it has txt, class")
+	require.EqualError(t, bad[2].Err, `record 3 of shard 0: part.tar: 4: strconv.ParseInt: parsing "four": invalid syntax`)
 }
 
 func TestADamagedShardIsNamedAndTheOthersAreRead(t *testing.T) {

@@ -296,6 +296,7 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 				return false
 			}
 			if c.fault = c.attempt(r); c.fault == nil {
+				r.Shard, r.Number = c.set.First+c.shards[c.at], c.read
 				c.read++
 				return true
 			}
@@ -328,6 +329,7 @@ func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 				c.fault = c.attemptEnd(told)
 			}
 		}
+		r.Shard, r.Number = c.set.First+shard, record
 		c.read = record + 1
 		if c.fault != nil {
 			c.shut()

@@ -15,6 +15,7 @@ package shards
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"time"
@@ -35,13 +36,24 @@ type skipper interface {
 type Item[R any] struct {
 	Record R
 	Part   int   // number of its Set
+	Shard  int   // counted from Config.First
+	Number int   // of the record in the shard
 	Err    error // that the record couldn't be read
+}
+
+// Of names the record in an error of its sample.
+func (r *Item[R]) Of(err error) error {
+	if r.Err != nil {
+		return err // which names it
+	}
+	return fmt.Errorf("record %d of shard %d: %w", r.Number, r.Shard, err)
 }
 
 // A Config says what is read, in which order.
 type Config[R any] struct {
 	Context context.Context
 	Part    int            // the number of this Set
+	First   int            // what Item.Shard counts from
 	Size    func(r *R) int // bytes of a record that count as read ahead; 0: unknown
 	Ahead   bool           // in goroutines; otherwise the caller of Next reads
 	Open    func(ctx context.Context, shard int) (Reader[R], error)
