@@ -310,9 +310,12 @@ func TestACountedStreamWithFewFilesIsReadInTheSameOrder(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, want, 700*shards)
 				s.most.Store(7)
-				got, err := values(t, l, 0)
-				require.NoError(t, err)
-				require.Equal(t, want, got)
+				for _, workers := range []int{2, 0} {
+					require.NoError(t, l.SetWorkers(workers))
+					got, err := values(t, l, 0)
+					require.NoError(t, err)
+					require.Equal(t, want, got)
+				}
 				require.NoError(t, l.Close())
 				require.Zero(t, s.open.Load())
 			})

@@ -85,6 +85,10 @@ func TestMoreShardsAtOnceThanFilesMayBeOpenAreReadInTheSameOrder(t *testing.T) {
 					got = append(got, nwt.Values[int64](b, 0)...)
 				}
 				require.Equal(t, want, got)
+				require.NoError(t, l.SetWorkers(0))
+				got, err = values(t, l, 0)
+				require.NoError(t, err)
+				require.Equal(t, want, got)
 				require.Less(t, time.Since(began), time.Second, "no shard waits for a file that the others hold")
 				require.NoError(t, l.Close())
 				require.Zero(t, s.open.Load())

@@ -14,7 +14,10 @@ import (
 type Files struct {
 	short atomic.Bool        // too many were open
 	lends chan chan struct{} // where a shardReader asks others for a file; what it sends is closed once one has closed its shard
+	open  []lender           // if the consumer reads: those with an open shard, the last opened last
 }
+
+type lender interface{ lend(closed chan struct{}) }
 
 // NewFiles is for shards that can be closed, and opened again later.
 func NewFiles() *Files {
@@ -65,10 +68,14 @@ func (c *shardReader[R]) awaitFile(ctx context.Context, wait time.Duration) bool
 	if c.probing {
 		return false // no reader reads
 	}
+	closed := make(chan struct{})
+	if n := len(c.set.Files.open); n > 0 {
+		c.set.Files.open[n-1].lend(closed) // so that the others stay open
+	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	closed := make(chan struct{})
 	select {
+	case <-closed:
 	case c.set.Files.lends <- closed:
 		select {
 		case <-closed:

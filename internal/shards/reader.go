@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/guard"
@@ -270,6 +271,9 @@ func (c *shardReader[R]) shut() {
 		c.set.NotClosed(c.shards[c.at], err)
 	}
 	c.reader = nil
+	if !c.set.Ahead {
+		c.set.Files.open = slices.DeleteFunc(c.set.Files.open, func(l lender) bool { return l == c })
+	}
 }
 
 func (c *shardReader[R]) closeReader() (err error) {
@@ -401,6 +405,9 @@ func (c *shardReader[R]) open() (err error) {
 	}
 	if c.reader, err = c.set.openShard(c.ctx, c.shards[c.at], c.awaitFile); err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
+	}
+	if !c.set.Ahead {
+		c.set.Files.open = append(c.set.Files.open, c)
 	}
 	return nil
 }
