@@ -117,7 +117,12 @@ func (b *Batch) Epoch() int { return b.epoch }
 func (b *Batch) Fields() []Field { return b.l.Fields() }
 
 // Indices is the dataset index of each sample. It must not be changed.
-func (b *Batch) Indices() []int { return b.indices[:b.size] }
+func (b *Batch) Indices() []int {
+	if len(b.indices) < b.size {
+		b.panicNoColumn(0)
+	}
+	return b.indices[:b.size]
+}
 
 // State lets [Loader.Resume] go on after this batch; not with [WithUnordered].
 func (b *Batch) State() State { return b.state }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -133,7 +134,9 @@ func TestChecksChangeNothingThatIsDelivered(t *testing.T) {
 	for _, b := range kept {
 		requireNumbers(t, b, x)
 		b.Release()
-		require.Panics(t, func() { x.Of(b) })
+		used := fmt.Sprintf("nwt: batch 3 of epoch %d was used after the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep", b.Epoch())
+		require.PanicsWithValue(t, used, func() { x.Of(b) })
+		require.PanicsWithValue(t, used, func() { b.Indices() })
 	}
 }
 

@@ -6,39 +6,46 @@ import (
 	"unsafe"
 )
 
-// sealed is what was sealed last.
+// What stays sealed: addresses are scarce if they have 32 bits, or ulimit -v bounds them.
+const (
+	mostSealed  = 1024
+	bytesSealed = 1 << (27 + 3*(^uint(0)>>63)) // 128 MiB, or 1 GiB of 64 bits
+)
+
+// sealed is what was sealed last, in that order.
 var sealed struct {
 	sync.Mutex
-	next   int
-	places [1 << (4 + 6*(^uint(0)>>63))]struct { // 16 if addresses have 32 bits, else 1024
-		mem []byte
-		was string
-	}
+	all   []seal
+	bytes int
+}
+
+type seal struct {
+	mem []byte
+	was string
 }
 
 // Seal gives the memory of what Map returned back, and makes it unreadable; SealedAs tells
 // what it was. Only its addresses stay in use, until enough others are sealed.
-func Seal(mem []byte, was string) error {
+func Seal(mem []byte, was string) (err error) {
 	if err := hide(mem); err != nil {
 		return errors.Join(err, Unmap(mem))
 	}
 	sealed.Lock()
-	place := &sealed.places[sealed.next]
-	sealed.next = (sealed.next + 1) % len(sealed.places)
-	old := place.mem
-	place.mem, place.was = mem, was
-	sealed.Unlock()
-	if old == nil {
-		return nil
+	defer sealed.Unlock()
+	sealed.all, sealed.bytes = append(sealed.all, seal{mem, was}), sealed.bytes+len(mem)
+	for len(sealed.all) > 1 && (len(sealed.all) > mostSealed || sealed.bytes > bytesSealed) {
+		old := sealed.all[0].mem
+		sealed.all, sealed.bytes = sealed.all[1:], sealed.bytes-len(old)
+		err = errors.Join(err, Unmap(old))
 	}
-	return Unmap(old)
+	return err
 }
 
 // SealedAs is what the memory at an address was; "" if it isn't sealed.
 func SealedAs(addr uintptr) string {
 	sealed.Lock()
 	defer sealed.Unlock()
-	for _, s := range sealed.places {
+	for _, s := range sealed.all {
 		if addr-uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) < uintptr(len(s.mem)) {
 			return s.was
 		}

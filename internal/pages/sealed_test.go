@@ -29,10 +29,24 @@ func TestSealedMemoryCantBeReadAndIsKnown(t *testing.T) {
 		require.EqualValues(t, 0xDB, mem[9999])
 	}()
 	require.Equal(t, "the first", pages.SealedAs(addr+9999))
-	for range 1024 {
-		other, err := pages.Map(10)
-		require.NoError(t, err)
-		require.NoError(t, pages.Seal(other, "another"))
+	sealMany := func(n, size int) {
+		for range n {
+			other, err := pages.Map(size)
+			require.NoError(t, err)
+			require.NoError(t, pages.Seal(other, "another"))
+		}
 	}
+	sealMany(1023, 10)
+	require.Equal(t, "the first", pages.SealedAs(addr))
+	sealMany(1, 10)
 	require.NotEqual(t, "the first", pages.SealedAs(addr), "sealed memory is bounded")
+
+	// A correct program must not run out of addresses, which ulimit -v may bound.
+	large, err := pages.Map(64 << 20)
+	require.NoError(t, err)
+	addr = uintptr(unsafe.Pointer(&large[0]))
+	require.NoError(t, pages.Seal(large, "large"))
+	require.Equal(t, "large", pages.SealedAs(addr))
+	sealMany(16, 64<<20)
+	require.NotEqual(t, "large", pages.SealedAs(addr), "so are its addresses")
 }
