@@ -86,6 +86,9 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
 	var c Column[T]
 	var names []string
+	if of == nil {
+		return c, optionError("ColumnOf", nil, "the dataset or loader must not be nil")
+	}
 	for i, f := range of.Fields() {
 		if names = append(names, f.Name); f.Name != name {
 			continue

@@ -204,4 +204,6 @@ func TestAColumnThatCannotBeFoundIsAnErrorThatTellsWhy(t *testing.T) {
 		require.EqualError(t, err, want)
 		require.Zero(t, c)
 	}
+	_, err := nwt.ColumnOf[int8](nil, "a")
+	require.EqualError(t, err, "nwt: ColumnOf: <nil>: the dataset or loader must not be nil")
 }
