@@ -95,7 +95,6 @@ type Tuner struct {
 	parts  []stat.Part
 	cut    span // where the next part begins
 	bodies bodies
-	spoilt int // how often the window began anew
 }
 
 type phase int
@@ -171,7 +170,6 @@ func (s span) unclear() bool {
 }
 
 const (
-	spoilMost   = 2       // times that a window begins anew; then disturbances are ordinary
 	patience    = 1. / 10 // share of the time for tuning that new workers are waited for
 	longLook    = 1. / 60 // share of the time for tuning after which a few waves tell enough
 	manyWaves   = 4       // each worker has loaded so many claims, and a burst doesn't decide
@@ -287,11 +285,13 @@ func (t *Tuner) look(now time.Time, delivered bool) {
 		if t.settled(now, f) {
 			t.begin()
 		}
-	case t.phase == measuring && delivered && t.bodies.pause(now, f) && t.spoilt < spoilMost:
-		t.spoilt++
-		t.begin()
 	case t.phase == measuring:
-		t.measure(now, f)
+		if since, then := t.bodies.at, t.bodies.Figures; delivered && t.bodies.pause(now, f) { // it isn't measured
+			t.sum = t.done(since, then)
+			t.since, t.base = now, f
+		} else {
+			t.measure(now, f)
+		}
 	case t.phase == watching:
 		t.watch(now, f)
 	}
@@ -312,7 +312,6 @@ func (t *Tuner) pause(now time.Time, f Figures) {
 
 // advance goes on to the count that is to be measured next.
 func (t *Tuner) advance(now time.Time, f Figures) {
-	t.spoilt = 0
 	req, more := t.Next(t.seen)
 	switch {
 	case !more:

@@ -199,21 +199,26 @@ func (t *Tuner) observeWhole() {
 // bodies tell a pause of the program, for a checkpoint say, from an ordinary step.
 type bodies struct {
 	usual time.Duration
+	since int       // bodies since the last that was far longer
 	at    time.Time // of the last look at a delivery
 	Figures
 }
 
-const pauseTimes = 4 // a body that takes this many times as long as usual is a pause
+const (
+	pauseTimes = 4  // a body that takes this many times as long as usual is a pause …
+	pauseEvery = 16 // … unless one of the so many before it was
+)
 
 func (b *bodies) began(now time.Time, f Figures) { b.at, b.Figures = now, f }
 
 // pause tells whether the last body was a pause.
-func (b *bodies) pause(now time.Time, f Figures) bool {
+func (b *bodies) pause(now time.Time, f Figures) (is bool) {
 	last := span{now.Sub(b.at), f}.plus(span{0, b.Figures}, -1)
 	b.began(now, f)
 	if last.Asked != 1 {
 		return false
 	}
+	b.since++
 	body := last.body()
 	switch {
 	case b.usual == 0:
@@ -221,9 +226,10 @@ func (b *bodies) pause(now time.Time, f Figures) bool {
 	case body < b.usual: // a slow first step is soon forgotten
 		b.usual -= (b.usual - body) / 2
 	default:
-		pause := body > pauseTimes*b.usual
+		if body > pauseTimes*b.usual && body > time.Millisecond {
+			is, b.since = b.since >= pauseEvery, 0
+		}
 		b.usual += (min(body, pauseTimes*b.usual) - b.usual) / 8
-		return pause && body > time.Millisecond
 	}
-	return false
+	return is
 }
