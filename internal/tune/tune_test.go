@@ -102,7 +102,7 @@ func TestAPauseIsLeftOut(t *testing.T) {
 	l.right(t, 0.1, "a checkpoint")
 
 	l = made()
-	l.body = func(batch int) time.Duration { return 5*ms + 120*ms*time.Duration((batch%8)/7) }
+	l.body = func(batch int) time.Duration { return 5*ms + 60*ms*time.Duration((batch%4)/3) }
 	l.asks(100, 4)
 	l.train(t, time.Minute)
 	require.InEpsilon(t, 20*ms, l.windows[0].Body, 0.2, "what comes again and again is ordinary")

@@ -199,14 +199,15 @@ func (t *Tuner) observeWhole() {
 // bodies tell a pause of the program, for a checkpoint say, from an ordinary step.
 type bodies struct {
 	usual time.Duration
-	since int       // bodies since the last that was far longer
+	often float64   // the share of bodies, lately, that were far longer
 	at    time.Time // of the last look at a delivery
 	Figures
 }
 
 const (
-	pauseTimes = 4  // a body that takes this many times as long as usual is a pause …
-	pauseEvery = 16 // … unless one of the so many before it was
+	pauseTimes = 4   // a body that takes this many times as long as usual is a pause …
+	ordinary   = 0.2 // … unless this share of bodies does …
+	lately     = 16  // … of the last so many, by and large
 )
 
 func (b *bodies) began(now time.Time, f Figures) { b.at, b.Figures = now, f }
@@ -218,8 +219,8 @@ func (b *bodies) pause(now time.Time, f Figures) (is bool) {
 	if last.Asked != 1 {
 		return false
 	}
-	b.since++
 	body := last.body()
+	b.often -= b.often / lately
 	switch {
 	case b.usual == 0:
 		b.usual = body
@@ -227,7 +228,8 @@ func (b *bodies) pause(now time.Time, f Figures) (is bool) {
 		b.usual -= (b.usual - body) / 2
 	default:
 		if body > pauseTimes*b.usual && body > time.Millisecond {
-			is, b.since = b.since >= pauseEvery, 0
+			b.often += 1. / lately
+			is = b.often < ordinary
 		}
 		b.usual += (min(body, pauseTimes*b.usual) - b.usual) / 8
 	}
