@@ -349,10 +349,6 @@ func (r *Ring[T]) SetQuota(n int) {
 // Ready tells, without waiting, whether batch seq is ready.
 func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 }
 
-// Pending is how many places of batch seq aren't done, plus one if a stage follows
-// that hasn't done its part.
-func (r *Ring[T]) Pending(seq uint64) int { return int(r.at(seq).pending.Load()) }
-
 // Item is what batch seq was opened with.
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
