@@ -330,7 +330,7 @@ type Trial struct {
 	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
 	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
 	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
-	PeakExact  bool          `json:"peak_exact"`     // told by the kernel rather than sampled
+	PeakExact  bool          `json:"peak_exact"`     // told by the kernel
 	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
 
 	// Shares, 0 … 1, of the CPUs: with several ranks on the host, of this rank's CPUs.

@@ -1,11 +1,9 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -90,6 +88,9 @@ func parseCgroup(data []byte, controller string) (group string, v2 bool, err err
 	return group, v2, nil
 }
 
+// unescape undoes what the kernel escapes in /proc/self/mountinfo.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
 // mount shows the part of a file system below root at point.
 type mount struct{ root, point string }
 
@@ -112,40 +113,7 @@ func parseMountinfo(data []byte, controller string, v2 bool) ([]mount, error) {
 		default:
 			continue
 		}
-		root, err := unescape(place[3])
-		if err != nil {
-			return nil, fmt.Errorf("/proc/self/mountinfo: %w in %.80q", err, place[3])
-		}
-		point, err := unescape(place[4])
-		if err != nil {
-			return nil, fmt.Errorf("/proc/self/mountinfo: %w in %.80q", err, place[4])
-		}
-		mounts = append(mounts, mount{root: root, point: point})
+		mounts = append(mounts, mount{root: unescape.Replace(place[3]), point: unescape.Replace(place[4])})
 	}
 	return mounts, nil
-}
-
-var errEscape = errors.New(`a backslash without three octal digits`)
-
-// unescape undoes the kernel's \040 for a space, \011 for a tab and so on.
-func unescape(s string) (string, error) {
-	before, after, ok := strings.Cut(s, `\`)
-	if !ok {
-		return s, nil
-	}
-	var b strings.Builder
-	for ok {
-		b.WriteString(before)
-		if len(after) < 3 {
-			return "", errEscape
-		}
-		c, err := strconv.ParseUint(after[:3], 8, 8)
-		if err != nil {
-			return "", errEscape
-		}
-		b.WriteByte(byte(c))
-		before, after, ok = strings.Cut(after[3:], `\`)
-	}
-	b.WriteString(before)
-	return b.String(), nil
 }

@@ -6,117 +6,57 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 )
 
 // Peak measures the largest resident set of this process over an interval.
 //
 // Linux keeps a high-water mark that can be reset, so nothing between Start and
 // Stop escapes it; it is as exact as the kernel's own count of pages (some tens of
-// pages per CPU). On other systems, or if the mark can't be reset, a goroutine looks
-// every 10 ms, or less often if a look takes long.
+// pages per CPU). If there is no mark, or it can't be reset, the peak of the process's
+// whole life counts if it falls into the interval; if not, the resident set at the end.
 //
 // Resetting the mark is visible elsewhere: VmHWM and the maximum resident set of
-// getrusage then count from Start. Intervals may overlap within the process.
+// getrusage then count from Start, and so does an interval that began before.
 type Peak struct {
-	marks *marks
-
-	// Guarded by marks.mu.
-	bytes   uint64 // the highest before the mark was last reset for another interval
-	stopped bool
-	exact   bool
+	machine machine
+	life    func() uint64 // peak of the process's whole life; 0: unknown
+	before  uint64        // that at Start
+	err     error         // why the mark isn't known
 	note    string
-
-	// Only if the mark couldn't be reset.
-	lifeAtStart uint64 // peak of the process's whole life until Start
-	sampler     *sampler
 }
 
-// StartPeak begins an interval. The caller must call its Stop.
-func StartPeak() *Peak { return ownMarks.start() }
+// StartPeak begins an interval.
+func StartPeak() *Peak { return here.startPeak(lifePeak) }
 
-// Stop ends the interval and returns its peak in bytes, and whether that is
-// exact or sampled: then Note says why. Once it returns, no goroutine of the
-// interval is left. Calling it again returns the same.
-func (p *Peak) Stop() (bytes uint64, exact bool) { return p.marks.stop(p) }
+func (m machine) startPeak(life func() uint64) *Peak {
+	return &Peak{machine: m, life: life, before: life(), err: m.resetMark()}
+}
+
+// Stop ends the interval and returns its peak in bytes, and whether that is exact; if not,
+// Note says why.
+func (p *Peak) Stop() (bytes uint64, exact bool) {
+	if p.err == nil {
+		if bytes, p.err = p.machine.highWater(); p.err == nil {
+			return bytes, true
+		}
+	}
+	if life := p.life(); p.before != 0 && life > p.before {
+		return life, true
+	}
+	bytes, note := residentSet()
+	p.note = joinNotes(fmt.Sprintf("peak memory is that at the end of each measurement: %v", p.err), note)
+	return bytes, false
+}
 
 // Note says why the peak isn't exact; it is empty if the peak is exact. Call it after
 // Stop.
-func (p *Peak) Note() string {
-	p.marks.mu.Lock()
-	defer p.marks.mu.Unlock()
-	return p.note
-}
+func (p *Peak) Note() string { return p.note }
 
-// marks shares the one high-water mark of the process between overlapping
-// intervals: before a reset for one, the others get the mark so far.
-type marks struct {
-	machine machine
-	rss     func() (bytes uint64, note string)
-	life    func() uint64 // peak of the process's whole life; 0: unknown
-	every   time.Duration // between samples
-
-	mu   sync.Mutex
-	open map[*Peak]struct{} // the intervals that rely on the mark
-}
-
-var ownMarks = &marks{machine: here, rss: residentSet, life: lifePeak, every: 10 * time.Millisecond}
-
-func (ms *marks) start() *Peak {
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
-	p := &Peak{marks: ms}
-	if err := ms.reset(); err != nil {
-		p.lifeAtStart = ms.life()
-		p.sampler = startSampler(ms.rss, ms.every)
-		p.note = fmt.Sprintf("peak memory is sampled every %v: %v", p.sampler.every, err)
-		return p
-	}
-	if ms.open == nil {
-		ms.open = make(map[*Peak]struct{})
-	}
-	ms.open[p] = struct{}{}
-	return p
-}
-
-func (ms *marks) stop(p *Peak) (bytes uint64, exact bool) {
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
-	if p.stopped {
-		return p.bytes, p.exact
-	}
-	p.stopped = true
-	if p.sampler == nil {
-		delete(ms.open, p)
-		high, err := ms.machine.highWater()
-		p.bytes, p.exact = max(p.bytes, high), err == nil
-		if err != nil {
-			p.note = fmt.Sprintf("peak memory unknown: %v", err)
-		}
-		return p.bytes, p.exact
-	}
-	highest, note := p.sampler.stop()
-	if life := ms.life(); p.lifeAtStart != 0 && life > p.lifeAtStart {
-		// The peak of the process's whole life fell into this interval.
-		p.bytes, p.exact, p.note = life, true, ""
-		return p.bytes, p.exact
-	}
-	p.bytes, p.note = highest, joinNotes(p.note, note)
-	return p.bytes, p.exact
-}
-
-// reset resets the mark, after it has given the mark so far to the open intervals.
-// The caller must hold mu.
-func (ms *marks) reset() error {
-	high, err := ms.machine.highWater()
-	if err != nil {
+func (m machine) resetMark() error {
+	if _, err := m.highWater(); err != nil {
 		return err
 	}
-	for p := range ms.open {
-		p.bytes = max(p.bytes, high)
-	}
-	f, err := os.OpenFile(ms.machine.path("proc/self/clear_refs"), os.O_WRONLY, 0)
+	f, err := os.OpenFile(m.path("proc/self/clear_refs"), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -151,51 +91,4 @@ func parseStatus(data []byte, key string) (bytes uint64, ok bool) {
 		return n << 10, err == nil
 	}
 	return 0, false
-}
-
-// sampler keeps the highest of what it sees, at its start and end too.
-type sampler struct {
-	read  func() (bytes uint64, note string)
-	every time.Duration
-	quit  chan struct{}
-	done  chan struct{}
-
-	// Of the goroutine until done is closed.
-	highest uint64
-	note    string // of the last look
-}
-
-// startSampler looks at every interval. If a look is so slow (on some systems it
-// takes a process) that it would disturb the measuring, it looks less often.
-func startSampler(read func() (bytes uint64, note string), every time.Duration) *sampler {
-	s := &sampler{read: read, quit: make(chan struct{}), done: make(chan struct{})}
-	began := time.Now()
-	s.look()
-	s.every = max(every, 100*time.Since(began)).Round(every)
-	go func() {
-		defer close(s.done)
-		tick := time.NewTicker(s.every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				s.look()
-			case <-s.quit:
-				return
-			}
-		}
-	}()
-	return s
-}
-
-func (s *sampler) look() {
-	bytes, note := s.read()
-	s.highest, s.note = max(s.highest, bytes), note
-}
-
-func (s *sampler) stop() (highest uint64, note string) {
-	close(s.quit)
-	<-s.done
-	s.look()
-	return s.highest, s.note
 }
