@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nwt-go/nwt/internal/deal"
-	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
@@ -51,6 +51,7 @@ type sequence struct {
 // sequence.
 type streamPart struct {
 	*shards.Set[Record]
+	number int
 	shards int // of all ranks
 	draws  int // its records in all blocks of the plan that the epoch touches; math.MaxInt if the epoch ends with the shards
 }
@@ -70,76 +71,67 @@ func newSequence(r *run, ahead bool) *sequence {
 		q.deals(r.l.ds.(*streamDataset).streams[0])
 		return q
 	}
-	first, files := 0, shards.NewFiles()
+	first, group := 0, q.group()
 	for k, s := range r.l.ds.(*streamDataset).streams {
 		n := r.l.shards[k]
-		q.parts = append(q.parts, &streamPart{Set: shards.New(q.config(s, k, n, first, files)), shards: n})
+		q.parts = append(q.parts, &streamPart{Set: shards.New(group, k, q.config(s, k, n, first)), number: k, shards: n})
 		first += n
 	}
 	return q
 }
 
-// config says how to read stream k of the dataset, whose n shards are counted from first.
-func (q *sequence) config(s Stream, k, n, first int, files *shards.Files) shards.Config[Record] {
-	o, order, seed := q.l.opts, q.l.opts.shardOrder(n, k), q.l.opts.seedOfStream(k)
-	c := shards.Config[Record]{
-		Context: q.ctx, Part: k, First: first, Ahead: q.ahead, Repeats: q.quota > 0, Files: files,
-		Size:   func(r *Record) int { return cap(r.Data) },
-		Shards: order.n, AtOnce: o.shardsAtOnce(),
-		Timeout: o.timeout, Retries: o.retries, Backoff: o.backoff, Log: o.log,
-		Temporary: temporary,
-		Failed: func(shard, record int, err error) error {
-			return &ShardError{Shard: first + shard, Record: record, Err: err}
-		},
-		NotClosed: func(shard int, err error) { o.warnOfClose(first+shard, err) },
-		Unread:    q.unread, NoAnswer: o.noAnswer,
-		Away: func(calls int) { q.l.away.Add(int32(calls)) },
-		Gone: func() {
-			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", guard.ErrGoexit))
+// group is what the parts share.
+func (q *sequence) group() *shards.Group {
+	return &shards.Group{
+		Context: q.ctx, Log: q.l.opts.log, Ahead: q.ahead, Timeout: q.l.opts.timeout, Away: &q.l.away,
+		Stop: func(err error) {
+			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", err))
 		},
 	}
-	c.Open = func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard) }
-	c.Shard = order.at
+}
+
+// config says how to read stream k of the dataset, whose n shards are counted from first.
+func (q *sequence) config(s Stream, k, n, first int) shards.Config[Record] {
+	o, order, key := q.l.opts, q.l.opts.shardOrder(n, k), permute.SeedKey(q.l.opts.seedOfStream(k))
+	c := shards.Config[Record]{
+		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) {
+			r, err := s.Open(ctx, shard-first)
+			if files.TooMany(err) {
+				return nil, err // until one is closed
+			}
+			err = o.retry(ctx, err, func() (err error) { r, err = s.Open(ctx, shard-first); return err })
+			return r, err
+		},
+		Size:   func(r *Record) int { return cap(r.Data) },
+		Failed: func(shard, record int, err error) error { return &ShardError{Shard: shard, Record: record, Err: err} },
+		Shards: func(epoch int) (all []int) {
+			for i := o.rank; i < n; i += o.world {
+				all = append(all, first+order.At(epoch, i))
+			}
+			return all
+		},
+		AtOnce: o.shardsAtOnce(),
+		Draw: func(epoch, i, n int) int {
+			key := permute.EpochKey(key, epoch) + uint64(i*o.world+o.rank)*permute.Golden
+			return int(permute.Mix64(key) % uint64(n)) // a window is too small for the bias to show
+		},
+	}
 	if o.shuffle {
 		c.Window = o.window
 	}
-	c.Draw = func(epoch, i, n int) int {
-		key := permute.EpochKey(permute.SeedKey(seed), epoch) + uint64(i*o.world+o.rank)*permute.Golden
-		return int(permute.Mix64(key) % uint64(n)) // a window is too small for the bias to show
-	}
 	return c
-}
-
-func (o *options) warnOfClose(shard int, err error) {
-	o.log.Warn("nwt: a shard could not be closed", "shard", shard, "error", err)
-}
-
-// noAnswer is the error of a call that is given up.
-func (o *options) noAnswer() error {
-	return fmt.Errorf("no answer within WithTimeout(%v): %w", o.timeout, context.DeadlineExceeded)
 }
 
 // seedOfStream is what the order of stream k of a dataset is computed from.
 func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*permute.Golden }
 
-// A shardOrder is the order of a stream's shards for a rank.
-type shardOrder struct {
-	all         Sampler // of all ranks
-	rank, world int
-	n           int // shards of the rank
-}
-
-// shardOrder is the order of the shards of stream k of a dataset.
-func (o *options) shardOrder(shards, k int) shardOrder {
-	s := shardOrder{Sequential(shards), o.rank, o.world, (shards - o.rank + o.world - 1) / o.world}
+// shardOrder is the order of the shards of stream k of a dataset, for all ranks together.
+func (o *options) shardOrder(shards, k int) Sampler {
 	if o.shuffle {
-		s.all = Shuffled(shards, o.seedOfStream(k))
+		return Shuffled(shards, o.seedOfStream(k))
 	}
-	return s
+	return Sequential(shards)
 }
-
-// at is the rank's shard number i of an epoch.
-func (s shardOrder) at(epoch, i int) int { return s.all.At(epoch, s.rank+i*s.world) }
 
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
@@ -265,9 +257,9 @@ func (q *sequence) skipAhead() error {
 	var err error
 	for k, p := range q.parts {
 		if n := int(counts[k]); q.ahead {
-			group.Go(func() error { return p.SkipTo(n) })
+			group.Go(func() error { return p.SkipTo(n, q.unread) })
 		} else {
-			err = cmp.Or(err, p.SkipTo(n))
+			err = cmp.Or(err, p.SkipTo(n, q.unread))
 		}
 	}
 	if err = cmp.Or(err, group.Wait()); err != nil {
@@ -277,8 +269,9 @@ func (q *sequence) skipAhead() error {
 	return nil
 }
 
-// unread returns the error of a record that was delivered before and can't be read now. With an
-// error budget it only warns, since the record may have been bad then too.
+// unread returns the error of a record that was delivered before and can't be read now: what
+// follows isn't the rest of the epoch. With an error budget it only warns, since the record may
+// have been bad then too.
 func (q *sequence) unread(err error) error {
 	if q.l.opts.maxBad == 0 {
 		return err
@@ -287,19 +280,16 @@ func (q *sequence) unread(err error) error {
 	return nil
 }
 
-// drop reads the records that were delivered before. If one of them can't be read now but
-// could be read then, the records after it aren't the rest of the epoch. Without an error
-// budget it could be read then, so it is an error.
+// drop reads the records that were delivered before.
 func (q *sequence) drop(scratch **record) error {
-	o := q.l.opts
 	for from := q.skip; q.skip > 0; q.skip-- {
 		if !q.read(scratch) {
 			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: this rank's shards have %d", from, q.epoch, q.delivered)
 		}
-		if err := (*scratch).Err; err != nil && o.maxBad == 0 {
-			return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: record %d of these can't be read: %w", from, q.epoch, q.delivered-1, err)
-		} else if err != nil {
-			o.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", q.epoch, "record", q.delivered-1, "error", err)
+		if err := (*scratch).Err; err != nil {
+			if err = q.unread(err); err != nil {
+				return fmt.Errorf("nwt: to resume after %d samples of epoch %d isn't possible: record %d of these can't be read: %w", from, q.epoch, q.delivered-1, err)
+			}
 		}
 	}
 	return nil
@@ -413,7 +403,7 @@ func (q *sequence) wrong(n int) error {
 	case q.delivered == q.most:
 		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than an int counts", q.epoch, o.world)
 	case q.plan != nil && q.dry != nil:
-		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.Part, o.rank, o.world, q.dry.shards)
+		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.number, o.rank, o.world, q.dry.shards)
 	case q.delivered > 0 && q.delivered < q.quota:
 		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d for rank %d of %d: its shards, of the stream's %d, have become empty", q.epoch, q.delivered, q.quota, o.rank, o.world, q.parts[0].shards)
 	case q.deal != nil || q.index > 0 || n > 0 && !o.dropLast:
@@ -433,7 +423,7 @@ func (s *source) shardsOfRank() int {
 func (q *sequence) deals(s Stream) {
 	c, o := q.l.counted, q.l.opts
 	q.deal = &deal.Deal{
-		N: c.n, Counts: c.all, Shard: o.shardOrder(len(c.all), 0).all.At, Lanes: c.lanes, Key: permute.SeedKey(o.seedOfStream(0)),
+		N: c.n, Counts: c.all, Shard: o.shardOrder(len(c.all), 0).At, Lanes: c.lanes, Key: permute.SeedKey(o.seedOfStream(0)),
 		Block: 64, Mixes: o.shuffle, Step: c.step(), Steps: c.steps,
 		Span: func(base, k int) (first, after, low, high int) {
 			first, _ = c.bounds(base, k)
@@ -444,10 +434,10 @@ func (q *sequence) deals(s Stream) {
 	if o.shuffle {
 		q.deal.Block = (o.window-1)/c.lanes + 1
 	}
-	files := shards.NewFiles()
+	group := q.group()
 	for k := range c.lanes {
-		ln := deal.NewLane(q.deal, k, q.config(s, k, len(c.all), 0, files))
-		q.parts, q.lanes = append(q.parts, &streamPart{Set: ln.Set, shards: len(c.all)}), append(q.lanes, ln)
+		ln := deal.NewLane(group, q.deal, k, q.config(s, k, len(c.all), 0))
+		q.parts, q.lanes = append(q.parts, &streamPart{Set: ln.Set, number: k, shards: len(c.all)}), append(q.lanes, ln)
 	}
 }
 

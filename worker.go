@@ -266,17 +266,27 @@ func (w *worker) forget() {
 	}
 }
 
-// again repeats the load of the current sample, up to WithRetry's number of times, as
-// long as its error calls itself temporary.
+// again repeats the load of the current sample as WithRetry says.
 func (w *worker) again(ctx context.Context, err error) error {
-	wait := w.l.opts.backoff
-	for range w.l.opts.retries {
-		if !temporary(err) || w.sample.unread() || !rest(ctx, wait) {
+	if w.sample.unread() {
+		return err
+	}
+	return w.l.opts.retry(ctx, err, func() error {
+		w.sample.begin(w.sample.place, w.sample.index)
+		return w.l.loadSample(ctx, w.sample.index, &w.sample)
+	})
+}
+
+// retry repeats what has failed with err, up to WithRetry's number of times, as long as the error
+// calls itself temporary.
+func (o *options) retry(ctx context.Context, err error, f func() error) error {
+	wait := o.backoff
+	for range o.retries {
+		if !temporary(err) || !rest(ctx, wait) {
 			return err
 		}
 		wait *= 2
-		w.sample.begin(w.sample.place, w.sample.index)
-		if err = w.l.loadSample(ctx, w.sample.index, &w.sample); err == nil {
+		if err = f(); err == nil {
 			return nil
 		}
 	}

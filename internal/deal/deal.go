@@ -57,11 +57,6 @@ func (d *Deal) shardOf(lane, record int) int {
 	return sort.SearchInts(d.before, d.start(lane)+record+1) - 1
 }
 
-// shards is how many shards a lane has records of.
-func (d *Deal) shards(lane int) int {
-	return d.shardOf(lane, d.offset(d.N, lane)-1) - d.shardOf(lane, 0) + 1
-}
-
 // share is the offsets of a lane that the rank takes in step k.
 func (d *Deal) share(lane, k int) (from, to int) {
 	first, after, low, high := d.Span(d.Base, k)
@@ -130,27 +125,29 @@ type Lane[R any] struct {
 }
 
 // NewLane makes lane number k. The configuration says how to read a shard.
-func NewLane[R any](d *Deal, k int, c shards.Config[R]) *Lane[R] {
+func NewLane[R any](g *shards.Group, d *Deal, k int, c shards.Config[R]) *Lane[R] {
 	c.AtOnce, c.Window = 1, 0
-	c.Shard = func(epoch, i int) int { return d.Shard(epoch, d.shardOf(k, 0)+i) }
-	c.Records = func(shard int) int { return d.Counts[shard] }
-	c.Pick = func() func(i, read int) int {
+	c.Shards = func(epoch int) (all []int) {
+		for i, last := d.shardOf(k, 0), d.shardOf(k, d.offset(d.N, k)-1); i <= last; i++ {
+			all = append(all, d.Shard(epoch, i))
+		}
+		return all
+	}
+	c.Pick = func() func(i, read int) (record, of int) {
 		next, first := d.next(k), d.shardOf(k, 0)
-		return func(i, read int) int {
+		return func(i, read int) (record, of int) {
 			begins, end := d.before[first+i]-d.start(k), d.before[first+i+1]-d.start(k)
 			if record := next(max(0, begins+read)); record >= 0 && record < end {
-				return record - begins
+				return record - begins, end - begins
 			}
-			return -1
+			return -1, 0
 		}
 	}
-	return &Lane[R]{Set: shards.New(c), deal: d, number: k, block: -1}
+	return &Lane[R]{Set: shards.New(g, k, c), deal: d, number: k, block: -1}
 }
 
-// Ready turns to the epoch that the deal has begun, and tells whether the rank takes
-// anything of the lane.
+// Ready tells whether the rank takes anything of the lane in the epoch that the deal has begun.
 func (ln *Lane[R]) Ready() bool {
-	ln.Shards = ln.deal.shards(ln.number)
 	return ln.deal.next(ln.number)(0) >= 0
 }
 

@@ -4,6 +4,7 @@ package loadctx
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -22,4 +23,9 @@ func WithTimeout(ctx context.Context, d time.Duration) context.Context {
 func Timeout(ctx context.Context) time.Duration {
 	d, _ := ctx.Value(timeoutKey{}).(time.Duration)
 	return d
+}
+
+// NoAnswer is the error of a call that is given up after d.
+func NoAnswer(d time.Duration) error {
+	return fmt.Errorf("no answer within WithTimeout(%v): %w", d, context.DeadlineExceeded)
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/loadctx"
 )
 
 // A call is what the Set sees of a shardReader's call of the stream or of a Reader.
@@ -22,7 +24,7 @@ type call struct {
 // gives up the call that the goroutine is in, and reports that there is no answer,
 // once the call takes longer than the timeout.
 func await[R, T any](c *shardReader[R], from <-chan T) (got T, ok, answered bool) {
-	if c.set.Timeout == 0 {
+	if c.set.group.Timeout == 0 {
 		got, ok = <-from
 		return got, ok, true
 	}
@@ -47,14 +49,14 @@ func await[R, T any](c *shardReader[R], from <-chan T) (got T, ok, answered bool
 // has been given up. answered tells that there is something to receive: then the call
 // has all its time. The caller holds call.mu.
 func (c *shardReader[R]) left(answered bool) time.Duration {
-	timeout := c.set.Timeout
+	timeout := c.set.group.Timeout
 	if answered || c.call.since.IsZero() {
 		return timeout
 	}
 	left := timeout - time.Since(c.call.since)
 	if left <= 0 {
 		c.call.lost = true
-		c.set.Away(1)
+		c.set.group.Away.Add(1)
 	}
 	return left
 }
@@ -67,18 +69,18 @@ func (c *shardReader[R]) replace() *shardReader[R] {
 	next := newShardReader(c.set, c.shards)
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
 	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
-	err := c.set.NoAnswer()
+	err := loadctx.NoAnswer(c.set.group.Timeout)
 	if next.fault == nil {
 		next.fault = err
 	} else {
-		c.set.NotClosed(c.shards[c.call.at], err)
+		c.set.group.notClosed(c.shards[c.call.at], err)
 	}
 	c.cancel(err)
 	return next
 }
 
 // timed tells whether calls of the stream and its readers can be given up.
-func (c *shardReader[R]) timed() bool { return c.set.Ahead && c.set.Timeout > 0 }
+func (c *shardReader[R]) timed() bool { return c.set.group.Ahead && c.set.group.Timeout > 0 }
 
 // begins notes that a call of the stream or of a reader begins.
 func (c *shardReader[R]) begins() {

@@ -19,10 +19,10 @@ type shardReader[R any] struct {
 	shards []int
 	at     int // index in shards of the one that is open, or opened next
 	reader Reader[R]
-	read   int                    // records of that shard so far
-	again  int                    // of these, how many must be passed over, since the shard is opened again
-	fault  error                  // what ends that shard; nil as long as it goes on
-	pick   func(at, from int) int // which record to read next; nil if all
+	read   int                                 // records of that shard so far
+	again  int                                 // of these, how many must be passed over, since the shard is opened again
+	fault  error                               // what ends that shard; nil as long as it goes on
+	pick   func(at, from int) (record, of int) // which record to read next; nil if all
 
 	// While a resumed run skips.
 	spent   bool // nothing is left
@@ -57,12 +57,12 @@ type shardReader[R any] struct {
 }
 
 func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
-	c := &shardReader[R]{set: s, shards: shards, share: s.share, due: math.MaxInt, ctx: s.Context}
+	c := &shardReader[R]{set: s, shards: shards, share: s.share, due: math.MaxInt, ctx: s.group.Context}
 	if s.Pick != nil {
 		c.pick = s.Pick()
 	}
-	if s.Ahead {
-		c.ctx, c.cancel = context.WithCancelCause(s.Context)
+	if s.group.Ahead {
+		c.ctx, c.cancel = context.WithCancelCause(s.group.Context)
 	}
 	return c
 }
@@ -91,7 +91,7 @@ func (c *shardReader[R]) run() {
 		close(c.full)
 		close(c.done)
 		if c.call.isLost() {
-			c.set.Away(-1)
+			c.set.group.Away.Add(-1)
 		}
 	}()
 	for c.readOne() {
@@ -104,7 +104,7 @@ func (c *shardReader[R]) run() {
 // runtime.Goexit, the goroutine isn't finished, and the epoch ends.
 func (c *shardReader[R]) endsWith(finished bool) {
 	if !finished {
-		c.set.Gone()
+		c.set.group.Stop(guard.ErrGoexit)
 	}
 }
 
@@ -133,9 +133,9 @@ func (c *shardReader[R]) blank() *Item[R] {
 		for n := len(c.empty); n > 0; n-- {
 			c.idle = append(c.idle, <-c.empty)
 		}
-		if len(c.full) < c.most() && (c.reader != nil || len(c.full) == 0 || !c.set.Files.short.Load()) {
+		if len(c.full) < c.most() && (c.reader != nil || len(c.full) == 0 || !c.set.group.files.short.Load()) {
 			if len(c.idle) == 0 {
-				c.idle = append(c.idle, &Item[R]{Part: c.set.Part})
+				c.idle = append(c.idle, c.set.newItem())
 			}
 			if n := len(c.idle) - 1; c.reserve(int64(c.last-c.set.Size(&c.idle[n].Record)), c.idle[:n]) {
 				r := c.idle[n]
@@ -228,7 +228,7 @@ func (s *Set[R]) take(i int, r **Item[R]) bool {
 	c.size = size
 	if n := int64(s.Size(&back.Record)); c.held.Add(n-size) > c.share && n > 0 {
 		c.held.Add(-n)
-		back = &Item[R]{Part: s.Part}
+		back = s.newItem()
 	}
 	*r = got
 	c.empty <- back // has room: it is one of the shardReader's
@@ -262,17 +262,21 @@ func awaitRecord[R any](c *shardReader[R]) (got *Item[R], ok, answered bool) {
 	return await(c, c.full)
 }
 
+func (g *Group) notClosed(shard int, err error) {
+	g.Log.Warn("nwt: a shard could not be closed", "shard", shard, "error", err)
+}
+
 // shut closes the shard that is open.
 func (c *shardReader[R]) shut() {
 	if c.reader == nil {
 		return
 	}
 	if err := c.closeReader(); err != nil {
-		c.set.NotClosed(c.shards[c.at], err)
+		c.set.group.notClosed(c.shards[c.at], err)
 	}
 	c.reader = nil
-	if !c.set.Ahead {
-		c.set.Files.open = slices.DeleteFunc(c.set.Files.open, func(l lender) bool { return l == c })
+	if !c.set.group.Ahead {
+		c.set.group.files.open = slices.DeleteFunc(c.set.group.files.open, func(l lender) bool { return l == c })
 	}
 }
 
@@ -300,7 +304,7 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 				return false
 			}
 			if c.fault = c.attempt(r); c.fault == nil {
-				r.Shard, r.Number = c.set.First+c.shards[c.at], c.read
+				r.Shard, r.Number = c.shards[c.at], c.read
 				c.read++
 				return true
 			}
@@ -317,7 +321,8 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 // records that are picked from there on a bad one.
 func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 	for c.ctx.Err() == nil && c.at < len(c.shards) {
-		shard, record := c.shards[c.at], c.pick(c.at, c.read)
+		shard := c.shards[c.at]
+		record, told := c.pick(c.at, c.read)
 		if record < 0 {
 			c.fault = io.EOF // what goes on in place of this reader leaves the shard, too
 			c.shut()
@@ -327,13 +332,13 @@ func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 		if c.fault == nil {
 			c.again += record - c.read
 			c.fault = c.attempt(r)
-			if told := c.set.Records(shard); c.fault == io.EOF {
+			if c.fault == io.EOF {
 				c.fault = fmt.Errorf("it has %d records: its stream said %d", record-c.again, told)
 			} else if c.fault == nil && record == told-1 {
 				c.fault = c.attemptEnd(told)
 			}
 		}
-		r.Shard, r.Number = c.set.First+shard, record
+		r.Shard, r.Number = shard, record
 		c.read = record + 1
 		if c.fault != nil {
 			c.shut()
@@ -403,11 +408,11 @@ func (c *shardReader[R]) open() (err error) {
 	if c.reader != nil {
 		return nil
 	}
-	if c.reader, err = c.set.openShard(c.ctx, c.shards[c.at], c.awaitFile); err != nil {
+	if c.reader, err = c.openPatiently(); err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
 	}
-	if !c.set.Ahead {
-		c.set.Files.open = append(c.set.Files.open, c)
+	if !c.set.group.Ahead {
+		c.set.group.files.open = append(c.set.group.files.open, c)
 	}
 	return nil
 }

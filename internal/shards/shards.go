@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,8 +36,8 @@ type skipper interface {
 // An Item is a record and what is known of it.
 type Item[R any] struct {
 	Record R
-	Part   int   // number of its Set
-	Shard  int   // counted from Config.First
+	Part   int // number of its Set
+	Shard  int
 	Number int   // of the record in the shard
 	Err    error // that the record couldn't be read
 }
@@ -49,47 +50,39 @@ func (r *Item[R]) Of(err error) error {
 	return fmt.Errorf("record %d of shard %d: %w", r.Number, r.Shard, err)
 }
 
-// A Config says what is read, in which order.
+// A Config says what is read, and in which order.
 type Config[R any] struct {
-	Context context.Context
-	Part    int            // the number of this Set
-	First   int            // what Item.Shard counts from
-	Size    func(r *R) int // bytes of a record that count as read ahead; 0: unknown
-	Ahead   bool           // in goroutines; otherwise the caller of Next reads
-	Open    func(ctx context.Context, shard int) (Reader[R], error)
+	Open   func(ctx context.Context, shard int) (Reader[R], error)
+	Size   func(r *R) int                           // bytes of a record that count as read ahead; 0: unknown
+	Failed func(shard, record int, err error) error // makes the error of a record that can't be read
 
-	Shards int                       // that are read in a pass
-	Shard  func(epoch, i int) int    // number i of them in an epoch
+	Shards func(epoch int) []int     // that a pass reads, at least one
 	AtOnce int                       // how many are read at once
 	Window int                       // records of the shuffle's window; below 2 there is none
 	Draw   func(epoch, i, n int) int // the place in a window of n records from which record i of an epoch is taken
-	// If records are counted: how many a shard has, and a function that says which one to read
-	// next of shard number i, from a record on; −1 if no other. Each shardReader has its own.
-	// AtOnce is 1.
-	Records func(shard int) int
-	Pick    func() func(i, from int) int
-	Repeats bool // an epoch may have several passes, and ends by the caller's count
+	// If not all records are read: a function that says which one to read next of shard number
+	// i of the pass, from a record on, and how many records the shard has; −1 if no other. Each
+	// shardReader has its own. AtOnce is 1.
+	Pick func() func(i, from int) (record, of int)
+}
 
-	Timeout time.Duration // of each call of the stream, if it reads ahead; 0: none
-	Retries int           // of Open, if its error is Temporary; the first after Backoff
-	Backoff time.Duration
+// A Group is what the Sets of an epoch that are read side by side share.
+type Group struct {
+	Context context.Context // reading ends with it
 	Log     *slog.Logger
+	Ahead   bool            // shards are read in goroutines; otherwise the caller of Next reads. What follows matters only then
+	Timeout time.Duration   // of each call of Open and of a Reader; 0: none
+	Away    *atomic.Int32   // counts the calls that were given up and haven't returned
+	Stop    func(err error) // a reader has ended its goroutine: reading must end
 
-	Temporary func(err error) bool
-	Failed    func(shard, record int, err error) error // the error of a record that can't be read
-	NotClosed func(shard int, err error)
-	// Unread is told that a record that was delivered before a State can't be read now. What it
-	// returns ends the skipping.
-	Unread   func(err error) error
-	NoAnswer func() error    // the error of a call that is given up
-	Away     func(calls int) // so many more calls that were given up haven't returned
-	Gone     func()          // a reader has ended its goroutine: reading must end
-	Files    *Files          // of all Sets of an epoch
+	files openFiles
 }
 
 // A Set reads the shards of one stream.
 type Set[R any] struct {
 	Config[R]
+	group     *Group
+	part      int
 	epoch     int
 	draws     int   // records that the epoch may take; math.MaxInt if it ends with the shards
 	delivered int   // records of the epoch that were handed out or skipped
@@ -106,11 +99,16 @@ type Set[R any] struct {
 	spare     []*Item[R] // records that nothing holds
 }
 
-// New makes a Set that has read nothing.
-func New[R any](c Config[R]) *Set[R] { return &Set[R]{Config: c} }
+// New makes a Set that has read nothing. part is its number, which its Items tell.
+func New[R any](g *Group, part int, c Config[R]) *Set[R] {
+	if g.files.lends == nil {
+		g.files.lends = make(chan chan struct{})
+	}
+	return &Set[R]{Config: c, group: g, part: part}
+}
 
-// Begin opens the shards of an epoch that takes at most draws records, or all there are if that is
-// math.MaxInt. What is read ahead takes at most bound bytes.
+// Begin opens the shards of an epoch. The epoch takes draws records, in several passes if need be;
+// if that is math.MaxInt, it is one pass. What is read ahead takes at most bound bytes.
 func (s *Set[R]) Begin(epoch, draws int, bound int64) {
 	s.epoch, s.draws, s.bound, s.delivered = epoch, draws, bound, 0
 	s.open()
@@ -118,7 +116,7 @@ func (s *Set[R]) Begin(epoch, draws int, bound int64) {
 
 // GoAhead has the shards that Begin has opened read ahead, if the epoch takes anything of them.
 func (s *Set[R]) GoAhead() {
-	if !s.Ahead || s.draws == 0 {
+	if !s.group.Ahead || s.draws == 0 {
 		return
 	}
 	due := s.draws
@@ -133,12 +131,13 @@ func (s *Set[R]) GoAhead() {
 
 // open makes the shardReaders of a pass.
 func (s *Set[R]) open() {
-	n := min(s.AtOnce, s.Shards)
+	all := s.Shards(s.epoch)
+	n := min(s.AtOnce, len(all))
 	s.turn, s.passed, s.share, s.soon, s.soonBytes = 0, 0, s.bound/2/int64(n), 0, 0
 	for i := range n {
 		var shards []int
-		for k := i; k < s.Shards; k += s.AtOnce {
-			shards = append(shards, s.Shard(s.epoch, k))
+		for k := i; k < len(all); k += s.AtOnce {
+			shards = append(shards, all[k])
 		}
 		s.readers = append(s.readers, newShardReader(s, shards))
 	}
@@ -157,7 +156,7 @@ func (s *Set[R]) Stop() {
 // ends.
 func (s *Set[R]) Next(r **Item[R]) bool {
 	for !s.readOfPass(r) {
-		if !s.Repeats || s.passed == 0 || s.Context.Err() != nil {
+		if !s.repeats() || s.passed == 0 || s.group.Context.Err() != nil {
 			return false
 		}
 		s.Stop()
@@ -175,8 +174,13 @@ func (s *Set[R]) Blank() *Item[R] {
 		s.spare = s.spare[:n]
 		return r
 	}
-	return &Item[R]{Part: s.Part}
+	return s.newItem()
 }
+
+func (s *Set[R]) newItem() *Item[R] { return &Item[R]{Part: s.part} }
+
+// repeats tells whether the epoch may have several passes.
+func (s *Set[R]) repeats() bool { return s.draws < math.MaxInt }
 
 // Return gives back a record of the Set.
 func (s *Set[R]) Return(r *Item[R]) { s.spare = append(s.spare, r) }

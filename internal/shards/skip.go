@@ -32,21 +32,22 @@ func (s *Set[R]) Skips() bool {
 
 // SkipTo goes to record n of the epoch that Begin has opened, as if those before had been read and
 // dropped, and has the shards read ahead. It reads the records that the window still holds at that
-// point, and skips the others.
-func (s *Set[R]) SkipTo(n int) error {
+// point, and skips the others. unread is told that one of these can't be read now; the error that
+// it returns ends the skipping.
+func (s *Set[R]) SkipTo(n int, unread func(err error) error) error {
 	known := 0
 	for records := math.MaxInt; ; s.open() { // records of a pass over the shards, as far as is known
-		there, err := s.skipInPass(n-s.delivered, records)
+		there, err := s.skipInPass(n-s.delivered, records, unread)
 		if err != nil {
 			return fmt.Errorf("a record of these can't be read: %w", err)
 		}
-		if there || s.Context.Err() != nil {
+		if there || s.group.Context.Err() != nil {
 			s.delivered = n
 			return nil
 		}
 		// The pass has fewer records than was assumed. Begin anew, in the pass that
 		// record n is in, and with a window that shrinks at the end of the pass.
-		if records = s.passed; records == 0 || !s.Repeats && n > records {
+		if records = s.passed; records == 0 || !s.repeats() && n > records {
 			return fmt.Errorf("this rank's shards have %d", records)
 		}
 		if known > 0 {
@@ -54,7 +55,7 @@ func (s *Set[R]) SkipTo(n int) error {
 		}
 		known = records
 		s.Stop()
-		if s.Repeats {
+		if s.repeats() {
 			s.delivered = n / records * records
 		}
 	}
@@ -62,7 +63,7 @@ func (s *Set[R]) SkipTo(n int) error {
 
 // skipInPass goes to record n of a pass whose shardReaders are open, and has them read ahead.
 // It reports false if the pass has fewer records than that needs.
-func (s *Set[R]) skipInPass(n, records int) (there bool, err error) {
+func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there bool, err error) {
 	window, next := s.windowAfter(n, records)
 	// The places of the window, in the order in which their records are read.
 	places := make([]int, len(window))
@@ -72,16 +73,16 @@ func (s *Set[R]) skipInPass(n, records int) (there bool, err error) {
 	slices.SortFunc(places, func(a, b int) int { return window[a] - window[b] })
 	kept, at := make([]*Item[R], len(window)), 0
 	for _, place := range places {
-		if there, err = s.passTo(&at, window[place]); !there {
+		if there, err = s.passTo(&at, window[place], unread); !there {
 			return false, err
 		}
-		r := &Item[R]{Part: s.Part}
+		r := s.newItem()
 		if !s.readInOrder(&r) {
 			return false, nil
 		}
 		kept[place], at = r, at+1
 	}
-	if there, err = s.passTo(&at, next); there {
+	if there, err = s.passTo(&at, next, unread); there {
 		s.window = append(s.window, kept...)
 		s.GoAhead()
 	}
@@ -104,7 +105,7 @@ func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
 	if full > 0 {
 		window, next = make([]int, size-1), size-1+full
 		for unhit, i := size-1, full-1; unhit > 0 && i >= 0; i-- {
-			if i%(1<<20) == 0 && s.Context.Err() != nil {
+			if i%(1<<20) == 0 && s.group.Context.Err() != nil {
 				break
 			}
 			if place := s.Draw(s.epoch, s.delivered+i, size); place < size-1 && window[place] == 0 {
@@ -132,30 +133,24 @@ func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
 
 // passTo skips from record *at of the pass to another one. It reports false if the
 // pass ends before.
-func (s *Set[R]) passTo(at *int, to int) (there bool, err error) {
-	for *at < to && s.Context.Err() == nil {
+func (s *Set[R]) passTo(at *int, to int, unread func(err error) error) (there bool, err error) {
+	for *at < to && s.group.Context.Err() == nil {
 		n := s.skipSome(to - *at)
-		if err := s.unread(); n == 0 || err != nil {
-			return false, err
+		for _, c := range s.readers {
+			lost := c.unread
+			c.unread = nil
+			for _, failed := range lost {
+				if err := unread(failed); err != nil {
+					return false, err
+				}
+			}
+		}
+		if n == 0 {
+			return false, nil
 		}
 		*at += n
 	}
 	return *at == to, nil
-}
-
-// unread returns an error if a record that was delivered before can't be read now, unless that is
-// tolerated.
-func (s *Set[R]) unread() error {
-	for _, c := range s.readers {
-		unread := c.unread
-		c.unread = nil
-		for _, err := range unread {
-			if err := s.Unread(err); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // skipSome skips up to n records in order. From each shardReader it skips only the records that
@@ -175,7 +170,7 @@ func (s *Set[R]) skipSome(n int) (skipped int) {
 	if turns := n / live; turns > 0 {
 		var group sync.WaitGroup
 		for i := range s.readers {
-			if s.Ahead {
+			if s.group.Ahead {
 				group.Go(func() { s.skipIn(i, turns) })
 			} else {
 				s.skipIn(i, turns)
@@ -257,11 +252,11 @@ func (c *shardReader[R]) passOver(n int) (skipped int, err error) {
 
 // takeNow is take from a shardReader that doesn't read ahead yet.
 func (s *Set[R]) takeNow(i int, r **Item[R]) bool {
-	if !s.Ahead {
+	if !s.group.Ahead {
 		return s.readers[i].next(*r)
 	}
 	s.here(i, func(c *shardReader[R]) {
-		next := &Item[R]{Part: s.Part} // which a call that is given up keeps
+		next := s.newItem() // which a call that is given up keeps
 		if c.got = nil; c.next(next) {
 			c.got = next
 		}
@@ -284,7 +279,7 @@ func (s *Set[R]) here(i int, f func(*shardReader[R])) {
 // here runs f for the shardReader. If the consumer reads, here calls f itself; else f gets a
 // goroutine of its own, and here reports false if a call in it was given up.
 func (c *shardReader[R]) here(f func(*shardReader[R])) (answered bool) {
-	if !c.set.Ahead {
+	if !c.set.group.Ahead {
 		f(c)
 		return true
 	}
@@ -301,7 +296,7 @@ func (c *shardReader[R]) apart(f func(*shardReader[R]), done chan struct{}) {
 		c.endsWith(finished)
 		close(done)
 		if c.call.isLost() {
-			c.set.Away(-1)
+			c.set.group.Away.Add(-1)
 		}
 	}()
 	f(c)
