@@ -15,7 +15,6 @@
 package cuda
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -63,12 +62,9 @@ func noGPU(err error) error {
 // Device is a GPU, used through its primary context. It holds nothing that the driver
 // must free: its sessions and page-locked buffers do. Any goroutine may use it.
 type Device struct {
-	drv driver
-	gpu int
-
-	name    string
-	memory  uint64
-	version int
+	drv  driver
+	gpu  int
+	name string
 }
 
 // Count is the number of GPUs, at least 1. Without any, the error says why and is
@@ -108,30 +104,15 @@ func Open(ordinal int) (*Device, error) {
 	if r != Success {
 		return nil, check("cuDeviceGet", r)
 	}
-	return describe(drv, gpu)
-}
-
-func describe(drv driver, gpu int) (*Device, error) {
-	version, r1 := drv.version()
-	name, r2 := drv.deviceName(gpu)
-	memory, r3 := drv.totalMem(gpu)
-	err := cmp.Or(check("cuDriverGetVersion", r1), check("cuDeviceGetName", r2), check("cuDeviceTotalMem_v2", r3))
-	if err != nil {
-		return nil, err
+	name, r := drv.deviceName(gpu)
+	if r != Success {
+		return nil, check("cuDeviceGetName", r)
 	}
-	return &Device{drv: drv, gpu: gpu, name: name, memory: memory, version: version}, nil
+	return &Device{drv: drv, gpu: gpu, name: name}, nil
 }
 
 // Name is the GPU's name, such as "NVIDIA H100 80GB HBM3".
 func (d *Device) Name() string { return d.name }
-
-// TotalMemory is the GPU's memory, in bytes.
-func (d *Device) TotalMemory() uint64 { return d.memory }
-
-// DriverVersion is the latest CUDA that the driver supports, such as "12.8".
-func (d *Device) DriverVersion() string {
-	return fmt.Sprintf("%d.%d", d.version/1000, d.version%1000/10)
-}
 
 // AllocHost returns page-locked memory, from which every context copies at full
 // speed. Its content is undefined. It stays in place until FreeHost, whatever is

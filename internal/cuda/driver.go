@@ -8,11 +8,9 @@ import "unsafe"
 // the device are plain numbers.
 type driver interface {
 	init() Result                                  // cuInit
-	version() (int, Result)                        // cuDriverGetVersion
 	deviceCount() (int, Result)                    // cuDeviceGetCount
 	device(ordinal int) (int, Result)              // cuDeviceGet
 	deviceName(gpu int) (string, Result)           // cuDeviceGetName
-	totalMem(gpu int) (uint64, Result)             // cuDeviceTotalMem_v2
 	retainPrimary(gpu int) (ctx uintptr, _ Result) // cuDevicePrimaryCtxRetain
 	releasePrimary(gpu int) Result                 // cuDevicePrimaryCtxRelease_v2
 	push(ctx uintptr) Result                       // cuCtxPushCurrent_v2

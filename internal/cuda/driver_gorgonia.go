@@ -21,9 +21,8 @@ const Backend = "gorgonia.org/cu"
 
 // gorgonia is the driver as the linker found it, through gorgonia.org/cu. That
 // package starts the driver when the program starts, and ends the program if the
-// driver doesn't start. Four calls don't go through it: it has no cuMemHostAlloc,
-// starts the driver only once, hides why cuDriverGetVersion failed, and
-// allocates for cuCtxPopCurrent.
+// driver doesn't start. Three calls don't go through it: it has no cuMemHostAlloc,
+// starts the driver only once, and allocates for cuCtxPopCurrent.
 type gorgonia struct{}
 
 func load(string) (driver, error) { return gorgonia{}, nil }
@@ -47,12 +46,6 @@ func as[T handle](number uintptr) T { return *(*T)(unsafe.Pointer(&number)) }
 
 func (gorgonia) init() Result { return Result(C.cuInit(0)) }
 
-func (gorgonia) version() (int, Result) {
-	var v C.int
-	r := C.cuDriverGetVersion(&v)
-	return int(v), Result(r)
-}
-
 func (gorgonia) deviceCount() (int, Result) {
 	n, err := cu.NumDevices()
 	return n, resultOf(err)
@@ -66,11 +59,6 @@ func (gorgonia) device(ordinal int) (int, Result) {
 func (gorgonia) deviceName(gpu int) (string, Result) {
 	name, err := cu.Device(gpu).Name()
 	return name, resultOf(err)
-}
-
-func (gorgonia) totalMem(gpu int) (uint64, Result) {
-	n, err := cu.Device(gpu).TotalMem()
-	return uint64(n), resultOf(err)
 }
 
 func (gorgonia) retainPrimary(gpu int) (uintptr, Result) {

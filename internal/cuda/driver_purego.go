@@ -20,11 +20,9 @@ const Backend = "purego"
 // of the functions they are named after.
 type loaded struct {
 	cuInit                       uintptr
-	cuDriverGetVersion           uintptr
 	cuDeviceGetCount             uintptr
 	cuDeviceGet                  uintptr
 	cuDeviceGetName              uintptr
-	cuDeviceTotalMem_v2          uintptr
 	cuDevicePrimaryCtxRetain     uintptr
 	cuDevicePrimaryCtxRelease_v2 uintptr
 	cuCtxPushCurrent_v2          uintptr
@@ -56,11 +54,9 @@ func load(library string) (driver, error) {
 	var missing []error
 	for name, fn := range map[string]*uintptr{
 		"cuInit":                       &d.cuInit,
-		"cuDriverGetVersion":           &d.cuDriverGetVersion,
 		"cuDeviceGetCount":             &d.cuDeviceGetCount,
 		"cuDeviceGet":                  &d.cuDeviceGet,
 		"cuDeviceGetName":              &d.cuDeviceGetName,
-		"cuDeviceTotalMem_v2":          &d.cuDeviceTotalMem_v2,
 		"cuDevicePrimaryCtxRetain":     &d.cuDevicePrimaryCtxRetain,
 		"cuDevicePrimaryCtxRelease_v2": &d.cuDevicePrimaryCtxRelease_v2,
 		"cuCtxPushCurrent_v2":          &d.cuCtxPushCurrent_v2,
@@ -106,12 +102,6 @@ func call(fn, a, b, c, d uintptr) Result {
 
 func (d *loaded) init() Result { return call(d.cuInit, 0, 0, 0, 0) }
 
-func (d *loaded) version() (int, Result) {
-	var v int32
-	r := call(d.cuDriverGetVersion, uintptr(unsafe.Pointer(&v)), 0, 0, 0)
-	return int(v), r
-}
-
 func (d *loaded) deviceCount() (int, Result) {
 	var n int32
 	r := call(d.cuDeviceGetCount, uintptr(unsafe.Pointer(&n)), 0, 0, 0)
@@ -129,11 +119,6 @@ func (d *loaded) deviceName(gpu int) (string, Result) {
 	r := call(d.cuDeviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(gpu), 0)
 	name, _, _ = bytes.Cut(name, []byte{0})
 	return string(name), r
-}
-
-func (d *loaded) totalMem(gpu int) (n uint64, r Result) {
-	r = call(d.cuDeviceTotalMem_v2, uintptr(unsafe.Pointer(&n)), uintptr(gpu), 0, 0)
-	return n, r
 }
 
 func (d *loaded) retainPrimary(gpu int) (ctx uintptr, r Result) {

@@ -12,13 +12,10 @@ import (
 func TestOpenDescribesTheGPU(t *testing.T) {
 	driver := cudatest.Load(t)
 	driver.GPUs(2)
-	driver.Limit(cudatest.DeviceMemory, 3<<30)
 
 	d, err := cuda.Open(1)
 	require.NoError(t, err)
 	require.Equal(t, "Fake GPU 1", d.Name())
-	require.Equal(t, uint64(3<<30), d.TotalMemory())
-	require.Equal(t, "12.8", d.DriverVersion())
 	require.Empty(t, driver.Left(), "an open device holds nothing")
 }
 
