@@ -151,28 +151,17 @@ func (d *Device) FreeHost(b []byte) error {
 // Alloc returns the address of new memory on the device, aligned for every type.
 // Its content is undefined. It stays until Free, whatever is closed before.
 func (d *Device) Alloc(size int) (ptr uintptr, err error) {
-	if _, err := d.retain(); err != nil {
-		return 0, err
-	}
-	err = d.borrow(func() error {
+	return d.keep(func() (uintptr, error) {
 		p, r := d.drv.alloc(size)
 		if r == Success {
-			ptr = p
-			return nil
+			return p, nil
 		}
 		asked := fmt.Sprintf("%d bytes of device memory asked for", size)
 		if free, total, r := d.drv.memInfo(); r == Success {
 			asked += fmt.Sprintf(", %d of %d are free", free, total)
 		}
-		return &Error{Call: "cuMemAlloc_v2", Result: r, Asked: asked}
-	})
-	switch {
-	case ptr == 0:
-		return 0, errors.Join(err, d.release())
-	case err != nil:
-		return 0, errors.Join(err, d.Free(ptr))
-	}
-	return ptr, nil
+		return 0, &Error{Call: "cuMemAlloc_v2", Result: r, Asked: asked}
+	}, d.Free)
 }
 
 // Free frees what Alloc returned. No copy to it may be under way.
@@ -184,27 +173,34 @@ func (d *Device) Free(ptr uintptr) error {
 // NewEvent returns an event that measures no time. It stays until FreeEvent, whatever
 // is closed before. An event that was never recorded counts as done.
 func (d *Device) NewEvent() (ev uintptr, err error) {
-	if _, err := d.retain(); err != nil {
-		return 0, err
-	}
-	err = d.borrow(func() error {
-		var r Result
-		ev, r = d.drv.newEvent()
-		return check("cuEventCreate", r)
-	})
-	switch {
-	case ev == 0:
-		return 0, errors.Join(err, d.release())
-	case err != nil:
-		return 0, errors.Join(err, d.FreeEvent(ev))
-	}
-	return ev, nil
+	return d.keep(func() (uintptr, error) {
+		ev, r := d.drv.newEvent()
+		return ev, check("cuEventCreate", r)
+	}, d.FreeEvent)
 }
 
 // FreeEvent frees what NewEvent returned.
 func (d *Device) FreeEvent(ev uintptr) error {
 	err := d.insist(func() error { return check("cuEventDestroy_v2", d.drv.destroyEvent(ev)) })
 	return errors.Join(err, d.release())
+}
+
+// keep makes something that retains the device's context until it is freed.
+func (d *Device) keep(make func() (uintptr, error), free func(uintptr) error) (made uintptr, err error) {
+	if _, err := d.retain(); err != nil {
+		return 0, err
+	}
+	err = d.borrow(func() (err error) {
+		made, err = make()
+		return err
+	})
+	switch {
+	case made == 0:
+		return 0, errors.Join(err, d.release())
+	case err != nil:
+		return 0, errors.Join(err, free(made))
+	}
+	return made, nil
 }
 
 // borrow calls f on one thread with the device's context current there.

@@ -37,41 +37,32 @@ func StartCPU() *CPUMeter {
 	return &CPUMeter{start: readClocks()}
 }
 
-// Stop ends the interval. It returns two shares, 0 … 1, of the CPUs that this
-// process may use (CPUFacts.Usable): the share that the process kept busy, and the
-// share that everything else took from it. CPUs that a quota keeps this process from
-// using anyway don't count as taken.
-//
-// The share of others comes from the kernel's clock ticks. It is known only for
-// intervals of 100 ms and more; otherwise it is 0, and Note says so.
-func (m *CPUMeter) Stop() (own, others float64) {
-	m.end = readClocks()
-	return shares(m.start, m.end, allowed())
-}
-
 // A Use is what a process used of the CPUs in an interval.
 type Use struct {
 	Own         float64 // CPUs that it kept busy
 	Collector   float64 // of them, by its garbage collector
-	Others      float64 // share of its CPUs, 0 … 1, that everything else took from it
+	Others      float64 // share of those it may use (CPUFacts.Usable), 0 … 1, that everything else took from it
 	OthersKnown bool
 }
 
-// Used also ends the interval, and returns what the process used in it.
+// Used ends the interval, and returns what the process used in it. CPUs that a quota keeps
+// this process from using anyway don't count as taken by others. What others took comes from
+// the kernel's clock ticks: it is known only for intervals of 100 ms and more.
 func (m *CPUMeter) Used() (u Use) {
-	share, others := m.Stop()
+	m.end = readClocks()
 	wall := m.end.at.Sub(m.start.at)
 	if wall <= 0 {
 		return u
 	}
-	usable := float64(allowed().usable)
-	u.Own, u.Others = share*usable, others
+	cpus := allowed()
+	share, others := shares(m.start, m.end, cpus)
+	u.Own, u.Others = share*float64(cpus.usable), others
 	u.OthersKnown = wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
 	u.Collector = min(u.Own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
 	return u
 }
 
-// Note says which share isn't known and why. Call it after Stop or Used.
+// Note says which share isn't known and why. Call it after Used.
 func (m *CPUMeter) Note() string {
 	var own, others string
 	if err := cmp.Or(m.start.ownErr, m.end.ownErr); err != nil {
