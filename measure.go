@@ -342,8 +342,9 @@ func (t *tuning) result(seen []search.Series, strategy string) *Result {
 	for _, e := range c.Estimates {
 		one := t.counts.at(e.Workers).Trial
 		one.Step = c.Body
-		one.Mean = one.Wait + one.Transfer + one.Step
-		one.Low, one.High = e.Around(one.Mean)
+		one.Mean, one.Low, one.High = max(e.Mean, c.Body), e.Low, max(e.High, c.Body)
+		one.Transfer = min(one.Transfer, one.Mean-c.Body)
+		one.Wait = one.Mean - c.Body - one.Transfer
 		one.Total = one.Mean * time.Duration(t.sp.Iterations)
 		r.Trials = append(r.Trials, one)
 	}

@@ -42,13 +42,6 @@ type Estimate struct {
 	Low, High time.Duration // its 95 % interval; both Mean if nothing was measured twice
 }
 
-// Around is the estimate's interval, moved to lie about a plain mean and as wide in
-// proportion: the estimate itself may lie elsewhere, since drift was taken out of it.
-func (e Estimate) Around(mean time.Duration) (low, high time.Duration) {
-	times := float64(mean) / float64(max(e.Mean, 1))
-	return time.Duration(math.Round(float64(e.Low) * times)), time.Duration(math.Round(float64(e.High) * times))
-}
-
 // Choose finds the fewest workers within alpha of the fastest.
 func Choose(sp Space, seen []Series) Choice {
 	e := weigh(sp, even(seen))

@@ -70,6 +70,7 @@ type Block struct {
 	Iterations int           // measured; fewer than requested if the limit passed
 	Mean       time.Duration // per iteration
 	Wait       time.Duration // of it, what faster loading could save at most; the rest is the loop's own
+	Bodies     int           // of the loop that the rest is the mean of; 0: none ended, so it isn't known
 	Parts      []stat.Part   // Wait of a few iterations each, in order; nil: the block is one part
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; what other processes use must not keep workers from being tried
 }
@@ -85,9 +86,9 @@ func even(seen []Series) []Series {
 		out[i] = Series{s.Workers, slices.Clone(s.Blocks)}
 		for k := range s.Blocks {
 			b := &out[i].Blocks[k]
-			mean := body
-			if b.Wait > 0 {
-				mean = min(max(float64(b.Mean), body), body+float64(b.Wait))
+			mean := body + float64(b.Wait)
+			if s.Workers > 0 { // loading goes on meanwhile
+				mean = min(mean, max(float64(b.Mean), body))
 			}
 			b.Mean = time.Duration(mean)
 			if b.Wait == 0 {
@@ -105,14 +106,13 @@ func even(seen []Series) []Series {
 
 // bodyOf is the mean body of the loop.
 func bodyOf(seen []Series) time.Duration {
-	body, iterations := 0.0, 0.0
+	sum, bodies := 0.0, 0
 	for _, s := range seen {
 		for _, b := range s.Blocks {
-			body += float64(b.Mean-b.Wait) * float64(max(b.Iterations, 1))
-			iterations += float64(max(b.Iterations, 1))
+			sum, bodies = sum+float64(b.Mean-b.Wait)*float64(b.Bodies), bodies+b.Bodies
 		}
 	}
-	return time.Duration(body / max(iterations, 1))
+	return time.Duration(sum / float64(max(bodies, 1)))
 }
 
 // A Request is one window to measure.

@@ -17,7 +17,8 @@ const ms = time.Millisecond
 func steady(mean func(workers int) time.Duration) func(Request) Block {
 	return func(q Request) Block {
 		one := mean(q.Workers)
-		return Block{Round: q.Round, Iterations: int(min(q.Limit/one+1, time.Duration(q.Iterations))), Mean: one, Wait: one, CPU: 1}
+		n := int(min(q.Limit/one+1, time.Duration(q.Iterations)))
+		return Block{Round: q.Round, Iterations: n, Bodies: n, Mean: one, Wait: one, CPU: 1}
 	}
 }
 
@@ -122,7 +123,7 @@ func TestWhereTheWayUpEnds(t *testing.T) {
 	} {
 		sp := Space{CPUs: 4, Start: 2, Max: 50, Alpha: DefaultAlpha, Iterations: 100}
 		_, requests := drive(Greedy{}, sp, func(q Request) Block {
-			b := Block{Round: q.Round, Iterations: q.Iterations, Mean: ms + ms/2, Wait: ms / 2, CPU: 0.91}
+			b := Block{Round: q.Round, Iterations: q.Iterations, Bodies: q.Iterations, Mean: ms + ms/2, Wait: ms / 2, CPU: 0.91}
 			if q.Workers > tt.waits {
 				b.Mean, b.Wait = ms+ms/200, ms/200
 			}
@@ -425,7 +426,7 @@ func TestWhatIsUndecidedAfterManyRoundsStaysSo(t *testing.T) {
 	unsure := []Series{{4, nil}, {8, nil}}
 	for i := range unsure {
 		for round := range lastRound + 1 {
-			unsure[i].Blocks = append(unsure[i].Blocks, Block{Round: round, Iterations: 1, Mean: ms * time.Duration(1+(i+round)%3), Wait: ms})
+			unsure[i].Blocks = append(unsure[i].Blocks, Block{Round: round, Iterations: 1, Bodies: 1, Mean: ms * time.Duration(1+(i+round)%3), Wait: ms})
 		}
 	}
 	sp := Space{CPUs: 8, Start: 8, Max: 8, Alpha: DefaultAlpha, Iterations: 100, Allowed: func(w int) bool { return w == 4 || w == 8 }}
@@ -458,7 +459,7 @@ func FuzzASearchEnds(f *testing.F) {
 				require.Positive(t, q.Limit)
 				require.LessOrEqual(t, q.Workers, MaxWorkers)
 				mean := time.Duration(math.Exp(25 * rng.Float64())) // to a minute, and 0 too
-				return Block{Round: q.Round, Iterations: 1 + rng.IntN(q.Iterations), Mean: mean - 1, Wait: time.Duration(rng.Float64() * float64(mean)), CPU: rng.Float64()}
+				return Block{Round: q.Round, Iterations: 1 + rng.IntN(q.Iterations), Bodies: rng.IntN(3), Mean: mean - 1, Wait: time.Duration(rng.Float64() * float64(mean)), CPU: rng.Float64()}
 			})
 			require.NotEmpty(t, requests)
 			c := Choose(sp, seen)

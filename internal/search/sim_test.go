@@ -249,7 +249,7 @@ func (v *window) add(t float64) { v.took, v.sum = append(v.took, t), v.sum+t }
 
 // block is what package tune makes of a window.
 func (v *window) block(q Request) Block {
-	b := Block{Iterations: len(v.took), Mean: time.Duration(v.sum / float64(len(v.took)))}
+	b := Block{Iterations: len(v.took), Bodies: len(v.took), Mean: time.Duration(v.sum / float64(len(v.took)))}
 	sum, n := 0.0, 0
 	for _, t := range v.took {
 		if sum, n = sum+t, n+1; float64(n) >= float64(q.Iterations)/12 {

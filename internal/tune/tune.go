@@ -54,6 +54,7 @@ type Window struct {
 	Elapsed   time.Duration
 	Delivered int     // batches
 	Loaded    float64 // batches
+	Bodies    int     // of the loop
 
 	// Per batch, as in the long run; Mean is the sum of the others.
 	Mean, Wait, Transfer, Body time.Duration
@@ -135,7 +136,7 @@ func (s span) perBatch() (mean time.Duration, tells float64) {
 	// If all that is open is loaded, but for the batch that was opened last, there is no place for
 	// more: that less was loaded than delivered isn't slow loading.
 	switch loaded := max(s.Loaded, float64(s.Delivered)-max(0, s.Missing)); {
-	case s.full() || s.unclear():
+	case s.full() || s.unclear() && float64(s.Delivered)-s.Loaded < float64(s.Delivered)/10: // a window of few batches may tell
 	case loaded > 0:
 		if loading := time.Duration(float64(s.took) / loaded); loading > mean {
 			return loading, loaded
@@ -430,7 +431,7 @@ func (t *Tuner) enough(all span, now time.Time) bool {
 
 // end makes a block of the window.
 func (t *Tuner) end(all span) {
-	w := Window{Workers: t.workers, Elapsed: all.took, Delivered: all.Delivered, Loaded: all.Loaded, Body: all.body(), Parts: t.parts}
+	w := Window{Workers: t.workers, Elapsed: all.took, Delivered: all.Delivered, Loaded: all.Loaded, Bodies: all.Asked, Body: all.body(), Parts: t.parts}
 	w.Mean, w.Tells = t.perBatch(all)
 	if all.Delivered > 0 {
 		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Mean-w.Body)
@@ -450,7 +451,7 @@ func (t *Tuner) add(b search.Block) {
 
 // block is the window as the search sees it.
 func (w Window) block(round int, cpu float64) search.Block {
-	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, CPU: cpu}
+	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies, CPU: cpu}
 	if len(w.Parts) > 1 {
 		b.Parts = slices.Clone(w.Parts)
 	}

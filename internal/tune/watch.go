@@ -98,7 +98,7 @@ func (t *Tuner) judge(all span) {
 	}
 	w.weighAt *= 2
 	mean, tells := t.perBatch(w.since)
-	t.add(search.Block{Round: -1, Iterations: max(1, int(tells)), Mean: mean, Wait: mean - w.since.body()})
+	t.add(search.Block{Round: -1, Iterations: max(1, int(tells)), Mean: mean, Wait: mean - w.since.body(), Bodies: w.since.Asked})
 	w.since = span{}
 	if c, _ := t.Run.Settle(t.seen, true); c.Workers != w.Workers {
 		t.Run.Doubt("another worker count may be faster")
