@@ -41,7 +41,8 @@ func (t *tuner) explain(m *tuning, r *Result, others host.Use, unseen string) {
 	if r.Workers == 0 && t.opts.timeout > 0 {
 		add("WithTimeout doesn't hold without workers: a call that hangs is waited for")
 	}
-	late := m.sp.Time > 0 && m.Left(time.Now()) == 0
+	chosen := r.trial(r.Workers)
+	late := m.sp.Time > 0 && m.Left(time.Now()) == 0 && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean)
 	if late {
 		add("the time for tuning was over before the search was: what it had not measured by then, or hardly, may be better (WithTuningTime)")
 	}
@@ -165,7 +166,7 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 		return []string{fmt.Sprintf("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(countWorkers(r.Workers)), used)}
 	case highest && r.Workers == most && most < maxWorkers:
 		return []string{fmt.Sprintf("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(countWorkers(r.Workers)), used)}
-	case !highest && t.CPU+others < cpuIdle:
+	case !highest && t.CPU+others < cpuIdle && slower(t, r.trial(r.Fastest)) <= littleWait:
 		return []string{fmt.Sprintf("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)}
 	}
 	return nil

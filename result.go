@@ -208,7 +208,7 @@ func (r *Result) reason(c search.Choice) string {
 	}
 	switch more := slower(chosen, fastest); {
 	case len(r.Trials) == 1:
-		beside = append(beside, "nothing else could be measured")
+		beside = append(beside, "nothing else was measured")
 	case r.Workers == r.Fastest:
 		beside = append(beside, "the fastest")
 	case more < hardly:
@@ -216,7 +216,7 @@ func (r *Result) reason(c search.Choice) string {
 	default:
 		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))
 	}
-	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 {
+	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 && r.Trials[i-1].Workers != r.Fastest {
 		below := r.Trials[i-1]
 		switch more := slower(below, chosen); {
 		case more > hardly:

@@ -74,3 +74,20 @@ func TestTheChoiceIsAsNearToTheFastestAsTheRuleSaysInTheTableToo(t *testing.T) {
 		}
 	}
 }
+
+// Where training hardly waits, more time would find nothing better; where more workers were faster,
+// they help.
+func TestNothingIsSaidOfATuningThatWasCutShortWhichItDidNotSee(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := tune(t, sleeping(1_000_000, msec), stepOf(20*time.Second))
+		require.NotContains(t, r.String(), "the time for tuning was over", "%v", r)
+	})
+	for left := 30 * msec; left < 100*msec; left += 2 * msec {
+		synctest.Test(t, func(t *testing.T) {
+			r := tune(t, sleeping(1_000_000, msec), stepOf(4*msec), nwt.WithTuningTime(left))
+			if slow := trialOf(t, r, r.Workers).Mean > trialOf(t, r, r.Fastest).Mean*11/10; slow {
+				require.NotContains(t, r.String(), "more workers don't help", "%v", r)
+			}
+		})
+	}
+}
