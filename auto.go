@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -15,7 +16,9 @@ import (
 // measures.
 type auto struct {
 	*tuning
-	began  time.Time // to measure
+	began  time.Time     // to measure
+	took   time.Duration // until it settled
+	before int           // windows, of earlier searches
 	result atomic.Pointer[Result]
 }
 
@@ -28,12 +31,9 @@ const mostLooks = 48
 
 func newAuto(l *Loader) *auto {
 	o := l.opts
-	sp := search.Space{CPUs: o.cpus(), Start: l.Workers(), Max: o.most, Alpha: o.alpha, Iterations: 100, MinWindow: probeSteps * o.machine.ClockStep()}
+	sp := search.Space{CPUs: o.cpus(), Start: l.Workers(), Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
 	if o.alpha == search.DefaultAlpha {
 		sp.Alpha = autoAlpha
-	}
-	if o.iterations > 0 {
-		sp.Iterations = o.iterations
 	}
 	inline := o.mayInline() && (l.n != endless || sp.Max == 0)
 	if !inline {
@@ -52,10 +52,9 @@ func newAuto(l *Loader) *auto {
 
 func (a *auto) next(seen []search.Series) (search.Request, bool) {
 	if len(seen) == 0 {
-		a.began = time.Now()
-		a.counts = nil
+		a.began, a.counts, a.before = time.Now(), nil, 0
 	}
-	if a.counts.windows() >= mostLooks {
+	if a.counts.windows()-a.before >= mostLooks {
 		return search.Request{}, false
 	}
 	a.sp.Left = math.MaxInt64
@@ -78,21 +77,22 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		return c, true // it will be looked at again
 	}
 	r := a.tuning.result(seen, live)
-	r.Elapsed = time.Since(a.began)
+	if !again {
+		a.took = time.Since(a.began)
+		a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
+	}
+	r.Elapsed = a.took
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
 	}
 	r.Advice = a.l.advice(r, a.limit, 0, false)
 	a.result.Store(r)
-	if again {
-		return c, true
-	}
-	a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
 	return c, true
 }
 
 // Doubt implements tune.Run.
 func (a *auto) Doubt(why string) {
+	a.began, a.before = time.Now(), a.counts.windows()
 	a.l.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
 }
 

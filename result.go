@@ -213,6 +213,8 @@ func (r *Result) reason(c search.Choice) string {
 		beside = append(beside, "the fastest")
 	case more < hardly:
 		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
+	case !c.Kept && !c.Beside && chosen.Total-fastest.Total > 3*r.Alpha/2: // they can't be told apart
+		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest, if that isn't chance", human.Share(more), r.Fastest))
 	default:
 		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))
 	}
