@@ -361,7 +361,7 @@ func (t *Tuner) settled(now time.Time, f Figures) bool {
 		return true // training doesn't wait for them
 	case beginning:
 		return false
-	case cold > 0 && f.Loaded-t.atCold < hand+search.WarmBatches:
+	case cold > 0 && f.Loaded-t.atCold < 4*(hand+search.WarmBatches):
 		return false
 	case t.workers == 0 && !through:
 		return false
