@@ -112,12 +112,12 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 // itself.
 func (sp Space) beside(own, chosen float64) bool { return sp.Others > 0 && own*(1-sp.Others) <= chosen }
 
-// blurred tells whether the errors are larger than alpha, and the i-th count may be no better than
-// training's own.
+// blurred tells whether the i-th count may be no better than training's own: if it has fewer workers,
+// only if the errors are larger than alpha.
 func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	best := mean[fastest]
 	alpha, se := e.sp.Alpha.Of(best, e.sp.Iterations), best*math.Hypot(e.se[i], e.se[start])
-	return e.df > 0 && se > alpha && mean[start]-mean[i] < alpha+2*se
+	return e.df > 0 && (se > alpha || i > start) && mean[start]-mean[i] < alpha+2*se
 }
 
 // within tells whether the i-th count may be within alpha of the fastest, and whether it
