@@ -102,22 +102,22 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 			break
 		}
 	}
-	if start := slices.Index(e.counts, e.sp.Start); start >= 0 && (e.blurred(mean, chosen, start, fastest) || e.sp.beside(mean[start], mean[chosen])) {
+	if start := slices.Index(e.counts, e.sp.Start); start >= 0 && e.blurred(mean, chosen, start, fastest) {
 		chosen = start
 	}
 	return chosen, fastest
 }
 
-// beside tells whether training's own count might be as fast as the choice if it had the CPUs to
-// itself.
-func (sp Space) beside(own, chosen float64) bool { return sp.Others > 0 && own*(1-sp.Others) <= chosen }
-
-// blurred tells whether the i-th count may be no better than training's own: if it has fewer workers,
-// only if the errors are larger than alpha.
+// blurred tells whether training's own count may be as good as the i-th, perhaps if it had the CPUs
+// to itself. If the i-th has fewer workers, that is so only if the errors are larger than alpha.
 func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
-	best := mean[fastest]
-	alpha, se := e.sp.Alpha.Of(best, e.sp.Iterations), best*math.Hypot(e.se[i], e.se[start])
-	return e.df > 0 && (se > alpha || i > start) && mean[start]-mean[i] < alpha+2*se
+	best, than := mean[fastest], i
+	if i > start {
+		than = fastest
+	}
+	alpha, se := e.sp.Alpha.Of(best, e.sp.Iterations), best*math.Hypot(e.se[than], e.se[start])
+	alone := mean[start] * (1 - e.sp.Others)
+	return e.sp.Others > 0 && alone <= mean[i] || e.df > 0 && (se > alpha || i > start) && mean[start]-mean[than] < alpha+2*se
 }
 
 // within tells whether the i-th count may be within alpha of the fastest, and whether it
