@@ -201,7 +201,7 @@ func (r *Result) reason(c search.Choice) string {
 		beside = append(beside, "as without tuning, since time was over before another count was surely better")
 	}
 	if c.Beside {
-		beside = append(beside, "as without tuning, since other processes kept CPUs busy, and without them another count may not be faster")
+		beside = append(beside, "as without tuning, since other processes kept CPUs busy")
 	}
 	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
 		beside = append(beside, "training hardly waits for data")

@@ -41,11 +41,11 @@ func (r *Rows) At(row int) []Piece {
 
 // Pack packs pieces of 1 … length each.
 func Pack(pieces []Piece, length int) *Rows {
-	all := 0
+	all := int64(0)
 	for _, p := range pieces {
-		all += int(p.Len)
+		all += int64(p.Len)
 	}
-	length = min(length, all) // rooms take memory
+	length = int(min(int64(length), all)) // rooms take memory
 	p := packer{length: length, row: make([]uint32, len(pieces)), rooms: newRooms(length)}
 	for from := 0; from < len(pieces); from += Window {
 		window := pieces[from:min(from+Window, len(pieces))]
