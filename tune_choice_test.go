@@ -174,7 +174,7 @@ func TestNoBatchTakesLessTimeThanItsCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(16), nwt.WithDevice(&fakeDevice{took: copying}), stepOf(step))
 		for _, trial := range r.Trials {
-			require.GreaterOrEqual(t, trial.Mean, copying, "%d workers: %v", trial.Workers, r)
+			require.GreaterOrEqual(t, trial.Mean, copying-time.Microsecond, "%d workers: %v", trial.Workers, r)
 		}
 		require.GreaterOrEqual(t, r.Workers, 4, "the copy takes no less at more workers: %v", r)
 		require.Less(t, r.Workers, 8)
