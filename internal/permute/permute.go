@@ -93,32 +93,49 @@ func (p *Permutation) Tabulate(key uint64) []uint16 {
 	return tables
 }
 
-// Fill sets out to the results of At for i, i+1, …, with the tables of a key.
+// Fill sets out to the results of At for i, i+1, …, with the tables of a key. It sends four
+// positions through the rounds side by side: the rounds of one must wait for each other.
 func (p *Permutation) Fill(tables []uint16, i int, out []int) {
-	for j := range out {
-		out[j] = i + j
+	rows, columns, width, all := p.rows, uint64(1)<<p.bits, p.bits&63, out
+	mask := columns - 1
+	for ; len(out) >= 4; i, out = i+4, out[4:] {
+		x := uint64(i)
+		r0, r1, r2, r3 := x>>width, (x+1)>>width, (x+2)>>width, (x+3)>>width
+		c0, c1, c2, c3 := x&mask, (x+1)&mask, (x+2)&mask, (x+3)&mask
+		for t := tables; len(t) > 0; t = t[columns+rows:] {
+			turns, slides := t[:columns], t[columns:columns+rows]
+			r0 = wrap(r0+uint64(turns[c0]), rows)
+			r1 = wrap(r1+uint64(turns[c1]), rows)
+			r2 = wrap(r2+uint64(turns[c2]), rows)
+			r3 = wrap(r3+uint64(turns[c3]), rows)
+			c0 = (c0 + uint64(slides[r0])) & mask
+			c1 = (c1 + uint64(slides[r1])) & mask
+			c2 = (c2 + uint64(slides[r2])) & mask
+			c3 = (c3 + uint64(slides[r3])) & mask
+		}
+		out[0], out[1], out[2], out[3] = int(r0<<width|c0), int(r1<<width|c1), int(r2<<width|c2), int(r3<<width|c3)
 	}
-	p.through(tables, out)
 	for j := range out {
-		for uint64(out[j]) >= p.n {
-			p.through(tables, out[j:j+1])
+		out[j] = p.walk(tables, uint64(i+j))
+	}
+	for j, x := range all {
+		if uint64(x) >= p.n {
+			all[j] = p.walk(tables, uint64(x))
 		}
 	}
 }
 
-// through sends positions through all rounds. It does one round for all positions
-// before the next one: the rounds of one position must wait for each other, those
-// of different positions needn't.
-func (p *Permutation) through(tables []uint16, positions []int) {
-	rows, columns, width := p.rows, uint64(1)<<p.bits, p.bits&63
-	for t := tables; len(t) > 0; t = t[columns+rows:] {
-		turns, slides := t[:columns], t[columns:columns+rows]
-		for j, position := range positions {
-			x := uint64(position)
-			row, column := x>>width, x&(columns-1)
-			row = wrap(row+uint64(turns[column]), rows)
-			column = (column + uint64(slides[row])) & (columns - 1)
-			positions[j] = int(row<<width | column)
+// walk is At with the tables of a key.
+func (p *Permutation) walk(tables []uint16, x uint64) int {
+	rows, columns := p.rows, uint64(1)<<p.bits
+	for {
+		row, column := x>>p.bits, x&(columns-1)
+		for t := tables; len(t) > 0; t = t[columns+rows:] {
+			row = wrap(row+uint64(t[column]), rows)
+			column = (column + uint64(t[columns+row])) & (columns - 1)
+		}
+		if x = row<<p.bits | column; x < p.n {
+			return int(x)
 		}
 	}
 }
