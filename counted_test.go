@@ -294,35 +294,6 @@ func TestEpochsOfACountedStreamAreEachAsAlone(t *testing.T) {
 	require.Len(t, want, 3)
 }
 
-func TestACountedStreamWithFewFilesIsReadInTheSameOrder(t *testing.T) {
-	const shards = 24
-	counts := slices.Repeat([]int{700}, shards)
-	for name, stream := range map[string]nwt.Stream{
-		"readers":  newShelves(counts...),
-		"skippers": skimmed{&wide{Stream: newShelves(counts...)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &scarce{Stream: stream}
-				s.most.Store(1000)
-				l := newLoader(t, nwt.Streamed(withCounts{s, counts}), nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithTimeout(10*time.Second), quietLog)
-				want, err := values(t, l, 0)
-				require.NoError(t, err)
-				require.Len(t, want, 700*shards)
-				s.most.Store(7)
-				for _, workers := range []int{2, 0} {
-					require.NoError(t, l.SetWorkers(workers))
-					got, err := values(t, l, 0)
-					require.NoError(t, err)
-					require.Equal(t, want, got)
-				}
-				require.NoError(t, l.Close())
-				require.Zero(t, s.open.Load())
-			})
-		})
-	}
-}
-
 func TestAShardOfACountedStreamThatHangsLosesItsRecordsAlone(t *testing.T) {
 	for name, at := range map[string]int{"first": 0, "middle": 3, "end": 5} {
 		for _, interleave := range []int{1, 2, 3} {

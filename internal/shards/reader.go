@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"sync/atomic"
+	"time"
 
+	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/guard"
 )
 
@@ -20,7 +21,7 @@ type shardReader[R any] struct {
 	at     int // index in shards of the one that is open, or opened next
 	reader Reader[R]
 	read   int                                 // records of that shard so far
-	again  int                                 // of these, how many must be passed over, since the shard is opened again
+	passes int                                 // if records are picked: how many to pass over before the next
 	fault  error                               // what ends that shard; nil as long as it goes on
 	pick   func(at, from int) (record, of int) // which record to read next; nil if all
 
@@ -29,7 +30,6 @@ type shardReader[R any] struct {
 	passed  int  // records that the skip under way has passed over
 	dropped R
 	got     *Item[R] // what was read; nil if nothing was left
-	probing bool     // its shard is opened only to see what its reader is
 	unread  []error  // of the records that can't be read
 
 	// If the shardReader reads ahead: what its goroutine and the Set share.
@@ -133,7 +133,7 @@ func (c *shardReader[R]) blank() *Item[R] {
 		for n := len(c.empty); n > 0; n-- {
 			c.idle = append(c.idle, <-c.empty)
 		}
-		if len(c.full) < c.most() && (c.reader != nil || len(c.full) == 0 || !c.set.group.files.short.Load()) {
+		if len(c.full) < c.most() {
 			if len(c.idle) == 0 {
 				c.idle = append(c.idle, c.set.newItem())
 			}
@@ -147,8 +147,6 @@ func (c *shardReader[R]) blank() *Item[R] {
 		case r := <-c.empty:
 			c.idle = append(c.idle, r)
 		case <-c.woken:
-		case closed := <-c.lending():
-			c.lend(closed)
 		case <-c.ctx.Done():
 			return nil
 		}
@@ -275,9 +273,6 @@ func (c *shardReader[R]) shut() {
 		c.set.group.notClosed(c.shards[c.at], err)
 	}
 	c.reader = nil
-	if !c.set.group.Ahead {
-		c.set.group.files.open = slices.DeleteFunc(c.set.group.files.open, func(l lender) bool { return l == c })
-	}
 }
 
 func (c *shardReader[R]) closeReader() (err error) {
@@ -326,14 +321,14 @@ func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 		if record < 0 {
 			c.fault = io.EOF // what goes on in place of this reader leaves the shard, too
 			c.shut()
-			c.at, c.read, c.again, c.fault = c.at+1, 0, 0, nil
+			c.at, c.read, c.passes, c.fault = c.at+1, 0, 0, nil
 			continue
 		}
 		if c.fault == nil {
-			c.again += record - c.read
+			c.passes += record - c.read
 			c.fault = c.attempt(r)
 			if c.fault == io.EOF {
-				c.fault = fmt.Errorf("it has %d records: its stream said %d", record-c.again, told)
+				c.fault = fmt.Errorf("it has %d records: its stream said %d", record-c.passes, told)
 			} else if c.fault == nil && record == told-1 {
 				c.fault = c.attemptEnd(told)
 			}
@@ -367,7 +362,7 @@ func (c *shardReader[R]) attemptEnd(told int) (err error) {
 func (c *shardReader[R]) leaveShard() error {
 	c.shut()
 	shard, read, fault := c.shards[c.at], c.read, c.fault
-	c.at, c.read, c.again, c.fault = c.at+1, 0, 0, nil
+	c.at, c.read, c.fault = c.at+1, 0, nil
 	if fault == io.EOF {
 		return nil
 	}
@@ -380,12 +375,10 @@ func (c *shardReader[R]) attempt(r *Item[R]) (err error) {
 	defer func() { c.answers(recover(), &err) }()
 	c.begins()
 	err = c.open()
-	for c.again > 0 && err == nil && c.ctx.Err() == nil {
+	for c.passes > 0 && err == nil && c.ctx.Err() == nil {
 		var n int
-		if n, err = c.passOver(c.again); err == io.EOF && c.pick == nil {
-			err = errors.New("it has fewer records than before")
-		}
-		c.again -= n
+		n, err = c.passOver(c.passes)
+		c.passes -= n
 	}
 	if err == nil {
 		c.begins()
@@ -411,8 +404,34 @@ func (c *shardReader[R]) open() (err error) {
 	if c.reader, err = c.openPatiently(); err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
 	}
-	if !c.set.group.Ahead {
-		c.set.group.files.open = append(c.set.group.files.open, c)
-	}
 	return nil
+}
+
+// filePatience is how long to wait while too many files are open.
+const filePatience = time.Minute
+
+// openPatiently opens a shard. While too many files are open it tries again.
+func (c *shardReader[R]) openPatiently() (Reader[R], error) {
+	began := time.Now()
+	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
+		c.begins()
+		reader, err := c.set.Open(c.ctx, c.shards[c.at])
+		c.returned() // waiting isn't the call's time
+		switch {
+		case err == nil && reader == nil:
+			return nil, errors.New("its Open returned neither a reader nor an error")
+		case !files.TooMany(err):
+			return reader, err
+		case time.Since(began) >= filePatience:
+			return nil, fmt.Errorf("too many files were open for a minute (a lower WithInterleave needs fewer): %w", err)
+		}
+		if !c.set.group.short.Swap(true) {
+			c.set.group.Log.Warn("nwt: too many files are open: a shard is opened again for a minute. A lower WithInterleave needs fewer", "error", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-c.ctx.Done():
+			return nil, err
+		}
+	}
 }

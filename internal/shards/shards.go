@@ -75,7 +75,7 @@ type Group struct {
 	Away    *atomic.Int32   // counts the calls that were given up and haven't returned
 	Stop    func(err error) // a reader has ended its goroutine: reading must end
 
-	files openFiles
+	short atomic.Bool // it was logged that too many files are open
 }
 
 // A Set reads the shards of one stream.
@@ -101,9 +101,6 @@ type Set[R any] struct {
 
 // New makes a Set that has read nothing. part is its number, which its Items tell.
 func New[R any](g *Group, part int, c Config[R]) *Set[R] {
-	if g.files.lends == nil {
-		g.files.lends = make(chan chan struct{})
-	}
 	return &Set[R]{Config: c, group: g, part: part}
 }
 

@@ -5,25 +5,17 @@ import (
 	"math"
 	"slices"
 	"sync"
-
-	"github.com/nwt-go/nwt/internal/files"
 )
 
 // Skips tells whether all readers can skip records. Begin has opened the epoch.
 func (s *Set[R]) Skips() bool {
 	for i := range s.readers {
 		s.here(i, func(c *shardReader[R]) { // opens its first shard
-			c.probing = true
 			if c.fault == nil {
 				_, c.fault = c.attemptSkip(0)
 			}
-			c.probing = false
 		})
-		c := s.readers[i]
-		if files.TooMany(c.fault) {
-			c.fault = nil // more can be read than is open
-		}
-		if _, ok := c.reader.(skipper); !ok {
+		if _, ok := s.readers[i].reader.(skipper); !ok {
 			return false
 		}
 	}
