@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -16,8 +17,8 @@ import (
 // Backend says how this binary talks to the driver.
 const Backend = "purego"
 
-// loaded is the driver library, found at run time. Its fields are the addresses
-// of the functions they are named after.
+// loaded is the driver library, found at run time. Its fields, each a uintptr, are the
+// addresses of the functions that they are named after.
 type loaded struct {
 	cuInit                       uintptr
 	cuDeviceGetCount             uintptr
@@ -52,30 +53,10 @@ func load(library string) (driver, error) {
 	}
 	d := new(loaded)
 	var missing []error
-	for name, fn := range map[string]*uintptr{
-		"cuInit":                       &d.cuInit,
-		"cuDeviceGetCount":             &d.cuDeviceGetCount,
-		"cuDeviceGet":                  &d.cuDeviceGet,
-		"cuDeviceGetName":              &d.cuDeviceGetName,
-		"cuDevicePrimaryCtxRetain":     &d.cuDevicePrimaryCtxRetain,
-		"cuDevicePrimaryCtxRelease_v2": &d.cuDevicePrimaryCtxRelease_v2,
-		"cuCtxPushCurrent_v2":          &d.cuCtxPushCurrent_v2,
-		"cuCtxPopCurrent_v2":           &d.cuCtxPopCurrent_v2,
-		"cuMemGetInfo_v2":              &d.cuMemGetInfo_v2,
-		"cuMemAlloc_v2":                &d.cuMemAlloc_v2,
-		"cuMemFree_v2":                 &d.cuMemFree_v2,
-		"cuMemHostAlloc":               &d.cuMemHostAlloc,
-		"cuMemFreeHost":                &d.cuMemFreeHost,
-		"cuMemcpyHtoDAsync_v2":         &d.cuMemcpyHtoDAsync_v2,
-		"cuStreamCreate":               &d.cuStreamCreate,
-		"cuStreamDestroy_v2":           &d.cuStreamDestroy_v2,
-		"cuStreamSynchronize":          &d.cuStreamSynchronize,
-		"cuEventCreate":                &d.cuEventCreate,
-		"cuEventDestroy_v2":            &d.cuEventDestroy_v2,
-		"cuEventRecord":                &d.cuEventRecord,
-		"cuEventSynchronize":           &d.cuEventSynchronize,
-	} {
-		if *fn, err = purego.Dlsym(lib, name); err != nil {
+	functions := reflect.TypeFor[loaded]()
+	addresses := unsafe.Slice((*uintptr)(unsafe.Pointer(d)), functions.NumField())
+	for i := range addresses {
+		if addresses[i], err = purego.Dlsym(lib, functions.Field(i).Name); err != nil {
 			missing = append(missing, err)
 		}
 	}
