@@ -136,7 +136,7 @@ func (s span) perBatch() (mean time.Duration, tells float64) {
 	// If all that is open is loaded, but for the batch that was opened last, there is no place for
 	// more: that less was loaded than delivered isn't slow loading.
 	switch loaded := max(s.Loaded, float64(s.Delivered)-max(0, s.Missing)); {
-	case s.full() || s.unclear() && float64(s.Delivered)-s.Loaded < float64(s.Delivered)/10: // a window of few batches may tell
+	case s.full() || s.unclear():
 	case loaded > 0:
 		if loading := time.Duration(float64(s.took) / loaded); loading > mean {
 			return loading, loaded
@@ -163,11 +163,11 @@ func (s span) full() bool {
 	return s.Delivered > 0 && s.Wait < s.took/hardly && s.Missing < 1.01
 }
 
-// unclear tells whether training hardly waited, but it may be that this was since batches were
-// loaded before.
+// unclear tells whether training hardly waited, but it may be that this was since a batch was
+// loaded before. That says nothing of a window of few batches.
 func (s span) unclear() bool {
 	less := float64(s.Delivered) - s.Loaded
-	return s.Wait < s.took/hardly && s.Missing >= 1.01 && 0.3 < less && less < 1.5
+	return s.Wait < s.took/hardly && s.Missing >= 1.01 && 0.3 < less && less < min(1.5, float64(s.Delivered)/10)
 }
 
 const (
