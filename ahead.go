@@ -213,7 +213,7 @@ func (l *Loader) claimSize() int {
 		if l.opts.prefetch == 0 && l.pace.perBatch() >= wholeBatches {
 			depth = l.leastDepth() + l.deep.bound()
 		}
-		return max(1, min(l.opts.batchSize, (depth-1)*l.opts.batchSize/max(1, l.Workers())))
+		return max(1, min(l.opts.batchSize, max(1, depth-1)*l.opts.batchSize/max(1, l.Workers())))
 	}
 	return l.pace.claim()
 }
@@ -272,8 +272,8 @@ func (p *pace) took(d time.Duration, n int) {
 	p.perSample.Store(max(1, per))
 }
 
-// notes tells whether to note a claim of n places and which of them is under way, for tellOfCall:
-// not if many samples take less than a microsecond, where it would be felt.
+// notes tells whether to note a claim of n places for tellOfCall: not if many samples take less
+// than a microsecond, where it would be felt.
 func (p *pace) notes(n int) bool {
 	per := p.perSample.Load()
 	return n <= 16 || per == 0 || per >= int64(time.Microsecond)

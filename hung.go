@@ -25,7 +25,6 @@ type watch struct {
 	// make it negative: then the call, if it returns, waits for that lock, and until it is
 	// let go all fields of the worker stand still.
 	since atomic.Int64
-	at    atomic.Int32 // without WithTimeout: the place under way, −1 if only the claim is known
 
 	// The worker writes these before since.
 	upto  int  // the place after the last that the call loads
@@ -48,18 +47,6 @@ const unknownSince = 1
 func (w *worker) calls(upto int, whole bool) {
 	w.upto, w.whole, w.began = upto, whole, w.l.now()
 	w.since.Store(w.began)
-	if w.l.dozing.Load() && w.l.dozing.CompareAndSwap(true, false) {
-		w.l.wake <- w.began
-	}
-}
-
-// callsOne notes that a call of Load for place next begins.
-func (w *worker) callsOne() {
-	if w.bounded {
-		w.calls(w.next+1, false)
-	} else {
-		w.at.Store(int32(w.next))
-	}
 }
 
 // ceases notes that a claim that was noted is over.
@@ -125,20 +112,16 @@ func (w *worker) context(r *run) context.Context {
 	return w.ctx
 }
 
-// watchdog gives up calls that take too long. It is a goroutine of the pool. While no call is
-// under way it sleeps until one begins.
-func (l *Loader) watchdog() {
-	defer l.pool.Done()
+// watchdog gives up calls that take too long, until no call of the run is under way any more.
+func (l *Loader) watchdog(quiet <-chan struct{}) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load")))
 	tick := max(l.opts.timeout/8, time.Millisecond)
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
-	due := l.now() + int64(tick)
-	for {
+	for due := l.now() + int64(tick); ; due = l.now() + int64(tick) {
 		select {
-		case <-l.closing:
+		case <-quiet:
 			return
-		case due = <-l.wake:
 		case <-timer.C:
 		}
 		now := l.now()
@@ -146,35 +129,24 @@ func (l *Loader) watchdog() {
 		if missed < int64(tick) {
 			missed = 0
 		}
-		underWay, failed := l.giveUp(now, missed)
-		for _, err := range failed {
+		for _, err := range l.giveUp(now, missed) {
 			l.logFailedTogether(err)
 		}
-		if !underWay {
-			l.dozing.Store(true)
-			if underWay, _ = l.giveUp(now, 0); !underWay || !l.dozing.CompareAndSwap(true, false) {
-				continue // a call that begins wakes the watchdog
-			}
-		}
-		due = l.now() + int64(tick)
 		timer.Reset(tick)
 	}
 }
 
 // giveUp gives up the calls that take too long. The watchdog has missed some time, in which the
-// process may have been paused: that time isn't the calls'. giveUp tells whether a call is under
-// way, and returns the errors of calls of LoadBatch among those given up, but not if their run is
-// over already: that is no failure.
-func (l *Loader) giveUp(now, missed int64) (underWay bool, together []error) {
+// process may have been paused: that time isn't the calls'. giveUp returns the errors of calls of
+// LoadBatch among those given up, but not if their run is over already: that is no failure.
+func (l *Loader) giveUp(now, missed int64) (together []error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for seat, w := range l.crew {
 		if w == nil {
 			continue
 		}
-		since := w.since.Load()
-		underWay = underWay || since > 0
-		switch {
+		switch since := w.since.Load(); {
 		case since <= 0:
 		case missed > 0:
 			w.since.CompareAndSwap(since, min(now, since+missed))
@@ -191,7 +163,7 @@ func (l *Loader) giveUp(now, missed int64) (underWay bool, together []error) {
 			}
 		}
 	}
-	return underWay, together
+	return together
 }
 
 // tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
@@ -225,11 +197,9 @@ func (w *worker) tell(since int64) {
 	b, from, to := w.claim.Item, w.claim.From, w.claim.To
 	if w.bounded {
 		from, to = w.next, w.upto
-	} else if at := int(w.at.Load()); at >= 0 {
-		from, to = at, at+1
 	}
 	running := patience.String() + " or more" // no call has begun since
-	if w.bounded || w.claim.To-w.claim.From == 1 && since > unknownSince {
+	if since > unknownSince {
 		running = time.Duration(w.l.now() - since).Round(time.Millisecond).String()
 	}
 	sample := []any{"position", b.position(from), "samples", to - from}

@@ -61,18 +61,14 @@ type Loader struct {
 	workers atomic.Int32 // how many there should be; written under mu
 	byHand  atomic.Bool  // the program called SetWorkers, which ends auto mode; written under mu
 
-	mu            sync.Mutex
-	closed        bool           // guarded by mu
-	run           *run           // guarded by mu; nil between epochs
-	crew          []*worker      // guarded by mu; by seat, nil if it has no goroutine
-	away          atomic.Int32   // calls that were given up and haven't returned
-	numbers       numbers        // guarded by mu; of the crew, and of calls that were given up
-	pool          sync.WaitGroup // the goroutines of workers and of the watchdog
-	closing       chan struct{}  // closed by Close
-	dozing        atomic.Bool    // the watchdog sleeps; a worker whose call begins clears it and
-	wake          chan int64     // … sends when the call began
-	startWatchdog sync.Once
-	closeOnce     sync.Once // for what Close must not do twice
+	mu        sync.Mutex
+	closed    bool           // guarded by mu
+	run       *run           // guarded by mu; nil between epochs
+	crew      []*worker      // guarded by mu; by seat, nil if it has no goroutine
+	away      atomic.Int32   // calls that were given up and haven't returned
+	numbers   numbers        // guarded by mu; of the crew, and of calls that were given up
+	pool      sync.WaitGroup // the goroutines of workers
+	closeOnce sync.Once      // for what Close must not do twice
 
 	// These belong to the running epoch, which hands them to the next one under mu.
 	seq    uint64  // sequence number of the next batch that is opened
@@ -129,7 +125,7 @@ func (s *source) loader(workers int) *Loader {
 		l.clearBefore()
 	}
 	l.perBatch.Store(int64(l.order.perBatch()))
-	l.born, l.closing, l.wake = time.Now(), make(chan struct{}), make(chan int64, 1)
+	l.born = time.Now()
 	l.seedKey = permute.SeedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
 		l.seedKey = permute.SeedKey(*s.opts.seed)
@@ -521,7 +517,6 @@ func (l *Loader) Close() error {
 		made.Delete(l)
 	}
 	l.closeOnce.Do(func() {
-		close(l.closing)
 		if l.stage != nil {
 			l.stage.Close()
 		}

@@ -125,27 +125,9 @@ const confirmOver = 20 // batches
 
 // impossible says what is in the result that no tuning can have found; empty if nothing.
 func (r *Result) impossible() string {
-	tried := func(workers int) bool {
-		return slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Workers == workers })
-	}
-	switch {
-	case !tried(r.Workers):
-		return fmt.Sprintf("%s chosen, but not tried", countWorkers(r.Workers))
-	case !tried(r.Fastest):
-		return fmt.Sprintf("%s fastest, but not tried", countWorkers(r.Fastest))
-	case r.Iterations < 1 || r.Alpha < 0 || r.Floor < 0:
-		return fmt.Sprintf("%d iterations, alpha %v, floor %v: must be at least 1, 0 and 0", r.Iterations, r.Alpha, r.Floor)
-	case r.Confidence < 0 || r.Confidence > 1:
-		return fmt.Sprintf("confidence %v, must be 0 to 1", r.Confidence)
-	}
-	for i, t := range r.Trials {
-		switch {
-		case t.Workers < 0 || t.Workers > maxWorkers:
-			return fmt.Sprintf("a trial of %d workers: must be 0 to %d", t.Workers, maxWorkers)
-		case i > 0 && t.Workers <= r.Trials[i-1].Workers:
-			return fmt.Sprintf("a trial of %s after one of %d: must be more", countWorkers(t.Workers), r.Trials[i-1].Workers)
-		case t.Iterations < 1 || min(t.Mean, t.Low, t.High, t.Median, t.P99, t.Total) < 0:
-			return fmt.Sprintf("a trial of %s: %d iterations, of %v: must be at least 1, and no time less than 0", countWorkers(t.Workers), t.Iterations, t.Mean)
+	for _, workers := range []int{r.Workers, r.Fastest} {
+		if t := r.trial(workers); t.Iterations < 1 || t.Mean < 1 || workers < 0 || workers > maxWorkers {
+			return fmt.Sprintf("%s chosen or fastest, but not tried", countWorkers(workers))
 		}
 	}
 	return ""

@@ -58,6 +58,9 @@ type run struct {
 	awaiting atomic.Bool // the consumer is blocked for a batch that isn't loaded
 	looking  atomic.Bool // the consumer looks ahead: it waits for goesOn too
 
+	watchdog sync.WaitGroup // with WithTimeout
+	quiet    chan struct{}  // closed once no call is under way, to end the watchdog
+
 	patience  sync.Once   // sets impatient
 	impatient *time.Timer // logs which call a run that is stopped waits for; nil: none
 
@@ -122,10 +125,8 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	l.hire()
 	if l.opts.timeout > 0 {
-		l.startWatchdog.Do(func() {
-			l.pool.Add(1)
-			go l.watchdog()
-		})
+		r.quiet = make(chan struct{})
+		r.watchdog.Go(func() { l.watchdog(r.quiet) })
 	}
 	if l.stage != nil {
 		r.beside.Go(func() error { r.transfer(); return nil })
@@ -473,7 +474,7 @@ func (r *run) take(seq uint64) *Batch {
 func (r *run) help(seq uint64) {
 	w := r.l.inline
 	var ok bool
-	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.opts.batchSize); !ok {
+	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.claimSize()); !ok {
 		return
 	}
 	defer func() { // Load may end the goroutine
@@ -516,6 +517,10 @@ func (r *run) halt() {
 		r.sequence.stop()
 	}
 	r.takeBack()
+	if r.quiet != nil {
+		close(r.quiet)
+		r.watchdog.Wait()
+	}
 }
 
 // takeBack waits for the loads under way and takes back the slots of batches that nobody has

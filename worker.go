@@ -162,7 +162,6 @@ func (w *worker) loadClaim() {
 		began = w.l.now()
 	}
 	if w.noted = !w.bounded && w.l.pace.notes(n); w.noted {
-		w.at.Store(-1)
 		w.began = max(began, unknownSince)
 		w.since.Store(w.began)
 	}
@@ -201,7 +200,6 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
 	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.ragged > 0 // looked up once
-	watched := w.bounded || w.noted
 	finished := false
 	defer func() {
 		if finished {
@@ -237,14 +235,14 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 				continue
 			}
 		}
-		if watched {
-			w.callsOne()
+		if w.bounded {
+			w.calls(w.next+1, false)
 		}
 		err := load(ctx, index, s)
 		if err != nil {
 			err = w.again(ctx, err)
 		}
-		if watched && w.returned() {
+		if w.returned() {
 			break
 		}
 		if ragged && err == nil {

@@ -56,7 +56,7 @@ const (
 	version    = 1
 	factor     = 2       // how far apart batch sizes may be
 	maxEntries = 64      // kept, the newest
-	maxSize    = 2 << 20 // bytes of a file
+	maxSize    = 8 << 20 // bytes of a file that is read
 )
 
 // errUnusable says that what lies at the path isn't a file of this version.
@@ -98,26 +98,24 @@ func (f File) Lookup(key Key) (entry Entry, ok bool) {
 	return file.nearest(key.legible())
 }
 
-// Store adds a result, in place of an older one for the same key. If ctx has ended, it still
-// does so unless that takes long: to find the result has taken longer.
+// Store adds a result, in place of an older one for the same key, even if ctx has ended: to find
+// the result has taken longer.
 func (f File) Store(ctx context.Context, key Key, value json.RawMessage) {
 	if err := f.tryStore(ctx, key, value); err != nil {
 		f.Log.Warn("nwt: tuning result not kept", "path", f.Path, "error", err)
 	}
 }
 
-// lastChance is how long storing may take once its context has ended.
-const lastChance = time.Second
+// patience is how long storing may take: others store for milliseconds.
+const patience = 2 * time.Second
 
 func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) error {
 	path, err := f.place()
 	if err != nil {
 		return err
 	}
-	caller := ctx
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	defer context.AfterFunc(caller, func() { time.AfterFunc(lastChance, cancel) })()
 	unlock, err := files.Lock(ctx, path+".lock")
 	switch {
 	case err == nil:
@@ -265,8 +263,7 @@ func (f contents) nearest(key Key) (best Entry, ok bool) {
 	return best, ok
 }
 
-// with encodes the file with one more entry. If there would be too many entries or
-// too many bytes, it leaves out the oldest.
+// with encodes the file with one more entry. If there would be too many, it leaves out the oldest.
 func (f contents) with(e Entry) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -274,20 +271,11 @@ func (f contents) with(e Entry) ([]byte, error) {
 	entries := slices.DeleteFunc(slices.Clone(f.Entries), func(old Entry) bool { return old.Key == e.Key })
 	entries = append(entries, e)
 	entries = entries[max(0, len(entries)-maxEntries):]
-	for {
-		data, err := json.Marshal(contents{format, version, entries})
-		if err != nil {
-			return nil, err
-		}
-		if len(data) <= maxSize {
-			return data, nil
-		}
-		if len(entries) == 1 {
-			return nil, fmt.Errorf("a result of %s is larger than the file may be (%s)",
-				human.Bytes(uint64(len(data))), human.Bytes(maxSize))
-		}
-		entries = entries[(len(entries)+1)/2:]
+	data, err := json.Marshal(contents{format, version, entries})
+	if err == nil && len(data) > maxSize {
+		err = fmt.Errorf("the file would be larger than %s", human.Bytes(maxSize))
 	}
+	return data, err
 }
 
 // replaceFile writes data to path. A reader finds either the old file or the new
