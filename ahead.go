@@ -35,6 +35,39 @@ const (
 // deepens tells whether the depth follows need.
 func (l *Loader) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
 
+// depth is how many batches are open or in use at once.
+func (l *Loader) depth() int {
+	if l.Workers() == 0 {
+		return 1
+	}
+	return l.leastDepth() + l.deep.Extra()
+}
+
+// leastDepth is depth without the batches that were added because of need.
+func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
+
+// depthOf is leastDepth with n workers.
+func (l *Loader) depthOf(n int) int {
+	perBatch := int(l.perBatch.Load())
+	switch {
+	case n == 0:
+		return 1
+	case l.opts.prefetch > 0:
+		return l.opts.prefetch + 1
+	}
+	// Enough places for every worker, and one more batch, which waits for the slowest
+	// of its samples.
+	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
+}
+
+// keep is how many slots stay, not counting the slots of retained batches.
+func (l *Loader) keep() int {
+	if l.looks.Load() {
+		return l.depth() + 1
+	}
+	return l.depth()
+}
+
 // idle is called by a worker that finds nothing to claim. If time is lost from now on, idle
 // sees to it that a batch is opened once it is paid for. Both it and who opens a batch first
 // set what the other reads, so one of the two sees the other.
@@ -135,7 +168,7 @@ func (l *Loader) mostExtra() int {
 // setExtra sets how many extra batches may be open. The caller holds run.turn.
 func (l *Loader) setExtra(n int) {
 	l.deep.SetExtra(n)
-	l.slots.trim()
+	l.slots.trim(l)
 }
 
 // startDepth readies the depth of a new loader.

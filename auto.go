@@ -16,10 +16,10 @@ import (
 // measures.
 type auto struct {
 	*tuning
-	began  time.Time     // to measure
-	took   time.Duration // until it settled
-	before int           // windows, of earlier searches
-	result atomic.Pointer[Result]
+	since   time.Time     // it has measured
+	settled time.Duration // how long that took
+	earlier int           // windows, of searches before this one
+	latest  atomic.Pointer[Result]
 }
 
 // autoAlpha is the default alpha of tuning while training. It is small because
@@ -35,13 +35,10 @@ func newAuto(l *Loader) *auto {
 	if o.alpha == search.DefaultAlpha {
 		sp.Alpha = autoAlpha
 	}
-	inline := o.mayInline() && (l.n != endless || sp.Max == 0)
-	if !inline {
-		sp.Start = max(sp.Start, 1)
-	}
-	t := &tuning{sp: sp, limit: l.memoryLimit(), refused: make(map[int]string), inline: inline}
+	t := l.newTuning(sp, l.memoryLimit())
+	start := t.sp.Start
 	// What the program set may be kept: the memory that it needs is in use already.
-	t.sp.Allowed = func(workers int) bool { return workers == sp.Start || t.allowed(workers) }
+	t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }
 	t.attach(l)
 	a := &auto{tuning: t}
 	t.Run = a
@@ -52,9 +49,9 @@ func newAuto(l *Loader) *auto {
 
 func (a *auto) next(seen []search.Series) (search.Request, bool) {
 	if len(seen) == 0 {
-		a.began, a.counts, a.before = time.Now(), nil, 0
+		a.since, a.counts, a.earlier = time.Now(), nil, 0
 	}
-	if a.counts.windows()-a.before >= mostLooks {
+	if a.counts.windows()-a.earlier >= mostLooks {
 		return search.Request{}, false
 	}
 	a.sp.Left = math.MaxInt64
@@ -76,30 +73,30 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	if again && c.Workers != a.l.Workers() {
 		return c, true // it will be looked at again
 	}
-	r := a.tuning.result(seen, live)
+	r := a.result(choice, live)
 	if !again {
-		a.took = time.Since(a.began)
+		a.settled = time.Since(a.since)
 		a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
 	}
-	r.Elapsed = a.took
+	r.Elapsed = a.settled
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
 	}
 	r.Advice = a.l.advice(r, a.limit, 0, false)
-	a.result.Store(r)
+	a.latest.Store(r)
 	return c, true
 }
 
 // Doubt implements tune.Run.
 func (a *auto) Doubt(why string) {
-	a.began, a.before = time.Now(), a.counts.windows()
+	a.since, a.earlier = time.Now(), a.counts.windows()
 	a.l.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
 }
 
 // Result says how the worker count was found; nil if nothing was found yet.
 func (l *Loader) Result() *Result {
 	if l.auto != nil {
-		if r := l.auto.result.Load(); r != nil {
+		if r := l.auto.latest.Load(); r != nil {
 			return r
 		}
 	}

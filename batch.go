@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/guard"
-	"github.com/nwt-go/nwt/internal/pages"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/stage"
@@ -362,62 +361,6 @@ func (b *Batch) first() int {
 	return b.from
 }
 
-// openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
-// one: a call of LoadBatch that was given up may still write to them in the batch's own slot. The
-// index of a place that isn't loaded in the refuge is −1 there. Its memory is ordinary, since the
-// places are moved to another slot afterwards. The caller holds Loader.mu.
-func (b *Batch) openRefuge(from, to int) error {
-	if b.refuge == nil {
-		s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
-		if err != nil {
-			return err
-		}
-		for place := range s.indices {
-			s.indices[place] = -1
-		}
-		b.refuge = s
-	}
-	if b.known {
-		copy(b.refuge.indices[from:to], b.indices[from:to])
-	}
-	return nil
-}
-
-// slotLike is a slot in which the batch has the shape that it has in its own.
-func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
-	s, err := b.l.newSlot(mem)
-	if err == nil && b.l.ownShapes() {
-		s.like(&b.geometry)
-	}
-	return s, err
-}
-
-// moveOut moves a loaded batch, except its bad places, to a slot that no call can
-// write to.
-func (b *Batch) moveOut() error {
-	to, err := b.slotLike(b.l.slotMem)
-	if err != nil {
-		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
-	}
-	bad := b.bad.sorted()
-	for place := range b.size {
-		if len(bad) > 0 && bad[0].place == place {
-			bad = bad[1:]
-			continue
-		}
-		home := b.slot
-		if b.refuge != nil && b.refuge.indices[place] >= 0 {
-			home = b.refuge
-		}
-		to.copyPlaces(place, home, place, place+1)
-	}
-	b.giveUp(b.slot)
-	b.slot = to
-	b.resize(b.size)
-	b.leaveRefuge()
-	return nil
-}
-
 // resize notes how many samples the batch has.
 func (b *Batch) resize(n int) {
 	b.size = n
@@ -452,3 +395,79 @@ func (b *Batch) DevicePtr(field int) uintptr {
 
 // anyWorld is State.World of a CountedStream: any number of ranks may go on.
 const anyWorld = -1
+
+// layOut finds out which samples a batch of a SizedDataset has and how large they are,
+// and makes the batch as long as the longest of them.
+func (r *run) layOut(b *Batch) {
+	l := r.l
+	if b.known = l.askSampler(b); b.known {
+		for place := 0; place < b.size; {
+			place = r.askSizes(b, place)
+		}
+	} else {
+		l.layout.longest(r.sizes)
+		for place := range b.size {
+			b.tell(place, r.sizes)
+		}
+	}
+	b.arrange(l.layout, b.size)
+}
+
+// askSampler sets which samples the batch has. It reports false if the sampler
+// panics: then the worker that comes to the sample asks it again, and reports the panic.
+func (l *Loader) askSampler(b *Batch) (known bool) {
+	defer func() {
+		if !known {
+			_ = recover()
+		}
+	}()
+	indices := b.indices[:b.size]
+	if s, ok := l.sampler.(Filler); ok {
+		s.Fill(b.epoch, b.from, indices)
+		return true
+	}
+	for place := range indices {
+		indices[place] = l.sampler.At(b.epoch, b.from+place)
+	}
+	return true
+}
+
+// askSizes asks for the sizes of a batch's samples, from a place on. It ends after a
+// sample for which Sizes panics, and returns the place after the last one asked for. A
+// sample whose sizes can't be used is bad.
+func (r *run) askSizes(b *Batch, from int) (next int) {
+	l := r.l
+	next = from
+	finished := false
+	defer func() {
+		if !finished {
+			stack, err := guard.Recovered(recover())
+			b.badSizes(next, err, stack)
+			next++
+		}
+	}()
+	for ; next < b.size; next++ {
+		clear(r.sizes)
+		b.tell(next, r.sizes)
+		index := b.indices[next]
+		if uint(index) >= uint(l.n) {
+			continue // a bad sample in any case
+		}
+		if err := l.askSize(index, r.sizes); err != nil {
+			b.badSizes(next, err, nil)
+			continue
+		}
+		b.tell(next, r.sizes)
+	}
+	finished = true
+	return next
+}
+
+// askSize asks the dataset for the sizes of a sample.
+func (l *Loader) askSize(index int, sizes []int) error {
+	for dim := range sizes {
+		sizes[dim] = untold
+	}
+	l.sizes(index, sizes)
+	return l.layout.checkSizes(index, sizes)
+}

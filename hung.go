@@ -130,7 +130,7 @@ func (l *Loader) watchdog(quiet <-chan struct{}) {
 			missed = 0
 		}
 		for _, err := range l.giveUp(now, missed) {
-			l.logFailedTogether(err)
+			l.failedTogether(err)
 		}
 		timer.Reset(tick)
 	}
@@ -260,3 +260,15 @@ func (w *worker) leaveLate() {
 		heir.locals.late, w.locals.list = w.locals.list, nil
 	}
 }
+
+// maxAway bounds the calls that were given up and haven't returned: each keeps a
+// goroutine, and perhaps a slot.
+const maxAway = 1024
+
+// tooManyAway is the error that ends an epoch after maxAway such calls.
+func (l *Loader) tooManyAway() error {
+	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.away.Load(), l.opts.timeout, maxAway)
+}
+
+// patience is how long a run that is over waits for calls before it logs one.
+const patience = 5 * time.Second

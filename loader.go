@@ -136,18 +136,18 @@ func (s *source) loader(workers int) *Loader {
 		l.sizes = sizesOf(s.ds)
 	}
 	if !onHost(s.opts.device) {
-		l.stage = stage.New(batchMemory{s.opts.device}, l.slotBytes, s.opts.log)
+		l.stage = stage.New(s.opts.device, l.slotBytes, s.opts.log)
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
-	l.slots.keep = l.keep
 	l.inline = newWorker(l, 0, 0)
 	l.setWorkers(workers)
 	l.startDepth()
 	return l
 }
 
-// clearBefore has places cleared before they are loaded.
+// clearBefore has places cleared before they are loaded. To ask in the loop of loading would cost
+// all datasets more.
 func (l *Loader) clearBefore() {
 	load, together := l.loadSample, l.loadBatch
 	l.loadSample = func(ctx context.Context, index int, dst *Sample) error {
@@ -247,7 +247,7 @@ func (l *Loader) reorder(s Sampler, o order, n int) error {
 	}
 	l.setOrder(s, o, n)
 	l.ownOrder = false
-	l.slots.trim()
+	l.slots.trim(l)
 	return nil
 }
 
@@ -294,7 +294,7 @@ func (l *Loader) resize(n int) {
 	if l.run != nil {
 		l.hire()
 	}
-	l.slots.trim()
+	l.slots.trim(l)
 }
 
 // setWorkers sets what follows from the number of workers. The caller holds mu,
@@ -305,81 +305,9 @@ func (l *Loader) setWorkers(n int) {
 	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
 }
 
-// keep is how many slots stay, not counting the slots of retained batches.
-func (l *Loader) keep() int {
-	if l.looks.Load() {
-		return l.depth() + 1
-	}
-	return l.depth()
-}
-
 // now is the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
 // takes half as long as time.Now.
 func (l *Loader) now() int64 { return int64(time.Since(l.born)) + 1 }
-
-// depth is how many batches are open or in use at once.
-func (l *Loader) depth() int {
-	if l.Workers() == 0 {
-		return 1
-	}
-	return l.leastDepth() + l.deep.Extra()
-}
-
-// leastDepth is depth without the batches that were added because of need.
-func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
-
-// depthOf is leastDepth with n workers.
-func (l *Loader) depthOf(n int) int { return l.depthFor(n, int(l.perBatch.Load())) }
-
-// hire starts the workers that have no goroutine. The caller holds mu.
-func (l *Loader) hire() {
-	for seat := range l.Workers() {
-		if seat == len(l.crew) {
-			l.crew = append(l.crew, nil)
-		}
-		if l.crew[seat] == nil {
-			w := newWorker(l, seat, l.numbers.take())
-			if l.opts.timeout > 0 {
-				w.bound()
-			}
-			l.crew[seat] = w
-			l.pool.Add(1)
-			go w.run()
-		}
-	}
-}
-
-// leave lets a surplus worker go. It returns false if the worker isn't surplus any
-// more.
-func (l *Loader) leave(w *worker) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w.seat < l.Workers() {
-		return false
-	}
-	l.vacate(w)
-	return true
-}
-
-// enter returns the run for which the worker is to call WithWorkerInit's function. The run
-// then waits for that call. If there is no such run, enter vacates the worker's seat and
-// returns nil.
-func (l *Loader) enter(w *worker) *run {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r := l.run; r != nil && !r.prepared && !l.ring.Stopped() && w.seat < l.Workers() {
-		r.preparing.Add(1)
-		return r
-	}
-	l.vacate(w)
-	return nil
-}
-
-// vacate makes a worker's seat free. The caller holds mu.
-func (l *Loader) vacate(w *worker) {
-	l.crew[w.seat] = nil
-	l.numbers.giveBack(w.number)
-}
 
 // Epoch yields the batches of an epoch, in order. If something fails, all batches before it come
 // first; then the error, with a nil batch, ends the epoch: a *[LoadError], which names the
@@ -536,10 +464,10 @@ func (l *Loader) leftOut(err *LoadError, bad int) {
 		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
 }
 
-// logFailedTogether logs that a LoadBatch has failed, the first time. A bad sample is reported
+// failedTogether logs that a LoadBatch has failed, the first time. A bad sample is reported
 // again when Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
 // slow, and without this log nobody would know why.
-func (l *Loader) logFailedTogether(err error) {
+func (l *Loader) failedTogether(err error) {
 	if l.once.isNews("LoadBatch") {
 		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.once.during, "error", err)
 	}

@@ -54,16 +54,16 @@ const (
 	tickEvery   = 10 * time.Millisecond
 )
 
-// newTuning makes a loader that is tuned.
-func (s *source) newTuning(sp search.Space) *tuning {
-	t := &tuning{sp: sp, limit: s.memoryLimit(), refused: make(map[int]string), inline: s.opts.mayInline(), exact: true}
+// newTuning is the tuning of a loader that is still to be attached.
+func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
+	t := &tuning{sp: sp, limit: limit, refused: make(map[int]string), inline: s.opts.mayInline()}
 	if s.n == endless && sp.Max != 0 { // a stream is read by a goroutine anyway
-		t.inline, sp.Start = false, max(sp.Start, 1)
-		t.sp.Start = sp.Start
+		t.inline = false
+	}
+	if !t.inline {
+		t.sp.Start = max(sp.Start, 1)
 	}
 	t.sp.Allowed = t.allowed
-	t.attach(s.loader(sp.Start))
-	t.Run = t
 	return t
 }
 
@@ -328,9 +328,8 @@ func (t *tuning) fits() bool {
 }
 
 // result is the choice with the figures behind it.
-func (t *tuning) result(seen []search.Series, strategy string) *Result {
+func (t *tuning) result(c search.Choice, strategy string) *Result {
 	o := t.l.opts
-	c := search.Choose(t.sp, seen)
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Confidence: c.Confidence,
 		Strategy: strategy, Step: o.step != nil || strategy == live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.l.layout.bytes * o.batchSize,

@@ -15,11 +15,8 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// remembered is tune, unless the file of WithResultCache has a result that still holds.
+// remembered is tune, unless the file of results has one that still holds.
 func (t *tuner) remembered(ctx context.Context) (*Result, error) {
-	if t.opts.results == "" {
-		return t.tune(ctx)
-	}
 	file, key := results.File{Path: t.opts.results, Log: t.opts.log}, t.resultKey()
 	r, saved := t.recall(file, key)
 	if r != nil {
@@ -101,12 +98,12 @@ const confirmed = 2
 func (t *tuner) confirm(ctx context.Context, file results.File, r *Result) (holds bool, err error) {
 	sp := t.space()
 	sp.Start = r.Workers
-	m := t.newTuning(sp)
+	m := t.measured(sp)
 	m.inline = true
-	err = t.measure(ctx, m, func(_ *tuner, seen []search.Series) (search.Request, bool) {
+	m.Next = func(seen []search.Series) (search.Request, bool) {
 		return search.Request{Workers: r.Workers, Iterations: confirmOver}, len(seen) == 0
-	})
-	if err != nil {
+	}
+	if err := t.measure(ctx, m); err != nil {
 		return false, err
 	}
 	then, now := r.trial(r.Workers).Mean, m.counts[0].Mean

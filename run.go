@@ -557,19 +557,14 @@ func (r *run) awaitPrepared() {
 func (r *run) end() {
 	r.unwatch()
 	defer r.forget() // even if a reader's Close ends the goroutine
-	r.finishHere()
-	r.patience.Do(func() {})
-	if r.impatient != nil {
-		r.impatient.Stop()
-	}
-}
-
-// finishHere ends what the consumer and the run still do.
-func (r *run) finishHere() {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	r.letGo()
 	r.halt()
+	r.patience.Do(func() {})
+	if r.impatient != nil {
+		r.impatient.Stop()
+	}
 }
 
 // forget makes the loader ready for the next run.
@@ -578,92 +573,4 @@ func (r *run) forget() {
 	r.l.seq = r.first + uint64(r.opened)
 	r.l.run = nil
 	r.l.mu.Unlock()
-}
-
-// maxAway bounds the calls that were given up and haven't returned: each keeps a
-// goroutine, and perhaps a slot.
-const maxAway = 1024
-
-// tooManyAway is the error that ends an epoch after maxAway such calls.
-func (l *Loader) tooManyAway() error {
-	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.away.Load(), l.opts.timeout, maxAway)
-}
-
-// patience is how long a run that is over waits for calls before it logs one.
-const patience = 5 * time.Second
-
-// layOut finds out which samples a batch of a SizedDataset has and how large they are,
-// and makes the batch as long as the longest of them.
-func (r *run) layOut(b *Batch) {
-	l := r.l
-	if b.known = l.askSampler(b); b.known {
-		for place := 0; place < b.size; {
-			place = r.askSizes(b, place)
-		}
-	} else {
-		l.layout.longest(r.sizes)
-		for place := range b.size {
-			b.tell(place, r.sizes)
-		}
-	}
-	b.arrange(l.layout, b.size)
-}
-
-// askSampler sets which samples the batch has. It reports false if the sampler
-// panics: then the worker that comes to the sample asks it again, and reports the panic.
-func (l *Loader) askSampler(b *Batch) (known bool) {
-	defer func() {
-		if !known {
-			_ = recover()
-		}
-	}()
-	indices := b.indices[:b.size]
-	if s, ok := l.sampler.(Filler); ok {
-		s.Fill(b.epoch, b.from, indices)
-		return true
-	}
-	for place := range indices {
-		indices[place] = l.sampler.At(b.epoch, b.from+place)
-	}
-	return true
-}
-
-// askSizes asks for the sizes of a batch's samples, from a place on. It ends after a
-// sample for which Sizes panics, and returns the place after the last one asked for. A
-// sample whose sizes can't be used is bad.
-func (r *run) askSizes(b *Batch, from int) (next int) {
-	l := r.l
-	next = from
-	finished := false
-	defer func() {
-		if !finished {
-			stack, err := guard.Recovered(recover())
-			b.badSizes(next, err, stack)
-			next++
-		}
-	}()
-	for ; next < b.size; next++ {
-		clear(r.sizes)
-		b.tell(next, r.sizes)
-		index := b.indices[next]
-		if uint(index) >= uint(l.n) {
-			continue // a bad sample in any case
-		}
-		if err := l.askSize(index, r.sizes); err != nil {
-			b.badSizes(next, err, nil)
-			continue
-		}
-		b.tell(next, r.sizes)
-	}
-	finished = true
-	return next
-}
-
-// askSize asks the dataset for the sizes of a sample.
-func (l *Loader) askSize(index int, sizes []int) error {
-	for dim := range sizes {
-		sizes[dim] = untold
-	}
-	l.sizes(index, sizes)
-	return l.layout.checkSizes(index, sizes)
 }

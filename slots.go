@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
@@ -28,7 +29,7 @@ type slot struct {
 
 // newSlot makes a slot in the given memory, held by the batch that it is for.
 func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
-	s := &slot{free: mem.free, geometry: l.newGeometry(l.ownShapes())}
+	s := &slot{free: mem.free, geometry: l.newGeometry()}
 	var err error
 	if s.mem, err = mem.alloc(l.slotBytes); err != nil {
 		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
@@ -67,10 +68,6 @@ type slots struct {
 	loose  int // how many of total are retained past their iteration
 	closed bool
 	ended  sync.Once
-
-	// keep says how many batches to keep, besides the loose ones. It is asked anew each
-	// time: it follows from workers and depth, which change without a common lock.
-	keep func() int
 }
 
 // maxRetained bounds the batches that are retained past their iteration.
@@ -128,7 +125,7 @@ func (s *slots) kept(b *Batch, loose bool) bool {
 	if loose {
 		s.loose--
 	}
-	if b.shared() || s.closed || b.l.opts.checks || s.total-s.loose > s.keep() {
+	if b.shared() || s.closed || b.l.opts.checks || s.total-s.loose > b.l.keep() {
 		s.total--
 		return false
 	}
@@ -143,10 +140,11 @@ func (s *slots) detach() {
 	s.loose++
 }
 
-// trim drops surplus batches. It is called after keep has become less.
-func (s *slots) trim() {
+// trim drops surplus batches. It is called after keep has become less. Workers and depth, from which
+// that follows, change without a common lock.
+func (s *slots) trim(l *Loader) {
 	s.mu.Lock()
-	tooMany := max(0, s.total-s.loose-s.keep())
+	tooMany := max(0, s.total-s.loose-l.keep())
 	kept := max(0, len(s.free)-tooMany)
 	surplus := append([]*Batch(nil), s.free[kept:]...)
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
@@ -233,9 +231,9 @@ type geometry struct {
 // when its batch was opened.
 const untold = -1
 
-// newGeometry is the geometry of the longest batch allowed. If own is true, it may be
-// changed.
-func (l *Loader) newGeometry(own bool) geometry {
+// newGeometry is the geometry of the longest batch allowed. It is the slot's own if each batch has
+// a shape of its own.
+func (l *Loader) newGeometry() geometry {
 	g := geometry{columns: l.layout.columns, offsets: l.offsets, room: l.opts.batchSize, used: l.slotBytes}
 	dims := 0
 	for _, c := range g.columns {
@@ -247,16 +245,14 @@ func (l *Loader) newGeometry(own bool) geometry {
 		memory = append(append(memory, g.room), c.dims...)
 		g.shapes = append(g.shapes, memory[from:len(memory):len(memory)])
 	}
-	if !own {
+	if !l.ownShapes() {
 		return g
 	}
 	g.columns, g.offsets = append([]column(nil), g.columns...), append([]int(nil), g.offsets...)
 	for f := range g.columns {
 		g.columns[f].dims = g.shapes[f][1:]
 	}
-	if l.sizes != nil {
-		g.told = make([]int32, l.opts.batchSize*l.layout.ragged)
-	}
+	g.told = make([]int32, l.opts.batchSize*l.layout.ragged)
 	return g
 }
 
@@ -313,4 +309,121 @@ func (s *slot) seal() error {
 		s.lens[i] = -1
 	}
 	return pages.Seal(s.mem, s.was)
+}
+
+// openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
+// one: a call of LoadBatch that was given up may still write to them in the batch's own slot. The
+// index of a place that isn't loaded in the refuge is −1 there. Its memory is ordinary, since the
+// places are moved to another slot afterwards. The caller holds Loader.mu.
+func (b *Batch) openRefuge(from, to int) error {
+	if b.refuge == nil {
+		s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
+		if err != nil {
+			return err
+		}
+		for place := range s.indices {
+			s.indices[place] = -1
+		}
+		b.refuge = s
+	}
+	if b.known {
+		copy(b.refuge.indices[from:to], b.indices[from:to])
+	}
+	return nil
+}
+
+// slotLike is a slot in which the batch has the shape that it has in its own.
+func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
+	s, err := b.l.newSlot(mem)
+	if err == nil && b.l.ownShapes() {
+		s.like(&b.geometry)
+	}
+	return s, err
+}
+
+// moveOut moves a loaded batch, except its bad places, to a slot that no call can
+// write to.
+func (b *Batch) moveOut() error {
+	to, err := b.slotLike(b.l.slotMem)
+	if err != nil {
+		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
+	}
+	bad := b.bad.sorted()
+	for place := range b.size {
+		if len(bad) > 0 && bad[0].place == place {
+			bad = bad[1:]
+			continue
+		}
+		home := b.slot
+		if b.refuge != nil && b.refuge.indices[place] >= 0 {
+			home = b.refuge
+		}
+		to.copyPlaces(place, home, place, place+1)
+	}
+	b.giveUp(b.slot)
+	b.slot = to
+	b.resize(b.size)
+	b.leaveRefuge()
+	return nil
+}
+
+// slotMemory is where slots come from, always outside the Go heap. On the heap, a
+// gigabyte of slots would let the collector pile up a gigabyte of garbage, and its
+// memory wouldn't go back to the system when a loader closes.
+type slotMemory struct {
+	alloc func(size int) ([]byte, error)
+	free  func(mem []byte) error
+}
+
+// newSlotMemory chooses the memory by device and WithPinned. For a GPU it is the
+// driver's page-locked memory, unless WithPinned(false) declines it. For the host it
+// is ordinary pages or, with WithPinned(true), locked ones.
+func newSlotMemory(o *options) slotMemory {
+	host := onHost(o.device)
+	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {
+	case !pinned || o.checks:
+		return slotMemory{pages.Map, pages.Unmap}
+	case !host:
+		return slotMemory{o.device.AllocHost, o.device.FreeHost}
+	}
+	// Other runtimes in the process (XLA, for example) recognize the driver's
+	// page-locked memory and copy from it at full speed.
+	if gpu, err := gpuOfRank(o); err == nil {
+		return slotMemory{gpu.AllocHost, gpu.FreeHost}
+	}
+	return lockedPages(o)
+}
+
+// gpuOfRank is the GPU that this process most likely trains on. Page-locked memory
+// needs a context; if every rank had one on the first GPU, these would take memory of
+// the first GPU.
+func gpuOfRank(o *options) (*cuda.Device, error) {
+	n, err := cuda.Count()
+	if err != nil {
+		return nil, err
+	}
+	local := o.rank
+	if o.launcher != nil {
+		local = o.launcher.LocalRank
+	}
+	return cuda.Open(local % n)
+}
+
+// lockedPages locks pages as long as the system's limit allows. It logs once when the
+// limit doesn't.
+func lockedPages(o *options) slotMemory {
+	var warned atomic.Bool // no Once: whoever came second would wait for the log's handler
+	alloc := func(size int) ([]byte, error) {
+		mem, err := pages.Map(size)
+		if err != nil {
+			return nil, err
+		}
+		if err := pages.Lock(mem); err != nil {
+			if !warned.Swap(true) {
+				o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", pages.LockLimit(), "error", err)
+			}
+		}
+		return mem, nil
+	}
+	return slotMemory{alloc, pages.Unmap}
 }

@@ -91,19 +91,6 @@ func (s *source) warnOfMixedLengths(sampler Sampler, o *order) {
 	}
 }
 
-// depthFor is depth with n workers, if a batch has so many samples on average.
-func (s *source) depthFor(n, perBatch int) int {
-	switch {
-	case n == 0:
-		return 1
-	case s.opts.prefetch > 0:
-		return s.opts.prefetch + 1
-	}
-	// Enough places for every worker, and one more batch, which waits for the slowest
-	// of its samples.
-	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
-}
-
 // fits tells what is wrong with the options for these streams and their shards.
 func (d *streamDataset) fits(shards []int, counted bool, o *options) (errs []error) {
 	if o.sampler != nil {

@@ -64,14 +64,3 @@ func (b staged) Failed(err error) {
 	b.err = err
 	b.l.ring.Staged(b.seq)
 }
-
-// batchMemory is a device that says what to do if it has no memory for a batch.
-type batchMemory struct{ Device }
-
-func (d batchMemory) Alloc(size int) (uintptr, error) {
-	ptr, err := d.Device.Alloc(size)
-	if err != nil {
-		err = fmt.Errorf("%d bytes for a batch: %w (a smaller WithBatchSize needs less)", size, err)
-	}
-	return ptr, err
-}

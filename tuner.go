@@ -32,6 +32,9 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.once = &onceLog{during: whileTuning}
 	t := &tuner{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit()}
+	if s.opts.results == "" {
+		return t.tune(ctx)
+	}
 	return t.remembered(ctx)
 }
 
@@ -53,8 +56,9 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	t.before = neededNow()
 	sp := t.space()
 	busy := t.opts.machine.StartCPU()
-	m := t.newTuning(sp)
-	if err := t.measure(ctx, m, m.search); err != nil {
+	m := t.measured(sp)
+	m.Next = func(seen []search.Series) (search.Request, bool) { return t.next(m, seen) }
+	if err := t.measure(ctx, m); err != nil {
 		return nil, err
 	}
 	if !m.fits() {
@@ -64,11 +68,20 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 	if share := t.othersShare(others); share > busyOthers {
 		m.sp.Others = share
 	}
-	r := m.result(m.Seen(), t.opts.strategy.String())
+	r := m.result(search.Choose(m.sp, m.Seen()), t.opts.strategy.String())
 	r.Elapsed = time.Since(t.began)
 	t.explain(m, r, others, busy.Note())
 	t.show(m, "done", r.Workers)
 	return r, nil
+}
+
+// measured makes a loader that is measured.
+func (t *tuner) measured(sp search.Space) *tuning {
+	m := t.newTuning(sp, t.limit)
+	m.exact = true
+	m.attach(t.loader(m.sp.Start))
+	m.Run = m
+	return m
 }
 
 // space is what the search may do.
@@ -93,11 +106,10 @@ func (t *tuner) space() search.Space {
 // errOver ends loading when tuning is over.
 var errOver = errors.New("nwt: tuning is over")
 
-// measure has a loader measured that trains, as it were, until next asks for nothing more.
-func (t *tuner) measure(ctx context.Context, m *tuning, next func(*tuner, []search.Series) (search.Request, bool)) error {
+// measure has a loader measured that trains, as it were, until m.Next asks for nothing more.
+func (t *tuner) measure(ctx context.Context, m *tuning) error {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	m.Next = func(seen []search.Series) (search.Request, bool) { return next(t, seen) }
 	m.over = func() { end(errOver) }
 	defer m.release()
 	defer m.l.Close() // never fails
@@ -212,8 +224,8 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 	return err
 }
 
-// search is what Tune's search asks for next.
-func (m *tuning) search(t *tuner, seen []search.Series) (search.Request, bool) {
+// next is what Tune's search asks for next.
+func (t *tuner) next(m *tuning, seen []search.Series) (search.Request, bool) {
 	if len(seen) > 0 && !m.fits() {
 		last := m.counts[len(m.counts)-1].Workers
 		if last == 0 {

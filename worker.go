@@ -48,6 +48,56 @@ func newWorker(l *Loader, seat, number int) *worker {
 	return w
 }
 
+// hire starts the workers that have no goroutine. The caller holds mu.
+func (l *Loader) hire() {
+	for seat := range l.Workers() {
+		if seat == len(l.crew) {
+			l.crew = append(l.crew, nil)
+		}
+		if l.crew[seat] == nil {
+			w := newWorker(l, seat, l.numbers.take())
+			if l.opts.timeout > 0 {
+				w.bound()
+			}
+			l.crew[seat] = w
+			l.pool.Add(1)
+			go w.run()
+		}
+	}
+}
+
+// leave lets a surplus worker go. It returns false if the worker isn't surplus any
+// more.
+func (l *Loader) leave(w *worker) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.seat < l.Workers() {
+		return false
+	}
+	l.vacate(w)
+	return true
+}
+
+// enter returns the run for which the worker is to call WithWorkerInit's function. The run
+// then waits for that call. If there is no such run, enter vacates the worker's seat and
+// returns nil.
+func (l *Loader) enter(w *worker) *run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.run; r != nil && !r.prepared && !l.ring.Stopped() && w.seat < l.Workers() {
+		r.preparing.Add(1)
+		return r
+	}
+	l.vacate(w)
+	return nil
+}
+
+// vacate makes a worker's seat free. The caller holds mu.
+func (l *Loader) vacate(w *worker) {
+	l.crew[w.seat] = nil
+	l.numbers.giveBack(w.number)
+}
+
 // begin readies the worker to load a claim.
 func (w *worker) begin() {
 	if w.cold.Load() == search.WarmSamples {
@@ -196,10 +246,12 @@ func (w *worker) loadSingly(b *Batch, end int) {
 	}
 }
 
+// loadUntilPanic is the loop of loading: it calls Load for one place after the other, until it
+// panics.
 func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
-	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.ragged > 0 // looked up once
+	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.ragged > 0 // looked up once; more would not fit into registers
 	finished := false
 	defer func() {
 		if finished {
@@ -335,7 +387,9 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 			return // the call was given up long ago, or the goroutine ends
 		}
 		_, err := guard.Recovered(p)
-		l.failedTogether(b.run, err)
+		if !b.run.isOver() { // the context has ended, which is no failure
+			l.failedTogether(err)
+		}
 		w.forget()
 	}()
 	w.locals.ctx = ctx
@@ -348,7 +402,9 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	case w.returned():
 		return false
 	case err != nil:
-		l.failedTogether(b.run, err)
+		if !b.run.isOver() { // the context has ended, which is no failure
+			l.failedTogether(err)
+		}
 		return false
 	}
 	if l.layout.ragged > 0 {
@@ -388,14 +444,6 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 		}
 	}
 	return true
-}
-
-// failedTogether logs that LoadBatch has failed, unless the run is over.
-func (l *Loader) failedTogether(r *run, err error) {
-	if r.isOver() {
-		return // the context has ended, which is no failure
-	}
-	l.logFailedTogether(err)
 }
 
 // fillIndices writes which samples the places next … end−1 are, if that is known

@@ -28,7 +28,7 @@ func (s *Stage) take() (*Buffer, error) {
 	}
 	ptr, err := s.dev.Alloc(s.size)
 	if err != nil {
-		return nil, s.doWithout(err)
+		return nil, s.doWithout(fmt.Errorf("%d bytes for a batch: %w (a smaller WithBatchSize needs less)", s.size, err))
 	}
 	event, err := s.dev.NewEvent()
 	if err != nil {

@@ -231,7 +231,7 @@ func TestAnErrorComesInPlaceOfTheFirstBatchThatIsNotCopied(t *testing.T) {
 	for call, want := range map[string]string{
 		"Copy 3":     "nwt: transfer to fake: batch 2: burnt",
 		"Wait 3":     "nwt: transfer to fake: batch 2: burnt",
-		"Alloc 1":    "nwt: transfer to fake: burnt",
+		"Alloc 1":    "nwt: transfer to fake: 100 bytes for a batch: burnt (a smaller WithBatchSize needs less)",
 		"NewEvent 1": "nwt: transfer to fake: burnt",
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestADeviceThatIsShortOfMemoryDoesWithFewerBuffers(t *testing.T) {
 			b.serve(t.Context(), 9)
 			arrived, err := b.consume()
 			if b.Close(); room == 0 {
-				require.EqualError(t, err, "nwt: transfer to fake: full")
+				require.EqualError(t, err, "nwt: transfer to fake: 100 bytes for a batch: full (a smaller WithBatchSize needs less)")
 				return
 			}
 			require.NoError(t, err)

@@ -51,10 +51,8 @@ type Run interface {
 // A Window is what was measured between two moments of a run.
 type Window struct {
 	Workers   int
-	Elapsed   time.Duration
-	Delivered int     // batches
-	Loaded    float64 // batches
-	Bodies    int     // of the loop
+	Delivered int // batches
+	Bodies    int // of the loop
 
 	// Per batch, as in the long run; Mean is the sum of the others.
 	Mean, Wait, Transfer, Body time.Duration
@@ -431,7 +429,7 @@ func (t *Tuner) enough(all span, now time.Time) bool {
 
 // end makes a block of the window.
 func (t *Tuner) end(all span) {
-	w := Window{Workers: t.workers, Elapsed: all.took, Delivered: all.Delivered, Loaded: all.Loaded, Bodies: all.Asked, Body: all.body(), Parts: t.parts}
+	w := Window{Workers: t.workers, Delivered: all.Delivered, Bodies: all.Asked, Body: all.body(), Parts: t.parts}
 	w.Mean, w.Tells = t.perBatch(all)
 	if all.Delivered > 0 {
 		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Mean-w.Body)

@@ -55,5 +55,5 @@ func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
 	require.Equal(t, "none: system memory unknown: no such call", unknown.String())
 	require.Empty(t, unknown.allows(1<<20, []memoryPeak{{0, 1e9}, {1, 2e9}}))
 
-	require.Greater(t, defaultMemoryLimit(&options{machine: host.Real}).bytes, host.Memory().RSS)
+	require.Greater(t, (&source{opts: &options{machine: host.Real}}).memoryLimit().bytes, host.Memory().RSS)
 }

@@ -19,13 +19,8 @@ type memoryLimit struct {
 	from  string // where the limit comes from, for messages
 }
 
-// defaultMemoryLimit lets the processes that share the host grow by 80 % of what the
-// container or the machine has left, each by an equal part. It must be asked before
-// the first trial.
-func defaultMemoryLimit(o *options) memoryLimit {
-	return limitFrom(host.Memory().RSS, o.machine.Available(), o.ranks())
-}
-
+// limitFrom lets the processes that share the host grow by 80 % of what the container or the
+// machine has left, each by an equal part.
 func limitFrom(rss uint64, left host.Room, processes int) memoryLimit {
 	if left.Of == "" {
 		return memoryLimit{bytes: math.MaxUint64, from: "none: " + left.Note}
@@ -93,10 +88,10 @@ func (l memoryLimit) String() string {
 	return fmt.Sprintf("%s (%s)", human.Bytes(l.bytes), l.from)
 }
 
-// memoryLimit is the peak that no worker count may pass.
+// memoryLimit is the peak that no worker count may pass. It must be asked before the first trial.
 func (s *source) memoryLimit() memoryLimit {
 	if s.opts.maxMemory > 0 {
 		return memoryLimit{bytes: s.opts.maxMemory, from: "set by WithMemoryLimit"}
 	}
-	return defaultMemoryLimit(s.opts)
+	return limitFrom(host.Memory().RSS, s.opts.machine.Available(), s.opts.ranks())
 }
