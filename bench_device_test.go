@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -93,14 +92,11 @@ type bareLoop struct {
 
 func newBareLoop(b *testing.B, size int) *bareLoop {
 	b.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	dev, err := cuda.Open(0)
 	require.NoError(b, err)
 	l := &bareLoop{}
 	l.session, err = dev.Session()
 	require.NoError(b, err)
-	require.NoError(b, l.session.Leave())
 	for i := range l.src {
 		l.src[i], err = dev.AllocHost(size)
 		require.NoError(b, err)
@@ -110,9 +106,6 @@ func newBareLoop(b *testing.B, size int) *bareLoop {
 		require.NoError(b, err)
 	}
 	b.Cleanup(func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		require.NoError(b, l.session.Enter())
 		require.NoError(b, l.session.Close())
 		for i := range l.src {
 			require.NoError(b, dev.FreeHost(l.src[i]))
@@ -123,19 +116,21 @@ func newBareLoop(b *testing.B, size int) *bareLoop {
 	return l
 }
 
+func (l *bareLoop) copy(i int) error {
+	return l.session.Copy([]device.Copy{{Dst: l.dst[i], Src: l.src[i]}}, l.event[i])
+}
+
 // run makes n copies and returns the time they took.
 func (l *bareLoop) run(b *testing.B, n int) time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	began := time.Now()
-	err := l.session.Enter()
+	var err error
 	for i := range n {
-		err = cmp.Or(err, l.session.Copy(l.dst[i%2], l.src[i%2]), l.session.Record(l.event[i%2]))
+		err = cmp.Or(err, l.copy(i%2))
 		if i > 0 {
 			err = cmp.Or(err, l.session.Wait(l.event[(i-1)%2]))
 		}
 	}
-	err = cmp.Or(err, l.session.Wait(l.event[(n-1)%2]), l.session.Leave())
+	err = cmp.Or(err, l.session.Wait(l.event[(n-1)%2]))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -144,10 +139,7 @@ func (l *bareLoop) run(b *testing.B, n int) time.Duration {
 
 // runLikeAStage makes the calls that a stage makes for a batch.
 func (l *bareLoop) runLikeAStage(b *testing.B) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	s := l.session
-	if err := cmp.Or(s.Enter(), s.Copy(l.dst[0], l.src[0]), s.Record(l.event[0]), s.Leave(), s.Enter(), s.Wait(l.event[0]), s.Leave()); err != nil {
+	if err := cmp.Or(l.copy(0), l.session.Wait(l.event[0])); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -3,7 +3,6 @@ package nwt
 import (
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda"
@@ -29,56 +28,11 @@ type cudaDevice struct {
 func (d cudaDevice) String() string { return d.name }
 
 func (d cudaDevice) Open() (device.Session, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	s, err := d.Session()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Leave(); err != nil {
-		return nil, errors.Join(err, cudaSession{s}.Close())
-	}
-	return cudaSession{s}, nil
-}
-
-// A cudaSession makes its context current only while a method runs. So the
-// goroutine needn't keep an OS thread; each switch to such a thread would cost
-// 17 µs.
-type cudaSession struct{ session *cuda.Session }
-
-func (s cudaSession) Copy(parts []device.Copy, event uintptr) error {
-	return s.do(func() error {
-		for _, p := range parts {
-			if err := s.session.Copy(p.Dst, p.Src); err != nil {
-				return err
-			}
-		}
-		return s.session.Record(event)
-	})
-}
-
-func (s cudaSession) Wait(event uintptr) error {
-	return s.do(func() error { return s.session.Wait(event) })
-}
-
-func (s cudaSession) Close() error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := s.session.Enter()
-	if err != nil && s.session.Enter() != nil { // the first may only report what went wrong before it
-		return err
-	}
-	return errors.Join(err, s.session.Close())
-}
-
-// do calls f on one thread with the session's context current there.
-func (s cudaSession) do(f func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := s.session.Enter(); err != nil {
-		return err
-	}
-	return errors.Join(f(), s.session.Leave())
+	return s, nil
 }
 
 // A Device is where batches must end up: [Host], [CUDA], or one of the program, see package

@@ -246,8 +246,8 @@ func (t *tuner) next(m *tuning, seen []search.Series) (search.Request, bool) {
 func (t *tuner) show(m *tuning, phase string, workers int) {
 	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Done: 1}
 	if phase != "done" {
-		// How much will be measured isn't known: half of it is done when an ordinary search ends.
-		usual := float64(m.counts.windows()) / float64(t.opts.strategy.search().Usual(m.sp))
+		// How much will be measured isn't known: half of it is done after an ordinary search.
+		usual := float64(m.counts.windows()) / ordinary
 		t.done = max(t.done, usual/(1+usual))
 		if m.sp.Time > 0 {
 			p.Left = m.Left(time.Now())
@@ -274,7 +274,10 @@ func (t *tuner) show(m *tuning, phase string, workers int) {
 	}
 }
 
-const tellEvery = 10 * time.Second // of the log
+const (
+	tellEvery = 10 * time.Second // of the log
+	ordinary  = 40               // windows of a search
+)
 
 // NewTunedLoader is [Tune] and then [NewLoader] with the worker count that Tune chose;
 // [Loader.Result] is Tune's result. The loader outlives ctx.

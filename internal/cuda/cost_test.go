@@ -19,9 +19,8 @@ func TestWhatIsCalledForEachBatchAllocatesNothing(t *testing.T) {
 	driver.Inline()
 	dst, src, ev := device(t, d, size), host(t, d, size), event(t, d)
 	for name, f := range map[string]func() error{
-		"Copy":   func() error { return s.Copy(dst, src) },
-		"Record": func() error { return s.Record(ev) },
-		"Wait":   func() error { return s.Wait(ev) },
+		"Copy": func() error { return put(s, dst, src, ev) },
+		"Wait": func() error { return s.Wait(ev) },
 	} {
 		require.NoError(t, f(), name)
 		require.Zero(t, testing.AllocsPerRun(100, func() { _ = f() }), name)
@@ -51,10 +50,7 @@ func BenchmarkBatchOfOneField(b *testing.B) {
 	dst, src, ev := device(b, d, 64), host(b, d, 64), event(b, d)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Copy(dst, src); err != nil {
-			b.Fatal(err)
-		}
-		if err := s.Record(ev); err != nil {
+		if err := put(s, dst, src, ev); err != nil {
 			b.Fatal(err)
 		}
 		if err := s.Wait(ev); err != nil {

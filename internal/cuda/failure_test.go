@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"errors"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,9 +37,6 @@ func TestAResultThatIsNotKnownIsANumber(t *testing.T) {
 // it got however it ends.
 func epoch() (err error) {
 	undo := func(f func() error) { err = errors.Join(err, f()) }
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
 	d, err := cuda.Open(0)
 	if err != nil {
 		return err
@@ -67,11 +63,12 @@ func epoch() (err error) {
 	defer undo(func() error { return d.FreeEvent(ev) })
 
 	for range 3 {
-		if err := errors.Join(s.Copy(dst, src), s.Record(ev)); err != nil {
-			return errors.Join(err, s.Record(ev), s.Wait(ev))
+		err := put(s, dst, src, ev)
+		if err == nil {
+			err = s.Wait(ev)
 		}
-		if err := s.Wait(ev); err != nil {
-			return err
+		if err != nil { // nothing may be freed under a copy
+			return errors.Join(err, s.Copy(nil, ev), s.Wait(ev))
 		}
 	}
 	return nil

