@@ -132,7 +132,7 @@ func (s *source) loader(workers int) *Loader {
 	}
 	l.offsets = make([]int, len(s.layout.columns))
 	l.slotBytes = place(s.layout.columns, s.opts.batchSize, l.offsets)
-	if s.layout.ragged > 0 && s.n != endless {
+	if s.layout.ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)
 	}
 	if !onHost(s.opts.device) {
@@ -171,7 +171,7 @@ func (l *Loader) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.order.n != endless:
+	case !l.streams():
 		return l.order.steps(0)
 	case l.counted != nil:
 		return l.counted.steps(0)
@@ -193,7 +193,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
 		return optionError("SetSampler", nil, "must not be nil")
-	case l.source.n == endless:
+	case l.streams():
 		return optionError("SetSampler", nameOfSampler(s), "can't be combined with a stream, whose order is that of reading")
 	}
 	n, err := lengthNow(l.ds)
@@ -229,7 +229,7 @@ func (l *Loader) samplesOfEpoch() int {
 	if l.counted != nil {
 		return l.counted.n
 	}
-	if l.source.n == endless && l.opts.epochSamples > 0 {
+	if l.streams() && l.opts.epochSamples > 0 {
 		return l.opts.quota(l.opts.world) * l.opts.world
 	}
 	return l.order.n
@@ -374,9 +374,9 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 		yield(nil, optionError("State.World", s.World, "the state is of an epoch whose order depended on the number of ranks: now the stream's records are counted, and it doesn't. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
 	case l.counted != nil:
 		l.iterate(ctx, s.Epoch, last, s.Samples, yield)
-	case l.source.n == endless && s.Samples > 0 && s.World == anyWorld:
+	case l.streams() && s.Samples > 0 && s.World == anyWorld:
 		yield(nil, optionError("State.World", s.World, "the state is of a CountedStream, and this stream's counts are missing: its order is another one. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
-	case l.source.n == endless && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
+	case l.streams() && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
 		if !l.opts.endsEpoch(s.Samples, s.World) {
 			yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
 				"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number. "+
@@ -384,7 +384,7 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 			return
 		}
 		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(), yield) // its end
-	case l.source.n == endless && s.Samples%l.opts.world != 0:
+	case l.streams() && s.Samples%l.opts.world != 0:
 		yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
 	default:
 		l.iterate(ctx, s.Epoch, last, s.Samples, yield)

@@ -57,7 +57,7 @@ const (
 // newTuning is the tuning of a loader that is still to be attached.
 func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
 	t := &tuning{sp: sp, limit: limit, refused: make(map[int]string), inline: s.opts.mayInline()}
-	if s.n == endless && sp.Max != 0 { // a stream is read by a goroutine anyway
+	if s.streams() && sp.Max != 0 { // a stream is read by a goroutine anyway
 		t.inline = false
 	}
 	if !t.inline {
@@ -311,7 +311,7 @@ func (t *tuning) allowed(workers int) bool {
 		}
 	}
 	if workers == 0 && !t.inline {
-		if why = notInline; l.n == endless && l.opts.mayInline() {
+		if why = notInline; l.streams() && l.opts.mayInline() {
 			why = notInlineStream
 		}
 	}

@@ -87,7 +87,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	if l.run != nil {
 		return nil, ErrBusy
 	}
-	if l.n != endless {
+	if !l.streams() {
 		if err := l.followDataset(); err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	r.watchCaller()
 	l.run = r
 	r.opening.Store(l.seq)
-	if c.n == endless {
+	if l.streams() {
 		r.sequence = newSequence(r, l.Workers() > 0)
 		if l.Workers() > 0 {
 			r.toFill = make(chan *Batch, ring.Capacity)

@@ -36,7 +36,7 @@ func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
 	}
 	n := l.opts.batchSize
 	s.lens, s.indices = make([]int32, n*l.layout.ragged), make([]int, n)
-	if l.order.n == endless {
+	if l.streams() {
 		s.records = make([]*record, n)
 		for i := range s.records {
 			s.records[i] = &record{}

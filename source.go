@@ -64,6 +64,9 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	return s, nil
 }
 
+// streams tells whether the dataset is a stream.
+func (s *source) streams() bool { return s.n == endless }
+
 // setOrder sets sampler and order as the options say.
 func (s *source) setOrder() error {
 	if s.sampler == nil {

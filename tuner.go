@@ -156,7 +156,7 @@ const seldom = 10
 // decide.
 func (t *tuner) place(round, epoch int) State {
 	steps := t.order.steps(0)
-	if t.order.n == endless || steps < 2 {
+	if t.streams() || steps < 2 {
 		return State{Epoch: epoch}
 	}
 	const golden = 0.6180339887498949 // however many rounds there are, their places lie evenly
