@@ -16,20 +16,20 @@ import (
 // worker: opening it is reading it.)
 type extraBatches struct {
 	depth.Policy            // the holder of run.turn is the one that it speaks of
-	bound        func() int // on them, from memory
+	room         func() int // for them in memory, looked up once
 	timer        *time.Timer
 }
 
 const (
 	// The extra batches take at most this much, and at most this share of the memory that the
-	// machine or the container has left when the first is opened.
+	// machine or the container has left when that is first asked.
 	extraBytes = 256 << 20
 	extraShare = 1.0 / 8
 
 	extraWorth = 100 * time.Microsecond // a loader deepens only if a batch is at least this much work
 	// If LoadBatch works at least this long per batch, each call gets a whole batch, as
 	// long as the ring can become deep enough to give each worker one.
-	wholeBatches = time.Millisecond
+	wholeCalls = time.Millisecond
 )
 
 // deepens tells whether the depth follows need.
@@ -123,7 +123,7 @@ func (r *run) deepen() {
 	l, d := r.l, &r.l.deep
 	// More may be open than Extra allows, since it has shrunk.
 	extra := max(d.Extra(), len(r.ahead)-l.leastDepth()) + 1
-	if !r.wantsDepth() || extra > d.bound() {
+	if !r.wantsDepth() || extra > l.mostExtra() {
 		return
 	}
 	now := l.now()
@@ -156,13 +156,16 @@ func (r *run) wantsDepth() bool {
 	return true
 }
 
-// mostExtra is the bound on extra batches; ask for it through bound.
-func (l *Loader) mostExtra() int {
+// mostExtra is the bound on extra batches.
+func (l *Loader) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.leastDepth()) }
+
+// roomForExtra is how many extra batches memory has room for.
+func (l *Loader) roomForExtra() int {
 	bytes := float64(extraBytes)
 	if room := l.opts.machine.Available(); room.Of != "" {
 		bytes = min(bytes, extraShare*float64(room.Bytes)/float64(l.opts.ranks()))
 	}
-	return int(min(bytes/float64(l.slotBytes), float64(maxPrefetch+1-l.leastDepth())))
+	return int(min(bytes/float64(l.slotBytes), maxPrefetch))
 }
 
 // setExtra sets how many extra batches may be open. The caller holds run.turn.
@@ -174,7 +177,7 @@ func (l *Loader) setExtra(n int) {
 // startDepth readies the depth of a new loader.
 func (l *Loader) startDepth() {
 	d := &l.deep
-	d.bound = sync.OnceValue(l.mostExtra)
+	d.room = sync.OnceValue(l.roomForExtra)
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
 	d.Reset(0, l.slotBytes)
@@ -243,8 +246,8 @@ func (l *Loader) claimSize() int {
 	if l.loadBatch != nil {
 		// As many as possible while every worker gets something of what may be ahead.
 		depth := l.depth()
-		if l.opts.prefetch == 0 && l.pace.perBatch() >= wholeBatches {
-			depth = l.leastDepth() + l.deep.bound()
+		if l.opts.prefetch == 0 && l.pace.perBatch() >= wholeCalls {
+			depth = l.leastDepth() + l.mostExtra()
 		}
 		return max(1, min(l.opts.batchSize, max(1, depth-1)*l.opts.batchSize/max(1, l.Workers())))
 	}

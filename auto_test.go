@@ -377,7 +377,7 @@ func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
 			}
 		}
 	}
-	worst(t, slower, 0.01, 0.05)
+	worst(t, slower, 0.02, 0.06) // tuning included: 4000 batches are 2 s with 64 CPUs
 }
 
 // Its steps take longer once it doesn't skip them; then each fortieth writes a checkpoint.

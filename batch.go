@@ -47,10 +47,6 @@ type Batch struct {
 	rand   *rand.Rand // over pcg
 	pcg    rand.PCG
 
-	// skipped counts places that were reported to the ring but may not be loaded, because
-	// the run was over by then.
-	skipped atomic.Int32
-
 	// With WithFinish. A worker takes a place off unfinished before it reports the
 	// place to the ring. The worker that takes off the last place writes leftOut and
 	// finishErr before it reports that place.

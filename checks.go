@@ -23,8 +23,8 @@ func WithChecks() Option {
 	}
 }
 
-// checked is an epoch in whose loop body mistakes are found, with WithChecks.
-func (l *Loader) checked(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
+// withChecks is an epoch in whose loop body mistakes are found, with WithChecks.
+func (l *Loader) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
 	if !l.opts.checks {
 		return epoch
 	}

@@ -27,8 +27,9 @@ type watch struct {
 	since atomic.Int64
 
 	// The worker writes these before since.
-	upto  int  // the place after the last that the call loads
-	whole bool // the call is of LoadBatch
+	upto    int  // the place after the last that the call loads
+	whole   bool // the call is of LoadBatch
+	indexed bool // the indices of a claim that is noted are known
 
 	began    int64 // what the worker has stored in since
 	madeLate bool  // Scratch made something after the call was given up
@@ -49,6 +50,15 @@ func (w *worker) calls(upto int, whole bool) {
 	w.since.Store(w.began)
 }
 
+// note notes the claim under way, if that is to be done and isn't yet. indexed tells that its
+// indices don't change any more.
+func (w *worker) note(indexed bool) {
+	if w.noted && w.since.Load() == 0 {
+		w.indexed = indexed
+		w.since.Store(w.began)
+	}
+}
+
 // ceases notes that a claim that was noted is over.
 func (w *worker) ceases() {
 	if w.noted {
@@ -56,8 +66,8 @@ func (w *worker) ceases() {
 	}
 }
 
-// returned notes that the call under way has returned. It reports true if that was too late.
-func (w *worker) returned() bool { return w.bounded && !w.turn(0) }
+// tooLate notes that the call under way has returned, and tells whether it was given up.
+func (w *worker) tooLate() bool { return w.bounded && !w.turn(0) }
 
 // turn changes since. It reports false if the call was given up.
 func (w *worker) turn(since int64) bool {
@@ -203,7 +213,7 @@ func (w *worker) tell(since int64) {
 		running = time.Duration(w.l.now() - since).Round(time.Millisecond).String()
 	}
 	sample := []any{"position", b.position(from), "samples", to - from}
-	if to-from == 1 {
+	if to-from == 1 && (w.bounded || w.indexed) {
 		sample = []any{"index", w.slot.indices[from], "position", b.position(from)}
 	}
 	w.l.opts.log.With(sample...).Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends",
@@ -246,7 +256,9 @@ func (w *worker) replace() (next *worker, err error) {
 // cameBack frees what a call that was given up has kept. What Scratch has made too late, the
 // worker that has the seat gets.
 func (w *worker) cameBack() {
-	_ = w.keeps.release() // nobody is left to tell of an error
+	if err := w.keeps.release(); err != nil {
+		w.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
+	}
 	w.l.away.Add(-1)
 	w.leaveLate()
 	w.locals.close(w.l.opts.log)

@@ -58,7 +58,7 @@ type Loader struct {
 	// always if the depth is fixed.
 	deepening atomic.Pointer[run]
 
-	workers atomic.Int32 // how many there should be; written under mu
+	workers atomic.Int32 // how many there should be; written under mu, or by Close
 	byHand  atomic.Bool  // the program called SetWorkers, which ends auto mode; written under mu
 
 	mu        sync.Mutex
@@ -315,7 +315,7 @@ func (l *Loader) now() int64 { return int64(time.Since(l.born)) + 1 }
 // alone never sees it. The loop may be left early. Once it has ended, no Load is running any
 // more, except calls that [WithTimeout] gave up, and the loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
-	return l.checked(func(yield func(*Batch, error) bool) {
+	return l.withChecks(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
 			yield(nil, optionError("Epoch", epoch, "must be at least 0"))
 			return
@@ -327,7 +327,7 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 // Epochs yields the epochs first … end−1 as one sequence, see [Loader.Epoch]: the next one is
 // loaded while the last batches of an epoch are in use.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
-	return l.checked(func(yield func(*Batch, error) bool) {
+	return l.withChecks(func(yield func(*Batch, error) bool) {
 		switch {
 		case first < 0:
 			yield(nil, optionError("Epochs", first, "first must be at least 0"))
@@ -343,12 +343,12 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 // the seed must be the same as when the state was taken; the worker count, the batch size and
 // the world size may have changed, but the last not for a stream that isn't a [CountedStream].
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
-	return l.checked(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
+	return l.withChecks(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
 
 // ResumeEpochs is [Loader.Resume] and then [Loader.Epochs], as one sequence.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
-	return l.checked(func(yield func(*Batch, error) bool) {
+	return l.withChecks(func(yield func(*Batch, error) bool) {
 		if end <= s.Epoch {
 			yield(nil, optionError("ResumeEpochs", end, "end must be more than State.Epoch, %d", s.Epoch))
 			return
@@ -424,7 +424,7 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 		}
 	}
 	if t != nil {
-		t.Pause(r.taken)
+		t.Pause(int(t.delivered.Load() - t.before))
 	}
 }
 

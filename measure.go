@@ -102,7 +102,7 @@ func (t *tuning) resume(r *run) {
 	})
 }
 
-// took is called when a batch is delivered. It returns true once tuning is over.
+// took is called when a batch is delivered.
 func (t *tuning) took(r *run) {
 	n := t.before + int64(r.taken)
 	if n == 1 {

@@ -74,7 +74,6 @@ type run struct {
 	// anything. Once prepared is set, none is added.
 	preparing sync.WaitGroup
 	prepared  bool // guarded by Loader.mu
-
 }
 
 // begin starts a run.
@@ -325,6 +324,9 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, nil
 	}
 	if r.l.away.Load() >= maxAway {
+		if len(r.ahead) > 0 {
+			return false, nil // they are delivered first
+		}
 		return false, r.l.tooManyAway()
 	}
 	b, err := r.l.slots.take(r.l)
@@ -339,7 +341,6 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, err
 	}
 	b.bad.reset()
-	b.skipped.Store(0)
 	if r.sequence != nil {
 		b.opened = r.l.opts.batchSize
 	} else if r.refused = r.place(b, r.opened); r.refused != nil {
@@ -452,7 +453,7 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 			return 0, false
 		case r.l.ring.Forsaken(seq):
 			r.help(seq)
-		default: // a worker is idle
+		default: // a worker is idle, or who looks ahead is told of a batch
 			r.deepen()
 		}
 	}

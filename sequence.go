@@ -344,9 +344,6 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	if b.end {
 		q.ended.Store(true)
 	}
-	if q.ctx.Err() != nil {
-		b.skipped.Add(int32(o.batchSize - n))
-	}
 	q.l.ring.Seal(seq, n)
 }
 

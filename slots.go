@@ -60,7 +60,7 @@ func (s *slot) release() error {
 	return s.free(s.mem)
 }
 
-// slots is the batches that no run has open.
+// slots is the batches that no run has open, and how many there are in all.
 type slots struct {
 	mu     sync.Mutex
 	free   []*Batch
@@ -169,8 +169,8 @@ func (s *slots) giveBack() {
 	}
 }
 
-// drop gives up the batch's slot. No lock is held: freeing page-locked memory
-// waits for the driver.
+// drop gives up the batch's slot. slots.mu isn't held: freeing page-locked memory waits for the
+// driver.
 func (b *Batch) drop() {
 	b.giveUp(b.slot)
 	b.slot = gone
@@ -377,7 +377,8 @@ type slotMemory struct {
 
 // newSlotMemory chooses the memory by device and WithPinned. For a GPU it is the
 // driver's page-locked memory, unless WithPinned(false) declines it. For the host it
-// is ordinary pages or, with WithPinned(true), locked ones.
+// is ordinary pages or, with WithPinned(true), the driver's or locked ones. With checks it is
+// ordinary pages.
 func newSlotMemory(o *options) slotMemory {
 	host := onHost(o.device)
 	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {

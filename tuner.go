@@ -130,7 +130,7 @@ func (t *tuner) measure(ctx context.Context, m *tuning) error {
 				return false
 			}
 			any = true
-			if b.Epoch() > 0 && b.epoch > at.Epoch {
+			if b.epoch > at.Epoch {
 				m.again = true // samples come a second time
 			}
 			if err = t.train(ctx, m, b); err != nil {

@@ -118,9 +118,6 @@ func (w *worker) loaded() {
 	if w.l.tuning != nil {
 		w.l.counters.loaded.Add(int64(n) * wholeBatch / int64(b.opened))
 	}
-	if w.l.ring.Stopped() || b.bad.any() && b.run.isOver() {
-		b.skipped.Add(int32(n))
-	}
 	b.loadedPlaces(n, w.sample.worker)
 }
 
@@ -212,8 +209,7 @@ func (w *worker) loadClaim() {
 		began = w.l.now()
 	}
 	if w.noted = !w.bounded && w.l.pace.notes(n); w.noted {
-		w.began = max(began, unknownSince)
-		w.since.Store(w.began)
+		w.began, w.indexed = max(began, unknownSince), false
 	}
 	if w.l.loadBatch != nil && w.slot == b.slot {
 		w.loadTogether(b, w.claim.To)
@@ -258,7 +254,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 			return
 		}
 		p := recover()
-		if w.returned() || p == nil {
+		if w.tooLate() || p == nil {
 			return // the call was given up long ago, or the goroutine ends
 		}
 		stack, err := guard.Recovered(p)
@@ -294,7 +290,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		if err != nil {
 			err = w.again(ctx, err)
 		}
-		if w.returned() {
+		if w.tooLate() {
 			break
 		}
 		if ragged && err == nil {
@@ -383,7 +379,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 			return
 		}
 		p := recover()
-		if w.returned() || p == nil {
+		if w.tooLate() || p == nil {
 			return // the call was given up long ago, or the goroutine ends
 		}
 		_, err := guard.Recovered(p)
@@ -399,7 +395,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	err := l.loadBatch(ctx, w.indices, samples)
 	returned = true
 	switch {
-	case w.returned():
+	case w.tooLate():
 		return false
 	case err != nil:
 		if !b.run.isOver() { // the context has ended, which is no failure
@@ -446,18 +442,17 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 	return true
 }
 
-// fillIndices writes which samples the places next … end−1 are, if that is known
-// without asking a sampler of the user.
-func (w *worker) fillIndices(b *Batch, end int) bool {
-	if b.known {
-		return true
-	}
-	if s, ok := w.l.sampler.(Filler); ok {
+// fillIndices writes which samples the places next … end−1 are, if that is known without asking the
+// sampler for each. It then notes the claim.
+func (w *worker) fillIndices(b *Batch, end int) (known bool) {
+	known = b.known || w.slot.records != nil || w.noted && w.indexed // the reader of a stream has set them, or an earlier call
+	if s, ok := w.l.sampler.(Filler); ok && !known {
 		w.sample.turnTo(w.next, -1) // a panic of Fill is reported with index −1
 		s.Fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
-		return true
+		known = true
 	}
-	return w.slot.records != nil // the reader of a stream has set them
+	w.note(known)
+	return known
 }
 
 // prepare runs WithWorkerInit before the worker claims anything, so that no batch waits for
