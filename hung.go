@@ -209,7 +209,7 @@ func (w *worker) tell(since int64) {
 		from, to = w.next, w.upto
 	}
 	running := patience.String() + " or more" // no call has begun since
-	if since > unknownSince {
+	if w.bounded || to-from == 1 && since > unknownSince {
 		running = time.Duration(w.l.now() - since).Round(time.Millisecond).String()
 	}
 	sample := []any{"position", b.position(from), "samples", to - from}

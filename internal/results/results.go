@@ -271,11 +271,7 @@ func (f contents) with(e Entry) ([]byte, error) {
 	entries := slices.DeleteFunc(slices.Clone(f.Entries), func(old Entry) bool { return old.Key == e.Key })
 	entries = append(entries, e)
 	entries = entries[max(0, len(entries)-maxEntries):]
-	data, err := json.Marshal(contents{format, version, entries})
-	if err == nil && len(data) > maxSize {
-		err = fmt.Errorf("the file would be larger than %s", human.Bytes(maxSize))
-	}
-	return data, err
+	return json.Marshal(contents{format, version, entries})
 }
 
 // replaceFile writes data to path. A reader finds either the old file or the new

@@ -222,9 +222,6 @@ func TestTheFileForgetsTheOldest(t *testing.T) {
 	require.Len(t, file.Entries, maxEntries)
 	require.Equal(t, testKey(2), file.Entries[0].Key)
 	require.Equal(t, testKey(1e6), file.Entries[maxEntries-1].Key)
-
-	_, err = with(testKey(1e6), maxSize)
-	require.ErrorContains(t, err, "the file would be larger than 8.39 MB")
 }
 
 func TestAFileMayBeAsLargeAsTheBound(t *testing.T) {
@@ -234,14 +231,6 @@ func TestAFileMayBeAsLargeAsTheBound(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(empty+strings.Repeat(" ", size-len(empty))), 0o644))
 		_, err := read(path)
 		require.Equal(t, usable, err == nil, err)
-	}
-	for more, fits := range map[int]bool{0: true, 1: false} {
-		one := Entry{Key: testKey(1), Value: json.RawMessage("1")}
-		data, err := contents{}.with(one)
-		require.NoError(t, err)
-		one.Value = json.RawMessage(strings.Repeat("1", maxSize-len(data)+1+more))
-		_, err = contents{}.with(one)
-		require.Equal(t, fits, err == nil, err)
 	}
 }
 

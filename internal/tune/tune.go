@@ -161,8 +161,8 @@ func (s span) full() bool {
 	return s.Delivered > 0 && s.Wait < s.took/hardly && s.Missing < 1.01
 }
 
-// unclear tells whether training hardly waited, but it may be that this was since a batch was
-// loaded before. That says nothing of a window of few batches.
+// unclear tells whether training hardly waited, but perhaps only because a batch was loaded before.
+// A window in which that is more than a tenth is clear: what was loaded in it tells.
 func (s span) unclear() bool {
 	less := float64(s.Delivered) - s.Loaded
 	return s.Wait < s.took/hardly && s.Missing >= 1.01 && 0.3 < less && less < min(1.5, float64(s.Delivered)/10)
