@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/stage"
@@ -136,18 +137,18 @@ func (b *Batch) Bytes(field int) []byte {
 	return mem
 }
 
-func (b *Batch) bytesOf(field int) ([]byte, *column) {
+func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) {
 	c := b.column(field)
-	from, n := b.offsets[field], c.size*b.size
-	return b.mem[from : from+n : from+n], c
+	from, n := b.places.Offsets[field], c.Size*b.size
+	return b.places.Bytes[from : from+n : from+n], c
 }
 
 // column is a field as memory. It panics if there is none.
-func (b *Batch) column(field int) *column {
-	if uint(field) >= uint(len(b.columns)) {
+func (b *Batch) column(field int) *layout.Column {
+	if uint(field) >= uint(len(b.places.Columns)) {
 		b.panicNoColumn(field)
 	}
-	return &b.columns[field]
+	return &b.places.Columns[field]
 }
 
 //go:noinline
@@ -155,23 +156,23 @@ func (b *Batch) panicNoColumn(field int) {
 	if b.slot == gone {
 		panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.index, b.epoch, goneBack))
 	}
-	b.l.layout.panicOutOfRange(field)
+	panicOutOfRange(b.l.layout.Layout, field)
 }
 
 // Lens is each sample's length of a ragged field. It panics for other fields.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.column(field)
-	if c.free == 0 {
-		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.Ragged is false)", field, c.name))
+	if c.Free == 0 {
+		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.Ragged is false)", field, c.Name))
 	}
-	return b.lensOf(c.ragged)[:b.size]
+	return b.places.LensOf(c.Ragged)[:b.size]
 }
 
 // LensOf is Lens of ragged dimension dim, the first of which is 0.
 func (b *Batch) LensOf(field, dim int) []int32 {
 	c := b.column(field)
-	c.checkRagged("LensOf", field, dim)
-	return b.lensOf(c.ragged + dim)[:b.size]
+	checkRagged(c, "LensOf", field, dim)
+	return b.places.LensOf(c.Ragged + dim)[:b.size]
 }
 
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If
@@ -360,9 +361,7 @@ func (b *Batch) first() int {
 // resize notes how many samples the batch has.
 func (b *Batch) resize(n int) {
 	b.size = n
-	for _, shape := range b.shapes {
-		shape[0] = n
-	}
+	b.places.Resize(n)
 }
 
 // Shape is the shape of a field of the whole batch: Len, then that of one sample. A ragged
@@ -370,12 +369,12 @@ func (b *Batch) resize(n int) {
 // sample. It must not be changed.
 func (b *Batch) Shape(field int) []int {
 	b.column(field)
-	return b.shapes[field]
+	return b.places.Shapes[field]
 }
 
 // badSizes notes that a sample is bad because its sizes can't be used.
 func (b *Batch) badSizes(place int, err error, stack []byte) {
-	b.told[place] = untold
+	b.places.Told[place] = layout.Untold
 	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
 }
 
@@ -386,7 +385,7 @@ func (b *Batch) DevicePtr(field int) uintptr {
 	if b.device == nil {
 		return 0
 	}
-	return b.device.Ptr + uintptr(b.offsets[field])
+	return b.device.Ptr + uintptr(b.places.Offsets[field])
 }
 
 // anyWorld is State.World of a CountedStream: any number of ranks may go on.
@@ -401,12 +400,12 @@ func (r *run) layOut(b *Batch) {
 			place = r.askSizes(b, place)
 		}
 	} else {
-		l.layout.longest(r.sizes)
+		l.layout.Longest(r.sizes)
 		for place := range b.size {
-			b.tell(place, r.sizes)
+			b.places.Tell(place, r.sizes)
 		}
 	}
-	b.arrange(l.layout, b.size)
+	b.places.Arrange(b.size)
 }
 
 // askSampler sets which samples the batch has. It reports false if the sampler
@@ -444,7 +443,7 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 	}()
 	for ; next < b.size; next++ {
 		clear(r.sizes)
-		b.tell(next, r.sizes)
+		b.places.Tell(next, r.sizes)
 		index := b.indices[next]
 		if uint(index) >= uint(l.n) {
 			continue // a bad sample in any case
@@ -453,7 +452,7 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 			b.badSizes(next, err, nil)
 			continue
 		}
-		b.tell(next, r.sizes)
+		b.places.Tell(next, r.sizes)
 	}
 	finished = true
 	return next
@@ -462,7 +461,7 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 // askSize asks the dataset for the sizes of a sample.
 func (l *Loader) askSize(index int, sizes []int) error {
 	for dim := range sizes {
-		sizes[dim] = untold
+		sizes[dim] = layout.Untold
 	}
 	l.sizes(index, sizes)
 	return l.layout.checkSizes(index, sizes)

@@ -22,7 +22,7 @@ func Cached(ds Dataset, maxBytes int64) Dataset {
 		c.err = optionError("Cached", maxBytes, "maxBytes must be at least 1")
 		return c
 	}
-	c.kept = cache.New(n, int64(l.packed()), maxBytes)
+	c.kept = cache.New(n, int64(l.Packed()), maxBytes)
 	if tell := sizesOf(ds); tell != nil {
 		return &struct {
 			*cached
@@ -68,9 +68,9 @@ func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 		if err := dst.loadAlone(ctx, c.ds, index); err != nil {
 			return 0, err
 		}
-		return dst.packedSize(), nil
+		return dst.mem.PackedSize(dst.place), nil
 	}
-	full, err := c.kept.Get(ctx, dst.worker, index, take, load, dst.pack)
+	full, err := c.kept.Get(ctx, dst.worker, index, take, load, func(to []byte) { dst.mem.Pack(dst.place, to) })
 	if full != nil {
 		dst.log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "error", full)
 	}

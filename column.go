@@ -4,21 +4,23 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+
+	"github.com/nwt-go/nwt/internal/layout"
 )
 
 // A View is what [Values] can look into: a *[Sample] or a *[Batch].
 type View interface {
 	Bytes(field int) []byte // the memory of a field
-	bytesOf(field int) ([]byte, *column)
+	bytesOf(field int) ([]byte, *layout.Column)
 }
 
 // Values is the elements of a field, row-major and not copied, for generic code: others use a
 // [Column]. It panics if T isn't the element type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
-	if !sees[T](c.dtype) {
+	if dtype := DType(c.Type); !sees[T](dtype) {
 		panic(fmt.Sprintf("nwt: Values[%s] of field %d (%q), whose type is %v: want Values[%v]",
-			reflect.TypeFor[T](), field, c.name, c.dtype, dtypes[c.dtype].kind))
+			reflect.TypeFor[T](), field, c.Name, dtype, dtypes[dtype].kind))
 	}
 	return elements[T](b)
 }
@@ -33,7 +35,7 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
 	}
 	Values[T](samples[0], field) // panics on another type
-	return elements[T](samples[0].places(field, len(samples)))
+	return elements[T](samples[0].mem.Places(field, samples[0].place, len(samples)))
 }
 
 // A Schema declares fields by [AddField]; its columns read and write them.
@@ -72,12 +74,12 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 		panic(fmt.Sprintf("nwt: field %d of a schema must have a name of its own: field %d is %q too", i, k, f.Name))
 	}
 	fields := append(slices.Clip(s.fields), f)
-	l, err := newLayout(fields)
+	l, err := newFieldSet(fields)
 	if err != nil {
 		panic(err)
 	}
 	s.fields = fields
-	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.columns[i].full}
+	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[i].Full}
 }
 
 // ColumnOf is the column of a field by its name, for datasets that no [Schema] declared. If no
@@ -148,8 +150,8 @@ func (c *Column[T]) in(v View) int {
 	return c.index
 }
 
-func (c *Column[T]) check(there *column) {
-	if c.dtype != there.dtype || c.full != there.full || c.name != there.name {
+func (c *Column[T]) check(there *layout.Column) {
+	if uint8(c.dtype) != there.Type || c.full != there.Full || c.name != there.Name {
 		c.panicElsewhere(there)
 	}
 }
@@ -157,10 +159,10 @@ func (c *Column[T]) check(there *column) {
 // panicElsewhere is a function of its own so that check can be inlined.
 //
 //go:noinline
-func (c *Column[T]) panicElsewhere(there *column) {
+func (c *Column[T]) panicElsewhere(there *layout.Column) {
 	if !c.dtype.valid() {
-		panic(fmt.Sprintf("nwt: a Column[%s] that neither AddField nor ColumnOf made, of a view whose field %d is %q", reflect.TypeFor[T](), c.index, there.name))
+		panic(fmt.Sprintf("nwt: a Column[%s] that neither AddField nor ColumnOf made, of a view whose field %d is %q", reflect.TypeFor[T](), c.index, there.Name))
 	}
 	panic(fmt.Sprintf("nwt: field %d of the schema is %q (%v, %d bytes), and of the view %q (%v, %d bytes): want a view of the schema's fields",
-		c.index, c.name, c.dtype, c.full, there.name, there.dtype, there.full))
+		c.index, c.name, c.dtype, c.full, there.Name, DType(there.Type), there.Full))
 }

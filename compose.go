@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
 )
@@ -108,7 +109,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 type concat struct {
 	whole
 	ds     []Dataset
-	layout *layout
+	layout *fieldSet
 	ends   []int // the number of samples up to each dataset, itself included
 }
 
@@ -125,7 +126,7 @@ func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *concat) sizes() func(index int, sizes []int) {
-	tell := sizesOfParts(d.ds, func(int) *layout { return d.layout })
+	tell := sizesOfParts(d.ds, func(int) *fieldSet { return d.layout })
 	if tell == nil {
 		return nil
 	}
@@ -193,7 +194,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	case adjoin(dst):
 		return b.LoadBatch(ctx, indices, dst)
 	}
-	src := scratchFor(d.layout, !bool(overwrites(ds)), dst...)
+	src := scratchFor(d.layout.Layout, !bool(overwrites(ds)), dst...)
 	for _, s := range src {
 		s.scope = s.outer.scope // the dataset's, wherever its samples lie
 	}
@@ -227,8 +228,8 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 
 type mapped struct {
 	ds     Dataset
-	src    *layout // of ds
-	clears bool    // ds may leave elements unwritten
+	src    *fieldSet // of ds
+	clears bool      // ds may leave elements unwritten
 	fields []Field
 	f      func(ctx context.Context, src, dst *Sample) error
 	err    error // what is wrong with the arguments
@@ -248,7 +249,7 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 	if d.err != nil {
 		return d.err
 	}
-	src := scratchFor(d.src, d.clears, dst)[0]
+	src := scratchFor(d.src.Layout, d.clears, dst)[0]
 	if err := d.ds.Load(ctx, index, src); err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	src := scratchFor(d.src, d.clears, dst...)
+	src := scratchFor(d.src.Layout, d.clears, dst...)
 	if err := d.ds.(BatchDataset).LoadBatch(ctx, indices, src); err != nil {
 		return err
 	}
@@ -385,12 +386,12 @@ func Zip(ds ...Dataset) (Dataset, error) {
 		}
 		z.parted = append(z.parted, zipPart{l, field, ragged})
 		z.fields = append(z.fields, l.fields...)
-		field, ragged = field+len(l.columns), ragged+l.ragged
+		field, ragged = field+len(l.Columns), ragged+l.Ragged
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if _, err := newLayout(z.fields); err != nil {
+	if _, err := newFieldSet(z.fields); err != nil {
 		return nil, within("Zip", err)
 	}
 	z.whole = overwrites(ds...)
@@ -407,7 +408,7 @@ type zipped struct {
 
 // zipPart is where the fields of a dataset lie among those of all.
 type zipPart struct {
-	layout        *layout
+	layout        *fieldSet
 	field, ragged int // the first of them, and the first ragged dimension
 }
 
@@ -416,14 +417,14 @@ func (d *zipped) Fields() []Field  { return cloneFields(d.fields) }
 func (d *zipped) parts() []Dataset { return d.ds }
 
 func (d *zipped) sizes() func(index int, sizes []int) {
-	tells := sizesOfParts(d.ds, func(i int) *layout { return d.parted[i].layout })
+	tells := sizesOfParts(d.ds, func(i int) *fieldSet { return d.parted[i].layout })
 	if tells == nil {
 		return nil
 	}
 	return func(index int, sizes []int) {
 		for i, tell := range tells {
 			part := &d.parted[i]
-			tell(index, sizes[part.ragged:part.ragged+part.layout.ragged])
+			tell(index, sizes[part.ragged:part.ragged+part.layout.Ragged])
 		}
 	}
 }
@@ -459,20 +460,11 @@ func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 // live as long as the first of dst.
 func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 	first, part := dst[0], d.parted[i]
-	views := first.blockOf(part.layout, len(dst), func(l *layout, n int) []*Sample { return newSamples(&common{layout: l}, n) })
-	lens := 0
-	if first.layout.ragged > 0 {
-		lens = len(first.lens) / first.layout.ragged // of each ragged dimension
-	}
+	views := first.blockOf(part.layout.Layout, len(dst), func(l *layout.Layout, n int) []*Sample {
+		return newSamples(&common{mem: layout.Memory{Layout: l}}, n)
+	})
 	c := *first.common
-	c.layout, c.records = part.layout, nil
-	fields := len(part.layout.columns)
-	c.columns, c.offsets = first.columns[part.field:part.field+fields], first.offsets[part.field:part.field+fields]
-	ragged, end := part.ragged*lens, (part.ragged+part.layout.ragged)*lens
-	c.first, c.lens = first.first+part.ragged, first.lens[ragged:end]
-	if c.told != nil {
-		c.told = first.told[ragged:end]
-	}
+	c.mem, c.records = first.mem.Part(part.layout.Layout, part.field, part.ragged), nil
 	*views[0].common = c
 	for k, v := range views {
 		v.outer = dst[k]

@@ -99,7 +99,7 @@ func lengthNow(ds Dataset) (n int, err error) {
 }
 
 // checkDataset is what NewLoader, Tune and LoadSample require of a dataset.
-func checkDataset(ds Dataset) (n int, l *layout, err error) {
+func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "must not be nil")
 	}
@@ -121,19 +121,19 @@ func checkDataset(ds Dataset) (n int, l *layout, err error) {
 		if err := s.check(); err != nil {
 			return 0, nil, err
 		}
-		l, err = newLayout(ds.Fields())
+		l, err = newFieldSet(ds.Fields())
 		return endless, l, err
 	}
 	if n = ds.Len(); n < 1 || n > maxSamples {
 		errs = append(errs, optionError("Dataset.Len", n, "must be 1 … %d", maxSamples))
 	}
-	l, err = newLayout(ds.Fields())
+	l, err = newFieldSet(ds.Fields())
 	return n, l, errors.Join(append(errs, err)...)
 }
 
 // checkIndexed is checkDataset for callers that ask for samples by index: a stream
 // is an error.
-func checkIndexed(ds Dataset) (n int, l *layout, err error) {
+func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) {
 	if n, l, err = checkDataset(ds); err == nil && n == endless {
 		err = optionError("Dataset", fmt.Sprintf("%T", ds), "must not be a stream, which has no sample by index")
 	}
@@ -238,7 +238,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	if index < 0 || index >= n {
 		return nil, optionError("LoadSample", index, "the index must be 0 … %d", n-1)
 	}
-	s := newBlock(l, 1)[0]
+	s := newBlock(l.Layout, 1)[0]
 	s.begin(0, index)
 	s.from, s.locals.ctx = index, ctx
 	defer s.locals.close(s.log)
@@ -279,7 +279,7 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	s.begin(s.place, index)
 	s.scope = was.scope
 	if !overwrites(ds) {
-		s.clearPlaces(1)
+		s.mem.Clear(s.place, 1)
 	}
 	if err := ds.Load(ctx, index, s); err != nil {
 		return err
@@ -362,7 +362,7 @@ func sizesOf(ds Dataset) func(index int, sizes []int) {
 
 // sizesOfParts is sizesOf for each of several datasets. A dataset that doesn't know
 // its sizes tells the longest allowed. The result is nil if none of them knows.
-func sizesOfParts(ds []Dataset, layoutOf func(part int) *layout) []func(index int, sizes []int) {
+func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index int, sizes []int) {
 	known := false
 	tell := make([]func(index int, sizes []int), len(ds))
 	for i, d := range ds {
@@ -371,31 +371,10 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *layout) []func(index in
 			continue
 		}
 		l := layoutOf(i)
-		tell[i] = func(_ int, sizes []int) { l.longest(sizes) }
+		tell[i] = func(_ int, sizes []int) { l.Longest(sizes) }
 	}
 	if !known {
 		return nil
 	}
 	return tell
-}
-
-// longest sets sizes to those of the longest sample allowed.
-func (l *layout) longest(sizes []int) {
-	for i := range l.columns {
-		c := &l.columns[i]
-		copy(sizes[c.ragged:], c.dims[:c.free])
-	}
-}
-
-// checkSizes tells what is wrong with the sizes that were told for a sample.
-func (l *layout) checkSizes(index int, sizes []int) error {
-	for i := range l.columns {
-		c := &l.columns[i]
-		for d, longest := range c.dims[:c.free] {
-			if n := sizes[c.ragged+d]; n < 0 || n > longest {
-				return fmt.Errorf("nwt: Sizes(%d) tells %d for dimension %d of field %d (%q): must be 0 … %d", index, n, d, i, c.name, longest)
-			}
-		}
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -138,25 +139,18 @@ func elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 
-// column is a field as memory: of the longest samples allowed or, in a slot, of the
-// batch that it holds.
-type column struct {
-	name   string
-	dtype  DType
-	full   int   // bytes of the longest sample allowed
-	size   int   // bytes of a sample's place
-	dims   []int // shape of a sample's place
-	free   int   // how many of the first dimensions are ragged
-	ragged int   // number of the first of them among the ragged dimensions of all fields
-	step   int   // bytes of one step of the last of them; of a sample if there are none
+// A fieldSet is the fields of a dataset, checked, with their layout in memory.
+type fieldSet struct {
+	fields []Field
+	*layout.Layout
 }
 
-// A layout is the fields of a dataset, checked, as memory.
-type layout struct {
-	fields  []Field
-	columns []column
-	bytes   int // of a sample
-	ragged  int // how many dimensions are ragged, of all fields together
+// checkSizes returns what is wrong with the sizes that were told for a sample.
+func (f *fieldSet) checkSizes(index int, sizes []int) error {
+	if err := f.Check(sizes); err != nil {
+		return fmt.Errorf("nwt: Sizes(%d) tells %w", index, err)
+	}
+	return nil
 }
 
 // maxBatchBytes and maxSamples bound a batch and an epoch, so that sizes and
@@ -167,9 +161,9 @@ const (
 	wide          = ^uint(0) >> 63 // 1 if an int has 64 bits, else 0
 )
 
-// newLayout checks fields; the error joins everything that is wrong with them.
-func newLayout(fields []Field) (*layout, error) {
-	l := &layout{}
+// newFieldSet checks fields; the error joins everything that is wrong with them.
+func newFieldSet(fields []Field) (*fieldSet, error) {
+	l := &fieldSet{Layout: &layout.Layout{}}
 	var errs []error
 	bad := func(i int, f Field, format string, args ...any) {
 		errs = append(errs, optionError("Dataset.Fields", f, "field %d (%q): %s", i, f.Name, fmt.Sprintf(format, args...)))
@@ -192,24 +186,21 @@ func newLayout(fields []Field) (*layout, error) {
 		if wrong != "" {
 			bad(i, f, "%s", wrong)
 		}
-		c := column{name: f.Name, dtype: f.Type, full: size, size: size, dims: f.Shape, ragged: l.ragged, step: size}
+		free := 0
 		if dims := f.raggedDims(); wrong == "" && dims <= len(f.Shape) {
 			for _, n := range f.Shape[:dims] {
 				if n > math.MaxInt32 {
 					bad(i, f, "the longest length is %d: must be at most %d", n, math.MaxInt32)
 				}
-				c.step /= n
 			}
-			c.free = dims
-			l.ragged += dims
+			free = dims
 		}
-		l.fields = append(l.fields, f)
-		l.columns = append(l.columns, c)
-		if size > maxBatchBytes-l.bytes {
+		if size > maxBatchBytes-l.Size {
 			bad(i, f, "the fields up to this one are more than %d bytes a sample", maxBatchBytes)
 			break
 		}
-		l.bytes += size
+		l.fields = append(l.fields, f)
+		l.Add(f.Name, uint8(f.Type), size, f.Shape, free)
 	}
 	return l, errors.Join(errs...)
 }
@@ -234,39 +225,12 @@ func (f *Field) bytes() (size int, wrong string) {
 // panicOutOfRange is a function of its own so that its callers can be inlined.
 //
 //go:noinline
-func (l *layout) panicOutOfRange(field int) {
-	panic(fmt.Sprintf("nwt: field %d is out of range: the dataset has %d (%s)", field, len(l.columns), l.names()))
-}
-
-func (l *layout) names() string {
+func panicOutOfRange(l *layout.Layout, field int) {
 	var names []string
-	for _, f := range l.fields {
-		names = append(names, f.Name)
+	for _, c := range l.Columns {
+		names = append(names, c.Name)
 	}
-	return strings.Join(names, ", ")
-}
-
-// fieldAlign is what fields are aligned to in a slot: a cache line, and as
-// much as any vector instruction or copy engine wants.
-const fieldAlign = 64
-
-// place sets where each field of a batch of n samples begins in the slot, and returns
-// the size of all fields together.
-func place(columns []column, n int, offsets []int) (size int) {
-	for i := range columns {
-		offsets[i] = size
-		size += (columns[i].size*n + fieldAlign - 1) / fieldAlign * fieldAlign
-	}
-	return size
-}
-
-// heapBytes is n bytes of the heap, aligned for every element type.
-func heapBytes(n int) []byte {
-	if n == 0 {
-		return nil
-	}
-	words := make([]uint64, (n+7)/8)
-	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)
+	panic(fmt.Sprintf("nwt: field %d is out of range: the dataset has %d (%s)", field, len(names), strings.Join(names, ", ")))
 }
 
 // difference is the first difference between what fields should be and what they

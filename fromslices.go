@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"unsafe"
+
+	"github.com/nwt-go/nwt/internal/layout"
 )
 
 // A Slice is an array in memory for [FromSlices].
@@ -28,34 +30,34 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 		d.fields = append(d.fields, c.field)
 		d.values = append(d.values, c.values)
 	}
-	l, err := newLayout(d.fields)
+	l, err := newFieldSet(d.fields)
 	d.layout = l
 	var errs []error
 	if err != nil {
 		errs = append(errs, within("FromSlices", err))
 	}
 	first := -1 // of the columns whose fields can be used
-	for i, c := range l.columns {
-		if k := slices.IndexFunc(l.columns[:i], func(other column) bool { return other.name == c.name }); k >= 0 {
-			errs = append(errs, optionError("FromSlices", c.name, "column %d: the name must not be that of column %d too", i, k))
+	for i, c := range l.Columns {
+		if k := slices.IndexFunc(l.Columns[:i], func(other layout.Column) bool { return other.Name == c.Name }); k >= 0 {
+			errs = append(errs, optionError("FromSlices", c.Name, "column %d: the name must not be that of column %d too", i, k))
 		}
-		if c.size == 0 {
+		if c.Size == 0 {
 			continue
 		}
-		n := len(d.values[i]) / c.size
+		n := len(d.values[i]) / c.Size
 		if first < 0 {
 			first, d.n = i, n
 		}
-		values := len(d.values[i]) / c.dtype.Size()
+		values := len(d.values[i]) / DType(c.Type).Size()
 		switch {
-		case n*c.size != len(d.values[i]):
+		case n*c.Size != len(d.values[i]):
 			errs = append(errs, optionError("FromSlices", values, "column %d (%q): the number of values must be a multiple of %d, those of a sample of shape %v",
-				i, c.name, c.size/c.dtype.Size(), l.fields[i].Shape))
+				i, c.Name, c.Size/DType(c.Type).Size(), l.fields[i].Shape))
 		case n == 0:
-			errs = append(errs, optionError("FromSlices", values, "column %d (%q): must hold at least 1 sample", i, c.name))
+			errs = append(errs, optionError("FromSlices", values, "column %d (%q): must hold at least 1 sample", i, c.Name))
 		case n != d.n:
 			errs = append(errs, optionError("FromSlices", n, "column %d (%q): must hold as many samples as column %d (%q), which are %d",
-				i, c.name, first, l.columns[first].name, d.n))
+				i, c.Name, first, l.Columns[first].Name, d.n))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -67,7 +69,7 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 type arrays struct {
 	n      int
 	fields []Field
-	layout *layout
+	layout *fieldSet
 	values [][]byte // of each field
 }
 
@@ -91,8 +93,8 @@ func (d *arrays) LoadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		return nil
 	}
 	for f, values := range d.values {
-		size := d.layout.columns[f].size
-		places := dst[0].places(f, len(dst))
+		size := d.layout.Columns[f].Size
+		places := dst[0].mem.Places(f, dst[0].place, len(dst))
 		for i, index := range indices {
 			copy(places[i*size:(i+1)*size], values[index*size:])
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/stage"
@@ -20,7 +21,9 @@ import (
 type Loader struct {
 	*source
 	loadSample func(ctx context.Context, index int, dst *Sample) error
+	loadClear  func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is clear
 	loadBatch  func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has none
+	clears     bool                                                          // places are cleared before they are loaded
 	offsets    []int                                                         // of the fields in a slot
 	slotBytes  int                                                           // of the longest batch allowed
 	sizes      func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
@@ -121,7 +124,7 @@ func (s *source) loader(workers int) *Loader {
 	if d, ok := s.ds.(BatchDataset); ok {
 		l.loadBatch = d.LoadBatch
 	}
-	if !overwrites(s.ds) {
+	if l.loadClear = l.loadSample; !overwrites(s.ds) {
 		l.clearBefore()
 	}
 	l.perBatch.Store(int64(l.order.perBatch()))
@@ -130,9 +133,9 @@ func (s *source) loader(workers int) *Loader {
 	if s.opts.seed != nil {
 		l.seedKey = permute.SeedKey(*s.opts.seed)
 	}
-	l.offsets = make([]int, len(s.layout.columns))
-	l.slotBytes = place(s.layout.columns, s.opts.batchSize, l.offsets)
-	if s.layout.ragged > 0 && !s.streams() {
+	l.offsets = make([]int, len(s.layout.Columns))
+	l.slotBytes = layout.Place(s.layout.Columns, s.opts.batchSize, l.offsets)
+	if s.layout.Ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)
 	}
 	if !onHost(s.opts.device) {
@@ -149,14 +152,15 @@ func (s *source) loader(workers int) *Loader {
 // clearBefore has places cleared before they are loaded. To ask in the loop of loading would cost
 // all datasets more.
 func (l *Loader) clearBefore() {
+	l.clears = true
 	load, together := l.loadSample, l.loadBatch
 	l.loadSample = func(ctx context.Context, index int, dst *Sample) error {
-		dst.clearPlaces(1)
+		dst.mem.Clear(dst.place, 1)
 		return load(ctx, index, dst)
 	}
 	if together != nil {
 		l.loadBatch = func(ctx context.Context, indices []int, dst []*Sample) error {
-			dst[0].clearPlaces(len(dst)) // they adjoin
+			dst[0].mem.Clear(dst[0].place, len(dst)) // they adjoin
 			return together(ctx, indices, dst)
 		}
 	}

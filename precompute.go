@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/samplefile"
 )
 
@@ -38,7 +39,7 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return nil, err
 	}
 	p := &Precomputed{ds: ds, path: path, n: n, layout: l}
-	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.packed()}
+	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed()}
 	p.file, err = samplefile.Open(ctx, path, spec, o.log, func(w *samplefile.Writer) error { return p.fill(ctx, w, opts) })
 	if err != nil {
 		return nil, p.within(err)
@@ -51,7 +52,7 @@ type Precomputed struct {
 	ds     Dataset
 	path   string
 	n      int
-	layout *layout
+	layout *fieldSet
 	file   *samplefile.File
 }
 
@@ -72,9 +73,9 @@ func (p *Precomputed) Overwrites(ds Dataset) bool { return ds == Dataset(p) }
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 	there, err := p.file.Read(dst.worker, index, func(packed []byte) (sum uint32, err error) {
 		if rest, err := dst.unpack(packed); err != nil || len(rest) > 0 {
-			return 0, cmp.Or(err, errNotPacked)
+			return 0, cmp.Or(err, layout.ErrNotPacked)
 		}
-		return dst.packedSum(), nil
+		return dst.mem.Sum(dst.place, samplefile.Sum), nil
 	})
 	switch {
 	case err != nil:
@@ -103,10 +104,9 @@ func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, opts []Opt
 		if err != nil {
 			return err
 		}
-		s := Sample{common: &common{layout: l.layout, columns: b.columns, offsets: b.offsets, mem: b.mem, lens: b.lens}}
+		mem := &b.places
 		for place, i := range b.Indices() {
-			s.place = place
-			if err := w.Write(i, s.packedSize(), s.pack); err != nil {
+			if err := w.Write(i, mem.PackedSize(place), func(dst []byte) { mem.Pack(place, dst) }); err != nil {
 				return err
 			}
 		}

@@ -157,7 +157,7 @@ func (s *source) resultKey() results.Key {
 		Hardware:   results.ThisHardware(),
 		Device:     device,
 		Fields:     s.layout.String(),
-		BatchBytes: int64(s.layout.bytes) * int64(s.order.perBatch()),
+		BatchBytes: int64(s.layout.Size) * int64(s.order.perBatch()),
 		Options: fmt.Sprintf("name=%q prefetch=%d unordered=%t pinned=%s timeout=%t ranks=%d cpus=%d alpha=%v/%v iterations=%d max=%d memory=%d step=%t init=%t finish=%t interleave=%d",
 			o.resultName, o.prefetch, o.unordered, pinned, o.timeout > 0, o.ranks(), o.cpus(), o.alpha.Total, o.alpha.Share, o.iterations, o.most, o.maxMemory,
 			o.step != nil, o.init != nil, o.finish != nil, o.interleave),
@@ -165,7 +165,7 @@ func (s *source) resultKey() results.Key {
 }
 
 // String is the layout in a line: "image Uint8[3 224 224], label Int64".
-func (l *layout) String() string {
+func (l *fieldSet) String() string {
 	var fields []string
 	for _, f := range l.fields {
 		s := fmt.Sprintf("%s %v", f.Name, f.Type)

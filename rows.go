@@ -7,6 +7,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/bestfit"
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -33,7 +34,7 @@ func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 		d.fields = append(d.fields, f)
 	}
 	d.fields = append(d.fields, Field{Name: "segment_ids", Type: Int32, Shape: []int{length}}, Field{Name: "positions", Type: Int32, Shape: []int{length}})
-	if _, err := newLayout(d.fields); err != nil {
+	if _, err := newFieldSet(d.fields); err != nil {
 		return nil, within("Packed", err)
 	}
 	pieces, err := piecesOf(docs, n, l, length, seed)
@@ -45,7 +46,7 @@ func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 }
 
 // piecesOf is the pieces of all documents, in an order drawn by seed.
-func piecesOf(docs Dataset, n int, l *layout, length int, seed uint64) (pieces []bestfit.Piece, err error) {
+func piecesOf(docs Dataset, n int, l *fieldSet, length int, seed uint64) (pieces []bestfit.Piece, err error) {
 	tell := sizesOf(docs)
 	if tell == nil {
 		return nil, optionError("Packed", fmt.Sprintf("%T", docs), "must be a SizedDataset: wrap it in Sized")
@@ -53,12 +54,12 @@ func piecesOf(docs Dataset, n int, l *layout, length int, seed uint64) (pieces [
 	if uint64(n) > math.MaxUint32 {
 		return nil, optionError("Packed", n, "must have at most %d documents", uint32(math.MaxUint32))
 	}
-	order, key, sizes := permute.New(n), permute.SeedKey(seed), make([]int, l.ragged)
+	order, key, sizes := permute.New(n), permute.SeedKey(seed), make([]int, l.Ragged)
 	bad := func(doc int, err error) error { return fmt.Errorf("nwt: Packed: Sizes of document %d: %w", doc, err) }
 	for i := range n {
 		doc := order.At(key, i)
 		for dim := range sizes {
-			sizes[dim] = untold
+			sizes[dim] = layout.Untold
 		}
 		if guard.Call(func() error { tell(doc, sizes); return l.checkSizes(doc, sizes) }, func(_ []byte, cause error) { err = bad(doc, cause) }); err != nil {
 			return nil, err
@@ -81,7 +82,7 @@ func piecesOf(docs Dataset, n int, l *layout, length int, seed uint64) (pieces [
 // rows is the dataset that Packed makes.
 type rows struct {
 	docs   Dataset
-	src    *layout
+	src    *fieldSet
 	fields []Field
 	length int
 	clears bool
@@ -95,7 +96,7 @@ func (d *rows) parts() []Dataset { return []Dataset{d.docs} }
 func (d *rows) overwrites() bool { return true }
 
 func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {
-	at, own := 0, len(d.src.columns)
+	at, own := 0, len(d.src.Columns)
 	segments, positions := Values[int32](dst, own), Values[int32](dst, own+1)
 	for k, p := range d.rows.At(index) {
 		n, err := d.loadPiece(ctx, p, dst, at)
@@ -109,8 +110,8 @@ func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {
 	}
 	clear(segments[at:])
 	clear(positions[at:])
-	for f, c := range d.src.columns {
-		clear(dst.Bytes(f)[at*c.step:])
+	for f, c := range d.src.Columns {
+		clear(dst.Bytes(f)[at*c.Step:])
 	}
 	return nil
 }
@@ -121,7 +122,7 @@ type told []int
 // loadPiece loads a piece into a row from place at on, and returns how long it is: Load may set a
 // smaller size than was told.
 func (d *rows) loadPiece(ctx context.Context, p bestfit.Piece, dst *Sample, at int) (n int, err error) {
-	doc := scratchFor(d.src, d.clears, dst)[0]
+	doc := scratchFor(d.src.Layout, d.clears, dst)[0]
 	doc.index = int(p.Doc)
 	if err := d.docs.Load(ctx, int(p.Doc), doc); err != nil {
 		return 0, err
@@ -129,7 +130,7 @@ func (d *rows) loadPiece(ctx context.Context, p bestfit.Piece, dst *Sample, at i
 	if err := doc.end(); err != nil {
 		return 0, err
 	}
-	told, err := Scratch(dst, func() (told, error) { return make(told, d.src.ragged), nil })
+	told, err := Scratch(dst, func() (told, error) { return make(told, d.src.Ragged), nil })
 	if err != nil {
 		return 0, err
 	}
@@ -139,11 +140,11 @@ func (d *rows) loadPiece(ctx context.Context, p bestfit.Piece, dst *Sample, at i
 		return 0, fmt.Errorf("its length %d is more than the %d that Sizes told", all, told[0])
 	}
 	n = max(0, min(int(p.Len), all-from))
-	for f, c := range d.src.columns {
+	for f, c := range d.src.Columns {
 		if doc.Len(f) != all {
-			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", c.name, doc.Len(f), d.src.columns[0].name, all)
+			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", c.Name, doc.Len(f), d.src.Columns[0].Name, all)
 		}
-		copy(dst.Bytes(f)[at*c.step:(at+n)*c.step], doc.Bytes(f)[from*c.step:])
+		copy(dst.Bytes(f)[at*c.Step:(at+n)*c.Step], doc.Bytes(f)[from*c.Step:])
 	}
 	return n, nil
 }

@@ -104,7 +104,7 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	r := &run{l: l, caller: ctx, course: c, first: l.seq}
 	r.yielded.Store(int64(first))
 	if l.sizes != nil {
-		r.sizes = make([]int, l.layout.ragged)
+		r.sizes = make([]int, l.layout.Ragged)
 	}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	l.ring.Reset(l.seq)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/loadctx"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
@@ -34,14 +35,8 @@ type Sample struct {
 // and index are left to set for each sample. common doesn't change while any of
 // them is being loaded, since a LoadBatch may load them in several goroutines.
 type common struct {
-	layout  *layout
-	mem     []byte    // the slot
-	lens    []int32   // of ragged dimensions: ragged × capacity, dimension by dimension
-	told    []int32   // the same, of the sizes that a SizedDataset told; nil if there are none
-	first   int       // number of the ragged dimension that lens and told begin with
-	columns []column  // the layout's, as they are in mem
-	offsets []int     // of the fields in mem
-	records []*record // of the batch, for a stream
+	mem     layout.Memory // the slot's
+	records []*record     // of the batch, for a stream
 
 	seedKey uint64
 	epoch   int
@@ -58,30 +53,23 @@ func (s *Sample) Bytes(field int) []byte {
 	return b
 }
 
-func (s *Sample) bytesOf(field int) ([]byte, *column) {
+func (s *Sample) bytesOf(field int) ([]byte, *layout.Column) {
 	c := s.column(field)
-	from := s.offsets[field] + s.place*c.size
-	return s.mem[from : from+c.size : from+c.size], c
+	from := s.mem.Offsets[field] + s.place*c.Size
+	return s.mem.Bytes[from : from+c.Size : from+c.Size], c
 }
 
-func (c *common) column(field int) *column {
-	if uint(field) >= uint(len(c.columns)) {
-		c.layout.panicOutOfRange(field)
+func (c *common) column(field int) *layout.Column {
+	if uint(field) >= uint(len(c.mem.Columns)) {
+		panicOutOfRange(c.mem.Layout, field)
 	}
-	return &c.columns[field]
+	return &c.mem.Columns[field]
 }
 
 // Shape is the shape of a field's place: of the longest sample allowed or, with a
 // [SizedDataset], of the batch's longest. A smaller sample begins at index 0 of each dimension.
 // It must not be changed.
-func (s *Sample) Shape(field int) []int { return s.column(field).dims }
-
-// places is the memory of a field of n samples that lie one after the other from s on.
-func (s *Sample) places(field, n int) []byte {
-	size := s.column(field).size
-	from := s.offsets[field] + s.place*size
-	return s.mem[from : from+n*size : from+n*size]
-}
+func (s *Sample) Shape(field int) []int { return s.column(field).Dims }
 
 // adjoin tells whether samples lie one after the other.
 func adjoin(samples []*Sample) bool {
@@ -99,25 +87,28 @@ func (s *Sample) copyTo(dst *Sample) error {
 	if err := s.end(); err != nil {
 		return err
 	}
-	for f := range s.columns {
-		c, there := &s.columns[f], &dst.columns[f]
-		for d := range c.free {
-			dst.setLen(f, there, d, int(*s.lenOf(c, d)))
-		}
-		from, to := s.Bytes(f), dst.Bytes(f)
-		n, length := s.runs(c)
-		for k := range n {
-			copy(to[dst.runAt(there, k):], from[s.runAt(c, k):][:length])
-		}
+	return tooLong(s.mem.CopySample(s.place, &dst.mem, dst.place), dst.index)
+}
+
+// tooLong names the sample that is longer than its sizes.
+func tooLong(err error, index int) error {
+	if _, ok := err.(layout.TooLongError); ok {
+		return fmt.Errorf("nwt: %w for sample %d", err, index)
 	}
-	return nil
+	return err
+}
+
+// unpack is [layout.Memory.Unpack] for s.
+func (s *Sample) unpack(src []byte) (rest []byte, err error) {
+	rest, err = s.mem.Unpack(s.place, src)
+	return rest, tooLong(err, s.index)
 }
 
 // SetLen sets the length of a ragged field; Load must call it, or SetShape. It panics for other
 // fields, and if n is out of range or above its Sizes.
 func (s *Sample) SetLen(field, n int) {
 	c := s.column(field)
-	if c.free != 1 {
+	if c.Free != 1 {
 		s.panicNotRagged("SetLen", c, field, n)
 	}
 	s.setLen(field, c, 0, n)
@@ -126,7 +117,7 @@ func (s *Sample) SetLen(field, n int) {
 // SetShape is SetLen for all ragged dimensions of a field.
 func (s *Sample) SetShape(field int, dims ...int) {
 	c := s.column(field)
-	if c.free == 0 || c.free != len(dims) {
+	if c.Free == 0 || c.Free != len(dims) {
 		s.panicNotRagged("SetShape", c, field, dims...)
 	}
 	for d, n := range dims {
@@ -134,102 +125,58 @@ func (s *Sample) SetShape(field int, dims ...int) {
 	}
 }
 
-func (s *Sample) setLen(field int, c *column, dim, n int) {
-	if longest := s.longest(c, dim); n < 0 || n > longest {
+func (s *Sample) setLen(field int, c *layout.Column, dim, n int) {
+	if longest := s.mem.LongestOf(c, dim, s.place); n < 0 || n > longest {
 		s.panicTooLong(field, c, dim, n, longest)
 	}
-	*s.lenOf(c, dim) = int32(n)
+	*s.mem.Len(c, dim, s.place) = int32(n)
 }
 
 // panicNotRagged and panicTooLong are functions of their own, so that nothing that
 // they print escapes to the heap.
 //
 //go:noinline
-func (s *Sample) panicNotRagged(method string, c *column, field int, dims ...int) {
+func (s *Sample) panicNotRagged(method string, c *layout.Column, field int, dims ...int) {
 	call := fmt.Sprintf("nwt: %s(%d, %s)", method, field, strings.Trim(fmt.Sprint(slices.Clone(dims)), "[]"))
-	if c.free == 0 {
-		panic(fmt.Sprintf("%s: field %q is not ragged (Field.Ragged is false)", call, c.name))
+	if c.Free == 0 {
+		panic(fmt.Sprintf("%s: field %q is not ragged (Field.Ragged is false)", call, c.Name))
 	}
-	panic(fmt.Sprintf("%s: field %q has %d ragged dimensions: want SetShape with a length for each", call, c.name, c.free))
+	panic(fmt.Sprintf("%s: field %q has %d ragged dimensions: want SetShape with a length for each", call, c.Name, c.Free))
 }
 
 //go:noinline
-func (s *Sample) panicTooLong(field int, c *column, dim, n, longest int) {
+func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) {
 	call := fmt.Sprintf("nwt: SetLen(%d, %d)", field, n)
-	if c.free > 1 {
+	if c.Free > 1 {
 		call = fmt.Sprintf("nwt: SetShape(%d, …): dimension %d", field, dim)
 	}
-	if s.told != nil && n > 0 {
-		panic(fmt.Sprintf("%s: length %d of field %q is more than the %d that Sizes told for sample %d", call, n, c.name, longest, s.index))
+	if s.mem.Told != nil && n > 0 {
+		panic(fmt.Sprintf("%s: length %d of field %q is more than the %d that Sizes told for sample %d", call, n, c.Name, longest, s.index))
 	}
-	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.name, longest))
+	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.Name, longest))
 }
 
 // Len is the length set for a ragged field, −1 before SetLen.
 func (s *Sample) Len(field int) int {
 	c := s.column(field)
-	if c.free == 0 {
-		panic(fmt.Sprintf("nwt: Len(%d): field %q is not ragged (Field.Ragged is false)", field, c.name))
+	if c.Free == 0 {
+		panic(fmt.Sprintf("nwt: Len(%d): field %q is not ragged (Field.Ragged is false)", field, c.Name))
 	}
-	return int(*s.lenOf(c, 0))
+	return int(*s.mem.Len(c, 0, s.place))
 }
 
 // LenOf is Len of ragged dimension dim, the first of which is 0.
 func (s *Sample) LenOf(field, dim int) int {
 	c := s.column(field)
-	c.checkRagged("LenOf", field, dim)
-	return int(*s.lenOf(c, dim))
+	checkRagged(c, "LenOf", field, dim)
+	return int(*s.mem.Len(c, dim, s.place))
 }
 
 // checkRagged panics if a dimension isn't ragged.
-func (c *column) checkRagged(method string, field, dim int) {
-	if dim < 0 || dim >= c.free {
-		panic(fmt.Sprintf("nwt: %s(%d, %d): dimension %d of field %q is not ragged, its first %d are", method, field, dim, dim, c.name, c.free))
+func checkRagged(c *layout.Column, method string, field, dim int) {
+	if dim < 0 || dim >= c.Free {
+		panic(fmt.Sprintf("nwt: %s(%d, %d): dimension %d of field %q is not ragged, its first %d are", method, field, dim, dim, c.Name, c.Free))
 	}
-}
-
-func (s *Sample) lenOf(c *column, dim int) *int32 { return &s.lens[s.lenAt(c, dim)] }
-
-// lenAt is where in lens and told the length of a ragged dimension is.
-func (s *Sample) lenAt(c *column, dim int) int {
-	return (c.ragged-s.first+dim)*(len(s.lens)/s.layout.ragged) + s.place
-}
-
-// longest is how long the sample may be.
-func (s *Sample) longest(c *column, dim int) int {
-	if s.told != nil {
-		return int(s.told[s.lenAt(c, dim)])
-	}
-	return c.dims[dim]
-}
-
-// A sample with several ragged dimensions fills its place in runs: n pieces, each
-// contiguous and equally long. Any other field of a sample is one run.
-func (s *Sample) runs(c *column) (n, length int) {
-	n, length = 1, c.step
-	for d := range c.free {
-		if d < c.free-1 {
-			n *= int(*s.lenOf(c, d))
-		} else {
-			length *= int(*s.lenOf(c, d))
-		}
-	}
-	return n, length
-}
-
-// runAt is where run k begins in the sample's place.
-func (s *Sample) runAt(c *column, k int) (at int) {
-	if c.free < 2 {
-		return 0
-	}
-	stride := c.step * c.dims[c.free-1]
-	for d := c.free - 2; d >= 0; d-- {
-		n := int(*s.lenOf(c, d))
-		at += k % n * stride
-		k /= n
-		stride *= c.dims[d]
-	}
-	return at
 }
 
 // Rand is for augmentation. Its seed is (seed, epoch, [Sample.Position]) alone, so it doesn't
@@ -298,8 +245,8 @@ func (s *Sample) Worker() int { return s.worker }
 // begin turns s to another sample of its batch.
 func (s *Sample) begin(place, index int) {
 	s.turnTo(place, index)
-	if s.layout.ragged > 0 {
-		s.unsetLens(place, place+1)
+	if s.mem.Ragged > 0 {
+		s.mem.UnsetLens(place, place+1)
 	}
 }
 
@@ -309,47 +256,18 @@ func (s *Sample) turnTo(place, index int) {
 	s.place, s.index, s.seeded = place, index, false
 }
 
-// unsetLens makes the lengths of places from … to−1 unknown.
-func (c *common) unsetLens(from, to int) {
-	capacity := len(c.lens) / c.layout.ragged
-	for field := c.lens; len(field) > 0; field = field[capacity:] {
-		for i := from; i < to; i++ {
-			field[i] = -1
-		}
-	}
-}
-
-// clearPlaces makes every field zero of n samples that lie one after the other from s on.
-func (s *Sample) clearPlaces(n int) {
-	for f := range s.columns {
-		clear(s.places(f, n))
-	}
-}
-
 // end completes a loaded sample: it checks that Load set the lengths of ragged
 // fields, and clears their rest.
 func (s *Sample) end() error {
-	for f := range s.columns {
-		c := &s.columns[f]
-		if c.free == 0 {
-			continue
-		}
-		if *s.lenOf(c, c.free-1) < 0 {
-			if c.free > 1 {
-				return fmt.Errorf("nwt: Load did not call SetShape(%d, …) for the ragged field %q", f, c.name)
-			}
-			return fmt.Errorf("nwt: Load did not call SetLen(%d, n) for the ragged field %q", f, c.name)
-		}
-		mem, end := s.Bytes(f), 0
-		n, length := s.runs(c)
-		for k := range n {
-			at := s.runAt(c, k)
-			clear(mem[end:at])
-			end = at + length
-		}
-		clear(mem[end:])
+	f := s.mem.ClearRest(s.place)
+	if f < 0 {
+		return nil
 	}
-	return nil
+	c, call := &s.mem.Columns[f], "SetLen(%d, n)"
+	if c.Free > 1 {
+		call = "SetShape(%d, …)"
+	}
+	return fmt.Errorf("nwt: Load did not call "+call+" for the ragged field %q", f, c.Name)
 }
 
 // newSamples makes n samples, to be turned to places.
@@ -363,17 +281,15 @@ func newSamples(c *common, n int) []*Sample {
 }
 
 // newBlock makes n samples with memory of their own.
-func newBlock(l *layout, n int) []*Sample {
-	offsets := make([]int, len(l.columns))
-	mem := heapBytes(place(l.columns, n, offsets))
-	return newSamples(&common{layout: l, columns: l.columns, offsets: offsets, mem: mem, lens: make([]int32, l.ragged*n), seedKey: permute.SeedKey(0), locals: &locals{}, log: slog.Default()}, n)
+func newBlock(l *layout.Layout, n int) []*Sample {
+	return newSamples(&common{mem: layout.New(l, n), seedKey: permute.SeedKey(0), locals: &locals{}, log: slog.Default()}, n)
 }
 
 // scratchFor is samples of another layout, one for each of dst, to load into on
 // the way to dst. They have the epoch, indices and worker of dst. They live as
 // long as the first sample of dst, which belongs to a worker, so nothing is
 // allocated or locked per sample. If clears is set, they are zero.
-func scratchFor(l *layout, clears bool, dst ...*Sample) []*Sample {
+func scratchFor(l *layout.Layout, clears bool, dst ...*Sample) []*Sample {
 	first := dst[0]
 	block := first.blockOf(l, len(dst), newBlock)
 	block[0].epoch, block[0].worker, block[0].locals, block[0].log = first.epoch, first.worker, first.locals, first.log
@@ -383,15 +299,15 @@ func scratchFor(l *layout, clears bool, dst ...*Sample) []*Sample {
 		s.scope = inner(dst[k].scope, 0)
 	}
 	if clears {
-		block[0].clearPlaces(len(block))
+		block[0].mem.Clear(0, len(block))
 	}
 	return block
 }
 
 // blockOf is n samples of another layout, which are kept with s. If s has fewer of
 // them so far, create makes n.
-func (s *Sample) blockOf(l *layout, n int, create func(l *layout, n int) []*Sample) []*Sample {
-	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].layout == l })
+func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, n int) []*Sample) []*Sample {
+	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].mem.Layout == l })
 	switch {
 	case i < 0:
 		i = len(s.blocks)

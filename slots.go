@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
@@ -13,11 +14,9 @@ import (
 // It belongs to one batch. A call that is given up keeps the whole slot, and the
 // batch moves to another slot: nothing that the call does later can reach the batch.
 type slot struct {
-	mem     []byte    // the fields
-	lens    []int32   // of ragged dimensions: ragged × batch size, dimension by dimension
+	places  layout.Geometry
 	indices []int     // dataset index of each place
 	records []*record // of each place, for a stream
-	geometry
 
 	// holders counts the batch, the calls in the slot that were given up and haven't
 	// returned, and a copy of which nobody can know whether it is over. The last holder
@@ -29,13 +28,12 @@ type slot struct {
 
 // newSlot makes a slot in the given memory, held by the batch that it is for.
 func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
-	s := &slot{free: mem.free, geometry: l.newGeometry()}
+	n := l.opts.batchSize
+	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, l.ownShapes())}
 	var err error
-	if s.mem, err = mem.alloc(l.slotBytes); err != nil {
+	if s.places.Bytes, err = mem.alloc(l.slotBytes); err != nil {
 		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
 	}
-	n := l.opts.batchSize
-	s.lens, s.indices = make([]int32, n*l.layout.ragged), make([]int, n)
 	if l.streams() {
 		s.records = make([]*record, n)
 		for i := range s.records {
@@ -57,7 +55,7 @@ func (s *slot) release() error {
 	if s.was != "" {
 		return s.seal()
 	}
-	return s.free(s.mem)
+	return s.free(s.places.Bytes)
 }
 
 // slots is the batches that no run has open, and how many there are in all.
@@ -188,111 +186,18 @@ func (b *Batch) leaveRefuge() {
 func (b *Batch) giveUp(s *slot) {
 	if b.l.opts.checks {
 		s.was = fmt.Sprintf("batch %d of epoch %d", b.index, b.epoch)
-		b.l.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.mem), "bytes", len(s.mem))
+		b.l.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.places.Bytes), "bytes", len(s.places.Bytes))
 	}
 	if err := s.release(); err != nil {
 		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
 }
 
-// lensOf is the lengths of a ragged dimension.
-func (s *slot) lensOf(ragged int) []int32 {
-	from := ragged * len(s.indices)
-	return s.lens[from : from+len(s.indices)]
-}
-
 // copyPlaces copies places from … end−1 of a slot of the same geometry, which may be s
 // itself, to the places of s from to on.
 func (s *slot) copyPlaces(to int, src *slot, from, end int) {
-	for f := range s.columns {
-		size, off := s.columns[f].size, s.offsets[f]
-		copy(s.mem[off+to*size:], src.mem[off+from*size:off+end*size])
-	}
-	capacity := len(s.indices)
-	for lens := 0; lens < len(s.lens); lens += capacity { // of each ragged dimension
-		copy(s.lens[lens+to:], src.lens[lens+from:lens+end])
-	}
+	s.places.CopyPlaces(to, &src.places.Memory, from, end)
 	copy(s.indices[to:], src.indices[from:end])
-}
-
-// A geometry is how the samples of a batch lie in their slot. The goroutine that opens
-// the batch writes it before workers see the batch. Then nobody changes it until the
-// slot is used again, since calls that were given up may still read it.
-type geometry struct {
-	columns []column // the layout's; or the slot's own, for the shape of the batch
-	offsets []int    // of the fields in mem
-	room    int      // places
-	used    int      // bytes of mem that they take
-	told    []int32  // the sizes that the dataset told for each place, laid out as lens; nil if it tells none
-	shapes  [][]int  // of each field of the batch, samples first
-}
-
-// untold stands in told for a sample whose sizes can't be used. It was noted as bad
-// when its batch was opened.
-const untold = -1
-
-// newGeometry is the geometry of the longest batch allowed. It is the slot's own if each batch has
-// a shape of its own.
-func (l *Loader) newGeometry() geometry {
-	g := geometry{columns: l.layout.columns, offsets: l.offsets, room: l.opts.batchSize, used: l.slotBytes}
-	dims := 0
-	for _, c := range g.columns {
-		dims += 1 + len(c.dims)
-	}
-	memory := make([]int, 0, dims)
-	for _, c := range g.columns {
-		from := len(memory)
-		memory = append(append(memory, g.room), c.dims...)
-		g.shapes = append(g.shapes, memory[from:len(memory):len(memory)])
-	}
-	if !l.ownShapes() {
-		return g
-	}
-	g.columns, g.offsets = append([]column(nil), g.columns...), append([]int(nil), g.offsets...)
-	for f := range g.columns {
-		g.columns[f].dims = g.shapes[f][1:]
-	}
-	g.told = make([]int32, l.opts.batchSize*l.layout.ragged)
-	return g
-}
-
-// like copies another geometry to g, whose columns are the slot's own.
-func (g *geometry) like(other *geometry) {
-	for f := range g.columns {
-		dims := g.columns[f].dims
-		g.columns[f] = other.columns[f]
-		g.columns[f].dims = dims
-		copy(g.shapes[f], other.shapes[f])
-	}
-	copy(g.offsets, other.offsets)
-	copy(g.told, other.told)
-	g.room, g.used = other.room, other.used
-}
-
-// arrange lays out n places, each as long as the longest that was told.
-func (g *geometry) arrange(l *layout, n int) {
-	for f := range g.columns {
-		c, full := &g.columns[f], &l.columns[f]
-		c.size = full.size
-		for d := range c.free {
-			longest := 1 // frameworks don't like tensors without elements
-			capacity := len(g.told) / l.ragged
-			for _, told := range g.told[(c.ragged+d)*capacity:][:n] {
-				longest = max(longest, int(told))
-			}
-			c.dims[d] = longest
-			c.size = c.size / full.dims[d] * longest
-		}
-	}
-	g.room, g.used = n, place(g.columns, n, g.offsets)
-}
-
-// tell notes the sizes that were told for a place.
-func (g *geometry) tell(place int, sizes []int) {
-	capacity := len(g.told) / len(sizes)
-	for dim, n := range sizes {
-		g.told[dim*capacity+place] = int32(n)
-	}
 }
 
 const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
@@ -305,10 +210,10 @@ func (s *slot) seal() error {
 	for i := range s.indices {
 		s.indices[i] = -1
 	}
-	for i := range s.lens {
-		s.lens[i] = -1
+	for i := range s.places.Lens {
+		s.places.Lens[i] = layout.Unset
 	}
-	return pages.Seal(s.mem, s.was)
+	return pages.Seal(s.places.Bytes, s.was)
 }
 
 // openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
@@ -336,7 +241,7 @@ func (b *Batch) openRefuge(from, to int) error {
 func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 	s, err := b.l.newSlot(mem)
 	if err == nil && b.l.ownShapes() {
-		s.like(&b.geometry)
+		s.places.Like(&b.places)
 	}
 	return s, err
 }

@@ -14,7 +14,7 @@ type source struct {
 	shards  []int         // of each stream
 	plan    *mix.Plan     // of MixedStreams; nil for other datasets
 	counted *recordCounts // of a CountedStream; nil for other datasets
-	layout  *layout
+	layout  *fieldSet
 	opts    *options
 	sampler Sampler
 	order   order
@@ -38,9 +38,9 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, err
 	}
 	var errs []error
-	if layout.bytes > maxBatchBytes/o.batchSize {
+	if layout.Size > maxBatchBytes/o.batchSize {
 		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
-			o.batchSize, layout.bytes, maxBatchBytes))
+			o.batchSize, layout.Size, maxBatchBytes))
 	}
 	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}

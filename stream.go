@@ -146,7 +146,7 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	if len(streams) == 0 {
 		bad(streams, "needs at least one stream")
 	}
-	var first *layout
+	var first *fieldSet
 	for k, s := range streams {
 		_, l, err := checkDataset(Streamed(s))
 		if err != nil {

@@ -42,13 +42,13 @@ type staged struct{ *Batch }
 func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.index, b.epoch) }
 
 func (b staged) Parts(parts []device.Copy, buffer uintptr) (all []device.Copy, size int) {
-	for f, offset := range b.offsets {
+	for f, offset := range b.places.Offsets {
 		mem := b.Bytes(f)
 		parts = append(parts, device.Copy{Dst: buffer + uintptr(offset), Src: mem})
 		size += len(mem)
 	}
-	if b.size == b.room { // then it can be one copy
-		parts = append(parts[:0], device.Copy{Dst: buffer, Src: b.mem[:b.used]})
+	if b.size == b.places.Laid { // then it can be one copy
+		parts = append(parts[:0], device.Copy{Dst: buffer, Src: b.places.Bytes[:b.places.Used]})
 	}
 	return parts, size
 }

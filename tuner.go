@@ -198,7 +198,7 @@ const maxShapes = 32
 
 func (s *shapes) isNew(b *Batch) bool {
 	hash := uint64(0)
-	for _, shape := range b.shapes {
+	for _, shape := range b.places.Shapes {
 		for _, n := range shape {
 			hash = permute.Mix64(hash + uint64(n))
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -44,7 +45,7 @@ type worker struct {
 func newWorker(l *Loader, seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
-	w.sample.common = &common{layout: l.layout, columns: l.layout.columns, offsets: l.offsets, seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log}
+	w.sample.common = &common{seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log}
 	return w
 }
 
@@ -191,10 +192,7 @@ func (w *worker) abandon() {
 func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
-	s.mem, s.lens, s.records, s.epoch, s.from = w.slot.mem, w.slot.lens, w.slot.records, b.epoch, b.from
-	if w.l.ownShapes() {
-		s.columns, s.offsets, s.told = w.slot.columns, w.slot.offsets, w.slot.told
-	}
+	s.mem, s.records, s.epoch, s.from = w.slot.places.Memory, w.slot.records, b.epoch, b.from
 	if w.ready = w.ready || w.initialize(b.run); !w.ready || w.isBeyondError(b) {
 		w.next = w.claim.To // nobody will see these samples
 		return
@@ -242,12 +240,20 @@ func (w *worker) loadSingly(b *Batch, end int) {
 	}
 }
 
+// clearedAtOnce is how many bytes of small samples are cleared in one go: they stay in the cache
+// until they are loaded.
+const clearedAtOnce = 16 << 10
+
 // loadUntilPanic is the loop of loading: it calls Load for one place after the other, until it
 // panics.
 func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
-	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.ragged > 0 // looked up once; more would not fit into registers
+	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
+	if places := end - w.next; l.clears && places*l.layout.Size <= clearedAtOnce {
+		s.mem.Clear(w.next, places)
+		load = l.loadClear
+	}
 	finished := false
 	defer func() {
 		if finished {
@@ -279,7 +285,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 			continue
 		}
 		if ragged { // begin, without a call for each sample of other datasets
-			if s.unsetLens(w.next, w.next+1); s.told != nil && s.told[w.next] == untold {
+			if s.mem.UnsetLens(w.next, w.next+1); s.mem.Told != nil && s.mem.Told[w.next] == layout.Untold {
 				continue
 			}
 		}
@@ -403,7 +409,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 		}
 		return false
 	}
-	if l.layout.ragged > 0 {
+	if l.layout.Ragged > 0 {
 		for _, s := range samples {
 			if err := s.end(); err != nil {
 				b.bad.add(s.place, s.error(err, nil))
@@ -433,9 +439,9 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 		}
 		s.turnTo(w.next+i, indices[i])
 	}
-	if w.l.layout.ragged > 0 {
-		w.sample.unsetLens(w.next, end)
-		if told := w.slot.told; told != nil && slices.Contains(told[w.next:end], untold) {
+	if w.l.layout.Ragged > 0 {
+		w.sample.mem.UnsetLens(w.next, end)
+		if told := w.slot.places.Told; told != nil && slices.Contains(told[w.next:end], layout.Untold) {
 			return false
 		}
 	}

@@ -1,0 +1,86 @@
+// Package layout is the memory of a batch: which columns a sample has, where the places of its
+// samples lie, and how much of its place a sample fills. It knows neither loaders nor types.
+//
+// Memory holds the samples column by column, and in each column place by place. All places of a
+// column are equally long. The first Free dimensions of a column may differ from sample to sample:
+// they are ragged. A smaller sample begins at index 0 of each dimension, so one with several ragged
+// dimensions fills its place in runs.
+package layout
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// A Column is one tensor of a sample, as memory: of the longest sample allowed or, in a batch that
+// has a shape of its own, of its longest.
+type Column struct {
+	Name   string
+	Type   uint8 // of the elements, as the owner numbers them
+	Full   int   // bytes of the longest sample allowed
+	Size   int   // bytes of a sample's place
+	Dims   []int // shape of a sample's place
+	Free   int   // how many of the first dimensions are ragged
+	Ragged int   // number of the first of them among the ragged dimensions of all columns
+	Step   int   // bytes of one step of the last of them; of a sample if there are none
+}
+
+// A Layout is the columns of a sample, each as long as is allowed.
+type Layout struct {
+	Columns []Column
+	Size    int // bytes of a sample
+	Ragged  int // how many dimensions are ragged, of all columns together
+}
+
+// Add adds a column of full bytes, of which the first free dimensions are ragged.
+func (l *Layout) Add(name string, dtype uint8, full int, dims []int, free int) {
+	c := Column{Name: name, Type: dtype, Full: full, Size: full, Dims: dims, Free: free, Ragged: l.Ragged, Step: full}
+	for _, n := range dims[:free] {
+		c.Step /= n
+	}
+	l.Columns = append(l.Columns, c)
+	l.Size, l.Ragged = l.Size+full, l.Ragged+free
+}
+
+// Longest sets sizes to those of the longest sample allowed: one number per ragged dimension.
+func (l *Layout) Longest(sizes []int) {
+	for i := range l.Columns {
+		c := &l.Columns[i]
+		copy(sizes[c.Ragged:], c.Dims[:c.Free])
+	}
+}
+
+// Check returns what is wrong with the sizes that were told for a sample.
+func (l *Layout) Check(sizes []int) error {
+	for i := range l.Columns {
+		c := &l.Columns[i]
+		for d, longest := range c.Dims[:c.Free] {
+			if n := sizes[c.Ragged+d]; n < 0 || n > longest {
+				return fmt.Errorf("%d for dimension %d of field %d (%q): must be 0 … %d", n, d, i, c.Name, longest)
+			}
+		}
+	}
+	return nil
+}
+
+// align is what columns are aligned to: a cache line, and as much as any vector instruction or
+// copy engine wants.
+const align = 64
+
+// Place sets where each column of n samples begins, and returns the bytes of all together.
+func Place(columns []Column, n int, offsets []int) (size int) {
+	for i := range columns {
+		offsets[i] = size
+		size += (columns[i].Size*n + align - 1) / align * align
+	}
+	return size
+}
+
+// Heap returns n bytes of the heap, aligned for every element type.
+func Heap(n int) []byte {
+	if n == 0 {
+		return nil
+	}
+	words := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)
+}
