@@ -74,6 +74,10 @@ type State struct {
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
 	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it; −1: any number may go on
+
+	// Order tells the order of the epoch from others, by its length, seed and sampler, or a stream's
+	// shards and options. 0: Resume doesn't check it.
+	Order uint64 `json:"order,omitempty,string"` // a string: JSON's numbers may lose its last digits
 }
 
 // Len is the number of samples.
@@ -121,7 +125,11 @@ func (b *Batch) Indices() []int {
 }
 
 // State lets [Loader.Resume] go on after this batch; not with [WithUnordered].
-func (b *Batch) State() State { return b.state }
+func (b *Batch) State() State {
+	s := b.state
+	s.Order = b.run.order()
+	return s
+}
 
 // position is the position of a place in the epoch, over all ranks.
 func (b *Batch) position(place int) int {

@@ -38,10 +38,11 @@ type cached struct {
 	kept *cache.Cache // of packed samples; nil if err isn't
 }
 
-func (c *cached) cache() *cached   { return c }
-func (c *cached) overwrites() bool { return true }
-func (c *cached) invalid() error   { return c.err }
-func (c *cached) parts() []Dataset { return []Dataset{c.ds} }
+func (c *cached) cache() *cached      { return c }
+func (c *cached) overwrites() bool    { return true }
+func (c *cached) invalid() error      { return c.err }
+func (c *cached) parts() []Dataset    { return []Dataset{c.ds} }
+func (c *cached) Fingerprint() string { return fingerprint(c.ds) }
 func (c *cached) Len() int {
 	if c.err != nil {
 		return 0

@@ -28,7 +28,8 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 		}
 	}
 	indices = slices.Clone(indices)
-	return newSubset(ds, len(indices), func(i int) int { return indices[i] }), nil
+	digest := permute.Digest(len(indices), func(i int) uint64 { return uint64(indices[i]) })
+	return newSubset(ds, len(indices), func(i int) int { return indices[i] }, fmt.Sprintf("Subset %x", digest)), nil
 }
 
 // A SubsetDataset is part of another dataset, as [Subset] and [Split] return it.
@@ -39,14 +40,15 @@ type SubsetDataset interface {
 
 type subset struct {
 	whole
-	ds Dataset
-	n  int
-	at func(i int) int // index in ds of sample i
+	ds    Dataset
+	n     int
+	at    func(i int) int // index in ds of sample i
+	which string          // tells at from others, for the fingerprint
 }
 
 // newSubset makes a subset of n samples.
-func newSubset(ds Dataset, n int, at func(i int) int) Dataset {
-	d := &subset{overwrites(ds), ds, n, at}
+func newSubset(ds Dataset, n int, at func(i int) int, which string) Dataset {
+	d := &subset{overwrites(ds), ds, n, at, which}
 	o := offer{load: ifBatched(d.loadBatch, ds), index: d.index}
 	if tell := sizesOf(ds); tell != nil {
 		o.tell = func(index int, sizes []int) { tell(at(index), sizes) }
@@ -54,9 +56,10 @@ func newSubset(ds Dataset, n int, at func(i int) int) Dataset {
 	return o.by(d)
 }
 
-func (d *subset) Len() int         { return d.n }
-func (d *subset) Fields() []Field  { return d.ds.Fields() }
-func (d *subset) parts() []Dataset { return []Dataset{d.ds} }
+func (d *subset) Len() int            { return d.n }
+func (d *subset) Fields() []Field     { return d.ds.Fields() }
+func (d *subset) parts() []Dataset    { return []Dataset{d.ds} }
+func (d *subset) Fingerprint() string { return fingerprintOf(d.which, d.ds) }
 func (d *subset) Load(ctx context.Context, index int, dst *Sample) error {
 	return dst.loadAs(ctx, d.ds, d.at(index))
 }
@@ -113,9 +116,10 @@ type concat struct {
 	ends   []int // the number of samples up to each dataset, itself included
 }
 
-func (d *concat) Len() int         { return d.ends[len(d.ends)-1] }
-func (d *concat) Fields() []Field  { return d.ds[0].Fields() }
-func (d *concat) parts() []Dataset { return d.ds }
+func (d *concat) Len() int            { return d.ends[len(d.ends)-1] }
+func (d *concat) Fields() []Field     { return d.ds[0].Fields() }
+func (d *concat) parts() []Dataset    { return d.ds }
+func (d *concat) Fingerprint() string { return fingerprintOf(fmt.Sprint("Concat ", d.ends), d.ds...) }
 func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 	part, index := d.find(index)
 	outer := dst.scope
@@ -235,9 +239,10 @@ type mapped struct {
 	err    error // what is wrong with the arguments
 }
 
-func (d *mapped) Fields() []Field  { return d.fields }
-func (d *mapped) invalid() error   { return d.err }
-func (d *mapped) parts() []Dataset { return []Dataset{d.ds} }
+func (d *mapped) Fields() []Field     { return d.fields }
+func (d *mapped) invalid() error      { return d.err }
+func (d *mapped) parts() []Dataset    { return []Dataset{d.ds} }
+func (d *mapped) Fingerprint() string { return fingerprintOf("Map", d.ds) }
 func (d *mapped) Len() int {
 	if d.err != nil {
 		return 0
@@ -314,8 +319,9 @@ func Overwrites(ds Dataset) Dataset {
 // overwriting is a dataset that Overwrites was called for.
 type overwriting struct{ Dataset }
 
-func (d *overwriting) parts() []Dataset { return []Dataset{d.Dataset} }
-func (d *overwriting) overwrites() bool { return true }
+func (d *overwriting) parts() []Dataset    { return []Dataset{d.Dataset} }
+func (d *overwriting) overwrites() bool    { return true }
+func (d *overwriting) Fingerprint() string { return fingerprint(d.Dataset) }
 
 // Split cuts a dataset into parts at random, the same for the same seed. The shares, one per
 // part, must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset], and
@@ -349,7 +355,8 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)
 		}
 		begin := from
-		parts = append(parts, newSubset(ds, to-from, func(i int) int { return perm.At(key, begin+i) }))
+		which := fmt.Sprintf("Split %d…%d by seed %d", from, to, seed)
+		parts = append(parts, newSubset(ds, to-from, func(i int) int { return perm.At(key, begin+i) }, which))
 		from = to
 	}
 	return parts, nil
@@ -412,9 +419,10 @@ type zipPart struct {
 	field, ragged int // the first of them, and the first ragged dimension
 }
 
-func (d *zipped) Len() int         { return d.n }
-func (d *zipped) Fields() []Field  { return cloneFields(d.fields) }
-func (d *zipped) parts() []Dataset { return d.ds }
+func (d *zipped) Len() int            { return d.n }
+func (d *zipped) Fields() []Field     { return cloneFields(d.fields) }
+func (d *zipped) parts() []Dataset    { return d.ds }
+func (d *zipped) Fingerprint() string { return fingerprintOf("Zip", d.ds...) }
 
 func (d *zipped) sizes() func(index int, sizes []int) {
 	tells := sizesOfParts(d.ds, func(i int) *fieldSet { return d.parted[i].layout })

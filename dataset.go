@@ -143,6 +143,7 @@ func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) {
 // composed is a dataset made of others.
 type composed interface {
 	Dataset
+	Fingerprinter
 	parts() []Dataset
 }
 
@@ -320,8 +321,9 @@ type sized struct {
 	err error // what is wrong with the arguments
 }
 
-func (d *sized) invalid() error   { return d.err }
-func (d *sized) parts() []Dataset { return []Dataset{d.ds} }
+func (d *sized) invalid() error      { return d.err }
+func (d *sized) parts() []Dataset    { return []Dataset{d.ds} }
+func (d *sized) Fingerprint() string { return fingerprint(d.ds) }
 func (d *sized) Len() int {
 	if d.err != nil {
 		return 0

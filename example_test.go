@@ -227,7 +227,7 @@ func ExampleLoader_ResumeEpochs() {
 	// Output:
 	// epoch 0 [2 4 9]
 	// epoch 0 [6 5 1]
-	// stopped at {"epoch":0,"samples":6}
+	// stopped at {"epoch":0,"samples":6,"order":"215001221121122"}
 	// epoch 0 [0 7 3 8]
 	// epoch 1 [6 0 2 7 4]
 	// epoch 1 [1 3 8 9 5]

@@ -343,9 +343,11 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	})
 }
 
-// Resume yields the rest of an epoch, empty after its last batch. The dataset, the sampler and
-// the seed must be the same as when the state was taken; the worker count, the batch size and
-// the world size may have changed, but the last not for a stream that isn't a [CountedStream].
+// Resume yields the rest of an epoch, empty after its last batch. The worker count, the batch size
+// and the world size may have changed since the state was taken; the last not for a stream that
+// isn't a [CountedStream]. Another length, seed or sampler is an error that names it, another
+// fingerprint of the dataset a warning; see [Fingerprinter]. What else the dataset is, must be as
+// it was.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.withChecks(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
@@ -363,6 +365,7 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 
 // resume is iterate from a state on.
 func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
+	over, err := l.checkOrder(s)
 	switch {
 	case s.Epoch < 0:
 		yield(nil, optionError("State.Epoch", s.Epoch, "must be at least 0"))
@@ -372,6 +375,11 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 		yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
 	case s.Samples < 0:
 		yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
+	case err != nil:
+		yield(nil, err)
+	case over && s.Epoch == last:
+	case over:
+		l.iterate(ctx, s.Epoch+1, last, 0, yield)
 	case s.World < anyWorld:
 		yield(nil, optionError("State.World", s.World, "must be at least −1"))
 	case l.counted != nil && s.Samples > 0 && s.World > 0:

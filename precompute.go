@@ -16,9 +16,9 @@ import (
 )
 
 // Precompute keeps the samples of ds in a file at path. The first run loads and writes them;
-// later runs map the file into memory. If the number of samples, the fields or version have
-// changed, or the file is damaged, it is written anew: put into version what else the samples
-// depend on. A file that isn't Precompute's is first moved to path.foreign. A sample that is
+// later runs map the file into memory. If the number of samples, the fields, version or the
+// dataset's [Fingerprinter] have changed, or the file is damaged, it is written anew: put into
+// version what else the samples depend on. A file that isn't Precompute's is first moved to path.foreign. A sample that is
 // damaged, or was bad within [WithErrorBudget], is loaded from ds.
 //
 // The samples are those of [LoadSample]: augmentation belongs in a [Map] over the result. Only
@@ -34,6 +34,9 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return nil, err
 	}
 	made := precomputedFor{Version: version, ByteOrder: nativeOrder(), Samples: n, Fields: l.fields}
+	if guard.Call(func() error { made.Fingerprint = fingerprintOf("", ds); return nil }, func(_ []byte, cause error) { err = within("Dataset.Fingerprint", cause) }); err != nil {
+		return nil, err
+	}
 	description, err := made.describe()
 	if err != nil {
 		return nil, err
@@ -61,6 +64,9 @@ func (p *Precomputed) Len() int { return p.n }
 
 // Fields is the layout of a sample.
 func (p *Precomputed) Fields() []Field { return p.layout.fields }
+
+// Fingerprint is that of what was precomputed.
+func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
@@ -133,6 +139,8 @@ type precomputedFor struct {
 	ByteOrder string // nativeOrder
 	Samples   int
 	Fields    []Field
+
+	Fingerprint string `json:",omitempty"` // a hash of the dataset's
 }
 
 // nativeOrder names this machine's byte order.
@@ -168,5 +176,5 @@ func (h *precomputedFor) difference(description []byte) string {
 	case there.ByteOrder != h.ByteOrder:
 		return fmt.Sprintf("the byte order %s, not %s", there.ByteOrder, h.ByteOrder)
 	}
-	return difference(h.Fields, there.Fields)
+	return cmp.Or(difference(h.Fields, there.Fields), "the dataset tells another Fingerprint")
 }

@@ -327,3 +327,93 @@ func TestWhatCannotBePrecomputedIsNamed(t *testing.T) {
 	_, err := nwt.Precompute(t.Context(), source, filepath.Join(dir, "a", "b"), "v1")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
+
+func TestAPrecomputedFileIsMadeAnewIfTheFingerprintOfItsDatasetHasChanged(t *testing.T) {
+	fields := filled(9, 0).Fields()
+	always := func(_, dst *nwt.Sample) error { nwt.Values[uint8](dst, 0)[0] = 1; return nil }
+	for name, made := range map[string]func(ds nwt.Dataset) (nwt.Dataset, error){
+		"itself":     func(ds nwt.Dataset) (nwt.Dataset, error) { return ds, nil },
+		"Subset":     func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Subset(ds, []int{8, 2, 2}) },
+		"Concat":     func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Concat(filled(3, 0), ds) },
+		"Split":      func(ds nwt.Dataset) (nwt.Dataset, error) { all, err := nwt.Split(ds, 1, 0.3, 0.7); return all[1], err },
+		"Sized":      func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Sized(ds, func(int, []int) {}), nil },
+		"Overwrites": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Overwrites(ds), nil },
+		"Cached":     func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Cached(ds, 1<<20), nil },
+		"Map": func(ds nwt.Dataset) (nwt.Dataset, error) {
+			return nwt.Map(ds, fields, func(_ context.Context, src, dst *nwt.Sample) error { return always(src, dst) }), nil
+		},
+		"Zip": func(ds nwt.Dataset) (nwt.Dataset, error) {
+			other, err := nwt.FromSlices(nwt.SliceOf("x", make([]float32, 9)))
+			require.NoError(t, err)
+			return nwt.Zip(other, ds)
+		},
+		"all of them": func(ds nwt.Dataset) (nwt.Dataset, error) {
+			ds, err := nwt.Concat(nwt.Cached(nwt.Map(ds, fields, func(_ context.Context, src, dst *nwt.Sample) error { return always(src, dst) }), 1<<20), filled(2, 0))
+			require.NoError(t, err)
+			ds, err = nwt.Zip(ds)
+			require.NoError(t, err)
+			return nwt.Subset(nwt.Overwrites(ds), []int{1, 10, 1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "samples")
+			run := func(print string) string {
+				var log journal
+				ds, err := made(printed{filled(9, 0), print})
+				require.NoError(t, err)
+				require.NoError(t, precompute(t, ds, path, log.option()).Close())
+				return log.String()
+			}
+			require.Empty(t, run("monday"))
+			require.Empty(t, run("monday"), "the same")
+			require.Contains(t, run("tuesday"), "the dataset tells another Fingerprint")
+			require.Contains(t, run(""), "the dataset tells another Fingerprint")
+			require.Contains(t, run("monday"), "the dataset tells another Fingerprint")
+			require.Empty(t, run("monday"))
+		})
+	}
+}
+
+func TestOtherArgumentsOfADatasetAreAnotherFingerprint(t *testing.T) {
+	ds := printed{filled(9, 0), "monday"}
+	seen := map[string]bool{}
+	add := func(ds nwt.Dataset, err error) {
+		require.NoError(t, err)
+		print := ds.(nwt.Fingerprinter).Fingerprint()
+		require.False(t, seen[print], "%T", ds)
+		seen[print] = true
+	}
+	for _, indices := range [][]int{{1, 2}, {2, 1}, {1, 2, 2}, {0, 1, 2}} {
+		add(nwt.Subset(ds, indices))
+	}
+	for seed := range uint64(2) {
+		for _, shares := range [][]float64{{0.5, 0.5}, {0.3, 0.7}} {
+			parts, err := nwt.Split(ds, seed, shares...)
+			add(parts[0], err)
+			add(parts[1], err)
+		}
+	}
+	add(nwt.Concat(ds, filled(2, 0)))
+	add(nwt.Concat(filled(2, 0), ds))
+	add(nwt.Concat(ds))
+}
+
+// What was precomputed before datasets had fingerprints is not made anew.
+func TestADatasetWithoutAFingerprintIsDescribedAsEver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	require.NoError(t, precompute(t, filled(9, 0), path).Close())
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NotContains(t, string(file), "Fingerprint")
+}
+
+func TestAFingerprintThatPanicsIsAnError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	_, err := nwt.Precompute(t.Context(), unprintable{filled(9, 0)}, path, "v1")
+	require.ErrorContains(t, err, "nwt: Dataset.Fingerprint: panic: the table is locked")
+	require.NoFileExists(t, path)
+}
+
+type unprintable struct{ nwt.Dataset }
+
+func (unprintable) Fingerprint() string { panic("the table is locked") }

@@ -531,7 +531,7 @@ func (j *judge) same(k retained) error {
 	if j.streams != nil { // for others the number of ranks may change
 		state.World = j.world
 	}
-	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || b.State() != state {
+	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || progress(b.State()) != state {
 		return fmt.Errorf("epoch %d: %v, %v; want %+v", b.Epoch(), b.Indices(), b.State(), d)
 	}
 	length := 5

@@ -25,7 +25,7 @@ func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 	if length < 1 || length > math.MaxInt32 {
 		return nil, optionError("Packed", length, "the length of a row must be 1 … %d", math.MaxInt32)
 	}
-	d := &rows{docs: docs, src: l, length: length, clears: !bool(overwrites(docs)), tell: sizesOf(docs)}
+	d := &rows{docs: docs, src: l, length: length, seed: seed, clears: !bool(overwrites(docs)), tell: sizesOf(docs)}
 	for _, f := range l.fields {
 		if f.raggedDims() != 1 {
 			return nil, optionError("Packed", f.Name, "each field of the documents must be ragged in one dimension")
@@ -85,6 +85,7 @@ type rows struct {
 	src    *fieldSet
 	fields []Field
 	length int
+	seed   uint64
 	clears bool
 	tell   func(doc int, sizes []int)
 	rows   *bestfit.Rows
@@ -93,6 +94,9 @@ type rows struct {
 func (d *rows) Len() int         { return d.rows.Len() }
 func (d *rows) Fields() []Field  { return cloneFields(d.fields) }
 func (d *rows) parts() []Dataset { return []Dataset{d.docs} }
+func (d *rows) Fingerprint() string {
+	return fingerprintOf(fmt.Sprintf("Packed(%d, seed %d)", d.length, d.seed), d.docs)
+}
 func (d *rows) overwrites() bool { return true }
 
 func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {

@@ -25,6 +25,7 @@ type run struct {
 	cancel  context.CancelFunc
 	unwatch func() // ends the watch on the caller's context, and joins it
 	course  course
+	order   func() uint64  // of State
 	first   uint64         // sequence number of the course's first batch
 	tally   tally          // the stage's if there is one, else the consumer's
 	beside  errgroup.Group // the goroutines that serve the run: a stream's reader, the stage
@@ -102,6 +103,8 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	}
 	c := newCourse(&l.order, first, last, base)
 	r := &run{l: l, caller: ctx, course: c, first: l.seq}
+	sampler, n := l.sampler, l.order.n
+	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(sampler, n)) })
 	r.yielded.Store(int64(first))
 	if l.sizes != nil {
 		r.sizes = make([]int, l.layout.Ragged)

@@ -76,6 +76,9 @@ func (s sequential) Len() int       { return int(s) }
 func (s sequential) LastIndex() int { return int(s) - 1 }
 func (s sequential) String() string { return fmt.Sprintf("Sequential(%d)", int(s)) }
 
+// Fingerprint says nothing of the length, so that a longer dataset differs in its length alone.
+func (s sequential) Fingerprint() string { return "Sequential" }
+
 func (s sequential) At(_, i int) int {
 	permute.CheckPosition(i, int(s))
 	return i
@@ -101,6 +104,8 @@ type shuffled struct {
 func (s *shuffled) Len() int       { return s.n }
 func (s *shuffled) LastIndex() int { return s.n - 1 }
 func (s *shuffled) String() string { return fmt.Sprintf("Shuffled(%d, seed %d)", s.n, s.seed) }
+
+func (s *shuffled) Fingerprint() string { return fmt.Sprintf("Shuffled, seed %d", s.seed) }
 
 func (s *shuffled) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)

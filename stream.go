@@ -68,6 +68,15 @@ func (d *streamDataset) Load(context.Context, int, *Sample) error {
 	return errors.New("nwt: a stream has no sample by index")
 }
 
+func (d *streamDataset) Fingerprint() (all string) {
+	for _, s := range d.streams {
+		if own := fingerprint(s); own != "" {
+			all += fmt.Sprintf(" %q", own)
+		}
+	}
+	return all
+}
+
 // check is what checkDataset asks of a stream instead of its length.
 func (d *streamDataset) check() error {
 	if d.streams[0] == nil {

@@ -82,6 +82,10 @@ func (s *locallyShuffled) String() string {
 	return fmt.Sprintf("LocallyShuffled(%d in %d blocks, windows of %d, seed %d)", s.Len(), len(s.starts)-1, s.window, s.seed)
 }
 
+func (s *locallyShuffled) Fingerprint() string {
+	return fmt.Sprintf("%v, blocks %x", s, permute.Digest(len(s.starts), func(i int) uint64 { return uint64(s.starts[i]) }))
+}
+
 func (s *locallyShuffled) At(epoch, i int) int {
 	permute.CheckPosition(i, s.Len())
 	visits := s.orders.Get(epoch, 0)

@@ -94,6 +94,9 @@ func (s *bucketed) String() string {
 	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
 }
 
+// Fingerprint doesn't tell the lengths: to ask for all of them would take long.
+func (s *bucketed) Fingerprint() string { return s.String() }
+
 func (s *bucketed) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)
 	step := i / s.step

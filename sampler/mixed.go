@@ -87,6 +87,14 @@ func (s *mixed) String() string {
 	return fmt.Sprintf("Mixed(%d, %d parts, %d phases, blocks of %d, seed %d)", s.n, len(s.parts), len(s.mix.Phases), s.mix.Block, s.seed)
 }
 
+func (s *mixed) Fingerprint() string {
+	fingerprint := fmt.Sprint(s, s.mix.Phases)
+	for _, part := range s.parts {
+		fingerprint += fmt.Sprint(" ", part.perm.Len())
+	}
+	return fingerprint
+}
+
 func (s *mixed) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)
 	k, draw := s.plan.At(uint64(epoch)*uint64(s.n) + uint64(i))

@@ -49,6 +49,7 @@ func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
 		return nil, err
 	}
 	selected := &selected{order: s, indices: slices.Clone(indices)}
+	selected.digest = permute.Digest(len(indices), func(i int) uint64 { return uint64(indices[i]) })
 	if b, ok := s.(nwt.BatchSampler); ok {
 		return &selectedBatches{selected, b}, nil
 	}
@@ -67,6 +68,7 @@ func (s *selectedBatches) Largest() int               { return s.batches.Largest
 type selected struct {
 	order   nwt.Sampler
 	indices []int
+	digest  uint64 // of the indices
 }
 
 func (s *selected) Len() int { return s.order.Len() }
@@ -85,6 +87,14 @@ func (s *selected) LastIndex() int {
 
 func (s *selected) String() string {
 	return fmt.Sprintf("Select(%v, %d indices)", nameOf(s.order), len(s.indices))
+}
+
+func (s *selected) Fingerprint() string {
+	of := ""
+	if order, ok := s.order.(nwt.Fingerprinter); ok {
+		of = order.Fingerprint()
+	}
+	return fmt.Sprintf("Select(%s, %x)", of, s.digest)
 }
 
 func (s *selected) At(epoch, i int) int { return s.selected(s.order.At(epoch, i), epoch, i) }
@@ -159,6 +169,8 @@ type computed struct {
 
 func (s *computed) Len() int       { return s.n }
 func (s *computed) String() string { return fmt.Sprintf("Computed(%d)", s.n) }
+
+func (s *computed) Fingerprint() string { return s.String() }
 
 func (s *computed) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)

@@ -86,3 +86,44 @@ func TestASamplerSaysWhatItIs(t *testing.T) {
 		require.Equal(t, want, fmt.Sprint(s))
 	}
 }
+
+// States that were kept hold hashes of them: a state of today is resumed by every later version.
+func TestFingerprintsStayWhatTheyAre(t *testing.T) {
+	weights, length := []float64{1, 2, 0, 4}, func(i int) int { return 1 + i%3 }
+	of := func(s nwt.Sampler, err error) string {
+		require.NoError(t, err)
+		return s.(nwt.Fingerprinter).Fingerprint()
+	}
+	tokens, err := sampler.TokenBatches(10, length, sampler.Tokens{Max: 6}, 1)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"Sequential",
+		"Shuffled, seed 7",
+		"Weighted(8 draws by 4 weights, seed 7), weights eae762850166082b",
+		"WeightedWithoutReplacement(3 draws by 4 weights, seed 7), weights eae762850166082b",
+		"LocallyShuffled(7 in 2 blocks, windows of 2, seed 7), blocks 8f57ae1fb20a2c29",
+		"Bucketed(10, steps of 2, windows of 64, seed 7)",
+		"TokenBatches(10, 4 batches of at most 6 tokens, seed 1), {Max:6 MaxSamples:0 Window:0}, lengths 106d2a53a596eca1",
+		"Mixed(10, 2 parts, 2 phases, blocks of 1000, seed 7) [{5 [1 2]} {0 [2 1]}] 3 4",
+		"Computed(10)",
+		"Select(Shuffled, seed 7, eb5aa532310516d4)",
+		"Select(, eb5aa532310516d4)",
+	}, []string{
+		of(nwt.Sequential(10), nil),
+		of(nwt.Shuffled(10, 7), nil),
+		of(sampler.Weighted(weights, 8, 7)),
+		of(sampler.WeightedWithoutReplacement(weights, 3, 7)),
+		of(sampler.LocallyShuffled([]int{3, 4}, 2, 7)),
+		of(sampler.Bucketed(10, length, sampler.Buckets{BatchSize: 2}, 7)),
+		of(tokens, nil),
+		of(sampler.Mixed(10, nwt.Mix{Parts: []int{3, 4}, Phases: []nwt.Phase{{Samples: 5, Weights: []float64{1, 2}}, {Weights: []float64{2, 1}}}}, 7)),
+		of(sampler.Computed(10, func(int) []int { return nil })),
+		of(sampler.Select(nwt.Shuffled(3, 7), []int{5, 1, 2})),
+		of(sampler.Select(unprinted{nwt.Shuffled(3, 7)}, []int{5, 1, 2})),
+	})
+}
+
+type unprinted struct{ s nwt.Sampler }
+
+func (u unprinted) Len() int            { return u.s.Len() }
+func (u unprinted) At(epoch, i int) int { return u.s.At(epoch, i) }

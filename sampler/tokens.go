@@ -66,6 +66,7 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt
 		longest = max(longest, l)
 	}
 	s := &tokenBatches{tokens: t, seed: seed, key: permute.SeedKey(seed), sorted: longestFirst(lengths, longest)}
+	s.digest = permute.Digest(n, func(i int) uint64 { return uint64(lengths[i]) })
 	lengthAt := func(i int) int { return lengths[s.sorted[i]] }
 	window := t.Window
 	if window == 0 {
@@ -116,6 +117,7 @@ type tokenBatches struct {
 	tokens  Tokens
 	seed    uint64
 	key     uint64 // of the seed
+	digest  uint64 // of the lengths
 	sorted  []int  // dataset indices, the longest samples first
 	windows []tokenWindow
 	batches int
@@ -187,6 +189,10 @@ func (s *tokenBatches) Batches() int   { return s.batches }
 func (s *tokenBatches) LastIndex() int { return len(s.sorted) - 1 }
 func (s *tokenBatches) String() string {
 	return fmt.Sprintf("TokenBatches(%d, %d batches of at most %d tokens, seed %d)", len(s.sorted), s.batches, s.tokens.Max, s.seed)
+}
+
+func (s *tokenBatches) Fingerprint() string {
+	return fmt.Sprintf("%v, %+v, lengths %x", s, s.tokens, s.digest)
 }
 
 func (s *tokenBatches) Start(epoch, batch int) int { return s.orders.Get(epoch, 0)[batch].start }

@@ -24,7 +24,7 @@ func Weighted(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &weighted{n: n, seed: seed, key: permute.SeedKey(seed), last: lastWeight(weights), table: newAliasTable(weights, heaviest)}, nil
+	return &weighted{n: n, seed: seed, key: permute.SeedKey(seed), last: lastWeight(weights), table: newAliasTable(weights, heaviest), digest: digestOf(weights)}, nil
 }
 
 // checkWeights returns the index of the largest weight.
@@ -52,6 +52,10 @@ func checkWeights(sampler string, weights []float64, n int) (heaviest int, err e
 	return heaviest, errors.Join(errs...)
 }
 
+func digestOf(weights []float64) uint64 {
+	return permute.Digest(len(weights), func(i int) uint64 { return math.Float64bits(weights[i]) })
+}
+
 // lastWeight is the highest index that can be drawn.
 func lastWeight(weights []float64) int {
 	last := len(weights) - 1
@@ -67,6 +71,8 @@ type weighted struct {
 	key   uint64 // of the seed
 	last  int    // the highest index that can be drawn
 	table []aliasColumn
+
+	digest uint64 // of the weights
 }
 
 func (s *weighted) Len() int       { return s.n }
@@ -74,6 +80,8 @@ func (s *weighted) LastIndex() int { return s.last }
 func (s *weighted) String() string {
 	return fmt.Sprintf("Weighted(%d draws by %d weights, seed %d)", s.n, len(s.table), s.seed)
 }
+
+func (s *weighted) Fingerprint() string { return fmt.Sprintf("%v, weights %x", s, s.digest) }
 
 func (s *weighted) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)
@@ -157,7 +165,7 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Samp
 		return nil, optionError("WeightedWithoutReplacement", n, "the draws of an epoch must be at most %d, the weights above 0", len(candidates))
 	}
 	key := permute.SeedKey(seed)
-	return &weightedOnce{n: n, weights: len(weights), last: lastWeight(weights), seed: seed, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int32 {
+	return &weightedOnce{n: n, weights: len(weights), last: lastWeight(weights), digest: digestOf(weights), seed: seed, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int32 {
 		return drawOnce(candidates, n, permute.EpochKey(key, epoch))
 	})}, nil
 }
@@ -166,6 +174,7 @@ type weightedOnce struct {
 	n       int
 	weights int
 	last    int // the highest index that can be drawn
+	digest  uint64
 	seed    uint64
 	orders  *permute.Orders[int32]
 }
@@ -175,6 +184,8 @@ func (s *weightedOnce) LastIndex() int { return s.last }
 func (s *weightedOnce) String() string {
 	return fmt.Sprintf("WeightedWithoutReplacement(%d draws by %d weights, seed %d)", s.n, s.weights, s.seed)
 }
+
+func (s *weightedOnce) Fingerprint() string { return fmt.Sprintf("%v, weights %x", s, s.digest) }
 
 func (s *weightedOnce) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)

@@ -167,6 +167,15 @@ func Mix64(z uint64) uint64 {
 	return z ^ z>>31
 }
 
+// Digest hashes n numbers and their order.
+func Digest(n int, at func(i int) uint64) uint64 {
+	sum := uint64(n) + Golden
+	for i := range n {
+		sum = Mix64(sum ^ at(i))
+	}
+	return sum
+}
+
 // SeedKey hashes a seed before an epoch is added to it. Otherwise epoch 1 of one
 // seed would be epoch 0 of another.
 func SeedKey(seed uint64) uint64 { return Mix64(seed + Golden) }
