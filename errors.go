@@ -89,9 +89,3 @@ func within(what string, err error) error {
 	}
 	return fmt.Errorf("nwt: %s: %w", what, guard.Cause(err))
 }
-
-// temporary tells whether an error calls itself temporary.
-func temporary(err error) bool {
-	var t interface{ Temporary() bool }
-	return errors.As(err, &t) && t.Temporary()
-}

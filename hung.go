@@ -224,7 +224,7 @@ func (w *worker) tell(since int64) {
 // fields don't change any more. The error says why. The caller holds Loader.mu.
 func (w *worker) replace() (next *worker, err error) {
 	b, l := w.claim.Item, w.l
-	err = loadctx.NoAnswer(l.opts.timeout)
+	err = loadctx.NoAnswer(w.ctx)
 	l.away.Add(1)
 	w.slot.holders.Add(1)
 	w.keeps = w.slot

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/launch"
+	"github.com/nwt-go/nwt/internal/retry"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -34,8 +35,7 @@ type options struct {
 	world     int
 	maxBad    int
 	timeout   time.Duration // of a sample; 0: none
-	retries   int
-	backoff   time.Duration
+	retry     retry.Policy
 	init      func(ctx context.Context, worker int) error
 	finish    func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
@@ -85,8 +85,7 @@ func newOptions(opts []Option) (*options, error) {
 		device:     Host(),
 		window:     1024,
 		aheadBytes: maxAheadBytes,
-		retries:    3,
-		backoff:    10 * time.Millisecond,
+		retry:      retry.Policy{Times: 3, Wait: 10 * time.Millisecond},
 		strategy:   Greedy(),
 		alpha:      search.DefaultAlpha,
 		most:       -1,
@@ -324,20 +323,6 @@ func WithTimeout(perSample time.Duration) Option {
 			return optionError("WithTimeout", perSample, "must be at least 1ms")
 		}
 		return nil
-	}
-}
-
-// WithRetry sets how often a sample is loaded again, 0 … 100, if its error has a method
-// Temporary() bool that returns true, as [context.DeadlineExceeded] does. The default is 3
-// times, first after 10 ms; the wait doubles each time.
-func WithRetry(times int, wait time.Duration) Option {
-	return func(o *options) error {
-		o.retries, o.backoff = times, wait
-		err := between("WithRetry", times, 0, 100)
-		if wait < 0 {
-			err = errors.Join(err, optionError("WithRetry", wait, "the wait must be at least 0"))
-		}
-		return err
 	}
 }
 

@@ -128,7 +128,7 @@ func onlyHowToLoad(o *options) error {
 	}
 	plain.batchSize, plain.workers, plain.prefetch = o.batchSize, o.workers, o.prefetch
 	plain.init, plain.log, plain.maxBad = o.init, o.log, o.maxBad
-	plain.timeout, plain.retries, plain.backoff = o.timeout, o.retries, o.backoff
+	plain.timeout, plain.retry = o.timeout, o.retry
 	*o = *plain
 	return nil
 }

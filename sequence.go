@@ -99,7 +99,7 @@ func (q *sequence) config(s Stream, k, n, first int) shards.Config[Record] {
 			if files.TooMany(err) {
 				return nil, err // until one is closed
 			}
-			err = o.retry(ctx, err, func() (err error) { r, err = s.Open(ctx, shard-first); return err })
+			err = o.retry.Do(ctx, err, func() (err error) { r, err = s.Open(ctx, shard-first); return err })
 			return r, err
 		},
 		Size:   func(r *Record) int { return cap(r.Data) },

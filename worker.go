@@ -323,37 +323,10 @@ func (w *worker) again(ctx context.Context, err error) error {
 	if w.sample.unread() {
 		return err
 	}
-	return w.l.opts.retry(ctx, err, func() error {
+	return w.l.opts.retry.Do(ctx, err, func() error {
 		w.sample.begin(w.sample.place, w.sample.index)
 		return w.l.loadSample(ctx, w.sample.index, &w.sample)
 	})
-}
-
-// retry repeats what has failed with err, up to WithRetry's number of times, as long as the error
-// calls itself temporary.
-func (o *options) retry(ctx context.Context, err error, f func() error) error {
-	wait := o.backoff
-	for range o.retries {
-		if !temporary(err) || !rest(ctx, wait) {
-			return err
-		}
-		wait *= 2
-		if err = f(); err == nil {
-			return nil
-		}
-	}
-	return err
-}
-
-// rest waits, and reports false if the context ends first.
-func rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
 }
 
 // loadTogether loads the places before end in one call of LoadBatch. If the call fails, it

@@ -1,7 +1,6 @@
 package blob
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +9,7 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // An Error says that a sample couldn't be loaded, because its object couldn't be
@@ -32,41 +32,29 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Temporary tells whether another attempt may succeed; nwt.WithRetry makes it. It
-// may after a server's error, a timeout, a cut connection, and whatever isn't known
-// to be permanent. A missing object, a refusal, an impossible range and data that
-// can't be decoded are permanent.
+// Temporary reports whether another attempt may succeed; nwt.WithRetry makes it, and says what
+// may pass. Of a store that is also whatever isn't known to be permanent. A missing object, a
+// refusal, an impossible range and data that can't be decoded are permanent.
 func (e *Error) Temporary() bool { return e.temporary }
 
-// temporary tells whether a read that failed with err may succeed later.
+// temporary reports whether a read that failed with err may succeed later.
 func temporary(err error) bool {
 	switch gcerrors.Code(err) {
 	case gcerrors.NotFound, gcerrors.PermissionDenied, gcerrors.InvalidArgument, gcerrors.FailedPrecondition,
 		gcerrors.AlreadyExists, gcerrors.Unimplemented, gcerrors.Canceled:
 		return false
 	}
-	var local *fs.PathError       // of a folder: its disk won't change its mind
+	may, known := retry.MayPass(err)
+	var local *fs.PathError       // of a folder
 	var bound *http.MaxBytesError // of a client that bounds answers
-	if errors.As(err, &local) || errors.As(err, &bound) {
-		return false
-	}
-	for _, permanent := range []error{context.Canceled, errShort, errLong, errPanic, errEndless, errChanged} {
-		if errors.Is(err, permanent) {
-			return false
-		}
-	}
-	// The errors of the AWS SDK tell the status of the response.
-	var response interface{ HTTPStatusCode() int }
-	if errors.As(err, &response) {
-		switch status := response.HTTPStatusCode(); status {
-		case http.StatusRequestTimeout, http.StatusTooManyRequests:
-			return true
-		default:
-			return status < 400 || status >= 500
-		}
-	}
-	return true
+	return may || !known && !errors.As(err, &local) && !errors.As(err, &bound)
 }
+
+// A permanent error stays, however often the store is asked.
+type permanent string
+
+func (p permanent) Error() string { return string(p) }
+func (permanent) Temporary() bool { return false }
 
 // argument says that a function of this package can't use an argument.
 func argument(function string, value any, format string, args ...any) error {

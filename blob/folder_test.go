@@ -2,10 +2,13 @@ package blob_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/gcerrors"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/blob"
 )
 
@@ -71,4 +75,37 @@ func TestAListWithoutAPageInTenMinutesIsAnError(t *testing.T) {
 		require.EqualError(t, err, `blob: list of "p/" after 0 keys: no page of the list in 10m0s`)
 		require.Equal(t, 10*time.Minute, time.Since(began))
 	})
+}
+
+// failing is a bucket whose reads fail with an error.
+type failing struct {
+	driver.Bucket
+	err error
+}
+
+func (f failing) NewRangeReader(context.Context, string, int64, int64, *driver.ReaderOptions) (driver.Reader, error) {
+	return nil, f.err
+}
+func (failing) ErrorCode(error) gcerrors.ErrorCode { return gcerrors.Unknown }
+func (failing) ErrorAs(err error, i any) bool      { return false }
+func (failing) Close() error                       { return nil }
+
+func TestWhatMayPassOfAnObjectIsWhatTheLoaderRepeats(t *testing.T) {
+	of := func(err error) error { return &os.PathError{Op: "read", Path: "photos", Err: err} }
+	for err, want := range map[error]bool{
+		of(syscall.ESTALE): true, of(syscall.EIO): true, of(syscall.ENOTDIR): false, of(syscall.EISDIR): false,
+		io.ErrUnexpectedEOF: true, syscall.ECONNRESET: true, nwt.Retryable(of(syscall.ENOTDIR)): true,
+		errors.New("whatever a store says"): true,
+	} {
+		bucket := gcblob.NewBucket(failing{err: err})
+		var keys blob.Keys
+		keys.Add("photo")
+		ds, made := blob.Objects(bucket, &keys, fields, decode)
+		require.NoError(t, made)
+		_, failed := nwt.LoadSample(t.Context(), ds, 0)
+		var named *blob.Error
+		require.ErrorAs(t, failed, &named)
+		require.Equal(t, want, named.Temporary(), "%v", err)
+		require.NoError(t, bucket.Close())
+	}
 }

@@ -237,13 +237,12 @@ func (v version) holds(now version) error {
 
 func (v version) String() string { return fmt.Sprintf("%d bytes of %v", v.size, v.modified.UTC()) }
 
-// These are permanent.
 var (
-	errShort   = errors.New("the object has only") // the range lies beyond the object's end
-	errLong    = errors.New("too long")
-	errEndless = fmt.Errorf("no page of the list in %v", pageTimeout)
-	errPanic   = errors.New("the driver panicked at the answer")
-	errChanged = errors.New("the object has changed since it was first read")
+	errShort   error = permanent("the object has only") // the range lies beyond the object's end
+	errLong    error = permanent("too long")
+	errEndless error = permanent(fmt.Sprintf("no page of the list in %v", pageTimeout))
+	errPanic   error = permanent("the driver panicked at the answer")
+	errChanged error = permanent("the object has changed since it was first read")
 )
 
 var errStalled = errors.New("stalled") // is temporary

@@ -204,3 +204,22 @@ func TestPicturesThatAreInNoClassAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, dir)
 	require.ErrorContains(t, err, "top.gif")
 }
+
+func TestACutPictureIsNotLoadedAgain(t *testing.T) {
+	for _, name := range []string{"a/1.png", "a/1.jpg"} {
+		dir := tree(t, name)
+		path := filepath.Join(dir, name)
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, data[:len(data)/2], 0o644))
+		f, err := vision.OpenFolder(t.Context(), dir, small(t))
+		require.NoError(t, err)
+		l, err := nwt.NewLoader(f)
+		require.NoError(t, err)
+		for _, err = range l.Epoch(t.Context(), 0) {
+		}
+		require.ErrorContains(t, err, path)
+		require.NotContains(t, err.Error(), "attempt", "the same bytes would fail again")
+		require.NoError(t, l.Close())
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // A Layout is the order of a picture's dimensions.
@@ -221,10 +222,10 @@ func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []
 	}
 	defer w.tidy()
 	h, err := w.inspect(data)
-	if err != nil {
-		return err
+	if err == nil {
+		err = w.load(dst, field, h, data)
 	}
-	return w.load(dst, field, h, data)
+	return retry.As(err, false) // the same bytes will fail again
 }
 
 // LoadPixels is Load for a picture that is decoded already: height × width pixels

@@ -5,6 +5,7 @@ package loadctx
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,20 +13,45 @@ import (
 // Package nwt sets it.
 var Of func(sample any) context.Context
 
-type timeoutKey struct{}
+type boundedKey struct{}
 
-// WithTimeout is ctx for calls that nwt.WithTimeout gives up after d.
+// A bounded is what is known of the calls of a context that end after a time.
+type bounded struct {
+	timeout time.Duration
+	failed  atomic.Pointer[error] // what the call under way has failed with so far
+}
+
+func of(ctx context.Context) *bounded {
+	b, _ := ctx.Value(boundedKey{}).(*bounded)
+	return b
+}
+
+// WithTimeout is ctx for calls, one at a time, that nwt.WithTimeout gives up after d.
 func WithTimeout(ctx context.Context, d time.Duration) context.Context {
-	return context.WithValue(ctx, timeoutKey{}, d)
+	return context.WithValue(ctx, boundedKey{}, &bounded{timeout: d})
 }
 
 // Timeout is that d; 0: none is known.
 func Timeout(ctx context.Context) time.Duration {
-	d, _ := ctx.Value(timeoutKey{}).(time.Duration)
-	return d
+	if b := of(ctx); b != nil {
+		return b.timeout
+	}
+	return 0
 }
 
-// NoAnswer is the error of a call that is given up after d.
-func NoAnswer(d time.Duration) error {
-	return fmt.Errorf("no answer within WithTimeout(%v): %w", d, context.DeadlineExceeded)
+// Failed says what the call under way has failed with, before it goes on trying; nil: nothing.
+func Failed(ctx context.Context, err error) {
+	if b := of(ctx); b != nil {
+		b.failed.Store(&err)
+	}
+}
+
+// NoAnswer is the error of a call that is given up, with what it failed with before.
+func NoAnswer(ctx context.Context) error {
+	b := of(ctx)
+	err := fmt.Errorf("no answer within WithTimeout(%v): %w", b.timeout, context.DeadlineExceeded)
+	if last := b.failed.Load(); last != nil && *last != nil {
+		err = fmt.Errorf("%w; the last error: %w", err, *last)
+	}
+	return err
 }

@@ -69,7 +69,7 @@ func (c *shardReader[R]) replace() *shardReader[R] {
 	next := newShardReader(c.set, c.shards)
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
 	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
-	err := loadctx.NoAnswer(c.set.group.Timeout)
+	err := loadctx.NoAnswer(c.ctx)
 	if next.fault == nil {
 		next.fault = err
 	} else {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/loadctx"
 )
 
 // A shardReader reads some of a rank's shards, one after the other. It belongs to the Set or, if
@@ -62,7 +63,7 @@ func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
 		c.pick = s.Pick()
 	}
 	if s.group.Ahead {
-		c.ctx, c.cancel = context.WithCancelCause(s.group.Context)
+		c.ctx, c.cancel = context.WithCancelCause(loadctx.WithTimeout(s.group.Context, s.group.Timeout))
 	}
 	return c
 }
