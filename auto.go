@@ -24,7 +24,7 @@ type auto struct {
 
 // autoAlpha is the default alpha of tuning while training. It is small because
 // workers that exist cost little, while time that training waits is lost.
-var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02}
+var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02, Each: search.Unnoticed}
 
 // mostLooks is after how many windows a loader settles on the choice, sure or not.
 const mostLooks = 48

@@ -200,9 +200,6 @@ func (r *Result) reason(c search.Choice) string {
 	if c.Kept {
 		beside = append(beside, "as without tuning, since time was over before another count was surely better")
 	}
-	if c.Beside {
-		beside = append(beside, "as without tuning, since other processes kept CPUs busy")
-	}
 	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
 		beside = append(beside, "training hardly waits for data")
 	}
@@ -213,7 +210,7 @@ func (r *Result) reason(c search.Choice) string {
 		beside = append(beside, "the fastest")
 	case more < hardly:
 		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
-	case !c.Kept && !c.Beside && chosen.Total-fastest.Total > 3*r.Alpha/2: // they can't be told apart
+	case !c.Kept && chosen.Total-fastest.Total > 3*r.Alpha/2: // they can't be told apart
 		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest, if that isn't chance", human.Share(more), r.Fastest))
 	default:
 		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))

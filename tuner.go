@@ -65,9 +65,6 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.counts[len(m.counts)-1].Workers])
 	}
 	others := busy.Used()
-	if share := t.othersShare(others); share > busyOthers {
-		m.sp.Others = share
-	}
 	r := m.result(search.Choose(m.sp, m.Seen()), t.opts.strategy.String())
 	r.Elapsed = time.Since(t.began)
 	t.explain(m, r, others, busy.Note())

@@ -28,7 +28,6 @@ type Choice struct {
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
-	Beside     bool          // Workers is training's own count: without Space.Others it might be as fast as another
 	Kept       bool          // Workers is training's own count: time ended before another was surely better
 	Estimates  []Estimate    // one per count measured, ascending
 	Body       time.Duration // of the loop, per iteration, without waiting: the same for all counts
@@ -63,10 +62,6 @@ func Choose(sp Space, seen []Series) Choice {
 		chosen = own
 	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
-	alone := e
-	alone.sp.Others = 0
-	without, _ := alone.choose(e.mean)
-	c.Beside = !c.Kept && without != chosen
 	c.Alpha = math.MaxInt64
 	if alpha := sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations); alpha < math.MaxInt64 {
 		c.Alpha = time.Duration(alpha)
@@ -82,7 +77,8 @@ func Choose(sp Space, seen []Series) Choice {
 // fastest by more than alpha. If measuring doesn't tell which of several counts that is, it is
 // the one that training would have without tuning, or else the roundest, because other runs then
 // choose the same: rounding is what makes a result replicable (Impagliazzo, Lei, Pitassi &
-// Sorrell, "Reproducibility in learning", STOC 2022).
+// Sorrell, "Reproducibility in learning", STOC 2022). None of them has more than twice as many
+// workers as the fewest that it may be.
 //
 // The fastest is the count with the least sum of mean and standard error: a count that is
 // hardly known doesn't become the fastest by luck.
@@ -92,10 +88,16 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 			fastest = i
 		}
 	}
-	chosen = -1
-	for i := range mean {
+	chosen, most := -1, 0
+	for i, w := range e.counts {
 		may, sure := e.within(mean, i, fastest)
-		if may && (chosen < 0 || e.sp.roundness(e.counts[i]) > e.sp.roundness(e.counts[chosen])) {
+		if chosen >= 0 && w > most {
+			break
+		}
+		if may && chosen < 0 {
+			most = max(2*w, 1)
+		}
+		if may && (chosen < 0 || e.sp.roundness(w) > e.sp.roundness(e.counts[chosen])) {
 			chosen = i
 		}
 		if sure {
@@ -108,16 +110,27 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 	return chosen, fastest
 }
 
-// blurred tells whether training's own count may be as good as the i-th, perhaps if it had the CPUs
-// to itself. If the i-th has fewer workers, that is so only if the errors are larger than alpha.
+// blurred tells whether training's own count may be as good as the i-th. If the i-th has fewer
+// workers, that is so only if the errors are larger than alpha; if one has more than twice as many
+// workers as the other, only if all counts may be as good as the fastest.
 func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	best, than := mean[fastest], i
 	if i > start {
 		than = fastest
 	}
-	alpha, se := e.sp.Alpha.Of(best, e.sp.Iterations), best*math.Hypot(e.se[than], e.se[start])
-	alone := mean[start] * (1 - e.sp.Others)
-	return e.sp.Others > 0 && alone <= mean[i] || e.df > 0 && (se > alpha || i > start) && mean[start]-mean[than] < alpha+2*se
+	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
+	error := func(a, b int) float64 { return best * math.Hypot(e.se[a], e.se[b]) }
+	asGood := func(a, b int) bool { return mean[a]-mean[b] < alpha+2*error(a, b) }
+	if e.df == 0 || i <= start && error(than, start) <= alpha || !asGood(start, than) {
+		return false
+	}
+	for a := range mean {
+		if !asGood(a, fastest) {
+			few, many := min(e.counts[i], e.counts[start]), max(e.counts[i], e.counts[start])
+			return many <= 2*few
+		}
+	}
+	return true
 }
 
 // within tells whether the i-th count may be within alpha of the fastest, and whether it

@@ -2,18 +2,19 @@ package search
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// windows has one block of 25 iterations per mean and round; 0: none.
+// windows has one block of 25 iterations per mean, in microseconds, and round; 0: none.
 func windows(workers int, means ...time.Duration) Series {
 	s := Series{Workers: workers}
 	for round, mean := range means {
 		if mean > 0 {
-			s.Blocks = append(s.Blocks, waiting(round, 25, mean))
+			s.Blocks = append(s.Blocks, waiting(round, 25, mean*time.Microsecond))
 		}
 	}
 	return s
@@ -46,6 +47,7 @@ func TestWhatAlphaIgnores(t *testing.T) {
 		10 * ms:     500 * time.Microsecond, // a twentieth
 		200 * ms:    5 * ms,                 // half a second over 100 iterations
 		time.Second: 10 * ms,                // a hundredth
+		0:           5 * time.Microsecond,   // no training step notices less
 	} {
 		require.InDelta(t, float64(want), DefaultAlpha.Of(float64(mean), 100), 1, mean)
 	}
@@ -82,6 +84,44 @@ func TestWhereMeasuringDoesNotTell(t *testing.T) {
 	}
 	require.Equal(t, 2, Choose(Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100}, []Series{windows(0, 1100, 1040, 1070, 1020), windows(1, 1100, 1040, 1070, 1020), windows(2, 1000, 990, 1010, 1000)}).Workers)
 	require.Equal(t, 0, Choose(sixteen(), same(0, 1, 2, 4, 8, 15)).Workers, "surely the fewest that do")
+}
+
+// None of the counts that may be the fewest has more than twice as many workers as the fewest.
+func TestARounderCountHasAtMostTwiceAsManyWorkersAsTheFewest(t *testing.T) {
+	near := []time.Duration{1055, 1035, 1060, 1045} // alpha, give or take
+	for _, tt := range []struct{ few, many, start, want int }{
+		{3, 4, 15, 4}, {3, 6, 15, 6}, {3, 8, 15, 3}, {6, 12, 15, 12}, {6, 16, 15, 6}, {6, 12, 12, 12}, {6, 16, 16, 6}, {1, 2, 15, 2}, {1, 4, 4, 1}, {0, 1, 15, 1}, {0, 2, 15, 0}, {0, 2, 2, 0},
+	} {
+		sp := sixteen()
+		sp.Start = tt.start
+		seen := []Series{windows(tt.few, near...), windows(tt.many, 1000, 990, 1010, 1000), windows(17, 2000, 1990, 2010, 2000)}
+		require.Equal(t, tt.want, Choose(sp, seen).Workers, "%+v", tt)
+	}
+}
+
+// Errors are larger than alpha here: then the default is as good as another, if it is about as large
+// or if nothing is known to be slower.
+func TestTheDefaultIsPreferredToCountsOfAboutItsSize(t *testing.T) {
+	shift := 0
+	noisy := func(workers int, times time.Duration) Series { // not in step with the others
+		shift++
+		means := slices.Repeat([]time.Duration{1000 * times, 1400 * times, 700 * times, 900 * times}, 2)[shift%3:]
+		return windows(workers, means[:4]...)
+	}
+	for _, tt := range []struct {
+		name string
+		seen []Series
+		want int
+	}{
+		{"about as large", []Series{noisy(4, 1), noisy(8, 1), noisy(1, 4)}, 8},
+		{"far larger", []Series{noisy(2, 1), noisy(8, 1), noisy(1, 4)}, 2},
+		{"far larger, and nothing is known", []Series{noisy(2, 1), noisy(8, 1), noisy(1, 1)}, 8},
+		{"far smaller", []Series{noisy(8, 6), noisy(32, 5), noisy(64, 4)}, 64},
+		{"far smaller, and nothing is known", []Series{noisy(8, 5), noisy(32, 5), noisy(64, 4)}, 8},
+	} {
+		sp := Space{CPUs: 8, Start: 8, Max: 64, Alpha: DefaultAlpha, Iterations: 100}
+		require.Equal(t, tt.want, Choose(sp, tt.seen).Workers, tt.name)
+	}
 }
 
 func TestConfidenceIsLowWhereAnotherRunMightChooseOtherwise(t *testing.T) {
@@ -134,22 +174,22 @@ func TestTheStepIsTheSameForAllCounts(t *testing.T) {
 func TestWhichBlocksCountAsTheyAre(t *testing.T) {
 	seen := []Series{windows(4, 2000, 2010, 1990), windows(8, 1000, 1005, 995)}
 	of8 := func(sp Space) time.Duration { return Choose(sp, seen).Estimates[1].Mean }
-	seen[1].Blocks = append(seen[1].Blocks, waiting(-1, 1000, 3000))
-	require.Greater(t, of8(sixteen()), 2000*time.Nanosecond, "a block of no round")
+	seen[1].Blocks = append(seen[1].Blocks, waiting(-1, 1000, 3*ms))
+	require.Greater(t, of8(sixteen()), 2*ms, "a block of no round")
 	seen[1].Blocks[3].Round = 3
-	require.Less(t, of8(sixteen()), 1100*time.Nanosecond, "alone in its round, it may be all drift")
+	require.Less(t, of8(sixteen()), 1100*time.Microsecond, "alone in its round, it may be all drift")
 	fixed := sixteen()
 	fixed.Fixed = true
-	require.Greater(t, of8(fixed), 1300*time.Nanosecond, "counts that have their iterations leave others alone")
+	require.Greater(t, of8(fixed), 1300*time.Microsecond, "counts that have their iterations leave others alone")
 	c := Choose(sixteen(), []Series{windows(4, 2000), windows(8, 0, 1000)})
-	require.Equal(t, 1000*time.Nanosecond, c.Estimates[1].Mean, "always alone")
-	c = Choose(sixteen(), []Series{{8, []Block{waiting(-1, 1, 900), waiting(-1, 3, 1020)}}})
-	require.InDelta(t, 990, float64(c.Estimates[0].Mean), 1, "an iteration counts as much as another")
+	require.Equal(t, ms, c.Estimates[1].Mean, "always alone")
+	c = Choose(sixteen(), []Series{{8, []Block{waiting(-1, 1, 900*time.Microsecond), waiting(-1, 3, 1020*time.Microsecond)}}})
+	require.InDelta(t, 990e3, float64(c.Estimates[0].Mean), 1, "an iteration counts as much as another")
 }
 
 func TestNeitherTheOrderOfBlocksNorOfCountsMatters(t *testing.T) {
 	seen := []Series{windows(4, 1000, 2000, 1500), windows(8, 500, 1000, 750), windows(15, 510, 980, 760)}
-	seen[1].Blocks = append(seen[1].Blocks, waiting(-1, 25, 900))
+	seen[1].Blocks = append(seen[1].Blocks, waiting(-1, 25, 900*time.Microsecond))
 	want := Choose(sixteen(), seen)
 	for range seen {
 		seen = append(seen[1:], seen[0])
@@ -189,21 +229,5 @@ func TestTrainingsOwnCountIsKeptIfTimeEndsTheSearch(t *testing.T) {
 }
 
 func TestWhatWasMeasuredOnceHasNoInterval(t *testing.T) {
-	require.Equal(t, Estimate{8, 1000, 1000, 1000}, Choose(sixteen(), []Series{windows(8, 1000)}).Estimates[0])
-}
-
-// Two CPUs, one of them in use by others: they leave one worker's worth to each count.
-func TestBesideOtherProcessesTrainingsOwnCountStaysIfItMayBeAsFastAlone(t *testing.T) {
-	sp := Space{CPUs: 2, Start: 2, Max: 4, Alpha: DefaultAlpha, Iterations: 100}
-	seen := []Series{windows(0, 1000, 1010, 990, 1000), windows(1, 1100, 1110, 1090, 1100), windows(2, 1150, 1160, 1140, 1150)}
-	require.Equal(t, 0, Choose(sp, seen).Workers)
-	sp.Others = 0.5
-	c := Choose(sp, seen)
-	require.Equal(t, 2, c.Workers)
-	require.True(t, c.Beside)
-	require.Greater(t, c.Confidence, 0.9)
-	seen = append(seen, windows(4, 400, 410, 390, 400))
-	c = Choose(sp, seen)
-	require.Equal(t, 4, c.Workers, "it can't be that much faster alone")
-	require.False(t, c.Beside)
+	require.Equal(t, Estimate{8, ms, ms, ms}, Choose(sixteen(), []Series{windows(8, 1000)}).Estimates[0])
 }

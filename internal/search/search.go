@@ -35,7 +35,6 @@ type Space struct {
 	Left       time.Duration          // of Time
 	Least      time.Duration          // that a search goes on: what disturbs may last as long as a shorter one
 	MinWindow  time.Duration          // shorter windows say nothing, because the clock steps
-	Others     float64                // share of the CPUs that other processes used, if it is worth a thought
 	Allowed    func(workers int) bool // false: may not be tried, say because it would need too much memory; nil: all may
 }
 
@@ -44,16 +43,20 @@ type Space struct {
 type Alpha struct {
 	Total time.Duration // math.MaxInt64: only the shares count
 	Least float64
-	Share float64 // +Inf: no bound above
+	Share float64       // +Inf: no bound above
+	Each  time.Duration // per iteration: no less than this either
 }
+
+// Unnoticed is the least default alpha per iteration: no training step notices less.
+const Unnoticed = 5 * time.Microsecond
 
 // DefaultAlpha is the paper's half second, bounded by two shares: alone it could be
 // longer than all iterations together, or too short to matter.
-var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.01, Share: 0.05}
+var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.01, Share: 0.05, Each: Unnoticed}
 
 // Of is alpha per iteration if the fastest count takes mean per iteration.
 func (a Alpha) Of(mean float64, iterations int) float64 {
-	return max(min(float64(a.Total)/float64(iterations), a.Share*mean), a.Least*mean)
+	return max(min(float64(a.Total)/float64(iterations), a.Share*mean), a.Least*mean, float64(a.Each))
 }
 
 // A Series is all that was measured at one worker count, in order.
