@@ -12,8 +12,7 @@ import (
 
 // extraBatches are those that a loader has open beyond the fewest that it needs: see package
 // depth for how many. One is opened by the consumer if it is waiting, else by a worker while
-// the loop body has a batch. (A batch of a stream that the consumer reads is not opened by a
-// worker: opening it is reading it.)
+// the loop body has a batch, unless opensInLoop.
 type extraBatches struct {
 	depth.Policy            // the holder of run.turn is the one that it speaks of
 	room         func() int // for them in memory, looked up once
@@ -108,14 +107,20 @@ func (l *Loader) paid() {
 	if r == nil || !l.deep.IsIdle() {
 		return
 	}
-	if r.awaiting.Load() || !l.deep.Waits() || r.readByConsumer() || !r.turn.TryLock() {
+	if r.awaiting.Load() || !l.deep.Waits() || r.opensInLoop() || !r.turn.TryLock() {
 		l.ring.Interrupt() // the consumer opens it
 		return
 	}
-	defer r.turn.Unlock() // even if opening the batch, which may ask user code, ends the goroutine
+	defer r.turn.Unlock()
 	if r.current != nil {
 		r.deepen()
 	}
+}
+
+// opensInLoop tells whether opening a batch calls the program: a sampler, Sizes or, without workers,
+// what reads a stream. That is promised to happen in the goroutine of the loop.
+func (r *run) opensInLoop() bool {
+	return r.readByConsumer() || r.l.ownShapes() || r.course.batches > 0
 }
 
 // deepen opens one batch more if it is wanted and paid for. The caller holds turn.

@@ -2,7 +2,11 @@ package nwt_test
 
 import (
 	"context"
+	"maps"
+	"math/rand/v2"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -58,6 +62,83 @@ func TestWhatTuneCallsMayPanic(t *testing.T) {
 		})
 		require.NoError(t, leftover(), name)
 	}
+}
+
+// Batches take 40 ms, so that most of what a search decides is decided while the loop waits; with 0
+// workers too.
+func TestWhatTuneCallsRunsInItsGoroutineWhileItWaitsToo(t *testing.T) {
+	shown, stepped := map[string]int{}, map[string]int{}
+	_, err := nwt.Tune(t.Context(), sleeping(100_000, 10*time.Millisecond), nwt.WithBatchSize(8), nwt.WithTuningTime(2*time.Second), silent,
+		nwt.WithProgress(func(nwt.Progress) { shown[goroutine()]++ }),
+		nwt.WithStep(func(context.Context, *nwt.Batch) error { stepped[goroutine()]++; return nil }))
+	require.NoError(t, err)
+	require.Equal(t, []string{goroutine()}, slices.Collect(maps.Keys(shown)))
+	require.Equal(t, []string{goroutine()}, slices.Collect(maps.Keys(stepped)))
+}
+
+func TestAFunctionThatShowsProgressMayPanicWhileTrainingWaits(t *testing.T) {
+	for last := range 8 {
+		calls := 0
+		require.PanicsWithValue(t, errBoom, func() {
+			_, err := nwt.Tune(t.Context(), sleeping(100_000, 10*time.Millisecond), nwt.WithBatchSize(8), nwt.WithMaxWorkers(8), nwt.WithTuningTime(2*time.Second), silent,
+				nwt.WithProgress(func(nwt.Progress) {
+					if calls++; calls > last {
+						panic(errBoom)
+					}
+				}))
+			require.NoError(t, err)
+		})
+		require.Equal(t, last+1, calls)
+		require.NoError(t, leftover())
+	}
+}
+
+// noting notes where its methods run.
+type noting struct {
+	inFours
+	note func(what string)
+}
+
+func (n noting) At(epoch, i int) int    { n.note("At"); return n.inFours.At(epoch, i) }
+func (n noting) Start(epoch, b int) int { n.note("Start"); return n.inFours.Start(epoch, b) }
+
+// Loading is late, so idle workers and a timer have further batches opened, also while the loop's body runs.
+func TestWhatABatchIsIsAskedInTheLoopsGoroutine(t *testing.T) {
+	for _, workers := range []int{0, 4} {
+		var mu sync.Mutex
+		calls := map[string]map[string]int{"At": {}, "Start": {}, "Sizes": {}}
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls[what][goroutine()]++
+		}
+		rng := rand.New(rand.NewPCG(1, 1))
+		ds := lateWords{words{n: 4000, tell: func(_ int, sizes []int) { note("Sizes"); sizes[0], sizes[1], sizes[2] = 9, 3, 2 }}}
+		l := newLoader(t, ds, nwt.WithSampler(noting{4000, note}), nwt.WithWorkers(workers), nwt.WithBatchSize(4), silent)
+		n := 0
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			if rng.IntN(4) == 0 {
+				time.Sleep(3 * time.Millisecond)
+			}
+			if n++; n == 300 {
+				break
+			}
+		}
+		for what, by := range calls {
+			require.Equal(t, []string{goroutine()}, slices.Collect(maps.Keys(by)), "%s, %d workers: %v", what, workers, by)
+		}
+	}
+}
+
+// lateWords take a while at times.
+type lateWords struct{ words }
+
+func (d lateWords) Load(ctx context.Context, index int, dst *nwt.Sample) error {
+	if index%16 == 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return d.words.Load(ctx, index, dst)
 }
 
 // As t.FailNow does: nothing else ends, and nobody waits for the worker.

@@ -414,9 +414,8 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 	defer r.end()
 	t := l.tuning
 	if t != nil {
-		t.resume(r)
-		defer t.ticking.Wait()
-		defer r.cancel()
+		t.resume()
+		defer t.wake.Stop()
 	}
 	for more := true; more; {
 		b, err := r.advance()
@@ -432,11 +431,11 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 		}
 		more = yield(b, nil)
 		if t != nil {
-			t.asked.Add(1)
+			t.asked++
 		}
 	}
 	if t != nil {
-		t.Pause(int(t.delivered.Load() - t.before))
+		t.Pause(t.delivered - t.before)
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
@@ -15,7 +13,8 @@ import (
 	"github.com/nwt-go/nwt/internal/tune"
 )
 
-// A tuning is a loader as its tuner sees it, and what was measured of it.
+// A tuning is a loader as its tuner sees it, and what was measured of it. It belongs to the
+// goroutine that iterates.
 type tuning struct {
 	tune.Tuner
 	l       *Loader
@@ -24,23 +23,24 @@ type tuning struct {
 	inline  bool           // 0 workers may be tried
 	refused map[int]string // worker counts that may not be chosen, and why
 	again   bool           // samples were loaded a second time
-	over    func()         // called once tuning is over, if that shows while training waits
+	over    func()         // called once tuning is over
 	exact   bool           // peaks of memory are measured, not only looked at
 
 	// What a run tells, beside the loader's counters.
-	asked, delivered atomic.Int64
-	open             atomic.Int64 // batches, beyond the one in use
-	dry              atomic.Bool
-	before           int64 // delivered before this run
+	asked, delivered int
+	before           int   // delivered before this run
+	open             int   // batches, beyond the one in use
+	waits            int64 // Loader.now when the wait under way began; 0: none is
+	dry              bool
 
-	ticking sync.WaitGroup // looks while training waits
+	wake *time.Timer // interrupts waiting for a batch, so that the loop looks meanwhile
 
 	counts counts
-	last   *count                // that was measured
-	window atomic.Pointer[count] // that is being measured
-	at     int64                 // Loader.now of the last delivery
-	start  time.Time             // of the run
-	first  time.Duration         // until the first batch of all
+	last   *count        // that was measured
+	window *count        // that is being measured; nil between windows
+	at     int64         // Loader.now of the last delivery
+	start  time.Time     // of the run
+	first  time.Duration // until the first batch of all
 	cpu    host.Meter
 	began  time.Time
 	read   time.Duration // how long the stream had been read then
@@ -51,7 +51,7 @@ type tuning struct {
 const (
 	leastWindow = 5 * time.Millisecond // a thread may wait some milliseconds for a CPU
 	probeSteps  = 20                   // of a coarse clock, that a window takes at least
-	tickEvery   = 10 * time.Millisecond
+	wakeEvery   = 10 * time.Millisecond
 )
 
 // newTuning is the tuning of a loader that is still to be attached.
@@ -70,61 +70,57 @@ func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
 func (t *tuning) attach(l *Loader) {
 	t.l, l.tuning = l, t
 	t.Least = max(leastWindow, probeSteps*l.opts.machine.ClockStep())
+	t.wake = time.AfterFunc(time.Hour, l.ring.Interrupt)
+	t.wake.Stop()
 }
 
 // resume is called when a run has begun.
-func (t *tuning) resume(r *run) {
-	t.dry.Store(false)
-	t.before = t.delivered.Load()
-	t.asked.Store(t.before + 1)
-	t.l.counters.loaded.Store(t.before * wholeBatch) // what the last run left is gone
+func (t *tuning) resume() {
+	t.before, t.asked = t.delivered, t.delivered+1
+	t.open, t.waits, t.dry = 0, 0, false
+	t.l.counters.loaded.Store(int64(t.before) * wholeBatch) // what the last run left is gone
 	t.at, t.start = 0, time.Now()
 	t.Resume()
-	if t.Settled() {
-		return
-	}
-	t.ticking.Go(func() {
-		ticker := time.NewTicker(tickEvery)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-r.ctx.Done():
-				return
-			case <-ticker.C:
-			}
-			if t.l.counters.waiting.Load() != 0 && t.Tick() {
-				if t.over != nil {
-					t.over()
-				}
-				return
-			}
-		}
-	})
 }
 
 // took is called when a batch is delivered.
 func (t *tuning) took(r *run) {
-	n := t.before + int64(r.taken)
-	if n == 1 {
+	t.delivered = t.before + r.taken
+	t.asked = t.delivered
+	if t.delivered-t.before == 1 {
 		t.first = time.Since(t.start)
 	}
-	t.delivered.Store(n)
-	t.asked.Store(n)
 	if t.Skips() {
 		return
 	}
 	now := t.l.now()
-	if c := t.window.Load(); c != nil && t.at != 0 {
-		c.took.add(time.Duration(now-t.at), 1)
+	if t.window != nil && t.at != 0 {
+		t.window.took.add(time.Duration(now-t.at), 1)
 	}
 	t.at = now
 	r.turn.Lock()
-	t.open.Store(int64(len(r.ahead)))
-	dry := r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
+	t.open = len(r.ahead)
+	t.dry = r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
 	r.turn.Unlock()
-	t.dry.Store(dry)
 	if t.Observe() && t.over != nil {
 		t.over()
+	}
+}
+
+// awaits is called when training begins to wait for a batch.
+func (t *tuning) awaits(since int64) {
+	if t.waits = since; !t.Settled() {
+		t.wake.Reset(wakeEvery)
+	}
+}
+
+// look is called now and then while training waits, which may take minutes.
+func (t *tuning) look() {
+	if t.Tick() && t.over != nil {
+		t.over()
+	}
+	if !t.Settled() {
+		t.wake.Reset(wakeEvery)
 	}
 }
 
@@ -132,12 +128,12 @@ func (t *tuning) took(r *run) {
 func (t *tuning) Figures() tune.Figures {
 	c := &t.l.counters
 	f := tune.Figures{
-		Loaded: float64(t.l.counters.loaded.Load()) / wholeBatch, Delivered: int(t.delivered.Load()), Asked: int(t.asked.Load()),
-		Wait: time.Duration(c.wait.Load()), Transfer: time.Duration(c.transfer.Load()), Dry: t.dry.Load(),
+		Loaded: float64(c.loaded.Load()) / wholeBatch, Delivered: t.delivered, Asked: t.asked,
+		Wait: time.Duration(c.wait.Load()), Transfer: time.Duration(c.transfer.Load()), Dry: t.dry,
 	}
-	f.Missing = float64(t.open.Load()) - (f.Loaded - float64(f.Delivered))
-	if since := c.waiting.Load(); since != 0 {
-		f.Wait += time.Duration(t.l.now() - since)
+	f.Missing = float64(t.open) - (f.Loaded - float64(f.Delivered))
+	if t.waits != 0 {
+		f.Wait += time.Duration(t.l.now() - t.waits)
 	}
 	copied := t.l.stage.Figures()
 	f.Copied, f.Copying = copied.Copies, copied.Took
@@ -167,7 +163,7 @@ func (t *tuning) Begin() {
 	if t.exact {
 		t.peak = host.StartPeak()
 	}
-	t.window.Store(c)
+	t.window = c
 	t.cpu, t.began, t.read = t.l.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.shown()
 }
 
@@ -181,7 +177,8 @@ func (t *tuning) release() {
 
 // End implements tune.Run.
 func (t *tuning) End(w tune.Window) (cpu float64) {
-	c, l := t.window.Swap(nil), t.l
+	c, l := t.window, t.l
+	t.window = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
 	cpu = c.used(use, took, l.opts, float64(l.counters.reading.shown()-t.read)/float64(max(1, took)))
 	rss, exact := host.Memory().RSS, false

@@ -425,10 +425,12 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 	if trace.IsEnabled() {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
-	began := r.l.now()
-	if c := &r.l.counters; r.l.tuning != nil {
-		c.waiting.Store(began)
-		defer c.waiting.Store(0)
+	began, tuning := r.l.now(), r.l.tuning
+	if r.looking.Load() {
+		tuning = nil // perhaps another goroutine than the loop's
+	}
+	if tuning != nil {
+		tuning.awaits(began)
 	}
 	if (r.sequence != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
 		r.awaiting.Store(true)
@@ -443,10 +445,10 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		switch {
 		case ok || r.looking.Load() && r.l.ring.Item(r.ahead[i]).goesOn.Load():
 			now := r.l.now()
-			if r.l.tuning != nil {
-				r.l.counters.waiting.Store(0) // before it is counted
-			}
 			r.l.counters.wait.Add(now - began)
+			if tuning != nil {
+				tuning.waits = 0 // it is counted
+			}
 			if b := r.l.ring.Item(seq); r.l.stage != nil && ok && !b.copyEnded.IsZero() {
 				copying := min(now, int64(b.copyEnded.Sub(r.l.born))) - max(began, int64(b.copyBegan.Sub(r.l.born)))
 				r.l.counters.transfer.Add(max(0, copying))
@@ -456,8 +458,11 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 			return 0, false
 		case r.l.ring.Forsaken(seq):
 			r.help(seq)
-		default: // a worker is idle, or who looks ahead is told of a batch
+		default: // a worker is idle, who looks ahead is told of a batch, or tuning is to look
 			r.deepen()
+			if tuning != nil {
+				tuning.look()
+			}
 		}
 	}
 }

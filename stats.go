@@ -33,9 +33,7 @@ type counters struct {
 	batches, samples, ready atomic.Int64
 	wait, transfer          atomic.Int64 // nanoseconds
 
-	// For tuning, while something tunes.
-	waiting atomic.Int64 // Loader.now when the wait under way began; 0: none is
-	loaded  atomic.Int64 // written by workers, in parts of wholeBatch
+	loaded atomic.Int64 // written by workers while something tunes, in parts of wholeBatch
 
 	reading stopwatch // of a stream: runs while the records of a batch are read
 	loads   histogram // written by workers

@@ -185,15 +185,6 @@ func TestNoBatchTakesLessTimeThanItsCopy(t *testing.T) {
 	})
 }
 
-// inFours is an epoch in batches of four.
-type inFours int
-
-func (n inFours) Len() int           { return int(n) }
-func (n inFours) At(_, i int) int    { return i }
-func (n inFours) Batches() int       { return int(n) / 4 }
-func (inFours) Largest() int         { return 4 }
-func (n inFours) Start(_, b int) int { return 4 * b }
-
 // A BatchSampler's batches may be much smaller than WithBatchSize allows. Then workers
 // have several of them in hand at once.
 func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {

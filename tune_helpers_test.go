@@ -91,6 +91,15 @@ func channel(n int, d time.Duration) nwt.Dataset {
 	})
 }
 
+// inFours is an epoch in batches of four.
+type inFours int
+
+func (n inFours) Len() int           { return int(n) }
+func (n inFours) At(_, i int) int    { return i }
+func (n inFours) Batches() int       { return int(n) / 4 }
+func (inFours) Largest() int         { return 4 }
+func (n inFours) Start(_, b int) int { return 4 * b }
+
 // stepOf is a training step that takes d.
 func stepOf(d time.Duration) nwt.Option {
 	return nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(d); return nil })

@@ -46,9 +46,10 @@ type tuner struct {
 	limit  memoryLimit
 	before uint64 // bytes that the process had to have when it began to tune
 
-	told   time.Time // when progress was last logged
-	done   float64   // share done, as last shown
-	shapes shapes    // that the step has been called with
+	deadline *time.Timer // ends loading
+	told     time.Time   // when progress was last logged
+	done     float64     // share done, as last shown
+	shapes   shapes      // that the step has been called with
 }
 
 func (t *tuner) tune(ctx context.Context) (*Result, error) {
@@ -108,25 +109,28 @@ func (t *tuner) measure(ctx context.Context, m *tuning) error {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	m.over = func() { end(errOver) }
+	t.deadline = time.AfterFunc(math.MaxInt64, m.over)
+	defer t.deadline.Stop()
 	defer m.release()
 	defer m.l.Close() // never fails
 	m.Start(m.sp.Time)
 	var err error
-	any := false
+	delivers := false
 	at, round, since := State{}, 0, time.Now()
 	for more := true; more && err == nil; {
 		more = false
 		m.l.iterate(loading, at.Epoch, math.MaxInt32, at.Samples, func(b *Batch, failed error) bool {
-			switch {
-			case failed != nil:
-				if context.Cause(loading) != errOver {
-					err = failed
-				}
+			switch over := context.Cause(loading) == errOver; {
+			case over && failed != nil:
+				m.look() // for what was loaded by the deadline
 				return false
-			case context.Cause(loading) == errOver:
+			case over:
+				return false
+			case failed != nil:
+				err = failed
 				return false
 			}
-			any = true
+			delivers = true
 			if b.epoch > at.Epoch {
 				m.again = true // samples come a second time
 			}
@@ -139,7 +143,7 @@ func (t *tuner) measure(ctx context.Context, m *tuning) error {
 			return !more
 		})
 	}
-	if err == nil && !any {
+	if err == nil && !delivers {
 		return errors.New("nwt: the dataset yields no batch")
 	}
 	return err
@@ -182,6 +186,7 @@ func (t *tuner) train(ctx context.Context, m *tuning, b *Batch) error {
 	}
 	if t.shapes.isNew(b) {
 		m.LeaveOut(time.Since(began))
+		t.bound(m)
 	}
 	return err
 }
@@ -234,9 +239,17 @@ func (t *tuner) next(m *tuning, seen []search.Series) (search.Request, bool) {
 	m.sp.Left = m.Left(time.Now())
 	req, more := t.opts.strategy.search().Next(m.sp, seen)
 	if more {
+		t.bound(m)
 		t.show(m, "measuring", req.Workers)
 	}
 	return req, more
+}
+
+// bound has the time for tuning end loading, also one that hangs, once a count was measured.
+func (t *tuner) bound(m *tuning) {
+	if m.sp.Time > 0 && len(m.counts) > 0 {
+		t.deadline.Reset(m.Left(time.Now()))
+	}
 }
 
 // show reports progress: to the program, or to the log now and then.

@@ -35,6 +35,7 @@ type loader struct {
 	mu    sync.Mutex
 	cond  *sync.Cond
 	ended bool
+	woken bool // the program is to look
 
 	workers, run, next, loaded int // next and loaded count samples
 	delivered, asked, open     int
@@ -177,9 +178,16 @@ func (l *loader) deliver() (ended bool) {
 	defer l.mu.Unlock()
 	l.since = time.Now()
 	for l.copied <= l.delivered && !l.ended {
-		if l.workers == 0 && l.next < (l.delivered+1)*l.per {
+		switch {
+		case l.workers == 0 && l.next < (l.delivered+1)*l.per:
 			l.one(l.load(0))
-		} else {
+		case l.woken:
+			l.woken = false
+			l.mu.Unlock()
+			over := l.Tick()
+			l.mu.Lock()
+			l.ended = l.ended || over
+		default:
 			l.cond.Wait()
 		}
 	}
@@ -248,19 +256,16 @@ func (l *loader) copies() {
 	}
 }
 
-// ticks looks while training waits.
+// ticks wakes the program while it waits, so that it looks.
 func (l *loader) ticks() {
-	for {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.ended {
+		l.mu.Unlock()
 		time.Sleep(10 * ms)
 		l.mu.Lock()
-		waits, ended := !l.since.IsZero(), l.ended
-		l.mu.Unlock()
-		if ended {
-			return
-		}
-		if waits && l.Tick() {
-			l.end()
-		}
+		l.woken = true
+		l.cond.Broadcast()
 	}
 }
 

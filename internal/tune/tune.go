@@ -9,8 +9,6 @@ package tune
 import (
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/search"
@@ -30,8 +28,7 @@ type Figures struct {
 	Dry       bool          // workers find nothing more to begin: the run is about to end
 }
 
-// A Run is what a Tuner sees of a loader. The Tuner calls it with its lock held: what it calls
-// mustn't call the Tuner.
+// A Run is what a Tuner sees of a loader.
 type Run interface {
 	Figures() Figures
 	SetWorkers(n int) bool // false: the count is no longer the tuner's to set
@@ -61,16 +58,15 @@ type Window struct {
 	Tells float64     // of how many batches Mean tells
 }
 
-// A Tuner measures what Next asks for. Observe and Tick may be called by two goroutines.
+// A Tuner measures what Next asks for. It belongs to the goroutine that iterates.
 type Tuner struct {
 	Run   Run
 	Next  func(seen []search.Series) (search.Request, bool)
 	Least time.Duration // that a window takes
 
-	mu      sync.Mutex
 	ends    time.Time // when tuning ends; zero: it may take as long as it likes
 	phase   phase
-	skip    atomic.Int64 // batches that Observe needn't look at
+	skip    int // batches that Observe needn't look at
 	seen    []search.Series
 	req     search.Request
 	workers int     // as set last
@@ -196,8 +192,6 @@ func (t *Tuner) Left(now time.Time) time.Duration {
 // LeaveOut has the window begin anew, and gives tuning back the time that something took which
 // won't come again.
 func (t *Tuner) LeaveOut(took time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.resync = true
 	if t.phase == measuring {
 		t.sum, t.cut, t.parts = span{}, span{}, t.parts[:0]
@@ -208,34 +202,23 @@ func (t *Tuner) LeaveOut(took time.Duration) {
 }
 
 // Seen is all that was measured.
-func (t *Tuner) Seen() []search.Series {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.seen
-}
+func (t *Tuner) Seen() []search.Series { return t.seen }
 
 // Round is that of the window under way.
-func (t *Tuner) Round() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.req.Round
-}
+func (t *Tuner) Round() int { return t.req.Round }
 
 // Settled tells whether nothing is being measured.
-func (t *Tuner) Settled() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.phase >= watching
-}
+func (t *Tuner) Settled() bool { return t.phase >= watching }
 
 // Skips tells whether the delivery of a batch needn't be observed.
-func (t *Tuner) Skips() bool { return t.skip.Add(-1) > 0 }
+func (t *Tuner) Skips() bool {
+	t.skip--
+	return t.skip > 0
+}
 
 // Observe takes in that a batch was delivered. It returns true once tuning is over.
 func (t *Tuner) Observe() (done bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.skip.Store(1)
+	t.skip = 1
 	if t.short.whole {
 		t.observeWhole()
 	} else {
@@ -247,8 +230,6 @@ func (t *Tuner) Observe() (done bool) {
 // Tick looks at the run while the program waits for a batch: one may take minutes, and its samples
 // tell earlier. It returns true once tuning is over.
 func (t *Tuner) Tick() (done bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	now := time.Now()
 	// Without workers, what a batch takes shows when it comes.
 	if t.short.whole || t.resync || t.phase >= watching || t.workers == 0 && (t.Left(now) > 0 || len(t.seen) == 0) {
@@ -276,7 +257,7 @@ func (t *Tuner) look(now time.Time, delivered bool) {
 		t.ahead = f.Loaded - float64(f.Delivered)
 		t.bodies.began(now, f)
 		if t.phase == starting {
-			t.advance(now, f)
+			t.advance()
 		}
 	case f.Dry:
 		t.pause(now, f)
@@ -310,22 +291,22 @@ func (t *Tuner) pause(now time.Time, f Figures) {
 }
 
 // advance goes on to the count that is to be measured next.
-func (t *Tuner) advance(now time.Time, f Figures) {
+func (t *Tuner) advance() {
 	req, more := t.Next(t.seen)
-	switch {
-	case !more:
-		t.settle(now, f)
-	case req.Workers == t.workers:
-		t.req = req
+	if !more {
+		t.settle()
+		return
+	}
+	if t.req = req; req.Workers == t.workers {
 		t.begin()
-	default:
-		t.req = req
-		t.change(now, f, req.Workers)
+	} else {
+		t.change(req.Workers)
 	}
 }
 
 // change sets the worker count.
-func (t *Tuner) change(now time.Time, f Figures, workers int) {
+func (t *Tuner) change(workers int) {
+	now, f := time.Now(), t.Run.Figures() // Next may have taken a while
 	t.hand = 0
 	if workers < t.workers {
 		t.hand = t.Run.InHand()
@@ -384,9 +365,9 @@ func (t *Tuner) measure(now time.Time, f Figures) {
 	over := t.Left(now) == 0 && len(t.seen) > 0
 	if tells > 0 && (over || t.enough(all, now)) {
 		t.end(all)
-		t.advance(now, f)
+		t.advance()
 	} else if over {
-		t.advance(now, f) // the window tells nothing
+		t.advance() // the window tells nothing
 	}
 }
 

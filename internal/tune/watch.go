@@ -38,7 +38,7 @@ const (
 )
 
 // settle ends measuring.
-func (t *Tuner) settle(now time.Time, f Figures) {
+func (t *Tuner) settle() {
 	c, goesOn := t.Run.Settle(t.seen, false)
 	if !goesOn {
 		t.phase = over
@@ -52,7 +52,7 @@ func (t *Tuner) settle(now time.Time, f Figures) {
 	}
 	w.Choice, w.odd, w.since, w.weighAt = c, 0, span{}, max(w.weighAt, weighFirst)
 	if c.Workers != t.workers {
-		if t.change(now, f, c.Workers); t.phase == over {
+		if t.change(c.Workers); t.phase == over {
 			return
 		}
 	}
@@ -67,7 +67,7 @@ func (t *Tuner) watch(now time.Time, f Figures) {
 	}
 	all := t.done(now, f)
 	if all.Delivered < windowBatches || all.took < windowTime {
-		t.skip.Store(int64(max(1, min(windowBatches-all.Delivered, windowBatches))))
+		t.skip = max(1, min(windowBatches-all.Delivered, windowBatches))
 		return
 	}
 	t.judge(all)
@@ -130,14 +130,12 @@ const (
 
 // Resume is called when a run has begun, before anything of it is delivered.
 func (t *Tuner) Resume() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.short.useful = 0
-	t.skip.Store(0)
+	t.skip = 0
 	t.resync = true
 	if t.short.whole {
 		if t.phase == starting {
-			t.advance(time.Now(), t.Run.Figures())
+			t.advance()
 		}
 		t.since, t.base = time.Now(), t.Run.Figures()
 	}
@@ -145,8 +143,6 @@ func (t *Tuner) Resume() {
 
 // Pause is called when a run of so many batches has ended as it should.
 func (t *Tuner) Pause(batches int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	now, f, s := time.Now(), t.Run.Figures(), &t.short
 	if !s.whole {
 		if t.phase == over || t.phase == watching {
@@ -177,7 +173,7 @@ func (t *Tuner) Pause(batches int) {
 	case measuring:
 		if _, tells := t.perBatch(t.sum); tells >= float64(t.req.Iterations) && t.sum.took >= t.Least || t.req.Limit > 0 && t.sum.took > t.req.Limit {
 			t.end(t.sum)
-			t.advance(now, f)
+			t.advance()
 		}
 	case watching:
 		if t.sum.Delivered >= windowBatches {
