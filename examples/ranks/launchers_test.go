@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
 )
 
 // mpirun finds the mpirun of an MPI: Debian has several side by side.

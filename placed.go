@@ -1,0 +1,255 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/layout"
+)
+
+// A Place is all that Load may depend on beside the dataset: which sample it loads, and for which
+// position of which epoch. So a sample may be loaded elsewhere, by another process, and is the same.
+type Place struct {
+	Index    int // of the sample in its dataset
+	Position int // in the epoch, over all ranks
+	Epoch    int
+	Key      uint64 // of Sample.Rand: it stands for the seed
+}
+
+// Place returns where the sample belongs.
+func (s *Sample) Place() Place {
+	outer := s
+	for outer.outer != nil {
+		outer = outer.outer
+	}
+	return Place{Index: s.index, Position: s.Position(), Epoch: s.epoch, Key: outer.seedKey}
+}
+
+// Places appends to dst the places of a batch of this rank, in order, without loading them. It
+// fails for a stream, and if epoch or batch is out of range.
+func (l *Loader) Places(dst []Place, epoch, batch int) (_ []Place, err error) {
+	if l.streams() {
+		return dst, optionError("Places", fmt.Sprintf("%T", l.ds), "must not be a stream, which has no sample by index")
+	}
+	l.mu.Lock()
+	sampler, o, n := l.sampler, l.order, l.n
+	l.mu.Unlock()
+	if epoch < 0 || uint(batch) >= uint(o.steps(0)) {
+		return dst, optionError("Places", [2]int{epoch, batch}, "epoch must be at least 0 and batch 0 … %d", o.steps(0)-1)
+	}
+	from, to, _ := 0, 0, 0
+	if o.batches == 0 {
+		from, to, _ = o.part(0, batch)
+	} else if from, to, _, err = o.partOf(epoch, 0, batch); err != nil {
+		return dst, err
+	}
+	ask := func() error {
+		for i := from; i < to; i++ {
+			index := sampler.At(epoch, i)
+			if uint(index) >= uint(n) {
+				return fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, i, n-1)
+			}
+			dst = append(dst, Place{Index: index, Position: i, Epoch: epoch, Key: l.seedKey})
+		}
+		return nil
+	}
+	guard.Call(ask, func(stack []byte, cause error) {
+		err = &LoadError{Index: -1, Position: from, Epoch: epoch, Err: cause, Stack: stack}
+	})
+	return dst, err
+}
+
+// A PlacedBatch is samples of any places, in memory of the program's. Several [Hand]s may load
+// different samples of it side by side.
+type PlacedBatch struct {
+	places []Place
+	errs   []error
+	sizes  []int
+	geo    layout.Geometry
+	l      *Loader
+}
+
+// NewPlacedBatch makes a batch of at most WithBatchSize samples, to be used again and again.
+func (l *Loader) NewPlacedBatch() *PlacedBatch {
+	n := l.opts.batchSize
+	b := &PlacedBatch{l: l, errs: make([]error, n), sizes: make([]int, l.layout.Ragged)}
+	b.geo = layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, true)
+	return b
+}
+
+// Set says which samples the batch has, and returns how many bytes they take: of a
+// [SizedDataset], each place is as long as the longest of them. b keeps places.
+func (b *PlacedBatch) Set(places []Place) (size int, err error) {
+	l := b.l
+	if len(places) > len(b.errs) {
+		return 0, optionError("PlacedBatch", len(places), "must be at most %d places, WithBatchSize", len(b.errs))
+	}
+	n, err := lengthNow(l.ds)
+	if err != nil {
+		return 0, err
+	}
+	b.places = places
+	clear(b.errs)
+	for i, p := range places {
+		l.layout.Longest(b.sizes)
+		switch {
+		case uint(p.Index) >= uint(n):
+			b.fail(i, nil, fmt.Errorf("the index is out of range 0 … %d", n-1))
+		case l.sizes != nil:
+			guard.Call(func() error { return l.askSize(p.Index, b.sizes) }, func(stack []byte, err error) { b.fail(i, stack, err) })
+		}
+		if b.errs[i] != nil {
+			clear(b.sizes)
+		}
+		b.geo.Tell(i, b.sizes)
+	}
+	b.geo.Arrange(len(places))
+	b.geo.Resize(len(places))
+	return b.geo.Used, nil
+}
+
+// In gives the batch its memory: at least as many bytes as Set returned, aligned to 8.
+func (b *PlacedBatch) In(mem []byte) { b.geo.Bytes = mem[:b.geo.Used] }
+
+func (b *PlacedBatch) fail(i int, stack []byte, err error) {
+	p := b.places[i]
+	b.errs[i] = &LoadError{Index: p.Index, Position: p.Position, Epoch: p.Epoch, Err: err, Stack: stack}
+}
+
+// Err returns why a sample could not be loaded, a *[LoadError], or nil.
+func (b *PlacedBatch) Err(place int) error { return b.errs[place] }
+
+// Field returns where a field lies in the batch's memory, and its shape, samples first.
+func (b *PlacedBatch) Field(field int) (from, to int, shape []int) {
+	from = b.geo.Offsets[field]
+	return from, from + len(b.places)*b.geo.Columns[field].Size, b.geo.Shapes[field]
+}
+
+// LensOf returns each sample's length in a ragged dimension of a field.
+func (b *PlacedBatch) LensOf(field, dim int) []int32 {
+	return b.geo.LensOf(b.geo.Columns[field].Ragged + dim)[:len(b.places)]
+}
+
+// A Hand loads samples of placed batches, as a worker of a loader does: with values of [Scratch]
+// of its own, and with WithRetry. It bounds no call. One goroutine uses it at a time.
+type Hand struct {
+	l       *Loader
+	s       Sample
+	samples []*Sample
+	indices []int
+	ready   bool
+}
+
+// NewHand makes a hand. number is what [Sample.Worker] returns.
+func (l *Loader) NewHand(number int) *Hand {
+	h := &Hand{l: l, ready: l.opts.init == nil}
+	h.s.common = &common{worker: number, locals: &locals{}, log: l.opts.log}
+	return h
+}
+
+// Close closes what Scratch has kept for the hand.
+func (h *Hand) Close() { h.s.locals.close(h.l.opts.log) }
+
+// Load loads the samples from … to−1 of a batch. What fails is told by [PlacedBatch.Err]; the
+// error is that of WithWorkerInit or of ctx.
+func (h *Hand) Load(ctx context.Context, b *PlacedBatch, from, to int) (err error) {
+	if !h.ready {
+		guard.Call(func() error { return h.l.opts.init(ctx, h.s.worker) }, func(stack []byte, cause error) {
+			err = &LoadError{Index: -1, Position: -1, Worker: h.s.worker, Err: fmt.Errorf("WithWorkerInit: %w", cause), Stack: stack}
+		})
+		if err != nil {
+			return err
+		}
+		h.ready = true
+	}
+	h.s.mem, h.s.locals.ctx = b.geo.Memory, ctx
+	for from < to && ctx.Err() == nil {
+		end := from + 1
+		for h.l.loadBatch != nil && end < to && follows(b.places[end-1], b.places[end]) {
+			end++
+		}
+		if end-from == 1 || !h.together(ctx, b, from, end) {
+			for i := from; i < end; i++ {
+				h.alone(ctx, b, i)
+			}
+		}
+		from = end
+	}
+	return ctx.Err()
+}
+
+// follows reports whether the samples may be loaded in one call of LoadBatch.
+func follows(p, q Place) bool {
+	return q.Position == p.Position+1 && q.Epoch == p.Epoch && q.Key == p.Key
+}
+
+// turnTo readies the hand's sample for a place of a batch.
+func (h *Hand) turnTo(b *PlacedBatch, i int) {
+	p := b.places[i]
+	h.s.epoch, h.s.seedKey, h.s.from = p.Epoch, p.Key, p.Position-i
+	h.s.begin(i, p.Index)
+}
+
+func (h *Hand) alone(ctx context.Context, b *PlacedBatch, i int) {
+	if b.errs[i] != nil {
+		return
+	}
+	load := func() error {
+		h.turnTo(b, i)
+		if err := h.l.loadSample(ctx, h.s.index, &h.s); err != nil {
+			return err
+		}
+		return h.s.end()
+	}
+	retry := func() error {
+		err := load()
+		if err != nil {
+			err = h.l.opts.retry.Do(ctx, err, load)
+		}
+		return err
+	}
+	guard.Call(retry, func(stack []byte, err error) {
+		if stack != nil {
+			h.Close() // a call that panicked may have left it half done
+		}
+		b.errs[i] = h.s.error(err, stack)
+	})
+}
+
+// together loads samples by LoadBatch. It reports false if that fails: then each is loaded alone.
+func (h *Hand) together(ctx context.Context, b *PlacedBatch, from, to int) bool {
+	h.turnTo(b, from)
+	n := to - from
+	if len(h.samples) < n {
+		h.samples = newSamples(h.s.common, n)
+	}
+	h.indices = h.indices[:0]
+	for i, s := range h.samples[:n] {
+		if b.errs[from+i] != nil {
+			return false
+		}
+		s.begin(from+i, b.places[from+i].Index)
+		h.indices = append(h.indices, s.index)
+	}
+	load := func() error {
+		if err := h.l.loadBatch(ctx, h.indices, h.samples[:n]); err != nil {
+			return err
+		}
+		for i := range n {
+			h.s.place = from + i
+			if err := h.s.end(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return guard.Call(load, func(stack []byte, err error) {
+		if stack != nil {
+			h.Close()
+		}
+		if ctx.Err() == nil {
+			h.l.failedTogether(err)
+		}
+	})
+}
