@@ -331,7 +331,12 @@ func (b *Batch) finish(worker int) {
 			Err: finishError{fmt.Errorf("WithFinish of batch %d: %w", b.index, err)}, Stack: stack,
 		}
 	}
-	guard.Call(func() error { return b.l.opts.finish(b.run.ctx, b) }, fail)
+	guard.Call(func() error {
+		if err := b.l.opts.finish(b.run.ctx, b); err != nil || b.places.Ragged == 0 {
+			return err
+		}
+		return b.places.ClearRests(b.size)
+	}, fail)
 }
 
 // A finishError is what the function of WithFinish failed with.

@@ -319,3 +319,90 @@ func TestWhoFinishesTheLastBatchOfAStream(t *testing.T) {
 		})
 	}
 }
+
+// tokens is n samples of which number i has i%5+1 tokens, all of them i+1, and i%3 × 2 points.
+func tokens(n int, sized bool) nwt.Dataset {
+	fields := []nwt.Field{
+		{Name: "tokens", Type: nwt.Int32, Shape: []int{8}, Ragged: true},
+		{Name: "points", Type: nwt.Int32, Shape: []int{4, 3}, Ragged: true, RaggedDims: 2},
+	}
+	ds := nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(0, i%5+1)
+		dst.SetShape(1, i%3, 2)
+		for f := range 2 {
+			for k := range nwt.Values[int32](dst, f) {
+				nwt.Values[int32](dst, f)[k] = int32(i + 1)
+			}
+		}
+		return nil
+	})
+	if sized {
+		return nwt.Sized(ds, func(i int, sizes []int) { sizes[0], sizes[1], sizes[2] = i%5+1, i%3, 2 })
+	}
+	return ds
+}
+
+func TestALengthThatDoesNotFitAfterWithFinishIsAnErrorThatNamesIt(t *testing.T) {
+	for _, c := range []struct {
+		sized  bool
+		change func(b *nwt.Batch)
+		want   string
+	}{
+		{false, func(b *nwt.Batch) { b.Lens(0)[2] = 9 }, `WithFinish of batch 3: sample 2: length 9 of field "tokens" must be 0 … 8`},
+		{true, func(b *nwt.Batch) { b.Lens(0)[2] = 6 }, `WithFinish of batch 3: sample 2: length 6 of field "tokens" must be 0 … 5`},
+		{false, func(b *nwt.Batch) { b.Lens(0)[7] = -1 }, `sample 7: length -1 of field "tokens" must be 0 … 8`},
+		{false, func(b *nwt.Batch) { b.LensOf(1, 0)[1] = 5 }, `sample 1: length 5 of field "points" must be 0 … 4`},
+		{false, func(b *nwt.Batch) { b.LensOf(1, 1)[0] = -7 }, `sample 0: length -7 of field "points" must be 0 … 3`},
+	} {
+		for _, workers := range []int{0, 3} {
+			l := newLoader(t, tokens(80, c.sized), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+				if b.Index() == 3 {
+					c.change(b)
+				}
+				return nil
+			}))
+			batches, err := epoch(t.Context(), l, 0)
+			require.Len(t, batches, 3)
+			var bad *nwt.LoadError
+			require.ErrorAs(t, err, &bad)
+			require.Equal(t, [2]int{-1, -1}, [2]int{bad.Index, bad.Position})
+			require.ErrorContains(t, err, c.want)
+		}
+	}
+}
+
+func TestWhatLiesBehindALengthIsZeroAfterWithFinish(t *testing.T) {
+	for _, sized := range []bool{false, true} {
+		l := newLoader(t, tokens(80, sized), nwt.WithBatchSize(8), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+			for f := range 2 {
+				for k := range nwt.Values[int32](b, f) {
+					nwt.Values[int32](b, f)[k]++ // behind the ends too
+				}
+			}
+			for place := range 4 {
+				b.Lens(0)[place], b.LensOf(1, 0)[place], b.LensOf(1, 1)[place] = 1, min(b.LensOf(1, 0)[place], 1), 1
+			}
+			return nil
+		}))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			for place, i := range b.Indices() {
+				for f := range 2 {
+					shape, values := b.Shape(f)[1:], nwt.Values[int32](b, f)
+					width := 1
+					if f == 1 {
+						width = shape[1]
+					}
+					size := shape[0] * width
+					for k, value := range values[place*size : (place+1)*size] {
+						want := int32(i + 2)
+						if k/width >= int(b.LensOf(f, 0)[place]) || f == 1 && k%width >= int(b.LensOf(1, 1)[place]) {
+							want = 0
+						}
+						require.Equal(t, want, value, "sample %d, field %d, element %d", i, f, k)
+					}
+				}
+			}
+		}
+	}
+}

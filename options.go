@@ -341,8 +341,9 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 
 // WithFinish makes a worker run f on each loaded batch before it is copied to the device: for
 // mixup or masking. f may change elements and lengths, and draws from [Batch.Rand]. It is called
-// for several batches at once. If it fails or panics, the epoch ends with a *[LoadError].
-// [WithTimeout] doesn't bound it.
+// for several batches at once. If it fails or panics, or sets a length beyond the batch's
+// [Batch.Shape], the epoch ends with a *[LoadError]: a [SizedDataset] should tell sizes with room
+// for what f adds. What lies behind the lengths is then cleared. [WithTimeout] doesn't bound f.
 func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.finish = f

@@ -98,6 +98,23 @@ func (m *Memory) ClearRest(place int) (unset int) {
 	return -1
 }
 
+// ClearRests is ClearRest for the first n places, whose lengths the program may have changed. It
+// returns an error that names the first length that doesn't fit.
+func (m *Memory) ClearRests(n int) error {
+	for place := range n {
+		for i := range m.Columns {
+			c := &m.Columns[i]
+			for d, longest := range c.Dims[:c.Free] {
+				if length := *m.Len(c, d, place); length < 0 || int(length) > longest {
+					return fmt.Errorf("sample %d: length %d of field %q must be 0 … %d", place, length, c.Name, longest)
+				}
+			}
+		}
+		m.ClearRest(place)
+	}
+	return nil
+}
+
 // runs returns how many contiguous pieces a sample fills of its place, all of one length.
 func (m *Memory) runs(c *Column, place int) (n, length int) {
 	n, length = 1, c.Step
