@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 // A grouper reads the records of a tar file.
@@ -21,6 +23,7 @@ type grouper struct {
 	begun bool                // a header was read
 	done  bool                // the shard's end is proved
 	seen  map[uint64]struct{} // hashes of the keys so far
+	left  string              // a file that was taken for a leftover; "": none
 	// ahead is a file whose content is still to be read: the first file of the next
 	// record. The fields after it are its key and extension.
 	ahead    *tar.Header
@@ -170,7 +173,11 @@ func (g *grouper) advance() error {
 		if g.done || h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader || h.Typeflag == typeLabel {
 			continue
 		}
-		if key, ext, ok := split(h.Name); ok {
+		switch key, ext, ok := split(h.Name); {
+		case !ok || isMeta(h.Name):
+		case isLeftover(h.Name):
+			g.left = short(h.Name)
+		default:
 			g.ahead, g.key, g.ext = h, key, ext
 		}
 	}
@@ -200,6 +207,9 @@ func (g *grouper) end() error {
 		if padding += n; padding > maxPadding {
 			return fmt.Errorf("more than %d zeros follow the end marker", maxPadding)
 		}
+		if err == io.EOF && g.left != "" && len(g.seen) == 0 {
+			return fmt.Errorf("no sample is in it: its files, such as %s, have the names of leftovers, or lie in a folder that has", g.left)
+		}
 		if err == io.EOF {
 			g.done = true
 			return nil
@@ -228,12 +238,25 @@ func short(name string) string {
 	return name
 }
 
+// isMeta reports whether WebDataset's readers skip a file, as what is about the shard.
+func isMeta(name string) bool {
+	top, _, _ := strings.Cut(name, "/")
+	return len(top) > 3 && strings.HasPrefix(top, "__") && strings.HasSuffix(top, "__")
+}
+
+// isLeftover reports whether a system or a server left a file behind, or the folder it lies in.
+func isLeftover(name string) bool {
+	for element := range strings.SplitSeq(name, "/") {
+		if element != "." && element != ".." && files.IsLeftover(element) {
+			return true
+		}
+	}
+	return false
+}
+
 // split splits a name into key and extension, and reports whether it has both.
 func split(name string) (key, ext string, ok bool) {
 	base := strings.LastIndexByte(name, '/') + 1
-	if base == 0 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
-		return "", "", false
-	}
 	dot := strings.IndexByte(name[base:], '.')
 	if dot < 1 || base+dot+1 == len(name) {
 		return "", "", false

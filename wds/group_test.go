@@ -16,6 +16,8 @@ import (
 	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 func newTestGrouper(t *testing.T, data []byte, limits Limits) grouper {
@@ -42,16 +44,23 @@ type reading struct {
 func plainly(data []byte, limits Limits) (all []reading, whole bool) {
 	in := bytes.NewReader(data)
 	tr := tar.NewReader(in)
-	size := int64(0)
+	size, left := int64(0), false
 	for {
 		h, err := tr.Next()
 		if err != nil {
-			return all, err == io.EOF && len(bytes.Trim(data[len(data)-in.Len():], "\x00")) == 0
+			return all, err == io.EOF && (len(all) > 0 || !left) && len(bytes.Trim(data[len(data)-in.Len():], "\x00")) == 0
 		}
 		dir, base := path.Split(h.Name)
 		key, ext, found := strings.Cut(base, ".")
-		if h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader || !found || key == "" || ext == "" ||
-			dir == "" && strings.HasPrefix(base, "__") && strings.HasSuffix(base, "__") {
+		if h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeXGlobalHeader || !found || key == "" || ext == "" {
+			continue
+		}
+		elements := strings.Split(h.Name, "/")
+		if top := elements[0]; len(top) > 3 && strings.HasPrefix(top, "__") && strings.HasSuffix(top, "__") {
+			continue
+		}
+		if slices.ContainsFunc(elements, func(e string) bool { return e != "." && e != ".." && files.IsLeftover(e) }) {
+			left = true
 			continue
 		}
 		if len(all) == 0 || all[len(all)-1].key != dir+key {

@@ -38,9 +38,9 @@ func WriteIndex(w io.Writer, shards []Shard) error {
 }
 
 // WithIndex names the index of the shards, a file in fsys. With it the stream is an
-// nwt.CountedStream: it goes on with any number of ranks. It is an error if a shard isn't in
-// the index, and a shard that hasn't the index's size can't be opened: its index is that of
-// another version.
+// nwt.CountedStream: it goes on with any number of ranks. It is an error if the index doesn't
+// say how many samples a shard has, and a shard that hasn't the index's size can't be opened:
+// its index is that of another version. New opens a shard that is said to have none.
 func WithIndex(name string) Option { return func(s *stream) { s.index = name } }
 
 // readIndex finds the stream's shards in its index.
@@ -60,25 +60,58 @@ func (s *stream) readIndex() error {
 	if len(data) > maxIndex {
 		return fmt.Errorf("an index of more than %d bytes", maxIndex)
 	}
-	var in index
+	var in struct {
+		Shards []struct {
+			Shard
+			Samples *int `json:"nsamples"`
+		} `json:"shardlist"`
+	}
 	if err := json.Unmarshal(data, &in); err != nil {
 		return fmt.Errorf("no index: %w", err)
 	}
 	of := make(map[string]Shard, len(in.Shards))
 	for _, shard := range in.Shards {
-		of[path.Join(path.Dir(s.index), shard.Name)] = shard
+		name := path.Join(path.Dir(s.index), shard.Name)
+		if shard.Shard.Samples = -1; shard.Samples != nil {
+			shard.Shard.Samples = *shard.Samples
+		}
+		if before, again := of[name]; again && before != shard.Shard {
+			return fmt.Errorf("shard %s is in it twice, and differently", short(name))
+		}
+		of[name] = shard.Shard
 	}
-	for _, name := range s.shards {
+	for i, name := range s.shards {
 		shard, ok := of[path.Clean(name)]
 		if !ok {
 			return fmt.Errorf("shard %s isn't in it, with %d others", short(name), len(of))
 		}
 		if shard.Samples < 0 {
-			return fmt.Errorf("shard %s: %d samples: must be at least 0", short(name), shard.Samples)
+			return fmt.Errorf("shard %s: its number of samples (nsamples) is missing or below 0: make the index anew (wds.Index)", short(name))
 		}
-		s.counts = append(s.counts, shard)
+		if s.counts = append(s.counts, shard); shard.Samples == 0 {
+			if err := s.checkEmpty(i); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// checkEmpty is an error if a shard has samples: the loader would never open it, since its index
+// says that it has none.
+func (s *stream) checkEmpty(shard int) error {
+	ctx := context.Background()
+	r, err := s.Open(ctx, shard)
+	if err != nil {
+		return err
+	}
+	n, err := r.(nwt.Skipper).Skip(ctx, 1)
+	if n > 0 {
+		err = fmt.Errorf("shard %s has samples, and 0 in the index: make the index anew (wds.Index)", short(s.shards[shard]))
+	} else if err == io.EOF {
+		err = nil
+	}
+	return errors.Join(err, r.Close())
 }
 
 // Records is what the index says; −1 without one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -114,4 +115,25 @@ func TestAnIndexThatIsNoneIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "no index")
 	_, err = numbers(files, "train/0.tar", wds.WithIndex("no.json"))
 	require.ErrorContains(t, err, "no.json")
+}
+
+func TestAnIndexWithoutANumberLosesNoShard(t *testing.T) {
+	files := indexed(t, 10, 7, 8)
+	index := string(files["train/index.json"].Data)
+	number := `"nsamples": 7,`
+	require.Contains(t, index, number)
+	twice := `{"url": "1.tar", "nsamples": 7, "filesize": 9216}, {"url": "1.tar", "nsamples": 6, "filesize": 9216}`
+	for instead, want := range map[string]string{
+		"": "shard train/1.tar: its number of samples (nsamples) is missing", `"nsamples": null,`: "is missing", `"nsamples": -1,`: "below 0",
+		`"nsamples": 0,`: "shard train/1.tar has samples, and 0 in the index", `"nsamples": "7",`: "no index",
+	} {
+		files["train/index.json"] = &fstest.MapFile{Data: []byte(strings.Replace(index, number, instead, 1))}
+		_, err := numbers(files, "train/{0..2}.tar", wds.WithIndex("train/index.json"))
+		require.ErrorContains(t, err, want, "%q", instead)
+		_, err = numbers(files, "train/0.tar", wds.WithIndex("train/index.json"))
+		require.Equal(t, want == "no index", err != nil, "others' entries aren't needed")
+	}
+	files["train/index.json"] = &fstest.MapFile{Data: []byte(`{"shardlist": [` + twice + `]}`)}
+	_, err := numbers(files, "train/1.tar", wds.WithIndex("train/index.json"))
+	require.ErrorContains(t, err, "shard train/1.tar is in it twice, and differently")
 }

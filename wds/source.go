@@ -156,6 +156,12 @@ func (s *source) ReadByte() (byte, error) {
 	return s.buf[s.from-1], nil
 }
 
+// UnreadByte takes back the last ReadByte.
+func (s *source) UnreadByte() error {
+	s.from--
+	return nil
+}
+
 // fill makes sure that something is in the buffer.
 func (s *source) fill() error {
 	if s.from < s.to {

@@ -35,7 +35,50 @@ type decompressor struct {
 // memory: zstd's own tool allows as much.
 const maxWindow = 128 << 20
 
-func unpackGzip(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) }
+// A members unpacks gzip. Like Python's gzip, and unlike Go's, it takes zeros behind a member:
+// what writes whole blocks pads with them.
+type members struct {
+	*gzip.Reader // of one member
+	from         io.ByteScanner
+}
+
+func unpackGzip(r io.Reader) (io.ReadCloser, error) {
+	unpacked, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	unpacked.Multistream(false)
+	return members{unpacked, r.(io.ByteScanner)}, nil
+}
+
+func (m members) Read(p []byte) (n int, err error) {
+	for n == 0 && err == nil && len(p) > 0 {
+		switch n, err = m.Reader.Read(p); {
+		case err == io.EOF && n > 0:
+			return n, nil // the next Read returns it again
+		case err == io.EOF:
+			err = m.next()
+		}
+	}
+	return n, err
+}
+
+// next turns to the next member, or returns io.EOF if there is none.
+func (m members) next() error {
+	for range maxPadding {
+		b, err := m.from.ReadByte()
+		if err != nil {
+			return err
+		}
+		if b != 0 {
+			_ = m.from.UnreadByte()
+			err = m.Reset(m.from.(io.Reader))
+			m.Multistream(false)
+			return noEnd(err)
+		}
+	}
+	return fmt.Errorf("gzip: more than %d zeros follow a member", maxPadding)
+}
 
 func unpackZstd(r io.Reader) (io.ReadCloser, error) {
 	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))

@@ -7,9 +7,11 @@
 //	cat/0002.cls
 //
 // A key is the path up to the first dot of its last element; what comes after
-// that dot is the extension, in lower case. Files without a key or an extension,
-// and those named __…__, belong to no sample. Shards may be compressed by gzip or
-// Zstandard; [WithDecompressor] adds other compressions.
+// that dot is the extension, in lower case. Files without a key or an extension
+// belong to no sample, nor does what is named __…__ at the top, or what systems leave
+// behind: files and folders whose names begin with a dot, __MACOSX, @eaDir, Thumbs.db and
+// the like. Shards may be compressed by gzip or Zstandard; [WithDecompressor] adds other
+// compressions.
 //
 // What is read is checked as far as the format allows. A shard must have tar's end
 // marker, with nothing but zeros after it. A compressed shard must also be complete,

@@ -310,7 +310,7 @@ func TestAWriterRefusesWhatWouldBeReadOtherwise(t *testing.T) {
 		{"a", []wds.File{{Ext: "JPG"}}, `extension "JPG"`},
 		{"a", []wds.File{{Ext: ".jpg"}}, `extension ".jpg"`},
 		{"a", []wds.File{{Ext: "b/c"}}, `extension "b/c"`},
-		{"__a", []wds.File{{Ext: "b__"}}, `extension "b__"`},
+		{"__a", []wds.File{{Ext: "b__"}}, "__a.b__: would be passed over"},
 		{"a", []wds.File{x, x}, "two files x"},
 		{"a\x00b", []wds.File{x}, "cannot encode"},
 		{"a", []wds.File{x, {Ext: "b\x00"}}, "cannot encode"},

@@ -44,6 +44,9 @@ func (w *Writer) Write(key string, files ...File) error {
 		if got, ext, ok := split(key + "." + f.Ext); !ok || got != key || ext != f.Ext || strings.HasPrefix(ext, ".") {
 			return fmt.Errorf("wds: key %q: extension %q must be in lower case, without a slash or a dot before it, and not empty", short(key), short(f.Ext))
 		}
+		if name := key + "." + f.Ext; isMeta(name) || isLeftover(name) {
+			return fmt.Errorf("wds: %s: would be passed over as a leftover: see the package's documentation", short(name))
+		}
 		if slices.ContainsFunc(files[:i], func(g File) bool { return g.Ext == f.Ext }) {
 			return fmt.Errorf("wds: key %q: two files %s", short(key), short(f.Ext))
 		}

@@ -13,7 +13,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -78,6 +80,19 @@ func regular(path string, info fs.FileInfo) error {
 		return fmt.Errorf("%s is not a regular file: %v", path, info.Mode())
 	}
 	return nil
+}
+
+// leftovers are the names, in lower case, that macOS, file servers, Windows and file systems
+// leave among a user's.
+var leftovers = []string{
+	"__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found",
+	"thumbs.db", "ehthumbs.db", "desktop.ini",
+}
+
+// IsLeftover reports whether nobody made a file or folder of this name on purpose: it begins
+// with a dot, or a system leaves it behind.
+func IsLeftover(name string) bool {
+	return strings.HasPrefix(name, ".") || slices.Contains(leftovers, strings.ToLower(name))
 }
 
 // Lock waits for the lock on the file at path. It makes the file if nothing is
