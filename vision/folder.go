@@ -55,8 +55,10 @@ func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.emptyCl
 //
 // The order is torchvision's, and the same on each machine: classes by name; in each
 // class its folders by path, and in each folder the files by name. Each folder directly
-// in dir is a class and must have a picture, and dir itself must have none. ctx ends a
-// listing that takes too long.
+// in dir is a class and must have a picture, and dir itself must have none. Names that
+// begin with a dot, and what operating systems and file servers leave behind (__MACOSX,
+// @eaDir, Thumbs.db and the like), are neither classes nor pictures. ctx ends a listing
+// that takes too long.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
 	if p == nil {
 		return nil, optionError("vision.OpenFolder", nil, "its pipeline must not be nil")
@@ -177,6 +179,9 @@ func (l *listing) list(folder string, depth int, down bool) error {
 	for {
 		entries, err := d.ReadDir(1024)
 		for _, e := range entries {
+			if isLeftover(e.Name()) {
+				continue
+			}
 			name := path.Join(folder, e.Name()) // sorts alike on all systems
 			switch kind := e.Type(); {
 			case kind.IsDir():
@@ -208,6 +213,16 @@ func (l *listing) list(folder string, depth int, down bool) error {
 		}
 	}
 	return nil
+}
+
+// leftovers are the names of folders, in lower case, that macOS, file servers, Windows and
+// file systems leave among a user's.
+var leftovers = []string{"__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found"}
+
+// isLeftover reports whether nobody made a file or folder of this name on purpose. Files such
+// as Thumbs.db have no picture's extension.
+func isLeftover(name string) bool {
+	return name[0] == '.' || slices.Contains(leftovers, strings.ToLower(name))
 }
 
 func isFolder(path string) bool {

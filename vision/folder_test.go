@@ -223,3 +223,17 @@ func TestACutPictureIsNotLoadedAgain(t *testing.T) {
 		require.NoError(t, l.Close())
 	}
 }
+
+// As a Mac, Windows, two kinds of file servers, a notebook and a file system leave them.
+func TestWhatSystemsAndToolsLeaveInAFolderIsNoClassAndNoPicture(t *testing.T) {
+	dir := tree(t, "cat/0.png", "cat/._0.png", "cat/.hidden/1.png", "cat/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "dog/Thumbs.db", "dog/0.png",
+		"dog/.ipynb_checkpoints/0-checkpoint.png", "._top.png", ".DS_Store", "desktop.ini", ".ipynb_checkpoints/0.png", ".git/x", "__MACOSX/cat/._0.png",
+		"@eaDir/0.png", "#recycle/0.png", "$Recycle.Bin/0.png", "System Volume Information/x", ".@__thumb/0.png", "lost+found/0.png")
+	for _, opts := range [][]vision.FolderOption{nil, {vision.WithEmptyClasses()}} {
+		f, err := vision.OpenFolder(t.Context(), dir, small(t), opts...)
+		require.NoError(t, err)
+		require.Equal(t, []string{"cat", "dog"}, f.Classes())
+		require.Equal(t, 2, f.Len())
+		require.Equal(t, []string{filepath.Join(dir, "cat", "0.png"), filepath.Join(dir, "dog", "0.png")}, []string{f.Path(0), f.Path(1)})
+	}
+}
