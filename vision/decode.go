@@ -345,7 +345,7 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	}
 	img, format, err := image.Decode(w.from(data))
 	if err != nil {
-		if file := w.mended(data); file != nil {
+		if file := w.mendedPicture(data); file != nil {
 			img, format, err = image.Decode(w.from(file))
 		}
 	}

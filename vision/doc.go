@@ -44,7 +44,7 @@
 // registered with [image.RegisterFormat]. Of an animation, the first picture is
 // taken. If it is smaller than the frame, there is black around it; in a GIF file, the
 // transparent colour or else the background, where Pillow takes the first colour of the
-// palette. Of 16 bits the upper eight are taken, of grey pictures too: Pillow makes white
+// palette. If it lies outside of a GIF file's screen, the screen grows. Of 16 bits the upper eight are taken, of grey pictures too: Pillow makes white
 // of every grey above 255. TIFF files are turned as they say, as by Pillow.
 // docs/reliability.md lists the kinds of files that Pillow loads and this package doesn't.
 //

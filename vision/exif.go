@@ -42,12 +42,12 @@ func tagOf(tiff []byte, tag uint16) (value uint32, found bool) {
 		if len(entries) < 12 {
 			break
 		}
-		const short, long = 3, 4
+		const short, long, signedShort, signedLong = 3, 4, 8, 9 // programs write Orientation as any of them, and Pillow reads it
 		if order.Uint16(entries) == tag {
 			switch order.Uint16(entries[2:]) {
-			case short:
+			case short, signedShort:
 				return uint32(order.Uint16(entries[8:])), true
-			case long: // some programs write Orientation so, and Pillow reads it
+			case long, signedLong:
 				return order.Uint32(entries[8:]), true
 			}
 			break

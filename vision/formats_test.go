@@ -3,10 +3,12 @@ package vision_test
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/crc32"
 	"image"
 	"image/color"
 	"image/gif"
 	"image/png"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -84,7 +86,7 @@ func TestTIFFFilesAreTurnedOrRefusedWherePackageTIFFPassesOverWhatTheySay(t *tes
 	}
 }
 
-func TestAGIFFileThatOtherDecodersBearIsLoadedWithDamaged(t *testing.T) {
+func TestAGIFFileWhosePixelsAreThereIsLoadedHoweverOddItIs(t *testing.T) {
 	colours := color.Palette{color.RGBA{10, 20, 30, 255}, color.RGBA{200, 100, 50, 255}, color.RGBA{90, 80, 70, 255}, color.RGBA{1, 2, 3, 255}}
 	frame := image.NewPaletted(image.Rect(0, 0, 40, 30), colours)
 	for i := range frame.Pix {
@@ -99,30 +101,50 @@ func TestAGIFFileThatOtherDecodersBearIsLoadedWithDamaged(t *testing.T) {
 	require.EqualValues(t, 0x2c, file[picture])
 
 	unknown := slices.Concat(file[:picture], []byte{0x21, 0x2a, 3, 1, 2, 3, 0}, file[picture:])
-	require.Equal(t, want, onlyDamaged(t, 40, 30, unknown), "an extension that nobody knows")
+	alike := func(want []uint8, width, height int, file []byte, what string) {
+		for _, opts := range [][]vision.Option{nil, {vision.WithDamaged()}} {
+			require.Equal(t, want, nwt.Values[uint8](load(t, of(t, width, height, opts...), file), 0), what)
+		}
+	}
+	alike(want, 40, 30, unknown, "an extension that nobody knows")
 
 	small := bytes.Clone(file)
 	binary.LittleEndian.PutUint16(small[6:], 8)
 	binary.LittleEndian.PutUint16(small[8:], 8)
-	require.Equal(t, want, onlyDamaged(t, 40, 30, small), "a picture outside of the screen")
+	alike(want, 40, 30, small, "a picture outside of the screen")
+
+	// Behind a code that forgets, four pixels of four bits or less, and what follows them.
+	packed := func(codes ...[2]int) (b []byte) {
+		bits, n := uint64(0), 0
+		for _, c := range codes {
+			bits, n = bits|uint64(c[0])<<n, n+c[1]
+		}
+		return binary.LittleEndian.AppendUint64(nil, bits)[:(n+7)/8]
+	}
+	four := func(codes ...[2]int) []byte {
+		b := packed(codes...)
+		return slices.Concat([]byte("GIF89a\x02\x00\x02\x00\x80\x00\x00\x0a\x14\x1e\xc8\x64\x32\x2c\x00\x00\x00\x00\x02\x00\x02\x00\x00\x02"),
+			[]byte{byte(len(b))}, b, []byte{0, 0x3b})
+	}
+	pixel := [][]byte{{10, 20, 30}, {200, 100, 50}}
+	alternating := slices.Concat(pixel[0], pixel[1], pixel[0], pixel[1])
+	alike(alternating, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{1, 4}, [2]int{0, 4}, [2]int{5, 4}), "too many pixels")
+	alike(alternating, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{1, 4}, [2]int{15, 4}), "a bad code behind the pixels")
+	onlyDamaged(t, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{15, 4}))
+	onlyDamaged(t, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{3, 4}, [2]int{5, 4})) // no such colour
 
 	cut := onlyDamaged(t, 40, 30, file[:len(file)*3/4])
 	require.Equal(t, want[:3*40*15], cut[:3*40*15], "the upper rows")
 
 	// Codes of two bits: each pixel behind the code 2, which forgets what was; at the end 3.
-	bits, n := uint64(0), 0
-	add := func(code uint64) { bits, n = bits|code<<n, n+2 }
+	var codes [][2]int
 	for i := range 9 {
-		add(2)
-		add(uint64(i) % 2)
+		codes = append(codes, [2]int{2, 2}, [2]int{i % 2, 2})
 	}
-	add(3)
-	codes := binary.LittleEndian.AppendUint64(nil, bits)[:(n+7)/8]
+	bits := packed(append(codes, [2]int{3, 2})...)
 	narrow := slices.Concat([]byte("GIF89a\x03\x00\x03\x00\x80\x00\x00\x0a\x14\x1e\xc8\x64\x32\x2c\x00\x00\x00\x00\x03\x00\x03\x00\x00\x01"),
-		[]byte{byte(len(codes))}, codes, []byte{0, 0x3b})
-	for i, v := range onlyDamaged(t, 3, 3, narrow) {
-		require.Equal(t, [][]byte{{10, 20, 30}, {200, 100, 50}}[i/3%2][i%3], v, "literals of one bit")
-	}
+		[]byte{byte(len(bits))}, bits, []byte{0, 0x3b})
+	alike(slices.Concat(alternating, alternating, pixel[0]), 3, 3, narrow, "literals of one bit")
 }
 
 func TestAPNGFileWhosePixelsAreThereIsLoadedWithDamaged(t *testing.T) {
@@ -139,4 +161,64 @@ func TestAPNGFileWhosePixelsAreThereIsLoadedWithDamaged(t *testing.T) {
 	}
 	_, err := pixels(t, of(t, 240, 180, vision.WithDamaged()), file[:len(file)/2])
 	require.Error(t, err, "pixels are missing")
+}
+
+// As oxipng's test has it: three colours where pixels have one bit.
+func TestAPaletteLongerThanThePixelsBitsAllowIsCut(t *testing.T) {
+	colours := color.Palette{color.RGBA{10, 20, 30, 255}, color.RGBA{200, 100, 50, 255}}
+	img := image.NewPaletted(image.Rect(0, 0, 40, 30), colours)
+	for i := range img.Pix {
+		img.Pix[i] = byte(i * i / 7 % 2)
+	}
+	file := encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, img) })
+	require.Equal(t, "\x01\x03", string(file[24:26]), "bits, and a palette")
+	want := nwt.Values[uint8](load(t, of(t, 40, 30), file), 0)
+	at := bytes.Index(file, []byte("PLTE"))
+	require.Equal(t, 37, at)
+	longer := func(colours int) []byte {
+		chunk := append([]byte("PLTE"), file[at+4:at+10]...)
+		chunk = append(chunk, make([]byte, 3*(colours-2))...)
+		chunk = binary.BigEndian.AppendUint32(chunk, crc32.ChecksumIEEE(chunk))
+		return slices.Concat(file[:at-4], binary.BigEndian.AppendUint32(nil, uint32(3*colours)), chunk, file[at+14:])
+	}
+	for _, n := range []int{3, 256} {
+		for _, opts := range [][]vision.Option{nil, {vision.WithDamaged()}} {
+			require.Equal(t, want, nwt.Values[uint8](load(t, of(t, 40, 30, opts...), longer(n)), 0))
+		}
+	}
+	_, err := pixels(t, of(t, 40, 30), longer(257))
+	require.Error(t, err, "more than there are bytes")
+	_, err = pixels(t, of(t, 40, 30), changed(longer(3), at+8, 99))
+	require.Error(t, err, "a wrong checksum")
+	_, err = pixels(t, of(t, 40, 30), longer(3)[:at+20])
+	require.Error(t, err, "cut")
+}
+
+// libjpeg takes a length of 0 or 1 for one of 2, which is that of the length alone.
+func TestACommentOfNoLengthInAJPEGFileIsPassedOver(t *testing.T) {
+	data := read(t, "420.jpg")
+	for way, opts := range decoders(t) {
+		want := nwt.Values[uint8](load(t, full(t, opts...), data), 0)
+		for _, marker := range []byte{0xfe, 0xe5} {
+			for _, length := range []byte{0, 1} {
+				file := slices.Concat(data[:2], []byte{0xff, marker, 0, length}, data[2:])
+				got, err := pixels(t, full(t, opts...), file)
+				require.NoError(t, err, way)
+				require.Equal(t, want, got, way)
+			}
+		}
+		_, err := pixels(t, full(t, opts...), slices.Concat(data[:2], []byte{0xff, 0xdb, 0, 0}, data[2:]))
+		require.Error(t, err, "a table of no length")
+	}
+}
+
+// Its memory would be taken before its size is checked.
+func TestAGIFFileThatLiesTakesNoMemoryIfDamageIsBorne(t *testing.T) {
+	bomb := []byte("GIF88a\xff\xff\xff\xff\x80\x00\x00\x0a\x14\x1e\xc8\x64\x32\x2c\x00\x00\x00\x00\xff\xff\xff\xff\x00\x02\x01\x04\x00\x3b")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := pixels(t, of(t, 4, 4, vision.WithDamaged()), bomb)
+	runtime.ReadMemStats(&after)
+	require.Error(t, err)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20))
 }

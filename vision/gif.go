@@ -78,9 +78,9 @@ func opaqueGIF(ctx context.Context, mem, data []byte) (file []byte, empty [3]byt
 }
 
 // mendedGIF makes a file of the first picture, with what package gif needs: a screen around
-// it, codes of eight bits, all colours and pixels. What is missing becomes 0. It is nil if
-// that can't be done.
-func mendedGIF(ctx context.Context, data []byte) []byte {
+// it, codes of eight bits, all colours and pixels. If damage is borne, what is missing becomes
+// 0. It is nil if that can't be done.
+func mendedGIF(ctx context.Context, data []byte, damaged bool) []byte {
 	f, ok := frameOfGIF(ctx, data)
 	if !ok {
 		return nil
@@ -104,7 +104,10 @@ func mendedGIF(ctx context.Context, data []byte) []byte {
 		}
 	}
 	pixels := make([]byte, f.bounds.Dx()*f.bounds.Dy())
-	unpackGIF(ctx, pixels, codes, literal)
+	missing := unpackGIF(ctx, pixels, codes, literal)
+	if !damaged && (missing > 0 || int(slices.Max(pixels)) >= len(palette)/3) {
+		return nil
+	}
 
 	file := append([]byte(nil), data[:13]...)
 	size := f.grown()
@@ -137,9 +140,9 @@ func (f *gifFrame) grown() image.Point {
 	return image.Pt(min(max(f.screen.X, f.bounds.Max.X), 1<<16-1), min(max(f.screen.Y, f.bounds.Max.Y), 1<<16-1))
 }
 
-// unpackGIF unpacks codes to pixels until either or ctx ends, or a code can't be. Package lzw
-// doesn't know literals of one bit.
-func unpackGIF(ctx context.Context, pixels, codes []byte, literal int) {
+// unpackGIF unpacks codes to pixels until either or ctx ends, or a code can't be, and returns
+// how many pixels are missing. Package lzw doesn't know literals of one bit.
+func unpackGIF(ctx context.Context, pixels, codes []byte, literal int) (missing int) {
 	var prefix [1 << 12]int16
 	var suffix, text [1 << 12]byte
 	reset, end := 1<<literal, 1<<literal+1
@@ -148,7 +151,7 @@ func unpackGIF(ctx context.Context, pixels, codes []byte, literal int) {
 	for seen := 0; len(pixels) > 0 && !hasEnded(ctx, &seen); {
 		for bits < width {
 			if len(codes) == 0 {
-				return
+				return len(pixels)
 			}
 			acc |= uint32(codes[0]) << bits
 			codes, bits = codes[1:], bits+8
@@ -160,7 +163,7 @@ func unpackGIF(ctx context.Context, pixels, codes []byte, literal int) {
 			continue
 		}
 		if code == end || code > next || code == next && last < 0 {
-			return
+			return len(pixels)
 		}
 		at, from := code, len(text)
 		if code == next { // the last text, and its first pixel again
@@ -184,4 +187,5 @@ func unpackGIF(ctx context.Context, pixels, codes []byte, literal int) {
 		}
 		last = code
 	}
+	return len(pixels)
 }

@@ -66,6 +66,9 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 			return marker, nil, errNoPicture
 		}
 		size := int(binary.BigEndian.Uint16(s.data[s.at:]))
+		if marker == 0xfe || marker&0xf0 == 0xe0 { // as libjpeg passes over comments of any length
+			size = max(size, 2)
+		}
 		if size < 2 || s.at+size > len(s.data) {
 			return 0, nil, fmt.Errorf("a segment (marker %#x) of %d bytes where %d are left", marker, size, len(s.data)-s.at)
 		}

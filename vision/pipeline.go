@@ -69,9 +69,7 @@ func WithOrientation() Option {
 // unless the damage lies below all that a crop needs. In baseline files libjpeg-turbo goes
 // on behind damage, while in Go all that follows is grey.
 //
-// It also loads files that lack no pixel, but that package png or gif refuses: a PNG file
-// without its end, or with a wrong checksum; a GIF file with an unknown extension, codes of
-// two bits, or a picture that isn't in its screen, which then grows.
+// It also loads PNG files that lack no pixel, but their end, or that have a wrong checksum.
 //
 // A JPEG file has no checksum: if flipped bits still make valid codes, its
 // pixels change and nothing notices it.

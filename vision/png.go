@@ -30,14 +30,52 @@ func mendedPNG(ctx context.Context, data []byte) []byte {
 	return append(file, "\x00\x00\x00\x00IEND\xae\x42\x60\x82"...)
 }
 
-// mended is a file without what its decoder minds although pixels are there, if damage is
-// borne; nil: there is nothing to be done.
-func (w *worker) mended(data []byte) []byte {
-	switch {
-	case !w.p.damaged || w.ctx.Err() != nil:
+// cutPalette makes a PNG file without those colours of its palette that are more than its
+// pixels' bits can tell apart: libpng passes over them. It returns nil for any other file.
+func cutPalette(ctx context.Context, data []byte) []byte {
+	const bits, paletted, most = 24, 25, 3 * 256
+	if len(data) < 33 || data[paletted] != 3 {
 		return nil
-	case bytes.HasPrefix(data, pngSignature):
+	}
+	seen := 0
+	for at := 33; len(data)-at >= 12 && !hasEnded(ctx, &seen); {
+		size := int64(binary.BigEndian.Uint32(data[at:]))
+		if size > int64(len(data)-at-12) {
+			break
+		}
+		chunk, rest := data[at+4:at+8+int(size)], data[at+8+int(size):]
+		if string(chunk[:4]) != "PLTE" {
+			at += 12 + int(size)
+			continue
+		}
+		if size > most || crc32.ChecksumIEEE(chunk) != binary.BigEndian.Uint32(rest) {
+			break
+		}
+		kept := chunk[:min(len(chunk), 4+3<<min(data[bits], 8))]
+		file := binary.BigEndian.AppendUint32(bytes.Clone(data[:at]), uint32(len(kept)-4))
+		file = append(file, kept...)
+		file = binary.BigEndian.AppendUint32(file, crc32.ChecksumIEEE(kept))
+		return append(file, rest[4:]...)
+	}
+	return nil
+}
+
+// mendedPicture returns a file of the same pixels without what package png or gif minds, and if
+// damage is borne, of the pixels that are there; nil if there is none.
+func (w *worker) mendedPicture(data []byte) []byte {
+	switch {
+	case w.ctx.Err() != nil:
+		return nil
+	case !bytes.HasPrefix(data, pngSignature):
+		return mendedGIF(w.ctx, data, w.p.damaged)
+	}
+	if file := cutPalette(w.ctx, data); file != nil {
+		data = file
+	} else if !w.p.damaged {
+		return nil
+	}
+	if w.p.damaged {
 		return mendedPNG(w.ctx, data)
 	}
-	return mendedGIF(w.ctx, data)
+	return data
 }

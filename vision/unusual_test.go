@@ -159,13 +159,15 @@ func withEXIF(t testing.TB, orientation byte) map[string][]byte {
 		return slices.Concat([]byte{0xff, 0xe1, 0, byte(8 + len(data))}, []byte("Exif\x00\x00"), data)
 	}
 	return map[string][]byte{
-		"PNG":                  png(exif(orientation, false)),
-		"PNG, as in JPEG":      png(append([]byte("Exif\x00\x00"), exif(orientation, false)...)),
-		"PNG, a long number":   png(exif(orientation, true)),
-		"WebP":                 webp,
-		"JPEG":                 slices.Concat(jpeg[:2], segment(exif(orientation, false)), jpeg[2:]),
-		"JPEG, a long number":  slices.Concat(jpeg[:2], segment(exif(orientation, true)), jpeg[2:]),
-		"JPEG, a second label": slices.Concat(jpeg[:2], segment(exif(orientation, false)), segment(exif(9-orientation, false)), jpeg[2:]),
+		"PNG":                   png(exif(orientation, false)),
+		"PNG, as in JPEG":       png(append([]byte("Exif\x00\x00"), exif(orientation, false)...)),
+		"PNG, a long number":    png(exif(orientation, true)),
+		"WebP":                  webp,
+		"JPEG":                  slices.Concat(jpeg[:2], segment(exif(orientation, false)), jpeg[2:]),
+		"JPEG, a long number":   slices.Concat(jpeg[:2], segment(exif(orientation, true)), jpeg[2:]),
+		"JPEG, a signed number": slices.Concat(jpeg[:2], segment(changed(exif(orientation, false), 12, 8)), jpeg[2:]),
+		"PNG, a signed number":  png(changed(exif(orientation, true), 13, 9)),
+		"JPEG, a second label":  slices.Concat(jpeg[:2], segment(exif(orientation, false)), segment(exif(9-orientation, false)), jpeg[2:]),
 	}
 }
 

@@ -190,8 +190,8 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
-		if err != nil {
-			if file := w.mended(data); file != nil {
+		if err != nil && bytes.HasPrefix(data, pngSignature) { // of a GIF file the size isn't known yet
+			if file := w.mendedPicture(data); file != nil {
 				config, format, err = image.DecodeConfig(w.from(file))
 			}
 		}
@@ -208,7 +208,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		case w.p.orient:
 			h.orientation = orientation(exifOf(w.ctx, data))
 		}
-		if f, ok := frameOfGIF(w.ctx, data); ok && w.p.damaged {
+		if f, ok := frameOfGIF(w.ctx, data); ok {
 			h.width, h.height = f.grown().X, f.grown().Y
 		}
 	}
