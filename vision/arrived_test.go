@@ -156,3 +156,41 @@ func TestWithoutHuffmanTablesTheStandardsAreUsed(t *testing.T) {
 		}
 	}
 }
+
+// An end marker behind a scan says that the picture is whole, and libjpeg believes it.
+func TestAFileWhoseLaterScansAreMissingIsAnErrorThoughItHasAnEnd(t *testing.T) {
+	for _, name := range []string{"progressive.jpg", "restarts-progressive.jpg", "separate.jpg"} {
+		data := read(t, name)
+		n := bytes.Count(data, []byte{0xff, 0xda})
+		for way, opts := range decoders(t) {
+			whole, upper, damaged := full(t, opts...), top(t, opts...), full(t, append([]vision.Option{vision.WithDamaged()}, opts...)...)
+			want, err := pixels(t, whole, data)
+			require.NoError(t, err)
+			at := bytes.Index(data, []byte{0xff, 0xda})
+			for scan := 1; scan < n; scan++ {
+				from := at + 2
+				at = from + bytes.Index(data[from:], []byte{0xff, 0xda})
+				end := at // or where the tables of the next scan begin
+				if tables := bytes.Index(data[from:at], []byte{0xff, 0xc4}); tables >= 0 {
+					end = from + tables
+				}
+				some := append(bytes.Clone(data[:end]), 0xff, 0xd9)
+				what := fmt.Sprintf("%s, %s, %d scans", way, name, scan)
+				for _, p := range []*vision.Pipeline{whole, upper} {
+					_, err := pixels(t, p, some)
+					require.ErrorContains(t, err, "scan", what)
+				}
+				got, err := pixels(t, damaged, some)
+				require.NoError(t, err, what)
+				require.NotEqual(t, want, got, what)
+			}
+		}
+	}
+	for way, opts := range decoders(t) {
+		want, err := pixels(t, full(t, opts...), read(t, "odd.jpg"))
+		require.NoError(t, err)
+		got, err := pixels(t, full(t, opts...), read(t, "separate.jpg"))
+		require.NoError(t, err)
+		require.Equal(t, want, got, way)
+	}
+}

@@ -50,6 +50,9 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	if err := checkScans(&h, scans); err != nil {
 		return err
 	}
+	if whole && !w.p.damaged && !h.jpeg.complete() {
+		return fmt.Errorf("vision: JPEG: the picture ends behind scan %d: some bits of its components are missing", scans)
+	}
 	x, y := &g.x, &g.y
 	if sideways {
 		x, y = y, x

@@ -36,7 +36,8 @@
 // files of which libjpeg-turbo has a warning to give; so it is the same files that are
 // errors. Only files with arithmetic coding need the library.
 //
-// A JPEG file is whole if the codes of all its pixels are there. Bytes between its segments,
+// A JPEG file is whole if the codes of all its pixels are there: in a file of several scans,
+// all bits of all coefficients. Bytes between its segments,
 // before a restart marker or behind the last row are passed over, as by Pillow and
 // torchvision. A file that is cut is an error for every crop.
 //

@@ -24,6 +24,10 @@ type jpegHeader struct {
 	restart       int  // MCUs between restart markers, 0: none
 	scanAt        int  // where the first scan's pixels begin
 	interleaved   bool // the first scan has all components
+
+	ids   [4]byte   // of the components
+	bands bool      // a scan may have some bits of some coefficients
+	told  [4]uint64 // of each component, the coefficients whose last bit the scans so far have
 }
 
 // planar tells whether the components can be resampled as they are.
@@ -120,6 +124,7 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 				return h, errors.New("pixels before a frame header")
 			}
 			h.scanAt, h.interleaved = s.at, len(segment) > 0 && int(segment[0]) == h.components
+			h.scanned(segment)
 			switch h.components { // as libjpeg's jdapimin.c
 			case 1:
 				h.ycc = true
@@ -137,18 +142,53 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 // they have less than three columns.
 func (h *jpegHeader) smooth() bool { return h.subX != 2 || h.width > 4 }
 
-// rest goes over the markers that follow the first scan's header. It counts the scans,
-// and tells whether the end of the picture is there. A film behind that isn't looked at.
+// scanned notes what the scan with this header has.
+func (h *jpegHeader) scanned(segment []byte) {
+	if len(segment) < 1 || len(segment) < 4+2*int(segment[0]) {
+		return // decoding meets it
+	}
+	components := segment[1 : 1+2*int(segment[0])]
+	from, to, low := 0, 63, 0
+	if h.bands {
+		end := segment[1+len(components):]
+		from, to, low = int(end[0]), int(end[1]), int(end[2]&15)
+	}
+	if from > to || to > 63 || low > 0 {
+		return
+	}
+	for ; len(components) > 0; components = components[2:] {
+		if i := bytes.IndexByte(h.ids[:h.components], components[0]); i >= 0 {
+			h.told[i] |= ^uint64(0) << from & (^uint64(0) >> (63 - to))
+		}
+	}
+}
+
+// complete reports whether the scans so far have all bits of all components.
+func (h *jpegHeader) complete() bool {
+	if h.interleaved && !h.bands {
+		return true
+	}
+	for _, told := range h.told[:h.components] {
+		if told != ^uint64(0) {
+			return false
+		}
+	}
+	return true
+}
+
+// rest goes over the markers that follow the first scan's header. It counts and notes the
+// scans, and tells whether the end of the picture is there. A film behind that isn't looked at.
 // It is quick, since in a scan's codes 0xff is rare.
 func (h *jpegHeader) rest(ctx context.Context, data []byte) (scans int, whole bool, err error) {
 	s := segments{ctx: ctx, data: data, at: h.scanAt}
 	for scans = 1; ; {
-		marker, _, err := s.next()
+		marker, segment, err := s.next()
 		if err != nil { // the end, or damage that decoding meets too
 			return scans, marker == 0xd9, ended(ctx)
 		}
 		if marker == 0xda {
 			scans++
+			h.scanned(segment)
 		}
 	}
 }
@@ -166,9 +206,10 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 	if h.components != 1 && h.components != 3 && h.components != 4 {
 		return fmt.Errorf("%d components: must be 1, 3 or 4", h.components)
 	}
-	h.baseline, h.progressive = marker == 0xc0 || marker == 0xc1, marker == 0xc2
+	h.baseline, h.progressive, h.bands = marker == 0xc0 || marker == 0xc1, marker == 0xc2, marker&3 == 2
 	for i := range h.components {
 		f := &h.sampling[i]
+		h.ids[i] = segment[6+3*i]
 		f.h, f.v = int(segment[7+3*i]>>4), int(segment[7+3*i]&15)
 		if f.h < 1 || f.h > 4 || f.v < 1 || f.v > 4 {
 			return fmt.Errorf("component %d has sampling factors %d and %d: must be 1 … 4", i, f.h, f.v)

@@ -67,7 +67,8 @@ func WithOrientation() Option {
 // Pillow does with LOAD_TRUNCATED_IMAGES. The rest is grey, or in a GIF file the palette's
 // first colour. Without this option a cut JPEG file is an error, and so is a damaged one,
 // unless the damage lies below all that a crop needs. In baseline files libjpeg-turbo goes
-// on behind damage, while in Go all that follows is grey.
+// on behind damage, while in Go all that follows is grey. If scans of a progressive file are
+// missing, libjpeg-turbo smooths its blocks, and Go doesn't.
 //
 // It also loads PNG files that lack no pixel, but their end, or that have a wrong checksum.
 //

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes this folder's pictures, and what Pillow and torchvision make of them.
 
-    pip install pillow torch torchvision scikit-image && ./make.py
+    apt-get install libjpeg-turbo-progs && pip install pillow torch torchvision scikit-image && ./make.py
 
 The pictures are parts of scikit-image's "coffee" (by Rachel Michetti, CC0) and "cat" (Chelsea, by Stefan van der Walt,
 CC0). expected.json names, for each case, the file, the steps and the PNG with the result.
@@ -10,6 +10,7 @@ CC0). expected.json names, for each case, the file, the steps and the PNG with t
 import json
 import pathlib
 import shutil
+import subprocess
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -80,7 +81,7 @@ def pillow(file, orient=False):
     return picture.convert("RGB")
 
 
-for file in sorted(p.name for p in here.iterdir() if p.suffix in (".jpg", ".png", ".gif", ".webp") and not p.name.startswith(("expected", "exif", "large", "narrow", "restarts", "partial"))):
+for file in sorted(p.name for p in here.iterdir() if p.suffix in (".jpg", ".png", ".gif", ".webp") and not p.name.startswith(("expected", "exif", "large", "narrow", "restarts", "partial", "separate"))):
     picture = pillow(file)
     expect(file, centre(picture, 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
     if file in ("420.jpg", "rgb.png", "odd.jpg"):
@@ -119,6 +120,12 @@ expect("inks.jfif", pillow("inks.jfif"), "Pillow", crop=[60, 40], size=[60, 40])
 # Small intervals in each scan.
 odd.save(here / "restarts-progressive.jpg", quality=85, subsampling="4:2:0", progressive=True, restart_marker_blocks=3)
 expect("restarts-progressive.jpg", centre(pillow("restarts-progressive.jpg"), 150, 130).resize((96, 80), Image.BILINEAR), "Pillow", crop=[150, 130], size=[96, 80])
+
+# One scan per component.
+scans = here / "scans"
+scans.write_text("0;\n1;\n2;\n")
+subprocess.run(["jpegtran", "-scans", scans, "-outfile", here / "separate.jpg", here / "odd.jpg"], check=True)
+scans.unlink()
 
 # The first picture doesn't fill the frame.
 for file, options in (("partial.webp", dict(quality=80)), ("partial-lossless.webp", dict(lossless=True)), ("partial-alpha.webp", dict(quality=80))):
