@@ -3,6 +3,7 @@ package vision
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/nwt-go/nwt"
@@ -118,6 +119,7 @@ type Pipeline struct {
 
 	bytes     int // of the result
 	newWriter func() writer
+	made      string // of which transforms
 }
 
 // New makes a pipeline that does the transforms in this order. The transforms of
@@ -129,6 +131,7 @@ func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	p.std = [3]float64{1, 1, 1}
 	var errs []error
 	for _, t := range transforms {
+		p.made += fmt.Sprintf("%T%+v ", t, t)
 		if t == nil {
 			errs = append(errs, optionError("vision.New", nil, "a transform must not be nil"))
 			continue
@@ -186,6 +189,12 @@ func tablesOf[T element](p *plan, scale float64, of func(float64) T) *[3]*levels
 // writers makes writers that share their tables.
 func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) func() writer {
 	return func() writer { return &output[T]{format: f, tables: tables, of: of} }
+}
+
+// Fingerprint tells what the pipeline makes of a picture: its transforms, and the options that
+// change pixels. Whether libjpeg-turbo is there isn't part of it.
+func (p *Pipeline) Fingerprint() string {
+	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v", p.made, p.dtype, p.layout, p.orient, p.damaged)
 }
 
 // Field is the layout of the result. A schema wants its shape:
