@@ -11,7 +11,8 @@ import (
 
 // CUDA is the NVIDIA GPU with the given number, from 0; if there is none, the error is
 // [ErrNoDevice]. It needs NVIDIA's driver: without cgo also the build tag nwt_purego, with the
-// tag cuda also the toolkit.
+// tag cuda also the toolkit. If there is a GPU and the program was built without these, that is
+// another error, which says how to build it.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {

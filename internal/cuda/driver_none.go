@@ -3,16 +3,33 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
 )
 
 // Backend says how this binary talks to the driver: not at all.
 const Backend = ""
 
+// deviceFiles are there where a process may use a GPU: on a PC or server, a Jetson, and WSL.
+var deviceFiles = []string{"/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu", "/usr/lib/wsl/lib/libcuda.so.1"}
+
 func load(string) (driver, error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		return nil, fmt.Errorf("%w: GPUs work on linux/amd64 and linux/arm64, and this is %s/%s", ErrNoDevice, runtime.GOOS, runtime.GOARCH)
 	}
-	return nil, fmt.Errorf("%w: this binary was built without cgo, so that it is static; build it with CGO_ENABLED=1, or with -tags nwt_purego and it needs glibc to run", ErrNoDevice)
+	const static = "this binary was built without cgo, so that it is static; build it with CGO_ENABLED=1, or with -tags nwt_purego and it needs glibc to run"
+	visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
+	hidden := set && (visible == "" || visible == "-1")
+	if !hidden && slices.ContainsFunc(deviceFiles, isThere) {
+		return nil, errors.New("there seems to be a GPU, but " + static)
+	}
+	return nil, fmt.Errorf("%w: %s", ErrNoDevice, static)
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

@@ -80,7 +80,6 @@ func TestABinaryWithoutABackendSaysSo(t *testing.T) {
 		t.Skipf("this binary has %s", cuda.Backend)
 	}
 	_, err := cuda.Open(0)
-	require.ErrorIs(t, err, cuda.ErrNoDevice)
 	require.Regexp(t, "built without cgo.*-tags nwt_purego|GPUs work on linux", err.Error())
 }
 
