@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/nwt-go/nwt/internal/cache"
 )
@@ -12,7 +13,7 @@ import (
 // sample at a time. The dataset is an [io.Closer]; after Close it loads anew. [NewLoader]
 // returns its errors.
 func Cached(ds Dataset, maxBytes int64) Dataset {
-	c := &cached{ds: ds}
+	c := &cached{ds: ds, drawn: warnOfDraws("Cached")}
 	n, l, err := checkIndexed(ds)
 	switch {
 	case err != nil:
@@ -36,6 +37,8 @@ type cached struct {
 	ds   Dataset
 	err  error        // what is wrong with the arguments
 	kept *cache.Cache // of packed samples; nil if err isn't
+
+	drawn func(*slog.Logger)
 }
 
 func (c *cached) cache() *cached      { return c }
@@ -66,7 +69,7 @@ func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 		return err
 	}
 	load := func() (size int, err error) {
-		if err := dst.loadAlone(ctx, c.ds, index); err != nil {
+		if err := dst.loadAlone(ctx, c.ds, index, c.drawn); err != nil {
 			return 0, err
 		}
 		return dst.mem.PackedSize(dst.place), nil

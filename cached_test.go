@@ -6,7 +6,9 @@ import (
 	"io"
 	"iter"
 	"math"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -550,5 +552,64 @@ func TestACacheWithinACacheLeavesTheSampleItsPositionAndItsRand(t *testing.T) {
 		for i := range 10 {
 			require.Equal(t, one(source, 9-i)+one(mirrored{zeros}, i), one(outer, i), "round %d, sample %d", round, i)
 		}
+	}
+}
+
+// What is drawn beneath a cache or a file is drawn once, for all epochs.
+func TestWhatDrawsFromRandBeneathACacheIsToldOnce(t *testing.T) {
+	identity := func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(nwt.Values[int64](dst, 0), nwt.Values[int64](src, 0))
+		return nil
+	}
+	draws := func(_ context.Context, _, dst *nwt.Sample) error {
+		dst.Rand().Uint64()
+		return nil
+	}
+	plain := nwt.Map(augmented(60), augmented(1).Fields(), identity)
+	quiet := nwt.Overwrites(summed(60))
+	quietly := func(ds nwt.Dataset) nwt.Dataset { return nwt.Map(ds, summed(1).Fields(), identity) }
+	zip := func(ds nwt.Dataset) nwt.Dataset {
+		other, err := nwt.FromSlices(nwt.SliceOf("x", make([]float32, 60)))
+		require.NoError(t, err)
+		zipped, err := nwt.Zip(other, ds)
+		require.NoError(t, err)
+		return zipped
+	}
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		told bool
+	}{
+		"itself":               {augmented(60), true},
+		"beneath a Map":        {plain, true},
+		"beneath a Zip":        {zip(plain), true},
+		"in a LoadBatch":       {inBatches{augmented(60)}, true},
+		"it doesn't":           {quiet, false},
+		"nor do those beneath": {zip(quietly(quiet)), false},
+		"a cache in a cache":   {nwt.Cached(quietly(quiet), 1<<20), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for by, keep := range map[string]func(log *journal) nwt.Dataset{
+				"Cached": func(*journal) nwt.Dataset { return nwt.Cached(c.ds, 1<<20) },
+				"Precompute": func(log *journal) nwt.Dataset {
+					return precompute(t, c.ds, filepath.Join(t.TempDir(), "samples"), log.option())
+				},
+			} {
+				var log journal
+				kept := keep(&log)
+				above := nwt.Map(kept, summed(1).Fields(), draws) // that's where it belongs
+				for _, ds := range []nwt.Dataset{kept, above} {
+					l := newLoader(t, ds, nwt.WithBatchSize(7), nwt.WithWorkers(4), log.option())
+					for _, err := range l.Epochs(t.Context(), 0, 3) {
+						require.NoError(t, err)
+					}
+				}
+				want := 0
+				if c.told {
+					want = 1
+				}
+				require.Equal(t, want, strings.Count(log.String(), "draws from Rand"), log.String())
+				require.Equal(t, want, strings.Count(log.String(), "by="+by), log.String())
+			}
+		})
 	}
 }

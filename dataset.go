@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -262,8 +263,8 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 }
 
 // loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
-// whatever s holds. It then restores what s was before.
-func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
+// whatever s holds. It then restores what s was before. drawn is called if it draws.
+func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int, drawn func(*slog.Logger)) error {
 	if s.alone == nil {
 		s.alone = &common{}
 	}
@@ -275,7 +276,7 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int) error {
 	}()
 	*s.alone = *s.common
 	s.alone.seedKey, s.alone.epoch = permute.SeedKey(0), 0
-	s.alone.from, s.alone.records = index-s.place, nil
+	s.alone.from, s.alone.records, s.alone.drawn = index-s.place, nil, drawn
 	s.common, s.outer = s.alone, nil
 	s.begin(s.place, index)
 	s.scope = was.scope

@@ -27,7 +27,7 @@ const (
 	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
 		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, pixels []float32, words []int32, schema nwt.Schema, decode func(file string) (image.Image, error),
-		normalize func(dst []float32, img image.Image, flip bool), save func(nwt.State) error, state nwt.State, rank, world int`
+		normalize func(dst []float32, img image.Image, flip ...bool), augment func(ctx context.Context, src, dst *nwt.Sample) error, save func(nwt.State) error, state nwt.State, rank, world int`
 )
 
 func TestCodeInDocumentsCompiles(t *testing.T) {

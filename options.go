@@ -40,6 +40,7 @@ type options struct {
 	finish    func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
 	unordered bool
+	drawn     func(log *slog.Logger) // of Precompute; nil for other loaders
 
 	// For streams only.
 	interleave   int // 0: not set

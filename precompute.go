@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"unicode/utf8"
 
@@ -41,7 +42,7 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	if err != nil {
 		return nil, err
 	}
-	p := &Precomputed{ds: ds, path: path, n: n, layout: l}
+	p := &Precomputed{ds: ds, path: path, n: n, layout: l, drawn: warnOfDraws("Precompute")}
 	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed()}
 	p.file, err = samplefile.Open(ctx, path, spec, o.log, func(w *samplefile.Writer) error { return p.fill(ctx, w, opts) })
 	if err != nil {
@@ -57,6 +58,7 @@ type Precomputed struct {
 	n      int
 	layout *fieldSet
 	file   *samplefile.File
+	drawn  func(*slog.Logger)
 }
 
 // Len is the number of samples.
@@ -89,7 +91,7 @@ func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 	case there:
 		return nil
 	}
-	return dst.loadAlone(ctx, p.ds, index)
+	return dst.loadAlone(ctx, p.ds, index, p.drawn)
 }
 
 // Close unmaps the file.
@@ -101,7 +103,7 @@ func (p *Precomputed) within(err error) error {
 
 // fill loads all samples and writes them.
 func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, opts []Option) error {
-	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad, WithSampler(Sequential(p.n)))...)
+	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad, func(o *options) error { o.drawn = p.drawn; return nil }, WithSampler(Sequential(p.n)))...)
 	if err != nil {
 		return err
 	}

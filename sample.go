@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/layout"
@@ -45,6 +46,7 @@ type common struct {
 
 	locals *locals // what Scratch keeps, and the call's context
 	log    *slog.Logger
+	drawn  func(log *slog.Logger) // Rand calls it; nil unless the samples are to be kept
 }
 
 // Bytes is the memory of a field of the sample.
@@ -191,8 +193,21 @@ func (s *Sample) Rand() *rand.Rand {
 		}
 		key := permute.EpochKey(s.seedKey, s.epoch) ^ sampleRand + uint64(s.Position())*permute.Golden
 		s.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
+		if s.drawn != nil {
+			s.drawn(s.log)
+		}
 	}
 	return s.rand
+}
+
+// warnOfDraws returns what warns, once, of a draw for a sample that is kept.
+func warnOfDraws(by string) func(log *slog.Logger) {
+	var told atomic.Bool // no Once: the log's handler may take long
+	return func(log *slog.Logger) {
+		if !told.Swap(true) {
+			log.Warn("nwt: a sample that is kept draws from Rand, so it is the same in every epoch: augment in a Map over what keeps it", "by", by)
+		}
+	}
 }
 
 // sampleRand keeps Rand apart from samplers that hash the same seed, epoch and

@@ -45,7 +45,7 @@ type worker struct {
 func newWorker(l *Loader, seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
-	w.sample.common = &common{seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log}
+	w.sample.common = &common{seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log, drawn: l.opts.drawn}
 	return w
 }
 
