@@ -33,8 +33,14 @@
 // libturbojpeg.dll on Windows. If it isn't found, this package decodes them: the pixels
 // are the same to the bit, but it never decodes at a smaller size, and of baseline files
 // only the part that a crop needs. It always decodes CMYK, RGB and unusual sampling, and
-// files of which libjpeg-turbo has a warning to give; so it is the same files that are
-// errors. Only files with arithmetic coding need the library.
+// files of which libjpeg-turbo has a warning to give; so files that are cut are errors with
+// both. Only files with arithmetic coding need the library.
+//
+// Damaged codes are noticed only if they aren't codes, or don't end where the picture does.
+// In Go that is seen more often, since libjpeg-turbo takes a code that no table has for a zero.
+// Of 2 000 random crops of a photograph of 500 × 375, each after 8 bytes of its codes were
+// overwritten, 109 were errors in Go and 84 of these with libjpeg-turbo; the others loaded, with
+// wrong pixels if the crop had them. To read the codes in Go too would cost half of the speed.
 //
 // A JPEG file is whole if the codes of all its pixels are there: in a file of several scans,
 // all bits of all coefficients. Bytes between its segments,
