@@ -113,6 +113,29 @@ func TestASequenceThatCannotBeginIsTriedAgain(t *testing.T) {
 	require.Equal(t, upTo(2), got)
 }
 
+func TestASequenceThatFailsForAWhileIsBegunAgainAndReadOn(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var begun atomic.Int32
+		s := nwt.NewStream(lineFields, 1, func(context.Context, int) iter.Seq2[[]byte, error] {
+			return func(yield func([]byte, error) bool) {
+				until := 96 * int(begun.Add(1))
+				for i := range 1000 {
+					if i == until {
+						yield(nil, fmt.Errorf("line %d: %w", i, temporaryError{}))
+						return
+					}
+					if !yield(strconv.AppendInt(nil, int64(i), 10), nil) {
+						return
+					}
+				}
+			}
+		}, lineNumber)
+		got, err := values(t, newLoader(t, nwt.Streamed(s), nwt.WithWorkers(workers), nwt.WithRetry(1, 0)), 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(1000), got)
+	}
+}
+
 type temporaryError struct{}
 
 func (temporaryError) Error() string   { return "busy" }

@@ -311,7 +311,7 @@ func WithErrorBudget(maxBad int) Option {
 
 // WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms,
 // [WithRetry]'s repetitions included; LoadBatch gets it for each sample, and each Open, Next,
-// Skip and Close of a shard once. The sample is then bad, with [context.DeadlineExceeded]. There
+// Skip and Close of a shard anew. The sample is then bad, with [context.DeadlineExceeded]. There
 // is no default bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns; if 1024 haven't, the

@@ -94,13 +94,12 @@ func (q *sequence) group() *shards.Group {
 func (q *sequence) config(s Stream, k, n, first int) shards.Config[Record] {
 	o, order, key := q.l.opts, q.l.opts.shardOrder(n, k), permute.SeedKey(q.l.opts.seedOfStream(k))
 	c := shards.Config[Record]{
-		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) {
-			r, err := s.Open(ctx, shard-first)
+		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard-first) },
+		Again: func(ctx context.Context, failures int, err error) error {
 			if files.TooMany(err) {
-				return nil, err // until one is closed
+				return err
 			}
-			err = o.retry.Do(ctx, err, func() (err error) { r, err = s.Open(ctx, shard-first); return err })
-			return r, err
+			return o.retry.Again(ctx, failures, err)
 		},
 		Size:   func(r *Record) int { return cap(r.Data) },
 		Failed: func(shard, record int, err error) error { return &ShardError{Shard: shard, Record: record, Err: err} },

@@ -19,8 +19,10 @@ import (
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
 	Shards() int     // at least one for each rank, except of a [CountedStream]; a loader asks once
-	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as WithRetry says, and
+	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as [WithRetry] says, and
 	// for a minute if too many files are open. With any other error the shard is one bad sample.
+	// It is also called again after such an error of the reader: the records that the shard has
+	// given are then passed over, so they must be the same each time.
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules of [Dataset]'s Load
 }

@@ -326,7 +326,7 @@ func TestAShardThatHangsInCloseLosesNoSample(t *testing.T) {
 	})
 }
 
-// Open with its repetitions, Next and Close have the time each.
+// Each Open, Next and Close has the time, also when it is repeated.
 func TestEachCallOfAShardHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func() error { time.Sleep(900 * time.Millisecond); return nil }
@@ -348,10 +348,9 @@ func TestEachCallOfAShardHasItsTime(t *testing.T) {
 		l = newLoader(t, nwt.Streamed(s), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithRetry(2, 0), quietLog)
 		began := time.Now()
 		_, err := values(t, l, 0)
-		require.ErrorContains(t, err, "no answer within WithTimeout(1s)")
-		require.Equal(t, time.Second, time.Since(began), "for all repetitions of Open together")
+		require.ErrorIs(t, err, briefly{})
+		require.Equal(t, 1200*time.Millisecond, time.Since(began))
 		require.NoError(t, l.Close())
-		time.Sleep(time.Second) // the calls that were given up return
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -626,14 +627,192 @@ func (briefly) Error() string   { return "not now" }
 func (briefly) Temporary() bool { return true }
 
 func TestARecordThatCannotBeReadIsNotAskedForAgain(t *testing.T) {
+	asked := 0
 	s := &breaking{shelves: newShelves(6)}
-	s.onNext = at2(0, 3, func() error { return briefly{} })
-	l := newLoader(t, nwt.Streamed(s), nwt.WithErrorBudget(1), nwt.WithRetry(100, time.Hour))
-	promptly(t, func() {
-		for b, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			require.Equal(t, 3, b.Len())
+	s.onNext = at2(0, 3, func() error { asked++; return briefly{} })
+	l := newLoader(t, nwt.Streamed(s), nwt.WithErrorBudget(1), nwt.WithRetry(4, time.Nanosecond), quietLog)
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, 3, b.Len())
+	}
+	require.Equal(t, 5, asked, "the shard was opened again as often as WithRetry says, and the sample not loaded again")
+}
+
+// cutOff is a stream whose connections are cut now and then: the reader's calls fail from there on.
+type cutOff struct {
+	nwt.Stream
+	every  int // of so many calls, on average, one finds its connection cut
+	skips  bool
+	reopen atomic.Int32
+	seed   atomic.Uint64
+}
+
+func (c *cutOff) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	rng := rand.New(rand.NewPCG(c.seed.Add(1), 1))
+	if rng.IntN(c.every) == 0 {
+		return nil, briefly{}
+	}
+	r, err := c.Stream.Open(ctx, shard)
+	cut := &cutReader{ShardReader: r, c: c, rng: rng}
+	if _, ok := r.(nwt.Skipper); ok && c.skips {
+		return cuttable{cut}, err
+	}
+	return cut, err
+}
+
+type cutReader struct {
+	nwt.ShardReader
+	c   *cutOff
+	rng *rand.Rand
+	cut bool
+}
+
+func (r *cutReader) fails() bool {
+	if !r.cut && r.rng.IntN(r.c.every) == 0 {
+		r.cut = true
+		r.c.reopen.Add(1)
+	}
+	return r.cut
+}
+
+func (r *cutReader) Next(ctx context.Context, rec *nwt.Record) error {
+	if r.fails() {
+		rec.Data = append(rec.Data[:0], "half"...)
+		return fmt.Errorf("read tcp: %w", briefly{})
+	}
+	return r.ShardReader.Next(ctx, rec)
+}
+
+type cuttable struct{ *cutReader }
+
+func (r cuttable) Skip(ctx context.Context, n int) (int, error) {
+	if r.fails() {
+		return 0, briefly{}
+	}
+	n, err := r.ShardReader.(nwt.Skipper).Skip(ctx, 1+r.rng.IntN(n))
+	if err == nil && r.fails() {
+		err = briefly{} // in the middle
+	}
+	return n, err
+}
+
+// What WithRetry promises for Load holds for the calls of a shard's reader: the epoch is the one
+// that is read without a fault, also the rest of one.
+func TestAShardWhoseConnectionIsCutIsReadOn(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 48))
+		lengths := make([]int, 1+rng.IntN(6))
+		for i := range lengths {
+			lengths[i] = 1 + rng.IntN(60)
 		}
+		s := newCounted(lengths...)
+		s.skips = true
+		opts := []nwt.Option{nwt.WithBatchSize(1 + rng.IntN(9)), nwt.WithRetry(100, 0), nwt.WithInterleave(1 + rng.IntN(4)), nwt.WithRank(0, 1+rng.IntN(len(lengths)))}
+		if rng.IntN(2) == 0 {
+			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow(1+rng.IntN(20)))
+		}
+		if rng.IntN(3) == 0 {
+			opts = append(opts, nwt.WithTimeout(time.Minute))
+		}
+		var plain nwt.Stream = s
+		cut := &cutOff{Stream: s, every: 30 + rng.IntN(60), skips: rng.IntN(2) == 0}
+		var flaky nwt.Stream = cut
+		if rng.IntN(2) == 0 {
+			flaky = withCounts{cut, lengths}
+		} else {
+			plain = s.shelves
+		}
+		numbers := func(s nwt.Stream, from nwt.State, workers int) (all []int64, states []nwt.State) {
+			for b, err := range newLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(workers))...).Resume(t.Context(), from) {
+				require.NoError(t, err, "seed %d", seed)
+				all, states = append(all, nwt.Values[int64](b, 0)...), append(states, b.State())
+			}
+			return all, states
+		}
+		want, states := numbers(plain, nwt.State{Epoch: 1}, 2)
+		got, _ := numbers(flaky, nwt.State{Epoch: 1}, int(seed%2)*2)
+		require.Equal(t, want, got, "seed %d", seed)
+		at := states[rng.IntN(len(states))]
+		want, _ = numbers(plain, at, 0)
+		got, _ = numbers(flaky, at, int(seed%2)*2)
+		require.Equal(t, want, got, "seed %d, resumed from %v", seed, at)
+		require.Zero(t, s.open.Load())
+	}
+}
+
+func TestAShardIsOpenedAgainAsOftenAsWithRetrySaysForEachRecord(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			began, cuts := time.Now(), 0
+			s := &breaking{shelves: newShelves(30), onNext: func(_, record int) error {
+				if record%10 == 9 && cuts < 3*(record/10+1) {
+					cuts++
+					return briefly{}
+				}
+				return nil
+			}}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithTimeout(time.Millisecond))
+			got, err := values(t, l, 0)
+			require.NoError(t, err)
+			require.Equal(t, upTo(30), got)
+			require.Equal(t, 3*70*time.Millisecond, time.Since(began), "waits are no time of the call's")
+			s.onNext = at2(0, 7, func() error { return briefly{} })
+			got, err = values(t, l, 0)
+			require.ErrorIs(t, err, briefly{})
+			require.ErrorContains(t, err, "shard 0 from record 7 on")
+			require.Equal(t, upTo(6), got)
+			require.NoError(t, l.Close())
+			require.Zero(t, s.open.Load())
+		})
+	}
+}
+
+func TestAShardThatIsShorterWhenItIsOpenedAgainIsAnError(t *testing.T) {
+	for _, counted := range []bool{false, true} {
+		opened := 0
+		s := &breaking{shelves: newShelves(9)}
+		s.onOpen = func(int) error { opened++; return nil }
+		s.onNext = func(_, record int) error {
+			switch {
+			case opened == 1 && record == 6:
+				return briefly{}
+			case opened == 2 && record == 4:
+				return io.EOF
+			}
+			return nil
+		}
+		var stream nwt.Stream = s
+		if counted {
+			stream = withCounts{s, []int{9}}
+		}
+		_, err := values(t, newLoader(t, nwt.Streamed(stream), nwt.WithRetry(1, 0)), 0)
+		require.ErrorContains(t, err, "it had 4 records when it was opened again, and more before")
+	}
+}
+
+func TestAShardWhoseCloseHangsBeforeItIsOpenedAgainLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, cut := make(chan struct{}), atomic.Bool{}
+		s := &breaking{shelves: newShelves(9)}
+		s.onNext = at2(0, 6, func() error {
+			if !cut.Swap(true) {
+				return briefly{}
+			}
+			return nil
+		})
+		s.onClose = func(int) error {
+			if cut.Load() {
+				<-release
+			}
+			return nil
+		}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithTimeout(time.Second), quietLog)
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(9), got)
+		require.NoError(t, l.Close())
+		close(release)
+		synctest.Wait()
 	})
 }
 

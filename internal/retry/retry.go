@@ -77,18 +77,24 @@ func (p Policy) Do(ctx context.Context, err error, f func() error) error {
 		return nil
 	}
 	defer loadctx.Failed(ctx, nil)
-	wait, attempt := p.Wait, 1
-	may, known := MayPass(err)
-	for ; may && attempt <= p.Times; attempt++ {
-		loadctx.Failed(ctx, tried(err, attempt))
-		if !rest(ctx, wait) {
-			break
+	for attempt := 1; err != nil; attempt++ {
+		if err = p.Again(ctx, attempt, err); err != nil {
+			return err
 		}
-		wait *= 2
-		if err = f(); err == nil {
+		err = f()
+	}
+	return nil
+}
+
+// Again waits before what has failed with err, at the attempt-th try, is to be repeated. If it
+// isn't to be, Again returns the error that is left.
+func (p Policy) Again(ctx context.Context, attempt int, err error) error {
+	may, known := MayPass(err)
+	if may && attempt <= p.Times {
+		loadctx.Failed(ctx, tried(err, attempt))
+		if rest(ctx, p.Wait<<(attempt-1)) {
 			return nil
 		}
-		may, known = MayPass(err)
 	}
 	switch {
 	case attempt > 1:

@@ -70,9 +70,13 @@ func (c *shardReader[R]) replace() *shardReader[R] {
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
 	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
 	err := loadctx.NoAnswer(c.ctx)
-	if next.fault == nil {
+	switch next.fault {
+	case nil:
 		next.fault = err
-	} else {
+	case errAgain:
+		next.fault = nil
+		fallthrough
+	default:
 		c.set.group.notClosed(c.shards[c.call.at], err)
 	}
 	c.cancel(err)

@@ -21,8 +21,8 @@ type shardReader[R any] struct {
 	shards []int
 	at     int // index in shards of the one that is open, or opened next
 	reader Reader[R]
-	read   int                                 // records of that shard so far
-	passes int                                 // if records are picked: how many to pass over before the next
+	read   int                                 // records of that shard so far; if records are picked, up to the last one picked
+	given  int                                 // records that its reader has given or passed over: fewer than read once it is opened again
 	fault  error                               // what ends that shard; nil as long as it goes on
 	pick   func(at, from int) (record, of int) // which record to read next; nil if all
 
@@ -299,7 +299,7 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 			if c.at == len(c.shards) {
 				return false
 			}
-			if c.fault = c.attempt(r); c.fault == nil {
+			if c.fault = c.attempt(c.read, &r.Record); c.fault == nil {
 				r.Shard, r.Number = c.shards[c.at], c.read
 				c.read++
 				return true
@@ -322,15 +322,12 @@ func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 		if record < 0 {
 			c.fault = io.EOF // what goes on in place of this reader leaves the shard, too
 			c.shut()
-			c.at, c.read, c.passes, c.fault = c.at+1, 0, 0, nil
+			c.at, c.read, c.fault = c.at+1, 0, nil
 			continue
 		}
 		if c.fault == nil {
-			c.passes += record - c.read
-			c.fault = c.attempt(r)
-			if c.fault == io.EOF {
-				c.fault = fmt.Errorf("it has %d records: its stream said %d", record-c.passes, told)
-			} else if c.fault == nil && record == told-1 {
+			c.fault = c.tooFew(c.attempt(record, &r.Record), told)
+			if c.fault == nil && record == told-1 {
 				c.fault = c.attemptEnd(told)
 			}
 		}
@@ -346,14 +343,21 @@ func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 }
 
 // attemptEnd makes sure that the shard ends after the records that it should have.
-func (c *shardReader[R]) attemptEnd(told int) (err error) {
-	defer func() { c.answers(recover(), &err) }()
-	c.begins()
-	switch err = c.reader.Next(c.ctx, &c.dropped); err {
-	case nil:
+func (c *shardReader[R]) attemptEnd(told int) error {
+	switch err := c.attempt(told, &c.dropped); {
+	case err == nil:
 		return fmt.Errorf("it has more than %d records: its stream said %d", told, told)
-	case io.EOF:
+	case err == io.EOF && c.given == told:
 		return nil
+	default:
+		return c.tooFew(err, told)
+	}
+}
+
+// tooFew is err; if that is the shard's end, the error that it has fewer records than it should.
+func (c *shardReader[R]) tooFew(err error, told int) error {
+	if err == io.EOF {
+		return fmt.Errorf("it has %d records: its stream said %d", c.given, told)
 	}
 	return err
 }
@@ -370,23 +374,59 @@ func (c *shardReader[R]) leaveShard() error {
 	return c.set.Failed(shard, read, fault)
 }
 
-// attempt opens the shard if it isn't open, and reads a record. Only io.EOF itself,
-// and only from Next, means the end of the shard.
-func (c *shardReader[R]) attempt(r *Item[R]) (err error) {
+// attempt reads a record of the shard by its number. Only io.EOF itself, and only from Next or
+// Skip, means the end of the shard.
+func (c *shardReader[R]) attempt(record int, r *R) (err error) {
 	defer func() { c.answers(recover(), &err) }()
-	c.begins()
-	err = c.open()
-	for c.passes > 0 && err == nil && c.ctx.Err() == nil {
-		var n int
-		n, err = c.passOver(c.passes)
-		c.passes -= n
+	for failures := 0; ; {
+		if err = c.reach(record); err == nil {
+			c.begins()
+			if err = c.reader.Next(c.ctx, r); err == nil {
+				c.given++
+			}
+		}
+		if !c.again(&failures, &err) {
+			return err
+		}
 	}
-	if err == nil {
-		c.begins()
-		err = c.reader.Next(c.ctx, &r.Record)
-	}
-	return err
 }
+
+// reach opens the shard if it isn't open, and passes over the records before one.
+func (c *shardReader[R]) reach(record int) error {
+	c.begins()
+	if err := c.open(); err != nil {
+		return err
+	}
+	for c.given < record && c.ctx.Err() == nil {
+		if _, err := c.passOver(record - c.given); err != nil {
+			return err
+		}
+	}
+	return c.ctx.Err()
+}
+
+// again reports whether to repeat what the stream or its reader has failed at with *err, and closes the
+// shard for that. If not, *err is what is wrong.
+func (c *shardReader[R]) again(failures *int, err *error) bool {
+	c.returned() // waiting isn't the call's time
+	switch {
+	case *err == nil:
+	case *err != io.EOF:
+		*failures++
+		if *err = c.set.Again(c.ctx, *failures, *err); *err == nil {
+			c.fault = errAgain // what goes on in place of this reader opens the shard, too
+			c.shut()
+			c.fault = nil
+			return true
+		}
+	case c.given < c.read:
+		*err = fmt.Errorf("it had %d records when it was opened again, and more before", c.given)
+	}
+	return false
+}
+
+// errAgain is the fault of a shard while it is closed to be opened again.
+var errAgain = errors.New("it is opened again")
 
 // answers is deferred in calls of the stream or its readers, and makes an error of a panic.
 func (c *shardReader[R]) answers(panicked any, err *error) {
@@ -405,6 +445,7 @@ func (c *shardReader[R]) open() (err error) {
 	if c.reader, err = c.openPatiently(); err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
 	}
+	c.given = 0
 	return nil
 }
 

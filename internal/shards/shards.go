@@ -52,7 +52,10 @@ func (r *Item[R]) Of(err error) error {
 
 // A Config says what is read, and in which order.
 type Config[R any] struct {
-	Open   func(ctx context.Context, shard int) (Reader[R], error)
+	Open func(ctx context.Context, shard int) (Reader[R], error)
+	// Again waits before a shard is opened again whose Open, Next or Skip has failed with err,
+	// for the failures-th time since it gave a record; an error, if it isn't to be.
+	Again  func(ctx context.Context, failures int, err error) error
 	Size   func(r *R) int                           // bytes of a record that count as read ahead; 0: unknown
 	Failed func(shard, record int, err error) error // makes the error of a record that can't be read
 

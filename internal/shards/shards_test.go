@@ -73,7 +73,8 @@ func (l *library) config(atOnce int) Config[[]byte] {
 			l.open.Add(1)
 			return leaper{&page{l: l, shard: shard}}, nil
 		},
-		Size: func(r *[]byte) int { return cap(*r) },
+		Again: func(_ context.Context, _ int, err error) error { return err },
+		Size:  func(r *[]byte) int { return cap(*r) },
 		Failed: func(shard, record int, err error) error {
 			return fmt.Errorf("shard %d from record %d on: %w", shard, record, err)
 		},

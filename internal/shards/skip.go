@@ -211,15 +211,18 @@ func (c *shardReader[R]) skip(n int) {
 	}
 }
 
-// attemptSkip opens the shard if it isn't open, and passes over up to n records, and
-// over at least one if nothing is wrong. With n = 0 it only opens the shard.
+// attemptSkip passes over up to n records, and over at least one if nothing is wrong. With n = 0
+// it only opens the shard.
 func (c *shardReader[R]) attemptSkip(n int) (skipped int, err error) {
 	defer func() { c.answers(recover(), &err) }()
-	c.begins()
-	if err = c.open(); err == nil && n > 0 {
-		skipped, err = c.passOver(n)
+	for failures := 0; ; {
+		if err = c.reach(c.read); err == nil && n > 0 {
+			skipped, err = c.passOver(n)
+		}
+		if !c.again(&failures, &err) || skipped > 0 {
+			return skipped, err
+		}
 	}
-	return skipped, err
 }
 
 // passOver passes over up to n records of the shard, and over at least one if nothing is wrong.
@@ -239,6 +242,7 @@ func (c *shardReader[R]) passOver(n int) (skipped int, err error) {
 			skipped = 1
 		}
 	}
+	c.given += skipped
 	return skipped, err
 }
 
