@@ -28,7 +28,7 @@ type Batch struct {
 	run     *run
 	epoch   int
 	index   int
-	from    int  // position of place 0 in its epoch; for a stream, among the rank's own
+	from    int  // position of place 0 in its epoch, over all ranks, even if its sample was left out
 	size    int  // places; once bad samples are left out, the samples that remain
 	opened  int  // places when the batch was opened
 	reached int  // position after the batches of all ranks
@@ -356,19 +356,10 @@ func (b *Batch) Rand() *rand.Rand {
 	}
 	if !b.seeded {
 		b.seeded = true
-		key := permute.EpochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.first())*permute.Golden
+		key := permute.EpochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.from)*permute.Golden
 		b.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
 	}
 	return b.rand
-}
-
-// first is the position of place 0 in the epoch, over all ranks, even if its sample
-// was left out.
-func (b *Batch) first() int {
-	if b.records != nil {
-		return b.from*b.l.opts.world + b.l.opts.rank
-	}
-	return b.from
 }
 
 // resize notes how many samples the batch has.

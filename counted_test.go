@@ -2,6 +2,7 @@ package nwt_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -203,10 +204,12 @@ func TestACountedStreamOpensOnlyTheShardsOfItsRank(t *testing.T) {
 type openings struct {
 	*countedShelves
 	opened map[int]bool
+	times  int
 }
 
 func (o *openings) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 	o.opened[shard] = true
+	o.times++
 	return o.countedShelves.Open(ctx, shard)
 }
 
@@ -269,7 +272,8 @@ func TestAStateGoesOnOnlyInAStreamOfItsOrder(t *testing.T) {
 	require.Equal(t, []int{2, 0, 40, 2, 1, 20}, begun)
 	require.ErrorContains(t, resume(c, nwt.State{Samples: 61, World: -1}), "must be 0 … 60")
 	require.ErrorContains(t, resume(c.shelves, nwt.State{Samples: 8, World: 2}), "CountedStream")
-	require.NoError(t, resume(c, nwt.State{Samples: 8, World: 1}, nwt.WithEpochSamples(40)))
+	require.ErrorContains(t, resume(c, nwt.State{Samples: 8, World: 1}, nwt.WithEpochSamples(40)), "now the stream's records are counted")
+	require.ErrorContains(t, resume(c, nwt.State{Samples: 41, World: -1}, nwt.WithEpochSamples(40)), "must be 0 … 40")
 	c.told = []int{30, -1}
 	require.NoError(t, resume(c, nwt.State{Samples: 8, World: 1}), "a count that isn't known makes it a stream without counts")
 }
@@ -292,6 +296,177 @@ func TestEpochsOfACountedStreamAreEachAsAlone(t *testing.T) {
 	}
 	require.Equal(t, want, got)
 	require.Len(t, want, 3)
+}
+
+// With WithEpochSamples an epoch begins where the one before ended. So whatever the ranks, the
+// batches and the interruptions, each record comes once in each pass over all of them.
+func TestEpochsOfACountedStreamGoOnWhereTheOneBeforeEnded(t *testing.T) {
+	histories := 600
+	if testing.Short() || raceDetector {
+		histories = 100
+	}
+	for seed := range uint64(histories) {
+		rng := rand.New(rand.NewPCG(seed, 48))
+		lengths := make([]int, 1+rng.IntN(9))
+		all := 0
+		for i := range lengths {
+			lengths[i] = rng.IntN(1 + rng.IntN(40))
+			all += lengths[i]
+		}
+		if all == 0 {
+			continue
+		}
+		s := newCounted(lengths...)
+		s.skips = rng.IntN(2) == 0
+		n := 1 + rng.IntN(2*all)
+		opts := []nwt.Option{nwt.WithEpochSamples(n)}
+		if rng.IntN(3) > 0 {
+			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow(1+rng.IntN(60)))
+		}
+		if rng.IntN(2) > 0 {
+			opts = append(opts, nwt.WithInterleave(1+rng.IntN(9)))
+		}
+		epochs := 2*all/n + 2
+		order := make([]int64, epochs*n) // of one rank without workers, an epoch at a time
+		alone := newLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(0))...)
+		for epoch := range epochs {
+			for b, err := range alone.Epoch(t.Context(), epoch) {
+				require.NoError(t, err)
+				for i, p := range b.Indices() {
+					order[epoch*n+p] = nwt.Values[int64](b, 0)[i]
+				}
+			}
+		}
+		for pass := range slices.Chunk(order, all) {
+			if pass = slices.Clone(pass); len(pass) == all {
+				slices.Sort(pass)
+				require.Equal(t, upTo(all), pass, "seed %d: each record once per pass", seed)
+			}
+		}
+		seen := make([]int, epochs*n)
+		for state := (nwt.State{World: -1}); state.Epoch < epochs; {
+			world, batch, steps := 1+rng.IntN(5), 1+rng.IntN(12), 1+rng.IntN(15)
+			last := min(epochs, state.Epoch+1+rng.IntN(3))
+			var next nwt.State
+			for rank := range world {
+				l, err := nwt.NewLoader(nwt.Streamed(s), append(slices.Clone(opts), nwt.WithBatchSize(batch), nwt.WithWorkers(rng.IntN(3)), nwt.WithRank(rank, world))...)
+				require.NoError(t, err)
+				require.Equal(t, (n+world*batch-1)/(world*batch), l.Len())
+				after, left := nwt.State{Epoch: last, World: -1}, steps
+				for b, err := range l.ResumeEpochs(t.Context(), state, last) {
+					require.NoError(t, err, "seed %d", seed)
+					require.Equal(t, b.State().Samples == n, b.Last())
+					for i, p := range b.Indices() {
+						seen[b.Epoch()*n+p]++
+						require.Equal(t, order[b.Epoch()*n+p], nwt.Values[int64](b, 0)[i], "seed %d: epoch %d, position %d of %d, rank %d of %d", seed, b.Epoch(), p, n, rank, world)
+					}
+					if left--; left == 0 {
+						after = b.State()
+						break
+					}
+				}
+				require.NoError(t, l.Close())
+				if rank > 0 {
+					require.Equal(t, next, after)
+				}
+				next = after
+			}
+			state = next
+		}
+		for p, times := range seen {
+			require.Positive(t, times, "seed %d: position %d", seed, p)
+			if p%n < n-5 { // ranks that would have nothing in the last step repeat records of others
+				require.Equal(t, 1, times, "seed %d: position %d", seed, p)
+			}
+		}
+		require.Zero(t, s.open.Load())
+	}
+}
+
+// The ends of all shards are read: an epoch that is short begins where the one before ended.
+func TestShortEpochsOfACountedStreamReadTheirShardsToTheEnd(t *testing.T) {
+	const shards, each, ranks, n = 16, 100, 4, 80
+	s := newCounted(slices.Repeat([]int{each}, shards)...)
+	s.skips = true
+	times := make([]int, shards*each)
+	for rank := range ranks {
+		o := &openings{countedShelves: s, opened: map[int]bool{}}
+		l := newLoader(t, nwt.Streamed(o), nwt.WithBatchSize(4), nwt.WithWorkers(0), nwt.WithShuffle(1), nwt.WithInterleave(16), nwt.WithRank(rank, ranks), nwt.WithEpochSamples(n))
+		for b, err := range l.Epochs(t.Context(), 0, 3*shards*each/n) {
+			require.NoError(t, err)
+			for _, i := range nwt.Values[int64](b, 0) {
+				times[i]++
+			}
+		}
+		require.EqualValues(t, 3*shards/ranks, o.times, "a shard isn't opened again in the next epoch")
+	}
+	require.Equal(t, slices.Repeat([]int{3}, shards*each), times)
+}
+
+// vast is 64 shards of so many records each, whose numbers its samples are.
+type vast int
+
+func (vast) Fields() []nwt.Field { return []nwt.Field{{Name: "i", Type: nwt.Int64}} }
+func (vast) Shards() int         { return 64 }
+func (v vast) Records(int) int   { return int(v) }
+func (v vast) Open(context.Context, int) (nwt.ShardReader, error) {
+	return &vastReader{end: int(v)}, nil
+}
+
+func (vast) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	nwt.Values[int64](dst, 0)[0] = int64(binary.LittleEndian.Uint64(r.Data))
+	return nil
+}
+
+type vastReader struct{ next, end int }
+
+func (r *vastReader) Next(_ context.Context, rec *nwt.Record) error {
+	if r.next == r.end {
+		return io.EOF
+	}
+	rec.Data = binary.LittleEndian.AppendUint64(rec.Data[:0], uint64(r.next))
+	r.next++
+	return nil
+}
+
+func (r *vastReader) Skip(_ context.Context, n int) (int, error) {
+	n = min(n, r.end-r.next)
+	r.next += n
+	return n, nil
+}
+
+func (r *vastReader) Close() error { return nil }
+
+// A trillion records cost no time before the first batch, nor when the loop is left: what a rank
+// reads is found by arithmetic.
+func TestTheFirstBatchOfTheLongestCountedStreamComesAtOnce(t *testing.T) {
+	for rank := range 2 {
+		for _, n := range []int{1<<34 - 3, 1 << 30} {
+			l := newLoader(t, nwt.Streamed(vast(n)), nwt.WithBatchSize(2), nwt.WithRank(rank, 2), nwt.WithShuffle(1))
+			promptly(t, func() {
+				for epoch := range 3 {
+					for _, err := range l.Epoch(t.Context(), epoch) {
+						require.NoError(t, err)
+						break
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestBatchesOfACountedStreamHaveTheirOwnRandomness(t *testing.T) {
+	all := map[uint64]bool{}
+	for rank := range 2 {
+		l := newLoader(t, nwt.Streamed(newCounted(9, 9, 9, 9)), nwt.WithBatchSize(4), nwt.WithRank(rank, 2), nwt.WithWorkers(2))
+		for b, err := range l.Epochs(t.Context(), 0, 2) {
+			require.NoError(t, err)
+			n := b.Rand().Uint64()
+			require.False(t, all[n], "drawn before")
+			all[n] = true
+		}
+	}
+	require.Len(t, all, 20)
 }
 
 func TestAShardOfACountedStreamThatHangsLosesItsRecordsAlone(t *testing.T) {

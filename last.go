@@ -19,7 +19,7 @@ func (r *run) lastOf(b *Batch) int32 {
 	o, left := r.l.opts, b.left
 	if o.unordered {
 		switch left = -1; {
-		case r.sequence != nil:
+		case r.course.head == endless:
 		case !r.isAhead(b.epoch):
 			left = 0
 		case o.maxBad == 0:
@@ -35,8 +35,8 @@ func (r *run) lastOf(b *Batch) int32 {
 	return lastUnknown
 }
 
-// isAhead tells whether a batch of an epoch is open, or is yet to be opened. The run isn't of
-// a stream.
+// isAhead tells whether a batch of an epoch is open, or is yet to be opened. The run's
+// length is known.
 func (r *run) isAhead(epoch int) bool {
 	if r.opened < r.course.len() {
 		if next, _, _, _ := r.course.at(r.opened); next == epoch {
@@ -71,7 +71,7 @@ func (r *run) nothingFollows(epoch int) bool {
 		if i == len(r.ahead) {
 			r.l.looks.Store(true)
 			if opened, err := r.openOne(); err != nil || !opened {
-				ended := r.over && r.failure == nil || r.sequence == nil && r.refused == nil && !r.isAhead(epoch)
+				ended := r.over && r.failure == nil || r.course.head != endless && r.refused == nil && !r.isAhead(epoch)
 				return err == nil && ended
 			}
 		}

@@ -175,10 +175,8 @@ func (l *Loader) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case !l.streams():
+	case l.order.n != endless:
 		return l.order.steps(0)
-	case l.counted != nil:
-		return l.counted.steps(0)
 	case l.opts.epochSamples == 0:
 		return -1
 	}
@@ -230,10 +228,7 @@ func (l *Loader) orderOf(option string, s Sampler, n int) (order, error) {
 // samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
 // without WithEpochSamples. The caller holds mu, or the dataset is a stream.
 func (l *Loader) samplesOfEpoch() int {
-	if l.counted != nil {
-		return l.counted.n
-	}
-	if l.streams() && l.opts.epochSamples > 0 {
+	if l.order.n == endless && l.opts.epochSamples > 0 {
 		return l.opts.quota(l.opts.world) * l.opts.world
 	}
 	return l.order.n
@@ -392,7 +387,7 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 		if !l.opts.endsEpoch(s.Samples, s.World) {
 			yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
 				"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number. "+
-				"It could go on with any number if the stream told the counts of its records (CountedStream, without WithEpochSamples and MixedStreams)", l.opts.world, s.World, s.Epoch+1))
+				"It could go on with any number if the stream told the counts of its records (CountedStream, without MixedStreams)", l.opts.world, s.World, s.Epoch+1))
 			return
 		}
 		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(), yield) // its end

@@ -267,8 +267,10 @@ func WithShuffleWindow(samples int) Option {
 }
 
 // WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, over all ranks, each
-// with the same number of batches. A rank whose shards hold fewer reads them again. By default
-// an epoch is all that the shards hold.
+// with the same number of batches. By default an epoch is all that the shards hold. An epoch of a
+// [CountedStream] begins where the one before ended. Any other begins its shards anew: if that
+// ends before they do, their ends are never read, which is logged. A rank whose shards hold fewer
+// reads them again.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n

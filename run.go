@@ -344,7 +344,7 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, err
 	}
 	b.bad.reset()
-	if r.sequence != nil {
+	if r.course.head == endless {
 		b.opened = r.l.opts.batchSize
 	} else if r.refused = r.place(b, r.opened); r.refused != nil {
 		r.l.slots.put(b, false)
@@ -366,11 +366,11 @@ func (r *run) openOne() (opened bool, err error) {
 	case r.sequence == nil:
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	case r.toFill != nil:
-		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
+		r.l.ring.Announce(b.seq, b, b.opened)
 		r.toFill <- b // has room for all that can be open
 	default:
-		r.l.ring.Announce(b.seq, b, r.l.opts.batchSize)
-		r.sequence.fill(b.seq, b)
+		r.l.ring.Announce(b.seq, b, b.opened)
+		r.sequence.fill(b)
 	}
 	if r.l.deep.IsIdle() {
 		r.l.deep.Reckon(r.l.now())
@@ -393,6 +393,9 @@ func (r *run) place(b *Batch, i int) (err error) {
 	b.epoch, b.index, b.from = epoch, index, from
 	b.left = r.course.left(epoch, base, k, b.reached)
 	b.state = State{Epoch: epoch, Samples: b.reached}
+	if r.l.counted != nil {
+		b.state.World = anyWorld
+	}
 	if r.l.opts.unordered {
 		b.state.Samples = -1
 	}

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/nwt-go/nwt/internal/deal"
 	"github.com/nwt-go/nwt/internal/files"
+	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
@@ -32,10 +32,10 @@ type sequence struct {
 	quota int  // records of an epoch, from WithEpochSamples; else 0
 	most  int  // records that an epoch may have, so that all ranks' places fit into an int
 	parts []*streamPart
-	plan  *mix.Plan  // which part each record is of; nil without MixedStreams
-	deal  *deal.Deal // of a CountedStream, whose lanes are the parts; else nil
-	lanes []*deal.Lane[Record]
-	step  int // of the deal, the next
+	plan  *mix.Plan // which part each record is of; nil without MixedStreams
+
+	lanes  *shards.Lanes[Record] // of a CountedStream; else nil
+	origin int64                 // where in the lanes the first epoch begins
 
 	epoch, last int
 	over        bool // nothing comes after epoch
@@ -67,8 +67,7 @@ func newSequence(r *run, ahead bool) *sequence {
 		q.index = perRank.steps(0) - perRank.steps(q.skip)
 	}
 	if r.l.counted != nil {
-		q.skip = c.base
-		q.deals(r.l.ds.(*streamDataset).streams[0])
+		q.readLanes()
 		return q
 	}
 	first, group := 0, q.group()
@@ -134,8 +133,8 @@ func (o *options) shardOrder(shards, k int) Sampler {
 
 // stop ends the passes of all parts.
 func (q *sequence) stop() {
-	for _, ln := range q.lanes {
-		ln.Drop()
+	if q.lanes != nil {
+		q.lanes.Stop()
 	}
 	for _, p := range q.parts {
 		p.Stop()
@@ -148,7 +147,7 @@ func (q *sequence) feed(r *run) error {
 	for {
 		select {
 		case b := <-r.toFill:
-			q.fill(b.seq, b)
+			q.fill(b)
 		case <-r.ctx.Done():
 			return nil
 		}
@@ -190,10 +189,6 @@ func (q *sequence) position(i int) uint64 { return uint64(q.epoch)*uint64(q.quot
 
 // begin begins an epoch. What a State says was delivered is skipped, or read and dropped.
 func (q *sequence) begin(scratch **record) error {
-	if q.deal != nil {
-		q.beginDeal()
-		return nil
-	}
 	needed := int64(0)
 	for k, p := range q.parts {
 		p.draws = cmp.Or(q.quota, math.MaxInt)
@@ -298,9 +293,13 @@ func (q *sequence) drop(scratch **record) error {
 // comes, or with WithDropLast all at once, since a short batch must not be loaded.
 // If nothing is left to read, b is marked as the end, with a failure if there was
 // one.
-func (q *sequence) fill(seq uint64, b *Batch) {
+func (q *sequence) fill(b *Batch) {
 	q.l.counters.reading.start()
 	defer q.l.counters.reading.stop()
+	if q.lanes != nil {
+		q.fillStep(b)
+		return
+	}
 	o := q.l.opts
 	n, more := 0, false
 	b.failure = nil
@@ -308,9 +307,10 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		if !q.started {
 			b.failure = q.begin(&b.records[0])
 		}
-		b.epoch, b.index, b.from = q.epoch, q.index, q.delivered
+		b.epoch, b.index, b.from = q.epoch, q.index, q.delivered*o.world+o.rank
 		if b.failure == nil {
-			n, more = q.fillPlaces(seq, b)
+			n = q.fillPlaces(b)
+			more = n == o.batchSize
 		}
 		if more {
 			q.index++
@@ -321,7 +321,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 		} else if b.failure == nil {
 			b.failure = q.wrong(n)
 		}
-		if o.dropLast && q.deal == nil {
+		if o.dropLast {
 			n = 0
 		}
 		q.endEpoch()
@@ -329,11 +329,8 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	q.over = q.over || b.failure != nil
 	b.end = n == 0 || b.failure != nil
 	b.resize(n)
-	world := anyWorld
-	if q.deal == nil {
-		world, b.left, b.reached = o.world, q.left(n), q.delivered*o.world
-	}
-	b.state = State{Epoch: b.epoch, Samples: b.reached, World: world}
+	b.left, b.reached = q.left(n), q.delivered*o.world
+	b.state = State{Epoch: b.epoch, Samples: b.reached, World: o.world}
 	if o.unordered {
 		b.state.Samples = -1
 	}
@@ -343,7 +340,7 @@ func (q *sequence) fill(seq uint64, b *Batch) {
 	if b.end {
 		q.ended.Store(true)
 	}
-	q.l.ring.Seal(seq, n)
+	q.l.ring.Seal(b.seq, n)
 }
 
 // left is how many places follow in the epoch after a batch of n; −1: not known.
@@ -373,21 +370,17 @@ func (q *sequence) endEpoch() {
 	}
 }
 
-// fillPlaces reads records until the batch is full or the epoch over. It reports false at
-// the epoch's end.
-func (q *sequence) fillPlaces(seq uint64, b *Batch) (n int, more bool) {
-	if q.deal != nil {
-		return q.fillStep(seq, b)
-	}
+// fillPlaces reads records until the batch is full or the epoch over. It returns how many.
+func (q *sequence) fillPlaces(b *Batch) (n int) {
 	o := q.l.opts
 	for n < o.batchSize && q.delivered < q.most && !q.l.ring.Stopped() && q.read(&b.records[n]) {
 		b.indices[n] = (q.delivered-1)*o.world + o.rank
 		n++
 		if n < o.batchSize && !o.dropLast {
-			q.l.ring.Offer(seq, n)
+			q.l.ring.Offer(b.seq, n)
 		}
 	}
-	return n, n == o.batchSize
+	return n
 }
 
 // wrong tells what is wrong with an epoch whose last batch has n records. An epoch
@@ -402,7 +395,7 @@ func (q *sequence) wrong(n int) error {
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d for rank %d of %d: its shards, of the stream's %d, are empty", q.epoch, q.dry.number, o.rank, o.world, q.dry.shards)
 	case q.delivered > 0 && q.delivered < q.quota:
 		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d for rank %d of %d: its shards, of the stream's %d, have become empty", q.epoch, q.delivered, q.quota, o.rank, o.world, q.parts[0].shards)
-	case q.deal != nil || q.index > 0 || n > 0 && !o.dropLast:
+	case q.index > 0 || n > 0 && !o.dropLast:
 		return nil
 	case n > 0:
 		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)
@@ -415,82 +408,59 @@ func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
-// deals makes the parts of a sequence the lanes of a deal.
-func (q *sequence) deals(s Stream) {
-	c, o := q.l.counted, q.l.opts
-	q.deal = &deal.Deal{
-		N: c.n, Counts: c.all, Shard: o.shardOrder(len(c.all), 0).At, Lanes: c.lanes, Key: permute.SeedKey(o.seedOfStream(0)),
-		Block: 64, Mixes: o.shuffle, Step: c.step(), Steps: c.steps,
-		Span: func(base, k int) (first, after, low, high int) {
-			first, _ = c.bounds(base, k)
-			low, high, after = c.part(base, k)
-			return first, after, low - first, high - first
-		},
+// readLanes readies the sequence for a CountedStream, whose records are in lanes.
+func (q *sequence) readLanes() {
+	o, c, counts := q.l.opts, q.run.course, q.l.counted
+	p := &lanes.Plan{
+		N: counts.n, Counts: counts.all, Shard: o.shardOrder(len(counts.all), 0).At, Lanes: counts.lanes,
+		Block: 64, Mixes: o.shuffle, Key: permute.SeedKey(o.seedOfStream(0)),
 	}
 	if o.shuffle {
-		q.deal.Block = (o.window-1)/c.lanes + 1
+		p.Block = (o.window-1)/p.Lanes + 1
 	}
-	group := q.group()
-	for k := range c.lanes {
-		ln := deal.NewLane(group, q.deal, k, q.config(s, k, len(c.all), 0))
-		q.parts, q.lanes = append(q.parts, &streamPart{Set: ln.Set, number: k, shards: len(c.all)}), append(q.lanes, ln)
+	q.origin = p.Begin(c.first, c.n, c.base)
+	steps := &lanes.Steps{
+		Lanes: p.Lanes, Origin: q.origin, Base: c.base, Epoch: c.n, Step: c.step(), Head: c.head, Whole: c.whole, Len: c.len(),
+		Span: func(k int) (first, after int64, low, high int) {
+			epoch, base, k, _ := c.at(k)
+			from, to := c.bounds(base, k)
+			low, high, _ = c.part(base, k)
+			start := q.startOf(epoch)
+			return start + int64(from), start + int64(to), low - from, high - from
+		},
 	}
+	p.Taker = steps
+	s := q.l.ds.(*streamDataset).streams[0]
+	q.lanes = shards.NewLanes(q.group(), p, steps, func(k int) shards.Config[Record] { return q.config(s, 0, len(counts.all), 0) })
 }
 
-// beginDeal begins an epoch of a counted stream at the position that a State says.
-func (q *sequence) beginDeal() {
-	c := q.l.counted
-	q.deal.Begin(q.epoch, q.skip)
-	q.index = c.steps(0) - c.steps(q.skip)
-	q.started, q.delivered, q.skip, q.step = true, 0, 0, 0
-	needed := int64(0)
-	for k, ln := range q.lanes {
-		if q.parts[k].draws = 0; ln.Ready() {
-			q.parts[k].draws = endless
-			needed++
-		}
-	}
-	for _, p := range q.parts {
-		p.Begin(q.epoch, p.draws, q.l.opts.aheadBytes/max(1, needed))
-		p.GoAhead()
-	}
+// startOf is where in the lanes an epoch begins.
+func (q *sequence) startOf(epoch int) int64 {
+	c := &q.run.course
+	return q.origin + int64(epoch-c.first)*int64(c.n)
 }
 
-// fillStep reads the records of the next step into a batch. It reports false after the
-// epoch's last step, and if the run ends.
-func (q *sequence) fillStep(seq uint64, b *Batch) (n int, more bool) {
-	c, base := q.l.counted, q.deal.Base
-	b.reached, b.left = base, 0
-	if q.step == c.steps(base) {
-		return 0, false
+// fillStep reads the records of a batch of a CountedStream, and offers each to the workers.
+func (q *sequence) fillStep(b *Batch) {
+	start := q.startOf(b.epoch)
+	horizon := start + 2*int64(q.run.course.n) // the end of the next epoch
+	if !q.started {
+		q.started = true
+		q.lanes.Begin(q.l.opts.aheadBytes, horizon)
 	}
-	from, end := endless, 0
-	for _, ln := range q.lanes {
-		if low, high := ln.Turn(q.step); low < high {
-			from, end = min(from, low), max(end, high)
+	q.lanes.Turn(int(b.seq-q.run.first), horizon)
+	n := 0
+	for ; n < b.opened && !q.l.ring.Stopped(); n++ {
+		position, ok := q.lanes.Next(&b.records[n])
+		if !ok {
+			break
+		}
+		if b.indices[n] = int(position - start); n == 0 {
+			b.from = b.indices[0]
+		} else {
+			q.l.ring.Offer(b.seq, n)
 		}
 	}
-	for offset := from; offset < end; offset++ {
-		for _, ln := range q.lanes {
-			position, ok := ln.Takes(offset)
-			if !ok {
-				continue
-			}
-			r := ln.Take(offset)
-			if r == nil || q.l.ring.Stopped() {
-				return n, false
-			}
-			q.parts[b.records[n].Part].Return(b.records[n])
-			b.records[n], b.indices[n] = r, position
-			n++
-			if n < c.batch && !c.dropLast {
-				q.l.ring.Offer(seq, n)
-			}
-		}
-	}
-	_, _, b.reached = c.part(base, q.step)
-	if q.step++; q.step < c.steps(base) {
-		b.left = max(1, c.n-b.reached)
-	}
-	return n, b.left > 0
+	b.resize(n) // less if the run ends: nobody will see it
+	q.l.ring.Seal(b.seq, n)
 }

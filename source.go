@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -47,6 +48,10 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	if n == endless {
 		if stream.mix == nil {
 			s.counted, err = newCounts(stream.streams[0], shards[0], o)
+			if s.counted != nil {
+				s.order.n = cmp.Or(o.epochSamples, s.counted.n)
+				err = s.order.hasBatch()
+			}
 			errs = append(errs, err)
 		}
 		errs = append(errs, stream.fits(shards, s.counted != nil, o)...)

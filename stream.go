@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mix"
 )
 
@@ -266,10 +267,11 @@ func (f *funcReader[R]) Close() error {
 
 // A CountedStream knows how many records its shards have. So the order of an epoch doesn't
 // depend on the ranks: all have the same number of batches, [Loader.Resume] goes on with any
-// number of them, and there may be more than shards. Records too few or too many make bad
-// samples, with a *[ShardError]. [WithInterleave] counts over all ranks; those that share a
-// shard pass over each other's records, faster if readers are Skippers. [WithEpochSamples] and
-// [MixedStreams] don't use the counts.
+// number of them, and there may be more than shards. With [WithEpochSamples] an epoch begins
+// where the one before ended, so each record comes once before any comes again. Records too few
+// or too many make bad samples, with a *[ShardError]. [WithInterleave] counts over all ranks;
+// those that share a shard pass over each other's records, faster if readers are Skippers.
+// [MixedStreams] doesn't use the counts.
 type CountedStream interface {
 	Stream
 	Records(shard int) int // of a shard, 0 ≤ shard < Shards, or −1: not known, as if the stream had no counts; with 0 it isn't opened; a loader asks once
@@ -280,15 +282,15 @@ const defaultLanes = 32
 
 // A recordCounts is how many records the shards of a CountedStream have.
 type recordCounts struct {
-	order       // of positions
 	all   []int // of each shard
+	n     int   // of all together
 	lanes int
 }
 
 // newCounts is nil if the records of the stream aren't all counted, or the counts aren't used.
 func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 	told, ok := s.(CountedStream)
-	if !ok || o.epochSamples > 0 {
+	if !ok {
 		return nil, nil
 	}
 	defer func() {
@@ -297,14 +299,14 @@ func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 			c, err = nil, optionError("CountedStream.Records", fmt.Sprintf("%T", s), "%v", cause)
 		}
 	}()
-	c = &recordCounts{order: order{batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}}
+	c = &recordCounts{}
 	for shard := range n {
 		k := told.Records(shard)
 		if k < 0 {
 			return nil, nil
 		}
-		if k > maxSamples-c.n {
-			return nil, optionError("CountedStream.Records", k, "shard %d: all shards together must have at most %d records", shard, maxSamples)
+		if k > lanes.MaxLen-c.n {
+			return nil, optionError("CountedStream.Records", k, "shard %d: all shards together must have at most %d records", shard, lanes.MaxLen)
 		}
 		c.all, c.n = append(c.all, k), c.n+k
 	}
@@ -312,5 +314,5 @@ func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 		return nil, nil // an epoch without a sample is an error in any case
 	}
 	c.lanes = min(cmp.Or(o.interleave, defaultLanes), n, c.n)
-	return c, c.hasBatch()
+	return c, nil
 }

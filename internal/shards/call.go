@@ -14,10 +14,9 @@ type call struct {
 	since time.Time // guarded by mu; when the call under way began, zero between calls
 	lost  bool      // guarded by mu; set once, when the call under way is given up
 
-	// The shardReader's when the call began; guarded by mu.
-	at, read, passed int
-	fault            error // not nil if the call is Close
-	unread           []error
+	// The shardReader's when the call began; its fault is not nil if the call is Close. Guarded
+	// by mu.
+	was progress
 }
 
 // await receives what the shardReader's goroutine sends, or that it closes the channel. It
@@ -68,7 +67,7 @@ func (c *shardReader[R]) replace() *shardReader[R] {
 	defer c.call.mu.Unlock()
 	next := newShardReader(c.set, c.shards)
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
-	next.at, next.read, next.passed, next.fault, next.unread = c.call.at, c.call.read, c.call.passed, c.call.fault, c.call.unread
+	next.progress = c.call.was
 	err := loadctx.NoAnswer(c.ctx)
 	switch next.fault {
 	case nil:
@@ -77,7 +76,7 @@ func (c *shardReader[R]) replace() *shardReader[R] {
 		next.fault = nil
 		fallthrough
 	default:
-		c.set.group.notClosed(c.shards[c.call.at], err)
+		c.set.group.notClosed(next.shard, err)
 	}
 	c.cancel(err)
 	return next
@@ -96,8 +95,8 @@ func (c *shardReader[R]) begins() {
 	if c.call.lost {
 		return // what the call that was given up had read goes to nobody
 	}
-	c.call.since, c.call.at, c.call.read, c.call.passed, c.call.fault = time.Now(), c.at, c.read, c.passed, c.fault
-	c.call.unread = slices.Clip(c.unread)
+	c.call.since, c.call.was = time.Now(), c.progress
+	c.call.was.unread = slices.Clip(c.unread)
 }
 
 // returned notes that the call has returned.

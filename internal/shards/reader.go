@@ -11,6 +11,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/loadctx"
 )
 
@@ -18,20 +19,20 @@ import (
 // it reads ahead, to a goroutine of its own until it is closed or given up.
 type shardReader[R any] struct {
 	set    *Set[R]
-	shards []int
-	at     int // index in shards of the one that is open, or opened next
+	shards []int // nil if records are picked
+	progress
 	reader Reader[R]
-	read   int                                 // records of that shard so far; if records are picked, up to the last one picked
-	given  int                                 // records that its reader has given or passed over: fewer than read once it is opened again
-	fault  error                               // what ends that shard; nil as long as it goes on
-	pick   func(at, from int) (record, of int) // which record to read next; nil if all
+	given  int // records that it has given or passed over: fewer than read once the shard is opened again
+
+	// If records are picked.
+	pick   func(from int64) (lanes.Pick, bool)
+	picked lanes.Pick // the next one, if known
+	known  bool
 
 	// While a resumed run skips.
 	spent   bool // nothing is left
-	passed  int  // records that the skip under way has passed over
 	dropped R
 	got     *Item[R] // what was read; nil if nothing was left
-	unread  []error  // of the records that can't be read
 
 	// If the shardReader reads ahead: what its goroutine and the Set share.
 	full, empty chan *Item[R] // records that come and go back; nil if it doesn't read ahead
@@ -57,10 +58,26 @@ type shardReader[R any] struct {
 	call call // with a timeout
 }
 
+// progress is how far a shardReader has come: what one that goes on in its place begins with.
+type progress struct {
+	at     int     // index in shards of the one that is open, or opened next
+	shard  int     // that one; if records are picked, what the last one was picked of
+	read   int     // records of it so far, or up to the last one picked
+	fault  error   // what ends it; nil as long as it goes on
+	passed int     // records that the skip under way has passed over
+	unread []error // of those, why some can't be read
+
+	// If records are picked.
+	visit int64 // of the shard
+	from  int64 // the next is the first from here on; numbered in the lane
+}
+
 func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
 	c := &shardReader[R]{set: s, shards: shards, share: s.share, due: math.MaxInt, ctx: s.group.Context}
 	if s.Pick != nil {
-		c.pick = s.Pick()
+		c.pick, c.visit = s.Pick(), -1
+	} else {
+		c.shard = shards[0]
 	}
 	if s.group.Ahead {
 		c.ctx, c.cancel = context.WithCancelCause(loadctx.WithTimeout(s.group.Context, s.group.Timeout))
@@ -134,7 +151,7 @@ func (c *shardReader[R]) blank() *Item[R] {
 		for n := len(c.empty); n > 0; n-- {
 			c.idle = append(c.idle, <-c.empty)
 		}
-		if len(c.full) < c.most() {
+		if len(c.full) < c.most() && c.isNear() {
 			if len(c.idle) == 0 {
 				c.idle = append(c.idle, c.set.newItem())
 			}
@@ -160,6 +177,16 @@ func (c *shardReader[R]) most() int {
 		return leastAhead
 	}
 	return mostAhead
+}
+
+// isNear reports whether the next record may be read ahead. What the caller of Set.Next waits for
+// always may.
+func (c *shardReader[R]) isNear() bool {
+	if c.pick == nil {
+		return true
+	}
+	next, ok := c.peek()
+	return !ok || next.Position < c.set.horizon.Load()
 }
 
 // reserve counts the bytes that a record lacks, if the shardReader has room for them. If need be, it
@@ -194,10 +221,14 @@ func (c *shardReader[R]) hold(n int64) bool {
 
 // want has the shardReader read its next record, if none is ready, though it be above its share.
 func (c *shardReader[R]) want() {
-	if len(c.full) > 0 {
-		return
+	if len(c.full) == 0 {
+		c.wanted.Store(int64(c.taken) + 1)
+		c.wake()
 	}
-	c.wanted.Store(int64(c.taken) + 1)
+}
+
+// wake has a shardReader that waits look again whether it may read.
+func (c *shardReader[R]) wake() {
 	select {
 	case c.woken <- struct{}{}:
 	default:
@@ -271,7 +302,7 @@ func (c *shardReader[R]) shut() {
 		return
 	}
 	if err := c.closeReader(); err != nil {
-		c.set.group.notClosed(c.shards[c.at], err)
+		c.set.group.notClosed(c.shard, err)
 	}
 	c.reader = nil
 }
@@ -300,7 +331,7 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 				return false
 			}
 			if c.fault = c.attempt(c.read, &r.Record); c.fault == nil {
-				r.Shard, r.Number = c.shards[c.at], c.read
+				r.Shard, r.Number = c.shard, c.read
 				c.read++
 				return true
 			}
@@ -313,33 +344,39 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 	return false
 }
 
-// nextPicked is next if records are counted. What ends a shard makes each of its
+// peek is the record that is picked next; false if there is none.
+func (c *shardReader[R]) peek() (next lanes.Pick, ok bool) {
+	if !c.known {
+		c.picked, c.known = c.pick(c.from)
+	}
+	return c.picked, c.known
+}
+
+// nextPicked is next if records are picked. What ends a shard makes each of its
 // records that are picked from there on a bad one.
 func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
-	for c.ctx.Err() == nil && c.at < len(c.shards) {
-		shard := c.shards[c.at]
-		record, told := c.pick(c.at, c.read)
-		if record < 0 {
-			c.fault = io.EOF // what goes on in place of this reader leaves the shard, too
-			c.shut()
-			c.at, c.read, c.fault = c.at+1, 0, nil
-			continue
-		}
-		if c.fault == nil {
-			c.fault = c.tooFew(c.attempt(record, &r.Record), told)
-			if c.fault == nil && record == told-1 {
-				c.fault = c.attemptEnd(told)
-			}
-		}
-		r.Shard, r.Number = shard, record
-		c.read = record + 1
-		if c.fault != nil {
-			c.shut()
-			r.Err = c.set.Failed(shard, record, c.fault)
-		}
-		return true
+	next, ok := c.peek()
+	if !ok || next.Visit != c.visit {
+		c.fault = io.EOF // what goes on in place of this reader leaves the shard, too
+		c.shut()
+		c.visit, c.shard, c.read, c.fault = next.Visit, next.Shard, 0, nil
 	}
-	return false
+	if !ok || c.ctx.Err() != nil {
+		return false
+	}
+	if c.fault == nil {
+		c.fault = c.tooFew(c.attempt(next.Record, &r.Record), next.Of)
+		if c.fault == nil && next.Record == next.Of-1 {
+			c.fault = c.attemptEnd(next.Of)
+		}
+	}
+	r.Shard, r.Number = next.Shard, next.Record
+	c.read, c.from, c.known = next.Record+1, next.Number+1, false
+	if c.fault != nil {
+		c.shut()
+		r.Err = c.set.Failed(next.Shard, next.Record, c.fault)
+	}
+	return true
 }
 
 // attemptEnd makes sure that the shard ends after the records that it should have.
@@ -366,8 +403,10 @@ func (c *shardReader[R]) tooFew(err error, told int) error {
 // nil if the shard was read to its end.
 func (c *shardReader[R]) leaveShard() error {
 	c.shut()
-	shard, read, fault := c.shards[c.at], c.read, c.fault
-	c.at, c.read, c.fault = c.at+1, 0, nil
+	shard, read, fault := c.shard, c.read, c.fault
+	if c.at, c.read, c.fault = c.at+1, 0, nil; c.at < len(c.shards) {
+		c.shard = c.shards[c.at]
+	}
 	if fault == io.EOF {
 		return nil
 	}
@@ -457,7 +496,7 @@ func (c *shardReader[R]) openPatiently() (Reader[R], error) {
 	began := time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
 		c.begins()
-		reader, err := c.set.Open(c.ctx, c.shards[c.at])
+		reader, err := c.set.Open(c.ctx, c.shard)
 		c.returned() // waiting isn't the call's time
 		switch {
 		case err == nil && reader == nil:

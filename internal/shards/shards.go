@@ -20,6 +20,8 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/lanes"
 )
 
 // A Reader reads one shard. A Reader of which records can be skipped has a method
@@ -63,10 +65,10 @@ type Config[R any] struct {
 	AtOnce int                       // how many are read at once
 	Window int                       // records of the shuffle's window; below 2 there is none
 	Draw   func(epoch, i, n int) int // the place in a window of n records from which record i of an epoch is taken
-	// If not all records are read: a function that says which one to read next of shard number
-	// i of the pass, from a record on, and how many records the shard has; −1 if no other. Each
-	// shardReader has its own. AtOnce is 1.
-	Pick func() func(i, from int) (record, of int)
+	// If records are picked, from shards without an end: a function that says which one is the
+	// next from a number on, false if there is none. Each shardReader has its own. There is one at
+	// once, and Shards isn't asked.
+	Pick func() func(from int64) (lanes.Pick, bool)
 }
 
 // A Group is what the Sets of an epoch that are read side by side share.
@@ -87,9 +89,10 @@ type Set[R any] struct {
 	group     *Group
 	part      int
 	epoch     int
-	draws     int   // records that the epoch may take; math.MaxInt if it ends with the shards
-	delivered int   // records of the epoch that were handed out or skipped
-	bound     int64 // of the bytes read ahead
+	draws     int          // records that the epoch may take; math.MaxInt if it ends with the shards
+	delivered int          // records of the epoch that were handed out or skipped
+	bound     int64        // of the bytes read ahead
+	horizon   atomic.Int64 // records picked for this position or a later one aren't read ahead
 
 	// For the pass under way.
 	readers   []*shardReader[R]
@@ -129,11 +132,27 @@ func (s *Set[R]) GoAhead() {
 	}
 }
 
+// Near lets records be read ahead that are needed before a position.
+func (s *Set[R]) Near(position int64) {
+	s.horizon.Store(position)
+	for _, c := range s.readers {
+		if c.full != nil {
+			c.wake()
+		}
+	}
+}
+
 // open makes the shardReaders of a pass.
 func (s *Set[R]) open() {
+	s.turn, s.passed, s.soon, s.soonBytes = 0, 0, 0, 0
+	if s.Pick != nil {
+		s.share = s.bound / 2
+		s.readers = append(s.readers, newShardReader(s, nil))
+		return
+	}
 	all := s.Shards(s.epoch)
 	n := min(s.AtOnce, len(all))
-	s.turn, s.passed, s.share, s.soon, s.soonBytes = 0, 0, s.bound/2/int64(n), 0, 0
+	s.share = s.bound / 2 / int64(n)
 	for i := range n {
 		var shards []int
 		for k := i; k < len(all); k += s.AtOnce {

@@ -1,0 +1,209 @@
+// Package lanes says which record is at which position of an order without an end, if it is
+// known how many records each shard has, and which of them a rank takes.
+//
+// The order is passes over all records, one after the other. Position p is in lane p mod Lanes,
+// at offset p / Lanes: the same for any number of ranks. In each pass the records, in the order
+// of its shards, are cut into as many pieces as there are lanes; a piece has as many records as
+// its lane has positions in the pass. So a lane reads few shards, one after the other. Both the
+// offsets and the records of a lane are numbered through all passes.
+package lanes
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"sort"
+	"sync"
+
+	"github.com/nwt-go/nwt/internal/permute"
+)
+
+// MaxLen bounds a pass, so that positions don't overflow in a million of them.
+const MaxLen = 1 << (30 + 12*(^uint(0)>>63))
+
+// A Plan is the order as one run sees it: its positions count from the beginning of a pass or,
+// so that position 0 is in lane 0, from up to Lanes−1 positions before.
+type Plan struct {
+	N      int                   // records of a pass, 1 … MaxLen
+	Counts []int                 // of each shard
+	Shard  func(pass, i int) int // number i in the order of a pass
+	Lanes  int                   // at least 1
+	Block  int                   // records of a lane that are looked at together, at least 1
+	Mixes  bool                  // the records of a block are mixed
+	Key    uint64                // of the mixing
+	Taker                        // set after Begin
+
+	pass   int   // in which the run begins
+	begins int64 // position at which that pass begins
+	from   int64 // at which the run begins
+
+	mu     sync.Mutex
+	latest [4]pass // guarded by mu
+}
+
+// A Taker says which offsets of a lane a rank takes.
+type Taker interface {
+	Next(lane int, offset int64) int64                       // the first from an offset on; −1: none
+	Each(lane int, from, end int64, f func(from, end int64)) // f gets those in from … end−1, range by range
+}
+
+// A pass is where the shards of one begin.
+type pass struct {
+	number int64
+	before []int // records before shard number i of its order
+}
+
+// Begin turns to position base of an epoch, if each epoch is n positions, one after the other
+// from the first pass on. It returns the plan's position of the epoch's beginning.
+func (p *Plan) Begin(epoch, n, base int) (origin int64) {
+	hi, lo := bits.Mul64(uint64(epoch), uint64(n))
+	number, into := bits.Div64(hi%uint64(p.N), lo, uint64(p.N))
+	lanes := uint64(p.Lanes)
+	p.pass = int(number & math.MaxInt)
+	p.begins = int64((bits.Rem64(hi, lo, lanes) + lanes - into%lanes) % lanes)
+	p.from = p.begins + int64(into) + int64(base)
+	return p.from - int64(base)
+}
+
+// below is how many of the positions before p are in the lanes before a lane.
+func below(p int64, lane, lanes int) int64 {
+	return p/int64(lanes)*int64(lane) + min(p%int64(lanes), int64(lane))
+}
+
+// offset is how many of the positions before p are in a lane.
+func offset(p int64, lane, lanes int) int64 { return below(p, lane+1, lanes) - below(p, lane, lanes) }
+
+// FirstOffset is the first offset of a lane that the run may take.
+func (p *Plan) FirstOffset(lane int) int64 { return offset(p.from, lane, p.Lanes) }
+
+// PositionOf is the position at an offset of a lane.
+func (p *Plan) PositionOf(lane int, offset int64) int64 { return offset*int64(p.Lanes) + int64(lane) }
+
+// A piece is the records of a lane in a pass.
+type piece struct {
+	pass      int64
+	from, end int64 // in the lane
+	first     int64 // the first of them, of all records in the order of the pass's shards
+}
+
+// pieceOf is the piece with a record or offset of a lane.
+func (p *Plan) pieceOf(lane int, number int64) piece {
+	n := int64(p.N)
+	k := (p.PositionOf(lane, number) - p.begins) / n
+	from, end := p.begins+k*n, p.begins+(k+1)*n
+	return piece{
+		pass: k, from: offset(from, lane, p.Lanes), end: offset(end, lane, p.Lanes),
+		first: below(end, lane, p.Lanes) - below(from, lane, p.Lanes),
+	}
+}
+
+// A block is records of a piece that are looked at together, and the offsets that they fill.
+type block struct {
+	piece
+	from, end int64
+}
+
+// blockOf is the block with a record or offset of a lane.
+func (p *Plan) blockOf(lane int, number int64) block {
+	b := block{piece: p.pieceOf(lane, number)}
+	size := int64(p.Block)
+	b.from = b.piece.from + (number-b.piece.from)/size*size
+	b.end = min(b.from+size, b.piece.end)
+	return b
+}
+
+// A pick is a record of a lane that the rank takes, and its offset.
+type pick struct{ record, offset int64 }
+
+// picks is what the rank takes of a block, in the order of the records.
+func (p *Plan) picks(lane int, b block) (all []pick) {
+	mixed := permute.New(int(b.end - b.from))
+	key := permute.Mix64(permute.EpochKey(p.Key, p.passNumber(b.pass)) + uint64(b.first+b.from-b.piece.from)*permute.Golden)
+	p.Each(lane, b.from, b.end, func(from, end int64) {
+		for o := from; o < end; o++ {
+			record := o
+			if p.Mixes {
+				record = b.from + int64(mixed.At(key, int(o-b.from)))
+			}
+			all = append(all, pick{record, o})
+		}
+	})
+	slices.SortFunc(all, func(a, b pick) int { return int(a.record - b.record) })
+	return all
+}
+
+// passNumber is the number of pass k of the run, among all.
+func (p *Plan) passNumber(k int64) int { return int((uint64(p.pass) + uint64(k)) & math.MaxInt) }
+
+// before is where the shards of pass k of the run begin.
+func (p *Plan) before(k int64) []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := &p.latest[k%int64(len(p.latest))]
+	if kept.before == nil || kept.number != k {
+		*kept = pass{k, make([]int, 1, len(p.Counts)+1)}
+		for i := range p.Counts {
+			kept.before = append(kept.before, kept.before[i]+p.Counts[p.Shard(p.passNumber(k), i)])
+		}
+	}
+	return kept.before
+}
+
+// A Pick is a record that the rank takes.
+type Pick struct {
+	Number   int64 // in its lane
+	Position int64 // before which it isn't needed
+	Visit    int64 // of its shard: another one in each pass
+	Shard    int
+	Record   int // in the shard
+	Of       int // records of the shard
+}
+
+// Picks returns a function that finds the first record, from one on, that the rank takes of a
+// lane; it reports false if there is none. Each goroutine needs its own.
+func (p *Plan) Picks(lane int) func(from int64) (Pick, bool) {
+	var b block
+	var picks []pick
+	var last Pick // of the records begin … end−1 of the lane, whose shard begins at shard
+	var shard, begin, end int64
+	return func(from int64) (Pick, bool) {
+		if start := p.FirstOffset(lane); from < start {
+			from = max(from, p.blockOf(lane, start).from)
+		}
+		for {
+			if from < b.from || from >= b.end {
+				b = p.blockOf(lane, from)
+				picks = p.picks(lane, b)
+			}
+			if i := sort.Search(len(picks), func(i int) bool { return picks[i].record >= from }); i < len(picks) {
+				from = picks[i].record
+				break
+			}
+			next := p.Next(lane, b.end)
+			if next < 0 {
+				return Pick{}, false
+			}
+			from = p.blockOf(lane, next).from
+		}
+		if from < begin || from >= end {
+			before, start := p.before(b.pass), b.piece.from-b.first // where the pass would begin in the lane
+			i := sort.SearchInts(before, int(from-start)+1) - 1
+			shard = start + int64(before[i])
+			begin, end = max(shard, b.piece.from), min(start+int64(before[i+1]), b.piece.end)
+			last = Pick{Visit: b.pass*int64(len(p.Counts)) + int64(i), Shard: p.Shard(p.passNumber(b.pass), i), Of: before[i+1] - before[i]}
+		}
+		last.Number, last.Position, last.Record = from, p.PositionOf(lane, b.from), int(from-shard)
+		return last, true
+	}
+}
+
+// Order is the block with an offset of a lane: the offsets that it fills and, for each of these that
+// the rank takes, how many of its records are read before.
+func (p *Plan) Order(lane int, offset int64, order []int) (from, end int64, _ []int) {
+	b := p.blockOf(lane, offset)
+	order = append(order[:0], make([]int, b.end-b.from)...)
+	for i, one := range p.picks(lane, b) {
+		order[one.offset-b.from] = i
+	}
+	return b.from, b.end, order
+}

@@ -1,0 +1,78 @@
+package lanes
+
+// Steps is what one of several ranks takes: ordered by lane, the positions of each step are
+// shared among them. So a rank reads its part of the lanes, and neighbours may share a lane.
+//
+// All steps of an epoch are equally long but for the last two; all epochs are but for the first,
+// which begins at Base.
+type Steps struct {
+	Lanes       int
+	Origin      int64 // position at which the first epoch begins
+	Base        int
+	Epoch, Step int // positions of an epoch, and of a step
+	Head, Whole int // steps of the first epoch, and of every later one
+	Len         int // steps of the run; math.MaxInt if it has no end
+	// Span is the positions of step k, and which of them, counted from the first once they are
+	// ordered by lane, are the rank's.
+	Span func(k int) (first, after int64, low, high int)
+}
+
+// Share is the offsets of a lane that the rank takes in step k.
+func (s *Steps) Share(lane, k int) (from, end int64) {
+	first, after, low, high := s.Span(k)
+	in := below(after, lane, s.Lanes) - below(first, lane, s.Lanes) // of the step's positions, in the lanes before
+	from = offset(first, lane, s.Lanes)
+	n := offset(after, lane, s.Lanes) - from
+	return from + min(max(0, int64(low)-in), n), from + min(max(0, int64(high)-in), n)
+}
+
+// at is the step that has the position at an offset of a lane, or the step before.
+func (s *Steps) at(lane int, offset int64) int {
+	p := offset*int64(s.Lanes) + int64(lane) - s.Origin
+	if p < int64(s.Epoch) {
+		return int(max(0, min((p-int64(s.Base))/int64(s.Step), int64(s.Head-1))))
+	}
+	epoch, in := int(p/int64(s.Epoch)), int(p%int64(s.Epoch))
+	return s.Head + (epoch-1)*s.Whole + min(in/s.Step, s.Whole-1)
+}
+
+// Each implements Taker.
+func (s *Steps) Each(lane int, from, end int64, f func(from, end int64)) {
+	last := s.at(lane, end-1)
+	for k := s.at(lane, from); k < s.Len && k-1 <= last; k++ {
+		if low, high := s.Share(lane, k); max(low, from) < min(high, end) {
+			f(max(low, from), min(high, end))
+		}
+	}
+}
+
+// Next implements Taker. Which part of a lane the rank takes in a step depends on the lane that
+// the step begins in. So it looks at as many steps as begin in different lanes, in as many epochs
+// as do, and not at more.
+func (s *Steps) Next(lane int, from int64) int64 {
+	k := s.at(lane, from)
+	for epochs := s.Lanes/gcd(s.Epoch, s.Lanes) + 1; epochs >= 0 && k < s.Len; epochs-- {
+		end := s.Len
+		if k < s.Head {
+			end = s.Head
+		} else if rest := (k - s.Head) % s.Whole; s.Whole-rest < s.Len-k {
+			end = k + s.Whole - rest
+		}
+		for regular := min(k+s.Lanes/gcd(s.Step, s.Lanes)+1, end); k < end; k++ {
+			if k == regular {
+				k = max(k, end-2)
+			}
+			if low, high := s.Share(lane, k); max(low, from) < high {
+				return max(low, from)
+			}
+		}
+	}
+	return -1
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}

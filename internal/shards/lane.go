@@ -1,0 +1,128 @@
+package shards
+
+import (
+	"math"
+
+	"github.com/nwt-go/nwt/internal/lanes"
+)
+
+// A Lanes reads the records of counted shards that a rank takes, step by step.
+type Lanes[R any] struct {
+	plan  *lanes.Plan
+	steps *lanes.Steps
+	lanes []*lane[R]
+
+	// Of the step under way.
+	offset, end int64 // offsets of the lanes that are still to be looked at
+	next        int   // lane to look at
+}
+
+// A lane reads the records of one lane.
+type lane[R any] struct {
+	*Set[R]
+	from, end int64      // offsets of the block under way
+	before    []int      // how many of the block's records are read before the one at each of these
+	held      []*Item[R] // of the block, in the order of reading; nil once handed out
+	low, high int64      // offsets that the rank takes in the step under way
+}
+
+// NewLanes makes Lanes whose plan has begun. config says how to read a shard in lane number k.
+func NewLanes[R any](g *Group, p *lanes.Plan, s *lanes.Steps, config func(k int) Config[R]) *Lanes[R] {
+	l := &Lanes[R]{plan: p, steps: s}
+	for k := range p.Lanes {
+		c := config(k)
+		c.Pick = func() func(int64) (lanes.Pick, bool) { return p.Picks(k) }
+		c.Window = 0 // records are mixed within a block
+		l.lanes = append(l.lanes, &lane[R]{Set: New(g, k, c)})
+	}
+	return l
+}
+
+// Begin begins to read. What is read ahead takes at most bound bytes, and is needed before a
+// position.
+func (l *Lanes[R]) Begin(bound, horizon int64) {
+	var used []*lane[R]
+	for k, ln := range l.lanes {
+		if l.plan.Next(k, l.plan.FirstOffset(k)) >= 0 {
+			used = append(used, ln)
+		}
+	}
+	for _, ln := range used {
+		ln.horizon.Store(horizon)
+		ln.Begin(0, math.MaxInt, bound/int64(len(used)))
+		ln.GoAhead()
+	}
+}
+
+// Turn turns to a step. What is read ahead is needed before a position.
+func (l *Lanes[R]) Turn(step int, horizon int64) {
+	l.offset, l.end, l.next = math.MaxInt64, 0, 0
+	for k, ln := range l.lanes {
+		if ln.low, ln.high = l.steps.Share(k, step); ln.low < ln.high {
+			l.offset, l.end = min(l.offset, ln.low), max(l.end, ln.high)
+		}
+		if horizon > ln.horizon.Load() {
+			ln.Near(horizon)
+		}
+	}
+}
+
+// Next replaces *r by the next record of the step, and returns its position. It reports false
+// after the last one, and if the context ends.
+func (l *Lanes[R]) Next(r **Item[R]) (position int64, ok bool) {
+	for ; l.offset < l.end; l.offset, l.next = l.offset+1, 0 {
+		for l.next < len(l.lanes) {
+			k, ln := l.next, l.lanes[l.next]
+			if l.next++; l.offset < ln.low || l.offset >= ln.high {
+				continue
+			}
+			got := l.take(k, l.offset)
+			if got == nil {
+				return 0, false
+			}
+			l.lanes[(*r).Part].Return(*r)
+			*r = got
+			return l.plan.PositionOf(k, l.offset), true
+		}
+	}
+	return 0, false
+}
+
+// take returns the record at an offset of lane k; nil if the context ends.
+func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
+	ln := l.lanes[k]
+	if offset < ln.from || offset >= ln.end {
+		ln.drop()
+		ln.from, ln.end, ln.before = l.plan.Order(k, offset, ln.before)
+	}
+	i := ln.before[offset-ln.from]
+	for len(ln.held) <= i {
+		r := ln.Blank()
+		if !ln.Set.Next(&r) {
+			ln.Return(r)
+			return nil
+		}
+		ln.held = append(ln.held, r)
+	}
+	r := ln.held[i]
+	ln.held[i] = nil
+	return r
+}
+
+// drop gives back what the lane holds.
+func (ln *lane[R]) drop() {
+	for _, r := range ln.held {
+		if r != nil {
+			ln.Return(r)
+		}
+	}
+	ln.from, ln.end, ln.held = 0, 0, ln.held[:0]
+}
+
+// Stop ends reading.
+func (l *Lanes[R]) Stop() {
+	for _, ln := range l.lanes {
+		ln.drop()
+		ln.Stop()
+	}
+}
