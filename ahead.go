@@ -151,14 +151,19 @@ func (r *run) wantsDepth() bool {
 	switch {
 	case r.halted || !l.deepens():
 		return false
-	case r.opened >= r.course.len() || r.sequence != nil && r.sequence.ended.Load():
-		return false // there is no other batch
+	case r.allOpened():
+		return false
 	case !l.ring.Exhausted(r.opening.Load()):
 		return false // workers have something to claim
 	case len(r.ahead) > 0 && r.awaiting.Load() && l.ring.Loaded(r.ahead[0]):
 		return false // the consumer waits for a copy, not for workers
 	}
 	return true
+}
+
+// allOpened tells whether there is no further batch to open. The caller holds turn.
+func (r *run) allOpened() bool {
+	return r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
 }
 
 // mostExtra is the bound on extra batches.

@@ -405,3 +405,46 @@ func TestPausesOfTheProgramDoNotCount(t *testing.T) {
 		})
 	}
 }
+
+// Each fiftieth step writes a checkpoint. Meanwhile all batches become ready that may be ahead, which
+// may be the rest of the epoch.
+func TestALoaderTunesItselfBesidePauses(t *testing.T) {
+	const batches, step, pause = 3000, 4 * msec, 600 * msec
+	for name, c := range map[string]struct {
+		per   int // batches of an epoch
+		shape []int
+		start int
+	}{
+		"small samples, from 2":    {150, nil, 2},
+		"small samples, from 16":   {150, nil, 16},
+		"pictures, from 8":         {150, []int{3, 64, 64}, 8},
+		"each epoch has one pause": {50, nil, 2},
+		"some epochs have a pause": {20, nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fields := []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: c.shape}}
+				ds := nwt.Overwrites(nwt.NewDataset(c.per*32, fields, func(context.Context, int, *nwt.Sample) error { time.Sleep(msec); return nil }))
+				run := func(l *nwt.Loader) time.Duration {
+					began, n := time.Now(), 0
+					for epoch := 0; n < batches; epoch++ {
+						for _, err := range l.Epoch(t.Context(), epoch) {
+							require.NoError(t, err)
+							if time.Sleep(step); n%50 == 49 {
+								time.Sleep(pause)
+							}
+							n++
+						}
+					}
+					return time.Since(began) - batches/50*pause
+				}
+				fixed := run(newLoader(t, ds, nwt.WithWorkers(8), silent, virtual))
+				l := tuning(t, ds, c.start, 32)
+				took := run(l)
+				require.NotNil(t, l.Result())
+				require.Equal(t, 8, l.Workers(), "%v", l.Result())
+				require.LessOrEqual(t, float64(took), 1.05*float64(fixed), "%v", l.Result())
+			})
+		})
+	}
+}

@@ -99,12 +99,16 @@ func (t *tuning) took(r *run) {
 	}
 	t.at = now
 	r.turn.Lock()
-	t.open = len(r.ahead)
-	t.dry = r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
+	t.sees(r)
 	r.turn.Unlock()
 	if t.Observe() && t.over != nil {
 		t.over()
 	}
+}
+
+// sees takes in what is ahead. The caller holds turn.
+func (t *tuning) sees(r *run) {
+	t.open, t.dry = len(r.ahead), r.allOpened() && r.l.ring.Exhausted(r.opening.Load())
 }
 
 // awaits is called when training begins to wait for a batch.

@@ -464,6 +464,7 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		default: // a worker is idle, who looks ahead is told of a batch, or tuning is to look
 			r.deepen()
 			if tuning != nil {
+				tuning.sees(r)
 				tuning.look()
 			}
 		}

@@ -77,6 +77,7 @@ type Tuner struct {
 	// Of the phase, or of its part in this run.
 	since  time.Time
 	base   Figures
+	latest look
 	atTick float64 // Loaded when Tick looked last
 
 	// While settling.
@@ -101,6 +102,12 @@ const (
 	watching
 	over
 )
+
+// A look is what Figures were at a time.
+type look struct {
+	at time.Time
+	Figures
+}
 
 // A span is how much was done in a while.
 type span struct {
@@ -260,14 +267,14 @@ func (t *Tuner) look(now time.Time, delivered bool) {
 			t.advance()
 		}
 	case f.Dry:
-		t.pause(now, f)
+		t.pause()
 	case t.phase == settling:
 		if t.settled(now, f) {
 			t.begin()
 		}
 	case t.phase == measuring:
-		if since, then := t.bodies.at, t.bodies.Figures; delivered && t.bodies.pause(now, f) { // it isn't measured
-			t.sum = t.done(since, then)
+		if before := t.bodies.look; delivered && t.bodies.pause(now, f) > 0 { // it isn't measured
+			t.sum = t.done(before.at, before.Figures)
 			t.since, t.base = now, f
 		} else {
 			t.measure(now, f)
@@ -275,6 +282,7 @@ func (t *Tuner) look(now time.Time, delivered bool) {
 	case t.phase == watching:
 		t.watch(now, f)
 	}
+	t.latest = look{now, f}
 }
 
 // done is what was done in the phase.
@@ -284,9 +292,12 @@ func (t *Tuner) done(now time.Time, f Figures) span {
 	return s
 }
 
-// pause keeps what was measured until the next run.
-func (t *Tuner) pause(now time.Time, f Figures) {
-	t.sum = t.done(now, f)
+// pause keeps until the next run what was measured up to the latest look: since then workers may
+// have found nothing more to begin, or the program has paused.
+func (t *Tuner) pause() {
+	if !t.latest.at.Before(t.since) {
+		t.sum = t.done(t.latest.at, t.latest.Figures)
+	}
 	t.resync = true
 }
 

@@ -119,13 +119,14 @@ func (t *Tuner) restart() {
 type short struct {
 	whole   bool
 	useful  int // looks at this run that told something
-	poor    int // runs in a row that hardly had one
+	poor    int // runs in a row that hardly had any
 	longest int // batches of a run that was poor
 }
 
 const (
-	poorRuns = 3 // in a row, after which runs are measured whole
-	noLonger = 4 // times longest: such a run isn't short
+	poorRuns    = 3 // in a row, after which runs are measured whole
+	noLonger    = 4 // times longest: such a run isn't short
+	usefulLooks = 8 // a run with so many isn't poor: the rest of it may have been ready after a pause
 )
 
 // Resume is called when a run has begun, before anything of it is delivered.
@@ -138,6 +139,7 @@ func (t *Tuner) Resume() {
 			t.advance()
 		}
 		t.since, t.base = time.Now(), t.Run.Figures()
+		t.bodies.began(t.since, t.base)
 	}
 }
 
@@ -145,16 +147,13 @@ func (t *Tuner) Resume() {
 func (t *Tuner) Pause(batches int) {
 	now, f, s := time.Now(), t.Run.Figures(), &t.short
 	if !s.whole {
-		if t.phase == over || t.phase == watching {
-			if !t.resync && t.phase == watching {
-				t.pause(now, f)
-			}
+		if !t.resync {
+			t.pause()
+		}
+		if t.phase >= watching {
 			return
 		}
-		if !t.resync {
-			t.pause(now, f)
-		}
-		if 2*s.useful >= batches {
+		if 2*s.useful >= batches || s.useful >= usefulLooks {
 			s.poor = 0
 			return
 		}
@@ -165,6 +164,7 @@ func (t *Tuner) Pause(batches int) {
 		s.longest = max(s.longest, batches)
 		return
 	}
+	t.since = t.since.Add(t.bodies.pause(now, f))
 	f.Loaded = t.base.Loaded + float64(f.Delivered-t.base.Delivered)
 	t.sum = t.done(now, f)
 	switch t.phase {
@@ -184,9 +184,11 @@ func (t *Tuner) Pause(batches int) {
 	}
 }
 
-// observeWhole ends measuring whole runs if this one is too long for that.
+// observeWhole leaves pauses out, and ends measuring whole runs if this one is too long for that.
 func (t *Tuner) observeWhole() {
-	if f := t.Run.Figures(); f.Delivered-t.base.Delivered > noLonger*t.short.longest {
+	f := t.Run.Figures()
+	t.since = t.since.Add(t.bodies.pause(time.Now(), f))
+	if f.Delivered-t.base.Delivered > noLonger*t.short.longest {
 		t.short = short{}
 		t.restart()
 	}
@@ -195,9 +197,8 @@ func (t *Tuner) observeWhole() {
 // bodies tell a pause of the program, for a checkpoint say, from an ordinary step.
 type bodies struct {
 	usual time.Duration
-	often float64   // the share of bodies, lately, that were far longer
-	at    time.Time // of the last look at a delivery
-	Figures
+	often float64 // the share of bodies, lately, that were far longer
+	look          // the latest at a delivery
 }
 
 const (
@@ -206,14 +207,14 @@ const (
 	lately     = 16  // … of the last so many, by and large
 )
 
-func (b *bodies) began(now time.Time, f Figures) { b.at, b.Figures = now, f }
+func (b *bodies) began(now time.Time, f Figures) { b.look = look{now, f} }
 
-// pause tells whether the last body was a pause.
-func (b *bodies) pause(now time.Time, f Figures) (is bool) {
+// pause is by how much the last body was longer than usual; 0 if it was no pause.
+func (b *bodies) pause(now time.Time, f Figures) (longer time.Duration) {
 	last := span{now.Sub(b.at), f}.plus(span{0, b.Figures}, -1)
 	b.began(now, f)
 	if last.Asked != 1 {
-		return false
+		return 0
 	}
 	body := last.body()
 	b.often -= b.often / lately
@@ -224,10 +225,11 @@ func (b *bodies) pause(now time.Time, f Figures) (is bool) {
 		b.usual -= (b.usual - body) / 2
 	default:
 		if body > pauseTimes*b.usual && body > time.Millisecond {
-			b.often += 1. / lately
-			is = b.often < ordinary
+			if b.often += 1. / lately; b.often < ordinary {
+				longer = body - b.usual
+			}
 		}
 		b.usual += (min(body, pauseTimes*b.usual) - b.usual) / 8
 	}
-	return is
+	return longer
 }
