@@ -136,13 +136,7 @@ func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool)
 // aboutLoading says what loading waits for, as far as the figures tell.
 func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []string {
 	o := s.opts
-	cpus := float64(o.cpus()) // of which Trial.CPU is a share
-	if r.Hardware.Affinity > 0 {
-		cpus = min(cpus, float64(r.Hardware.Affinity))
-	}
-	if r.Hardware.Quota > 0 {
-		cpus = min(cpus, r.Hardware.Quota/float64(o.ranks()))
-	}
+	cpus := o.machine.CPUs().Mine(o.ranks(), o.cpus()) // of which Trial.CPU is a share
 	used := fmt.Sprintf("%s of %s in use", human.Share(t.CPU), countCPUs(cpus))
 	highest := r.Workers == r.Trials[len(r.Trials)-1].Workers
 	most := maxWorkers

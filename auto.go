@@ -31,7 +31,7 @@ const mostLooks = 48
 
 func newAuto(l *Loader) *auto {
 	o := l.opts
-	sp := search.Space{CPUs: o.cpus(), Start: l.Workers(), Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
+	sp := search.Space{CPUs: o.usable(), Start: l.Workers(), Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
 	if o.alpha == search.DefaultAlpha {
 		sp.Alpha = autoAlpha
 	}

@@ -250,19 +250,20 @@ func (c *count) add(w tune.Window) {
 	c.Median, c.P99 = c.took.quantile(0.5), c.took.quantile(0.99)
 }
 
-// used adds what a window used of the machine, and returns the share of the CPUs.
-func (c *count) used(u host.Use, took time.Duration, o *options, reading float64) (own float64) {
+// used adds what a window used of the machine, and returns the share of the CPUs that it used or
+// waited for.
+func (c *count) used(u host.Use, took time.Duration, o *options, reading float64) (wanted float64) {
 	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
 	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
-	own = share(u.Own)
+	own := share(u.Own)
 	c.measured += weight
 	c.cpu, c.gc, c.reading = c.cpu+own*weight, c.gc+share(u.Collector)*weight, c.reading+min(1, reading)*weight
 	c.CPU, c.CollectorCPU, c.Reading = c.cpu/c.measured, c.gc/c.measured, c.reading/c.measured
 	if u.OthersKnown {
 		c.other, c.otherTime = c.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, c.otherTime+weight
-		c.OtherCPU = c.other / c.otherTime
+		c.OtherCPU = min(c.other/c.otherTime, 1-c.CPU)
 	}
-	return own
+	return own + share(u.Waiting)
 }
 
 // counts are the worker counts that were measured, in the order of their first window.

@@ -125,6 +125,11 @@ func (o *options) cpus() int {
 	return max(1, all/n)
 }
 
+// usable is how many CPUs workers may keep busy: cpus is what Go would use.
+func (o *options) usable() int {
+	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
+}
+
 // ranks is how many processes share this host.
 func (o *options) ranks() int {
 	if o.launcher == nil {

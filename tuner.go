@@ -86,7 +86,7 @@ func (t *tuner) measured(sp search.Space) *tuning {
 func (t *tuner) space() search.Space {
 	o := t.opts
 	sp := search.Space{
-		CPUs: o.cpus(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
+		CPUs: o.usable(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
 		Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
 	}
 	if sp.Max >= 0 {

@@ -30,23 +30,22 @@ func (f CPUFacts) Usable() int {
 	return min(f.Affinity, int(math.Ceil(f.Quota)))
 }
 
-// Share divides the CPUs in use by those that this process may use: the least of
-// cpus, its part of a quota that several processes share, and the number that it is
-// bound to. The result is 0 … 1.
+// Share is the CPUs in use as a share, 0 … 1, of those that are Mine.
 func (f CPUFacts) Share(used float64, processes, cpus int) float64 {
-	return clamp(used / f.mine(processes, cpus))
+	return clamp(used / f.Mine(processes, cpus))
 }
 
 // OthersShare is the share of the same CPUs that others took, who took a share of those
 // that are Usable (see Use.Others). As long as the rest of these is enough for them, they
 // took none.
 func (f CPUFacts) OthersShare(others float64, processes, cpus int) float64 {
-	mine, usable := f.mine(processes, cpus), float64(max(f.Usable(), 1))
+	mine, usable := f.Mine(processes, cpus), float64(max(f.Usable(), 1))
 	return clamp((others*usable - max(0, usable-mine)) / mine)
 }
 
-// mine is the CPUs that are this process's part.
-func (f CPUFacts) mine(processes, cpus int) float64 {
+// Mine is the CPUs that are this process's part: the least of cpus, its part of a quota that several
+// processes share, and the number that it is bound to.
+func (f CPUFacts) Mine(processes, cpus int) float64 {
 	mine := min(float64(max(cpus, 1)), float64(max(f.Affinity, 1)))
 	if f.Quota > 0 {
 		mine = min(mine, f.Quota/float64(max(processes, 1)))

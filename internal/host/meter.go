@@ -29,7 +29,8 @@ type reading struct {
 	busy    time.Duration // of everything, this process included, on the CPUs it may run on
 	busyErr error
 
-	collector float64 // CPU seconds of the garbage collector
+	queued    map[int]time.Duration // that each thread has waited for a CPU
+	collector float64               // CPU seconds of the garbage collector
 }
 
 // StartCPU begins an interval.
@@ -41,6 +42,7 @@ func StartCPU() *CPUMeter {
 type Use struct {
 	Own         float64 // CPUs that it kept busy
 	Collector   float64 // of them, by its garbage collector
+	Waiting     float64 // CPUs that its threads waited for beside these; 0 if it isn't known
 	Others      float64 // share of those it may use (CPUFacts.Usable), 0 … 1, that everything else took from it
 	OthersKnown bool
 }
@@ -58,8 +60,21 @@ func (m *CPUMeter) Used() (u Use) {
 	share, others := shares(m.start, m.end, cpus)
 	u.Own, u.Others = share*float64(cpus.usable), others
 	u.OthersKnown = wall >= shortest && m.start.busyErr == nil && m.end.busyErr == nil && m.start.ownErr == nil && m.end.ownErr == nil
+	u.Waiting = float64(waited(m.start.queued, m.end.queued)) / float64(wall)
 	u.Collector = min(u.Own, max(0, (m.end.collector-m.start.collector)/wall.Seconds()))
 	return u
+}
+
+// waited is how long the threads waited that are there at the end. One that isn't at the start began
+// in between; one that has waited less than then is another with the same number.
+func waited(start, end map[int]time.Duration) (sum time.Duration) {
+	for thread, total := range end {
+		if before := start[thread]; before <= total {
+			total -= before
+		}
+		sum += total
+	}
+	return sum
 }
 
 // Note says which share isn't known and why. Call it after Used.
@@ -91,7 +106,7 @@ func shares(start, end reading, cpus cpuSet) (own, others float64) {
 	}
 	elsewhere := float64(end.busy-start.busy)/float64(wall) - used
 	spare := float64(len(cpus.ids) - cpus.usable)
-	return own, clamp((elsewhere - spare) / float64(cpus.usable))
+	return own, min(clamp((elsewhere-spare)/float64(cpus.usable)), 1-own)
 }
 
 func clamp(share float64) float64 { return min(max(share, 0), 1) }
@@ -122,6 +137,7 @@ func readClocks() reading {
 	r.at = time.Now()
 	r.own, r.ownErr = cpuTime()
 	r.busy, r.busyErr = busyTime(ids)
+	r.queued = queued()
 	r.collector = collectorTime()
 	return r
 }

@@ -28,6 +28,7 @@ type Choice struct {
 	Fastest    int           // the time-best count
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
+	Most       int           // more workers were measured, but only take CPUs from other processes; 0: none were
 	Kept       bool          // Workers is training's own count: time ended before another was surely better
 	Estimates  []Estimate    // one per count measured, ascending
 	Body       time.Duration // of the loop, per iteration, without waiting: the same for all counts
@@ -62,6 +63,9 @@ func Choose(sp Space, seen []Series) Choice {
 		chosen = own
 	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
+	if e.able < len(e.counts) {
+		c.Most = e.counts[e.able-1]
+	}
 	c.Alpha = math.MaxInt64
 	if alpha := sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations); alpha < math.MaxInt64 {
 		c.Alpha = time.Duration(alpha)
@@ -83,13 +87,13 @@ func Choose(sp Space, seen []Series) Choice {
 // The fastest is the count with the least sum of mean and standard error: a count that is
 // hardly known doesn't become the fastest by luck.
 func (e evidence) choose(mean []float64) (chosen, fastest int) {
-	for i, m := range mean {
+	for i, m := range mean[:e.able] {
 		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
 			fastest = i
 		}
 	}
 	chosen, most := -1, 0
-	for i, w := range e.counts {
+	for i, w := range e.counts[:e.able] {
 		may, sure := e.within(mean, i, fastest)
 		if chosen >= 0 && w > most {
 			break
@@ -104,7 +108,7 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 			break
 		}
 	}
-	if start := slices.Index(e.counts, e.sp.Start); start >= 0 && e.blurred(mean, chosen, start, fastest) {
+	if start := slices.Index(e.counts[:e.able], e.sp.Start); start >= 0 && e.blurred(mean, chosen, start, fastest) {
 		chosen = start
 	}
 	return chosen, fastest
@@ -124,7 +128,7 @@ func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	if e.df == 0 || i <= start && error(than, start) <= alpha || !asGood(start, than) {
 		return false
 	}
-	for a := range mean {
+	for a := range mean[:e.able] {
 		if !asGood(a, fastest) {
 			few, many := min(e.counts[i], e.counts[start]), max(e.counts[i], e.counts[start])
 			return many <= 2*few
@@ -158,7 +162,7 @@ func (sp Space) roundness(workers int) int {
 // orTheStart returns the choice, unless it may well be worse than training's own count. Then
 // measuring has ended too early, and it returns training's own.
 func (e evidence) orTheStart(chosen int) int {
-	start := slices.Index(e.counts, e.sp.Start)
+	start := slices.Index(e.counts[:e.able], e.sp.Start)
 	if start < 0 || start == chosen {
 		return chosen
 	}

@@ -15,6 +15,7 @@ const unknownSE = 0.25 // standard error of a count while nothing was measured t
 type evidence struct {
 	sp      Space
 	counts  []int
+	able    int // the first so many of counts may be chosen: the last of them wants all CPUs, and more workers only take some from other processes
 	windows []int
 	done    []int     // iterations measured
 	mean    []float64 // nanoseconds per iteration
@@ -39,6 +40,9 @@ func weigh(sp Space, seen []Series) evidence {
 	values := make([][]stat.Part, len(rows))
 	for r, s := range rows {
 		values[r] = e.add(s, drift, company)
+		if full := r > 0 && rows[r-1].Workers >= sp.CPUs && demand(rows[r-1].Blocks) >= fullCPU; e.able == r && !full {
+			e.able++
+		}
 	}
 	e.mean, e.se = stat.Totals(values)
 	for i := range e.se {

@@ -24,7 +24,7 @@ func (e evidence) between() (w int, found bool) {
 
 // gap is the middle between the i-th count and the next.
 func (e evidence) gap(i int) (w int, found bool) {
-	if i < 0 || i+1 >= len(e.counts) {
+	if i < 0 || i+1 >= e.able {
 		return 0, false
 	}
 	w, found = middle(e.counts[i], e.counts[i+1])

@@ -6,7 +6,6 @@
 package search
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -73,7 +72,7 @@ type Block struct {
 	Wait       time.Duration // of it, what faster loading could save at most; the rest is the loop's own
 	Bodies     int           // of the loop that the rest is the mean of; 0: none ended, so it isn't known
 	Parts      []stat.Part   // Wait of a few iterations each, in order; nil: the block is one part
-	CPU        float64       // share of the CPUs that this process used, 0 … 1; what other processes use must not keep workers from being tried
+	CPU        float64       // share of the CPUs that this process used or waited for; above 1 if others use them too; 0: not known
 }
 
 // even gives all blocks the same body of the loop, the mean of all: steps vary, but not because of
@@ -236,7 +235,8 @@ const (
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes as long is left out, unless another run might choose it
 	tooFew      = 3    // if a count takes this many times the time of the fastest of more workers, no fewer are tried
-	busyCPU     = 0.91 // if a count's quickest window has this share of the CPUs in use, more workers gain a tenth at most
+	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain a tenth at most
+	fullCPU     = 0.95 // … and a twentieth here, unless they take CPUs from other processes
 	MaxWorkers  = 1024 // the ceiling grows no further
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual
@@ -287,10 +287,11 @@ func newSearch(sp Space, seen []Series) search {
 // lowest is a first figure for a count: its quickest window, since disturbances can
 // only slow a window down. It decides where to look, not what to choose.
 func lowest(blocks []Block) float64 {
-	if len(blocks) == 0 {
-		return math.Inf(1)
+	best := math.Inf(1)
+	for _, b := range blocks {
+		best = min(best, float64(max(b.Mean, 1)))
 	}
-	return float64(max(quickestOf(blocks).Mean, 1))
+	return best
 }
 
 func (s search) measured(workers, round int) bool {
@@ -351,10 +352,16 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
-// quickestOf is the window that shows how many CPUs workers use. In others CPUs may have
-// been idle because of other processes, or because a thread waited for its CPU.
-func quickestOf(blocks []Block) Block {
-	return slices.MinFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Mean, b.Mean) })
+// demand is the share of the CPUs that a count uses or waits for.
+func demand(blocks []Block) float64 {
+	sum, weights := 0.0, 0.0
+	for _, b := range blocks {
+		if b.CPU > 0 {
+			weight := float64(max(b.Mean, 1)) * float64(max(b.Iterations, 1))
+			sum, weights = sum+b.CPU*weight, weights+weight
+		}
+	}
+	return sum / max(weights, 1)
 }
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
@@ -374,10 +381,7 @@ func (s search) above(e evidence) (w int, found bool) {
 // leaves CPUs idle.
 func (s search) wins(top int, time func(workers int) float64) bool {
 	blocks := s.seen[top]
-	if len(blocks) == 0 {
-		return false
-	}
-	if quickestOf(blocks).CPU >= busyCPU {
+	if len(blocks) == 0 || demand(blocks) >= busyCPU {
 		return false
 	}
 	mean := time(top)
@@ -444,11 +448,11 @@ func (s search) enoughAt(w int) bool {
 	return len(s.seen[w]) == 0
 }
 
-// full tells whether fewer workers than w, but at least twice as many as CPUs, keep all CPUs in
-// use. Then more workers gain next to nothing, and their first samples take long.
+// full tells whether fewer workers than w, but at least twice as many as CPUs, want all CPUs. Then
+// more workers gain next to nothing, and their first samples take long.
 func (s search) full(w int) bool {
 	for fewer, blocks := range s.seen {
-		if fewer >= 2*s.sp.CPUs && fewer < w && len(blocks) > 0 && quickestOf(blocks).CPU >= busyCPU {
+		if fewer >= 2*s.sp.CPUs && fewer < w && demand(blocks) >= busyCPU {
 			return true
 		}
 	}
