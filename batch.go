@@ -245,6 +245,7 @@ func (t *tally) admit(b *Batch) error {
 	budget := b.l.opts.maxBad
 	for _, f := range list {
 		bad := t.count(b.epoch)
+		f.err.origin = origin(b.l.ds, f.err.Index)
 		if bad <= budget {
 			b.l.leftOut(f.err, bad)
 			b.l.faulty.add(f.err)

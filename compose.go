@@ -80,6 +80,36 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
 }
 
+// origin names a sample as the datasets do that its dataset was made of; "" if it was made of none.
+func origin(ds Dataset, index int) (name string) {
+	defer func() { _ = recover() }() // the index may be one that there isn't
+	for {
+		if b, ok := ds.(interface{ made() composed }); ok {
+			ds = b.made()
+		}
+		at := "of the whole"
+		switch d := ds.(type) {
+		case *subset:
+			ds, index = d.ds, d.at(index)
+		case *concat:
+			part, there := d.find(index)
+			ds, index, at = d.ds[part], there, fmt.Sprintf("of part %d", part)
+		case composed:
+			if _, other := d.(*rows); other || len(d.parts()) > 1 {
+				return name
+			}
+			ds = d.parts()[0]
+			continue
+		default:
+			return name
+		}
+		if name != "" {
+			name += ", "
+		}
+		name += fmt.Sprintf("sample %d %s", index, at)
+	}
+}
+
 // Concat is the samples of several datasets, one after the other. Their fields must be the same,
 // names included; the error names the first difference.
 func Concat(ds ...Dataset) (Dataset, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -203,8 +204,8 @@ func TestAFaultInAMapNamesTheSample(t *testing.T) {
 		ds   nwt.Dataset
 		want string
 	}{
-		"a part of a Concat fails":   {concat, "sample 4 of epoch 2 (position 4, worker 0): bad"},
-		"a sample of a Subset fails": {subset, "sample 4 of epoch 2 (position 4, worker 0): bad"},
+		"a part of a Concat fails":   {concat, "sample 4 of epoch 2 (sample 1 of part 1, position 4, worker 0): bad"},
+		"a sample of a Subset fails": {subset, "sample 4 of epoch 2 (sample 8 of the whole, position 4, worker 0): bad"},
 		"the source fails":           {nwt.Map(nwt.NewDataset(10, scalar, fail), scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
 		"the map fails":              {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error { return fail(ctx, 0, dst) }), "sample 4 of epoch 2 (position 4, worker 0): bad"},
 		"the map panics": {nwt.Map(numbers(0, 10), scalar, func(ctx context.Context, src, dst *nwt.Sample) error {
@@ -498,6 +499,73 @@ func TestLoadBatchMayBeGivenSamplesInAnyOrder(t *testing.T) {
 			for k, i := range b.Indices() {
 				require.EqualValues(t, i%4000, nwt.Values[int64](b, 0)[k])
 			}
+		}
+	}
+}
+
+func TestABadSampleOfAPartIsNamedAsInTheWhole(t *testing.T) {
+	whole := func(n int) nwt.Dataset {
+		return loads(n, func(_ context.Context, i int, _ *nwt.Sample) error {
+			switch i {
+			case 30:
+				return errBad
+			case 31:
+				panic("rotten")
+			}
+			return nil
+		})
+	}
+	subset := func(ds nwt.Dataset, indices ...int) nwt.Dataset {
+		part, err := nwt.Subset(ds, indices)
+		require.NoError(t, err)
+		return part
+	}
+	concat := func(ds ...nwt.Dataset) nwt.Dataset {
+		all, err := nwt.Concat(ds...)
+		require.NoError(t, err)
+		return all
+	}
+	identity := func(_ context.Context, _, _ *nwt.Sample) error { return nil }
+	parts, err := nwt.Split(nwt.Map(whole(100), scalar, identity), 3, 0.5, 0.5)
+	require.NoError(t, err)
+	at := func(ds nwt.Dataset, index int) int {
+		for i := range ds.Len() {
+			if ds.(nwt.SubsetDataset).Index(i) == index {
+				return i
+			}
+		}
+		return -1
+	}
+	of := parts[0]
+	if at(of, 30) < 0 {
+		of = parts[1]
+	}
+	for _, c := range []struct {
+		ds    nwt.Dataset
+		index int
+		want  string
+	}{
+		{whole(40), 30, "sample 30 of epoch 0 (position 30, worker 0)"},
+		{subset(whole(40), 1, 30, 2), 1, "sample 1 of epoch 0 (sample 30 of the whole, position 1, worker 0)"},
+		{subset(whole(40), 1, 31, 2), 1, "sample 1 of epoch 0 (sample 31 of the whole, position 1, worker 0)"},
+		{of, at(of, 30), "sample 30 of the whole, position"},
+		{concat(whole(10), whole(35)), 40, "sample 40 of epoch 0 (sample 30 of part 1, position 40, worker 0)"},
+		{nwt.Cached(subset(concat(whole(10), whole(35)), 7, 41), 1<<20), 1, "sample 1 of epoch 0 (sample 41 of the whole, sample 31 of part 1, position 1, worker 0)"},
+	} {
+		var log journal
+		l := newLoader(t, c.ds, nwt.WithWorkers(0), log.option(), nwt.WithErrorBudget(2))
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		var told []string
+		for _, bad := range l.BadSamples() {
+			told = append(told, bad.Error())
+		}
+		require.Contains(t, strings.Join(told, "\n"), c.want)
+		_, err := nwt.LoadSample(t.Context(), c.ds, c.index)
+		require.ErrorContains(t, err, c.want)
+		if strings.Contains(c.want, "the whole") {
+			require.Contains(t, log.String(), `origin="sample `)
 		}
 	}
 }

@@ -223,6 +223,7 @@ type (
 	indexer struct{ at func(i int) int }
 )
 
+func (b base) made() composed                { return b.composed }
 func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
 func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
 func (x indexer) Index(i int) int            { return x.at(i) }
@@ -258,7 +259,11 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 		}
 		return s.end()
 	}
-	guard.Call(load, func(stack []byte, cause error) { err = s.error(cause, stack) })
+	guard.Call(load, func(stack []byte, cause error) {
+		bad := s.error(cause, stack)
+		bad.origin = origin(ds, s.index)
+		err = bad
+	})
 	return err
 }
 

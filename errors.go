@@ -24,6 +24,8 @@ type LoadError struct {
 	Worker   int
 	Err      error  // of a panic, its value, file and line
 	Stack    []byte // of the panic; nil if there was none
+
+	origin string // what the sample is in the datasets that its dataset was made of
 }
 
 func (e *LoadError) Error() string {
@@ -33,7 +35,11 @@ func (e *LoadError) Error() string {
 	case e.Index < 0:
 		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, guard.Cause(e.Err))
 	}
-	return fmt.Sprintf("nwt: sample %d of epoch %d (position %d, worker %d): %v", e.Index, e.Epoch, e.Position, e.Worker, guard.Cause(e.Err))
+	where := fmt.Sprintf("position %d, worker %d", e.Position, e.Worker)
+	if e.origin != "" {
+		where = e.origin + ", " + where
+	}
+	return fmt.Sprintf("nwt: sample %d of epoch %d (%s): %v", e.Index, e.Epoch, where, guard.Cause(e.Err))
 }
 
 func (e *LoadError) Unwrap() error { return e.Err }

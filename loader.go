@@ -412,7 +412,7 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 		t.resume()
 		defer t.wake.Stop()
 	}
-	for more := true; more; {
+	for more, batches := true, 1; more; batches++ {
 		b, err := r.advance()
 		if err != nil {
 			yield(nil, err)
@@ -423,6 +423,9 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 		}
 		if t != nil {
 			t.took(r)
+		}
+		if batches == 2 && base == 0 && l.ownOrder && l.opts.shuffle { // one alone may have been a look at the data
+			l.tellIfBegun(first)
 		}
 		more = yield(b, nil)
 		if t != nil {
@@ -461,12 +464,32 @@ func (l *Loader) Close() error {
 	return nil
 }
 
-// leftOut logs that a sample is left out: while tuning, once for each sample.
+// tellIfBegun logs, once, that an epoch begins anew: the program may not count its epochs.
+func (l *Loader) tellIfBegun(epoch int) {
+	type begun struct{ epoch, n int }
+	if !l.once.isNews(begun{epoch, l.n}) && l.once.isNews("begins anew") {
+		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
+	}
+}
+
+// leftOut logs that a sample is left out: while tuning, once for each sample; of an epoch's, ever
+// fewer, numbers 1 … 10, 20 … 100, 200 and so on.
 func (l *Loader) leftOut(err *LoadError, bad int) {
 	if l.once.during == whileTuning && !l.once.isNews(err.Index) {
 		return
 	}
-	l.opts.log.Warn("nwt: a bad sample is left out", "during", l.once.during, "index", err.Index, "position", err.Position,
+	digits := bad
+	for digits%10 == 0 {
+		digits /= 10
+	}
+	if digits > 9 {
+		return
+	}
+	log := l.opts.log
+	if err.origin != "" {
+		log = log.With("origin", err.origin)
+	}
+	log.Warn("nwt: a bad sample is left out", "during", l.once.during, "index", err.Index, "position", err.Position,
 		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
 }
 

@@ -443,3 +443,22 @@ func refusal(t testing.TB, seq iter.Seq2[*nwt.Batch, error]) (only error) {
 	require.Error(t, only)
 	return only
 }
+
+func TestOfManyBadSamplesFewAreLogged(t *testing.T) {
+	var log journal
+	ds := loads(3000, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i%2 == 0 {
+			return errBad
+		}
+		return nil
+	})
+	l := newLoader(t, ds, nwt.WithErrorBudget(1500), nwt.WithBatchSize(100), log.option())
+	for n := range 2 {
+		before := strings.Count(log.String(), "a bad sample is left out")
+		_, err := epoch(t.Context(), l, n)
+		require.NoError(t, err)
+		require.Equal(t, 28, strings.Count(log.String(), "a bad sample is left out")-before, "1 … 9, 10 … 90, 100 … 900 and 1000")
+		require.Contains(t, log.String(), "bad=1000 budget=1500")
+	}
+	require.Equal(t, 3000, l.Stats().Bad)
+}

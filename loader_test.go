@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -386,4 +387,66 @@ func seedsOf(flag, short, long int) iter.Seq[uint64] {
 		for s := first; s != first+uint64(count) && yield(s); s++ {
 		}
 	}
+}
+
+func TestAnEpochThatBeginsAnewIsToldTheSecondTime(t *testing.T) {
+	pass := func(t *testing.T, seq iter.Seq2[*nwt.Batch, error], batches int) {
+		for _, err := range seq {
+			require.NoError(t, err)
+			if batches--; batches == 0 {
+				break
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		train func(t *testing.T, l *nwt.Loader)
+		opts  []nwt.Option
+		told  int
+	}{
+		"epoch 0 for ever": {func(t *testing.T, l *nwt.Loader) {
+			for range 5 {
+				pass(t, l.Epoch(t.Context(), 0), -1)
+			}
+		}, nil, 1},
+		"its first batches for ever": {func(t *testing.T, l *nwt.Loader) {
+			for range 5 {
+				pass(t, l.Epoch(t.Context(), 0), 3)
+			}
+		}, nil, 1},
+		"by Epochs": {func(t *testing.T, l *nwt.Loader) {
+			for range 3 {
+				pass(t, l.Epochs(t.Context(), 0, 1), -1)
+			}
+		}, nil, 1},
+		"a look at a batch first": {func(t *testing.T, l *nwt.Loader) {
+			pass(t, l.Epoch(t.Context(), 0), 1)
+			pass(t, l.Epochs(t.Context(), 0, 3), -1)
+			pass(t, l.Epoch(t.Context(), 3), -1)
+		}, nil, 0},
+		"the rest of it": {func(t *testing.T, l *nwt.Loader) {
+			pass(t, l.Epoch(t.Context(), 0), 3)
+			pass(t, l.Resume(t.Context(), nwt.State{Samples: 30}), -1)
+		}, nil, 0},
+		"in order": {func(t *testing.T, l *nwt.Loader) {
+			for range 5 {
+				pass(t, l.Epoch(t.Context(), 0), -1)
+			}
+		}, []nwt.Option{nwt.WithSampler(nwt.Sequential(100))}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log journal
+			opts := []nwt.Option{nwt.WithBatchSize(10), log.option()}
+			if c.opts == nil {
+				c.opts = []nwt.Option{nwt.WithShuffle(1)}
+			}
+			c.train(t, newLoader(t, augmented(100), append(opts, c.opts...)...))
+			require.Equal(t, c.told, strings.Count(log.String(), "begins anew"), log.String())
+		})
+	}
+	var log journal
+	l, err := nwt.NewTunedLoader(t.Context(), augmented(100), nwt.WithShuffle(1), nwt.WithIterations(5), nwt.WithMaxWorkers(1), log.option())
+	require.NoError(t, err)
+	pass(t, l.Epochs(t.Context(), 0, 3), -1)
+	require.NoError(t, l.Close())
+	require.NotContains(t, log.String(), "begins anew", "tuning has begun it more than once")
 }

@@ -306,7 +306,7 @@ func (o *options) endsEpoch(samples, world int) bool {
 }
 
 // WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, 0 by default,
-// and logs each: see [Loader.BadSamples]. Their batches are smaller; one with no sample left is
+// and logs the first, then every tenth, hundredth and so on: see [Loader.BadSamples]. Their batches are smaller; one with no sample left is
 // skipped, or with several ranks ends the epoch with an error. The lost rest of a stream's shard
 // counts as one.
 func WithErrorBudget(maxBad int) Option {
