@@ -83,7 +83,7 @@ func TestAKilledRunGoesOnAndEndsAsIfItHadNotBeenKilled(t *testing.T) {
 }
 
 func TestALineThatCanNotBeUsedIsNamed(t *testing.T) {
-	for name, want := range map[string]string{`{"text":`: "unexpected end", `{"text": "good", "label": 7}`: "label 7"} {
+	for name, want := range map[string]string{`{"text":`: "unexpected end", `{"text": "good", "label": 7}`: "label 7", `{"text": "good"}`: "missing or null", `{"text": "good", "label": null}`: "missing or null"} {
 		file := filepath.Join(t.TempDir(), "train.jsonl")
 		require.NoError(t, os.WriteFile(file, []byte(`{"text": "so good", "label": 1}`+"\n"+name+"\n"), 0o600))
 		reviews, _, err := openReviews(file)

@@ -31,18 +31,21 @@ func openReviews(name string) (nwt.Dataset, func(int) int, error) {
 	}
 	lines := bytes.Split(bytes.TrimSpace(file), []byte("\n"))
 	ds := nwt.NewDataset(len(lines), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		var review struct {
-			Text  string
-			Label int32
+		var review struct { // pointers: else a label that is missing or null would be 0
+			Text  *string
+			Label *int32
 		}
 		if err := json.Unmarshal(lines[i], &review); err != nil {
 			return fmt.Errorf("%s:%d: %w", name, i+1, err)
 		}
-		if review.Label != 0 && review.Label != 1 {
-			return fmt.Errorf("%s:%d: label %d must be 0 or 1", name, i+1, review.Label)
+		if review.Text == nil || review.Label == nil {
+			return fmt.Errorf("%s:%d: text or label is missing or null", name, i+1)
 		}
-		label.Of(dst)[0] = review.Label
-		tokens.SetLen(dst, tokenize(review.Text, tokens.Of(dst)))
+		if *review.Label != 0 && *review.Label != 1 {
+			return fmt.Errorf("%s:%d: label %d must be 0 or 1", name, i+1, *review.Label)
+		}
+		label.Of(dst)[0] = *review.Label
+		tokens.SetLen(dst, tokenize(*review.Text, tokens.Of(dst)))
 		return nil
 	})
 	// Two tokens per word. Rounded up, there are few shapes for GoMLX to compile for.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -44,6 +46,33 @@ func TestJSONLinesAreWhatPythonWrote(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, 40)
+}
+
+func TestAJSONLineWithoutANumberIsABadSampleThatIsNamed(t *testing.T) {
+	var file bytes.Buffer
+	w, err := zstd.NewWriter(&file)
+	require.NoError(t, err)
+	for _, line := range []string{
+		`{"id":0,"text":"a","weight":0.5}`, `{"text":"a"}`, `{"id":null,"text":"a"}`, `{"id":3}`, `{"id":"4","text":"a"}`, `{"id":5,"text":"","weight":null}`,
+	} {
+		_, err := fmt.Fprintln(w, line)
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	l, err := nwt.NewLoader(nwt.Streamed(stories(fstest.MapFS{"s": {Data: file.Bytes()}}, []string{"s"})), nwt.WithErrorBudget(10))
+	require.NoError(t, err)
+	defer l.Close()
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []int64{0, 5}, storyID.Of(b))
+		require.Equal(t, []float32{0.5, 1}, storyWeight.Of(b))
+	}
+	bad := l.BadSamples()
+	require.Len(t, bad, 4)
+	require.ErrorContains(t, bad[0], `record 1 of shard 0: key "id" is missing or null in the line "{\"text\":\"a\"}"`)
+	require.ErrorContains(t, bad[1], `record 2 of shard 0: key "id" is missing or null`)
+	require.ErrorContains(t, bad[2], `record 3 of shard 0: key "text" is missing or null`)
+	require.ErrorContains(t, bad[3], "record 4 of shard 0: json: cannot unmarshal string")
 }
 
 func TestTFRecordsAreWhatPythonWrote(t *testing.T) {

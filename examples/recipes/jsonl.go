@@ -28,6 +28,7 @@ const longestStory = 64
 var (
 	storySchema nwt.Schema
 	storyID     = nwt.AddField[int64](&storySchema, "id")
+	storyWeight = nwt.AddField[float32](&storySchema, "weight")
 	storyTokens = nwt.AddRagged[int32](&storySchema, "tokens", longestStory)
 )
 
@@ -62,17 +63,32 @@ func stories(fsys fs.FS, files []string) nwt.Stream {
 		}
 	}
 	return nwt.NewStream(storySchema.Fields(), len(files), read, func(_ context.Context, line []byte, dst *nwt.Sample) error {
-		var story struct {
-			ID   int64  `json:"id"`
-			Text string `json:"text"`
+		var story struct { // pointers: json makes 0 of a number that is missing or null, without a word
+			ID     *int64   `json:"id"`
+			Weight *float32 `json:"weight"`
+			Text   *string  `json:"text"`
 		}
-		if err := json.Unmarshal(line, &story); err != nil {
-			return err
-		}
-		storyID.Of(dst)[0] = story.ID
-		storyTokens.SetLen(dst, tokenize(story.Text, storyTokens.Of(dst)))
-		return nil
+		err := json.Unmarshal(line, &story)
+		text := value(&err, line, "text", story.Text)
+		storyID.Of(dst)[0] = value(&err, line, "id", story.ID)
+		storyWeight.Of(dst)[0] = value(&err, line, "weight", story.Weight, 1)
+		storyTokens.SetLen(dst, tokenize(text, storyTokens.Of(dst)))
+		return err
 	})
+}
+
+// value returns what a line has at a key, or the default if that is missing or null. Without a
+// default that is an error; the loader adds the line's number in its shard.
+func value[T any](err *error, line []byte, key string, v *T, byDefault ...T) (zero T) {
+	switch {
+	case v != nil:
+		return *v
+	case len(byDefault) > 0:
+		return byDefault[0]
+	case *err == nil:
+		*err = fmt.Errorf("key %q is missing or null in the line %.100q", key, line)
+	}
+	return zero
 }
 
 // tokenize writes the tokens of a text, as many as fit: its bytes.

@@ -59,6 +59,8 @@ type rows struct {
 	bad  map[int]string // why there is no value
 }
 
+const isNull = "is null"
+
 func (r *rows) end(i int) int {
 	if r.ends == nil {
 		return i * r.size
@@ -139,7 +141,7 @@ func rowsOf(a arrow.Array) (r rows) {
 	}
 	for i := 0; a.NullN() > 0 && i < a.Len(); i++ {
 		if a.IsNull(i) {
-			r.spoil(i, "is null")
+			r.spoil(i, isNull)
 		}
 	}
 	return r

@@ -140,6 +140,40 @@ func TestARowWithANullIsABadSampleThatIsNamed(t *testing.T) {
 	require.Len(t, l.BadSamples(), 6)
 }
 
+func TestNullsOfAColumnThatMayHaveThemAreTold(t *testing.T) {
+	path := nullable(t, []arrow.Field{
+		{Name: "x", Type: arrow.PrimitiveTypes.Float32}, {Name: "l", Type: arrow.ListOf(arrow.PrimitiveTypes.Int64)}, {Name: "s", Type: arrow.BinaryTypes.String},
+	},
+		`{"x":1,"l":[1],"s":"a"}`, `{"x":null,"l":[1,2],"s":"bc"}`, `{"x":3,"l":null,"s":null}`, `{"x":4,"l":[1,null],"s":"a"}`)
+	tab, err := openTable(path, "s?", "x?", "l?")
+	require.NoError(t, err)
+	defer tab.Close()
+	for name, ds := range map[string]nwt.Dataset{"by index": tab, "as a stream": nwt.Streamed(tab.stream())} {
+		t.Run(name, func(t *testing.T) {
+			l, err := nwt.NewLoader(ds, nwt.WithErrorBudget(1), nwt.WithBatchSize(4))
+			require.NoError(t, err)
+			defer l.Close()
+			for epoch := range 2 { // the second in places that were used
+				for b, err := range l.Epoch(t.Context(), epoch) {
+					require.NoError(t, err)
+					require.Equal(t, []float32{1, 0, 3}, nwt.Values[float32](b, 0))
+					require.Equal(t, []int32{1, 2, 0}, b.Lens(1))
+					require.Equal(t, []int64{1, 0, 1, 2, 0, 0}, nwt.Values[int64](b, 1))
+					require.Equal(t, "a\x00bc\x00\x00", string(b.Bytes(2)))
+					for field, valid := range map[string][]bool{"x": {true, false, true}, "l": {true, true, false}, "s": {true, true, false}} {
+						column, err := nwt.ColumnOf[bool](tab, field+"_valid")
+						require.NoError(t, err)
+						require.Equal(t, valid, column.Of(b))
+					}
+				}
+			}
+			require.ErrorContains(t, l.BadSamples()[0], `row 3: column "l" element 1 is null`)
+		})
+	}
+	_, err = openTable(path, "y?")
+	require.ErrorContains(t, err, `no column "y?"`)
+}
+
 func TestAColumnThatCannotBeLoadedIsNamedAndCanBeLeftOut(t *testing.T) {
 	for of, json := range map[arrow.DataType]string{
 		arrow.StructOf(arrow.Field{Name: "y", Type: arrow.PrimitiveTypes.Int8}): `{"y":1}`,

@@ -5,10 +5,12 @@
 //	go run .                       # makes a table and loads two epochs of it
 //	go run . table.parquet         # as pyarrow writes it, for instance
 //	go run . table.parquet x label # two of its columns
+//	go run . table.parquet x? label # x may have nulls
 //
 // Each column is a field: of booleans, numbers, times (as integers), strings or bytes (as
-// uint8, ragged), or lists of them, fixed or ragged. A row with a null is a bad sample.
-// Columns of strings and lists are read once when the table is opened, for their longest row.
+// uint8, ragged), or lists of them, fixed or ragged. A row with a null is a bad sample, unless
+// the column was named with a question mark: then its value is 0, or empty, and the field
+// x_valid, of booleans, tells for each row whether there was one. Columns of strings and lists are read once when the table is opened, for their longest row.
 //
 // What the file says of itself is checked before anything is read: sizes that can't be
 // are an error, and no row is left out. Values that were damaged within a page may go
@@ -25,6 +27,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -57,6 +60,7 @@ type table struct {
 type column struct {
 	number int // among the columns of the file
 	leaf   int // the same in Parquet's count
+	valid  int // the field that tells which rows aren't null; 0: none, and nulls are bad
 }
 
 // A group is a decoded row group.
@@ -119,11 +123,14 @@ func openTable(path string, names ...string) (t *table, err error) {
 	return t, t.measure()
 }
 
-// findColumns finds the columns with these names, or all if there are none.
+// findColumns finds the columns with these names, or all if there are none. A question mark
+// behind a name allows nulls.
 func (t *table) findColumns(names []string) error {
+	var masks []nwt.Field
 	for number, of := range t.file.Manifest.Fields {
 		name := of.Field.Name
-		if len(names) > 0 && !slices.Contains(names, name) {
+		nulls := slices.Contains(names, name+"?")
+		if len(names) > 0 && !nulls && !slices.Contains(names, name) {
 			continue
 		}
 		field, err := fieldOf(of.Field.Type)
@@ -134,11 +141,22 @@ func (t *table) findColumns(names []string) error {
 			of = of.Children[0]
 		}
 		field.Name = name
-		t.columns = append(t.columns, column{number, of.ColIndex})
+		valid := 0
+		if nulls {
+			masks = append(masks, nwt.Field{Name: name + "_valid", Type: nwt.Bool})
+			valid = len(masks) // among them, until their place is known
+		}
+		t.columns = append(t.columns, column{number, of.ColIndex, valid})
 		t.fields = append(t.fields, field)
 	}
+	for c := range t.columns {
+		if t.columns[c].valid > 0 {
+			t.columns[c].valid += len(t.columns) - 1
+		}
+	}
+	t.fields = append(t.fields, masks...)
 	for _, name := range names {
-		if !slices.ContainsFunc(t.fields, func(f nwt.Field) bool { return f.Name == name }) {
+		if !slices.ContainsFunc(t.fields, func(f nwt.Field) bool { return f.Name == strings.TrimSuffix(name, "?") }) {
 			return fmt.Errorf("no column %q", name)
 		}
 	}
@@ -245,11 +263,18 @@ func (t *table) Load(ctx context.Context, i int, dst *nwt.Sample) error {
 // loadRow makes a sample of a row of a decoded group.
 func (t *table) loadRow(g *group, row int, dst *nwt.Sample) error {
 	for f := range g.columns {
-		column := &g.columns[f]
-		if why, bad := column.bad[row]; bad {
+		column, valid := &g.columns[f], t.columns[f].valid
+		why := column.bad[row]
+		if why != "" && (why != isNull || valid == 0) {
 			return fmt.Errorf("row %d: column %q %s", t.starts[g.number]+row, t.fields[f].Name, why)
 		}
+		if valid > 0 {
+			nwt.Values[bool](dst, valid)[0] = why == ""
+		}
 		data := column.row(row)
+		if why == isNull {
+			data = nil // the loader has cleared its place
+		}
 		if t.fields[f].Ragged {
 			dst.SetLen(f, len(data)/t.unit(f))
 		}
