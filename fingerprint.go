@@ -58,7 +58,7 @@ func (s *source) identity(sampler Sampler, n int) identity.Identity {
 	d := s.ds.(*streamDataset)
 	shards, seed, kind := fmt.Sprint(s.shards), "", fmt.Sprint(o.shardsAtOnce())
 	if s.counted != nil {
-		shards, kind = fmt.Sprint(s.counted.all), fmt.Sprint("counted ", s.counted.lanes)
+		shards, kind = fmt.Sprint(s.counted.all), fmt.Sprint("counted ", s.counted.lanes, " ", o.epochSamples)
 	}
 	if o.shuffle {
 		seed, kind = fmt.Sprint(o.shuffled), fmt.Sprint(kind, " shuffled ", o.window)
@@ -87,7 +87,7 @@ func (l *Loader) checkOrder(s State) (over bool, err error) {
 	names := []string{identity.Length: "another length", identity.Seed: "another seed", identity.Sampler: "another sampler, or other arguments of it"}
 	is := "the sampler is " + nameOfSampler(sampler)
 	if l.streams() {
-		names = []string{identity.Length: "other shards", identity.Seed: "another seed", identity.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow or mixture"}
+		names = []string{identity.Length: "other shards", identity.Seed: "another seed", identity.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow, WithEpochSamples or mixture"}
 		is = fmt.Sprintf("the stream has %v shards", l.shards)
 	}
 	var differ []string

@@ -9,7 +9,9 @@ import (
 
 // WithRetry sets how often a sample is loaded again, 0 … 100, if its error may pass. The default
 // is 3 times, first after 10 ms; the wait doubles each time. [WithTimeout] counts loads and waits
-// together. The same holds for opening a shard. The error that is left says how often was tried.
+// together. After such an error of Open, Next or Skip a shard is opened again, and read on where
+// it failed; there WithTimeout counts each call by itself, and no wait. The error that is left
+// says how often was tried.
 //
 // An error may pass if it says so by a method Temporary() bool, as those of [Retryable] do, and
 // timeouts. Otherwise these may pass: connections that were reset, refused or broken off,

@@ -165,9 +165,23 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 		require.ErrorContains(t, bad[0], "no answer within WithTimeout(30s): context deadline exceeded; the last error: 503 (attempt 5)")
 		require.NotContains(t, bad[1].Error(), "503")
 
-		s := &breaking{shelves: newShelves(1), onOpen: func(int) error { return failed }}
+		opened := 0
+		s := &breaking{shelves: newShelves(1), onOpen: func(int) error {
+			if opened++; opened > 2 {
+				time.Sleep(time.Minute)
+			}
+			return failed
+		}}
 		_, err = epoch(t.Context(), newLoader(t, nwt.Streamed(s), append(opts, nwt.WithErrorBudget(0))...), 0)
-		require.ErrorContains(t, err, "the last error: 503 (attempt 5)")
+		require.ErrorContains(t, err, "the last error: it can't be opened: 503 (attempt 2)")
+		s.onOpen, s.onNext = func(int) error {
+			if opened++; opened < 6 {
+				return failed
+			}
+			return nil
+		}, func(int, int) error { time.Sleep(time.Minute); return nil }
+		_, err = epoch(t.Context(), newLoader(t, nwt.Streamed(s), append(opts, nwt.WithErrorBudget(0))...), 0)
+		require.ErrorContains(t, err, "the last error: it can't be opened: 503 (attempt 2)")
 		time.Sleep(time.Hour) // until what was given up has returned
 	})
 }

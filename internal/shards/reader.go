@@ -461,6 +461,9 @@ func (c *shardReader[R]) again(failures *int, err *error) bool {
 	case c.given < c.read:
 		*err = fmt.Errorf("it had %d records when it was opened again, and more before", c.given)
 	}
+	if *failures > 0 {
+		loadctx.Failed(c.ctx, nil) // what hangs later has nothing to do with it
+	}
 	return false
 }
 
