@@ -26,38 +26,73 @@ func (s *Sample) Place() Place {
 	return Place{Index: s.index, Position: s.Position(), Epoch: s.epoch, Key: outer.seedKey}
 }
 
-// Places appends to dst the places of a batch of this rank, in order, without loading them. It
-// fails for a stream, and if epoch or batch is out of range.
-func (l *Loader) Places(dst []Place, epoch, batch int) (_ []Place, err error) {
-	if l.streams() {
-		return dst, optionError("Places", fmt.Sprintf("%T", l.ds), "must not be a stream, which has no sample by index")
+// BatchesFrom returns how many batches this rank has from a state to the end of its epoch: the
+// same number on every rank.
+func (l *Loader) BatchesFrom(s State) (int, error) {
+	o, _, base, _, err := l.from(s)
+	if err != nil {
+		return 0, err
 	}
-	l.mu.Lock()
-	sampler, o, n := l.sampler, l.order, l.n
-	l.mu.Unlock()
-	if epoch < 0 || uint(batch) >= uint(o.steps(0)) {
-		return dst, optionError("Places", [2]int{epoch, batch}, "epoch must be at least 0 and batch 0 … %d", o.steps(0)-1)
+	return o.steps(base), nil
+}
+
+// Places appends to dst the places of a batch of this rank, the batch-th that [Loader.Resume] would
+// yield, without loading them, and returns the state after it. It fails for a stream, for a state
+// that Resume refuses, and if batch is out of range.
+func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State, err error) {
+	o, sampler, base, n, err := l.from(s)
+	switch {
+	case err != nil:
+		return dst, s, err
+	case uint(batch) >= uint(o.steps(base)):
+		return dst, s, optionError("Places", batch, "the batch must be 0 … %d", o.steps(base)-1)
 	}
-	from, to, _ := 0, 0, 0
-	if o.batches == 0 {
-		from, to, _ = o.part(0, batch)
-	} else if from, to, _, err = o.partOf(epoch, 0, batch); err != nil {
-		return dst, err
+	from, to := 0, 0
+	if after = s; o.batches == 0 {
+		from, to, after.Samples = o.part(base, batch)
+	} else if from, to, after.Samples, err = o.partOf(s.Epoch, base, batch); err != nil {
+		return dst, s, err
 	}
+	after.Order = uint64(l.identity(sampler, o.n))
 	ask := func() error {
 		for i := from; i < to; i++ {
-			index := sampler.At(epoch, i)
+			index := sampler.At(s.Epoch, i)
 			if uint(index) >= uint(n) {
 				return fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, i, n-1)
 			}
-			dst = append(dst, Place{Index: index, Position: i, Epoch: epoch, Key: l.seedKey})
+			dst = append(dst, Place{Index: index, Position: i, Epoch: s.Epoch, Key: l.seedKey})
 		}
 		return nil
 	}
 	guard.Call(ask, func(stack []byte, cause error) {
-		err = &LoadError{Index: -1, Position: from, Epoch: epoch, Err: cause, Stack: stack}
+		err = &LoadError{Index: -1, Position: from, Epoch: s.Epoch, Err: cause, Stack: stack}
 	})
-	return dst, err
+	return dst, after, err
+}
+
+// from returns the order that a state is of, where in it the state is, and the dataset's length.
+func (l *Loader) from(s State) (o order, sampler Sampler, base, n int, err error) {
+	switch {
+	case l.streams():
+		err = optionError("Places", fmt.Sprintf("%T", l.ds), "must not be a stream, which has no sample by index")
+	case s.Epoch < 0:
+		err = optionError("State.Epoch", s.Epoch, "must be at least 0")
+	default:
+		_, err = l.checkOrder(s)
+	}
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	o, sampler, n = l.order, l.sampler, l.n
+	l.mu.Unlock()
+	switch base = s.Samples; {
+	case base < 0 || base > o.n:
+		err = optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", o.n)
+	case o.batches > 0:
+		base, err = o.batchAt(s.Epoch, base)
+	}
+	return
 }
 
 // A PlacedBatch is samples of any places, in memory of the program's. Several [Hand]s may load
@@ -77,6 +112,9 @@ func (l *Loader) NewPlacedBatch() *PlacedBatch {
 	b.geo = layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, true)
 	return b
 }
+
+// Cap returns how many samples the batch may have.
+func (b *PlacedBatch) Cap() int { return len(b.errs) }
 
 // Set says which samples the batch has, and returns how many bytes they take: of a
 // [SizedDataset], each place is as long as the longest of them. b keeps places.

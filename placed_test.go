@@ -89,8 +89,12 @@ func TestPlacedSamplesAreThoseOfTheLoadersBatches(t *testing.T) {
 					placed, hands := l.NewPlacedBatch(), []*nwt.Hand{l.NewHand(0), l.NewHand(1)}
 					for batch, err := range l.Epoch(t.Context(), 2) {
 						require.NoError(t, err)
-						places, err := l.Places(nil, 2, batch.Index())
+						places, after, err := l.Places(nil, nwt.State{Epoch: 2}, batch.Index())
 						require.NoError(t, err)
+						require.Equal(t, batch.State(), after)
+						n, err := l.BatchesFrom(after)
+						require.NoError(t, err)
+						require.Equal(t, l.Len()-1-batch.Index(), n)
 						size, err := placed.Set(places)
 						require.NoError(t, err)
 						mem := make([]byte, size)
@@ -126,8 +130,8 @@ func TestASampleThatIsPlacedWronglyOrBadIsNamedAndTheOthersAreLoaded(t *testing.
 		require.ErrorContains(t, b.Err(3), "out of range 0 … 9")
 		_, err = b.Set(make([]nwt.Place, 5))
 		require.ErrorContains(t, err, "at most 4")
-		_, err = l.Places(nil, 0, 3)
-		require.ErrorContains(t, err, "batch 0 … 2")
+		_, _, err = l.Places(nil, nwt.State{}, 3)
+		require.ErrorContains(t, err, "must be 0 … 2")
 	}
 }
 

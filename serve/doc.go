@@ -1,0 +1,17 @@
+// Package serve loads batches on other hosts, and feeds a trainer in any language.
+//
+// What a batch holds is a function of (seed, epoch, position) alone. So a batch is asked for by its
+// number, any server can answer, and a server keeps no state: servers may be killed, added and
+// replaced while training goes on, and each sample still comes once, in order.
+//
+// A [Server] speaks Arrow Flight. [Open] makes a dataset of one server or several: give it to
+// nwt.NewLoader or nwt.Tune as any other. Programs in other languages ask for whole batches by
+// Flight's DoGet:
+//
+//	GetFlightInfo  path [rank, world] → schema, batches per epoch, tickets of epoch 0
+//	DoGet          ticket {"epoch": 3, "batch": 17, "rank": 0, "world": 8} → that batch
+//	DoGet          … with "samples" and "order" of a state: the batch-th after that state
+//
+// A batch is one record batch. Its columns are the fields, as fixed-shape tensors, and for each
+// ragged dimension a column of lengths.
+package serve

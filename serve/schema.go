@@ -1,0 +1,96 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/nwt-go/nwt"
+)
+
+// typeKey is the metadata of a field that names its element type: Arrow has no tensors of Bool8,
+// and no BFloat16.
+const typeKey = "nwt.type"
+
+var arrowTypes = [...]arrow.DataType{
+	nwt.Bool: arrow.PrimitiveTypes.Uint8, nwt.Uint8: arrow.PrimitiveTypes.Uint8, nwt.Int8: arrow.PrimitiveTypes.Int8,
+	nwt.Uint16: arrow.PrimitiveTypes.Uint16, nwt.Int16: arrow.PrimitiveTypes.Int16, nwt.Uint32: arrow.PrimitiveTypes.Uint32,
+	nwt.Int32: arrow.PrimitiveTypes.Int32, nwt.Int64: arrow.PrimitiveTypes.Int64, nwt.Float16: arrow.FixedWidthTypes.Float16,
+	nwt.BFloat16: arrow.PrimitiveTypes.Uint16, nwt.Float32: arrow.PrimitiveTypes.Float32, nwt.Float64: arrow.PrimitiveTypes.Float64,
+}
+
+// lensName names the column of a ragged dimension's lengths.
+func lensName(f nwt.Field, dim int) string { return fmt.Sprintf("%s.len%d", f.Name, dim) }
+
+func raggedDims(f nwt.Field) int {
+	if !f.Ragged {
+		return 0
+	}
+	return max(1, f.RaggedDims)
+}
+
+// schemaOf is the schema of batches whose samples have the given shapes. The columns of lengths
+// follow those of fields.
+func schemaOf(fields []nwt.Field, shape func(field int) []int) *arrow.Schema {
+	var columns, lens []arrow.Field
+	for i, f := range fields {
+		elem, keys, values := arrowTypes[f.Type], []string{typeKey}, []string{f.Type.String()}
+		column := arrow.Field{Name: f.Name, Type: elem}
+		if dims := shape(i); len(dims) > 0 {
+			elements := int32(1)
+			for _, n := range dims {
+				elements *= int32(n)
+			}
+			column.Type = arrow.FixedSizeListOfNonNullable(elements, elem)
+			tensor, _ := json.Marshal(map[string][]int{"shape": dims}) // of integers
+			keys, values = append(keys, "ARROW:extension:name", "ARROW:extension:metadata"), append(values, "arrow.fixed_shape_tensor", string(tensor))
+		}
+		column.Metadata = arrow.NewMetadata(keys, values)
+		columns = append(columns, column)
+		for dim := range raggedDims(f) {
+			lens = append(lens, arrow.Field{Name: lensName(f, dim), Type: arrow.PrimitiveTypes.Int32})
+		}
+	}
+	return arrow.NewSchema(append(columns, lens...), nil)
+}
+
+// recordOf is a batch in place: nothing is copied.
+func recordOf(schema *arrow.Schema, n int, columns [][]byte) arrow.RecordBatch {
+	var data []arrow.Array
+	for i, f := range schema.Fields() {
+		buffer, elements, elem := memory.NewBufferBytes(columns[i]), n, f.Type
+		list, ok := f.Type.(*arrow.FixedSizeListType)
+		if ok {
+			elements, elem = n*int(list.Len()), list.Elem()
+		}
+		values := array.NewData(elem, elements, []*memory.Buffer{nil, buffer}, nil, 0, 0)
+		if ok {
+			values = array.NewData(f.Type, n, []*memory.Buffer{nil}, []arrow.ArrayData{values}, 0, 0)
+		}
+		data = append(data, array.MakeFromData(values))
+	}
+	return array.NewRecordBatch(schema, data, int64(n))
+}
+
+// encode makes the messages of a batch: its schema, and its record batch in pieces that are those
+// of the columns, where they are.
+func encode(schema *arrow.Schema, n int, columns [][]byte) (head, meta []byte, body [][]byte, err error) {
+	first := ipc.GetSchemaPayload(schema, memory.DefaultAllocator)
+	record, err := ipc.GetRecordBatchPayload(recordOf(schema, n, columns))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	err = record.SerializeBody(pieces{&body})
+	return first.Meta().Bytes(), record.Meta().Bytes(), body, err
+}
+
+type pieces struct{ all *[][]byte }
+
+func (p pieces) Write(b []byte) (int, error) {
+	*p.all = append(*p.all, b)
+	return len(b), nil
+}

@@ -1,0 +1,191 @@
+package serve_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
+	"github.com/nwt-go/nwt/serve"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// drawing is n samples that draw at random: what they hold depends on all that Load may depend on.
+type drawing struct{ n, longest, bad int }
+
+func (d drawing) Len() int { return d.n }
+
+func (d drawing) Fields() []nwt.Field {
+	return []nwt.Field{
+		{Name: "draws", Type: nwt.Float32, Shape: []int{d.longest, 2}, Ragged: true},
+		{Name: "map", Type: nwt.Uint8, Shape: []int{4, 5, 3}, Ragged: true, RaggedDims: 2},
+		{Name: "where", Type: nwt.Int64, Shape: []int{3}},
+		{Name: "even", Type: nwt.Bool},
+	}
+}
+
+func (d drawing) Load(_ context.Context, index int, dst *nwt.Sample) error {
+	if index == d.bad {
+		return errors.New("the disk is on fire")
+	}
+	n := index % (d.longest + 1)
+	dst.SetLen(0, n)
+	for i := range 2 * n {
+		nwt.Values[float32](dst, 0)[i] = dst.Rand().Float32()
+	}
+	rows, columns := index%5, index%3
+	dst.SetShape(1, rows, columns)
+	for r := range rows {
+		for c := range 3 * columns {
+			nwt.Values[uint8](dst, 1)[r*3*dst.Shape(1)[1]+c] = uint8(1 + index + r + c)
+		}
+	}
+	copy(nwt.Values[int64](dst, 2), []int64{int64(index), int64(dst.Position()), int64(dst.Epoch())})
+	nwt.Values[bool](dst, 3)[0] = index%2 == 0
+	return nil
+}
+
+// sizedDrawing tells its sizes.
+type sizedDrawing struct{ drawing }
+
+func (d sizedDrawing) Sizes(index int, sizes []int) {
+	copy(sizes, []int{index % (d.longest + 1), index % 5, index % 3})
+}
+
+// start starts servers of a dataset, and returns their addresses.
+func start(t testing.TB, ds nwt.Dataset, n int, opts ...serve.Option) (addresses []string) {
+	for i := range n {
+		s, err := serve.New(ds, append(opts, serve.WithName(fmt.Sprint("host", i)))...)
+		require.NoError(t, err)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() { ended <- s.Serve(ctx, l) }()
+		t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+		addresses = append(addresses, l.Addr().String())
+	}
+	return addresses
+}
+
+func open(t testing.TB, addresses []string, opts ...serve.Option) serve.Dataset {
+	ds, err := serve.Open(t.Context(), addresses, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ds.Close()) })
+	return ds
+}
+
+// held is what batches hold, lengths and shapes included.
+func held(t testing.TB, batches iter.Seq2[*nwt.Batch, error]) (all [][]byte) {
+	t.Helper()
+	for b, err := range batches {
+		require.NoError(t, err)
+		for f, field := range b.Fields() {
+			all = append(all, bytes.Clone(b.Bytes(f)), fmt.Append(nil, b.Shape(f), b.Indices()))
+			for dim := range max(1, field.RaggedDims) {
+				if field.Ragged {
+					all = append(all, fmt.Append(nil, b.LensOf(f, dim)))
+				}
+			}
+		}
+	}
+	return all
+}
+
+func loader(t testing.TB, ds nwt.Dataset, opts ...nwt.Option) *nwt.Loader {
+	l, err := nwt.NewLoader(ds, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+func TestBatchesOverServersAreTheLocalLoaders(t *testing.T) {
+	weights := make([]float64, 100)
+	for i := range weights {
+		weights[i] = float64(1 + i%4)
+	}
+	weighted, err := sampler.Weighted(weights, 90, 3)
+	require.NoError(t, err)
+	bucketed, err := sampler.Bucketed(100, func(i int) int { return i % 7 }, sampler.Buckets{BatchSize: 10}, 5)
+	require.NoError(t, err)
+	orders := map[string][]nwt.Option{
+		"in order": nil, "shuffled": {nwt.WithShuffle(7), nwt.WithSeed(9)},
+		"weighted": {nwt.WithSampler(weighted)}, "bucketed": {nwt.WithSampler(bucketed)},
+	}
+	plain := drawing{n: 100, longest: 6, bad: -1}
+	for _, ds := range []nwt.Dataset{plain, sizedDrawing{plain}} {
+		for servers := 1; servers <= 3; servers++ {
+			remote := open(t, start(t, ds, servers, serve.WithLoader(nwt.WithBatchSize(10), nwt.WithWorkers(2))))
+			for name, order := range orders {
+				for _, workers := range []int{0, 3} {
+					t.Run(fmt.Sprintf("%s, %T, %d servers, %d workers", name, ds, servers, workers), func(t *testing.T) {
+						opts := append([]nwt.Option{nwt.WithBatchSize(10)}, order...)
+						here := loader(t, ds, append(opts, nwt.WithWorkers(1))...)
+						there := loader(t, remote, append(opts, nwt.WithWorkers(workers))...)
+						require.Equal(t, held(t, here.Epoch(t.Context(), 2)), held(t, there.Epoch(t.Context(), 2)))
+						s := nwt.State{Epoch: 1, Samples: 30}
+						require.Equal(t, held(t, here.Resume(t.Context(), s)), held(t, there.Resume(t.Context(), s)))
+					})
+				}
+			}
+		}
+	}
+}
+
+func TestABadSampleComesBackWithItsErrorAndTheServersName(t *testing.T) {
+	ds := drawing{n: 20, longest: 3, bad: 13}
+	remote := open(t, start(t, ds, 1, serve.WithLoader(nwt.WithBatchSize(20))))
+	quiet := nwt.WithLogger(slog.New(slog.DiscardHandler))
+	l := loader(t, remote, nwt.WithBatchSize(5), nwt.WithWorkers(2), quiet)
+	var last error
+	n := 0
+	for _, err := range l.Epoch(t.Context(), 0) {
+		if last = err; err == nil {
+			n++
+		}
+	}
+	require.Equal(t, 2, n)
+	var bad *nwt.LoadError
+	require.ErrorAs(t, last, &bad)
+	require.Equal(t, 13, bad.Index)
+	require.ErrorContains(t, last, "on server host0: the disk is on fire")
+
+	l = loader(t, remote, nwt.WithBatchSize(5), nwt.WithErrorBudget(1), quiet)
+	samples := 0
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		samples += b.Len()
+	}
+	require.Equal(t, 19, samples)
+}
+
+func TestServersOfOtherDatasetsAreAnErrorThatNamesBoth(t *testing.T) {
+	one := start(t, drawing{n: 20, longest: 3, bad: -1}, 1, serve.WithLoader(nwt.WithBatchSize(4)))
+	two := start(t, drawing{n: 21, longest: 3, bad: -1}, 1, serve.WithLoader(nwt.WithBatchSize(4)))
+	remote := open(t, append(one, two...))
+	l := loader(t, remote, nwt.WithBatchSize(4), nwt.WithLogger(slog.New(slog.DiscardHandler)))
+	var last error
+	for _, err := range l.Epoch(t.Context(), 0) {
+		last = err
+	}
+	require.ErrorContains(t, last, "all must serve the same")
+}
+
+func TestWhoDoesNotKnowTheTokenGetsNothing(t *testing.T) {
+	addresses := start(t, drawing{n: 20, longest: 3, bad: -1}, 1, serve.WithLoader(nwt.WithBatchSize(4)), serve.WithToken("secret"))
+	for _, opts := range [][]serve.Option{nil, {serve.WithToken("guess")}} {
+		_, err := serve.Open(t.Context(), addresses, opts...)
+		require.ErrorContains(t, err, "the token is missing or wrong")
+	}
+	open(t, addresses, serve.WithToken("secret"))
+}
