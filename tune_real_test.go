@@ -1,0 +1,375 @@
+package nwt_test
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/vision"
+)
+
+var tunings = flag.Int("tunings", 0, "tune each kind of real workload so many times, and compare the choices with long runs: with 5 it takes a quarter of an hour of a machine that has nothing else to do")
+
+const (
+	tolerated = 0.05 // share by which a right choice may be slower than the best count
+	forbidden = 0.15 // share by which no choice may be
+	wrongOf   = 18   // one of so many choices may be wrong: 5 of 90
+	unnoticed = 5e-6 // seconds per batch that no training notices: alpha is never below
+
+	leaveAfter = 1500 * time.Millisecond // from the beginning of a tuning, for neighbours that leave
+
+	longRun  = 400 * time.Millisecond // a run of the truth takes so long and has 20 batches, …
+	longest  = 3 * longRun            // … but ends after so long
+	fewRuns  = 5                      // of a count, …
+	manyRuns = 30                     // … and more until it is known:
+	exactly  = 0.025                  // twice the standard error of the median is below this
+)
+
+// realCounts are the worker counts of the truth.
+var realCounts = []int{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}
+
+// A realWorkload is one way to train, with batches of 32 samples.
+type realWorkload struct {
+	cell, name string
+	ds         nwt.Dataset
+	step       func(context.Context, *nwt.Batch) error // nil: none
+	most       int                                     // no more workers are better. What computes may not have more: beside others they win only what they take away
+	computes   bool
+	procs      int // GOMAXPROCS; 0: as it is
+}
+
+func realWorkloads(t *testing.T, cpus int) []realWorkload {
+	const ms = time.Millisecond
+	load := func(f func()) nwt.Dataset {
+		return nwt.NewDataset(1<<30, scalar, func(context.Context, int, *nwt.Sample) error { f(); return nil })
+	}
+	step := func(f func()) func(context.Context, *nwt.Batch) error {
+		return func(context.Context, *nwt.Batch) error { f(); return nil }
+	}
+	sleep := func(d time.Duration) func() { return func() { time.Sleep(d) } }
+	compute := func(d time.Duration) func() { n := turnsIn(d); return func() { turn(n) } }
+	everywhere := func(f func()) func() {
+		return func() {
+			var all sync.WaitGroup
+			for range cpus {
+				all.Go(f)
+			}
+			all.Wait()
+		}
+	}
+	connections := make(chan struct{}, 16)
+	request := func() {
+		connections <- struct{}{}
+		time.Sleep(ms)
+		<-connections
+	}
+	pictures := photographs(t)
+	return []realWorkload{
+		{"sleeps-and-step", "sleeps 1 ms, step sleeps 100 ms", load(sleep(ms)), step(sleep(100 * ms)), 2, false, 0},
+		{"sleeps-and-step", "sleeps 2 ms, step sleeps 5 ms", load(sleep(2 * ms)), step(sleep(5 * ms)), 32, false, 0},
+		{"sleeps-and-step", "sleeps 4 ms, step sleeps 4 ms", load(sleep(4 * ms)), step(sleep(4 * ms)), 64, false, 0},
+		{"sleeps", "sleeps 10 ms", load(sleep(10 * ms)), nil, 1024, false, 0},
+		{"sleeps", "sleeps 1 ms, 16 at a time", load(request), nil, 64, false, 0},
+		{"computes", "computes 50 µs", load(compute(ms / 20)), nil, cpus, true, 0},
+		{"computes", "computes 1 ms", load(compute(ms)), nil, cpus, true, 0},
+		{"computes-and-step", "computes 0.7 ms, step 5 ms on each CPU", load(compute(7 * ms / 10)), step(everywhere(compute(5 * ms))), cpus, true, 0},
+		{"computes-and-step", "computes 0.1 ms, step 5 ms on one CPU", load(compute(ms / 10)), step(compute(5 * ms)), cpus, true, 0},
+		{"nothing", "does nothing", load(func() {}), nil, 4, false, 0},
+		{"photographs", "a photograph", pictures, nil, cpus, true, 0},
+		{"photographs", "a photograph, step sleeps 100 ms", pictures, step(sleep(100 * ms)), cpus, true, 0},
+		{"sixteen-procs", "sleeps 1 ms, step sleeps 100 ms, GOMAXPROCS 16", load(sleep(ms)), step(sleep(100 * ms)), 2, false, 16},
+	}
+}
+
+// photographs is a folder of JPEG files as large as ImageNet's, gone over again and again.
+func photographs(t *testing.T) nwt.Dataset {
+	dir := t.TempDir()
+	photo, err := os.ReadFile("vision/testdata/photo.jpg")
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "class"), 0o755))
+	for i := range 300 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "class", fmt.Sprint(i, ".jpg")), photo, 0o644))
+	}
+	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	require.NoError(t, err)
+	folder, err := vision.OpenFolder(t.Context(), dir, pipeline)
+	require.NoError(t, err)
+	again, err := nwt.Concat(slices.Repeat([]nwt.Dataset{folder}, 50)...)
+	require.NoError(t, err)
+	return again
+}
+
+//go:noinline
+func turn(n int) (x float64) {
+	for i := range n {
+		x += math.Sqrt(float64(i))
+	}
+	return x
+}
+
+// turnsIn is how many turns take d of CPU time.
+func turnsIn(d time.Duration) int {
+	const many = 1 << 20
+	quickest := time.Hour
+	for range 30 { // the CPU comes to speed
+		began := time.Now()
+		turn(many)
+		quickest = min(quickest, time.Since(began))
+	}
+	return int(many * d / quickest)
+}
+
+const neighbour = "NWT_TEST_NEIGHBOUR"
+
+// A neighbour is this program, started anew. It keeps a CPU busy until it is killed, or until its
+// standard input ends, because the program that started it has.
+func init() {
+	if os.Getenv(neighbour) == "" {
+		return
+	}
+	runtime.GOMAXPROCS(1)
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }()
+	for fmt.Println("busy"); ; {
+		turn(1 << 20)
+	}
+}
+
+// neighbours starts one per CPU, bound to it if taskset is there: the kernel may keep two on one CPU
+// for seconds, and then measures nothing but that. leave ends them, if it hasn't yet.
+func neighbours(t *testing.T, n int) (leave func()) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	_, missing := exec.LookPath("taskset")
+	var busy []*exec.Cmd
+	leave = sync.OnceFunc(func() {
+		for _, c := range busy {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+	})
+	t.Cleanup(leave)
+	for cpu := 0; len(busy) < n; cpu++ {
+		require.Less(t, cpu, 1024, "no neighbour starts")
+		c := exec.Command("taskset", "-c", fmt.Sprint(cpu), self)
+		if missing != nil {
+			c = exec.Command(self)
+		}
+		c.Env = append(os.Environ(), neighbour+"=1")
+		_, err := c.StdinPipe()
+		require.NoError(t, err)
+		says, err := c.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, c.Start())
+		if _, err = io.ReadFull(says, make([]byte, 1)); err != nil {
+			_ = c.Wait() // this process may not use that CPU
+			continue
+		}
+		busy = append(busy, c)
+	}
+	return leave
+}
+
+// tune tunes. So many neighbours leave meanwhile.
+func (w realWorkload) tune(t *testing.T, leaving int) *nwt.Result {
+	leave := neighbours(t, leaving)
+	defer leave()
+	defer time.AfterFunc(leaveAfter, leave).Stop()
+	opts := []nwt.Option{silent, nwt.WithShuffle(1)}
+	if w.step != nil {
+		opts = append(opts, nwt.WithStep(w.step))
+	}
+	r, err := nwt.Tune(t.Context(), w.ds, opts...)
+	require.NoError(t, err)
+	return r
+}
+
+// run trains, and returns the seconds per batch after the first ones.
+func (w realWorkload) run(t *testing.T, workers int) float64 {
+	l, err := nwt.NewLoader(w.ds, silent, nwt.WithShuffle(1), nwt.WithWorkers(workers))
+	require.NoError(t, err)
+	defer l.Close()
+	began, n, first := time.Now(), 0, true
+	for b, err := range l.Epochs(t.Context(), 0, 1<<30) {
+		require.NoError(t, err)
+		if w.step != nil {
+			require.NoError(t, w.step(t.Context(), b))
+		}
+		n++
+		switch took := time.Since(began); {
+		case first && n >= 2 && took >= longRun/4:
+			began, n, first = time.Now(), 0, false
+		case !first && (took >= longRun && n >= 20 || took >= longest && n >= 3):
+			return took.Seconds() / float64(n)
+		}
+	}
+	panic("the epochs ended")
+}
+
+// A truth is what long runs take. The counts take turns, up and down, and each is compared with the
+// run at realWorkload.most in the same round: what the machine does meanwhile meets all of them.
+type truth struct {
+	realWorkload
+	took   []float64         // seconds per batch at most
+	ratios map[int][]float64 // to that
+}
+
+// at is the median of a count's ratios, and twice its standard error.
+func (tr *truth) at(workers int) (ratio, spread float64) {
+	ratio = median(tr.ratios[workers])
+	var off []float64
+	for _, r := range tr.ratios[workers] {
+		off = append(off, math.Abs(r-ratio))
+	}
+	return ratio, 2 * 1.25 * 1.48 * median(off) / math.Sqrt(float64(len(off)))
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
+// known reports whether a count needs no more runs: it is no match for most, or known exactly enough.
+func (tr *truth) known(workers int) bool {
+	runs := tr.ratios[workers]
+	switch n := len(runs); {
+	case n == 0:
+		return false
+	case slices.Min(runs) > 2, n >= 3 && slices.Min(runs) > 1.3, n >= manyRuns:
+		return true
+	default:
+		_, spread := tr.at(workers)
+		return n >= fewRuns && spread < max(exactly, unnoticed/2/median(tr.took))
+	}
+}
+
+// measure runs each count that may be the best, and those chosen, until it is known.
+func (tr *truth) measure(t *testing.T, chosen []int) {
+	for _, n := range slices.Concat(chosen, realCounts) {
+		if n <= tr.most || !tr.computes && slices.Contains(chosen, n) {
+			tr.ratios[n] = tr.ratios[n]
+		}
+	}
+	for up := true; ; up = !up {
+		round := slices.DeleteFunc(slices.Sorted(maps.Keys(tr.ratios)), func(n int) bool { return n == tr.most || tr.known(n) })
+		if len(round) == 0 {
+			return
+		}
+		round = append(round, tr.most)
+		if !up {
+			slices.Reverse(round)
+		}
+		took := map[int]float64{}
+		for _, n := range round {
+			took[n] = tr.run(t, n)
+		}
+		for n, s := range took {
+			tr.ratios[n] = append(tr.ratios[n], s/took[tr.most])
+		}
+		tr.took = append(tr.took, took[tr.most])
+	}
+}
+
+// A verdict is what the truth says of tunings, of all of them or of those of one workload.
+type verdict struct {
+	tuned, wrong    int
+	slowest, spread float64 // the slowest choice, and the truth's spread beside the best count
+	rows, mistakes  string
+}
+
+func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.Result) {
+	var chosen []int
+	var elapsed time.Duration
+	for _, r := range results {
+		chosen, elapsed = append(chosen, r.Workers), elapsed+r.Elapsed
+	}
+	tr.measure(t, chosen)
+	counts, most := slices.Sorted(maps.Keys(tr.ratios)), median(tr.took)
+	at := func(n int) float64 { ratio, _ := tr.at(n); return ratio * most }
+	best := slices.MinFunc(counts, func(a, b int) int { return cmp.Compare(at(a), at(b)) })
+	alpha := max(min(0.5/100, 0.05*at(best)), 0.01*at(best), unnoticed)
+	fewest := counts[slices.IndexFunc(counts, func(n int) bool { return at(n) <= at(best)+alpha })]
+	spread, seen := 0.0, ""
+	for _, n := range counts {
+		_, s := tr.at(n)
+		if seen += fmt.Sprintf("%d: %.4g ms ± %.1f %%, ", n, 1e3*at(n), 100*s); at(n) <= at(best)*(1+forbidden) && s*most > unnoticed/2 {
+			spread = max(spread, s)
+		}
+	}
+	var choices, slower []string
+	for i, n := range chosen {
+		right, more := false, "?" // not measured: computes, and has more workers than CPUs
+		if slices.Contains(counts, n) {
+			share := at(n)/at(best) - 1
+			if at(n) <= at(best)+unnoticed {
+				share = 0
+			}
+			right, more, v.slowest = share <= tolerated && n <= 2*max(fewest, 1), fmt.Sprintf("%.1f", 100*share), max(v.slowest, share)
+		}
+		choices, slower = append(choices, fmt.Sprint(n)), append(slower, more)
+		if !right {
+			choices[i] = "**" + choices[i] + "**"
+			v.wrong++
+			v.mistakes += fmt.Sprintf("\n%s, %s: %v", beside, tr.name, results[i])
+		}
+	}
+	row := fmt.Sprintf("| %s | %s | %d | %d | %s | %s | %.1f | %.1f |\n", beside, tr.name, best, fewest, strings.Join(choices, ", "), strings.Join(slower, ", "), 100*spread, elapsed.Seconds()/float64(len(results)))
+	t.Log(row, seen)
+	v.rows, v.tuned, v.spread = v.rows+row, v.tuned+len(results), max(v.spread, spread)
+}
+
+func TestRealTunings(t *testing.T) {
+	if *tunings == 0 {
+		t.Skip("takes a quarter of an hour of a quiet machine: -tunings 5")
+	}
+	cpus := runtime.GOMAXPROCS(0)
+	workloads, truths, v := realWorkloads(t, cpus), map[string]*truth{}, verdict{}
+	for _, beside := range []string{"quiet", "busy", "leaving"} {
+		for _, cell := range []string{"sleeps-and-step", "sleeps", "computes", "computes-and-step", "nothing", "photographs", "sixteen-procs"} {
+			if cell == "sixteen-procs" && beside != "busy" {
+				continue
+			}
+			t.Run(beside+"/"+cell, func(t *testing.T) {
+				number := map[string]int{beside: cpus}
+				defer neighbours(t, number["busy"])()
+				mine := slices.DeleteFunc(slices.Clone(workloads), func(w realWorkload) bool { return w.cell != cell })
+				if procs := mine[0].procs; procs > 0 {
+					defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+				}
+				results := make([][]*nwt.Result, len(mine))
+				for i := range *tunings {
+					k := i % len(mine)
+					results[k] = append(results[k], mine[k].tune(t, number["leaving"]))
+				}
+				for k, w := range mine[:min(len(mine), *tunings)] {
+					// After neighbours have left, training goes on for hours: what is right then is right.
+					key := fmt.Sprint(w.name, beside == "busy")
+					if truths[key] == nil {
+						truths[key] = &truth{w, nil, map[int][]float64{w.most: nil}}
+					}
+					v.judge(t, beside, truths[key], results[k])
+				}
+			})
+		}
+	}
+	t.Logf("right: %d of %d; the slowest choice: %.1f %%\n| beside | each sample | best | fewest within alpha | chosen | slower than the best, %% | truth, ± %% | time per tuning, s |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n%s%s",
+		v.tuned-v.wrong, v.tuned, 100*v.slowest, v.rows, v.mistakes)
+	require.LessOrEqual(t, v.wrong*wrongOf, v.tuned, "%d of %d tunings are wrong", v.wrong, v.tuned)
+	require.LessOrEqual(t, v.slowest, forbidden, "a choice is slower than the best count")
+	require.LessOrEqual(t, v.spread, tolerated, "the truth isn't known")
+}
