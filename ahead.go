@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -171,11 +172,18 @@ func (l *Loader) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.lea
 
 // roomForExtra is how many extra batches memory has room for.
 func (l *Loader) roomForExtra() int {
-	bytes := float64(extraBytes)
-	if room := l.opts.machine.Available(); room.Of != "" {
-		bytes = min(bytes, extraShare*float64(room.Bytes)/float64(l.opts.ranks()))
-	}
+	bytes := min(extraBytes, l.opts.shareOfMemory())
 	return int(min(bytes/float64(l.slotBytes), maxPrefetch))
+}
+
+// shareOfMemory is extraShare of the memory that is left to this rank, in bytes; +Inf if that
+// isn't known.
+func (o *options) shareOfMemory() float64 {
+	room := o.machine.Available()
+	if room.Of == "" {
+		return math.Inf(1)
+	}
+	return extraShare * float64(room.Bytes) / float64(o.ranks())
 }
 
 // setExtra sets how many extra batches may be open. The caller holds run.turn.
@@ -188,6 +196,7 @@ func (l *Loader) setExtra(n int) {
 func (l *Loader) startDepth() {
 	d := &l.deep
 	d.room = sync.OnceValue(l.roomForExtra)
+	l.windowRoom = sync.OnceValue(l.opts.shareOfMemory)
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
 	d.Reset(0, l.slotBytes)

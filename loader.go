@@ -56,6 +56,9 @@ type Loader struct {
 	slots    slots
 	counters counters
 
+	windowBytes atomic.Int64   // of the records that shuffle windows hold
+	windowRoom  func() float64 // for them, before there is a warning; looked up once
+
 	deep extraBatches
 	// deepening is the run whose depth follows need. It is nil between epochs, and
 	// always if the depth is fixed.
@@ -530,6 +533,7 @@ func (l *Loader) Stats() Stats {
 	s.SlotBytes = s.Slots * l.slotBytes
 	l.slots.mu.Unlock()
 	f := l.stage.Figures()
+	s.WindowBytes = int(l.windowBytes.Load())
 	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, f.Held
 	s.DatasetBytes = int(cacheBytes(l.ds))
 	return s

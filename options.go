@@ -263,7 +263,8 @@ func WithInterleave(shards int) Option {
 }
 
 // WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, 1 … 2²⁴, 1024 by
-// default, all kept in memory. The order depends on it.
+// default, all kept in memory: of 4 MB each, that is 4 GB. If they take more than an eighth of the
+// memory left, a warning says so; see Stats.WindowBytes. The order depends on it.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples

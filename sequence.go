@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nwt-go/nwt/internal/files"
+	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -82,7 +83,7 @@ func newSequence(r *run, ahead bool) *sequence {
 // group is what the parts share.
 func (q *sequence) group() *shards.Group {
 	return &shards.Group{
-		Context: q.ctx, Log: q.l.opts.log, Ahead: q.ahead, Timeout: q.l.opts.timeout, Away: &q.l.away,
+		Context: q.ctx, Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Timeout: q.l.opts.timeout, Away: &q.l.away,
 		Stop: func(err error) {
 			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", err))
 		},
@@ -118,6 +119,17 @@ func (q *sequence) config(s Stream, k, n, first int) shards.Config[Record] {
 		c.Window = o.window
 	}
 	return c
+}
+
+// mixing counts bytes that come into a shuffle window or, if negative, go. It warns when they take
+// much of the memory that was left before.
+func (l *Loader) mixing(bytes int) {
+	most := l.windowRoom()
+	now := l.windowBytes.Add(int64(bytes))
+	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.isNews("WithShuffleWindow") {
+		l.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
+			"during", l.once.during, "WithShuffleWindow", l.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
+	}
 }
 
 // seedOfStream is what the order of stream k of a dataset is computed from.

@@ -25,6 +25,7 @@ type Stats struct {
 	SlotBytes           int // bytes of that memory
 	Retained            int // batches retained past their iteration
 	DatasetBytes        int // bytes that cached samples take (see [Cached])
+	WindowBytes         int // bytes of Data that a stream's shuffle window holds now
 }
 
 // counters are the figures of Stats that nobody else counts.

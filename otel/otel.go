@@ -91,6 +91,8 @@ func Register(l *nwt.Loader, meter metric.Meter, attributes ...attribute.KeyValu
 		func(s *nwt.Stats) int { return s.DeviceBytes })
 	i.level("nwt.dataset_cache_bytes", "By", "Memory of cached samples.",
 		func(s *nwt.Stats) int { return s.DatasetBytes })
+	i.level("nwt.shuffle_window_bytes", "By", "Memory of the records that are mixed.",
+		func(s *nwt.Stats) int { return s.WindowBytes })
 	i.gauge("nwt.sample_load_median", "Median of the time that loading a sample took.",
 		func(s *nwt.Stats) time.Duration { return s.LoadMedian })
 	i.gauge("nwt.sample_load_p99", "99th percentile of the time that loading a sample took.",

@@ -122,6 +122,8 @@ var metrics = []metric{
 		func(s *nwt.Stats) float64 { return float64(s.DeviceBytes) }),
 	gauge("nwt_dataset_cache_bytes", "Memory of cached samples.",
 		func(s *nwt.Stats) float64 { return float64(s.DatasetBytes) }),
+	gauge("nwt_shuffle_window_bytes", "Memory of the records that are mixed.",
+		func(s *nwt.Stats) float64 { return float64(s.WindowBytes) }),
 }
 
 func counter(name, help string, value func(*nwt.Stats) float64) metric {

@@ -102,10 +102,12 @@ func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 			ln.Return(r)
 			return nil
 		}
+		ln.hold(r)
 		ln.held = append(ln.held, r)
 	}
 	r := ln.held[i]
 	ln.held[i] = nil
+	ln.release(r)
 	return r
 }
 
@@ -113,6 +115,7 @@ func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 func (ln *lane[R]) drop() {
 	for _, r := range ln.held {
 		if r != nil {
+			ln.release(r)
 			ln.Return(r)
 		}
 	}

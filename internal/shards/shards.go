@@ -75,6 +75,7 @@ type Config[R any] struct {
 type Group struct {
 	Context context.Context // reading ends with it
 	Log     *slog.Logger
+	Mixing  func(bytes int) // a shuffle window holds so many bytes more, or less
 	Ahead   bool            // shards are read in goroutines; otherwise the caller of Next reads. What follows matters only then
 	Timeout time.Duration   // of each call of Open and of a Reader; 0: none
 	Away    *atomic.Int32   // counts the calls that were given up and haven't returned
@@ -168,8 +169,16 @@ func (s *Set[R]) Stop() {
 		c.close()
 	}
 	s.readers = nil
-	s.spare, s.window = append(s.spare, s.window...), s.window[:0]
+	for _, r := range s.window {
+		s.release(r)
+		s.Return(r)
+	}
+	s.window = s.window[:0]
 }
+
+// hold counts a record that comes into a window, and release one that goes.
+func (s *Set[R]) hold(r *Item[R])    { s.group.Mixing(s.Size(&r.Record)) }
+func (s *Set[R]) release(r *Item[R]) { s.group.Mixing(-s.Size(&r.Record)) }
 
 // Next replaces *r by the next record. It reports false after the last one, and if the context
 // ends.
@@ -215,6 +224,7 @@ func (s *Set[R]) readOfPass(r **Item[R]) bool {
 			s.Return(next)
 			break
 		}
+		s.hold(next)
 		s.window = append(s.window, next)
 	}
 	n := len(s.window)
@@ -223,6 +233,7 @@ func (s *Set[R]) readOfPass(r **Item[R]) bool {
 	}
 	pick := s.Draw(s.epoch, s.delivered, n)
 	*r, s.window[pick] = s.window[pick], *r
+	s.release(*r)
 	s.Return(s.window[pick])
 	s.window[pick], s.window = s.window[n-1], s.window[:n-1]
 	return true

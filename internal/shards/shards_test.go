@@ -28,6 +28,7 @@ type library struct {
 	read    atomic.Int64                                       // records
 	open    atomic.Int32
 	away    atomic.Int32
+	mixing  atomic.Int64 // bytes in windows
 	stopped error
 }
 
@@ -90,7 +91,7 @@ func (l *library) config(atOnce int) Config[[]byte] {
 }
 
 func (l *library) group(ctx context.Context, ahead bool, timeout time.Duration) *Group {
-	return &Group{Context: ctx, Log: slog.New(slog.DiscardHandler), Ahead: ahead, Timeout: timeout, Away: &l.away, Stop: func(err error) { l.stopped = err }}
+	return &Group{Context: ctx, Log: slog.New(slog.DiscardHandler), Mixing: func(n int) { l.mixing.Add(int64(n)) }, Ahead: ahead, Timeout: timeout, Away: &l.away, Stop: func(err error) { l.stopped = err }}
 }
 
 // rest reads what is left of the epoch: records, and errors as text.

@@ -75,6 +75,9 @@ func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there
 		kept[place], at = r, at+1
 	}
 	if there, err = s.passTo(&at, next, unread); there {
+		for _, r := range kept {
+			s.hold(r)
+		}
 		s.window = append(s.window, kept...)
 		s.GoAhead()
 	}
