@@ -32,16 +32,18 @@ type taps struct {
 
 // An axis is what happens to rows or to columns: the part from … to of a picture
 // becomes full pixels. Of these, first … first+n−1 are wanted, in reverse order if
-// flip is set. Pixels outside of 0 … full−1 are padding.
+// flip is set. Pixels outside of left … end−1 are padding: there are none, or an earlier crop
+// has cut them off.
 type axis struct {
-	from, to float64
-	full     int
-	first, n int
-	flip     bool
+	from, to  float64
+	full      int
+	first, n  int
+	left, end int
+	flip      bool
 }
 
 // whole is the axis that changes nothing.
-func whole(size int) axis { return axis{to: float64(size), full: size, n: size} }
+func whole(size int) axis { return axis{to: float64(size), full: size, n: size, end: size} }
 
 func (a *axis) scale() float64 { return (a.to - a.from) / float64(a.full) }
 
@@ -51,6 +53,7 @@ func (a *axis) crop(at, n int) {
 		at = a.n - at - n
 	}
 	a.first, a.n = a.first+at, n
+	a.left, a.end = max(a.left, a.first), min(a.end, a.first+n)
 }
 
 // resize makes n pixels of the pixels that are wanted. After an earlier resize it
@@ -58,16 +61,17 @@ func (a *axis) crop(at, n int) {
 func (a *axis) resize(n int) {
 	scale := a.scale()
 	a.from, a.to = a.from+float64(a.first)*scale, a.from+float64(a.first+a.n)*scale
-	a.full, a.first, a.n = n, 0, n
+	a.full, a.first, a.n, a.left, a.end = n, 0, n, 0, n
 }
 
 // padded tells whether pixels outside of the source are wanted.
-func (a *axis) padded() bool { return a.first < 0 || a.first+a.n > a.full }
+func (a *axis) padded() bool { return a.first < a.left || a.first+a.n > a.end }
 
 // mirrored is the same axis over a source of size pixels that is mirrored.
 func (a axis) mirrored(size int) axis {
 	a.from, a.to = float64(size)-a.to, float64(size)-a.from
 	a.first, a.flip = a.full-a.first-a.n, !a.flip
+	a.left, a.end = a.full-a.end, a.full-a.left
 	return a
 }
 
@@ -81,7 +85,7 @@ func (a axis) shrunk(k int) axis {
 // inside splits off the padding. It returns the rest of the axis, and the place in
 // the result at which the rest begins.
 func (a axis) inside() (rest axis, at int) {
-	lo, hi := max(a.first, 0), min(a.first+a.n, a.full)
+	lo, hi := max(a.first, a.left), min(a.first+a.n, a.end)
 	if at = lo - a.first; a.flip {
 		at = a.first + a.n - hi
 	}
@@ -94,8 +98,8 @@ func (a axis) inside() (rest axis, at int) {
 func (a *axis) span(size int) (from, to int) {
 	scale := a.scale()
 	support := max(scale, 1)
-	from = int(a.from + float64(max(a.first, 0))*scale - support)
-	to = int(a.from+float64(min(a.first+a.n, a.full))*scale+support) + 1
+	from = int(a.from + float64(max(a.first, a.left))*scale - support)
+	to = int(a.from+float64(min(a.first+a.n, a.end))*scale+support) + 1
 	from = min(max(from, 0), size-1)
 	return from, max(from+1, min(size, to))
 }

@@ -202,3 +202,29 @@ func triangle(line []byte, i, n int) float64 {
 	}
 	return sum / all
 }
+
+// torchvision's crops pad with black what lies beyond what an earlier crop has left.
+func TestACropShowsNothingThatAnEarlierCropHasCutOff(t *testing.T) {
+	pixels := make([]byte, 36)
+	for i := range pixels {
+		pixels[i] = byte(10*(i/6) + i%6)
+	}
+	for name, test := range map[string]struct {
+		steps []vision.Transform
+		want  []byte
+	}{
+		"wider":    {[]vision.Transform{vision.CenterCrop{Size: vision.Square(2)}, vision.CenterCrop{Size: vision.Size{Height: 2, Width: 4}}}, []byte{0, 22, 23, 0, 0, 32, 33, 0}},
+		"mirrored": {[]vision.Transform{vision.CenterCrop{Size: vision.Square(2)}, vision.RandomHorizontalFlip{P: 1}, vision.CenterCrop{Size: vision.Size{Height: 2, Width: 3}}}, []byte{23, 22, 0, 33, 32, 0}},
+		"all":      {[]vision.Transform{vision.CenterCrop{Size: vision.Square(4)}, vision.CenterCrop{Size: vision.Square(2)}}, []byte{22, 23, 32, 33}},
+	} {
+		p, err := vision.New(append(test.steps, vision.Grayscale{}), vision.WithType(nwt.Uint8))
+		require.NoError(t, err)
+		s, err := loadOf(t, p.Field("image"), func(dst *nwt.Sample) error { return p.LoadPixels(dst, 0, pixels, 6, 6, vision.CHW) })
+		require.NoError(t, err)
+		require.Equal(t, test.want, nwt.Values[uint8](s, 0), name)
+	}
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(2)}, vision.CenterCrop{Size: vision.Square(4)}, vision.Resize{Size: vision.Square(4)}})
+	require.NoError(t, err)
+	_, err = loadOf(t, p.Field("image"), func(dst *nwt.Sample) error { return p.LoadPixels(dst, 0, pixels, 6, 6, vision.CHW) })
+	require.ErrorContains(t, err, "what was padded can't be resized")
+}
