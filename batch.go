@@ -48,7 +48,7 @@ type Batch struct {
 	rand   *rand.Rand // over pcg
 	pcg    rand.PCG
 
-	// With WithFinish. A worker takes a place off unfinished before it reports the
+	// With WithBatchTransform. A worker takes a place off unfinished before it reports the
 	// place to the ring. The worker that takes off the last place writes leftOut and
 	// finishErr before it reports that place.
 	unfinished atomic.Int32 // places that aren't loaded
@@ -87,7 +87,7 @@ func (b *Batch) Len() int { return b.size }
 func (b *Batch) Index() int { return b.index }
 
 // Last tells whether the batch is the last of its epoch on this rank. It is false in
-// [WithFinish], and if the epoch then ends with an error. For a stream, with [WithUnordered] or
+// [WithBatchTransform], and if the epoch then ends with an error. For a stream, with [WithUnordered] or
 // [WithErrorBudget], it may wait for the next batch.
 func (b *Batch) Last() bool {
 	if b.last.Load() == lastUnknown {
@@ -317,7 +317,7 @@ func (b *Batch) loadedPlaces(n, worker int) {
 	}
 }
 
-// finish calls the function of WithFinish. Before that, it leaves out bad samples as
+// finish calls the function of WithBatchTransform. Before that, it leaves out bad samples as
 // far as the budget may allow; admit counts them later.
 func (b *Batch) finish(worker int) {
 	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
@@ -329,7 +329,7 @@ func (b *Batch) finish(worker int) {
 	fail := func(stack []byte, err error) {
 		b.finishErr = &LoadError{
 			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
-			Err: finishError{fmt.Errorf("WithFinish of batch %d: %w", b.index, err)}, Stack: stack,
+			Err: finishError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
 		}
 	}
 	guard.Call(func() error {
@@ -340,7 +340,7 @@ func (b *Batch) finish(worker int) {
 	}, fail)
 }
 
-// A finishError is what the function of WithFinish failed with.
+// A finishError is what the function of WithBatchTransform failed with.
 type finishError struct{ error }
 
 func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
@@ -422,7 +422,7 @@ func (l *Loader) askSampler(b *Batch) (known bool) {
 		}
 	}()
 	indices := b.indices[:b.size]
-	if s, ok := l.sampler.(Filler); ok {
+	if s, ok := l.sampler.(SamplerFiller); ok {
 		s.Fill(b.epoch, b.from, indices)
 		return true
 	}

@@ -46,7 +46,7 @@ func BenchmarkResume(b *testing.B) {
 		{"Computed", many, func() (nwt.Sampler, error) {
 			return sampler.Computed(many, func(epoch int) []int {
 				order := make([]int, many)
-				nwt.Shuffled(many, 1).(nwt.Filler).Fill(epoch, 0, order)
+				nwt.Shuffled(many, 1).(nwt.SamplerFiller).Fill(epoch, 0, order)
 				return order
 			})
 		}},

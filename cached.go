@@ -10,10 +10,9 @@ import (
 // Cached keeps the samples of ds in memory, outside the Go heap: in at most maxBytes, and 8
 // bytes per sample. A sample that doesn't fit is loaded anew each time. A kept sample is that of
 // [LoadSample] in every epoch: augmentation belongs in a [Map] over the cache. ds loads one
-// sample at a time. The dataset is an [io.Closer]; after Close it loads anew. [NewLoader]
-// returns its errors.
-func Cached(ds Dataset, maxBytes int64) Dataset {
-	c := &cached{ds: ds, drawn: warnOfDraws("Cached")}
+// sample at a time. [NewLoader] returns its errors.
+func Cached(ds Dataset, maxBytes int64) *Cache {
+	c := &Cache{ds: ds, drawn: warnOfDraws("Cached")}
 	n, l, err := checkIndexed(ds)
 	switch {
 	case err != nil:
@@ -24,16 +23,11 @@ func Cached(ds Dataset, maxBytes int64) Dataset {
 		return c
 	}
 	c.kept = cache.New(n, int64(l.Packed()), maxBytes)
-	if tell := sizesOf(ds); tell != nil {
-		return &struct {
-			*cached
-			sizer
-		}{c, sizer{tell}}
-	}
 	return c
 }
 
-type cached struct {
+// A Cache is a dataset whose samples are kept in memory: see [Cached].
+type Cache struct {
 	ds   Dataset
 	err  error        // what is wrong with the arguments
 	kept *cache.Cache // of packed samples; nil if err isn't
@@ -41,26 +35,36 @@ type cached struct {
 	drawn func(*slog.Logger)
 }
 
-func (c *cached) cache() *cached      { return c }
-func (c *cached) overwrites() bool    { return true }
-func (c *cached) invalid() error      { return c.err }
-func (c *cached) parts() []Dataset    { return []Dataset{c.ds} }
-func (c *cached) Fingerprint() string { return fingerprint(c.ds) }
-func (c *cached) Len() int {
+func (c *Cache) cache() *Cache    { return c }
+func (c *Cache) invalid() error   { return c.err }
+func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
+
+// overwritesAll reports that Load writes every element, unless ds only embeds c.
+func (c *Cache) overwritesAll(ds Dataset) bool { return ds == Dataset(c) }
+
+func (c *Cache) tells() func(index int, sizes []int) { return sizesOf(c.ds) }
+
+// Fingerprint returns that of the dataset whose samples are kept.
+func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }
+
+// Len returns the number of samples.
+func (c *Cache) Len() int {
 	if c.err != nil {
 		return 0
 	}
 	return c.ds.Len()
 }
 
-func (c *cached) Fields() []Field {
+// Fields returns the layout of a sample.
+func (c *Cache) Fields() []Field {
 	if c.err != nil {
 		return nil
 	}
 	return c.ds.Fields()
 }
 
-func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
+// Load copies a sample that is kept, or loads it and keeps it if there is room.
+func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -81,15 +85,15 @@ func (c *cached) Load(ctx context.Context, index int, dst *Sample) error {
 	return err
 }
 
-// Close gives the memory back.
-func (c *cached) Close() error {
+// Close gives the memory back. After Close samples are loaded anew.
+func (c *Cache) Close() error {
 	if c.err != nil {
 		return nil
 	}
 	return c.kept.Close()
 }
 
-func (c *cached) bytes() int64 {
+func (c *Cache) bytes() int64 {
 	if c.err != nil {
 		return 0
 	}
@@ -99,10 +103,10 @@ func (c *cached) bytes() int64 {
 // cacheBytes is the memory of the caches that ds is made of, each counted once.
 func cacheBytes(ds Dataset) int64 {
 	var sum int64
-	seen := map[*cached]bool{}
+	seen := map[*Cache]bool{}
 	var visit func(Dataset)
 	visit = func(ds Dataset) {
-		if d, ok := ds.(interface{ cache() *cached }); ok && !seen[d.cache()] {
+		if d, ok := ds.(interface{ cache() *Cache }); ok && !seen[d.cache()] {
 			seen[d.cache()] = true
 			sum += d.cache().bytes()
 		}

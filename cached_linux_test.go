@@ -23,7 +23,7 @@ func TestSamplesForWhichThereIsNoMemoryAreLoadedAnewAndThatIsLogged(t *testing.T
 		loads++
 		Values[int64](dst, 0)[0] = int64(i)
 		return nil
-	}), math.MaxInt64).(*cached)
+	}), math.MaxInt64)
 	ds.kept = cache.New(n, 1<<50, math.MaxInt64) // nobody has as much memory
 	var log bytes.Buffer
 	l, err := NewLoader(ds, WithWorkers(0), WithBatchSize(n), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))

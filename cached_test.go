@@ -3,7 +3,6 @@ package nwt_test
 import (
 	"context"
 	"errors"
-	"io"
 	"iter"
 	"math"
 	"path/filepath"
@@ -86,7 +85,7 @@ func TestACachedSampleIsLoadedOnceWhoeverAsks(t *testing.T) {
 	}
 	all.Wait()
 	require.Equal(t, slices.Repeat([]int{1}, n), counts(loads))
-	require.NoError(t, ds.(io.Closer).Close())
+	require.NoError(t, ds.Close())
 }
 
 func TestWhatDoesNotFitIsLoadedAnew(t *testing.T) {
@@ -205,7 +204,7 @@ func TestACacheClosedWhileASampleLoadsDeliversIt(t *testing.T) {
 		ds := nwt.Cached(source, 1<<20)
 		go func() {
 			synctest.Wait()
-			assert.NoError(t, ds.(io.Closer).Close())
+			assert.NoError(t, ds.Close())
 			close(release)
 		}()
 		for n := range int32(2) {
@@ -272,7 +271,7 @@ func TestLargeSamplesOfACacheAreKeptApart(t *testing.T) {
 		}
 	}
 	require.Equal(t, slices.Repeat([]int{1}, n), counts(loads))
-	require.NoError(t, ds.(io.Closer).Close())
+	require.NoError(t, ds.Close())
 }
 
 func TestABadSampleOfACacheIsNamedByTheIndexAndEpochOfTheLoader(t *testing.T) {
@@ -406,7 +405,7 @@ func TestACacheMayBeAskedAndClosedWhileALoadFails(t *testing.T) {
 
 		fails, ds = true, nwt.Cached(source, 1<<20)
 		asking.Go(load(errBad))
-		asking.Go(after(500*time.Millisecond, func() { assert.NoError(t, ds.(io.Closer).Close()) }))
+		asking.Go(after(500*time.Millisecond, func() { assert.NoError(t, ds.Close()) }))
 		asking.Wait()
 		load(nil)()
 	})
@@ -472,13 +471,13 @@ func TestAClosedCacheLoadsAnew(t *testing.T) {
 	var closing sync.WaitGroup
 	for epoch := range 20 {
 		if epoch == 3 {
-			closing.Go(func() { require.NoError(t, ds.(io.Closer).Close()) })
+			closing.Go(func() { require.NoError(t, ds.Close()) })
 		}
 		requireCounted(t, l, epoch)
 	}
 	closing.Wait()
 	requireCounted(t, l, 20)
-	require.NoError(t, ds.(io.Closer).Close())
+	require.NoError(t, ds.Close())
 	for i := range loads {
 		require.Greater(t, loads[i].Load(), int32(1))
 	}
@@ -511,7 +510,7 @@ func TestACacheOfMoreSamplesThanMemoryHoldsStillLoads(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, loads.Load(), int32(6), "the first ones are kept")
-			require.NoError(t, ds.(io.Closer).Close())
+			require.NoError(t, ds.Close())
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 func TestWhatLoadsMayCallTheLoader(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		var l *nwt.Loader
-		calls := map[string]*atomic.Int32{"Load": {}, "WithWorkerInit": {}, "WithFinish": {}}
+		calls := map[string]*atomic.Int32{"Load": {}, "WithWorkerInit": {}, "WithBatchTransform": {}}
 		call := func(from string) error {
 			calls[from].Add(1)
 			_, _, _, _, _ = l.Stats(), l.Len(), l.Fields(), l.Result(), l.BadSamples()
@@ -31,7 +31,7 @@ func TestWhatLoadsMayCallTheLoader(t *testing.T) {
 		}
 		l = newLoader(t, numbered(64, func(context.Context, int, *nwt.Sample) error { return call("Load") }), nwt.WithBatchSize(4), nwt.WithWorkers(workers),
 			nwt.WithWorkerInit(func(context.Context, int) error { return call("WithWorkerInit") }),
-			nwt.WithFinish(func(context.Context, *nwt.Batch) error { return call("WithFinish") }))
+			nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error { return call("WithBatchTransform") }))
 		promptly(t, func() {
 			got, err := values(t, l, 0)
 			require.NoError(t, err)

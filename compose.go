@@ -316,8 +316,7 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 // Overwrites is ds with the promise that Load writes every element, of a ragged field up to its
 // length, so the loader needn't clear the place before. If the promise is broken, what isn't
 // written holds an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
-// Folder promise that; [Subset], [Split], [Concat], [Zip] and [Sized] if all their datasets do;
-// others by a method Overwrites(ds Dataset) bool that returns whether ds is the receiver.
+// Folder promise that; [Subset], [Split], [Concat], [Zip] and [Sized] if all their datasets do.
 func Overwrites(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds

@@ -26,7 +26,7 @@ func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 80+3*100, l.Stats().DatasetBytes)
 	require.NoError(t, l.Close())
-	require.NoError(t, c.(*cached).Close())
+	require.NoError(t, c.Close())
 	require.Zero(t, cacheBytes(ds))
 	require.Zero(t, cacheBytes(source))
 }

@@ -71,7 +71,11 @@ func overwrites(ds ...Dataset) whole {
 			if !o.overwrites() {
 				return false
 			}
-		case interface{ Overwrites(ds Dataset) bool }:
+		case interface{ overwritesAll(ds Dataset) bool }:
+			if !o.overwritesAll(d) {
+				return false
+			}
+		case interface{ Overwrites(ds Dataset) bool }: // of package vision
 			if !o.Overwrites(d) {
 				return false
 			}

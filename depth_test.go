@@ -404,7 +404,7 @@ func TestExtraBatchesKeepToTheirMemory(t *testing.T) {
 			})
 			m := nwt.NewVirtualMachine(4)
 			m.Left = tt.left
-			l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithLauncher(), silent, m.Option())
+			l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithRankFromEnv(), silent, m.Option())
 			train(t, l, 2, func() {})
 			require.Equal(t, 3*(16<<20)+tt.extra, l.Stats().SlotBytes)
 		})

@@ -28,7 +28,7 @@
 //   - What a batch is: [WithBatchSize], [WithDropLast], [WithShuffle], [WithSampler], [WithSeed];
 //     of streams [WithInterleave], [WithShuffleWindow], [WithEpochSamples].
 //   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch], [WithUnordered],
-//     [WithWorkerInit], [WithFinish], [WithDevice], [WithPinned], [WithRank], [WithLauncher].
+//     [WithWorkerInit], [WithBatchTransform], [WithDevice], [WithPinned], [WithRank], [WithRankFromEnv].
 //   - If something fails: [WithErrorBudget], [WithRetry], [WithTimeout], [WithLogger],
 //     [WithChecks].
 //   - How to tune: [WithStep], [WithStrategy], [WithAlpha], [WithRelativeAlpha],

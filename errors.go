@@ -18,8 +18,8 @@ var (
 
 // A LoadError says which sample couldn't be loaded, and why; of a stream, Err tells the record.
 type LoadError struct {
-	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithFinish failed
-	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithFinish or BatchSampler.Start failed
+	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithBatchTransform failed
+	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithBatchTransform or BatchSampler.Start failed
 	Epoch    int
 	Worker   int
 	Err      error  // of a panic, its value, file and line

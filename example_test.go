@@ -252,7 +252,7 @@ func ExampleWithRank() {
 		log.Fatal(err)
 	}
 	for rank := range 2 {
-		loader, err := nwt.NewLoader(ds, nwt.WithRank(rank, 2), // or WithLauncher
+		loader, err := nwt.NewLoader(ds, nwt.WithRank(rank, 2), // or WithRankFromEnv
 			nwt.WithDevice(device), nwt.WithShuffle(42), nwt.WithBatchSize(3))
 		if err != nil {
 			log.Fatal(err)

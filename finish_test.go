@@ -56,7 +56,7 @@ func TestABatchIsFinishedWhenAllItsSamplesAreLoaded(t *testing.T) {
 	for _, workers := range []int{0, 1, 4, 40} {
 		for _, ds := range []nwt.Dataset{summed(105), inBatches{summed(105)}, nwt.Streamed(&indexStream{shelves{lengths: []int{50, 55}, failAt: -1}})} {
 			for _, opts := range [][]nwt.Option{nil, {nwt.WithDropLast()}, {nwt.WithUnordered()}} {
-				opts = append(opts, nwt.WithFinish(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithInterleave(1))
+				opts = append(opts, nwt.WithBatchTransform(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithInterleave(1))
 				batches := 0
 				for b, err := range newLoader(t, ds, opts...).Epochs(t.Context(), 0, 3) {
 					require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestABatchIsFinishedWithoutItsBadSamples(t *testing.T) {
 		return nil
 	})
 	for _, workers := range []int{0, 3} {
-		l := newLoader(t, ds, nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
+		l := newLoader(t, ds, nwt.WithBatchTransform(func(ctx context.Context, b *nwt.Batch) error {
 			if b.Len() == 0 {
 				return errors.New("nothing is left of it")
 			}
@@ -101,7 +101,7 @@ func TestABatchIsFinishedWithoutItsBadSamples(t *testing.T) {
 		}
 		require.Equal(t, 83, samples)
 		require.Len(t, l.BadSamples(), 17)
-		over := newLoader(t, ds, nwt.WithFinish(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(16),
+		over := newLoader(t, ds, nwt.WithBatchTransform(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(16),
 			nwt.WithLogger(slog.New(slog.DiscardHandler)))
 		_, err := epoch(t.Context(), over, 0)
 		require.ErrorContains(t, err, "17 bad samples in epoch 0, WithErrorBudget allows 16")
@@ -117,7 +117,7 @@ func TestWithoutABudgetABatchWithABadSampleIsNotFinished(t *testing.T) {
 	})
 	for _, workers := range []int{0, 2} {
 		var finished atomic.Int32
-		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithFinish(func(context.Context, *nwt.Batch) error {
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error {
 			finished.Add(1)
 			return nil
 		}))
@@ -135,7 +135,7 @@ func TestAFinishThatFailsEndsTheEpochInOrder(t *testing.T) {
 		for _, workers := range []int{0, 1, 4} {
 			for _, budget := range []int{0, 100} {
 				l := newLoader(t, summed(100), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(budget),
-					nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
+					nwt.WithBatchTransform(func(ctx context.Context, b *nwt.Batch) error {
 						if b.Index() == 5 && b.Epoch() == 0 {
 							return fail()
 						}
@@ -144,7 +144,7 @@ func TestAFinishThatFailsEndsTheEpochInOrder(t *testing.T) {
 				batches, err := epoch(t.Context(), l, 0)
 				var le *nwt.LoadError
 				require.ErrorAs(t, err, &le)
-				require.ErrorContains(t, err, "WithFinish of batch 5: ")
+				require.ErrorContains(t, err, "WithBatchTransform of batch 5: ")
 				require.Equal(t, [2]int{-1, -1}, [2]int{le.Index, le.Position}, "of no sample")
 				require.Len(t, batches, 5)
 				if name != "error" {
@@ -179,7 +179,7 @@ func TestABatchWithAHungSampleIsFinishedElsewhere(t *testing.T) {
 			}
 			return err
 		}
-		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), nwt.WithFinish(finish),
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), nwt.WithBatchTransform(finish),
 			nwt.WithLogger(slog.New(slog.DiscardHandler)))
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
@@ -199,7 +199,7 @@ func TestTheRandomnessOfABatchIsItsPositions(t *testing.T) {
 	}
 	drawn := func(workers int, seed uint64, resumed int, rank, world int) (draws map[int]int64) {
 		draws = map[int]int64{}
-		l := newLoader(t, summed(96), nwt.WithSeed(seed), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithFinish(draw), nwt.WithRank(rank, world))
+		l := newLoader(t, summed(96), nwt.WithSeed(seed), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithBatchTransform(draw), nwt.WithRank(rank, world))
 		for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: resumed}) {
 			require.NoError(t, err)
 			draws[b.State().Samples] = nwt.Values[int64](b, 1)[0]
@@ -267,7 +267,7 @@ func TestTheRandomnessOfABatchIsThatOfItsFirstPosition(t *testing.T) {
 }
 
 func TestARestIsFinishedToo(t *testing.T) {
-	l := newLoader(t, summed(100), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithFinish(sum))
+	l := newLoader(t, summed(100), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithBatchTransform(sum))
 	for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 33}) {
 		require.NoError(t, err)
 		requireSummed(t, b)
@@ -275,7 +275,7 @@ func TestARestIsFinishedToo(t *testing.T) {
 }
 
 func TestFinishingAllocatesNothingPerBatch(t *testing.T) {
-	l := newLoader(t, summed(1<<16), nwt.WithWorkers(0), nwt.WithFinish(func(ctx context.Context, b *nwt.Batch) error {
+	l := newLoader(t, summed(1<<16), nwt.WithWorkers(0), nwt.WithBatchTransform(func(ctx context.Context, b *nwt.Batch) error {
 		b.Rand().Float64()
 		return sum(ctx, b)
 	}))
@@ -298,7 +298,7 @@ func TestWhoFinishesTheLastBatchOfAStream(t *testing.T) {
 				}
 				return nil
 			}}
-			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 				if goroutine() != caller {
 					elsewhere++
 				}
@@ -348,14 +348,14 @@ func TestALengthThatDoesNotFitAfterWithFinishIsAnErrorThatNamesIt(t *testing.T) 
 		change func(b *nwt.Batch)
 		want   string
 	}{
-		{false, func(b *nwt.Batch) { b.Lens(0)[2] = 9 }, `WithFinish of batch 3: sample 2: length 9 of field "tokens" must be 0 … 8`},
-		{true, func(b *nwt.Batch) { b.Lens(0)[2] = 6 }, `WithFinish of batch 3: sample 2: length 6 of field "tokens" must be 0 … 5`},
+		{false, func(b *nwt.Batch) { b.Lens(0)[2] = 9 }, `WithBatchTransform of batch 3: sample 2: length 9 of field "tokens" must be 0 … 8`},
+		{true, func(b *nwt.Batch) { b.Lens(0)[2] = 6 }, `WithBatchTransform of batch 3: sample 2: length 6 of field "tokens" must be 0 … 5`},
 		{false, func(b *nwt.Batch) { b.Lens(0)[7] = -1 }, `sample 7: length -1 of field "tokens" must be 0 … 8`},
 		{false, func(b *nwt.Batch) { b.LensOf(1, 0)[1] = 5 }, `sample 1: length 5 of field "points" must be 0 … 4`},
 		{false, func(b *nwt.Batch) { b.LensOf(1, 1)[0] = -7 }, `sample 0: length -7 of field "points" must be 0 … 3`},
 	} {
 		for _, workers := range []int{0, 3} {
-			l := newLoader(t, tokens(80, c.sized), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+			l := newLoader(t, tokens(80, c.sized), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 				if b.Index() == 3 {
 					c.change(b)
 				}
@@ -371,9 +371,9 @@ func TestALengthThatDoesNotFitAfterWithFinishIsAnErrorThatNamesIt(t *testing.T) 
 	}
 }
 
-func TestWhatLiesBehindALengthIsZeroAfterWithFinish(t *testing.T) {
+func TestWhatLiesBehindALengthIsZeroAfterWithBatchTransform(t *testing.T) {
 	for _, sized := range []bool{false, true} {
-		l := newLoader(t, tokens(80, sized), nwt.WithBatchSize(8), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+		l := newLoader(t, tokens(80, sized), nwt.WithBatchSize(8), nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 			for f := range 2 {
 				for k := range nwt.Values[int32](b, f) {
 					nwt.Values[int32](b, f)[k]++ // behind the ends too

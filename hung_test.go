@@ -465,7 +465,7 @@ func TestALoopLeftWithSamplesLoadedElsewhereLeavesNoneOfThem(t *testing.T) {
 func TestABatchThatCannotBeMovedFromAHungCallIsAnError(t *testing.T) {
 	for name, opts := range map[string][]nwt.Option{
 		"plain":    nil,
-		"finished": {nwt.WithFinish(func(context.Context, *nwt.Batch) error { return nil })},
+		"finished": {nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error { return nil })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -576,7 +576,7 @@ func TestOnlyLoadIsBoundedByATimeout(t *testing.T) {
 		"sampler":    {ds: emptyDataset(16), opt: nwt.WithSampler(samplerFunc{16, func(_, i int) int { slow(i == 9); return i }})},
 		"Sizes":      {ds: words{n: 16, tell: func(i int, sizes []int) { slow(i == 9); words{}.Sizes(i, sizes) }}, opt: quietLog},
 		"WorkerInit": {ds: emptyDataset(16), opt: nwt.WithWorkerInit(func(context.Context, int) error { slow(true); return nil })},
-		"Finish":     {ds: emptyDataset(16), opt: nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error { slow(b.Index() == 1); return nil })},
+		"Finish":     {ds: emptyDataset(16), opt: nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error { slow(b.Index() == 1); return nil })},
 		"Scratch":    {ds: scratch, opt: quietLog, bad: []int{9}},
 	} {
 		for _, workers := range []int{1, 3} {

@@ -214,8 +214,8 @@ func TestLastIsFalseIfTheEpochEndsWithAnError(t *testing.T) {
 	}
 }
 
-func TestLastIsFalseInTheFunctionOfWithFinish(t *testing.T) {
-	l := newLoader(t, numbersBut(20, nil), nwt.WithErrorBudget(20), nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+func TestLastIsFalseInTheFunctionOfWithBatchTransform(t *testing.T) {
+	l := newLoader(t, numbersBut(20, nil), nwt.WithErrorBudget(20), nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 		require.False(t, b.Last())
 		return nil
 	}))
@@ -269,7 +269,10 @@ func TestResumeEpochsIsResumeAndThenEpochs(t *testing.T) {
 
 func TestResumeEpochsChecksItsArguments(t *testing.T) {
 	l := newLoader(t, numbersBut(50, nil))
-	require.ErrorContains(t, refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 3)), "end must be more than State.Epoch, 3")
+	require.ErrorContains(t, refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 2)), "end must be at least State.Epoch, 3")
+	for range l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 3) {
+		t.Fatal("training was over")
+	}
 	require.ErrorContains(t, refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Epoch: -1}, 3)), "State.Epoch")
 	require.ErrorContains(t, refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Samples: 51}, 3)), "must be 0 … 50")
 	require.ErrorContains(t, refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Samples: -1}, 3)), "WithUnordered")

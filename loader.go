@@ -16,7 +16,7 @@ import (
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
 // goroutine and, except for Close and epochs, from Load, LoadBatch, [WithWorkerInit] and
-// [WithFinish]. A sampler, a dataset's Len, a device and the log's handler must not call the
+// [WithBatchTransform]. A sampler, a dataset's Len, a device and the log's handler must not call the
 // loader.
 type Loader struct {
 	*source
@@ -327,15 +327,15 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 }
 
 // Epochs yields the epochs first … end−1 as one sequence, see [Loader.Epoch]: the next one is
-// loaded while the last batches of an epoch are in use.
+// loaded while the last batches of an epoch are in use. If first is end, there are none.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return l.withChecks(func(yield func(*Batch, error) bool) {
 		switch {
 		case first < 0:
 			yield(nil, optionError("Epochs", first, "first must be at least 0"))
-		case end <= first:
-			yield(nil, optionError("Epochs", end, "end must be more than first, %d", first))
-		default:
+		case end < first:
+			yield(nil, optionError("Epochs", end, "end must be at least first, %d", first))
+		case end > first:
 			l.iterate(ctx, first, end-1, 0, yield)
 		}
 	})
@@ -353,11 +353,12 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 // ResumeEpochs is [Loader.Resume] and then [Loader.Epochs], as one sequence.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return l.withChecks(func(yield func(*Batch, error) bool) {
-		if end <= s.Epoch {
-			yield(nil, optionError("ResumeEpochs", end, "end must be more than State.Epoch, %d", s.Epoch))
-			return
+		switch {
+		case end < s.Epoch:
+			yield(nil, optionError("ResumeEpochs", end, "end must be at least State.Epoch, %d", s.Epoch))
+		case end > s.Epoch:
+			l.resume(ctx, s, end-1, yield)
 		}
-		l.resume(ctx, s, end-1, yield)
 	})
 }
 

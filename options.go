@@ -48,7 +48,7 @@ type options struct {
 	epochSamples int
 	aheadBytes   int64
 
-	launcher *Rank // with WithLauncher
+	launcher *Rank // with WithRankFromEnv
 	device   Device
 	pinned   *bool // nil: true if the device is not the host
 
@@ -227,13 +227,13 @@ func WithRank(rank, world int) Option {
 	}
 }
 
-// WithLauncher is [WithRank] with what [RankFromEnv] reads. Ranks of one host share its CPUs:
+// WithRankFromEnv is [WithRank] with what [RankFromEnv] reads. Ranks of one host share its CPUs:
 // [WithWorkers]' default and Tune's counts are divided.
-func WithLauncher() Option {
+func WithRankFromEnv() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
 		if err != nil {
-			return optionError("WithLauncher", "environment", "%v", err)
+			return optionError("WithRankFromEnv", "environment", "%v", err)
 		}
 		r := Rank(found)
 		o.launcher, o.rank, o.world = &r, r.Rank, r.World
@@ -348,16 +348,16 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	}
 }
 
-// WithFinish makes a worker run f on each loaded batch before it is copied to the device: for
+// WithBatchTransform makes a worker run f on each loaded batch before it is copied to the device: for
 // mixup or masking. f may change elements and lengths, and draws from [Batch.Rand]. It is called
 // for several batches at once. If it fails or panics, or sets a length beyond the batch's
 // [Batch.Shape], the epoch ends with a *[LoadError]: a [SizedDataset] should tell sizes with room
 // for what f adds. What lies behind the lengths is then cleared. [WithTimeout] doesn't bound f.
-func WithFinish(f func(ctx context.Context, b *Batch) error) Option {
+func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.finish = f
 		if f == nil {
-			return optionError("WithFinish", nil, "must not be nil")
+			return optionError("WithBatchTransform", nil, "must not be nil")
 		}
 		return nil
 	}

@@ -112,9 +112,9 @@ func TestWhatOptionsAndDatasetMakeTogetherIsReportedAtOnce(t *testing.T) {
 func TestOfTwoOptionsThatSetTheSameTheLastWins(t *testing.T) {
 	t.Setenv("RANK", "1")
 	t.Setenv("WORLD_SIZE", "4")
-	byRank := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithLauncher(), nwt.WithRank(0, 1))
+	byRank := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithRankFromEnv(), nwt.WithRank(0, 1))
 	require.Equal(t, 10, byRank.Len())
-	byLauncher := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithRank(0, 1), nwt.WithLauncher())
+	byLauncher := newLoader(t, emptyDataset(100), nwt.WithBatchSize(10), nwt.WithRank(0, 1), nwt.WithRankFromEnv())
 	require.Equal(t, 3, byLauncher.Len())
 }
 
@@ -165,8 +165,8 @@ func TestTheDefaultsAreAsDocumented(t *testing.T) {
 func TestALauncherThatContradictsItselfIsToldOnce(t *testing.T) {
 	t.Setenv("RANK", "9")
 	t.Setenv("WORLD_SIZE", "2")
-	_, err := nwt.NewLoader(emptyDataset(1), nwt.WithLauncher())
-	require.EqualError(t, err, `nwt: WithLauncher: environment: rank and world from torchrun: RANK is "9"; want a number from 0 to 1`)
+	_, err := nwt.NewLoader(emptyDataset(1), nwt.WithRankFromEnv())
+	require.EqualError(t, err, `nwt: WithRankFromEnv: environment: rank and world from torchrun: RANK is "9"; want a number from 0 to 1`)
 }
 
 func TestWhatIsWrongInAPartIsToldOnce(t *testing.T) {

@@ -74,8 +74,8 @@ func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
 func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds) }
 
-// Overwrites tells that Load writes every element, unless ds only embeds p.
-func (p *Precomputed) Overwrites(ds Dataset) bool { return ds == Dataset(p) }
+// overwritesAll reports that Load writes every element, unless ds only embeds p.
+func (p *Precomputed) overwritesAll(ds Dataset) bool { return ds == Dataset(p) }
 
 // Load copies a sample from the file. After Close its error is [os.ErrClosed].
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {

@@ -43,8 +43,8 @@ type trial struct {
 	dropLast, shuffle, unordered, timeout, auto, onDev, checks bool
 	window, interleave, epochSamples                           int
 	ahead                                                      int64 // bytes of records that may be read ahead; 0: the default
-	unfinished, broken                                         int32 // call of WithFinish, or of Copy or Wait, that fails; 0: none
-	finishes                                                   bool  // there is a WithFinish
+	unfinished, broken                                         int32 // call of WithBatchTransform, or of Copy or Wait, that fails; 0: none
+	finishes                                                   bool  // there is a WithBatchTransform
 
 	runs []run
 }
@@ -222,7 +222,7 @@ type judge struct {
 	states   []nwt.State // of all batches
 	kept     []retained
 	running  atomic.Int32 // calls of Load
-	finished atomic.Int32 // calls of WithFinish
+	finished atomic.Int32 // calls of WithBatchTransform
 	tries    sync.Map
 }
 
@@ -478,7 +478,7 @@ func (j *judge) open() (err error) {
 	with(j.checks, nwt.WithChecks)
 	with(j.timeout, func() nwt.Option { return nwt.WithTimeout(time.Second) })
 	with(j.ahead > 0, func() nwt.Option { return nwt.WithReadAhead(j.ahead) })
-	with(j.finishes, func() nwt.Option { return nwt.WithFinish(j.finish) })
+	with(j.finishes, func() nwt.Option { return nwt.WithBatchTransform(j.finish) })
 	j.device = nil
 	with(j.onDev, func() nwt.Option {
 		calls := int32(0) // of Copy and Wait, which come one at a time
@@ -502,7 +502,7 @@ func (j *judge) open() (err error) {
 
 var errUnfinished, errLoop = errors.New("unfinished"), errors.New("the loop's own panic")
 
-// finish is the trial's WithFinish.
+// finish is the trial's WithBatchTransform.
 func (j *judge) finish(_ context.Context, b *nwt.Batch) error {
 	noise := nwt.Values[int64](b, 2)
 	for p, id := range nwt.Values[int64](b, 0) {

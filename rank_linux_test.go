@@ -20,7 +20,7 @@ func TestARankThatIsBoundHasItsShareOfItsParentsCPUs(t *testing.T) {
 	runtime.GOMAXPROCS(4 * cpus)
 	setenv(t, "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2")
 	workers := func() int {
-		o, err := newOptions([]Option{WithLauncher()})
+		o, err := newOptions([]Option{WithRankFromEnv()})
 		require.NoError(t, err)
 		return o.workers
 	}

@@ -18,7 +18,7 @@ func setenv(t *testing.T, assignments string) {
 
 func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
 	var out strings.Builder
-	opts := []Option{WithLauncher(), WithLogger(slog.New(slog.NewTextHandler(&out, nil)))}
+	opts := []Option{WithRankFromEnv(), WithLogger(slog.New(slog.NewTextHandler(&out, nil)))}
 	lines := func() int {
 		_, err := newOptions(opts)
 		require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
 	require.Equal(t, 1, lines(), "Tune, NewLoader and each trial read the options anew")
 	setenv(t, "RANK=6")
 	require.Equal(t, 2, lines(), "another rank is news")
-	_, err := newOptions([]Option{WithLauncher(), WithLogger(nil)})
+	_, err := newOptions([]Option{WithRankFromEnv(), WithLogger(nil)})
 	require.ErrorContains(t, err, "WithLogger")
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Sampler is the order of an epoch; package sampler has more. It may be a [Filler] or a
+// A Sampler is the order of an epoch; package sampler has more. It may be a [SamplerFiller] or a
 // [BatchSampler]. If it has a method LastIndex() int, the highest index that it visits or −1,
 // that is checked. If it has Step() int, the samples of a step of all ranks, the loader warns if
 // WithBatchSize × world doesn't divide it.
@@ -112,8 +112,8 @@ func (s *shuffled) At(epoch, i int) int {
 	return s.perm.At(permute.EpochKey(s.key, epoch), i)
 }
 
-// A Filler is a [Sampler] that computes many positions at once, which is faster.
-type Filler interface {
+// A SamplerFiller is a [Sampler] that computes many positions at once, which is faster.
+type SamplerFiller interface {
 	Sampler
 	Fill(epoch, from int, indices []int) // sets indices[k] to At(epoch, from+k); many goroutines call it at once
 }

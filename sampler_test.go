@@ -185,7 +185,7 @@ func BenchmarkShuffled(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("a batch at a time/n=%d", n), func(b *testing.B) {
-			s, i := nwt.Shuffled(n, 1).(nwt.Filler), 0
+			s, i := nwt.Shuffled(n, 1).(nwt.SamplerFiller), 0
 			batch := make([]int, min(n, 128))
 			for b.Loop() {
 				s.Fill(1, i, batch)
@@ -200,7 +200,7 @@ func BenchmarkShuffled(b *testing.B) {
 
 func TestARunOfPositionsIsWhatItsPositionsAre(t *testing.T) {
 	for _, n := range []int{1, 2, 5, 37, 1000, 1 << 20, 1 << 28, 1<<28 + 1, math.MaxInt >> 23} {
-		s := nwt.Shuffled(n, 9).(nwt.Filler)
+		s := nwt.Shuffled(n, 9).(nwt.SamplerFiller)
 		for _, from := range []int{0, n / 3, n - min(n, 333)} {
 			run := make([]int, min(n-from, 333))
 			s.Fill(3, from, run)

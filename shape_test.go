@@ -366,7 +366,7 @@ func TestABatchDatasetLoadsIntoTheBatchsOwnShape(t *testing.T) {
 	require.Less(t, ds.calls.Load(), int64(60), "LoadBatch failed")
 }
 
-// The function of WithFinish sees the shape, and a batch from which samples were left
+// The function of WithBatchTransform sees the shape, and a batch from which samples were left
 // out keeps that of all.
 func TestWithFinishSeesTheBatchsShape(t *testing.T) {
 	ds := nwt.Map(words{n: 20}, words{}.Fields(), func(ctx context.Context, src, dst *nwt.Sample) error {
@@ -377,7 +377,7 @@ func TestWithFinishSeesTheBatchsShape(t *testing.T) {
 	})
 	finished := 0
 	for b := range shapedBatches(t, nwt.Sized(ds, words{}.Sizes), nwt.WithBatchSize(10), nwt.WithErrorBudget(2), nwt.WithWorkers(0), silent,
-		nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+		nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 			finished++
 			require.Equal(t, []int{b.Len(), 9}, b.Shape(0))
 			require.Len(t, nwt.Values[int32](b, 0), b.Len()*9)

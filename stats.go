@@ -1,10 +1,13 @@
 package nwt
 
 import (
+	"fmt"
 	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/human"
 )
 
 // Stats is a snapshot of what a loader has done since it was made.
@@ -26,6 +29,27 @@ type Stats struct {
 	Retained            int // batches retained past their iteration
 	DatasetBytes        int // bytes that cached samples take (see [Cached])
 	WindowBytes         int // bytes of Data that a stream's shuffle window holds now
+}
+
+// Since returns what the loader has done since an earlier snapshot. Memory, depth and workers, and
+// the times of Load, are those of s.
+func (s Stats) Since(earlier Stats) Stats {
+	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
+	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad
+	s.Wait, s.Transfer = s.Wait-earlier.Wait, s.Transfer-earlier.Transfer
+	s.Copied, s.CopiedBytes = s.Copied-earlier.Copied, s.CopiedBytes-earlier.CopiedBytes
+	s.Occupancy = min(1, max(0, ready/float64(max(1, s.Batches))))
+	return s
+}
+
+// String returns what a person wants to read of it, in a line.
+func (s Stats) String() string {
+	line := fmt.Sprintf("%d batches of %d samples, %s of them waited for, %s in all, %s",
+		s.Batches, s.Samples, human.Share(1-s.Occupancy), human.Duration(s.Wait), countWorkers(s.Workers))
+	if s.Bad > 0 {
+		line += fmt.Sprintf(", %d bad samples left out", s.Bad)
+	}
+	return line + fmt.Sprintf("; a sample takes %s, %s at the 99th percentile", human.Duration(s.LoadMedian), human.Duration(s.LoadP99))
 }
 
 // counters are the figures of Stats that nobody else counts.

@@ -40,3 +40,21 @@ func TestALoaderWithoutWorkersIsNotStarved(t *testing.T) {
 	}
 	require.Equal(t, 1.0, l.Stats().Occupancy)
 }
+
+func TestTheDifferenceOfTwoSnapshotsIsWhatWasDoneBetweenThem(t *testing.T) {
+	l := newLoader(t, sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2))
+	var earlier nwt.Stats
+	for epoch := range 2 {
+		earlier = l.Stats()
+		for _, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+		}
+	}
+	now := l.Stats()
+	done := now.Since(earlier)
+	require.Equal(t, 4, done.Batches)
+	require.Equal(t, 40, done.Samples)
+	require.Equal(t, now.Wait-earlier.Wait, done.Wait)
+	require.InDelta(t, now.Occupancy*8, earlier.Occupancy*4+done.Occupancy*4, 1e-9)
+	require.Contains(t, done.String(), "4 batches of 40 samples")
+}

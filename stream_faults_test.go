@@ -856,7 +856,7 @@ func TestAShortBatchIsFinishedBeforeItIsDelivered(t *testing.T) {
 				return nil
 			}}
 			var finished atomic.Int32
-			finish := nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+			finish := nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 				time.Sleep(time.Minute)
 				finished.Add(1)
 				return nil

@@ -47,7 +47,7 @@ func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 	failing := func(ctx context.Context) error { <-ctx.Done(); return errors.New("not sent") }
 	for _, opt := range []nwt.Option{
 		nwt.WithStep(func(ctx context.Context, _ *nwt.Batch) error { return failing(ctx) }),
-		nwt.WithFinish(func(ctx context.Context, _ *nwt.Batch) error { return failing(ctx) }),
+		nwt.WithBatchTransform(func(ctx context.Context, _ *nwt.Batch) error { return failing(ctx) }),
 		nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return failing(ctx) }),
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -61,7 +61,7 @@ func TestAnotherNameOrOptionIsTunedAnew(t *testing.T) {
 		"alpha":       nwt.WithRelativeAlpha(0.5),
 		"alpha total": nwt.WithAlpha(time.Second),
 		"batch size":  nwt.WithBatchSize(100),
-		"finish":      nwt.WithFinish(step),
+		"finish":      nwt.WithBatchTransform(step),
 		"iterations":  nwt.WithIterations(21),
 		"max workers": nwt.WithMaxWorkers(1),
 		"memory":      nwt.WithMemoryLimit(1 << 40),
@@ -91,7 +91,7 @@ func TestAnotherShareOfTheCPUsIsTunedAnew(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "tuning.json")
 	cached := func(procs int) bool {
-		return kept(t, path, "a", sleeping(1000, time.Millisecond), nwt.WithLauncher(), nwt.NewVirtualMachine(procs).Option()).Cached
+		return kept(t, path, "a", sleeping(1000, time.Millisecond), nwt.WithRankFromEnv(), nwt.NewVirtualMachine(procs).Option()).Cached
 	}
 	require.Equal(t, []bool{false, false, true, true}, []bool{cached(4), cached(8), cached(4), cached(8)})
 }
@@ -287,7 +287,7 @@ func TestATunedLoaderHasTheCountThatWasFoundAndTellsHow(t *testing.T) {
 	var steps atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	l, err := nwt.NewTunedLoader(ctx, numbersTo(t, 1000), nwt.WithBatchSize(10), nwt.WithShuffle(1), nwt.WithWorkers(9),
-		nwt.WithMaxWorkers(1), nwt.WithIterations(3), nwt.WithLauncher(), log.option(),
+		nwt.WithMaxWorkers(1), nwt.WithIterations(3), nwt.WithRankFromEnv(), log.option(),
 		nwt.WithStep(func(context.Context, *nwt.Batch) error { steps.Add(1); return nil }))
 	require.NoError(t, err)
 	defer l.Close()

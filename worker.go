@@ -425,7 +425,7 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 // sampler for each. It then notes the claim.
 func (w *worker) fillIndices(b *Batch, end int) (known bool) {
 	known = b.known || w.slot.records != nil || w.noted && w.indexed // the reader of a stream has set them, or an earlier call
-	if s, ok := w.l.sampler.(Filler); ok && !known {
+	if s, ok := w.l.sampler.(SamplerFiller); ok && !known {
 		w.sample.turnTo(w.next, -1) // a panic of Fill is reported with index −1
 		s.Fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
 		known = true

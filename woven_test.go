@@ -465,7 +465,7 @@ func (w *weaver) use(ds nwt.Dataset, c cloth, rng *rand.Rand) error {
 	opts := append(w.options(), nwt.WithBatchSize(batch), nwt.WithWorkers(1+rng.IntN(5)), nwt.WithShuffle(5))
 	finished := rng.IntN(2) == 0
 	if finished {
-		opts = append(opts, nwt.WithFinish(func(_ context.Context, b *nwt.Batch) error {
+		opts = append(opts, nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 			for p := range nwt.Values[int64](b, 2) {
 				nwt.Values[int64](b, 2)[p]++
 			}

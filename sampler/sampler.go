@@ -108,7 +108,7 @@ func (s *selected) selected(k, epoch, i int) int {
 }
 
 func (s *selected) Fill(epoch, from int, indices []int) {
-	order, ok := s.order.(nwt.Filler)
+	order, ok := s.order.(nwt.SamplerFiller)
 	if !ok {
 		for i := range indices {
 			indices[i] = s.At(epoch, from+i)

@@ -66,11 +66,11 @@ func TestATokenBatchIsWithinItsBound(t *testing.T) {
 					all = append(all, batch...)
 				}
 				filled := make([]int, n)
-				s.(nwt.Filler).Fill(epoch, 0, filled)
+				s.(nwt.SamplerFiller).Fill(epoch, 0, filled)
 				require.Equal(t, all, filled)
 				for from := 0; from < n; from += 1 + n/7 {
 					clear(filled)
-					s.(nwt.Filler).Fill(epoch, from, filled[from:])
+					s.(nwt.SamplerFiller).Fill(epoch, from, filled[from:])
 					require.Equal(t, all[from:], filled[from:])
 				}
 				slices.Sort(all)

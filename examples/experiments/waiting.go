@@ -68,7 +68,7 @@ func waiting(ctx context.Context, args []string, stdout, stderr io.Writer) error
 			f.lines[i].y = append(f.lines[i].y, 1000*e.took.Seconds())
 		}
 		fmt.Fprintln(w)
-		if err := cached.(io.Closer).Close(); err != nil {
+		if err := cached.Close(); err != nil {
 			return err
 		}
 	}

@@ -107,7 +107,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	ds := regression(*samples)
 	opts := []nwt.Option{
-		nwt.WithLauncher(), nwt.WithShuffle(42), nwt.WithBatchSize(*batch),
+		nwt.WithRankFromEnv(), nwt.WithShuffle(42), nwt.WithBatchSize(*batch),
 		nwt.WithResultCache(*tuning, "ranks"),
 	}
 	result, err := nwt.Tune(ctx, ds, opts...)

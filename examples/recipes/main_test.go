@@ -113,7 +113,7 @@ func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 func TestMixupResumesWithTheSameBatches(t *testing.T) {
 	ds, opts, err := made["pictures"](t, 24)
 	require.NoError(t, err)
-	opts = append(opts, nwt.WithFinish(mixup))
+	opts = append(opts, nwt.WithBatchTransform(mixup))
 	whole, _ := rest(t, ds, opts, nwt.State{Epoch: 1}, 1, 8, 0, -1)
 	tail, _ := rest(t, ds, opts, nwt.State{Epoch: 1, Samples: 16}, 1, 8, 3, -1)
 	require.Len(t, tail, 32)

@@ -84,7 +84,7 @@ func pictures(ctx context.Context, _ string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	training, err := nwt.NewLoader(ds, append(opts, nwt.WithFinish(mixup))...)
+	training, err := nwt.NewLoader(ds, append(opts, nwt.WithBatchTransform(mixup))...)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func BenchmarkRecipes(b *testing.B) {
 			ds, opts, err := made[name](b, n)
 			require.NoError(b, err)
 			if name == "pictures" {
-				opts = append(opts, nwt.WithFinish(mixup))
+				opts = append(opts, nwt.WithBatchTransform(mixup))
 			}
 			debug.FreeOSMemory()
 			before, peak := host.Memory().RSS, host.StartPeak()

@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		opts = append(opts, nwt.WithEpochSamples(*samples))
 	}
 	if *shards != "" {
-		opts = append(opts, nwt.WithLauncher())
+		opts = append(opts, nwt.WithRankFromEnv())
 	} else {
 		temporary, err := os.MkdirTemp("", "webdataset")
 		if err != nil {
