@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// Map returns size bytes of the Go heap, aligned for every element type.
-func Map(size int) ([]byte, error) {
+// mapNew is Map if there are addresses.
+func mapNew(size int) ([]byte, error) {
 	if size < 1 {
 		return nil, errors.New("a mapping needs at least 1 byte")
 	}

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Map returns size bytes of zeroed memory. Pages of it take no memory until they
-// are written.
-func Map(size int) ([]byte, error) {
+// mapNew is Map if there are addresses.
+func mapNew(size int) ([]byte, error) {
 	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 }
 
