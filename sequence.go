@@ -336,6 +336,7 @@ func (q *sequence) fill(b *Batch) {
 		if o.dropLast {
 			n = 0
 		}
+		q.tellOfUnread()
 		q.endEpoch()
 	}
 	q.over = q.over || b.failure != nil
@@ -369,6 +370,22 @@ func (q *sequence) left(n int) int {
 		left -= left % o.batchSize
 	}
 	return left
+}
+
+// tellOfUnread looks whether the loader's first whole epoch of WithEpochSamples has come to the end
+// of any shard, and warns if not: then no epoch does.
+func (q *sequence) tellOfUnread() {
+	whole := q.quota > 0 && q.delivered == q.quota && (q.epoch > q.run.course.first || q.run.course.base == 0)
+	if !whole || q.ctx.Err() != nil || !q.l.once.isNews("WithEpochSamples") {
+		return
+	}
+	for k, p := range q.parts {
+		if p.draws > 0 && p.Unended() {
+			q.l.opts.log.Warn("nwt: an epoch has ended before any of its shards did. The next one begins its shards anew, so their ends are never read: "+
+				"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.once.during, "WithEpochSamples", q.l.opts.epochSamples, "stream", k, "shards", p.shards)
+			return
+		}
+	}
 }
 
 // endEpoch goes on to the next epoch, if there is one.

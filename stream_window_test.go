@@ -67,3 +67,34 @@ func TestAShuffleWindowThatTakesMuchOfTheMemoryIsToldOnce(t *testing.T) {
 		}
 	}
 }
+
+// Each epoch of WithEpochSamples begins its shards anew.
+func TestAnEpochThatEndsBeforeItsShardsIsToldOnce(t *testing.T) {
+	told := func(samples int, workers int, ds nwt.Dataset, opts ...nwt.Option) int {
+		var log journal
+		l := newLoader(t, ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithEpochSamples(samples), log.option())...)
+		for b, err := range l.Epochs(t.Context(), 0, 4) {
+			require.NoError(t, err)
+			require.LessOrEqual(t, b.Index(), samples/4)
+		}
+		return strings.Count(log.String(), "before any of its shards did")
+	}
+	for _, workers := range []int{0, 2} {
+		for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(1), nwt.WithShuffleWindow(10)}, {nwt.WithInterleave(2)}, {nwt.WithDropLast()}} {
+			s := newShelves(50, 50, 50, 50)
+			require.Equal(t, 1, told(40, workers, nwt.Streamed(s), opts...))
+			require.Equal(t, 1, told(70, workers, nwt.Streamed(s), opts...))
+			require.Zero(t, told(200, workers, nwt.Streamed(s), opts...), "all are read")
+			require.Zero(t, told(300, workers, nwt.Streamed(s), opts...))
+			require.Zero(t, told(180, workers, nwt.Streamed(newShelves(50, 20, 50, 60)), opts...), "one has ended")
+			require.Zero(t, told(40, workers, nwt.Streamed(newCounted(50, 50, 50, 50)), opts...))
+		}
+		m := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{9, 1}}}}
+		ds, err := nwt.MixedStreams(m, 1, newShelves(10, 10), newShelves(50, 50))
+		require.NoError(t, err)
+		require.Equal(t, 1, told(100, workers, ds))
+		ds, err = nwt.MixedStreams(m, 1, newShelves(10, 10), newShelves(3, 4))
+		require.NoError(t, err)
+		require.Zero(t, told(100, workers, ds))
+	}
+}

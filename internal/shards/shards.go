@@ -95,6 +95,8 @@ type Set[R any] struct {
 	bound     int64        // of the bytes read ahead
 	horizon   atomic.Int64 // records picked for this position or a later one aren't read ahead
 
+	passes    int   // of the epoch, with the one under way
+
 	// For the pass under way.
 	readers   []*shardReader[R]
 	turn      int        // shardReader to ask next
@@ -114,7 +116,7 @@ func New[R any](g *Group, part int, c Config[R]) *Set[R] {
 // Begin opens the shards of an epoch. The epoch takes draws records, in several passes if need be;
 // if that is math.MaxInt, it is one pass. What is read ahead takes at most bound bytes.
 func (s *Set[R]) Begin(epoch, draws int, bound int64) {
-	s.epoch, s.draws, s.bound, s.delivered = epoch, draws, bound, 0
+	s.epoch, s.draws, s.bound, s.delivered, s.passes = epoch, draws, bound, 0, 0
 	s.open()
 }
 
@@ -146,6 +148,7 @@ func (s *Set[R]) Near(position int64) {
 // open makes the shardReaders of a pass.
 func (s *Set[R]) open() {
 	s.turn, s.passed, s.soon, s.soonBytes = 0, 0, 0, 0
+	s.passes++
 	if s.Pick != nil {
 		s.share = s.bound / 2
 		s.readers = append(s.readers, newShardReader(s, nil))
@@ -193,6 +196,20 @@ func (s *Set[R]) Next(r **Item[R]) bool {
 	}
 	s.delivered++
 	return true
+}
+
+// Unended reports whether the epoch has come to no shard's end: each shard that is open was the
+// first of its shardReader, and has another record. It takes these records from the epoch.
+func (s *Set[R]) Unended() bool {
+	for i := range s.readers {
+		r := s.Blank()
+		there := s.take(i, &r)
+		s.Return(r)
+		if !there || r.Err != nil || r.Shard != s.readers[i].shards[0] {
+			return false
+		}
+	}
+	return s.passes == 1
 }
 
 // Blank is a record for Next to replace.
