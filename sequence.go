@@ -15,6 +15,7 @@ import (
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mix"
 	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/retry"
 	"github.com/nwt-go/nwt/internal/shards"
 )
 
@@ -83,7 +84,7 @@ func newSequence(r *run, ahead bool) *sequence {
 // group is what the parts share.
 func (q *sequence) group() *shards.Group {
 	return &shards.Group{
-		Context: q.ctx, Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Timeout: q.l.opts.timeout, Away: &q.l.away,
+		Context: retry.With(q.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Timeout: q.l.opts.timeout, Away: &q.l.away,
 		Stop: func(err error) {
 			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", err))
 		},

@@ -2,6 +2,7 @@ package blob_test
 
 import (
 	"context"
+	"io/fs"
 	"slices"
 	"testing"
 
@@ -44,4 +45,28 @@ func putShards(t *testing.T, bucket *gcblob.Bucket, n int) []string {
 		require.NoError(t, object.Close())
 	}
 	return shards
+}
+
+func TestShardsOfABucketAreReadThoughConnectionsAreCut(t *testing.T) {
+	s := newServer(t)
+	bucket := s.bucket(t, 1)
+	shards := putShards(t, bucket, 300)
+	for name, fsys := range map[string]fs.FS{"bucket": bucket, "cache": cache(t, bucket, t.TempDir(), plenty)} {
+		t.Run(name, func(t *testing.T) {
+			s.fail(func(_ string, n int) fault { return []fault{cut, cut, mute, busy, cut, none}[n%6] })
+			stream, err := wds.New(fsys, shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {
+				data, err := r.File("bin")
+				if err != nil {
+					return err
+				}
+				return decode(ctx, r.Key, data, dst)
+			})
+			require.NoError(t, err)
+			before := len(s.asked())
+			got := epoch(t, nwt.Streamed(stream), nwt.WithShuffle(1), nwt.WithWorkers(4), nwt.WithRetry(3, 0))
+			slices.Sort(got)
+			require.Equal(t, upTo(900), got)
+			require.Greater(t, len(s.asked())-before, 6, "connections were cut")
+		})
+	}
 }

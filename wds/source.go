@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // A source reads a shard's file ahead into a buffer. A call of the file system may
@@ -19,11 +21,17 @@ import (
 // first, the source abandons the call. The buffer and the file then belong to the call
 // alone, and it closes the file when it returns.
 type source struct {
+	fsys fs.FS
+	name string
+
 	mu      sync.Mutex
 	ctx     context.Context // guarded by mu; of the call under way: when it ends, waiting ends
 	file    fs.File
-	memory  *memory    // of the file; may be nil
-	bufs    *sync.Pool // of *[bufferSize]byte
+	info    fs.FileInfo // of the file when it was first opened; may be nil
+	at      int64       // where in the file the next read begins
+	failed  int         // how often reading has failed since something came
+	memory  *memory     // of the file; may be nil
+	bufs    *sync.Pool  // of *[bufferSize]byte
 	buf     *[bufferSize]byte
 	from    int             // what is read ahead begins at buf[from] …
 	to      int             // … and ends before buf[to]
@@ -49,25 +57,72 @@ const (
 // openSource opens a file that can be read to an end: not a directory or a FIFO, for
 // instance. If fsys can tell without opening the file, it isn't opened.
 func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (*source, error) {
-	var file fs.File
-	_, err := await(ctx, func() (err error) {
-		file, err = openRegular(fsys, name)
-		return err
+	s := &source{fsys: fsys, name: name, ctx: ctx, bufs: bufs}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	var ok bool
+	if s.buf, ok = bufs.Get().(*[bufferSize]byte); !ok {
+		s.buf = new([bufferSize]byte)
+	}
+	s.skipping(false)
+	return s, nil
+}
+
+// open opens the file to be read from s.at on. If it is open already, what is there now must be the
+// same file.
+func (s *source) open() error {
+	at, before := s.at, s.info
+	var file fs.File // the call's, if it is abandoned
+	var info fs.FileInfo
+	_, err := await(s.context(), func() (err error) {
+		if file, err = openRegular(s.fsys, s.name); err != nil {
+			if before != nil && errors.Is(err, fs.ErrNotExist) { // a bucket says so if it can't tell
+				err = retry.As(err, true)
+			}
+			return err
+		}
+		if info, _ = file.Stat(); before != nil && info != nil && (before.Size() != info.Size() || !before.ModTime().Equal(info.ModTime())) {
+			err = retry.As(errors.New("it was replaced while it was read"), false)
+		} else if seeker, ok := file.(io.Seeker); ok && at > 0 {
+			_, err = seeker.Seek(at, io.SeekStart)
+		} else if at > 0 {
+			_, err = io.CopyN(io.Discard, file, at)
+		}
+		if err != nil {
+			file.Close()
+		}
+		return noEnd(err)
 	}, func(err error) {
 		if err == nil {
 			file.Close()
 		}
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	buf, ok := bufs.Get().(*[bufferSize]byte)
-	if !ok {
-		buf = new([bufferSize]byte)
+	if s.file != nil {
+		s.file.Close()
 	}
-	s := &source{ctx: ctx, file: file, memory: newMemory(file), bufs: bufs, buf: buf}
-	s.skipping(false)
-	return s, nil
+	s.file, s.info, s.memory = file, info, newMemory(file)
+	return nil
+}
+
+// again reports whether reading goes on after an error that may pass: the file is opened again,
+// where reading stood, so that what unpacks it notices nothing.
+func (s *source) again() bool {
+	ctx := s.context()
+	policy := retry.Of(ctx)
+	if s.err == io.EOF || s.left != nil || policy.Times == 0 {
+		return false
+	}
+	s.failed++
+	if err := policy.Again(ctx, s.failed, s.err); err != nil {
+		s.err = retry.As(err, false)
+		return false
+	}
+	s.err = s.open()
+	return true
 }
 
 // use says which context the calls from now on end with. A decompressor may be reading ahead
@@ -174,8 +229,10 @@ func (s *source) fill() error {
 // more adds to what is in the buffer.
 func (s *source) more() error {
 	for range 100 {
-		if s.err != nil {
-			return s.err
+		for s.err != nil {
+			if !s.again() {
+				return s.err
+			}
 		}
 		room := s.buf[s.to:]
 		if s.sought {
@@ -183,7 +240,7 @@ func (s *source) more() error {
 		}
 		if s.left == nil && s.context().Err() == nil {
 			if n := s.memory.read(room); n > 0 {
-				s.to, s.sought = s.to+n, false
+				s.came(n)
 				return nil
 			}
 		}
@@ -195,12 +252,17 @@ func (s *source) more() error {
 		if s.left != nil {
 			return err
 		}
-		s.to, s.err, s.sought = s.to+n, err, false
-		if n > 0 {
+		if s.err = err; n > 0 {
+			s.came(n)
 			return nil
 		}
 	}
 	return cmp.Or(s.err, io.ErrNoProgress)
+}
+
+// came notes n bytes that were read.
+func (s *source) came(n int) {
+	s.to, s.at, s.sought, s.failed = s.to+n, s.at+int64(n), false, 0
 }
 
 // Seek skips ahead from the place at which reading is.
@@ -217,10 +279,15 @@ func (s *source) Seek(offset int64, whence int) (int64, error) {
 	}
 	s.from, s.sought = s.to, true
 	s.skipped += offset
-	return s.skipped, s.call(func() error {
+	s.at += beyond
+	err := s.call(func() error {
 		_, err := file.Seek(beyond, io.SeekCurrent)
 		return err
 	})
+	if s.left == nil {
+		s.err, err = err, nil // the next read tells
+	}
+	return s.skipped, err
 }
 
 // Close closes the file. If a call was abandoned, that call closes the file when it

@@ -51,7 +51,8 @@ import (
 // load's errors.
 //
 // Opening and reading end with the loader's context, even if fsys doesn't return
-// by then.
+// by then. If reading breaks off, the file is opened again and read on from that place, as
+// nwt.WithRetry says.
 func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.Context, r *Record, dst *nwt.Sample) error, opts ...Option) (nwt.Stream, error) {
 	s := &stream{fsys: fsys, fields: slices.Clone(fields), load: load, seed: maphash.MakeSeed()}
 	WithLimits(Limits{})(s)

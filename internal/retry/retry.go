@@ -70,6 +70,20 @@ type Policy struct {
 	Asked bool // by the user, who wants to know why something isn't repeated
 }
 
+type policyKey struct{}
+
+// With is ctx for what repeats a part of a call by itself, as p says: see Of.
+func With(ctx context.Context, p Policy) context.Context {
+	return context.WithValue(ctx, policyKey{}, p)
+}
+
+// Of is the Policy of a context; of another one, to repeat nothing. What repeats by it returns the
+// error that is left as one that stays, or its callers would repeat it again.
+func Of(ctx context.Context) Policy {
+	p, _ := ctx.Value(policyKey{}).(Policy)
+	return p
+}
+
 // Do repeats f, which has failed with err, as long as its error may pass. The error that is left
 // says how often f was tried. While Do waits or repeats, loadctx.NoAnswer knows the last error.
 func (p Policy) Do(ctx context.Context, err error, f func() error) error {
@@ -92,7 +106,7 @@ func (p Policy) Again(ctx context.Context, attempt int, err error) error {
 	may, known := MayPass(err)
 	if may && attempt <= p.Times {
 		loadctx.Failed(ctx, tried(err, attempt))
-		if rest(ctx, p.Wait<<(attempt-1)) {
+		if rest(ctx, p.Wait<<min(attempt-1, 20)) { // doubled more often it would overflow
 			return nil
 		}
 	}
