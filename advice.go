@@ -54,7 +54,7 @@ func (t *tuner) explain(m *tuning, r *Result, others host.Use, unseen string) {
 	case r.Confidence == 0:
 		add("nothing was measured twice, so how sure the choice is can't be told")
 	case r.Confidence < unsure:
-		add("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence))
+		add("other runs may choose another count: %s of them would choose this one", human.Share(r.Confidence))
 	}
 	switch d := drift(m.Seen()); {
 	case d > muchDrift:
@@ -108,7 +108,7 @@ func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool)
 	case !r.Step && r.Workers == 0:
 		say("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", human.Duration(t.Mean))
 	case !r.Step:
-		say("If your step takes more than %s, loading is hidden. WithStep measures it.", human.Duration(t.Mean))
+		say("Loading takes %s per batch. A step that waits for a GPU longer than that hides it; a step that computes on the CPUs competes with it: measure with WithStep.", human.Duration(t.Mean))
 	case lost <= littleWait:
 		say("The step sets the pace: training waits for data %s of the time. Work on the model.", human.Share(lost))
 	default:
@@ -116,6 +116,9 @@ func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool)
 	}
 	if !r.Step || lost > littleWait {
 		out = append(out, s.aboutLoading(r, t, others, late)...)
+	}
+	if r.Workers > manyWorkers {
+		say("A store sees up to %d connections at a time: ask whether it minds.", r.Workers)
 	}
 	if t.CollectorCPU > muchGC {
 		say("The garbage collector takes %s of the CPUs: a buffer per worker instead of one per sample saves it, and a higher GOGC with a GOMEMLIMIT most of it.", human.Share(t.CollectorCPU))
@@ -145,9 +148,9 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 	}
 	switch {
 	case t.CPU >= cpuFull:
-		return []string{fmt.Sprintf("The CPUs are saturated (%s): decode less or decode once, by Cached or by storing what is decoded.", used)}
+		return []string{fmt.Sprintf("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)}
 	case t.CPU+min(others, 1-t.CPU) >= cpuFull:
-		return []string{fmt.Sprintf("The CPUs are saturated, %s by other processes and %s by this one: without those, loading may be faster.", human.Share(others), human.Share(t.CPU))}
+		return []string{fmt.Sprintf("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(others, 1-t.CPU)))}
 	case t.Reading >= readingSets:
 		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %s of %d shards at once (WithInterleave).", human.Share(t.Reading), strconv.Itoa(min(o.shardsAtOnce(), s.shardsOfRank())), s.shardsOfRank())}
 	case r.Workers == 0:

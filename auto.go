@@ -80,7 +80,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	}
 	r.Elapsed = a.settled
 	if r.Confidence < unsure {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("the choice is not sure: another run would make it in %s of cases", human.Share(r.Confidence)))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("other runs may choose another count: %s of them would choose this one", human.Share(r.Confidence)))
 	}
 	r.Advice = a.l.advice(r, a.limit, 0, false)
 	a.latest.Store(r)

@@ -26,9 +26,10 @@ const (
 	nearLimit   = 0.80 // of memory
 	muchGC      = 0.05 // share of the CPUs that collecting garbage may take
 
-	busyOthers = 0.10 // share of the CPUs that others use
-	unsure     = 0.90 // confidence
-	muchDrift  = 1.25 // times as slow, or as fast, at the end as at the beginning
+	busyOthers  = 0.10 // share of the CPUs that others use
+	unsure      = 0.90 // confidence
+	manyWorkers = 64
+	muchDrift   = 1.25 // times as slow, or as fast, at the end as at the beginning
 )
 
 func countCPUs(n float64) string {
@@ -92,8 +93,13 @@ func (r *Result) writeTable(b *strings.Builder) {
 		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
 		{"per batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
 		{"±", "", margin},
-		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait + t.Transfer)) }},
+		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait + t.Transfer)) }}, // with a step; else it is all of the time
 		{"CPUs busy", "", func(t Trial) string { return human.Share(t.CPU) }},
+	}
+	if !r.Step {
+		columns[3] = column{"samples", "per s", func(t Trial) string {
+			return strconv.FormatFloat(float64(r.BatchSize)/max(t.Mean, 1).Seconds(), 'f', 0, 64)
+		}}
 	}
 	if collected {
 		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.CollectorCPU) }})
@@ -124,10 +130,10 @@ func (r *Result) writeTable(b *strings.Builder) {
 // writeNotes writes the notes below the table, each behind a word.
 func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
-		fmt.Fprintf(b, "%11s  %s\n", word, fmt.Sprintf(format, args...))
+		fmt.Fprintf(b, "%13s  %s\n", word, fmt.Sprintf(format, args...))
 	}
-	if r.Confidence > 0 {
-		note("confidence", "another run would choose the same in %s of cases", human.Share(r.Confidence))
+	if r.Confidence > 0 && !r.fallback {
+		note("repeatability", "%s of runs would choose the same", human.Share(r.Confidence))
 	}
 	if r.Step {
 		note("floor", "%s per batch, if training never waited for data", human.Duration(r.Floor))
@@ -197,7 +203,7 @@ func (r *Result) reason(c search.Choice) string {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
 	workers := capital(countWorkers(r.Workers))
 	var beside []string // what the choice is compared with
-	if c.Kept {
+	if r.fallback = c.Kept; c.Kept {
 		beside = append(beside, "as without tuning, since time was over before another count was surely better")
 	}
 	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
@@ -210,8 +216,9 @@ func (r *Result) reason(c search.Choice) string {
 		beside = append(beside, "the fastest")
 	case more < hardly:
 		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
-	case !c.Kept && chosen.Total-fastest.Total > 3*r.Alpha/2: // they can't be told apart
-		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest, if that isn't chance", human.Share(more), r.Fastest))
+	case !c.Kept && chosen.Total-fastest.Total > r.Alpha:
+		r.fallback = true
+		beside = append(beside, fmt.Sprintf("%d may be faster, but the measurements overlap", r.Fastest))
 	default:
 		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))
 	}
@@ -256,7 +263,7 @@ func capital(s string) string {
 // margin is half the 95 % interval, as a share of the mean.
 func margin(t Trial) string {
 	if t.High <= t.Low || t.Mean == 0 || t.High-t.Low > 2*t.Mean {
-		return "?"
+		return "" // it was measured once, or hardly
 	}
 	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
 }
@@ -268,7 +275,7 @@ type Result struct {
 	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, without those that RuledOut has
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
 	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
-	Confidence float64       `json:"confidence"` // how often another run would choose the same, 0 … 1; 0: not known
+	Confidence float64       `json:"confidence"` // repeatability: how often another run would choose the same, 0 … 1; 0: not known. It doesn't tell whether the choice is right
 
 	Floor    time.Duration `json:"floor_ns"`            // an iteration's time without waiting and copying
 	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts, ascending, that take too much memory; 0 with WithTimeout and for a stream
@@ -285,6 +292,8 @@ type Result struct {
 	Warnings []string      `json:"warnings,omitempty"` // what makes the answer less trustworthy
 	Advice   []string      `json:"advice,omitempty"`   // what to change, from what was measured
 	Elapsed  time.Duration `json:"elapsed_ns"`         // how long tuning took
+
+	fallback bool // measuring didn't tell this count from others
 }
 
 // RuledOut is a worker count that may not be chosen.

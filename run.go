@@ -276,7 +276,7 @@ func (r *run) finish() error {
 func (r *run) count(b *Batch, ready bool) {
 	c := &r.l.counters
 	c.batches.Add(1)                 // before ready, which must not be more
-	if ready || r.l.Workers() == 0 { // without workers nothing could be ready; Wait tells what that costs
+	if ready {
 		c.ready.Add(1)
 	}
 	c.samples.Add(int64(b.size))

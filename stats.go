@@ -16,7 +16,7 @@ type Stats struct {
 	Samples             int           // delivered
 	Bad                 int           // samples left out under WithErrorBudget
 	Wait                time.Duration // how long the consumer was blocked for batches
-	Occupancy           float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved); without workers all count as ready
+	Occupancy           float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved), as without workers
 	LoadMedian, LoadP99 time.Duration // of the time that a sample's Load took, within 10 %
 	Copied              int           // batches that were copied to the device
 	CopiedBytes         int           // bytes that were copied

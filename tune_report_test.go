@@ -32,7 +32,7 @@ func paperResult() *nwt.Result {
 			{Workers: 128, Reason: "128 workers would take about 3.9 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
 		},
 		Warnings: []string{"other processes kept 12 % of the CPUs busy meanwhile: on a quiet machine the choice may be another"},
-		Advice:   []string{"If your step takes more than 14.9 ms, loading is hidden. WithStep measures it."},
+		Advice:   []string{"Loading takes 14.9 ms per batch."},
 	}
 	for _, row := range []struct {
 		workers            int
@@ -58,23 +58,23 @@ func TestTheReportIsReadAtAGlance(t *testing.T) {
 	require.Equal(t, strings.TrimPrefix(`
 14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.
 
-   workers   per batch       ±   waiting   CPUs busy   memory
-                    ms                ms                   GB
-         0       142.5   2.0 %     142.5       1.6 %     1.38
-         1       140.1       ?     140.1       1.6 %     1.05
-         8        21.2   2.0 %      21.2        12 %     1.01
-        14        14.9   2.0 %      14.9        21 %     1.01 ◄ chosen
-        16        14.1   2.0 %      14.1        24 %     1.03 ◄ fastest
-        32        15.5   2.0 %      15.5        48 %     1.14
-        63        22.1   2.0 %      22.1        93 %     1.39
+   workers   per batch       ±   samples   CPUs busy   memory
+                    ms             per s                   GB
+         0       142.5   2.0 %       898       1.6 %     1.38
+         1       140.1               914       1.6 %     1.05
+         8        21.2   2.0 %      6038        12 %     1.01
+        14        14.9   2.0 %      8591        21 %     1.01 ◄ chosen
+        16        14.1   2.0 %      9078        24 %     1.03 ◄ fastest
+        32        15.5   2.0 %      8258        48 %     1.14
+        63        22.1   2.0 %      5792        93 %     1.39
 
- confidence  another run would choose the same in 98 % of cases
-    batches  128 samples, 1.57 MB, to cuda:0 (GeForce RTX 3090)
-    machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
-      tuned  by greedy search in 41.3 s
-  ruled out  96 workers would take about 3.4 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit), 128 too
-    warning  other processes kept 12 % of the CPUs busy meanwhile: on a quiet machine the choice may be another
-     advice  If your step takes more than 14.9 ms, loading is hidden. WithStep measures it.
+repeatability  98 % of runs would choose the same
+      batches  128 samples, 1.57 MB, to cuda:0 (GeForce RTX 3090)
+      machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
+        tuned  by greedy search in 41.3 s
+    ruled out  96 workers would take about 3.4 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit), 128 too
+      warning  other processes kept 12 % of the CPUs busy meanwhile: on a quiet machine the choice may be another
+       advice  Loading takes 14.9 ms per batch.
 `, "\n"), r.String())
 
 	r.Trials = r.Trials[3:4]
@@ -88,10 +88,10 @@ func TestTheReportIsReadAtAGlance(t *testing.T) {
                     ms                ms                               GB
         14        14.9   2.0 %      14.9        21 %       6.0 %     2.03 ◄ chosen, fastest
 
-      floor  12 ms per batch, if training never waited for data
-    batches  1 sample, 1.57 MB, to cuda:0 (GeForce RTX 3090)
-    machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
-      tuned  earlier, by greedy search in 41.3 s
+        floor  12 ms per batch, if training never waited for data
+      batches  1 sample, 1.57 MB, to cuda:0 (GeForce RTX 3090)
+      machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
+        tuned  earlier, by greedy search in 41.3 s
 `, "\n"), r.String())
 }
 
@@ -160,7 +160,7 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		}, nil, nil, "longer at the end than at the beginning: the machine or its storage slowed down", ""},
 		{"not sure", 1_000_000, func(_ time.Time, s *nwt.Sample) time.Duration {
 			return time.Duration(s.Rand().ExpFloat64() * float64(20*time.Millisecond))
-		}, nil, []nwt.Option{nwt.WithBatchSize(1), nwt.WithTuningTime(20 * time.Second)}, "the choice is not sure: another run would make it in ", ""},
+		}, nil, []nwt.Option{nwt.WithBatchSize(1), nwt.WithTuningTime(20 * time.Second)}, "other runs may choose another count: ", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -207,10 +207,10 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 	}{
 		{name: "the step sets the pace", compute: ms / 10, step: 20 * ms, most: 8, want: []string{"The step sets the pace: training waits for data 0.0 % of the time. Work on the model."}, never: "CPUs"},
 		{name: "training waits", wait: 10 * ms, step: 5 * ms, most: 8, want: []string{"Training waits for data 8", " of the time: 3", " per batch."}},
-		{name: "no step", wait: 10 * ms, most: 8, want: []string{"If your step takes more than ", " ms, loading is hidden. WithStep measures it."}},
+		{name: "no step", wait: 10 * ms, most: 8, want: []string{"Loading takes ", " ms per batch. A step that waits for a GPU longer than that hides it"}},
 		{name: "no workers", wait: 10 * ms, most: 0, want: []string{"Without workers, loading adds 320 ms to every training step"}},
-		{name: "CPUs full", compute: ms, most: 8, want: []string{"The CPUs are saturated ("}},
-		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *nwt.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are saturated, 75 % by other processes and 25 % by this one"}},
+		{name: "CPUs full", compute: ms, most: 8, want: []string{"The CPUs are full ("}},
+		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *nwt.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
 		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"CPUs idle (0.0 % of 4 CPUs in use) and more workers don't help"}},
 		{name: "more workers than CPUs", wait: 10 * ms, most: 32, want: []string{"so more workers than CPUs pay off"}},
 		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
