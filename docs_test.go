@@ -139,7 +139,7 @@ func TestTheProgramInTheReadmeRunsWhereItIsPasted(t *testing.T) {
 			require.Empty(t, shown)
 		}
 	}
-	for _, title := range []string{"per batch", "waiting", "CPUs busy", "chosen", "32 samples, 524 kB, to host"} {
+	for _, title := range []string{"per batch", "samples", "CPUs busy", "chosen", "32 samples, 524 kB, to host"} {
 		require.Contains(t, string(shown), title)
 		require.Contains(t, string(text), title)
 	}
