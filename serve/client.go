@@ -12,6 +12,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	_ "google.golang.org/grpc/balancer/roundrobin" // named in serviceConfig
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -78,6 +79,7 @@ func Open(ctx context.Context, addresses []string, opts ...Option) (Dataset, err
 	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(serviceConfig),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(2 * window),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}, MinConnectTimeout: ping}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: ping, Timeout: ping, PermitWithoutStream: false}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<31 - 1)),
 	}

@@ -11,14 +11,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/sampler"
 	"github.com/nwt-go/nwt/serve"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // drawing is n samples that draw at random: what they hold depends on all that Load may depend on.
 type drawing struct{ n, longest, bad int }

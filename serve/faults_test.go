@@ -1,0 +1,140 @@
+//go:build unix
+
+package serve_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/serve"
+)
+
+var histories = flag.Int("histories", 6, "random histories of servers that are killed, stopped and added")
+
+const serverAddress = "NWT_TEST_SERVER"
+
+// TestMain runs a server if the test has started itself as one.
+func TestMain(m *testing.M) {
+	address := os.Getenv(serverAddress)
+	if address == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	s, err := serve.New(slow, serve.WithLoader(nwt.WithBatchSize(16), nwt.WithWorkers(4)))
+	if err != nil {
+		panic(err)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		panic(err)
+	}
+	go func() { // ends with the test, whatever ends that
+		for parent := os.Getppid(); os.Getppid() == parent; {
+			time.Sleep(100 * time.Millisecond)
+		}
+		os.Exit(1)
+	}()
+	if err := s.Serve(ctx, l); err != nil {
+		panic(err)
+	}
+}
+
+// slow is a dataset of which a request takes a few milliseconds.
+var slow = nwt.NewDataset(600, drawing{longest: 6}.Fields(), func(ctx context.Context, index int, dst *nwt.Sample) error {
+	time.Sleep(500 * time.Microsecond)
+	return drawing{n: 600, longest: 6, bad: -1}.Load(ctx, index, dst)
+})
+
+// A host is a process that serves at an address.
+type host struct {
+	address string
+	cmd     *exec.Cmd
+}
+
+func (h *host) start(t *testing.T) {
+	h.cmd = exec.Command(os.Args[0])
+	h.cmd.Env = append(os.Environ(), serverAddress+"="+h.address)
+	h.cmd.Stderr = os.Stderr
+	require.NoError(t, h.cmd.Start())
+}
+
+func (h *host) kill() {
+	_ = h.cmd.Process.Signal(syscall.SIGCONT)
+	_ = h.cmd.Process.Kill()
+	_ = h.cmd.Wait() // it was killed
+}
+
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestEachSampleComesOnceWhateverHappensToTheServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithShuffle(3), nwt.WithLogger(slog.New(slog.DiscardHandler))}
+	want := held(t, loader(t, slow, append(opts, nwt.WithWorkers(8))...).Epoch(t.Context(), 1))
+	for seed := range *histories {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(seed), 1))
+			hosts := make([]*host, 2+rng.IntN(2))
+			var addresses []string
+			for i := range hosts {
+				hosts[i] = &host{address: freeAddress(t)}
+				addresses = append(addresses, hosts[i].address)
+				if i == 0 || rng.IntN(3) > 0 {
+					hosts[i].start(t)
+				}
+			}
+			remote := open(t, addresses)
+			ctx, cancel := context.WithCancel(t.Context())
+			var trouble sync.WaitGroup
+			trouble.Go(func() {
+				for ctx.Err() == nil {
+					h := hosts[rng.IntN(len(hosts))]
+					switch what := rng.IntN(4); {
+					case h.cmd == nil: // it joins, or comes back
+						h.start(t)
+					case what == 0:
+						h.kill()
+						h.cmd = nil
+					case what == 1:
+						_ = h.cmd.Process.Signal(syscall.SIGSTOP)
+						time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
+						_ = h.cmd.Process.Signal(syscall.SIGCONT)
+					}
+					time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
+				}
+			})
+			got := held(t, loader(t, remote, append(opts, nwt.WithWorkers(1+rng.IntN(8)))...).Epoch(t.Context(), 1))
+			cancel()
+			trouble.Wait()
+			for _, h := range hosts {
+				if h.cmd != nil {
+					h.kill()
+				}
+			}
+			require.Equal(t, want, got)
+		})
+	}
+}
