@@ -164,7 +164,7 @@ func (r *run) wantsDepth() bool {
 
 // allOpened tells whether there is no further batch to open. The caller holds turn.
 func (r *run) allOpened() bool {
-	return r.opened == r.course.len() || r.sequence != nil && r.sequence.ended.Load()
+	return r.opened == r.course.len() || r.stream != nil && r.stream.ended.Load()
 }
 
 // mostExtra is the bound on extra batches.
@@ -231,7 +231,7 @@ func (r *run) isLate() bool { return !r.l.ring.Loaded(r.ahead[0]) }
 func (r *run) isDrained() bool {
 	waits := r.hasBegun() && r.isLate()
 	switch {
-	case r.sequence != nil && r.sequence.ended.Load():
+	case r.stream != nil && r.stream.ended.Load():
 		return waits
 	case r.l.ring.Ready(r.ahead[min(len(r.ahead)-1, r.l.depth()/2)]):
 		r.filled = true

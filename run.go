@@ -33,8 +33,8 @@ type run struct {
 
 	// For a stream: what fills batches. With workers it belongs to a goroutine, which
 	// gets the batches from toFill. With 0 workers it belongs to the consumer.
-	sequence *sequence
-	toFill   chan *Batch
+	stream *streamFill
+	toFill chan *Batch
 
 	// turn is held by the consumer, but not while the loop body has a batch,
 	// so that Close can finish a run in the middle of a long step. It guards
@@ -115,10 +115,10 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	l.run = r
 	r.opening.Store(l.seq)
 	if l.streams() {
-		r.sequence = newSequence(r, l.Workers() > 0)
+		r.stream = newStreamFill(r, l.Workers() > 0)
 		if l.Workers() > 0 {
 			r.toFill = make(chan *Batch, ring.Capacity)
-			r.beside.Go(func() error { return r.sequence.feed(r) })
+			r.beside.Go(func() error { return r.stream.feed(r) })
 		}
 	}
 	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
@@ -275,7 +275,7 @@ func (r *run) finish() error {
 // count counts a batch that is delivered. ready tells whether it was ready when asked for.
 func (r *run) count(b *Batch, ready bool) {
 	c := &r.l.counters
-	c.batches.Add(1)                 // before ready, which must not be more
+	c.batches.Add(1) // before ready, which must not be more
 	if ready {
 		c.ready.Add(1)
 	}
@@ -363,14 +363,14 @@ func (r *run) openOne() (opened bool, err error) {
 	r.opening.Store(b.seq + 1)
 	r.ahead = append(r.ahead, b.seq)
 	switch {
-	case r.sequence == nil:
+	case r.stream == nil:
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	case r.toFill != nil:
 		r.l.ring.Announce(b.seq, b, b.opened)
 		r.toFill <- b // has room for all that can be open
 	default:
 		r.l.ring.Announce(b.seq, b, b.opened)
-		r.sequence.fill(b)
+		r.stream.fill(b)
 	}
 	if r.l.deep.IsIdle() {
 		r.l.deep.Reckon(r.l.now())
@@ -435,7 +435,7 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 	if tuning != nil {
 		tuning.awaits(began)
 	}
-	if (r.sequence != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
+	if (r.stream != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
 		r.awaiting.Store(true)
 		defer r.awaiting.Store(false)
 	}
@@ -500,7 +500,7 @@ func (r *run) help(seq uint64) {
 }
 
 // readByConsumer tells whether the consumer reads the run's stream by itself.
-func (r *run) readByConsumer() bool { return r.sequence != nil && r.toFill == nil }
+func (r *run) readByConsumer() bool { return r.stream != nil && r.toFill == nil }
 
 // letGo ends the loop body's use of a batch. The caller holds turn.
 func (r *run) letGo() {
@@ -527,7 +527,7 @@ func (r *run) halt() {
 	r.awaitPrepared()
 	r.broken = r.beside.Wait()
 	if r.readByConsumer() {
-		r.sequence.stop()
+		r.stream.stop()
 	}
 	r.takeBack()
 	if r.quiet != nil {

@@ -95,7 +95,7 @@ type Set[R any] struct {
 	bound     int64        // of the bytes read ahead
 	horizon   atomic.Int64 // records picked for this position or a later one aren't read ahead
 
-	passes    int   // of the epoch, with the one under way
+	passes int // of the epoch, with the one under way
 
 	// For the pass under way.
 	readers   []*shardReader[R]

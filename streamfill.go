@@ -1,0 +1,364 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/nwt-go/nwt/internal/files"
+	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/lanes"
+	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/retry"
+	"github.com/nwt-go/nwt/internal/shards"
+)
+
+// A streamFill fills the batches of a run with the records of a stream. It belongs to one
+// goroutine: the run's reader or, without workers, the consumer.
+type streamFill struct {
+	run   *run
+	l     *Loader
+	ahead bool                  // shards are read ahead, each in a goroutine of its own
+	lanes *shards.Lanes[Record] // of a CountedStream; else nil
+
+	// Of a CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
+	origin int64
+	begun  bool
+
+	// Of other streams.
+	epochs      *shards.Epochs[Record]
+	most        int // records that an epoch may have, so that all ranks' places fit into an int
+	epoch, last int
+	index       int         // of the next batch in its epoch
+	skip        int         // records to leave out before the first
+	started     bool        // the epoch is begun
+	over        bool        // nothing comes after it
+	ended       atomic.Bool // a batch was the end: those opened after it hold nothing
+}
+
+func newStreamFill(r *run, ahead bool) *streamFill {
+	c, o := r.course, r.l.opts
+	q := &streamFill{
+		run: r, l: r.l, ahead: ahead, epoch: c.first, last: c.last,
+		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world,
+	}
+	if r.l.counted != nil {
+		q.readLanes()
+		return q
+	}
+	q.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: r.l.plan, Bytes: o.aheadBytes, Lost: r.l.lostAgain}
+	if q.skip > 0 && o.endsEpoch(q.skip*o.world, o.world) {
+		q.skip = q.epochs.Quota
+	}
+	if q.epochs.Quota > 0 {
+		perRank := o.perRank()
+		q.index = perRank.steps(0) - perRank.steps(q.skip)
+	}
+	first := 0
+	for k, s := range r.l.ds.(*streamDataset).streams {
+		n := r.l.shards[k]
+		q.epochs.Add(q.config(s, k, n, first))
+		first += n
+	}
+	return q
+}
+
+// group is what the parts share.
+func (q *streamFill) group() *shards.Group {
+	return &shards.Group{
+		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Timeout: q.l.opts.timeout, Away: &q.l.away,
+		Stop: func(err error) {
+			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", err))
+		},
+	}
+}
+
+// config says how to read stream k of the dataset, whose n shards are counted from first.
+func (q *streamFill) config(s Stream, k, n, first int) shards.Config[Record] {
+	o, order, key := q.l.opts, q.l.opts.shardOrder(n, k), permute.SeedKey(q.l.opts.seedOfStream(k))
+	c := shards.Config[Record]{
+		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard-first) },
+		Again: func(ctx context.Context, failures int, err error) error {
+			if files.TooMany(err) {
+				return err
+			}
+			return o.retry.Again(ctx, failures, err)
+		},
+		Size:   func(r *Record) int { return cap(r.Data) },
+		Failed: func(shard, record int, err error) error { return &ShardError{Shard: shard, Record: record, Err: err} },
+		Shards: func(epoch int) (all []int) {
+			for i := o.rank; i < n; i += o.world {
+				all = append(all, first+order.At(epoch, i))
+			}
+			return all
+		},
+		AtOnce: o.shardsAtOnce(),
+		Draw: func(epoch, i, n int) int {
+			key := permute.EpochKey(key, epoch) + uint64(i*o.world+o.rank)*permute.Golden
+			return int(permute.Mix64(key) % uint64(n)) // a window is too small for the bias to show
+		},
+	}
+	if o.shuffle {
+		c.Window = o.window
+	}
+	return c
+}
+
+// mixing counts bytes that come into a shuffle window or, if negative, go. It warns when they take
+// much of the memory that was left before.
+func (l *Loader) mixing(bytes int) {
+	most := l.windowRoom()
+	now := l.windowBytes.Add(int64(bytes))
+	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.isNews("WithShuffleWindow") {
+		l.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
+			"during", l.once.during, "WithShuffleWindow", l.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
+	}
+}
+
+// seedOfStream is what the order of stream k of a dataset is computed from.
+func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*permute.Golden }
+
+// shardOrder is the order of the shards of stream k of a dataset, for all ranks together.
+func (o *options) shardOrder(shards, k int) Sampler {
+	if o.shuffle {
+		return Shuffled(shards, o.seedOfStream(k))
+	}
+	return Sequential(shards)
+}
+
+// stop ends reading.
+func (q *streamFill) stop() {
+	if q.lanes != nil {
+		q.lanes.Stop()
+	} else {
+		q.epochs.Stop()
+	}
+}
+
+// feed fills the batches that the run opens, until it ends.
+func (q *streamFill) feed(r *run) error {
+	defer q.stop()
+	for {
+		select {
+		case b := <-r.toFill:
+			q.fill(b)
+		case <-r.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// lostAgain returns the error of a record that was delivered before and can't be read now: what
+// follows isn't the rest of the epoch. With an error budget it only warns, since the record may
+// have been bad then too.
+func (l *Loader) lostAgain(epoch int, err error) error {
+	if l.opts.maxBad == 0 {
+		return err
+	}
+	l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", epoch, "error", err)
+	return nil
+}
+
+// fill reads the records of a batch and offers them to the workers: each as it
+// comes, or with WithDropLast all at once, since a short batch must not be loaded.
+// If nothing is left to read, b is marked as the end, with a failure if there was
+// one.
+func (q *streamFill) fill(b *Batch) {
+	q.l.counters.reading.start()
+	defer q.l.counters.reading.stop()
+	if q.lanes != nil {
+		q.fillStep(b)
+		return
+	}
+	o := q.l.opts
+	n, more := 0, false
+	b.failure = nil
+	for n == 0 && b.failure == nil && !q.over && !q.l.ring.Stopped() {
+		if !q.started {
+			b.failure = q.begin()
+		}
+		b.epoch, b.index, b.from = q.epoch, q.index, q.epochs.Delivered()*o.world+o.rank
+		if b.failure == nil {
+			n = q.fillPlaces(b)
+			more = n == o.batchSize
+		}
+		if more {
+			q.index++
+			break
+		}
+		if q.run.ctx.Err() != nil {
+			b.failure = nil // reading has ended with the run, which proves nothing
+		} else if b.failure == nil {
+			b.failure = q.wrong(n)
+		}
+		if o.dropLast {
+			n = 0
+		}
+		q.tellOfUnread()
+		q.endEpoch()
+	}
+	q.over = q.over || b.failure != nil
+	b.end = n == 0 || b.failure != nil
+	b.resize(n)
+	b.left, b.reached = q.left(n), q.epochs.Delivered()*o.world
+	b.state = State{Epoch: b.epoch, Samples: b.reached, World: o.world}
+	if o.unordered {
+		b.state.Samples = -1
+	}
+	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
+		b.loadedPlaces(dropped, 0)
+	}
+	if b.end {
+		q.ended.Store(true)
+	}
+	q.l.ring.Seal(b.seq, n)
+}
+
+// left is how many places follow in the epoch after a batch of n; −1: not known.
+func (q *streamFill) left(n int) int {
+	o := q.l.opts
+	switch {
+	case n < o.batchSize:
+		return 0
+	case q.epochs.Quota == 0:
+		return -1
+	}
+	left := q.epochs.Quota - q.epochs.Delivered()
+	if o.dropLast {
+		left -= left % o.batchSize
+	}
+	return left
+}
+
+// begin begins an epoch.
+func (q *streamFill) begin() error {
+	q.started = true
+	n := q.skip
+	q.skip = 0
+	if err := q.epochs.Begin(q.epoch, n); err != nil {
+		return fmt.Errorf("nwt: %w", err)
+	}
+	return nil
+}
+
+// tellOfUnread looks whether the loader's first whole epoch of WithEpochSamples has come to the end
+// of any shard, and warns if not: then no epoch does.
+func (q *streamFill) tellOfUnread() {
+	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.first || q.run.course.base == 0)
+	if !whole || q.run.ctx.Err() != nil || !q.l.once.isNews("WithEpochSamples") {
+		return
+	}
+	if k := q.epochs.Unended(); k >= 0 {
+		q.l.opts.log.Warn("nwt: an epoch has ended before any of its shards did. The next one begins its shards anew, so their ends are never read: "+
+			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.once.during, "WithEpochSamples", q.l.opts.epochSamples, "stream", k, "shards", q.l.shards[k])
+	}
+}
+
+// endEpoch goes on to the next epoch, if there is one.
+func (q *streamFill) endEpoch() {
+	q.stop()
+	q.started, q.index = false, 0
+	if q.epoch == q.last {
+		q.over = true
+	} else {
+		q.epoch++
+	}
+}
+
+// fillPlaces reads records until the batch is full or the epoch over. It returns how many.
+func (q *streamFill) fillPlaces(b *Batch) (n int) {
+	o := q.l.opts
+	for n < o.batchSize && q.epochs.Delivered() < q.most && !q.l.ring.Stopped() && q.epochs.Next(&b.records[n]) {
+		b.indices[n] = (q.epochs.Delivered()-1)*o.world + o.rank
+		n++
+		if n < o.batchSize && !o.dropLast {
+			q.l.ring.Offer(b.seq, n)
+		}
+	}
+	return n
+}
+
+// wrong is what is wrong with an epoch whose last batch has n records. An epoch
+// without any batch is an error: otherwise nobody would notice, and the other ranks
+// would wait for this one.
+func (q *streamFill) wrong(n int) error {
+	o, delivered, dry := q.l.opts, q.epochs.Delivered(), max(0, q.epochs.Dry())
+	shards := fmt.Sprintf("for rank %d of %d: its shards, of the stream's %d,", o.rank, o.world, q.l.shards[dry])
+	switch {
+	case delivered == q.most:
+		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than an int counts", q.epoch, o.world)
+	case q.l.plan != nil && q.epochs.Dry() >= 0:
+		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", q.epoch, dry, shards)
+	case delivered > 0 && delivered < q.epochs.Quota:
+		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d %s have become empty", q.epoch, delivered, q.epochs.Quota, shards)
+	case q.index > 0 || n > 0 && !o.dropLast:
+		return nil
+	case n > 0:
+		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)
+	}
+	return fmt.Errorf("nwt: epoch %d has no sample %s are empty", q.epoch, shards)
+}
+
+// shardsOfRank is how many shards this rank reads of the stream that has the most.
+func (s *source) shardsOfRank() int {
+	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
+}
+
+// readLanes readies q for a CountedStream, whose records are in lanes.
+func (q *streamFill) readLanes() {
+	o, c, counts := q.l.opts, q.run.course, q.l.counted
+	p := &lanes.Plan{
+		N: counts.n, Counts: counts.all, Shard: o.shardOrder(len(counts.all), 0).At, Lanes: counts.lanes,
+		Block: 64, Mixes: o.shuffle, Key: permute.SeedKey(o.seedOfStream(0)),
+	}
+	if o.shuffle {
+		p.Block = (o.window-1)/p.Lanes + 1
+	}
+	q.origin = p.Begin(c.first, c.n, c.base)
+	steps := &lanes.Steps{
+		Lanes: p.Lanes, Origin: q.origin, Base: c.base, Epoch: c.n, Step: c.step(), Head: c.head, Whole: c.whole, Len: c.len(),
+		Span: func(k int) (first, after int64, low, high int) {
+			epoch, base, k, _ := c.at(k)
+			from, to := c.bounds(base, k)
+			low, high, _ = c.part(base, k)
+			start := q.startOf(epoch)
+			return start + int64(from), start + int64(to), low - from, high - from
+		},
+	}
+	p.Taker = steps
+	s := q.l.ds.(*streamDataset).streams[0]
+	q.lanes = shards.NewLanes(q.group(), p, steps, func(k int) shards.Config[Record] { return q.config(s, 0, len(counts.all), 0) })
+}
+
+// startOf is where in the lanes an epoch begins.
+func (q *streamFill) startOf(epoch int) int64 {
+	c := &q.run.course
+	return q.origin + int64(epoch-c.first)*int64(c.n)
+}
+
+// fillStep reads the records of a batch of a CountedStream, and offers each to the workers.
+func (q *streamFill) fillStep(b *Batch) {
+	start := q.startOf(b.epoch)
+	horizon := start + 2*int64(q.run.course.n) // the end of the next epoch
+	if !q.begun {
+		q.begun = true
+		q.lanes.Begin(q.l.opts.aheadBytes, horizon)
+	}
+	q.lanes.Turn(int(b.seq-q.run.first), horizon)
+	n := 0
+	for ; n < b.opened && !q.l.ring.Stopped(); n++ {
+		position, ok := q.lanes.Next(&b.records[n])
+		if !ok {
+			break
+		}
+		if b.indices[n] = int(position - start); n == 0 {
+			b.from = b.indices[0]
+		} else {
+			q.l.ring.Offer(b.seq, n)
+		}
+	}
+	b.resize(n) // less if the run ends: nobody will see it
+	q.l.ring.Seal(b.seq, n)
+}
