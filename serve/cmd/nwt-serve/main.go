@@ -1,0 +1,124 @@
+// Nwt-serve serves the photographs of a folder, one folder per class, as batches: to package
+// serve's Open, or to any client of Arrow Flight.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/serve"
+	"github.com/nwt-go/nwt/vision"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "nwt-serve:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("nwt-serve", flag.ContinueOnError)
+	images := flags.String("images", "", "`folder` of pictures, one folder per class")
+	size := flags.Int("size", 224, "width and height in `pixels`")
+	train := flags.Bool("train", false, "crop and flip at random, as for training; otherwise the middle")
+	batch := flags.Int("batch", 64, "`samples` per batch")
+	shuffle := flags.Int64("shuffle", -1, "`seed` of the order; −1: in order")
+	listen := flags.String("listen", "127.0.0.1:7474", "`address`: host:port or unix:PATH")
+	tokenFile := flags.String("token-file", "", "`file` with the token that clients must know")
+	cert := flags.String("tls-cert", "", "`file` of the certificate")
+	key := flags.String("tls-key", "", "`file` of its key")
+	open := flags.Bool("insecure", false, "let everybody in who reaches the address, without a token")
+	workers := flags.Int("workers", 0, "samples loaded at a `time`; 0: tune")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected %q", flags.Arg(0))
+	case *images == "":
+		return errors.New("-images names the folder")
+	case *size < 1 || *size > 4096:
+		return fmt.Errorf("-size %d: must be 1 … 4096", *size)
+	}
+	opts := []nwt.Option{nwt.WithBatchSize(*batch)}
+	if *shuffle >= 0 {
+		opts = append(opts, nwt.WithShuffle(uint64(*shuffle)))
+	}
+	var with []serve.Option
+	if *tokenFile != "" {
+		token, err := os.ReadFile(*tokenFile)
+		if err != nil {
+			return err
+		}
+		with = append(with, serve.WithToken(strings.TrimSpace(string(token))))
+	} else if !*open && !local(*listen) {
+		return fmt.Errorf("-listen %s: without -token-file it must be a loopback address or unix:PATH, unless -insecure", *listen)
+	}
+	if *cert != "" || *key != "" {
+		pair, err := tls.LoadX509KeyPair(*cert, *key)
+		if err != nil {
+			return err
+		}
+		with = append(with, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
+	}
+	transforms := []vision.Transform{vision.Resize{Shorter: *size * 8 / 7}, vision.CenterCrop{Size: vision.Square(*size)}}
+	if *train {
+		transforms = []vision.Transform{vision.RandomResizedCrop{Size: vision.Square(*size)}, vision.RandomHorizontalFlip{}}
+	}
+	pipeline, err := vision.New(transforms, vision.WithType(nwt.Uint8))
+	if err != nil {
+		return err
+	}
+	folder, err := vision.OpenFolder(ctx, *images, pipeline)
+	if err != nil {
+		return err
+	}
+	if *workers > 0 {
+		opts = append(opts, nwt.WithWorkers(*workers))
+	} else {
+		with = append(with, serve.WithTuned(ctx))
+	}
+	s, err := serve.New(folder, append(with, serve.WithLoader(opts...))...)
+	if err != nil {
+		return err
+	}
+	if r := s.Result(); r != nil {
+		fmt.Fprintln(stdout, r)
+	}
+	network, address := "tcp", *listen
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%d pictures of %d classes at %s, %d workers\n", folder.Len(), len(folder.Classes()), l.Addr(), s.Workers())
+	return s.Serve(ctx, l)
+}
+
+// local reports whether only this host reaches an address.
+func local(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
