@@ -12,9 +12,19 @@ type step interface {
 	draw(r *rand.Rand, d *drawn)
 }
 
-// drawn has what the colour steps do with one picture, in the order in which they
-// do it.
-type drawn struct{ ops []op }
+// drawn has what is done with the pixels of a sample's pictures: what the colour steps do, in the
+// order in which they do it, and what is erased.
+type drawn struct {
+	id     int // of the Draw
+	ops    []op
+	erased []erasure
+}
+
+// erasure is a rectangle of the result that is overwritten.
+type erasure struct {
+	left, top, width, height int
+	value                    float64
+}
 
 // op is a change of colours by a factor. A factor of 1 changes nothing, except for
 // grayscale.

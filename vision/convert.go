@@ -108,14 +108,14 @@ func fromLevelsPlain[T element](dst []T, src []byte, table *levels[T]) {
 
 // A writer writes rows of pixels to a result.
 type writer interface {
-	// begin makes a sample's field the one to write to, and fills it with black if blank
-	// is set, until ctx ends.
-	begin(ctx context.Context, dst *nwt.Sample, field int, blank bool)
+	// begin makes picture k of a sample's field the one to write to, and fills it with black if
+	// blank is set, until ctx ends.
+	begin(ctx context.Context, dst *nwt.Sample, field, k int, blank bool)
 	// ycc and rgb write n pixels of row y, beginning at column x.
 	ycc(x, y, n int, luma, cb, cr []byte, t *chroma)
 	rgb(x, y, n int, r, g, b []byte)
 	// erase overwrites a rectangle, until ctx ends.
-	erase(ctx context.Context, left, top, width, height int, value float64)
+	erase(ctx context.Context, e erasure)
 }
 
 // format is what a result looks like.
@@ -134,8 +134,9 @@ type output[T element] struct {
 	bytes  [3][]byte // a row
 }
 
-func (o *output[T]) begin(ctx context.Context, dst *nwt.Sample, field int, blank bool) {
-	if o.dst = nwt.Values[T](dst, field); !blank {
+func (o *output[T]) begin(ctx context.Context, dst *nwt.Sample, field, k int, blank bool) {
+	n := o.channels * o.Height * o.Width
+	if o.dst = nwt.Values[T](dst, field)[k*n:][:n]; !blank {
 		return
 	}
 	for c := range o.channels {
@@ -200,14 +201,14 @@ func (o *output[T]) rgb(x, y, n int, r, g, b []byte) {
 	}
 }
 
-func (o *output[T]) erase(ctx context.Context, left, top, width, height int, value float64) {
-	v := o.of(value)
+func (o *output[T]) erase(ctx context.Context, e erasure) {
+	v := o.of(e.value)
 	for c := range o.channels {
-		for y := top; y < top+height; y++ {
+		for y := e.top; y < e.top+e.height; y++ {
 			if y%rowsBetweenLooks == 0 && ctx.Err() != nil {
 				return
 			}
-			for x := left; x < left+width; x++ {
+			for x := e.left; x < e.left+e.width; x++ {
 				o.dst[o.at(c, x, y)] = v
 			}
 		}

@@ -4,6 +4,7 @@ package vision_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"image"
 	"image/png"
@@ -34,6 +35,37 @@ func TestAPictureCostsNoAllocation(t *testing.T) {
 			}
 			require.Less(t, testing.AllocsPerRun(3, epoch)/n, 0.2, "%s, %s; an epoch itself has some", way, name)
 		}
+	}
+}
+
+func TestPicturesOfOneDrawCostNoAllocation(t *testing.T) {
+	for way, opts := range decoders(t) {
+		p, err := vision.New(append([]vision.Transform{recipe[0], recipe[1], vision.ColorJitter{Brightness: .4, Hue: .1}}, recipe[2:]...), opts...)
+		require.NoError(t, err)
+		masks, err := p.Masks(nwt.Int64, 255)
+		require.NoError(t, err)
+		const n = 50
+		photo, mask := read(t, "420.jpg"), read(t, "grey.jpg")
+		ds := nwt.NewDataset(n, []nwt.Field{p.Frames("clip", 4), masks.Field("mask"), p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			draw, err := p.Draw(dst, 0, photo, photo, photo, photo)
+			if err != nil {
+				return err
+			}
+			draw.Box(vision.Box{1, 2, 3, 4})
+			if err := draw.Load(masks, 1, mask); err != nil {
+				return err
+			}
+			return draw.Load(p, 2, photo)
+		})
+		l, err := nwt.NewLoader(ds, nwt.WithBatchSize(n), nwt.WithWorkers(0))
+		require.NoError(t, err)
+		defer l.Close()
+		epoch := func() {
+			for _, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+			}
+		}
+		require.Less(t, testing.AllocsPerRun(3, epoch)/n, 0.5, "%s; an epoch itself has some", way)
 	}
 }
 

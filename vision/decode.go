@@ -12,18 +12,16 @@ import (
 // decode decodes the file in data, at least the part that g needs, to the picture,
 // and turns g to the picture's own axes.
 func (w *worker) decode(data []byte, h header, g *geometry) error {
-	// See CIPA DC-008, 4.6.4 A, Orientation.
 	width, height := h.width, h.height
 	sideways := h.orientation >= 5
 	if sideways {
 		width, height = height, width
 	}
-	switch h.orientation {
-	case 2, 3, 6, 7:
+	mirroredX, mirroredY := h.mirrored()
+	if mirroredX {
 		g.x = g.x.mirrored(width)
 	}
-	switch h.orientation {
-	case 3, 4, 7, 8:
+	if mirroredY {
 		g.y = g.y.mirrored(height)
 	}
 	var err error
@@ -36,6 +34,12 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 		w.turned = w.picture.transpose(w.ctx, w.turned)
 	}
 	return err
+}
+
+// mirrored reports how a picture is mirrored after it was turned: CIPA DC-008, 4.6.4 A, Orientation.
+func (h *header) mirrored() (x, y bool) {
+	const horizontally, vertically = 1<<2 | 1<<3 | 1<<6 | 1<<7, 1<<3 | 1<<4 | 1<<7 | 1<<8
+	return 1<<h.orientation&horizontally != 0, 1<<h.orientation&vertically != 0
 }
 
 // decodeJPEG decodes a JPEG file, as far down as it is needed if it can be told that the
@@ -357,6 +361,9 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	}
 	if err != nil {
 		return w.failed("vision: %w", err)
+	}
+	if w.p.mask != nil {
+		return w.takeMask(img, h)
 	}
 	w.picture = picture{width: part.Dx(), height: part.Dy(), shrunk: 1, smooth: true}
 	w.mem = w.picture.take(w.ctx, w.mem, img, part.Dx(), part.Dy(), empty)

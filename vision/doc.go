@@ -14,6 +14,21 @@
 // field of a sample. [OpenFolder] makes a dataset of a folder of pictures that has
 // one folder per class.
 //
+// # Several pictures of a sample
+//
+// [Pipeline.Load] draws anew at each call. A picture and its mask, the frames of a clip, or a stereo
+// pair are cropped alike if they are loaded by one [Draw], as torchvision's transforms.v2 do to a
+// tuple; boxes and points too:
+//
+//	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colours; 255 outside of the picture
+//	…
+//	draw, err := pipeline.Draw(dst, 0, photo)      // in Load
+//	…
+//	err = draw.Load(masks, 1, mask)
+//	box, share := draw.Box(vision.Box{left, top, right, bottom})
+//
+// [Pipeline.Beside] makes a pipeline for pictures of other types, or with other colours.
+//
 // # What is fast about it
 //
 // Crops, resizes and flips are worked out first, and become one resampling of

@@ -162,6 +162,33 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 	}
 }
 
+func TestAMaskThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
+	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(1000)}})
+	require.NoError(t, err)
+	masks, err := p.Masks(nwt.Uint8, 0)
+	require.NoError(t, err)
+	equal, wide := image.NewNRGBA(image.Rect(0, 0, 200, 200)), image.NewNRGBA64(image.Rect(0, 0, 200, 200))
+	for name, img := range map[string]image.Image{"equal colours": equal, "16 bits": wide} {
+		file := encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, img) })
+		looked := func(ends int) (int, error) {
+			ctx := &looks{Context: context.Background(), ends: ends}
+			_, err := nwt.LoadSample(ctx, nwt.NewDataset(1, []nwt.Field{p.Field("image"), masks.Field("mask")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+				draw, err := p.DrawPixels(dst, 0, make([]byte, 200*200), 200, 200, vision.CHW)
+				return errors.Join(err, draw.Load(masks, 1, file))
+			}), 0)
+			return ctx.n, err
+		}
+		all, err := looked(0)
+		require.NoError(t, err)
+		require.Greater(t, all, 200+1000/64, name)
+		for _, left := range []int{1, 10, 30} {
+			n, err := looked(all - left)
+			require.ErrorIs(t, err, errEnded, name)
+			require.LessOrEqual(t, n-all+left, 20, name)
+		}
+	}
+}
+
 // A file of a gigabyte may be markers, or what looks like some, to its end.
 func TestAFileOfMarkersIsNotReadToItsEnd(t *testing.T) {
 	const n = 1 << 19

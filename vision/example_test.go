@@ -71,6 +71,87 @@ func ExamplePipeline_Load() {
 	// Output: [3 224 224] 150528
 }
 
+// Segmentation: a photograph and its mask are cropped and mirrored alike.
+func ExamplePipeline_Draw() {
+	pictures, err := vision.New([]vision.Transform{
+		vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNet,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	masks, err := pictures.Masks(nwt.Int64, 255)
+	if err != nil {
+		log.Fatal(err)
+	}
+	names := []string{"photo.jpg"}
+	fields := []nwt.Field{pictures.Field("image"), masks.Field("mask")}
+	ds := nwt.NewDataset(len(names), fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		photo, err := os.ReadFile(filepath.Join("testdata", names[i]))
+		if err != nil {
+			return err
+		}
+		mask, err := os.ReadFile("testdata/mask.png")
+		if err != nil {
+			return err
+		}
+		draw, err := pictures.Draw(dst, 0, photo)
+		if err != nil {
+			return err
+		}
+		return draw.Load(masks, 1, mask)
+	})
+	s, err := nwt.LoadSample(context.Background(), ds, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	classes := map[int64]bool{}
+	for _, class := range nwt.Values[int64](s, 1) {
+		classes[class] = true
+	}
+	fmt.Println(masks.Field("mask").Shape, classes)
+	// Output: [128 128] map[0:true 1:true 2:true 3:true 4:true 5:true 6:true]
+}
+
+// Detection: boxes of which little is left are left out, with their classes.
+func ExampleDraw_Box() {
+	pictures, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(200)}, vision.Resize{Size: vision.Square(100)}, vision.ImageNet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	photo, err := os.ReadFile("testdata/photo.jpg") // 500 × 375
+	if err != nil {
+		log.Fatal(err)
+	}
+	annotated, class := []vision.Box{{200, 100, 260, 160}, {300, 200, 400, 300}, {0, 0, 50, 50}}, []int64{7, 8, 9}
+	var schema nwt.Schema
+	image := nwt.AddField[float32](&schema, "image", pictures.Field("image").Shape...)
+	boxes := nwt.AddRagged[float32](&schema, "boxes", 10, 4)
+	classes := nwt.AddRagged[int64](&schema, "classes", 10)
+	ds := nwt.NewDataset(1, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		draw, err := pictures.Draw(dst, image.Index(), photo)
+		if err != nil {
+			return err
+		}
+		n := 0
+		for i, b := range annotated {
+			if box, share := draw.Box(b); share > .1 {
+				copy(boxes.Of(dst)[4*n:], box[:])
+				classes.Of(dst)[n] = class[i]
+				n++
+			}
+		}
+		boxes.SetLen(dst, n)
+		classes.SetLen(dst, n)
+		return nil
+	})
+	s, err := nwt.LoadSample(context.Background(), ds, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(boxes.Of(s)[:8], classes.Of(s)[:2])
+	// Output: [25 6 55 36 75 56 100 100] [7 8]
+}
+
 // Photographs that are decoded once, to 256 × 256 bytes, and then cropped anew in
 // each epoch from a file that is mapped into memory.
 func ExamplePipeline_LoadPixels() {

@@ -53,3 +53,22 @@ func CutWhileDecoding(data []byte) (rows int, err error) {
 	}
 	return rows, nil
 }
+
+// FixedCrop takes a part of the picture; what lies beyond the picture is black.
+type FixedCrop struct {
+	Left, Top int
+	Size      Size
+}
+
+func (t FixedCrop) check(p *plan) error {
+	return p.geometrical("FixedCrop", t.Size, false, func(g *geometry, _ *rand.Rand) error {
+		g.x.crop(t.Left, t.Size.Width)
+		g.y.crop(t.Top, t.Size.Height)
+		return nil
+	})
+}
+
+// Scale is how many pixels of the file one of the result has, per row and per column.
+func (d Draw) Scale() [2]float32 {
+	return [2]float32{float32(d.geometry.x.scale()), float32(d.geometry.y.scale())}
+}

@@ -46,6 +46,28 @@ func TestAPipelinesFingerprintIsItsTransformsAndWhatChangesPixels(t *testing.T) 
 	}
 }
 
+func TestAFingerprintOfAPipelineBesideAnotherTellsBoth(t *testing.T) {
+	seen := map[string]bool{}
+	for _, side := range []int{8, 9} {
+		p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(side)}})
+		require.NoError(t, err)
+		seen[p.Fingerprint()] = true
+		for _, transforms := range [][]vision.Transform{nil, {vision.ImageNet}} {
+			beside, err := p.Beside(transforms)
+			require.NoError(t, err)
+			seen[beside.Fingerprint()] = true
+		}
+		for _, outside := range []int{0, 255} {
+			for _, of := range []nwt.DType{nwt.Uint8, nwt.Int64} {
+				masks, err := p.Masks(of, outside)
+				require.NoError(t, err)
+				seen[masks.Fingerprint()] = true
+			}
+		}
+	}
+	require.Len(t, seen, 14)
+}
+
 func TestAFoldersFingerprintIsItsFilesAndItsPipeline(t *testing.T) {
 	of := func(dir string, p *vision.Pipeline) string {
 		f, err := vision.OpenFolder(t.Context(), dir, p)

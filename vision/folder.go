@@ -49,7 +49,17 @@ type Folder struct {
 // A FolderOption changes what [OpenFolder] takes.
 type FolderOption func(*folderOptions)
 
-type folderOptions struct{ emptyClasses bool }
+type folderOptions struct {
+	emptyClasses bool
+	image, class string // the names of the fields
+}
+
+// WithFieldNames names the fields, by default "image" and "class". So two folders can be put side
+// by side by [nwt.Zip]. Each draws by itself: for pictures that are to be cropped alike there is
+// [Pipeline.Draw].
+func WithFieldNames(image, class string) FolderOption {
+	return func(o *folderOptions) { o.image, o.class = image, class }
+}
 
 // WithEmptyClasses keeps a class whose folder has no picture. Without it, such a folder
 // is an error: if it were left out, all later classes would get other numbers.
@@ -65,17 +75,20 @@ func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.emptyCl
 // @eaDir, Thumbs.db and the like), are neither classes nor pictures. ctx ends a listing
 // that takes too long.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
-	if p == nil {
-		return nil, optionError("vision.OpenFolder", nil, "its pipeline must not be nil")
+	if err := checkAlone("vision.OpenFolder", p); err != nil {
+		return nil, err
 	}
-	var o folderOptions
+	o := folderOptions{image: "image", class: "class"}
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, optionError("FolderOption", i, "option number %d is nil", i)
 		}
 		opt(&o)
 	}
-	f := &Folder{dir: dir, pipeline: p, fields: []nwt.Field{p.Field("image"), {Name: "class", Type: nwt.Int64}}}
+	if o.image == "" || o.class == "" || o.image == o.class {
+		return nil, optionError("WithFieldNames", []string{o.image, o.class}, "two different names are needed")
+	}
+	f := &Folder{dir: dir, pipeline: p, fields: []nwt.Field{p.Field(o.image), {Name: o.class, Type: nwt.Int64}}}
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, fmt.Errorf("vision: %w", err)
@@ -124,12 +137,23 @@ func some(names []string) string {
 // With returns the same files, loaded by another pipeline: for validation, say, by
 // one without random transforms.
 func (f *Folder) With(p *Pipeline) (*Folder, error) {
-	if p == nil {
-		return nil, optionError("Folder.With", nil, "its pipeline must not be nil")
+	if err := checkAlone("Folder.With", p); err != nil {
+		return nil, err
 	}
 	other := *f
-	other.pipeline, other.fields = p, []nwt.Field{p.Field("image"), f.fields[1]}
+	other.pipeline, other.fields = p, []nwt.Field{p.Field(f.fields[0].Name), f.fields[1]}
 	return &other, nil
+}
+
+// checkAlone checks the pipeline of a dataset whose samples have one picture.
+func checkAlone(name string, p *Pipeline) error {
+	if p == nil {
+		return optionError(name, nil, "its pipeline must not be nil")
+	}
+	if p.root != nil {
+		return optionError(name, "a pipeline beside another", "%v", errBeside)
+	}
+	return nil
 }
 
 // add notes the files of a class.
@@ -262,7 +286,8 @@ func (f *Folder) name(index int) []byte {
 // Len is the number of files.
 func (f *Folder) Len() int { return len(f.ends) }
 
-// Fields is "image", of the pipeline's type, and "class", of int64: see [nwt.ColumnOf].
+// Fields is "image", of the pipeline's type, and "class", of int64, or as [WithFieldNames] has named
+// them: see [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Overwrites tells that Load writes every element, unless ds only embeds f: see

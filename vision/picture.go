@@ -13,10 +13,11 @@ type plane struct {
 type model uint8
 
 const (
-	grey  model = iota // one plane
-	rgb                // three planes
-	ycc                // three planes, as in JFIF: all values 0 … 255
-	video              // three planes, as in ITU-R BT.601: 16 … 235 and 16 … 240; WebP has this
+	grey     model = iota // one plane
+	rgb                   // three planes
+	ycc                   // three planes, as in JFIF: all values 0 … 255
+	video                 // three planes, as in ITU-R BT.601: 16 … 235 and 16 … 240; WebP has this
+	wideGrey              // two planes, of a mask: the lower and the upper byte of a value
 )
 
 // A picture is decoded pixels.
@@ -32,8 +33,11 @@ type picture struct {
 
 // count is the number of planes.
 func (p *picture) count() int {
-	if p.model == grey {
+	switch p.model {
+	case grey:
 		return 1
+	case wideGrey:
+		return 2
 	}
 	return 3
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/loadctx"
-	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // A Layout is the order of a picture's dimensions.
@@ -117,6 +116,9 @@ type Pipeline struct {
 	inGo      bool
 	maxPixels int
 
+	root *Pipeline // that draws for this one's pictures; nil: this one
+	mask *maskOf   // nil: its pictures aren't masks
+
 	bytes     int // of the result
 	newWriter func() writer
 	made      string // of which transforms
@@ -128,6 +130,11 @@ type Pipeline struct {
 // *[nwt.OptionError], joined.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
+	return p.complete(transforms, opts)
+}
+
+// complete adds transforms and options to a new pipeline.
+func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, error) {
 	p.std = [3]float64{1, 1, 1}
 	var errs []error
 	for _, t := range transforms {
@@ -208,6 +215,9 @@ func (p *Pipeline) Field(name string) nwt.Field {
 	if p.layout == HWC {
 		shape = []int{p.size.Height, p.size.Width, channels}
 	}
+	if p.mask != nil {
+		shape = []int{p.size.Height, p.size.Width}
+	}
 	return nwt.Field{Name: name, Type: p.dtype, Shape: shape}
 }
 
@@ -224,31 +234,13 @@ func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 }
 
 func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []byte) error {
-	w, err := p.worker(ctx, dst)
-	if err != nil {
-		return err
-	}
-	defer w.tidy()
-	h, err := w.inspect(data)
-	if err == nil {
-		err = w.load(dst, field, h, data)
-	}
-	return retry.As(err, false) // the same bytes will fail again
+	d := Draw{dst: dst}
+	return d.load(ctx, p, field, [][]byte{data})
 }
 
 // LoadPixels is Load for a picture that is decoded already: height × width pixels
 // of three bytes, or of one byte if it is grey, in the order of layout.
 func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
-	w, err := p.worker(loadctx.Of(dst), dst)
-	if err != nil {
-		return err
-	}
-	defer w.tidy()
-	if err := p.checkSize(width, height); err != nil {
-		return err
-	}
-	if err := w.borrow(pixels, height, width, layout); err != nil {
-		return err
-	}
-	return w.load(dst, field, header{width: width, height: height, orientation: 1}, nil)
+	_, err := p.DrawPixels(dst, field, pixels, height, width, layout)
+	return err
 }

@@ -75,6 +75,51 @@ func (a axis) mirrored(size int) axis {
 	return a
 }
 
+// place returns where in the result a place in the picture is.
+func (a *axis) place(at float64) float64 {
+	at = (at-a.from)*float64(a.full)/(a.to-a.from) - float64(a.first)
+	if a.flip {
+		return float64(a.n) - at
+	}
+	return at
+}
+
+// seen returns which part of the result isn't padding.
+func (a *axis) seen() (from, to float64) {
+	rest, at := a.inside()
+	return float64(at), float64(at + rest.n)
+}
+
+func (a *axis) point(at float32) (in float32, seen bool) {
+	place := a.place(float64(at))
+	from, to := a.seen()
+	return float32(place), from <= place && place <= to
+}
+
+// nearest notes which pixel of size pixels each pixel of the result is, −1 for padding. If mirrored
+// is set, the pixels are in reverse order.
+func (a *axis) nearest(pixels []int, size int, mirrored bool) []int {
+	if cap(pixels) < a.n {
+		pixels = make([]int, a.n)
+	}
+	pixels = pixels[:a.n]
+	for i := range pixels {
+		k, pixel := a.first+i, -1
+		if k >= a.left && k < a.end { // as torchvision, which takes the first of those that become one
+			pixel = min(int(a.from+float64(k)*(a.to-a.from)/float64(a.full)), size-1)
+			if mirrored {
+				pixel = size - 1 - pixel
+			}
+		}
+		if a.flip {
+			pixels[a.n-1-i] = pixel
+		} else {
+			pixels[i] = pixel
+		}
+	}
+	return pixels
+}
+
 // shrunk is the same axis over a smaller source: one pixel stands for k of the
 // former source.
 func (a axis) shrunk(k int) axis {

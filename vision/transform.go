@@ -18,6 +18,7 @@ type Transform interface {
 // plan is what the steps so far do to every picture.
 type plan struct {
 	size       Size // of the picture; 0: it depends on the file
+	fixed      bool // by another pipeline's plan
 	padded     bool
 	normalized bool
 	pixels     bool // steps that work on pixels have begun
@@ -63,6 +64,9 @@ func (s Size) check(name string) error {
 // geometrical notes a step of geometry after which the picture has the given size.
 // resizes tells whether the step resamples.
 func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometry, *rand.Rand) error) error {
+	if p.fixed {
+		return optionError(name, size, "must be given to vision.New: pictures beside others are cropped, resized and mirrored as those")
+	}
 	if p.pixels {
 		return optionError(name, size, "must come before the transforms that change colours or values")
 	}

@@ -9,6 +9,7 @@ import (
 	_ "image/gif" // formats that image.Decode knows
 	_ "image/png" //
 	"io"
+	"math/rand/v2"
 
 	_ "golang.org/x/image/bmp"
 	_ "golang.org/x/image/tiff"
@@ -44,6 +45,7 @@ type worker struct {
 	mixed   []uint64
 	strip   [3][]byte     // eight rows of the result
 	levels  output[uint8] // the result's levels, if colours change
+	nearest [2][]int      // of a mask: the column and the row that each one of the result is
 	drawn   drawn
 }
 
@@ -72,7 +74,10 @@ func (p *Pipeline) worker(ctx context.Context, s *nwt.Sample) (*worker, error) {
 			return w, nil
 		}
 	}
-	w := &worker{p: p, ctx: ctx, out: p.newWriter()}
+	w := &worker{p: p, ctx: ctx}
+	if p.mask == nil {
+		w.out = p.newWriter()
+	}
 	if !p.inGo {
 		if w.turbo, err = newTurboDecoder(); err != nil {
 			return nil, err
@@ -224,29 +229,38 @@ func (w *worker) failed(format string, err error) error {
 	return fmt.Errorf(format, err)
 }
 
-// load draws the transforms, decodes the part of data that they need, and writes
-// the result. If data is nil, the picture is decoded already.
-func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
-	p := w.p
-	if got := len(dst.Bytes(field)); got != p.bytes {
-		return fmt.Errorf("vision: field %d has %d bytes: must have %d, as Pipeline.Field says", field, got, p.bytes)
-	}
-	r := dst.Rand()
-	width, height := h.width, h.height
-	if h.orientation >= 5 {
-		width, height = height, width
-	}
-	g := &w.geometry
-	*g = geometry{whole(width), whole(height)}
-	for _, draw := range p.geometric {
-		if err := draw(g, r); err != nil {
-			return fmt.Errorf("vision: %w", err)
+// draw draws the transforms for pictures of a size. It returns those of geometry.
+func (w *worker) draw(r *rand.Rand, width, height int) (geometry, error) {
+	w.geometry = geometry{whole(width), whole(height)}
+	for _, draw := range w.p.geometric {
+		if err := draw(&w.geometry, r); err != nil {
+			return w.geometry, fmt.Errorf("vision: %w", err)
 		}
 	}
-	w.drawn.ops = w.drawn.ops[:0]
-	for _, s := range p.colour {
-		s.draw(r, &w.drawn)
+	w.drawn.id++
+	w.drawLook(r)
+	return w.geometry, nil
+}
+
+// drawLook draws the transforms of colours and values.
+func (w *worker) drawLook(r *rand.Rand) {
+	d := &w.drawn
+	d.ops, d.erased = d.ops[:0], d.erased[:0]
+	for _, s := range w.p.colour {
+		s.draw(r, d)
 	}
+	for _, e := range w.p.erasures {
+		if left, top, width, height := e.draw(r, w.p.size); height > 0 {
+			d.erased = append(d.erased, erasure{left, top, width, height, e.Value})
+		}
+	}
+}
+
+// write decodes the part of data that a geometry needs, and writes picture k of a field. If data is
+// nil, the picture is decoded already.
+func (w *worker) write(dst *nwt.Sample, field, k int, h header, of geometry, data []byte) error {
+	p, g := w.p, &w.geometry
+	*g = of
 	if data != nil {
 		if err := w.decode(data, h, g); err != nil {
 			return err
@@ -258,16 +272,14 @@ func (w *worker) load(dst *nwt.Sample, field int, h header, data []byte) error {
 	}
 	x, left := g.x.shrunk(across).inside()
 	y, top := g.y.shrunk(down).inside()
-	w.out.begin(w.ctx, dst, field, x.n < p.size.Width || y.n < p.size.Height)
+	w.out.begin(w.ctx, dst, field, k, x.n < p.size.Width || y.n < p.size.Height)
 	if len(w.drawn.ops) == 0 && !p.grey {
 		w.resample(x, y, w.out, left, top)
 	} else {
 		w.colours(x, y, left, top)
 	}
-	for _, e := range p.erasures {
-		if left, top, width, height := e.draw(r, p.size); height > 0 {
-			w.out.erase(w.ctx, left, top, width, height, e.Value)
-		}
+	for _, e := range w.drawn.erased {
+		w.out.erase(w.ctx, e)
 	}
 	return ended(w.ctx)
 }

@@ -1,0 +1,230 @@
+package vision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/retry"
+)
+
+// A Draw is what [Pipeline.Draw] has drawn for a sample. It does the same to the sample's other
+// pictures, boxes and points. It is valid until Load returns.
+type Draw struct {
+	p             *Pipeline // that drew
+	dst           *nwt.Sample
+	id            int
+	width, height int // of all pictures, as they are turned
+	geometry      geometry
+}
+
+// Draw is [Pipeline.Load] for the first picture of a sample that has more, or that has boxes or
+// points: it returns what it has drawn. Several files are the pictures of one field, as
+// [Pipeline.Frames] describes it.
+func (p *Pipeline) Draw(dst *nwt.Sample, field int, files ...[]byte) (Draw, error) {
+	d := Draw{dst: dst}
+	err := d.load(loadctx.Of(dst), p, field, files)
+	return d, err
+}
+
+// DrawPixels is Draw for pictures that are decoded already: see [Draw.LoadPixels].
+func (p *Pipeline) DrawPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) (Draw, error) {
+	d := Draw{dst: dst}
+	err := d.loadPixels(p, field, pixels, height, width, layout)
+	return d, err
+}
+
+// Load loads another picture of the sample, or the pictures of another field. They must have the
+// size of the first one. p is the pipeline that drew, which does the same to their colours too, or
+// one that its Beside or Masks returned.
+func (d Draw) Load(p *Pipeline, field int, files ...[]byte) error {
+	if d.p == nil {
+		return errNotDrawn
+	}
+	return d.load(loadctx.Of(d.dst), p, field, files)
+}
+
+// LoadPixels is Load for pictures that are decoded already: height × width pixels of three
+// bytes, or of one byte if they are grey, in the order of layout. The pictures of a field lie one
+// after the other.
+func (d Draw) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
+	if d.p == nil {
+		return errNotDrawn
+	}
+	return d.loadPixels(p, field, pixels, height, width, layout)
+}
+
+var errNotDrawn = errors.New("vision: a Draw that Pipeline.Draw didn't return, or returned with an error")
+
+// A Box is the left, upper, right and lower edge of a part of a picture, in pixels: the whole
+// picture is {0, 0, width, height}.
+type Box [4]float32
+
+// Box returns where a box is in the result, as far as it can be seen there, and which share of its
+// area that is: 0 if nothing is left of it, or if it has no area. The box is in pixels of the file's
+// picture, turned if [WithOrientation] turns it.
+func (d Draw) Box(b Box) (in Box, share float64) {
+	share = 1
+	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {
+		from, to := a.place(float64(b[i])), a.place(float64(b[i+2]))
+		if a.flip {
+			from, to = to, from
+		}
+		least, most := a.seen()
+		left, right := min(max(from, least), most), min(max(to, least), most)
+		in[i], in[i+2] = float32(left), float32(right)
+		if from < to {
+			share *= (right - left) / (to - from)
+		} else {
+			share = 0
+		}
+	}
+	return in, share
+}
+
+// Point returns where a point is in the result, and reports whether it can be seen there. Its
+// coordinates are as those of a [Box]: the middle of the first pixel is at ½, ½.
+func (d Draw) Point(x, y float32) (inX, inY float32, seen bool) {
+	px, seenX := d.geometry.x.point(x)
+	py, seenY := d.geometry.y.point(y)
+	return px, py, seenX && seenY
+}
+
+// Frames is [Pipeline.Field] for n pictures, such as those of a clip: [n, channels, height, width].
+func (p *Pipeline) Frames(name string, n int) nwt.Field {
+	f := p.Field(name)
+	f.Shape = append([]int{n}, f.Shape...)
+	return f
+}
+
+// Beside makes a pipeline for other pictures of the same samples, which [Draw.Load] loads: they are
+// cropped, resized and mirrored as those of p, and then get these transforms, of colours and
+// values, instead of p's. It has the options of p, unless opts change them.
+func (p *Pipeline) Beside(transforms []Transform, opts ...Option) (*Pipeline, error) {
+	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, inGo: p.inGo, maxPixels: p.maxPixels}
+	b.root = p.drawer()
+	b.size, b.fixed = p.size, true
+	b.made = b.root.Fingerprint() + ", beside it: "
+	return b.complete(transforms, opts)
+}
+
+// drawer is the pipeline that draws for p's pictures.
+func (p *Pipeline) drawer() *Pipeline {
+	if p.root != nil {
+		return p.root
+	}
+	return p
+}
+
+var errBeside = errors.New("vision: a pipeline that Beside or Masks returned can't draw: load the sample's first picture by the Draw of the pipeline that they were called of, and this one by Draw.Load")
+
+// worker is the worker for pictures of a pipeline, which has what is drawn for it.
+func (d *Draw) worker(ctx context.Context, p *Pipeline, field, n int) (*worker, error) {
+	switch {
+	case p == nil:
+		return nil, errors.New("vision: the pipeline is nil")
+	case d.p == nil && p.root != nil:
+		return nil, errBeside
+	case d.p != nil && d.p != p.drawer():
+		return nil, errors.New("vision: the pipeline must be the one that drew, or one that its Beside or Masks returned")
+	case n == 0:
+		return nil, fmt.Errorf("vision: no picture for field %d", field)
+	}
+	if got := len(d.dst.Bytes(field)); got != n*p.bytes {
+		says := "Field"
+		if n > 1 {
+			says = "Frames"
+		}
+		return nil, fmt.Errorf("vision: field %d has %d bytes: must have %d, as Pipeline.%s says", field, got, n*p.bytes, says)
+	}
+	w, err := p.worker(ctx, d.dst)
+	if err != nil || d.p == nil || w.drawn.id == d.id {
+		return w, err
+	}
+	if p == d.p {
+		return nil, errors.New("vision: the pipeline has drawn for another picture since: load all pictures of one Draw before the next")
+	}
+	w.drawn.id = d.id
+	w.drawLook(d.dst.Rand())
+	return w, nil
+}
+
+func (d *Draw) load(ctx context.Context, p *Pipeline, field int, files [][]byte) error {
+	w, err := d.worker(ctx, p, field, len(files))
+	if err != nil {
+		return err
+	}
+	for k, data := range files {
+		if err := d.loadFile(ctx, w, field, k, data); err != nil {
+			if len(files) > 1 {
+				err = fmt.Errorf("picture %d of field %d: %w", k, field, err)
+			}
+			return retry.As(err, false) // the same bytes will fail again
+		}
+	}
+	return nil
+}
+
+func (d *Draw) loadFile(ctx context.Context, w *worker, field, k int, data []byte) error {
+	w.ctx = ctx
+	defer w.tidy()
+	h, err := w.inspect(data)
+	if err != nil {
+		return err
+	}
+	return d.write(w, field, k, h, data)
+}
+
+func (d *Draw) loadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
+	ctx, n := loadctx.Of(d.dst), 1
+	if p != nil {
+		n = max(1, len(d.dst.Bytes(field))/p.bytes)
+	}
+	w, err := d.worker(ctx, p, field, n)
+	if err != nil {
+		return err
+	}
+	for k := range n {
+		if err := d.loadPicture(ctx, w, field, k, pixels[k*len(pixels)/n:(k+1)*len(pixels)/n], height, width, layout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Draw) loadPicture(ctx context.Context, w *worker, field, k int, pixels []byte, height, width int, layout Layout) error {
+	w.ctx = ctx
+	defer w.tidy()
+	if err := w.p.checkSize(width, height); err != nil {
+		return err
+	}
+	if err := w.borrow(pixels, height, width, layout); err != nil {
+		return err
+	}
+	return d.write(w, field, k, header{width: width, height: height, orientation: 1}, nil)
+}
+
+// write draws if that is to be done, decodes what is needed of data, and writes picture k of a
+// field. If data is nil, the picture is decoded already.
+func (d *Draw) write(w *worker, field, k int, h header, data []byte) error {
+	width, height := h.width, h.height
+	if h.orientation >= 5 {
+		width, height = height, width
+	}
+	if d.p == nil {
+		g, err := w.draw(d.dst.Rand(), width, height)
+		if err != nil {
+			return err
+		}
+		*d = Draw{w.p, d.dst, w.drawn.id, width, height, g}
+	}
+	if width != d.width || height != d.height {
+		return fmt.Errorf("vision: a picture of %d × %d pixels beside one of %d × %d: all pictures of a sample must have the same size", width, height, d.width, d.height)
+	}
+	if w.p.mask != nil {
+		return w.writeMask(d.dst, field, k, h, d.geometry, data)
+	}
+	return w.write(d.dst, field, k, h, d.geometry, data)
+}

@@ -1,0 +1,181 @@
+package vision
+
+import (
+	"fmt"
+	"image"
+	"math"
+
+	"github.com/nwt-go/nwt"
+)
+
+// maskOf tells what a mask's pixels become.
+type maskOf struct{ outside int }
+
+// Masks makes a pipeline for masks of p's pictures, which [Draw.Load] loads: they are cropped,
+// resized and mirrored as those, and keep their values. A mask must be grey, or have a palette:
+// then its values are the colours' places in it. A value of the result is that of one pixel, as in
+// torchvision, so that no classes are mixed. Outside of the picture it is outside.
+//
+// t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The
+// result has the shape [height, width].
+func (p *Pipeline) Masks(t nwt.DType, outside int) (*Pipeline, error) {
+	least, most := math.MinInt, math.MaxInt
+	switch t {
+	case nwt.Uint8:
+		least, most = 0, math.MaxUint8
+	case nwt.Uint16:
+		least, most = 0, math.MaxUint16
+	case nwt.Int32:
+		least, most = math.MinInt32, math.MaxInt32
+	case nwt.Int64, nwt.Float32:
+	default:
+		return nil, optionError("Pipeline.Masks", t, "must be Uint8, Uint16, Int32, Int64 or Float32")
+	}
+	if outside < least || outside > most {
+		return nil, optionError("Pipeline.Masks", outside, "what is outside of the picture must be %d … %d for %v", least, most, t)
+	}
+	m, err := p.Beside(nil)
+	if err != nil {
+		return nil, err
+	}
+	m.mask, m.dtype = &maskOf{outside}, t
+	m.bytes = m.size.Height * m.size.Width * t.Size()
+	m.made += fmt.Sprintf("a mask, %d outside ", outside)
+	return m, nil
+}
+
+// takeMask makes the picture of the values of an image.
+func (w *worker) takeMask(img image.Image, h header) error {
+	if img.Bounds() != image.Rect(0, 0, h.width, h.height) {
+		return fmt.Errorf("vision: a mask whose picture, %v, doesn't fill its frame of %d × %d pixels", img.Bounds(), h.width, h.height)
+	}
+	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: grey, subX: 1, subY: 1}
+	p := &w.picture
+	wide := func(of func(x, y int) (r, g, b uint16)) error {
+		p.model = wideGrey
+		w.mem = p.shape(w.mem, h.width, h.height)
+		for y := 0; y < h.height && w.ctx.Err() == nil; y++ {
+			low, high := p.planes[0].row(y), p.planes[1].row(y)
+			for x := range low {
+				r, g, b := of(x, y)
+				if r != g || g != b {
+					return notGrey(x, y, int(r), int(g), int(b))
+				}
+				low[x], high[x] = byte(r), byte(r>>8)
+			}
+		}
+		return nil
+	}
+	narrow := func(pix []byte, stride int) {
+		w.mem = p.shape(w.mem, h.width, h.height)
+		for y := range h.height {
+			copy(p.planes[0].row(y), pix[y*stride:])
+		}
+	}
+	switch src := img.(type) {
+	case *image.Paletted:
+		narrow(src.Pix, src.Stride)
+	case *image.Gray:
+		narrow(src.Pix, src.Stride)
+	case *image.Gray16:
+		return wide(func(x, y int) (r, g, b uint16) { v := src.Gray16At(x, y).Y; return v, v, v })
+	case *image.RGBA64:
+		return wide(func(x, y int) (r, g, b uint16) { c := src.RGBA64At(x, y); return c.R, c.G, c.B })
+	case *image.NRGBA64:
+		return wide(func(x, y int) (r, g, b uint16) { c := src.NRGBA64At(x, y); return c.R, c.G, c.B })
+	default:
+		w.mem = p.take(w.ctx, w.mem, img, h.width, h.height, [3]byte{})
+	}
+	return nil
+}
+
+func notGrey(x, y, r, g, b int) error {
+	return fmt.Errorf("vision: a mask of colours: its pixel at column %d of row %d is %d, %d, %d: a mask must be grey, or have a palette", x, y, r, g, b)
+}
+
+// onlyGrey leaves one plane of a picture without colours.
+func (w *worker) onlyGrey() error {
+	p := &w.picture
+	if p.model == grey || p.model == wideGrey {
+		return nil
+	}
+	if p.model != rgb {
+		if err := w.surround(image.Rect(0, 0, p.width, p.height), p.width, p.height); err != nil {
+			return err
+		}
+	}
+	for y := 0; y < p.height && w.ctx.Err() == nil; y++ {
+		r, g, b := p.planes[0].row(y), p.planes[1].row(y), p.planes[2].row(y)
+		for x, v := range r {
+			if v != g[x] || v != b[x] {
+				return notGrey(x, y, int(v), int(g[x]), int(b[x]))
+			}
+		}
+	}
+	p.model = grey
+	return nil
+}
+
+func (p *plane) row(y int) []byte { return p.pix[y*p.stride:][:p.width] }
+
+// writeMask is write for masks.
+func (w *worker) writeMask(dst *nwt.Sample, field, k int, h header, g geometry, data []byte) error {
+	if data != nil {
+		// All of it, turned but not mirrored yet.
+		all := geometry{whole(h.width), whole(h.height)}
+		if h.orientation >= 5 {
+			all.x, all.y = all.y, all.x
+		}
+		if err := w.decode(data, h, &all); err != nil {
+			return err
+		}
+	}
+	if err := w.onlyGrey(); err != nil {
+		return err
+	}
+	if err := ended(w.ctx); err != nil {
+		return err
+	}
+	mirroredX, mirroredY := h.mirrored()
+	w.nearest[0] = g.x.nearest(w.nearest[0], w.picture.width, mirroredX)
+	w.nearest[1] = g.y.nearest(w.nearest[1], w.picture.height, mirroredY)
+	n, outside := w.p.size.Width*w.p.size.Height, w.p.mask.outside
+	switch w.p.dtype {
+	case nwt.Uint8:
+		return writeNearest(w, nwt.Values[uint8](dst, field)[k*n:][:n], uint8(outside))
+	case nwt.Uint16:
+		return writeNearest(w, nwt.Values[uint16](dst, field)[k*n:][:n], uint16(outside))
+	case nwt.Int32:
+		return writeNearest(w, nwt.Values[int32](dst, field)[k*n:][:n], int32(outside))
+	case nwt.Int64:
+		return writeNearest(w, nwt.Values[int64](dst, field)[k*n:][:n], int64(outside))
+	}
+	return writeNearest(w, nwt.Values[float32](dst, field)[k*n:][:n], float32(outside))
+}
+
+// writeNearest writes the values of the nearest pixels.
+func writeNearest[T uint8 | uint16 | int32 | int64 | float32](w *worker, dst []T, outside T) error {
+	p, columns := &w.picture, w.nearest[0]
+	wide, largest := p.model == wideGrey, 0
+	for y, row := range w.nearest[1] {
+		if y%rowsBetweenLooks == 0 && w.ctx.Err() != nil {
+			return ended(w.ctx)
+		}
+		out := dst[y*len(columns):][:len(columns)]
+		for x, column := range columns {
+			switch {
+			case row < 0 || column < 0:
+				out[x] = outside
+			case wide:
+				v := int(p.planes[0].row(row)[column]) | int(p.planes[1].row(row)[column])<<8
+				out[x], largest = T(v), max(largest, v)
+			default:
+				out[x] = T(p.planes[0].row(row)[column])
+			}
+		}
+	}
+	if w.p.dtype == nwt.Uint8 && largest > math.MaxUint8 {
+		return fmt.Errorf("vision: a mask of 16 bits has the value %d: must be at most 255 for %v", largest, w.p.dtype)
+	}
+	return nil
+}
