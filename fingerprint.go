@@ -57,8 +57,10 @@ func (s *source) identity(sampler Sampler, n int) identity.Identity {
 	}
 	d := s.ds.(*streamDataset)
 	shards, seed, kind := fmt.Sprint(s.shards), "", fmt.Sprint(o.shardsAtOnce())
-	if s.counted != nil {
-		shards, kind = fmt.Sprint(s.counted.all), fmt.Sprint("counted ", s.counted.lanes, " ", o.epochSamples)
+	for _, c := range s.counts {
+		if c != nil {
+			shards, kind = fmt.Sprint(shards, c.all), fmt.Sprint(kind, " counted ", c.lanes, " ", o.epochSamples)
+		}
 	}
 	if o.shuffle {
 		seed, kind = fmt.Sprint(o.shuffled), fmt.Sprint(kind, " shuffled ", o.window)

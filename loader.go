@@ -381,9 +381,9 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 		l.iterate(ctx, s.Epoch+1, last, 0, yield)
 	case s.World < anyWorld:
 		yield(nil, optionError("State.World", s.World, "must be at least −1"))
-	case l.counted != nil && s.Samples > 0 && s.World > 0:
+	case l.counted && s.Samples > 0 && s.World > 0:
 		yield(nil, optionError("State.World", s.World, "the state is of an epoch whose order depended on the number of ranks: now the stream's records are counted, and it doesn't. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
-	case l.counted != nil:
+	case l.counted:
 		l.iterate(ctx, s.Epoch, last, s.Samples, yield)
 	case l.streams() && s.Samples > 0 && s.World == anyWorld:
 		yield(nil, optionError("State.World", s.World, "the state is of a CountedStream, and this stream's counts are missing: its order is another one. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))

@@ -519,3 +519,103 @@ func TestAnEpochOfMixedStreamsMayBeAsLongAsIsAllowed(t *testing.T) {
 	}
 	require.NoError(t, l.Close())
 }
+
+// A stream of a mixture whose records are counted goes on where the epoch before ended: over all
+// ranks, each of its records comes once in each pass, also if a rank has no shard of its own.
+func TestCountedStreamsOfAMixtureGoOnWhereTheEpochBeforeEnded(t *testing.T) {
+	for seed := range uint64(80) {
+		rng := rand.New(rand.NewPCG(seed, 48))
+		var streams []nwt.Stream
+		var all []source
+		var lengths [][]int
+		m := nwt.Mix{Block: 50, Phases: []nwt.Phase{{}}}
+		for range 1 + rng.IntN(3) {
+			l := make([]int, 1+rng.IntN(5))
+			for i := range l {
+				l[i] = 1 + rng.IntN(40)
+			}
+			lengths = append(lengths, l)
+			m.Phases[0].Weights = append(m.Phases[0].Weights, float64(1+rng.IntN(4)))
+		}
+		world := 1 + rng.IntN(4)
+		uncounted := -1
+		if rng.IntN(3) == 0 {
+			uncounted, lengths[0] = 0, slices.Repeat([]int{7}, world)
+		}
+		all = sources(lengths...)
+		for k, s := range all {
+			if rng.IntN(2) == 0 {
+				s.skip = func(r *tallyReader, n int) (int, error) { return over(r, n, true) }
+			}
+			streams = append(streams, withCounts{s, lengths[k]})
+			if k == uncounted {
+				streams[k] = s
+			}
+		}
+		ds, err := nwt.MixedStreams(m, seed, streams...)
+		require.NoError(t, err)
+		n := world * (1 + rng.IntN(120))
+		opts := []nwt.Option{nwt.WithEpochSamples(n), nwt.WithBatchSize(1 + rng.IntN(9)), silent}
+		if rng.IntN(2) == 0 {
+			opts = append(opts, nwt.WithInterleave(1+rng.IntN(8)))
+		}
+		if rng.IntN(3) > 0 {
+			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow(1+rng.IntN(60)))
+		}
+		epochs := 5000 / n
+		epochs -= epochs % max(1, 50*world/gcd(n, 50*world)) // whole blocks of each rank
+		if epochs == 0 {
+			continue
+		}
+		times := map[int64]int{}
+		for rank := range world {
+			l := newLoader(t, ds, append(slices.Clone(opts), nwt.WithRank(rank, world), nwt.WithWorkers(rng.IntN(3)))...)
+			var whole []int64
+			var states []nwt.State
+			var upto []int
+			for b, err := range l.Epochs(t.Context(), 0, epochs) {
+				require.NoError(t, err)
+				for _, number := range nwt.Values[int64](b, 0) {
+					times[number]++
+				}
+				whole = append(whole, nwt.Values[int64](b, 0)...)
+				states, upto = append(states, b.State()), append(upto, len(whole))
+			}
+			for range 3 {
+				k := rng.IntN(len(states))
+				var rest []int64
+				for b, err := range l.ResumeEpochs(t.Context(), states[k], min(epochs, states[k].Epoch+2)) {
+					require.NoError(t, err)
+					rest = append(rest, nwt.Values[int64](b, 0)...)
+				}
+				require.Equal(t, whole[upto[k]:upto[k]+len(rest)], append([]int64{}, rest...), "seed %d, rank %d of %d, %v", seed, rank, world, states[k])
+			}
+			require.NoError(t, l.Close())
+		}
+		for k, l := range lengths {
+			if k == uncounted {
+				continue
+			}
+			least, most, records := math.MaxInt, 0, 0
+			for shard, length := range l {
+				records += length
+				for i := range length {
+					n := times[int64(k*million+1000*shard+i)]
+					least, most = min(least, n), max(most, n)
+				}
+			}
+			require.LessOrEqual(t, most-least, 2+20/records, "in the middle of a step between two passes: seed %d: of stream %d, in %d epochs of %d, %d ranks", seed, k, epochs, n, world)
+			require.Positive(t, most)
+		}
+		for _, s := range all {
+			require.Zero(t, s.open.Load())
+		}
+	}
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}

@@ -393,7 +393,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 	b.epoch, b.index, b.from = epoch, index, from
 	b.left = r.course.left(epoch, base, k, b.reached)
 	b.state = State{Epoch: epoch, Samples: b.reached}
-	if r.l.counted != nil {
+	if r.l.counted {
 		b.state.World = anyWorld
 	}
 	if r.l.opts.unordered {

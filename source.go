@@ -11,10 +11,11 @@ import (
 // A source is a dataset and options that fit together.
 type source struct {
 	ds      Dataset
-	n       int           // samples of the dataset
-	shards  []int         // of each stream
-	plan    *mix.Plan     // of MixedStreams; nil for other datasets
-	counted *recordCounts // of a CountedStream; nil for other datasets
+	n       int             // samples of the dataset
+	shards  []int           // of each stream
+	plan    *mix.Plan       // of MixedStreams; nil for other datasets
+	counts  []*recordCounts // of each stream; nil if its records aren't counted
+	counted bool            // the dataset is one CountedStream
 	layout  *fieldSet
 	opts    *options
 	sampler Sampler
@@ -46,17 +47,16 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
 	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
 	if n == endless {
-		if stream.mix == nil {
-			s.counted, err = newCounts(stream.streams[0], shards[0], o)
-			if s.counted != nil {
-				s.order.n = cmp.Or(o.epochSamples, s.counted.n)
-				err = s.order.hasBatch()
-			}
-			errs = append(errs, err)
+		for k, n := range shards {
+			counts, err := newCounts(stream.streams[k], n, o)
+			s.counts, errs = append(s.counts, counts), append(errs, err)
 		}
-		errs = append(errs, stream.fits(shards, s.counted != nil, o)...)
+		errs = append(errs, stream.fits(shards, s.counts, o)...)
 		if stream.mix != nil {
 			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
+		} else if s.counted = s.counts[0] != nil; s.counted {
+			s.order.n = cmp.Or(o.epochSamples, s.counts[0].n)
+			errs = append(errs, s.order.hasBatch())
 		}
 	} else {
 		errs = append(errs, s.setOrder())
@@ -100,7 +100,7 @@ func (s *source) warnOfMixedLengths(sampler Sampler, o *order) {
 }
 
 // fits tells what is wrong with the options for these streams and their shards.
-func (d *streamDataset) fits(shards []int, counted bool, o *options) (errs []error) {
+func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (errs []error) {
 	if o.sampler != nil {
 		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
 	}
@@ -108,7 +108,7 @@ func (d *streamDataset) fits(shards []int, counted bool, o *options) (errs []err
 		errs = append(errs, optionError("WithEpochSamples", o.epochSamples, "must be set with MixedStreams, whose epochs have no other end"))
 	}
 	for k, n := range shards {
-		if n < o.world && !counted {
+		if n < o.world && counts[k] == nil {
 			which := ""
 			if d.mix != nil {
 				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)

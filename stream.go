@@ -144,9 +144,10 @@ type Phase struct {
 
 // MixedStreams makes a dataset of several streams of the same fields, mixed by weights. Each
 // [Mix].Block samples of a rank have exactly the share of every part. It needs
-// [WithEpochSamples]. Every epoch begins each stream anew, and a stream that ends before it is
-// read again: make epochs long, or the end of a stream is never read. A [ShardError] counts the
-// shards of all streams in turn.
+// [WithEpochSamples]. A [CountedStream] goes on where the epoch before ended, as long as the number
+// of ranks is the same. Any other begins anew in each epoch, and if it ends before that, again:
+// make epochs long, or the end of a stream is never read. A [ShardError] counts the shards of all
+// streams in turn.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -271,7 +272,7 @@ func (f *funcReader[R]) Close() error {
 // where the one before ended, so each record comes once before any comes again. Records too few
 // or too many make bad samples, with a *[ShardError]. [WithInterleave] counts over all ranks;
 // those that share a shard pass over each other's records, faster if readers are Skippers.
-// [MixedStreams] doesn't use the counts.
+// [MixedStreams] goes on with another number of ranks between epochs only.
 type CountedStream interface {
 	Stream
 	Records(shard int) int // of a shard, 0 ≤ shard < Shards, or −1: not known, as if the stream had no counts; with 0 it isn't opened; a loader asks once

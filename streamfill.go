@@ -44,7 +44,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 		run: r, l: r.l, ahead: ahead, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
-	if r.l.counted != nil {
+	if r.l.counted {
 		q.readLanes()
 		return q
 	}
@@ -57,9 +57,12 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 		q.index = perRank.steps(0) - perRank.steps(q.skip)
 	}
 	first := 0
-	for k, s := range r.l.ds.(*streamDataset).streams {
-		n := r.l.shards[k]
-		q.epochs.Add(q.config(s, k, n, first))
+	for k, n := range r.l.shards {
+		if r.l.counts[k] == nil {
+			q.epochs.Add(q.config(k, first))
+		} else {
+			q.epochs.AddCounted(q.draws(q.epochs.Group, k, first))
+		}
 		first += n
 	}
 	return q
@@ -75,9 +78,10 @@ func (q *streamFill) group() *shards.Group {
 	}
 }
 
-// config says how to read stream k of the dataset, whose n shards are counted from first.
-func (q *streamFill) config(s Stream, k, n, first int) shards.Config[Record] {
-	o, order, key := q.l.opts, q.l.opts.shardOrder(n, k), permute.SeedKey(q.l.opts.seedOfStream(k))
+// config says how to read stream k of the dataset, whose shards are counted from first.
+func (q *streamFill) config(k, first int) shards.Config[Record] {
+	s, n, o := q.l.ds.(*streamDataset).streams[k], q.l.shards[k], q.l.opts
+	order, key := o.shardOrder(n, k), permute.SeedKey(o.seedOfStream(k))
 	c := shards.Config[Record]{
 		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard-first) },
 		Again: func(ctx context.Context, failures int, err error) error {
@@ -258,7 +262,7 @@ func (q *streamFill) tellOfUnread() {
 
 // endEpoch goes on to the next epoch, if there is one.
 func (q *streamFill) endEpoch() {
-	q.stop()
+	q.epochs.End()
 	q.started, q.index = false, 0
 	if q.epoch == q.last {
 		q.over = true
@@ -306,19 +310,26 @@ func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
-// readLanes readies q for a CountedStream, whose records are in lanes.
-func (q *streamFill) readLanes() {
-	o, c, counts := q.l.opts, q.run.course, q.l.counted
+// planOf is the order of the records of stream k, which are counted, and whose shards are counted
+// from first.
+func (q *streamFill) planOf(k, first int) *lanes.Plan {
+	o, counts := q.l.opts, q.l.counts[k]
 	p := &lanes.Plan{
-		N: counts.n, Counts: counts.all, Shard: o.shardOrder(len(counts.all), 0).At, Lanes: counts.lanes,
-		Block: 64, Mixes: o.shuffle, Key: permute.SeedKey(o.seedOfStream(0)),
+		N: counts.n, Counts: counts.all, Shard: o.shardOrder(len(counts.all), k).At, First: first, Lanes: counts.lanes,
+		Block: 64, Mixes: o.shuffle, Key: permute.SeedKey(o.seedOfStream(k)),
 	}
 	if o.shuffle {
 		p.Block = (o.window-1)/p.Lanes + 1
 	}
+	return p
+}
+
+// readLanes readies q for a CountedStream, whose records are in lanes.
+func (q *streamFill) readLanes() {
+	c, p := q.run.course, q.planOf(0, 0)
 	q.origin = p.Begin(c.first, c.n, c.base)
 	steps := &lanes.Steps{
-		Lanes: p.Lanes, Origin: q.origin, Base: c.base, Epoch: c.n, Step: c.step(), Head: c.head, Whole: c.whole, Len: c.len(),
+		Lanes: p.Lanes, Origin: q.origin, Base: c.base, Epoch: int64(c.n), Step: c.step(), Head: c.head, Whole: c.whole, Len: c.len(),
 		Span: func(k int) (first, after int64, low, high int) {
 			epoch, base, k, _ := c.at(k)
 			from, to := c.bounds(base, k)
@@ -327,9 +338,26 @@ func (q *streamFill) readLanes() {
 			return start + int64(from), start + int64(to), low - from, high - from
 		},
 	}
-	p.Taker = steps
-	s := q.l.ds.(*streamDataset).streams[0]
-	q.lanes = shards.NewLanes(q.group(), p, steps, func(k int) shards.Config[Record] { return q.config(s, 0, len(counts.all), 0) })
+	q.lanes = shards.NewLanes(q.group(), 0, p, steps, q.config(0, 0))
+}
+
+// draws readies a CountedStream that is part k of a mixture. A step has each lane equally often, and
+// each rank draws equally many of it, so that ranks seldom share a lane.
+func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] {
+	rank, world, n := q.l.opts.rank, q.l.opts.world, q.l.counts[k].lanes
+	each := lanes.Each(n, world)
+	return &shards.Draws[Record]{Each: each, Open: func(step uint64) *shards.Lanes[Record] {
+		p := q.planOf(k, first)
+		origin, all := p.Begin(int(step), each*world, 0), each*world
+		steps := &lanes.Steps{
+			Lanes: n, Origin: origin, Epoch: math.MaxInt64, Step: all, Head: math.MaxInt, Len: math.MaxInt,
+			Span: func(k int) (first, after int64, low, high int) {
+				first = origin + int64(k)*int64(all)
+				return first, first + int64(all), rank * each, (rank + 1) * each
+			},
+		}
+		return shards.NewLanes(g, k, p, steps, q.config(k, first))
+	}}
 }
 
 // startOf is where in the lanes an epoch begins.

@@ -27,6 +27,7 @@ type Plan struct {
 	N      int                   // records of a pass, 1 … MaxLen
 	Counts []int                 // of each shard
 	Shard  func(pass, i int) int // number i in the order of a pass
+	First  int                   // what a Pick adds to the number of a shard
 	Lanes  int                   // at least 1
 	Block  int                   // records of a lane that are looked at together, at least 1
 	Mixes  bool                  // the records of a block are mixed
@@ -190,7 +191,7 @@ func (p *Plan) Picks(lane int) func(from int64) (Pick, bool) {
 			i := sort.SearchInts(before, int(from-start)+1) - 1
 			shard = start + int64(before[i])
 			begin, end = max(shard, b.piece.from), min(start+int64(before[i+1]), b.piece.end)
-			last = Pick{Visit: b.pass*int64(len(p.Counts)) + int64(i), Shard: p.Shard(p.passNumber(b.pass), i), Of: before[i+1] - before[i]}
+			last = Pick{Visit: b.pass*int64(len(p.Counts)) + int64(i), Shard: p.First + p.Shard(p.passNumber(b.pass), i), Of: before[i+1] - before[i]}
 		}
 		last.Number, last.Position, last.Record = from, p.PositionOf(lane, b.from), int(from-shard)
 		return last, true

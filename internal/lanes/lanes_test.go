@@ -37,7 +37,7 @@ func (w *world) dealt(rank, epoch int, p *Plan) *Plan {
 		end = head + (w.epochs-1)*whole
 	}
 	p.Taker = &Steps{
-		Lanes: p.Lanes, Origin: origin, Base: w.base, Epoch: w.n, Step: w.step(), Head: head, Whole: whole, Len: end,
+		Lanes: p.Lanes, Origin: origin, Base: w.base, Epoch: int64(w.n), Step: w.step(), Head: head, Whole: whole, Len: end,
 		Span: func(k int) (first, after int64, low, high int) {
 			w.asked++
 			e, position := w.at(k)

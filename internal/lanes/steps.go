@@ -1,5 +1,7 @@
 package lanes
 
+import "math"
+
 // Steps is what one of several ranks takes: ordered by lane, the positions of each step are
 // shared among them. So a rank reads its part of the lanes, and neighbours may share a lane.
 //
@@ -9,9 +11,10 @@ type Steps struct {
 	Lanes       int
 	Origin      int64 // position at which the first epoch begins
 	Base        int
-	Epoch, Step int // positions of an epoch, and of a step
-	Head, Whole int // steps of the first epoch, and of every later one
-	Len         int // steps of the run; math.MaxInt if it has no end
+	Epoch       int64 // positions of an epoch
+	Step        int   // of a step
+	Head, Whole int   // steps of the first epoch, math.MaxInt if it has no end, and of every later one
+	Len         int   // steps of the run; math.MaxInt if it has no end
 	// Span is the positions of step k, and which of them, counted from the first once they are
 	// ordered by lane, are the rank's.
 	Span func(k int) (first, after int64, low, high int)
@@ -29,10 +32,10 @@ func (s *Steps) Share(lane, k int) (from, end int64) {
 // at is the step that has the position at an offset of a lane, or the step before.
 func (s *Steps) at(lane int, offset int64) int {
 	p := offset*int64(s.Lanes) + int64(lane) - s.Origin
-	if p < int64(s.Epoch) {
+	if p < s.Epoch {
 		return int(max(0, min((p-int64(s.Base))/int64(s.Step), int64(s.Head-1))))
 	}
-	epoch, in := int(p/int64(s.Epoch)), int(p%int64(s.Epoch))
+	epoch, in := int(p/s.Epoch), int(p%s.Epoch)
 	return s.Head + (epoch-1)*s.Whole + min(in/s.Step, s.Whole-1)
 }
 
@@ -51,7 +54,7 @@ func (s *Steps) Each(lane int, from, end int64, f func(from, end int64)) {
 // as do, and not at more.
 func (s *Steps) Next(lane int, from int64) int64 {
 	k := s.at(lane, from)
-	for epochs := s.Lanes/gcd(s.Epoch, s.Lanes) + 1; epochs >= 0 && k < s.Len; epochs-- {
+	for epochs := s.Lanes/gcd(int(s.Epoch%int64(s.Lanes)), s.Lanes) + 1; epochs >= 0 && k < s.Len; epochs-- {
 		end := s.Len
 		if k < s.Head {
 			end = s.Head
@@ -60,6 +63,9 @@ func (s *Steps) Next(lane int, from int64) int64 {
 		}
 		for regular := min(k+s.Lanes/gcd(s.Step, s.Lanes)+1, end); k < end; k++ {
 			if k == regular {
+				if end == math.MaxInt {
+					return -1
+				}
 				k = max(k, end-2)
 			}
 			if low, high := s.Share(lane, k); max(low, from) < high {
@@ -69,6 +75,10 @@ func (s *Steps) Next(lane int, from int64) int64 {
 	}
 	return -1
 }
+
+// Each is how many positions each of some ranks takes of the shortest steps that have each lane
+// equally often.
+func Each(lanes, ranks int) int { return lanes / gcd(lanes, ranks) }
 
 func gcd(a, b int) int {
 	for b > 0 {

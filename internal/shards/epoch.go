@@ -3,6 +3,7 @@ package shards
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 
 	"golang.org/x/sync/errgroup"
@@ -15,7 +16,8 @@ import (
 //
 // An epoch is one pass over the shards or, if its quota is more than they hold, several passes,
 // one after the other. What is read next depends on the epoch and the place in it alone, because
-// whatever is left of an epoch is dropped when it ends.
+// whatever is left of an epoch is dropped when it ends. Parts whose records are counted go on where
+// the epoch before ended; that place, too, follows from the number of the epoch.
 type Epochs[R any] struct {
 	Group *Group
 	Quota int                              // records of an epoch; 0: all that the shards hold
@@ -25,19 +27,34 @@ type Epochs[R any] struct {
 
 	parts     []*part[R]
 	epoch     int
-	delivered int // records of the epoch that were handed out or skipped
-	dry       int // number of the part that had no record left; −1: none
+	delivered int   // records of the epoch that were handed out or skipped
+	dry       int   // number of the part that had no record left; −1: none
+	bound     int64 // of the bytes that a part reads ahead
 }
 
 // A part reads the records of one of the streams.
 type part[R any] struct {
-	*Set[R]
-	draws int // its records in all blocks of Mix that the epoch touches; math.MaxInt if the epoch ends with the shards
+	reads[R] // set or counted
+	set      *Set[R]
+	counted  *Draws[R] // of a part of Mix; else nil
+	draws    int       // its records in all blocks of Mix that the epoch touches; math.MaxInt if the epoch ends with the shards
+}
+
+type reads[R any] interface {
+	Next(r **Item[R]) bool
+	Blank() *Item[R]
+	Return(r *Item[R])
 }
 
 // Add adds a part.
 func (e *Epochs[R]) Add(c Config[R]) {
-	e.parts = append(e.parts, &part[R]{Set: New(e.Group, len(e.parts), c)})
+	s := New(e.Group, len(e.parts), c)
+	e.parts = append(e.parts, &part[R]{reads: s, set: s})
+}
+
+// AddCounted adds a part of Mix whose records are counted.
+func (e *Epochs[R]) AddCounted(d *Draws[R]) {
+	e.parts = append(e.parts, &part[R]{reads: d, counted: d})
 }
 
 // Begin begins an epoch after n of its records, which are skipped, or read and dropped.
@@ -53,23 +70,56 @@ func (e *Epochs[R]) Begin(epoch, n int) error {
 			needed++
 		}
 	}
-	for _, p := range e.parts {
-		p.Begin(epoch, p.draws, e.Bytes/needed)
+	e.bound = e.Bytes / max(1, needed)
+	for _, p := range e.uncounted() {
+		p.set.Begin(epoch, p.draws, e.bound)
 	}
 	var err error
 	switch {
 	case n > 0 && n == e.Quota:
 		e.delivered = n
-	case e.skips(n):
+	case n > 0 && e.skips(n):
 		err = e.skip(n)
 	default:
-		for _, p := range e.parts {
-			p.GoAhead()
+		for _, p := range e.uncounted() {
+			p.set.GoAhead()
 		}
-		err = e.drop(n)
+		if err = e.beginCounted(0); err == nil {
+			err = e.drop(n)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("to resume after %d samples of epoch %d isn't possible: %w", n, epoch, err)
+	}
+	return nil
+}
+
+// uncounted yields the parts whose records aren't counted, by number.
+func (e *Epochs[R]) uncounted() iter.Seq2[int, *part[R]] {
+	return func(yield func(int, *part[R]) bool) {
+		for k, p := range e.parts {
+			if p.set != nil && !yield(k, p) {
+				return
+			}
+		}
+	}
+}
+
+// beginCounted begins the parts whose records are counted after n records of the epoch. Its error
+// is the context's.
+func (e *Epochs[R]) beginCounted(n int) error {
+	var before []uint64
+	for k, p := range e.parts {
+		if p.counted == nil || p.draws == 0 {
+			continue
+		}
+		if before == nil {
+			before = e.Mix.Before(e.Group.Context, e.position(n))
+		}
+		if err := e.Group.Context.Err(); err != nil {
+			return err // before may be too low
+		}
+		p.counted.begin(before[k], p.draws, e.bound)
 	}
 	return nil
 }
@@ -115,26 +165,36 @@ func (e *Epochs[R]) Dry() int { return e.dry }
 // Unended returns the number of a part of whose shards none has come to its end in the epoch; −1
 // if there is none. It takes records from the epoch.
 func (e *Epochs[R]) Unended() int {
-	for k, p := range e.parts {
-		if p.draws > 0 && p.Unended() {
+	for k, p := range e.uncounted() {
+		if p.draws > 0 && p.set.Unended() {
 			return k
 		}
 	}
 	return -1
 }
 
-// Stop ends the epoch.
+// End ends the epoch.
+func (e *Epochs[R]) End() {
+	for _, p := range e.uncounted() {
+		p.set.Stop()
+	}
+}
+
+// Stop ends reading.
 func (e *Epochs[R]) Stop() {
+	e.End()
 	for _, p := range e.parts {
-		p.Stop()
+		if p.counted != nil {
+			p.counted.stop()
+		}
 	}
 }
 
 // skips reports whether to skip n records: if all readers can, and the records are more than a
 // shuffle window holds. (Those in the window must be read in any case.)
 func (e *Epochs[R]) skips(n int) bool {
-	for _, p := range e.parts {
-		if n == 0 || p.Window > n || p.draws > 0 && !p.Skips() {
+	for _, p := range e.uncounted() {
+		if p.set.Window > n || p.draws > 0 && !p.set.Skips() {
 			return false
 		}
 	}
@@ -150,16 +210,19 @@ func (e *Epochs[R]) skip(n int) error {
 			counts[k] -= before
 		}
 	}
-	if e.Group.Context.Err() != nil {
-		return nil // counts may be too low
+	if err := e.Group.Context.Err(); err != nil {
+		return err // counts may be too low
+	}
+	if err := e.beginCounted(n); err != nil {
+		return err
 	}
 	var group errgroup.Group
 	var err error
-	for k, p := range e.parts {
+	for k, p := range e.uncounted() {
 		if n := int(counts[k]); e.Group.Ahead {
-			group.Go(func() error { return p.SkipTo(n, e.lost) })
+			group.Go(func() error { return p.set.SkipTo(n, e.lost) })
 		} else {
-			err = cmp.Or(err, p.SkipTo(n, e.lost))
+			err = cmp.Or(err, p.set.SkipTo(n, e.lost))
 		}
 	}
 	e.delivered = n
@@ -170,8 +233,10 @@ func (e *Epochs[R]) lost(err error) error { return e.Lost(e.epoch, err) }
 
 // drop reads the epoch's first n records.
 func (e *Epochs[R]) drop(n int) error {
-	r := e.parts[0].Blank()
-	defer func() { e.parts[r.Part].Return(r) }()
+	if n == 0 {
+		return nil
+	}
+	r := &Item[R]{}
 	for range n {
 		if !e.Next(&r) {
 			return fmt.Errorf("this rank's shards have %d", e.delivered)

@@ -26,14 +26,15 @@ type lane[R any] struct {
 	low, high int64      // offsets that the rank takes in the step under way
 }
 
-// NewLanes makes Lanes whose plan has begun. config says how to read a shard in lane number k.
-func NewLanes[R any](g *Group, p *lanes.Plan, s *lanes.Steps, config func(k int) Config[R]) *Lanes[R] {
+// NewLanes makes Lanes whose plan has begun. part is the number that its Items tell. c says how to
+// read a shard.
+func NewLanes[R any](g *Group, part int, p *lanes.Plan, s *lanes.Steps, c Config[R]) *Lanes[R] {
+	p.Taker = s
 	l := &Lanes[R]{plan: p, steps: s}
+	c.Window = 0 // records are mixed within a block
 	for k := range p.Lanes {
-		c := config(k)
 		c.Pick = func() func(int64) (lanes.Pick, bool) { return p.Picks(k) }
-		c.Window = 0 // records are mixed within a block
-		l.lanes = append(l.lanes, &lane[R]{Set: New(g, k, c)})
+		l.lanes = append(l.lanes, &lane[R]{Set: New(g, part, c)})
 	}
 	return l
 }
@@ -80,7 +81,7 @@ func (l *Lanes[R]) Next(r **Item[R]) (position int64, ok bool) {
 			if got == nil {
 				return 0, false
 			}
-			l.lanes[(*r).Part].Return(*r)
+			ln.Return(*r)
 			*r = got
 			return l.plan.PositionOf(k, l.offset), true
 		}
@@ -127,5 +128,62 @@ func (l *Lanes[R]) Stop() {
 	for _, ln := range l.lanes {
 		ln.drop()
 		ln.Stop()
+	}
+}
+
+// Draws reads the counted shards of one part of a mixture, of which every rank draws equally many
+// records per step. Unlike a Set it goes on from one epoch to the next.
+type Draws[R any] struct {
+	Each int                         // draws of the rank per step
+	Open func(step uint64) *Lanes[R] // makes the Lanes that begin with a step
+
+	lanes *Lanes[R] // nil before the first draw
+	first uint64    // step that they begin with
+	next  uint64    // draw that they give next
+	draw  uint64    // draw that is asked for next
+	near  int64     // position before which what is read ahead is needed
+}
+
+// begin turns to a draw, after which the epoch has n. What is read ahead takes at most bound bytes,
+// and is needed in this epoch or the next.
+func (d *Draws[R]) begin(draw uint64, n int, bound int64) {
+	opens := d.lanes == nil || d.draw != draw
+	if opens {
+		d.stop()
+		d.first = draw / uint64(d.Each)
+		d.lanes, d.next = d.Open(d.first), d.first*uint64(d.Each)
+	}
+	d.draw = draw
+	d.near, _, _, _ = d.lanes.steps.Span(int((draw+2*uint64(n))/uint64(d.Each) + 1 - d.first))
+	if opens {
+		d.lanes.Begin(bound, d.near)
+	}
+}
+
+// Next replaces *r by the record that is drawn next. It reports false if the context ends.
+func (d *Draws[R]) Next(r **Item[R]) bool {
+	for ; d.next <= d.draw; d.next++ {
+		if d.next%uint64(d.Each) == 0 {
+			d.lanes.Turn(int(d.next/uint64(d.Each)-d.first), d.near)
+		}
+		if _, ok := d.lanes.Next(r); !ok {
+			return false
+		}
+	}
+	d.draw++
+	return true
+}
+
+// Blank and Return are those of a Set.
+func (d *Draws[R]) Blank() *Item[R] { return d.lanes.lanes[0].Blank() }
+func (d *Draws[R]) Return(r *Item[R]) {
+	if d.lanes != nil { // else r is what batches begin with
+		d.lanes.lanes[0].Return(r)
+	}
+}
+
+func (d *Draws[R]) stop() {
+	if d.lanes != nil {
+		d.lanes.Stop()
 	}
 }

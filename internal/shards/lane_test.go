@@ -29,8 +29,7 @@ func (l *library) halves(t *testing.T) *Lanes[[]byte] {
 			return int64(50*epoch + from), int64(50*epoch + from + size), 0, size / 2
 		},
 	}
-	p.Taker = steps
-	return NewLanes(l.group(t.Context(), true, 0), p, steps, func(int) Config[[]byte] { return l.config(1) })
+	return NewLanes(l.group(t.Context(), true, 0), 0, p, steps, l.config(1))
 }
 
 // The last step of an epoch has a record of a lane that the rank reads for nothing else.
