@@ -48,7 +48,7 @@ func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
 
 // depthOf is leastDepth with n workers.
 func (l *Loader) depthOf(n int) int {
-	perBatch := int(l.perBatch.Load())
+	perBatch := l.ordering.Load().perBatch
 	switch {
 	case n == 0:
 		return 1

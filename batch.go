@@ -262,7 +262,7 @@ func (t *tally) admit(b *Batch) error {
 	if err := b.leaveOutBad(); err != nil {
 		return err
 	}
-	if len(list) > 0 && b.size == 0 && b.l.order.world > 1 {
+	if len(list) > 0 && b.size == 0 && b.l.opts.world > 1 {
 		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, guard.Cause(list[len(list)-1].err))
 	}
 	return nil
@@ -400,7 +400,7 @@ const anyWorld = -1
 // and makes the batch as long as the longest of them.
 func (r *run) layOut(b *Batch) {
 	l := r.l
-	if b.known = l.askSampler(b); b.known {
+	if b.known = r.ordering.indicesOf(b); b.known {
 		for place := 0; place < b.size; {
 			place = r.askSizes(b, place)
 		}
@@ -413,21 +413,21 @@ func (r *run) layOut(b *Batch) {
 	b.places.Arrange(b.size)
 }
 
-// askSampler sets which samples the batch has. It reports false if the sampler
-// panics: then the worker that comes to the sample asks it again, and reports the panic.
-func (l *Loader) askSampler(b *Batch) (known bool) {
+// indicesOf sets which samples a batch has. It reports false if the sampler panics: then the worker
+// that comes to the sample asks it again, and reports the panic.
+func (o *ordering) indicesOf(b *Batch) (known bool) {
 	defer func() {
 		if !known {
 			_ = recover()
 		}
 	}()
 	indices := b.indices[:b.size]
-	if s, ok := l.sampler.(SamplerFiller); ok {
+	if s, ok := o.sampler.(SamplerFiller); ok {
 		s.Fill(b.epoch, b.from, indices)
 		return true
 	}
 	for place := range indices {
-		indices[place] = l.sampler.At(b.epoch, b.from+place)
+		indices[place] = o.sampler.At(b.epoch, b.from+place)
 	}
 	return true
 }
@@ -450,7 +450,7 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 		clear(r.sizes)
 		b.places.Tell(next, r.sizes)
 		index := b.indices[next]
-		if uint(index) >= uint(l.n) {
+		if uint(index) >= uint(r.ordering.n) {
 			continue // a bad sample in any case
 		}
 		if err := l.askSize(index, r.sizes); err != nil {

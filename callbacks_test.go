@@ -2,47 +2,161 @@ package nwt_test
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
-// From whatever loads, everything may be called, except Close.
-func TestWhatLoadsMayCallTheLoader(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		var l *nwt.Loader
-		calls := map[string]*atomic.Int32{"Load": {}, "WithWorkerInit": {}, "WithBatchTransform": {}}
-		call := func(from string) error {
-			calls[from].Add(1)
-			_, _, _, _, _ = l.Stats(), l.Len(), l.Fields(), l.Result(), l.BadSamples()
-			for _, err := range l.Epoch(context.Background(), 1) {
-				require.ErrorIs(t, err, nwt.ErrBusy)
+// A caller is a program of which whatever the loader calls calls the loader: all but Close and
+// epochs.
+type caller struct {
+	t  *testing.T
+	mu sync.Mutex
+	of map[string]int // calls
+	l  *nwt.Loader    // nil until it is made
+}
+
+func (c *caller) call(from string) {
+	c.mu.Lock()
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	c.of[from]++
+	nested := c.of["now "+from] > 0
+	c.of["now "+from]++
+	c.mu.Unlock()
+	if c.l != nil && !nested { // what it calls may call it
+		_, _, _, _, _ = c.l.Stats(), c.l.Len(), c.l.Fields(), c.l.Result(), c.l.BadSamples()
+		require.NoError(c.t, c.l.SetWorkers(c.l.Workers()))
+		if from == "Load" || from == "WithWorkerInit" || from == "WithBatchTransform" || from == "At" {
+			for _, err := range c.l.Epoch(context.Background(), 1) {
+				require.ErrorIs(c.t, err, nwt.ErrBusy)
 			}
-			return l.SetWorkers(l.Workers())
 		}
-		l = newLoader(t, numbered(64, func(context.Context, int, *nwt.Sample) error { return call("Load") }), nwt.WithBatchSize(4), nwt.WithWorkers(workers),
-			nwt.WithWorkerInit(func(context.Context, int) error { return call("WithWorkerInit") }),
-			nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error { return call("WithBatchTransform") }))
+	}
+	c.mu.Lock()
+	c.of["now "+from]--
+	c.mu.Unlock()
+}
+
+// calling is a dataset, a sampler and a log's handler whose methods call the loader.
+type (
+	callingDataset struct {
+		nwt.Dataset
+		*caller
+	}
+	callingSampler struct {
+		nwt.BatchSampler
+		*caller
+	}
+	callingHandler struct {
+		slog.Handler
+		*caller
+	}
+)
+
+func (d callingDataset) Len() int            { d.call("Len"); return d.Dataset.Len() }
+func (s callingSampler) At(epoch, i int) int { s.call("At"); return s.BatchSampler.At(epoch, i) }
+func (s callingSampler) Start(epoch, batch int) int {
+	s.call("Start")
+	return s.BatchSampler.Start(epoch, batch)
+}
+func (h callingHandler) Handle(_ context.Context, r slog.Record) error {
+	h.call(r.Message)
+	return nil
+}
+func (h callingHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h callingHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func TestWhateverALoaderCallsMayCallIt(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		c := &caller{t: t}
+		ds := callingDataset{numbered(64, func(_ context.Context, i int, _ *nwt.Sample) error {
+			c.call("Load")
+			if i == 5 {
+				return errBoom
+			}
+			return nil
+		}), c}
+		full := errors.New("the driver is gone")
+		dev := &fakeDevice{fail: func(call string, _ int) error {
+			c.call("a device")
+			if call == "FreeHost" {
+				return full
+			}
+			return nil
+		}}
+		l := newLoader(t, ds, nwt.WithSampler(callingSampler{tokenBatches(t, 64, sampler.Tokens{Max: 1000}), c}), nwt.WithBatchSize(64), nwt.WithWorkers(workers),
+			nwt.WithErrorBudget(1), nwt.WithDevice(dev), nwt.WithLogger(slog.New(callingHandler{slog.DiscardHandler, c})),
+			nwt.WithWorkerInit(func(context.Context, int) error { c.call("WithWorkerInit"); return nil }),
+			nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error { c.call("WithBatchTransform"); return nil }))
+		c.l = l
 		promptly(t, func() {
-			got, err := values(t, l, 0)
+			var states []nwt.State
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				states = append(states, b.State())
+			}
+			for _, err := range l.Resume(t.Context(), states[1]) {
+				require.NoError(t, err)
+			}
+			require.NoError(t, l.SetWorkers(9)) // more slots, and then fewer
+			_, err := epoch(t.Context(), l, 1)
 			require.NoError(t, err)
-			require.Equal(t, upTo(64), got)
+			require.NoError(t, l.SetWorkers(0))
+			c.l = nil
 			require.NoError(t, l.Close())
 		})
-		for from, n := range calls {
-			require.Positive(t, n.Load(), from)
+		for _, from := range []string{"Load", "Len", "At", "Start", "WithWorkerInit", "WithBatchTransform", "a device", "nwt: a bad sample is left out", "nwt: the memory of a batch could not be freed"} {
+			require.Positive(t, c.of[from], from)
 		}
 	}
 }
+
+// The lines come from many places; this one comes while Close waits.
+func TestALogHandlerThatBlocksHoldsUpNoCallOfTheLoader(t *testing.T) {
+	promptly(t, func() {
+		synctest.Test(t, func(t *testing.T) {
+			blocked, release := make(chan struct{}), make(chan struct{})
+			log := slog.New(blockingHandler{slog.DiscardHandler, func() { close(blocked); <-release }})
+			l := newLoader(t, late(64, 13, time.Minute), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithLogger(log))
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				if b.Index() == 2 {
+					break // it waits for Load, and logs that
+				}
+			}
+			<-blocked
+			require.Equal(t, 16, l.Len())
+			require.NoError(t, l.SetWorkers(3))
+			_, err := epoch(t.Context(), l, 1)
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+			close(release)
+		})
+	})
+}
+
+type blockingHandler struct {
+	slog.Handler
+	block func()
+}
+
+func (h blockingHandler) Enabled(context.Context, slog.Level) bool  { return true }
+func (h blockingHandler) Handle(context.Context, slog.Record) error { h.block(); return nil }
+func (h blockingHandler) WithAttrs([]slog.Attr) slog.Handler        { return h }
 
 func TestWhatTuneCallsMayPanic(t *testing.T) {
 	for name, opt := range map[string]nwt.Option{

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/pages"
 )
@@ -63,16 +64,16 @@ func explain(p any, failure error) any {
 // made tells where each loader with checks that isn't closed was made.
 var (
 	made         sync.Map
-	toldOfChecks sync.Once
+	toldOfChecks atomic.Bool // no Once: whoever came second would wait for the log's handler
 )
 
 const maxOpen = 64
 
 // noteMade notes that the program has made the loader, and logs if they have become too many.
 func (l *Loader) noteMade() {
-	toldOfChecks.Do(func() {
+	if !toldOfChecks.Swap(true) {
 		l.opts.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
-	})
+	}
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	f, more := frames.Next()

@@ -37,7 +37,7 @@ func (d cudaDevice) Open() (device.Session, error) {
 }
 
 // A Device is where batches must end up: [Host], [CUDA], or one of the program, see package
-// device. Any goroutine may call it; it must not call the loader.
+// device. Any goroutine may call it.
 type Device interface {
 	String() string                     // for reports; devices of different speed must have different names
 	AllocHost(size int) ([]byte, error) // memory that the device copies from at full speed, aligned for every type

@@ -77,10 +77,9 @@ func (l *Loader) checkOrder(s State) (over bool, err error) {
 	if s.Order == 0 || s.Samples < 1 {
 		return false, nil
 	}
-	l.mu.Lock()
-	sampler, n, own := l.sampler, l.order.n, l.ownOrder
-	l.mu.Unlock()
-	if own && !l.streams() {
+	known := l.ordering.Load()
+	sampler, n := known.sampler, known.order.n
+	if known.own {
 		if now, err := lengthNow(l.ds); err == nil { // else the run will tell
 			n = now
 		}

@@ -178,10 +178,17 @@ func (l *Loader) giveUp(now, missed int64) (together []error) {
 
 // tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
 func (l *Loader) tellOfCall(r *run) {
+	if about := l.longestCall(r); about != nil {
+		l.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends", about...)
+	}
+}
+
+// longestCall describes the call that has been running longest; nil if the run is over.
+func (l *Loader) longestCall(r *run) (about []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.run != r {
-		return
+		return nil
 	}
 	var longest *worker
 	first := int64(0)
@@ -193,15 +200,17 @@ func (l *Loader) tellOfCall(r *run) {
 			longest, first = w, since
 		}
 	}
-	if longest != nil {
-		longest.tell(first)
+	if longest == nil {
+		return nil
 	}
+	return longest.describe(first)
 }
 
-// tell logs the call under way, which began at since. The caller holds Loader.mu.
-func (w *worker) tell(since int64) {
+// describe says which call is under way, that began at since; nil if it has returned. The caller
+// holds Loader.mu.
+func (w *worker) describe(since int64) (about []any) {
 	if !w.since.CompareAndSwap(since, -since) {
-		return // it has returned
+		return nil
 	}
 	defer w.since.Store(since)
 	b, from, to := w.claim.Item, w.claim.From, w.claim.To
@@ -212,12 +221,11 @@ func (w *worker) tell(since int64) {
 	if w.bounded || to-from == 1 && since > unknownSince {
 		running = time.Duration(w.l.now() - since).Round(time.Millisecond).String()
 	}
-	sample := []any{"position", b.position(from), "samples", to - from}
+	about = []any{"position", b.position(from), "samples", to - from}
 	if to-from == 1 && (w.bounded || w.indexed) {
-		sample = []any{"index", w.slot.indices[from], "position", b.position(from)}
+		about = []any{"index", w.slot.indices[from], "position", b.position(from)}
 	}
-	w.l.opts.log.With(sample...).Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends",
-		"epoch", b.epoch, "worker", w.number, "running", running)
+	return append(about, "epoch", b.epoch, "worker", w.number, "running", running)
 }
 
 // replace gives up the call of a worker and lets another goroutine take over: the worker's

@@ -15,9 +15,8 @@ import (
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
-// goroutine and, except for Close and epochs, from Load, LoadBatch, [WithWorkerInit] and
-// [WithBatchTransform]. A sampler, a dataset's Len, a device and the log's handler must not call the
-// loader.
+// goroutine and, except for Close and epochs, from whatever the loader calls: a dataset, a sampler,
+// a device, the log's handler and the functions of options.
 type Loader struct {
 	*source
 	loadSample func(ctx context.Context, index int, dst *Sample) error
@@ -29,18 +28,7 @@ type Loader struct {
 	sizes      func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
 	seedKey    uint64                                                        // of Sample.Rand
 
-	// The order of an epoch, and how many samples the dataset has. They are changed under
-	// mu, and only between runs, so runs and workers read them without mu. They hide the
-	// fields of the same names in source, which several loaders may share.
-	sampler Sampler
-	order   order
-	n       int
-	// ownOrder tells whether sampler is the loader's own, which follows n. It is changed as
-	// they are.
-	ownOrder bool
-	// perBatch is order's. It is apart from order since slots that come back ask for the
-	// depth at any time.
-	perBatch atomic.Int64
+	ordering atomic.Pointer[ordering] // of the next run; a run keeps its own
 
 	stage  *stage.Stage // nil if the device is the host
 	ring   *ring.Ring[Batch]
@@ -117,7 +105,8 @@ func (l *Loader) ownShapes() bool { return l.sizes != nil }
 
 // loader makes a loader with the given number of workers.
 func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, sampler: s.sampler, order: s.order, n: s.n, ownOrder: s.opts.sampler == nil, loadSample: s.ds.Load}
+	l := &Loader{source: s, loadSample: s.ds.Load}
+	l.ordering.Store(s.first)
 	switch ds := s.ds.(type) {
 	case *funcDataset:
 		l.loadSample = ds.load // one call less for each sample
@@ -130,7 +119,6 @@ func (s *source) loader(workers int) *Loader {
 	if l.loadClear = l.loadSample; !overwrites(s.ds) {
 		l.clearBefore()
 	}
-	l.perBatch.Store(int64(l.order.perBatch()))
 	l.born = time.Now()
 	l.seedKey = permute.SeedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
@@ -175,11 +163,9 @@ func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 // Len is the number of batches in an epoch, for this rank; −1 for a stream without
 // [WithEpochSamples] that isn't a [CountedStream].
 func (l *Loader) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	switch {
-	case l.order.n != endless:
-		return l.order.steps(0)
+	case l.ordering.Load().order.n != endless:
+		return l.ordering.Load().order.steps(0)
 	case l.opts.epochSamples == 0:
 		return -1
 	}
@@ -205,40 +191,21 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err != nil {
 		return err
 	}
-	order, err := l.orderOf("SetSampler", s, n)
+	o, err := l.orderingOf("SetSampler", s, n)
 	if err != nil {
 		return err
 	}
-	if err := l.reorder(s, order, n); err != nil {
+	if err := l.whileFree(func() { l.ordering.Store(o) }); err != nil {
 		return err
 	}
-	l.warnOfMixedLengths(s, &order)
+	l.slots.trim(l)
+	l.warnOfMixedLengths(o)
 	return nil
 }
 
-// orderOf is the order of a sampler, for a dataset of n samples.
-func (l *Loader) orderOf(option string, s Sampler, n int) (order, error) {
-	o := l.source.order // follow sets what depends on the sampler
-	if err := o.follow(option, s); err != nil {
-		return o, err
-	}
-	if err := o.hasBatch(); err != nil {
-		return o, err
-	}
-	return o, checkIndices(option, s, n)
-}
-
-// samplesOfEpoch is how many samples an epoch has over all ranks; endless for a stream
-// without WithEpochSamples. The caller holds mu, or the dataset is a stream.
-func (l *Loader) samplesOfEpoch() int {
-	if l.order.n == endless && l.opts.epochSamples > 0 {
-		return l.opts.quota(l.opts.world) * l.opts.world
-	}
-	return l.order.n
-}
-
-// reorder sets the order of later epochs, of a dataset of n samples.
-func (l *Loader) reorder(s Sampler, o order, n int) error {
+// whileFree calls f, unless the loader is closed or a run is on: the error says which. No run
+// begins meanwhile, so f must be quick, and call nothing of the program's.
+func (l *Loader) whileFree(f func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -247,16 +214,17 @@ func (l *Loader) reorder(s Sampler, o order, n int) error {
 	case l.run != nil:
 		return ErrBusy
 	}
-	l.setOrder(s, o, n)
-	l.ownOrder = false
-	l.slots.trim(l)
+	f()
 	return nil
 }
 
-// setOrder sets the order. The caller holds mu.
-func (l *Loader) setOrder(s Sampler, o order, n int) {
-	l.sampler, l.order, l.n = s, o, n
-	l.perBatch.Store(int64(o.perBatch()))
+// samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks; endless for a
+// stream without WithEpochSamples.
+func (s *source) samplesOfEpoch(o *ordering) int {
+	if o.order.n == endless && s.opts.epochSamples > 0 {
+		return s.opts.quota(s.opts.world) * s.opts.world
+	}
+	return o.order.n
 }
 
 // Workers is how many workers the loader has.
@@ -267,36 +235,32 @@ func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+	if !l.resize(n, true) {
 		return ErrClosed
 	}
-	l.byHand.Store(true)
-	l.resize(n)
 	return nil
 }
 
 // tuneTo changes the number of workers for the loader itself. It does nothing and
 // returns false if the loader is closed or the program has called SetWorkers.
-func (l *Loader) tuneTo(n int) bool {
+func (l *Loader) tuneTo(n int) bool { return l.resize(n, false) }
+
+// resize changes the number of workers, at once if a run is on. It reports false if the loader is
+// closed or, unless the change is byHand, if there was one that was.
+func (l *Loader) resize(n int, byHand bool) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || l.byHand.Load() {
+	if l.closed || !byHand && l.byHand.Load() {
+		l.mu.Unlock()
 		return false
 	}
-	l.resize(n)
-	return true
-}
-
-// resize changes the number of workers, at once if a run is on. The caller holds
-// mu.
-func (l *Loader) resize(n int) {
+	l.byHand.Store(byHand)
 	l.setWorkers(n)
 	if l.run != nil {
 		l.hire()
 	}
+	l.mu.Unlock()
 	l.slots.trim(l)
+	return true
 }
 
 // setWorkers sets what follows from the number of workers. The caller holds mu,
@@ -394,7 +358,7 @@ func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batc
 				"It could go on with any number if the stream told the counts of its records (CountedStream, without MixedStreams)", l.opts.world, s.World, s.Epoch+1))
 			return
 		}
-		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(), yield) // its end
+		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(l.first), yield) // its end
 	case l.streams() && s.Samples%l.opts.world != 0:
 		yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
 	default:
@@ -428,8 +392,8 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 		if t != nil {
 			t.took(r)
 		}
-		if batches == 2 && base == 0 && l.ownOrder && l.opts.shuffle { // one alone may have been a look at the data
-			l.tellIfBegun(first)
+		if batches == 2 && base == 0 && r.ordering.own && l.opts.shuffle { // one alone may have been a look at the data
+			l.tellIfBegun(first, r.ordering.n)
 		}
 		more = yield(b, nil)
 		if t != nil {
@@ -469,9 +433,9 @@ func (l *Loader) Close() error {
 }
 
 // tellIfBegun logs, once, that an epoch begins anew: the program may not count its epochs.
-func (l *Loader) tellIfBegun(epoch int) {
+func (l *Loader) tellIfBegun(epoch, n int) {
 	type begun struct{ epoch, n int }
-	if !l.once.isNews(begun{epoch, l.n}) && l.once.isNews("begins anew") {
+	if !l.once.isNews(begun{epoch, n}) && l.once.isNews("begins anew") {
 		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
 	}
 }

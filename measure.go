@@ -153,7 +153,7 @@ func (t *tuning) Cold() (samples int, beginning bool) { return t.l.cold() }
 // InHand implements tune.Run.
 func (t *tuning) InHand() float64 {
 	l := t.l
-	per := float64(l.perBatch.Load())
+	per := float64(l.ordering.Load().perBatch)
 	return float64(max(1, l.Workers())) * min(float64(l.claimSize()), per) / per
 }
 

@@ -363,8 +363,8 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithLogger sets where log lines go, by default [slog.Default]. Its handler must not call the
-// loader, nor [Tune] or [Precompute] with the file of the line.
+// WithLogger sets where log lines go, by default [slog.Default]. Its handler must not call [Tune]
+// or [Precompute] on the file that a line is about.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l

@@ -83,9 +83,8 @@ func (l *Loader) from(s State) (o order, sampler Sampler, base, n int, err error
 	if err != nil {
 		return
 	}
-	l.mu.Lock()
-	o, sampler, n = l.order, l.sampler, l.n
-	l.mu.Unlock()
+	known := l.ordering.Load()
+	o, sampler, n = known.order, known.sampler, known.n
 	switch base = s.Samples; {
 	case base < 0 || base > o.n:
 		err = optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", o.n)

@@ -19,17 +19,18 @@ import (
 // A run is one iteration over batches: an epoch, the rest of one, or several.
 // It belongs to the goroutine that iterates, the consumer.
 type run struct {
-	l       *Loader
-	caller  context.Context
-	ctx     context.Context // the context that Load gets; it ends with the run
-	cancel  context.CancelFunc
-	unwatch func() // ends the watch on the caller's context, and joins it
-	course  course
-	order   func() uint64  // of State
-	first   uint64         // sequence number of the course's first batch
-	tally   tally          // the stage's if there is one, else the consumer's
-	beside  errgroup.Group // the goroutines that serve the run: a stream's reader, the stage
-	broken  error          // the error that they ended with
+	l        *Loader
+	caller   context.Context
+	ctx      context.Context // the context that Load gets; it ends with the run
+	cancel   context.CancelFunc
+	unwatch  func() // ends the watch on the caller's context, and joins it
+	ordering *ordering
+	course   course
+	order    func() uint64  // of State
+	first    uint64         // sequence number of the course's first batch
+	tally    tally          // the stage's if there is one, else the consumer's
+	beside   errgroup.Group // the goroutines that serve the run: a stream's reader, the stage
+	broken   error          // the error that they ended with
 
 	// For a stream: what fills batches. With workers it belongs to a goroutine, which
 	// gets the batches from toFill. With 0 workers it belongs to the consumer.
@@ -79,41 +80,51 @@ type run struct {
 
 // begin starts a run.
 func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, ErrClosed
+	// A dataset, a sampler and a context are the program's: no lock is held while they are asked.
+	if err := l.whileFree(func() {}); err != nil {
+		return nil, err
 	}
-	if l.run != nil {
-		return nil, ErrBusy
+	known := l.ordering.Load()
+	o, err := l.followDataset(known)
+	if err != nil {
+		return nil, err
 	}
-	if !l.streams() {
-		if err := l.followDataset(); err != nil {
-			return nil, err
-		}
-	}
-	if n := l.samplesOfEpoch(); base > n {
+	if n := l.samplesOfEpoch(o); base > n {
 		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", n)
 	}
-	if l.order.batches > 0 {
-		var err error
-		if base, err = l.order.batchAt(first, base); err != nil {
+	if o.order.batches > 0 {
+		if base, err = o.order.batchAt(first, base); err != nil {
 			return nil, err
 		}
 	}
-	c := newCourse(&l.order, first, last, base)
-	r := &run{l: l, caller: ctx, course: c, first: l.seq}
-	sampler, n := l.sampler, l.order.n
-	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(sampler, n)) })
+	r := &run{l: l, caller: ctx, ordering: o, course: newCourse(&o.order, first, last, base)}
+	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.n)) })
 	r.yielded.Store(int64(first))
 	if l.sizes != nil {
 		r.sizes = make([]int, l.layout.Ragged)
 	}
 	r.ctx, r.cancel = context.WithCancel(ctx)
-	l.ring.Reset(l.seq)
+	r.turn.Lock() // Close waits until the run has begun
+	defer r.turn.Unlock()
+	err = l.whileFree(func() {
+		r.first = l.seq
+		l.ring.Reset(l.seq)
+		l.run = r
+	})
+	if err != nil {
+		r.cancel()
+		return nil, err
+	}
+	l.ordering.CompareAndSwap(known, o)
+	r.start()
+	return r, nil
+}
+
+// start starts what serves a run.
+func (r *run) start() {
+	l := r.l
 	r.watchCaller()
-	l.run = r
-	r.opening.Store(l.seq)
+	r.opening.Store(r.first)
 	if l.streams() {
 		r.stream = newStreamFill(r, l.Workers() > 0)
 		if l.Workers() > 0 {
@@ -125,7 +136,9 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 		l.deep.Busy() // nobody waited between the epochs
 		l.deepening.Store(r)
 	}
+	l.mu.Lock()
 	l.hire()
+	l.mu.Unlock()
 	if l.opts.timeout > 0 {
 		r.quiet = make(chan struct{})
 		r.watchdog.Go(func() { l.watchdog(r.quiet) })
@@ -133,25 +146,24 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	if l.stage != nil {
 		r.beside.Go(func() error { r.transfer(); return nil })
 	}
-	return r, nil
 }
 
-// followDataset asks the dataset for its length. If that has changed, the loader's own order
-// follows it. The caller holds mu.
-func (l *Loader) followDataset() error {
-	n, err := lengthNow(l.ds)
-	if err != nil || n == l.n {
-		return err
+// followDataset asks the dataset for its length. If that is another than what is known, the
+// loader's own order follows it.
+func (s *source) followDataset(known *ordering) (*ordering, error) {
+	if s.streams() {
+		return known, nil
 	}
-	s := l.sampler
-	if l.ownOrder {
-		s = l.opts.ownOrder(n)
+	n, err := lengthNow(s.ds)
+	switch {
+	case err != nil:
+		return nil, err
+	case n == known.n:
+		return known, nil
+	case known.own:
+		return s.orderingOf("Dataset.Len", nil, n)
 	}
-	o, err := l.orderOf("Dataset.Len", s, n)
-	if err == nil {
-		l.setOrder(s, o, n)
-	}
-	return err
+	return s.orderingOf("Dataset.Len", known.sampler, n)
 }
 
 // watchCaller stops the run when the caller's context ends.

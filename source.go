@@ -11,17 +11,25 @@ import (
 // A source is a dataset and options that fit together.
 type source struct {
 	ds      Dataset
-	n       int             // samples of the dataset
 	shards  []int           // of each stream
 	plan    *mix.Plan       // of MixedStreams; nil for other datasets
 	counts  []*recordCounts // of each stream; nil if its records aren't counted
 	counted bool            // the dataset is one CountedStream
 	layout  *fieldSet
 	opts    *options
-	sampler Sampler
-	order   order
+	first   *ordering // of a new loader
 	slotMem slotMemory
 	once    *onceLog
+}
+
+// An ordering is the order of a loader's epochs, and how many samples its dataset has. It doesn't
+// change. A loader has another one if SetSampler or the length of the dataset asks for it.
+type ordering struct {
+	sampler  Sampler // nil for a stream
+	own      bool    // sampler is the loader's own, which follows n
+	order    order
+	n        int // samples of the dataset; endless for a stream
+	perBatch int // order's
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -44,9 +52,9 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.Size, maxBatchBytes))
 	}
-	s := &source{ds: ds, n: n, shards: shards, layout: layout, opts: o, sampler: o.sampler, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
-	s.order = order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
 	if n == endless {
+		s.first = &ordering{order: o.newOrder(), n: endless}
 		for k, n := range shards {
 			counts, err := newCounts(stream.streams[k], n, o)
 			s.counts, errs = append(s.counts, counts), append(errs, err)
@@ -55,32 +63,45 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		if stream.mix != nil {
 			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
 		} else if s.counted = s.counts[0] != nil; s.counted {
-			s.order.n = cmp.Or(o.epochSamples, s.counts[0].n)
-			errs = append(errs, s.order.hasBatch())
+			s.first.order.n = cmp.Or(o.epochSamples, s.counts[0].n)
+			errs = append(errs, s.first.order.hasBatch())
 		}
+		s.first.perBatch = s.first.order.perBatch()
 	} else {
-		errs = append(errs, s.setOrder())
-		errs = append(errs, checkIndices("WithSampler", s.sampler, n))
+		s.first, err = s.orderingOf("WithSampler", o.sampler, n)
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s.warnOfMixedLengths(s.sampler, &s.order)
+	s.warnOfMixedLengths(s.first)
 	return s, nil
 }
 
 // streams tells whether the dataset is a stream.
-func (s *source) streams() bool { return s.n == endless }
+func (s *source) streams() bool { return len(s.shards) > 0 }
 
-// setOrder sets sampler and order as the options say.
-func (s *source) setOrder() error {
-	if s.sampler == nil {
-		s.sampler = s.opts.ownOrder(s.n)
+// newOrder is an order that follows no sampler yet.
+func (o *options) newOrder() order {
+	return order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+}
+
+// orderingOf makes the ordering of a sampler, or of the loader's own if that is nil, for a dataset of
+// n samples. It calls the sampler.
+func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, error) {
+	o := &ordering{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
+	if o.own {
+		o.sampler = s.opts.ownOrder(n)
 	}
-	if err := s.order.follow("WithSampler", s.sampler); err != nil {
-		return err
+	err := o.order.follow(option, o.sampler)
+	if err == nil {
+		err = o.order.hasBatch()
 	}
-	return s.order.hasBatch()
+	if err = errors.Join(err, checkIndices(option, o.sampler, n)); err != nil {
+		return nil, err
+	}
+	o.perBatch = o.order.perBatch()
+	return o, nil
 }
 
 // ownOrder is the order of n samples if the program gives no sampler.
@@ -92,10 +113,10 @@ func (o *options) ownOrder(n int) Sampler {
 }
 
 // warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
-func (s *source) warnOfMixedLengths(sampler Sampler, o *order) {
-	if step := o.step(); o.sorts%step != 0 {
+func (s *source) warnOfMixedLengths(o *ordering) {
+	if step := o.order.step(); o.order.sorts%step != 0 {
 		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
-			"sampler", nameOfSampler(sampler), "Step", o.sorts, "WithBatchSize × world", step)
+			"sampler", nameOfSampler(o.sampler), "Step", o.order.sorts, "WithBatchSize × world", step)
 	}
 }
 

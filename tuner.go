@@ -156,17 +156,18 @@ const seldom = 10
 // place is where a round begins: rounds are spread over the epoch, so that its front alone doesn't
 // decide.
 func (t *tuner) place(round, epoch int) State {
-	steps := t.order.steps(0)
+	order := &t.first.order
+	steps := order.steps(0)
 	if t.streams() || steps < 2 {
 		return State{Epoch: epoch}
 	}
 	const golden = 0.6180339887498949 // however many rounds there are, their places lie evenly
 	_, share := math.Modf(float64(round) * golden)
 	step := int(share * float64(steps))
-	if t.order.batches == 0 {
+	if order.batches == 0 {
 		return State{Epoch: epoch, Samples: step * t.opts.batchSize * t.opts.world}
 	}
-	at, err := t.order.start(epoch, step*t.opts.world)
+	at, err := order.start(epoch, step*t.opts.world)
 	if err != nil {
 		at = 0 // the loader meets it too, and tells
 	}

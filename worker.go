@@ -249,7 +249,7 @@ const clearedAtOnce = 16 << 10
 func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
-	ring, load, n, ragged := l.ring, l.loadSample, uint(l.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
+	ring, load, n, ragged := l.ring, l.loadSample, uint(b.run.ordering.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
 	if places := end - w.next; l.clears && places*l.layout.Size <= clearedAtOnce {
 		s.mem.Clear(w.next, places)
 		load = l.loadClear
@@ -276,12 +276,12 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		}
 		if !known {
 			s.turnTo(w.next, -1) // a panic of the sampler is reported with index −1
-			indices[w.next] = l.sampler.At(b.epoch, b.from+w.next)
+			indices[w.next] = b.run.ordering.sampler.At(b.epoch, b.from+w.next)
 		}
 		index := indices[w.next]
 		s.turnTo(w.next, index)
 		if uint(index) >= n {
-			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, l.n-1), nil))
+			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, n-1), nil))
 			continue
 		}
 		if ragged { // begin, without a call for each sample of other datasets
@@ -399,7 +399,7 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 	n, indices := end-w.next, w.slot.indices[w.next:end]
 	if !w.fillIndices(b, end) {
 		for i := range indices {
-			indices[i] = w.l.sampler.At(b.epoch, b.from+w.next+i)
+			indices[i] = b.run.ordering.sampler.At(b.epoch, b.from+w.next+i)
 		}
 	}
 	if len(w.samples) < n {
@@ -407,7 +407,7 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 	}
 	w.indices = append(w.indices[:0], indices...)
 	for i, s := range w.samples[:n] {
-		if uint(indices[i]) >= uint(w.l.n) {
+		if uint(indices[i]) >= uint(b.run.ordering.n) {
 			return false
 		}
 		s.turnTo(w.next+i, indices[i])
@@ -425,7 +425,7 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 // sampler for each. It then notes the claim.
 func (w *worker) fillIndices(b *Batch, end int) (known bool) {
 	known = b.known || w.slot.records != nil || w.noted && w.indexed // the reader of a stream has set them, or an earlier call
-	if s, ok := w.l.sampler.(SamplerFiller); ok && !known {
+	if s, ok := b.run.ordering.sampler.(SamplerFiller); ok && !known {
 		w.sample.turnTo(w.next, -1) // a panic of Fill is reported with index −1
 		s.Fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
 		known = true

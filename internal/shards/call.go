@@ -63,11 +63,11 @@ func (c *shardReader[R]) left(answered bool) time.Duration {
 // replace returns a shardReader to go on in place of c, whose call was given up. c keeps its
 // records and its Reader, and closes that if the call returns.
 func (c *shardReader[R]) replace() *shardReader[R] {
-	c.call.mu.Lock()
-	defer c.call.mu.Unlock()
 	next := newShardReader(c.set, c.shards)
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
+	c.call.mu.Lock()
 	next.progress = c.call.was
+	c.call.mu.Unlock()
 	err := loadctx.NoAnswer(c.ctx)
 	switch next.fault {
 	case nil:
