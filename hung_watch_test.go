@@ -94,3 +94,20 @@ func TestALoadOfTheCallerThatIgnoresItsContextIsNamedToo(t *testing.T) {
 		require.Contains(t, log.String(), "index=13 position=13 epoch=0 worker=0 running=")
 	})
 }
+
+func TestACreateOfScratchThatIgnoresItsContextIsNamedWithItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var log journal
+		ds := numbered(8, func(_ context.Context, i int, dst *nwt.Sample) error {
+			time.Sleep(time.Second)
+			_, err := nwt.Scratch(dst, func() (int, error) { time.Sleep(20 * time.Second); return i, nil })
+			return err
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(time.Hour), log.option())
+		time.AfterFunc(2*time.Second, cancel)
+		_, err := epoch(ctx, l, 0)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Contains(t, log.String(), "index=0 position=0 epoch=0 worker=0 running=7s")
+	})
+}

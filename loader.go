@@ -12,6 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/stage"
+	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
@@ -38,7 +39,9 @@ type Loader struct {
 	tuning *tuning   // nil if nothing tunes the loader
 	pace   pace
 	faulty faulty
-	looks  atomic.Bool // a batch was opened to look ahead: there is a slot more
+
+	watchdog *watch.Watchdog // of calls of Load and of streams; nil without WithTimeout
+	looks    atomic.Bool     // a batch was opened to look ahead: there is a slot more
 
 	// The consumer writes these with each batch. They lie apart from what workers read.
 	slots    slots
@@ -59,7 +62,6 @@ type Loader struct {
 	closed    bool           // guarded by mu
 	run       *run           // guarded by mu; nil between epochs
 	crew      []*worker      // guarded by mu; by seat, nil if it has no goroutine
-	away      atomic.Int32   // calls that were given up and haven't returned
 	numbers   numbers        // guarded by mu; of the crew, and of calls that were given up
 	pool      sync.WaitGroup // the goroutines of workers
 	closeOnce sync.Once      // for what Close must not do twice
@@ -120,6 +122,9 @@ func (s *source) loader(workers int) *Loader {
 		l.clearBefore()
 	}
 	l.born = time.Now()
+	if s.opts.timeout > 0 {
+		l.watchdog = watch.New(s.opts.timeout)
+	}
 	l.seedKey = permute.SeedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
 		l.seedKey = permute.SeedKey(*s.opts.seed)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime/pprof"
 	"runtime/trace"
 	"slices"
 	"sync"
@@ -139,9 +140,12 @@ func (r *run) start() {
 	l.mu.Lock()
 	l.hire()
 	l.mu.Unlock()
-	if l.opts.timeout > 0 {
+	if l.watchdog != nil {
 		r.quiet = make(chan struct{})
-		r.watchdog.Go(func() { l.watchdog(r.quiet) })
+		r.watchdog.Go(func() {
+			pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load")))
+			l.watchdog.Serve(r.quiet)
+		})
 	}
 	if l.stage != nil {
 		r.beside.Go(func() error { r.transfer(); return nil })
@@ -338,7 +342,7 @@ func (r *run) openOne() (opened bool, err error) {
 	if !r.mayOpen() {
 		return false, nil
 	}
-	if r.l.away.Load() >= maxAway {
+	if r.l.watchdog.Away() >= maxAway {
 		if len(r.ahead) > 0 {
 			return false, nil // they are delivered first
 		}

@@ -354,7 +354,8 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 		if v := find[T](s); v != nil {
 			return *v, nil
 		}
-		defer w.resume(w.pause())
+		w.pause()
+		defer w.resume()
 	}
 	v, err := create()
 	if err != nil {
@@ -372,9 +373,9 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 
 // bounded is a worker whose calls WithTimeout bounds.
 type bounded interface {
-	inherit()            // takes over what a call that was given up has left
-	pause() (used int64) // a create begins, whose time isn't the call's
-	resume(used int64)   // it has ended
+	inherit() // takes over what a call that was given up has left
+	pause()   // a create begins, whose time isn't the call's
+	resume()  // it has ended
 }
 
 // find is what is kept for s; nil: nothing.

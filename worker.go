@@ -35,7 +35,7 @@ type worker struct {
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
 	bounded bool         // WithTimeout bounds its calls: not those of the caller
 	noted   bool         // of a worker that isn't bounded: see notes
-	watch
+	timing
 
 	samples []*Sample // what LoadBatch gets; grown on demand
 	indices []int     // what LoadBatch gets: its own, whatever it does with them
@@ -97,6 +97,9 @@ func (l *Loader) enter(w *worker) *run {
 func (l *Loader) vacate(w *worker) {
 	l.crew[w.seat] = nil
 	l.numbers.giveBack(w.number)
+	if w.bounded {
+		l.watchdog.Unwatch(&w.clock)
+	}
 }
 
 // begin readies the worker to load a claim.
@@ -131,7 +134,7 @@ func (w *worker) run() {
 	left := false
 	defer func() {
 		switch {
-		case w.lost:
+		case w.clock.Lost():
 			w.cameBack() // another worker has taken this one's seat long ago
 			return
 		case !left:
@@ -141,10 +144,13 @@ func (w *worker) run() {
 		w.locals.close(w.l.opts.log)
 		w.l.pool.Done()
 	}()
+	if w.together != nil {
+		w.l.failedTogether(w.together)
+	}
 	for !left {
 		if w.claimed {
 			w.loadClaim()
-			if w.lost {
+			if w.clock.Lost() {
 				return
 			}
 			w.loaded()
@@ -207,14 +213,14 @@ func (w *worker) loadClaim() {
 		began = w.l.now()
 	}
 	if w.noted = !w.bounded && w.l.pace.notes(n); w.noted {
-		w.began, w.indexed = max(began, unknownSince), false
+		w.began, w.indexed = began, false
 	}
 	if w.l.loadBatch != nil && w.slot == b.slot {
 		w.loadTogether(b, w.claim.To)
 	} else {
 		w.loadSingly(b, w.claim.To)
 	}
-	if timed && n > 0 && !w.lost && !w.cutShort() {
+	if timed && n > 0 && !w.clock.Lost() && !w.cutShort() {
 		took := time.Duration(w.l.now() - began)
 		w.l.pace.took(took, n)
 		w.l.counters.loads.add(took/time.Duration(n), n)
@@ -235,7 +241,7 @@ func (w *worker) cutShort() bool {
 
 // loadSingly loads the places before end one by one, unless the run ends or a call is given up.
 func (w *worker) loadSingly(b *Batch, end int) {
-	for w.next < end && !w.lost {
+	for w.next < end && !w.clock.Lost() {
 		w.loadUntilPanic(b, end)
 	}
 }
@@ -334,7 +340,7 @@ func (w *worker) again(ctx context.Context, err error) error {
 // errors name them.
 func (w *worker) loadTogether(b *Batch, end int) {
 	switch {
-	case w.next >= end || w.lost:
+	case w.next >= end || w.clock.Lost():
 	case w.l.ring.Stopped() || w.isBeyondError(b):
 		w.next = w.claim.To // nobody will see these samples
 	case !w.gather(b, end):
@@ -471,7 +477,10 @@ func (w *worker) initialize(r *run) bool {
 }
 
 // bound lets WithTimeout bound the worker's calls.
-func (w *worker) bound() { w.bounded, w.locals.bounded = true, w }
+func (w *worker) bound() {
+	w.bounded, w.locals.bounded = true, w
+	w.l.watchdog.Watch(&w.clock, w.late)
+}
 
 // numbers are the numbers of Sample.Worker: which of them a goroutine has. No two workers have
 // the same number at the same time; this includes calls that were given up.

@@ -80,7 +80,8 @@ func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
 		c.shard = shards[0]
 	}
 	if s.group.Ahead {
-		c.ctx, c.cancel = context.WithCancelCause(loadctx.WithTimeout(s.group.Context, s.group.Timeout))
+		c.call.lost = make(chan struct{})
+		c.ctx, c.cancel = context.WithCancelCause(loadctx.WithTimeout(s.group.Context, s.group.Watchdog.Timeout()))
 	}
 	return c
 }
@@ -106,11 +107,9 @@ func (c *shardReader[R]) run() {
 	defer func() {
 		c.endsWith(finished)
 		c.idle = nil
+		c.comesBack()
 		close(c.full)
 		close(c.done)
-		if c.call.isLost() {
-			c.set.group.Away.Add(-1)
-		}
 	}()
 	for c.readOne() {
 	}
@@ -134,7 +133,7 @@ func (c *shardReader[R]) readOne() bool {
 		return false
 	}
 	reserved := max(c.last, c.set.Size(&r.Record))
-	if !c.next(r) {
+	if !c.next(r) || c.call.clock.Lost() {
 		return false
 	}
 	c.last = c.set.Size(&r.Record)

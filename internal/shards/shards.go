@@ -19,9 +19,9 @@ import (
 	"log/slog"
 	"math"
 	"sync/atomic"
-	"time"
 
 	"github.com/nwt-go/nwt/internal/lanes"
+	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A Reader reads one shard. A Reader of which records can be skipped has a method
@@ -73,13 +73,12 @@ type Config[R any] struct {
 
 // A Group is what the Sets of an epoch that are read side by side share.
 type Group struct {
-	Context context.Context // reading ends with it
-	Log     *slog.Logger
-	Mixing  func(bytes int) // a shuffle window holds so many bytes more, or less
-	Ahead   bool            // shards are read in goroutines; otherwise the caller of Next reads. What follows matters only then
-	Timeout time.Duration   // of each call of Open and of a Reader; 0: none
-	Away    *atomic.Int32   // counts the calls that were given up and haven't returned
-	Stop    func(err error) // a reader has ended its goroutine: reading must end
+	Context  context.Context // reading ends with it
+	Log      *slog.Logger
+	Mixing   func(bytes int) // a shuffle window holds so many bytes more, or less
+	Ahead    bool            // shards are read in goroutines; otherwise the caller of Next reads. What follows matters only then
+	Watchdog *watch.Watchdog // of each call of Open and of a Reader; nil: none
+	Stop     func(err error) // a reader has ended its goroutine: reading must end
 
 	short atomic.Bool // it was logged that too many files are open
 }

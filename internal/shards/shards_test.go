@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A library has shards whose records are "shard/number", in 100 bytes each.
@@ -27,7 +28,6 @@ type library struct {
 	next    func(ctx context.Context, shard, record int) error // called before a record is read; may be nil
 	read    atomic.Int64                                       // records
 	open    atomic.Int32
-	away    atomic.Int32
 	mixing  atomic.Int64 // bytes in windows
 	stopped error
 }
@@ -91,7 +91,12 @@ func (l *library) config(atOnce int) Config[[]byte] {
 }
 
 func (l *library) group(ctx context.Context, ahead bool, timeout time.Duration) *Group {
-	return &Group{Context: ctx, Log: slog.New(slog.DiscardHandler), Mixing: func(n int) { l.mixing.Add(int64(n)) }, Ahead: ahead, Timeout: timeout, Away: &l.away, Stop: func(err error) { l.stopped = err }}
+	g := &Group{Context: ctx, Log: slog.New(slog.DiscardHandler), Mixing: func(n int) { l.mixing.Add(int64(n)) }, Ahead: ahead, Stop: func(err error) { l.stopped = err }}
+	if timeout > 0 {
+		g.Watchdog = watch.New(timeout)
+		go g.Watchdog.Serve(ctx.Done())
+	}
+	return g
 }
 
 // rest reads what is left of the epoch: records, and errors as text.
@@ -209,16 +214,17 @@ func TestACallThatStallsIsGivenUpAfterTheTimeoutAndTheEpochGoesOn(t *testing.T) 
 			}
 			return nil
 		}}
-		s := New(l.group(t.Context(), true, time.Second), 0, l.config(3))
+		g := l.group(t.Context(), true, time.Second)
+		s := New(g, 0, l.config(3))
 		s.Begin(0, math.MaxInt, roomy)
 		s.GoAhead()
 		require.Equal(t, []string{"0/0", "1/0", "2/0", "0/1", "1/1", "2/1", "shard 1 from record 2 on: no answer within WithTimeout(1s): context deadline exceeded"}, rest(s))
 		s.Stop()
-		require.EqualValues(t, 1, l.away.Load())
+		require.Equal(t, 1, g.Watchdog.Away())
 		require.EqualValues(t, 1, l.open.Load(), "what the call may use stays open")
 		close(release)
 		synctest.Wait()
-		require.Zero(t, l.away.Load())
+		require.Zero(t, g.Watchdog.Away())
 		require.Zero(t, l.open.Load())
 	})
 }

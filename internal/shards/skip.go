@@ -293,13 +293,11 @@ func (c *shardReader[R]) apart(f func(*shardReader[R]), done chan struct{}) {
 	finished := false
 	defer func() {
 		c.endsWith(finished)
+		c.comesBack()
 		close(done)
-		if c.call.isLost() {
-			c.set.group.Away.Add(-1)
-		}
 	}()
 	f(c)
-	if c.call.isLost() {
+	if c.call.clock.Lost() {
 		c.shut()
 	}
 	finished = true
