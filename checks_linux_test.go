@@ -16,6 +16,9 @@ import (
 
 // The child is this test in a process of its own: as under ulimit -v, it has few addresses left.
 func TestChecksDoNotEndAProgramThatHasFewAddresses(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector needs many addresses")
+	}
 	const variable = "NWT_TEST_HAS_FEW_ADDRESSES"
 	if os.Getenv(variable) == "" {
 		self, err := os.Executable()

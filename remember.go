@@ -37,10 +37,6 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 		if r, err = t.tune(ctx); err != nil {
 			return err
 		}
-		if why := r.doubtful(); why != "" {
-			file.Log.Info("nwt: tuning result not kept", "path", file.Path, "reason", why)
-			return nil
-		}
 		value, err := json.Marshal(keptResult{r, t.before})
 		if err != nil {
 			file.Log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
@@ -54,20 +50,6 @@ func (t *tuner) remembered(ctx context.Context) (*Result, error) {
 	}
 	return r, nil
 }
-
-// doubtful returns why a result should not decide for later runs; "" if it may.
-func (r *Result) doubtful() string {
-	switch {
-	case r.Confidence > 0 && r.Confidence < repeatable:
-		return fmt.Sprintf("only %s of runs would choose the same", human.Share(r.Confidence))
-	case slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > busyOthers }):
-		return "other programs kept the CPUs busy meanwhile"
-	}
-	return ""
-}
-
-// repeatable is the repeatability from which a result is kept.
-const repeatable = 0.8
 
 // keptResult is a result as the file has it.
 type keptResult struct {

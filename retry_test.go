@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -144,7 +145,7 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := nwt.Retryable(errors.New("503"))
 		opts := []nwt.Option{nwt.WithWorkers(1), nwt.WithBatchSize(1), nwt.WithTimeout(30 * time.Second), nwt.WithRetry(5, time.Second), nwt.WithErrorBudget(4)}
-		tries := 0
+		var opened atomic.Int32
 		ds := numbered(3, func(ctx context.Context, i int, _ *nwt.Sample) error {
 			switch {
 			case i == 0:
@@ -152,7 +153,6 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 			case i == 1:
 				time.Sleep(time.Minute)
 			}
-			tries++
 			return nil
 		})
 		l := newLoader(t, ds, opts...)
@@ -165,9 +165,8 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 		require.ErrorContains(t, bad[0], "no answer within WithTimeout(30s): context deadline exceeded; the last error: 503 (attempt 5)")
 		require.NotContains(t, bad[1].Error(), "503")
 
-		opened := 0
 		s := &breaking{shelves: newShelves(1), onOpen: func(int) error {
-			if opened++; opened > 2 {
+			if opened.Add(1) > 2 {
 				time.Sleep(time.Minute)
 			}
 			return failed
@@ -175,7 +174,7 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 		_, err = epoch(t.Context(), newLoader(t, nwt.Streamed(s), append(opts, nwt.WithErrorBudget(0))...), 0)
 		require.ErrorContains(t, err, "the last error: it can't be opened: 503 (attempt 2)")
 		s.onOpen, s.onNext = func(int) error {
-			if opened++; opened < 6 {
+			if opened.Add(1) < 6 {
 				return failed
 			}
 			return nil

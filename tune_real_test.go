@@ -262,7 +262,9 @@ func (tr *truth) known(workers int) bool {
 func (tr *truth) measure(t *testing.T, chosen []int) {
 	for _, n := range slices.Concat(chosen, realCounts) {
 		if n <= tr.most || !tr.computes && slices.Contains(chosen, n) {
-			tr.ratios[n] = tr.ratios[n]
+			if _, there := tr.ratios[n]; !there {
+				tr.ratios[n] = nil
+			}
 		}
 	}
 	for up := true; ; up = !up {

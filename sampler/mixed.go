@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/mix"
@@ -88,11 +89,12 @@ func (s *mixed) String() string {
 }
 
 func (s *mixed) Fingerprint() string {
-	fingerprint := fmt.Sprint(s, s.mix.Phases)
+	var fingerprint strings.Builder
+	fingerprint.WriteString(fmt.Sprint(s, s.mix.Phases))
 	for _, part := range s.parts {
-		fingerprint += fmt.Sprint(" ", part.perm.Len())
+		fingerprint.WriteString(fmt.Sprint(" ", part.perm.Len()))
 	}
-	return fingerprint
+	return fingerprint.String()
 }
 
 func (s *mixed) At(epoch, i int) int {

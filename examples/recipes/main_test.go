@@ -125,7 +125,7 @@ func TestMixupResumesWithTheSameBatches(t *testing.T) {
 func TestTheRecipesRun(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), nil, &out))
-	require.Contains(t, out.String(), `checkpoint: {"epoch":0,"samples":160}`)
+	require.Contains(t, out.String(), `checkpoint: {"epoch":0,"samples":160,`)
 	require.Contains(t, out.String(), "training: 48 pictures an epoch")
 	require.Contains(t, out.String(), "validation: 24 pictures an epoch")
 	require.Contains(t, out.String(), "epoch 1: 4 batches of 4 classes × 3; hard: [0 3 6 9]")

@@ -220,6 +220,7 @@ func TestACallThatStallsIsGivenUpAfterTheTimeoutAndTheEpochGoesOn(t *testing.T) 
 		s.GoAhead()
 		require.Equal(t, []string{"0/0", "1/0", "2/0", "0/1", "1/1", "2/1", "shard 1 from record 2 on: no answer within WithTimeout(1s): context deadline exceeded"}, rest(s))
 		s.Stop()
+		synctest.Wait() // for the watchdog
 		require.Equal(t, 1, g.Watchdog.Away())
 		require.EqualValues(t, 1, l.open.Load(), "what the call may use stays open")
 		close(release)
