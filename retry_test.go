@@ -173,6 +173,7 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 		}}
 		_, err = epoch(t.Context(), newLoader(t, nwt.Streamed(s), append(opts, nwt.WithErrorBudget(0))...), 0)
 		require.ErrorContains(t, err, "the last error: it can't be opened: 503 (attempt 2)")
+		s = &breaking{shelves: newShelves(1)} // the other may still be read
 		s.onOpen, s.onNext = func(int) error {
 			if opened.Add(1) < 6 {
 				return failed
