@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"reflect"
 	"testing"
@@ -49,7 +48,7 @@ func loader(t *testing.T) *nwt.Loader {
 		}
 		return nil
 	}), 1<<20)
-	t.Cleanup(func() { _ = ds.(io.Closer).Close() })
+	t.Cleanup(func() { _ = ds.Close() })
 	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithErrorBudget(1), nwt.WithDevice(accelerator{}), nwt.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
