@@ -43,7 +43,7 @@ func TestACollectorTellsWhatItsLoaderDid(t *testing.T) {
 nwt_batches_total 3
 # HELP nwt_batches_ready_total Batches that were ready when training asked for them.
 # TYPE nwt_batches_ready_total counter
-nwt_batches_ready_total 3
+nwt_batches_ready_total 0
 # HELP nwt_samples_total Samples delivered.
 # TYPE nwt_samples_total counter
 nwt_samples_total 9
