@@ -147,8 +147,8 @@ func (d *remote) ask(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := json.Unmarshal(info.GetAppMetadata(), &d.about); err != nil {
-			return fmt.Errorf("serve: the server doesn't say what it has: %w", err)
+		if err := json.Unmarshal(info.GetAppMetadata(), &d.about); err != nil || d.about.Batch < 1 {
+			return errors.Join(errors.New("the server doesn't say what it has"), err)
 		}
 		return nil
 	})
@@ -199,8 +199,17 @@ func (d *remote) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	return d.LoadBatch(ctx, []int{index}, []*nwt.Sample{dst})
 }
 
-// LoadBatch has a server load samples.
+// LoadBatch has servers load samples, as many at a time as they take.
 func (d *remote) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	for most := d.about.Batch; len(dst) > most; indices, dst = indices[most:], dst[most:] {
+		if err := d.load(ctx, indices[:most], dst[:most]); err != nil {
+			return err
+		}
+	}
+	return d.load(ctx, indices, dst)
+}
+
+func (d *remote) load(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	var few [64]nwt.Place
 	places := few[:0]
 	for i, s := range dst {

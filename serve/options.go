@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"crypto/tls"
-	"log/slog"
 	"time"
 
 	"github.com/nwt-go/nwt"
@@ -20,11 +19,10 @@ type options struct {
 	slots   int
 	patient time.Duration
 	name    string
-	log     *slog.Logger
 }
 
 func optionsOf(opts []Option) *options {
-	o := &options{slots: 16, patient: time.Minute, log: slog.Default()}
+	o := &options{slots: 16, patient: time.Minute}
 	for _, opt := range opts {
 		opt(o)
 	}
@@ -57,6 +55,3 @@ func WithPatience(d time.Duration) Option { return func(o *options) { o.patient 
 
 // WithName names the server in errors; by default it is the host's name and process number.
 func WithName(name string) Option { return func(o *options) { o.name = name } }
-
-// WithLogger sets where a server or client logs; slog.Default() by default.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }

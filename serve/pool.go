@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // A pool is the goroutines that load. Several load one batch side by side.
@@ -81,8 +82,7 @@ func (a *answer) fail(place int, err error) {
 		err = load.Err
 	}
 	a.Bad[place] = err.Error()
-	var says interface{ Temporary() bool }
-	a.Passing[place] = errors.As(err, &says) && says.Temporary()
+	a.Passing[place], _ = retry.MayPass(err)
 }
 
 // bytesOf is lengths as memory.

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -139,6 +140,16 @@ func TestBatchesOverServersAreTheLocalLoaders(t *testing.T) {
 	}
 }
 
+// A server takes fewer samples at a time than the client's batches have.
+func TestABatchMayBeLargerThanTheServers(t *testing.T) {
+	ds := drawing{n: 60, longest: 6, bad: -1}
+	remote := open(t, start(t, ds, 2, serve.WithLoader(nwt.WithBatchSize(7))))
+	said := &strings.Builder{}
+	opts := []nwt.Option{nwt.WithBatchSize(40), nwt.WithWorkers(0), nwt.WithShuffle(1), nwt.WithLogger(slog.New(slog.NewTextHandler(said, nil)))}
+	require.Equal(t, held(t, loader(t, ds, opts...).Epoch(t.Context(), 0)), held(t, loader(t, remote, opts...).Epoch(t.Context(), 0)))
+	require.NotContains(t, said.String(), "LoadBatch failed")
+}
+
 func TestABadSampleComesBackWithItsErrorAndTheServersName(t *testing.T) {
 	ds := drawing{n: 20, longest: 3, bad: 13}
 	remote := open(t, start(t, ds, 1, serve.WithLoader(nwt.WithBatchSize(20))))
@@ -172,7 +183,7 @@ func TestServersOfOtherDatasetsAreAnErrorThatNamesBoth(t *testing.T) {
 	remote := open(t, append(one, two...))
 	l := loader(t, remote, nwt.WithBatchSize(4), nwt.WithLogger(slog.New(slog.DiscardHandler)))
 	var last error
-	for _, err := range l.Epoch(t.Context(), 0) {
+	for _, err := range l.Epochs(t.Context(), 0, 100_000) { // until both are asked
 		last = err
 	}
 	require.ErrorContains(t, last, "all must serve the same")

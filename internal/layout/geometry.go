@@ -81,7 +81,7 @@ func (g *Geometry) Arrange(n int) {
 	g.Laid, g.Used = n, Place(g.Columns, n, g.Offsets)
 }
 
-// Lens of a ragged dimension, of all places.
+// LensOf returns the lengths of a ragged dimension, of all places.
 func (g *Geometry) LensOf(ragged int) []int32 {
 	from := ragged * g.N
 	return g.Lens[from : from+g.N]
