@@ -1,11 +1,9 @@
 package nwt_test
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -29,29 +27,22 @@ var tunings = flag.Int("tunings", 0, "tune each kind of real workload so many ti
 const (
 	tolerated = 0.05 // share by which a right choice may be slower than the best count
 	forbidden = 0.15 // share by which no choice may be
-	wrongOf   = 18   // one of so many choices may be wrong: 5 of 90
 	unnoticed = 5e-6 // seconds per batch that no training notices: alpha is never below
 
-	leaveAfter = 1500 * time.Millisecond // from the beginning of a tuning, for neighbours that leave
-
-	longRun  = 400 * time.Millisecond // a run of the truth takes so long and has 20 batches, …
-	longest  = 3 * longRun            // … but ends after so long
+	longRun  = 400 * time.Millisecond // a run of the truth takes so long and has 20 batches, but ends after three times as long
 	fewRuns  = 5                      // of a count, …
 	manyRuns = 30                     // … and more until it is known:
 	exactly  = 0.025                  // twice the standard error of the median is below this
 )
-
-// realCounts are the worker counts of the truth.
-var realCounts = []int{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}
 
 // A realWorkload is one way to train, with batches of 32 samples.
 type realWorkload struct {
 	cell, name string
 	ds         nwt.Dataset
 	step       func(context.Context, *nwt.Batch) error // nil: none
-	most       int                                     // no more workers are better. What computes may not have more: beside others they win only what they take away
-	computes   bool
-	procs      int // GOMAXPROCS; 0: as it is
+	most       int                                     // no more workers are better
+	computes   bool                                    // more than most are wrong: beside others they win only what they take away
+	procs      int                                     // GOMAXPROCS; 0: as it is
 }
 
 func realWorkloads(t *testing.T, cpus int) []realWorkload {
@@ -137,46 +128,44 @@ func turnsIn(d time.Duration) int {
 
 const neighbour = "NWT_TEST_NEIGHBOUR"
 
-// A neighbour is this program, started anew. It keeps a CPU busy until it is killed, or until its
-// standard input ends, because the program that started it has.
+// A neighbour is this program, started anew. It keeps a CPU busy as long as its parent is there.
 func init() {
 	if os.Getenv(neighbour) == "" {
 		return
 	}
-	runtime.GOMAXPROCS(1)
-	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }()
-	for fmt.Println("busy"); ; {
+	fmt.Print("busy")
+	for parent := os.Getppid(); os.Getppid() == parent; {
 		turn(1 << 20)
 	}
+	os.Exit(0)
 }
 
-// neighbours starts one per CPU, bound to it if taskset is there: the kernel may keep two on one CPU
-// for seconds, and then measures nothing but that. leave ends them, if it hasn't yet.
+// neighbours starts n of them, each bound to a CPU of its own if taskset is there: else the kernel may
+// keep two on one CPU for seconds, and a run tells more of that than of its workers. leave ends them.
 func neighbours(t *testing.T, n int) (leave func()) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	_, missing := exec.LookPath("taskset")
+	_, unbound := exec.LookPath("taskset")
+	ctx, end := context.WithCancel(context.Background())
 	var busy []*exec.Cmd
 	leave = sync.OnceFunc(func() {
+		end()
 		for _, c := range busy {
-			_ = c.Process.Kill()
 			_ = c.Wait()
 		}
 	})
 	t.Cleanup(leave)
 	for cpu := 0; len(busy) < n; cpu++ {
 		require.Less(t, cpu, 1024, "no neighbour starts")
-		c := exec.Command("taskset", "-c", fmt.Sprint(cpu), self)
-		if missing != nil {
-			c = exec.Command(self)
+		c := exec.CommandContext(ctx, "taskset", "-c", fmt.Sprint(cpu), self)
+		if unbound != nil {
+			c = exec.CommandContext(ctx, self)
 		}
 		c.Env = append(os.Environ(), neighbour+"=1")
-		_, err := c.StdinPipe()
-		require.NoError(t, err)
 		says, err := c.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, c.Start())
-		if _, err = io.ReadFull(says, make([]byte, 1)); err != nil {
+		if _, err = says.Read(make([]byte, 1)); err != nil {
 			_ = c.Wait() // this process may not use that CPU
 			continue
 		}
@@ -185,11 +174,11 @@ func neighbours(t *testing.T, n int) (leave func()) {
 	return leave
 }
 
-// tune tunes. So many neighbours leave meanwhile.
+// tune tunes. So many neighbours leave 1.5 s after it has begun.
 func (w realWorkload) tune(t *testing.T, leaving int) *nwt.Result {
 	leave := neighbours(t, leaving)
 	defer leave()
-	defer time.AfterFunc(leaveAfter, leave).Stop()
+	defer time.AfterFunc(1500*time.Millisecond, leave).Stop()
 	opts := []nwt.Option{silent, nwt.WithShuffle(1)}
 	if w.step != nil {
 		opts = append(opts, nwt.WithStep(w.step))
@@ -214,7 +203,7 @@ func (w realWorkload) run(t *testing.T, workers int) float64 {
 		switch took := time.Since(began); {
 		case first && n >= 2 && took >= longRun/4:
 			began, n, first = time.Now(), 0, false
-		case !first && (took >= longRun && n >= 20 || took >= longest && n >= 3):
+		case !first && (took >= longRun && n >= 20 || took >= 3*longRun && n >= 3):
 			return took.Seconds() / float64(n)
 		}
 	}
@@ -229,6 +218,11 @@ type truth struct {
 	ratios map[int][]float64 // to that
 }
 
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
 // at is the median of a count's ratios, and twice its standard error.
 func (tr *truth) at(workers int) (ratio, spread float64) {
 	ratio = median(tr.ratios[workers])
@@ -239,28 +233,20 @@ func (tr *truth) at(workers int) (ratio, spread float64) {
 	return ratio, 2 * 1.25 * 1.48 * median(off) / math.Sqrt(float64(len(off)))
 }
 
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-}
-
 // known reports whether a count needs no more runs: it is no match for most, or known exactly enough.
 func (tr *truth) known(workers int) bool {
-	runs := tr.ratios[workers]
-	switch n := len(runs); {
-	case n == 0:
+	n := len(tr.ratios[workers])
+	if n == 0 {
 		return false
-	case slices.Min(runs) > 2, n >= 3 && slices.Min(runs) > 1.3, n >= manyRuns:
-		return true
-	default:
-		_, spread := tr.at(workers)
-		return n >= fewRuns && spread < max(exactly, unnoticed/2/median(tr.took))
 	}
+	least := slices.Min(tr.ratios[workers])
+	_, spread := tr.at(workers)
+	return least > 2 || n >= 3 && least > 1.3 || n >= manyRuns || n >= fewRuns && spread < max(exactly, unnoticed/2/median(tr.took))
 }
 
 // measure runs each count that may be the best, and those chosen, until it is known.
 func (tr *truth) measure(t *testing.T, chosen []int) {
-	for _, n := range slices.Concat(chosen, realCounts) {
+	for _, n := range slices.Concat(chosen, []int{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}) {
 		if n <= tr.most || !tr.computes && slices.Contains(chosen, n) {
 			if _, there := tr.ratios[n]; !there {
 				tr.ratios[n] = nil
@@ -287,38 +273,49 @@ func (tr *truth) measure(t *testing.T, chosen []int) {
 	}
 }
 
-// A verdict is what the truth says of tunings, of all of them or of those of one workload.
+// A verdict is what the truth says of tunings.
 type verdict struct {
 	tuned, wrong    int
-	slowest, spread float64 // the slowest choice, and the truth's spread beside the best count
+	slowest, spread float64 // the slowest choice, and the truth's spread at the counts near the best
 	rows, mistakes  string
 }
 
 func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.Result) {
 	var chosen []int
 	var elapsed time.Duration
+	others := 0.0 // alone, more than a few percent mean that the machine has something else to do
 	for _, r := range results {
 		chosen, elapsed = append(chosen, r.Workers), elapsed+r.Elapsed
+		for _, trial := range r.Trials {
+			others += trial.OtherCPU / float64(len(r.Trials)*len(results))
+		}
 	}
 	tr.measure(t, chosen)
-	counts, most := slices.Sorted(maps.Keys(tr.ratios)), median(tr.took)
-	at := func(n int) float64 { ratio, _ := tr.at(n); return ratio * most }
-	best := slices.MinFunc(counts, func(a, b int) int { return cmp.Compare(at(a), at(b)) })
-	alpha := max(min(0.5/100, 0.05*at(best)), 0.01*at(best), unnoticed)
-	fewest := counts[slices.IndexFunc(counts, func(n int) bool { return at(n) <= at(best)+alpha })]
-	spread, seen := 0.0, ""
+	counts, best, fewest, spread := slices.Sorted(maps.Keys(tr.ratios)), 0, 0, 0.0
+	at, times := map[int]float64{}, ""
 	for _, n := range counts {
-		_, s := tr.at(n)
-		if seen += fmt.Sprintf("%d: %.4g ms ± %.1f %%, ", n, 1e3*at(n), 100*s); at(n) <= at(best)*(1+forbidden) && s*most > unnoticed/2 {
+		ratio, s := tr.at(n)
+		at[n] = ratio * median(tr.took)
+		times += fmt.Sprintf("%d: %.4g ms ± %.1f %%, ", n, 1e3*at[n], 100*s)
+		if at[n] < at[best] {
+			best = n
+		}
+	}
+	alpha := max(min(0.5/100, 0.05*at[best]), 0.01*at[best], unnoticed)
+	for _, n := range slices.Backward(counts) {
+		if at[n] <= at[best]+alpha {
+			fewest = n
+		}
+		if _, s := tr.at(n); at[n] <= at[best]*(1+forbidden) && s*at[best] > unnoticed/2 {
 			spread = max(spread, s)
 		}
 	}
 	var choices, slower []string
 	for i, n := range chosen {
-		right, more := false, "?" // not measured: computes, and has more workers than CPUs
-		if slices.Contains(counts, n) {
-			share := at(n)/at(best) - 1
-			if at(n) <= at(best)+unnoticed {
+		right, more := false, "?" // not measured: it computes, and has more workers than CPUs
+		if at[n] > 0 {
+			share := at[n]/at[best] - 1
+			if at[n] <= at[best]+unnoticed {
 				share = 0
 			}
 			right, more, v.slowest = share <= tolerated && n <= 2*max(fewest, 1), fmt.Sprintf("%.1f", 100*share), max(v.slowest, share)
@@ -331,7 +328,7 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 		}
 	}
 	row := fmt.Sprintf("| %s | %s | %d | %d | %s | %s | %.1f | %.1f |\n", beside, tr.name, best, fewest, strings.Join(choices, ", "), strings.Join(slower, ", "), 100*spread, elapsed.Seconds()/float64(len(results)))
-	t.Log(row, seen)
+	t.Logf("%s%sothers: %.0f %% of the CPUs", row, times, 100*others)
 	v.rows, v.tuned, v.spread = v.rows+row, v.tuned+len(results), max(v.spread, spread)
 }
 
@@ -359,7 +356,7 @@ func TestRealTunings(t *testing.T) {
 					results[k] = append(results[k], mine[k].tune(t, number["leaving"]))
 				}
 				for k, w := range mine[:min(len(mine), *tunings)] {
-					// After neighbours have left, training goes on for hours: what is right then is right.
+					// Training goes on for hours after neighbours have left: what is right then is right.
 					key := fmt.Sprint(w.name, beside == "busy")
 					if truths[key] == nil {
 						truths[key] = &truth{w, nil, map[int][]float64{w.most: nil}}
@@ -371,7 +368,7 @@ func TestRealTunings(t *testing.T) {
 	}
 	t.Logf("right: %d of %d; the slowest choice: %.1f %%\n| beside | each sample | best | fewest within alpha | chosen | slower than the best, %% | truth, ± %% | time per tuning, s |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n%s%s",
 		v.tuned-v.wrong, v.tuned, 100*v.slowest, v.rows, v.mistakes)
-	require.LessOrEqual(t, v.wrong*wrongOf, v.tuned, "%d of %d tunings are wrong", v.wrong, v.tuned)
+	require.LessOrEqual(t, 18*v.wrong, v.tuned, "5 of 90 tunings may be wrong, and %d of %d are", v.wrong, v.tuned)
 	require.LessOrEqual(t, v.slowest, forbidden, "a choice is slower than the best count")
 	require.LessOrEqual(t, v.spread, tolerated, "the truth isn't known")
 }
