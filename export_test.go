@@ -45,6 +45,9 @@ type VirtualMachine struct {
 	used atomic.Int64  // CPU time
 	Step time.Duration // of the clock, as it is told
 
+	Neighbours      int          // busy loops of other processes, which get as much CPU time as each that computes; then GOMAXPROCS is no bound
+	running, queued atomic.Int64 // that compute beside them, and how long they waited for a CPU
+
 	Collector     float64 // CPUs that the garbage collector uses
 	Others        float64 // share of the machine's CPUs that other processes use
 	OthersUnknown bool    // what other processes use can't be told
@@ -64,9 +67,17 @@ func (m *VirtualMachine) Option() Option {
 
 // Compute keeps a CPU busy for d, as soon as one is free.
 func (m *VirtualMachine) Compute(d time.Duration) {
+	m.used.Add(int64(d))
+	if m.Neighbours > 0 {
+		all := m.running.Add(1) + int64(m.Neighbours)
+		took := max(d, d*time.Duration(all)/time.Duration(cap(m.cpus)))
+		time.Sleep(took)
+		m.running.Add(-1)
+		m.queued.Add(int64(took - d))
+		return
+	}
 	m.cpus <- struct{}{}
 	time.Sleep(d)
-	m.used.Add(int64(d))
 	<-m.cpus
 }
 
@@ -80,13 +91,13 @@ func (m *VirtualMachine) Available() host.Room {
 }
 func (m *VirtualMachine) ClockStep() time.Duration { return m.Step }
 func (m *VirtualMachine) StartCPU() host.Meter {
-	return virtualMeter{m, time.Now(), m.used.Load()}
+	return virtualMeter{m, time.Now(), m.used.Load(), m.queued.Load()}
 }
 
 type virtualMeter struct {
-	m     *VirtualMachine
-	began time.Time
-	used  int64
+	m            *VirtualMachine
+	began        time.Time
+	used, queued int64
 }
 
 func (v virtualMeter) Used() host.Use {
@@ -96,6 +107,7 @@ func (v virtualMeter) Used() host.Use {
 	}
 	return host.Use{
 		Own:       float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector,
+		Waiting:   float64(v.m.queued.Load()-v.queued) / float64(took),
 		Collector: v.m.Collector, Others: v.m.Others, OthersKnown: !v.m.OthersUnknown,
 	}
 }

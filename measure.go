@@ -180,11 +180,11 @@ func (t *tuning) release() {
 }
 
 // End implements tune.Run.
-func (t *tuning) End(w tune.Window) (cpu float64) {
+func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 	c, l := t.window, t.l
 	t.window = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
-	cpu = c.used(use, took, l.opts, float64(l.counters.reading.shown()-t.read)/float64(max(1, took)))
+	cpu, queued = c.used(use, took, l.opts, float64(l.counters.reading.shown()-t.read)/float64(max(1, took)))
 	rss, exact := host.Memory().RSS, false
 	if t.peak != nil {
 		if rss, exact = t.peak.Stop(); !exact {
@@ -208,7 +208,7 @@ func (t *tuning) End(w tune.Window) (cpu float64) {
 		t.counts = append(t.counts, c)
 	}
 	t.last = c
-	return cpu
+	return cpu, queued
 }
 
 // Settle implements tune.Run: Tune is over.
@@ -250,12 +250,12 @@ func (c *count) add(w tune.Window) {
 	c.Median, c.P99 = c.took.quantile(0.5), c.took.quantile(0.99)
 }
 
-// used adds what a window used of the machine, and returns the share of the CPUs that it used or
+// used adds what a window used of the machine, and returns the shares of the CPUs that it used and
 // waited for.
-func (c *count) used(u host.Use, took time.Duration, o *options, reading float64) (wanted float64) {
+func (c *count) used(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
 	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
 	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
-	own := share(u.Own)
+	own = share(u.Own)
 	c.measured += weight
 	c.cpu, c.gc, c.reading = c.cpu+own*weight, c.gc+share(u.Collector)*weight, c.reading+min(1, reading)*weight
 	c.CPU, c.CollectorCPU, c.Reading = c.cpu/c.measured, c.gc/c.measured, c.reading/c.measured
@@ -263,7 +263,7 @@ func (c *count) used(u host.Use, took time.Duration, o *options, reading float64
 		c.other, c.otherTime = c.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, c.otherTime+weight
 		c.OtherCPU = min(c.other/c.otherTime, 1-c.CPU)
 	}
-	return own + share(u.Waiting)
+	return own, share(u.Waiting)
 }
 
 // counts are the worker counts that were measured, in the order of their first window.
@@ -350,7 +350,7 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 		r.Trials = append(r.Trials, one)
 	}
 	r.Floor = c.Body
-	r.Reason = r.reason(c)
+	r.Reason = r.reason(c, t.sp.Start)
 	return r
 }
 

@@ -198,13 +198,18 @@ func (h Hardware) String() string {
 	return s
 }
 
-// reason says in a sentence why the choice c was made.
-func (r *Result) reason(c search.Choice) string {
+// reason says in a sentence why the choice c was made. untuned is the count without tuning.
+func (r *Result) reason(c search.Choice, untuned int) string {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
+	overlap := chosen.Total-fastest.Total > r.Alpha
+	r.fallback = c.Kept || overlap
 	workers := capital(countWorkers(r.Workers))
+	if r.fallback && r.Workers == untuned {
+		workers += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == live]
+	}
 	var beside []string // what the choice is compared with
-	if r.fallback = c.Kept; c.Kept {
-		beside = append(beside, "as without tuning, since time was over before another count was surely better")
+	if c.Kept {
+		beside = append(beside, "time was over before another count was surely better")
 	}
 	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
 		beside = append(beside, "training hardly waits for data")
@@ -216,11 +221,17 @@ func (r *Result) reason(c search.Choice) string {
 		beside = append(beside, "the fastest")
 	case more < hardly:
 		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
-	case !c.Kept && chosen.Total-fastest.Total > r.Alpha:
-		r.fallback = true
+	case overlap:
 		beside = append(beside, fmt.Sprintf("%d may be faster, but the measurements overlap", r.Fastest))
+	case chosen.Mean-fastest.Mean <= search.Unnoticed:
+		beside = append(beside, fmt.Sprintf("%s per batch slower than %d, the fastest", human.Duration(chosen.Mean-fastest.Mean), r.Fastest))
 	default:
 		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))
+	}
+	if alone := fastest.OtherCPU >= 0 && fastest.OtherCPU <= busyOthers; c.Most > 0 && !alone && slices.ContainsFunc(r.Trials, func(t Trial) bool {
+		return t.Workers > c.Most && slower(fastest, t) > hardly
+	}) {
+		beside = append(beside, "more workers only take CPUs from other programs")
 	}
 	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 && r.Trials[i-1].Workers != r.Fastest {
 		below := r.Trials[i-1]

@@ -54,6 +54,29 @@ func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
 	})
 }
 
+// Beside busy loops, each worker more takes a larger share of the CPUs: that makes loading faster, and
+// others slower. Samples that wait take nothing from anybody.
+func TestBesideOthersWorkersThatComputeAreAsManyAsCPUs(t *testing.T) {
+	for _, neighbours := range []int{1, 4, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			m := nwt.NewVirtualMachine(virtualCPUs)
+			m.Neighbours, m.Others = neighbours, min(1, float64(neighbours)/virtualCPUs)/2
+			r := tune(t, waiting{compute: time.Millisecond, steady: true}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32))
+			require.LessOrEqual(t, r.Workers, virtualCPUs, "%v", r)
+			require.Greater(t, r.Workers, virtualCPUs/2, "%v", r)
+			if neighbours > 1 {
+				require.Contains(t, r.Reason, "more workers only take CPUs from other programs", "%v", r)
+			}
+		})
+		synctest.Test(t, func(t *testing.T) {
+			m := nwt.NewVirtualMachine(virtualCPUs)
+			m.Neighbours, m.Others = neighbours, 1
+			r := tune(t, waiting{wait: time.Millisecond, compute: time.Microsecond, steady: true}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32), stepOf(2*time.Millisecond))
+			require.Equal(t, 16, r.Workers, "%v", r)
+		})
+	}
+}
+
 // A source that serves one at a time: one worker hides it behind the step as well as eight.
 func TestWorkersThatDoNotHelpAreNotChosen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

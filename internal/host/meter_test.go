@@ -2,6 +2,8 @@ package host
 
 import (
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,4 +96,36 @@ func BenchmarkIntervalOfCPUAndPeak(b *testing.B) {
 		meter.Used()
 		peak.Stop()
 	}
+}
+
+func TestThreadsThatBeganOrEndedInBetweenHaveNotWaitedBefore(t *testing.T) {
+	const ms = time.Millisecond
+	start := map[int]time.Duration{1: 100 * ms, 2: 50 * ms, 3: 7 * ms}
+	end := map[int]time.Duration{1: 130 * ms, 3: 2 * ms, 4: 5 * ms} // 2 has ended, and so has 3: another has its number
+	require.Equal(t, 37*ms, waited(start, end))
+	require.Zero(t, waited(start, nil), "not known")
+}
+
+// More threads spin than there are CPUs.
+func TestThreadsThatWaitForACPUAreSeen(t *testing.T) {
+	if len(queued()) == 0 {
+		t.Skip("this kernel doesn't tell how long threads wait")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3 * runtime.NumCPU()))
+	m, over := StartCPU(), make(chan struct{})
+	var spinning sync.WaitGroup
+	for range 2 * runtime.NumCPU() {
+		spinning.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return m.Used().Waiting > 0 }, time.Minute, 10*time.Millisecond)
+	close(over)
+	spinning.Wait()
 }

@@ -231,3 +231,36 @@ func TestTrainingsOwnCountIsKeptIfTimeEndsTheSearch(t *testing.T) {
 func TestWhatWasMeasuredOnceHasNoInterval(t *testing.T) {
 	require.Equal(t, Estimate{8, ms, ms, ms}, Choose(sixteen(), []Series{windows(8, 1000)}).Estimates[0])
 }
+
+// Two CPUs: 2 workers want both, and those that are more are faster by what others lose.
+func TestWorkersThatOnlyTakeCPUsFromOthersAreLeftOut(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		cpu, queued map[int]float64
+		want        int
+	}{
+		{"others wait for nobody", map[int]float64{1: 0.5, 2: 0.98, 4: 1, 8: 1}, nil, 8},
+		{"2 workers want both CPUs", map[int]float64{1: 0.3, 2: 0.5, 4: 0.7, 8: 0.8}, map[int]float64{1: 0.2, 2: 0.5, 4: 1.3, 8: 3}, 2},
+		{"4 do: they wait for other things too", map[int]float64{1: 0.1, 2: 0.2, 4: 0.5, 8: 0.6}, map[int]float64{1: 0.1, 2: 0.2, 4: 0.5, 8: 1}, 4},
+		{"1 does, with a step that computes", map[int]float64{1: 0.5, 2: 0.5, 4: 0.7, 8: 0.8}, map[int]float64{1: 0.5, 2: 0.5, 4: 1.3, 8: 3}, 2},
+		{"samples wait", map[int]float64{1: 0.01, 2: 0.02, 4: 0.04, 8: 0.08}, map[int]float64{1: 0.1, 2: 0.1, 4: 0.2, 8: 0.3}, 8},
+		{"it isn't known", map[int]float64{1: 0.3, 2: 0.5, 4: 0.7, 8: 0.8}, nil, 8},
+	} {
+		var seen []Series
+		for w, mean := range map[int]time.Duration{1: 2000, 2: 1000, 4: 700, 8: 600} {
+			s := windows(w, mean, mean+1, mean-1)
+			for i := range s.Blocks {
+				s.Blocks[i].CPU, s.Blocks[i].Queued = tt.cpu[w], tt.queued[w]
+			}
+			s.Blocks = append(s.Blocks, Block{Round: -1, Iterations: 100, Mean: mean * time.Microsecond, Wait: mean * time.Microsecond}) // of a loader that is watched
+			seen = append(seen, s)
+		}
+		sp := Space{CPUs: 2, Start: 2, Max: 8, Alpha: DefaultAlpha, Iterations: 100}
+		c := Choose(sp, seen)
+		require.Equal(t, []int{tt.want, tt.want}, []int{c.Workers, c.Fastest}, tt.name)
+		require.Equal(t, tt.want < 8, c.Most == tt.want, tt.name)
+		require.Len(t, c.Estimates, 4)
+		sp.Start = 8
+		require.Equal(t, tt.want, Choose(sp, seen).Workers, "%s: the default is left out too", tt.name)
+	}
+}

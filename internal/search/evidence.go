@@ -40,7 +40,7 @@ func weigh(sp Space, seen []Series) evidence {
 	values := make([][]stat.Part, len(rows))
 	for r, s := range rows {
 		values[r] = e.add(s, drift, company)
-		if full := r > 0 && rows[r-1].Workers >= sp.CPUs && demand(rows[r-1].Blocks) >= fullCPU; e.able == r && !full {
+		if full := r > 0 && rows[r-1].Workers >= sp.CPUs && takes(rows[r-1].Blocks); e.able == r && !full {
 			e.able++
 		}
 	}

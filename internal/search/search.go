@@ -72,7 +72,8 @@ type Block struct {
 	Wait       time.Duration // of it, what faster loading could save at most; the rest is the loop's own
 	Bodies     int           // of the loop that the rest is the mean of; 0: none ended, so it isn't known
 	Parts      []stat.Part   // Wait of a few iterations each, in order; nil: the block is one part
-	CPU        float64       // share of the CPUs that this process used or waited for; above 1 if others use them too; 0: not known
+	CPU        float64       // share of the CPUs that this process used, 0 … 1; 0: not known
+	Queued     float64       // share of them that its threads waited for beside these
 }
 
 // even gives all blocks the same body of the loop, the mean of all: steps vary, but not because of
@@ -236,7 +237,8 @@ const (
 	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes as long is left out, unless another run might choose it
 	tooFew      = 3    // if a count takes this many times the time of the fastest of more workers, no fewer are tried
 	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain a tenth at most
-	fullCPU     = 0.95 // … and a twentieth here, unless they take CPUs from other processes
+	fullCPU     = 0.95 // … and a twentieth here, unless they take CPUs from other processes,
+	queuedCPU   = 0.05 // which are there if its threads wait for this share of the CPUs
 	MaxWorkers  = 1024 // the ceiling grows no further
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual
@@ -352,16 +354,28 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
-// demand is the share of the CPUs that a count uses or waits for.
-func demand(blocks []Block) float64 {
-	sum, weights := 0.0, 0.0
+// demand is the share of the CPUs that a count uses or waits for, and how much of it is waiting.
+func demand(blocks []Block) (wants, queued float64) {
+	weights := 0.0
 	for _, b := range blocks {
 		if b.CPU > 0 {
 			weight := float64(max(b.Mean, 1)) * float64(max(b.Iterations, 1))
-			sum, weights = sum+b.CPU*weight, weights+weight
+			wants, queued, weights = wants+(b.CPU+b.Queued)*weight, queued+b.Queued*weight, weights+weight
 		}
 	}
-	return sum / max(weights, 1)
+	return wants / max(weights, 1), queued / max(weights, 1)
+}
+
+// busy reports whether a count wants all CPUs. Then more workers gain next to nothing.
+func busy(blocks []Block) bool {
+	wants, _ := demand(blocks)
+	return wants >= busyCPU
+}
+
+// takes reports whether more workers would be faster only by what they take from other processes.
+func takes(blocks []Block) bool {
+	wants, queued := demand(blocks)
+	return wants >= fullCPU && queued >= queuedCPU
 }
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
@@ -381,7 +395,7 @@ func (s search) above(e evidence) (w int, found bool) {
 // leaves CPUs idle.
 func (s search) wins(top int, time func(workers int) float64) bool {
 	blocks := s.seen[top]
-	if len(blocks) == 0 || demand(blocks) >= busyCPU {
+	if len(blocks) == 0 || busy(blocks) {
 		return false
 	}
 	mean := time(top)
@@ -452,7 +466,7 @@ func (s search) enoughAt(w int) bool {
 // more workers gain next to nothing, and their first samples take long.
 func (s search) full(w int) bool {
 	for fewer, blocks := range s.seen {
-		if fewer >= 2*s.sp.CPUs && fewer < w && demand(blocks) >= busyCPU {
+		if fewer >= 2*s.sp.CPUs && fewer < w && busy(blocks) {
 			return true
 		}
 	}

@@ -314,9 +314,9 @@ func (l *loader) InHand() float64 { return float64(max(1, l.workers)) / float64(
 
 func (l *loader) Begin() { l.begun = append(l.begun, l.delivered) }
 
-func (l *loader) End(w Window) (cpu float64) {
+func (l *loader) End(w Window) (cpu, queued float64) {
 	l.windows = append(l.windows, w)
-	return 0.1
+	return 0.1, 0
 }
 
 func (l *loader) Settle(seen []search.Series, again bool) (Choice, bool) {

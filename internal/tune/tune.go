@@ -35,9 +35,9 @@ type Run interface {
 	// Cold is how many samples new workers must still load, and whether one of them is preparing
 	// itself or loads its first one.
 	Cold() (samples int, beginning bool)
-	InHand() float64            // batches that the workers have in hand at a time
-	Begin()                     // a window begins
-	End(w Window) (cpu float64) // it has ended; cpu is the share of the CPUs in use meanwhile
+	InHand() float64                    // batches that the workers have in hand at a time
+	Begin()                             // a window begins
+	End(w Window) (cpu, queued float64) // it has ended; the shares of the CPUs that were in use, and waited for, meanwhile
 	// Settle is called when nothing more is to be measured, and again when a loader that has settled
 	// has shown more. If it returns false, tuning is over; else the loader goes on with the choice,
 	// and is watched.
@@ -427,7 +427,9 @@ func (t *Tuner) end(all span) {
 		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Mean-w.Body)
 	}
 	w.Wait = w.Mean - w.Body - w.Transfer
-	t.add(w.block(t.req.Round, t.Run.End(w)))
+	b := w.block(t.req.Round)
+	b.CPU, b.Queued = t.Run.End(w)
+	t.add(b)
 }
 
 func (t *Tuner) add(b search.Block) {
@@ -440,8 +442,8 @@ func (t *Tuner) add(b search.Block) {
 }
 
 // block is the window as the search sees it.
-func (w Window) block(round int, cpu float64) search.Block {
-	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies, CPU: cpu}
+func (w Window) block(round int) search.Block {
+	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies}
 	if len(w.Parts) > 1 {
 		b.Parts = slices.Clone(w.Parts)
 	}
