@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -145,7 +146,10 @@ func (t *tuning) Figures() tune.Figures {
 }
 
 // SetWorkers implements tune.Run.
-func (t *tuning) SetWorkers(n int) bool { return t.l.tuneTo(n) }
+func (t *tuning) SetWorkers(n int) bool {
+	t.l.deep.Forget()
+	return t.l.tuneTo(n)
+}
 
 // Cold implements tune.Run.
 func (t *tuning) Cold() (samples int, beginning bool) { return t.l.cold() }
@@ -342,14 +346,14 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 	}
 	for _, e := range c.Estimates {
 		one := t.counts.at(e.Workers).Trial
-		one.Step = c.Body
-		one.Mean, one.Low, one.High = max(e.Mean, c.Body), e.Low, max(e.High, c.Body)
-		one.Transfer = min(one.Transfer, one.Mean-c.Body)
-		one.Wait = one.Mean - c.Body - one.Transfer
+		one.Step = e.Body
+		one.Mean, one.Low, one.High = max(e.Mean, e.Body), e.Low, max(e.High, e.Body)
+		one.Transfer = min(one.Transfer, one.Mean-one.Step)
+		one.Wait = one.Mean - one.Step - one.Transfer
 		one.Total = one.Mean * time.Duration(t.sp.Iterations)
 		r.Trials = append(r.Trials, one)
 	}
-	r.Floor = c.Body
+	r.Floor = slices.MinFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.Step, b.Step) }).Step
 	r.Reason = r.reason(c, t.sp.Start)
 	return r
 }

@@ -408,8 +408,8 @@ func WithStrategy(s Strategy) Option {
 }
 
 // WithAlpha sets the difference that [Tune] ignores, at least 0, in time over [WithIterations]
-// iterations. The default is 0.5 s, but at least 1 % and at most 5 % of the fastest count's
-// time.
+// iterations. The default is 0.5 s, but at most 5 % of the fastest count's time, and at least 1 %
+// of it and 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -442,8 +442,8 @@ func WithIterations(n int) Option {
 }
 
 // WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice
-// GOMAXPROCS, for [Exhaustive] GOMAXPROCS − 1, and more as long as more workers win while CPUs
-// are idle.
+// the CPUs that the process may use, for [Exhaustive] one less than these, and more as long as
+// more workers win while CPUs are idle.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n
@@ -505,8 +505,10 @@ func WithMemoryLimit(bytes uint64) Option {
 // WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune
 // takes it from there if hardware, device, fields and options are the same, and a few batches
 // are as large and as slow as it says, within a factor of two. A result that isn't sure counts
-// for a day. Of several processes one tunes, the others wait. If the file can't be used, Tune
-// logs that and tunes. What Tune calls must not tune with the same file.
+// for a day. If other programs kept CPUs busy meanwhile, or if fewer than 80 % of runs would
+// choose the same, it counts for ten minutes, for the processes of the same job. Of several
+// processes one tunes, the others wait. If the file can't be used, Tune logs that and tunes. What
+// Tune calls must not tune with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name

@@ -57,9 +57,27 @@ type keptResult struct {
 	Before uint64 `json:"memory_before"` // bytes that the process had to have before it tuned
 }
 
-// forgetDoubtful is how long a result is kept if it isn't sure, or if counts were ruled out by
-// the memory that was left then.
-const forgetDoubtful = 24 * time.Hour
+const (
+	// forgetDoubtful is how long a result holds if it isn't sure, or if counts were ruled out by the
+	// memory that was left then.
+	forgetDoubtful = 24 * time.Hour
+
+	// forgetAtOnce is how long one holds that other programs may have had a part in, or that is a
+	// matter of chance: for the processes that wait for it, and not for the next day's training.
+	forgetAtOnce = 10 * time.Minute
+	byChance     = 0.80 // confidence
+)
+
+// holds returns how long a result holds.
+func (t *tuner) holds(r *Result) time.Duration {
+	switch {
+	case r.Confidence < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > busyOthers }):
+		return forgetAtOnce
+	case r.Confidence < unsure, t.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory):
+		return forgetDoubtful
+	}
+	return math.MaxInt64
+}
 
 // recall is the result that the file has, and when it was saved; nil if the file has none that
 // may hold.
@@ -78,8 +96,7 @@ func (t *tuner) recall(file results.File, key results.Key) (found *Result, saved
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", what)
 		return nil, saved
 	}
-	doubtful := r.Confidence < unsure || t.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory)
-	if doubtful && time.Since(saved).Abs() > forgetDoubtful { // a clock may have been wrong
+	if time.Since(saved).Abs() > t.holds(r.Result) { // a clock may have been wrong
 		return nil, saved
 	}
 	if why := t.outgrown(r); why != "" {

@@ -173,7 +173,7 @@ func TestRanksThatStartTogetherAgreeOnOneAnswer(t *testing.T) {
 	var ranks sync.WaitGroup
 	for rank := range results {
 		ranks.Go(func() {
-			r, err := nwt.Tune(t.Context(), ds, nwt.WithRank(rank, 4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(path, "a"), silent)
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithRank(rank, 4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(path, "a"), virtual, silent)
 			if err == nil {
 				results[rank] = r
 			}
@@ -205,7 +205,7 @@ func TestWaitingForAnotherProcessThatTunesTakesNoTuningTime(t *testing.T) {
 	})
 }
 
-func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
+func TestAKeptResultThatCannotBeOrMayNotHoldIsMeasuredAnew(t *testing.T) {
 	ds, path := sleeping(1000, time.Millisecond), filepath.Join(t.TempDir(), "tuning.json")
 	kept(t, path, "a", ds)
 	data, err := os.ReadFile(path)
@@ -213,7 +213,7 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 	figure := func(name string, value any) func(map[string]any) {
 		return func(r map[string]any) { r[name] = value }
 	}
-	trial := func(name string, value int) func(map[string]any) {
+	trial := func(name string, value any) func(map[string]any) {
 		return func(r map[string]any) {
 			for _, t := range r["trials"].([]any) {
 				t.(map[string]any)[name] = value
@@ -239,6 +239,11 @@ func TestAKeptResultThatCannotBeIsMeasuredAnew(t *testing.T) {
 		"unsure":              {figure("confidence", 0.89), 23 * time.Hour, true},
 		"unsure for a day":    {figure("confidence", 0.89), 25 * time.Hour, false},
 		"unsure, of tomorrow": {figure("confidence", 0.89), -25 * time.Hour, false},
+		"by chance":           {figure("confidence", 0.79), 9 * time.Minute, true},
+		"by chance, long ago": {figure("confidence", 0.79), 11 * time.Minute, false},
+		"crowded":             {trial("other_cpu", 0.11), 9 * time.Minute, true},
+		"crowded, long ago":   {trial("other_cpu", 0.11), 11 * time.Minute, false},
+		"hardly crowded":      {trial("other_cpu", 0.09), 25_000 * time.Hour, true},
 		"sure for years":      {figure("confidence", 0.90), 25_000 * time.Hour, true},
 		"bounded":             {bounded("2 workers would take too much"), 23 * time.Hour, true},
 		"bounded for a day":   {bounded("2 workers would take too much"), 25 * time.Hour, false},

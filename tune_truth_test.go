@@ -4,6 +4,7 @@ package nwt_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ func savingEachTenth() nwt.Option {
 func TestWithoutWorkersLoadingIsNotHiddenBehindLongSteps(t *testing.T) {
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
-			r := tune(t, sleeping(1_000_000, msec), nwt.WithShuffle(seed), savingEachTenth())
+			r := tune(t, sleeping(1_000_000, msec), nwt.WithMaxWorkers(2), nwt.WithShuffle(seed), savingEachTenth())
 			require.Positive(t, r.Workers, "%v", r)
 			none := trialOf(t, r, 0)
 			require.InDelta(t, 32*msec, none.Wait, float64(msec), "%v", r)
@@ -90,6 +91,52 @@ func TestNothingIsSaidOfATuningThatWasCutShortWhichItDidNotSee(t *testing.T) {
 			if slow := trialOf(t, r, r.Workers).Mean > trialOf(t, r, r.Fastest).Mean*11/10; slow {
 				require.NotContains(t, r.String(), "more workers don't help", "%v", r)
 			}
+		})
+	}
+}
+
+// A step that computes on all CPUs takes longer the more workers compute beside it. What is told of a
+// count is what a long run has at it.
+func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
+	const load, step, slice = 700 * us, 5 * msec, 500 * us
+	for name, c := range map[string]struct {
+		cpus int
+		opt  nwt.Option
+	}{
+		"2 CPUs": {2, silent}, "4 CPUs, every count": {4, nwt.WithStrategy(nwt.Exhaustive())},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := nwt.NewVirtualMachine(c.cpus)
+			compute := func() { // on each CPU
+				var group sync.WaitGroup
+				for range c.cpus {
+					group.Go(func() {
+						for range step / slice {
+							m.Compute(slice)
+						}
+					})
+				}
+				group.Wait()
+			}
+			ds := waiting{compute: load, steady: true}.dataset(m, 1)
+			r := tune(t, ds, m.Option(), nwt.WithMaxWorkers(16), c.opt, nwt.WithStep(func(context.Context, *nwt.Batch) error { compute(); return nil }))
+			least := time.Hour
+			for _, trial := range r.Trials {
+				steps, n := time.Duration(0), 0
+				l := newLoader(t, ds, nwt.WithWorkers(trial.Workers), silent, m.Option())
+				took := train(t, l, 400, func() {
+					began := time.Now()
+					compute()
+					steps, n = steps+time.Since(began), n+1
+				})
+				require.NoError(t, l.Close())
+				mean, body := took/400, steps/time.Duration(n)
+				require.InEpsilon(t, mean, trial.Mean, 0.12, "%s, %d workers: %v", name, trial.Workers, r)
+				require.InEpsilon(t, body, trial.Step, 0.12, "%s, %d workers: %v", name, trial.Workers, r)
+				require.InDelta(t, mean-body, trial.Wait, 0.12*float64(mean), "%s, %d workers: %v", name, trial.Workers, r)
+				least = min(least, trial.Step)
+			}
+			require.Equal(t, least, r.Floor, "the step beside which nothing computes")
 		})
 	}
 }

@@ -106,6 +106,12 @@ func (p *Policy) Asked(late bool) {
 	}
 }
 
+// Forget forgets how often batches weren't loaded: of another number of workers that says nothing.
+func (p *Policy) Forget() {
+	p.late = 0
+	p.waits.Store(false)
+}
+
 // Surplus is how many extra batches aren't needed, once training has asked for a batch. ready
 // tells whether half of the batches that are open were ready then.
 func (p *Policy) Surplus(ready bool, open int) int {

@@ -31,7 +31,6 @@ type Choice struct {
 	Most       int           // more workers were measured, but only take CPUs from other processes; 0: none were
 	Kept       bool          // Workers is training's own count: time ended before another was surely better
 	Estimates  []Estimate    // one per count measured, ascending
-	Body       time.Duration // of the loop, per iteration, without waiting: the same for all counts
 }
 
 // An Estimate is what a series says about its count: total time over iterations,
@@ -39,22 +38,25 @@ type Choice struct {
 type Estimate struct {
 	Workers   int
 	Mean      time.Duration // per iteration
+	Body      time.Duration // of it, the loop's own, without waiting
 	Low, High time.Duration // its 95 % interval; both Mean if nothing was measured twice
 }
 
 // Choose finds the fewest workers within alpha of the fastest.
 func Choose(sp Space, seen []Series) Choice {
-	e := weigh(sp, even(seen))
+	seen = even(seen)
+	e := weigh(sp, seen)
 	if len(e.counts) == 0 {
 		return Choice{Workers: -1, Fastest: -1}
 	}
-	c := Choice{Estimates: make([]Estimate, len(e.counts)), Body: bodyOf(seen)}
+	c := Choice{Estimates: make([]Estimate, len(e.counts))}
 	for i, w := range e.counts {
+		body := seen[slices.IndexFunc(seen, func(s Series) bool { return s.Workers == w })].body()
 		mean, margin := min(e.mean[i], math.MaxInt64/2), 0.0
 		if e.twice {
 			margin = 2 * ofItself * e.se[i]
 		}
-		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
+		c.Estimates[i] = Estimate{w, time.Duration(mean), body, time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
 	chosen, fastest := e.choose(e.mean)
 	if sp.Time > 0 && sp.Left <= 0 {
@@ -166,8 +168,8 @@ func (e evidence) orTheStart(chosen int) int {
 	if start < 0 || start == chosen {
 		return chosen
 	}
-	if chosen < start && e.windows[chosen] < 2 {
-		return start // one window is no reason to choose fewer workers
+	if chosen < start && e.windows[chosen] < 2 && e.mean[start] < hopeless*e.mean[chosen] {
+		return start // one window is no reason to choose fewer workers, unless training's own are no good
 	}
 	worse := 0
 	e.draw(1, redraws, func(mean []float64) {

@@ -157,18 +157,38 @@ func TestADriftThatAllCountsShareDoesNotMoveTheChoice(t *testing.T) {
 	require.Greater(t, c.Confidence, 0.95)
 }
 
-// Steps vary, but not because of the workers.
-func TestTheStepIsTheSameForAllCounts(t *testing.T) {
-	hidden := func(workers int, body, wait time.Duration) Series {
-		return Series{workers, []Block{{Iterations: 50, Bodies: 50, Mean: body + wait, Wait: wait}, {Round: 1, Iterations: 50, Bodies: 50, Mean: body + wait, Wait: wait}}}
+// hidden is two windows whose bodies, in milliseconds, differ.
+func hidden(workers int, wait time.Duration, bodies ...time.Duration) (s Series) {
+	s.Workers = workers
+	for round, body := range bodies {
+		s.Blocks = append(s.Blocks, Block{Round: round, Iterations: 50, Bodies: 50, Mean: body*ms + wait, Wait: wait})
 	}
-	c := Choose(sixteen(), []Series{hidden(2, 9*ms, 6*ms), hidden(4, 11*ms, 0), hidden(8, 10*ms, 0)})
-	require.Equal(t, 10*ms, c.Body)
+	return s
+}
+
+// Steps vary, but hardly because of the workers.
+func TestCountsHaveTheSameStepAsLongAsItVariesAsMuchWithoutThem(t *testing.T) {
+	c := Choose(sixteen(), []Series{hidden(2, 6*ms, 9, 9), hidden(4, 0, 9, 13), hidden(8, 0, 12, 8)})
 	require.Equal(t, 4, c.Workers, "no slower than 8, though longer steps came")
 	require.Equal(t, []time.Duration{15 * ms, 10 * ms, 10 * ms}, []time.Duration{c.Estimates[0].Mean, c.Estimates[1].Mean, c.Estimates[2].Mean})
-	c = Choose(sixteen(), []Series{hidden(4, 10*ms, 2*ms), hidden(8, 10*ms, 0)})
+	for _, e := range c.Estimates {
+		require.Equal(t, 10*ms, e.Body)
+	}
+	c = Choose(sixteen(), []Series{hidden(4, 2*ms, 10, 10), hidden(8, 0, 10, 10)})
 	require.Equal(t, 8, c.Workers)
 	require.Equal(t, 12*ms, c.Estimates[0].Mean, "loading sets the pace")
+	c = Choose(sixteen(), []Series{hidden(4, 0, 14), hidden(8, 0, 10)})
+	require.Equal(t, 12*ms, c.Estimates[0].Mean, "measured once, that tells nothing")
+}
+
+// A step that computes takes longer beside workers that do.
+func TestACountHasAStepOfItsOwnIfThatIsNotChance(t *testing.T) {
+	c := Choose(sixteen(), []Series{hidden(0, 22*ms, 5, 6, 5, 4), hidden(2, 5*ms, 10, 11, 10, 9), hidden(4, 0, 16, 15, 16, 17), hidden(8, 0, 17, 16, 15, 16)})
+	require.Equal(t, 2, c.Fastest)
+	for i, body := range []time.Duration{5, 10, 16, 16} {
+		require.InEpsilon(t, float64(body*ms), float64(c.Estimates[i].Body), 0.06)
+	}
+	require.Equal(t, c.Estimates[2].Body, c.Estimates[2].Mean, "training doesn't wait")
 }
 
 func TestWhichBlocksCountAsTheyAre(t *testing.T) {
@@ -223,13 +243,14 @@ func TestTrainingsOwnCountIsKeptIfTimeEndsTheSearch(t *testing.T) {
 	sp.Time = time.Minute
 	require.Equal(t, 8, Choose(sp, []Series{windows(8, 1000, 1000), windows(15, 2000, 2000)}).Workers, "surely better")
 	require.Equal(t, 30, Choose(sp, []Series{windows(15, 2000, 2000), windows(30, 1000)}).Workers, "more workers after one look")
+	require.Equal(t, 8, Choose(sp, []Series{windows(8, 1000), windows(15, 16_000)}).Workers, "fewer after one look, where the default is no good")
 	c := Choose(sp, []Series{windows(8, 2000, 2000), windows(15, 1000, 1000)})
 	require.Equal(t, 15, c.Workers)
 	require.False(t, c.Kept, "it is the choice")
 }
 
 func TestWhatWasMeasuredOnceHasNoInterval(t *testing.T) {
-	require.Equal(t, Estimate{8, ms, ms, ms}, Choose(sixteen(), []Series{windows(8, 1000)}).Estimates[0])
+	require.Equal(t, Estimate{8, ms, 0, ms, ms}, Choose(sixteen(), []Series{windows(8, 1000)}).Estimates[0])
 }
 
 // Two CPUs: 2 workers want both, and those that are more are faster by what others lose.

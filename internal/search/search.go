@@ -76,23 +76,26 @@ type Block struct {
 	Queued     float64       // share of them that its threads waited for beside these
 }
 
-// even gives all blocks the same body of the loop, the mean of all: steps vary, but not because of
-// the workers. A block in which training hardly waited then takes as long as the body, whatever
-// steps it has met. If loading set the pace, it takes as long as loading, but waits no longer than
-// was seen.
+// even takes out of the blocks by how much the bodies of the loop vary by chance. A block in which
+// training hardly waited then takes as long as the body, whatever steps it has met. If loading set
+// the pace, it takes as long as loading, but waits no longer than was seen.
 func even(seen []Series) []Series {
-	body := float64(bodyOf(seen))
+	common, own := bodies(seen)
 	out := make([]Series, len(seen))
 	for i, s := range seen {
 		out[i] = Series{s.Workers, slices.Clone(s.Blocks)}
 		for k := range s.Blocks {
 			b := &out[i].Blocks[k]
-			mean := body + float64(b.Wait)
+			body := common
+			if b.Bodies > 0 {
+				body += own[i] * (b.body() - common)
+			}
+			mean, wait := body+float64(b.Wait), b.Wait
 			if s.Workers > 0 { // loading goes on meanwhile
 				mean = min(mean, max(float64(b.Mean), body))
 			}
-			b.Mean = time.Duration(mean)
-			if b.Wait == 0 {
+			b.Mean, b.Wait = time.Duration(mean), time.Duration(mean-body)
+			if wait == 0 {
 				b.Parts = nil
 				continue
 			}
@@ -105,15 +108,51 @@ func even(seen []Series) []Series {
 	return out
 }
 
-// bodyOf is the mean body of the loop.
-func bodyOf(seen []Series) time.Duration {
-	sum, bodies := 0.0, 0
-	for _, s := range seen {
+// bodies are the mean body of the loop, and how much of its difference from that each count keeps.
+// Steps vary by chance, but a step that computes takes longer beside more workers: a count keeps what
+// two standard errors don't explain (James & Stein, "Estimation with quadratic loss", 1961).
+func bodies(seen []Series) (common float64, own []float64) {
+	var rows [][]stat.Part
+	sum, all, twice := 0.0, 0.0, false
+	own = make([]float64, len(seen))
+	for i, s := range seen {
+		var row []stat.Part
 		for _, b := range s.Blocks {
-			sum, bodies = sum+float64(b.Mean-b.Wait)*float64(b.Bodies), bodies+b.Bodies
+			if n := float64(b.Bodies); n > 0 {
+				row = append(row, stat.Part{Mean: max(1, b.body()), Weight: n})
+				sum, all = sum+n*b.body(), all+n
+			}
 		}
+		if row != nil {
+			rows, own[i] = append(rows, row), 1
+		}
+		twice = twice || len(row) > 1
 	}
-	return time.Duration(sum / float64(max(bodies, 1)))
+	common = sum / max(all, 1)
+	mean, se := stat.Totals(rows)
+	for i := range own {
+		if own[i] == 0 {
+			continue
+		}
+		chance := doubtful * se[0] * mean[0] / max(1, math.Abs(mean[0]-common))
+		if own[i] = max(0, 1-chance*chance); !twice {
+			own[i] = 0
+		}
+		mean, se = mean[1:], se[1:]
+	}
+	return common, own
+}
+
+// body is how long the body of the loop took, if one has ended.
+func (b Block) body() float64 { return float64(b.Mean - b.Wait) }
+
+// body is the mean body, once even has given one to each block.
+func (s Series) body() time.Duration {
+	sum, n := 0.0, 0
+	for _, b := range s.Blocks {
+		sum, n = sum+b.body()*float64(max(b.Bodies, 1)), n+max(b.Bodies, 1)
+	}
+	return time.Duration(math.Round(sum / float64(n)))
 }
 
 // A Request is one window to measure.
@@ -236,6 +275,7 @@ const (
 	sweepRounds = 4    // of an exhaustive search
 	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes as long is left out, unless another run might choose it
 	tooFew      = 3    // if a count takes this many times the time of the fastest of more workers, no fewer are tried
+	doubtful    = 2    // standard errors by which bodies of the loop must differ to be told apart
 	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain a tenth at most
 	fullCPU     = 0.95 // … and a twentieth here, unless they take CPUs from other processes,
 	queuedCPU   = 0.05 // which are there if its threads wait for this share of the CPUs
