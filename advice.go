@@ -16,7 +16,7 @@ import (
 
 // explain adds to a result what makes it less trustworthy, and what to change. others is what
 // other processes used meanwhile, unseen why that isn't known.
-func (t *tuner) explain(m *tuning, r *Result, others host.Use, unseen string) {
+func (t *tuneCall) explain(m *tuning, r *Result, others host.Use, unseen string) {
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
 	busy := t.othersShare(others)
 	switch c := t.cpus; {
@@ -68,7 +68,7 @@ func (t *tuner) explain(m *tuning, r *Result, others host.Use, unseen string) {
 	r.Advice = t.advice(r, t.limit, busy, late)
 }
 
-func (t *tuner) othersShare(u host.Use) float64 {
+func (t *tuneCall) othersShare(u host.Use) float64 {
 	return t.cpus.OthersShare(u.Others, t.opts.ranks(), t.opts.cpus())
 }
 

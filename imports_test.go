@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -59,5 +60,13 @@ func TestArrowsBetweenPackagesGoOneWay(t *testing.T) {
 		if !strings.HasSuffix(path, "_test.go") {
 			require.NotContains(t, importsOf(t, path), "sampler", path)
 		}
+	}
+}
+
+// Who reads the repository for the first time finds the tuner's parts by these names.
+func TestTheTopLevelHasAFileForEachPart(t *testing.T) {
+	for _, name := range []string{"tuner.go", "loader.go", "pinned.go", "transfer.go", "search.go", "memory.go", "options.go", "examples", "internal"} {
+		_, err := os.Stat(name)
+		require.NoError(t, err)
 	}
 }

@@ -2,14 +2,12 @@ package nwt
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
-	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/tune"
 )
@@ -288,49 +286,6 @@ func (c counts) windows() (n int) {
 		n += one.n
 	}
 	return n
-}
-
-// peaks are how much memory the counts need.
-func (c counts) peaks() []memoryPeak {
-	out := make([]memoryPeak, len(c))
-	for i, one := range c {
-		out[i] = memoryPeak{one.Workers, one.needs()}
-	}
-	return out
-}
-
-// neededNow is what the process must have now, as needs counts it.
-func neededNow() uint64 {
-	if memory, known := host.OwnMemory(); known {
-		return memory
-	}
-	return host.Memory().RSS
-}
-
-// allowed tells whether a worker count may be tried and chosen, as far as is known.
-func (t *tuning) allowed(workers int) bool {
-	l := t.l
-	why := t.limit.allows(workers, t.counts.peaks())
-	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
-		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.bytes {
-			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), t.limit)
-		}
-	}
-	if workers == 0 && !t.inline {
-		if why = notInline; l.streams() && l.opts.mayInline() {
-			why = notInlineStream
-		}
-	}
-	delete(t.refused, workers)
-	if why != "" {
-		t.refused[workers] = why
-	}
-	return why == ""
-}
-
-// fits tells whether a count was measured that may be chosen.
-func (t *tuning) fits() bool {
-	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
 }
 
 // result is the choice with the figures behind it.

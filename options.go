@@ -386,27 +386,6 @@ func WithDevice(d Device) Option {
 	}
 }
 
-// WithPinned decides whether batches are loaded into page-locked memory: by default if the
-// device is a GPU. On the [Host] it is for programs that copy to a GPU themselves; if it is
-// refused there, a log line names the limit.
-func WithPinned(on bool) Option {
-	return func(o *options) error {
-		o.pinned = &on
-		return nil
-	}
-}
-
-// WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
-func WithStrategy(s Strategy) Option {
-	return func(o *options) error {
-		o.strategy = s
-		if s == nil {
-			return optionError("WithStrategy", nil, "must not be nil")
-		}
-		return nil
-	}
-}
-
 // WithAlpha sets the difference that [Tune] ignores, at least 0, in time over [WithIterations]
 // iterations. The default is 0.5 s, but at most 5 % of the fastest count's time, and at least 1 %
 // of it and 5 µs per batch.
@@ -489,19 +468,6 @@ func WithProgress(f func(Progress)) Option {
 	}
 }
 
-// WithMemoryLimit sets how many bytes the process may need at the count that [Tune] chooses, see
-// Trial.Memory. By default it may grow by 80 % of what the container or the machine has left,
-// divided by the ranks on the host.
-func WithMemoryLimit(bytes uint64) Option {
-	return func(o *options) error {
-		o.maxMemory = bytes
-		if bytes == 0 {
-			return optionError("WithMemoryLimit", bytes, "must be at least 1 byte")
-		}
-		return nil
-	}
-}
-
 // WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune
 // takes it from there if hardware, device, fields and options are the same, and a few batches
 // are as large and as slow as it says, within a factor of two. A result that isn't sure counts
@@ -532,21 +498,3 @@ func WithAutoWorkers() Option {
 
 // maxAheadBytes bounds the memory of the records that a stream reads ahead.
 const maxAheadBytes = 256 << 20
-
-// A Strategy decides which worker counts [Tune] measures, and for how long.
-type Strategy interface {
-	fmt.Stringer
-	search() search.Strategy
-}
-
-type strategy struct{ search.Strategy }
-
-func (s strategy) search() search.Strategy { return s.Strategy }
-
-// Greedy tries more workers while training waits, and fewer until they are hopeless. It ends
-// when another run would choose the same in 95 % of cases.
-func Greedy() Strategy { return strategy{search.Greedy{}} }
-
-// Exhaustive measures every count, 0 … CPUs−1, in four rounds, and goes on as long as more
-// workers win while CPUs are idle.
-func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }

@@ -16,7 +16,7 @@ import (
 )
 
 // remembered is tune, unless the file of results has one that still holds.
-func (t *tuner) remembered(ctx context.Context) (*Result, error) {
+func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	file, key := results.File{Path: t.opts.results, Log: t.opts.log}, t.resultKey()
 	r, saved := t.recall(file, key)
 	if r != nil {
@@ -69,7 +69,7 @@ const (
 )
 
 // holds returns how long a result holds.
-func (t *tuner) holds(r *Result) time.Duration {
+func (t *tuneCall) holds(r *Result) time.Duration {
 	switch {
 	case r.Confidence < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > busyOthers }):
 		return forgetAtOnce
@@ -81,7 +81,7 @@ func (t *tuner) holds(r *Result) time.Duration {
 
 // recall is the result that the file has, and when it was saved; nil if the file has none that
 // may hold.
-func (t *tuner) recall(file results.File, key results.Key) (found *Result, saved time.Time) {
+func (t *tuneCall) recall(file results.File, key results.Key) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
 		return nil, saved
@@ -112,7 +112,7 @@ const confirmed = 2
 
 // confirm tells whether a batch takes about as long as the kept result says: the name that it is
 // kept under may be another dataset's by now, or the storage may have changed.
-func (t *tuner) confirm(ctx context.Context, file results.File, r *Result) (holds bool, err error) {
+func (t *tuneCall) confirm(ctx context.Context, file results.File, r *Result) (holds bool, err error) {
 	sp := t.space()
 	sp.Start = r.Workers
 	m := t.measured(sp)
@@ -143,17 +143,6 @@ func (r *Result) impossible() string {
 		if t := r.trial(workers); t.Iterations < 1 || t.Mean < 1 || workers < 0 || workers > maxWorkers {
 			return fmt.Sprintf("%s chosen or fastest, but not tried", countWorkers(workers))
 		}
-	}
-	return ""
-}
-
-// outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
-// does. Since then the program may have grown, and the machine may have less left.
-func (t *tuner) outgrown(r keptResult) (why string) {
-	chosen := r.trial(r.Workers)
-	grows := chosen.needs() - min(r.Before, chosen.needs())
-	if now := neededNow(); grows > t.limit.bytes-min(now, t.limit.bytes) {
-		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), human.Bytes(now+min(grows, math.MaxUint64-now)), t.limit)
 	}
 	return ""
 }

@@ -42,15 +42,6 @@ func countCPUs(n float64) string {
 	return fmt.Sprintf("%.3g CPUs", n)
 }
 
-// needs is the memory that a trial must have. The system can take back pages of files. If it
-// isn't known how much of the peak they are, needs is the peak.
-func (t *Trial) needs() uint64 {
-	if t.Memory > 0 {
-		return t.Memory
-	}
-	return t.PeakRSS
-}
-
 // Why 0 workers aren't tried.
 const (
 	notInline       = "0 workers weren't tried: WithTimeout holds only with workers"

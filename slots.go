@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/pages"
 )
@@ -270,66 +269,4 @@ func (b *Batch) moveOut() error {
 	b.resize(b.size)
 	b.leaveRefuge()
 	return nil
-}
-
-// slotMemory is where slots come from, always outside the Go heap. On the heap, a
-// gigabyte of slots would let the collector pile up a gigabyte of garbage, and its
-// memory wouldn't go back to the system when a loader closes.
-type slotMemory struct {
-	alloc func(size int) ([]byte, error)
-	free  func(mem []byte) error
-}
-
-// newSlotMemory chooses the memory by device and WithPinned. For a GPU it is the
-// driver's page-locked memory, unless WithPinned(false) declines it. For the host it
-// is ordinary pages or, with WithPinned(true), the driver's or locked ones. With checks it is
-// ordinary pages.
-func newSlotMemory(o *options) slotMemory {
-	host := onHost(o.device)
-	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {
-	case !pinned || o.checks:
-		return slotMemory{pages.Map, pages.Unmap}
-	case !host:
-		return slotMemory{o.device.AllocHost, o.device.FreeHost}
-	}
-	// Other runtimes in the process (XLA, for example) recognize the driver's
-	// page-locked memory and copy from it at full speed.
-	if gpu, err := gpuOfRank(o); err == nil {
-		return slotMemory{gpu.AllocHost, gpu.FreeHost}
-	}
-	return lockedPages(o)
-}
-
-// gpuOfRank is the GPU that this process most likely trains on. Page-locked memory
-// needs a context; if every rank had one on the first GPU, these would take memory of
-// the first GPU.
-func gpuOfRank(o *options) (*cuda.Device, error) {
-	n, err := cuda.Count()
-	if err != nil {
-		return nil, err
-	}
-	local := o.rank
-	if o.launcher != nil {
-		local = o.launcher.LocalRank
-	}
-	return cuda.Open(local % n)
-}
-
-// lockedPages locks pages as long as the system's limit allows. It logs once when the
-// limit doesn't.
-func lockedPages(o *options) slotMemory {
-	var warned atomic.Bool // no Once: whoever came second would wait for the log's handler
-	alloc := func(size int) ([]byte, error) {
-		mem, err := pages.Map(size)
-		if err != nil {
-			return nil, err
-		}
-		if err := pages.Lock(mem); err != nil {
-			if !warned.Swap(true) {
-				o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", pages.LockLimit(), "error", err)
-			}
-		}
-		return mem, nil
-	}
-	return slotMemory{alloc, pages.Unmap}
 }

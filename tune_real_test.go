@@ -283,12 +283,8 @@ type verdict struct {
 func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.Result) {
 	var chosen []int
 	var elapsed time.Duration
-	others := 0.0 // alone, more than a few percent mean that the machine has something else to do
 	for _, r := range results {
 		chosen, elapsed = append(chosen, r.Workers), elapsed+r.Elapsed
-		for _, trial := range r.Trials {
-			others += trial.OtherCPU / float64(len(r.Trials)*len(results))
-		}
 	}
 	tr.measure(t, chosen)
 	counts, best, fewest, spread := slices.Sorted(maps.Keys(tr.ratios)), 0, 0, 0.0
@@ -328,7 +324,7 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 		}
 	}
 	row := fmt.Sprintf("| %s | %s | %d | %d | %s | %s | %.1f | %.1f |\n", beside, tr.name, best, fewest, strings.Join(choices, ", "), strings.Join(slower, ", "), 100*spread, elapsed.Seconds()/float64(len(results)))
-	t.Logf("%s%sothers: %.0f %% of the CPUs", row, times, 100*others)
+	t.Log(row, times)
 	v.rows, v.tuned, v.spread = v.rows+row, v.tuned+len(results), max(v.spread, spread)
 }
 

@@ -31,15 +31,15 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.once = &onceLog{during: whileTuning}
-	t := &tuner{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit()}
+	t := &tuneCall{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit()}
 	if s.opts.results == "" {
 		return t.tune(ctx)
 	}
 	return t.remembered(ctx)
 }
 
-// A tuner is a call of Tune.
-type tuner struct {
+// A tuneCall is a call of Tune.
+type tuneCall struct {
 	*source
 	began  time.Time
 	cpus   host.CPUFacts
@@ -52,7 +52,7 @@ type tuner struct {
 	shapes   shapes      // that the step has been called with
 }
 
-func (t *tuner) tune(ctx context.Context) (*Result, error) {
+func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	debug.FreeOSMemory() // so that memory from before doesn't count as the trials'
 	t.before = neededNow()
 	sp := t.space()
@@ -74,7 +74,7 @@ func (t *tuner) tune(ctx context.Context) (*Result, error) {
 }
 
 // measured makes a loader that is measured.
-func (t *tuner) measured(sp search.Space) *tuning {
+func (t *tuneCall) measured(sp search.Space) *tuning {
 	m := t.newTuning(sp, t.limit)
 	m.exact = true
 	m.attach(t.loader(m.sp.Start))
@@ -82,30 +82,11 @@ func (t *tuner) measured(sp search.Space) *tuning {
 	return m
 }
 
-// space is what the search may do.
-func (t *tuner) space() search.Space {
-	o := t.opts
-	sp := search.Space{
-		CPUs: o.usable(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
-		Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
-	}
-	if sp.Max >= 0 {
-		sp.Start = min(sp.Start, sp.Max)
-	}
-	if o.iterations > 0 {
-		sp.Iterations, sp.Fixed = o.iterations, true
-	}
-	if sp.Time == 0 && !sp.Fixed && o.strategy == Greedy() {
-		sp.Time = search.DefaultTime
-	}
-	return sp
-}
-
 // errOver ends loading when tuning is over.
 var errOver = errors.New("nwt: tuning is over")
 
 // measure has a loader measured that trains, as it were, until m.Next asks for nothing more.
-func (t *tuner) measure(ctx context.Context, m *tuning) error {
+func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	m.over = func() { end(errOver) }
@@ -155,7 +136,7 @@ const seldom = 10
 
 // place is where a round begins: rounds are spread over the epoch, so that its front alone doesn't
 // decide.
-func (t *tuner) place(round, epoch int) State {
+func (t *tuneCall) place(round, epoch int) State {
 	order := &t.first.order
 	steps := order.steps(0)
 	if t.streams() || steps < 2 {
@@ -176,7 +157,7 @@ func (t *tuner) place(round, epoch int) State {
 
 // train runs the training step, if there is one. The first with a batch of each shape isn't
 // measured: a framework with a compiler compiles in it, for seconds, and never again.
-func (t *tuner) train(ctx context.Context, m *tuning, b *Batch) error {
+func (t *tuneCall) train(ctx context.Context, m *tuning, b *Batch) error {
 	if t.opts.step == nil {
 		return nil
 	}
@@ -227,34 +208,15 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 	return err
 }
 
-// next is what Tune's search asks for next.
-func (t *tuner) next(m *tuning, seen []search.Series) (search.Request, bool) {
-	if len(seen) > 0 && !m.fits() {
-		last := m.counts[len(m.counts)-1].Workers
-		if last == 0 {
-			return search.Request{}, false
-		}
-		m.sp.Start = last / 2
-		m.inline = m.inline || m.sp.Start == 0 // nothing else is left
-	}
-	m.sp.Left = m.Left(time.Now())
-	req, more := t.opts.strategy.search().Next(m.sp, seen)
-	if more {
-		t.bound(m)
-		t.show(m, "measuring", req.Workers)
-	}
-	return req, more
-}
-
 // bound has the time for tuning end loading, also one that hangs, once a count was measured.
-func (t *tuner) bound(m *tuning) {
+func (t *tuneCall) bound(m *tuning) {
 	if m.sp.Time > 0 && len(m.counts) > 0 {
 		t.deadline.Reset(m.Left(time.Now()))
 	}
 }
 
 // show reports progress: to the program, or to the log now and then.
-func (t *tuner) show(m *tuning, phase string, workers int) {
+func (t *tuneCall) show(m *tuning, phase string, workers int) {
 	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Done: 1}
 	if phase != "done" {
 		// How much will be measured isn't known: half of it is done after an ordinary search.

@@ -9,6 +9,19 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
+// WithMemoryLimit sets how many bytes the process may need at the count that [Tune] chooses, see
+// Trial.Memory. By default it may grow by 80 % of what the container or the machine has left,
+// divided by the ranks on the host.
+func WithMemoryLimit(bytes uint64) Option {
+	return func(o *options) error {
+		o.maxMemory = bytes
+		if bytes == 0 {
+			return optionError("WithMemoryLimit", bytes, "must be at least 1 byte")
+		}
+		return nil
+	}
+}
+
 // memoryShare is the share of the memory left to this process that tuning may take if
 // no limit is set.
 const memoryShare = 0.8
@@ -94,4 +107,67 @@ func (s *source) memoryLimit() memoryLimit {
 		return memoryLimit{bytes: s.opts.maxMemory, from: "set by WithMemoryLimit"}
 	}
 	return limitFrom(host.Memory().RSS, s.opts.machine.Available(), s.opts.ranks())
+}
+
+// needs is the memory that a trial must have. The system can take back pages of files. If it
+// isn't known how much of the peak they are, needs is the peak.
+func (t *Trial) needs() uint64 {
+	if t.Memory > 0 {
+		return t.Memory
+	}
+	return t.PeakRSS
+}
+
+// peaks are how much memory the counts need.
+func (c counts) peaks() []memoryPeak {
+	out := make([]memoryPeak, len(c))
+	for i, one := range c {
+		out[i] = memoryPeak{one.Workers, one.needs()}
+	}
+	return out
+}
+
+// neededNow is what the process must have now, as needs counts it.
+func neededNow() uint64 {
+	if memory, known := host.OwnMemory(); known {
+		return memory
+	}
+	return host.Memory().RSS
+}
+
+// allowed tells whether a worker count may be tried and chosen, as far as is known.
+func (t *tuning) allowed(workers int) bool {
+	l := t.l
+	why := t.limit.allows(workers, t.counts.peaks())
+	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
+		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.bytes {
+			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), t.limit)
+		}
+	}
+	if workers == 0 && !t.inline {
+		if why = notInline; l.streams() && l.opts.mayInline() {
+			why = notInlineStream
+		}
+	}
+	delete(t.refused, workers)
+	if why != "" {
+		t.refused[workers] = why
+	}
+	return why == ""
+}
+
+// fits tells whether a count was measured that may be chosen.
+func (t *tuning) fits() bool {
+	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
+}
+
+// outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
+// does. Since then the program may have grown, and the machine may have less left.
+func (t *tuneCall) outgrown(r keptResult) (why string) {
+	chosen := r.trial(r.Workers)
+	grows := chosen.needs() - min(r.Before, chosen.needs())
+	if now := neededNow(); grows > t.limit.bytes-min(now, t.limit.bytes) {
+		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), human.Bytes(now+min(grows, math.MaxUint64-now)), t.limit)
+	}
+	return ""
 }

@@ -1,0 +1,75 @@
+package nwt
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/search"
+)
+
+// A Strategy decides which worker counts [Tune] measures, and for how long.
+type Strategy interface {
+	fmt.Stringer
+	search() search.Strategy
+}
+
+type strategy struct{ search.Strategy }
+
+func (s strategy) search() search.Strategy { return s.Strategy }
+
+// Greedy tries more workers while training waits, and fewer until they are hopeless. It ends
+// when another run would choose the same in 95 % of cases.
+func Greedy() Strategy { return strategy{search.Greedy{}} }
+
+// Exhaustive measures every count, 0 … CPUs−1, in four rounds, and goes on as long as more
+// workers win while CPUs are idle.
+func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }
+
+// WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
+func WithStrategy(s Strategy) Option {
+	return func(o *options) error {
+		o.strategy = s
+		if s == nil {
+			return optionError("WithStrategy", nil, "must not be nil")
+		}
+		return nil
+	}
+}
+
+// space is what the search may do.
+func (t *tuneCall) space() search.Space {
+	o := t.opts
+	sp := search.Space{
+		CPUs: o.usable(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
+		Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
+	}
+	if sp.Max >= 0 {
+		sp.Start = min(sp.Start, sp.Max)
+	}
+	if o.iterations > 0 {
+		sp.Iterations, sp.Fixed = o.iterations, true
+	}
+	if sp.Time == 0 && !sp.Fixed && o.strategy == Greedy() {
+		sp.Time = search.DefaultTime
+	}
+	return sp
+}
+
+// next is what Tune's search asks for next.
+func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) {
+	if len(seen) > 0 && !m.fits() {
+		last := m.counts[len(m.counts)-1].Workers
+		if last == 0 {
+			return search.Request{}, false
+		}
+		m.sp.Start = last / 2
+		m.inline = m.inline || m.sp.Start == 0 // nothing else is left
+	}
+	m.sp.Left = m.Left(time.Now())
+	req, more := t.opts.strategy.search().Next(m.sp, seen)
+	if more {
+		t.bound(m)
+		t.show(m, "measuring", req.Workers)
+	}
+	return req, more
+}
