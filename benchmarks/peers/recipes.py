@@ -101,7 +101,7 @@ def pad_scenes(samples):
     return batch, pad_sequence(boxes, batch_first=True), pad_sequence(things, batch_first=True)
 
 
-def detection():
+def shapes():
     aspect = [100 * scene_size(i)[1] // scene_size(i)[0] for i in range(4000)]
     return Scenes(), dict(batch_sampler=Bucketed(aspect, 8), collate_fn=pad_scenes)
 
@@ -297,7 +297,7 @@ def parquet(groups=20, rows=5000, columns=8):
     return RowGroups(groups, Parquet(path), 256), dict(batch_size=None)
 
 
-RECIPES = dict(text=text, detection=detection, pretrain=pretrain, audio=audio, pictures=pictures, metric=metric, rowgroups=rowgroups, parquet=parquet)
+RECIPES = dict(text=text, shapes=shapes, pretrain=pretrain, audio=audio, pictures=pictures, metric=metric, rowgroups=rowgroups, parquet=parquet)
 
 
 def main():

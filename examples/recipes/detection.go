@@ -1,101 +1,117 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/jpeg"
 	"io"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/sampler"
+	"github.com/nwt-go/nwt/vision"
 )
 
-// Detection: pictures of different height and width, each with some boxes. Both are
-// flipped together. Pictures of similar shape share a batch, which is padded to the
-// largest height and width and to the most boxes in it.
+// Detection: photographs and the boxes of what is on them, cropped and mirrored alike. A box that
+// becomes less than a pixel wide or high is left out, as by torchvision's SanitizeBoundingBoxes.
 
-const (
-	tallest, widest = 64, 96
-	mostBoxes       = 8
-)
+const mostFound = 10
 
 var (
-	sceneSchema nwt.Schema
-	scene       = nwt.AddRaggedDims[uint8](&sceneSchema, "scene", 2, tallest, widest, 3)
-	boxes       = nwt.AddRagged[float32](&sceneSchema, "boxes", mostBoxes, 4) // left, top, right, bottom
-	things      = nwt.AddRagged[int64](&sceneSchema, "things", mostBoxes)     // what is in each box
+	roadSchema nwt.Schema
+	road       = nwt.AddField[float32](&roadSchema, "road", 3, 64, 64)
+	found      = nwt.AddRagged[float32](&roadSchema, "found", mostFound, 4) // left, top, right, bottom
+	kinds      = nwt.AddRagged[int64](&roadSchema, "kinds", mostFound)      // what is in each box
 )
 
-// sceneSize is what a file's header or an index of the annotations tells: the picture
-// isn't decoded for it.
-func sceneSize(i int) (height, width, n int) { return 40 + i*7%25, 60 + i*11%37, 1 + i%mostBoxes }
-
-// scenes is n annotated pictures, and how they are loaded.
-func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
-	ds := nwt.NewDataset(n, sceneSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		height, width, n := sceneSize(i)
-		dst.SetShape(scene.Index(), height, width)
-		boxes.SetLen(dst, n)
-		things.SetLen(dst, n)
-		flipped := dst.Rand().IntN(2) == 1
-		row := dst.Shape(scene.Index())[1] * 3 // of the batch, which may be wider than the picture
-		for y := range height {
-			drawRow(scene.Of(dst)[y*row:][:width*3], i, y, flipped)
-		}
-		for k := range n {
-			left, right := float32(k), float32(width-k)/2
-			if flipped {
-				left, right = float32(width)-right, float32(width)-left
-			}
-			copy(boxes.Of(dst)[4*k:], []float32{left, float32(k), right, float32(height - k)})
-			things.Of(dst)[k] = int64(i + k)
-		}
-		return nil
-	})
-	sized := nwt.Sized(ds, func(i int, sizes []int) {
-		height, width, n := sceneSize(i)
-		sizes[0], sizes[1], sizes[2], sizes[3] = height, width, n, n
-	})
-	order, err := sampler.Bucketed(n, func(i int) int {
-		height, width, _ := sceneSize(i)
-		return 100 * width / height // pictures of the same aspect ratio are of similar size here
-	}, sampler.Buckets{BatchSize: 8}, 42)
-	return sized, []nwt.Option{nwt.WithSampler(order), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
+var detectionTransforms = []vision.Transform{
+	vision.RandomResizedCrop{Size: vision.Square(64), Scale: [2]float64{.3, 1}},
+	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNet,
 }
 
-// drawRow stands for a decoder.
-func drawRow(row []uint8, i, y int, flipped bool) {
-	width := len(row) / 3
-	for x := range width {
-		from := x
-		if flipped {
-			from = width - 1 - x
-		}
-		row[3*x], row[3*x+1], row[3*x+2] = uint8(i), uint8(y), uint8(from)
+// An annotated is a JPEG file and what is known of it.
+type annotated struct {
+	file  []byte
+	boxes []vision.Box
+	kinds []int64
+}
+
+// detected is a dataset of annotated photographs.
+func detected(all []annotated, transforms ...vision.Transform) (nwt.Dataset, error) {
+	pictures, err := vision.New(transforms)
+	if err != nil {
+		return nil, err
 	}
+	return nwt.NewDataset(len(all), roadSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		drawn, err := pictures.Draw(dst, road.Index(), all[i].file)
+		if err != nil {
+			return err
+		}
+		n := 0
+		for k, b := range all[i].boxes {
+			box, share := drawn.Box(b)
+			if share == 0 || box[2]-box[0] < 1 || box[3]-box[1] < 1 { // share < 0.3 would also leave out what is mostly cut off
+				continue
+			}
+			if n == mostFound {
+				return fmt.Errorf("more than %d boxes", mostFound)
+			}
+			copy(found.Of(dst)[4*n:], box[:])
+			kinds.Of(dst)[n] = all[i].kinds[k]
+			n++
+		}
+		found.SetLen(dst, n)
+		kinds.SetLen(dst, n)
+		return nil
+	}), nil
 }
 
 func detection(ctx context.Context, _ string, out io.Writer) error {
-	ds, opts, err := scenes(200)
+	roads, err := madeRoads(40)
 	if err != nil {
 		return err
 	}
-	loader, err := nwt.NewLoader(ds, opts...)
+	ds, err := detected(roads, detectionTransforms...)
+	if err != nil {
+		return err
+	}
+	loader, err := nwt.NewLoader(ds, nwt.WithShuffle(42), nwt.WithBatchSize(8))
 	if err != nil {
 		return err
 	}
 	defer loader.Close()
-	samples, found, bytes := 0, 0, 0
+	samples, kept, all := 0, 0, 0
 	for batch, err := range loader.Epoch(ctx, 0) {
 		if err != nil {
 			return err
 		}
-		for _, n := range boxes.Lens(batch) { // here a model is trained
-			found += int(n)
+		for i, n := range found.Lens(batch) { // here a model is trained
+			kept, all = kept+int(n), all+len(roads[batch.Indices()[i]].boxes)
 		}
 		samples += batch.Len()
-		bytes += len(scene.Of(batch))
 	}
-	fmt.Fprintf(out, "  %d pictures with %d boxes: %d kB; padded to the largest picture allowed they would be %d kB\n",
-		samples, found, bytes/1000, samples*tallest*widest*3/1000)
+	fmt.Fprintf(out, "  %d photographs; boxes kept: %d of %d\n", samples, kept, all)
 	return nil
+}
+
+// madeRoads is n photographs in memory, with up to three boxes each.
+func madeRoads(n int) (all []annotated, err error) {
+	for i := range n {
+		img, a := image.NewRGBA(image.Rect(0, 0, 120, 90)), annotated{}
+		for k := range i % 4 {
+			at := image.Rect(10+30*k, 5+i%40, 35+30*k, 40+i%40)
+			draw.Draw(img, at, image.NewUniform(color.RGBA{uint8(80 * k), 200, uint8(5 * i), 255}), image.Point{}, draw.Src)
+			a.boxes = append(a.boxes, vision.Box{float32(at.Min.X), float32(at.Min.Y), float32(at.Max.X), float32(at.Max.Y)})
+			a.kinds = append(a.kinds, int64(k))
+		}
+		var file bytes.Buffer
+		if err := jpeg.Encode(&file, img, nil); err != nil {
+			return nil, err
+		}
+		a.file = file.Bytes()
+		all = append(all, a)
+	}
+	return all, nil
 }

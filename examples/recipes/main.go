@@ -1,7 +1,9 @@
 // Recipes are the loading parts of training programs, each in a file of its own:
 // pretraining of a language model, pictures with mixup and repeated augmentation,
-// detection, text, P × K batches with mining, audio, files of row groups, JSON lines with
-// Zstandard, TFRecord, and Megatron's token files. They bring or make their data, run in a second, and print what a training step would get.
+// detection, segmentation, pictures of different shapes, text, P × K batches with
+// mining, audio, files of row groups, JSON lines with Zstandard, TFRecord, and
+// Megatron's token files. They bring or make their data, run in a second, and print
+// what a training step would get.
 //
 //	go run ./examples/recipes            # all
 //	go run ./examples/recipes pretrain   # one
@@ -18,16 +20,18 @@ import (
 )
 
 var recipes = map[string]func(ctx context.Context, dir string, out io.Writer) error{
-	"pretrain":  pretrain,
-	"pictures":  pictures,
-	"metric":    metric,
-	"audio":     audio,
-	"rowgroups": rowGroups,
-	"text":      text,
-	"detection": detection,
-	"jsonl":     jsonLines,
-	"tfrecord":  tfRecordFiles,
-	"tokens":    tokenFile,
+	"pretrain":     pretrain,
+	"pictures":     pictures,
+	"metric":       metric,
+	"audio":        audio,
+	"rowgroups":    rowGroups,
+	"text":         text,
+	"detection":    detection,
+	"segmentation": segmentation,
+	"shapes":       shapes,
+	"jsonl":        jsonLines,
+	"tfrecord":     tfRecordFiles,
+	"tokens":       tokenFile,
 }
 
 func main() {

@@ -77,9 +77,23 @@ var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, err
 		order, err := balanced(n/perIdentity, []int{3, 6, 9, 0})
 		return ds, []nwt.Option{nwt.WithSampler(order), nwt.WithBatchSize(perBatch * ofEach)}, err
 	},
-	"audio":     func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return recordings(n) },
-	"text":      func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return sentences(n) },
-	"detection": func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return scenes(n) },
+	"audio":  func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return recordings(n) },
+	"text":   func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return sentences(n) },
+	"shapes": func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return scenes(n) },
+	"detection": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
+		roads, err := madeRoads(n)
+		require.NoError(tb, err)
+		ds, err := detected(roads, detectionTransforms...)
+		return ds, []nwt.Option{nwt.WithShuffle(42), nwt.WithBatchSize(8)}, err
+	},
+	"segmentation": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
+		dir := tb.TempDir()
+		require.NoError(tb, makePairs(dir, n))
+		photos, masks, err := pairs(dir)
+		require.NoError(tb, err)
+		ds, err := segmented(photos, masks, segmentationTransforms...)
+		return ds, []nwt.Option{nwt.WithShuffle(42), nwt.WithBatchSize(8)}, err
+	},
 	"rowgroups": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
 		table, opts, err := openTable(tb.TempDir(), n)
 		tb.Cleanup(func() { table.file.Close() })
@@ -89,7 +103,7 @@ var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, err
 
 func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 	for name, n := range map[string]int{
-		"pretrain": 400, "pictures": 24, "metric": 120, "audio": 200, "text": 200, "detection": 100, "rowgroups": 680,
+		"pretrain": 400, "pictures": 24, "metric": 120, "audio": 200, "text": 200, "detection": 100, "segmentation": 24, "shapes": 100, "rowgroups": 680,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ds, opts, err := made[name](t, n)
@@ -130,13 +144,15 @@ func TestTheRecipesRun(t *testing.T) {
 	require.Contains(t, out.String(), "validation: 24 pictures an epoch")
 	require.Contains(t, out.String(), "epoch 1: 4 batches of 4 classes × 3; hard: [0 3 6 9]")
 	require.Contains(t, out.String(), "200 pictures with 900 boxes")
+	require.Contains(t, out.String(), "40 photographs; boxes kept:")
+	require.Contains(t, out.String(), "12 photographs; pixels of a class:")
 	require.Contains(t, out.String(), "680 rows of 14 groups; groups decoded: 14")
-	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "jsonl" "metric" "pictures" "pretrain" "rowgroups" "text" "tfrecord" "tokens"]`)
+	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "jsonl" "metric" "pictures" "pretrain" "rowgroups" "segmentation" "shapes" "text" "tfrecord" "tokens"]`)
 }
 
 // P × K and repeated augmentation make a list for each epoch, before its first batch.
 func TestRecipesAllocateNothingPerBatch(t *testing.T) {
-	for name, n := range map[string]int{"pretrain": 400, "audio": 8 * 300, "text": 16 * 300, "detection": 8 * 300, "metric": 4000, "pictures": 300} {
+	for name, n := range map[string]int{"pretrain": 400, "audio": 8 * 300, "text": 16 * 300, "detection": 300, "shapes": 8 * 300, "metric": 4000, "pictures": 300} {
 		ds, opts, err := made[name](t, n)
 		require.NoError(t, err)
 		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(0), nwt.WithBatchSize(1))...)

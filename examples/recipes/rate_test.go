@@ -17,7 +17,7 @@ import (
 //	go test -run '^$' -bench Recipes/text ./examples/recipes
 func BenchmarkRecipes(b *testing.B) {
 	for name, n := range map[string]int{
-		"text": 20_000, "detection": 4000, "pretrain": 400, "audio": 5000, "pictures": 1000, "metric": 5000, "rowgroups": 10_000,
+		"text": 20_000, "shapes": 4000, "pretrain": 400, "audio": 5000, "pictures": 1000, "metric": 5000, "rowgroups": 10_000,
 	} {
 		b.Run(name, func(b *testing.B) {
 			ds, opts, err := made[name](b, n)
