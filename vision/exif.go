@@ -59,7 +59,7 @@ func tagOf(tiff []byte, tag uint16) (value uint32, found bool) {
 
 // checkTIFF refuses what package tiff would decode to other pixels than libtiff.
 func checkTIFF(data []byte) error {
-	const compression, photometric, samples, planar = 0x0103, 0x0106, 0x0115, 0x011c
+	const compression, photometric, fillOrder, samples, planar = 0x0103, 0x0106, 0x010a, 0x0115, 0x011c
 	number := func(tag uint16) uint32 {
 		v, _ := tagOf(data, tag)
 		return v
@@ -67,8 +67,11 @@ func checkTIFF(data []byte) error {
 	if number(planar) == 2 && number(samples) > 1 {
 		return errors.New("vision: TIFF: one plane per colour: must be interleaved (PlanarConfiguration 1)")
 	}
-	if c := number(compression); c >= 2 && c <= 4 && number(photometric) == 1 {
+	switch c := number(compression); {
+	case c >= 2 && c <= 4 && number(photometric) == 1:
 		return errors.New("vision: TIFF: CCITT codes where 0 is black: must be white (PhotometricInterpretation 0)")
+	case (c < 2 || c > 4) && number(fillOrder) == 2:
+		return errors.New("vision: TIFF: bits in reverse order (FillOrder 2): must be 1")
 	}
 	return nil
 }

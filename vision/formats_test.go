@@ -79,6 +79,8 @@ func TestTIFFFilesAreTurnedOrRefusedWherePackageTIFFPassesOverWhatTheySay(t *tes
 	file = encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, greys, nil) })
 	_, err = pixels(t, of(t, 3, 2), tagged(t, tagged(t, file, 0x0103, 0x0103, 4), 0x0106, 0x0106, 1))
 	require.ErrorContains(t, err, "PhotometricInterpretation")
+	_, err = pixels(t, of(t, 3, 2), tagged(t, file, 0x0111, 0x010a, 2))
+	require.ErrorContains(t, err, "FillOrder")
 	// One sample per pixel is the default.
 	turned := nwt.Values[uint8](load(t, of(t, 3, 2), tagged(t, file, 0x0115, 0x0112, 3)), 0)
 	for i := range 6 {
