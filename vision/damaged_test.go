@@ -2,6 +2,7 @@ package vision_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -197,7 +198,16 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, p := range both {
 			var bad *nwt.LoadError
-			if _, err := nwt.LoadSample(t.Context(), one(p, data), 0); errors.As(err, &bad) {
+			masks, err := p.Masks(nwt.Int32, -1)
+			require.NoError(t, err)
+			ds := nwt.NewDataset(1, []nwt.Field{p.Field("image"), masks.Field("mask")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+				draw, err := p.Draw(dst, 0, data)
+				if err != nil {
+					return err
+				}
+				return draw.Load(masks, 1, data)
+			})
+			if _, err := nwt.LoadSample(t.Context(), ds, 0); errors.As(err, &bad) {
 				require.Nil(t, bad.Stack, "%v\n%s", err, bad.Stack)
 			}
 		}
