@@ -8,6 +8,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/promise"
 )
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, also for places in
@@ -75,12 +76,10 @@ func overwrites(ds ...Dataset) whole {
 			if !o.overwritesAll(d) {
 				return false
 			}
-		case interface{ Overwrites(ds Dataset) bool }: // of package vision
-			if !o.Overwrites(d) {
+		default:
+			if !promise.Overwrites(d) {
 				return false
 			}
-		default:
-			return false
 		}
 	}
 	return true

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/promise"
 )
 
 // Extensions are the extensions of the files that [OpenFolder] takes, in lower or
@@ -45,6 +46,8 @@ type Folder struct {
 
 	tell func() string // what the files are; shared by all that With made
 }
+
+func init() { promise.ToOverwrite[*Folder]() }
 
 // A FolderOption changes what [OpenFolder] takes.
 type FolderOption func(*folderOptions)
@@ -289,10 +292,6 @@ func (f *Folder) Len() int { return len(f.ends) }
 // Fields is "image", of the pipeline's type, and "class", of int64, or as [WithFieldNames] has named
 // them: see [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
-
-// Overwrites tells that Load writes every element, unless ds only embeds f: see
-// [nwt.Overwrites].
-func (f *Folder) Overwrites(ds nwt.Dataset) bool { return ds == nwt.Dataset(f) }
 
 // Fingerprint tells what the samples depend on: the names, sizes, times and classes of the
 // files, wherever the folder is, and the pipeline. The first call looks at all files, 32 side by
