@@ -3,7 +3,6 @@ package nwt
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/loadctx"
@@ -41,7 +40,7 @@ type timing struct {
 // context before.
 func (w *worker) calls(upto int, whole bool) {
 	w.upto, w.whole = upto, whole
-	w.clock.Begin(w.l.watchdog.Now(), upto-w.next)
+	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
 }
 
 // note notes the claim under way, if that is to be done and isn't yet. indexed tells that its
@@ -64,18 +63,13 @@ func (w *worker) ceases() {
 func (w *worker) tooLate() bool { return w.bounded && !w.clock.End() }
 
 // pause notes that a create of Scratch begins, whose time isn't the call's.
-func (w *worker) pause() { w.clock.Pause(w.l.watchdog.Now()) }
+func (w *worker) pause() { w.clock.Pause(w.l.crew.watchdog.Now()) }
 
 // resume notes that the create has ended.
-func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.watchdog.Now()) || w.madeLate }
+func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.crew.watchdog.Now()) || w.madeLate }
 
 // inherit takes what another worker's call has left to this one.
-func (w *worker) inherit() {
-	w.l.mu.Lock()
-	defer w.l.mu.Unlock()
-	own := w.locals
-	own.list, own.late = append(own.list, own.late...), nil
-}
+func (w *worker) inherit() { w.l.crew.inherit(w) }
 
 // context is the context that Load gets in a run. With a timeout it also ends when
 // the call is given up.
@@ -90,34 +84,13 @@ func (w *worker) context(r *run) context.Context {
 	return w.ctx
 }
 
-// late gives up the worker's call, which takes too long and stands still.
-func (w *worker) late() (giveUp bool) {
-	l := w.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.crew[w.seat] = w.replace()
-	return true
-}
-
 // tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
 func (l *Loader) tellOfCall(r *run) {
-	l.mu.Lock()
-	crew := append(slices.Clone(l.crew), l.inline)
-	l.mu.Unlock()
-	var longest *worker
-	first := int64(0)
-	for _, w := range crew {
-		if w == nil {
-			continue
-		}
-		if since, ok := w.clock.Since(); ok && (longest == nil || since < first) {
-			longest, first = w, since
-		}
-	}
-	if longest == nil {
+	w := l.crew.longest()
+	if w == nil {
 		return
 	}
-	if about := longest.describe(r); about != nil {
+	if about := w.describe(r); about != nil {
 		l.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends", about...)
 	}
 }
@@ -133,7 +106,7 @@ func (w *worker) describe(r *run) (about []any) {
 		switch {
 		case w.bounded:
 			from, to = w.next, w.upto
-			running = call.Took(w.l.watchdog.Now()).Round(time.Millisecond).String()
+			running = call.Took(w.l.crew.watchdog.Now()).Round(time.Millisecond).String()
 		case to-from == 1 && call.Since > 0:
 			running = call.Took(w.l.now()).Round(time.Millisecond).String()
 		}
@@ -147,18 +120,15 @@ func (w *worker) describe(r *run) (about []any) {
 	return about
 }
 
-// replace gives up the call of a worker and lets another goroutine take over: the worker's
-// fields don't change any more. The caller holds Loader.mu.
-func (w *worker) replace() (next *worker) {
-	b, l := w.claim.Item, w.l
+// takeOver implements surroundings: the sample of a call of Load that is given up is bad; those of a
+// LoadBatch are loaded one by one, if there is memory for that.
+func (l *Loader) takeOver(next, w *worker) {
+	b := w.claim.Item
 	err := loadctx.NoAnswer(w.ctx)
 	w.slot.holders.Add(1)
 	w.keeps = w.slot
 	w.cancel(err)
-	next = newWorker(l, w.seat, l.numbers.take())
 	next.claim, next.claimed, next.slot, next.next = w.claim, true, w.slot, w.upto
-	next.bound()
-	next.locals.late, w.locals.late = w.locals.late, nil
 	if w.whole {
 		if refused := b.openRefuge(w.next, w.claim.To); refused != nil {
 			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
@@ -176,30 +146,15 @@ func (w *worker) replace() (next *worker) {
 		}
 		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.number, Err: cause})
 	}
-	l.pool.Add(1)
-	go next.run()
-	l.pool.Done() // for w, so that whoever waits for the pool doesn't wait for the call
-	return next
 }
 
-// cameBack frees what a call that was given up has kept. What Scratch has made too late, the
-// worker that has the seat gets.
+// cameBack frees what a call that was given up has kept.
 func (w *worker) cameBack() {
 	if err := w.keeps.release(); err != nil {
 		w.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
-	w.l.watchdog.Back()
-	w.leaveLate()
+	w.l.crew.cameBack(w)
 	w.locals.close(w.l.opts.log)
-}
-
-func (w *worker) leaveLate() {
-	w.l.mu.Lock()
-	defer w.l.mu.Unlock()
-	w.l.numbers.giveBack(w.number)
-	if heir := w.l.crew[w.seat]; w.madeLate && heir != nil && heir.locals.late == nil {
-		heir.locals.late, w.locals.list = w.locals.list, nil
-	}
 }
 
 // maxAway bounds the calls that were given up and haven't returned: each keeps a
@@ -208,7 +163,7 @@ const maxAway = 1024
 
 // tooManyAway is the error that ends an epoch after maxAway such calls.
 func (l *Loader) tooManyAway() error {
-	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.watchdog.Away(), l.opts.timeout, maxAway)
+	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.crew.watchdog.Away(), l.opts.timeout, maxAway)
 }
 
 // patience is how long a run that is over waits for calls before it logs one.

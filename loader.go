@@ -37,11 +37,10 @@ type Loader struct {
 	auto   *auto     // nil without WithAutoWorkers
 	tuned  *Result   // nil without NewTunedLoader
 	tuning *tuning   // nil if nothing tunes the loader
+	crew   *crew
 	pace   pace
 	faulty faulty
-
-	watchdog *watch.Watchdog // of calls of Load and of streams; nil without WithTimeout
-	looks    atomic.Bool     // a batch was opened to look ahead: there is a slot more
+	looks  atomic.Bool // a batch was opened to look ahead: there is a slot more
 
 	// The consumer writes these with each batch. They lie apart from what workers read.
 	slots    slots
@@ -55,20 +54,10 @@ type Loader struct {
 	// always if the depth is fixed.
 	deepening atomic.Pointer[run]
 
-	workers atomic.Int32 // how many there should be; written under mu, or by Close
-	byHand  atomic.Bool  // the program called SetWorkers, which ends auto mode; written under mu
+	// It belongs to the running epoch, which hands it to the next one.
+	seq uint64 // sequence number of the next batch that is opened
 
-	mu        sync.Mutex
-	closed    bool           // guarded by mu
-	run       *run           // guarded by mu; nil between epochs
-	crew      []*worker      // guarded by mu; by seat, nil if it has no goroutine
-	numbers   numbers        // guarded by mu; of the crew, and of calls that were given up
-	pool      sync.WaitGroup // the goroutines of workers
-	closeOnce sync.Once      // for what Close must not do twice
-
-	// These belong to the running epoch, which hands them to the next one under mu.
-	seq    uint64  // sequence number of the next batch that is opened
-	inline *worker // loads if there are no workers
+	closeOnce sync.Once // for what Close must not do twice
 }
 
 // NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close].
@@ -122,9 +111,6 @@ func (s *source) loader(workers int) *Loader {
 		l.clearBefore()
 	}
 	l.born = time.Now()
-	if s.opts.timeout > 0 {
-		l.watchdog = watch.New(s.opts.timeout)
-	}
 	l.seedKey = permute.SeedKey(s.opts.shuffled)
 	if s.opts.seed != nil {
 		l.seedKey = permute.SeedKey(*s.opts.seed)
@@ -139,8 +125,11 @@ func (s *source) loader(workers int) *Loader {
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
-	l.inline = newWorker(l, 0, 0)
-	l.setWorkers(workers)
+	var watchdog *watch.Watchdog
+	if s.opts.timeout > 0 {
+		watchdog = watch.New(s.opts.timeout)
+	}
+	l.crew = newCrew(l, watchdog, workers)
 	l.startDepth()
 	return l
 }
@@ -200,26 +189,11 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err != nil {
 		return err
 	}
-	if err := l.whileFree(func() { l.ordering.Store(o) }); err != nil {
+	if err := l.crew.whileFree(func() { l.ordering.Store(o) }); err != nil {
 		return err
 	}
 	l.slots.trim(l)
 	l.warnOfMixedLengths(o)
-	return nil
-}
-
-// whileFree calls f, unless the loader is closed or a run is on: the error says which. No run
-// begins meanwhile, so f must be quick, and call nothing of the program's.
-func (l *Loader) whileFree(f func()) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.closed:
-		return ErrClosed
-	case l.run != nil:
-		return ErrBusy
-	}
-	f()
 	return nil
 }
 
@@ -233,48 +207,38 @@ func (s *source) samplesOfEpoch(o *ordering) int {
 }
 
 // Workers is how many workers the loader has.
-func (l *Loader) Workers() int { return int(l.workers.Load()) }
+func (l *Loader) Workers() int { return int(l.crew.size.Load()) }
 
 // SetWorkers changes the number of workers, 0 … 1024, at once.
 func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
 	}
-	if !l.resize(n, true) {
+	if !l.crew.resize(n, true) {
 		return ErrClosed
 	}
+	l.slots.trim(l)
 	return nil
 }
 
 // tuneTo changes the number of workers for the loader itself. It does nothing and
 // returns false if the loader is closed or the program has called SetWorkers.
-func (l *Loader) tuneTo(n int) bool { return l.resize(n, false) }
-
-// resize changes the number of workers, at once if a run is on. It reports false if the loader is
-// closed or, unless the change is byHand, if there was one that was.
-func (l *Loader) resize(n int, byHand bool) bool {
-	l.mu.Lock()
-	if l.closed || !byHand && l.byHand.Load() {
-		l.mu.Unlock()
+func (l *Loader) tuneTo(n int) bool {
+	if !l.crew.resize(n, false) {
 		return false
 	}
-	l.byHand.Store(byHand)
-	l.setWorkers(n)
-	if l.run != nil {
-		l.hire()
-	}
-	l.mu.Unlock()
 	l.slots.trim(l)
 	return true
 }
 
-// setWorkers sets what follows from the number of workers. The caller holds mu,
-// or is the only one to know l.
-func (l *Loader) setWorkers(n int) {
-	l.workers.Store(int32(n))
-	l.ring.SetQuota(n)
-	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*n))))
+// setQuota implements surroundings.
+func (l *Loader) setQuota(workers int) {
+	l.ring.SetQuota(workers)
+	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*workers))))
 }
+
+// isOver implements surroundings.
+func (l *Loader) isOver() bool { return l.ring.Stopped() }
 
 // now is the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
 // takes half as long as time.Now.
@@ -413,16 +377,11 @@ func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(
 // Close ends the running epoch, waits for its loads, and gives the memory back; that of batches
 // in use once they are released. It may be called again.
 func (l *Loader) Close() error {
-	l.mu.Lock()
-	l.closed = true
-	r := l.run
-	l.mu.Unlock()
-	if r != nil {
+	if r := l.crew.close(); r != nil {
 		r.stop(ErrClosed)
 		r.haltInTurn()
 	}
-	l.workers.Store(0)
-	l.ring.SetQuota(0)
+	l.crew.dismiss()
 	if l.opts.checks {
 		made.Delete(l)
 	}
@@ -430,9 +389,9 @@ func (l *Loader) Close() error {
 		if l.stage != nil {
 			l.stage.Close()
 		}
-		l.inline.locals.close(l.opts.log)
+		l.crew.inline.locals.close(l.opts.log)
 	})
-	l.pool.Wait()
+	l.crew.wait()
 	l.slots.close()
 	return nil
 }

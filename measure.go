@@ -150,7 +150,7 @@ func (t *tuning) SetWorkers(n int) bool {
 }
 
 // Cold implements tune.Run.
-func (t *tuning) Cold() (samples int, beginning bool) { return t.l.cold() }
+func (t *tuning) Cold() (samples int, beginning bool) { return t.l.crew.cold() }
 
 // InHand implements tune.Run.
 func (t *tuning) InHand() float64 {
@@ -311,23 +311,6 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 	r.Floor = slices.MinFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.Step, b.Step) }).Step
 	r.Reason = r.reason(c, t.sp.Start)
 	return r
-}
-
-// cold is how many samples the workers that have begun must load until they are warm, and whether
-// one is about to begin.
-func (l *Loader) cold() (samples int, beginning bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, w := range l.crew[:min(l.Workers(), len(l.crew))] {
-		if w == nil {
-			continue
-		}
-		if cold := int(w.cold.Load()); cold < search.WarmSamples {
-			samples += max(0, cold)
-		}
-		beginning = beginning || w.begins.Load()
-	}
-	return samples, beginning
 }
 
 // live is the Strategy of what a loader found while training.

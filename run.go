@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"runtime/pprof"
 	"runtime/trace"
 	"slices"
 	"sync"
@@ -61,9 +60,6 @@ type run struct {
 	awaiting atomic.Bool // the consumer is blocked for a batch that isn't loaded
 	looking  atomic.Bool // the consumer looks ahead: it waits for goesOn too
 
-	watchdog sync.WaitGroup // with WithTimeout
-	quiet    chan struct{}  // closed once no call is under way, to end the watchdog
-
 	patience  sync.Once   // sets impatient
 	impatient *time.Timer // logs which call a run that is stopped waits for; nil: none
 
@@ -72,17 +68,12 @@ type run struct {
 	why atomic.Pointer[error]
 
 	yielded atomic.Int64 // epoch of the last batch that was delivered; at first, of the course's first
-
-	// preparing are the workers that WithWorkerInit runs for, before they have claimed
-	// anything. Once prepared is set, none is added.
-	preparing sync.WaitGroup
-	prepared  bool // guarded by Loader.mu
 }
 
 // begin starts a run.
 func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error) {
 	// A dataset, a sampler and a context are the program's: no lock is held while they are asked.
-	if err := l.whileFree(func() {}); err != nil {
+	if err := l.crew.whileFree(func() {}); err != nil {
 		return nil, err
 	}
 	known := l.ordering.Load()
@@ -107,10 +98,9 @@ func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error)
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	r.turn.Lock() // Close waits until the run has begun
 	defer r.turn.Unlock()
-	err = l.whileFree(func() {
+	err = l.crew.begin(r, func() {
 		r.first = l.seq
 		l.ring.Reset(l.seq)
-		l.run = r
 	})
 	if err != nil {
 		r.cancel()
@@ -137,16 +127,7 @@ func (r *run) start() {
 		l.deep.Busy() // nobody waited between the epochs
 		l.deepening.Store(r)
 	}
-	l.mu.Lock()
-	l.hire()
-	l.mu.Unlock()
-	if l.watchdog != nil {
-		r.quiet = make(chan struct{})
-		r.watchdog.Go(func() {
-			pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load")))
-			l.watchdog.Serve(r.quiet)
-		})
-	}
+	l.crew.start()
 	if l.stage != nil {
 		r.beside.Go(func() error { r.transfer(); return nil })
 	}
@@ -279,7 +260,7 @@ func (r *run) finish() error {
 		return ErrClosed
 	}
 	if r.failure == nil && r.refused == nil {
-		r.awaitPrepared() // or workers would begin anew in each short epoch
+		r.l.crew.awaitPrepared() // or workers would begin anew in each short epoch
 		if why := r.why.Load(); why != nil && r.caller.Err() == nil {
 			return *why
 		}
@@ -342,7 +323,7 @@ func (r *run) openOne() (opened bool, err error) {
 	if !r.mayOpen() {
 		return false, nil
 	}
-	if r.l.watchdog.Away() >= maxAway {
+	if r.l.crew.watchdog.Away() >= maxAway {
 		if len(r.ahead) > 0 {
 			return false, nil // they are delivered first
 		}
@@ -501,7 +482,7 @@ func (r *run) take(seq uint64) *Batch {
 
 // help loads places of a batch in the consumer's goroutine.
 func (r *run) help(seq uint64) {
-	w := r.l.inline
+	w := r.l.crew.inline
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.claimSize()); !ok {
 		return
@@ -540,16 +521,13 @@ func (r *run) halt() {
 	if len(r.ahead) > 0 {
 		r.waits()
 	}
-	r.awaitPrepared()
+	r.l.crew.awaitPrepared()
 	r.broken = r.beside.Wait()
 	if r.readByConsumer() {
 		r.stream.stop()
 	}
 	r.takeBack()
-	if r.quiet != nil {
-		close(r.quiet)
-		r.watchdog.Wait()
-	}
+	r.l.crew.rest()
 }
 
 // takeBack waits for the loads under way and takes back the slots of batches that nobody has
@@ -573,15 +551,6 @@ func (r *run) haltInTurn() {
 	r.halt()
 }
 
-// awaitPrepared lets no further worker begin with WithWorkerInit, and waits for those that
-// have begun.
-func (r *run) awaitPrepared() {
-	r.l.mu.Lock()
-	r.prepared = true
-	r.l.mu.Unlock()
-	r.preparing.Wait()
-}
-
 // end ends the run: the loader is ready for the next one.
 func (r *run) end() {
 	r.unwatch()
@@ -598,8 +567,5 @@ func (r *run) end() {
 
 // forget makes the loader ready for the next run.
 func (r *run) forget() {
-	r.l.mu.Lock()
-	r.l.seq = r.first + uint64(r.opened)
-	r.l.run = nil
-	r.l.mu.Unlock()
+	r.l.crew.end(func() { r.l.seq = r.first + uint64(r.opened) })
 }

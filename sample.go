@@ -394,7 +394,7 @@ type locals struct {
 	ctx     context.Context // of the call of Load or LoadBatch under way
 	list    []local
 	bounded bounded // nil unless WithTimeout bounds the worker's calls
-	late    []local // guarded by Loader.mu; what a call has left that was given up while it made that
+	late    []local // guarded by crew.mu; what a call has left that was given up while it made that
 }
 
 func init() {

@@ -71,7 +71,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 // group is what the parts share.
 func (q *streamFill) group() *shards.Group {
 	return &shards.Group{
-		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.watchdog,
+		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.crew.watchdog,
 		Stop: func(err error) {
 			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", err))
 		},

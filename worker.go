@@ -41,65 +41,12 @@ type worker struct {
 	indices []int     // what LoadBatch gets: its own, whatever it does with them
 }
 
-// newWorker makes a worker for a seat; number is for Sample.Worker.
-func newWorker(l *Loader, seat, number int) *worker {
+// newWorker implements surroundings; number is for Sample.Worker.
+func (l *Loader) newWorker(seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
 	w.sample.common = &common{seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log, drawn: l.opts.drawn}
 	return w
-}
-
-// hire starts the workers that have no goroutine. The caller holds mu.
-func (l *Loader) hire() {
-	for seat := range l.Workers() {
-		if seat == len(l.crew) {
-			l.crew = append(l.crew, nil)
-		}
-		if l.crew[seat] == nil {
-			w := newWorker(l, seat, l.numbers.take())
-			if l.opts.timeout > 0 {
-				w.bound()
-			}
-			l.crew[seat] = w
-			l.pool.Add(1)
-			go w.run()
-		}
-	}
-}
-
-// leave lets a surplus worker go. It returns false if the worker isn't surplus any
-// more.
-func (l *Loader) leave(w *worker) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w.seat < l.Workers() {
-		return false
-	}
-	l.vacate(w)
-	return true
-}
-
-// enter returns the run for which the worker is to call WithWorkerInit's function. The run
-// then waits for that call. If there is no such run, enter vacates the worker's seat and
-// returns nil.
-func (l *Loader) enter(w *worker) *run {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r := l.run; r != nil && !r.prepared && !l.ring.Stopped() && w.seat < l.Workers() {
-		r.preparing.Add(1)
-		return r
-	}
-	l.vacate(w)
-	return nil
-}
-
-// vacate makes a worker's seat free. The caller holds mu.
-func (l *Loader) vacate(w *worker) {
-	l.crew[w.seat] = nil
-	l.numbers.giveBack(w.number)
-	if w.bounded {
-		l.watchdog.Unwatch(&w.clock)
-	}
 }
 
 // begin readies the worker to load a claim.
@@ -128,8 +75,8 @@ func (w *worker) loaded() {
 // done reports the claim to the ring. It returns whether this has woken somebody.
 func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) }
 
-// run is the worker's goroutine.
-func (w *worker) run() {
+// work implements surroundings: it is the worker's goroutine.
+func (l *Loader) work(w *worker) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.sample.worker))))
 	left := false
 	defer func() {
@@ -142,7 +89,6 @@ func (w *worker) run() {
 		}
 		w.inherit()
 		w.locals.close(w.l.opts.log)
-		w.l.pool.Done()
 	}()
 	if w.together != nil {
 		w.l.failedTogether(w.together)
@@ -171,7 +117,7 @@ func (w *worker) run() {
 		w.begins.Store(false)
 		w.l.idle()
 		if !w.l.ring.Park(w.seat) {
-			left = w.l.leave(w)
+			left = w.l.crew.leave(w)
 		}
 	}
 }
@@ -186,11 +132,7 @@ func (w *worker) abandon() {
 		stack, err := guard.Recovered(nil)
 		w.claim.Item.run.stop(w.sample.error(fmt.Errorf("Load ended its goroutine: %w", err), stack))
 	}
-	w.l.mu.Lock()
-	defer w.l.mu.Unlock()
-	if w.l.crew[w.seat] == w {
-		w.l.vacate(w)
-	}
+	w.l.crew.desert(w)
 }
 
 // loadClaim loads the claimed places from next on, until that is done or a call is
@@ -445,7 +387,7 @@ func (w *worker) fillIndices(b *Batch, end int) (known bool) {
 // false: the next run hires another.
 func (w *worker) prepare() bool {
 	for !w.ready {
-		r := w.l.enter(w)
+		r := w.l.crew.enter(w)
 		if r == nil {
 			return false
 		}
@@ -460,7 +402,7 @@ func (w *worker) prepareFor(r *run) {
 		if !returned {
 			w.abandon()
 		}
-		r.preparing.Done()
+		w.l.crew.entered()
 	}()
 	w.begins.Store(w.cold.Load() > 0)
 	w.ready = w.initialize(r)
@@ -477,24 +419,4 @@ func (w *worker) initialize(r *run) bool {
 }
 
 // bound lets WithTimeout bound the worker's calls.
-func (w *worker) bound() {
-	w.bounded, w.locals.bounded = true, w
-	w.l.watchdog.Watch(&w.clock, w.late)
-}
-
-// numbers are the numbers of Sample.Worker: which of them a goroutine has. No two workers have
-// the same number at the same time; this includes calls that were given up.
-type numbers []bool
-
-// take takes the lowest number that is free.
-func (n *numbers) take() int {
-	number := slices.Index(*n, false)
-	if number < 0 {
-		number = len(*n)
-		*n = append(*n, true)
-	}
-	(*n)[number] = true
-	return number
-}
-
-func (n numbers) giveBack(number int) { n[number] = false }
+func (w *worker) bound() { w.bounded, w.locals.bounded = true, w }
