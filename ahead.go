@@ -33,10 +33,10 @@ const (
 )
 
 // deepens tells whether the depth follows need.
-func (l *Loader) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
+func (l *engine) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
 
 // depth is how many batches are open or in use at once.
-func (l *Loader) depth() int {
+func (l *engine) depth() int {
 	if l.Workers() == 0 {
 		return 1
 	}
@@ -44,10 +44,10 @@ func (l *Loader) depth() int {
 }
 
 // leastDepth is depth without the batches that were added because of need.
-func (l *Loader) leastDepth() int { return l.depthOf(l.Workers()) }
+func (l *engine) leastDepth() int { return l.depthOf(l.Workers()) }
 
 // depthOf is leastDepth with n workers.
-func (l *Loader) depthOf(n int) int {
+func (l *engine) depthOf(n int) int {
 	perBatch := l.ordering.Load().perBatch
 	switch {
 	case n == 0:
@@ -61,7 +61,7 @@ func (l *Loader) depthOf(n int) int {
 }
 
 // keep is how many slots stay, not counting the slots of retained batches.
-func (l *Loader) keep() int {
+func (l *engine) keep() int {
 	if l.looks.Load() {
 		return l.depth() + 1
 	}
@@ -71,7 +71,7 @@ func (l *Loader) keep() int {
 // idle is called by a worker that finds nothing to claim. If time is lost from now on, idle
 // sees to it that a batch is opened once it is paid for. Both it and who opens a batch first
 // set what the other reads, so one of the two sees the other.
-func (l *Loader) idle() {
+func (l *engine) idle() {
 	r, d := l.deepening.Load(), &l.deep
 	if r == nil || l.pace.perBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.opening.Load()) || d.IsIdle() {
 		return
@@ -93,7 +93,7 @@ func (l *Loader) idle() {
 // for workers that are parked. One that claims a whole batch at once would otherwise deepen the ring
 // by one batch per call, whatever the number of idle workers. That is enough where training seldom
 // waits, as for an epoch's first batch.
-func (l *Loader) othersIdle() {
+func (l *engine) othersIdle() {
 	if l.deepening.Load() != nil && l.deep.Waits() && l.ring.AnyParked() {
 		l.idle()
 	}
@@ -103,7 +103,7 @@ func (l *Loader) othersIdle() {
 func (r *run) waitsLately() bool { return r.awaiting.Load() || r.l.deep.Waits() }
 
 // paid is called by a worker or the timer when a batch seems to be paid for.
-func (l *Loader) paid() {
+func (l *engine) paid() {
 	r := l.deepening.Load()
 	if r == nil || !l.deep.IsIdle() {
 		return
@@ -168,10 +168,10 @@ func (r *run) allOpened() bool {
 }
 
 // mostExtra is the bound on extra batches.
-func (l *Loader) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.leastDepth()) }
+func (l *engine) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.leastDepth()) }
 
 // roomForExtra is how many extra batches memory has room for.
-func (l *Loader) roomForExtra() int {
+func (l *engine) roomForExtra() int {
 	bytes := min(extraBytes, l.opts.shareOfMemory())
 	return int(min(bytes/float64(l.slotBytes), maxPrefetch))
 }
@@ -187,13 +187,13 @@ func (o *options) shareOfMemory() float64 {
 }
 
 // setExtra sets how many extra batches may be open. The caller holds run.turn.
-func (l *Loader) setExtra(n int) {
+func (l *engine) setExtra(n int) {
 	l.deep.SetExtra(n)
 	l.slots.trim(l)
 }
 
 // startDepth readies the depth of a new loader.
-func (l *Loader) startDepth() {
+func (l *engine) startDepth() {
 	d := &l.deep
 	d.room = sync.OnceValue(l.roomForExtra)
 	l.windowRoom = sync.OnceValue(l.opts.shareOfMemory)
@@ -261,7 +261,7 @@ const (
 )
 
 // claimSize is how many places a worker claims at once.
-func (l *Loader) claimSize() int {
+func (l *engine) claimSize() int {
 	if l.loadBatch != nil {
 		// As many as possible while every worker gets something of what may be ahead.
 		depth := l.depth()
@@ -276,7 +276,7 @@ func (l *Loader) claimSize() int {
 // lanes is how many parts a batch is divided into. While workers keep pace, each
 // loads the same part in batch after batch. A batch whose samples come from a file
 // has one lane: they are begun in order, which is how files are read ahead.
-func (l *Loader) lanes() int {
+func (l *engine) lanes() int {
 	if !l.pace.inMemory() || l.loadBatch != nil {
 		return 1
 	}
@@ -292,7 +292,7 @@ func (p *pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fro
 // makesWay tells whether a worker should yield to the consumer that it has woken. If
 // busy workers held every CPU, the consumer would starve until one of them ran out
 // of places. Workers that wait leave their CPU anyway.
-func (l *Loader) makesWay() bool {
+func (l *engine) makesWay() bool {
 	return l.pace.inMemory() && l.pace.perBatch() > switching && l.Workers() >= runtime.GOMAXPROCS(0)
 }
 

@@ -29,7 +29,7 @@ var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02, Each: search.Unn
 // mostLooks is after how many windows a loader settles on the choice, sure or not.
 const mostLooks = 48
 
-func newAuto(l *Loader) *auto {
+func newAuto(l *engine) *auto {
 	o := l.opts
 	sp := search.Space{CPUs: o.usable(), Start: l.Workers(), Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
 	if o.alpha == search.DefaultAlpha {
@@ -94,7 +94,7 @@ func (a *auto) Doubt(why string) {
 }
 
 // Result says how the worker count was found; nil if nothing was found yet.
-func (l *Loader) Result() *Result {
+func (l *engine) Result() *Result {
 	if l.auto != nil {
 		if r := l.auto.latest.Load(); r != nil {
 			return r

@@ -18,7 +18,7 @@ import (
 // A Batch is the samples of one training step, in a slot of its loader. It is
 // valid until the next iteration; after Retain, until Release.
 type Batch struct {
-	l      *Loader
+	l      *engine
 	*slot        // the batch's own slot; another one once the batch has been moved out
 	refuge *slot // guarded by crew.mu until the batch is loaded; nil: no LoadBatch was given up
 	bad    faults
@@ -464,7 +464,7 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 }
 
 // askSize asks the dataset for the sizes of a sample.
-func (l *Loader) askSize(index int, sizes []int) error {
+func (l *engine) askSize(index int, sizes []int) error {
 	for dim := range sizes {
 		sizes[dim] = layout.Untold
 	}

@@ -24,11 +24,8 @@ func WithChecks() Option {
 	}
 }
 
-// withChecks is an epoch in whose loop body mistakes are found, with WithChecks.
-func (l *Loader) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
-	if !l.opts.checks {
-		return epoch
-	}
+// withChecks returns an epoch in whose loop body mistakes are found.
+func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		var failure error
@@ -70,7 +67,7 @@ var (
 const maxOpen = 64
 
 // noteMade notes that the program has made the loader, and logs if they have become too many.
-func (l *Loader) noteMade() {
+func (l *engine) noteMade() {
 	if !toldOfChecks.Swap(true) {
 		l.opts.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
 	}

@@ -73,7 +73,7 @@ func (s *source) identity(sampler Sampler, n int) identity.Identity {
 
 // checkOrder is an error if the state's positions stand for other samples than they would now.
 // over reports that nothing was left of the state's epoch, whatever has changed since.
-func (l *Loader) checkOrder(s State) (over bool, err error) {
+func (l *engine) checkOrder(s State) (over bool, err error) {
 	if s.Order == 0 || s.Samples < 1 {
 		return false, nil
 	}

@@ -85,7 +85,7 @@ func (w *worker) context(r *run) context.Context {
 }
 
 // tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
-func (l *Loader) tellOfCall(r *run) {
+func (l *engine) tellOfCall(r *run) {
 	w := l.crew.longest()
 	if w == nil {
 		return
@@ -122,7 +122,7 @@ func (w *worker) describe(r *run) (about []any) {
 
 // takeOver implements surroundings: the sample of a call of Load that is given up is bad; those of a
 // LoadBatch are loaded one by one, if there is memory for that.
-func (l *Loader) takeOver(next, w *worker) {
+func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
 	err := loadctx.NoAnswer(w.ctx)
 	w.slot.holders.Add(1)
@@ -162,7 +162,7 @@ func (w *worker) cameBack() {
 const maxAway = 1024
 
 // tooManyAway is the error that ends an epoch after maxAway such calls.
-func (l *Loader) tooManyAway() error {
+func (l *engine) tooManyAway() error {
 	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.crew.watchdog.Away(), l.opts.timeout, maxAway)
 }
 

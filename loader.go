@@ -3,173 +3,66 @@ package nwt
 import (
 	"context"
 	"iter"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
-
-	"github.com/nwt-go/nwt/internal/layout"
-	"github.com/nwt-go/nwt/internal/permute"
-	"github.com/nwt-go/nwt/internal/ring"
-	"github.com/nwt-go/nwt/internal/stage"
-	"github.com/nwt-go/nwt/internal/watch"
+	"runtime"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
 // goroutine and, except for Close and epochs, from whatever the loader calls: a dataset, a sampler,
 // a device, the log's handler and the functions of options.
 type Loader struct {
-	*source
-	loadSample func(ctx context.Context, index int, dst *Sample) error
-	loadClear  func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is clear
-	loadBatch  func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has none
-	clears     bool                                                          // places are cleared before they are loaded
-	offsets    []int                                                         // of the fields in a slot
-	slotBytes  int                                                           // of the longest batch allowed
-	sizes      func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
-	seedKey    uint64                                                        // of Sample.Rand
-
-	ordering atomic.Pointer[ordering] // of the next run; a run keeps its own
-
-	stage  *stage.Stage // nil if the device is the host
-	ring   *ring.Ring[Batch]
-	born   time.Time // when the loader was made: see now
-	auto   *auto     // nil without WithAutoWorkers
-	tuned  *Result   // nil without NewTunedLoader
-	tuning *tuning   // nil if nothing tunes the loader
-	crew   *crew
-	pace   pace
-	faulty faulty
-	looks  atomic.Bool // a batch was opened to look ahead: there is a slot more
-
-	// The consumer writes these with each batch. They lie apart from what workers read.
-	slots    slots
-	counters counters
-
-	windowBytes atomic.Int64   // of the records that shuffle windows hold
-	windowRoom  func() float64 // for them, before there is a warning; looked up once
-
-	deep extraBatches
-	// deepening is the run whose depth follows need. It is nil between epochs, and
-	// always if the depth is fixed.
-	deepening atomic.Pointer[run]
-
-	// It belongs to the running epoch, which hands it to the next one.
-	seq uint64 // sequence number of the next batch that is opened
-
-	closeOnce sync.Once // for what Close must not do twice
+	// Neither the engine nor its batches know the Loader: if the program has lost it, it can be
+	// collected. Iterators know it.
+	*engine
+	lost runtime.Cleanup
 }
 
-// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close].
-// The error joins an *[OptionError] for each bad argument, also of the functions that return no
+// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]; one that
+// the program has lost is closed when the garbage collector finds it, with a warning. The error joins an *[OptionError] for each bad argument, also of the functions that return no
 // error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
 		return nil, err
 	}
-	return s.trainingLoader(s.opts.workers), nil
+	return newHandle(s.trainingLoader(s.opts.workers)), nil
 }
 
-// trainingLoader makes a loader, which tunes itself with WithAutoWorkers.
-func (s *source) trainingLoader(workers int) *Loader {
-	if s.opts.auto {
-		if most := s.opts.most; most >= 0 {
-			workers = min(workers, most)
-		}
-		if !s.opts.mayInline() {
-			workers = max(workers, 1)
-		}
-	}
-	l := s.loader(workers)
-	if s.opts.auto {
-		l.auto = newAuto(l)
-	}
-	if s.opts.checks {
-		l.noteMade()
-	}
+func newHandle(e *engine) *Loader {
+	l := &Loader{engine: e}
+	l.lost = runtime.AddCleanup(l, (*engine).closeLost, e)
 	return l
 }
 
-// ownShapes tells whether each batch has a shape of its own.
-func (l *Loader) ownShapes() bool { return l.sizes != nil }
-
-// loader makes a loader with the given number of workers.
-func (s *source) loader(workers int) *Loader {
-	l := &Loader{source: s, loadSample: s.ds.Load}
-	l.ordering.Store(s.first)
-	switch ds := s.ds.(type) {
-	case *funcDataset:
-		l.loadSample = ds.load // one call less for each sample
-	case *streamDataset:
-		l.loadSample = ds.load
-	}
-	if d, ok := s.ds.(BatchDataset); ok {
-		l.loadBatch = d.LoadBatch
-	}
-	if l.loadClear = l.loadSample; !overwrites(s.ds) {
-		l.clearBefore()
-	}
-	l.born = time.Now()
-	l.seedKey = permute.SeedKey(s.opts.shuffled)
-	if s.opts.seed != nil {
-		l.seedKey = permute.SeedKey(*s.opts.seed)
-	}
-	l.offsets = make([]int, len(s.layout.Columns))
-	l.slotBytes = layout.Place(s.layout.Columns, s.opts.batchSize, l.offsets)
-	if s.layout.Ragged > 0 && !s.streams() {
-		l.sizes = sizesOf(s.ds)
-	}
-	if !onHost(s.opts.device) {
-		l.stage = stage.New(s.opts.device, l.slotBytes, s.opts.log)
-	}
-	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
-	l.pace.batch = int32(s.opts.batchSize)
-	var watchdog *watch.Watchdog
-	if s.opts.timeout > 0 {
-		watchdog = watch.New(s.opts.timeout)
-	}
-	l.crew = newCrew(l, watchdog, workers)
-	l.startDepth()
-	return l
-}
-
-// clearBefore has places cleared before they are loaded. To ask in the loop of loading would cost
-// all datasets more.
-func (l *Loader) clearBefore() {
-	l.clears = true
-	load, together := l.loadSample, l.loadBatch
-	l.loadSample = func(ctx context.Context, index int, dst *Sample) error {
-		dst.mem.Clear(dst.place, 1)
-		return load(ctx, index, dst)
-	}
-	if together != nil {
-		l.loadBatch = func(ctx context.Context, indices []int, dst []*Sample) error {
-			dst[0].mem.Clear(dst[0].place, len(dst)) // they adjoin
-			return together(ctx, indices, dst)
+// closeLost closes the engine of a Loader that is gone.
+func (l *engine) closeLost() {
+	go func() { // collection doesn't wait for the program's code
+		place, ok := made.Load(l)
+		if !ok {
+			place = "WithChecks would tell"
 		}
-	}
+		l.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", place)
+		l.close()
+	}()
 }
 
-// Fields is the layout of one sample, as the dataset told it.
-func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
-
-// Len is the number of batches in an epoch, for this rank; −1 for a stream without
-// [WithEpochSamples] that isn't a [CountedStream].
-func (l *Loader) Len() int {
-	switch {
-	case l.ordering.Load().order.n != endless:
-		return l.ordering.Load().order.steps(0)
-	case l.opts.epochSamples == 0:
-		return -1
-	}
-	perRank := l.opts.perRank()
-	return perRank.steps(0)
+// Close ends the running epoch, waits for its loads, and gives the memory back; that of batches
+// in use once they are released. It may be called again.
+func (l *Loader) Close() error {
+	l.lost.Stop()
+	l.close()
+	runtime.KeepAlive(l)
+	return nil
 }
 
-// perRank is the batches that a rank has of a stream with WithEpochSamples.
-func (o *options) perRank() order {
-	return order{n: o.quota(o.world), batch: o.batchSize, world: 1, dropLast: o.dropLast}
+// sequence keeps the loader while an epoch is in use.
+func (l *Loader) sequence(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
+	if l.opts.checks {
+		epoch = l.withChecks(epoch)
+	}
+	return func(yield func(*Batch, error) bool) {
+		defer runtime.KeepAlive(l)
+		epoch(yield)
+	}
 }
 
 // SetSampler changes the order and the length of later epochs; set it again before Resume. It
@@ -192,22 +85,10 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err := l.crew.whileFree(func() { l.ordering.Store(o) }); err != nil {
 		return err
 	}
-	l.slots.trim(l)
+	l.slots.trim(l.engine)
 	l.warnOfMixedLengths(o)
 	return nil
 }
-
-// samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks; endless for a
-// stream without WithEpochSamples.
-func (s *source) samplesOfEpoch(o *ordering) int {
-	if o.order.n == endless && s.opts.epochSamples > 0 {
-		return s.opts.quota(s.opts.world) * s.opts.world
-	}
-	return o.order.n
-}
-
-// Workers is how many workers the loader has.
-func (l *Loader) Workers() int { return int(l.crew.size.Load()) }
 
 // SetWorkers changes the number of workers, 0 … 1024, at once.
 func (l *Loader) SetWorkers(n int) error {
@@ -217,32 +98,9 @@ func (l *Loader) SetWorkers(n int) error {
 	if !l.crew.resize(n, true) {
 		return ErrClosed
 	}
-	l.slots.trim(l)
+	l.slots.trim(l.engine)
 	return nil
 }
-
-// tuneTo changes the number of workers for the loader itself. It does nothing and
-// returns false if the loader is closed or the program has called SetWorkers.
-func (l *Loader) tuneTo(n int) bool {
-	if !l.crew.resize(n, false) {
-		return false
-	}
-	l.slots.trim(l)
-	return true
-}
-
-// setQuota implements surroundings.
-func (l *Loader) setQuota(workers int) {
-	l.ring.SetQuota(workers)
-	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*workers))))
-}
-
-// isOver implements surroundings.
-func (l *Loader) isOver() bool { return l.ring.Stopped() }
-
-// now is the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
-// takes half as long as time.Now.
-func (l *Loader) now() int64 { return int64(time.Since(l.born)) + 1 }
 
 // Epoch yields the batches of an epoch, in order. If something fails, all batches before it come
 // first; then the error, with a nil batch, ends the epoch: a *[LoadError], which names the
@@ -250,7 +108,7 @@ func (l *Loader) now() int64 { return int64(time.Since(l.born)) + 1 }
 // alone never sees it. The loop may be left early. Once it has ended, no Load is running any
 // more, except calls that [WithTimeout] gave up, and the loader can be used again.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
-	return l.withChecks(func(yield func(*Batch, error) bool) {
+	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
 			yield(nil, optionError("Epoch", epoch, "must be at least 0"))
 			return
@@ -262,7 +120,7 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 // Epochs yields the epochs first … end−1 as one sequence, see [Loader.Epoch]: the next one is
 // loaded while the last batches of an epoch are in use. If first is end, there are none.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
-	return l.withChecks(func(yield func(*Batch, error) bool) {
+	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
 		case first < 0:
 			yield(nil, optionError("Epochs", first, "first must be at least 0"))
@@ -280,12 +138,12 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 // fingerprint of the dataset a warning; see [Fingerprinter]. What else the dataset is, must be as
 // it was.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
-	return l.withChecks(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
+	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
 
 // ResumeEpochs is [Loader.Resume] and then [Loader.Epochs], as one sequence.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
-	return l.withChecks(func(yield func(*Batch, error) bool) {
+	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
 		case end < s.Epoch:
 			yield(nil, optionError("ResumeEpochs", end, "end must be at least State.Epoch, %d", s.Epoch))
@@ -293,177 +151,4 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 			l.resume(ctx, s, end-1, yield)
 		}
 	})
-}
-
-// resume is iterate from a state on.
-func (l *Loader) resume(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
-	over, err := l.checkOrder(s)
-	switch {
-	case s.Epoch < 0:
-		yield(nil, optionError("State.Epoch", s.Epoch, "must be at least 0"))
-	case s.Samples == -1:
-		yield(nil, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed"))
-	case l.opts.unordered:
-		yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
-	case s.Samples < 0:
-		yield(nil, optionError("State.Samples", s.Samples, "must be at least 0"))
-	case err != nil:
-		yield(nil, err)
-	case over && s.Epoch == last:
-	case over:
-		l.iterate(ctx, s.Epoch+1, last, 0, yield)
-	case s.World < anyWorld:
-		yield(nil, optionError("State.World", s.World, "must be at least −1"))
-	case l.counted && s.Samples > 0 && s.World > 0:
-		yield(nil, optionError("State.World", s.World, "the state is of an epoch whose order depended on the number of ranks: now the stream's records are counted, and it doesn't. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
-	case l.counted:
-		l.iterate(ctx, s.Epoch, last, s.Samples, yield)
-	case l.streams() && s.Samples > 0 && s.World == anyWorld:
-		yield(nil, optionError("State.World", s.World, "the state is of a CountedStream, and this stream's counts are missing: its order is another one. Begin the next epoch, State{Epoch: %d}", s.Epoch+1))
-	case l.streams() && s.Samples > 0 && s.World != 0 && s.World != l.opts.world:
-		if !l.opts.endsEpoch(s.Samples, s.World) {
-			yield(nil, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
-				"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number. "+
-				"It could go on with any number if the stream told the counts of its records (CountedStream, without MixedStreams)", l.opts.world, s.World, s.Epoch+1))
-			return
-		}
-		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(l.first), yield) // its end
-	case l.streams() && s.Samples%l.opts.world != 0:
-		yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
-	default:
-		l.iterate(ctx, s.Epoch, last, s.Samples, yield)
-	}
-}
-
-// iterate yields the batches of the epochs first … last. The first epoch begins at
-// position base.
-func (l *Loader) iterate(ctx context.Context, first, last, base int, yield func(*Batch, error) bool) {
-	r, err := l.begin(ctx, first, last, base)
-	if err != nil {
-		yield(nil, err)
-		return
-	}
-	defer r.end()
-	t := l.tuning
-	if t != nil {
-		t.resume()
-		defer t.wake.Stop()
-	}
-	for more, batches := true, 1; more; batches++ {
-		b, err := r.advance()
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		if b == nil {
-			break
-		}
-		if t != nil {
-			t.took(r)
-		}
-		if batches == 2 && base == 0 && r.ordering.own && l.opts.shuffle { // one alone may have been a look at the data
-			l.tellIfBegun(first, r.ordering.n)
-		}
-		more = yield(b, nil)
-		if t != nil {
-			t.asked++
-		}
-	}
-	if t != nil {
-		t.Pause(t.delivered - t.before)
-	}
-}
-
-// Close ends the running epoch, waits for its loads, and gives the memory back; that of batches
-// in use once they are released. It may be called again.
-func (l *Loader) Close() error {
-	if r := l.crew.close(); r != nil {
-		r.stop(ErrClosed)
-		r.haltInTurn()
-	}
-	l.crew.dismiss()
-	if l.opts.checks {
-		made.Delete(l)
-	}
-	l.closeOnce.Do(func() {
-		if l.stage != nil {
-			l.stage.Close()
-		}
-		l.crew.inline.locals.close(l.opts.log)
-	})
-	l.crew.wait()
-	l.slots.close()
-	return nil
-}
-
-// tellIfBegun logs, once, that an epoch begins anew: the program may not count its epochs.
-func (l *Loader) tellIfBegun(epoch, n int) {
-	type begun struct{ epoch, n int }
-	if !l.once.isNews(begun{epoch, n}) && l.once.isNews("begins anew") {
-		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
-	}
-}
-
-// leftOut logs that a sample is left out: while tuning, once for each sample; of an epoch's, ever
-// fewer, numbers 1 … 10, 20 … 100, 200 and so on.
-func (l *Loader) leftOut(err *LoadError, bad int) {
-	if l.once.during == whileTuning && !l.once.isNews(err.Index) {
-		return
-	}
-	digits := bad
-	for digits%10 == 0 {
-		digits /= 10
-	}
-	if digits > 9 {
-		return
-	}
-	log := l.opts.log
-	if err.origin != "" {
-		log = log.With("origin", err.origin)
-	}
-	log.Warn("nwt: a bad sample is left out", "during", l.once.during, "index", err.Index, "position", err.Position,
-		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
-}
-
-// failedTogether logs that a LoadBatch has failed, the first time. A bad sample is reported
-// again when Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
-// slow, and without this log nobody would know why.
-func (l *Loader) failedTogether(err error) {
-	if l.once.isNews("LoadBatch") {
-		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.once.during, "error", err)
-	}
-}
-
-// BadSamples is the first 10 000 samples left out under [WithErrorBudget].
-func (l *Loader) BadSamples() []*LoadError {
-	l.faulty.mu.Lock()
-	defer l.faulty.mu.Unlock()
-	return slices.Clone(l.faulty.list)
-}
-
-// Stats is a snapshot of the loader's figures, at any time.
-func (l *Loader) Stats() Stats {
-	ready := l.counters.ready.Load() // read before batches, so that it isn't more
-	s := Stats{
-		Batches: int(l.counters.batches.Load()),
-		Samples: int(l.counters.samples.Load()),
-		Wait:    time.Duration(l.counters.wait.Load()),
-		Workers: l.Workers(), Prefetch: l.depth() - 1,
-	}
-	if s.Batches > 0 {
-		s.Occupancy = float64(ready) / float64(s.Batches)
-	}
-	s.LoadMedian, s.LoadP99 = l.counters.loads.quantile(0.5), l.counters.loads.quantile(0.99)
-	l.faulty.mu.Lock()
-	s.Bad = l.faulty.count
-	l.faulty.mu.Unlock()
-	l.slots.mu.Lock()
-	s.Slots, s.Retained = l.slots.total, l.slots.loose
-	s.SlotBytes = s.Slots * l.slotBytes
-	l.slots.mu.Unlock()
-	f := l.stage.Figures()
-	s.WindowBytes = int(l.windowBytes.Load())
-	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, f.Held
-	s.DatasetBytes = int(cacheBytes(l.ds))
-	return s
 }

@@ -16,7 +16,7 @@ import (
 // goroutine that iterates.
 type tuning struct {
 	tune.Tuner
-	l       *Loader
+	l       *engine
 	sp      search.Space
 	limit   memoryLimit
 	inline  bool           // 0 workers may be tried
@@ -66,7 +66,7 @@ func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
 	return t
 }
 
-func (t *tuning) attach(l *Loader) {
+func (t *tuning) attach(l *engine) {
 	t.l, l.tuning = l, t
 	t.Least = max(leastWindow, probeSteps*l.opts.machine.ClockStep())
 	t.wake = time.AfterFunc(time.Hour, l.ring.Interrupt)

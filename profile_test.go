@@ -26,7 +26,7 @@ func labels(t *testing.T) []string {
 	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&b, 1))
 	found := map[string]bool{}
 	for stack := range strings.SplitSeq(b.String(), "\n\n") {
-		if !strings.Contains(stack, "nwt.(*Loader)") && !strings.Contains(stack, "nwt.(*worker)") && !strings.Contains(stack, "stage.(*Stage)") && !strings.Contains(stack, "watch.(*Watchdog)") {
+		if !strings.Contains(stack, "nwt.(*engine)") && !strings.Contains(stack, "nwt.(*worker)") && !strings.Contains(stack, "stage.(*Stage)") && !strings.Contains(stack, "watch.(*Watchdog)") {
 			continue
 		}
 		if l := labelled.FindStringSubmatch(stack); l != nil {

@@ -19,7 +19,7 @@ import (
 // A run is one iteration over batches: an epoch, the rest of one, or several.
 // It belongs to the goroutine that iterates, the consumer.
 type run struct {
-	l        *Loader
+	l        *engine
 	caller   context.Context
 	ctx      context.Context // the context that Load gets; it ends with the run
 	cancel   context.CancelFunc
@@ -71,7 +71,7 @@ type run struct {
 }
 
 // begin starts a run.
-func (l *Loader) begin(ctx context.Context, first, last, base int) (*run, error) {
+func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error) {
 	// A dataset, a sampler and a context are the program's: no lock is held while they are asked.
 	if err := l.crew.whileFree(func() {}); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type slot struct {
 }
 
 // newSlot makes a slot in the given memory, held by the batch that it is for.
-func (l *Loader) newSlot(mem slotMemory) (*slot, error) {
+func (l *engine) newSlot(mem slotMemory) (*slot, error) {
 	n := l.opts.batchSize
 	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, l.ownShapes())}
 	var err error
@@ -71,7 +71,7 @@ type slots struct {
 const maxRetained = 64
 
 // take finds or makes a batch with a slot.
-func (s *slots) take(l *Loader) (*Batch, error) {
+func (s *slots) take(l *engine) (*Batch, error) {
 	b, err := s.pop()
 	if b != nil || err != nil {
 		return b, err
@@ -139,7 +139,7 @@ func (s *slots) detach() {
 
 // trim drops surplus batches. It is called after keep has become less. Workers and depth, from which
 // that follows, change without a common lock.
-func (s *slots) trim(l *Loader) {
+func (s *slots) trim(l *engine) {
 	s.mu.Lock()
 	tooMany := max(0, s.total-s.loose-l.keep())
 	kept := max(0, len(s.free)-tooMany)

@@ -19,7 +19,7 @@ import (
 // goroutine: the run's reader or, without workers, the consumer.
 type streamFill struct {
 	run   *run
-	l     *Loader
+	l     *engine
 	ahead bool                  // shards are read ahead, each in a goroutine of its own
 	lanes *shards.Lanes[Record] // of a CountedStream; else nil
 
@@ -112,7 +112,7 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 
 // mixing counts bytes that come into a shuffle window or, if negative, go. It warns when they take
 // much of the memory that was left before.
-func (l *Loader) mixing(bytes int) {
+func (l *engine) mixing(bytes int) {
 	most := l.windowRoom()
 	now := l.windowBytes.Add(int64(bytes))
 	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.isNews("WithShuffleWindow") {
@@ -157,7 +157,7 @@ func (q *streamFill) feed(r *run) error {
 // lostAgain returns the error of a record that was delivered before and can't be read now: what
 // follows isn't the rest of the epoch. With an error budget it only warns, since the record may
 // have been bad then too.
-func (l *Loader) lostAgain(epoch int, err error) error {
+func (l *engine) lostAgain(epoch int, err error) error {
 	if l.opts.maxBad == 0 {
 		return err
 	}

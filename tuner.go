@@ -93,7 +93,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 	t.deadline = time.AfterFunc(math.MaxInt64, m.over)
 	defer t.deadline.Stop()
 	defer m.release()
-	defer m.l.Close() // never fails
+	defer m.l.close()
 	m.Start(m.sp.Time)
 	var err error
 	delivers := false
@@ -265,5 +265,5 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 	}
 	l := s.trainingLoader(r.Workers)
 	l.tuned = r
-	return l, nil
+	return newHandle(l), nil
 }

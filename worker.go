@@ -20,7 +20,7 @@ import (
 // A worker loads places of batches, in a goroutine of its own or, without
 // workers, in the caller's.
 type worker struct {
-	l       *Loader
+	l       *engine
 	seat    int // among the loader's workers; the caller's is 0
 	number  int // what Sample.Worker tells, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
 	sample  Sample
@@ -42,7 +42,7 @@ type worker struct {
 }
 
 // newWorker implements surroundings; number is for Sample.Worker.
-func (l *Loader) newWorker(seat, number int) *worker {
+func (l *engine) newWorker(seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
 	w.sample.common = &common{seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log, drawn: l.opts.drawn}
@@ -76,7 +76,7 @@ func (w *worker) loaded() {
 func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) }
 
 // work implements surroundings: it is the worker's goroutine.
-func (l *Loader) work(w *worker) {
+func (l *engine) work(w *worker) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.sample.worker))))
 	left := false
 	defer func() {
