@@ -18,6 +18,8 @@ type extraBatches struct {
 	depth.Policy            // the holder of run.turn is the one that it speaks of
 	room         func() int // for them in memory, looked up once
 	timer        *time.Timer
+	run          atomic.Pointer[run] // whose depth follows need; nil between epochs, and always if the depth is fixed
+	looks        atomic.Bool         // a batch was opened to look ahead: there is a slot more
 }
 
 const (
@@ -62,7 +64,7 @@ func (l *engine) depthOf(n int) int {
 
 // keep is how many slots stay, not counting the slots of retained batches.
 func (l *engine) keep() int {
-	if l.looks.Load() {
+	if l.deep.looks.Load() {
 		return l.depth() + 1
 	}
 	return l.depth()
@@ -72,15 +74,15 @@ func (l *engine) keep() int {
 // sees to it that a batch is opened once it is paid for. Both it and who opens a batch first
 // set what the other reads, so one of the two sees the other.
 func (l *engine) idle() {
-	r, d := l.deepening.Load(), &l.deep
-	if r == nil || l.pace.perBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.opening.Load()) || d.IsIdle() {
+	r, d := l.deep.run.Load(), &l.deep
+	if r == nil || l.pace.perBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.demand.opening.Load()) || d.IsIdle() {
 		return
 	}
 	now := l.now()
 	left, first := d.Idle(now)
 	switch {
 	case !first:
-	case !l.ring.Exhausted(r.opening.Load()): // a batch was opened meanwhile
+	case !l.ring.Exhausted(r.demand.opening.Load()): // a batch was opened meanwhile
 		d.NotIdle(now)
 	case left > 0:
 		d.timer.Reset(left)
@@ -94,21 +96,21 @@ func (l *engine) idle() {
 // by one batch per call, whatever the number of idle workers. That is enough where training seldom
 // waits, as for an epoch's first batch.
 func (l *engine) othersIdle() {
-	if l.deepening.Load() != nil && l.deep.Waits() && l.ring.AnyParked() {
+	if l.deep.run.Load() != nil && l.deep.Waits() && l.ring.AnyParked() {
 		l.idle()
 	}
 }
 
 // waitsLately tells whether the consumer waits for a batch, or has waited lately.
-func (r *run) waitsLately() bool { return r.awaiting.Load() || r.l.deep.Waits() }
+func (r *run) waitsLately() bool { return r.demand.awaiting.Load() || r.l.deep.Waits() }
 
 // paid is called by a worker or the timer when a batch seems to be paid for.
 func (l *engine) paid() {
-	r := l.deepening.Load()
+	r := l.deep.run.Load()
 	if r == nil || !l.deep.IsIdle() {
 		return
 	}
-	if r.awaiting.Load() || !l.deep.Waits() || r.opensInLoop() || !r.turn.TryLock() {
+	if r.demand.awaiting.Load() || !l.deep.Waits() || r.opensInLoop() || !r.turn.TryLock() {
 		l.ring.Interrupt() // the consumer opens it
 		return
 	}
@@ -154,9 +156,9 @@ func (r *run) wantsDepth() bool {
 		return false
 	case r.allOpened():
 		return false
-	case !l.ring.Exhausted(r.opening.Load()):
+	case !l.ring.Exhausted(r.demand.opening.Load()):
 		return false // workers have something to claim
-	case len(r.ahead) > 0 && r.awaiting.Load() && l.ring.Loaded(r.ahead[0]):
+	case len(r.ahead) > 0 && r.demand.awaiting.Load() && l.ring.Loaded(r.ahead[0]):
 		return false // the consumer waits for a copy, not for workers
 	}
 	return true
@@ -173,7 +175,7 @@ func (l *engine) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.lea
 // roomForExtra is how many extra batches memory has room for.
 func (l *engine) roomForExtra() int {
 	bytes := min(extraBytes, l.opts.shareOfMemory())
-	return int(min(bytes/float64(l.slotBytes), maxPrefetch))
+	return int(min(bytes/float64(l.slots.bytes), maxPrefetch))
 }
 
 // shareOfMemory is extraShare of the memory that is left to this rank, in bytes; +Inf if that
@@ -196,10 +198,10 @@ func (l *engine) setExtra(n int) {
 func (l *engine) startDepth() {
 	d := &l.deep
 	d.room = sync.OnceValue(l.roomForExtra)
-	l.windowRoom = sync.OnceValue(l.opts.shareOfMemory)
+	l.mixed.room = sync.OnceValue(l.opts.shareOfMemory)
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
-	d.Reset(0, l.slotBytes)
+	d.Reset(0, l.slots.bytes)
 }
 
 // watchDepth is called by the consumer when it asks for a batch, after it has opened
@@ -262,7 +264,7 @@ const (
 
 // claimSize is how many places a worker claims at once.
 func (l *engine) claimSize() int {
-	if l.loadBatch != nil {
+	if l.load.together != nil {
 		// As many as possible while every worker gets something of what may be ahead.
 		depth := l.depth()
 		if l.opts.prefetch == 0 && l.pace.perBatch() >= wholeCalls {
@@ -277,7 +279,7 @@ func (l *engine) claimSize() int {
 // loads the same part in batch after batch. A batch whose samples come from a file
 // has one lane: they are begun in order, which is how files are read ahead.
 func (l *engine) lanes() int {
-	if !l.pace.inMemory() || l.loadBatch != nil {
+	if !l.pace.inMemory() || l.load.together != nil {
 		return 1
 	}
 	n := min(l.Workers(), int(l.pace.perBatch()/laneTime), ring.MaxLanes)

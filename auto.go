@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/human"
@@ -19,7 +18,6 @@ type auto struct {
 	since   time.Time     // it has measured
 	settled time.Duration // how long that took
 	earlier int           // windows, of searches before this one
-	latest  atomic.Pointer[Result]
 }
 
 // autoAlpha is the default alpha of tuning while training. It is small because
@@ -29,7 +27,7 @@ var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02, Each: search.Unn
 // mostLooks is after how many windows a loader settles on the choice, sure or not.
 const mostLooks = 48
 
-func newAuto(l *engine) *auto {
+func newAuto(l *engine) {
 	o := l.opts
 	sp := search.Space{CPUs: o.usable(), Start: l.Workers(), Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
 	if o.alpha == search.DefaultAlpha {
@@ -44,7 +42,6 @@ func newAuto(l *engine) *auto {
 	t.Run = a
 	t.Next = a.next
 	t.Start(0)
-	return a
 }
 
 func (a *auto) next(seen []search.Series) (search.Request, bool) {
@@ -83,7 +80,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		r.Warnings = append(r.Warnings, fmt.Sprintf("other runs may choose another count: %s of them would choose this one", human.Share(r.Confidence)))
 	}
 	r.Advice = a.l.advice(r, a.limit, 0, false)
-	a.latest.Store(r)
+	a.l.found.Store(r)
 	return c, true
 }
 
@@ -95,10 +92,5 @@ func (a *auto) Doubt(why string) {
 
 // Result says how the worker count was found; nil if nothing was found yet.
 func (l *engine) Result() *Result {
-	if l.auto != nil {
-		if r := l.auto.latest.Load(); r != nil {
-			return r
-		}
-	}
-	return l.tuned
+	return l.found.Load()
 }

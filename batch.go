@@ -248,7 +248,7 @@ func (t *tally) admit(b *Batch) error {
 		f.err.origin = origin(b.l.ds, f.err.Index)
 		if bad <= budget {
 			b.l.leftOut(f.err, bad)
-			b.l.faulty.add(f.err)
+			b.l.counters.faulty.add(f.err)
 			continue
 		}
 		if budget == 0 {
@@ -357,7 +357,7 @@ func (b *Batch) Rand() *rand.Rand {
 	}
 	if !b.seeded {
 		b.seeded = true
-		key := permute.EpochKey(b.l.seedKey, b.epoch) ^ batchRand + uint64(b.from)*permute.Golden
+		key := permute.EpochKey(b.l.opts.seedKey(), b.epoch) ^ batchRand + uint64(b.from)*permute.Golden
 		b.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
 	}
 	return b.rand
@@ -468,6 +468,6 @@ func (l *engine) askSize(index int, sizes []int) error {
 	for dim := range sizes {
 		sizes[dim] = layout.Untold
 	}
-	l.sizes(index, sizes)
+	l.load.sizes(index, sizes)
 	return l.layout.checkSizes(index, sizes)
 }

@@ -17,44 +17,38 @@ import (
 // An engine is what a [Loader] is, except that nobody need hold it: its workers do.
 type engine struct {
 	*source
-	loadSample func(ctx context.Context, index int, dst *Sample) error
-	loadClear  func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is clear
-	loadBatch  func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has none
-	clears     bool                                                          // places are cleared before they are loaded
-	offsets    []int                                                         // of the fields in a slot
-	slotBytes  int                                                           // of the longest batch allowed
-	sizes      func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
-	seedKey    uint64                                                        // of Sample.Rand
+	load loadFuncs
 
 	ordering atomic.Pointer[ordering] // of the next run; a run keeps its own
 
 	stage  *stage.Stage // nil if the device is the host
 	ring   *ring.Ring[Batch]
-	born   time.Time // when the loader was made: see now
-	auto   *auto     // nil without WithAutoWorkers
-	tuned  *Result   // nil without NewTunedLoader
-	tuning *tuning   // nil if nothing tunes the loader
+	born   time.Time              // when the loader was made: see now
+	found  atomic.Pointer[Result] // nil if no tuner has found anything yet
+	tuning *tuning                // nil if nothing tunes the loader
 	crew   *crew
 	pace   pace
-	faulty faulty
-	looks  atomic.Bool // a batch was opened to look ahead: there is a slot more
 
 	// The consumer writes these with each batch. They lie apart from what workers read.
 	slots    slots
 	counters counters
 
-	windowBytes atomic.Int64   // of the records that shuffle windows hold
-	windowRoom  func() float64 // for them, before there is a warning; looked up once
-
-	deep extraBatches
-	// deepening is the run whose depth follows need. It is nil between epochs, and
-	// always if the depth is fixed.
-	deepening atomic.Pointer[run]
+	mixed mixedMemory
+	deep  extraBatches
 
 	// It belongs to the running epoch, which hands it to the next one.
 	seq uint64 // sequence number of the next batch that is opened
 
-	closeOnce sync.Once // for what Close must not do twice
+	closing sync.Once // a second Close waits for the first
+}
+
+// loadFuncs are how samples of a dataset are loaded.
+type loadFuncs struct {
+	sample   func(ctx context.Context, index int, dst *Sample) error
+	clear    func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is clear
+	together func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has no LoadBatch
+	clears   bool                                                          // places are cleared before they are loaded
+	sizes    func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
 }
 
 // trainingLoader makes a loader, which tunes itself with WithAutoWorkers.
@@ -69,7 +63,7 @@ func (s *source) trainingLoader(workers int) *engine {
 	}
 	l := s.loader(workers)
 	if s.opts.auto {
-		l.auto = newAuto(l)
+		newAuto(l)
 	}
 	if s.opts.checks {
 		l.noteMade()
@@ -78,36 +72,16 @@ func (s *source) trainingLoader(workers int) *engine {
 }
 
 // ownShapes tells whether each batch has a shape of its own.
-func (l *engine) ownShapes() bool { return l.sizes != nil }
+func (l *engine) ownShapes() bool { return l.load.sizes != nil }
 
 // loader makes an engine with the given number of workers.
 func (s *source) loader(workers int) *engine {
-	l := &engine{source: s, loadSample: s.ds.Load}
+	l := &engine{source: s, load: s.loadFuncs(), born: time.Now()}
 	l.ordering.Store(s.first)
-	switch ds := s.ds.(type) {
-	case *funcDataset:
-		l.loadSample = ds.load // one call less for each sample
-	case *streamDataset:
-		l.loadSample = ds.load
-	}
-	if d, ok := s.ds.(BatchDataset); ok {
-		l.loadBatch = d.LoadBatch
-	}
-	if l.loadClear = l.loadSample; !overwrites(s.ds) {
-		l.clearBefore()
-	}
-	l.born = time.Now()
-	l.seedKey = permute.SeedKey(s.opts.shuffled)
-	if s.opts.seed != nil {
-		l.seedKey = permute.SeedKey(*s.opts.seed)
-	}
-	l.offsets = make([]int, len(s.layout.Columns))
-	l.slotBytes = layout.Place(s.layout.Columns, s.opts.batchSize, l.offsets)
-	if s.layout.Ragged > 0 && !s.streams() {
-		l.sizes = sizesOf(s.ds)
-	}
+	l.slots.offsets = make([]int, len(s.layout.Columns))
+	l.slots.bytes = layout.Place(s.layout.Columns, s.opts.batchSize, l.slots.offsets)
 	if !onHost(s.opts.device) {
-		l.stage = stage.New(s.opts.device, l.slotBytes, s.opts.log)
+		l.stage = stage.New(s.opts.device, l.slots.bytes, s.opts.log)
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.batch = int32(s.opts.batchSize)
@@ -120,21 +94,47 @@ func (s *source) loader(workers int) *engine {
 	return l
 }
 
-// clearBefore has places cleared before they are loaded. To ask in the loop of loading would cost
-// all datasets more.
-func (l *engine) clearBefore() {
+// seedKey is what Sample.Rand is seeded by.
+func (o *options) seedKey() uint64 {
+	if o.seed != nil {
+		return permute.SeedKey(*o.seed)
+	}
+	return permute.SeedKey(o.shuffled)
+}
+
+// loadFuncs finds out how samples are loaded. To ask in the loop of loading whether places are to be
+// cleared would cost all datasets more.
+func (s *source) loadFuncs() loadFuncs {
+	l := loadFuncs{sample: s.ds.Load}
+	switch ds := s.ds.(type) {
+	case *funcDataset:
+		l.sample = ds.load // one call less for each sample
+	case *streamDataset:
+		l.sample = ds.load
+	}
+	if d, ok := s.ds.(BatchDataset); ok {
+		l.together = d.LoadBatch
+	}
+	if s.layout.Ragged > 0 && !s.streams() {
+		l.sizes = sizesOf(s.ds)
+	}
+	l.clear = l.sample
+	if overwrites(s.ds) {
+		return l
+	}
 	l.clears = true
-	load, together := l.loadSample, l.loadBatch
-	l.loadSample = func(ctx context.Context, index int, dst *Sample) error {
+	load, together := l.sample, l.together
+	l.sample = func(ctx context.Context, index int, dst *Sample) error {
 		dst.mem.Clear(dst.place, 1)
 		return load(ctx, index, dst)
 	}
 	if together != nil {
-		l.loadBatch = func(ctx context.Context, indices []int, dst []*Sample) error {
+		l.together = func(ctx context.Context, indices []int, dst []*Sample) error {
 			dst[0].mem.Clear(dst[0].place, len(dst)) // they adjoin
 			return together(ctx, indices, dst)
 		}
 	}
+	return l
 }
 
 // Fields is the layout of one sample, as the dataset told it.
@@ -282,14 +282,14 @@ func (l *engine) close() {
 	if l.opts.checks {
 		made.Delete(l)
 	}
-	l.closeOnce.Do(func() {
+	l.closing.Do(func() {
 		if l.stage != nil {
 			l.stage.Close()
 		}
 		l.crew.inline.locals.close(l.opts.log)
+		l.crew.wait()
+		l.slots.close()
 	})
-	l.crew.wait()
-	l.slots.close()
 }
 
 // tellIfBegun logs, once, that an epoch begins anew: the program may not count its epochs.
@@ -332,9 +332,9 @@ func (l *engine) failedTogether(err error) {
 
 // BadSamples is the first 10 000 samples left out under [WithErrorBudget].
 func (l *engine) BadSamples() []*LoadError {
-	l.faulty.mu.Lock()
-	defer l.faulty.mu.Unlock()
-	return slices.Clone(l.faulty.list)
+	l.counters.faulty.mu.Lock()
+	defer l.counters.faulty.mu.Unlock()
+	return slices.Clone(l.counters.faulty.list)
 }
 
 // Stats is a snapshot of the loader's figures, at any time.
@@ -350,15 +350,15 @@ func (l *engine) Stats() Stats {
 		s.Occupancy = float64(ready) / float64(s.Batches)
 	}
 	s.LoadMedian, s.LoadP99 = l.counters.loads.quantile(0.5), l.counters.loads.quantile(0.99)
-	l.faulty.mu.Lock()
-	s.Bad = l.faulty.count
-	l.faulty.mu.Unlock()
+	l.counters.faulty.mu.Lock()
+	s.Bad = l.counters.faulty.count
+	l.counters.faulty.mu.Unlock()
 	l.slots.mu.Lock()
 	s.Slots, s.Retained = l.slots.total, l.slots.loose
-	s.SlotBytes = s.Slots * l.slotBytes
+	s.SlotBytes = s.Slots * l.slots.bytes
 	l.slots.mu.Unlock()
 	f := l.stage.Figures()
-	s.WindowBytes = int(l.windowBytes.Load())
+	s.WindowBytes = int(l.mixed.bytes.Load())
 	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, f.Held
 	s.DatasetBytes = int(cacheBytes(l.ds))
 	return s

@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/loadctx"
@@ -168,3 +169,20 @@ func (l *engine) tooManyAway() error {
 
 // patience is how long a run that is over waits for calls before it logs one.
 const patience = 5 * time.Second
+
+// A slowCallLog tells once which call a run that is over waits for.
+type slowCallLog struct {
+	armed sync.Once
+	timer *time.Timer // nil: armed by nobody
+}
+
+func (s *slowCallLog) arm(r *run) {
+	s.armed.Do(func() { s.timer = time.AfterFunc(patience, func() { r.l.tellOfCall(r) }) })
+}
+
+func (s *slowCallLog) stop() {
+	s.armed.Do(func() {})
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}

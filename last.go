@@ -8,7 +8,7 @@ import (
 // in its place. The goroutine of transfer calls it.
 func (r *run) tellGoesOn(b *Batch) {
 	b.goesOn.Store(true)
-	if r.looking.Load() {
+	if r.demand.looking.Load() {
 		r.l.ring.Interrupt()
 	}
 }
@@ -69,9 +69,9 @@ func (r *run) tellLast(b *Batch) {
 func (r *run) nothingFollows(epoch int) bool {
 	for i := 0; !r.halted; {
 		if i == len(r.ahead) {
-			r.l.looks.Store(true)
+			r.l.deep.looks.Store(true)
 			if opened, err := r.openOne(); err != nil || !opened {
-				ended := r.over && r.failure == nil || r.course.head != endless && r.refused == nil && !r.isAhead(epoch)
+				ended := r.outcome.over && r.outcome.failure == nil || r.course.head != endless && r.outcome.refused == nil && !r.isAhead(epoch)
 				return err == nil && ended
 			}
 		}
@@ -97,8 +97,8 @@ func (r *run) nothingFollows(epoch int) bool {
 // lookAt waits until a batch ahead is ready or goes on; nil if the run is over.
 func (r *run) lookAt(i int) *Batch {
 	b := r.l.ring.Item(r.ahead[i])
-	r.looking.Store(true)
-	defer r.looking.Store(false)
+	r.demand.looking.Store(true)
+	defer r.demand.looking.Store(false)
 	if !b.goesOn.Load() {
 		if _, ok := r.awaitOne(i, false); !ok || r.caller.Err() != nil {
 			return nil

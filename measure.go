@@ -107,7 +107,7 @@ func (t *tuning) took(r *run) {
 
 // sees takes in what is ahead. The caller holds turn.
 func (t *tuning) sees(r *run) {
-	t.open, t.dry = len(r.ahead), r.allOpened() && r.l.ring.Exhausted(r.opening.Load())
+	t.open, t.dry = len(r.ahead), r.allOpened() && r.l.ring.Exhausted(r.demand.opening.Load())
 }
 
 // awaits is called when training begins to wait for a batch.

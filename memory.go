@@ -140,7 +140,7 @@ func (t *tuning) allowed(workers int) bool {
 	l := t.l
 	why := t.limit.allows(workers, t.counts.peaks())
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
-		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.bytes {
+		if needs := t.last.needs() + uint64(more)*uint64(l.slots.bytes); needs > t.limit.bytes {
 			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), t.limit)
 		}
 	}

@@ -60,7 +60,7 @@ func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State
 			if uint(index) >= uint(n) {
 				return fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, i, n-1)
 			}
-			dst = append(dst, Place{Index: index, Position: i, Epoch: s.Epoch, Key: l.seedKey})
+			dst = append(dst, Place{Index: index, Position: i, Epoch: s.Epoch, Key: l.opts.seedKey()})
 		}
 		return nil
 	}
@@ -108,7 +108,7 @@ type PlacedBatch struct {
 func (l *Loader) NewPlacedBatch() *PlacedBatch {
 	n := l.opts.batchSize
 	b := &PlacedBatch{l: l, errs: make([]error, n), sizes: make([]int, l.layout.Ragged)}
-	b.geo = layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, true)
+	b.geo = layout.NewGeometry(l.layout.Layout, n, l.slots.offsets, l.slots.bytes, true)
 	return b
 }
 
@@ -133,7 +133,7 @@ func (b *PlacedBatch) Set(places []Place) (size int, err error) {
 		switch {
 		case uint(p.Index) >= uint(n):
 			b.fail(i, nil, fmt.Errorf("the index is out of range 0 … %d", n-1))
-		case l.sizes != nil:
+		case l.ownShapes():
 			guard.Call(func() error { return l.askSize(p.Index, b.sizes) }, func(stack []byte, err error) { b.fail(i, stack, err) })
 		}
 		if b.errs[i] != nil {
@@ -203,7 +203,7 @@ func (h *Hand) Load(ctx context.Context, b *PlacedBatch, from, to int) (err erro
 	h.s.mem, h.s.locals.ctx = b.geo.Memory, ctx
 	for from < to && ctx.Err() == nil {
 		end := from + 1
-		for h.l.loadBatch != nil && end < to && follows(b.places[end-1], b.places[end]) {
+		for h.l.load.together != nil && end < to && follows(b.places[end-1], b.places[end]) {
 			end++
 		}
 		if end-from == 1 || !h.together(ctx, b, from, end) {
@@ -234,7 +234,7 @@ func (h *Hand) alone(ctx context.Context, b *PlacedBatch, i int) {
 	}
 	load := func() error {
 		h.turnTo(b, i)
-		if err := h.l.loadSample(ctx, h.s.index, &h.s); err != nil {
+		if err := h.l.load.sample(ctx, h.s.index, &h.s); err != nil {
 			return err
 		}
 		return h.s.end()
@@ -270,7 +270,7 @@ func (h *Hand) together(ctx context.Context, b *PlacedBatch, from, to int) bool 
 		h.indices = append(h.indices, s.index)
 	}
 	load := func() error {
-		if err := h.l.loadBatch(ctx, h.indices, h.samples[:n]); err != nil {
+		if err := h.l.load.together(ctx, h.indices, h.samples[:n]); err != nil {
 			return err
 		}
 		for i := range n {

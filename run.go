@@ -8,9 +8,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/ring"
@@ -21,21 +18,16 @@ import (
 type run struct {
 	l        *engine
 	caller   context.Context
-	ctx      context.Context // the context that Load gets; it ends with the run
-	cancel   context.CancelFunc
-	unwatch  func() // ends the watch on the caller's context, and joins it
+	ctx      context.Context         // the context that Load gets; it ends with the run
+	cancel   context.CancelCauseFunc // the first call says why
+	unwatch  func()                  // ends the watch on the caller's context, and joins it
 	ordering *ordering
 	course   course
 	order    func() uint64  // of State
 	first    uint64         // sequence number of the course's first batch
 	tally    tally          // the stage's if there is one, else the consumer's
-	beside   errgroup.Group // the goroutines that serve the run: a stream's reader, the stage
-	broken   error          // the error that they ended with
-
-	// For a stream: what fills batches. With workers it belongs to a goroutine, which
-	// gets the batches from toFill. With 0 workers it belongs to the consumer.
-	stream *streamFill
-	toFill chan *Batch
+	stream   *streamFill    // nil unless the dataset is a stream
+	beside   sync.WaitGroup // the goroutines that serve the run: the stream's reader, the stage
 
 	// turn is held by the consumer, but not while the loop body has a batch,
 	// so that Close can finish a run in the middle of a long step. It guards
@@ -46,28 +38,35 @@ type run struct {
 	ahead   []uint64 // sequence numbers of those opened and not taken, ascending
 	current *Batch   // in the loop body, or nil
 	halted  bool
-	refused error  // why the next batch can't be opened: the error of a BatchSampler
-	over    bool   // a stream's end was taken: nothing more is opened
+	outcome outcome
+	sizes   []int // of a sample of a SizedDataset, while a batch is opened
+	filled  bool  // half of what may be open was ready at some time
+
+	demand  demand
+	slow    slowCallLog
+	yielded atomic.Int64 // epoch of the last batch that was delivered; at first, of the course's first
+}
+
+// An outcome is why a run opens no more batches before its course is over.
+type outcome struct {
+	refused error  // the error of a BatchSampler: the batches before it are delivered first
+	over    bool   // a stream's end was taken
 	last    uint64 // that end's sequence number
 	failure error  // the error that the stream ended with
-	fewer   bool   // it was logged that fewer batches are ahead than asked for
-	sizes   []int  // of a sample of a SizedDataset, while a batch is opened
-	filled  bool   // half of what may be open was ready at some time
+}
 
-	// For the depth, see extraBatches. opening is the sequence number of the batch that will
-	// be opened next.
-	opening  atomic.Uint64
-	awaiting atomic.Bool // the consumer is blocked for a batch that isn't loaded
-	looking  atomic.Bool // the consumer looks ahead: it waits for goesOn too
+func (o *outcome) isKnown() bool { return o.over || o.refused != nil }
 
-	patience  sync.Once   // sets impatient
-	impatient *time.Timer // logs which call a run that is stopped waits for; nil: none
+// ends notes that a batch that was taken is the end of its stream.
+func (o *outcome) ends(b *Batch) {
+	o.over, o.last, o.failure = true, b.seq, cmp.Or(o.failure, b.err)
+}
 
-	// why is the error that the run was stopped with, nil until then. Only the first
-	// one is stored.
-	why atomic.Pointer[error]
-
-	yielded atomic.Int64 // epoch of the last batch that was delivered; at first, of the course's first
+// A demand is what workers, the stage and the timer of the depth see of the consumer.
+type demand struct {
+	opening  atomic.Uint64 // sequence number of the batch that will be opened next
+	awaiting atomic.Bool   // the consumer is blocked for a batch that isn't loaded
+	looking  atomic.Bool   // it looks ahead: it waits for goesOn too
 }
 
 // begin starts a run.
@@ -92,10 +91,10 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 	r := &run{l: l, caller: ctx, ordering: o, course: newCourse(&o.order, first, last, base)}
 	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.n)) })
 	r.yielded.Store(int64(first))
-	if l.sizes != nil {
+	if l.ownShapes() {
 		r.sizes = make([]int, l.layout.Ragged)
 	}
-	r.ctx, r.cancel = context.WithCancel(ctx)
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	r.turn.Lock() // Close waits until the run has begun
 	defer r.turn.Unlock()
 	err = l.crew.begin(r, func() {
@@ -103,7 +102,7 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 		l.ring.Reset(l.seq)
 	})
 	if err != nil {
-		r.cancel()
+		r.cancel(err)
 		return nil, err
 	}
 	l.ordering.CompareAndSwap(known, o)
@@ -115,21 +114,20 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 func (r *run) start() {
 	l := r.l
 	r.watchCaller()
-	r.opening.Store(r.first)
+	r.demand.opening.Store(r.first)
 	if l.streams() {
 		r.stream = newStreamFill(r, l.Workers() > 0)
-		if l.Workers() > 0 {
-			r.toFill = make(chan *Batch, ring.Capacity)
-			r.beside.Go(func() error { return r.stream.feed(r) })
+		if r.stream.ahead {
+			r.beside.Go(r.stream.feed)
 		}
 	}
 	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
 		l.deep.Busy() // nobody waited between the epochs
-		l.deepening.Store(r)
+		l.deep.run.Store(r)
 	}
 	l.crew.start()
 	if l.stage != nil {
-		r.beside.Go(func() error { r.transfer(); return nil })
+		r.beside.Go(r.transfer)
 	}
 }
 
@@ -176,15 +174,21 @@ func contextError(ctx context.Context) error {
 
 // stop makes the run end soon with err. Any goroutine may call it until end returns.
 func (r *run) stop(err error) {
-	r.why.CompareAndSwap(nil, &err)
 	r.l.ring.Stop() // first, so that nobody sees what Load makes of the end of ctx
-	r.cancel()
-	r.waits()
+	r.cancel(err)
+	r.slow.arm(r)
 }
 
-// waits says that the run waits for calls under way.
-func (r *run) waits() {
-	r.patience.Do(func() { r.impatient = time.AfterFunc(patience, func() { r.l.tellOfCall(r) }) })
+// reason is the error that a run was stopped with. That its caller's context has ended counts for
+// more than what Load or WithWorkerInit made of it.
+func (r *run) reason() error {
+	if r.caller.Err() == nil {
+		<-r.ctx.Done() // it follows the stop of the ring
+	}
+	if r.caller.Err() != nil {
+		return contextError(r.caller)
+	}
+	return context.Cause(r.ctx)
 }
 
 // isOver tells whether the run ends soon, so that what Load returns is no failure of Load.
@@ -207,23 +211,19 @@ func (r *run) advance() (*Batch, error) {
 		if err := r.open(); err != nil {
 			return nil, err
 		}
-		if len(r.ahead) == 0 || r.over && r.ahead[0] > r.last {
+		if len(r.ahead) == 0 || r.outcome.over && r.ahead[0] > r.outcome.last {
 			break // the stream is over, or refused; a stage that failed at its end stages nothing after it
 		}
 		b, ready := r.await()
-		switch {
-		case b != nil:
-			r.current = b
-		case r.caller.Err() != nil:
-			return nil, contextError(r.caller) // rather than what Load or WithWorkerInit made of it
-		default:
-			return nil, *r.why.Load()
+		if b == nil {
+			return nil, r.reason()
 		}
+		r.current = b
 		if r.l.stage == nil {
 			r.admit(b)
 		}
 		if b.end {
-			r.over, r.last, r.failure = true, b.seq, cmp.Or(r.failure, b.err)
+			r.outcome.ends(b)
 			r.letGo()
 			if r.l.opts.unordered {
 				continue // batches before the end may come after it
@@ -259,14 +259,15 @@ func (r *run) finish() error {
 	if r.halted {
 		return ErrClosed
 	}
-	if r.failure == nil && r.refused == nil {
+	failed := cmp.Or(r.outcome.failure, r.outcome.refused)
+	if failed == nil {
 		r.l.crew.awaitPrepared() // or workers would begin anew in each short epoch
-		if why := r.why.Load(); why != nil && r.caller.Err() == nil {
-			return *why
+		if r.l.ring.Stopped() && r.caller.Err() == nil {
+			return r.reason()
 		}
 	}
 	r.halt()
-	return cmp.Or(r.failure, r.broken, r.refused)
+	return failed
 }
 
 // count counts a batch that is delivered. ready tells whether it was ready when asked for.
@@ -306,7 +307,7 @@ func (r *run) open() error {
 // mayOpen tells whether there is another batch, and room for it.
 func (r *run) mayOpen() bool {
 	switch {
-	case r.over || r.refused != nil || r.opened == r.course.len():
+	case r.outcome.isKnown() || r.opened == r.course.len():
 		return false
 	case len(r.ahead) == 0:
 		return true
@@ -332,8 +333,7 @@ func (r *run) openOne() (opened bool, err error) {
 	b, err := r.l.slots.take(r.l)
 	switch {
 	case err != nil && len(r.ahead) > 0:
-		if !r.fewer {
-			r.fewer = true
+		if r.l.once.isNews("fewer batches") {
 			r.l.opts.log.Warn("nwt: fewer batches are loaded ahead than there should be", "error", err)
 		}
 		return false, nil
@@ -343,9 +343,9 @@ func (r *run) openOne() (opened bool, err error) {
 	b.bad.reset()
 	if r.course.head == endless {
 		b.opened = r.l.opts.batchSize
-	} else if r.refused = r.place(b, r.opened); r.refused != nil {
+	} else if r.outcome.refused = r.place(b, r.opened); r.outcome.refused != nil {
 		r.l.slots.put(b, false)
-		return false, nil // the batches before it are delivered first
+		return false, nil
 	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.admitted = false
@@ -357,17 +357,13 @@ func (r *run) openOne() (opened bool, err error) {
 	b.seeded, b.leftOut, b.finishErr = false, false, nil
 	b.expect(b.opened)
 	r.opened++
-	r.opening.Store(b.seq + 1)
+	r.demand.opening.Store(b.seq + 1)
 	r.ahead = append(r.ahead, b.seq)
-	switch {
-	case r.stream == nil:
+	if r.stream == nil {
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
-	case r.toFill != nil:
+	} else {
 		r.l.ring.Announce(b.seq, b, b.opened)
-		r.toFill <- b // has room for all that can be open
-	default:
-		r.l.ring.Announce(b.seq, b, b.opened)
-		r.stream.fill(b)
+		r.stream.take(b)
 	}
 	if r.l.deep.IsIdle() {
 		r.l.deep.Reckon(r.l.now())
@@ -426,15 +422,15 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
 	began, tuning := r.l.now(), r.l.tuning
-	if r.looking.Load() {
+	if r.demand.looking.Load() {
 		tuning = nil // perhaps another goroutine than the loop's
 	}
 	if tuning != nil {
 		tuning.awaits(began)
 	}
 	if (r.stream != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
-		r.awaiting.Store(true)
-		defer r.awaiting.Store(false)
+		r.demand.awaiting.Store(true)
+		defer r.demand.awaiting.Store(false)
 	}
 	for {
 		candidates := r.ahead[i:]
@@ -443,7 +439,7 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 		}
 		seq, ok := r.l.ring.Await(candidates)
 		switch {
-		case ok || r.looking.Load() && r.l.ring.Item(r.ahead[i]).goesOn.Load():
+		case ok || r.demand.looking.Load() && r.l.ring.Item(r.ahead[i]).goesOn.Load():
 			now := r.l.now()
 			r.l.counters.wait.Add(now - began)
 			if tuning != nil {
@@ -497,7 +493,7 @@ func (r *run) help(seq uint64) {
 }
 
 // readByConsumer tells whether the consumer reads the run's stream by itself.
-func (r *run) readByConsumer() bool { return r.stream != nil && r.toFill == nil }
+func (r *run) readByConsumer() bool { return r.stream != nil && !r.stream.ahead }
 
 // letGo ends the loop body's use of a batch. The caller holds turn.
 func (r *run) letGo() {
@@ -514,15 +510,15 @@ func (r *run) halt() {
 		return
 	}
 	r.halted = true
-	r.l.deepening.Store(nil)
+	r.l.deep.run.Store(nil)
 	r.l.deep.timer.Stop()
 	r.l.ring.Stop()
-	r.cancel()
+	r.cancel(nil)
 	if len(r.ahead) > 0 {
-		r.waits()
+		r.slow.arm(r)
 	}
 	r.l.crew.awaitPrepared()
-	r.broken = r.beside.Wait()
+	r.beside.Wait()
 	if r.readByConsumer() {
 		r.stream.stop()
 	}
@@ -559,10 +555,7 @@ func (r *run) end() {
 	defer r.turn.Unlock()
 	r.letGo()
 	r.halt()
-	r.patience.Do(func() {})
-	if r.impatient != nil {
-		r.impatient.Stop()
-	}
+	r.slow.stop()
 }
 
 // forget makes the loader ready for the next run.

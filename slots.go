@@ -28,10 +28,10 @@ type slot struct {
 // newSlot makes a slot in the given memory, held by the batch that it is for.
 func (l *engine) newSlot(mem slotMemory) (*slot, error) {
 	n := l.opts.batchSize
-	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, l.ownShapes())}
+	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.slots.offsets, l.slots.bytes, l.ownShapes())}
 	var err error
-	if s.places.Bytes, err = mem.alloc(l.slotBytes); err != nil {
-		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
+	if s.places.Bytes, err = mem.alloc(l.slots.bytes); err != nil {
+		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slots.bytes, err)
 	}
 	if l.streams() {
 		s.records = make([]*record, n)
@@ -64,7 +64,9 @@ type slots struct {
 	total  int // batches with memory, wherever they are
 	loose  int // how many of total are retained past their iteration
 	closed bool
-	ended  sync.Once
+
+	offsets []int // of the fields in a slot
+	bytes   int   // of a slot, for the longest batch allowed
 }
 
 // maxRetained bounds the batches that are retained past their iteration.
@@ -152,10 +154,8 @@ func (s *slots) trim(l *engine) {
 }
 
 // close gives the memory back. The memory of batches in use is given back when they
-// come back. A second call waits for the first.
-func (s *slots) close() { s.ended.Do(s.giveBack) }
-
-func (s *slots) giveBack() {
+// come back.
+func (s *slots) close() {
 	s.mu.Lock()
 	s.closed = true
 	free := s.free

@@ -62,6 +62,7 @@ type counters struct {
 
 	reading stopwatch // of a stream: runs while the records of a batch are read
 	loads   histogram // written by workers
+	faulty  faulty
 }
 
 // wholeBatch is a batch in counters.loaded.

@@ -12,6 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/retry"
+	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/shards"
 )
 
@@ -20,7 +21,8 @@ import (
 type streamFill struct {
 	run   *run
 	l     *engine
-	ahead bool                  // shards are read ahead, each in a goroutine of its own
+	ahead bool                  // shards are read ahead, each in a goroutine of its own, and batches filled in feed's
+	queue chan *Batch           // the batches to fill; nil unless ahead
 	lanes *shards.Lanes[Record] // of a CountedStream; else nil
 
 	// Of a CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
@@ -40,8 +42,12 @@ type streamFill struct {
 
 func newStreamFill(r *run, ahead bool) *streamFill {
 	c, o := r.course, r.l.opts
+	var queue chan *Batch
+	if ahead {
+		queue = make(chan *Batch, ring.Capacity) // has room for all that can be open
+	}
 	q := &streamFill{
-		run: r, l: r.l, ahead: ahead, epoch: c.first, last: c.last,
+		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.first, last: c.last,
 		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
 	if r.l.counted {
@@ -110,11 +116,17 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 	return c
 }
 
+// A mixedMemory is what the records take that a loader's shuffle windows hold.
+type mixedMemory struct {
+	bytes atomic.Int64
+	room  func() float64 // before there is a warning; looked up once
+}
+
 // mixing counts bytes that come into a shuffle window or, if negative, go. It warns when they take
 // much of the memory that was left before.
 func (l *engine) mixing(bytes int) {
-	most := l.windowRoom()
-	now := l.windowBytes.Add(int64(bytes))
+	most := l.mixed.room()
+	now := l.mixed.bytes.Add(int64(bytes))
 	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.isNews("WithShuffleWindow") {
 		l.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
 			"during", l.once.during, "WithShuffleWindow", l.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
@@ -141,15 +153,24 @@ func (q *streamFill) stop() {
 	}
 }
 
-// feed fills the batches that the run opens, until it ends.
-func (q *streamFill) feed(r *run) error {
+// take fills a batch that the run has opened, or has feed do so.
+func (q *streamFill) take(b *Batch) {
+	if q.ahead {
+		q.queue <- b
+	} else {
+		q.fill(b)
+	}
+}
+
+// feed fills the batches that it is to, until the run ends.
+func (q *streamFill) feed() {
 	defer q.stop()
 	for {
 		select {
-		case b := <-r.toFill:
+		case b := <-q.queue:
 			q.fill(b)
-		case <-r.ctx.Done():
-			return nil
+		case <-q.run.ctx.Done():
+			return
 		}
 	}
 }

@@ -264,6 +264,6 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 		return nil, err
 	}
 	l := s.trainingLoader(r.Workers)
-	l.tuned = r
+	l.found.Store(r)
 	return newHandle(l), nil
 }

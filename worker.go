@@ -45,7 +45,7 @@ type worker struct {
 func (l *engine) newWorker(seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
-	w.sample.common = &common{seedKey: l.seedKey, worker: number, locals: w.locals, log: l.opts.log, drawn: l.opts.drawn}
+	w.sample.common = &common{seedKey: l.opts.seedKey(), worker: number, locals: w.locals, log: l.opts.log, drawn: l.opts.drawn}
 	return w
 }
 
@@ -157,7 +157,7 @@ func (w *worker) loadClaim() {
 	if w.noted = !w.bounded && w.l.pace.notes(n); w.noted {
 		w.began, w.indexed = began, false
 	}
-	if w.l.loadBatch != nil && w.slot == b.slot {
+	if w.l.load.together != nil && w.slot == b.slot {
 		w.loadTogether(b, w.claim.To)
 	} else {
 		w.loadSingly(b, w.claim.To)
@@ -197,10 +197,10 @@ const clearedAtOnce = 16 << 10
 func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
 	s.locals.ctx = ctx
-	ring, load, n, ragged := l.ring, l.loadSample, uint(b.run.ordering.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
-	if places := end - w.next; l.clears && places*l.layout.Size <= clearedAtOnce {
+	ring, load, n, ragged := l.ring, l.load.sample, uint(b.run.ordering.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
+	if places := end - w.next; l.load.clears && places*l.layout.Size <= clearedAtOnce {
 		s.mem.Clear(w.next, places)
-		load = l.loadClear
+		load = l.load.clear
 	}
 	finished := false
 	defer func() {
@@ -273,7 +273,7 @@ func (w *worker) again(ctx context.Context, err error) error {
 	}
 	return w.l.opts.retry.Do(ctx, err, func() error {
 		w.sample.begin(w.sample.place, w.sample.index)
-		return w.l.loadSample(ctx, w.sample.index, &w.sample)
+		return w.l.load.sample(ctx, w.sample.index, &w.sample)
 	})
 }
 
@@ -319,7 +319,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	if w.bounded {
 		w.calls(end, true)
 	}
-	err := l.loadBatch(ctx, w.indices, samples)
+	err := l.load.together(ctx, w.indices, samples)
 	returned = true
 	switch {
 	case w.tooLate():
