@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/depth"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
@@ -27,7 +28,7 @@ type engine struct {
 	found  atomic.Pointer[Result] // nil if no tuner has found anything yet
 	tuning *tuning                // nil if nothing tunes the loader
 	crew   *crew
-	pace   pace
+	pace   depth.Pace
 
 	// The consumer writes these with each batch. They lie apart from what workers read.
 	slots    slots
@@ -84,7 +85,7 @@ func (s *source) loader(workers int) *engine {
 		l.stage = stage.New(s.opts.device, l.slots.bytes, s.opts.log)
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
-	l.pace.batch = int32(s.opts.batchSize)
+	l.pace.Batch = s.opts.batchSize
 	var watchdog *watch.Watchdog
 	if s.opts.timeout > 0 {
 		watchdog = watch.New(s.opts.timeout)
@@ -183,7 +184,7 @@ func (l *engine) tuneTo(n int) bool {
 // setQuota implements surroundings.
 func (l *engine) setQuota(workers int) {
 	l.ring.SetQuota(workers)
-	l.pace.first.Store(int32(max(1, l.opts.batchSize/max(1, 4*workers))))
+	l.pace.Share(workers)
 }
 
 // isOver implements surroundings.
@@ -349,7 +350,7 @@ func (l *engine) Stats() Stats {
 	if s.Batches > 0 {
 		s.Occupancy = float64(ready) / float64(s.Batches)
 	}
-	s.LoadMedian, s.LoadP99 = l.counters.loads.quantile(0.5), l.counters.loads.quantile(0.99)
+	s.LoadMedian, s.LoadP99 = l.counters.loads.Quantile(0.5), l.counters.loads.Quantile(0.99)
 	l.counters.faulty.mu.Lock()
 	s.Bad = l.counters.faulty.count
 	l.counters.faulty.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/durations"
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/tune"
@@ -94,7 +95,7 @@ func (t *tuning) took(r *run) {
 	}
 	now := t.l.now()
 	if t.window != nil && t.at != 0 {
-		t.window.took.add(time.Duration(now-t.at), 1)
+		t.window.took.Add(time.Duration(now-t.at), 1)
 	}
 	t.at = now
 	r.turn.Lock()
@@ -170,7 +171,7 @@ func (t *tuning) Begin() {
 		t.peak = host.StartPeak()
 	}
 	t.window = c
-	t.cpu, t.began, t.read = t.l.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.shown()
+	t.cpu, t.began, t.read = t.l.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
 }
 
 // release ends what a window that never ended has begun.
@@ -186,7 +187,7 @@ func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 	c, l := t.window, t.l
 	t.window = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
-	cpu, queued = c.used(use, took, l.opts, float64(l.counters.reading.shown()-t.read)/float64(max(1, took)))
+	cpu, queued = c.used(use, took, l.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
 	rss, exact := host.Memory().RSS, false
 	if t.peak != nil {
 		if rss, exact = t.peak.Stop(); !exact {
@@ -236,7 +237,7 @@ type count struct {
 	mean, wait, transfer, step,
 	cpu, gc, reading float64 // weighted sums
 	other, otherTime, measured float64
-	took                       histogram // of the iterations
+	took                       durations.Histogram // of the iterations
 }
 
 // add takes a window in.
@@ -249,7 +250,7 @@ func (c *count) add(w tune.Window) {
 	c.step += w.Tells * float64(w.Body)
 	per := func(sum float64) time.Duration { return time.Duration(math.Round(sum / c.tells)) }
 	c.Iterations, c.Mean, c.Wait, c.Transfer, c.Step = max(1, int(math.Round(c.tells))), per(c.mean), per(c.wait), per(c.transfer), per(c.step)
-	c.Median, c.P99 = c.took.quantile(0.5), c.took.quantile(0.99)
+	c.Median, c.P99 = c.took.Quantile(0.5), c.took.Quantile(0.99)
 }
 
 // used adds what a window used of the machine, and returns the shares of the CPUs that it used and

@@ -2,11 +2,10 @@ package nwt
 
 import (
 	"fmt"
-	"math/bits"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/durations"
 	"github.com/nwt-go/nwt/internal/human"
 )
 
@@ -60,78 +59,10 @@ type counters struct {
 
 	loaded atomic.Int64 // written by workers while something tunes, in parts of wholeBatch
 
-	reading stopwatch // of a stream: runs while the records of a batch are read
-	loads   histogram // written by workers
+	reading durations.Stopwatch // of a stream: runs while the records of a batch are read
+	loads   durations.Histogram // written by workers
 	faulty  faulty
 }
 
 // wholeBatch is a batch in counters.loaded.
 const wholeBatch = 1 << 30
-
-// A stopwatch adds up how long something was under way.
-type stopwatch struct {
-	mu    sync.Mutex
-	total time.Duration // guarded by mu; without what is under way
-	since time.Time     // guarded by mu; zero: nothing is under way
-}
-
-func (s *stopwatch) start() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.since = time.Now()
-}
-
-func (s *stopwatch) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total, s.since = s.total+time.Since(s.since), time.Time{}
-}
-
-// shown is the time so far.
-func (s *stopwatch) shown() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.since.IsZero() {
-		return s.total
-	}
-	return s.total + time.Since(s.since)
-}
-
-// A histogram counts durations in bins of 1/8 of a power of two, which are
-// at most 12.5 % wide.
-type histogram [64 << 3]atomic.Int64
-
-func (h *histogram) add(d time.Duration, n int) {
-	h[binOf(uint64(max(d, 0)))].Add(int64(n))
-}
-
-// binOf is the bin of a duration: its highest bit, and the three below.
-func binOf(ns uint64) int {
-	if ns < 16 {
-		return int(ns)
-	}
-	top := bits.Len64(ns) - 1
-	return top<<3 | int(ns>>(top-3))&7
-}
-
-// middleOf is the middle of a bin.
-func middleOf(bin int) time.Duration {
-	if bin < 16 {
-		return time.Duration(bin)
-	}
-	top, low := bin>>3, bin&7
-	return time.Duration(16+2*low+1) << top >> 4
-}
-
-func (h *histogram) quantile(q float64) time.Duration {
-	var all, seen int64
-	for i := range h {
-		all += h[i].Load()
-	}
-	for i := range h {
-		if seen += h[i].Load(); seen > 0 && float64(seen) >= q*float64(all) {
-			return middleOf(i)
-		}
-	}
-	return 0
-}

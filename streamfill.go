@@ -191,8 +191,8 @@ func (l *engine) lostAgain(epoch int, err error) error {
 // If nothing is left to read, b is marked as the end, with a failure if there was
 // one.
 func (q *streamFill) fill(b *Batch) {
-	q.l.counters.reading.start()
-	defer q.l.counters.reading.stop()
+	q.l.counters.reading.Start()
+	defer q.l.counters.reading.Stop()
 	if q.lanes != nil {
 		q.fillStep(b)
 		return

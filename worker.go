@@ -150,11 +150,11 @@ func (w *worker) loadClaim() {
 	}
 	var began int64
 	n := w.claim.To - w.next
-	timed := w.l.pace.timed(&w.untimed, n)
+	timed := w.l.pace.Timed(&w.untimed, n)
 	if timed {
 		began = w.l.now()
 	}
-	if w.noted = !w.bounded && w.l.pace.notes(n); w.noted {
+	if w.noted = !w.bounded && w.l.pace.Notes(n); w.noted {
 		w.began, w.indexed = began, false
 	}
 	if w.l.load.together != nil && w.slot == b.slot {
@@ -164,8 +164,8 @@ func (w *worker) loadClaim() {
 	}
 	if timed && n > 0 && !w.clock.Lost() && !w.cutShort() {
 		took := time.Duration(w.l.now() - began)
-		w.l.pace.took(took, n)
-		w.l.counters.loads.add(took/time.Duration(n), n)
+		w.l.pace.Took(took, n)
+		w.l.counters.loads.Add(took/time.Duration(n), n)
 	}
 }
 

@@ -1,0 +1,90 @@
+package depth
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// A Pace is how fast samples are loaded, and how a batch is therefore divided among workers: finely
+// enough that they share it evenly, and coarsely enough that claiming costs little compared with
+// loading. Any goroutine may call its methods.
+type Pace struct {
+	Batch     int          // places of a batch; set before Share
+	first     atomic.Int32 // places per claim while perSample is unknown
+	perSample atomic.Int64 // nanoseconds, a running mean; 0 while unknown
+}
+
+const (
+	claimTime  = 20 * time.Microsecond // a claim costs about 0.1 µs
+	timingCost = 2 * time.Microsecond  // below that, only some claims are timed
+	timeOneIn  = 32
+	switching  = 10 * time.Microsecond // many times what it costs to switch goroutines
+	laneTime   = 5 * time.Microsecond  // the least work in a lane
+	// Samples that take longer come from a file rather than from memory, or take so long
+	// to compute that it hardly matters where their bytes go.
+	fromMemory = 50 * time.Microsecond
+)
+
+// Share sets how many workers share a batch.
+func (p *Pace) Share(workers int) { p.first.Store(int32(max(1, p.Batch/max(1, 4*workers)))) }
+
+func (p *Pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fromMemory }
+
+// PerBatch returns the work in a batch; 0 while unknown.
+func (p *Pace) PerBatch() time.Duration {
+	return time.Duration(p.perSample.Load()) * time.Duration(p.Batch)
+}
+
+// Computes reports whether workers seldom wait for anything, and a batch is worth a switch between
+// goroutines.
+func (p *Pace) Computes() bool { return p.inMemory() && p.PerBatch() > switching }
+
+// Claim returns how many places a worker claims at once.
+func (p *Pace) Claim() int {
+	per := p.perSample.Load()
+	if per == 0 {
+		return int(p.first.Load())
+	}
+	return int(max(1, min(int64(claimTime)/per, int64(p.Batch))))
+}
+
+// Lanes returns how many parts a batch is divided into, at most so many. While workers keep pace,
+// each loads the same part in batch after batch. A batch whose samples come from a file has one
+// lane: they are begun in order, which is how files are read ahead.
+func (p *Pace) Lanes(most int) int {
+	if !p.inMemory() {
+		return 1
+	}
+	n := min(most, int(p.PerBatch()/laneTime))
+	if n <= 1 {
+		return 1
+	}
+	return min(n, runtime.GOMAXPROCS(0))
+}
+
+// Timed reports whether to time a claim of n places. untimed counts a worker's claims since the last
+// that was.
+func (p *Pace) Timed(untimed *int, n int) bool {
+	if *untimed++; *untimed < timeOneIn && p.perSample.Load() != 0 && p.perSample.Load()*int64(n) < int64(timingCost) {
+		return false
+	}
+	*untimed = 0
+	return true
+}
+
+// Took notes how long n places took. Lost updates of the mean do no harm.
+func (p *Pace) Took(d time.Duration, n int) {
+	per := max(1, int64(d)/int64(n))
+	if old := p.perSample.Load(); old != 0 {
+		per = old + (per-old)/8
+	}
+	p.perSample.Store(max(1, per))
+}
+
+// Notes reports whether to note when a claim of n places began: not if many samples take less than a
+// microsecond, where it would be felt.
+func (p *Pace) Notes(n int) bool {
+	per := p.perSample.Load()
+	return n <= 16 || per == 0 || per >= int64(time.Microsecond)
+}
