@@ -5,8 +5,6 @@ import (
 	"iter"
 	"runtime"
 	"runtime/debug"
-	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/pages"
@@ -16,7 +14,7 @@ import (
 // NWT_DEBUG=1 in the environment. What a batch held is unreadable once it has gone back: a loop
 // body that touches it panics and names the batch; elsewhere the program ends with "unexpected
 // fault address", after log lines of level Debug that tell which batch was there. It also logs
-// the error that ends an epoch, and more than 64 open loaders.
+// the error that ends an epoch.
 func WithChecks() Option {
 	return func(o *options) error {
 		o.checks = true
@@ -58,32 +56,11 @@ func explain(p any, failure error) any {
 	return p
 }
 
-// made tells where each loader with checks that isn't closed was made.
-var (
-	made         sync.Map
-	toldOfChecks atomic.Bool // no Once: whoever came second would wait for the log's handler
-)
+var toldOfChecks atomic.Bool // no Once: whoever came second would wait for the log's handler
 
-const maxOpen = 64
-
-// noteMade notes that the program has made the loader, and logs if they have become too many.
-func (l *engine) noteMade() {
+// tellOfChecks logs, once in the process, what an end of the program may mean.
+func (o *options) tellOfChecks() {
 	if !toldOfChecks.Swap(true) {
-		l.opts.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
-	}
-	pcs := make([]uintptr, 16)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	f, more := frames.Next()
-	for more && strings.HasPrefix(f.Function, "github.com/nwt-go/nwt.") {
-		f, more = frames.Next()
-	}
-	made.Store(l, fmt.Sprintf("%s:%d", f.File, f.Line))
-	open, places := 0, map[any]int{}
-	for _, place := range made.Range {
-		open++
-		places[place]++
-	}
-	if open == maxOpen+1 {
-		l.opts.log.Warn(fmt.Sprintf("nwt: %d loaders are open at once: call Close on each that is done", open), "made", places)
+		o.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
 	}
 }

@@ -187,20 +187,3 @@ func TestAnEpochsErrorThatALoopIgnoresIsTold(t *testing.T) {
 		_ = b.Indices()
 	}
 }
-
-func TestForgottenLoadersAreToldOnceWithWhereTheyWereMade(t *testing.T) {
-	ds, _ := indexed(10)
-	said := endOf(t, func() {
-		for range 70 {
-			closed, _ := nwt.NewLoader(ds)
-			_ = closed.Close()
-		}
-		var open [70]*nwt.Loader // or the collector would have some of them closed
-		for i := range open {
-			open[i] = must(nwt.NewLoader(ds))
-		}
-		runtime.KeepAlive(open)
-	})
-	require.Equal(t, 1, strings.Count(said, "loaders are open at once"), said)
-	require.Regexp(t, `65 loaders are open at once: call Close on each that is done.* made="?map\[.*checks_test.go:\d+:65\]`, said)
-}

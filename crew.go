@@ -148,14 +148,13 @@ func (c *crew) close() *run {
 	return c.run
 }
 
-// dismiss lets all workers go. Wait waits for them.
+// dismiss lets all workers go, and waits for them.
 func (c *crew) dismiss() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.setSize(0)
+	c.mu.Unlock()
+	c.pool.Wait()
 }
-
-func (c *crew) wait() { c.pool.Wait() }
 
 // hire starts the workers that have no goroutine. The caller holds mu.
 func (c *crew) hire() {

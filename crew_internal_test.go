@@ -126,9 +126,10 @@ func (s *stubs) everyone() {
 
 func (s *stubs) quit() {
 	require.Nil(s.t, s.crew.close())
-	s.crew.dismiss()
+	var dismissing sync.WaitGroup
+	dismissing.Go(s.crew.dismiss)
 	s.everyone()
-	s.crew.wait()
+	dismissing.Wait()
 }
 
 func TestWorkersAreHiredForARunAndSurplusOnesLeave(t *testing.T) {

@@ -67,7 +67,7 @@ func (s *source) trainingLoader(workers int) *engine {
 		newAuto(l)
 	}
 	if s.opts.checks {
-		l.noteMade()
+		s.opts.tellOfChecks()
 	}
 	return l
 }
@@ -171,14 +171,12 @@ func (s *source) samplesOfEpoch(o *ordering) int {
 // Workers is how many workers the loader has.
 func (l *engine) Workers() int { return int(l.crew.size.Load()) }
 
-// tuneTo changes the number of workers for the loader itself. It does nothing and
-// returns false if the loader is closed or the program has called SetWorkers.
-func (l *engine) tuneTo(n int) bool {
-	if !l.crew.resize(n, false) {
-		return false
+// resize is [crew.resize].
+func (l *engine) resize(workers int, byHand bool) (ok bool) {
+	if ok = l.crew.resize(workers, byHand); ok {
+		l.slots.trim(l)
 	}
-	l.slots.trim(l)
-	return true
+	return ok
 }
 
 // setQuota implements surroundings.
@@ -280,15 +278,11 @@ func (l *engine) close() {
 		r.haltInTurn()
 	}
 	l.crew.dismiss()
-	if l.opts.checks {
-		made.Delete(l)
-	}
 	l.closing.Do(func() {
 		if l.stage != nil {
 			l.stage.Close()
 		}
 		l.crew.inline.locals.close(l.opts.log)
-		l.crew.wait()
 		l.slots.close()
 	})
 }

@@ -2,8 +2,10 @@ package nwt
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"runtime"
+	"strings"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
@@ -27,22 +29,23 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	return newHandle(s.trainingLoader(s.opts.workers)), nil
 }
 
+// newHandle makes the Loader of an engine, for the program that has called this package.
 func newHandle(e *engine) *Loader {
+	pcs := make([]uintptr, 16)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
+	f, more := frames.Next()
+	for more && strings.HasPrefix(f.Function, "github.com/nwt-go/nwt.") {
+		f, more = frames.Next()
+	}
+	made := fmt.Sprintf("%s:%d", f.File, f.Line)
 	l := &Loader{engine: e}
-	l.lost = runtime.AddCleanup(l, (*engine).closeLost, e)
+	l.lost = runtime.AddCleanup(l, func(e *engine) { go e.closeLost(made) }, e) // no other cleanup waits for the program's code
 	return l
 }
 
-// closeLost closes the engine of a Loader that is gone.
-func (l *engine) closeLost() {
-	go func() { // collection doesn't wait for the program's code
-		place, ok := made.Load(l)
-		if !ok {
-			place = "WithChecks would tell"
-		}
-		l.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", place)
-		l.close()
-	}()
+func (l *engine) closeLost(made string) {
+	l.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", made)
+	l.close()
 }
 
 // Close ends the running epoch, waits for its loads, and gives the memory back; that of batches
@@ -95,10 +98,10 @@ func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
 	}
-	if !l.crew.resize(n, true) {
+	defer runtime.KeepAlive(l) // or it might be closed first
+	if !l.resize(n, true) {
 		return ErrClosed
 	}
-	l.slots.trim(l.engine)
 	return nil
 }
 

@@ -147,7 +147,7 @@ func (t *tuning) Figures() tune.Figures {
 // SetWorkers implements tune.Run.
 func (t *tuning) SetWorkers(n int) bool {
 	t.l.deep.Forget()
-	return t.l.tuneTo(n)
+	return t.l.resize(n, false)
 }
 
 // Cold implements tune.Run.

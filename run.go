@@ -550,15 +550,10 @@ func (r *run) haltInTurn() {
 // end ends the run: the loader is ready for the next one.
 func (r *run) end() {
 	r.unwatch()
-	defer r.forget() // even if a reader's Close ends the goroutine
+	defer r.l.crew.end(func() { r.l.seq = r.first + uint64(r.opened) }) // even if a reader's Close ends the goroutine
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	r.letGo()
 	r.halt()
 	r.slow.stop()
-}
-
-// forget makes the loader ready for the next run.
-func (r *run) forget() {
-	r.l.crew.end(func() { r.l.seq = r.first + uint64(r.opened) })
 }

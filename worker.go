@@ -301,6 +301,11 @@ func (w *worker) loadTogether(b *Batch, end int) {
 func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	l, ctx, samples := w.l, w.context(b.run), w.samples[:end-w.next]
 	returned := false
+	failed := func(err error) {
+		if !b.run.isOver() { // else the context has ended, which is no failure
+			l.failedTogether(err)
+		}
+	}
 	defer func() {
 		if returned {
 			return
@@ -310,9 +315,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 			return // the call was given up long ago, or the goroutine ends
 		}
 		_, err := guard.Recovered(p)
-		if !b.run.isOver() { // the context has ended, which is no failure
-			l.failedTogether(err)
-		}
+		failed(err)
 		w.forget()
 	}()
 	w.locals.ctx = ctx
@@ -325,9 +328,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	case w.tooLate():
 		return false
 	case err != nil:
-		if !b.run.isOver() { // the context has ended, which is no failure
-			l.failedTogether(err)
-		}
+		failed(err)
 		return false
 	}
 	if l.layout.Ragged > 0 {
