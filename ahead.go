@@ -123,7 +123,7 @@ func (l *engine) paid() {
 // opensInLoop tells whether opening a batch calls the program: a sampler, Sizes or, without workers,
 // what reads a stream. That is promised to happen in the goroutine of the loop.
 func (r *run) opensInLoop() bool {
-	return r.readByConsumer() || r.l.ownShapes() || r.course.batches > 0
+	return r.readByConsumer() || r.l.ownShapes() || r.course.Batches > 0
 }
 
 // deepen opens one batch more if it is wanted and paid for. The caller holds turn.
@@ -166,7 +166,7 @@ func (r *run) wantsDepth() bool {
 
 // allOpened tells whether there is no further batch to open. The caller holds turn.
 func (r *run) allOpened() bool {
-	return r.opened == r.course.len() || r.stream != nil && r.stream.ended.Load()
+	return r.opened == r.course.Len() || r.stream != nil && r.stream.ended.Load()
 }
 
 // mostExtra is the bound on extra batches.

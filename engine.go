@@ -9,6 +9,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/depth"
 	"github.com/nwt-go/nwt/internal/layout"
+	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/stage"
@@ -145,27 +146,27 @@ func (l *engine) Fields() []Field { return cloneFields(l.layout.fields) }
 // [WithEpochSamples] that isn't a [CountedStream].
 func (l *engine) Len() int {
 	switch {
-	case l.ordering.Load().order.n != endless:
-		return l.ordering.Load().order.steps(0)
+	case l.ordering.Load().order.N != endless:
+		return l.ordering.Load().order.Steps(0)
 	case l.opts.epochSamples == 0:
 		return -1
 	}
 	perRank := l.opts.perRank()
-	return perRank.steps(0)
+	return perRank.Steps(0)
 }
 
 // perRank is the batches that a rank has of a stream with WithEpochSamples.
-func (o *options) perRank() order {
-	return order{n: o.quota(o.world), batch: o.batchSize, world: 1, dropLast: o.dropLast}
+func (o *options) perRank() order.Order {
+	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
 }
 
 // samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks; endless for a
 // stream without WithEpochSamples.
 func (s *source) samplesOfEpoch(o *ordering) int {
-	if o.order.n == endless && s.opts.epochSamples > 0 {
+	if o.order.N == endless && s.opts.epochSamples > 0 {
 		return s.opts.quota(s.opts.world) * s.opts.world
 	}
-	return o.order.n
+	return o.order.N
 }
 
 // Workers is how many workers the loader has.

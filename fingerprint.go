@@ -78,7 +78,7 @@ func (l *engine) checkOrder(s State) (over bool, err error) {
 		return false, nil
 	}
 	known := l.ordering.Load()
-	sampler, n := known.sampler, known.order.n
+	sampler, n := known.sampler, known.order.N
 	if known.own {
 		if now, err := lengthNow(l.ds); err == nil { // else the run will tell
 			n = now

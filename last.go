@@ -19,7 +19,7 @@ func (r *run) lastOf(b *Batch) int32 {
 	o, left := r.l.opts, b.left
 	if o.unordered {
 		switch left = -1; {
-		case r.course.head == endless:
+		case r.course.Head == endless:
 		case !r.isAhead(b.epoch):
 			left = 0
 		case o.maxBad == 0:
@@ -38,8 +38,8 @@ func (r *run) lastOf(b *Batch) int32 {
 // isAhead tells whether a batch of an epoch is open, or is yet to be opened. The run's
 // length is known.
 func (r *run) isAhead(epoch int) bool {
-	if r.opened < r.course.len() {
-		if next, _, _, _ := r.course.at(r.opened); next == epoch {
+	if r.opened < r.course.Len() {
+		if next, _, _, _ := r.course.At(r.opened); next == epoch {
 			return true
 		}
 	}
@@ -71,7 +71,7 @@ func (r *run) nothingFollows(epoch int) bool {
 		if i == len(r.ahead) {
 			r.l.deep.looks.Store(true)
 			if opened, err := r.openOne(); err != nil || !opened {
-				ended := r.outcome.over && r.outcome.failure == nil || r.course.head != endless && r.outcome.refused == nil && !r.isAhead(epoch)
+				ended := r.outcome.over && r.outcome.failure == nil || r.course.Head != endless && r.outcome.refused == nil && !r.isAhead(epoch)
 				return err == nil && ended
 			}
 		}

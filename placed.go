@@ -6,6 +6,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/layout"
+	"github.com/nwt-go/nwt/internal/order"
 )
 
 // A Place is all that Load may depend on beside the dataset: which sample it loads, and for which
@@ -33,7 +34,7 @@ func (l *Loader) BatchesFrom(s State) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return o.steps(base), nil
+	return o.Steps(base), nil
 }
 
 // Places appends to dst the places of a batch of this rank, the batch-th that [Loader.Resume] would
@@ -44,16 +45,16 @@ func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State
 	switch {
 	case err != nil:
 		return dst, s, err
-	case uint(batch) >= uint(o.steps(base)):
-		return dst, s, optionError("Places", batch, "the batch must be 0 … %d", o.steps(base)-1)
+	case uint(batch) >= uint(o.Steps(base)):
+		return dst, s, optionError("Places", batch, "the batch must be 0 … %d", o.Steps(base)-1)
 	}
 	from, to := 0, 0
-	if after = s; o.batches == 0 {
-		from, to, after.Samples = o.part(base, batch)
-	} else if from, to, after.Samples, err = o.partOf(s.Epoch, base, batch); err != nil {
-		return dst, s, err
+	if after = s; o.Batches == 0 {
+		from, to, after.Samples = o.Part(base, batch)
+	} else if from, to, after.Samples, err = o.PartOf(s.Epoch, base, batch); err != nil {
+		return dst, s, orderError(err)
 	}
-	after.Order = uint64(l.identity(sampler, o.n))
+	after.Order = uint64(l.identity(sampler, o.N))
 	ask := func() error {
 		for i := from; i < to; i++ {
 			index := sampler.At(s.Epoch, i)
@@ -71,7 +72,7 @@ func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State
 }
 
 // from returns the order that a state is of, where in it the state is, and the dataset's length.
-func (l *Loader) from(s State) (o order, sampler Sampler, base, n int, err error) {
+func (l *Loader) from(s State) (o order.Order, sampler Sampler, base, n int, err error) {
 	switch {
 	case l.streams():
 		err = optionError("Places", fmt.Sprintf("%T", l.ds), "must not be a stream, which has no sample by index")
@@ -86,12 +87,12 @@ func (l *Loader) from(s State) (o order, sampler Sampler, base, n int, err error
 	known := l.ordering.Load()
 	o, sampler, n = known.order, known.sampler, known.n
 	switch base = s.Samples; {
-	case base < 0 || base > o.n:
-		err = optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", o.n)
-	case o.batches > 0:
-		base, err = o.batchAt(s.Epoch, base)
+	case base < 0 || base > o.N:
+		err = optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", o.N)
+	case o.Batches > 0:
+		base, err = o.BatchAt(s.Epoch, base)
 	}
-	return
+	return o, sampler, base, n, orderError(err)
 }
 
 // A PlacedBatch is samples of any places, in memory of the program's. Several [Hand]s may load

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
@@ -22,7 +23,7 @@ type run struct {
 	cancel   context.CancelCauseFunc // the first call says why
 	unwatch  func()                  // ends the watch on the caller's context, and joins it
 	ordering *ordering
-	course   course
+	course   order.Course
 	order    func() uint64  // of State
 	first    uint64         // sequence number of the course's first batch
 	tally    tally          // the stage's if there is one, else the consumer's
@@ -83,13 +84,13 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 	if n := l.samplesOfEpoch(o); base > n {
 		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", n)
 	}
-	if o.order.batches > 0 {
-		if base, err = o.order.batchAt(first, base); err != nil {
-			return nil, err
+	if o.order.Batches > 0 {
+		if base, err = o.order.BatchAt(first, base); err != nil {
+			return nil, orderError(err)
 		}
 	}
-	r := &run{l: l, caller: ctx, ordering: o, course: newCourse(&o.order, first, last, base)}
-	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.n)) })
+	r := &run{l: l, caller: ctx, ordering: o, course: order.NewCourse(&o.order, first, last, base)}
+	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.N)) })
 	r.yielded.Store(int64(first))
 	if l.ownShapes() {
 		r.sizes = make([]int, l.layout.Ragged)
@@ -204,7 +205,7 @@ func (r *run) advance() (*Batch, error) {
 		r.tellLast(b) // the program may ask as long as it retains the batch
 	}
 	r.letGo()
-	for !r.halted && r.taken < r.course.len() {
+	for !r.halted && r.taken < r.course.Len() {
 		if err := r.caller.Err(); err != nil {
 			return nil, contextError(r.caller)
 		}
@@ -307,7 +308,7 @@ func (r *run) open() error {
 // mayOpen tells whether there is another batch, and room for it.
 func (r *run) mayOpen() bool {
 	switch {
-	case r.outcome.isKnown() || r.opened == r.course.len():
+	case r.outcome.isKnown() || r.opened == r.course.Len():
 		return false
 	case len(r.ahead) == 0:
 		return true
@@ -341,7 +342,7 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, err
 	}
 	b.bad.reset()
-	if r.course.head == endless {
+	if r.course.Head == endless {
 		b.opened = r.l.opts.batchSize
 	} else if r.outcome.refused = r.place(b, r.opened); r.outcome.refused != nil {
 		r.l.slots.put(b, false)
@@ -374,17 +375,17 @@ func (r *run) openOne() (opened bool, err error) {
 // place writes into a batch what batch i of the course is. The error comes from a
 // BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
-	epoch, base, k, index := r.course.at(i)
+	epoch, base, k, index := r.course.At(i)
 	var from, to int
-	if r.course.batches > 0 {
-		if from, to, b.reached, err = r.course.partOf(epoch, base, k); err != nil {
-			return err
+	if r.course.Batches > 0 {
+		if from, to, b.reached, err = r.course.PartOf(epoch, base, k); err != nil {
+			return orderError(err)
 		}
 	} else {
-		from, to, b.reached = r.course.part(base, k)
+		from, to, b.reached = r.course.Part(base, k)
 	}
 	b.epoch, b.index, b.from = epoch, index, from
-	b.left = r.course.left(epoch, base, k, b.reached)
+	b.left = r.course.Left(epoch, base, k, b.reached)
 	b.state = State{Epoch: epoch, Samples: b.reached}
 	if r.l.counted {
 		b.state.World = anyWorld

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nwt-go/nwt/internal/mix"
+	"github.com/nwt-go/nwt/internal/order"
 )
 
 // A source is a dataset and options that fit together.
@@ -27,8 +28,9 @@ type source struct {
 type ordering struct {
 	sampler  Sampler // nil for a stream
 	own      bool    // sampler is the loader's own, which follows n
-	order    order
+	order    order.Order
 	n        int // samples of the dataset; endless for a stream
+	sorts    int // how many samples at a time the sampler sorts; 0 if it doesn't tell
 	perBatch int // order's
 }
 
@@ -63,10 +65,10 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		if stream.mix != nil {
 			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
 		} else if s.counted = s.counts[0] != nil; s.counted {
-			s.first.order.n = cmp.Or(o.epochSamples, s.counts[0].n)
-			errs = append(errs, s.first.order.hasBatch())
+			s.first.order.N = cmp.Or(o.epochSamples, s.counts[0].n)
+			errs = append(errs, orderError(s.first.order.HasBatch()))
 		}
-		s.first.perBatch = s.first.order.perBatch()
+		s.first.perBatch = s.first.order.PerBatch()
 	} else {
 		s.first, err = s.orderingOf("WithSampler", o.sampler, n)
 		errs = append(errs, err)
@@ -82,8 +84,8 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 func (s *source) streams() bool { return len(s.shards) > 0 }
 
 // newOrder is an order that follows no sampler yet.
-func (o *options) newOrder() order {
-	return order{n: endless, batch: o.batchSize, rank: o.rank, world: o.world, dropLast: o.dropLast}
+func (o *options) newOrder() order.Order {
+	return order.Order{N: endless, Batch: o.batchSize, Rank: o.rank, World: o.world, DropLast: o.dropLast}
 }
 
 // orderingOf makes the ordering of a sampler, or of the loader's own if that is nil, for a dataset of
@@ -93,14 +95,14 @@ func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, e
 	if o.own {
 		o.sampler = s.opts.ownOrder(n)
 	}
-	err := o.order.follow(option, o.sampler)
+	err := o.follow(option, o.sampler)
 	if err == nil {
-		err = o.order.hasBatch()
+		err = orderError(o.order.HasBatch())
 	}
 	if err = errors.Join(err, checkIndices(option, o.sampler, n)); err != nil {
 		return nil, err
 	}
-	o.perBatch = o.order.perBatch()
+	o.perBatch = o.order.PerBatch()
 	return o, nil
 }
 
@@ -114,9 +116,9 @@ func (o *options) ownOrder(n int) Sampler {
 
 // warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
 func (s *source) warnOfMixedLengths(o *ordering) {
-	if step := o.order.step(); o.order.sorts%step != 0 {
+	if step := o.order.Step(); o.sorts%step != 0 {
 		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
-			"sampler", nameOfSampler(o.sampler), "Step", o.order.sorts, "WithBatchSize × world", step)
+			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
 	}
 }
 

@@ -47,8 +47,8 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 		queue = make(chan *Batch, ring.Capacity) // has room for all that can be open
 	}
 	q := &streamFill{
-		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.first, last: c.last,
-		skip: c.base / o.world, index: c.skipped, most: (math.MaxInt - o.rank) / o.world,
+		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
+		skip: c.Base / o.world, index: c.Skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
 	if r.l.counted {
 		q.readLanes()
@@ -60,7 +60,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	}
 	if q.epochs.Quota > 0 {
 		perRank := o.perRank()
-		q.index = perRank.steps(0) - perRank.steps(q.skip)
+		q.index = perRank.Steps(0) - perRank.Steps(q.skip)
 	}
 	first := 0
 	for k, n := range r.l.shards {
@@ -271,7 +271,7 @@ func (q *streamFill) begin() error {
 // tellOfUnread looks whether the loader's first whole epoch of WithEpochSamples has come to the end
 // of any shard, and warns if not: then no epoch does.
 func (q *streamFill) tellOfUnread() {
-	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.first || q.run.course.base == 0)
+	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.First || q.run.course.Base == 0)
 	if !whole || q.run.ctx.Err() != nil || !q.l.once.isNews("WithEpochSamples") {
 		return
 	}
@@ -348,13 +348,13 @@ func (q *streamFill) planOf(k, first int) *lanes.Plan {
 // readLanes readies q for a CountedStream, whose records are in lanes.
 func (q *streamFill) readLanes() {
 	c, p := q.run.course, q.planOf(0, 0)
-	q.origin = p.Begin(c.first, c.n, c.base)
+	q.origin = p.Begin(c.First, c.N, c.Base)
 	steps := &lanes.Steps{
-		Lanes: p.Lanes, Origin: q.origin, Base: c.base, Epoch: int64(c.n), Step: c.step(), Head: c.head, Whole: c.whole, Len: c.len(),
+		Lanes: p.Lanes, Origin: q.origin, Base: c.Base, Epoch: int64(c.N), Step: c.Step(), Head: c.Head, Whole: c.Whole, Len: c.Len(),
 		Span: func(k int) (first, after int64, low, high int) {
-			epoch, base, k, _ := c.at(k)
-			from, to := c.bounds(base, k)
-			low, high, _ = c.part(base, k)
+			epoch, base, k, _ := c.At(k)
+			from, to := c.Bounds(base, k)
+			low, high, _ = c.Part(base, k)
 			start := q.startOf(epoch)
 			return start + int64(from), start + int64(to), low - from, high - from
 		},
@@ -384,13 +384,13 @@ func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] 
 // startOf is where in the lanes an epoch begins.
 func (q *streamFill) startOf(epoch int) int64 {
 	c := &q.run.course
-	return q.origin + int64(epoch-c.first)*int64(c.n)
+	return q.origin + int64(epoch-c.First)*int64(c.N)
 }
 
 // fillStep reads the records of a batch of a CountedStream, and offers each to the workers.
 func (q *streamFill) fillStep(b *Batch) {
 	start := q.startOf(b.epoch)
-	horizon := start + 2*int64(q.run.course.n) // the end of the next epoch
+	horizon := start + 2*int64(q.run.course.N) // the end of the next epoch
 	if !q.begun {
 		q.begun = true
 		q.lanes.Begin(q.l.opts.aheadBytes, horizon)

@@ -10,7 +10,7 @@ import (
 
 // transfer copies the run's batches to the device.
 func (r *run) transfer() {
-	next, end := r.first, r.first+uint64(r.course.len())
+	next, end := r.first, r.first+uint64(r.course.Len())
 	err := r.l.stage.Serve(r.ctx, func(wait bool) stage.Batch {
 		for ; next < end; next++ {
 			if wait {

@@ -138,17 +138,17 @@ const seldom = 10
 // decide.
 func (t *tuneCall) place(round, epoch int) State {
 	order := &t.first.order
-	steps := order.steps(0)
+	steps := order.Steps(0)
 	if t.streams() || steps < 2 {
 		return State{Epoch: epoch}
 	}
 	const golden = 0.6180339887498949 // however many rounds there are, their places lie evenly
 	_, share := math.Modf(float64(round) * golden)
 	step := int(share * float64(steps))
-	if order.batches == 0 {
+	if order.Batches == 0 {
 		return State{Epoch: epoch, Samples: step * t.opts.batchSize * t.opts.world}
 	}
-	at, err := order.start(epoch, step*t.opts.world)
+	at, err := order.Start(epoch, step*t.opts.world)
 	if err != nil {
 		at = 0 // the loader meets it too, and tells
 	}

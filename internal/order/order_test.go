@@ -1,4 +1,4 @@
-package nwt
+package order
 
 import (
 	"fmt"
@@ -7,30 +7,32 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // ranks is the orders of all ranks.
-func ranks(n, batch, world int, dropLast bool) (all []order) {
+func ranks(n, batch, world int, dropLast bool) (all []Order) {
 	for rank := range world {
-		all = append(all, order{n: n, batch: batch, rank: rank, world: world, dropLast: dropLast})
+		all = append(all, Order{N: n, Batch: batch, Rank: rank, World: world, DropLast: dropLast})
 	}
 	return all
 }
 
 // deliver counts in seen how often ranks deliver each position in steps from
 // base on, at most so many, and is the position after them.
-func deliver(t *testing.T, ranks []order, base, steps int, seen []int) (delivered int) {
+func deliver(t *testing.T, ranks []Order, base, steps int, seen []int) (delivered int) {
 	t.Helper()
 	delivered = base
 	for k := range steps {
-		from, to := ranks[0].bounds(base, k)
+		from, to := ranks[0].Bounds(base, k)
 		require.Equal(t, delivered, from, "step %d goes on where the one before ended", k)
 		require.Greater(t, to, from)
 		for r := range ranks {
 			o := &ranks[r]
-			at, end, _ := o.part(base, k)
+			at, end, _ := o.Part(base, k)
 			require.True(t, from <= at && at < end && end <= to, "rank %d has some of step %d", r, k)
-			require.LessOrEqual(t, end-at, o.batch)
+			require.LessOrEqual(t, end-at, o.Batch)
 			for ; at < end; at++ {
 				seen[at]++
 			}
@@ -48,15 +50,15 @@ func TestRanksShareAnEpochFairlyAndResumeIt(t *testing.T) {
 		for batch := 1; batch <= 6; batch++ {
 			for world := 1; world <= 6; world++ {
 				all := ranks(n, batch, world, false)
-				steps := all[0].steps(0)
+				steps := all[0].Steps(0)
 				require.Equal(t, (n+batch*world-1)/(batch*world), steps)
 				for cut := 0; cut <= steps; cut++ {
 					again := ranks(n, 1+(n+cut)%5, 1+(batch+cut)%5, false)
 					seen := make([]int, n)
 					at := deliver(t, all, 0, cut, seen)
-					require.Equal(t, n, deliver(t, again, at, again[0].steps(at), seen))
+					require.Equal(t, n, deliver(t, again, at, again[0].Steps(at), seen))
 					for p, times := range seen {
-						if times < 1 || times > 1 && !repeats(all, 0, cut, p) && !repeats(again, at, again[0].steps(at), p) {
+						if times < 1 || times > 1 && !repeats(all, 0, cut, p) && !repeats(again, at, again[0].Steps(at), p) {
 							require.Failf(t, "wrong count", "position %d of %d: %d times (batch %d, world %d, cut %d)", p, n, times, batch, world, cut)
 						}
 					}
@@ -68,14 +70,14 @@ func TestRanksShareAnEpochFairlyAndResumeIt(t *testing.T) {
 
 // repeats tells whether p may be repeated: it is of a last step with fewer
 // positions than ranks, and no step before could give some of its own.
-func repeats(ranks []order, base, steps, p int) bool {
+func repeats(ranks []Order, base, steps, p int) bool {
 	o := ranks[0]
-	last := o.steps(base) - 1
-	if steps <= last || last > 0 && o.batch > 1 {
+	last := o.Steps(base) - 1
+	if steps <= last || last > 0 && o.Batch > 1 {
 		return false
 	}
-	from, to := o.bounds(base, last)
-	return to-from < o.world && from <= p && p < to
+	from, to := o.Bounds(base, last)
+	return to-from < o.World && from <= p && p < to
 }
 
 func TestDroppingTheLastBatchLeavesWholeOnes(t *testing.T) {
@@ -83,20 +85,20 @@ func TestDroppingTheLastBatchLeavesWholeOnes(t *testing.T) {
 		for batch := 1; batch <= 5; batch++ {
 			for world := 1; world <= 5; world++ {
 				all := ranks(n, batch, world, true)
-				require.Equal(t, n/(batch*world), all[0].steps(0))
+				require.Equal(t, n/(batch*world), all[0].Steps(0))
 				seen := make([]int, n)
-				at := deliver(t, all, 0, all[0].steps(0), seen)
+				at := deliver(t, all, 0, all[0].Steps(0), seen)
 				require.Equal(t, n/(batch*world)*batch*world, at)
 				for p, times := range seen {
 					require.Equal(t, p < at, times == 1)
 				}
 				for r := range all {
-					for k := range all[r].steps(0) {
-						from, to, _ := all[r].part(0, k)
+					for k := range all[r].Steps(0) {
+						from, to, _ := all[r].Part(0, k)
 						require.Equal(t, batch, to-from)
 					}
 				}
-				require.Zero(t, all[0].steps(at))
+				require.Zero(t, all[0].Steps(at))
 			}
 		}
 	}
@@ -105,14 +107,14 @@ func TestDroppingTheLastBatchLeavesWholeOnes(t *testing.T) {
 func TestNothingOverflowsAtTheLargestSizes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 1000 {
-		o := order{n: maxSamples - rng.IntN(3), batch: 1 + rng.IntN(1<<20), world: 1 + rng.IntN(1000)}
-		o.rank = rng.IntN(o.world)
-		steps := o.steps(0)
+		o := Order{N: permute.MaxLen - rng.IntN(3), Batch: 1 + rng.IntN(1<<20), World: 1 + rng.IntN(1000)}
+		o.Rank = rng.IntN(o.World)
+		steps := o.Steps(0)
 		require.Positive(t, steps)
-		require.Equal(t, (o.n-1)/(o.batch*o.world)+1, steps)
+		require.Equal(t, (o.N-1)/(o.Batch*o.World)+1, steps)
 		for _, k := range []int{0, 1, steps / 2, steps - 2} {
-			from, to, _ := o.part(0, k)
-			require.True(t, 0 <= from && from < to && to <= o.n)
+			from, to, _ := o.Part(0, k)
+			require.True(t, 0 <= from && from < to && to <= o.N)
 		}
 	}
 }
@@ -120,25 +122,25 @@ func TestNothingOverflowsAtTheLargestSizes(t *testing.T) {
 // Ranks share the largest steps that the options allow without an overflow, on
 // 32 bits too: one begins where the one before it ends.
 func TestRanksShareTheLargestStepsWithoutAGap(t *testing.T) {
-	for _, o := range []order{
-		{n: maxSamples, batch: 1<<24 - 1, world: 1 << 20},
-		{n: maxSamples >> 17, batch: 1<<24 - 1, world: 1 << 20},
-		{n: 100_000_000, batch: 2048, world: 1024},
-		{n: 1<<30 - 1, batch: 1 << 20, world: 1 << 12},
-		{n: 7, batch: 1 << 24, world: 1 << 20},
-		{n: 1<<20 + 1, batch: 1, world: 1 << 20},
+	for _, o := range []Order{
+		{N: permute.MaxLen, Batch: 1<<24 - 1, World: 1 << 20},
+		{N: permute.MaxLen >> 17, Batch: 1<<24 - 1, World: 1 << 20},
+		{N: 100_000_000, Batch: 2048, World: 1024},
+		{N: 1<<30 - 1, Batch: 1 << 20, World: 1 << 12},
+		{N: 7, Batch: 1 << 24, World: 1 << 20},
+		{N: 1<<20 + 1, Batch: 1, World: 1 << 20},
 	} {
-		for _, k := range []int{0, o.steps(0) / 2, o.steps(0) - 1} {
-			from, end := o.bounds(0, k)
+		for _, k := range []int{0, o.Steps(0) / 2, o.Steps(0) - 1} {
+			from, end := o.Bounds(0, k)
 			require.Less(t, from, end, o)
-			if end-from < o.world {
+			if end-from < o.World {
 				continue // ranks repeat positions
 			}
 			at := from
-			for o.rank = range o.world {
-				begin, to, _ := o.part(0, k)
-				if begin != at || begin >= to || to-begin > o.batch { // a million ranks: require is slow
-					t.Fatalf("rank %d of %+v has %d to before %d; the ranks before it, those to before %d", o.rank, o, begin, to, at)
+			for o.Rank = range o.World {
+				begin, to, _ := o.Part(0, k)
+				if begin != at || begin >= to || to-begin > o.Batch { // a million ranks: require is slow
+					t.Fatalf("rank %d of %+v has %d to before %d; the ranks before it, those to before %d", o.Rank, o, begin, to, at)
 				}
 				at = to
 			}
@@ -158,24 +160,23 @@ func (c cuts) Len() int {
 	return n
 }
 
-func (c cuts) At(_, i int) int    { return i }
-func (c cuts) Batches() int       { return len(c) }
-func (c cuts) Largest() int       { return 1 } // it doesn't tell
 func (c cuts) Start(_, b int) int { return c[:b].Len() }
 
 // deliverBatches is deliver for a BatchSampler: from a position on.
 func deliverBatches(t *testing.T, c cuts, world int, dropLast bool, from, steps int, seen []int) (delivered, taken int) {
 	t.Helper()
-	o := order{batch: 1 << 20, world: world, dropLast: dropLast}
-	require.NoError(t, o.follow("", c))
-	base, err := o.batchAt(3, from)
+	o := Order{
+		N: c.Len(), Batch: 1 << 20, World: world, DropLast: dropLast, Batches: len(c),
+		Starts: func(epoch, b int) (int, error) { return c.Start(epoch, b), nil },
+	}
+	base, err := o.BatchAt(3, from)
 	require.NoError(t, err)
-	for k := range min(steps, o.steps(base)) {
+	for k := range min(steps, o.Steps(base)) {
 		after := from
-		for o.rank = range world {
-			begin, end, next, err := o.partOf(3, base, k)
+		for o.Rank = range world {
+			begin, end, next, err := o.PartOf(3, base, k)
 			require.NoError(t, err)
-			require.True(t, from <= begin && begin < end && end <= next, "rank %d has some of step %d", o.rank, k)
+			require.True(t, from <= begin && begin < end && end <= next, "rank %d has some of step %d", o.Rank, k)
 			b := 0
 			for c.Start(3, b+1) <= begin {
 				b++
@@ -191,7 +192,7 @@ func deliverBatches(t *testing.T, c cuts, world int, dropLast bool, from, steps 
 		}
 		from = after
 	}
-	return from, min(steps, o.steps(base))
+	return from, min(steps, o.Steps(base))
 }
 
 // Whatever the batches and the world are, all ranks together deliver each position once,
@@ -239,31 +240,31 @@ func FuzzRanksShareTheBatchesOfABatchSampler(f *testing.F) {
 
 func TestACourseIsItsEpochsOneAfterTheOther(t *testing.T) {
 	for _, base := range []int{0, 1, 20, 30} {
-		o := order{n: 30, batch: 4, world: 2, rank: 1}
-		c := newCourse(&o, 5, 7, base)
+		o := Order{N: 30, Batch: 4, World: 2, Rank: 1}
+		c := NewCourse(&o, 5, 7, base)
 		i := 0
 		for epoch := 5; epoch <= 7; epoch++ {
 			b := 0
 			if epoch == 5 {
 				b = base
 			}
-			for k := range o.steps(b) {
-				gotEpoch, gotBase, gotK, _ := c.at(i)
+			for k := range o.Steps(b) {
+				gotEpoch, gotBase, gotK, _ := c.At(i)
 				require.Equal(t, []int{epoch, b, k}, []int{gotEpoch, gotBase, gotK}, fmt.Sprint("batch ", i))
 				i++
 			}
 		}
-		require.Equal(t, i, c.len())
+		require.Equal(t, i, c.Len())
 	}
-	for _, c := range []struct{ n, last int }{{8, (math.MaxInt - 1) / 2}, {maxSamples, maxSamples}} {
-		c := newCourse(&order{n: c.n, batch: 4, world: 1}, 0, c.last, 0)
-		require.Equal(t, endless, c.len(), "more batches than an int counts")
+	for _, c := range []struct{ n, last int }{{8, (math.MaxInt - 1) / 2}, {permute.MaxLen, permute.MaxLen}} {
+		c := NewCourse(&Order{N: c.n, Batch: 4, World: 1}, 0, c.last, 0)
+		require.Equal(t, Endless, c.Len(), "more batches than an int counts")
 	}
-	o := order{n: 30, batch: 4, world: 1}
-	c := newCourse(&o, 0, math.MaxInt-1, 3)
-	require.Positive(t, c.len())
-	_, _, _, index := c.at(0)
+	o := Order{N: 30, Batch: 4, World: 1}
+	c := NewCourse(&o, 0, math.MaxInt-1, 3)
+	require.Positive(t, c.Len())
+	_, _, _, index := c.At(0)
 	require.Equal(t, 1, index, "of the first batch after 3 samples: batches of 4 would have had them in one")
-	epoch, _, _, _ := c.at(1 << 30)
+	epoch, _, _, _ := c.At(1 << 30)
 	require.Equal(t, 1+(1<<30-7)/8, epoch)
 }

@@ -1,0 +1,276 @@
+package order
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// An Order is which samples make up which batch, as arithmetic: nothing is
+// stored for an epoch, and every rank and every resumed run computes the same.
+//
+// An epoch is the positions 0 … n−1 of its sampler. A step takes the next
+// batch × world positions, and rank r takes the r-th part of these. So the number of
+// positions taken says exactly what all ranks have had. Nothing here overflows, not
+// even with 32 bits, if n is at most permute.MaxLen and world at most launch.MaxWorld.
+//
+// With a BatchSampler a step is the next world batches instead, and what steps and
+// courses count is batches: their base is the number of a batch.
+type Order struct {
+	N           int // positions of an epoch; Endless for a stream
+	Batch       int // samples of a batch, or of the largest allowed
+	Rank, World int
+	DropLast    bool
+
+	// Of a BatchSampler.
+	Batches int                                              // of an epoch, over all ranks; 0 if all batches are equally large
+	Starts  func(epoch, batch int) (position int, err error) // not asked for the first, nor after the last
+}
+
+// Start returns the position at which a batch of a BatchSampler begins, or an epoch ends.
+func (o *Order) Start(epoch, batch int) (position int, err error) {
+	switch batch {
+	case 0:
+		return 0, nil
+	case o.Batches:
+		return o.N, nil
+	}
+	return o.Starts(epoch, batch)
+}
+
+// BatchAt returns the batch of a BatchSampler that begins at a position.
+func (o *Order) BatchAt(epoch, position int) (batch int, err error) {
+	if position == 0 {
+		return 0, nil // whatever Start says of the others
+	}
+	below, above := 0, o.Batches // what begins at position isn't outside
+	for below < above {
+		middle := below + (above-below)/2
+		at, err := o.Start(epoch, middle)
+		switch {
+		case err != nil:
+			return 0, err
+		case at < position:
+			below = middle + 1
+		default:
+			above = middle
+		}
+	}
+	at, err := o.Start(epoch, below)
+	if err == nil && at != position {
+		err = orderError("State.Samples", position, "no batch of epoch %d begins there: the next after it, batch %d, begins at %d", epoch, below, at)
+	}
+	return below, err
+}
+
+// PartOf returns part and bounds for a BatchSampler: the positions of this rank in step k
+// from batch base, and the position after those of all ranks. If fewer batches than
+// ranks are left for the last step, ranks share a batch, so that each has some of its
+// samples; if it has fewer samples than ranks, they repeat them.
+func (o *Order) PartOf(epoch, base, k int) (from, to, after int, err error) {
+	first := base + k*o.World
+	n := min(o.World, o.Batches-first)
+	number := portion(n, o.Rank, o.World) // of the step's batches
+	batch := first + number
+	if from, err = o.Start(epoch, batch); err != nil {
+		return 0, 0, 0, err
+	}
+	if to, err = o.Start(epoch, batch+1); err != nil {
+		return 0, 0, 0, err
+	}
+	if after, err = o.Start(epoch, first+n); err != nil {
+		return 0, 0, 0, err
+	}
+	size := to - from
+	switch {
+	case from < 0 || to > after || after > o.N || size < 1:
+		return 0, 0, 0, orderError("BatchSampler.Start", from, "batch %d of epoch %d is positions %d to before %d of %d: must have at least one, after those of the batch before", batch, epoch, from, to, o.N)
+	case size > o.Batch:
+		return 0, 0, 0, orderError("BatchSampler.Start", from, "batch %d of epoch %d has %d samples, positions %d to before %d: WithBatchSize allows %d", batch, epoch, size, from, to, o.Batch)
+	}
+	if n < o.World {
+		begin, end := sharers(n, number, o.World), sharers(n, number+1, o.World)
+		if share, all := o.Rank-begin, end-begin; size < all {
+			from += share % size
+			to = from + 1
+		} else {
+			from, to = from+portion(size, share, all), from+portion(size, share+1, all)
+		}
+	}
+	return from, to, after, nil
+}
+
+// sharers is the first rank that has part number of n: the lowest for which
+// portion(n, rank, world) is number.
+func sharers(n, number, world int) int {
+	return int((uint64(number)*uint64(world) + uint64(n) - 1) / uint64(n))
+}
+
+// Step returns how many positions all ranks take together, or how many batches of a
+// BatchSampler. With 32 bits, batch × world may be more than an int holds: an epoch is
+// then one step, or none.
+func (o *Order) Step() int {
+	if o.Batches > 0 {
+		return o.World
+	}
+	if hi, lo := bits.Mul(uint(o.Batch), uint(o.World)); hi == 0 && lo <= math.MaxInt {
+		return int(lo)
+	}
+	return math.MaxInt
+}
+
+// Steps returns this rank's batches from base to the end of the epoch: the same number on
+// every rank.
+func (o *Order) Steps(base int) int {
+	left, step := o.N-base, o.Step()
+	if o.Batches > 0 {
+		left = o.Batches - base
+	}
+	if o.DropLast {
+		return left / step
+	}
+	return left/step + min(left%step, 1)
+}
+
+// PerBatch returns how many samples a batch of an epoch has on average, rounded up.
+func (o *Order) PerBatch() int {
+	switch {
+	case o.N == Endless:
+		return o.Batch
+	case o.Batches > 0:
+		return (o.N-1)/o.Batches + 1
+	}
+	return min(o.Batch, (o.N-1)/o.World+1)
+}
+
+// Bounds returns the positions of all ranks in step k from base.
+func (o *Order) Bounds(base, k int) (from, to int) {
+	step := o.Step()
+	from, to = base+k*step, o.N
+	if step < o.N-from {
+		to = from + step
+	}
+	if to <= o.N-o.World {
+		return from, to
+	}
+	// If fewer positions than ranks are left for the last step, the step before it
+	// gives some of its positions, so that each rank gets one.
+	if short := o.World - (o.N-base)%step; short > 0 && short < o.World && o.Batch > 1 && !o.DropLast {
+		if last := o.Steps(base) - 1; last > 0 && k == last-1 {
+			to -= short
+		} else if last > 0 && k == last {
+			from -= short
+		}
+	}
+	return from, to
+}
+
+// Part returns the positions of this rank in step k from base, and the position after those
+// of all ranks. If fewer positions than ranks are left in all, and no earlier step can
+// give some, the ranks that would have none repeat positions of other ranks: a rank
+// without a batch would make a collective operation hang.
+func (o *Order) Part(base, k int) (from, to, after int) {
+	from, after = o.Bounds(base, k)
+	if o.World == 1 {
+		return from, after, after
+	}
+	n := after - from
+	if n < o.World {
+		from += o.Rank % n
+		return from, from + 1, after
+	}
+	return from + portion(n, o.Rank, o.World), from + portion(n, o.Rank+1, o.World), after
+}
+
+// portion is n·rank/world, rounded down, although n·rank may be more than an int
+// holds.
+func portion(n, rank, world int) int {
+	return n/world*rank + int(uint64(n%world)*uint64(rank)/uint64(world))
+}
+
+// Endless stands for the length of a stream, which isn't known before its end.
+const Endless = math.MaxInt
+
+// A Course is the batches of one run through a loader: those of epoch first
+// from position base on, then the whole epochs up to last.
+type Course struct {
+	*Order
+	First, Last int // epochs, last included
+	Base        int
+
+	Head, Whole int // batches of the first epoch, and of every later one
+	Skipped     int // number of the first batch in its epoch
+}
+
+// NewCourse returns the course of an order.
+func NewCourse(o *Order, first, last, base int) Course {
+	step := o.Step()
+	c := Course{Order: o, First: first, Last: last, Base: base, Head: Endless, Skipped: base/step + min(base%step, 1)}
+	if o.N != Endless {
+		c.Head, c.Whole = o.Steps(base), o.Steps(0)
+		c.Skipped = c.Whole - c.Head // so that the last is always whole−1
+	}
+	return c
+}
+
+// Len returns the batches of the course.
+func (c *Course) Len() int {
+	if c.Head == Endless {
+		return Endless
+	}
+	if hi, lo := bits.Mul64(uint64(c.Last-c.First), uint64(c.Whole)); hi == 0 && lo < Endless-uint64(c.Head) {
+		return c.Head + int(lo)
+	}
+	return Endless
+}
+
+// At returns the epoch of batch i of the course, the position its epoch starts
+// from, the batch's number from there, and its number in the epoch.
+func (c *Course) At(i int) (epoch, base, k, index int) {
+	if i < c.Head {
+		return c.First, c.Base, i, c.Skipped + i
+	}
+	i -= c.Head
+	return c.First + 1 + i/c.Whole, 0, i % c.Whole, i % c.Whole
+}
+
+// Left returns how many places follow in the epoch after step k from base, where the position
+// after that is given; 0 only after the last step.
+func (c *Course) Left(epoch, base, k, after int) int {
+	all := c.Whole
+	if epoch == c.First {
+		all = c.Head
+	}
+	left := c.N - after
+	if c.DropLast && c.Batches == 0 {
+		left -= left % c.Step()
+	}
+	if k == all-1 {
+		return 0
+	}
+	return max(1, left)
+}
+
+// HasBatch returns an error if WithDropLast would leave nothing of an epoch.
+func (o *Order) HasBatch() error {
+	if o.Steps(0) > 0 {
+		return nil
+	}
+	if o.Batches > 0 {
+		return orderError("WithDropLast", o.Batches, "leaves no batch for each of %d ranks: an epoch has %d batches", o.World, o.Batches)
+	}
+	return orderError("WithDropLast", o.Batch, "leaves no batch of %d samples for each of %d ranks: an epoch has %d", o.Batch, o.World, o.N)
+}
+
+// An Error is what is wrong with an order, as an option's value and its bound.
+type Error struct {
+	Option string
+	Value  int
+	Bound  string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s(%d): %s", e.Option, e.Value, e.Bound) }
+
+func orderError(option string, value int, format string, args ...any) error {
+	return &Error{option, value, fmt.Sprintf(format, args...)}
+}
