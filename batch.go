@@ -20,7 +20,7 @@ import (
 type Batch struct {
 	l      *engine
 	*slot        // the batch's own slot; another one once the batch has been moved out
-	refuge *slot // guarded by crew.mu until the batch is loaded; nil: no LoadBatch was given up
+	refuge *slot // the watchdog's until the batch is loaded; nil: no LoadBatch was given up
 	bad    faults
 
 	// What follows describes the batch that the slot holds now. The run writes it

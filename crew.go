@@ -40,11 +40,12 @@ type crew struct {
 	watching  sync.WaitGroup // the goroutine of the watchdog
 }
 
-// Surroundings are what a crew needs. Those that mu is held for must be quick.
+// Surroundings are what a crew needs. Those that mu is held for are quick, and call nothing of the
+// program's.
 type surroundings interface {
 	newWorker(seat, number int) *worker // mu is held
 	work(w *worker)                     // is the goroutine of a worker, until it leaves or a call of it was given up
-	takeOver(next, w *worker)           // makes next go on after w's call, which is given up and stands still; mu is held
+	takeOver(next, w *worker)           // makes next go on after w's call, which is given up and stands still
 	setQuota(workers int)               // says for how many seats there is work; mu is held
 	isOver() bool                       // reports whether the run ends, so that nobody need prepare for it; mu is held
 }
@@ -189,10 +190,12 @@ func (c *crew) seat(w *worker) {
 // replace gives up the call of a worker, which stands still, and lets another one take the seat.
 func (c *crew) replace(w *worker) (givenUp bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	next := c.around.newWorker(w.seat, c.numbers.take())
-	next.locals.late, w.locals.late = w.locals.late, nil
+	c.mu.Unlock()
 	c.around.takeOver(next, w)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next.locals.late, w.locals.late = w.locals.late, nil
 	c.seat(next)
 	c.pool.Done() // for w, so that whoever waits for the pool doesn't wait for the call
 	return true

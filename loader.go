@@ -18,8 +18,9 @@ type Loader struct {
 	lost runtime.Cleanup
 }
 
-// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]; one that
-// the program has lost is closed when the garbage collector finds it, with a warning. The error joins an *[OptionError] for each bad argument, also of the functions that return no
+// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. One
+// that the program loses without Close is closed, with a warning, when the garbage collector finds
+// it. The error joins an *[OptionError] for each bad argument, also of the functions that return no
 // error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -132,4 +133,15 @@ func TestALoaderThatIsLostWhileOthersCloseIsClosedOnce(t *testing.T) {
 	func() { _ = must(nwt.NewLoader(augmented(4), nwt.WithLogger(slog.New(last)))) }()
 	last.collected()
 	require.Empty(t, log.came)
+}
+
+func TestALoaderThatIsLostInABubbleIsClosedOutsideIt(t *testing.T) {
+	log := newWarnings()
+	synctest.Test(t, func(t *testing.T) {
+		l := must(nwt.NewLoader(augmented(8), nwt.WithWorkers(0), nwt.WithTimeout(1e9), nwt.WithLogger(slog.New(log))))
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+	})
+	require.Contains(t, log.collected(), "lost")
 }

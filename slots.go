@@ -218,7 +218,7 @@ func (s *slot) seal() error {
 // openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
 // one: a call of LoadBatch that was given up may still write to them in the batch's own slot. The
 // index of a place that isn't loaded in the refuge is −1 there. Its memory is ordinary, since the
-// places are moved to another slot afterwards. The caller holds crew.mu.
+// places are moved to another slot afterwards.
 func (b *Batch) openRefuge(from, to int) error {
 	if b.refuge == nil {
 		s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
