@@ -89,8 +89,3 @@ func (a *auto) Doubt(why string) {
 	a.since, a.earlier = time.Now(), a.counts.windows()
 	a.l.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
 }
-
-// Result says how the worker count was found; nil if nothing was found yet.
-func (l *engine) Result() *Result {
-	return l.found.Load()
-}

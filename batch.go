@@ -114,7 +114,7 @@ func (b *Batch) setLast(last int32) {
 func (b *Batch) Epoch() int { return b.epoch }
 
 // Fields is the layout of one sample, as the dataset told it.
-func (b *Batch) Fields() []Field { return b.l.Fields() }
+func (b *Batch) Fields() []Field { return cloneFields(b.l.layout.fields) }
 
 // Indices is the dataset index of each sample. It must not be changed.
 func (b *Batch) Indices() []int {

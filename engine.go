@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,22 +138,6 @@ func (s *source) loadFuncs() loadFuncs {
 	return l
 }
 
-// Fields is the layout of one sample, as the dataset told it.
-func (l *engine) Fields() []Field { return cloneFields(l.layout.fields) }
-
-// Len is the number of batches in an epoch, for this rank; −1 for a stream without
-// [WithEpochSamples] that isn't a [CountedStream].
-func (l *engine) Len() int {
-	switch {
-	case l.ordering.Load().order.N != endless:
-		return l.ordering.Load().order.Steps(0)
-	case l.opts.epochSamples == 0:
-		return -1
-	}
-	perRank := l.opts.perRank()
-	return perRank.Steps(0)
-}
-
 // perRank is the batches that a rank has of a stream with WithEpochSamples.
 func (o *options) perRank() order.Order {
 	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
@@ -169,7 +152,7 @@ func (s *source) samplesOfEpoch(o *ordering) int {
 	return o.order.N
 }
 
-// Workers is how many workers the loader has.
+// Workers is [Loader.Workers].
 func (l *engine) Workers() int { return int(l.crew.size.Load()) }
 
 // resize is [crew.resize].
@@ -324,38 +307,4 @@ func (l *engine) failedTogether(err error) {
 	if l.once.isNews("LoadBatch") {
 		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.once.during, "error", err)
 	}
-}
-
-// BadSamples is the first 10 000 samples left out under [WithErrorBudget].
-func (l *engine) BadSamples() []*LoadError {
-	l.counters.faulty.mu.Lock()
-	defer l.counters.faulty.mu.Unlock()
-	return slices.Clone(l.counters.faulty.list)
-}
-
-// Stats is a snapshot of the loader's figures, at any time.
-func (l *engine) Stats() Stats {
-	ready := l.counters.ready.Load() // read before batches, so that it isn't more
-	s := Stats{
-		Batches: int(l.counters.batches.Load()),
-		Samples: int(l.counters.samples.Load()),
-		Wait:    time.Duration(l.counters.wait.Load()),
-		Workers: l.Workers(), Prefetch: l.depth() - 1,
-	}
-	if s.Batches > 0 {
-		s.Occupancy = float64(ready) / float64(s.Batches)
-	}
-	s.LoadMedian, s.LoadP99 = l.counters.loads.Quantile(0.5), l.counters.loads.Quantile(0.99)
-	l.counters.faulty.mu.Lock()
-	s.Bad = l.counters.faulty.count
-	l.counters.faulty.mu.Unlock()
-	l.slots.mu.Lock()
-	s.Slots, s.Retained = l.slots.total, l.slots.loose
-	s.SlotBytes = s.Slots * l.slots.bytes
-	l.slots.mu.Unlock()
-	f := l.stage.Figures()
-	s.WindowBytes = int(l.mixed.bytes.Load())
-	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, f.Held
-	s.DatasetBytes = int(cacheBytes(l.ds))
-	return s
 }

@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
 // goroutine and, except for Close and epochs, from whatever the loader calls: a dataset, a sampler,
 // a device, the log's handler and the functions of options.
 type Loader struct {
+	_ [0]sync.Mutex // so that vet finds copies, which wouldn't keep the engine
 	// Neither the engine nor its batches know the Loader: if the program has lost it, it can be
 	// collected. Iterators know it.
 	*engine
@@ -156,3 +160,61 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 		}
 	})
 }
+
+// Fields is the layout of one sample, as the dataset told it.
+func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
+
+// Len is the number of batches in an epoch, for this rank; −1 for a stream without
+// [WithEpochSamples] that isn't a [CountedStream].
+func (l *Loader) Len() int {
+	switch {
+	case l.ordering.Load().order.N != endless:
+		return l.ordering.Load().order.Steps(0)
+	case l.opts.epochSamples == 0:
+		return -1
+	}
+	perRank := l.opts.perRank()
+	return perRank.Steps(0)
+}
+
+// BadSamples is the first 10 000 samples left out under [WithErrorBudget].
+func (l *Loader) BadSamples() []*LoadError {
+	l.counters.faulty.mu.Lock()
+	defer l.counters.faulty.mu.Unlock()
+	return slices.Clone(l.counters.faulty.list)
+}
+
+// Stats is a snapshot of the loader's figures, at any time.
+func (l *Loader) Stats() Stats {
+	ready := l.counters.ready.Load() // read before batches, so that it isn't more
+	s := Stats{
+		Batches: int(l.counters.batches.Load()),
+		Samples: int(l.counters.samples.Load()),
+		Wait:    time.Duration(l.counters.wait.Load()),
+		Workers: l.Workers(), Prefetch: l.depth() - 1,
+	}
+	if s.Batches > 0 {
+		s.Occupancy = float64(ready) / float64(s.Batches)
+	}
+	s.LoadMedian, s.LoadP99 = l.counters.loads.Quantile(0.5), l.counters.loads.Quantile(0.99)
+	l.counters.faulty.mu.Lock()
+	s.Bad = l.counters.faulty.count
+	l.counters.faulty.mu.Unlock()
+	l.slots.mu.Lock()
+	s.Slots, s.Retained = l.slots.total, l.slots.loose
+	s.SlotBytes = s.Slots * l.slots.bytes
+	l.slots.mu.Unlock()
+	f := l.stage.Figures()
+	s.WindowBytes = int(l.mixed.bytes.Load())
+	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, f.Held
+	s.DatasetBytes = int(cacheBytes(l.ds))
+	return s
+}
+
+// Result says how the worker count was found; nil if nothing was found yet.
+func (l *Loader) Result() *Result {
+	return l.found.Load()
+}
+
+// Workers is how many workers the loader has.
+func (l *Loader) Workers() int { return l.engine.Workers() }
