@@ -456,8 +456,8 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithProgress makes [Tune] call f whenever there is something to show, instead of logging a
-// line when it begins, every 10 s, and at the end.
+// WithProgress makes [Tune] and [Precompute] call f whenever there is something to show, instead of
+// logging a line every 10 s and at the end; Tune also logs one when it begins.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/samplefile"
 )
@@ -19,12 +21,15 @@ import (
 // Precompute keeps the samples of ds in a file at path. The first run loads and writes them;
 // later runs map the file into memory. If the number of samples, the fields, version or the
 // dataset's [Fingerprinter] have changed, or the file is damaged, it is written anew: put into
-// version what else the samples depend on. A file that isn't Precompute's is first moved to path.foreign. A sample that is
-// damaged, or was bad within [WithErrorBudget], is loaded from ds.
+// version what else the samples depend on. A file that isn't Precompute's is first moved to
+// path.foreign. A sample that is damaged, or was bad within [WithErrorBudget], is loaded from ds.
+//
+// All samples are tried, even if some are bad. If more are bad than WithErrorBudget allows, or the
+// run is interrupted, what was loaded stays in path.partial, and the next call loads the rest.
 //
 // The samples are those of [LoadSample]: augmentation belongs in a [Map] over the result. Only
-// options that say how to load count. If several processes call it, one writes and the others
-// wait. ds must not call it for the same path.
+// loading options and [WithProgress] take effect. If several processes call it, one writes and the
+// others wait. ds must not call it for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -43,8 +48,8 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return nil, err
 	}
 	p := &Precomputed{ds: ds, path: path, n: n, layout: l, drawn: warnOfDraws("Precompute")}
-	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed()}
-	p.file, err = samplefile.Open(ctx, path, spec, o.log, func(w *samplefile.Writer) error { return p.fill(ctx, w, opts) })
+	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed(), Shortest: l.ShortestPacked()}
+	p.file, err = samplefile.Open(ctx, path, spec, o.log, func(w *samplefile.Writer) error { return p.fill(ctx, w, o, opts) })
 	if err != nil {
 		return nil, p.within(err)
 	}
@@ -101,26 +106,99 @@ func (p *Precomputed) within(err error) error {
 	return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, guard.Cause(err))
 }
 
-// fill loads all samples and writes them.
-func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, opts []Option) error {
-	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad, func(o *options) error { o.drawn = p.drawn; return nil }, WithSampler(Sequential(p.n)))...)
+// fill loads the samples that the file doesn't have and writes them.
+func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options, opts []Option) error {
+	f := &filling{Precomputed: p, Writer: w, progress: o.progress, log: o.log, before: w.Done, began: time.Now()}
+	f.opts = append(slices.Clip(opts), onlyHowToLoad, func(o *options) error { o.drawn, o.maxBad = p.drawn, p.n; return nil })
+	f.told = f.began
+	if len(w.Missing) > 0 {
+		// By itself: a sample's Rand depends on its position, which is another here.
+		alone := NewDataset(p.n, p.Fields(), func(ctx context.Context, index int, dst *Sample) error {
+			return dst.loadAlone(ctx, p.ds, index, p.drawn)
+		})
+		if err := f.load(ctx, alone, chosen(w.Missing), 0); err != nil {
+			return err
+		}
+	}
+	if w.Next < p.n {
+		if err := f.load(ctx, p.ds, Sequential(p.n), w.Next); err != nil {
+			return err
+		}
+	}
+	if f.bad > o.maxBad {
+		return fmt.Errorf("%d samples can't be loaded, WithErrorBudget allows %d; the first: %w", f.bad, o.maxBad, guard.Cause(f.first))
+	}
+	f.show("done", 0)
+	return nil
+}
+
+// filling is the writing of a file.
+type filling struct {
+	*Precomputed
+	*samplefile.Writer
+	opts     []Option
+	progress func(Progress)
+	log      *slog.Logger
+
+	bad         int // samples
+	first       *LoadError
+	before      int // samples that were there
+	began, told time.Time
+}
+
+// load writes the samples of an order, from a position on.
+func (f *filling) load(ctx context.Context, ds Dataset, order Sampler, from int) error {
+	l, err := NewLoader(ds, append(f.opts, WithSampler(order))...)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	for b, err := range l.Epoch(ctx, 0) {
+	for b, err := range l.Resume(ctx, State{Samples: from}) {
 		if err != nil {
 			return err
 		}
 		mem := &b.places
 		for place, i := range b.Indices() {
-			if err := w.Write(i, mem.PackedSize(place), func(dst []byte) { mem.Pack(place, dst) }); err != nil {
+			if err := f.Write(i, mem.PackedSize(place), func(dst []byte) { mem.Pack(place, dst) }); err != nil {
 				return err
 			}
 		}
+		f.show("precomputing", l.Workers())
 	}
+	if bad := l.BadSamples(); len(bad) > 0 && f.bad == 0 {
+		f.first = bad[0]
+	}
+	f.bad += l.Stats().Bad
 	return nil
 }
+
+// show reports progress: to the program each second, or to the log.
+func (f *filling) show(phase string, workers int) {
+	now, every := time.Now(), tellEvery
+	if f.progress != nil {
+		every = time.Second
+	}
+	if phase != "done" && now.Sub(f.told) < every || phase == "done" && f.told == f.began && f.progress == nil {
+		return
+	}
+	f.told = now
+	p := Progress{Phase: phase, Workers: workers, Done: 1, Elapsed: now.Sub(f.began)}
+	if phase != "done" {
+		p.Done = float64(f.Done) / float64(f.n)
+		p.Left = time.Duration(float64(p.Elapsed) / float64(max(1, f.Done-f.before)) * float64(f.n-f.Done))
+	}
+	if f.progress != nil {
+		f.progress(p)
+		return
+	}
+	f.log.Info("nwt: precomputing samples", "path", f.path, "done", f.Done, "of", f.n, "elapsed", human.Duration(p.Elapsed), "left", human.Duration(p.Left))
+}
+
+// chosen is an order of some samples.
+type chosen []int
+
+func (c chosen) Len() int        { return len(c) }
+func (c chosen) At(_, i int) int { return c[i] }
 
 // onlyHowToLoad undoes what the options say about order, delivery and tuning.
 func onlyHowToLoad(o *options) error {

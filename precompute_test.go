@@ -13,10 +13,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -212,7 +214,6 @@ func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
 		require.Error(t, err)
 		require.True(t, errors.Is(err, rotten) || errors.Is(err, context.Canceled), "%v", err)
 		require.NoFileExists(t, path)
-		require.NoFileExists(t, path+".partial")
 	}
 	require.NoError(t, os.WriteFile(path+".partial", []byte("\x89nwt\r\n\x1a\nleft by a process that was killed"), 0o644))
 	requireSamples(t, precompute(t, source, path))
@@ -417,3 +418,146 @@ func TestAFingerprintThatPanicsIsAnError(t *testing.T) {
 type unprintable struct{ nwt.Dataset }
 
 func (unprintable) Fingerprint() string { panic("the table is locked") }
+
+// spoilt is counted, some of whose samples can't be loaded.
+func spoilt(n int, bad func(i int) error) (ds nwt.Dataset, loads []atomic.Int32) {
+	source, loads := counted(n)
+	return nwt.NewDataset(n, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		if err := bad(i); err != nil {
+			return err
+		}
+		return source.Load(ctx, i, dst)
+	}), loads
+}
+
+func TestPrecomputeTriesAllSamplesAndTheNextCallLoadsTheRest(t *testing.T) {
+	for _, batched := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "samples")
+		mended := map[int]bool{}
+		ds, loads := spoilt(1000, func(i int) error {
+			if (i == 17 || i == 400 || i == 999) && !mended[i] {
+				return errBad
+			}
+			return nil
+		})
+		if batched {
+			ds = oneCall{ds}
+		}
+		try := func(budget int) (string, error) {
+			p, err := nwt.Precompute(t.Context(), ds, path, "v1", nwt.WithBatchSize(16), nwt.WithWorkers(3), nwt.WithErrorBudget(budget), quietLog)
+			if err != nil {
+				return err.Error(), err
+			}
+			return "", p.Close()
+		}
+		said, err := try(2)
+		require.ErrorIs(t, err, errBad)
+		var bad *nwt.LoadError
+		require.ErrorAs(t, err, &bad)
+		require.Equal(t, 17, bad.Index)
+		require.Contains(t, said, "3 samples can't be loaded, WithErrorBudget allows 2; the first: sample 17 of epoch 0")
+		require.Contains(t, said, "what was done is kept in "+path+".partial: the next call loads the rest")
+		before := counts(loads)
+		mended[400] = true
+		said, _ = try(0)
+		require.Contains(t, said, "2 samples can't be loaded, WithErrorBudget allows 0; the first: sample 17 of epoch 0")
+		mended[17], mended[999] = true, true
+		_, err = try(0)
+		require.NoError(t, err)
+		for i, n := range counts(loads) {
+			want := before[i]
+			if mended[i] {
+				want++
+			}
+			require.Equal(t, want, n, "sample %d, batched: %t", i, batched)
+		}
+		requireSamples(t, precompute(t, ds, path))
+	}
+}
+
+// oneCall is a dataset that loads several samples in a call.
+type oneCall struct{ nwt.Dataset }
+
+func (d oneCall) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	for i, index := range indices {
+		if err := d.Load(ctx, index, dst[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestWhereNothingCanBePrecomputedNothingIsLeft(t *testing.T) {
+	ds, _ := spoilt(1000, func(int) error { return errBad })
+	path := filepath.Join(t.TempDir(), "samples")
+	_, err := nwt.Precompute(t.Context(), ds, path, "v1", quietLog)
+	require.ErrorIs(t, err, errBad)
+	require.ErrorContains(t, err, "1000 samples can't be loaded, WithErrorBudget allows 0")
+	require.NoFileExists(t, path+".partial")
+}
+
+func TestADiskThatIsTooSmallIsSeenBeforeTheFirstSampleIsLoaded(t *testing.T) {
+	fields := []nwt.Field{{Name: "boxes", Type: nwt.Float32, Shape: []int{1000, 4}, Ragged: true}, {Name: "image", Type: nwt.Uint8, Shape: []int{1 << 20}}}
+	huge := nwt.NewDataset(1<<30, fields, func(context.Context, int, *nwt.Sample) error {
+		t.Error("a sample is loaded")
+		return nil
+	})
+	path := filepath.Join(t.TempDir(), "samples")
+	_, err := nwt.Precompute(t.Context(), huge, path, "v1", nwt.WithBatchSize(1), quietLog)
+	require.ErrorContains(t, err, "the disk has ")
+	require.ErrorContains(t, err, " left, and at least 1.13 PB are needed")
+	require.NoFileExists(t, path+".partial")
+}
+
+func TestWhatIsInterruptedAnywhereGoesOnThere(t *testing.T) {
+	for _, cut := range []int{0, 1, 60, 61, 199} {
+		for _, budget := range []int{0, 5} {
+			path := filepath.Join(t.TempDir(), "samples")
+			ctx, cancel := context.WithCancel(t.Context())
+			ds, loads := spoilt(200, func(i int) error {
+				if i == cut {
+					cancel()
+				}
+				return nil
+			})
+			opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithErrorBudget(budget), quietLog}
+			_, err := nwt.Precompute(ctx, ds, path, "v1", opts...)
+			require.ErrorIs(t, err, context.Canceled)
+			before := counts(loads)
+			p, err := nwt.Precompute(t.Context(), ds, path, "v1", opts...)
+			require.NoError(t, err)
+			requireSamples(t, p)
+			require.NoError(t, p.Close())
+			if after := counts(loads); cut > 30 {
+				for i := range cut - 30 {
+					require.Equal(t, before[i], after[i], "sample %d is in the file", i)
+				}
+			}
+		}
+	}
+}
+
+func TestPrecomputeShowsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := nwt.NewDataset(100, scalar, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			time.Sleep(time.Second)
+			return nil
+		})
+		dir := t.TempDir()
+		var log journal
+		opts := []nwt.Option{nwt.WithBatchSize(1), nwt.WithWorkers(1), log.option()}
+		p, err := nwt.Precompute(t.Context(), slow, filepath.Join(dir, "told"), "v1", opts...)
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		require.Equal(t, 11, strings.Count(log.String(), "precomputing samples"), log.String())
+		require.Contains(t, log.String(), `done=50 of=100 elapsed="50 s" left="50 s"`)
+		require.Contains(t, log.String(), "done=100 of=100")
+		var shown []nwt.Progress
+		p, err = nwt.Precompute(t.Context(), slow, filepath.Join(dir, "shown"), "v1", append(opts, nwt.WithProgress(func(p nwt.Progress) { shown = append(shown, p) }))...)
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		require.Len(t, shown, 101)
+		require.Equal(t, nwt.Progress{Phase: "precomputing", Workers: 1, Done: 0.25, Elapsed: 25 * time.Second, Left: 75 * time.Second}, shown[24])
+		require.Equal(t, nwt.Progress{Phase: "done", Done: 1, Elapsed: 100 * time.Second}, shown[100])
+	})
+}

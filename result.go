@@ -349,12 +349,12 @@ type Trial struct {
 	OtherCPU     float64 `json:"other_cpu"`     // that everything else used; −1: not known
 }
 
-// Progress is where tuning stands.
+// Progress is where tuning or precomputing stands.
 type Progress struct {
-	Phase   string        // "measuring" or "done"
-	Workers int           // the count that is being measured
+	Phase   string        // "measuring", "precomputing" or "done"
+	Workers int           // the count that is being measured, or that precomputes
 	Done    float64       // share, 0 … 1; it never falls
-	Elapsed time.Duration // since Tune was called
-	Left    time.Duration // at most; 0: there is no bound
+	Elapsed time.Duration // since Tune was called, or Precompute began to load
+	Left    time.Duration // of tuning, at most; 0: there is no bound. Of precomputing, about
 	Trial   *Trial        // what is known so far of the count that was just measured, else nil
 }

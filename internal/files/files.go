@@ -99,28 +99,36 @@ func IsLeftover(name string) bool {
 // there. Whoever may read the file may lock it. Waiting ends with ctx. Don't remove
 // the file: another process may be about to lock it.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
+	h, err := lock(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return h.Release, nil
+}
+
+func lock(ctx context.Context, path string) (*Held, error) {
 	lock, err := lockable(path)
 	if err != nil {
 		return nil, err
 	}
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for wait := firstPause; ; wait = min(2*wait, longestPause) {
 		err := ctx.Err()
 		locked := false
 		if err == nil {
-			locked, err = lock.TryLock()
+			locked, err = tryLock(lock)
 		}
 		switch {
 		case err != nil:
 			return nil, errors.Join(err, lock.Close())
 		case locked:
-			return func() { lock.Close() }, nil
+			return &Held{lock, path, func() { lock.Close() }}, nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		pause(ctx, wait)
 	}
 }
+
+// tryLock is a variable for tests of file systems without locks.
+var tryLock = (*flock.Flock).TryLock
 
 // TryLock is Lock without waiting: it reports false if somebody else has the lock, or if
 // there can be none.
@@ -129,7 +137,7 @@ func TryLock(path string) (unlock func(), locked bool) {
 	if err != nil {
 		return nil, false
 	}
-	if locked, err := lock.TryLock(); err != nil || !locked {
+	if locked, err := tryLock(lock); err != nil || !locked {
 		lock.Close()
 		return nil, false
 	}
@@ -228,3 +236,13 @@ func whileShared(ctx context.Context, f func() error) error {
 // TooMany tells whether a file couldn't be opened only because too many are open in
 // this process or on this machine. If so, it is worth waiting until one is closed.
 func TooMany(err error) bool { return tooMany(err) }
+
+// IsAt reports whether f is the file at path.
+func IsAt(f interface{ Stat() (fs.FileInfo, error) }, path string) bool {
+	is, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(is, there)
+}

@@ -2,7 +2,10 @@
 
 package files
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 const nonblock = 0
 
@@ -15,3 +18,5 @@ func remove(path string) error { return os.Remove(path) }
 func heldOpen(error) bool { return false }
 
 func tooMany(error) bool { return false }
+
+func noLocks(err error) bool { return errors.Is(err, errors.ErrUnsupported) }

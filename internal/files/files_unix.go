@@ -20,3 +20,8 @@ func remove(path string) error { return os.Remove(path) }
 func heldOpen(error) bool { return false }
 
 func tooMany(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }
+
+// noLocks reports whether a lock failed because the file system has none.
+func noLocks(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.ENOLCK)
+}

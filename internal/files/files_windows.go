@@ -76,3 +76,7 @@ func heldOpen(err error) bool {
 func tooMany(err error) bool {
 	return errors.Is(err, windows.ERROR_TOO_MANY_OPEN_FILES) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
+
+func noLocks(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, windows.ERROR_NOT_SUPPORTED)
+}

@@ -17,21 +17,21 @@ import (
 //	 0  8 bytes   magic
 //	 8  uint32    format
 //	12  uint32    j, the bytes of the description
-//	16  uint64    the bytes of the file
+//	16  uint64    the bytes of the file; while it is written, those up to the samples
 //	24  uint32    CRC-32C of what is before and what follows up to the index
 //	28  j bytes   the description; then 0 up to a multiple of 8
-//	    uint64    where sample 0 begins
-//	    …         for each sample
-//	    uint64    where the last sample ends
-//	    samples   each: its checksum as uint32, and its bytes
+//	    for each sample:
+//	    uint64    where it begins; 0 while it isn't written
+//	    uint64    where it ends
+//	    samples   in any order, each: its checksum as uint32, and its bytes
 //
-// A sample ends where the next one begins. A sample that was left out has only its
-// checksum. Checksums depend on the description: if another file's sample is written over
-// this file, it isn't taken for a sample of this file.
+// A sample that was left out has only its checksum. Checksums depend on the description: if
+// another file's sample is written over this file, it isn't taken for a sample of this file.
 const (
 	magic       = "\x89nwt\r\n\x1a\n" // as PNG's: mangled by whatever takes it for text
-	format      = 2
+	format      = 3
 	headerBytes = 28
+	entryBytes  = 16 // of a sample in the index
 	sumBytes    = 4
 )
 
@@ -44,11 +44,12 @@ type Spec struct {
 	Difference  func(there []byte) string // what is wrong with another file's description
 	Samples     int
 	Longest     int // no sample has more bytes
+	Shortest    int // no sample has fewer
 }
 
 // index is where the file's index begins, and data is where it ends.
 func (s *Spec) index() int64 { return indexOffset(len(s.Description)) }
-func (s *Spec) data() int64  { return s.index() + 8*(int64(s.Samples)+1) }
+func (s *Spec) data() int64  { return s.index() + entryBytes*int64(s.Samples) }
 
 // indexOffset is where the index begins after a description of n bytes.
 func indexOffset(n int) int64 { return int64(headerBytes+n+7) &^ 7 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/pages"
@@ -22,12 +23,10 @@ import (
 
 // A File is an open file of samples.
 type File struct {
-	path        string // resolved
-	samples     int
-	longest     int
-	index, data int64  // where the index and the samples begin
-	key         uint64 // of the description, in every checksum
-	log         *slog.Logger
+	path string // resolved
+	spec Spec
+	key  uint64 // of the description, in every checksum
+	log  *slog.Logger
 
 	// users is entered by those who use what follows; Close waits until nobody else
 	// is in.
@@ -41,8 +40,10 @@ type File struct {
 }
 
 // Open opens the file at path. If it is missing or can't be used, Open first has it written,
-// under the lock path.lock: fill calls Write for each sample, in order. If another process
-// has the lock, Open waits until it has written the file, or ctx ends.
+// under the lock path.lock: fill calls Write for the samples that the Writer has Missing, in order,
+// and then for those from Next on. If that fails, or the process is killed, what it has written
+// stays in path.partial for the next Open. If another process has the lock, Open waits until it has
+// written the file, or ctx ends.
 func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill func(*Writer) error) (*File, error) {
 	path, err := files.Resolve(path)
 	if err != nil {
@@ -60,20 +61,35 @@ func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill fu
 		return f, err
 	}
 	tell(err) // now: to make them anew may take hours
-	unlock, err := files.Lock(ctx, path+".lock")
+	held, err := hold(ctx, path, log)
 	if err != nil {
 		return nil, fmt.Errorf("its lock: %w", err)
 	}
-	defer unlock()
+	defer held.Release()
 	// Another process may have written it while this one waited.
 	if f, err = open(path, spec, log); !rewritable(err) {
 		return f, err
 	}
 	tell(err)
-	if err := write(ctx, path, spec, log, fill); err != nil {
+	if err := write(ctx, path, spec, held, log, fill); err != nil {
 		return nil, err
 	}
 	return open(path, spec, log)
+}
+
+// hold waits for the lock of a file, and logs that it waits.
+func hold(ctx context.Context, path string, log *slog.Logger) (*files.Held, error) {
+	told := make(chan struct{})
+	slow := time.AfterFunc(10*time.Second, func() {
+		defer close(told)
+		log.Info("nwt: waiting for another process to precompute the samples", "path", path)
+	})
+	defer func() {
+		if !slow.Stop() {
+			<-told
+		}
+	}()
+	return files.Hold(ctx, path+".lock")
 }
 
 // rewritable tells whether there is no file, or one that must be replaced.
@@ -100,12 +116,18 @@ func open(path string, spec Spec, log *slog.Logger) (*File, error) {
 		file.Close()
 		return nil, err
 	}
-	f := &File{path: path, samples: spec.Samples, longest: spec.Longest, index: spec.index(), data: spec.data(), key: spec.key(), log: log, file: file, size: info.Size()}
+	return newFile(file, info.Size(), path, spec, log), nil
+}
+
+// newFile maps an open file, if that is possible.
+func newFile(file *os.File, size int64, path string, spec Spec, log *slog.Logger) *File {
+	f := &File{path: path, spec: spec, key: spec.key(), log: log, file: file, size: size}
 	f.buffers.New = func() any { return new([]byte) }
-	if f.mem, err = pages.MapFile(file, f.size); err != nil {
+	var err error
+	if f.mem, err = pages.MapFile(file, size); err != nil {
 		log.Debug("nwt: the precomputed samples are read, not mapped", "path", path, "reason", err)
 	}
-	return f, nil
+	return f
 }
 
 // Read gives a sample's bytes to take, which copies them and returns the CRC-32C of its copy:
@@ -115,8 +137,8 @@ func open(path string, spec Spec, log *slog.Logger) (*File, error) {
 // and the file removed, so that the next Open writes it anew. After Close the error is
 // os.ErrClosed. worker is the caller's number: workers of different numbers seldom meet.
 func (f *File) Read(worker, index int, take func(sample []byte) (sum uint32, err error)) (ok bool, err error) {
-	if index < 0 || index >= f.samples { // or it would be taken for damage
-		return false, fmt.Errorf("index %d is out of range 0 … %d", index, f.samples-1)
+	if index < 0 || index >= f.spec.Samples { // or it would be taken for damage
+		return false, fmt.Errorf("index %d is out of range 0 … %d", index, f.spec.Samples-1)
 	}
 	ok, damage, err := f.read(worker, index, take)
 	if damage != nil {
@@ -140,12 +162,12 @@ func (f *File) read(worker, index int, take func(sample []byte) (sum uint32, err
 		buf = f.buffers.Get().(*[]byte)
 		defer f.buffers.Put(buf)
 	}
-	bounds, damage := f.bytes(f.index+8*int64(index), 16, buf)
+	bounds, damage := f.bytes(f.spec.index()+entryBytes*int64(index), entryBytes, buf)
 	if damage != nil {
 		return false, damage, nil
 	}
 	from, to := binary.LittleEndian.Uint64(bounds), binary.LittleEndian.Uint64(bounds[8:])
-	if from < uint64(f.data) || to > uint64(f.size) || from > to || to-from < sumBytes || to-from > uint64(sumBytes+f.longest) {
+	if from < uint64(f.spec.data()) || to > uint64(f.size) || from > to || to-from < sumBytes || to-from > uint64(sumBytes+f.spec.Longest) {
 		return false, fmt.Errorf("%w: sample %d is said to be its bytes %d to %d", errDamaged, index, from, to), nil
 	}
 	record, damage := f.bytes(int64(from), int(to-from), buf)
@@ -241,17 +263,7 @@ func (f *File) removeDamaged() {
 		return
 	}
 	defer unlock()
-	if isAt(f.file, f.path) {
+	if files.IsAt(f.file, f.path) {
 		_ = files.Remove(context.Background(), f.path)
 	}
-}
-
-// isAt tells whether f is the file at path.
-func isAt(f *os.File, path string) bool {
-	is, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	there, err := os.Stat(path)
-	return err == nil && os.SameFile(is, there)
 }

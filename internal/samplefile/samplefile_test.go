@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt/internal/files"
+	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/pages"
 )
 
@@ -95,7 +97,7 @@ func requireRight(t testing.TB, f *File) (missing int) {
 	var count atomic.Int32
 	for worker := range 4 {
 		all.Go(func() {
-			for i := worker; i < f.samples; i += 4 {
+			for i := worker; i < f.spec.Samples; i += 4 {
 				got, ok, err := f.copied(i)
 				switch {
 				case err != nil:
@@ -221,7 +223,7 @@ func TestAFileThatIsWrittenOverUnderItsReadersGivesNoOthersSamples(t *testing.T)
 func TestSamplesInEachOthersPlaceAreNoticed(t *testing.T) {
 	path, file := written(t, 100)
 	s := spec("v1", 100)
-	at := func(i int) uint64 { return binary.LittleEndian.Uint64(file[s.index()+int64(8*i):]) }
+	at := func(i int) uint64 { return binary.LittleEndian.Uint64(file[s.index()+int64(entryBytes*i):]) }
 	one, other := file[at(3):at(4)], file[at(10):at(11)]
 	require.Len(t, one, len(other))
 	for i := range one {
@@ -239,7 +241,7 @@ func TestWhereAFileCannotBeMappedItIsRead(t *testing.T) {
 		f.mem = nil
 	}
 	require.Zero(t, requireRight(t, f))
-	require.NoError(t, os.Truncate(path, f.data))
+	require.NoError(t, os.Truncate(path, f.spec.data()))
 	require.Equal(t, 100, requireRight(t, f))
 	require.FileExists(t, path, "that a file can't be read doesn't prove it damaged")
 }
@@ -395,8 +397,8 @@ func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
 		return errors.Join(filled(60, 0, nil)(w), rotten)
 	})
 	require.ErrorIs(t, err, rotten)
+	require.ErrorContains(t, err, "what was done is kept in "+path+".partial: the next call loads the rest")
 	require.NoFileExists(t, path)
-	require.NoFileExists(t, path+".partial")
 	require.NoError(t, os.WriteFile(path+".partial", []byte(magic+"left by a process that was killed"), 0o644))
 	require.Zero(t, requireRight(t, opened(t, path, 100, quiet)))
 	require.NoFileExists(t, path+".partial")
@@ -538,7 +540,7 @@ func TestAWriterWhoseLockWasRemovedPutsNobodysHalfFileInPlace(t *testing.T) {
 		<-begun
 	})
 	_, err := Open(t.Context(), path, spec("v1", 20), quiet, first)
-	require.ErrorContains(t, err, "samples.partial was removed or replaced while it was written: was")
+	require.ErrorContains(t, err, "samples.partial or its lock was removed or replaced while it was written")
 	require.NoFileExists(t, path)
 	close(goOn)
 	require.NoError(t, <-wrote)
@@ -607,4 +609,119 @@ func FuzzWhateverAFileHoldsItsSamplesAreRight(f *testing.F) {
 		require.NoError(t, os.WriteFile(path, bad, 0o644))
 		requireRight(t, open)
 	})
+}
+
+// rest writes the samples that aren't there, but for those that are bad, and notes which.
+func rest(wrote *[]int, bad ...int) func(*Writer) error {
+	return func(w *Writer) error {
+		*wrote = nil
+		all := slices.Clone(w.Missing)
+		for i := w.Next; i < w.spec.Samples; i++ {
+			all = append(all, i)
+		}
+		for _, i := range all {
+			if slices.Contains(bad, i) {
+				continue
+			}
+			*wrote = append(*wrote, i)
+			if err := w.Write(i, len(sample(i)), func(dst []byte) { copy(dst, sample(i)) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func TestWhatWasInterruptedGoesOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	rotten := errors.New("rotten")
+	var wrote []int
+	open := func(bad ...int) error {
+		f, err := Open(t.Context(), path, spec("v1", 100), quiet, func(w *Writer) error {
+			err := rest(&wrote, bad...)(w)
+			if len(bad) > 0 {
+				return errors.Join(err, rotten)
+			}
+			return err
+		})
+		if err == nil {
+			require.Zero(t, requireRight(t, f))
+			require.NoError(t, f.Close())
+		}
+		return err
+	}
+	require.ErrorIs(t, open(3, 17, 97, 98, 99), rotten)
+	require.Len(t, wrote, 95)
+	require.ErrorIs(t, open(17, 98), rotten)
+	require.Equal(t, []int{3, 97, 99}, wrote)
+	require.ErrorIs(t, open(98), rotten)
+	require.Equal(t, []int{17}, wrote)
+	require.NoError(t, open())
+	require.Equal(t, []int{98}, wrote)
+	require.NoFileExists(t, path+".partial")
+	require.NoError(t, open())
+}
+
+// Whatever a process that was killed, or a machine that lost its power, has left of a file.
+func TestWhateverIsLeftOfAFileTheRestIsRight(t *testing.T) {
+	path, whole := written(t, 50)
+	s := spec("v1", 50)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for try := range 400 {
+		left := slices.Clone(whole)
+		switch try % 4 {
+		case 0: // cut
+			left = left[:rng.IntN(len(left))]
+		case 1: // pages that were never written
+			from := rng.IntN(len(left))
+			clear(left[from:min(len(left), from+rng.IntN(2000))])
+		case 2: // the index isn't there from somewhere on
+			clear(left[int(s.index())+entryBytes*rng.IntN(50) : s.data()])
+		case 3: // garbage behind
+			left = append(left, bytes.Repeat([]byte{7}, rng.IntN(300))...)
+		}
+		if try%8 < 4 && len(left) > headerBytes { // as while it is written
+			copy(left, encodeHeader(s.Description, s.data())[:min(len(left), int(s.index()))])
+		}
+		if !bytes.HasPrefix(left, []byte(magic)) {
+			continue // it isn't known as ours
+		}
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, os.WriteFile(path+".partial", left, 0o644))
+		var wrote []int
+		f, err := Open(t.Context(), path, s, quiet, rest(&wrote))
+		require.NoError(t, err)
+		require.Zero(t, requireRight(t, f), "try %d", try)
+		require.NoError(t, f.Close())
+		if try%8 == 3 {
+			require.Empty(t, wrote)
+		}
+	}
+}
+
+func TestAPartialFileOfOtherSamplesIsMadeAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	_, err := Open(t.Context(), path, spec("v1", 20), quiet, func(w *Writer) error {
+		return errors.Join(filled(10, 3, nil)(w), errors.New("rotten"))
+	})
+	require.Error(t, err)
+	var wrote []int
+	f, err := Open(t.Context(), path, spec("v2", 20), quiet, rest(&wrote))
+	require.NoError(t, err)
+	require.Len(t, wrote, 20)
+	require.Zero(t, requireRight(t, f))
+	require.NoError(t, f.Close())
+}
+
+func TestADiskThatIsTooSmallIsSeenBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	s := spec("v1", 20)
+	s.Shortest = 1 << 56
+	if _, known := host.DiskLeft(filepath.Dir(path)); !known {
+		t.Skip("nobody knows what this disk has left")
+	}
+	_, err := Open(t.Context(), path, s, quiet, func(*Writer) error { t.Error("begun all the same"); return nil })
+	require.ErrorContains(t, err, "the disk has ")
+	require.ErrorContains(t, err, "left, and at least 1.44 EB are needed")
+	require.NoFileExists(t, path+".partial")
 }

@@ -1,118 +1,251 @@
 package samplefile
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
-	"slices"
+	"path/filepath"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/files"
+	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/human"
 )
 
-// A Writer writes the samples of a file.
+// A Writer writes the samples of a file. Some may be there, left by a call that was interrupted.
 type Writer struct {
-	key    uint64
-	index  *bufio.Writer
-	data   *bufio.Writer
-	next   int   // the next sample …
-	end    int64 // … and where it begins
-	record []byte
+	Missing []int // the samples before Next that aren't there
+	Next    int   // the sample after the last that was there
+	Done    int   // how many are there
+
+	spec    Spec
+	key     uint64
+	f       *os.File
+	partial string // its path
+	held    *files.Held
+	err     error // that the lock or the file was lost
+
+	turn    int   // how many of the samples that weren't there had their turn
+	end     int64 // of what is written of the file
+	flushed time.Time
+
+	// What isn't written yet: samples, and the index of those from first on.
+	data, index []byte
+	first       int
 }
 
-// Write adds a sample of size bytes, at least 1, which pack writes. Samples that are passed
-// over are left out of the file.
-func (w *Writer) Write(index, size int, pack func(dst []byte)) error {
-	w.leaveOut(index)
-	n := sumBytes + size
-	w.record = slices.Grow(w.record[:0], n)[:n]
-	pack(w.record[sumBytes:])
-	return w.add(Sum(0, w.record[sumBytes:]))
-}
+// As much may be lost if the process is killed.
+const (
+	flushBytes = 1 << 20
+	flushEvery = time.Second
+)
 
-// leaveOut leaves the samples before to out of the file.
-func (w *Writer) leaveOut(to int) {
-	for w.next < to {
-		w.record = w.record[:sumBytes]
-		_ = w.add(0) // later writes and Flush return the error too
+// next returns the sample whose turn it is.
+func (w *Writer) next() int {
+	if w.turn < len(w.Missing) {
+		return w.Missing[w.turn]
 	}
+	return w.Next + w.turn - len(w.Missing)
 }
 
-// add adds the record, once its checksum is filled in.
-func (w *Writer) add(sum uint32) error {
-	w.mark()
-	binary.LittleEndian.PutUint32(w.record, checksum(w.key, w.next, sum))
-	w.next, w.end = w.next+1, w.end+int64(len(w.record))
-	_, err := w.data.Write(w.record)
-	return err
-}
-
-// mark notes in the index where the next sample begins.
-func (w *Writer) mark() {
-	_, _ = w.index.Write(binary.LittleEndian.AppendUint64(w.index.AvailableBuffer(), uint64(w.end)))
-}
-
-// write writes the file under another name and puts it in place. The caller holds its lock.
-func write(ctx context.Context, path string, spec Spec, log *slog.Logger, fill func(*Writer) error) error {
-	partial := path + ".partial"
-	if err := removePartial(ctx, partial); err != nil {
+// Write adds a sample of size bytes, at least 1, which pack writes. Samples that are passed over
+// are left out of the file.
+func (w *Writer) Write(sample, size int, pack func(dst []byte)) error {
+	if err := w.leaveOut(sample); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(partial, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return err
-	}
-	err = writeSynced(f, spec, fill)
-	ours := isAt(f, partial)
-	err = errors.Join(err, f.Close())
-	if !ours {
-		return errors.Join(err, fmt.Errorf("%s was removed or replaced while it was written: was %s.lock removed?", partial, path))
-	}
-	if err == nil {
-		err = makeWay(path, log)
-	}
-	if err == nil {
-		err = files.Replace(ctx, partial, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(partial))
+	w.Done++
+	return w.add(size, pack)
+}
+
+// leaveOut leaves out the samples whose turn is before that of another.
+func (w *Writer) leaveOut(before int) error {
+	for w.next() != before {
+		if err := w.add(0, func([]byte) {}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// writeSynced writes a file to disk.
-func writeSynced(f *os.File, spec Spec, fill func(*Writer) error) error {
-	// The magic comes first: whatever happens then, the file is known as one of samples.
-	if _, err := f.WriteString(magic); err != nil {
+// add adds the sample whose turn it is.
+func (w *Writer) add(size int, pack func(dst []byte)) error {
+	sample := w.next()
+	w.turn++
+	if sample != w.first+len(w.index)/entryBytes {
+		if err := w.flush(); err != nil {
+			return err
+		}
+		w.first = sample
+	}
+	from := len(w.data)
+	w.data = append(w.data, make([]byte, sumBytes+size)...)
+	record := w.data[from:]
+	pack(record[sumBytes:])
+	binary.LittleEndian.PutUint32(record, checksum(w.key, sample, Sum(0, record[sumBytes:])))
+	w.index = binary.LittleEndian.AppendUint64(w.index, uint64(w.end)+uint64(from))
+	w.index = binary.LittleEndian.AppendUint64(w.index, uint64(w.end)+uint64(len(w.data)))
+	if len(w.data) < flushBytes && time.Since(w.flushed) < flushEvery {
+		return nil
+	}
+	return w.flush()
+}
+
+// flush writes the samples and then their index, so that the index tells of nothing that isn't
+// there, even if the process is killed.
+func (w *Writer) flush() error {
+	data, index := w.data, w.index
+	w.data, w.index, w.flushed = data[:0], index[:0], time.Now() // an error is final
+	if len(index) == 0 {
+		return nil
+	}
+	if err := w.lost(); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	if _, err := w.f.WriteAt(data, w.end); err != nil {
 		return err
 	}
-	w := &Writer{
-		key:    spec.key(),
-		index:  bufio.NewWriter(io.NewOffsetWriter(f, spec.index())),
-		data:   bufio.NewWriterSize(io.NewOffsetWriter(f, spec.data()), 1<<20),
-		end:    spec.data(),
-		record: make([]byte, sumBytes),
+	w.end += int64(len(data))
+	at := w.spec.index() + entryBytes*int64(w.first)
+	w.first += len(index) / entryBytes
+	_, err := w.f.WriteAt(index, at)
+	return err
+}
+
+// lost is an error once somebody else may be writing the file.
+func (w *Writer) lost() error {
+	if w.err == nil && !(w.held.Still() && files.IsAt(w.f, w.partial)) {
+		w.err = fmt.Errorf("%s or its lock was removed or replaced while it was written", w.partial)
 	}
-	if err := fill(w); err != nil {
+	return w.err
+}
+
+// write writes the file under another name and puts it in place. The caller holds its lock.
+func write(ctx context.Context, path string, spec Spec, held *files.Held, log *slog.Logger, fill func(*Writer) error) error {
+	w := &Writer{spec: spec, key: spec.key(), partial: path + ".partial", held: held, end: spec.data(), flushed: time.Now()}
+	if err := w.open(ctx, log); err != nil {
 		return err
 	}
-	w.leaveOut(spec.Samples)
-	w.mark()
-	if err := errors.Join(w.index.Flush(), w.data.Flush()); err != nil {
+	err := fill(w)
+	if err == nil {
+		err = w.finish()
+	}
+	err = errors.Join(err, w.flush())
+	if lost := w.lost(); lost != nil {
+		if !errors.Is(err, lost) {
+			err = errors.Join(err, lost)
+		}
+		return errors.Join(err, w.f.Close())
+	}
+	if err = errors.Join(err, w.f.Close()); err == nil {
+		err = makeWay(path, log)
+	}
+	if err == nil {
+		err = files.Replace(ctx, w.partial, path)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case w.Done == 0:
+		return errors.Join(err, os.Remove(w.partial))
+	}
+	return fmt.Errorf("%w (what was done is kept in %s: the next call loads the rest)", err, w.partial)
+}
+
+// finish leaves out what was never written, and writes the file to disk.
+func (w *Writer) finish() error {
+	if err := w.leaveOut(w.spec.Samples); err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(encodeHeader(spec.Description, w.end), 0); err != nil {
+	if err := w.flush(); err != nil {
 		return err
 	}
-	return f.Sync()
+	if _, err := w.f.WriteAt(encodeHeader(w.spec.Description, w.end), 0); err != nil {
+		return err
+	}
+	return w.f.Sync()
+}
+
+// open opens the partial file, and finds what an interrupted call has left in it.
+func (w *Writer) open(ctx context.Context, log *slog.Logger) error {
+	left, err := w.leftover(ctx, log)
+	if err != nil {
+		return err
+	}
+	need := float64(w.spec.data()) + float64(w.spec.Samples)*float64(sumBytes+w.spec.Shortest)
+	if left != nil {
+		log.Info("nwt: precomputing goes on with what an interrupted call has left: if loading has changed since, remove it", "path", w.partial)
+		need -= float64(left.size)
+		if err := errors.Join(w.find(ctx, left), left.Close()); err != nil {
+			return err
+		}
+	}
+	if free, known := host.DiskLeft(filepath.Dir(w.partial)); known && need > float64(free) {
+		return fmt.Errorf("the disk has %s left, and at least %s are needed", human.Bytes(free), human.Bytes(uint64(min(need, 1<<63))))
+	}
+	if left != nil {
+		w.f, err = os.OpenFile(w.partial, os.O_RDWR, 0)
+		return err
+	}
+	if w.f, err = os.OpenFile(w.partial, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666); err != nil {
+		return err
+	}
+	// Whatever happens then, the file is known as one of these samples.
+	if _, err = w.f.Write(encodeHeader(w.spec.Description, w.spec.data())); err == nil {
+		err = errors.Join(w.f.Truncate(w.spec.data()), w.f.Sync())
+	}
+	if err != nil {
+		return errors.Join(err, w.f.Close())
+	}
+	return nil
+}
+
+// leftover opens what an interrupted call has left, if it is of these samples. It removes what is
+// of others, and nothing else.
+func (w *Writer) leftover(ctx context.Context, log *slog.Logger) (*File, error) {
+	f, err := files.Open(w.partial)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	size, why := info.Size(), w.spec.check(f, w.spec.data())
+	if size >= w.spec.data() && (why == nil || w.spec.check(f, size) == nil) { // half, or whole
+		return newFile(f, size, w.partial, w.spec, log), nil
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	if size > 0 && errors.Is(why, errForeign) { // an empty file holds nothing that could be lost
+		return nil, fmt.Errorf("%s is in the way, and %w: move or remove it", w.partial, why)
+	}
+	return nil, files.Remove(ctx, w.partial)
+}
+
+// find finds the samples that are there whole.
+func (w *Writer) find(ctx context.Context, left *File) error {
+	for i := range w.spec.Samples {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if whole, _, _ := left.read(0, i, func(b []byte) (uint32, error) { return Sum(0, b), nil }); whole {
+			for ; w.Next < i; w.Next++ {
+				w.Missing = append(w.Missing, w.Next)
+			}
+			w.Next, w.Done = i+1, w.Done+1
+		}
+	}
+	w.end = left.size
+	return nil
 }
 
 // makeWay sets aside what lies at the path, and may have been put there while the samples were
@@ -139,25 +272,4 @@ func makeWay(path string, log *slog.Logger) error {
 		log.Warn("nwt: what was there is kept", "path", path, "kept", kept)
 	}
 	return err
-}
-
-// removePartial removes a partial file that a killed process has left, and nothing else.
-func removePartial(ctx context.Context, partial string) error {
-	f, err := files.Open(partial)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	// An empty file holds nothing that could be lost.
-	if _, err := readHeader(f, info.Size()); info.Size() > 0 && errors.Is(err, errForeign) {
-		return fmt.Errorf("%s is in the way, and %w: move or remove it", partial, err)
-	}
-	return files.Remove(ctx, partial)
 }
