@@ -550,6 +550,23 @@ func TestAWriterWhoseLockWasRemovedPutsNobodysHalfFileInPlace(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
+func TestAPartialFileThatIsRemovedIsNoticedAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "samples")
+	last := 0
+	_, err := Open(t.Context(), path, spec("v1", 100_000), quiet, filled(100_000, 0, func(i int) {
+		if last = i; i != 10 {
+			return
+		}
+		if err := os.Remove(path + ".partial"); err != nil {
+			t.Skip("a file that is open can't be removed here:", err)
+		}
+	}))
+	require.ErrorContains(t, err, "samples.partial or its lock was removed or replaced while it was written")
+	require.Less(t, last, 2*flushBytes/longest)
+	f := opened(t, path, 9, quiet)
+	require.Zero(t, requireRight(t, f))
+}
+
 func TestWhatCannotBeWrittenIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Open(t.Context(), dir, spec("v1", 1), quiet, filled(1, 0, nil))

@@ -228,6 +228,7 @@ func (w *Writer) leftover(ctx context.Context, log *slog.Logger) (*File, error) 
 	if size > 0 && errors.Is(why, errForeign) { // an empty file holds nothing that could be lost
 		return nil, fmt.Errorf("%s is in the way, and %w: move or remove it", w.partial, why)
 	}
+	log.Warn("nwt: what an interrupted call has left can't be used and is made anew", "path", w.partial, "reason", why)
 	return nil, files.Remove(ctx, w.partial)
 }
 
