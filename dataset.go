@@ -284,7 +284,7 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int, drawn fun
 	}()
 	*s.alone = *s.common
 	s.alone.seedKey, s.alone.epoch = permute.SeedKey(0), 0
-	s.alone.from, s.alone.records, s.alone.drawn = index-s.place, nil, drawn
+	s.alone.from, s.alone.loose, s.alone.records, s.alone.drawn = index-s.place, nil, nil, drawn
 	s.common, s.outer = s.alone, nil
 	s.begin(s.place, index)
 	s.scope = was.scope

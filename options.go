@@ -457,7 +457,7 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 }
 
 // WithProgress makes [Tune] and [Precompute] call f whenever there is something to show, instead of
-// logging a line every 10 s and at the end; Tune also logs one when it begins.
+// logging a line every 10 s; Tune also logs one when it begins and at the end.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f

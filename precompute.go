@@ -48,7 +48,12 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return nil, err
 	}
 	p := &Precomputed{ds: ds, path: path, n: n, layout: l, drawn: warnOfDraws("Precompute")}
-	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed(), Shortest: l.ShortestPacked()}
+	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed()}
+	for _, c := range l.Columns {
+		if c.Free == 0 {
+			spec.Shortest += c.Full
+		}
+	}
 	p.file, err = samplefile.Open(ctx, path, spec, o.log, func(w *samplefile.Writer) error { return p.fill(ctx, w, o, opts) })
 	if err != nil {
 		return nil, p.within(err)
@@ -108,97 +113,44 @@ func (p *Precomputed) within(err error) error {
 
 // fill loads the samples that the file doesn't have and writes them.
 func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options, opts []Option) error {
-	f := &filling{Precomputed: p, Writer: w, progress: o.progress, log: o.log, before: w.Done, began: time.Now()}
-	f.opts = append(slices.Clip(opts), onlyHowToLoad, func(o *options) error { o.drawn, o.maxBad = p.drawn, p.n; return nil })
-	f.told = f.began
-	if len(w.Missing) > 0 {
-		// By itself: a sample's Rand depends on its position, which is another here.
-		alone := NewDataset(p.n, p.Fields(), func(ctx context.Context, index int, dst *Sample) error {
-			return dst.loadAlone(ctx, p.ds, index, p.drawn)
-		})
-		if err := f.load(ctx, alone, chosen(w.Missing), 0); err != nil {
-			return err
-		}
+	if w.Len() == 0 {
+		return nil
 	}
-	if w.Next < p.n {
-		if err := f.load(ctx, p.ds, Sequential(p.n), w.Next); err != nil {
-			return err
-		}
-	}
-	if f.bad > o.maxBad {
-		return fmt.Errorf("%d samples can't be loaded, WithErrorBudget allows %d; the first: %w", f.bad, o.maxBad, guard.Cause(f.first))
-	}
-	f.show("done", 0)
-	return nil
-}
-
-// filling is the writing of a file.
-type filling struct {
-	*Precomputed
-	*samplefile.Writer
-	opts     []Option
-	progress func(Progress)
-	log      *slog.Logger
-
-	bad         int // samples
-	first       *LoadError
-	before      int // samples that were there
-	began, told time.Time
-}
-
-// load writes the samples of an order, from a position on.
-func (f *filling) load(ctx context.Context, ds Dataset, order Sampler, from int) error {
-	l, err := NewLoader(ds, append(f.opts, WithSampler(order))...)
+	tryAll := func(o *options) error { o.drawn, o.maxBad = p.drawn, p.n; return nil }
+	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad, tryAll, WithSampler(w))...)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	for b, err := range l.Resume(ctx, State{Samples: from}) {
+	began, before := time.Now(), w.Done
+	told := began
+	for b, err := range l.Epoch(ctx, 0) {
 		if err != nil {
 			return err
 		}
 		mem := &b.places
 		for place, i := range b.Indices() {
-			if err := f.Write(i, mem.PackedSize(place), func(dst []byte) { mem.Pack(place, dst) }); err != nil {
+			if err := w.Write(i, mem.PackedSize(place), func(dst []byte) { mem.Pack(place, dst) }); err != nil {
 				return err
 			}
 		}
-		f.show("precomputing", l.Workers())
+		took := time.Since(began)
+		left := time.Duration(float64(took) / float64(max(1, w.Done-before)) * float64(p.n-w.Done))
+		if o.progress != nil {
+			o.progress(Progress{Phase: "precomputing", Workers: l.Workers(), Done: float64(w.Done) / float64(p.n), Elapsed: took, Left: left})
+		} else if time.Since(told) >= tellEvery {
+			told = time.Now()
+			o.log.Info("nwt: precomputing samples", "path", p.path, "done", w.Done, "of", p.n, "elapsed", human.Duration(took), "left", human.Duration(left))
+		}
 	}
-	if bad := l.BadSamples(); len(bad) > 0 && f.bad == 0 {
-		f.first = bad[0]
+	if bad := l.Stats().Bad; bad > o.maxBad {
+		return fmt.Errorf("%d samples can't be loaded, WithErrorBudget allows %d; the first: %w", bad, o.maxBad, guard.Cause(l.BadSamples()[0]))
 	}
-	f.bad += l.Stats().Bad
+	if o.progress != nil {
+		o.progress(Progress{Phase: "done", Done: 1, Elapsed: time.Since(began)})
+	}
 	return nil
 }
-
-// show reports progress: to the program each second, or to the log.
-func (f *filling) show(phase string, workers int) {
-	now, every := time.Now(), tellEvery
-	if f.progress != nil {
-		every = time.Second
-	}
-	if phase != "done" && now.Sub(f.told) < every || phase == "done" && f.told == f.began && f.progress == nil {
-		return
-	}
-	f.told = now
-	p := Progress{Phase: phase, Workers: workers, Done: 1, Elapsed: now.Sub(f.began)}
-	if phase != "done" {
-		p.Done = float64(f.Done) / float64(f.n)
-		p.Left = time.Duration(float64(p.Elapsed) / float64(max(1, f.Done-f.before)) * float64(f.n-f.Done))
-	}
-	if f.progress != nil {
-		f.progress(p)
-		return
-	}
-	f.log.Info("nwt: precomputing samples", "path", f.path, "done", f.Done, "of", f.n, "elapsed", human.Duration(p.Elapsed), "left", human.Duration(p.Left))
-}
-
-// chosen is an order of some samples.
-type chosen []int
-
-func (c chosen) Len() int        { return len(c) }
-func (c chosen) At(_, i int) int { return c[i] }
 
 // onlyHowToLoad undoes what the options say about order, delivery and tuning.
 func onlyHowToLoad(o *options) error {

@@ -465,11 +465,11 @@ func TestPrecomputeTriesAllSamplesAndTheNextCallLoadsTheRest(t *testing.T) {
 		_, err = try(0)
 		require.NoError(t, err)
 		for i, n := range counts(loads) {
-			want := before[i]
 			if mended[i] {
-				want++
+				require.Greater(t, n, before[i], "sample %d, batched: %t", i, batched)
+			} else {
+				require.Equal(t, before[i], n, "sample %d, batched: %t", i, batched)
 			}
-			require.Equal(t, want, n, "sample %d, batched: %t", i, batched)
 		}
 		requireSamples(t, precompute(t, ds, path))
 	}
@@ -549,7 +549,7 @@ func TestPrecomputeShowsProgress(t *testing.T) {
 		p, err := nwt.Precompute(t.Context(), slow, filepath.Join(dir, "told"), "v1", opts...)
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
-		require.Equal(t, 11, strings.Count(log.String(), "precomputing samples"), log.String())
+		require.Equal(t, 10, strings.Count(log.String(), "precomputing samples"), log.String())
 		require.Contains(t, log.String(), `done=50 of=100 elapsed="50 s" left="50 s"`)
 		require.Contains(t, log.String(), "done=100 of=100")
 		var shown []nwt.Progress

@@ -41,7 +41,8 @@ type common struct {
 
 	seedKey uint64
 	epoch   int
-	from    int // position of place 0 in the epoch; of no meaning for a stream
+	from    int   // position of place 0 in the epoch; of no meaning for a stream
+	loose   []int // the position of each place, for Precompute; else nil
 	worker  int
 
 	locals *locals // what Scratch keeps, and the call's context
@@ -247,6 +248,8 @@ func (s *Sample) Position() int {
 		return s.outer.Position()
 	case s.records != nil:
 		return s.index
+	case s.loose != nil:
+		return s.loose[s.place]
 	}
 	return s.from + s.place
 }

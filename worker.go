@@ -141,6 +141,9 @@ func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
 	s.mem, s.records, s.epoch, s.from = w.slot.places.Memory, w.slot.records, b.epoch, b.from
+	if s.drawn != nil { // as by itself, whatever was loaded before
+		s.loose = w.slot.indices
+	}
 	if w.ready = w.ready || w.initialize(b.run); !w.ready || w.isBeyondError(b) {
 		w.next = w.claim.To // nobody will see these samples
 		return

@@ -121,9 +121,17 @@ func lock(ctx context.Context, path string) (*Held, error) {
 		case err != nil:
 			return nil, errors.Join(err, lock.Close())
 		case locked:
-			return &Held{lock, path, func() { lock.Close() }}, nil
+			return &Held{lock, path, lock.Close}, nil
 		}
 		pause(ctx, wait)
+	}
+}
+
+// pause waits, at most until ctx ends.
+func pause(ctx context.Context, wait time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
 	}
 }
 

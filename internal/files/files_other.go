@@ -9,6 +9,8 @@ import (
 
 const nonblock = 0
 
+var noLocks = errors.ErrUnsupported
+
 func open(path string) (*os.File, error) { return os.Open(path) }
 
 func rename(from, to string) error { return os.Rename(from, to) }
@@ -18,5 +20,3 @@ func remove(path string) error { return os.Remove(path) }
 func heldOpen(error) bool { return false }
 
 func tooMany(error) bool { return false }
-
-func noLocks(err error) bool { return errors.Is(err, errors.ErrUnsupported) }

@@ -11,6 +11,9 @@ import (
 
 const nonblock = unix.O_NONBLOCK
 
+// noLocks is the error of a lock where the file system has none.
+const noLocks = unix.ENOLCK
+
 func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|nonblock, 0) }
 
 func rename(from, to string) error { return os.Rename(from, to) }
@@ -20,8 +23,3 @@ func remove(path string) error { return os.Remove(path) }
 func heldOpen(error) bool { return false }
 
 func tooMany(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }
-
-// noLocks reports whether a lock failed because the file system has none.
-func noLocks(err error) bool {
-	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.ENOLCK)
-}

@@ -13,6 +13,8 @@ import (
 
 const nonblock = 0
 
+const noLocks = windows.ERROR_NOT_SUPPORTED
+
 // An os.Root opens files in a way that lets others rename or remove them. If Windows
 // can, it renames and removes as POSIX asks. Package os does neither.
 
@@ -75,8 +77,4 @@ func heldOpen(err error) bool {
 
 func tooMany(err error) bool {
 	return errors.Is(err, windows.ERROR_TOO_MANY_OPEN_FILES) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
-}
-
-func noLocks(err error) bool {
-	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, windows.ERROR_NOT_SUPPORTED)
 }

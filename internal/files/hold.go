@@ -5,44 +5,53 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"sync"
 	"time"
 )
 
 // A Held is a lock that can be lost: somebody removes its file, or takes its holder for dead.
-// Ask whether it is still held before each write.
 type Held struct {
 	file    interface{ Stat() (fs.FileInfo, error) }
 	path    string
-	release func()
+	release func() error
 }
 
-// Still reports whether the lock is held.
-func (h *Held) Still() bool { return IsAt(h.file, h.path) }
+// Still reports whether the lock is held, and renews it. Ask before each write.
+func (h *Held) Still() bool {
+	if !IsAt(h.file, h.path) {
+		return false
+	}
+	now := time.Now()
+	_ = os.Chtimes(h.path, now, now) // of no use to those who have locks
+	return true
+}
 
 // Release lets others have the lock.
-func (h *Held) Release() { h.release() }
+func (h *Held) Release() { _ = h.release() }
 
 // Hold is [Lock], also where the file system has no locks, as some of Lustre and NFS. There the
-// file path.held is the lock while its holder renews it. Its holder is taken for dead if it hasn't
-// for two minutes.
+// file path.held is the lock. A holder that hasn't renewed it for ten minutes is taken for dead.
 func Hold(ctx context.Context, path string) (*Held, error) {
 	h, err := lock(ctx, path)
-	if err == nil || !noLocks(err) {
+	if !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, noLocks) {
 		return h, err
 	}
 	path += ".held"
 	var renewed time.Time
-	for looks := 0; ; looks++ {
+	for looks := 0; ; looks++ { // not time, or a machine that slept would find others dead
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
-		// Meanwhile, another that took the holder before for dead may remove a new file.
-		pause(ctx, lookEvery)
+		pause(ctx, time.Second)
 		if err == nil {
-			h := renew(f, path)
-			if ctx.Err() == nil && h.Still() {
+			h := &Held{f, path, func() error {
+				if still, err := IsAt(f, path), f.Close(); !still {
+					return err
+				}
+				return os.Remove(path)
+			}}
+			// Meanwhile, another that took the last holder for dead may have removed the file.
+			if ctx.Err() == nil && IsAt(f, path) {
 				return h, nil
 			}
 			h.Release()
@@ -52,50 +61,11 @@ func Hold(ctx context.Context, path string) (*Held, error) {
 		}
 		info, err := os.Stat(path)
 		switch {
-		case err != nil || !info.ModTime().Equal(renewed):
-			looks = 0
-			if err == nil {
-				renewed = info.ModTime()
-			}
-		case looks >= mostLooks:
+		case err != nil:
+		case !info.ModTime().Equal(renewed):
+			renewed, looks = info.ModTime(), 0
+		case looks > 600:
 			_ = os.Remove(path)
 		}
-	}
-}
-
-// Looks are counted, rather than time, so that a machine that slept finds nobody dead.
-const (
-	renewEvery = 5 * time.Second
-	lookEvery  = time.Second
-	mostLooks  = 120 // NFS may tell for a minute what was before
-)
-
-// renew renews the file of a lock until the lock is released.
-func renew(f *os.File, path string) *Held {
-	ctx, stop := context.WithCancel(context.Background())
-	var renewing sync.WaitGroup
-	h := &Held{file: f, path: path, release: func() {
-		stop()
-		renewing.Wait()
-		still := IsAt(f, path)
-		if _ = f.Close(); still {
-			_ = os.Remove(path)
-		}
-	}}
-	renewing.Go(func() {
-		for pause(ctx, renewEvery); ctx.Err() == nil; pause(ctx, renewEvery) {
-			if now := time.Now(); h.Still() {
-				_ = os.Chtimes(path, now, now)
-			}
-		}
-	})
-	return h
-}
-
-// pause waits, at most until ctx ends.
-func pause(ctx context.Context, wait time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(wait):
 	}
 }

@@ -12,17 +12,6 @@ import (
 // Packed returns the bytes of the longest packed sample.
 func (l *Layout) Packed() int { return l.Ragged*4 + l.Size }
 
-// ShortestPacked returns the bytes of the shortest packed sample.
-func (l *Layout) ShortestPacked() int {
-	n := l.Packed()
-	for i := range l.Columns {
-		if c := &l.Columns[i]; c.Free > 0 {
-			n -= c.Full
-		}
-	}
-	return n
-}
-
 // PackedSize returns the bytes of a packed sample.
 func (m *Memory) PackedSize(place int) int {
 	size := m.Ragged * 4

@@ -40,19 +40,18 @@ type File struct {
 }
 
 // Open opens the file at path. If it is missing or can't be used, Open first has it written,
-// under the lock path.lock: fill calls Write for the samples that the Writer has Missing, in order,
-// and then for those from Next on. If that fails, or the process is killed, what it has written
-// stays in path.partial for the next Open. If another process has the lock, Open waits until it has
-// written the file, or ctx ends.
+// under the lock path.lock: fill calls Write for the samples of the Writer, in order. If that
+// fails, or the process is killed, what it has written stays in path.partial for the next Open. If
+// another process has the lock, Open waits until it has written the file, or ctx ends.
 func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill func(*Writer) error) (*File, error) {
 	path, err := files.Resolve(path)
 	if err != nil {
 		return nil, err
 	}
-	told := false
+	warned := false
 	tell := func(why error) {
-		if !told && !errors.Is(why, fs.ErrNotExist) {
-			told = true
+		if !warned && !errors.Is(why, fs.ErrNotExist) {
+			warned = true
 			log.Warn("nwt: the precomputed samples can't be used and are made anew", "path", path, "reason", why)
 		}
 	}
@@ -61,7 +60,15 @@ func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill fu
 		return f, err
 	}
 	tell(err) // now: to make them anew may take hours
-	held, err := hold(ctx, path, log)
+	told := make(chan struct{})
+	slow := time.AfterFunc(10*time.Second, func() {
+		defer close(told)
+		log.Info("nwt: waiting for another process to precompute the samples", "path", path)
+	})
+	held, err := files.Hold(ctx, path+".lock")
+	if !slow.Stop() {
+		<-told
+	}
 	if err != nil {
 		return nil, fmt.Errorf("its lock: %w", err)
 	}
@@ -75,21 +82,6 @@ func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill fu
 		return nil, err
 	}
 	return open(path, spec, log)
-}
-
-// hold waits for the lock of a file, and logs that it waits.
-func hold(ctx context.Context, path string, log *slog.Logger) (*files.Held, error) {
-	told := make(chan struct{})
-	slow := time.AfterFunc(10*time.Second, func() {
-		defer close(told)
-		log.Info("nwt: waiting for another process to precompute the samples", "path", path)
-	})
-	defer func() {
-		if !slow.Stop() {
-			<-told
-		}
-	}()
-	return files.Hold(ctx, path+".lock")
 }
 
 // rewritable tells whether there is no file, or one that must be replaced.

@@ -1,6 +1,7 @@
 package samplefile
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -16,20 +17,19 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// A Writer writes the samples of a file. Some may be there, left by a call that was interrupted.
+// A Writer writes the samples of a file that an interrupted call hasn't left in it.
 type Writer struct {
-	Missing []int // the samples before Next that aren't there
-	Next    int   // the sample after the last that was there
-	Done    int   // how many are there
+	Done int // samples that are there
 
 	spec    Spec
 	key     uint64
 	f       *os.File
 	partial string // its path
 	held    *files.Held
-	err     error // that the lock or the file was lost
 
-	turn    int   // how many of the samples that weren't there had their turn
+	missing []int // the samples before next that weren't there
+	next    int   // the sample after the last that was there
+	turn    int   // how many of the others had their turn
 	end     int64 // of what is written of the file
 	flushed time.Time
 
@@ -38,19 +38,22 @@ type Writer struct {
 	first       int
 }
 
+// Len is how many samples weren't there.
+func (w *Writer) Len() int { return len(w.missing) + w.spec.Samples - w.next }
+
+// At is the i-th of them. (A Writer is the sampler of those who load them.)
+func (w *Writer) At(_, i int) int {
+	if i < len(w.missing) {
+		return w.missing[i]
+	}
+	return w.next + i - len(w.missing)
+}
+
 // As much may be lost if the process is killed.
 const (
 	flushBytes = 1 << 20
 	flushEvery = time.Second
 )
-
-// next returns the sample whose turn it is.
-func (w *Writer) next() int {
-	if w.turn < len(w.Missing) {
-		return w.Missing[w.turn]
-	}
-	return w.Next + w.turn - len(w.Missing)
-}
 
 // Write adds a sample of size bytes, at least 1, which pack writes. Samples that are passed over
 // are left out of the file.
@@ -64,7 +67,7 @@ func (w *Writer) Write(sample, size int, pack func(dst []byte)) error {
 
 // leaveOut leaves out the samples whose turn is before that of another.
 func (w *Writer) leaveOut(before int) error {
-	for w.next() != before {
+	for w.At(0, w.turn) != before {
 		if err := w.add(0, func([]byte) {}); err != nil {
 			return err
 		}
@@ -74,7 +77,7 @@ func (w *Writer) leaveOut(before int) error {
 
 // add adds the sample whose turn it is.
 func (w *Writer) add(size int, pack func(dst []byte)) error {
-	sample := w.next()
+	sample := w.At(0, w.turn)
 	w.turn++
 	if sample != w.first+len(w.index)/entryBytes {
 		if err := w.flush(); err != nil {
@@ -116,12 +119,12 @@ func (w *Writer) flush() error {
 	return err
 }
 
-// lost is an error once somebody else may be writing the file.
+// lost is an error once another process may be writing the file.
 func (w *Writer) lost() error {
-	if w.err == nil && !(w.held.Still() && files.IsAt(w.f, w.partial)) {
-		w.err = fmt.Errorf("%s or its lock was removed or replaced while it was written", w.partial)
+	if w.held.Still() && files.IsAt(w.f, w.partial) {
+		return nil
 	}
-	return w.err
+	return fmt.Errorf("%s or its lock was removed or replaced while it was written", w.partial)
 }
 
 // write writes the file under another name and puts it in place. The caller holds its lock.
@@ -135,21 +138,16 @@ func write(ctx context.Context, path string, spec Spec, held *files.Held, log *s
 		err = w.finish()
 	}
 	err = errors.Join(err, w.flush())
-	if lost := w.lost(); lost != nil {
-		if !errors.Is(err, lost) {
-			err = errors.Join(err, lost)
-		}
-		return errors.Join(err, w.f.Close())
-	}
-	if err = errors.Join(err, w.f.Close()); err == nil {
+	lost := w.lost()
+	if err = errors.Join(cmp.Or(err, lost), w.f.Close()); err == nil {
 		err = makeWay(path, log)
 	}
 	if err == nil {
 		err = files.Replace(ctx, w.partial, path)
 	}
 	switch {
-	case err == nil:
-		return nil
+	case err == nil || lost != nil:
+		return err
 	case w.Done == 0:
 		return errors.Join(err, os.Remove(w.partial))
 	}
@@ -158,10 +156,7 @@ func write(ctx context.Context, path string, spec Spec, held *files.Held, log *s
 
 // finish leaves out what was never written, and writes the file to disk.
 func (w *Writer) finish() error {
-	if err := w.leaveOut(w.spec.Samples); err != nil {
-		return err
-	}
-	if err := w.flush(); err != nil {
+	if err := errors.Join(w.leaveOut(w.spec.Samples), w.flush()); err != nil {
 		return err
 	}
 	if _, err := w.f.WriteAt(encodeHeader(w.spec.Description, w.end), 0); err != nil {
@@ -187,11 +182,11 @@ func (w *Writer) open(ctx context.Context, log *slog.Logger) error {
 	if free, known := host.DiskLeft(filepath.Dir(w.partial)); known && need > float64(free) {
 		return fmt.Errorf("the disk has %s left, and at least %s are needed", human.Bytes(free), human.Bytes(uint64(min(need, 1<<63))))
 	}
-	if left != nil {
-		w.f, err = os.OpenFile(w.partial, os.O_RDWR, 0)
-		return err
+	flag := os.O_RDWR
+	if left == nil {
+		flag |= os.O_CREATE | os.O_EXCL
 	}
-	if w.f, err = os.OpenFile(w.partial, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666); err != nil {
+	if w.f, err = os.OpenFile(w.partial, flag, 0o666); err != nil || left != nil {
 		return err
 	}
 	// Whatever happens then, the file is known as one of these samples.
@@ -199,9 +194,9 @@ func (w *Writer) open(ctx context.Context, log *slog.Logger) error {
 		err = errors.Join(w.f.Truncate(w.spec.data()), w.f.Sync())
 	}
 	if err != nil {
-		return errors.Join(err, w.f.Close())
+		_ = w.f.Close()
 	}
-	return nil
+	return err
 }
 
 // leftover opens what an interrupted call has left, if it is of these samples. It removes what is
@@ -238,11 +233,15 @@ func (w *Writer) find(ctx context.Context, left *File) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if time.Since(w.flushed) > flushEvery {
+			w.flushed = time.Now()
+			w.held.Still() // reading may take long
+		}
 		if whole, _, _ := left.read(0, i, func(b []byte) (uint32, error) { return Sum(0, b), nil }); whole {
-			for ; w.Next < i; w.Next++ {
-				w.Missing = append(w.Missing, w.Next)
+			for ; w.next < i; w.next++ {
+				w.missing = append(w.missing, w.next)
 			}
-			w.Next, w.Done = i+1, w.Done+1
+			w.next, w.Done = i+1, w.Done+1
 		}
 	}
 	w.end = left.size
