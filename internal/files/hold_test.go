@@ -2,10 +2,10 @@ package files
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +18,7 @@ import (
 func withoutLocks(t *testing.T, test func(t *testing.T, path string)) {
 	was := tryLock
 	defer func() { tryLock = was }()
-	tryLock = func(*flock.Flock) (bool, error) { return false, syscall.ENOSYS }
+	tryLock = func(*flock.Flock) (bool, error) { return false, errors.ErrUnsupported }
 	path := filepath.Join(t.TempDir(), "lock")
 	synctest.Test(t, func(t *testing.T) { test(t, path) })
 	left, err := filepath.Glob(path + "*")
