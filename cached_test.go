@@ -555,7 +555,7 @@ func TestACacheWithinACacheLeavesTheSampleItsPositionAndItsRand(t *testing.T) {
 }
 
 // What is drawn beneath a cache or a file is drawn once, for all epochs.
-func TestWhatDrawsFromRandBeneathACacheIsToldOnce(t *testing.T) {
+func TestWhatDependsOnRandOrTheEpochBeneathACacheIsToldOnce(t *testing.T) {
 	identity := func(_ context.Context, src, dst *nwt.Sample) error {
 		copy(nwt.Values[int64](dst, 0), nwt.Values[int64](src, 0))
 		return nil
@@ -564,6 +564,10 @@ func TestWhatDrawsFromRandBeneathACacheIsToldOnce(t *testing.T) {
 		dst.Rand().Uint64()
 		return nil
 	}
+	byEpoch := nwt.Map(summed(60), summed(1).Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(dst.Epoch())
+		return nil
+	})
 	plain := nwt.Map(augmented(60), augmented(1).Fields(), identity)
 	quiet := nwt.Overwrites(summed(60))
 	quietly := func(ds nwt.Dataset) nwt.Dataset { return nwt.Map(ds, summed(1).Fields(), identity) }
@@ -580,6 +584,8 @@ func TestWhatDrawsFromRandBeneathACacheIsToldOnce(t *testing.T) {
 	}{
 		"itself":               {augmented(60), true},
 		"beneath a Map":        {plain, true},
+		"by epochs":            {byEpoch, true},
+		"by epochs, beneath":   {quietly(byEpoch), true},
 		"beneath a Zip":        {zip(plain), true},
 		"in a LoadBatch":       {inBatches{augmented(60)}, true},
 		"it doesn't":           {quiet, false},
@@ -606,7 +612,7 @@ func TestWhatDrawsFromRandBeneathACacheIsToldOnce(t *testing.T) {
 				if c.told {
 					want = 1
 				}
-				require.Equal(t, want, strings.Count(log.String(), "draws from Rand"), log.String())
+				require.Equal(t, want, strings.Count(log.String(), "asks for Rand or Epoch"), log.String())
 				require.Equal(t, want, strings.Count(log.String(), "by="+by), log.String())
 			}
 		})

@@ -111,7 +111,7 @@ func origin(ds Dataset, index int) (name string) {
 }
 
 // Concat is the samples of several datasets, one after the other. Their fields must be the same,
-// names included; the error names the first difference.
+// names included; the error names the first difference. What a dataset gains later isn't in it.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", ds, "needs at least one dataset")
@@ -272,7 +272,7 @@ type mapped struct {
 func (d *mapped) Fields() []Field     { return d.fields }
 func (d *mapped) invalid() error      { return d.err }
 func (d *mapped) parts() []Dataset    { return []Dataset{d.ds} }
-func (d *mapped) Fingerprint() string { return fingerprintOf("Map", d.ds) }
+func (d *mapped) Fingerprint() string { return fingerprintOf("", d.ds) }
 func (d *mapped) Len() int {
 	if d.err != nil {
 		return 0
@@ -451,7 +451,7 @@ type zipPart struct {
 func (d *zipped) Len() int            { return d.n }
 func (d *zipped) Fields() []Field     { return cloneFields(d.fields) }
 func (d *zipped) parts() []Dataset    { return d.ds }
-func (d *zipped) Fingerprint() string { return fingerprintOf("Zip", d.ds...) }
+func (d *zipped) Fingerprint() string { return fingerprintOf("", d.ds...) }
 
 func (d *zipped) sizes() func(index int, sizes []int) {
 	tells := sizesOfParts(d.ds, func(i int) *fieldSet { return d.parted[i].layout })

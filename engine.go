@@ -242,7 +242,7 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 		if t != nil {
 			t.took(r)
 		}
-		if batches == 2 && base == 0 && r.ordering.own && l.opts.shuffle { // one alone may have been a look at the data
+		if batches == 2 && base == 0 && (r.ordering.own || l.streams()) && l.opts.shuffle { // one alone may have been a look at the data
 			l.tellIfBegun(first, r.ordering.n)
 		}
 		more = yield(b, nil)

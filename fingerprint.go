@@ -15,8 +15,9 @@ import (
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume]
 // logs a warning; it refuses another sampler. [Subset], [Split], [Concat], [Zip], [Map], [Sized],
-// [Overwrites], [Packed], [Cached] and [Precompute] pass on what their datasets tell. Nothing
-// tells what the function of a Map does.
+// [Overwrites], [Packed], [Cached] and [Precompute] pass on what their datasets tell. Subset,
+// Split, Concat and Packed tell their own arguments too, even if their datasets tell nothing.
+// Nothing tells what the function of a Map does.
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint is what a dataset, stream or sampler tells; "" if it tells nothing.
@@ -28,9 +29,9 @@ func fingerprint(of any) string {
 }
 
 // fingerprintOf is the fingerprint of what is made of others: own says what it depends on
-// besides. It is "" if none of them tells anything.
+// besides. It is "" if own is, and none of them tells anything.
 func fingerprintOf(own string, parts ...Dataset) string {
-	told := false
+	told := own != ""
 	for _, ds := range parts {
 		part := fingerprint(ds)
 		told = told || part != ""

@@ -444,7 +444,12 @@ func TestAnEpochThatBeginsAnewIsToldTheSecondTime(t *testing.T) {
 			require.Equal(t, c.told, strings.Count(log.String(), "begins anew"), log.String())
 		})
 	}
-	var log journal
+	var shards, log journal
+	stream := newLoader(t, nwt.Streamed(newShelves(20, 20, 20)), nwt.WithBatchSize(10), nwt.WithShuffle(1), shards.option())
+	for range 3 {
+		pass(t, stream.Epoch(t.Context(), 0), -1)
+	}
+	require.Equal(t, 1, strings.Count(shards.String(), "begins anew"), shards.String())
 	l, err := nwt.NewTunedLoader(t.Context(), augmented(100), nwt.WithShuffle(1), nwt.WithIterations(5), nwt.WithMaxWorkers(1), log.option())
 	require.NoError(t, err)
 	pass(t, l.Epochs(t.Context(), 0, 3), -1)

@@ -376,27 +376,28 @@ func TestAPrecomputedFileIsMadeAnewIfTheFingerprintOfItsDatasetHasChanged(t *tes
 }
 
 func TestOtherArgumentsOfADatasetAreAnotherFingerprint(t *testing.T) {
-	ds := printed{filled(9, 0), "monday"}
-	seen := map[string]bool{}
-	add := func(ds nwt.Dataset, err error) {
-		require.NoError(t, err)
-		print := ds.(nwt.Fingerprinter).Fingerprint()
-		require.False(t, seen[print], "%T", ds)
-		seen[print] = true
-	}
-	for _, indices := range [][]int{{1, 2}, {2, 1}, {1, 2, 2}, {0, 1, 2}} {
-		add(nwt.Subset(ds, indices))
-	}
-	for seed := range uint64(2) {
-		for _, shares := range [][]float64{{0.5, 0.5}, {0.3, 0.7}} {
-			parts, err := nwt.Split(ds, seed, shares...)
-			add(parts[0], err)
-			add(parts[1], err)
+	for _, ds := range []nwt.Dataset{printed{filled(9, 0), "monday"}, filled(9, 0)} {
+		seen := map[string]bool{}
+		add := func(ds nwt.Dataset, err error) {
+			require.NoError(t, err)
+			print := ds.(nwt.Fingerprinter).Fingerprint()
+			require.False(t, seen[print], "%T", ds)
+			seen[print] = true
 		}
+		for _, indices := range [][]int{{1, 2}, {2, 1}, {1, 2, 2}, {0, 1, 2}} {
+			add(nwt.Subset(ds, indices))
+		}
+		for seed := range uint64(2) {
+			for _, shares := range [][]float64{{0.5, 0.5}, {0.3, 0.7}} {
+				parts, err := nwt.Split(ds, seed, shares...)
+				add(parts[0], err)
+				add(parts[1], err)
+			}
+		}
+		add(nwt.Concat(ds, filled(2, 0)))
+		add(nwt.Concat(filled(2, 0), ds))
+		add(nwt.Concat(ds))
 	}
-	add(nwt.Concat(ds, filled(2, 0)))
-	add(nwt.Concat(filled(2, 0), ds))
-	add(nwt.Concat(ds))
 }
 
 // What was precomputed before datasets had fingerprints is not made anew.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -210,6 +211,34 @@ func TestAStateAtTheEndOfAnEpochGoesOnWithWhateverHasChanged(t *testing.T) {
 		l := newLoader(t, ds, nwt.WithShuffle(2))
 		for range l.Resume(t.Context(), s) {
 			t.Fatal("nothing is left of the epoch")
+		}
+	}
+}
+
+// It may be another part of the same dataset, which tells nothing by itself.
+func TestResumeWarnsOfAnotherPartOfADataset(t *testing.T) {
+	for name, part := range map[string]func(k int) (nwt.Dataset, error){
+		"Subset": func(k int) (nwt.Dataset, error) { return nwt.Subset(augmented(96), []int{1, 2, 3 + k, 4, 5, 6}) },
+		"Split": func(k int) (nwt.Dataset, error) {
+			parts, err := nwt.Split(augmented(96), uint64(k), .5, .5)
+			return parts[0], err
+		},
+		"Concat of parts": func(k int) (nwt.Dataset, error) {
+			parts, err := nwt.Split(augmented(96), 7, .5, .5)
+			require.NoError(t, err)
+			return nwt.Concat(parts[k], parts[1-k])
+		},
+	} {
+		one, err := part(0)
+		require.NoError(t, err)
+		other, err := part(1)
+		require.NoError(t, err)
+		s := stateAfter(t, 2, one, nwt.WithBatchSize(2))
+		for ds, want := range map[nwt.Dataset]int{one: 0, other: 1} {
+			var log journal
+			_, err := resumed(t, s, ds, nwt.WithBatchSize(2), log.option())
+			require.NoError(t, err)
+			require.Equal(t, want, strings.Count(log.String(), "fingerprint"), "%s: %s", name, log.String())
 		}
 	}
 }

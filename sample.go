@@ -47,7 +47,7 @@ type common struct {
 
 	locals *locals // what Scratch keeps, and the call's context
 	log    *slog.Logger
-	drawn  func(log *slog.Logger) // Rand calls it; nil unless the samples are to be kept
+	drawn  func(log *slog.Logger) // Rand and Epoch call it; nil unless the samples are to be kept
 }
 
 // Bytes is the memory of a field of the sample.
@@ -201,12 +201,12 @@ func (s *Sample) Rand() *rand.Rand {
 	return s.rand
 }
 
-// warnOfDraws returns what warns, once, of a draw for a sample that is kept.
+// warnOfDraws returns what warns, once, of a sample that is kept and depends on its epoch.
 func warnOfDraws(by string) func(log *slog.Logger) {
 	var told atomic.Bool // no Once: the log's handler may take long
 	return func(log *slog.Logger) {
 		if !told.Swap(true) {
-			log.Warn("nwt: a sample that is kept draws from Rand, so it is the same in every epoch: augment in a Map over what keeps it", "by", by)
+			log.Warn("nwt: a sample that is kept asks for Rand or Epoch, so it stays that of epoch 0: augment in a Map over what keeps it", "by", by)
 		}
 	}
 }
@@ -255,7 +255,15 @@ func (s *Sample) Position() int {
 }
 
 // Epoch is the epoch that the sample is loaded for.
-func (s *Sample) Epoch() int { return s.epoch }
+func (s *Sample) Epoch() int {
+	switch {
+	case s.outer != nil:
+		return s.outer.Epoch()
+	case s.drawn != nil:
+		s.drawn(s.log)
+	}
+	return s.epoch
+}
 
 // Worker is the number of the worker, from 0, for logs; 0 if the caller loads.
 func (s *Sample) Worker() int { return s.worker }

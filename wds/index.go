@@ -2,6 +2,7 @@ package wds
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -120,6 +121,11 @@ func (s *stream) Records(shard int) int {
 		return -1
 	}
 	return s.counts[shard].Samples
+}
+
+// Fingerprint tells which shards there are, and what the index says of them.
+func (s *stream) Fingerprint() string {
+	return fmt.Sprintf("wds: %x", sha256.Sum256(fmt.Appendf(nil, "%q %v", s.shards, s.counts)))
 }
 
 // fresh is an error if the shard isn't the one that the index is of.

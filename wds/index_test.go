@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,4 +137,29 @@ func TestAnIndexWithoutANumberLosesNoShard(t *testing.T) {
 	files["train/index.json"] = &fstest.MapFile{Data: []byte(`{"shardlist": [` + twice + `]}`)}
 	_, err := numbers(files, "train/1.tar", wds.WithIndex("train/index.json"))
 	require.ErrorContains(t, err, "shard train/1.tar is in it twice, and differently")
+}
+
+func TestResumeWarnsOfOtherShards(t *testing.T) {
+	files := indexed(t, 10, 10, 10, 10)
+	resume := func(shards string, state nwt.State) (last nwt.State, warned int) {
+		ds, err := numbers(files, shards)
+		require.NoError(t, err)
+		var log bytes.Buffer
+		l, err := nwt.NewLoader(ds, nwt.WithBatchSize(5), nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		defer l.Close()
+		for b, err := range l.Resume(t.Context(), state) {
+			require.NoError(t, err)
+			last = b.State()
+			break
+		}
+		return last, strings.Count(log.String(), "fingerprint")
+	}
+	state, _ := resume("train/{0..2}.tar", nwt.State{})
+	_, warned := resume("train/{0..2}.tar", state)
+	require.Zero(t, warned)
+	for _, others := range []string{"train/{1..3}.tar", "train/{0,2,1}.tar"} {
+		_, warned := resume(others, state)
+		require.Equal(t, 1, warned, others)
+	}
 }
