@@ -71,8 +71,8 @@ func (l *engine) keep() int {
 }
 
 // idle is called by a worker that finds nothing to claim. If time is lost from now on, idle
-// sees to it that a batch is opened once it is paid for. Both it and who opens a batch first
-// set what the other reads, so one of the two sees the other.
+// sees to it that a batch is opened once it is paid for. It and whoever opens a batch each store
+// before they load, so one of them sees the other.
 func (l *engine) idle() {
 	r, d := l.deep.run.Load(), &l.deep
 	if r == nil || l.pace.PerBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.demand.opening.Load()) || d.IsIdle() {

@@ -88,7 +88,7 @@ func (b *Batch) Index() int { return b.index }
 
 // Last tells whether the batch is the last of its epoch on this rank. It is false in
 // [WithBatchTransform], and if the epoch then ends with an error. For a stream, with [WithUnordered] or
-// [WithErrorBudget], it may wait for the next batch.
+// [WithErrorBudget], it may block until the next batch is loaded.
 func (b *Batch) Last() bool {
 	if b.last.Load() == lastUnknown {
 		b.run.findLast(b)
@@ -116,7 +116,7 @@ func (b *Batch) Epoch() int { return b.epoch }
 // Fields is the layout of one sample, as the dataset told it.
 func (b *Batch) Fields() []Field { return cloneFields(b.l.layout.fields) }
 
-// Indices is the dataset index of each sample. It must not be changed.
+// Indices returns the dataset index of each sample. It must not be changed.
 func (b *Batch) Indices() []int {
 	if len(b.indices) < b.size {
 		b.panicNoColumn(0)

@@ -24,7 +24,7 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 	}
 	for i, index := range indices {
 		if index < 0 || index >= n {
-			return nil, optionError("Subset", index, "index number %d is out of range 0 … %d", i, n-1)
+			return nil, optionError(part("Subset: indices", i), index, "must be 0 … %d", n-1)
 		}
 	}
 	indices = slices.Clone(indices)
@@ -127,7 +127,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 			c.layout = l
 		}
 		if diff := difference(c.layout.fields, l.fields); diff != "" {
-			return nil, optionError("Concat", i, "dataset %d differs from dataset 0: %s", i, diff)
+			return nil, optionError(fmt.Sprintf("Concat: dataset %d", i), nil, "differs from dataset 0: %s", diff)
 		}
 		if n > math.MaxInt-end {
 			return nil, optionError("Concat", n, "the samples up to dataset %d are more than %d", i, math.MaxInt)
@@ -253,7 +253,7 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 	case m.err != nil:
 		m.err = within("Map", m.err)
 	case f == nil:
-		m.err = optionError("Map", nil, "its function must not be nil")
+		m.err = optionError("Map", nil, "load must not be nil")
 	default:
 		return offer{load: ifBatched(m.loadBatch, ds)}.by(m)
 	}
@@ -364,12 +364,12 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	sum := 0.0
 	for i, share := range shares {
 		if !(share > 0 && share <= 1) { // in this form NaN fails too
-			errs = append(errs, optionError("Split", share, "share %d must be more than 0 and at most 1", i))
+			errs = append(errs, optionError(part("Split: shares", i), share, "shares are fractions that add up to 1"))
 		}
 		sum += share
 	}
 	if len(errs) == 0 && math.Abs(sum-1) > 1e-6 {
-		errs = append(errs, optionError("Split", shares, "the shares must add up to 1, not %g", sum))
+		errs = append(errs, optionError("Split", shares, "shares are fractions that add up to 1, not %g", sum))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -381,7 +381,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	for i, share := range shares {
 		to := ends[i]
 		if to == from {
-			return nil, optionError("Split", share, "share %d of %d samples must be at least 1 sample", i, n)
+			return nil, optionError(part("Split: shares", i), share, "less than 1 of %d samples", n)
 		}
 		begin := from
 		which := fmt.Sprintf("Split %d…%d by seed %d", from, to, seed)
@@ -412,7 +412,7 @@ func Zip(ds ...Dataset) (Dataset, error) {
 			z.n = n
 		}
 		if n != z.n {
-			errs = append(errs, optionError("Zip", n, "dataset %d must be as long as those before, %d samples", i, z.n))
+			errs = append(errs, optionError(fmt.Sprintf("Zip: dataset %d", i), nil, "has %d samples: must have %d, as dataset 0", n, z.n))
 		}
 		for _, f := range l.fields {
 			if other, taken := owner[f.Name]; taken {

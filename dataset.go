@@ -22,7 +22,7 @@ type Dataset interface {
 	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does
 }
 
-// A BatchDataset would rather load many samples in one call, as databases do.
+// A BatchDataset loads many samples per call, as databases do.
 type BatchDataset interface {
 	Dataset
 	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of Load. It gets
@@ -54,7 +54,7 @@ func (d *funcDataset) Load(ctx context.Context, index int, dst *Sample) error {
 
 func (d *funcDataset) invalid() error {
 	if d.load == nil {
-		return optionError("NewDataset", nil, "its load function must not be nil")
+		return optionError("NewDataset", nil, "load must not be nil")
 	}
 	return nil
 }

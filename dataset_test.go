@@ -140,22 +140,22 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 	}{
 		"nil":            {nil, []string{"Dataset", "must not be nil"}},
 		"nil pointer":    {(*fake)(nil), []string{"*nwt_test.fake", "panicked"}},
-		"nil function":   {nwt.NewDataset(1, scalar, nil), []string{"NewDataset", "load function must not be nil"}},
+		"nil function":   {nwt.NewDataset(1, scalar, nil), []string{"NewDataset", "load must not be nil"}},
 		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", fmt.Sprint("must be 1 … ", uint64(nwt.MaxSamples))}},
 		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", fmt.Sprint("must be 1 … ", uint64(nwt.MaxSamples))}},
 		"no fields":      {with(), []string{"at least one field"}},
 		"panic":          {&fake{1, func() []nwt.Field { panic("not mounted") }}, []string{"panicked: not mounted"}},
-		"no type":        {with(nwt.Field{Name: "x"}), []string{`field 0 ("x")`, "unknown type DType(0)", "Bool … Float64"}},
+		"no type":        {with(nwt.Field{Name: "x"}), []string{`Dataset.Fields[0] = "x"`, "unknown type DType(0)", "Bool … Float64"}},
 		"unknown type":   {with(nwt.Field{Name: "x", Type: 99}), []string{"unknown type DType(99)"}},
-		"zero dim":       {with(f32(3, 0, 2)), []string{`field 0 ("x")`, "dimension 1", "[3 0 2]", "is 0", "at least 1"}},
+		"zero dim":       {with(f32(3, 0, 2)), []string{`Dataset.Fields[0] = "x"`, "dimension 1", "[3 0 2]", "is 0", "at least 1"}},
 		"negative dim":   {with(f32(-7)), []string{"dimension 0", "is -7"}},
 		"too big":        {with(f32(mostBytes/2, 2)), []string{fmt.Sprintf("more than %d bytes", mostBytes)}},
 		"overflow":       {with(f32(math.MaxInt, math.MaxInt, 16)), []string{"more than"}},
 		"wraps to small": {with(f32(math.MaxInt/2+1, 4)), []string{"more than"}},
-		"sum too big":    {with(f32(mostBytes/8), f32(mostBytes/8), f32(mostBytes/8)), []string{`field 2`, "more than"}},
-		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, Ragged: true}), []string{`field 0 ("r")`, "Ragged needs a Shape"}},
+		"sum too big":    {with(f32(mostBytes/8), f32(mostBytes/8), f32(mostBytes/8)), []string{`Dataset.Fields[2]`, "more than"}},
+		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, Ragged: true}), []string{`Dataset.Fields[0] = "r"`, "Ragged needs a Shape"}},
 		"several": {nwt.NewDataset(0, []nwt.Field{f32(0), f32(), {Name: "y", Type: 50}}, nop),
-			[]string{"Dataset.Len: 0", `field 0 ("x")`, `field 2 ("y")`}},
+			[]string{"Dataset.Len: 0", `Dataset.Fields[0] = "x"`, `Dataset.Fields[2] = "y"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := nwt.NewLoader(c.ds)

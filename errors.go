@@ -60,8 +60,8 @@ func (e *ShardError) Unwrap() error { return e.Err }
 
 // An OptionError says which argument can't be used, and why.
 type OptionError struct {
-	Option string // e.g. "WithBatchSize"
-	Value  any    // what was given, or which part of it
+	Option string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of what was given can't be used
+	Value  any    // what was given, or the part; nil if the reason says it
 	Reason string // what is wrong, with the bound
 }
 
@@ -74,12 +74,21 @@ func (e *OptionError) Error() string {
 	if value == "" {
 		value = `""`
 	}
+	switch {
+	case e.Value == nil:
+		return fmt.Sprintf("nwt: %s: %s", e.Option, e.Reason)
+	case strings.HasSuffix(e.Option, "]"):
+		return fmt.Sprintf("nwt: %s = %s: %s", e.Option, value, e.Reason)
+	}
 	return fmt.Sprintf("nwt: %s: %s: %s", e.Option, value, e.Reason)
 }
 
 func optionError(option string, value any, format string, args ...any) error {
 	return &OptionError{option, value, fmt.Sprintf(format, args...)}
 }
+
+// part names the i-th of several values, as an OptionError's Option.
+func part(of string, i int) string { return fmt.Sprintf("%s[%d]", of, i) }
 
 // within adds to an error what it was found in: "Map", "Concat: dataset 2".
 func within(what string, err error) error {

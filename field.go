@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -108,8 +109,8 @@ func (t *DType) UnmarshalText(name []byte) error {
 	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
 }
 
-// Element is the Go types of elements, and types defined as one of them; [F16] and [BF16], or
-// uint16, for Float16 and BFloat16.
+// Element constrains the Go types of field elements: the basic ones, and types defined as one of
+// them; [F16] and [BF16], or uint16, for Float16 and BFloat16.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }
@@ -166,7 +167,7 @@ func newFieldSet(fields []Field) (*fieldSet, error) {
 	l := &fieldSet{Layout: &layout.Layout{}}
 	var errs []error
 	bad := func(i int, f Field, format string, args ...any) {
-		errs = append(errs, optionError("Dataset.Fields", f, "field %d (%q): %s", i, f.Name, fmt.Sprintf(format, args...)))
+		errs = append(errs, optionError(part("Dataset.Fields", i), strconv.Quote(f.Name), format, args...))
 	}
 	if len(fields) == 0 {
 		errs = append(errs, optionError("Dataset.Fields", fields, "a sample needs at least one field"))

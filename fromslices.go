@@ -39,7 +39,7 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 	first := -1 // of the columns whose fields can be used
 	for i, c := range l.Columns {
 		if k := slices.IndexFunc(l.Columns[:i], func(other layout.Column) bool { return other.Name == c.Name }); k >= 0 {
-			errs = append(errs, optionError("FromSlices", c.Name, "column %d: the name must not be that of column %d too", i, k))
+			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "column %d has this name too", k))
 		}
 		if c.Size == 0 {
 			continue
@@ -51,13 +51,12 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 		values := len(d.values[i]) / DType(c.Type).Size()
 		switch {
 		case n*c.Size != len(d.values[i]):
-			errs = append(errs, optionError("FromSlices", values, "column %d (%q): the number of values must be a multiple of %d, those of a sample of shape %v",
-				i, c.Name, c.Size/DType(c.Type).Size(), l.fields[i].Shape))
+			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "has %d values: must be a multiple of %d, those of a sample of shape %v",
+				values, c.Size/DType(c.Type).Size(), l.fields[i].Shape))
 		case n == 0:
-			errs = append(errs, optionError("FromSlices", values, "column %d (%q): must hold at least 1 sample", i, c.Name))
+			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "must hold at least 1 sample"))
 		case n != d.n:
-			errs = append(errs, optionError("FromSlices", n, "column %d (%q): must hold as many samples as column %d (%q), which are %d",
-				i, c.Name, first, l.Columns[first].Name, d.n))
+			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "holds %d samples: must hold %d, as %s", n, d.n, l.Columns[first].Name))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -56,21 +56,21 @@ func TestArraysThatDoNotFitTogetherAreNamed(t *testing.T) {
 	}{
 		{nil, []string{"at least one field"}},
 		{[]nwt.Slice{{}}, []string{"unknown type"}},
-		{[]nwt.Slice{nwt.SliceOf("x", []int64{})}, []string{`column 0 ("x"): must hold at least 1 sample`}},
-		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 4)}, []string{`6: column 0 ("x"): the number of values must be a multiple of 4`}},
+		{[]nwt.Slice{nwt.SliceOf("x", []int64{})}, []string{`columns[0] = x: must hold at least 1 sample`}},
+		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 4)}, []string{`columns[0] = x: has 6 values: must be a multiple of 4`}},
 		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 0)}, []string{"must be at least 1"}},
 		{
 			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), nwt.SliceOf("y", make([]uint8, 4)), nwt.SliceOf("x", make([]uint8, 2))},
-			[]string{`4: column 1 ("y"): must hold as many samples as column 0 ("x"), which are 3`, `column 2 ("x"): must hold`, "the name must not be that of column 0"},
+			[]string{`columns[1] = y: holds 4 samples: must hold 3, as x`, `columns[2] = x: holds`, "column 0 has this name too"},
 		},
 		{ // each column that can't be used, whatever is wrong with it
 			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), {}, nwt.SliceOf("y", make([]uint8, 7), 3), nwt.SliceOf("z", make([]uint8, 3), 0), nwt.SliceOf("x", make([]uint8, 4))},
-			[]string{`field 1 (""): unknown type`, `7: column 2 ("y"): the number of values must be a multiple of 3`, `field 3 ("z"): dimension 0`,
-				`4: column 4 ("x"): must hold as many samples as column 0 ("x"), which are 3`, "column 4: the name must not be that of column 0"},
+			[]string{`Dataset.Fields[1] = "": unknown type`, `columns[2] = y: has 7 values: must be a multiple of 3`, `Dataset.Fields[3] = "z": dimension 0`,
+				`columns[4] = x: holds 4 samples: must hold 3, as x`, "columns[4] = x: column 0 has this name too"},
 		},
 		{ // the first column that can be used says how many
 			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 0), nwt.SliceOf("y", make([]uint8, 7)), nwt.SliceOf("z", make([]uint8, 3))},
-			[]string{`field 0 ("x"): dimension 0`, `3: column 2 ("z"): must hold as many samples as column 1 ("y"), which are 7`},
+			[]string{`Dataset.Fields[0] = "x": dimension 0`, `columns[2] = z: holds 3 samples: must hold 7, as y`},
 		},
 	} {
 		_, err := nwt.FromSlices(c.columns...)

@@ -44,8 +44,8 @@ func (w *worker) calls(upto int, whole bool) {
 	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
 }
 
-// note notes the claim under way, if that is to be done and isn't yet. indexed tells that its
-// indices don't change any more.
+// note publishes the current claim to the watchdog, once. indexed reports that its indices don't
+// change any more.
 func (w *worker) note(indexed bool) {
 	if w.noted && w.clock.Idle() {
 		w.indexed = indexed

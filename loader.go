@@ -49,7 +49,9 @@ func newHandle(e *engine) *Loader {
 }
 
 func (l *engine) closeLost(made string) {
-	l.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", made)
+	if l.seq > 0 { // else it has never held anything
+		l.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", made)
+	}
 	l.close()
 }
 

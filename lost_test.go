@@ -48,7 +48,6 @@ func (l warnings) collected() string {
 
 func TestALoaderThatIsLostIsClosedWithAWarning(t *testing.T) {
 	for name, opts := range map[string][]nwt.Option{
-		"of no epoch":     {nwt.WithWorkers(3)},
 		"without workers": {nwt.WithWorkers(0)},
 		"with workers":    {nwt.WithWorkers(3), nwt.WithTimeout(1e12)},
 		"that tunes":      {nwt.WithAutoWorkers()},
@@ -58,9 +57,6 @@ func TestALoaderThatIsLostIsClosedWithAWarning(t *testing.T) {
 			dev, log := &fakeDevice{}, newWarnings()
 			func() {
 				l := must(nwt.NewLoader(augmented(64), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), nwt.WithLogger(slog.New(log)))...))
-				if name == "of no epoch" {
-					return
-				}
 				for b, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
 					if b.Index() == 5 {

@@ -437,7 +437,7 @@ func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
 		says    string
 	}{
 		{one, nil, "MixedStreams: []: needs at least one stream"},
-		{one, []nwt.Stream{nil}, "MixedStreams: stream 0: Streamed: <nil>: the stream must not be nil"},
+		{one, []nwt.Stream{nil}, "MixedStreams: stream 0: Streamed: the stream must not be nil"},
 		{nwt.Mix{Parts: []int{1}, Phases: one.Phases}, []nwt.Stream{newShelves(1)}, "MixedStreams: [1]: Mix.Parts must be nil"},
 		{one, []nwt.Stream{newShelves(1), newShelves(1)}, "Weights must be 2 numbers, one for each part"},
 		{two, []nwt.Stream{newShelves(1), sources([]int{1})[0]}, "stream 1 differs from those before: field 0 has the name \"number\", want \"i\""},

@@ -96,7 +96,7 @@ func newOptions(opts []Option) (*options, error) {
 	var errs []error
 	for i, opt := range opts {
 		if opt == nil {
-			errs = append(errs, optionError("Option", i, "option number %d is nil", i))
+			errs = append(errs, optionError(part("options", i), nil, "must not be nil"))
 			continue
 		}
 		errs = append(errs, opt(o))
@@ -308,8 +308,8 @@ func (o *options) endsEpoch(samples, world int) bool {
 
 // WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, 0 by default,
 // and logs the first, then every tenth, hundredth and so on: see [Loader.BadSamples]. Their batches are smaller; one with no sample left is
-// skipped, or with several ranks ends the epoch with an error. The lost rest of a stream's shard
-// counts as one.
+// skipped, or with several ranks ends the epoch with an error. An unreadable remainder of a stream's
+// shard counts as one bad sample.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -322,8 +322,8 @@ func WithErrorBudget(maxBad int) Option {
 // Skip and Close of a shard anew. The sample is then bad, with [context.DeadlineExceeded]. There
 // is no default bound.
 //
-// A call that was given up keeps its goroutine and memory until it returns; if 1024 haven't, the
-// epoch ends with an error. With 0 workers the loader waits for every call, so tuning leaves 0
+// A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
+// outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning leaves 0
 // out.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {

@@ -314,8 +314,8 @@ func TestWhatCannotBePrecomputedIsNamed(t *testing.T) {
 	source, _ := counted(9)
 	dir := t.TempDir()
 	for want, attempt := range map[string]func() (*nwt.Precomputed, error){
-		"the path must not be empty":      func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, "", "v1") },
-		"Dataset: <nil>: must not be nil": func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), nil, "x", "v1") },
+		"the path must not be empty": func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, "", "v1") },
+		"Dataset: must not be nil":   func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), nil, "x", "v1") },
 		"WithWorkers: -1": func() (*nwt.Precomputed, error) {
 			return nwt.Precompute(t.Context(), source, "x", "v1", nwt.WithWorkers(-1))
 		},

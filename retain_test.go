@@ -277,7 +277,7 @@ func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
 		releasing.Wait()
 		noSlotLost(t, l, 0)
 		require.Equal(t, 4, l.Stats().Slots)
-		require.Equal(t, 1, strings.Count(log.String(), "fewer batches are loaded ahead than there should be"))
+		require.Equal(t, 1, strings.Count(log.String(), "loading less far ahead than there is room for"))
 		for b, err := range l.Epoch(t.Context(), 1) {
 			require.NoError(t, err)
 			if release(b, time.Minute); b.Index() == 2 {

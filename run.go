@@ -192,7 +192,7 @@ func (r *run) reason() error {
 	return context.Cause(r.ctx)
 }
 
-// isOver tells whether the run ends soon, so that what Load returns is no failure of Load.
+// isOver reports whether the run is stopping, so that errors of Load can be ignored.
 // The context of Load may end before stop is called.
 func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
 
@@ -335,7 +335,7 @@ func (r *run) openOne() (opened bool, err error) {
 	switch {
 	case err != nil && len(r.ahead) > 0:
 		if r.l.once.isNews("fewer batches") {
-			r.l.opts.log.Warn("nwt: fewer batches are loaded ahead than there should be", "error", err)
+			r.l.opts.log.Warn("nwt: loading less far ahead than there is room for", "error", err)
 		}
 		return false, nil
 	case err != nil:

@@ -15,7 +15,7 @@ type Sampler interface {
 	At(epoch, i int) int // the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
 }
 
-// A BatchSampler also says where batches end, by pure methods. Batch k of rank r is batch k ×
+// A BatchSampler also defines where batches end; its methods must be pure. Batch k of rank r is batch k ×
 // world + r of the epoch. If the last step has fewer batches than ranks, several ranks share
 // one; [WithDropLast] leaves that step out.
 type BatchSampler interface {

@@ -43,7 +43,7 @@ func (l *engine) newSlot(mem slotMemory) (*slot, error) {
 	return s, nil
 }
 
-// shared tells whether others than the batch may still use the slot.
+// shared reports whether anyone but the batch may still use the slot.
 func (s *slot) shared() bool { return s.holders.Load() > 1 }
 
 // release ends one holder's use of the slot.

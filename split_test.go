@@ -113,10 +113,10 @@ func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
 	}{
 		{nil, []string{"must add up to 1, not 0"}},
 		{[]float64{0.5, 0.4}, []string{"[0.5 0.4]: the shares must add up to 1, not 0.9"}},
-		{[]float64{8, 2}, []string{"8: share 0 must be", "2: share 1 must be"}},
-		{[]float64{1, 0}, []string{"0: share 1 must be more than 0"}},
-		{[]float64{math.NaN()}, []string{"NaN: share 0"}},
-		{[]float64{0.99, 0.01}, []string{"0.01: share 1 of 10 samples must be at least 1 sample"}},
+		{[]float64{8, 2}, []string{"shares[0] = 8: shares are fractions", "shares[1] = 2: shares"}},
+		{[]float64{1, 0}, []string{"shares[1] = 0: shares are fractions that add up to 1"}},
+		{[]float64{math.NaN()}, []string{"shares[0] = NaN"}},
+		{[]float64{0.99, 0.01}, []string{"shares[1] = 0.01: less than 1 of 10 samples"}},
 	} {
 		_, err := nwt.Split(ds, 1, c.shares...)
 		var oe *nwt.OptionError

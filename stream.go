@@ -31,12 +31,12 @@ type Stream interface {
 // A ShardReader reads one shard, in one goroutine at a time.
 type ShardReader interface {
 	// Next reads the next record into r. After the last one it returns [io.EOF] itself. Any other
-	// error, also one that wraps io.EOF, ends the shard with a *[ShardError].
+	// error, including one that wraps io.EOF, ends the shard with a *[ShardError].
 	Next(ctx context.Context, r *Record) error
 	Close() error // at the end of the shard or before
 }
 
-// A Skipper passes over records fast. If all readers do, Resume starts soon.
+// A Skipper passes over records fast. If all readers do, Resume starts almost at once.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many; after 0 the loader

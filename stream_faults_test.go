@@ -544,7 +544,7 @@ func TestAStreamThatCannotBeUsedIsNamed(t *testing.T) {
 		opts []nwt.Option
 		says string
 	}{
-		{nil, nil, "Streamed: <nil>: the stream must not be nil"},
+		{nil, nil, "Streamed: the stream must not be nil"},
 		{newShelves(), nil, "Stream.Shards: 0: must be at least 1"},
 		{&breaking{shelves: newShelves(1), onShards: func() int { return -3 }}, nil, "Stream.Shards: -3: must be at least 1"},
 		{newShelves(5), []nwt.Option{nwt.WithSampler(order)}, "can't be combined with a stream, whose order is that of reading"},

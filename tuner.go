@@ -85,7 +85,7 @@ func (t *tuneCall) measured(sp search.Space) *tuning {
 // errOver ends loading when tuning is over.
 var errOver = errors.New("nwt: tuning is over")
 
-// measure has a loader measured that trains, as it were, until m.Next asks for nothing more.
+// measure runs a simulated training loop, and measures it until m.Next asks for nothing more.
 func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)

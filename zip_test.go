@@ -127,7 +127,7 @@ func TestWhatCanNotBeZippedIsNamed(t *testing.T) {
 		says []string
 	}{
 		{nil, []string{"needs at least one dataset"}},
-		{[]nwt.Dataset{worded(5, "a"), worded(4, "b")}, []string{"Zip: 4: dataset 1 must be as long as those before, 5 samples"}},
+		{[]nwt.Dataset{worded(5, "a"), worded(4, "b")}, []string{"Zip: dataset 1: has 4 samples: must have 5, as dataset 0"}},
 		{[]nwt.Dataset{worded(5, "a"), worded(5, "a")}, []string{`Zip: a words: a field of dataset 1 must not have the name of a field of dataset 0`}},
 		{[]nwt.Dataset{nil, worded(5, "a"), nwt.Streamed(&shelves{lengths: []int{1}})}, []string{"Zip: dataset 0: Dataset: <nil>", "Zip: dataset 2: "}},
 	} {

@@ -39,7 +39,7 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) 
 	n := 0
 	for i, size := range sizes {
 		if size < 1 || size > permute.MaxLen-n {
-			errs = append(errs, optionError("LocallyShuffled", size, "block %d must have at least 1 sample, and all blocks at most %d", i, permute.MaxLen))
+			errs = append(errs, optionError(fmt.Sprintf("LocallyShuffled: sizes[%d]", i), size, "must be at least 1 sample, and all blocks at most %d", permute.MaxLen))
 			break
 		}
 		s.starts = append(s.starts, n)

@@ -43,7 +43,7 @@ func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
 		errs = append(errs, optionError("Select", indices, "there must be at least 1 index"))
 	}
 	if i := slices.IndexFunc(indices, func(index int) bool { return index < 0 }); i >= 0 {
-		errs = append(errs, optionError("Select", indices[i], "index number %d must be at least 0", i))
+		errs = append(errs, optionError(fmt.Sprintf("Select: indices[%d]", i), indices[i], "must be at least 0"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func TestSelectSaysWhatIsWrong(t *testing.T) {
 	_, err = sampler.Select(nwt.Sequential(1), nil)
 	require.ErrorContains(t, err, "there must be at least 1 index")
 	_, err = sampler.Select(nwt.Sequential(2), []int{3, -4})
-	require.ErrorContains(t, err, "-4: index number 1 must be at least 0")
+	require.ErrorContains(t, err, "indices[1] = -4: must be at least 0")
 	s, err := sampler.Select(nwt.Sequential(3), []int{5, 6})
 	require.NoError(t, err)
 	require.PanicsWithValue(t, "nwt: position 2 of epoch 4 selects index 2 of 2", func() { s.At(4, 2) })

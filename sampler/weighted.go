@@ -39,7 +39,7 @@ func checkWeights(sampler string, weights []float64, n int) (heaviest int, err e
 	}
 	for i, w := range weights {
 		if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
-			errs = append(errs, optionError(sampler, w, "weight %d must be 0 or more, and finite", i))
+			errs = append(errs, optionError(fmt.Sprintf("%s: weights[%d]", sampler, i), w, "must be 0 or more, and finite"))
 			return 0, errors.Join(errs...)
 		}
 		if w > weights[heaviest] {
