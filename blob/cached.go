@@ -1,14 +1,17 @@
 package blob
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,22 +22,23 @@ import (
 
 // Cached returns a bucket with the objects of bucket that keeps what is read of them in
 // the folder dir: whole objects or parts, in blocks of 16 KiB, each with a checksum. Files
-// in dir take at most bytes; what was read longest ago goes first. Each process sees to that
-// after every 64th of bytes that it has written. Several processes may use a folder at
-// once. Use a folder of its own for each bucket.
+// in dir take at most bytes, however many processes use it at once, if bytes is at least 8 MiB for
+// each of their workers; what was read longest ago goes first. Use a folder of its own for each
+// bucket.
 //
 // Each object is checked once in the life of the returned bucket: when a list names it,
 // when its attributes are asked for, or when it is first read, whichever comes first. What
 // was kept of it is used only if its size, time of modification and MD5 or ETag are the
-// same. A list through the returned bucket checks anew all that it names, 1000 objects with
-// each request; so let [List] have the returned bucket too. An object costs about 50
-// bytes of memory.
+// same. Answers tell size and second only: if an object is of the last minute before Cached was
+// called, or later, its attributes are compared after each request for it as well. A list through
+// the returned bucket checks anew all that it names, 1000 objects with each request; so let [List]
+// have the returned bucket too. An object costs about 50 bytes of memory.
 //
 // The cache never fails a read: whatever is missing, damaged or can't be kept is read
 // from bucket. If something can't be kept, [log/slog.Default] says so once.
 //
 // The returned bucket only reads. Closing it leaves bucket open.
-func Cached(bucket *blob.Bucket, dir string, bytes int64) (*blob.Bucket, error) {
+func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (*blob.Bucket, error) {
 	switch {
 	case bucket == nil:
 		return nil, argument("Cached", "bucket", "must not be nil")
@@ -47,17 +51,39 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64) (*blob.Bucket, error) 
 	if err != nil {
 		return nil, fmt.Errorf("blob.Cached: %w", err)
 	}
-	return blob.NewBucket(&cached{
-		bucket: bucket, kept: kept, seed: maphash.MakeSeed(),
+	c := &cached{
+		bucket: bucket, kept: kept, seed: maphash.MakeSeed(), settled: time.Now().Add(-time.Minute).Unix(),
 		editions: map[uint64]edition{}, about: map[string]*driver.Attributes{}, flights: map[string][]*flight{},
-	}), nil
+	}
+	for i, option := range opts {
+		if option == nil {
+			return nil, argument("CacheOption", i, "option number %d is nil", i)
+		}
+		option(c)
+	}
+	if !c.offline {
+		kept.mu.Lock()
+		kept.lookSoon()
+		kept.mu.Unlock()
+	}
+	return blob.NewBucket(c), nil
 }
+
+// A CacheOption changes what Cached does.
+type CacheOption func(*cached)
+
+// Offline never asks the store: objects are as they were when they were kept, lists as they were
+// when [List] or a file system was last asked for them through the cache. What isn't in the folder
+// is an error.
+func Offline() CacheOption { return func(c *cached) { c.offline = true } }
 
 // cached is the driver of a bucket that Cached returns.
 type cached struct {
-	bucket *blob.Bucket
-	kept   *folder
-	seed   maphash.Seed
+	bucket  *blob.Bucket
+	kept    *folder
+	seed    maphash.Seed
+	offline bool
+	settled int64 // objects that were modified by this second aren't replaced within theirs any more
 
 	mu       sync.Mutex
 	editions map[uint64]edition            // by the hash of the key; if two keys share one, objects are read as if they had changed
@@ -72,11 +98,14 @@ type edition struct {
 }
 
 func editionOf(size int64, modified time.Time, md5 []byte, etag string) edition {
+	if len(md5) > 0 {
+		etag = "" // as in a list
+	}
 	sum := sha256.Sum256(append([]byte(etag), md5...))
 	return edition{size, modified.Unix(), binary.LittleEndian.Uint64(sum[:])}
 }
 
-// is tells whether a reader's answer is of this edition, as far as it says.
+// is reports whether a reader's answer is of this edition, as far as it says.
 func (e edition) is(r *blob.Reader) bool {
 	return r.Size() == e.size && r.ModTime().Unix() == e.modified
 }
@@ -84,11 +113,7 @@ func (e edition) is(r *blob.Reader) bool {
 func (c *cached) hash(key string) uint64 { return maphash.String(c.seed, key) }
 
 func (c *cached) remember(key string, a *blob.Attributes) edition {
-	etag := a.ETag
-	if len(a.MD5) > 0 {
-		etag = "" // as in a list
-	}
-	e := editionOf(a.Size, a.ModTime, a.MD5, etag)
+	e := editionOf(a.Size, a.ModTime, a.MD5, a.ETag)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.editions[c.hash(key)] = e
@@ -102,8 +127,12 @@ func (c *cached) forget(key string) {
 	delete(c.about, key)
 }
 
-// edition tells which edition of an object is to be read. It asks the store if need be.
-func (c *cached) edition(ctx context.Context, key string) (e edition, ok bool) {
+// edition returns which edition of an object is to be read, from a place on. It asks the store if
+// need be.
+func (c *cached) edition(ctx context.Context, key string, at int64) (e edition, ok bool) {
+	if c.offline {
+		return c.kept.edition(key, at/segmentSize)
+	}
 	c.mu.Lock()
 	e, ok = c.editions[c.hash(key)]
 	c.mu.Unlock()
@@ -128,6 +157,13 @@ func (c *cached) attributes(ctx context.Context, key string) (a *blob.Attributes
 }
 
 func (c *cached) Attributes(ctx context.Context, key string) (*driver.Attributes, error) {
+	if c.offline {
+		e, ok := c.kept.edition(key, 0)
+		if !ok {
+			return nil, errOffline
+		}
+		return &driver.Attributes{Size: e.size, ModTime: time.Unix(e.modified, 0), ContentType: unknownType}, nil
+	}
 	c.mu.Lock()
 	known := c.about[key]
 	c.mu.Unlock()
@@ -151,7 +187,12 @@ func (c *cached) Attributes(ctx context.Context, key string) (*driver.Attributes
 }
 
 func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.ListPage, error) {
-	token := o.PageToken
+	after, _ := strconv.QuotedPrefix(string(o.PageToken)) // the last key of the page before
+	name := fmt.Sprintf("\x00list %q %q %d %s", o.Prefix, o.Delimiter, o.PageSize, after)
+	if c.offline {
+		return c.keptPage(ctx, name)
+	}
+	token := o.PageToken[len(after):]
 	if len(token) == 0 {
 		token = blob.FirstPageToken
 	}
@@ -159,7 +200,11 @@ func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.
 	if err != nil {
 		return nil, err
 	}
-	page := &driver.ListPage{NextPageToken: next, Objects: make([]*driver.ListObject, len(objects))}
+	page := &driver.ListPage{Objects: make([]*driver.ListObject, len(objects))}
+	if len(next) > 0 {
+		page.NextPageToken = append(strconv.AppendQuote(nil, objects[len(objects)-1].Key), next...)
+	}
+	defer c.keepPage(name, page)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, l := range objects {
@@ -174,10 +219,33 @@ func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.
 	return page, nil
 }
 
+// keepPage keeps a page of a list as an object of its own, named by the key before it: the store's
+// tokens may be others each time.
+func (c *cached) keepPage(name string, page *driver.ListPage) {
+	var data bytes.Buffer
+	if gob.NewEncoder(&data).Encode(page) != nil {
+		return
+	}
+	o := c.kept.object(name, editionOf(int64(data.Len()), time.Time{}, data.Bytes(), ""))
+	if !o.has(0, o.size) {
+		o.keep(0, data.Bytes())
+	}
+}
+
+func (c *cached) keptPage(ctx context.Context, name string) (page *driver.ListPage, err error) {
+	r, err := c.NewRangeReader(ctx, name, 0, -1, &driver.ReaderOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	err = gob.NewDecoder(r).Decode(&page)
+	return page, err
+}
+
 func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length int64, opts *driver.ReaderOptions) (driver.Reader, error) {
 	options := &blob.ReaderOptions{BeforeRead: opts.BeforeRead}
 	for try := range 2 {
-		e, ok := c.edition(ctx, key)
+		e, ok := c.edition(ctx, key, offset)
 		if !ok || offset > e.size || length == 0 {
 			break // the store says what is wrong
 		}
@@ -187,10 +255,13 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 		}
 		r := &cachedReader{
 			cached: c, ctx: ctx, key: key, options: options,
-			object: object{kept: c.kept, name: nameOf(key, e), size: e.size}, edition: e, pos: offset, end: end, awaited: -1,
+			object: c.kept.object(key, e), edition: e, pos: offset, end: end, awaited: -1,
 		}
 		err := r.find()
 		if err == nil {
+			if e.size == 0 && !c.offline && !r.object.has(0, 0) {
+				r.object.keep(0, nil)
+			}
 			return r, nil
 		}
 		r.Close()
@@ -202,6 +273,9 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 			c.editions[c.hash(key)] = edition{size: -1}
 			c.mu.Unlock()
 		}
+	}
+	if c.offline {
+		return nil, errOffline
 	}
 	r, err := c.bucket.NewRangeReader(ctx, key, offset, length, options)
 	if err != nil {
@@ -236,7 +310,10 @@ func (c *cached) Close() error {
 	return nil
 }
 
-var errReadOnly = errors.New("the bucket of blob.Cached only reads")
+var (
+	errReadOnly = errors.New("the bucket of blob.Cached only reads")
+	errOffline  = permanent("it isn't in the cache, or not all of it, and blob.Offline asks no store")
+)
 
 func (c *cached) NewTypedWriter(context.Context, string, string, *driver.WriterOptions) (driver.Writer, error) {
 	return nil, errReadOnly

@@ -74,7 +74,7 @@ func remove(t *testing.T, dir string) {
 func cacheFiles(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && d.Name() != "lock" {
+		if err == nil && !d.IsDir() && d.Name() != "lock" && d.Name() != "taken" {
 			all = append(all, path)
 		}
 		return err

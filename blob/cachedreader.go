@@ -20,7 +20,7 @@ type cachedReader struct {
 	ctx     context.Context
 	key     string
 	options *blob.ReaderOptions
-	object  object
+	object  *object
 	edition edition
 
 	pos, end int64
@@ -152,9 +152,7 @@ func (r *cachedReader) reach(at int64) int64 {
 		to = min(to, at+maxUnproved)
 	}
 	for next := (at/segmentSize + 1) * segmentSize; next < to; next += segmentSize {
-		s := r.object.open(next / segmentSize)
-		s.close()
-		if upTo := min(to, next+segmentSize); s.has(next, upTo) == upTo-next {
+		if r.object.has(next, min(to, next+segmentSize)) {
 			return next
 		}
 	}
@@ -167,12 +165,7 @@ func (r *cachedReader) request(f *flight) error {
 	if f.from == 0 && f.to == r.edition.size {
 		length = -1
 	}
-	store, err := r.bucket.NewRangeReader(r.ctx, r.key, f.from, length, r.options)
-	if err == nil && !r.edition.is(store) {
-		store.Close()
-		r.forget(r.key)
-		err = errReplaced
-	}
+	store, err := r.ask(f.from, length)
 	if err != nil {
 		r.advance(r.object.name, f, -1)
 		return err
@@ -180,6 +173,33 @@ func (r *cachedReader) request(f *flight) error {
 	r.store, r.flight, r.from, r.failed = store, f, f.from, nil
 	r.buf = slices.Grow(r.buf[:0], int(min(f.to-f.from, chunkSize)))
 	return nil
+}
+
+// ask begins a request for a part of the edition.
+func (r *cachedReader) ask(from, length int64) (*blob.Reader, error) {
+	if r.offline {
+		return nil, errOffline
+	}
+	store, err := r.bucket.NewRangeReader(r.ctx, r.key, from, length, r.options)
+	if err != nil {
+		return nil, err
+	}
+	is := r.edition.is(store)
+	if is && r.edition.modified > r.settled {
+		var a *blob.Attributes
+		if a, err = r.attributes(r.ctx, r.key); err == nil {
+			is = r.edition == editionOf(a.Size, a.ModTime, a.MD5, a.ETag)
+		}
+	}
+	if err == nil && !is {
+		r.forget(r.key)
+		err = errReplaced
+	}
+	if err != nil {
+		store.Close()
+		return nil, err
+	}
+	return store, nil
 }
 
 // fetch reads some bytes of the request that is under way.

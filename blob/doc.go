@@ -36,9 +36,9 @@
 //	keys, err := nwtblob.List(ctx, cached, "train/", nil)
 //	ds, err := nwtblob.Objects(cached, keys, fields, decode)
 //
-// The processes of a host may share the folder. An object that several read at once is
-// fetched once by each process. If its reading is broken off, the next attempt goes on
-// where it ended.
+// The processes of a host may share the folder, and its bound. An object that several read at
+// once is fetched once by each process. If its reading is broken off, the next attempt goes on
+// where it ended. If everything is in the folder, [Offline] needs no store.
 //
 // # Failures
 //

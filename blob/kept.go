@@ -18,37 +18,58 @@ import (
 	"github.com/nwt-go/nwt/internal/files"
 )
 
-// What is kept of an object lies in files of its own for each segment, named by key,
-// edition and number of the segment: an object that changes gets other files. A file has
-// the checksums of the segment's blocks, then the blocks, each at its place; a checksum of 0
-// stands for a block that is missing. A block is written before its checksum.
+// What is kept of an object lies in files of its own for each segment, named by its key and the
+// number of the segment. A file has a head that tells the object's edition, the checksums of the
+// segment's blocks, then the blocks, each at its place; a checksum of 0 stands for a block that is
+// missing. A block is written before its checksum. Another edition takes the file over.
 //
 // Nobody owns a file. Processes that write the same block write the same bytes, and a
-// reader believes only what its checksum proves. So nothing is locked, whoever is killed
-// leaves nothing behind but missing blocks, and a file may be cut, damaged or removed at
-// any time.
+// reader believes only what its checksum proves, which is of the edition too. So nothing is
+// locked, whoever is killed leaves nothing behind but missing blocks, and a file may be cut,
+// damaged or removed at any time.
 const (
 	blockSize   = 16 << 10
 	segmentSize = 8 << 20 // bounds how much goes at once, and how many files there are
 	sumSize     = 4
+	headSize    = 28 // the edition and its checksum
+	nameSize    = 32
 )
 
 // An object is an edition of one, as it is kept.
 type object struct {
 	kept *folder
-	name string
+	name string // of the key
 	size int64
+	head [headSize]byte
+	seed uint32 // of the checksums
 }
 
-func nameOf(key string, e edition) string {
-	b := binary.LittleEndian.AppendUint64(nil, uint64(e.size))
-	b = binary.LittleEndian.AppendUint64(b, uint64(e.modified))
-	b = binary.LittleEndian.AppendUint64(b, e.tag)
-	sum := sha256.Sum256(append(b, key...))
-	return hex.EncodeToString(sum[:nameSize/2])
+func (d *folder) object(key string, e edition) *object {
+	sum := sha256.Sum256([]byte(key))
+	o := &object{kept: d, name: hex.EncodeToString(sum[:nameSize/2]), size: e.size}
+	head := binary.LittleEndian.AppendUint64(o.head[:0], uint64(e.size))
+	head = binary.LittleEndian.AppendUint64(head, uint64(e.modified))
+	head = binary.LittleEndian.AppendUint64(head, e.tag)
+	o.seed = crc32.Checksum(append(head, o.name...), castagnoli)
+	_ = binary.LittleEndian.AppendUint32(head, o.seed)
+	return o
 }
 
-const nameSize = 32
+// edition returns the edition of an object of which a segment has something.
+func (d *folder) edition(key string, segment int64) (e edition, ok bool) {
+	file, err := files.Open(d.object(key, e).path(segment))
+	if err != nil {
+		return e, false
+	}
+	defer file.Close()
+	var head [headSize]byte
+	if _, err := file.ReadAt(head[:], 0); err != nil {
+		return e, false
+	}
+	number := func(i int) uint64 { return binary.LittleEndian.Uint64(head[8*i:]) }
+	e = edition{size: int64(number(0)), modified: int64(number(1)), tag: number(2)}
+	return e, head == d.object(key, e).head
+}
 
 func (o *object) path(segment int64) string {
 	return filepath.Join(o.kept.dir, o.name[:2], fmt.Sprintf("%s-%d", o.name, segment))
@@ -62,8 +83,9 @@ func (o *object) blocks(segment int64) int64 {
 // sum is the checksum of the block that lies at a place of the object. It is of that place
 // alone, so that a block in the place of another, or zeros, are no block.
 func (o *object) sum(at int64, block []byte) uint32 {
-	seed := binary.LittleEndian.AppendUint64([]byte(o.name), uint64(at))
-	return max(1, crc32.Update(crc32.Checksum(seed, castagnoli), castagnoli, block))
+	var place [8]byte
+	binary.LittleEndian.PutUint64(place[:], uint64(at))
+	return max(1, crc32.Update(crc32.Update(o.seed, castagnoli, place[:]), castagnoli, block))
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -83,12 +105,12 @@ func (o *object) open(number int64) *segment {
 	if err != nil {
 		return s
 	}
-	sums := make([]byte, sumSize*o.blocks(number))
-	if _, err := file.ReadAt(sums, 0); err != nil {
+	beginning := make([]byte, headSize+sumSize*o.blocks(number))
+	if _, err := file.ReadAt(beginning, 0); err != nil || [headSize]byte(beginning) != o.head {
 		file.Close()
 		return s
 	}
-	s.file, s.sums = file, sums
+	s.file, s.sums = file, beginning[headSize:]
 	if info, err := file.Stat(); err == nil && time.Since(info.ModTime()) > time.Minute {
 		now := time.Now()
 		_ = os.Chtimes(path, now, now) // is used
@@ -100,6 +122,13 @@ func (s *segment) close() {
 	if s.file != nil {
 		s.file.Close()
 	}
+}
+
+// has reports whether what lies between two places of a segment seems to be kept.
+func (o *object) has(at, to int64) bool {
+	s := o.open(at / segmentSize)
+	s.close()
+	return s.file != nil && s.has(at, to) == to-at
 }
 
 // has tells how many bytes in a row seem to be kept from the place at on, which is a
@@ -119,7 +148,7 @@ func (s *segment) index(at int64) int64 { return sumSize * (at % segmentSize / b
 // read reads blocks from the place at on into p, which ends where a block does. It
 // returns how many bytes are proved.
 func (s *segment) read(p []byte, at int64) (n int) {
-	got, _ := s.file.ReadAt(p, int64(len(s.sums))+at%segmentSize)
+	got, _ := s.file.ReadAt(p, headSize+int64(len(s.sums))+at%segmentSize)
 	for n < len(p) {
 		end := min(n+blockSize, len(p))
 		i := s.index(at + int64(n))
@@ -132,45 +161,59 @@ func (s *segment) read(p []byte, at int64) (n int) {
 	return n
 }
 
-// keep keeps blocks that lie at a place of the object, each whole.
+// keep keeps blocks that lie at a place of the object, each whole. Of an object without a byte it
+// keeps that it is there.
 func (o *object) keep(at int64, data []byte) {
-	for len(data) > 0 {
-		number := at / segmentSize
-		part := data[:min(int64(len(data)), (number+1)*segmentSize-at)]
-		if err := o.write(number, at, part); err != nil {
+	for more := true; more; more = len(data) > 0 {
+		part := data[:min(int64(len(data)), chunkSize-at%chunkSize)]
+		if err := o.write(at, part); err == errFull {
+			return
+		} else if err != nil {
 			o.kept.warn.Do(func() { slog.Warn("nwt: blob.Cached can't keep what is read", "error", err) })
 			return
 		}
-		o.kept.wrote(int64(len(part)))
 		data, at = data[len(part):], at+int64(len(part))
 	}
 }
 
-func (o *object) write(number, at int64, data []byte) error {
-	path := o.path(number)
-	const flags = os.O_RDWR | os.O_CREATE
-	file, err := os.OpenFile(path, flags, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return err
-		}
-		file, err = os.OpenFile(path, flags, 0o600)
+// write writes blocks of one segment.
+func (o *object) write(at int64, data []byte) (err error) {
+	if err := o.kept.take(int64(len(data))); err != nil {
+		return err
 	}
+	number := at / segmentSize
+	file, err := o.kept.open(o.path(number), os.O_RDWR)
 	if err != nil {
 		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	var head [headSize]byte
+	n, _ := file.ReadAt(head[:], 0)
+	if n > 0 && head != o.head { // of another edition
+		if err := file.Truncate(0); err != nil {
+			return err
+		}
+	}
+	if head != o.head {
+		if _, err := file.WriteAt(o.head[:], 0); err != nil {
+			return err
+		}
 	}
 	var sums []byte
 	for from := 0; from < len(data); from += blockSize {
 		block := data[from:min(from+blockSize, len(data))]
 		sums = binary.LittleEndian.AppendUint32(sums, o.sum(at+int64(from), block))
 	}
-	if _, err = file.WriteAt(data, sumSize*o.blocks(number)+at%segmentSize); err == nil {
-		_, err = file.WriteAt(sums, sumSize*(at%segmentSize/blockSize))
+	if _, err := file.WriteAt(data, headSize+sumSize*o.blocks(number)+at%segmentSize); err != nil {
+		return err
 	}
-	return errors.Join(err, file.Close())
+	_, err = file.WriteAt(sums, headSize+sumSize*(at%segmentSize/blockSize))
+	return err
 }
 
-// A folder bounds what is kept.
+// A folder bounds what is kept, for all processes that use it. The length of its file "taken"
+// counts what is kept, in units: processes append to it before they write. A look sets it to what
+// is there, and so misses what is being written: a chunk for each worker.
 type folder struct {
 	dir   string
 	bytes int64
@@ -178,57 +221,117 @@ type folder struct {
 	looks sync.WaitGroup
 
 	mu      sync.Mutex
-	written int64 // since the last look
-	next    int64 // how much may be written before the next look
+	left    int64 // bytes that this process has counted and not written
 	looking bool
 }
+
+const (
+	unit     = 64 << 10
+	overhead = 8 << 10 // of a write on its disk: the page with the head, and the last one
+)
 
 func openFolder(dir string, bytes int64) (*folder, error) {
 	dir, err := filepath.Abs(dir)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
-	if err != nil {
-		return nil, err
-	}
-	d := &folder{dir: dir, bytes: bytes}
-	d.wrote(0)
-	return d, nil
+	return &folder{dir: dir, bytes: bytes}, err
 }
 
-// wrote counts what was written, and looks after the folder now and then.
-func (d *folder) wrote(n int64) {
+// open opens a file of the folder, and makes it and its folder if need be.
+func (d *folder) open(path string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(path, flags|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
+		}
+		file, err = os.OpenFile(path, flags|os.O_CREATE, 0o600)
+	}
+	return file, err
+}
+
+func (d *folder) count() string { return filepath.Join(d.dir, "taken") }
+
+// taken returns the count, in bytes.
+func (d *folder) taken() int64 {
+	info, err := os.Stat(d.count())
+	if err != nil {
+		return 0
+	}
+	return info.Size() * unit
+}
+
+// take counts n bytes that are to be written, or returns errFull. Beyond seven eighths of what may
+// be it has the folder looked after; the last sixteenth is for what looks miss.
+func (d *folder) take(n int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.written += n
-	if d.looking || d.written < d.next {
+	if n += overhead; d.left < n {
+		units := (n - d.left + chunkSize) / unit // more than that, for the next writes
+		total, most := d.taken()+units*unit, d.bytes-d.bytes/16
+		if total <= most {
+			file, err := d.open(d.count(), os.O_WRONLY|os.O_APPEND)
+			if err != nil {
+				return err
+			}
+			_, err = file.Write(make([]byte, units))
+			if err := errors.Join(err, file.Close()); err != nil {
+				return err
+			}
+			d.left += units * unit
+			total = d.taken() // others have counted at the same time
+		}
+		if total > d.bytes-d.bytes/8 {
+			d.lookSoon()
+		}
+		if total > most {
+			return errFull
+		}
+	}
+	d.left -= n
+	return nil
+}
+
+var errFull = errors.New("the cache is full")
+
+// lookSoon has the folder looked after, unless that is under way. The caller holds mu.
+func (d *folder) lookSoon() {
+	if d.looking {
 		return
 	}
-	d.looking, d.written = true, 0
+	d.looking = true
 	d.looks.Go(func() {
-		room := d.look()
+		d.look()
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.looking, d.next = false, max(d.bytes/64, room/8)
+		d.looking = false
 	})
 }
 
-// look removes files that were used longest ago if there are more than seven eighths of
-// what may be. It returns how much room there is up to that. The last eighth is for what
-// processes write between their looks.
-func (d *folder) look() (room int64) {
+// look counts what is in the folder. If that is more than seven eighths of what may be, it removes
+// the files that were used longest ago, down to three quarters.
+func (d *folder) look() {
 	unlock, ok := files.TryLock(filepath.Join(d.dir, "lock"))
 	if !ok {
-		return 0 // another process is looking
+		return // another process is looking
 	}
 	defer unlock()
+	before := d.taken()
+	total := d.clean()
+	// If the count fell, another process has looked, which happens without locks.
+	if after := d.taken(); after >= before {
+		_ = os.Truncate(d.count(), (total+after-before+unit-1)/unit)
+	}
+}
+
+// clean is look's removing. It returns how many bytes are left.
+func (d *folder) clean() (total int64) {
 	type file struct {
 		path string
 		size int64
 		used time.Time
 	}
 	var all []file
-	room = d.bytes - d.bytes/8
 	parts, _ := os.ReadDir(d.dir)
 	for _, part := range parts {
 		if len(part.Name()) != 2 {
@@ -241,21 +344,21 @@ func (d *folder) look() (room int64) {
 			if err == nil && len(name) > nameSize && name[nameSize] == '-' && name[:2] == part.Name() {
 				f := file{filepath.Join(d.dir, part.Name(), name), onDisk(info), info.ModTime()}
 				all = append(all, f)
-				room -= f.size
+				total += f.size
 			}
 		}
 	}
-	if room >= 0 {
-		return room
+	if total <= d.bytes-d.bytes/8 {
+		return total
 	}
 	slices.SortFunc(all, func(a, b file) int { return a.used.Compare(b.used) })
 	for _, f := range all {
-		if room >= 0 {
+		if total <= d.bytes-d.bytes/4 {
 			break
 		}
-		if os.Remove(f.path) == nil {
-			room += f.size
+		if err := os.Remove(f.path); err == nil || errors.Is(err, fs.ErrNotExist) {
+			total -= f.size
 		}
 	}
-	return max(room, 0)
+	return total
 }

@@ -138,14 +138,14 @@ func pause(ctx context.Context, wait time.Duration) {
 // tryLock is a variable for tests of file systems without locks.
 var tryLock = (*flock.Flock).TryLock
 
-// TryLock is Lock without waiting: it reports false if somebody else has the lock, or if
-// there can be none.
+// TryLock is Lock without waiting: it reports false if somebody else has the lock. If there can be
+// none, as on some file systems, nothing is locked.
 func TryLock(path string) (unlock func(), locked bool) {
 	lock, err := lockable(path)
 	if err != nil {
-		return nil, false
+		return func() {}, true
 	}
-	if locked, err := tryLock(lock); err != nil || !locked {
+	if locked, err := tryLock(lock); err == nil && !locked {
 		lock.Close()
 		return nil, false
 	}

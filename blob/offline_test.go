@@ -1,0 +1,110 @@
+package blob_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	gcblob "gocloud.dev/blob"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/blob"
+	"github.com/nwt-go/nwt/wds"
+)
+
+func TestWhatIsInTheCacheNeedsNoStore(t *testing.T) {
+	s := newServer(t)
+	bucket := s.bucket(t, 1)
+	put(t, bucket, "empty", nil)
+	put(t, bucket, "large", noise(1, 20<<20))
+	for i := range 1500 { // two pages of a list
+		put(t, bucket, fmt.Sprintf("photos/%05d", i), content(i))
+	}
+	index := pack(t, bucket, 300, 50)
+	shards := putShards(t, bucket, 100)
+	dir := t.TempDir()
+	run := func(c *gcblob.Bucket) {
+		keys, err := blob.List(t.Context(), c, "photos/", nil)
+		require.NoError(t, err)
+		require.Equal(t, 1500, keys.Len())
+		whole, err := blob.Objects(c, keys, fields, decode)
+		require.NoError(t, err)
+		require.Equal(t, upTo(1500), epoch(t, whole, nwt.WithBatchSize(16), nwt.WithWorkers(4)))
+		packed, err := blob.Packed(c, index, fields, decode)
+		require.NoError(t, err)
+		require.Equal(t, upTo(300), epoch(t, packed, nwt.WithBatchSize(64), nwt.WithWorkers(4)))
+		stream, err := wds.New(c, shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {
+			data, err := r.File("bin")
+			if err != nil {
+				return err
+			}
+			return decode(ctx, r.Key, data, dst)
+		})
+		require.NoError(t, err)
+		got := epoch(t, nwt.Streamed(stream), nwt.WithWorkers(4))
+		slices.Sort(got)
+		require.Equal(t, upTo(300), got)
+		entries, err := fs.ReadDir(c, "train")
+		require.NoError(t, err)
+		require.Len(t, entries, 3)
+		require.Empty(t, readAll(t, c, "empty"))
+		require.Equal(t, noise(1, 20<<20)[18<<20:18<<20+100], read(t, c, "large", 18<<20, 100))
+	}
+	for range 2 {
+		c := cache(t, bucket, dir, plenty)
+		run(c)
+		require.NoError(t, c.Close())
+	}
+	s.Close()
+	c, err := blob.Cached(bucket, dir, plenty, blob.Offline())
+	require.NoError(t, err)
+	defer c.Close()
+	run(c)
+
+	_, err = c.ReadAll(t.Context(), "none")
+	require.ErrorContains(t, err, "blob.Offline asks no store")
+	_, err = c.ReadAll(t.Context(), "large")
+	require.ErrorContains(t, err, "or not all of it")
+	_, err = blob.List(t.Context(), c, "other/", nil)
+	require.ErrorContains(t, err, "blob.Offline asks no store")
+	_, err = c.Open("other/a")
+	require.ErrorContains(t, err, "blob.Offline asks no store")
+	require.NotErrorIs(t, err, fs.ErrNotExist)
+	var keys blob.Keys
+	keys.Add("none")
+	ds, err := blob.Objects(c, &keys, fields, decode)
+	require.NoError(t, err)
+	_, err = nwt.LoadSample(t.Context(), ds, 0)
+	var named *blob.Error
+	require.ErrorAs(t, err, &named)
+	require.False(t, named.Temporary())
+	_, err = blob.Cached(bucket, dir, plenty, nil)
+	require.ErrorContains(t, err, "option number 0 is nil")
+}
+
+// The run that was broken off by the store has a new first page, and no second one.
+func TestAListThatBrokeOffLeavesTheOneBeforeWhole(t *testing.T) {
+	s := newServer(t)
+	bucket := s.bucket(t, 1)
+	for i := range 1500 {
+		put(t, bucket, fmt.Sprintf("%05d", i), nil)
+	}
+	dir := t.TempDir()
+	c := cache(t, bucket, dir, plenty)
+	_, err := blob.List(t.Context(), c, "", nil)
+	require.NoError(t, err)
+	put(t, bucket, "00500", []byte("another"))
+	c = cache(t, bucket, dir, plenty)
+	_, _, err = c.ListPage(t.Context(), gcblob.FirstPageToken, 1000, nil)
+	require.NoError(t, err)
+	s.Close()
+	c, err = blob.Cached(bucket, dir, plenty, blob.Offline())
+	require.NoError(t, err)
+	defer c.Close()
+	keys, err := blob.List(t.Context(), c, "", nil)
+	require.NoError(t, err)
+	require.Equal(t, 1500, keys.Len())
+}
