@@ -17,16 +17,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	gcblob "gocloud.dev/blob"
+	"gocloud.dev/blob/driver"
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/blob/memblob"
+	"gocloud.dev/gcerrors"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/blob"
-	"github.com/nwt-go/nwt/wds"
 )
 
 // cache is a cache of a bucket in dir.
@@ -492,18 +494,9 @@ func TestShardsReadThroughACacheAreKeptWhole(t *testing.T) {
 	s := newServer(t)
 	bucket := s.bucket(t, 3)
 	shards := putShards(t, bucket, 100)
-	stream, err := wds.New(cache(t, bucket, t.TempDir(), plenty), shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {
-		data, err := r.File("bin")
-		if err != nil {
-			return err
-		}
-		return decode(ctx, r.Key, data, dst)
-	})
-	require.NoError(t, err)
+	c := cache(t, bucket, t.TempDir(), plenty)
 	for range 2 {
-		got := epoch(t, nwt.Streamed(stream), nwt.WithShuffle(1), nwt.WithWorkers(4))
-		slices.Sort(got)
-		require.Equal(t, upTo(300), got)
+		require.Equal(t, upTo(300), shardEpoch(t, c, shards))
 		require.Len(t, s.asked(), 3, "a request for each shard, once")
 	}
 }
@@ -601,4 +594,55 @@ func TestACachedBucketIsAsItsBucketButOnlyReads(t *testing.T) {
 		_, err := blob.Cached(bad.bucket, bad.dir, bad.bytes)
 		require.ErrorContains(t, err, bad.want)
 	}
+}
+
+// broken is a driver of a bucket with one object, of which the first answer breaks off.
+type broken struct {
+	driver.Bucket
+	data []byte
+	asks int
+}
+
+type answer struct {
+	io.Reader
+	*driver.ReaderAttributes
+}
+
+func (a answer) Attributes() *driver.ReaderAttributes { return a.ReaderAttributes }
+func (answer) As(any) bool                            { return false }
+func (answer) Close() error                           { return nil }
+
+func (b *broken) Attributes(context.Context, string) (*driver.Attributes, error) {
+	return &driver.Attributes{Size: int64(len(b.data))}, nil
+}
+
+func (b *broken) NewRangeReader(_ context.Context, _ string, offset, length int64, _ *driver.ReaderOptions) (driver.Reader, error) {
+	data := b.data[offset:]
+	if length >= 0 {
+		data = data[:length]
+	}
+	if b.asks++; b.asks == 1 {
+		data = data[:20_000]
+	}
+	return answer{bytes.NewReader(data), &driver.ReaderAttributes{Size: int64(len(b.data))}}, nil
+}
+
+func (*broken) ErrorCode(error) gcerrors.ErrorCode { return gcerrors.Unknown }
+func (*broken) Close() error                       { return nil }
+
+func TestAReaderWhoseConnectionWasCutHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &broken{data: noise(1, 100_000)}
+		bucket := gcblob.NewBucket(store)
+		defer bucket.Close()
+		c := cache(t, bucket, t.TempDir(), plenty)
+		r, err := c.NewReader(t.Context(), "a", nil)
+		require.NoError(t, err)
+		defer r.Close() // later, as package wds does
+		_, err = io.ReadAll(r)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		began := time.Now()
+		require.Equal(t, store.data, readAll(t, c, "a"))
+		require.Zero(t, time.Since(began))
+	})
 }

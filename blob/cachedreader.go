@@ -226,7 +226,9 @@ func (r *cachedReader) fetch() error {
 	} else if err == io.EOF {
 		err = fmt.Errorf("%d bytes of a request for %d: %w", at-f.from, f.to-f.from, io.ErrUnexpectedEOF)
 	}
-	if r.failed = err; err == nil && r.store != nil {
+	if r.failed = err; err != nil {
+		r.advance(r.object.name, f, -1) // who waits asks for it themselves, before this reader is closed
+	} else if r.store != nil {
 		r.advance(r.object.name, f, r.from)
 	}
 	if from := at - int64(n); at > r.pos && from < r.end {

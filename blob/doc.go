@@ -46,7 +46,9 @@
 // another attempt may succeed, the error calls itself temporary, and the loader tries
 // again: see nwt.WithRetry. A connection that is cut in the middle of an object is
 // such a case: clients leave it to their callers. So is a request that stalls, of which
-// stores have one now and then: it is given up and made again, see [WithStallTimeout].
+// stores have one now and then: it is given up and made again, see [WithStallTimeout]. Package
+// wds waits for it: give the HTTP client a Timeout, after which a shard is opened again and read
+// on from that place, as nwt.WithRetry says.
 //
 // # Stores that aren't trusted
 //

@@ -1,10 +1,8 @@
 package blob_test
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +10,6 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/blob"
-	"github.com/nwt-go/nwt/wds"
 )
 
 func TestWhatIsInTheCacheNeedsNoStore(t *testing.T) {
@@ -36,17 +33,7 @@ func TestWhatIsInTheCacheNeedsNoStore(t *testing.T) {
 		packed, err := blob.Packed(c, index, fields, decode)
 		require.NoError(t, err)
 		require.Equal(t, upTo(300), epoch(t, packed, nwt.WithBatchSize(64), nwt.WithWorkers(4)))
-		stream, err := wds.New(c, shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {
-			data, err := r.File("bin")
-			if err != nil {
-				return err
-			}
-			return decode(ctx, r.Key, data, dst)
-		})
-		require.NoError(t, err)
-		got := epoch(t, nwt.Streamed(stream), nwt.WithWorkers(4))
-		slices.Sort(got)
-		require.Equal(t, upTo(300), got)
+		require.Equal(t, upTo(300), shardEpoch(t, c, shards))
 		entries, err := fs.ReadDir(c, "train")
 		require.NoError(t, err)
 		require.Len(t, entries, 3)
