@@ -10,7 +10,9 @@
 // Each column is a field: of booleans, numbers, times (as integers), strings or bytes (as
 // uint8, ragged), or lists of them, fixed or ragged. A row with a null is a bad sample, unless
 // the column was named with a question mark: then its value is 0, or empty, and the field
-// x_valid, of booleans, tells for each row whether there was one. Columns of strings and lists are read once when the table is opened, for their longest row.
+// x_valid, of booleans, tells for each row whether there was one. A list that has a null stays a
+// bad one. Columns of strings and lists are read once when the table is opened, for their longest
+// row.
 //
 // What the file says of itself is checked before anything is read: sizes that can't be
 // are an error, and no row is left out. Values that were damaged within a page may go
