@@ -46,6 +46,13 @@ func (l warnings) collected() string {
 	}
 }
 
+// lose makes a loader that has loaded something, and loses it.
+func lose(t *testing.T, log warnings) {
+	for _, err := range must(nwt.NewLoader(augmented(4), nwt.WithLogger(slog.New(log)))).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+}
+
 func TestALoaderThatIsLostIsClosedWithAWarning(t *testing.T) {
 	for name, opts := range map[string][]nwt.Option{
 		"without workers": {nwt.WithWorkers(0)},
@@ -83,9 +90,7 @@ func TestALoaderThatIsInUseOrClosedIsNotLost(t *testing.T) {
 		l := must(nwt.NewLoader(augmented(40), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithLogger(slog.New(log))))
 		return l.Epochs(t.Context(), 0, 2)
 	}
-	lose := func() {
-		_ = must(nwt.NewLoader(augmented(4), nwt.WithLogger(slog.New(sentinel))))
-	}
+	lose := func() { lose(t, sentinel) }
 	epochs := begin()
 	lose()
 	sentinel.collected()
@@ -126,7 +131,7 @@ func TestALoaderThatIsLostWhileOthersCloseIsClosedOnce(t *testing.T) {
 	}
 	closing.Wait()
 	last := newWarnings()
-	func() { _ = must(nwt.NewLoader(augmented(4), nwt.WithLogger(slog.New(last)))) }()
+	lose(t, last)
 	last.collected()
 	require.Empty(t, log.came)
 }

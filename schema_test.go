@@ -205,5 +205,5 @@ func TestAColumnThatCannotBeFoundIsAnErrorThatTellsWhy(t *testing.T) {
 		require.Zero(t, c)
 	}
 	_, err := nwt.ColumnOf[int8](nil, "a")
-	require.EqualError(t, err, "nwt: ColumnOf: <nil>: the dataset or loader must not be nil")
+	require.EqualError(t, err, "nwt: ColumnOf: the dataset or loader must not be nil")
 }

@@ -111,8 +111,8 @@ func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
 		shares []float64
 		says   []string
 	}{
-		{nil, []string{"must add up to 1, not 0"}},
-		{[]float64{0.5, 0.4}, []string{"[0.5 0.4]: the shares must add up to 1, not 0.9"}},
+		{nil, []string{"add up to 1, not 0"}},
+		{[]float64{0.5, 0.4}, []string{"[0.5 0.4]: shares are fractions that add up to 1, not 0.9"}},
 		{[]float64{8, 2}, []string{"shares[0] = 8: shares are fractions", "shares[1] = 2: shares"}},
 		{[]float64{1, 0}, []string{"shares[1] = 0: shares are fractions that add up to 1"}},
 		{[]float64{math.NaN()}, []string{"shares[0] = NaN"}},

@@ -129,7 +129,7 @@ func TestWhatCanNotBeZippedIsNamed(t *testing.T) {
 		{nil, []string{"needs at least one dataset"}},
 		{[]nwt.Dataset{worded(5, "a"), worded(4, "b")}, []string{"Zip: dataset 1: has 4 samples: must have 5, as dataset 0"}},
 		{[]nwt.Dataset{worded(5, "a"), worded(5, "a")}, []string{`Zip: a words: a field of dataset 1 must not have the name of a field of dataset 0`}},
-		{[]nwt.Dataset{nil, worded(5, "a"), nwt.Streamed(&shelves{lengths: []int{1}})}, []string{"Zip: dataset 0: Dataset: <nil>", "Zip: dataset 2: "}},
+		{[]nwt.Dataset{nil, worded(5, "a"), nwt.Streamed(&shelves{lengths: []int{1}})}, []string{"Zip: dataset 0: Dataset: must not be nil", "Zip: dataset 2: "}},
 	} {
 		_, err := nwt.Zip(c.ds...)
 		var oe *nwt.OptionError
