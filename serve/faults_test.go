@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	s, err := serve.New(slow, serve.WithLoader(nwt.WithBatchSize(16), nwt.WithWorkers(4)))
+	s, err := serve.New(slow, serve.WithLoader(append(slowOpts, nwt.WithWorkers(4))...))
 	if err != nil {
 		panic(err)
 	}
@@ -61,6 +61,8 @@ var slow = nwt.NewDataset(600, drawing{longest: 6}.Fields(), func(ctx context.Co
 	time.Sleep(500 * time.Microsecond)
 	return drawing{n: 600, longest: 6, bad: -1}.Load(ctx, index, dst)
 })
+
+var slowOpts = []nwt.Option{nwt.WithBatchSize(16), nwt.WithShuffle(3)}
 
 // A host is a process that serves at an address.
 type host struct {
@@ -88,53 +90,59 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// trouble starts some servers of slow, and others later; it kills and stops them at random until
+// end is called.
+func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
+	hosts := make([]*host, 2+rng.IntN(2))
+	for i := range hosts {
+		hosts[i] = &host{address: freeAddress(t)}
+		addresses = append(addresses, hosts[i].address)
+		if i == 0 || rng.IntN(3) > 0 {
+			hosts[i].start(t)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var trouble sync.WaitGroup
+	trouble.Go(func() {
+		for ctx.Err() == nil {
+			h := hosts[rng.IntN(len(hosts))]
+			switch what := rng.IntN(4); {
+			case h.cmd == nil: // it joins, or comes back
+				h.start(t)
+			case what == 0:
+				h.kill()
+				h.cmd = nil
+			case what == 1:
+				_ = h.cmd.Process.Signal(syscall.SIGSTOP)
+				time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
+				_ = h.cmd.Process.Signal(syscall.SIGCONT)
+			}
+			time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
+		}
+	})
+	return addresses, func() {
+		cancel()
+		trouble.Wait()
+		for _, h := range hosts {
+			if h.cmd != nil {
+				h.kill()
+			}
+		}
+	}
+}
+
 func TestEachSampleComesOnceWhateverHappensToTheServers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithShuffle(3), nwt.WithLogger(slog.New(slog.DiscardHandler))}
+	opts := append(slowOpts, nwt.WithLogger(slog.New(slog.DiscardHandler)))
 	want := held(t, loader(t, slow, append(opts, nwt.WithWorkers(8))...).Epoch(t.Context(), 1))
 	for seed := range *histories {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(uint64(seed), 1))
-			hosts := make([]*host, 2+rng.IntN(2))
-			var addresses []string
-			for i := range hosts {
-				hosts[i] = &host{address: freeAddress(t)}
-				addresses = append(addresses, hosts[i].address)
-				if i == 0 || rng.IntN(3) > 0 {
-					hosts[i].start(t)
-				}
-			}
-			remote := open(t, addresses)
-			ctx, cancel := context.WithCancel(t.Context())
-			var trouble sync.WaitGroup
-			trouble.Go(func() {
-				for ctx.Err() == nil {
-					h := hosts[rng.IntN(len(hosts))]
-					switch what := rng.IntN(4); {
-					case h.cmd == nil: // it joins, or comes back
-						h.start(t)
-					case what == 0:
-						h.kill()
-						h.cmd = nil
-					case what == 1:
-						_ = h.cmd.Process.Signal(syscall.SIGSTOP)
-						time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
-						_ = h.cmd.Process.Signal(syscall.SIGCONT)
-					}
-					time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
-				}
-			})
-			got := held(t, loader(t, remote, append(opts, nwt.WithWorkers(1+rng.IntN(8)))...).Epoch(t.Context(), 1))
-			cancel()
-			trouble.Wait()
-			for _, h := range hosts {
-				if h.cmd != nil {
-					h.kill()
-				}
-			}
-			require.Equal(t, want, got)
+			addresses, end := trouble(t, rand.New(rand.NewPCG(uint64(seed), 1)))
+			defer end()
+			workers := 1 + seed%8
+			require.Equal(t, want, held(t, loader(t, open(t, addresses), append(opts, nwt.WithWorkers(workers))...).Epoch(t.Context(), 1)))
 		})
 	}
 }

@@ -85,12 +85,12 @@ func parsePlaces(dst []nwt.Place, b []byte) (places []nwt.Place, isPlaces bool, 
 type answer struct {
 	Server  string         `json:"server"`
 	Data    string         `json:"data"`            // the dataset's identity
-	Order   string         `json:"order,omitempty"` // the order's
+	Order   string         `json:"order,omitempty"` // that of its batches
 	Epoch   int            `json:"epoch"`
 	After   *nwt.State     `json:"after,omitempty"` // the state after the batch
 	Indices []int          `json:"indices,omitempty"`
-	Last    bool           `json:"last,omitempty"` // no batch of the epoch follows
-	Samples int            `json:"samples"`        // of the batch
+	Left    int            `json:"left"`    // batches of the epoch that follow
+	Samples int            `json:"samples"` // of the batch
 	Shapes  [][]int        `json:"shapes,omitempty"`
 	Bad     map[int]string `json:"bad,omitempty"` // samples that could not be loaded, by place
 	Passing map[int]bool   `json:"passing,omitempty"`
@@ -116,6 +116,10 @@ func identityOf(ds nwt.Dataset, n int) string {
 	if f, ok := ds.(nwt.Fingerprinter); ok {
 		own = f.Fingerprint()
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s", n, fields, own))
+	return hashOf(n, string(fields), own)
+}
+
+func hashOf(what ...any) string {
+	sum := sha256.Sum256(fmt.Append(nil, what...))
 	return fmt.Sprintf("%x", sum[:8])
 }

@@ -63,17 +63,21 @@ func (d sizedDrawing) Sizes(index int, sizes []int) {
 // start starts servers of a dataset, and returns their addresses.
 func start(t testing.TB, ds nwt.Dataset, n int, opts ...serve.Option) (addresses []string) {
 	for i := range n {
-		s, err := serve.New(ds, append(opts, serve.WithName(fmt.Sprint("host", i)))...)
-		require.NoError(t, err)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error)
-		go func() { ended <- s.Serve(ctx, l) }()
-		t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-		addresses = append(addresses, l.Addr().String())
+		addresses = append(addresses, startAt(t, "tcp", "127.0.0.1:0", ds, append([]serve.Option{serve.WithName(fmt.Sprint("host", i))}, opts...)...))
 	}
 	return addresses
+}
+
+func startAt(t testing.TB, network, address string, ds nwt.Dataset, opts ...serve.Option) string {
+	s, err := serve.New(ds, opts...)
+	require.NoError(t, err)
+	l, err := net.Listen(network, address)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Serve(ctx, l) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	return l.Addr().String()
 }
 
 func open(t testing.TB, addresses []string, opts ...serve.Option) serve.Dataset {

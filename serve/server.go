@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -66,12 +65,12 @@ func New(ds nwt.Dataset, opts ...Option) (*Server, error) {
 	if s.base, err = nwt.NewLoader(ds, append(workers[:len(workers):len(workers)], nwt.WithRank(0, 1))...); err != nil {
 		return nil, err
 	}
-	_, after, err := s.base.Places(nil, nwt.State{}, 0)
+	first, after, err := s.base.Places(nil, nwt.State{}, 0)
 	if err != nil {
 		return nil, errors.Join(err, s.base.Close())
 	}
-	s.fields, s.data, s.order = s.base.Fields(), identityOf(ds, ds.Len()), strconv.FormatUint(after.Order, 16)
-	s.batch = s.base.NewPlacedBatch().Cap()
+	s.fields, s.data, s.batch = s.base.Fields(), identityOf(ds, ds.Len()), s.base.NewPlacedBatch().Cap()
+	s.order = hashOf(after.Order, s.batch, s.base.Len(), first) // first has the seed of what is drawn at random
 	s.slots = newSlots(o.slots, func() *slot { return &slot{PlacedBatch: s.base.NewPlacedBatch()} })
 	s.pool = newPool(s.base)
 	return s, nil
@@ -234,23 +233,12 @@ func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer
 	if err := one.set(); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := s.pool.load(ctx, one.PlacedBatch, len(one.places)); err != nil {
-		return status.Errorf(codes.Unavailable, "%s: %v", s.name, err)
-	}
-	a.Samples = len(one.places)
-	for i := range one.places {
-		if err := one.Err(i); err != nil {
-			if !isPlaces {
-				return status.Errorf(codes.DataLoss, "%s: %v", s.name, err)
-			}
-			a.fail(i, err)
-		}
-	}
 	var columns [][]byte
 	for f := range s.fields {
 		from, to, shape := one.Field(f)
 		columns, a.Shapes = append(columns, one.mem[from:to]), append(a.Shapes, shape[1:])
 	}
+	a.Samples = len(one.places)
 	for f, field := range s.fields {
 		for dim := range raggedDims(field) {
 			columns = append(columns, bytesOf(one.LensOf(f, dim)))
@@ -261,12 +249,23 @@ func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
+	if err := stream.SendMsg(&outgoing{header: head}); err != nil { // before loading: some clients' call returns only then
+		return err
+	}
+	if err := s.pool.load(ctx, one.PlacedBatch, a.Samples); err != nil {
+		return status.Errorf(codes.Unavailable, "%s: %v", s.name, err)
+	}
+	for i := range one.places {
+		if err := one.Err(i); err != nil {
+			if !isPlaces {
+				return status.Errorf(codes.DataLoss, "%s: %v", s.name, err)
+			}
+			a.fail(i, err)
+		}
+	}
 	about, err := json.Marshal(a)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
-	}
-	if err := stream.SendMsg(&outgoing{header: head}); err != nil {
-		return err
 	}
 	out := &outgoing{header: meta, meta: about, body: body, sent: func() { s.slots.put(one) }}
 	err = stream.SendMsg(out)
@@ -289,7 +288,7 @@ func (s *Server) place(one *slot, ticket []byte, a *answer) error {
 		return err
 	}
 	left, err := l.BatchesFrom(after)
-	a.Order, a.Epoch, a.After, a.Last = s.order, t.Epoch, &after, left == 0
+	a.Order, a.Epoch, a.After, a.Left = s.order, t.Epoch, &after, left
 	for _, p := range one.places {
 		a.Indices = append(a.Indices, p.Index)
 	}

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/serve"
@@ -42,8 +43,18 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	key := flags.String("tls-key", "", "`file` of its key")
 	open := flags.Bool("insecure", false, "let everybody in who reaches the address, without a token")
 	workers := flags.Int("workers", 0, "samples loaded at a `time`; 0: tune")
+	told := flags.String("address-file", "", "`file` to write the address to once it can be asked, such as a port chosen for host:0")
+	parent := flags.Int("parent", 0, "end with this process, `PID`, which has started it")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *parent != 0 {
+		go func() { // until the program ends
+			for os.Getppid() == *parent {
+				time.Sleep(200 * time.Millisecond)
+			}
+			os.Exit(1)
+		}()
 	}
 	switch {
 	case flags.NArg() > 0:
@@ -105,6 +116,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	l, err := net.Listen(network, address)
 	if err != nil {
 		return err
+	}
+	if *told != "" {
+		err := os.WriteFile(*told+".new", []byte(l.Addr().String()), 0o600)
+		if err = errors.Join(err, os.Rename(*told+".new", *told)); err != nil {
+			return errors.Join(err, l.Close())
+		}
 	}
 	fmt.Fprintf(stdout, "%d pictures of %d classes at %s, %d workers\n", folder.Len(), len(folder.Classes()), l.Addr(), s.Workers())
 	return s.Serve(ctx, l)

@@ -1,0 +1,179 @@
+"""A loader whose batches servers load."""
+
+import collections
+import concurrent.futures
+import os
+import queue
+import threading
+import weakref
+
+from .servers import Error, Server, Servers
+
+
+class Loader:
+    """The batches of one rank, loaded by servers.
+
+    addresses are host:port or unix:PATH; of a name with several hosts all are asked. All servers
+    must serve the same batches; those that die are asked again, and may come back. tls is True, or
+    the file of the servers' root certificates. prefetch is how many batches are asked for ahead of
+    the one in use, and patience for how many seconds without an answer it is asked again.
+
+    An array is the caller's own. A field that is ragged has its lengths in NAME.len0, NAME.len1 …
+    """
+
+    def __init__(self, addresses, *, rank=0, world=1, token=None, tls=None, prefetch=4, patience=60):
+        if isinstance(addresses, str) or not addresses:
+            raise ValueError(f"addresses: {addresses!r}: must be a list of at least one")
+        if prefetch < 1:
+            raise ValueError(f"prefetch: {prefetch}: must be at least 1")
+        self._pid = os.getpid()
+        self._prefetch = prefetch
+        self._rank = {"rank": rank, "world": world}
+        self._epoch = 0  # of the next iteration
+        self._resume = None  # state at which it begins instead
+        self._state = {"epoch": 0, "samples": 0}
+        self._servers = Servers([Server(a, token, tls) for a in addresses], patience, self._ended)
+        asking = _Asking(self._servers, 1)
+        try:
+            self._about = asking.ask(lambda server, _: server.describe(rank, world)).result()
+        finally:
+            asking.close()
+
+    def __len__(self):
+        """The batches of an epoch."""
+        return self._about["batches"]
+
+    def set_epoch(self, epoch):
+        """Says which epoch comes next. Without it each iteration is the epoch after the one before."""
+        self._epoch = epoch
+        if self._resume and self._resume["epoch"] != epoch:
+            self._resume = None
+
+    def epoch(self, epoch):
+        """The batches of an epoch, or the rest of it after load_state_dict of a state of this epoch."""
+        self.set_epoch(epoch)
+        return iter(self)
+
+    def state_dict(self):
+        """The state after the last batch that was given out: some integers, for JSON."""
+        return dict(self._state)
+
+    def load_state_dict(self, state):
+        """Has the next iteration go on after a state, which may be of another number of ranks."""
+        self._resume = {key: state[key] for key in ("epoch", "samples", "order") if key in state}
+        self._state = dict(self._resume)
+        self._epoch = self._resume["epoch"]
+
+    def __iter__(self):
+        self._check()
+        start = self._resume or {"epoch": self._epoch, "samples": 0}
+        self._resume, self._epoch = None, start["epoch"] + 1
+        return self._iterate(start)
+
+    def _iterate(self, start):
+        left = 1 if start["samples"] else len(self)  # of a rest the first answer tells how many
+        asked, number = collections.deque(), 0
+        asking = _Asking(self._servers, self._prefetch)
+        try:
+            while left or asked:
+                while left and len(asked) < self._prefetch:
+                    ticket = {**start, **self._rank, "batch": number}
+                    asked.append(asking.ask(lambda server, begun, ticket=ticket: server.get(ticket, begun)))
+                    number, left = number + 1, left - 1
+                if number == 1:
+                    left = asked[0].result()[1]["left"]
+                yield self._give(*asked.popleft().result())
+                self._check()
+        finally:
+            asking.close()
+
+    def _give(self, batch, answer):
+        for what, is_ in (("data", "dataset"), ("order", "order")):
+            if answer[what] != self._about[what]:
+                raise Error(
+                    f"server {answer['server']} has the {is_} {answer[what]}, server {self._about['server']} has "
+                    f"{self._about[what]}: all must serve the same, with the same options"
+                )
+        after = answer["after"]
+        self._state = after if answer["left"] else {"epoch": after["epoch"] + 1, "samples": 0}
+        return batch
+
+    def _check(self):
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"this loader is of process {self._pid}: gRPC doesn't survive a fork, so make one in each process")
+
+    def _ended(self):
+        """Why no server will answer any more."""
+
+    def close(self):
+        """Ends the connections."""
+        if os.getpid() == self._pid:
+            self._servers.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class _Asking:
+    """Some requests at a time, each in a thread. The threads end with close, or when it is forgotten."""
+
+    def __init__(self, servers, threads):
+        self._work = _Work(servers)
+        self._threads = [threading.Thread(target=self._work.run, name="nwt", daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+        self.close = weakref.finalize(self, self._work.stop, self._threads, os.getpid())
+
+    def ask(self, what):
+        future = concurrent.futures.Future()
+        self._work.jobs.put((future, what))
+        return future
+
+
+class _Work:
+    def __init__(self, servers):
+        self.jobs = queue.SimpleQueue()
+        self._servers = servers
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._calls = set()  # under way; guarded by _lock
+
+    def run(self):
+        while job := self.jobs.get():
+            future, what = job
+            try:
+                future.set_result(self._servers.ask(lambda server: self._call(server, what), self._stopped))
+            except BaseException as error:
+                future.set_exception(error)
+            del job, future, what  # the batch is the caller's alone
+
+    def _call(self, server, what):
+        mine = []
+
+        def begun(call):
+            mine.append(call)
+            with self._lock:
+                self._calls.add(call)
+            if self._stopped.is_set():
+                call.cancel()
+
+        try:
+            return what(server, begun)
+        finally:
+            with self._lock:
+                self._calls.difference_update(mine)
+
+    def stop(self, threads, pid):
+        if os.getpid() != pid:
+            return  # a fork has none of the threads
+        self._stopped.set()
+        with self._lock:
+            for call in self._calls:
+                call.cancel()
+        for _ in threads:
+            self.jobs.put(None)
+        for thread in threads:
+            thread.join(1)  # longer only if a server doesn't even take a request: that ends with the process

@@ -1,0 +1,21 @@
+"""Prints a digest of each batch of some epochs: digests.py FIRST END ADDRESS..."""
+
+import hashlib
+import sys
+
+import nwt
+
+
+def digest(batch):
+    whole = hashlib.sha256()
+    for array in batch.values():
+        whole.update(array.tobytes())
+    return whole.hexdigest()
+
+
+if __name__ == "__main__":
+    first, end, *addresses = sys.argv[1:]
+    loader = nwt.Loader(addresses)
+    for epoch in range(int(first), int(end)):
+        for batch in loader.epoch(epoch):
+            print(digest(batch), flush=True)

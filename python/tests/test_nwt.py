@@ -1,0 +1,207 @@
+"""What the client promises. TestThePythonClient, in module serve, starts the servers and runs this."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import numpy as np
+
+import nwt
+from digests import digest
+
+GIVEN = json.loads(os.environ["NWT_TEST"])
+
+
+def drawing(**kwargs):
+    return nwt.Loader(GIVEN["drawing"], **kwargs)
+
+
+def folder(**kwargs):
+    return nwt.ImageFolder(GIVEN["images"], batch_size=4, size=32, workers=2, program=GIVEN["program"], **kwargs)
+
+
+def script(text, **kwargs):
+    return subprocess.Popen([sys.executable, "-c", "import os, signal, sys, time, nwt\n" + text], stdout=subprocess.PIPE, text=True, **kwargs)
+
+
+def ends(pid):
+    """Whether a process that isn't ours to wait for ends."""
+    for _ in range(1000):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class Batches(unittest.TestCase):
+    def test_batches_are_the_local_loaders(self):
+        for ask in GIVEN["epochs"]:
+            with self.subTest(ask["rank"]), drawing(rank=ask["rank"][0], world=ask["rank"][1]) as loader:
+                self.assertEqual(len(loader), len(ask["digests"]))
+                self.assertEqual([digest(batch) for batch in loader.epoch(2)], ask["digests"])
+
+    def test_a_rest_is_the_local_loaders(self):
+        rest = GIVEN["rest"]
+        with drawing(rank=1, world=2) as loader:
+            loader.load_state_dict(rest["state"])
+            self.assertEqual([digest(batch) for batch in loader], rest["digests"])
+
+    def test_it_goes_on_where_it_was_with_another_loader(self):
+        with drawing() as loader, drawing(prefetch=1) as other:
+            whole = [digest(batch) for epoch in (0, 1) for batch in loader.epoch(epoch)]
+            for n in range(1, len(whole)):
+                batches = (batch for epoch in (0, 1) for batch in loader.epoch(epoch))
+                for _ in range(n):
+                    next(batches)
+                other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+                rest = [digest(batch) for epoch in range(loader.state_dict()["epoch"], 2) for batch in other.epoch(epoch)]
+                self.assertEqual(rest, whole[n:])
+
+    def test_each_iteration_is_the_next_epoch_and_set_epoch_chooses(self):
+        with drawing() as loader:
+            first, second = ([digest(batch) for batch in loader] for _ in range(2))
+            self.assertNotEqual(first, second)
+            loader.set_epoch(0)
+            self.assertEqual([digest(batch) for batch in loader], first)
+
+    def test_a_state_of_another_order_is_refused(self):
+        with drawing() as loader:
+            loader.load_state_dict({"epoch": 0, "samples": 10, "order": "12345"})
+            with self.assertRaisesRegex(nwt.Error, "the state was taken with"):
+                next(iter(loader))
+
+    def test_arrays_are_typed_writable_and_not_copied(self):
+        with drawing() as loader:
+            batch = next(loader.epoch(0))
+        self.assertEqual([a.dtype for a in batch.values()], [np.float32, np.uint8, np.int64, np.bool_, np.int32, np.int32, np.int32])
+        self.assertEqual(batch["map"].shape, (10, 4, 5, 3))
+        for array in batch.values():
+            self.assertFalse(array.flags.owndata)
+            array[:] = 1
+
+    def test_batches_may_be_kept(self):
+        with drawing() as loader:
+            kept = list(loader.epoch(2))
+            self.assertEqual([digest(batch) for batch in kept], [digest(batch) for batch in loader.epoch(2)])
+
+
+class Servers(unittest.TestCase):
+    def test_a_token_a_certificate_and_a_socket(self):
+        with self.assertRaisesRegex(nwt.Error, "the token is missing or wrong"):
+            nwt.Loader([GIVEN["secret"]])
+        nwt.Loader([GIVEN["secret"]], token="secret").close()
+        with self.assertRaises(nwt.Error):
+            nwt.Loader([GIVEN["tls"]], tls=True, patience=0.1)
+        with nwt.Loader([GIVEN["tls"]], tls=GIVEN["roots"]) as loader:
+            self.assertEqual(len(list(loader)), len(loader))
+        with nwt.Loader([GIVEN["socket"]]) as loader:
+            self.assertEqual(len(list(loader)), len(loader))
+
+    def test_a_bad_sample_is_an_error_that_names_it_and_the_server(self):
+        with nwt.Loader([GIVEN["bad"]]) as loader, self.assertRaisesRegex(nwt.Error, "(?s)host.*sample 13.*the disk is on fire"):
+            list(loader)
+
+    def test_other_servers_are_an_error_that_names_both(self):
+        for others in GIVEN["others"]:
+            with nwt.Loader(others) as loader, self.assertRaisesRegex(nwt.Error, "server host.* has .*, server host.* has .*: all must serve the same"):
+                while True:
+                    list(loader)
+
+    def test_without_a_server_it_says_so(self):
+        with self.assertRaisesRegex(nwt.Error, "no server has answered for 0.2 s; 127.0.0.1:1: "):
+            nwt.Loader(["127.0.0.1:1"], patience=0.2)
+
+    def test_what_is_wrong_is_said(self):
+        with self.assertRaisesRegex(nwt.Error, "rank 3 of 2"):
+            drawing(rank=3, world=2)
+        with self.assertRaisesRegex(ValueError, "at least one"):
+            nwt.Loader("127.0.0.1:1")
+
+
+class Processes(unittest.TestCase):
+    def test_no_thread_is_left(self):
+        with drawing() as loader:
+            for batch in loader:
+                break
+            list(loader)
+            forgotten = iter(loader)
+            next(forgotten)
+            del forgotten, batch
+        self.assertEqual([t.name for t in threading.enumerate() if t.name == "nwt"], [])
+
+    def test_a_fork_is_told_and_does_no_harm(self):
+        with drawing() as loader:
+            batches = iter(loader)
+            next(batches)
+            child = os.fork()
+            if child == 0:
+                try:
+                    next(batches)
+                except RuntimeError as error:
+                    del batches
+                    loader.close()
+                    os._exit(0 if "make one in each process" in str(error) else 2)
+                os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            self.assertEqual(len(list(batches)), len(loader) - 1)
+
+    def test_an_interrupt_ends_it_at_once(self):
+        child = script(
+            f"loader = nwt.Loader(['{GIVEN['hanging']}'])\n"
+            "print(1, flush=True)\n"
+            "try:\n    next(iter(loader))\nexcept KeyboardInterrupt:\n    print('interrupted')"
+        )
+        with child:
+            child.stdout.readline()
+            time.sleep(0.1)
+            child.send_signal(signal.SIGINT)
+            self.assertEqual(child.stdout.read(), "interrupted\n")
+        self.assertEqual(child.returncode, 0)
+
+    def test_a_program_ends_with_batches_under_way(self):
+        for how in ("", "sys.exit()", "1/0"):
+            child = script(f"batches = iter(nwt.Loader({GIVEN['drawing']}))\nnext(batches)\n{how}", stderr=subprocess.DEVNULL)
+            with child:
+                child.stdout.read()
+            self.assertEqual(child.returncode, int(how == "1/0"))
+
+
+class Folders(unittest.TestCase):
+    def test_a_folder_is_the_local_loaders(self):
+        with folder(shuffle=42, train=True) as loader:
+            self.assertEqual([digest(batch) for batch in loader.epoch(1)], GIVEN["pictures"])
+            self.assertEqual(loader._program.ended(), None)
+        self.assertIsNotNone(loader._program.ended())
+
+    def test_what_is_wrong_with_a_folder_is_said(self):
+        with self.assertRaisesRegex(nwt.Error, "nwt-serve has ended, with status 1: .*nothing"):
+            nwt.ImageFolder("/nothing", program=GIVEN["program"])
+
+    def test_a_program_that_is_killed_is_told(self):
+        with folder() as loader:
+            os.kill(loader._program._process.pid, signal.SIGKILL)
+            with self.assertRaisesRegex(nwt.Error, "nwt-serve has ended, by signal 9"):
+                list(loader)
+
+    def test_nothing_is_left_when_this_process_ends_or_is_killed(self):
+        for end in ("", "sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)", "if os.fork(): time.sleep(0.5)"):
+            child = script(
+                f"loader = nwt.ImageFolder('{GIVEN['images']}', batch_size=4, size=32, workers=2, program='{GIVEN['program']}')\n"
+                f"next(iter(loader)); print(loader._program._process.pid, flush=True)\n{end}"
+            )
+            with child:
+                pid = child.stdout.readline().strip()
+            self.assertTrue(ends(pid), end)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,182 @@
+//go:build linux
+
+package serve_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"iter"
+	"log/slog"
+	"math/big"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/serve"
+	"github.com/nwt-go/nwt/vision"
+)
+
+// python is a command of Python with what the client needs.
+func python(t *testing.T, args ...string) *exec.Cmd {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	program := os.Getenv("NWT_PYTHON")
+	if program == "" {
+		program = "python3"
+	}
+	if out, err := exec.Command(program, "-c", "import numpy, pyarrow.flight").CombinedOutput(); err != nil {
+		t.Skipf("%s with numpy and pyarrow isn't here (NWT_PYTHON names another): %v %s", program, err, out)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.WaitDelay = time.Minute // for processes that it has started
+	cmd.Env = append(os.Environ(), "PYTHONPATH=../python:"+os.Getenv("PYTHONPATH"), "PYTHONDONTWRITEBYTECODE=1")
+	return cmd
+}
+
+// digests is what python/tests/digests.py prints.
+func digests(t *testing.T, batches iter.Seq2[*nwt.Batch, error]) (all []string) {
+	for b, err := range batches {
+		require.NoError(t, err)
+		whole := sha256.New()
+		for f := range b.Fields() {
+			whole.Write(b.Bytes(f))
+		}
+		for f, field := range b.Fields() {
+			for dim := range max(1, field.RaggedDims) {
+				if field.Ragged {
+					require.NoError(t, binary.Write(whole, binary.LittleEndian, b.LensOf(f, dim)))
+				}
+			}
+		}
+		all = append(all, fmt.Sprintf("%x", whole.Sum(nil)))
+	}
+	return all
+}
+
+// certificate makes one for 127.0.0.1, and returns the file of its root.
+func certificate(t *testing.T) (tls.Certificate, string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	require.NoError(t, os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+}
+
+// pictures is a folder of some.
+func pictures(t *testing.T) string {
+	dir := t.TempDir()
+	for i := range 10 {
+		img := image.NewNRGBA(image.Rect(0, 0, 40+i, 50))
+		for x := range 40 {
+			for y := range 50 {
+				img.Set(x, y, color.NRGBA{R: uint8(5 * x), G: uint8(5 * y), B: uint8(20 * i), A: 255})
+			}
+		}
+		class := filepath.Join(dir, fmt.Sprint("class", i%2))
+		require.NoError(t, os.MkdirAll(class, 0o700))
+		var file bytes.Buffer
+		require.NoError(t, png.Encode(&file, img))
+		require.NoError(t, os.WriteFile(filepath.Join(class, fmt.Sprint(i, ".png")), file.Bytes(), 0o600))
+	}
+	return dir
+}
+
+func TestThePythonClient(t *testing.T) {
+	cmd := python(t, "-W", "error", "-m", "unittest", "discover", "-s", "../python/tests")
+	given := map[string]any{}
+	opts := []nwt.Option{nwt.WithBatchSize(10), nwt.WithShuffle(7), nwt.WithWorkers(2)}
+	ds := drawing{n: 101, longest: 6, bad: -1}
+	given["drawing"] = start(t, ds, 2, serve.WithLoader(opts...))
+	var epochs []any
+	for world := 1; world <= 3; world++ {
+		for rank := range world {
+			l := loader(t, ds, append(opts, nwt.WithRank(rank, world))...)
+			epochs = append(epochs, map[string]any{"rank": []int{rank, world}, "digests": digests(t, l.Epoch(t.Context(), 2))})
+		}
+	}
+	given["epochs"] = epochs
+	var state nwt.State
+	for b, err := range loader(t, ds, opts...).Epoch(t.Context(), 3) {
+		require.NoError(t, err)
+		if state = b.State(); b.Index() == 4 {
+			break
+		}
+	}
+	given["rest"] = map[string]any{"state": state, "digests": digests(t, loader(t, ds, append(opts, nwt.WithRank(1, 2))...).Resume(t.Context(), state))}
+
+	given["secret"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithToken("secret"))[0]
+	pair, roots := certificate(t)
+	given["tls"], given["roots"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))[0], roots
+	given["socket"] = "unix:" + startAt(t, "unix", filepath.Join(t.TempDir(), "socket"), ds, serve.WithLoader(opts...))
+	given["bad"] = start(t, drawing{n: 20, longest: 6, bad: 13}, 1, serve.WithLoader(nwt.WithBatchSize(4)))[0]
+	one, two := given["drawing"].([]string)[0], start(t, drawing{n: 102, longest: 6, bad: -1}, 1, serve.WithLoader(opts...))[0]
+	others := [][]string{{one, two}}
+	for _, other := range []nwt.Option{nwt.WithBatchSize(11), nwt.WithSeed(8), nwt.WithDropLast(), nwt.WithShuffle(8)} {
+		others = append(others, []string{one, start(t, ds, 1, serve.WithName("host1"), serve.WithLoader(append(opts, other)...))[0]})
+	}
+	given["others"] = others
+	hanging := nwt.NewDataset(20, ds.Fields(), func(ctx context.Context, _ int, _ *nwt.Sample) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	given["hanging"] = start(t, hanging, 1, serve.WithLoader(nwt.WithBatchSize(4)))[0]
+
+	program := filepath.Join(t.TempDir(), "nwt-serve")
+	out, err := exec.Command("go", "build", "-o", program, "./cmd/nwt-serve").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	given["program"], given["images"] = program, pictures(t)
+	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}}, vision.WithType(nwt.Uint8))
+	require.NoError(t, err)
+	folder, err := vision.OpenFolder(t.Context(), given["images"].(string), pipeline)
+	require.NoError(t, err)
+	given["pictures"] = digests(t, loader(t, folder, nwt.WithBatchSize(4), nwt.WithShuffle(42)).Epoch(t.Context(), 1))
+
+	about, err := json.Marshal(given)
+	require.NoError(t, err)
+	cmd.Env = append(cmd.Env, "NWT_TEST="+string(about))
+	out, err = cmd.CombinedOutput()
+	t.Logf("%s", out)
+	require.NoError(t, err)
+}
+
+func TestEachSampleComesOnceInPythonWhateverHappensToTheServers(t *testing.T) {
+	want := strings.Join(digests(t, loader(t, slow, append(slowOpts, nwt.WithWorkers(8), nwt.WithLogger(slog.New(slog.DiscardHandler)))...).Epochs(t.Context(), 1, 4)), "\n") + "\n"
+	for seed := range (*histories + 1) / 2 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			cmd := python(t, "../python/tests/digests.py", "1", "4")
+			var said bytes.Buffer
+			cmd.Stderr = &said
+			addresses, end := trouble(t, rand.New(rand.NewPCG(uint64(seed), 2)))
+			defer end()
+			cmd.Args = append(cmd.Args, addresses...)
+			got, err := cmd.Output()
+			require.NoError(t, err, "%s", &said)
+			require.Equal(t, want, string(got))
+		})
+	}
+}
