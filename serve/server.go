@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -39,6 +40,8 @@ type Server struct {
 	name   string
 	slots  slots
 	pool   *pool
+
+	batches, samples, bad, bytes atomic.Int64 // of Stats
 
 	mu    sync.Mutex
 	plans map[[2]int]*nwt.Loader // by rank and world; guarded by mu
@@ -81,6 +84,20 @@ func (s *Server) Result() *nwt.Result { return s.result }
 
 // Workers is how many samples are loaded at a time.
 func (s *Server) Workers() int { return s.pool.workers }
+
+// Stats is what a server has done since it was made.
+type Stats struct {
+	Batches int64 // answers; a client's request is a batch, or a part of one
+	Samples int64 // loaded, the bad ones among them
+	Bad     int64 // samples that could not be loaded
+	Bytes   int64 // of the batches
+	Loading int   // batches that are being loaded or sent
+}
+
+// Stats returns what the server has done.
+func (s *Server) Stats() Stats {
+	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), cap(s.slots.free) - len(s.slots.free)}
+}
 
 // Serve answers until ctx ends: it then finishes what it has begun and takes nothing new. It
 // closes the listener. A server serves once.
@@ -252,16 +269,8 @@ func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer
 	if err := stream.SendMsg(&outgoing{header: head}); err != nil { // before loading: some clients' call returns only then
 		return err
 	}
-	if err := s.pool.load(ctx, one.PlacedBatch, a.Samples); err != nil {
-		return status.Errorf(codes.Unavailable, "%s: %v", s.name, err)
-	}
-	for i := range one.places {
-		if err := one.Err(i); err != nil {
-			if !isPlaces {
-				return status.Errorf(codes.DataLoss, "%s: %v", s.name, err)
-			}
-			a.fail(i, err)
-		}
+	if err := s.load(ctx, one, &a, isPlaces); err != nil {
+		return err
 	}
 	about, err := json.Marshal(a)
 	if err != nil {
@@ -271,6 +280,27 @@ func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer
 	err = stream.SendMsg(out)
 	kept = out.taken
 	return err
+}
+
+// load loads what a slot has been set for. Of places each sample has its own error.
+func (s *Server) load(ctx context.Context, one *slot, a *answer, isPlaces bool) error {
+	if err := s.pool.load(ctx, one.PlacedBatch, a.Samples); err != nil {
+		return status.Errorf(codes.Unavailable, "%s: %v", s.name, err)
+	}
+	s.batches.Add(1)
+	s.samples.Add(int64(a.Samples))
+	s.bytes.Add(int64(len(one.mem)))
+	var first error
+	for i := range one.places {
+		if err := one.Err(i); err != nil {
+			s.bad.Add(1)
+			if first == nil && !isPlaces {
+				first = status.Errorf(codes.DataLoss, "%s: %v", s.name, err)
+			}
+			a.fail(i, err)
+		}
+	}
+	return first
 }
 
 // place finds which samples a ticket asks for.

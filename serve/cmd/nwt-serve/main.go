@@ -10,11 +10,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/serve"
@@ -44,6 +49,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	open := flags.Bool("insecure", false, "let everybody in who reaches the address, without a token")
 	workers := flags.Int("workers", 0, "samples loaded at a `time`; 0: tune")
 	told := flags.String("address-file", "", "`file` to write the address to once it can be asked, such as a port chosen for host:0")
+	metrics := flags.String("metrics", "", "`address`, host:port, of metrics for Prometheus")
 	parent := flags.Int("parent", 0, "end with this process, `PID`, which has started it")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -117,6 +123,16 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if *metrics != "" {
+		at, err := net.Listen("tcp", *metrics)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		h := &http.Server{Handler: exported(s), ReadHeaderTimeout: 10 * time.Second}
+		go func() { _ = h.Serve(at) }() // until Close
+		defer h.Close()
+		fmt.Fprintf(stdout, "metrics at http://%s\n", at.Addr())
+	}
 	if *told != "" {
 		err := os.WriteFile(*told+".new", []byte(l.Addr().String()), 0o600)
 		if err = errors.Join(err, os.Rename(*told+".new", *told)); err != nil {
@@ -125,6 +141,23 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "%d pictures of %d classes at %s, %d workers\n", folder.Len(), len(folder.Classes()), l.Addr(), s.Workers())
 	return s.Serve(ctx, l)
+}
+
+// exported is what Prometheus is told, on any path.
+func exported(s *serve.Server) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	counter := func(name, help string, value func(serve.Stats) int64) {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value(s.Stats())) }))
+	}
+	counter("nwt_serve_batches_total", "Batches answered.", func(s serve.Stats) int64 { return s.Batches })
+	counter("nwt_serve_samples_total", "Samples loaded, the bad ones among them.", func(s serve.Stats) int64 { return s.Samples })
+	counter("nwt_serve_samples_bad_total", "Samples that could not be loaded.", func(s serve.Stats) int64 { return s.Bad })
+	counter("nwt_serve_bytes_total", "Bytes of the batches answered.", func(s serve.Stats) int64 { return s.Bytes })
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_batches_loading", Help: "Batches that are being loaded or sent."}, func() float64 { return float64(s.Stats().Loading) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_workers", Help: "Samples loaded at a time."}, func() float64 { return float64(s.Workers()) }))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
 // local reports whether only this host reaches an address.
