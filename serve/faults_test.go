@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -37,7 +38,11 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	s, err := serve.New(slow, serve.WithLoader(append(slowOpts, nwt.WithWorkers(4))...))
+	opts := []serve.Option{serve.WithLoader(append(slowOpts, nwt.WithWorkers(4))...)}
+	if runtime.GOOS == "linux" {
+		opts = append(opts, serve.WithShared("@nwt-"+address))
+	}
+	s, err := serve.New(slow, opts...)
 	if err != nil {
 		panic(err)
 	}

@@ -14,12 +14,12 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-func served(f *testing.F) *Server {
+func served(f testing.TB) *Server {
 	ds, err := nwt.FromSlices(nwt.SliceOf("x", make([]int32, 40)), nwt.SliceOf("y", make([]uint8, 120), 3))
 	require.NoError(f, err)
 	s, err := New(ds, WithLoader(nwt.WithBatchSize(8), nwt.WithShuffle(1)))
 	require.NoError(f, err)
-	f.Cleanup(func() { s.pool.close(); require.NoError(f, s.base.Close()) })
+	f.Cleanup(func() { s.pool.close(); s.forget(); require.NoError(f, s.base.Close()) })
 	return s
 }
 

@@ -19,6 +19,7 @@ type options struct {
 	slots   int
 	patient time.Duration
 	name    string
+	shared  string
 }
 
 func optionsOf(opts []Option) *options {
@@ -55,3 +56,7 @@ func WithPatience(d time.Duration) Option { return func(o *options) { o.patient 
 
 // WithName names the server in errors; by default it is the host's name and process number.
 func WithName(name string) Option { return func(o *options) { o.name = name } }
+
+// WithShared answers clients of this host through shared memory as well, at the path of a Unix
+// socket, or @NAME for one without a file. Only a server takes it, and only on Linux.
+func WithShared(path string) Option { return func(o *options) { o.shared = path } }

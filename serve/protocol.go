@@ -88,12 +88,15 @@ type answer struct {
 	Order   string         `json:"order,omitempty"` // that of its batches
 	Epoch   int            `json:"epoch"`
 	After   *nwt.State     `json:"after,omitempty"` // the state after the batch
-	Indices []int          `json:"indices,omitempty"`
-	Left    int            `json:"left"`    // batches of the epoch that follow
-	Samples int            `json:"samples"` // of the batch
+	Left    int            `json:"left"`            // batches of the epoch that follow
+	Samples int            `json:"samples"`         // of the batch
 	Shapes  [][]int        `json:"shapes,omitempty"`
 	Bad     map[int]string `json:"bad,omitempty"` // samples that could not be loaded, by place
 	Passing map[int]bool   `json:"passing,omitempty"`
+
+	Slot  int    `json:"slot,omitempty"` // of shared memory
+	At    []int  `json:"at,omitempty"`   // where in it the columns lie, those of lengths last
+	Error string `json:"error,omitempty"`
 }
 
 // A description is what a server tells of its dataset, as the metadata of a FlightInfo.

@@ -111,7 +111,9 @@ func TestThePythonClient(t *testing.T) {
 	given := map[string]any{}
 	opts := []nwt.Option{nwt.WithBatchSize(10), nwt.WithShuffle(7), nwt.WithWorkers(2)}
 	ds := drawing{n: 101, longest: 6, bad: -1}
-	given["drawing"] = start(t, ds, 2, serve.WithLoader(opts...))
+	shared := filepath.Join(t.TempDir(), "shared")
+	given["drawing"], given["shared"] = start(t, ds, 2, serve.WithLoader(opts...)), "shared:"+shared
+	start(t, ds, 1, serve.WithLoader(opts...), serve.WithShared(shared))
 	var epochs []any
 	for world := 1; world <= 3; world++ {
 		for rank := range world {
@@ -129,7 +131,8 @@ func TestThePythonClient(t *testing.T) {
 	}
 	given["rest"] = map[string]any{"state": state, "digests": digests(t, loader(t, ds, append(opts, nwt.WithRank(1, 2))...).Resume(t.Context(), state))}
 
-	given["secret"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithToken("secret"))[0]
+	given["secret"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithToken("secret"), serve.WithShared(shared+"2"))[0]
+	given["secret shared"] = "shared:" + shared + "2"
 	pair, roots := certificate(t)
 	given["tls"], given["roots"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))[0], roots
 	given["socket"] = "unix:" + startAt(t, "unix", filepath.Join(t.TempDir(), "socket"), ds, serve.WithLoader(opts...))
@@ -144,7 +147,7 @@ func TestThePythonClient(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	given["hanging"] = start(t, hanging, 1, serve.WithLoader(nwt.WithBatchSize(4)))[0]
+	given["hanging"] = []string{start(t, hanging, 1, serve.WithLoader(nwt.WithBatchSize(4)), serve.WithShared(shared+"3"))[0], "shared:" + shared + "3"}
 
 	program := filepath.Join(t.TempDir(), "nwt-serve")
 	out, err := exec.Command("go", "build", "-o", program, "./cmd/nwt-serve").CombinedOutput()
@@ -162,17 +165,25 @@ func TestThePythonClient(t *testing.T) {
 	out, err = cmd.CombinedOutput()
 	t.Logf("%s", out)
 	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		maps, err := os.ReadFile("/proc/self/maps")
+		require.NoError(t, err)
+		return !strings.Contains(string(maps), "memfd:nwt")
+	}, time.Minute, 10*time.Millisecond, "memory of clients that have gone")
 }
 
 func TestEachSampleComesOnceInPythonWhateverHappensToTheServers(t *testing.T) {
 	want := strings.Join(digests(t, loader(t, slow, append(slowOpts, nwt.WithWorkers(8), nwt.WithLogger(slog.New(slog.DiscardHandler)))...).Epochs(t.Context(), 1, 4)), "\n") + "\n"
-	for seed := range (*histories + 1) / 2 {
+	for seed := range *histories {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			cmd := python(t, "../python/tests/digests.py", "1", "4")
 			var said bytes.Buffer
 			cmd.Stderr = &said
 			addresses, end := trouble(t, rand.New(rand.NewPCG(uint64(seed), 2)))
 			defer end()
+			if seed%2 == 1 {
+				addresses = []string{"shared:@nwt-" + addresses[0]}
+			}
 			cmd.Args = append(cmd.Args, addresses...)
 			got, err := cmd.Output()
 			require.NoError(t, err, "%s", &said)

@@ -5,13 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"log/slog"
 	"net"
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/sampler"
@@ -200,4 +205,27 @@ func TestWhoDoesNotKnowTheTokenGetsNothing(t *testing.T) {
 		require.ErrorContains(t, err, "the token is missing or wrong")
 	}
 	open(t, addresses, serve.WithToken("secret"))
+}
+
+// A server remembers the order of some ranks, not of as many as clients name.
+func TestAnyNumberOfRanksIsAnswered(t *testing.T) {
+	const ranks = 200
+	address := start(t, drawing{n: 400, longest: 3, bad: -1}, 1, serve.WithLoader(nwt.WithBatchSize(2)))[0]
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	var asking errgroup.Group
+	for rank := range ranks {
+		asking.Go(func() error {
+			stream, err := flight.NewFlightServiceClient(conn).DoGet(t.Context(), &flight.Ticket{Ticket: fmt.Appendf(nil, `{"rank": %d, "world": %d}`, rank, ranks)})
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if err != io.EOF {
+				return err
+			}
+			return nil
+		})
+	}
+	require.NoError(t, asking.Wait())
 }

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/nwt-go/nwt"
 )
@@ -37,6 +37,7 @@ type Server struct {
 	data   string // the dataset's identity
 	order  string // the order's
 	batch  int    // samples of the largest batch
+	most   int    // bytes of the largest batch, with its lengths
 	name   string
 	slots  slots
 	pool   *pool
@@ -74,6 +75,13 @@ func New(ds nwt.Dataset, opts ...Option) (*Server, error) {
 	}
 	s.fields, s.data, s.batch = s.base.Fields(), identityOf(ds, ds.Len()), s.base.NewPlacedBatch().Cap()
 	s.order = hashOf(after.Order, s.batch, s.base.Len(), first) // first has the seed of what is drawn at random
+	for _, f := range s.fields {
+		bytes := f.Type.Size()
+		for _, n := range f.Shape {
+			bytes *= n
+		}
+		s.most += (bytes+4*raggedDims(f))*s.batch + 4096 // with what aligns it
+	}
 	s.slots = newSlots(o.slots, func() *slot { return &slot{PlacedBatch: s.base.NewPlacedBatch()} })
 	s.pool = newPool(s.base)
 	return s, nil
@@ -107,21 +115,26 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(2 * window),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: ping / 2, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: ping, Timeout: ping}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-			if err := s.mayAsk(stream.Context(), info.FullMethod); err != nil {
-				return err
+		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
+			// Whether a server is alive everybody may ask.
+			if strings.HasPrefix(call.FullMethodName, "/grpc.health.") || s.knows(strings.TrimPrefix(strings.Join(call.Header.Get("authorization"), ""), "Bearer ")) {
+				return ctx, nil
 			}
-			return h(srv, stream)
-		}),
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
-			if err := s.mayAsk(ctx, info.FullMethod); err != nil {
-				return nil, err
-			}
-			return h(ctx, req)
+			return nil, errToken
 		}),
 	}
 	if s.opts.tls != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(s.opts.tls)))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wait := func() {}
+	if s.opts.shared != "" {
+		var err error
+		if wait, err = s.share(ctx, s.opts.shared); err != nil {
+			s.pool.close()
+			return errors.Join(err, l.Close(), s.base.Close())
+		}
 	}
 	g := grpc.NewServer(opts...)
 	flight.RegisterFlightServiceServer(g, s)
@@ -138,22 +151,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		<-stopped
 	}
 	g.Stop()
+	cancel()
+	wait()
 	s.pool.close()
+	s.forget()
 	return errors.Join(err, s.base.Close())
 }
 
-// mayAsk refuses who doesn't know the token. Whether a server is alive everybody may ask.
-func (s *Server) mayAsk(ctx context.Context, method string) error {
-	if s.opts.token == "" || strings.HasPrefix(method, "/grpc.health.") {
-		return nil
-	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	for _, v := range md.Get("authorization") {
-		if subtle.ConstantTimeCompare([]byte(v), []byte("Bearer "+s.opts.token)) == 1 {
-			return nil
-		}
-	}
-	return status.Error(codes.Unauthenticated, "the token is missing or wrong")
+var errToken = status.Error(codes.Unauthenticated, "the token is missing or wrong")
+
+func (s *Server) knows(token string) bool {
+	return s.opts.token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(s.opts.token)) == 1
 }
 
 // plan is the order of a rank.
@@ -172,43 +180,57 @@ func (s *Server) plan(rank, world int) (*nwt.Loader, error) {
 		return nil, err
 	}
 	if len(s.plans) == maxPlans {
-		clear(s.plans) // they hold no memory and no goroutine
+		s.forget()
 	}
 	s.plans[key] = l
 	return l, nil
 }
 
-// GetFlightInfo tells the schema, how many batches a rank has, and the tickets of epoch 0, as far
-// as there are not too many.
-func (s *Server) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	t := Ticket{World: 1}
-	if path := d.GetPath(); len(path) > 0 {
-		if len(path) != 2 {
-			return nil, status.Errorf(codes.InvalidArgument, "the path must be [rank, world], not %q", path)
-		}
-		parsed, err := parseTicket(fmt.Appendf(nil, `{"rank": %s, "world": %s}`, path[0], path[1]))
-		if err != nil {
-			return nil, status.Errorf(codes.InvalidArgument, "the path must be [rank, world], not %q: %v", path, err)
-		}
-		t = parsed
+// forget closes the plans. They have no goroutine, and go on telling places. It needs mu, or that
+// nobody asks any more.
+func (s *Server) forget() {
+	for key, l := range s.plans {
+		_ = l.Close() // nothing was loaded
+		delete(s.plans, key)
+	}
+}
+
+// describe tells what the rank of a ticket gets.
+func (s *Server) describe(ticket []byte) (t Ticket, about description, err error) {
+	if t, err = parseTicket(ticket); err != nil {
+		return t, about, err
 	}
 	l, err := s.plan(t.Rank, t.World)
 	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
+		return t, about, err
 	}
 	_, sized := s.ds.(nwt.SizedDataset)
-	about, err := json.Marshal(description{
+	return t, description{
 		Server: s.name, Data: s.data, Order: s.order, Samples: s.ds.Len(), Batches: l.Len(), Batch: s.batch, Workers: s.Workers(), Fields: s.fields, Sized: sized,
-	})
-	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
+	}, nil
+}
+
+// GetFlightInfo tells the schema, how many batches a rank has, and the tickets of epoch 0, as far
+// as there are not too many.
+func (s *Server) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	path := d.GetPath()
+	if len(path) == 0 {
+		path = []string{"0", "1"}
 	}
+	if len(path) != 2 {
+		return nil, status.Errorf(codes.InvalidArgument, "the path must be [rank, world], not %q", path)
+	}
+	t, described, err := s.describe(fmt.Appendf(nil, `{"rank": %s, "world": %s}`, path[0], path[1]))
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "the path must be [rank, world], not %q: %v", path, err)
+	}
+	about, _ := json.Marshal(described) // of strings, integers and fields
 	schema := schemaOf(s.fields, func(f int) []int { return s.fields[f].Shape })
 	info := &flight.FlightInfo{
 		Schema: flight.SerializeSchema(schema, memory.DefaultAllocator), FlightDescriptor: d,
-		TotalRecords: int64(l.Len()), TotalBytes: -1, Ordered: true, AppMetadata: about,
+		TotalRecords: int64(described.Batches), TotalBytes: -1, Ordered: true, AppMetadata: about,
 	}
-	for t.Batch = range min(l.Len(), maxTickets) {
+	for t.Batch = range min(described.Batches, maxTickets) {
 		ticket, _ := json.Marshal(t) // of integers
 		info.Endpoint = append(info.Endpoint, &flight.FlightEndpoint{Ticket: &flight.Ticket{Ticket: ticket}})
 	}
@@ -250,19 +272,14 @@ func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer
 	if err := one.set(); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
+	lens := s.lay(one, &a)
 	var columns [][]byte
 	for f := range s.fields {
-		from, to, shape := one.Field(f)
-		columns, a.Shapes = append(columns, one.mem[from:to]), append(a.Shapes, shape[1:])
-	}
-	a.Samples = len(one.places)
-	for f, field := range s.fields {
-		for dim := range raggedDims(field) {
-			columns = append(columns, bytesOf(one.LensOf(f, dim)))
-		}
+		from, to, _ := one.Field(f)
+		columns = append(columns, one.mem[from:to])
 	}
 	schema := schemaOf(s.fields, func(f int) []int { return a.Shapes[f] })
-	head, meta, body, err := encode(schema, a.Samples, columns)
+	head, meta, body, err := encode(schema, a.Samples, append(columns, lens...))
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
@@ -272,14 +289,24 @@ func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer
 	if err := s.load(ctx, one, &a, isPlaces); err != nil {
 		return err
 	}
-	about, err := json.Marshal(a)
-	if err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
+	about, _ := json.Marshal(a) // of strings, integers and what is made of them
 	out := &outgoing{header: meta, meta: about, body: body, sent: func() { s.slots.put(one) }}
 	err = stream.SendMsg(out)
 	kept = out.taken
 	return err
+}
+
+// lay tells what samples a slot has, and returns their lengths.
+func (s *Server) lay(one *slot, a *answer) (lens [][]byte) {
+	a.Samples = len(one.places)
+	for f, field := range s.fields {
+		_, _, shape := one.Field(f)
+		a.Shapes = append(a.Shapes, shape[1:])
+		for dim := range raggedDims(field) {
+			lens = append(lens, bytesOf(one.LensOf(f, dim)))
+		}
+	}
+	return lens
 }
 
 // load loads what a slot has been set for. Of places each sample has its own error.
@@ -319,8 +346,5 @@ func (s *Server) place(one *slot, ticket []byte, a *answer) error {
 	}
 	left, err := l.BatchesFrom(after)
 	a.Order, a.Epoch, a.After, a.Left = s.order, t.Epoch, &after, left
-	for _, p := range one.places {
-		a.Indices = append(a.Indices, p.Index)
-	}
 	return err
 }

@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -60,7 +61,8 @@ class _Program:
             told, token = os.path.join(folder, "address"), os.path.join(folder, "token")
             with open(token, "w") as file:
                 file.write(self.token)
-            flags = {**flags, "listen": "127.0.0.1:0", "address-file": told, "token-file": token, "parent": os.getpid()}
+            shared = f"@nwt-{secrets.token_hex(16)}" if sys.platform == "linux" else ""
+            flags = {**flags, "shared": shared, "listen": "127.0.0.1:0", "address-file": told, "token-file": token, "parent": os.getpid()}
             self._process = subprocess.Popen(
                 [program, *(f"-{name}={value}" for name, value in flags.items())],
                 stdin=subprocess.DEVNULL,
@@ -75,7 +77,7 @@ class _Program:
                         raise Error(why)
                     time.sleep(0.01)
                 with open(told) as file:
-                    self.address = file.read()
+                    self.address = f"shared:{shared}" if shared else file.read()
             except BaseException:
                 self.close()
                 raise

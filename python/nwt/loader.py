@@ -1,21 +1,19 @@
 """A loader whose batches servers load."""
 
 import collections
-import concurrent.futures
 import os
-import queue
-import threading
-import weakref
 
-from .servers import Error, Server, Servers
+from .servers import Error, Servers
+from .shared import Shared
 
 
 class Loader:
     """The batches of one rank, loaded by servers.
 
     addresses are host:port or unix:PATH; of a name with several hosts all are asked. All servers
-    must serve the same batches; those that die are asked again, and may come back. tls is True, or
-    the file of the servers' root certificates. prefetch is how many batches are asked for ahead of
+    must serve the same batches; those that die are asked again, and may come back. shared:PATH is
+    the shared memory of a server on this host, alone. tls is True, or the file of the servers' root
+    certificates. prefetch is how many batches are asked for ahead of
     the one in use, and patience for how many seconds without an answer it is asked again.
 
     An array is the caller's own. A field that is ragged has its lengths in NAME.len0, NAME.len1 …
@@ -32,12 +30,11 @@ class Loader:
         self._epoch = 0  # of the next iteration
         self._resume = None  # state at which it begins instead
         self._state = {"epoch": 0, "samples": 0}
-        self._servers = Servers([Server(a, token, tls) for a in addresses], patience, self._ended)
-        asking = _Asking(self._servers, 1)
-        try:
-            self._about = asking.ask(lambda server, _: server.describe(rank, world)).result()
-        finally:
-            asking.close()
+        if addresses[0].startswith("shared:"):
+            self._servers = Shared(addresses[0][len("shared:") :], token, patience, self._ended)
+        else:
+            self._servers = Servers(addresses, token, tls, patience, self._ended)
+        self._about = self._servers.describe(self._rank)
 
     def __len__(self):
         """The batches of an epoch."""
@@ -73,30 +70,31 @@ class Loader:
     def _iterate(self, start):
         left = 1 if start["samples"] else len(self)  # of a rest the first answer tells how many
         asked, number = collections.deque(), 0
-        asking = _Asking(self._servers, self._prefetch)
+        asking = self._servers.asking(self._rank, self._prefetch)
         try:
             while left or asked:
                 while left and len(asked) < self._prefetch:
                     ticket = {**start, **self._rank, "batch": number}
-                    asked.append(asking.ask(lambda server, begun, ticket=ticket: server.get(ticket, begun)))
+                    asked.append(asking.ask(ticket))
                     number, left = number + 1, left - 1
-                if number == 1:
-                    left = asked[0].result()[1]["left"]
-                yield self._give(*asked.popleft().result())
+                batch, answer = asked.popleft()()
+                left = answer["left"] - len(asked)
+                self._fits(answer)
+                after = answer["after"]
+                self._state = after if answer["left"] else {"epoch": after["epoch"] + 1, "samples": 0}
+                yield batch
+                del batch
                 self._check()
         finally:
             asking.close()
 
-    def _give(self, batch, answer):
+    def _fits(self, answer):
         for what, is_ in (("data", "dataset"), ("order", "order")):
             if answer[what] != self._about[what]:
                 raise Error(
                     f"server {answer['server']} has the {is_} {answer[what]}, server {self._about['server']} has "
                     f"{self._about[what]}: all must serve the same, with the same options"
                 )
-        after = answer["after"]
-        self._state = after if answer["left"] else {"epoch": after["epoch"] + 1, "samples": 0}
-        return batch
 
     def _check(self):
         if os.getpid() != self._pid:
@@ -115,65 +113,3 @@ class Loader:
 
     def __exit__(self, *_):
         self.close()
-
-
-class _Asking:
-    """Some requests at a time, each in a thread. The threads end with close, or when it is forgotten."""
-
-    def __init__(self, servers, threads):
-        self._work = _Work(servers)
-        self._threads = [threading.Thread(target=self._work.run, name="nwt", daemon=True) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
-        self.close = weakref.finalize(self, self._work.stop, self._threads, os.getpid())
-
-    def ask(self, what):
-        future = concurrent.futures.Future()
-        self._work.jobs.put((future, what))
-        return future
-
-
-class _Work:
-    def __init__(self, servers):
-        self.jobs = queue.SimpleQueue()
-        self._servers = servers
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._calls = set()  # under way; guarded by _lock
-
-    def run(self):
-        while job := self.jobs.get():
-            future, what = job
-            try:
-                future.set_result(self._servers.ask(lambda server: self._call(server, what), self._stopped))
-            except BaseException as error:
-                future.set_exception(error)
-            del job, future, what  # the batch is the caller's alone
-
-    def _call(self, server, what):
-        mine = []
-
-        def begun(call):
-            mine.append(call)
-            with self._lock:
-                self._calls.add(call)
-            if self._stopped.is_set():
-                call.cancel()
-
-        try:
-            return what(server, begun)
-        finally:
-            with self._lock:
-                self._calls.difference_update(mine)
-
-    def stop(self, threads, pid):
-        if os.getpid() != pid:
-            return  # a fork has none of the threads
-        self._stopped.set()
-        with self._lock:
-            for call in self._calls:
-                call.cancel()
-        for _ in threads:
-            self.jobs.put(None)
-        for thread in threads:
-            thread.join(1)  # longer only if a server doesn't even take a request: that ends with the process

@@ -1,8 +1,10 @@
 """Servers that are asked over Arrow Flight, and what they answer as NumPy arrays."""
 
+import concurrent.futures
 import ctypes
 import json
 import os
+import queue
 import threading
 import time
 import weakref
@@ -41,21 +43,18 @@ class Error(RuntimeError):
 
 
 class _Memory:
-    """Memory of Arrow's, as NumPy takes it. Nobody else has it, so it may be written to."""
-
-    def __init__(self, buffer, dtype, shape):
-        self.buffer = buffer  # kept as long as the array is
-        self.__array_interface__ = {
-            "data": (buffer.address, False),
-            "typestr": dtype.str,
-            "shape": shape,
-            "version": 3,
-        }
+    def __init__(self, owner, interface):
+        self.owner = owner  # kept as long as the array is
+        self.__array_interface__ = interface
 
 
-def dtype_of(name):
-    """The dtype of an element type of nwt's. NumPy has no bfloat16: its bits are uint16."""
-    return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
+def array(owner, address, name, shape):
+    """An array of memory that its owner has for nobody else: it may be written to.
+
+    name is the element type. NumPy has no bfloat16: its bits are uint16.
+    """
+    dtype = np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
+    return np.asarray(_Memory(owner, {"data": (address, False), "typestr": dtype.str, "shape": tuple(shape), "version": 3}))
 
 
 def arrays(record):
@@ -64,9 +63,8 @@ def arrays(record):
     for field, column in zip(record.schema, record.columns):
         shape = tuple(getattr(field.type, "shape", ()))
         name = (field.metadata or {}).get(b"nwt.type", b"int32")  # lengths have no type of nwt's
-        batch[field.name] = np.asarray(
-            _Memory(column.buffers()[-1], dtype_of(name.decode()), (record.num_rows, *shape))
-        )
+        buffer = column.buffers()[-1]
+        batch[field.name] = array(buffer, buffer.address, name.decode(), (record.num_rows, *shape))
     return batch
 
 
@@ -96,8 +94,8 @@ class Server:
         headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
         self._options = flight.FlightCallOptions(headers=headers)
 
-    def describe(self, rank, world):
-        path = flight.FlightDescriptor.for_path(str(rank), str(world))
+    def describe(self, rank):
+        path = flight.FlightDescriptor.for_path(str(rank["rank"]), str(rank["world"]))
         return json.loads(self._client.get_flight_info(path, self._options).app_metadata)
 
     def get(self, ticket, begun):
@@ -115,11 +113,21 @@ class Server:
 class Servers:
     """Servers of the same batches. Any number of threads may ask them."""
 
-    def __init__(self, servers, patience, ended):
-        self._servers = servers
+    def __init__(self, addresses, token, tls, patience, ended):
+        self._servers = [Server(a, token, tls) for a in addresses]
         self._patience = patience
         self._ended = ended  # why asking again is in vain, or None
         self._lock = threading.Lock()
+
+    def describe(self, rank):
+        asking = _Asking(self, 1)
+        try:
+            return asking.call(lambda server, _: server.describe(rank)).result()
+        finally:
+            asking.close()
+
+    def asking(self, _, ahead):
+        return _Asking(self, ahead)
 
     def ask(self, what, stopped):
         """Calls what with one server after another until one answers.
@@ -161,3 +169,68 @@ class Servers:
     def close(self):
         for server in self._servers:
             server.close()
+
+
+class _Asking:
+    """Some requests at a time, each in a thread. The threads end with close, or when it is forgotten."""
+
+    def __init__(self, servers, threads):
+        self._work = _Work(servers)
+        self._threads = [threading.Thread(target=self._work.run, name="nwt", daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+        self.close = weakref.finalize(self, self._work.stop, self._threads, os.getpid())
+
+    def ask(self, ticket):
+        return self.call(lambda server, begun: server.get(ticket, begun)).result
+
+    def call(self, what):
+        future = concurrent.futures.Future()
+        self._work.jobs.put((future, what))
+        return future
+
+
+class _Work:
+    def __init__(self, servers):
+        self.jobs = queue.SimpleQueue()
+        self._servers = servers
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._calls = set()  # under way; guarded by _lock
+
+    def run(self):
+        while job := self.jobs.get():
+            future, what = job
+            try:
+                future.set_result(self._servers.ask(lambda server: self._call(server, what), self._stopped))
+            except BaseException as error:
+                future.set_exception(error)
+            del job, future, what  # the batch is the caller's alone
+
+    def _call(self, server, what):
+        mine = []
+
+        def begun(call):
+            mine.append(call)
+            with self._lock:
+                self._calls.add(call)
+            if self._stopped.is_set():
+                call.cancel()
+
+        try:
+            return what(server, begun)
+        finally:
+            with self._lock:
+                self._calls.difference_update(mine)
+
+    def stop(self, threads, pid):
+        if os.getpid() != pid:
+            return  # a fork has none of the threads
+        self._stopped.set()
+        with self._lock:
+            for call in self._calls:
+                call.cancel()
+        for _ in threads:
+            self.jobs.put(None)
+        for thread in threads:
+            thread.join(1)  # longer only if a server doesn't even take a request: that ends with the process

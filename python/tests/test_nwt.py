@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -94,6 +95,26 @@ class Batches(unittest.TestCase):
             self.assertEqual([digest(batch) for batch in kept], [digest(batch) for batch in loader.epoch(2)])
 
 
+class BatchesOfSharedMemory(Batches):
+    def setUp(self):
+        patch = unittest.mock.patch.dict(GIVEN, drawing=[GIVEN["shared"]])
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_slots_are_used_again_once_nobody_has_their_arrays(self):
+        with drawing(prefetch=2) as loader:
+            where = {batch["where"].__array_interface__["data"][0] for epoch in range(5) for batch in loader.epoch(epoch)}
+            self.assertLessEqual(len(where), 5 * 6)  # an iteration has its own
+            one = next(loader.epoch(0))["where"]
+        with self.assertRaisesRegex(nwt.Error, "the token is missing or wrong"):
+            nwt.Loader([GIVEN["secret shared"]])
+        self.assertEqual(one.shape, (10, 3))
+
+    def test_without_a_server_it_says_so(self):
+        with self.assertRaisesRegex(nwt.Error, "no server has answered for 0.2 s"):
+            nwt.Loader(["shared:@nothing"], patience=0.2)
+
+
 class Servers(unittest.TestCase):
     def test_a_token_a_certificate_and_a_socket(self):
         with self.assertRaisesRegex(nwt.Error, "the token is missing or wrong"):
@@ -155,17 +176,26 @@ class Processes(unittest.TestCase):
             self.assertEqual(len(list(batches)), len(loader) - 1)
 
     def test_an_interrupt_ends_it_at_once(self):
-        child = script(
-            f"loader = nwt.Loader(['{GIVEN['hanging']}'])\n"
-            "print(1, flush=True)\n"
-            "try:\n    next(iter(loader))\nexcept KeyboardInterrupt:\n    print('interrupted')"
-        )
-        with child:
-            child.stdout.readline()
-            time.sleep(0.1)
-            child.send_signal(signal.SIGINT)
-            self.assertEqual(child.stdout.read(), "interrupted\n")
-        self.assertEqual(child.returncode, 0)
+        for address in GIVEN["hanging"]:
+            child = script(
+                f"loader = nwt.Loader(['{address}'])\n"
+                "print(1, flush=True)\n"
+                "try:\n    next(iter(loader))\nexcept KeyboardInterrupt:\n    print('interrupted')"
+            )
+            with child:
+                child.stdout.readline()
+                time.sleep(0.1)
+                child.send_signal(signal.SIGINT)
+                self.assertEqual(child.stdout.read(), "interrupted\n")
+            self.assertEqual(child.returncode, 0)
+
+    def test_a_client_that_is_killed_or_keeps_all_harms_no_other(self):
+        end = "os.kill(os.getpid(), signal.SIGKILL)"
+        for keep in ("kept = [next(batches)]", "kept = [b for b, _ in zip(batches, range(9))]"):
+            with script(f"batches = iter(nwt.Loader(['{GIVEN['shared']}']))\n{keep}\nprint(1, flush=True)\n{end}") as child:
+                child.stdout.read()
+            with nwt.Loader([GIVEN["shared"]]) as loader:
+                self.assertEqual(len(list(loader)), len(loader))
 
     def test_a_program_ends_with_batches_under_way(self):
         for how in ("", "sys.exit()", "1/0"):

@@ -43,6 +43,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	batch := flags.Int("batch", 64, "`samples` per batch")
 	shuffle := flags.Int64("shuffle", -1, "`seed` of the order; −1: in order")
 	listen := flags.String("listen", "127.0.0.1:7474", "`address`: host:port or unix:PATH")
+	shared := flags.String("shared", "", "`path` of a Unix socket, or @NAME, for clients of this host that take batches in shared memory")
 	tokenFile := flags.String("token-file", "", "`file` with the token that clients must know")
 	cert := flags.String("tls-cert", "", "`file` of the certificate")
 	key := flags.String("tls-key", "", "`file` of its key")
@@ -74,7 +75,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if *shuffle >= 0 {
 		opts = append(opts, nwt.WithShuffle(uint64(*shuffle)))
 	}
-	var with []serve.Option
+	with := []serve.Option{serve.WithShared(*shared)}
 	if *tokenFile != "" {
 		token, err := os.ReadFile(*tokenFile)
 		if err != nil {

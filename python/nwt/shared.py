@@ -1,0 +1,145 @@
+"""A server of this host, whose batches lie in memory that both processes have mapped."""
+
+import functools
+import json
+import mmap
+import os
+import socket
+import time
+
+import numpy as np
+
+from .servers import Error, array
+
+PACKET = 1 << 16
+KEPT = 4  # batches that the caller may keep; of more it gets copies
+
+
+class Shared:
+    """The server at a Unix socket, or at a name that begins with @."""
+
+    def __init__(self, path, token, patience, ended):
+        self._path = "\0" + path[1:] if path.startswith("@") else path
+        self._token = token or ""
+        self._patience = patience
+        self._ended = ended
+
+    def describe(self, rank):
+        line, about = self.connect(rank)
+        line.close()
+        return about
+
+    def asking(self, rank, ahead):
+        return _Asking(self, rank, ahead)
+
+    def close(self):
+        """Ends nothing: each iteration has a connection of its own."""
+
+    def connect(self, rank):
+        """A socket, and what the server has. Asks again while there is none."""
+        failing = time.monotonic()
+        while True:
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                line.connect(self._path)
+                line.send(json.dumps({"token": self._token, "ticket": rank}).encode())
+                about = json.loads(line.recv(PACKET) or '{"ended": true}')
+                if "error" in about:
+                    raise Error(about["error"])
+                if "ended" not in about:
+                    return line, about
+                error = "it has ended"
+            except OSError as failed:
+                error = failed
+            except BaseException:
+                line.close()
+                raise
+            line.close()
+            if why := self._ended():
+                raise Error(why)
+            if time.monotonic() - failing > self._patience:
+                raise Error(f"no server has answered for {self._patience} s; {self._path}: {error}")
+            time.sleep(0.01)
+
+
+class _Asking:
+    """One connection, which asks and takes without a thread, and has slots of its own."""
+
+    def __init__(self, shared, rank, ahead):
+        self._shared, self._rank, self._slots = shared, rank, ahead + KEPT
+        self._asked = {}  # tickets of batches that nobody has taken yet, by number
+        self._number = 0
+        self._connect()
+
+    def _connect(self):
+        self._line, about = self._shared.connect(self._rank)
+        self._free = list(range(self._slots))
+        self._memory, self._numbers = {}, {}  # by slot
+        self._answers = {}  # by number
+        self._columns = [(f["Name"], f["Type"]) for f in about["fields"]]
+        for f in about["fields"]:
+            ragged = max(1, f.get("RaggedDims", 0)) if f.get("Ragged") else 0
+            self._columns += [(f"{f['Name']}.len{dim}", "int32") for dim in range(ragged)]
+        for number, ticket in self._asked.items():  # of a server before this one
+            self._send(number, ticket)
+
+    def _send(self, number, ticket):
+        slot = self._free.pop()
+        self._numbers[slot] = number
+        try:
+            self._line.send(json.dumps({"slot": slot, "ticket": ticket}).encode())
+        except OSError:
+            pass  # _receive notices
+
+    def ask(self, ticket):
+        self._number += 1
+        self._asked[self._number] = ticket
+        self._send(self._number, ticket)
+        return functools.partial(self._take, self._number)
+
+    def _take(self, number):
+        while number not in self._answers:
+            self._receive()
+        answer = self._answers.pop(number)
+        del self._asked[number]
+        if "error" in answer[1]:
+            raise Error(answer[1]["error"])
+        if len(self._free) + len(self._asked) < self._slots - KEPT:
+            return {name: column.copy() for name, column in answer[0].items()}, answer[1]
+        return answer
+
+    def _receive(self):
+        try:
+            packet, files, _, _ = socket.recv_fds(self._line, PACKET, 1)
+        except ConnectionError:
+            packet = None
+        if not packet:
+            self._line.close()
+            return self._connect()
+        answer = json.loads(packet)
+        slot = answer.get("slot", 0)
+        for file in files:
+            self._memory[slot] = np.frombuffer(mmap.mmap(file, 0), np.uint8)
+            os.close(file)
+        lease, batch = _Lease(self._free, slot, self._memory[slot]), None
+        if "error" not in answer:
+            start = lease.memory.__array_interface__["data"][0]
+            shapes = [*answer["shapes"], *([] for _ in self._columns)]
+            batch = {
+                name: array(lease, start + at, kind, [answer["samples"], *shape])
+                for (name, kind), at, shape in zip(self._columns, answer["at"], shapes)
+            }
+        self._answers[self._numbers.pop(slot)] = batch, answer
+
+    def close(self):
+        self._line.close()
+
+
+class _Lease:
+    """A slot that has a batch, until nobody has its arrays."""
+
+    def __init__(self, free, slot, memory):
+        self._free, self._slot, self.memory = free, slot, memory
+
+    def __del__(self):
+        self._free.append(self._slot)
