@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/promise"
 )
 
 const (
@@ -33,6 +34,11 @@ const (
 
 	serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`
 )
+
+func init() { // what comes fills each sample
+	promise.ToOverwrite[*remote]()
+	promise.ToOverwrite[*sized]()
+}
 
 // A Dataset is what one or several servers have. Its samples are loaded there. How many requests are
 // under way follows from the loader's workers; nwt.Tune finds their number. It is an
@@ -78,7 +84,7 @@ func Open(ctx context.Context, addresses []string, opts ...Option) (Dataset, err
 	target := addresses[0]
 	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(serviceConfig),
-		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(2 * window),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(2 * window), grpc.WithReadBufferSize(window / 16),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}, MinConnectTimeout: ping}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: ping, Timeout: ping, PermitWithoutStream: false}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<31 - 1)),

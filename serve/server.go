@@ -112,7 +112,7 @@ func (s *Server) Stats() Stats {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxTicket), grpc.WaitForHandlers(true),
-		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(2 * window),
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(2 * window), grpc.WriteBufferSize(window / 16),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: ping / 2, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: ping, Timeout: ping}),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {

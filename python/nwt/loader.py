@@ -1,13 +1,15 @@
 """A loader whose batches servers load."""
 
 import collections
+import contextlib
+import json
 import os
 
 from .servers import Error, Servers
 from .shared import Shared
 
 
-class Loader:
+class Loader(contextlib.AbstractContextManager):
     """The batches of one rank, loaded by servers.
 
     addresses are host:port or unix:PATH; of a name with several hosts all are asked. All servers
@@ -70,12 +72,12 @@ class Loader:
     def _iterate(self, start):
         left = 1 if start["samples"] else len(self)  # of a rest the first answer tells how many
         asked, number = collections.deque(), 0
+        ticket = json.dumps({**start, **self._rank}).encode()[:-1]
         asking = self._servers.asking(self._rank, self._prefetch)
         try:
             while left or asked:
                 while left and len(asked) < self._prefetch:
-                    ticket = {**start, **self._rank, "batch": number}
-                    asked.append(asking.ask(ticket))
+                    asked.append(asking.ask(b'%b, "batch": %d}' % (ticket, number)))
                     number, left = number + 1, left - 1
                 batch, answer = asked.popleft()()
                 left = answer["left"] - len(asked)
@@ -107,9 +109,6 @@ class Loader:
         """Ends the connections."""
         if os.getpid() == self._pid:
             self._servers.close()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.close()

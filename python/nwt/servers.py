@@ -12,15 +12,12 @@ import weakref
 import numpy as np
 import pyarrow.flight as flight
 
-PING_MS = 10_000  # a server that is stopped is noticed after two of them
-
 OPTIONS = [
-    ("grpc.keepalive_time_ms", PING_MS),
-    ("grpc.keepalive_timeout_ms", PING_MS),
+    ("grpc.keepalive_time_ms", 10_000),  # a server that is stopped is noticed after 20 s
+    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # how long a connection may take to be made
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.http2.lookahead_bytes", 16 << 20),
     ("grpc.lb_policy_name", "round_robin"),  # of a name with several addresses
 ]
 
@@ -48,13 +45,14 @@ class _Memory:
         self.__array_interface__ = interface
 
 
-def array(owner, address, name, shape):
-    """An array of memory that its owner has for nobody else: it may be written to.
+def dtype_of(name):
+    """The dtype of an element type. NumPy has no bfloat16: its bits are uint16."""
+    return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
 
-    name is the element type. NumPy has no bfloat16: its bits are uint16.
-    """
-    dtype = np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
-    return np.asarray(_Memory(owner, {"data": (address, False), "typestr": dtype.str, "shape": tuple(shape), "version": 3}))
+
+def array(owner, address, size):
+    """Bytes at an address, which the owner has for nobody else: they may be written to."""
+    return np.asarray(_Memory(owner, {"data": (address, False), "typestr": "|u1", "shape": (size,), "version": 3}))
 
 
 def arrays(record):
@@ -64,7 +62,8 @@ def arrays(record):
         shape = tuple(getattr(field.type, "shape", ()))
         name = (field.metadata or {}).get(b"nwt.type", b"int32")  # lengths have no type of nwt's
         buffer = column.buffers()[-1]
-        batch[field.name] = array(buffer, buffer.address, name.decode(), (record.num_rows, *shape))
+        memory = array(buffer, buffer.address, buffer.size)
+        batch[field.name] = np.ndarray((record.num_rows, *shape), dtype_of(name.decode()), memory)
     return batch
 
 
@@ -78,8 +77,7 @@ class Server:
     """One address."""
 
     def __init__(self, address, token, tls):
-        self.address = address
-        self.under_way = 0
+        self.address, self.under_way = address, 0
         self.failures = 0  # in a row
         self.until = 0.0  # it isn't asked before, since it didn't answer
         scheme, place = ("grpc+tls" if tls else "grpc+tcp"), address
@@ -89,25 +87,22 @@ class Server:
         if isinstance(tls, str):
             with open(tls, "rb") as file:
                 roots = file.read()
-        self._client = flight.FlightClient(f"{scheme}://{place}", tls_root_certs=roots, generic_options=OPTIONS)
-        _live.add(self._client)
+        self.client = flight.FlightClient(f"{scheme}://{place}", tls_root_certs=roots, generic_options=OPTIONS)
+        _live.add(self.client)
         headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
         self._options = flight.FlightCallOptions(headers=headers)
 
     def describe(self, rank):
         path = flight.FlightDescriptor.for_path(str(rank["rank"]), str(rank["world"]))
-        return json.loads(self._client.get_flight_info(path, self._options).app_metadata)
+        return json.loads(self.client.get_flight_info(path, self._options).app_metadata)
 
     def get(self, ticket, begun):
         """A batch, with what the server tells of it. begun gets the call, so that it can be cancelled."""
-        call = self._client.do_get(flight.Ticket(json.dumps(ticket)), self._options)
+        call = self.client.do_get(flight.Ticket(ticket), self._options)
         _live.add(call)
         begun(call)
         chunk = call.read_chunk()
         return arrays(chunk.data), json.loads(bytes(chunk.app_metadata))
-
-    def close(self):
-        self._client.close()
 
 
 class Servers:
@@ -115,8 +110,7 @@ class Servers:
 
     def __init__(self, addresses, token, tls, patience, ended):
         self._servers = [Server(a, token, tls) for a in addresses]
-        self._patience = patience
-        self._ended = ended  # why asking again is in vain, or None
+        self._patience, self._ended = patience, ended  # ended says why asking again is in vain
         self._lock = threading.Lock()
 
     def describe(self, rank):
@@ -130,10 +124,7 @@ class Servers:
         return _Asking(self, ahead)
 
     def ask(self, what, stopped):
-        """Calls what with one server after another until one answers.
-
-        Among those that answered last time it takes the one with the fewest requests under way.
-        """
+        """Calls what with one server after another until one answers, first those with least to do."""
         failing = None  # since when
         while True:
             server, wait = self._take()
@@ -168,7 +159,7 @@ class Servers:
 
     def close(self):
         for server in self._servers:
-            server.close()
+            server.client.close()
 
 
 class _Asking:
@@ -196,32 +187,22 @@ class _Work:
         self._servers = servers
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._calls = set()  # under way; guarded by _lock
+        self._calls = weakref.WeakSet()  # guarded by _lock
 
     def run(self):
         while job := self.jobs.get():
             future, what = job
             try:
-                future.set_result(self._servers.ask(lambda server: self._call(server, what), self._stopped))
+                future.set_result(self._servers.ask(lambda server: what(server, self._begun), self._stopped))
             except BaseException as error:
                 future.set_exception(error)
             del job, future, what  # the batch is the caller's alone
 
-    def _call(self, server, what):
-        mine = []
-
-        def begun(call):
-            mine.append(call)
-            with self._lock:
-                self._calls.add(call)
-            if self._stopped.is_set():
-                call.cancel()
-
-        try:
-            return what(server, begun)
-        finally:
-            with self._lock:
-                self._calls.difference_update(mine)
+    def _begun(self, call):
+        with self._lock:
+            self._calls.add(call)
+        if self._stopped.is_set():
+            call.cancel()
 
     def stop(self, threads, pid):
         if os.getpid() != pid:
@@ -232,5 +213,6 @@ class _Work:
                 call.cancel()
         for _ in threads:
             self.jobs.put(None)
+        end = time.monotonic() + 1  # later only if a server doesn't even take a request: that ends with the process
         for thread in threads:
-            thread.join(1)  # longer only if a server doesn't even take a request: that ends with the process
+            thread.join(max(0, end - time.monotonic()))

@@ -1,0 +1,15 @@
+"""Prints how many samples a second come, while nothing is done with them: rate.py EPOCHS ADDRESS..."""
+
+import sys
+import time
+
+import nwt
+
+epochs, *addresses = sys.argv[1:]
+with nwt.Loader(addresses) as loader:
+    list(map(len, loader.epoch(0)))  # what is read for the first time
+    samples, began = 0, time.perf_counter()
+    for epoch in range(1, 1 + int(epochs)):
+        for batch in loader.epoch(epoch):
+            samples += len(next(iter(batch.values())))
+    print(f"{samples / (time.perf_counter() - began):.0f} samples/s")
