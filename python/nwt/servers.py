@@ -78,7 +78,6 @@ class Server:
 
     def __init__(self, address, token, tls):
         self.address, self.under_way = address, 0
-        self.failures = 0  # in a row
         self.until = 0.0  # it isn't asked before, since it didn't answer
         scheme, place = ("grpc+tls" if tls else "grpc+tcp"), address
         if address.startswith("unix:"):
@@ -131,14 +130,11 @@ class Servers:
             if stopped.wait(wait):
                 raise Error("the epoch was given up")
             try:
-                answer = what(server)
-                server.failures = 0
-                return answer
+                return what(server)
             except (flight.FlightUnavailableError, flight.FlightTimedOutError) as error:
                 now = time.monotonic()
                 failing = failing or now
-                server.failures += 1
-                server.until = now + min(2, 0.01 * 2 ** min(server.failures, 10))
+                server.until = now + 0.05  # gRPC waits longer and longer until it connects again
                 if why := self._ended():
                     raise Error(why) from error
                 if now - failing > self._patience:
