@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/devicecopy"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
-	"github.com/nwt-go/nwt/internal/stage"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Batch is the samples of one training step, in a slot of its loader. It is
@@ -56,7 +56,7 @@ type Batch struct {
 	finishErr  error        // ends the epoch in place of this batch
 
 	// If there is a stage, it writes these before it announces the batch.
-	device               *stage.Buffer
+	device               *devicecopy.Buffer
 	copyBegan, copyEnded time.Time
 	err                  error // ends the epoch in place of this batch
 
@@ -86,7 +86,7 @@ func (b *Batch) Len() int { return b.size }
 // Index is the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
 func (b *Batch) Index() int { return b.index }
 
-// Last tells whether the batch is the last of its epoch on this rank. It is false in
+// Last reports whether the batch is the last of its epoch on this rank. It is false in
 // [WithBatchTransform], and if the epoch then ends with an error. For a stream, with [WithUnordered] or
 // [WithErrorBudget], it may block until the next batch is loaded.
 func (b *Batch) Last() bool {
@@ -254,7 +254,7 @@ func (t *tally) admit(b *Batch) error {
 		if budget == 0 {
 			return f.err
 		}
-		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, guard.Cause(f.err))
+		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, usercall.Cause(f.err))
 	}
 	if b.finishErr != nil {
 		return b.finishErr
@@ -263,7 +263,7 @@ func (t *tally) admit(b *Batch) error {
 		return err
 	}
 	if len(list) > 0 && b.size == 0 && b.l.opts.world > 1 {
-		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, guard.Cause(list[len(list)-1].err))
+		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, usercall.Cause(list[len(list)-1].err))
 	}
 	return nil
 }
@@ -332,7 +332,7 @@ func (b *Batch) finish(worker int) {
 			Err: finishError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
 		}
 	}
-	guard.Call(func() error {
+	usercall.Call(func() error {
 		if err := b.l.opts.finish(b.run.ctx, b); err != nil || b.places.Ragged == 0 {
 			return err
 		}
@@ -441,7 +441,7 @@ func (r *run) askSizes(b *Batch, from int) (next int) {
 	finished := false
 	defer func() {
 		if !finished {
-			stack, err := guard.Recovered(recover())
+			stack, err := usercall.Recovered(recover())
 			b.badSizes(next, err, stack)
 			next++
 		}

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/nwt-go/nwt/internal/layout"
-	"github.com/nwt-go/nwt/internal/mix"
+	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -376,7 +376,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	}
 	perm, key := permute.New(n), permute.SeedKey(seed)
 	var parts []Dataset
-	ends := mix.Divide(n, shares)
+	ends := mixture.Divide(n, shares)
 	from := 0
 	for i, share := range shares {
 		to := ends[i]

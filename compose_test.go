@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"math"
+	"math/big"
 	"slices"
 	"strings"
 	"sync"
@@ -12,15 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
-
-// numbers is a dataset of the numbers from … from+n−1.
-func numbers(from, n int) nwt.Dataset {
-	return nwt.NewDataset(n, []nwt.Field{{Name: "number", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
-		nwt.Values[int64](dst, 0)[0] = int64(from + i)
-		return nil
-	})
-}
 
 // epochOf is the numbers of an epoch, in order.
 func epochOf(t testing.TB, ds nwt.Dataset, epoch int, opts ...nwt.Option) (all []int64) {
@@ -566,6 +562,425 @@ func TestABadSampleOfAPartIsNamedAsInTheWhole(t *testing.T) {
 		require.ErrorContains(t, err, c.want)
 		if strings.Contains(c.want, "the whole") {
 			require.Contains(t, log.String(), `origin="sample `)
+		}
+	}
+}
+
+// worded is n samples with a ragged field, a random number and an index, named by
+// what.
+func worded(n int, what string) nwt.Dataset {
+	fields := []nwt.Field{
+		{Name: what + " index", Type: nwt.Int64},
+		{Name: what + " words", Type: nwt.Uint16, Shape: []int{9}, Ragged: true},
+		{Name: what + " random", Type: nwt.Uint32},
+	}
+	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		dst.SetLen(1, i%10)
+		for k := range i % 10 {
+			nwt.Values[uint16](dst, 1)[k] = uint16(i)
+		}
+		nwt.Values[uint32](dst, 2)[0] = dst.Rand().Uint32()
+		return nil
+	})
+}
+
+// inBatches loads a dataset with LoadBatch.
+type inBatches struct{ nwt.Dataset }
+
+func (d inBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	for i, index := range indices {
+		if err := d.Load(ctx, index, dst[i]); err != nil {
+			return err
+		}
+		indices[i] = -1 // its own
+	}
+	nwt.ValuesOf[int64](dst, 0)[0] += 0
+	return nil
+}
+
+func TestAZipHasTheFieldsOfItsPartsSideBySide(t *testing.T) {
+	const n = 103
+	copied := func(ds nwt.Dataset) nwt.Dataset {
+		return nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+			dst.SetLen(1, src.Len(1))
+			for f := range ds.Fields() {
+				copy(dst.Bytes(f), src.Bytes(f))
+			}
+			return nil
+		})
+	}
+	for name, parts := range map[string][2]nwt.Dataset{
+		"plain":   {worded(n, "left"), worded(n, "right")},
+		"batched": {inBatches{worded(n, "left")}, worded(n, "right")},
+		"both":    {inBatches{worded(n, "left")}, inBatches{worded(n, "right")}},
+		"mapped":  {copied(worded(n, "left")), copied(inBatches{worded(n, "right")})},
+		"cached":  {nwt.Cached(worded(n, "left"), 1<<20), worded(n, "right")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			zip, err := nwt.Zip(parts[0], parts[1])
+			require.NoError(t, err)
+			require.Equal(t, n, zip.Len())
+			require.Len(t, zip.Fields(), 6)
+			require.Equal(t, "right index", zip.Fields()[3].Name)
+			twice, err := nwt.Concat(zip, zip)
+			require.NoError(t, err)
+			for _, ds := range []nwt.Dataset{zip, twice} {
+				for _, workers := range []int{0, 3} {
+					l := newLoader(t, ds, nwt.WithShuffle(1), nwt.WithWorkers(workers), nwt.WithBatchSize(8))
+					for b, err := range l.Epoch(t.Context(), 0) {
+						require.NoError(t, err)
+						for place, index := range b.Indices() {
+							index %= n
+							for _, side := range []int{0, 3} {
+								require.EqualValues(t, index, nwt.Values[int64](b, side)[place])
+								require.EqualValues(t, index%10, b.Lens(side + 1)[place])
+								for k, word := range nwt.Values[uint16](b, side+1)[9*place : 9*place+9] {
+									want := 0
+									if k < index%10 {
+										want = index
+									}
+									require.EqualValues(t, want, word)
+								}
+							}
+							if name != "cached" {
+								require.NotEqual(t, nwt.Values[uint32](b, 2)[place], nwt.Values[uint32](b, 5)[place], "the right goes on where the left stopped")
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestAZipResumesOnOtherRanks(t *testing.T) {
+	other := worded(100, "other")
+	zip, err := nwt.Zip(drawn(100), other)
+	require.NoError(t, err)
+	resumesAnywhere(t, zip, nwt.WithShuffle(7))
+}
+
+func TestAFaultInAZipNamesTheSample(t *testing.T) {
+	bad := nwt.NewDataset(10, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 4 {
+			return errBad
+		}
+		return nil
+	})
+	zip, err := nwt.Zip(worded(10, "left"), bad)
+	require.NoError(t, err)
+	_, err = epoch(t.Context(), newLoader(t, zip), 0)
+	var le *nwt.LoadError
+	require.ErrorAs(t, err, &le)
+	require.Equal(t, 4, le.Index)
+	require.ErrorIs(t, err, errBad)
+}
+
+func TestWhatCanNotBeZippedIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		ds   []nwt.Dataset
+		says []string
+	}{
+		{nil, []string{"needs at least one dataset"}},
+		{[]nwt.Dataset{worded(5, "a"), worded(4, "b")}, []string{"Zip: dataset 1: has 4 samples: must have 5, as dataset 0"}},
+		{[]nwt.Dataset{worded(5, "a"), worded(5, "a")}, []string{`Zip: a words: a field of dataset 1 must not have the name of a field of dataset 0`}},
+		{[]nwt.Dataset{nil, worded(5, "a"), nwt.Streamed(&shelves{lengths: []int{1}})}, []string{"Zip: dataset 0: Dataset: must not be nil", "Zip: dataset 2: "}},
+	} {
+		_, err := nwt.Zip(c.ds...)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+		for _, s := range c.says {
+			require.ErrorContains(t, err, s)
+		}
+	}
+}
+
+func TestAZipAllocatesNothingPerBatch(t *testing.T) {
+	zip, err := nwt.Zip(worded(1<<16, "left"), worded(1<<16, "right"))
+	require.NoError(t, err)
+	next, stop := iter.Pull2(newLoader(t, zip, nwt.WithWorkers(0)).Epochs(t.Context(), 0, 9))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+// sentences is a dataset of one ragged field: sample i is i%7+1 long. It is a BatchDataset if
+// batches is set, a SizedDataset if sized is.
+func sentences(n int, batches, sized bool) nwt.Dataset {
+	ds := nwt.NewDataset(n, []nwt.Field{{Name: "text", Type: nwt.Uint8, Shape: []int{7}, Ragged: true}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(0, i%7+1)
+		dst.Bytes(0)[i%7] = uint8(i)
+		return nil
+	})
+	if batches {
+		ds = batchwise{ds}
+	}
+	if sized {
+		ds = nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = i%7 + 1 })
+	}
+	return ds
+}
+
+// batchwise is a BatchDataset.
+type batchwise struct{ nwt.Dataset }
+
+func (d batchwise) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	for i, index := range indices {
+		if err := d.Load(ctx, index, dst[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestWhatIsMadeOfADatasetHasItsOptionalMethods(t *testing.T) {
+	for _, batches := range []bool{false, true} {
+		for _, sized := range []bool{false, true} {
+			for name, ds := range made(t, sentences(20, batches, sized)) {
+				t.Run(fmt.Sprintf("%s/batches=%t/sized=%t", name, batches, sized), func(t *testing.T) {
+					if cache, ok := ds.(*nwt.Cache); ok { // whose sizes the loader knows
+						ds = must(nwt.Subset(ds, []int{0, 1, 2, 3, 4}))
+						defer func() { require.NoError(t, cache.Close()) }()
+					}
+					tell, is := ds.(nwt.SizedDataset)
+					require.Equal(t, sized, is)
+					if _, is := ds.(nwt.BatchDataset); name == "Cached" {
+						require.False(t, is)
+					} else {
+						require.Equal(t, batches, is)
+					}
+					if !sized {
+						return
+					}
+					for i := range ds.Len() {
+						s, err := nwt.LoadSample(t.Context(), ds, i)
+						require.NoError(t, err)
+						var sizes [1]int
+						tell.Sizes(i, sizes[:])
+						require.Equal(t, s.Len(0), sizes[0])
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestSubsetAndSplitTellWhichSamplesTheyHold(t *testing.T) {
+	for _, batches := range []bool{false, true} {
+		for _, sized := range []bool{false, true} {
+			whole := sentences(20, batches, sized)
+			for name, ds := range made(t, whole) {
+				if name != "Subset" && name != "Split" && name != "Overwrites of Subset" {
+					_, is := ds.(nwt.SubsetDataset)
+					require.Equal(t, name == "Subset of Concat", is, name)
+					continue
+				}
+				sub := ds.(nwt.SubsetDataset)
+				for i := range ds.Len() {
+					s, err := nwt.LoadSample(t.Context(), ds, i)
+					require.NoError(t, err)
+					want, err := nwt.LoadSample(t.Context(), whole, sub.Index(i))
+					require.NoError(t, err)
+					require.Equal(t, want.Bytes(0), s.Bytes(0))
+				}
+				require.Panics(t, func() { sub.Index(-1) })
+				require.PanicsWithValue(t, fmt.Sprintf("nwt: Index(%d) is out of range: the dataset has %d samples", ds.Len(), ds.Len()), func() { sub.Index(ds.Len()) })
+			}
+		}
+	}
+}
+
+func TestTheTrainingPartOfASplitCanBeBucketedByItsSizes(t *testing.T) {
+	parts, err := nwt.Split(sentences(100, false, true), 3, 0.8, 0.2)
+	require.NoError(t, err)
+	tell := parts[0].(nwt.SizedDataset)
+	length := func(i int) int {
+		var sizes [1]int
+		tell.Sizes(i, sizes[:])
+		return sizes[0]
+	}
+	order, err := sampler.Bucketed(parts[0].Len(), length, sampler.Buckets{BatchSize: 4}, 1)
+	require.NoError(t, err)
+	padded, used := 0, 0
+	for b, err := range newLoader(t, parts[0], nwt.WithSampler(order), nwt.WithBatchSize(4)).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		padded += len(b.Bytes(0))
+		for _, n := range b.Lens(0) {
+			used += int(n)
+		}
+	}
+	require.Less(t, float64(padded), 1.15*float64(used))
+}
+
+// contents is the number that each sample of a dataset of numbers holds.
+func contents(t *testing.T, ds nwt.Dataset) (all []int64) {
+	t.Helper()
+	for _, batch := range batchesOf[int64](t, newLoader(t, ds)) {
+		all = append(all, batch...)
+	}
+	return all
+}
+
+// batchesOf is field 0 of every batch of epoch 0.
+func batchesOf[T nwt.Element](t *testing.T, l *nwt.Loader) (batches [][]T) {
+	t.Helper()
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		batches = append(batches, slices.Clone(nwt.Values[T](b, 0)))
+	}
+	return batches
+}
+
+func numbersTo(t *testing.T, n int) nwt.Dataset {
+	t.Helper()
+	numbers := make([]int64, n)
+	for i := range numbers {
+		numbers[i] = int64(i)
+	}
+	ds, err := nwt.FromSlices(nwt.SliceOf("number", numbers))
+	require.NoError(t, err)
+	return ds
+}
+
+func TestThePartsOfASplitAreDisjointAndComplete(t *testing.T) {
+	for _, n := range []int{4, 10, 1000, 1001} {
+		ds := numbersTo(t, n)
+		parts, err := nwt.Split(ds, 7, 0.5, 0.3, 0.2)
+		require.NoError(t, err)
+		require.Len(t, parts, 3)
+		seen := make([]bool, n)
+		for i, part := range parts {
+			require.Equal(t, ds.Fields(), part.Fields())
+			require.InDelta(t, []float64{0.5, 0.3, 0.2}[i]*float64(n), part.Len(), 1)
+			for _, number := range contents(t, part) {
+				require.False(t, seen[number])
+				seen[number] = true
+			}
+		}
+		require.NotContains(t, seen, false)
+	}
+}
+
+func TestASplitIsItsSeedsAndShuffled(t *testing.T) {
+	ds := numbersTo(t, 1000)
+	split := func(seed uint64) []int64 {
+		parts, err := nwt.Split(ds, seed, 0.9, 0.1)
+		require.NoError(t, err)
+		require.Implements(t, (*nwt.BatchDataset)(nil), parts[1])
+		return contents(t, parts[1])
+	}
+	require.Equal(t, split(1), split(1))
+	require.NotEqual(t, split(1), split(2))
+	part := split(1)
+	require.False(t, slices.IsSorted(part))
+	slices.Sort(part)
+	require.Less(t, part[0], int64(200))
+	require.Greater(t, part[99], int64(800))
+}
+
+func TestAPartIsWholeWhereThereIsOneShare(t *testing.T) {
+	parts, err := nwt.Split(numbersTo(t, 5), 1, 1)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []int64{0, 1, 2, 3, 4}, contents(t, parts[0]))
+}
+
+func TestASampleThatIsBadIsBadInItsPartToo(t *testing.T) {
+	bad := numbered(10, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 7 {
+			return errBad
+		}
+		return nil
+	})
+	for _, ds := range []nwt.Dataset{bad, batched{bad}} {
+		parts, err := nwt.Split(ds, 1, 0.5, 0.5)
+		require.NoError(t, err)
+		failed := 0
+		for _, part := range parts {
+			if _, err := epoch(t.Context(), newLoader(t, part, nwt.WithBatchSize(1)), 0); err != nil {
+				require.ErrorIs(t, err, errBad)
+				failed++
+			}
+		}
+		require.Equal(t, 1, failed)
+	}
+}
+
+func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
+	ds := numbersTo(t, 10)
+	for _, c := range []struct {
+		shares []float64
+		says   []string
+	}{
+		{nil, []string{"add up to 1, not 0"}},
+		{[]float64{0.5, 0.4}, []string{"[0.5 0.4]: shares are fractions that add up to 1, not 0.9"}},
+		{[]float64{8, 2}, []string{"shares[0] = 8: shares are fractions", "shares[1] = 2: shares"}},
+		{[]float64{1, 0}, []string{"shares[1] = 0: shares are fractions that add up to 1"}},
+		{[]float64{math.NaN()}, []string{"shares[0] = NaN"}},
+		{[]float64{0.99, 0.01}, []string{"shares[1] = 0.01: less than 1 of 10 samples"}},
+	} {
+		_, err := nwt.Split(ds, 1, c.shares...)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+		for _, s := range c.says {
+			require.ErrorContains(t, err, s)
+		}
+	}
+	_, err := nwt.Split(nil, 1, 1)
+	require.ErrorContains(t, err, "must not be nil")
+}
+
+func TestAShareThatIsAWholeNumberOfSamplesIsExact(t *testing.T) {
+	for _, c := range []struct {
+		n      int
+		shares []float64
+		part   int
+		want   int
+	}{
+		{250, []float64{0.35, 0.58, 0.01, 0.06}, 1, 145},
+		{375, []float64{0.22, 0.12, 0.66}, 1, 45},
+		{150, []float64{0.57, 0.38, 0.03, 0.02}, 1, 57},
+		{250, []float64{0.59, 0.34, 0.03, 0.02, 0.02}, 1, 85},
+	} {
+		parts, err := nwt.Split(augmented(c.n), 1, c.shares...)
+		require.NoError(t, err)
+		require.Equal(t, c.want, parts[c.part].Len(), c)
+	}
+}
+
+// However many samples there are: no sum of shares is a little off.
+func TestAPartsSizeIsItsShareRoundedUpOrDown(t *testing.T) {
+	none := func(context.Context, int, *nwt.Sample) error { return nil }
+	for _, samples := range []int64{1000, 12_345_678, 20_000_000_000_001, 1<<62 - 1} {
+		if samples > int64(nwt.MaxSamples) {
+			continue
+		}
+		n := int(samples)
+		ds := nwt.NewDataset(n, []nwt.Field{{Name: "x", Type: nwt.Uint8}}, none)
+		for _, thousandths := range [][]int64{{1000}, {900, 100}, {333, 333, 334}, {100, 200, 300, 400}, {1, 999}, {499, 1, 499, 1}, {7, 11, 13, 17, 952}} {
+			var shares []float64
+			for _, s := range thousandths {
+				shares = append(shares, float64(s)/1000)
+			}
+			parts, err := nwt.Split(ds, 1, shares...)
+			require.NoError(t, err)
+			all := 0
+			for k, part := range parts {
+				share := big.NewRat(thousandths[k], 1000)
+				off := new(big.Rat).SetInt64(int64(part.Len()))
+				off.Sub(off, share.Mul(share, new(big.Rat).SetInt64(int64(n))))
+				require.Negative(t, off.Abs(off).Cmp(big.NewRat(1, 1)), "%d of %d: share %d has %d", k, n, thousandths[k], part.Len())
+				all += part.Len()
+			}
+			require.Equal(t, n, all)
+		}
+		for thirds := range 3 { // as a program computes them, or as a person rounds them
+			share := []float64{1.0 / 3, 0.3333333, 0.33333334}[thirds]
+			parts, err := nwt.Split(ds, 1, share, share, share)
+			require.NoError(t, err)
+			for _, part := range parts {
+				require.InDelta(t, 0, float64(part.Len()-n/3), 1)
+			}
 		}
 	}
 }

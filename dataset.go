@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/promise"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, also for places in
@@ -59,12 +59,12 @@ func (d *funcDataset) invalid() error {
 	return nil
 }
 
-// whole is embedded in datasets. It tells whether Load writes every element.
+// whole is embedded in datasets. It reports whether Load writes every element.
 type whole bool
 
 func (w whole) overwrites() bool { return bool(w) }
 
-// overwrites tells whether the Load of each dataset is known to write every element.
+// overwrites reports whether the Load of each dataset is known to write every element.
 func overwrites(ds ...Dataset) whole {
 	for _, d := range ds {
 		switch o := d.(type) {
@@ -262,7 +262,7 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 		}
 		return s.end()
 	}
-	guard.Call(load, func(stack []byte, cause error) {
+	usercall.Call(load, func(stack []byte, cause error) {
 		bad := s.error(cause, stack)
 		bad.origin = origin(ds, s.index)
 		err = bad

@@ -5,8 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -462,5 +467,362 @@ func TestAPanicIsToldWithItsFileAndLine(t *testing.T) {
 		ds := nwt.NewDataset(1, scalar, func(_ context.Context, _ int, dst *nwt.Sample) error { return c.load(dst) })
 		_, err := epoch(t.Context(), newLoader(t, ds, nwt.WithWorkers(1)), 0)
 		require.ErrorContains(t, err, fmt.Sprintf("%s (%s:%d)", c.says, file, line+5+i))
+	}
+}
+
+// growing is a dataset of numbers whose length changes.
+type growing struct{ n atomic.Int64 }
+
+func newGrowing(n int) *growing {
+	g := &growing{}
+	g.n.Store(int64(n))
+	return g
+}
+
+func (g *growing) Len() int {
+	if g.n.Load() == -100 {
+		panic("the table is locked")
+	}
+	return int(g.n.Load())
+}
+func (g *growing) Fields() []nwt.Field { return []nwt.Field{{Name: "i", Type: nwt.Int64}} }
+func (g *growing) Load(_ context.Context, i int, dst *nwt.Sample) error {
+	nwt.Values[int64](dst, 0)[0] = int64(i)
+	return nil
+}
+
+// numbersOfEpoch is the numbers of an epoch, as they come.
+func numbersOfEpoch(t *testing.T, l *nwt.Loader, epoch int) (all []int64) {
+	t.Helper()
+	for b, err := range l.Epoch(t.Context(), epoch) {
+		require.NoError(t, err)
+		all = append(all, nwt.Values[int64](b, 0)...)
+	}
+	return all
+}
+
+func TestADatasetThatGrowsOrShrinksBetweenEpochsIsTrainedOnWhole(t *testing.T) {
+	for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(3)}, {nwt.WithShuffle(3), nwt.WithWorkers(0)}, {nwt.WithShuffle(3), nwt.WithRank(1, 3), nwt.WithDropLast()}} {
+		opts = append(opts, nwt.WithBatchSize(10))
+		ds := newGrowing(100)
+		l := newLoader(t, ds, opts...)
+		for epoch, n := range []int{100, 153, 153, 47, 1000} {
+			ds.n.Store(int64(n))
+			fresh := newLoader(t, newGrowing(n), opts...)
+			require.Equal(t, numbersOfEpoch(t, fresh, epoch), numbersOfEpoch(t, l, epoch))
+			require.Equal(t, fresh.Len(), l.Len())
+		}
+	}
+}
+
+func TestTheLengthOfADatasetHoldsForARun(t *testing.T) {
+	ds := newGrowing(20)
+	l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithShuffle(1))
+	samples := 0
+	for b, err := range l.Epochs(t.Context(), 0, 3) {
+		require.NoError(t, err)
+		ds.n.Add(7)
+		samples += b.Len()
+		require.ErrorIs(t, l.SetSampler(nwt.Sequential(21)), nwt.ErrBusy)
+		require.Equal(t, 2, l.Len())
+	}
+	require.Equal(t, 60, samples)
+	require.Len(t, numbersOfEpoch(t, l, 3), 62)
+}
+
+func TestASamplerMayVisitWhatADatasetHasGained(t *testing.T) {
+	ds := newGrowing(100)
+	l := newLoader(t, ds)
+	ds.n.Store(150)
+	require.NoError(t, l.SetSampler(nwt.Shuffled(150, 1)))
+	all := numbersOfEpoch(t, l, 0)
+	slices.Sort(all)
+	require.Len(t, slices.Compact(all), 150)
+	ds.n.Store(200)
+	require.Len(t, numbersOfEpoch(t, l, 1), 150, "a sampler of the program's keeps its length")
+	require.ErrorContains(t, l.SetSampler(nwt.Sequential(201)), "visits index 200, but the dataset has only 200 samples")
+	ds.n.Store(149)
+	require.ErrorContains(t, refusal(t, l.Epoch(t.Context(), 2)), "Dataset.Len: Shuffled(150, seed 1): visits index 149, but the dataset has only 149 samples")
+	ds.n.Store(150)
+	require.Len(t, numbersOfEpoch(t, l, 2), 150)
+}
+
+func TestAStateIsCheckedAgainstTheLengthThatTheDatasetHasNow(t *testing.T) {
+	ds := newGrowing(100)
+	l := newLoader(t, ds, nwt.WithBatchSize(10))
+	require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Samples: 120})), "must be 0 … 100")
+	ds.n.Store(150)
+	rest := 0
+	for b, err := range l.Resume(t.Context(), nwt.State{Samples: 120}) {
+		require.NoError(t, err)
+		rest += b.Len()
+	}
+	require.Equal(t, 30, rest)
+	ds.n.Store(50)
+	require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Samples: 120})), "must be 0 … 50")
+}
+
+func TestALengthThatCanNotBeEndsTheEpochAlone(t *testing.T) {
+	ds := newGrowing(100)
+	l := newLoader(t, ds)
+	for n, want := range map[int64]string{0: "Dataset.Len: 0: must be 1", -100: "Len panicked: the table is locked"} {
+		ds.n.Store(n)
+		require.ErrorContains(t, refusal(t, l.Epoch(t.Context(), 0)), want)
+		require.ErrorContains(t, l.SetSampler(nwt.Sequential(1)), want)
+		ds.n.Store(100)
+		require.Len(t, numbersOfEpoch(t, l, 0), 100)
+	}
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, refusal(t, l.Epoch(t.Context(), 0)), nwt.ErrClosed)
+}
+
+func TestWhatIsMadeOfAGrowingDatasetGrowsIfItsSamplesKeepTheirPlaces(t *testing.T) {
+	ds := newGrowing(10)
+	for name, made := range map[string]nwt.Dataset{
+		"Map":        nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error { copy(dst.Bytes(0), src.Bytes(0)); return nil }),
+		"Map, batch": nwt.Map(batchwise{ds}, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error { copy(dst.Bytes(0), src.Bytes(0)); return nil }),
+		"Sized":      nwt.Sized(ds, func(int, []int) {}),
+		"Cached":     nwt.Cached(ds, 1<<20),
+		"Overwrites": nwt.Overwrites(ds),
+	} {
+		ds.n.Store(10)
+		l := newLoader(t, made)
+		require.Len(t, numbersOfEpoch(t, l, 0), 10, name)
+		ds.n.Store(25)
+		want := numbersOfEpoch(t, newLoader(t, ds), 0)
+		require.Equal(t, want, numbersOfEpoch(t, l, 1), name)
+		require.Equal(t, want, numbersOfEpoch(t, l, 1), name)
+	}
+	ds.n.Store(10)
+	for name, made := range map[string]nwt.Dataset{"Concat": must(nwt.Concat(ds, ds)), "Zip": must(nwt.Zip(ds)), "Split": must(nwt.Split(ds, 1, 1))[0]} {
+		n := made.Len()
+		ds.n.Store(25)
+		require.Len(t, numbersOfEpoch(t, newLoader(t, made), 0), n, name)
+		ds.n.Store(10)
+	}
+}
+
+func TestADatasetThatGrowsWhileItIsPrecomputedMakesAWholeFile(t *testing.T) {
+	ds := growsWhenAsked{newGrowing(10), new(atomic.Int64)}
+	p, err := nwt.Precompute(t.Context(), ds, filepath.Join(t.TempDir(), "file"), "1", silent)
+	require.NoError(t, err)
+	defer p.Close()
+	loads := ds.loads.Load()
+	require.Len(t, numbersOfEpoch(t, newLoader(t, p), 0), p.Len())
+	require.Equal(t, loads, ds.loads.Load(), "all samples are in the file")
+}
+
+// growsWhenAsked has 100 000 samples more each time that it is asked for its length.
+type growsWhenAsked struct {
+	*growing
+	loads *atomic.Int64
+}
+
+func (g growsWhenAsked) Len() int { return int(g.n.Add(100_000)) }
+func (g growsWhenAsked) Load(ctx context.Context, i int, dst *nwt.Sample) error {
+	g.loads.Add(1)
+	return g.growing.Load(ctx, i, dst)
+}
+
+const classes = 10
+
+var oneHotFields = []nwt.Field{{Name: "class", Type: nwt.Float32, Shape: []int{classes}}, {Name: "seen", Type: nwt.Uint8, Shape: []int{9}, Ragged: true}}
+
+// markOneHot writes one element of each field, and sets a length that leaves the other's
+// neighbours inside it.
+func markOneHot(i int, dst *nwt.Sample) {
+	nwt.Values[float32](dst, 0)[i%classes] = 1
+	dst.SetLen(1, i%9+1)
+	dst.Bytes(1)[i%9/2] = 1
+}
+
+// oneHots is a dataset that sets an element and leaves all others as they are.
+func oneHots(n int) nwt.Dataset {
+	return nwt.NewDataset(n, oneHotFields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		markOneHot(i, dst)
+		return nil
+	})
+}
+
+// requireOneHots checks that each sample has one element set in each field, however often its
+// slot was used.
+func requireOneHots(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
+	t.Helper()
+	l := newLoader(t, ds, append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithShuffle(1), silent}, opts...)...)
+	for b, err := range l.Epochs(t.Context(), 0, 4) {
+		require.NoError(t, err)
+		for f := range oneHotFields {
+			size := b.Shape(f)[1]
+			for k := range b.Len() {
+				set := 0
+				for j := range size {
+					if f == 0 && nwt.Values[float32](b, 0)[k*size+j] != 0 || f == 1 && b.Bytes(1)[k*size+j] != 0 {
+						set++
+					}
+				}
+				require.Equal(t, 1, set, "field %d of sample %d of batch %d of epoch %d", f, k, b.Index(), b.Epoch())
+			}
+		}
+	}
+}
+
+// shardsOfOneHots is a stream of oneHots(50).
+type shardsOfOneHots struct{ *shelves }
+
+func (shardsOfOneHots) Fields() []nwt.Field { return oneHotFields }
+func (shardsOfOneHots) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	markOneHot(int(r.Data[0]), dst)
+	return nil
+}
+
+func TestWhatLoadLeavesUnwrittenIsZero(t *testing.T) {
+	ds := oneHots(50)
+	copied := nwt.Map(ds, oneHotFields, func(_ context.Context, src, dst *nwt.Sample) error {
+		copy(dst.Bytes(0), src.Bytes(0))
+		copy(dst.Bytes(1), src.Bytes(1))
+		dst.SetLen(1, src.Len(1))
+		return nil
+	})
+	whole, err := nwt.Precompute(t.Context(), ds, filepath.Join(t.TempDir(), "file"), "1", silent)
+	require.NoError(t, err)
+	for name, ds := range map[string]nwt.Dataset{
+		"NewDataset":                    ds,
+		"LoadBatch":                     batchwise{ds},
+		"Map":                           copied,
+		"Map with LoadBatch":            nwt.Map(batchwise{ds}, oneHotFields, func(_ context.Context, src, dst *nwt.Sample) error { markOneHot(src.Index(), dst); return nil }),
+		"Subset":                        must(nwt.Subset(ds, []int{0, 11, 22, 33, 44, 5, 16, 27, 38, 49})),
+		"Concat":                        must(nwt.Concat(ds, nwt.Overwrites(copied))),
+		"Concat with LoadBatch":         must(nwt.Concat(batchwise{ds}, whole, batchwise{copied})),
+		"Cached":                        nwt.Cached(ds, 1<<20),
+		"Cached, with room for a few":   nwt.Cached(ds, 1000),
+		"Cached Map":                    nwt.Cached(copied, 1<<20),
+		"Precompute":                    whole,
+		"Precompute embedded":           replaced{whole},
+		"Sized":                         nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = i%9 + 1 }),
+		"Overwrites of what overwrites": nwt.Overwrites(whole),
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireOneHots(t, ds)
+			requireOneHots(t, ds, nwt.WithWorkers(0), nwt.WithBatchSize(7))
+		})
+	}
+}
+
+// replaced has a Load of its own in place of the embedded dataset's.
+type replaced struct{ *nwt.Precomputed }
+
+func (replaced) Load(_ context.Context, i int, dst *nwt.Sample) error {
+	markOneHot(i, dst)
+	return nil
+}
+
+func TestWhatAStreamsLoadLeavesUnwrittenIsZero(t *testing.T) {
+	requireOneHots(t, nwt.Streamed(shardsOfOneHots{newShelves(20, 30)}))
+}
+
+// errFlaky is an error that calls itself temporary.
+type errFlaky struct{ error }
+
+func (errFlaky) Temporary() bool { return true }
+
+// A call that fails has written something before. What comes after it is clean all the same.
+func TestWhatAFailedCallHasWrittenIsCleared(t *testing.T) {
+	failing := func(fail error) nwt.Dataset {
+		var calls [50]atomic.Int64 // of each sample
+		return nwt.NewDataset(50, oneHotFields, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if calls[i].Add(1)%3 != 0 {
+				nwt.Values[float32](dst, 0)[(i+1)%classes] = 1
+				nwt.Values[float32](dst, 0)[(i+2)%classes] = 1
+				dst.SetLen(1, 9)
+				copy(dst.Bytes(1), "all of it")
+				return fail
+			}
+			markOneHot(i, dst)
+			return nil
+		})
+	}
+	t.Run("and is retried", func(t *testing.T) {
+		requireOneHots(t, failing(errFlaky{errTorn}), nwt.WithRetry(5, time.Nanosecond))
+	})
+	t.Run("by Load after LoadBatch", func(t *testing.T) {
+		requireOneHots(t, batchwise{failing(errTorn)}, nwt.WithErrorBudget(50))
+	})
+	t.Run("and its sample is bad", func(t *testing.T) {
+		requireOneHots(t, failing(errTorn), nwt.WithErrorBudget(50))
+	})
+}
+
+// A call that hangs writes on when it is given up; so does one of LoadBatch.
+func TestWhatIsLoadedBesideACallThatWasGivenUpIsClean(t *testing.T) {
+	for _, batches := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ds := nwt.NewDataset(50, oneHotFields, func(ctx context.Context, i int, dst *nwt.Sample) error {
+				if i%10 == 3 {
+					for k := range classes {
+						nwt.Values[float32](dst, 0)[k] = 1
+					}
+					<-ctx.Done()
+				}
+				markOneHot(i, dst)
+				return nil
+			})
+			if batches {
+				ds = batchwise{ds}
+			}
+			requireOneHots(t, ds, nwt.WithErrorBudget(50), nwt.WithTimeout(time.Second))
+		})
+	}
+}
+
+// unclean counts the samples whose place isn't zero when their Load begins.
+func unclean(t *testing.T, of func(nwt.Dataset) nwt.Dataset) int64 {
+	t.Helper()
+	var found atomic.Int64
+	ds := of(nwt.NewDataset(50, oneHotFields[:1], func(_ context.Context, _ int, dst *nwt.Sample) error {
+		for _, x := range nwt.Values[float32](dst, 0) {
+			if x != 0 {
+				found.Add(1)
+				break
+			}
+		}
+		nwt.Values[float32](dst, 0)[0] = 1
+		return nil
+	}))
+	for _, err := range newLoader(t, ds, nwt.WithBatchSize(5), nwt.WithWorkers(1)).Epochs(t.Context(), 0, 20) {
+		require.NoError(t, err)
+	}
+	return found.Load()
+}
+
+func TestOnlyADatasetThatPromisesToWriteEverythingIsNotCleared(t *testing.T) {
+	plain := func(ds nwt.Dataset) nwt.Dataset { return ds }
+	over := func(t *testing.T, ds nwt.Dataset) map[string]nwt.Dataset {
+		all := made(t, ds)
+		delete(all, "Cached")
+		all["Sized"] = nwt.Sized(ds, func(int, []int) {})
+		return all
+	}
+	require.Zero(t, unclean(t, plain))
+	require.Positive(t, unclean(t, nwt.Overwrites))
+	for name := range over(t, oneHots(50)) {
+		t.Run(name, func(t *testing.T) {
+			require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, nwt.Overwrites(ds))[name] }))
+			require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, nwt.Overwrites(batchwise{ds}))[name] }))
+			if name != "Overwrites" && name != "Overwrites of Subset" {
+				require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, ds)[name] }))
+			}
+		})
+	}
+	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset {
+		return must(nwt.Concat(nwt.Overwrites(ds), ds))
+	}), "a Concat of which one part may leave something out")
+}
+
+func TestOverwritesOfWhatCanNotBeUsedIsTheSameError(t *testing.T) {
+	for name, ds := range map[string]nwt.Dataset{"nil": nil, "Map": nwt.Map(oneHots(1), nil, nil), "load": nwt.NewDataset(1, oneHotFields, nil), "length": oneHots(0)} {
+		_, want := nwt.NewLoader(ds)
+		_, err := nwt.NewLoader(nwt.Overwrites(ds))
+		require.Error(t, err, name)
+		require.Equal(t, want.Error(), err.Error(), name)
 	}
 }

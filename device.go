@@ -6,7 +6,7 @@ import (
 
 	"github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda"
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 // CUDA is the NVIDIA GPU with the given number, from 0; if there is none, the error is
@@ -60,8 +60,8 @@ func onHost(d Device) bool {
 }
 
 func (hostDevice) String() string                  { return "host" }
-func (hostDevice) AllocHost(n int) ([]byte, error) { return pages.Map(n) }
-func (hostDevice) FreeHost(mem []byte) error       { return pages.Unmap(mem) }
+func (hostDevice) AllocHost(n int) ([]byte, error) { return osmemory.Map(n) }
+func (hostDevice) FreeHost(mem []byte) error       { return osmemory.Unmap(mem) }
 func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsupported }
 func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
 func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/depth"
+	"github.com/nwt-go/nwt/internal/devicecopy"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
-	"github.com/nwt-go/nwt/internal/stage"
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
@@ -22,7 +22,7 @@ type engine struct {
 
 	ordering atomic.Pointer[ordering] // of the next run; a run keeps its own
 
-	stage  *stage.Stage // nil if the device is the host
+	stage  *devicecopy.Stage // nil if the device is the host
 	ring   *ring.Ring[Batch]
 	born   time.Time              // when the loader was made: see now
 	found  atomic.Pointer[Result] // nil if no tuner has found anything yet
@@ -72,7 +72,7 @@ func (s *source) trainingLoader(workers int) *engine {
 	return l
 }
 
-// ownShapes tells whether each batch has a shape of its own.
+// ownShapes reports whether each batch has a shape of its own.
 func (l *engine) ownShapes() bool { return l.load.sizes != nil }
 
 // loader makes an engine with the given number of workers.
@@ -82,7 +82,7 @@ func (s *source) loader(workers int) *engine {
 	l.slots.offsets = make([]int, len(s.layout.Columns))
 	l.slots.bytes = layout.Place(s.layout.Columns, s.opts.batchSize, l.slots.offsets)
 	if !onHost(s.opts.device) {
-		l.stage = stage.New(s.opts.device, l.slots.bytes, s.opts.log)
+		l.stage = devicecopy.New(s.opts.device, l.slots.bytes, s.opts.log)
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.Batch = s.opts.batchSize

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/nwt-go/nwt/internal/cuda"
-	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 var (
@@ -31,15 +31,15 @@ type LoadError struct {
 func (e *LoadError) Error() string {
 	switch {
 	case e.Position < 0:
-		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, guard.Cause(e.Err))
+		return fmt.Sprintf("nwt: worker %d in epoch %d: %v", e.Worker, e.Epoch, usercall.Cause(e.Err))
 	case e.Index < 0:
-		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, guard.Cause(e.Err))
+		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, usercall.Cause(e.Err))
 	}
 	where := fmt.Sprintf("position %d, worker %d", e.Position, e.Worker)
 	if e.origin != "" {
 		where = e.origin + ", " + where
 	}
-	return fmt.Sprintf("nwt: sample %d of epoch %d (%s): %v", e.Index, e.Epoch, where, guard.Cause(e.Err))
+	return fmt.Sprintf("nwt: sample %d of epoch %d (%s): %v", e.Index, e.Epoch, where, usercall.Cause(e.Err))
 }
 
 func (e *LoadError) Unwrap() error { return e.Err }
@@ -102,5 +102,5 @@ func within(what string, err error) error {
 	if e, ok := err.(*OptionError); ok {
 		return &OptionError{what + ": " + e.Option, e.Value, e.Reason}
 	}
-	return fmt.Errorf("nwt: %s: %w", what, guard.Cause(err))
+	return fmt.Errorf("nwt: %s: %w", what, usercall.Cause(err))
 }

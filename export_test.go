@@ -127,5 +127,5 @@ func WithReadAhead(bytes int64) Option {
 	}
 }
 
-// HasRefuge tells whether a batch has a slot beside its own.
+// HasRefuge reports whether a batch has a slot beside its own.
 func HasRefuge(b *Batch) bool { return b.refuge != nil }

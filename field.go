@@ -121,7 +121,7 @@ type F16 uint16
 // BF16 is the bits of a BFloat16 element: the upper half of a float32.
 type BF16 uint16
 
-// sees tells whether elements of type d can be seen as T.
+// sees reports whether elements of type d can be seen as T.
 func sees[T Element](d DType) bool {
 	if _, ok := dtypes[d].pointer.(*T); ok {
 		return true

@@ -1,14 +1,17 @@
 package nwt_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"iter"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -45,55 +48,12 @@ func leftover() (err error) {
 	return err
 }
 
-// augmented is a dataset whose samples hold their index, and noise that
-// depends on Sample.Rand.
-func augmented(n int) nwt.Dataset {
-	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "noise", Type: nwt.Float32, Shape: []int{3, 2}}}
-	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
-		nwt.Values[int64](dst, 0)[0] = int64(i)
-		for k := range nwt.Values[float32](dst, 1) {
-			nwt.Values[float32](dst, 1)[k] = dst.Rand().Float32()
-		}
-		return nil
-	})
-}
-
 // loads is a dataset of n scalars that hold index + 1, once load has agreed.
 func loads(n int, load func(ctx context.Context, i int, dst *nwt.Sample) error) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(ctx context.Context, i int, dst *nwt.Sample) error {
 		nwt.Values[float32](dst, 0)[0] = float32(i + 1)
 		return load(ctx, i, dst)
 	})
-}
-
-func newLoader(t testing.TB, ds nwt.Dataset, opts ...nwt.Option) *nwt.Loader {
-	t.Helper()
-	l, err := nwt.NewLoader(ds, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	return l
-}
-
-// collect is what an epoch yields: the bytes of every batch.
-func collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
-	t.Helper()
-	for b, err := range l.Epoch(t.Context(), epoch) {
-		require.NoError(t, err)
-		require.Equal(t, len(batches), b.Index())
-		require.Equal(t, epoch, b.Epoch())
-		batches = append(batches, slices.Concat(b.Bytes(0), b.Bytes(1)))
-	}
-	require.Len(t, batches, l.Len())
-	return batches
-}
-
-// noSlotLost requires that between epochs every slot is free, but for those
-// that are retained.
-func noSlotLost(t testing.TB, l *nwt.Loader, retained int) {
-	t.Helper()
-	c := l.SlotCount()
-	require.Equal(t, retained, c.Retained)
-	require.Equal(t, c.Memory, c.Free+c.Retained)
 }
 
 func TestBatchesAreTheSameWhateverTheWorkerCount(t *testing.T) {
@@ -455,4 +415,218 @@ func TestAnEpochThatBeginsAnewIsToldTheSecondTime(t *testing.T) {
 	pass(t, l.Epochs(t.Context(), 0, 3), -1)
 	require.NoError(t, l.Close())
 	require.NotContains(t, log.String(), "begins anew", "tuning has begun it more than once")
+}
+
+func TestWithoutOrderASlowBatchHoldsUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rest := make(chan struct{})
+		ds := numbered(100, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			if i == 11 {
+				<-rest
+			}
+			return nil
+		})
+		l := newLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithUnordered(), nwt.WithPrefetch(3))
+		var batches []int
+		var all []int64
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, -1, b.State().Samples)
+			batches = append(batches, b.Index())
+			all = append(all, nwt.Values[int64](b, 0)...)
+			if len(batches) == 9 {
+				close(rest)
+			}
+		}
+		require.Equal(t, 1, batches[9], "the slow batch comes last")
+		slices.Sort(all)
+		require.Equal(t, upTo(100), all)
+	})
+}
+
+func TestALoaderWithoutOrderSaysThatItCannotResume(t *testing.T) {
+	l := newLoader(t, augmented(10), nwt.WithUnordered())
+	require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 0, Samples: 4})), "WithUnordered")
+	ordered := newLoader(t, augmented(10))
+	require.ErrorContains(t, refusal(t, ordered.Resume(t.Context(), nwt.State{Epoch: 0, Samples: -1})), "WithUnordered")
+}
+
+// warnings are the log lines of level Warn, as they come.
+type warnings struct {
+	slog.Handler
+	came chan string
+}
+
+func (l warnings) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	l.came <- text
+	return nil
+}
+
+func newWarnings() warnings {
+	return warnings{slog.NewTextHandler(&bytes.Buffer{}, &slog.HandlerOptions{Level: slog.LevelWarn}), make(chan string, 100)}
+}
+
+// collected collects garbage until a line comes.
+func (l warnings) collected() string {
+	for {
+		runtime.GC()
+		select {
+		case line := <-l.came:
+			return line
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+// lose makes a loader that has loaded something, and loses it.
+func lose(t *testing.T, log warnings) {
+	for _, err := range must(nwt.NewLoader(augmented(4), nwt.WithLogger(slog.New(log)))).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+}
+
+func TestALoaderThatIsLostIsClosedWithAWarning(t *testing.T) {
+	for name, opts := range map[string][]nwt.Option{
+		"without workers": {nwt.WithWorkers(0)},
+		"with workers":    {nwt.WithWorkers(3), nwt.WithTimeout(1e12)},
+		"that tunes":      {nwt.WithAutoWorkers()},
+		"with checks":     {nwt.WithWorkers(1), nwt.WithChecks()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev, log := &fakeDevice{}, newWarnings()
+			func() {
+				l := must(nwt.NewLoader(augmented(64), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), nwt.WithLogger(slog.New(log)))...))
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					if b.Index() == 5 {
+						break
+					}
+				}
+				require.NotZero(t, dev.left())
+			}()
+			line := log.collected()
+			require.Regexp(t, `a loader was lost without Close.* made=\S*loader_test.go:\d+$`, line)
+			for dev.left() > 0 { // it is being closed
+				runtime.Gosched()
+			}
+			dev.settled(t)
+			require.NoError(t, leftover())
+		})
+	}
+}
+
+func TestALoaderThatIsInUseOrClosedIsNotLost(t *testing.T) {
+	sentinel := newWarnings() // of a loader that is lost later
+	log := newWarnings()
+	begin := func() iter.Seq2[*nwt.Batch, error] {
+		l := must(nwt.NewLoader(augmented(40), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithLogger(slog.New(log))))
+		return l.Epochs(t.Context(), 0, 2)
+	}
+	lose := func() { lose(t, sentinel) }
+	epochs := begin()
+	lose()
+	sentinel.collected()
+	var kept *nwt.Batch
+	var was string
+	for b, err := range epochs {
+		require.NoError(t, err)
+		lose()
+		sentinel.collected()
+		if b.Epoch() == 1 && b.Index() == 3 {
+			b.Retain()
+			kept, was = b, strings.Clone(string(b.Bytes(0)))
+		}
+	}
+	require.Empty(t, log.came)
+	epochs = nil
+	require.Contains(t, log.collected(), "lost")
+	require.NoError(t, leftover(), "nothing waits for a batch that is retained")
+	require.Equal(t, was, string(kept.Bytes(0)))
+	kept.Release()
+
+	closed := must(nwt.NewLoader(augmented(4), nwt.WithLogger(slog.New(log))))
+	require.NoError(t, closed.Close())
+	lose()
+	sentinel.collected()
+	require.Empty(t, log.came)
+}
+
+func TestALoaderThatIsLostWhileOthersCloseIsClosedOnce(t *testing.T) {
+	log := newWarnings()
+	var closing sync.WaitGroup
+	for range 20 {
+		l := must(nwt.NewLoader(augmented(4), nwt.WithLogger(slog.New(log))))
+		for range 2 {
+			closing.Go(func() { _ = l.Close() })
+		}
+		runtime.GC()
+	}
+	closing.Wait()
+	last := newWarnings()
+	lose(t, last)
+	last.collected()
+	require.Empty(t, log.came)
+}
+
+func TestALoaderThatIsLostInABubbleIsClosedOutsideIt(t *testing.T) {
+	log := newWarnings()
+	synctest.Test(t, func(t *testing.T) {
+		l := must(nwt.NewLoader(augmented(8), nwt.WithWorkers(0), nwt.WithTimeout(1e9), nwt.WithLogger(slog.New(log))))
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+	})
+	require.Contains(t, log.collected(), "lost")
+}
+
+func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
+	l := newLoader(t, sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(2))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		if b.Index() == 2 {
+			break
+		}
+	}
+	s := l.Stats()
+	require.Equal(t, 3, s.Batches)
+	require.Equal(t, 30, s.Samples)
+	require.Equal(t, 2, s.Workers)
+	require.Equal(t, 3, s.Slots)
+	require.Equal(t, 3*64, s.SlotBytes)
+	require.Positive(t, s.Wait)
+	require.GreaterOrEqual(t, s.LoadMedian, 900*time.Microsecond)
+	require.GreaterOrEqual(t, s.LoadP99, s.LoadMedian)
+	require.LessOrEqual(t, s.Occupancy, 1.0)
+	shown, err := json.Marshal(s) // as expvar does
+	require.NoError(t, err)
+	require.Contains(t, string(shown), `"Samples":30,`)
+}
+
+func TestWithoutWorkersNoBatchIsReadyWhenAskedFor(t *testing.T) {
+	l := newLoader(t, sleeping(40, 0), nwt.WithBatchSize(10), nwt.WithWorkers(0))
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+	require.Zero(t, l.Stats().Occupancy)
+}
+
+func TestTheDifferenceOfTwoSnapshotsIsWhatWasDoneBetweenThem(t *testing.T) {
+	l := newLoader(t, sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2))
+	var earlier nwt.Stats
+	for epoch := range 2 {
+		earlier = l.Stats()
+		for _, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+		}
+	}
+	now := l.Stats()
+	done := now.Since(earlier)
+	require.Equal(t, 4, done.Batches)
+	require.Equal(t, 40, done.Samples)
+	require.Equal(t, now.Wait-earlier.Wait, done.Wait)
+	require.InDelta(t, now.Occupancy*8, earlier.Occupancy*4+done.Occupancy*4, 1e-9)
+	require.Contains(t, done.String(), "4 batches of 40 samples")
 }

@@ -135,7 +135,7 @@ func neededNow() uint64 {
 	return host.Memory().RSS
 }
 
-// allowed tells whether a worker count may be tried and chosen, as far as is known.
+// allowed reports whether a worker count may be tried and chosen, as far as is known.
 func (t *tuning) allowed(workers int) bool {
 	l := t.l
 	why := t.limit.allows(workers, t.counts.peaks())
@@ -156,7 +156,7 @@ func (t *tuning) allowed(workers int) bool {
 	return why == ""
 }
 
-// fits tells whether a count was measured that may be chosen.
+// fits reports whether a count was measured that may be chosen.
 func (t *tuning) fits() bool {
 	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
 }

@@ -138,7 +138,7 @@ func (o *options) ranks() int {
 	return o.launcher.LocalWorld
 }
 
-// mayInline tells whether tuning may go to 0 workers: WithTimeout doesn't hold there.
+// mayInline reports whether tuning may go to 0 workers: WithTimeout doesn't hold there.
 func (o *options) mayInline() bool { return o.timeout == 0 || o.most == 0 }
 
 // between is the error of an option whose value must lie in low … high.
@@ -296,7 +296,7 @@ func (o *options) quota(world int) int {
 	return max(1, o.epochSamples/world)
 }
 
-// endsEpoch tells whether a stream's epoch has no further batch, because of
+// endsEpoch reports whether a stream's epoch has no further batch, because of
 // WithEpochSamples, once world ranks have had that many samples of it, more than 0.
 func (o *options) endsEpoch(samples, world int) bool {
 	if o.epochSamples == 0 || world < 1 || samples%world != 0 {

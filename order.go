@@ -2,13 +2,9 @@ package nwt
 
 import (
 	"fmt"
-	"log/slog"
-	"os"
-	"sync/atomic"
 
-	"github.com/nwt-go/nwt/internal/guard"
-	"github.com/nwt-go/nwt/internal/launch"
 	"github.com/nwt-go/nwt/internal/order"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // follow sets what depends on the sampler: how many positions and batches an epoch has.
@@ -43,7 +39,7 @@ func (o *ordering) follow(option string, s Sampler) (err error) {
 // startsOf asks a BatchSampler where batches begin.
 func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 	return func(epoch, batch int) (position int, err error) {
-		guard.Call(func() error { position = b.Start(epoch, batch); return nil }, func(stack []byte, cause error) {
+		usercall.Call(func() error { position = b.Start(epoch, batch); return nil }, func(stack []byte, cause error) {
 			err = &LoadError{Index: -1, Position: -1, Epoch: epoch, Err: fmt.Errorf("BatchSampler.Start of batch %d: %w", batch, cause), Stack: stack}
 		})
 		return position, err
@@ -59,47 +55,3 @@ func orderError(err error) error {
 }
 
 const endless = order.Endless
-
-// Rank is the place of this process among those that train together.
-type Rank struct {
-	Rank, World           int    // number of this process, 0-based, and how many there are
-	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't tell
-	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
-	Vars                  string // what it was read from, of each value up to 200 characters: "WORLD_SIZE=8 RANK=3 …"
-}
-
-// String says what was found, and where.
-func (r Rank) String() string {
-	found := fmt.Sprintf("rank %d of %d, %d of %d on this host, launcher: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, r.Source)
-	if r.Vars != "" {
-		found += " (" + r.Vars + ")"
-	}
-	return found
-}
-
-// loggedRank is the rank that this process logged last.
-var loggedRank atomic.Pointer[Rank]
-
-// logOnce logs the rank unless it was the last one logged: Tune, NewLoader and each
-// trial read the environment anew.
-func (r Rank) logOnce(log *slog.Logger) {
-	if last := loggedRank.Swap(&r); last == nil || *last != r {
-		log.Info("nwt: " + r.String())
-	}
-}
-
-// RankFromEnv reads rank and world from the environment variables of the first launcher that set
-// any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, a Kubernetes indexed Job with
-// WORLD_SIZE. Without one it is rank 0 of 1. Variables that are malformed, out of range, missing
-// or in contradiction are an error. An empty one counts as missing. A nil lookup is
-// [os.LookupEnv].
-func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
-	if lookup == nil {
-		lookup = os.LookupEnv
-	}
-	r, err := launch.Find(lookup, os.Getpid())
-	if err != nil {
-		return Rank{}, fmt.Errorf("nwt: %w", err)
-	}
-	return Rank(r), nil
-}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/cuda"
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 // WithPinned decides whether batches are loaded into page-locked memory: by default if the
@@ -34,7 +34,7 @@ func newSlotMemory(o *options) slotMemory {
 	host := onHost(o.device)
 	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {
 	case !pinned || o.checks:
-		return slotMemory{pages.Map, pages.Unmap}
+		return slotMemory{osmemory.Map, osmemory.Unmap}
 	case !host:
 		return slotMemory{o.device.AllocHost, o.device.FreeHost}
 	}
@@ -66,16 +66,16 @@ func gpuOfRank(o *options) (*cuda.Device, error) {
 func lockedPages(o *options) slotMemory {
 	var warned atomic.Bool // no Once: whoever came second would wait for the log's handler
 	alloc := func(size int) ([]byte, error) {
-		mem, err := pages.Map(size)
+		mem, err := osmemory.Map(size)
 		if err != nil {
 			return nil, err
 		}
-		if err := pages.Lock(mem); err != nil {
+		if err := osmemory.Lock(mem); err != nil {
 			if !warned.Swap(true) {
-				o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", pages.LockLimit(), "error", err)
+				o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", osmemory.LockLimit(), "error", err)
 			}
 		}
 		return mem, nil
 	}
-	return slotMemory{alloc, pages.Unmap}
+	return slotMemory{alloc, osmemory.Unmap}
 }

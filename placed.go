@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/order"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Place is all that Load may depend on beside the dataset: which sample it loads, and for which
@@ -65,7 +65,7 @@ func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State
 		}
 		return nil
 	}
-	guard.Call(ask, func(stack []byte, cause error) {
+	usercall.Call(ask, func(stack []byte, cause error) {
 		err = &LoadError{Index: -1, Position: from, Epoch: s.Epoch, Err: cause, Stack: stack}
 	})
 	return dst, after, err
@@ -135,7 +135,7 @@ func (b *PlacedBatch) Set(places []Place) (size int, err error) {
 		case uint(p.Index) >= uint(n):
 			b.fail(i, nil, fmt.Errorf("the index is out of range 0 … %d", n-1))
 		case l.ownShapes():
-			guard.Call(func() error { return l.askSize(p.Index, b.sizes) }, func(stack []byte, err error) { b.fail(i, stack, err) })
+			usercall.Call(func() error { return l.askSize(p.Index, b.sizes) }, func(stack []byte, err error) { b.fail(i, stack, err) })
 		}
 		if b.errs[i] != nil {
 			clear(b.sizes)
@@ -193,7 +193,7 @@ func (h *Hand) Close() { h.s.locals.close(h.l.opts.log) }
 // error is that of WithWorkerInit or of ctx.
 func (h *Hand) Load(ctx context.Context, b *PlacedBatch, from, to int) (err error) {
 	if !h.ready {
-		guard.Call(func() error { return h.l.opts.init(ctx, h.s.worker) }, func(stack []byte, cause error) {
+		usercall.Call(func() error { return h.l.opts.init(ctx, h.s.worker) }, func(stack []byte, cause error) {
 			err = &LoadError{Index: -1, Position: -1, Worker: h.s.worker, Err: fmt.Errorf("WithWorkerInit: %w", cause), Stack: stack}
 		})
 		if err != nil {
@@ -247,7 +247,7 @@ func (h *Hand) alone(ctx context.Context, b *PlacedBatch, i int) {
 		}
 		return err
 	}
-	guard.Call(retry, func(stack []byte, err error) {
+	usercall.Call(retry, func(stack []byte, err error) {
 		if stack != nil {
 			h.Close() // a call that panicked may have left it half done
 		}
@@ -282,7 +282,7 @@ func (h *Hand) together(ctx context.Context, b *PlacedBatch, from, to int) bool 
 		}
 		return nil
 	}
-	return guard.Call(load, func(stack []byte, err error) {
+	return usercall.Call(load, func(stack []byte, err error) {
 		if stack != nil {
 			h.Close()
 		}

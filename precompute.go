@@ -12,10 +12,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/samplefile"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // Precompute keeps the samples of ds in a file at path. The first run loads and writes them;
@@ -40,7 +40,7 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return nil, err
 	}
 	made := precomputedFor{Version: version, ByteOrder: nativeOrder(), Samples: n, Fields: l.fields}
-	if guard.Call(func() error { made.Fingerprint = fingerprintOf("", ds); return nil }, func(_ []byte, cause error) { err = within("Dataset.Fingerprint", cause) }); err != nil {
+	if usercall.Call(func() error { made.Fingerprint = fingerprintOf("", ds); return nil }, func(_ []byte, cause error) { err = within("Dataset.Fingerprint", cause) }); err != nil {
 		return nil, err
 	}
 	description, err := made.describe()
@@ -108,7 +108,7 @@ func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 func (p *Precomputed) Close() error { return p.file.Close() }
 
 func (p *Precomputed) within(err error) error {
-	return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, guard.Cause(err))
+	return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, usercall.Cause(err))
 }
 
 // fill loads the samples that the file doesn't have and writes them.
@@ -144,7 +144,7 @@ func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options
 		}
 	}
 	if bad := l.Stats().Bad; bad > o.maxBad {
-		return fmt.Errorf("%d samples can't be loaded, WithErrorBudget allows %d; the first: %w", bad, o.maxBad, guard.Cause(l.BadSamples()[0]))
+		return fmt.Errorf("%d samples can't be loaded, WithErrorBudget allows %d; the first: %w", bad, o.maxBad, usercall.Cause(l.BadSamples()[0]))
 	}
 	if o.progress != nil {
 		o.progress(Progress{Phase: "done", Done: 1, Elapsed: time.Since(began)})

@@ -277,7 +277,7 @@ type Result struct {
 	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, without those that RuledOut has
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
 	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
-	Confidence float64       `json:"confidence"` // repeatability: how often another run would choose the same, 0 … 1; 0: not known. It doesn't tell whether the choice is right
+	Confidence float64       `json:"confidence"` // repeatability: how often another run would choose the same, 0 … 1; 0: not known. It doesn't report whether the choice is right
 
 	Floor    time.Duration `json:"floor_ns"`            // an iteration's time without waiting and copying
 	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts, ascending, that take too much memory; 0 with WithTimeout and for a stream

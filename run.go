@@ -9,9 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A run is one iteration over batches: an epoch, the rest of one, or several.
@@ -271,7 +271,7 @@ func (r *run) finish() error {
 	return failed
 }
 
-// count counts a batch that is delivered. ready tells whether it was ready when asked for.
+// count counts a batch that is delivered. ready reports whether it was ready when asked for.
 func (r *run) count(b *Batch, ready bool) {
 	c := &r.l.counters
 	c.batches.Add(1) // before ready, which must not be more
@@ -293,7 +293,7 @@ func (r *run) barren(b *Batch) error {
 		return nil
 	}
 	list := b.bad.sorted()
-	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.epoch-1, guard.Cause(list[len(list)-1].err))
+	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.epoch-1, usercall.Cause(list[len(list)-1].err))
 }
 
 // open lets workers have as many batches as may be ahead of the next one.
@@ -305,7 +305,7 @@ func (r *run) open() error {
 	}
 }
 
-// mayOpen tells whether there is another batch, and room for it.
+// mayOpen reports whether there is another batch, and room for it.
 func (r *run) mayOpen() bool {
 	switch {
 	case r.outcome.isKnown() || r.opened == r.course.Len():
@@ -403,7 +403,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 
 // await waits until a batch is ready, or loads it if there are no workers, and takes it
 // from the ring; b is nil if the run was stopped or the caller's context has ended. ready
-// tells whether it didn't have to wait.
+// reports whether it didn't have to wait.
 func (r *run) await() (b *Batch, ready bool) {
 	r.watchDepth()
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
@@ -493,7 +493,7 @@ func (r *run) help(seq uint64) {
 	w.loaded()
 }
 
-// readByConsumer tells whether the consumer reads the run's stream by itself.
+// readByConsumer reports whether the consumer reads the run's stream by itself.
 func (r *run) readByConsumer() bool { return r.stream != nil && !r.stream.ahead }
 
 // letGo ends the loop body's use of a batch. The caller holds turn.

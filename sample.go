@@ -10,11 +10,11 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/layout"
-	"github.com/nwt-go/nwt/internal/loadctx"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Sample is a place in a batch, valid only during the Load that gets it.
@@ -74,7 +74,7 @@ func (c *common) column(field int) *layout.Column {
 // It must not be changed.
 func (s *Sample) Shape(field int) []int { return s.column(field).Dims }
 
-// adjoin tells whether samples lie one after the other.
+// adjoin reports whether samples lie one after the other.
 func adjoin(samples []*Sample) bool {
 	first := samples[0]
 	for i, s := range samples {
@@ -409,7 +409,7 @@ type locals struct {
 }
 
 func init() {
-	loadctx.Of = func(sample any) context.Context { return sample.(*Sample).locals.ctx }
+	callctx.Of = func(sample any) context.Context { return sample.(*Sample).locals.ctx }
 }
 
 type local struct {
@@ -429,7 +429,7 @@ func (l *locals) close(log *slog.Logger) {
 }
 
 func (l *local) end(log *slog.Logger) {
-	guard.Call(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
+	usercall.Call(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
 }
 
 // inner is the scope of a part of a dataset that has the scope outer; 0 is the loader's own

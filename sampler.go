@@ -53,7 +53,7 @@ func epochLen(option string, s Sampler) (int, error) {
 	return n, err
 }
 
-// checkIndices tells whether a dataset of n samples has all indices that a sampler visits.
+// checkIndices reports whether a dataset of n samples has all indices that a sampler visits.
 // If the sampler has no LastIndex, loading finds the bad ones.
 func checkIndices(option string, s Sampler, n int) error {
 	knows, ok := s.(interface{ LastIndex() int })

@@ -1,18 +1,25 @@
 package nwt_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/fairtest"
+	"github.com/nwt-go/nwt/internal/chancetest"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // order is the indices of an epoch.
@@ -116,7 +123,7 @@ func TestEveryOrderOfAFewSamplesIsEquallyLikely(t *testing.T) {
 		for draw := range orders * perOrder {
 			counts[fmt.Sprint(order(nwt.Shuffled(n, uint64(draw%17)), draw))]++
 		}
-		fairtest.Uniform(t, slices.Collect(maps.Values(counts)), orders, orders-1, fmt.Sprintf("orders of %d samples", n))
+		chancetest.Uniform(t, slices.Collect(maps.Values(counts)), orders, orders-1, fmt.Sprintf("orders of %d samples", n))
 	}
 }
 
@@ -134,8 +141,8 @@ func TestEverySampleIsEquallyLikelyAtEveryPosition(t *testing.T) {
 		// Every row and column of the table sums to the number of draws, so its
 		// chi-squared statistic has (n−1)² degrees of freedom, stretched by n/(n−1).
 		for name, counts := range map[string][]int{"epochs": byEpoch, "seeds": bySeed} {
-			x := fairtest.ChiSquared(counts, n*n) * float64(n-1) / float64(n)
-			fairtest.Plausible(t, x, (n-1)*(n-1), fmt.Sprintf("positions of %d samples over many %s", n, name))
+			x := chancetest.ChiSquared(counts, n*n) * float64(n-1) / float64(n)
+			chancetest.Plausible(t, x, (n-1)*(n-1), fmt.Sprintf("positions of %d samples over many %s", n, name))
 		}
 	}
 }
@@ -148,7 +155,7 @@ func TestNeighboursAreUnrelated(t *testing.T) {
 			s := nwt.Shuffled(n, 11)
 			pairs[[2]int{s.At(draw, draw%(n-1)), s.At(draw, draw%(n-1)+1)}]++
 		}
-		fairtest.Uniform(t, slices.Collect(maps.Values(pairs)), n*(n-1), n*(n-1)-1, fmt.Sprintf("neighbours among %d samples", n))
+		chancetest.Uniform(t, slices.Collect(maps.Values(pairs)), n*(n-1), n*(n-1)-1, fmt.Sprintf("neighbours among %d samples", n))
 	}
 }
 
@@ -166,10 +173,10 @@ func TestALargeEpochIsWellMixed(t *testing.T) {
 			seeds[cell(index)*cells+cell(other.At(0, i))]++
 		}
 		free := (cells - 1) * (cells - 1)
-		fairtest.Uniform(t, position, cells*cells, free, fmt.Sprintf("position and index, n = %d", n))
-		fairtest.Uniform(t, step, cells, cells-1, fmt.Sprintf("steps from one index to the next, n = %d", n))
-		fairtest.Uniform(t, epochs, cells*cells, free, fmt.Sprintf("one epoch and the next, n = %d", n))
-		fairtest.Uniform(t, seeds, cells*cells, free, fmt.Sprintf("one seed and the next, n = %d", n))
+		chancetest.Uniform(t, position, cells*cells, free, fmt.Sprintf("position and index, n = %d", n))
+		chancetest.Uniform(t, step, cells, cells-1, fmt.Sprintf("steps from one index to the next, n = %d", n))
+		chancetest.Uniform(t, epochs, cells*cells, free, fmt.Sprintf("one epoch and the next, n = %d", n))
+		chancetest.Uniform(t, seeds, cells*cells, free, fmt.Sprintf("one seed and the next, n = %d", n))
 	}
 }
 
@@ -216,4 +223,600 @@ func TestASamplerSaysWhatItIs(t *testing.T) {
 	require.Equal(t, "Shuffled(7, seed 42)", fmt.Sprint(nwt.Shuffled(7, 42)))
 	_, err := nwt.NewLoader(emptyDataset(7), nwt.WithShuffle(1), nwt.WithSampler(nwt.Shuffled(7, 42)))
 	require.EqualError(t, err, "nwt: WithSampler: Shuffled(7, seed 42): can't be combined with WithShuffle: a sampler is the whole order")
+}
+
+// resumesAnywhere checks the promise of every order: an epoch that is left in the
+// middle and resumed on other ranks, with other batches and workers, delivers the
+// identical rest. Field 0 of ds tells samples apart, augmentation included.
+func resumesAnywhere(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
+	t.Helper()
+	load := func(world, batch, workers, from, steps int) (positions map[int]string, state nwt.State) {
+		positions = map[int]string{}
+		for rank := range world {
+			l := newLoader(t, ds, append(slices.Clip(opts), nwt.WithRank(rank, world), nwt.WithBatchSize(batch), nwt.WithWorkers(workers))...)
+			done := 0
+			for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 2, Samples: from}) {
+				require.NoError(t, err)
+				size := len(b.Bytes(0)) / b.Len()
+				for place := range b.Len() {
+					position := int(nwt.Values[int64](b, 1)[place])
+					sample := string(b.Bytes(0)[place*size : (place+1)*size])
+					require.Contains(t, []string{"", sample}, positions[position])
+					positions[position] = sample
+				}
+				state = b.State()
+				if done++; done == steps {
+					break
+				}
+			}
+			require.NoError(t, l.Close())
+		}
+		return positions, state
+	}
+	whole, _ := load(1, 16, 0, 0, -1)
+	head, state := load(2, 5, 2, 0, 3)
+	require.Len(t, head, state.Samples)
+	rest, _ := load(3, 7, 1, state.Samples, -1)
+	require.Len(t, rest, len(whole)-len(head), "nothing comes twice")
+	maps.Copy(rest, head)
+	require.Equal(t, whole, rest)
+}
+
+// threeTimes repeats each sample three times, as RASampler does.
+func threeTimes(t *testing.T, n int) nwt.Sampler {
+	t.Helper()
+	s, err := sampler.Computed(3*n, func(epoch int) (indices []int) {
+		shuffled := nwt.Shuffled(n, 1)
+		for i := range n {
+			index := shuffled.At(epoch, i)
+			indices = append(indices, index, index, index)
+		}
+		return indices
+	})
+	require.NoError(t, err)
+	return s
+}
+
+func TestRepeatedAugmentationIsADifferentOneEachTime(t *testing.T) {
+	const n = 50
+	count, distinct := map[int64]int{}, map[int64]bool{}
+	for b, err := range newLoader(t, drawn(n), nwt.WithSampler(threeTimes(t, n))).Epoch(t.Context(), 1) {
+		require.NoError(t, err)
+		for d := range slices.Chunk(nwt.Values[int64](b, 0), 2) {
+			count[d[0]]++
+			distinct[d[1]] = true
+		}
+	}
+	require.Len(t, distinct, 3*n)
+	for i := range int64(n) {
+		require.Equal(t, 3, count[i])
+	}
+}
+
+func TestAComputedOrderResumesOnOtherRanks(t *testing.T) {
+	resumesAnywhere(t, drawn(40), nwt.WithSampler(threeTimes(t, 40)))
+}
+
+func TestAnOrderIsComputedOnceForAnEpoch(t *testing.T) {
+	var calls atomic.Int64
+	s, err := sampler.Computed(1000, func(int) []int { calls.Add(1); return make([]int, 1000) })
+	require.NoError(t, err)
+	l := newLoader(t, drawn(1), nwt.WithSampler(s), nwt.WithWorkers(4), nwt.WithBatchSize(10))
+	for _, err := range l.Epochs(t.Context(), 0, 5) {
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 5, calls.Load())
+}
+
+func TestAComputedOrderThatFailsEndsTheEpoch(t *testing.T) {
+	for says, order := range map[string]func(int) []int{
+		"gives 9 indices for epoch 0: must be 10": func(int) []int { return make([]int, 9) },
+		"index 7 for position 3":                  func(int) []int { return []int{0, 0, 0, 7, 0, 0, 0, 0, 0, 0} },
+		"index -1 for position 0":                 func(int) []int { return []int{-1, 0, 0, 0, 0, 0, 0, 0, 0, 0} },
+		"panic: no order":                         func(int) []int { panic("no order") },
+	} {
+		s, err := sampler.Computed(10, order)
+		require.NoError(t, err)
+		for _, ds := range []nwt.Dataset{drawn(7), emptyBatches{drawn(7)}} {
+			for _, workers := range []int{0, 2} {
+				_, err := epoch(t.Context(), newLoader(t, ds, nwt.WithSampler(s), nwt.WithWorkers(workers)), 0)
+				var le *nwt.LoadError
+				require.ErrorAs(t, err, &le)
+				require.ErrorContains(t, err, says)
+			}
+		}
+	}
+}
+
+// quickly is a sampler of a user's that knows Fill.
+type quickly struct{ asked, filled *atomic.Int64 }
+
+func (quickly) Len() int { return 100 }
+func (s quickly) At(_, i int) int {
+	s.asked.Add(1)
+	return 99 - i
+}
+func (s quickly) Fill(_, from int, indices []int) {
+	s.filled.Add(1)
+	for i := range indices {
+		indices[i] = 99 - from - i
+	}
+}
+
+func TestASamplerOfTheUsersIsAskedForManyPositionsAtOnce(t *testing.T) {
+	s := quickly{&atomic.Int64{}, &atomic.Int64{}}
+	part, err := sampler.Select(s, slices.Repeat([]int{3}, 100))
+	require.NoError(t, err)
+	for _, s := range []nwt.Sampler{s, part} {
+		for b, err := range newLoader(t, drawn(100), nwt.WithSampler(s), nwt.WithBatchSize(10)).Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			for place, i := range b.Indices() {
+				require.Equal(t, s.At(0, 10*b.Index()+place), i)
+			}
+		}
+	}
+	require.EqualValues(t, 200, s.asked.Load(), "by this test alone")
+	require.Positive(t, s.filled.Load())
+}
+
+func TestTheOrderChangesBetweenEpochs(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		l := newLoader(t, drawn(100), nwt.WithShuffle(1), nwt.WithWorkers(workers), nwt.WithBatchSize(8))
+		require.Equal(t, 13, l.Len())
+		got, err := epoch(t.Context(), l, 0)
+		require.NoError(t, err)
+		require.Len(t, got, 13)
+
+		hard, err := sampler.Select(nwt.Sequential(5), []int{9, 8, 7, 6, 5})
+		require.NoError(t, err)
+		require.NoError(t, l.SetSampler(hard))
+		require.Equal(t, 1, l.Len())
+		got, err = epoch(t.Context(), l, 1)
+		require.NoError(t, err)
+		require.Equal(t, [][]int{{9, 8, 7, 6, 5}}, got)
+
+		require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6})), "must be 0 … 5, the samples of an epoch")
+		for range l.Epoch(t.Context(), 2) {
+			require.ErrorIs(t, l.SetSampler(hard), nwt.ErrBusy)
+		}
+		require.ErrorContains(t, l.SetSampler(nil), "must not be nil")
+		require.ErrorContains(t, l.SetSampler(nwt.Sequential(0)), "SetSampler: 0: the length of an epoch must be")
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, l.SetSampler(hard), nwt.ErrClosed)
+	}
+}
+
+func TestAnEpochOfALongerOrderIsResumedToItsEnd(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		l := newLoader(t, drawn(10), nwt.WithWorkers(workers), nwt.WithBatchSize(8))
+		often, err := sampler.Weighted(slices.Repeat([]float64{1}, 10), 30, 1)
+		require.NoError(t, err)
+		require.NoError(t, l.SetSampler(often))
+		whole, err := epoch(t.Context(), l, 1)
+		require.NoError(t, err)
+		require.Len(t, whole, 4)
+		var rest [][]int
+		for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 16}) {
+			require.NoError(t, err)
+			rest = append(rest, slices.Clone(b.Indices()))
+		}
+		require.Equal(t, whole[2:], rest)
+		require.ErrorContains(t, refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 31})), "must be 0 … 30, the samples of an epoch")
+	}
+}
+
+// With small batches, workers need more of them.
+func TestAsManyBatchesAreAheadAsTheOrderNeeds(t *testing.T) {
+	l := newLoader(t, drawn(100), nwt.WithWorkers(20), nwt.WithBatchSize(10))
+	require.Equal(t, 3, l.Stats().Prefetch)
+	singly := nwt.WithSampler(sizes(slices.Repeat([]int{1}, 100)))
+	require.Equal(t, 21, newLoader(t, drawn(100), nwt.WithWorkers(20), nwt.WithBatchSize(10), singly).Stats().Prefetch)
+	require.NoError(t, l.SetSampler(sizes(slices.Repeat([]int{1}, 100))))
+	require.Equal(t, 21, l.Stats().Prefetch)
+	_, err := epoch(t.Context(), l, 0)
+	require.NoError(t, err)
+	require.NoError(t, l.SetSampler(nwt.Sequential(100)))
+	require.Equal(t, 3, l.Stats().Prefetch)
+	require.LessOrEqual(t, l.Stats().Slots, 4, "the memory of the others is given back")
+}
+
+func TestAStreamHasNoSampler(t *testing.T) {
+	l := newLoader(t, nwt.Streamed(&shelves{lengths: []int{1}}))
+	require.ErrorContains(t, l.SetSampler(nwt.Sequential(1)), "can't be combined with a stream")
+}
+
+func TestAComputedOrderAllocatesNothingPerBatch(t *testing.T) {
+	s, err := sampler.Computed(1<<16, func(int) []int { return make([]int, 1<<16) })
+	require.NoError(t, err)
+	requireNoAllocations(t, drawn(1), nwt.WithSampler(s))
+}
+
+var errBad = errors.New("bad")
+
+type unmade struct{ n int }
+
+func (s *unmade) Len() int        { return s.n }
+func (s *unmade) At(_, i int) int { return i }
+func (s *unmade) String() string  { return fmt.Sprint(s.n) }
+
+func TestASamplerThatIsANilPointerIsAnError(t *testing.T) {
+	var none *unmade
+	for _, opts := range [][]nwt.Option{{nwt.WithSampler(none)}, {nwt.WithSampler(none), nwt.WithShuffle(1)}} {
+		_, err := nwt.NewLoader(augmented(10), opts...)
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+	}
+	require.ErrorAs(t, newLoader(t, augmented(10)).SetSampler(none), new(*nwt.OptionError))
+}
+
+func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
+	s, err := sampler.LocallyShuffled([]int{10, 20, 5, 40, 25}, 2, 1)
+	require.NoError(t, err)
+	resumesAnywhere(t, drawn(100), nwt.WithSampler(s))
+}
+
+func TestALocalShuffleAllocatesNothingPerBatch(t *testing.T) {
+	s, err := sampler.LocallyShuffled(slices.Repeat([]int{1 << 8}, 1<<8), 3, 1)
+	require.NoError(t, err)
+	requireNoAllocations(t, drawn(1<<16), nwt.WithSampler(s))
+}
+
+func TestAMixtureResumesOnOtherRanks(t *testing.T) {
+	parts := []nwt.Dataset{drawn(20), drawn(70)}
+	concat, err := nwt.Concat(parts...)
+	require.NoError(t, err)
+	s, err := sampler.Mixed(100, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
+	require.NoError(t, err)
+	resumesAnywhere(t, concat, nwt.WithSampler(s))
+}
+
+func TestAMixtureAllocatesNothingPerBatch(t *testing.T) {
+	s, err := sampler.Mixed(1<<16, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
+	require.NoError(t, err)
+	requireNoAllocations(t, drawn(90), nwt.WithSampler(s))
+}
+
+// requireNoAllocations is for orders of 2¹⁶ positions.
+func requireNoAllocations(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
+	t.Helper()
+	l := newLoader(t, ds, append(opts, nwt.WithWorkers(0))...)
+	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+// outspoken is a sampler of the program's that has the methods that a sampler may have.
+type outspoken struct {
+	nwt.Sampler
+	last, step func() int
+}
+
+func (s outspoken) LastIndex() int { return s.last() }
+func (s outspoken) Step() int      { return s.step() }
+
+func TestASamplerOfTheUsersMayTellMoreOfItself(t *testing.T) {
+	is := func(n int) func() int { return func() int { return n } }
+	panics := func() int { panic("no idea") }
+	order := nwt.Sequential(40)
+	for want, s := range map[string]nwt.Sampler{
+		"":                    outspoken{order, is(39), is(40)},
+		"visits index 40":     outspoken{order, is(40), is(40)},
+		"LastIndex panicked":  outspoken{order, panics, is(40)},
+		"Step panicked: no i": outspoken{order, is(-1), panics},
+	} {
+		_, err := nwt.NewLoader(drawn(40), nwt.WithSampler(s))
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, want)
+	}
+	for step, warns := range map[int]bool{40: false, 10: false, 7: true, 0: false} {
+		var log journal
+		newLoader(t, drawn(40), nwt.WithBatchSize(5), nwt.WithRank(0, 2), nwt.WithSampler(outspoken{order, is(39), is(step)}), log.option())
+		require.Equal(t, warns, strings.Contains(log.String(), "batches will mix lengths"), "steps of %d", step)
+	}
+}
+
+// tokensOf is the length of a sample: some long ones, many short ones, some empty.
+func tokensOf(i int) int {
+	if i%97 == 0 {
+		return 0
+	}
+	return 1 + int(uint64(i)*2654435761%1000)*int(uint64(i)*40503%1000)/5000
+}
+
+func tokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
+	t.Helper()
+	s, err := sampler.TokenBatches(n, tokensOf, tokens, 7)
+	require.NoError(t, err)
+	return s
+}
+
+// batchOf is the indices of a batch of an epoch.
+func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
+	from, to := 0, s.Len()
+	if batch > 0 {
+		from = s.Start(epoch, batch)
+	}
+	if batch+1 < s.Batches() {
+		to = s.Start(epoch, batch+1)
+	}
+	for i := from; i < to; i++ {
+		indices = append(indices, s.At(epoch, i))
+	}
+	return indices
+}
+
+// The loader's batches are the sampler's, at any worker count.
+func TestALoaderDeliversTheBatchesOfABatchSampler(t *testing.T) {
+	s := tokenBatches(t, 500, sampler.Tokens{Max: 1000})
+	for _, workers := range []int{0, 1, 4} {
+		l, err := nwt.NewLoader(numbers(0, 500), nwt.WithSampler(s), nwt.WithBatchSize(1000), nwt.WithWorkers(workers))
+		require.NoError(t, err)
+		require.Equal(t, s.Batches(), l.Len())
+		k := 0
+		for b, err := range l.Epochs(t.Context(), 1, 3) {
+			require.NoError(t, err)
+			require.Equal(t, k%s.Batches(), b.Index())
+			require.Equal(t, batchOf(s, b.Epoch(), b.Index()), b.Indices())
+			k++
+		}
+		require.Equal(t, 2*s.Batches(), k)
+		require.NoError(t, l.Close())
+	}
+}
+
+// Resumed after any batch with any number of ranks, exactly the rest is delivered, and
+// every rank has as many batches as the others.
+func TestBatchesOfDifferentSizesResumeOnOtherRanks(t *testing.T) {
+	const n = 200
+	s := tokenBatches(t, n, sampler.Tokens{Max: 1500, MaxSamples: 10})
+	deliver := func(world int, from nwt.State, most int) (got []int, state nwt.State) {
+		batches := -1
+		for rank := range world {
+			l, err := nwt.NewLoader(numbers(0, n), nwt.WithSampler(s), nwt.WithBatchSize(40), nwt.WithRank(rank, world))
+			require.NoError(t, err)
+			k := 0
+			for b, err := range l.Resume(t.Context(), from) {
+				require.NoError(t, err)
+				got = append(got, b.Indices()...)
+				state = b.State()
+				if k++; k == most {
+					break
+				}
+			}
+			require.NoError(t, l.Close())
+			require.True(t, batches < 0 || batches == k)
+			batches = k
+		}
+		return got, state
+	}
+	for world := 1; world <= 3; world++ {
+		for _, most := range []int{1, 3} {
+			before, state := deliver(world, nwt.State{Epoch: 4}, most)
+			require.Equal(t, len(before), state.Samples)
+			for other := 1; other <= 4; other++ {
+				rest, end := deliver(other, state, -1)
+				require.Equal(t, nwt.State{Epoch: 4, Samples: n}, progress(end))
+				require.Equal(t, indicesUpTo(n), slices.Sorted(slices.Values(append(slices.Clone(before), rest...))), "%d ranks, then %d", world, other)
+			}
+		}
+	}
+}
+
+func TestAStateInsideABatchIsAnError(t *testing.T) {
+	l, err := nwt.NewLoader(numbers(0, 6), nwt.WithSampler(sizes{2, 3, 1}))
+	require.NoError(t, err)
+	defer l.Close()
+	err = refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 3}))
+	require.EqualError(t, err, "nwt: State.Samples: 3: no batch of epoch 1 begins there: the next after it, batch 2, begins at 5")
+	for range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6}) {
+		t.Fatal("nothing is left")
+	}
+	l, err = nwt.NewLoader(numbers(0, 6), nwt.WithSampler(sizes{2, 3, 1}), nwt.WithUnordered())
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
+
+// sizes is batches of these sizes. A negative size panics.
+type sizes []int
+
+func (s sizes) Len() int        { return s.Start(0, len(s)) }
+func (s sizes) At(_, i int) int { return i }
+func (s sizes) Batches() int    { return len(s) }
+func (s sizes) Largest() int    { return 1 } // it doesn't tell
+func (s sizes) Start(_, batch int) (n int) {
+	for _, size := range s[:batch] {
+		n += max(size, -size)
+	}
+	if batch < len(s) && s[batch] < 0 {
+		panic("no start")
+	}
+	return n
+}
+
+// A batch that is too large, empty, or whose Start panics ends the epoch with an error
+// that names it, after the batches before it.
+func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // copies are late on a busy machine
+		for _, c := range []struct {
+			sizes sizes
+			want  string
+		}{
+			{sizes{2, 3, 2, 7, 1}, "batch 3 of epoch 0 has 7 samples, positions 7 to before 14: WithBatchSize allows 4"},
+			{sizes{2, 3, 2, 0, 1}, "batch 3 of epoch 0 is positions 7 to before 7 of 8: must have at least one, after those of the batch before"},
+			{sizes{2, 3, 2, 1, -3}, "BatchSampler.Start of batch 4: panic: no start"},
+		} {
+			for _, workers := range []int{0, 3} {
+				for _, device := range []nwt.Device{nwt.Host(), &fakeDevice{took: 1}} {
+					l, err := nwt.NewLoader(numbers(0, c.sizes.Len()), nwt.WithSampler(c.sizes), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithPrefetch(9), nwt.WithDevice(device))
+					require.NoError(t, err)
+					var got []int
+					for b, e := range l.Epoch(t.Context(), 0) {
+						if err = e; e == nil {
+							got = append(got, b.Len())
+						}
+					}
+					require.ErrorContains(t, err, c.want)
+					require.Equal(t, []int{2, 3, 2}, got)
+					require.NoError(t, l.Close())
+				}
+			}
+		}
+	})
+}
+
+func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
+	_, err := nwt.NewLoader(numbers(0, 500), nwt.WithSampler(tokenBatches(t, 500, sampler.Tokens{Max: 1000})))
+	require.ErrorContains(t, err, "WithBatchSize: 32: must be at least")
+	half, err := sampler.Select(tokenBatches(t, 50, sampler.Tokens{Max: 1000}), indicesUpTo(50))
+	require.NoError(t, err)
+	_, err = nwt.NewLoader(numbers(0, 500), nwt.WithSampler(half), nwt.WithBatchSize(1))
+	require.ErrorContains(t, err, "WithBatchSize: 1: must be at least")
+	_, err = nwt.NewLoader(numbers(0, 5), nwt.WithSampler(sizes{2, 3}), nwt.WithRank(0, 3), nwt.WithDropLast())
+	require.ErrorContains(t, err, "leaves no batch for each of 3 ranks: an epoch has 2 batches")
+	_, err = nwt.NewLoader(numbers(0, 5), nwt.WithSampler(sizes{5}), nwt.WithRank(0, 2), nwt.WithDropLast())
+	require.ErrorContains(t, err, "leaves no batch for each of 2 ranks: an epoch has 1 batches")
+	_, err = nwt.NewLoader(numbers(0, 5), nwt.WithBatchSize(3), nwt.WithRank(0, 2), nwt.WithDropLast())
+	require.ErrorContains(t, err, "leaves no batch of 3 samples for each of 2 ranks: an epoch has 5")
+	l, err := nwt.NewLoader(numbers(0, 9))
+	require.NoError(t, err)
+	defer l.Close()
+	for _, n := range []int{0, 6} {
+		require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { return n }}), fmt.Sprintf("SetSampler: %d: an epoch of 5 samples must have 1 … 5 batches", n))
+	}
+	require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { panic("no batches") }}), "nwt_test.so: Batches panicked: no batches")
+	require.ErrorContains(t, l.SetSampler(untold{nwt.Sequential(5)}), "nwt_test.untold: has Start, but isn't a BatchSampler: Batches or Largest is missing")
+	for _, all := range []sizes{{5}, {1, 1, 1, 1, 1}} {
+		require.NoError(t, l.SetSampler(all))
+		require.Equal(t, len(all), l.Len())
+	}
+	require.NoError(t, l.SetSampler(sizes{2, 3}))
+	require.Equal(t, 2, l.Len())
+	require.NoError(t, l.SetSampler(nwt.Sequential(9)))
+	require.Equal(t, 1, l.Len())
+}
+
+func TestALoaderOfDifferentBatchesTakesAnyOtherOrder(t *testing.T) {
+	l := newLoader(t, numbers(0, 9), nwt.WithSampler(sizes{1, 4, 2, 1}), nwt.WithBatchSize(4), nwt.WithWorkers(1))
+	lens := func() (all []int) {
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			all = append(all, b.Len())
+		}
+		return all
+	}
+	require.Equal(t, []int{1, 4, 2, 1}, lens())
+	require.NoError(t, l.SetSampler(nwt.Sequential(9)))
+	require.Equal(t, []int{4, 4, 1}, lens())
+}
+
+// so is batches that are counted in another way.
+type so struct {
+	sizes
+	batches func() int
+}
+
+func (s so) Batches() int { return s.batches() }
+
+// untold has batches, but doesn't tell the largest.
+type untold struct{ nwt.Sampler }
+
+func (untold) Batches() int           { return 1 }
+func (untold) Start(_, batch int) int { return 0 }
+
+func TestWithBatchSizeMustHoldTheLargestBatch(t *testing.T) {
+	for _, tokens := range []sampler.Tokens{{Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 100_000}} {
+		s, largest := tokenBatches(t, 300, tokens), 0
+		for b := range s.Batches() {
+			largest = max(largest, len(batchOf(s, 0, b)))
+		}
+		_, err := nwt.NewLoader(numbers(0, 300), nwt.WithSampler(s), nwt.WithBatchSize(largest))
+		require.NoError(t, err)
+		_, err = nwt.NewLoader(numbers(0, 300), nwt.WithSampler(s), nwt.WithBatchSize(largest-1))
+		require.ErrorContains(t, err, fmt.Sprintf("WithBatchSize: %d: must be at least %d, the samples of the largest batch of TokenBatches(", largest-1, largest))
+	}
+}
+
+// starts is batches that begin at these positions of 8, which a mistake has put out of
+// order. The position −9 panics.
+type starts []int
+
+func (s starts) Len() int        { return 8 }
+func (s starts) At(_, i int) int { return i }
+func (s starts) Batches() int    { return len(s) }
+func (s starts) Largest() int    { return 1 }
+func (s starts) Start(_, batch int) int {
+	if s[batch] == -9 {
+		panic("no start")
+	}
+	return s[batch]
+}
+
+// Whichever of its positions is wrong, a rank says so, before it loads anything there.
+func TestBatchesOutOfOrderAreAnErrorOnEveryRankThatMeetsThem(t *testing.T) {
+	for _, c := range []struct {
+		starts      starts
+		rank, world int
+		batches     int // before the error
+		want        string
+	}{
+		{starts{0, 2, 5, 4, 7}, 0, 1, 2, "batch 2 of epoch 0 is positions 5 to before 4 of 8: must have at least one, after those of the batch before"},
+		{starts{0, 2, 4, 20}, 0, 1, 2, "batch 2 of epoch 0 is positions 4 to before 20 of 8"},
+		{starts{0, -1, 1, 4}, 1, 2, 0, "batch 1 of epoch 0 is positions -1 to before 1 of 8"},
+		{starts{0, 4, 3, 6}, 0, 2, 0, "batch 0 of epoch 0 is positions 0 to before 4 of 8"},
+		{starts{0, 4, 20, 6}, 0, 2, 0, "batch 0 of epoch 0 is positions 0 to before 4 of 8"},
+		{starts{0, -9, 3, 6}, 0, 2, 0, "BatchSampler.Start of batch 1: panic: no start"},
+		{starts{0, -9, 3, 6}, 1, 2, 0, "BatchSampler.Start of batch 1: panic: no start"},
+		{starts{0, 2, -9, 6}, 0, 2, 0, "BatchSampler.Start of batch 2: panic: no start"},
+		{starts{0, 1, 2, -9, 4, 5}, 1, 3, 0, "BatchSampler.Start of batch 3: panic: no start"},
+	} {
+		l := newLoader(t, numbers(0, 8), nwt.WithSampler(c.starts), nwt.WithRank(c.rank, c.world))
+		n := 0
+		for _, err := range l.Epoch(t.Context(), 0) {
+			if n++; n > c.batches {
+				require.ErrorContains(t, err, c.want, c)
+				continue
+			}
+			require.NoError(t, err)
+		}
+		require.Equal(t, c.batches+1, n)
+	}
+	l := newLoader(t, numbers(0, 8), nwt.WithSampler(starts{0, 2, -9, 6, 7}))
+	n := 0
+	for _, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 6}) {
+		var le *nwt.LoadError
+		require.ErrorAs(t, err, &le)
+		require.Equal(t, []int{-1, -1, 3}, []int{le.Index, le.Position, le.Epoch})
+		require.ErrorContains(t, le.Err, "BatchSampler.Start of batch 2: panic: no start")
+		require.NotNil(t, le.Stack)
+		n++
+	}
+	require.Equal(t, 1, n)
+}
+
+func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
+	s := tokenBatches(t, 2000, sampler.Tokens{Max: 2000, MaxSamples: 64})
+	l, err := nwt.NewLoader(numbers(0, 2000), nwt.WithSampler(s), nwt.WithBatchSize(64), nwt.WithWorkers(0))
+	require.NoError(t, err)
+	defer l.Close()
+	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<20))
+	defer stop()
+	for range 10 {
+		next()
+	}
+	require.Zero(t, testing.AllocsPerRun(50, func() { next() }), "within an epoch")
+}
+
+// Tune measures batches of different sizes, in order or not, and ends.
+func TestTuneMeasuresBatchesOfDifferentSizes(t *testing.T) {
+	s := tokenBatches(t, 300, sampler.Tokens{Max: 1000, MaxSamples: 50})
+	for _, order := range []nwt.Option{nwt.WithWorkers(0), nwt.WithUnordered()} {
+		r, err := nwt.Tune(t.Context(), numbers(0, 300), order, nwt.WithSampler(s), nwt.WithBatchSize(50), nwt.WithRank(1, 3), nwt.WithMaxWorkers(2), nwt.WithIterations(20),
+			nwt.WithStep(func(context.Context, *nwt.Batch) error { return nil }), silent)
+		require.NoError(t, err)
+		require.NotEmpty(t, r.Trials)
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/layout"
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 // A slot is a reusable batch buffer: everything that a call of Load may touch.
@@ -212,7 +212,7 @@ func (s *slot) seal() error {
 	for i := range s.places.Lens {
 		s.places.Lens[i] = layout.Unset
 	}
-	return pages.Seal(s.places.Bytes, s.was)
+	return osmemory.Seal(s.places.Bytes, s.was)
 }
 
 // openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
@@ -221,7 +221,7 @@ func (s *slot) seal() error {
 // places are moved to another slot afterwards.
 func (b *Batch) openRefuge(from, to int) error {
 	if b.refuge == nil {
-		s, err := b.slotLike(slotMemory{pages.Map, pages.Unmap})
+		s, err := b.slotLike(slotMemory{osmemory.Map, osmemory.Unmap})
 		if err != nil {
 			return err
 		}

@@ -9,9 +9,9 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/lanes"
-	"github.com/nwt-go/nwt/internal/mix"
+	"github.com/nwt-go/nwt/internal/mixture"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Stream is shards that are read in sequence, such as tar files or the parts of a query;
@@ -59,7 +59,7 @@ func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 type streamDataset struct {
 	whole
 	streams []Stream
-	mix     *mix.Mix // nil without MixedStreams
+	mix     *mixture.Mix // nil without MixedStreams
 	seed    uint64
 }
 
@@ -125,7 +125,7 @@ func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	return d.streams[part].Load(ctx, &r.Record, s)
 }
 
-// unread tells whether the sample's record couldn't be read. It won't be read
+// unread reports whether the sample's record couldn't be read. It won't be read
 // again.
 func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].Err != nil }
 
@@ -173,7 +173,7 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 			bad(k, "stream %d differs from those before: %s", k, diff)
 		}
 	}
-	checked := mix.New(m.Phases, m.Block)
+	checked := mixture.New(m.Phases, m.Block)
 	checked.Check(len(streams), bad)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -296,7 +296,7 @@ func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			_, cause := guard.Recovered(p)
+			_, cause := usercall.Recovered(p)
 			c, err = nil, optionError("CountedStream.Records", fmt.Sprintf("%T", s), "%v", cause)
 		}
 	}()

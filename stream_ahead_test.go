@@ -613,13 +613,6 @@ func opening(opened *atomic.Int32, lengths ...int) nwt.Stream {
 	return &breaking{shelves: newShelves(lengths...), onOpen: func(int) error { opened.Add(1); return nil }}
 }
 
-func mixedOf(t *testing.T, m nwt.Mix, streams ...nwt.Stream) nwt.Dataset {
-	t.Helper()
-	ds, err := nwt.MixedStreams(m, 7, streams...)
-	require.NoError(t, err)
-	return ds
-}
-
 // With WithEpochSamples it is known how long an epoch is, and nothing need be read to
 // refuse a state that is past it.
 func TestAStateThatIsPastTheSamplesOfAnEpochIsRefused(t *testing.T) {

@@ -22,40 +22,6 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// breaking is shelves whose calls do something else first.
-type breaking struct {
-	*shelves
-	onShards func() int
-	onOpen   func(shard int) error
-	onNext   func(shard, record int) error
-	onClose  func(shard int) error
-	onLoad   func(dst *nwt.Sample)
-}
-
-func (s *breaking) Shards() int {
-	if s.onShards != nil {
-		return s.onShards()
-	}
-	return s.shelves.Shards()
-}
-
-func (s *breaking) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
-	if s.onOpen != nil {
-		if err := s.onOpen(shard); err != nil {
-			return nil, err
-		}
-	}
-	r, err := s.shelves.Open(ctx, shard)
-	return &breakingReader{ShardReader: r, s: s, shard: shard}, err
-}
-
-func (s *breaking) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
-	if s.onLoad != nil {
-		s.onLoad(dst)
-	}
-	return s.shelves.Load(ctx, r, dst)
-}
-
 type breakingReader struct {
 	nwt.ShardReader
 	s             *breaking

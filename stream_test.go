@@ -1,47 +1,30 @@
 package nwt_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"iter"
 	"math"
+	"runtime"
+	"runtime/metrics"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
 )
-
-// shelves is a stream of numbered samples in shards of given lengths.
-type shelves struct {
-	lengths []int
-	open    atomic.Int32
-	failAt  int // number of a record that can't be read; −1: none
-}
-
-func (s *shelves) Fields() []nwt.Field {
-	return []nwt.Field{{Name: "i", Type: nwt.Int64}, {Name: "noise", Type: nwt.Int64}}
-}
-func (s *shelves) Shards() int { return len(s.lengths) }
-
-func (s *shelves) Open(_ context.Context, shard int) (nwt.ShardReader, error) {
-	s.open.Add(1)
-	first := 0
-	for _, n := range s.lengths[:shard] {
-		first += n
-	}
-	return &shelf{s: s, next: first, end: first + s.lengths[shard]}, nil
-}
-
-func (s *shelves) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error {
-	nwt.Values[int64](dst, 0)[0] = int64(binary.LittleEndian.Uint64(r.Data))
-	nwt.Values[int64](dst, 1)[0] = dst.Rand().Int64()
-	return nil
-}
 
 type shelf struct {
 	s         *shelves
@@ -62,8 +45,6 @@ func (s *shelf) Next(_ context.Context, r *nwt.Record) error {
 var errTorn = errors.New("torn")
 
 func (s *shelf) Close() error { s.s.open.Add(-1); return nil }
-
-func newShelves(lengths ...int) *shelves { return &shelves{lengths: lengths, failAt: -1} }
 
 func TestAStreamIsReadInTheSameOrderWhateverTheWorkerCount(t *testing.T) {
 	for _, opts := range [][]nwt.Option{
@@ -287,5 +268,522 @@ func TestBatchesOfAStreamHaveTheirOwnRandomness(t *testing.T) {
 				require.Equal(t, whole[k+1:], append([]uint64{}, rest...))
 			}
 		}
+	}
+}
+
+// scarce is a stream of which only so many shards can be open at once.
+type scarce struct {
+	nwt.Stream
+	most, open atomic.Int32
+}
+
+func (s *scarce) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	if s.open.Add(1) > s.most.Load() {
+		s.open.Add(-1)
+		return nil, &fs.PathError{Op: "open", Path: "shard.tar", Err: syscall.EMFILE}
+	}
+	r, err := s.Stream.Open(ctx, shard)
+	return &scarceReader{r, s}, err
+}
+
+type scarceReader struct {
+	nwt.ShardReader
+	s *scarce
+}
+
+func (r *scarceReader) Close() error { r.s.open.Add(-1); return r.ShardReader.Close() }
+
+func TestAShardWaitsAMinuteForAFile(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var log journal
+			s := &scarce{Stream: newShelves(10)}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithInterleave(1), log.option())
+			time.AfterFunc(50*time.Second, func() { s.most.Store(1) })
+			got, err := values(t, l, 0)
+			require.NoError(t, err)
+			require.Equal(t, upTo(10), got)
+			require.Contains(t, log.String(), "too many files are open")
+			s.most.Store(0)
+			began := time.Now()
+			_, err = values(t, l, 1)
+			require.ErrorIs(t, err, syscall.EMFILE)
+			require.ErrorContains(t, err, "too many files were open for a minute (a lower WithInterleave needs fewer)")
+			require.InDelta(t, time.Minute, time.Since(began), float64(time.Second+time.Millisecond))
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// megabytes is counted shelves whose records have a megabyte each.
+type megabytes struct{ nwt.CountedStream }
+
+func (s megabytes) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
+	r, err := s.CountedStream.Open(ctx, shard)
+	return megabyteReader{r}, err
+}
+
+type megabyteReader struct{ nwt.ShardReader }
+
+func (r megabyteReader) Next(ctx context.Context, rec *nwt.Record) error {
+	if cap(rec.Data) == 0 {
+		rec.Data = make([]byte, 8, 1<<20)
+	}
+	return r.ShardReader.Next(ctx, rec)
+}
+
+// The records that a shuffle window holds are memory: 1024 of 4 MB take 4 GB.
+func TestAShuffleWindowThatTakesMuchOfTheMemoryIsToldOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		counted bool
+		left    uint64
+		warned  int
+	}{"plain, much": {false, 160 << 20, 1}, "plain, little": {false, 1 << 30, 0}, "counted, much": {true, 160 << 20, 1}, "counted, little": {true, 1 << 30, 0}} {
+		for _, workers := range []int{0, 2} {
+			t.Run(name, func(t *testing.T) {
+				var log journal
+				m := nwt.NewVirtualMachine(1)
+				m.Left = test.left
+				var s nwt.Stream = megabytes{newCounted(50, 50, 50, 50)}
+				if !test.counted {
+					s = struct{ nwt.Stream }{s}
+				}
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithShuffle(1), nwt.WithShuffleWindow(60), m.Option(), log.option())
+				most := 0
+				for epoch := range 2 {
+					for _, err := range l.Epoch(t.Context(), epoch) {
+						require.NoError(t, err)
+						most = max(most, l.Stats().WindowBytes)
+					}
+					require.Zero(t, l.Stats().WindowBytes, "between epochs")
+				}
+				for b := range l.Resume(t.Context(), nwt.State{Samples: 80}) {
+					most = max(most, l.Stats().WindowBytes)
+					if b.Index() > 30 {
+						break
+					}
+				}
+				require.Zero(t, l.Stats().WindowBytes, "after a loop that is left")
+				require.Greater(t, most, 30<<20)
+				require.LessOrEqual(t, most, 60<<20)
+				require.Equal(t, test.warned, strings.Count(log.String(), "more than an eighth of the memory left: lower WithShuffleWindow"))
+				require.NoError(t, l.Close())
+			})
+		}
+	}
+}
+
+// Each epoch of WithEpochSamples begins its shards anew.
+func TestAnEpochThatEndsBeforeItsShardsIsToldOnce(t *testing.T) {
+	told := func(samples int, workers int, ds nwt.Dataset, opts ...nwt.Option) int {
+		var log journal
+		l := newLoader(t, ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithEpochSamples(samples), log.option())...)
+		for b, err := range l.Epochs(t.Context(), 0, 4) {
+			require.NoError(t, err)
+			require.LessOrEqual(t, b.Index(), samples/4)
+		}
+		return strings.Count(log.String(), "before any of its shards did")
+	}
+	for _, workers := range []int{0, 2} {
+		for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(1), nwt.WithShuffleWindow(10)}, {nwt.WithInterleave(2)}, {nwt.WithDropLast()}} {
+			s := newShelves(50, 50, 50, 50)
+			require.Equal(t, 1, told(40, workers, nwt.Streamed(s), opts...))
+			require.Equal(t, 1, told(70, workers, nwt.Streamed(s), opts...))
+			require.Zero(t, told(200, workers, nwt.Streamed(s), opts...), "all are read")
+			require.Zero(t, told(300, workers, nwt.Streamed(s), opts...))
+			require.Zero(t, told(180, workers, nwt.Streamed(newShelves(50, 20, 50, 60)), opts...), "one has ended")
+			require.Zero(t, told(40, workers, nwt.Streamed(newCounted(50, 50, 50, 50)), opts...))
+		}
+		m := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{9, 1}}}}
+		ds, err := nwt.MixedStreams(m, 1, newShelves(10, 10), newShelves(50, 50))
+		require.NoError(t, err)
+		require.Equal(t, 1, told(100, workers, ds))
+		ds, err = nwt.MixedStreams(m, 1, newShelves(10, 10), newShelves(3, 4))
+		require.NoError(t, err)
+		require.Zero(t, told(100, workers, ds))
+	}
+}
+
+// A record that is taken makes room for few others: if all shards that wait for room were
+// woken each time, reading many shards at once would cost more than reading ahead saves.
+func TestARecordThatIsTakenWakesOnlyShardsThatItMakesRoomFor(t *testing.T) {
+	const shards, records = 1000, 4000
+	s := &wide{Stream: newShelves(slices.Repeat([]int{records}, shards)...), bytes: 2000}
+	l := newLoader(t, nwt.Streamed(s), nwt.WithInterleave(shards), nwt.WithBatchSize(1), nwt.WithPrefetch(1), nwt.WithWorkers(1), nwt.WithReadAhead(64<<10))
+	next, stop := iter.Pull2(l.Epoch(context.Background(), 0))
+	defer stop()
+	for range 2 * shards {
+		next()
+	}
+	before := schedulings()
+	for range records {
+		_, err, ok := next()
+		require.True(t, ok)
+		require.NoError(t, err)
+	}
+	require.Less(t, schedulings()-before, uint64(shards/8*records))
+}
+
+// schedulings is about how often goroutines have begun to run. The runtime counts one of
+// eight.
+func schedulings() (n uint64) {
+	m := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
+	metrics.Read(m)
+	for _, count := range m[0].Value.Float64Histogram().Counts {
+		n += 8 * count
+	}
+	return n
+}
+
+func TestReadingAheadUpToTheBoundAllocatesNothingPerRecord(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // shards come to unequal parts of the bound more often
+	for _, bytes := range []int{500, 1024, 4096, 8 << 10} {
+		s := &wide{Stream: newShelves(1<<20, 1<<20, 1<<20, 1<<20), bytes: bytes}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(8), nwt.WithWorkers(1), nwt.WithReadAhead(64<<10))
+		next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+		for range 500 {
+			next()
+		}
+		grown := testing.AllocsPerRun(500, func() { next() })
+		stop()
+		require.Less(t, grown, 1.0, "records of %d bytes", bytes)
+	}
+}
+
+// Load keeps each record's memory, so that a shard needs room for the next one.
+func TestShardsReadAheadAsSoonAsARecordIsTaken(t *testing.T) {
+	for fits, ahead := range map[int]int{4: 2, 6: 3, 8: 4, 16: 8} {
+		synctest.Test(t, func(t *testing.T) {
+			const bytes = 16_000
+			s := &wide{Stream: newShelves(300, 300, 300, 300), bytes: bytes, keeps: 1}
+			l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithReadAhead(int64(fits*bytes)))
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				synctest.Wait()
+				if b.Index() >= 20 && b.Index() < 300 {
+					require.Equal(t, ahead, s.ahead(), "batch %d", b.Index())
+				}
+			}
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// Each record takes a millisecond to read. Half of the bound is for the shards whose turn is next.
+func TestAsManyShardsAreReadAtOnceAsThereIsRoomFor(t *testing.T) {
+	for _, keeps := range []int{0, 1} {
+		for _, fits := range []int{1, 2, 4, 16, 32, 40} {
+			synctest.Test(t, func(t *testing.T) {
+				const bytes, shards, records = 16_000, 16, 50
+				s := &wide{Stream: &breaking{shelves: newShelves(slices.Repeat([]int{records}, shards)...), onNext: func(int, int) error {
+					time.Sleep(time.Millisecond)
+					return nil
+				}}, bytes: bytes, keeps: keeps}
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.WithReadAhead(int64(fits*bytes)))
+				began := time.Now()
+				for _, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+				}
+				require.Less(t, float64(time.Since(began).Milliseconds()), 1.1*shards*records/float64(min(max(1, fits/2), shards)), "%d records fit", fits)
+				require.NoError(t, l.Close())
+			})
+		}
+	}
+}
+
+// Each large record needs two thirds of the bound.
+func TestNoShardWaitsForOneWhoseRecordsNeedMostOfTheRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const small, large, shards, records = 1500, 24_000, 16, 100
+		s := &wide{Stream: &breaking{shelves: newShelves(slices.Repeat([]int{records}, shards)...), onNext: func(int, int) error {
+			time.Sleep(time.Millisecond)
+			return nil
+		}}, keeps: 1, size: func(shard, _ int) int {
+			if shard == 0 {
+				return large
+			}
+			return small
+		}}
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.WithReadAhead(large*3/2))
+		began := time.Now()
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		require.Less(t, float64(time.Since(began).Milliseconds()), 4.0*records, "one large, and twelve of the others at once")
+		require.NoError(t, l.Close())
+	})
+}
+
+// Each large record needs all the room. While it waits, the other shard reads up to its share.
+func TestAShardBelowItsShareIsReadBesideAnotherThatWaitsForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const small, large, records = 1000, 8000, 100
+		s := &wide{keeps: 1}
+		s.Stream = &breaking{shelves: newShelves(records, records), onNext: func(int, int) error {
+			time.Sleep(time.Millisecond)
+			return nil
+		}}
+		s.size = func(shard, _ int) int { return []int{small, large}[shard] }
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(5), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithReadAhead(large))
+		began := time.Now()
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond / 2)
+		}
+		require.Less(t, float64(time.Since(began).Milliseconds()), 1.3*records, "both shards at once")
+		require.NoError(t, l.Close())
+	})
+}
+
+// Stream 1 isn't drawn in this phase, or seldom. What it has read ahead by then leaves
+// stream 0 its share of the bound.
+func TestAStreamOfAMixtureThatIsSeldomDrawnLeavesTheOthersRoom(t *testing.T) {
+	for _, c := range []struct {
+		weights, later []float64
+		share          int // of stream 0, in records
+	}{
+		{[]float64{1, 0}, []float64{0, 1}, 4},
+		{[]float64{99, 1}, []float64{0, 1}, 4},
+		{[]float64{1, 0, 0}, []float64{0, 1, 1}, 2},
+		{[]float64{1, 0, 0}, []float64{1, 1, 0}, 4},
+		{[]float64{1, 0, 0}, []float64{1, 0, 0}, 8},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			const bytes = 16_000
+			var all []*wide
+			var streams []nwt.Stream
+			for range c.weights {
+				all = append(all, &wide{Stream: newShelves(900, 900, 900, 900), bytes: bytes})
+				streams = append(streams, all[len(all)-1])
+			}
+			ds := mixedOf(t, nwt.Mix{Block: 100, Phases: []nwt.Phase{{Samples: 900, Weights: c.weights}, {Weights: c.later}}}, streams...)
+			l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(1000), nwt.WithReadAhead(16*bytes))
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				synctest.Wait()
+				if b.Index() < 10 || b.Index() > 200 {
+					continue
+				}
+				require.Equal(t, c.share, all[0].ahead(), "%v, then %v: batch %d", c.weights, c.later, b.Index())
+				for k, s := range all[1:] {
+					if c.weights[k+1] == 0 && c.later[k+1] == 0 {
+						require.Zero(t, s.ahead())
+						continue
+					}
+					require.LessOrEqual(t, s.ahead(), c.share+3, "the size of four records was unknown")
+				}
+			}
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+var (
+	lineFields = []nwt.Field{{Name: "i", Type: nwt.Int64}}
+	lineFiles  = []string{"0\n1\n2\n", "", "3\n4\n5\n6\n7\n"}
+)
+
+func lineNumber(_ context.Context, line []byte, dst *nwt.Sample) (err error) {
+	nwt.Values[int64](dst, 0)[0], err = strconv.ParseInt(string(line), 10, 64)
+	return err
+}
+
+// lines yields lines of which all share one buffer, as bufio.Scanner does.
+func lines(text string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for s := bufio.NewScanner(strings.NewReader(text)); s.Scan() && yield(s.Bytes(), nil); {
+		}
+	}
+}
+
+func TestAStreamOfTwoFunctionsMayUseItsBytesAgain(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		open := atomic.Int32{}
+		s := nwt.NewStream(lineFields, 3, func(_ context.Context, shard int) iter.Seq2[[]byte, error] {
+			return func(yield func([]byte, error) bool) {
+				open.Add(1)
+				defer open.Add(-1)
+				lines(lineFiles[shard])(yield)
+			}
+		}, lineNumber)
+		l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+		got, err := values(t, l, 0)
+		require.NoError(t, err)
+		slices.Sort(got)
+		require.Equal(t, upTo(8), got)
+		for range l.Epoch(t.Context(), 0) {
+			break
+		}
+		require.Zero(t, open.Load(), "a sequence that is left ends")
+	}
+}
+
+func TestAStreamOfTwoFunctionsYieldsAnyType(t *testing.T) {
+	type place struct{ file, line int }
+	s := nwt.NewStream(lineFields, 3, func(_ context.Context, shard int) iter.Seq2[place, error] {
+		return func(yield func(place, error) bool) {
+			for i := range strings.Count(lineFiles[shard], "\n") {
+				if !yield(place{shard, i}, nil) {
+					return
+				}
+			}
+		}
+	}, func(_ context.Context, p place, dst *nwt.Sample) (err error) {
+		nwt.Values[int64](dst, 0)[0], err = strconv.ParseInt(strings.Split(lineFiles[p.file], "\n")[p.line], 10, 64)
+		return err
+	})
+	got, err := values(t, newLoader(t, nwt.Streamed(s), nwt.WithInterleave(1), nwt.WithBatchSize(3), nwt.WithWorkers(2)), 0)
+	require.NoError(t, err)
+	require.Equal(t, upTo(8), got)
+}
+
+func TestAnErrorThatASequenceYieldsEndsItsShard(t *testing.T) {
+	for _, torn := range []error{io.ErrUnexpectedEOF, io.EOF} {
+		s := nwt.NewStream(lineFields, 3, func(_ context.Context, shard int) iter.Seq2[[]byte, error] {
+			return func(yield func([]byte, error) bool) {
+				lines(lineFiles[shard])(yield)
+				if shard == 0 {
+					yield(nil, torn)
+				}
+			}
+		}, lineNumber)
+		l := newLoader(t, nwt.Streamed(s), nwt.WithInterleave(1), nwt.WithBatchSize(3))
+		got, err := values(t, l, 0)
+		require.ErrorIs(t, err, torn)
+		var bad *nwt.ShardError
+		require.True(t, errors.As(err, &bad))
+		require.Equal(t, 0, bad.Shard)
+		require.Equal(t, 3, bad.Record)
+		require.Equal(t, upTo(3), got)
+	}
+}
+
+func TestASequenceThatCannotBeginIsTriedAgain(t *testing.T) {
+	calls := 0
+	s := nwt.NewStream(lineFields, 1, func(context.Context, int) iter.Seq2[[]byte, error] {
+		if calls++; calls < 3 {
+			return func(yield func([]byte, error) bool) { yield(nil, temporaryError{}) }
+		}
+		return lines("0\n1\n")
+	}, lineNumber)
+	got, err := values(t, newLoader(t, nwt.Streamed(s), nwt.WithWorkers(0), nwt.WithRetry(2, 1)), 0)
+	require.NoError(t, err)
+	require.Equal(t, upTo(2), got)
+}
+
+func TestASequenceThatFailsForAWhileIsBegunAgainAndReadOn(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var begun atomic.Int32
+		s := nwt.NewStream(lineFields, 1, func(context.Context, int) iter.Seq2[[]byte, error] {
+			return func(yield func([]byte, error) bool) {
+				until := 96 * int(begun.Add(1))
+				for i := range 1000 {
+					if i == until {
+						yield(nil, fmt.Errorf("line %d: %w", i, temporaryError{}))
+						return
+					}
+					if !yield(strconv.AppendInt(nil, int64(i), 10), nil) {
+						return
+					}
+				}
+			}
+		}, lineNumber)
+		got, err := values(t, newLoader(t, nwt.Streamed(s), nwt.WithWorkers(workers), nwt.WithRetry(1, 0)), 0)
+		require.NoError(t, err)
+		require.Equal(t, upTo(1000), got)
+	}
+}
+
+type temporaryError struct{}
+
+func (temporaryError) Error() string   { return "busy" }
+func (temporaryError) Temporary() bool { return true }
+
+func TestAStreamWithoutAFunctionIsRefused(t *testing.T) {
+	_, err := nwt.NewLoader(nwt.Streamed(nwt.NewStream[int](lineFields, 1, nil, nil)))
+	require.ErrorContains(t, err, "read and load must not be nil")
+}
+
+// A stream of two functions with counts: it goes on with any number of ranks.
+func ExampleNewStream() {
+	files := []string{"0\n1\n2\n", "3\n4\n"} // opened by read, in a program
+	stream := nwt.NewStream(lineFields, len(files), func(_ context.Context, shard int) iter.Seq2[[]byte, error] {
+		return lines(files[shard])
+	}, lineNumber)
+	loader, err := nwt.NewLoader(nwt.Streamed(withCounts{stream, []int{3, 2}}), nwt.WithBatchSize(2))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		fmt.Println(nwt.Values[int64](batch, 0), err)
+	}
+	// Output:
+	// [0 3] <nil>
+	// [1 4] <nil>
+	// [2] <nil>
+}
+
+type withCounts struct {
+	nwt.Stream
+	counts []int
+}
+
+func (s withCounts) Records(shard int) int { return s.counts[shard] }
+
+// countedLines is a CountedStream of lines.
+type countedLines struct{ nwt.Stream }
+
+func (countedLines) Records(shard int) int { return []int{7, 0, 9, 4}[shard] }
+
+func TestABadRecordIsNamedByItsPlaceInItsShard(t *testing.T) {
+	s := nwt.NewStream(lineFields, 4, func(_ context.Context, shard int) iter.Seq2[[2]int, error] {
+		return func(yield func([2]int, error) bool) {
+			for record := range (countedLines{}).Records(shard) {
+				if !yield([2]int{shard, record}, nil) {
+					return
+				}
+			}
+		}
+	}, func(ctx context.Context, at [2]int, dst *nwt.Sample) error {
+		switch err := fmt.Errorf("bad is %d of %d:", at[1], at[0]); at[1] % 4 {
+		case 1:
+			return err
+		case 2:
+			panic(err)
+		case 3:
+			<-ctx.Done()
+		}
+		return nil
+	})
+	mixed, err := nwt.MixedStreams(nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}, 7, s, s)
+	require.NoError(t, err)
+	for name, ds := range map[string]nwt.Dataset{"plain": nwt.Streamed(s), "counted": nwt.Streamed(countedLines{s}), "mixed": mixed} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := []nwt.Option{nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithBatchSize(3), nwt.WithErrorBudget(50), nwt.WithTimeout(time.Minute), nwt.WithRetry(0, 0), quietLog}
+			if name == "mixed" {
+				opts = append(opts, nwt.WithEpochSamples(40))
+			}
+			l := newLoader(t, ds, opts...)
+			world := map[string]int{"plain": 1, "counted": -1, "mixed": 1}[name]
+			for _, err := range l.Resume(t.Context(), nwt.State{Samples: 2, World: world}) {
+				require.NoError(t, err)
+			}
+			require.NotEmpty(t, l.BadSamples())
+			for _, bad := range l.BadSamples() {
+				var record, shard, i, of int
+				_, err := fmt.Sscanf(bad.Err.Error(), "record %d of shard %d:", &record, &shard)
+				require.NoError(t, err, bad.Err)
+				if record%4 == 3 {
+					require.ErrorIs(t, bad, context.DeadlineExceeded)
+					continue
+				}
+				_, at, _ := strings.Cut(bad.Err.Error(), "bad is ")
+				_, err = fmt.Sscanf(at, "%d of %d:", &i, &of)
+				require.NoError(t, err, bad.Err)
+				require.Equal(t, []int{i, of}, []int{record, shard % 4})
+			}
+		})
 	}
 }

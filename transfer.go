@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/device"
-	"github.com/nwt-go/nwt/internal/stage"
+	"github.com/nwt-go/nwt/internal/devicecopy"
 )
 
 // transfer copies the run's batches to the device.
 func (r *run) transfer() {
 	next, end := r.first, r.first+uint64(r.course.Len())
-	err := r.l.stage.Serve(r.ctx, func(wait bool) stage.Batch {
+	err := r.l.stage.Serve(r.ctx, func(wait bool) devicecopy.Batch {
 		for ; next < end; next++ {
 			if wait {
 				r.l.ring.AwaitLoaded(next)
@@ -53,7 +53,7 @@ func (b staged) Parts(parts []device.Copy, buffer uintptr) (all []device.Copy, s
 	return parts, size
 }
 
-func (b staged) Copied(buffer *stage.Buffer, began, ended time.Time) {
+func (b staged) Copied(buffer *devicecopy.Buffer, began, ended time.Time) {
 	b.device, b.copyBegan, b.copyEnded = buffer, began, ended
 	b.l.ring.Staged(b.seq)
 }

@@ -1,11 +1,8 @@
 package nwt_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,26 +13,6 @@ import (
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
-
-// A journal is a log that a test reads.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
-
-func (j *journal) option() nwt.Option { return nwt.WithLogger(slog.New(slog.NewTextHandler(j, nil))) }
 
 // twoEpochs is what a program does that goes on after an error: everything from
 // opening the device to closing the loader. It returns what the epochs yielded

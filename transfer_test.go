@@ -31,14 +31,6 @@ func gpu0(t testing.TB) nwt.Device {
 // more than a busy machine needs.
 const hangs = 4 * time.Minute
 
-// promptly fails a test in which f doesn't return.
-func promptly(t testing.TB, f func()) {
-	t.Helper()
-	guard := time.AfterFunc(hangs, func() { panic(t.Name() + " hangs") })
-	defer guard.Stop()
-	f()
-}
-
 // samples is the bytes of a batch.
 func samples(b *nwt.Batch) []byte { return slices.Concat(b.Bytes(0), b.Bytes(1)) }
 

@@ -8,11 +8,11 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/search"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // Tune measures, on this machine and with this dataset, how long a batch takes to reach the
@@ -199,7 +199,7 @@ func (s *shapes) isNew(b *Batch) bool {
 
 // runStep runs the user's step; its panic becomes an error.
 func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
-	guard.Call(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
+	usercall.Call(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
 		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), cause)
 		if stack != nil {
 			err = fmt.Errorf("%w\n%s", err, stack)

@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A worker loads places of batches, in a goroutine of its own or, without
@@ -129,7 +129,7 @@ func (w *worker) abandon() {
 		defer w.done()
 		place := min(w.next, w.claim.To-1)
 		w.sample.turnTo(place, w.slot.indices[place])
-		stack, err := guard.Recovered(nil)
+		stack, err := usercall.Recovered(nil)
 		w.claim.Item.run.stop(w.sample.error(fmt.Errorf("Load ended its goroutine: %w", err), stack))
 	}
 	w.l.crew.desert(w)
@@ -172,12 +172,12 @@ func (w *worker) loadClaim() {
 	}
 }
 
-// isBeyondError tells whether a bad sample before place next ends the epoch.
+// isBeyondError reports whether a bad sample before place next ends the epoch.
 func (w *worker) isBeyondError(b *Batch) bool {
 	return w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load())
 }
 
-// cutShort tells whether the run is over, or ends with the claim's batch. Then calls may
+// cutShort reports whether the run is over, or ends with the claim's batch. Then calls may
 // have ended early and places were left out, so the time says nothing about loading.
 func (w *worker) cutShort() bool {
 	b := w.claim.Item
@@ -214,7 +214,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		if w.tooLate() || p == nil {
 			return // the call was given up long ago, or the goroutine ends
 		}
-		stack, err := guard.Recovered(p)
+		stack, err := usercall.Recovered(p)
 		b.bad.add(w.next, s.error(err, stack))
 		w.next++
 		w.forget()
@@ -317,7 +317,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 		if w.tooLate() || p == nil {
 			return // the call was given up long ago, or the goroutine ends
 		}
-		_, err := guard.Recovered(p)
+		_, err := usercall.Recovered(p)
 		failed(err)
 		w.forget()
 	}()
@@ -419,7 +419,7 @@ func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
 	}
-	return guard.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
+	return usercall.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
 }
 
 // bound lets WithTimeout bound the worker's calls.

@@ -128,7 +128,7 @@ func (r *cachedReader) find() error {
 	}
 }
 
-// isKept tells whether the block at a place seems to be kept.
+// isKept reports whether the block at a place seems to be kept.
 func (r *cachedReader) isKept(at int64) bool {
 	if number := at / segmentSize; r.segment == nil || r.segment.number != number {
 		r.drop()

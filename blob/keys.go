@@ -163,7 +163,7 @@ func (l *listing) add(token []byte, page []*blob.ListObject) error {
 	return nil
 }
 
-// isFolder tells whether a bucket is a folder of files. Its driver walks the whole folder
+// isFolder reports whether a bucket is a folder of files. Its driver walks the whole folder
 // for each page, and names the keys that come after the last key of the page before. But it
 // doesn't name them in order, so later pages lack keys: all keys must be on one page.
 func isFolder(bucket *blob.Bucket) bool {

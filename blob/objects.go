@@ -14,7 +14,7 @@ import (
 	"gocloud.dev/blob"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/callctx"
 )
 
 // A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load.
@@ -138,7 +138,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	}
 	wait := s.stall
 	if !s.stallSet {
-		wait = cmp.Or(loadctx.Timeout(ctx)/10, defaultStall)
+		wait = cmp.Or(callctx.Timeout(ctx)/10, defaultStall)
 	}
 	for try := 1; ; try, wait = try+1, 2*wait {
 		request, cancel := context.WithCancelCause(ctx)

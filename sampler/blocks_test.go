@@ -67,10 +67,10 @@ func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
 		says   string
 	}{
 		{nil, 1, "0: the number of blocks must be 1"},
-		{[]int{3, 0}, 1, "0: block 1 must have at least 1 sample"},
+		{[]int{3, 0}, 1, "sizes[1] = 0: must be at least 1 sample"},
 		{[]int{3}, 0, "0: the window must be at least 1 block"},
-		{[]int{permute.MaxLen/2 + 1, permute.MaxLen / 2}, 1, fmt.Sprintf("%d: block 1 must have", permute.MaxLen/2)},
-		{[]int{permute.MaxLen, 1}, 1, fmt.Sprintf("1: block 1 must have at least 1 sample, and all blocks at most %d", permute.MaxLen)},
+		{[]int{permute.MaxLen/2 + 1, permute.MaxLen / 2}, 1, fmt.Sprintf("sizes[1] = %d: must be at least 1", permute.MaxLen/2)},
+		{[]int{permute.MaxLen, 1}, 1, fmt.Sprintf("sizes[1] = 1: must be at least 1 sample, and all blocks at most %d", permute.MaxLen)},
 	} {
 		_, err := sampler.LocallyShuffled(c.sizes, c.window, 1)
 		var oe *nwt.OptionError

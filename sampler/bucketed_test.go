@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/fairtest"
+	"github.com/nwt-go/nwt/internal/chancetest"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/sampler"
 )
@@ -121,8 +121,8 @@ func TestBucketsOfEqualLengthsAreWellMixed(t *testing.T) {
 		position[i*cells/n*cells+index]++
 		epochs[index*cells+s.At(1, i)*cells/n]++
 	}
-	fairtest.Uniform(t, position, cells*cells, (cells-1)*(cells-1), "position and index")
-	fairtest.Uniform(t, epochs, cells*cells, (cells-1)*(cells-1), "one epoch and the next")
+	chancetest.Uniform(t, position, cells*cells, (cells-1)*(cells-1), "position and index")
+	chancetest.Uniform(t, epochs, cells*cells, (cells-1)*(cells-1), "one epoch and the next")
 }
 
 func TestOrdersThatAreKeptStayPure(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/mix"
+	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
@@ -33,8 +33,8 @@ func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 	bad := func(value any, format string, args ...any) {
 		errs = append(errs, optionError("Mixed", value, format, args...))
 	}
-	if n < 1 || n > mix.MaxLen {
-		bad(n, "the length of an epoch must be 1 … %d", mix.MaxLen)
+	if n < 1 || n > mixture.MaxLen {
+		bad(n, "the length of an epoch must be 1 … %d", mixture.MaxLen)
 	}
 	if len(m.Parts) == 0 {
 		bad(m.Parts, "Mix.Parts must have at least 1 part")
@@ -49,7 +49,7 @@ func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 		s.parts = append(s.parts, mixPart{from, permute.New(length), permute.Mix64(key + uint64(k+1)*permute.Golden)})
 		from += length
 	}
-	s.mix = mix.New(m.Phases, m.Block)
+	s.mix = mixture.New(m.Phases, m.Block)
 	s.mix.Check(len(m.Parts), bad)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ type mixed struct {
 	n     int
 	seed  uint64
 	parts []mixPart
-	mix   mix.Mix
-	plan  *mix.Plan
+	mix   mixture.Mix
+	plan  *mixture.Plan
 }
 
 type mixPart struct {
@@ -77,7 +77,7 @@ func (s *mixed) Len() int { return s.n }
 // LastIndex is the last index of the last part that has a weight in any phase.
 func (s *mixed) LastIndex() int {
 	for k := len(s.parts) - 1; k >= 0; k-- {
-		if slices.ContainsFunc(s.mix.Phases, func(p mix.Phase) bool { return p.Weights[k] > 0 }) {
+		if slices.ContainsFunc(s.mix.Phases, func(p mixture.Phase) bool { return p.Weights[k] > 0 }) {
 			return s.parts[k].from + s.parts[k].perm.Len() - 1
 		}
 	}

@@ -60,7 +60,7 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt
 	for i := range lengths {
 		l := length(i)
 		if l < 0 || l > t.Max {
-			return nil, optionError("TokenBatches", l, "the length of sample %d; must be 0 … %d, Tokens.Max", i, t.Max)
+			return nil, optionError("TokenBatches", l, "the length of sample %d must be 0 … %d, Tokens.Max", i, t.Max)
 		}
 		lengths[i] = max(1, l)
 		longest = max(longest, l)

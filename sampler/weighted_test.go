@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nwt-go/nwt/internal/fairtest"
+	"github.com/nwt-go/nwt/internal/chancetest"
 	"github.com/nwt-go/nwt/sampler"
 )
 
@@ -55,7 +55,7 @@ func TestWeightedDrawsInProportion(t *testing.T) {
 			free++
 		}
 		if free > 0 {
-			fairtest.Plausible(t, x, free, name)
+			chancetest.Plausible(t, x, free, name)
 		}
 	}
 }
@@ -71,9 +71,9 @@ func TestWeightedDrawsAreIndependent(t *testing.T) {
 		epochs[index*n+other[i]]++
 		seeds[index*n+seeded[i]]++
 	}
-	fairtest.Uniform(t, next, n*n, n*n-1, "one draw and the next")
-	fairtest.Uniform(t, epochs, n*n, n*n-1, "one epoch and the next")
-	fairtest.Uniform(t, seeds, n*n, n*n-1, "one seed and the next")
+	chancetest.Uniform(t, next, n*n, n*n-1, "one draw and the next")
+	chancetest.Uniform(t, epochs, n*n, n*n-1, "one epoch and the next")
+	chancetest.Uniform(t, seeds, n*n, n*n-1, "one seed and the next")
 }
 
 func TestWeightedOrdersStayWhatTheyWere(t *testing.T) {
@@ -129,7 +129,7 @@ func TestWithoutReplacementEachDrawIsInProportionToWhatIsLeft(t *testing.T) {
 				x += (c - expected) * (c - expected) / expected
 			}
 		}
-		fairtest.Plausible(t, x, 11, name)
+		chancetest.Plausible(t, x, 11, name)
 	}
 }
 
@@ -152,9 +152,9 @@ func TestBadWeightsAreNamed(t *testing.T) {
 		{nil, 1, "0: the number of weights must be 1 … 2147483647"},
 		{[]float64{1}, 0, "0: the draws of an epoch must be at least 1"},
 		{[]float64{1}, -3, "-3: the draws of an epoch must be at least 1"},
-		{[]float64{1, -2}, 1, "-2: weight 1 must be 0 or more, and finite"},
-		{[]float64{math.NaN()}, 1, "NaN: weight 0 must be 0"},
-		{[]float64{0, 1, math.Inf(1)}, 1, "+Inf: weight 2 must be 0"},
+		{[]float64{1, -2}, 1, "weights[1] = -2: must be 0 or more, and finite"},
+		{[]float64{math.NaN()}, 1, "weights[0] = NaN: must be 0"},
+		{[]float64{0, 1, math.Inf(1)}, 1, "weights[2] = +Inf: must be 0"},
 		{[]float64{0, 0, 0}, 1, "one of the 3 weights must be above 0"},
 	} {
 		s, err := sampler.Weighted(c.weights, c.n, 1)

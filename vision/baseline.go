@@ -139,7 +139,7 @@ func (d *baselineDecoder) readScanHeader(segment []byte) error {
 	return nil
 }
 
-// checkTables tells whether a component of a baseline scan has its tables. As Motion JPEG
+// checkTables reports whether a component of a baseline scan has its tables. As Motion JPEG
 // leaves them out, Huffman tables that no file defines are the standard's.
 func (d *baselineDecoder) checkTables(i int) error {
 	c := &d.scan[i]
@@ -448,7 +448,7 @@ func flat(dst []byte, stride int, v uint8) {
 	}
 }
 
-// noMarker tells whether none of eight bytes is 0xff.
+// noMarker reports whether none of eight bytes is 0xff.
 func noMarker(v uint64) bool {
 	return (^v-0x0101010101010101)&v&0x8080808080808080 == 0
 }

@@ -83,7 +83,7 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 }
 
 // decodeByTurbo decodes a file by libjpeg-turbo: the rows that are needed, and at a
-// smaller size if enough pixels remain. done tells whether it made all of them.
+// smaller size if enough pixels remain. done reports whether it made all of them.
 func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float64, scans int) (done bool) {
 	rows := h.height
 	if h.jpeg.baseline && h.jpeg.interleaved {
@@ -129,7 +129,7 @@ func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float
 // same there: then it is decoded again in Go.
 func unwritten(i int) byte { return byte(45 + 89*i) }
 
-// isLong tells whether libjpeg-turbo may take longer than some tenths of a second to
+// isLong reports whether libjpeg-turbo may take longer than some tenths of a second to
 // decode rows of a file, and whether the context may end it. Each scan takes time for every
 // pixel, and each byte takes some nanoseconds. With arithmetic coding, a pixel takes more
 // work the fewer bytes it has.
@@ -179,7 +179,7 @@ func cutEverywhere(data []byte) {
 	}
 }
 
-// judge tells whether what was decoded of a JPEG file can be used.
+// judge reports whether what was decoded of a JPEG file can be used.
 func (w *worker) judge(damaged, err error) error {
 	if err := ended(w.ctx); err != nil {
 		return err

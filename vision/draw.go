@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
@@ -25,7 +25,7 @@ type Draw struct {
 // [Pipeline.Frames] describes it.
 func (p *Pipeline) Draw(dst *nwt.Sample, field int, files ...[]byte) (Draw, error) {
 	d := Draw{dst: dst}
-	err := d.load(loadctx.Of(dst), p, field, files)
+	err := d.load(callctx.Of(dst), p, field, files)
 	return d, err
 }
 
@@ -43,7 +43,7 @@ func (d Draw) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotDrawn
 	}
-	return d.load(loadctx.Of(d.dst), p, field, files)
+	return d.load(callctx.Of(d.dst), p, field, files)
 }
 
 // LoadPixels is Load for pictures that are decoded already: height × width pixels of three
@@ -178,7 +178,7 @@ func (d *Draw) loadFile(ctx context.Context, w *worker, field, k int, data []byt
 }
 
 func (d *Draw) loadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
-	ctx, n := loadctx.Of(d.dst), 1
+	ctx, n := callctx.Of(d.dst), 1
 	if p != nil {
 		n = max(1, len(d.dst.Bytes(field))/p.bytes)
 	}

@@ -7,7 +7,7 @@ func InPlainGo(f func()) {
 	f()
 }
 
-// HasAssembly tells whether this machine runs the assembly.
+// HasAssembly reports whether this machine runs the assembly.
 func HasAssembly() bool { return avx2 }
 
 // Colours returns a function that converts a row of YCbCr as a pipeline with these

@@ -30,7 +30,7 @@ type jpegHeader struct {
 	told  [4]uint64 // of each component, the coefficients whose last bit the scans so far have
 }
 
-// planar tells whether the components can be resampled as they are.
+// planar reports whether the components can be resampled as they are.
 func (h *jpegHeader) planar() bool { return h.ycc && h.subX > 0 }
 
 var errNoPicture = errors.New("the data ends before the picture begins")
@@ -138,7 +138,7 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 	}
 }
 
-// smooth tells whether chroma planes are smoothed as they grow. libjpeg doesn't if
+// smooth reports whether chroma planes are smoothed as they grow. libjpeg doesn't if
 // they have less than three columns.
 func (h *jpegHeader) smooth() bool { return h.subX != 2 || h.width > 4 }
 
@@ -177,7 +177,7 @@ func (h *jpegHeader) complete() bool {
 }
 
 // rest goes over the markers that follow the first scan's header. It counts and notes the
-// scans, and tells whether the end of the picture is there. A film behind that isn't looked at.
+// scans, and reports whether the end of the picture is there. A film behind that isn't looked at.
 // It is quick, since in a scan's codes 0xff is rare.
 func (h *jpegHeader) rest(ctx context.Context, data []byte) (scans int, whole bool, err error) {
 	s := segments{ctx: ctx, data: data, at: h.scanAt}

@@ -64,7 +64,7 @@ func (a *axis) resize(n int) {
 	a.full, a.first, a.n, a.left, a.end = n, 0, n, 0, n
 }
 
-// padded tells whether pixels outside of the source are wanted.
+// padded reports whether pixels outside of the source are wanted.
 func (a *axis) padded() bool { return a.first < a.left || a.first+a.n > a.end }
 
 // mirrored is the same axis over a source of size pixels that is mirrored.

@@ -62,7 +62,7 @@ func (s Size) check(name string) error {
 }
 
 // geometrical notes a step of geometry after which the picture has the given size.
-// resizes tells whether the step resamples.
+// resizes reports whether the step resamples.
 func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometry, *rand.Rand) error) error {
 	if p.fixed {
 		return optionError(name, size, "must be given to vision.New: pictures beside others are cropped, resized and mirrored as those")

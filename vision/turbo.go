@@ -48,7 +48,7 @@ var openTurbo = sync.OnceValues(func() (*turbo, error) {
 	return nil, fmt.Errorf("vision: libjpeg-turbo can't be loaded: %w", errors.Join(errs...))
 })
 
-// Turbo tells whether libjpeg-turbo was found, and if not, why. Without it JPEG
+// Turbo reports whether libjpeg-turbo was found, and if not, why. Without it JPEG
 // files are decoded in Go.
 func Turbo() (found bool, why error) {
 	_, err := openTurbo()
@@ -94,7 +94,7 @@ const (
 )
 
 // decode decodes data to planes of width × height pixels, a size that the library
-// can scale to. clean tells whether the library had nothing to say, not even a warning.
+// can scale to. clean reports whether the library had nothing to say, not even a warning.
 // Else it stopped there, or if all is set, it went on behind what it only warns of.
 func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int, all bool) (clean bool) {
 	for i := range planes {

@@ -4,7 +4,7 @@ package vision
 
 import "errors"
 
-// Turbo tells whether libjpeg-turbo was found, and if not, why. Without it JPEG
+// Turbo reports whether libjpeg-turbo was found, and if not, why. Without it JPEG
 // files are decoded in Go.
 func Turbo() (found bool, why error) { return false, turboError() }
 

@@ -81,7 +81,7 @@ func plainly(data []byte, limits Limits) (all []reading, whole bool) {
 	}
 }
 
-// marked tells whether there is an end marker, if the rest can be read: else what
+// marked reports whether there is an end marker, if the rest can be read: else what
 // is put after the data is a header, and a bad one.
 func marked(data []byte) bool {
 	tr := tar.NewReader(bytes.NewReader(append(bytes.Clone(data), bytes.Repeat([]byte("x"), 1024)...)))

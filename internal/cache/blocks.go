@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 // blocks is memory outside the Go heap, in few large pieces, for the bytes of items.
@@ -44,7 +44,7 @@ func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
 		if count == maxBlocks {
 			return 0, fmt.Errorf("all %d blocks are in use", maxBlocks)
 		}
-		mem, err := pages.Map(int(max(int64(size), min(b.size, left, math.MaxInt/2))))
+		mem, err := osmemory.Map(int(max(int64(size), min(b.size, left, math.MaxInt/2))))
 		if err != nil {
 			return 0, err
 		}
@@ -68,7 +68,7 @@ func (b *blocks) at(place uint64) []byte {
 // if the system refuses that much. Pages of it that aren't written take no memory.
 func (b *blocks) states(n int64) []atomic.Uint64 {
 	for n = min(n, math.MaxInt/2/stateBytes); n > 0; n /= 2 {
-		if mem, err := pages.Map(int(n) * stateBytes); err == nil {
+		if mem, err := osmemory.Map(int(n) * stateBytes); err == nil {
 			b.book = mem
 			return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(mem))), n)
 		}
@@ -79,11 +79,11 @@ func (b *blocks) states(n int64) []atomic.Uint64 {
 func (b *blocks) free() error {
 	var first error
 	if b.book != nil {
-		first = pages.Unmap(b.book)
+		first = osmemory.Unmap(b.book)
 		b.book = nil
 	}
 	for i := range b.count.Load() {
-		if err := pages.Unmap(b.list[i]); err != nil && first == nil {
+		if err := osmemory.Unmap(b.list[i]); err != nil && first == nil {
 			first = err
 		}
 		b.list[i] = nil

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 const stateBytes = 8
@@ -27,7 +27,7 @@ type Cache struct {
 
 	// users is entered by those who use the blocks or states; Close waits until
 	// nobody else is in.
-	users pages.Users
+	users osmemory.Users
 	// states has the state of each item; nil once closed. Under mu, absent becomes
 	// loading, and loading becomes absent or kept. A kept item stays kept, so a hit
 	// needs no lock.

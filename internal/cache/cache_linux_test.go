@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 func TestAForgottenCacheGivesItsMemoryBack(t *testing.T) {
@@ -26,7 +26,7 @@ func TestAForgottenCacheGivesItsMemoryBack(t *testing.T) {
 	require.Eventually(t, func() bool { runtime.GC(); return !holds(t, mem, mark) }, time.Minute, time.Millisecond)
 }
 
-// holds tells whether what is mapped where mem lies begins with mark. mem may have been
+// holds reports whether what is mapped where mem lies begins with mark. mem may have been
 // given back, and something else may be mapped there.
 func holds(t *testing.T, mem []byte, mark string) bool {
 	memory, err := os.Open("/proc/self/mem")
@@ -82,7 +82,7 @@ func TestACacheThatCannotGiveItsMemoryBackSaysSoAndGivesBackTheRest(t *testing.T
 		require.Equal(t, len(blocks), left)
 		require.NoError(t, c.Close(), "the second time there is nothing to give back")
 		for _, mem := range kept {
-			require.NoError(t, pages.Unmap(mem))
+			require.NoError(t, osmemory.Unmap(mem))
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// get gets an item of 8 bytes, which are its number, and tells whether it was loaded.
+// get gets an item of 8 bytes, which are its number, and reports whether it was loaded.
 func get(t *testing.T, c *Cache, index int) (loaded bool, full error) {
 	t.Helper()
 	take := func(b []byte) error {

@@ -59,7 +59,7 @@ func (p *Policy) Extra() int { return int(p.extra.Load()) }
 // SetExtra makes Extra another number.
 func (p *Policy) SetExtra(n int) { p.extra.Store(int32(n)) }
 
-// Waits tells whether training has waited for an eighth of the last batches.
+// Waits reports whether training has waited for an eighth of the last batches.
 func (p *Policy) Waits() bool { return p.waits.Load() }
 
 // Idle notes that workers are idle, so that time is lost from now on, and tells how much until
@@ -71,7 +71,7 @@ func (p *Policy) Idle(now int64) (left time.Duration, first bool) {
 // NotIdle takes Idle back.
 func (p *Policy) NotIdle(now int64) { p.since.CompareAndSwap(now, 0) }
 
-// IsIdle tells whether time is being lost.
+// IsIdle reports whether time is being lost.
 func (p *Policy) IsIdle() bool { return p.since.Load() != 0 }
 
 // Busy ends the time that is being lost, without counting it.
@@ -113,7 +113,7 @@ func (p *Policy) Forget() {
 }
 
 // Surplus is how many extra batches aren't needed, once training has asked for a batch. ready
-// tells whether half of the batches that are open were ready then.
+// reports whether half of the batches that are open were ready then.
 func (p *Policy) Surplus(ready bool, open int) int {
 	extra := p.Extra()
 	if p.calm++; extra == 0 || !ready {

@@ -241,7 +241,7 @@ func whileShared(ctx context.Context, f func() error) error {
 	}
 }
 
-// TooMany tells whether a file couldn't be opened only because too many are open in
+// TooMany reports whether a file couldn't be opened only because too many are open in
 // this process or on this machine. If so, it is worth waiting until one is closed.
 func TooMany(err error) bool { return tooMany(err) }
 

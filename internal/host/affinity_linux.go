@@ -10,7 +10,7 @@ import (
 // have locked other threads and moved them.
 func affinity() ([]int, error) { return affinityOf(os.Getpid()) }
 
-// Bound tells whether this process may run on fewer CPUs than its parent may, because
+// Bound reports whether this process may run on fewer CPUs than its parent may, because
 // its starter has chosen CPUs for it. It also tells how many CPUs the parent may run
 // on.
 func Bound() (parents int, bound bool) {

@@ -123,7 +123,7 @@ func (e *environment) rank(l launcher) (r Rank, err error) {
 	return r, nil
 }
 
-// taskOfSlurm tells whether srun itself started this process: then what mpirun has set
+// taskOfSlurm reports whether srun itself started this process: then what mpirun has set
 // comes from outside srun.
 func (e *environment) taskOfSlurm() bool {
 	pid, _ := e.value("SLURM_TASK_PID")
@@ -131,7 +131,7 @@ func (e *environment) taskOfSlurm() bool {
 	return step && pid == strconv.Itoa(e.pid)
 }
 
-// pmiOfSlurm tells whether srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher also sets
+// pmiOfSlurm reports whether srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher also sets
 // the local rank, and its ranks needn't be those of the step that it runs in.
 func (e *environment) pmiOfSlurm() bool {
 	if e.taskOfSlurm() {

@@ -68,7 +68,7 @@ func TestRanksShareAnEpochFairlyAndResumeIt(t *testing.T) {
 	}
 }
 
-// repeats tells whether p may be repeated: it is of a last step with fewer
+// repeats reports whether p may be repeated: it is of a last step with fewer
 // positions than ranks, and no step before could give some of its own.
 func repeats(ranks []Order, base, steps, p int) bool {
 	o := ranks[0]

@@ -71,7 +71,7 @@ func (p *Permutation) At(key uint64, i int) int {
 // maxTabulated is the bits of the longest tables, for 2²⁹ positions: 0.3 MB.
 const maxTabulated = 14
 
-// Tabulates tells whether n is small enough for Tabulate.
+// Tabulates reports whether n is small enough for Tabulate.
 func (p *Permutation) Tabulates() bool { return p.bits <= maxTabulated }
 
 // Tabulate is the round functions for a key as two tables per pair of rounds: by

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/callctx"
 )
 
 // MayPass reports whether what failed with err may succeed if it is repeated. known is false if
@@ -85,12 +85,12 @@ func Of(ctx context.Context) Policy {
 }
 
 // Do repeats f, which has failed with err, as long as its error may pass. The error that is left
-// says how often f was tried. While Do waits or repeats, loadctx.NoAnswer knows the last error.
+// says how often f was tried. While Do waits or repeats, callctx.NoAnswer knows the last error.
 func (p Policy) Do(ctx context.Context, err error, f func() error) error {
 	if err == nil {
 		return nil
 	}
-	defer loadctx.Failed(ctx, nil)
+	defer callctx.Failed(ctx, nil)
 	for attempt := 1; err != nil; attempt++ {
 		if err = p.Again(ctx, attempt, err); err != nil {
 			return err
@@ -105,7 +105,7 @@ func (p Policy) Do(ctx context.Context, err error, f func() error) error {
 func (p Policy) Again(ctx context.Context, attempt int, err error) error {
 	may, known := MayPass(err)
 	if may && attempt <= p.Times {
-		loadctx.Failed(ctx, tried(err, attempt))
+		callctx.Failed(ctx, tried(err, attempt))
 		if rest(ctx, p.Wait<<min(attempt-1, 20)) { // doubled more often it would overflow
 			return nil
 		}

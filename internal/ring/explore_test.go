@@ -184,7 +184,7 @@ func (c *cell) hash(v uint64) uint64 {
 	return mix64(mix64(c.id*golden) + v)
 }
 
-// writes tells whether the step would change its cell now.
+// writes reports whether the step would change its cell now.
 func (s step) writes() bool {
 	switch s.do {
 	case load:
@@ -408,7 +408,7 @@ func (x *explorer) follow(n *node) (sleep uint16) {
 	return sleep
 }
 
-// spins tells whether one thread alone has come back to a state.
+// spins reports whether one thread alone has come back to a state.
 func (x *explorer) spins(state uint64) bool {
 	last := x.path[len(x.path)-1].next
 	for _, n := range slices.Backward(x.path) {

@@ -273,7 +273,7 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 	return from, to, true
 }
 
-// claimable tells whether there may be places to claim.
+// claimable reports whether there may be places to claim.
 func (r *Ring[T]) claimable() bool {
 	cursor, limit := r.cursor.Load(), r.limit.Load()
 	if cursor >= limit || cursor>>posBits < limit>>posBits { // seqOf would keep claimable from being inlined
@@ -331,7 +331,7 @@ func (r *Ring[T]) wakeOne() {
 	}
 }
 
-// AnyParked tells whether a worker is parked.
+// AnyParked reports whether a worker is parked.
 func (r *Ring[T]) AnyParked() bool { return r.parked.Load() > 0 }
 
 // SetQuota sets how many workers there should be. Workers with ids of n or more
@@ -393,16 +393,16 @@ func (r *Ring[T]) Interrupt() {
 	r.ownersGate().wake()
 }
 
-// Exhausted tells whether all places of the batches before end are claimed.
+// Exhausted reports whether all places of the batches before end are claimed.
 func (r *Ring[T]) Exhausted(end uint64) bool { return r.cursor.Load() >= pack(end, 0) }
 
-// Forsaken tells whether places of batch seq, or of one before it, may be claimed,
+// Forsaken reports whether places of batch seq, or of one before it, may be claimed,
 // but nobody except the owner will.
 func (r *Ring[T]) Forsaken(seq uint64) bool {
 	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0) && r.claimable()
 }
 
-// Loaded tells whether batch seq is open and its places are done. It and
+// Loaded reports whether batch seq is open and its places are done. It and
 // AwaitLoaded are for the stage.
 func (r *Ring[T]) Loaded(seq uint64) bool {
 	return r.limit.Load() > pack(seq, 0) && r.at(seq).pending.Load() <= r.stage
@@ -423,7 +423,7 @@ func (r *Ring[T]) Stop() {
 	r.staged.wake()
 }
 
-// Stopped tells whether Stop was called since the last Reset.
+// Stopped reports whether Stop was called since the last Reset.
 func (r *Ring[T]) Stopped() bool { return r.stopped.Load() }
 
 // Halt ends claiming, and waits until all claimed places of the batches from oldest

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/files"
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 // A File is an open file of samples.
@@ -30,7 +30,7 @@ type File struct {
 
 	// users is entered by those who use what follows; Close waits until nobody else
 	// is in.
-	users pages.Users
+	users osmemory.Users
 	file  *os.File // nil once closed
 	mem   []byte   // the file; nil if it can't be mapped
 	size  int64
@@ -84,7 +84,7 @@ func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill fu
 	return open(path, spec, log)
 }
 
-// rewritable tells whether there is no file, or one that must be replaced.
+// rewritable reports whether there is no file, or one that must be replaced.
 func rewritable(err error) bool {
 	for _, known := range []error{fs.ErrNotExist, errForeign, errDamaged, errOther} {
 		if errors.Is(err, known) {
@@ -116,7 +116,7 @@ func newFile(file *os.File, size int64, path string, spec Spec, log *slog.Logger
 	f := &File{path: path, spec: spec, key: spec.key(), log: log, file: file, size: size}
 	f.buffers.New = func() any { return new([]byte) }
 	var err error
-	if f.mem, err = pages.MapFile(file, size); err != nil {
+	if f.mem, err = osmemory.MapFile(file, size); err != nil {
 		log.Debug("nwt: the precomputed samples are read, not mapped", "path", path, "reason", err)
 	}
 	return f
@@ -208,7 +208,7 @@ func (f *File) Close() error {
 	var err error
 	f.users.Alone(func() {
 		if f.mem != nil {
-			err = pages.UnmapFile(f.mem)
+			err = osmemory.UnmapFile(f.mem)
 		}
 		if f.file != nil {
 			err = errors.Join(err, f.file.Close())

@@ -21,7 +21,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/host"
-	"github.com/nwt-go/nwt/internal/pages"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 const longest = 100
@@ -237,7 +237,7 @@ func TestWhereAFileCannotBeMappedItIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "samples")
 	f := opened(t, path, 100, quiet)
 	if f.mem != nil {
-		require.NoError(t, pages.UnmapFile(f.mem))
+		require.NoError(t, osmemory.UnmapFile(f.mem))
 		f.mem = nil
 	}
 	require.Zero(t, requireRight(t, f))

@@ -116,7 +116,7 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 	return chosen, fastest
 }
 
-// blurred tells whether training's own count may be as good as the i-th. If the i-th has fewer
+// blurred reports whether training's own count may be as good as the i-th. If the i-th has fewer
 // workers, that is so only if the errors are larger than alpha; if one has more than twice as many
 // workers as the other, only if all counts may be as good as the fastest.
 func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
@@ -139,7 +139,7 @@ func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	return true
 }
 
-// within tells whether the i-th count may be within alpha of the fastest, and whether it
+// within reports whether the i-th count may be within alpha of the fastest, and whether it
 // surely is, as far as the measuring tells.
 func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
 	best := mean[fastest]

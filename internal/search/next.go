@@ -50,7 +50,7 @@ func (e evidence) finer() (w int, found bool) {
 	return 0, false
 }
 
-// promises tells whether w workers, more than the i-th count, would be faster than
+// promises reports whether w workers, more than the i-th count, would be faster than
 // the fastest by more than half of alpha if times went on falling as they do up to the i-th.
 func (e evidence) promises(i, w, fastest int) bool {
 	if i == 0 {

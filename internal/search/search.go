@@ -431,7 +431,7 @@ func (s search) above(e evidence) (w int, found bool) {
 	return w, s.sp.allows(w)
 }
 
-// wins tells whether the highest count beats all up to half of it by more than alpha, and
+// wins reports whether the highest count beats all up to half of it by more than alpha, and
 // leaves CPUs idle.
 func (s search) wins(top int, time func(workers int) float64) bool {
 	blocks := s.seen[top]
@@ -487,7 +487,7 @@ func (s search) missing(looks int) (workers, left int) {
 	return workers, left
 }
 
-// enoughAt tells whether training waits so little at w workers, or at fewer, that more can't gain
+// enoughAt reports whether training waits so little at w workers, or at fewer, that more can't gain
 // more than alpha. It doesn't know that before it has looked there.
 func (s search) enoughAt(w int) bool {
 	for fewer, blocks := range s.seen {
@@ -502,7 +502,7 @@ func (s search) enoughAt(w int) bool {
 	return len(s.seen[w]) == 0
 }
 
-// full tells whether fewer workers than w, but at least twice as many as CPUs, want all CPUs. Then
+// full reports whether fewer workers than w, but at least twice as many as CPUs, want all CPUs. Then
 // more workers gain next to nothing, and their first samples take long.
 func (s search) full(w int) bool {
 	for fewer, blocks := range s.seen {

@@ -71,7 +71,7 @@ func (c curve) within(more float64) int {
 	panic("unreachable")
 }
 
-// clear tells whether the curve has one answer: no step of the search's lies so
+// clear reports whether the curve has one answer: no step of the search's lies so
 // near to alpha that its truth would change with 3 % of time.
 func (c curve) clear() bool {
 	low, high := c.within(0.03), c.within(-0.015)

@@ -3,7 +3,7 @@ package shards
 import (
 	"slices"
 
-	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
@@ -55,7 +55,7 @@ func (c *shardReader[R]) replace() *shardReader[R] {
 	next := newShardReader(c.set, c.shards)
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
 	next.progress = c.call.was
-	err := loadctx.NoAnswer(c.ctx)
+	err := callctx.NoAnswer(c.ctx)
 	switch next.fault {
 	case nil:
 		next.fault = err

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/nwt-go/nwt/internal/mix"
+	"github.com/nwt-go/nwt/internal/mixture"
 )
 
 // Epochs reads the records of epochs of one stream, or of several that are mixed, in order. It
@@ -21,7 +21,7 @@ import (
 type Epochs[R any] struct {
 	Group *Group
 	Quota int                              // records of an epoch; 0: all that the shards hold
-	Mix   *mix.Plan                        // which part each record is of; nil if there is one part
+	Mix   *mixture.Plan                    // which part each record is of; nil if there is one part
 	Bytes int64                            // that what is read ahead may take
 	Lost  func(epoch int, err error) error // what to make of the error of a record that was delivered before and can't be read now; nil: it may be left out
 

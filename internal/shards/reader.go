@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/files"
-	"github.com/nwt-go/nwt/internal/guard"
 	"github.com/nwt-go/nwt/internal/lanes"
-	"github.com/nwt-go/nwt/internal/loadctx"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A shardReader reads some of a rank's shards, one after the other. It belongs to the Set or, if
@@ -81,7 +81,7 @@ func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
 	}
 	if s.group.Ahead {
 		c.call.lost = make(chan struct{})
-		c.ctx, c.cancel = context.WithCancelCause(loadctx.WithTimeout(s.group.Context, s.group.Watchdog.Timeout()))
+		c.ctx, c.cancel = context.WithCancelCause(callctx.WithTimeout(s.group.Context, s.group.Watchdog.Timeout()))
 	}
 	return c
 }
@@ -121,7 +121,7 @@ func (c *shardReader[R]) run() {
 // runtime.Goexit, the goroutine isn't finished, and the epoch ends.
 func (c *shardReader[R]) endsWith(finished bool) {
 	if !finished {
-		c.set.group.Stop(guard.ErrGoexit)
+		c.set.group.Stop(usercall.ErrGoexit)
 	}
 }
 
@@ -310,7 +310,7 @@ func (c *shardReader[R]) closeReader() (err error) {
 	defer c.returned()
 	defer func() {
 		if p := recover(); p != nil {
-			_, err = guard.Recovered(p)
+			_, err = usercall.Recovered(p)
 		}
 	}()
 	c.begins()
@@ -461,7 +461,7 @@ func (c *shardReader[R]) again(failures *int, err *error) bool {
 		*err = fmt.Errorf("it had %d records when it was opened again, and more before", c.given)
 	}
 	if *failures > 0 {
-		loadctx.Failed(c.ctx, nil) // what hangs later has nothing to do with it
+		callctx.Failed(c.ctx, nil) // what hangs later has nothing to do with it
 	}
 	return false
 }
@@ -473,7 +473,7 @@ var errAgain = errors.New("it is opened again")
 func (c *shardReader[R]) answers(panicked any, err *error) {
 	c.returned()
 	if panicked != nil {
-		stack, e := guard.Recovered(panicked)
+		stack, e := usercall.Recovered(panicked)
 		*err = fmt.Errorf("%w\n%s", e, stack)
 	}
 }

@@ -223,7 +223,7 @@ func (s *Set[R]) Blank() *Item[R] {
 
 func (s *Set[R]) newItem() *Item[R] { return &Item[R]{Part: s.part} }
 
-// repeats tells whether the epoch may have several passes.
+// repeats reports whether the epoch may have several passes.
 func (s *Set[R]) repeats() bool { return s.draws < math.MaxInt }
 
 // Return gives back a record of the Set.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nwt-go/nwt/internal/guard"
+	"github.com/nwt-go/nwt/internal/usercall"
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
@@ -242,7 +242,7 @@ func TestAReaderThatEndsItsGoroutineStopsReading(t *testing.T) {
 		s.Begin(0, math.MaxInt, roomy)
 		s.GoAhead()
 		require.Equal(t, []string{"0/0"}, rest(s))
-		require.ErrorIs(t, l.stopped, guard.ErrGoexit)
+		require.ErrorIs(t, l.stopped, usercall.ErrGoexit)
 		s.Stop()
 	})
 }

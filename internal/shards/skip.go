@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Skips tells whether all readers can skip records. Begin has opened the epoch.
+// Skips reports whether all readers can skip records. Begin has opened the epoch.
 func (s *Set[R]) Skips() bool {
 	for i := range s.readers {
 		s.here(i, func(c *shardReader[R]) { // opens its first shard

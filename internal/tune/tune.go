@@ -159,12 +159,12 @@ func (t *Tuner) perBatch(s span) (mean time.Duration, tells float64) {
 	return s.body() + time.Duration(float64(s.Wait)/s.Loaded), s.Loaded
 }
 
-// full tells whether training hardly waited, and will not if nothing changes.
+// full reports whether training hardly waited, and will not if nothing changes.
 func (s span) full() bool {
 	return s.Delivered > 0 && s.Wait < s.took/hardly && s.Missing < 1.01
 }
 
-// unclear tells whether training hardly waited, but perhaps only because a batch was loaded before.
+// unclear reports whether training hardly waited, but perhaps only because a batch was loaded before.
 // A window in which that is more than a tenth is clear: what was loaded in it tells.
 func (s span) unclear() bool {
 	less := float64(s.Delivered) - s.Loaded
@@ -214,10 +214,10 @@ func (t *Tuner) Seen() []search.Series { return t.seen }
 // Round is that of the window under way.
 func (t *Tuner) Round() int { return t.req.Round }
 
-// Settled tells whether nothing is being measured.
+// Settled reports whether nothing is being measured.
 func (t *Tuner) Settled() bool { return t.phase >= watching }
 
-// Skips tells whether the delivery of a batch needn't be observed.
+// Skips reports whether the delivery of a batch needn't be observed.
 func (t *Tuner) Skips() bool {
 	t.skip--
 	return t.skip > 0
@@ -332,7 +332,7 @@ func (t *Tuner) change(workers int) {
 	t.cold, t.atCold = 0, f.Loaded
 }
 
-// settled tells whether a window may begin: the new workers have loaded some samples, but those
+// settled reports whether a window may begin: the new workers have loaded some samples, but those
 // that find nothing to load aren't waited for. Without workers, nothing is loaded before what is
 // ready has been delivered.
 func (t *Tuner) settled(now time.Time, f Figures) bool {
@@ -392,7 +392,7 @@ func (t *Tuner) part(all span) {
 	}
 }
 
-// enough tells whether the window may end.
+// enough reports whether the window may end.
 func (t *Tuner) enough(all span, now time.Time) bool {
 	mean, tells := t.perBatch(all)
 	waves := math.Inf(1) // of loading, if that sets the pace

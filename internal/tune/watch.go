@@ -114,7 +114,7 @@ func (t *Tuner) restart() {
 	t.seen, t.phase, t.resync, t.sum = nil, starting, true, span{}
 }
 
-// short tells whether runs are so short that nearly all of a run is its beginning and its end.
+// short reports whether runs are so short that nearly all of a run is its beginning and its end.
 // Then runs are measured whole, and the count changes between them.
 type short struct {
 	whole   bool

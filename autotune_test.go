@@ -1,0 +1,489 @@
+//go:build !race
+
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// tuning is a loader that tunes itself.
+func tuning(t *testing.T, ds nwt.Dataset, workers, most int, opts ...nwt.Option) *nwt.Loader {
+	return newLoader(t, ds, append([]nwt.Option{nwt.WithAutoWorkers(), nwt.WithWorkers(workers), nwt.WithMaxWorkers(most), silent, virtual}, opts...)...)
+}
+
+// In virtual time workers don't hinder each other: the most are the fastest.
+func TestTuningWhileTrainingCostsLittle(t *testing.T) {
+	const batch, batches, most = 32, 3000, 32
+	sleep := func(d time.Duration) func(*rand.Rand) time.Duration {
+		return func(*rand.Rand) time.Duration { return d }
+	}
+	noisy := func(d time.Duration) func(*rand.Rand) time.Duration {
+		return func(rng *rand.Rand) time.Duration { return time.Duration(float64(d) * (0.9 + 0.1*rng.ExpFloat64())) }
+	}
+	for _, tt := range []struct {
+		name       string
+		load, step func(*rand.Rand) time.Duration // load: of a batch, as if one worker loaded it
+		start      int
+		want       [2]int // workers, from … to
+	}{
+		{"loading is faster than the step", sleep(4 * time.Millisecond), sleep(5 * time.Millisecond), 4, [2]int{1, 1}},
+		{"too few workers", sleep(32 * time.Millisecond), sleep(4 * time.Millisecond), 2, [2]int{8, 9}},
+		{"far too few workers", sleep(32 * time.Millisecond), sleep(2 * time.Millisecond), 2, [2]int{15, 18}},
+		{"far too many workers", sleep(32 * time.Millisecond), sleep(10 * time.Millisecond), most, [2]int{4, 4}},
+		{"no workers", sleep(16 * time.Millisecond), sleep(4 * time.Millisecond), 0, [2]int{4, 4}},
+		{"workers are of no use", sleep(32), sleep(5 * time.Millisecond), 2, [2]int{0, 2}},
+		{"no step to speak of", sleep(32 * time.Millisecond), sleep(100 * time.Microsecond), 16, [2]int{30, most}},
+		{"noise", noisy(20 * time.Millisecond), noisy(5 * time.Millisecond), 2, [2]int{4, 6}},
+		{"noise and pauses", noisy(20 * time.Millisecond), func(rng *rand.Rand) time.Duration {
+			if rng.IntN(40) == 0 {
+				return time.Second
+			}
+			return noisy(5 * time.Millisecond)(rng)
+		}, 2, [2]int{3, 6}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+					time.Sleep(tt.load(s.Rand()) / batch)
+					return nil
+				})
+				run := func(l *nwt.Loader) time.Duration {
+					rng := rand.New(rand.NewPCG(1, 1))
+					return train(t, l, batches, func() { time.Sleep(tt.step(rng)) })
+				}
+				best := run(newLoader(t, ds, nwt.WithWorkers(most), silent, virtual))
+				l := tuning(t, ds, tt.start, most)
+				took := run(l)
+				r := l.Result()
+				require.NotNil(t, r)
+				require.Equal(t, r.Workers, l.Workers())
+				require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
+				require.LessOrEqual(t, r.Workers, tt.want[1], "%v", r)
+				require.LessOrEqual(t, float64(took), 1.05*float64(best), "%v", r)
+			})
+		})
+	}
+}
+
+func TestALoaderThatTunesItselfDeliversTheSameBatches(t *testing.T) {
+	ds := augmented(3000)
+	opts := []nwt.Option{nwt.WithBatchSize(4), nwt.WithShuffle(7), nwt.WithMaxWorkers(8), silent}
+	fixed := newLoader(t, ds, append(opts, nwt.WithWorkers(3))...)
+	l := newLoader(t, ds, append(opts, nwt.WithAutoWorkers())...)
+	for epoch := range 3 {
+		require.Equal(t, collect(t, fixed, epoch), collect(t, l, epoch))
+	}
+}
+
+// slowShelves take a millisecond for each sample.
+type slowShelves struct{ *shelves }
+
+func (s slowShelves) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
+	time.Sleep(time.Millisecond)
+	return s.shelves.Load(ctx, r, dst)
+}
+
+func TestAStreamsLoaderTunesItselfToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stream := nwt.Streamed(slowShelves{newShelves(9000, 50, 9000, 9000)})
+		fixed := newLoader(t, stream, nwt.WithBatchSize(8), nwt.WithWorkers(3))
+		l := tuning(t, stream, 2, 8, nwt.WithBatchSize(8))
+		var want [][]byte
+		for b, err := range fixed.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			want = append(want, slices.Clone(b.Bytes(0)))
+		}
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, want[b.Index()], b.Bytes(0))
+			time.Sleep(2 * time.Millisecond)
+		}
+		require.NotNil(t, l.Result())
+		require.GreaterOrEqual(t, l.Result().Workers, 4, "%v", l.Result())
+		require.LessOrEqual(t, l.Result().Workers, 5, "%v", l.Result())
+	})
+}
+
+// In an epoch of a few batches each is the first or among the last. Then epochs are
+// measured whole. What waits for the first batch is part of them; validation between them isn't.
+func TestALoaderTunesItselfHoweverShortItsEpochsAre(t *testing.T) {
+	const batch = 32
+	for _, per := range []int{1, 3, 20} {
+		for name, of := range map[string]func() (nwt.Dataset, nwt.Option){
+			"by default":            func() (nwt.Dataset, nwt.Option) { return sleeping(per*batch, time.Millisecond), silent },
+			"with a fixed prefetch": func() (nwt.Dataset, nwt.Option) { return sleeping(per*batch, time.Millisecond), nwt.WithPrefetch(16) },
+			"without order":         func() (nwt.Dataset, nwt.Option) { return sleeping(per*batch, time.Millisecond), nwt.WithUnordered() },
+			"a stream":              func() (nwt.Dataset, nwt.Option) { return nwt.Streamed(slowShelves{newShelves(per*batch, 16)}), silent },
+		} {
+			t.Run(fmt.Sprintf("%d batches, %s", per, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ds, opt := of()
+					l, n := tuning(t, ds, 2, 32, nwt.WithBatchSize(batch), opt), 0
+					for epoch := 0; n < 1500; epoch++ {
+						for _, err := range l.Epoch(t.Context(), epoch) {
+							require.NoError(t, err)
+							n++
+							time.Sleep(2 * time.Millisecond)
+						}
+						time.Sleep(time.Second)
+					}
+					r := l.Result()
+					require.NotNil(t, r)
+					require.GreaterOrEqual(t, r.Workers, 12, "%v", r)
+				})
+			})
+		}
+	}
+}
+
+// A worker's connection, which Scratch keeps, is six times as slow for its first ten
+// samples, and is closed if the worker leaves. Others prepare for seconds.
+func TestALoaderThatTunesItselfWaitsUntilItsWorkersAreWarm(t *testing.T) {
+	const load, step, batch = 10 * time.Millisecond, 5 * time.Millisecond, 8
+	for name, c := range map[string]struct {
+		ds  nwt.Dataset
+		opt nwt.Option
+	}{
+		"slow at first": {connecting(load, 50*time.Millisecond), silent},
+		"preparing":     {sleeping(1_000_000, load), nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return heed(ctx, time.Second) })},
+		"one after the other": {sleeping(1_000_000, load), nwt.WithWorkerInit(func(ctx context.Context, worker int) error {
+			return heed(ctx, time.Duration(worker)*300*time.Millisecond)
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := tuning(t, c.ds, 2, 32, nwt.WithBatchSize(batch), c.opt)
+				train(t, l, 10_000, func() { time.Sleep(step) })
+				r := l.Result()
+				require.NotNil(t, r)
+				require.GreaterOrEqual(t, r.Workers, 15, "%v", r)
+			})
+		})
+	}
+}
+
+// changeable is a dataset of which loading a batch of 32 takes a worker as long as load says.
+func changeable(batch time.Duration) (load *atomic.Int64, ds nwt.Dataset) {
+	load = new(atomic.Int64)
+	load.Store(int64(batch))
+	return load, nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+		time.Sleep(time.Duration(load.Load()) / 32)
+		return nil
+	})
+}
+
+func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log journal
+		load, ds := changeable(4 * time.Millisecond)
+		l := tuning(t, ds, 2, 32, log.option())
+		step := func() { time.Sleep(5 * time.Millisecond) }
+		train(t, l, 2000, step)
+		require.Equal(t, 1, l.Result().Workers, "%v", l.Result())
+		require.Contains(t, log.String(), "nwt: worker count settled while training\" workers=1")
+		train(t, l, 2000, step)
+		require.NotContains(t, log.String(), "tuning the worker count again", "nothing has changed")
+
+		load.Store(int64(40 * time.Millisecond))
+		train(t, l, 2000, step)
+		require.Contains(t, log.String(), "tuning the worker count again")
+		require.GreaterOrEqual(t, l.Workers(), 8)
+		require.LessOrEqual(t, l.Result().Workers, 9, "%v", l.Result())
+	})
+}
+
+// Four workers are too few at first, and training waits. Then data comes ten times as fast.
+func TestALoaderTunesAgainWhenTheDataBecomesFaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log journal
+		load, ds := changeable(40 * time.Millisecond)
+		l := tuning(t, ds, 4, 4, log.option())
+		step := func() { time.Sleep(5 * time.Millisecond) }
+		train(t, l, 1000, step)
+		require.Equal(t, 4, l.Result().Workers, "%v", l.Result())
+		load.Store(int64(4 * time.Millisecond))
+		train(t, l, 2000, step)
+		require.Equal(t, 1, l.Workers())
+		require.Equal(t, 1, l.Result().Workers, "%v", l.Result())
+		require.Equal(t, 1, strings.Count(log.String(), "tuning the worker count again"))
+		require.Equal(t, 2, strings.Count(log.String(), "worker count settled while training"))
+	})
+}
+
+// Without a loop body the share of time spent waiting says nothing: it is always 1.
+func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var loaded, under atomic.Int64
+		ds := nwt.NewDataset(10_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			n := under.Add(1)
+			defer under.Add(-1)
+			d := time.Millisecond
+			if loaded.Add(1) > 32*1500 && n > 4 { // a cache has run full: they hinder each other
+				d *= time.Duration(n * n / 16)
+			}
+			time.Sleep(d)
+			return nil
+		})
+		l := tuning(t, ds, 2, 16)
+		train(t, l, 1400, func() {})
+		require.NotNil(t, l.Result())
+		require.GreaterOrEqual(t, l.Result().Workers, 15, "%v", l.Result())
+		train(t, l, 6000, func() {})
+		require.LessOrEqual(t, l.Result().Workers, 5, "%v", l.Result())
+		require.GreaterOrEqual(t, l.Result().Workers, 4, "%v", l.Result())
+	})
+}
+
+func TestAWorkerCountSetByHandStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := tuning(t, sleeping(1_000_000, time.Millisecond), 2, 8)
+		train(t, l, 3, func() {})
+		require.NoError(t, l.SetWorkers(5))
+		train(t, l, 500, func() {})
+		require.Equal(t, 5, l.Workers())
+		require.Nil(t, l.Result())
+	})
+}
+
+func TestWithATimeoutALoaderThatTunesItselfEndsThoughASampleHangs(t *testing.T) {
+	for _, batch := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			ds := nwt.NewDataset(5000, scalar, func(ctx context.Context, index int, _ *nwt.Sample) error {
+				if index%1000 == 999 {
+					return heed(ctx, 24*time.Hour)
+				}
+				return ctx.Err()
+			})
+			l := tuning(t, ds, 0, 4, nwt.WithBatchSize(batch), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(5))
+			began := time.Now()
+			for _, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				require.Positive(t, l.Workers(), "%v", l.Result())
+				time.Sleep(time.Millisecond) // loading is nothing beside it
+			}
+			require.Less(t, time.Since(began), time.Minute)
+		})
+	}
+}
+
+// A batch of four takes one worker 4 ms, of which 1 ms computes, and the loop body 3 ms.
+func TestALiveResultTellsWhatABatchCostAndNoMoreThanItKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := nwt.NewVirtualMachine(virtualCPUs)
+		m.OthersUnknown = true
+		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
+		l := tuning(t, ds, 1, 2, nwt.WithBatchSize(4), m.Option())
+		require.Nil(t, l.Result())
+		train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
+		r := l.Result()
+		require.NotNil(t, r)
+		require.Equal(t, []any{2, 2, "live", "host", 4, 16, true, 100}, []any{r.Workers, r.Fastest, r.Strategy, r.Device, r.BatchSize, r.BatchBytes, r.Step, r.Iterations})
+		require.InEpsilon(t, 3*time.Millisecond, r.Floor, 0.02)
+		require.InEpsilon(t, 6*time.Millisecond, r.Alpha, 0.05, "2 % of 100 batches")
+		require.Less(t, r.Elapsed, 3*time.Second)
+		require.Positive(t, r.Confidence)
+		for workers, mean := range map[int]time.Duration{1: 4 * time.Millisecond, 2: 3 * time.Millisecond} {
+			trial := trialOf(t, r, workers)
+			require.InEpsilon(t, mean, trial.Mean, 0.05, "%v", r)
+			require.InEpsilon(t, 3*time.Millisecond, trial.Step, 0.05)
+			require.InEpsilon(t, 100*mean, trial.Total, 0.05)
+			require.Equal(t, -1.0, trial.OtherCPU)
+			require.False(t, trial.PeakExact)
+			require.Positive(t, trial.PeakRSS)
+			require.GreaterOrEqual(t, trial.Prefetch, 2)
+		}
+	})
+}
+
+func TestALoaderThatTunesItselfSaysThatMemoryAllowsNoMoreWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := tuning(t, sleeping(1_000_000, time.Millisecond), 4, 16, nwt.WithMemoryLimit(1))
+		train(t, l, 1000, func() {})
+		r := l.Result()
+		require.NotNil(t, r)
+		require.NotEmpty(t, r.RuledOut)
+		require.Equal(t, 4, r.Workers)
+		require.Contains(t, r.String(), "is the highest count that memory allows")
+		require.NotContains(t, r.String(), "WithMaxWorkers")
+	})
+}
+
+// worst requires bounds of how much slower runs were than the best fixed count.
+func worst(t *testing.T, slower []float64, median, p95 float64) {
+	slices.Sort(slower)
+	n := len(slower)
+	t.Logf("%.1f %% in the median, %.1f %% at the 95th percentile, %.1f %% at worst, of %d", 100*slower[n/2], 100*slower[n*95/100], 100*slower[n-1], n)
+	require.LessOrEqual(t, slower[n/2], median)
+	require.LessOrEqual(t, slower[n*95/100], p95)
+}
+
+// With three CPUs of four in use, a third may be left to gain.
+func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
+	}
+	const batches, fixed = 4000, 600
+	var slower []float64
+	for seed := range uint64(*seeds) {
+		for _, cpus := range []int{2, 8, 64} {
+			for _, w := range []waiting{
+				{name: "computing", compute: time.Millisecond, steady: true},
+				{name: "computing that varies", compute: time.Millisecond},
+				{name: "waiting a little", wait: 300 * time.Microsecond, compute: time.Millisecond},
+				{name: "waiting as long", wait: time.Millisecond, compute: time.Millisecond},
+				{name: "waiting as long, always", wait: time.Millisecond, compute: time.Millisecond, steady: true},
+				{name: "waiting as long, and in each other's way", wait: time.Millisecond, compute: time.Millisecond, crowded: 0.3},
+				{name: "waiting for longer", wait: 4 * time.Millisecond, compute: time.Millisecond},
+				{name: "beside a step", wait: time.Millisecond, compute: time.Millisecond, step: 0.8},
+			} {
+				run := func(t *testing.T, batches int, opts ...nwt.Option) (l *nwt.Loader, perBatch float64) {
+					synctest.Test(t, func(t *testing.T) {
+						m := nwt.NewVirtualMachine(cpus)
+						l = newLoader(t, w.dataset(m, seed), append(opts, nwt.WithMaxWorkers(8*cpus), silent, m.Option())...)
+						step := time.Duration(w.step * float64(32*w.compute) / float64(cpus))
+						perBatch = float64(train(t, l, batches, func() { time.Sleep(step) })) / float64(batches)
+						require.NoError(t, l.Close())
+					})
+					return l, perBatch
+				}
+				t.Run(fmt.Sprintf("%d CPUs, %s", cpus, w.name), func(t *testing.T) {
+					best, at := 1e18, 0
+					for _, halves := range []int{2, 3, 4, 6, 8, 12, 16} {
+						if _, took := run(t, fixed, nwt.WithWorkers(halves*cpus/2)); took < best {
+							best, at = took, halves*cpus/2
+						}
+					}
+					for _, start := range []int{cpus / 2, cpus, cpus + cpus/2} {
+						l, took := run(t, batches, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
+						slower = append(slower, took/best-1)
+						t.Logf("from %d: now %d, %.1f %% slower than the best, %d", start, l.Workers(), 100*(took/best-1), at)
+					}
+				})
+			}
+		}
+	}
+	worst(t, slower, 0.02, 0.06) // tuning included: 4000 batches are 2 s with 64 CPUs
+}
+
+// Its steps take longer once it doesn't skip them; then each fortieth writes a checkpoint.
+func TestPausesOfTheProgramDoNotCount(t *testing.T) {
+	const step, checkpoint = 10 * time.Millisecond, 2 * time.Second
+	for _, skipped := range []int{0, 1, 20, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			l := tuning(t, sleeping(1_000_000, time.Millisecond), 2, 8)
+			train(t, l, 1500, func() {
+				switch n++; {
+				case n <= skipped:
+					time.Sleep(time.Microsecond)
+				case n%40 == 0:
+					time.Sleep(checkpoint)
+				default:
+					time.Sleep(step)
+				}
+			})
+			r := l.Result()
+			require.NotNil(t, r)
+			require.Less(t, r.Floor, 2*step, "%d skipped: %v", skipped, r)
+			require.GreaterOrEqual(t, r.Workers, 3, "%v", r) // they take 10.7 ms
+			require.LessOrEqual(t, r.Workers, 4, "%v", r)
+		})
+	}
+}
+
+// Each fiftieth step writes a checkpoint. Meanwhile all batches become ready that may be ahead, which
+// may be the rest of the epoch.
+func TestALoaderTunesItselfBesidePauses(t *testing.T) {
+	const batches, step, pause = 3000, 4 * msec, 600 * msec
+	for name, c := range map[string]struct {
+		per   int // batches of an epoch
+		shape []int
+		start int
+	}{
+		"small samples, from 2":    {150, nil, 2},
+		"small samples, from 16":   {150, nil, 16},
+		"pictures, from 8":         {150, []int{3, 64, 64}, 8},
+		"each epoch has one pause": {50, nil, 2},
+		"some epochs have a pause": {20, nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fields := []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: c.shape}}
+				ds := nwt.Overwrites(nwt.NewDataset(c.per*32, fields, func(context.Context, int, *nwt.Sample) error { time.Sleep(msec); return nil }))
+				run := func(l *nwt.Loader) time.Duration {
+					began, n := time.Now(), 0
+					for epoch := 0; n < batches; epoch++ {
+						for _, err := range l.Epoch(t.Context(), epoch) {
+							require.NoError(t, err)
+							if time.Sleep(step); n%50 == 49 {
+								time.Sleep(pause)
+							}
+							n++
+						}
+					}
+					return time.Since(began) - batches/50*pause
+				}
+				fixed := run(newLoader(t, ds, nwt.WithWorkers(8), silent, virtual))
+				l := tuning(t, ds, c.start, 32)
+				took := run(l)
+				require.NotNil(t, l.Result())
+				require.Equal(t, 8, l.Workers(), "%v", l.Result())
+				require.LessOrEqual(t, float64(took), 1.05*float64(fixed), "%v", l.Result())
+			})
+		})
+	}
+}
+
+// A store that is slow for a second of three makes figures that are never sure.
+func TestALoaderThatDoubtsItsCountMeasuresOthersAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+			if time.Since(began)%(3*time.Second) > 2*time.Second {
+				time.Sleep(4 * msec)
+			}
+			time.Sleep(msec)
+			return nil
+		})
+		l := tuning(t, ds, 4, 32)
+		var found []*nwt.Result
+		train(t, l, 20_000, func() {
+			if r := l.Result(); r != nil && (len(found) == 0 || found[len(found)-1] != r) {
+				found = append(found, r)
+			}
+			time.Sleep(6 * msec)
+		})
+		require.Greater(t, len(found), 2)
+		for _, r := range found {
+			require.Greater(t, len(r.Trials), 2, "%v", r)
+		}
+	})
+}
+
+func TestHowLongTuningTookIsUntilItSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := tuning(t, sleeping(1_000_000, msec), 4, 32)
+		var first *nwt.Result
+		train(t, l, 10_000, func() {
+			if r := l.Result(); first == nil {
+				first = r
+			}
+			time.Sleep(4 * msec)
+		})
+		last := l.Result()
+		require.NotSame(t, first, last, "more was seen")
+		require.Equal(t, first.Elapsed, last.Elapsed)
+	})
+}

@@ -1,0 +1,93 @@
+package nwt
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// faults are the samples of a batch that couldn't be loaded.
+type faults struct {
+	// first is the lowest place among them: if no bad sample is allowed, workers
+	// needn't load the places after it. Written under mu.
+	first atomic.Int32
+	mu    sync.Mutex
+	list  []fault // guarded by mu until the batch is loaded
+}
+
+type fault struct {
+	place int
+	err   *LoadError
+}
+
+func (f *faults) reset() {
+	f.first.Store(math.MaxInt32)
+	f.list = f.list[:0]
+}
+
+// any reports whether a sample is bad.
+func (f *faults) any() bool { return f.first.Load() < math.MaxInt32 }
+
+func (f *faults) add(place int, err *LoadError) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, fault{place, err})
+	f.first.Store(min(f.first.Load(), int32(place)))
+}
+
+// sorted is the list in order of the places. The batch is loaded.
+func (f *faults) sorted() []fault {
+	if len(f.list) > 1 {
+		slices.SortFunc(f.list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })
+	}
+	return f.list
+}
+
+// What a loader is doing, in the words of a warning.
+const (
+	whileLoading = "loading"
+	whileTuning  = "tuning"
+)
+
+// An onceLog knows what was logged, for all loaders of a source: the loaders that tuning makes
+// visit the same samples again and again.
+type onceLog struct {
+	during string // whileLoading or whileTuning
+
+	mu   sync.Mutex
+	told map[any]bool // guarded by mu
+}
+
+// isNews notes a thing, and reports whether it is the first time.
+func (o *onceLog) isNews(thing any) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == nil {
+		o.told = make(map[any]bool)
+	}
+	if o.told[thing] || len(o.told) == maxRemembered {
+		return false
+	}
+	o.told[thing] = true
+	return true
+}
+
+// faulty remembers bad samples that were left out.
+type faulty struct {
+	mu    sync.Mutex
+	count int          // all of them
+	list  []*LoadError // the first maxRemembered
+}
+
+const maxRemembered = 10_000
+
+func (f *faulty) add(err *LoadError) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count++
+	if len(f.list) < maxRemembered {
+		f.list = append(f.list, err)
+	}
+}

@@ -1,0 +1,143 @@
+package nwt
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/nwt-go/nwt/internal/mixture"
+	"github.com/nwt-go/nwt/internal/order"
+)
+
+// A source is a dataset and options that fit together.
+type source struct {
+	ds      Dataset
+	shards  []int           // of each stream
+	plan    *mixture.Plan   // of MixedStreams; nil for other datasets
+	counts  []*recordCounts // of each stream; nil if its records aren't counted
+	counted bool            // the dataset is one CountedStream
+	layout  *fieldSet
+	opts    *options
+	first   *ordering // of a new loader
+	slotMem slotMemory
+	once    *onceLog
+}
+
+// An ordering is the order of a loader's epochs, and how many samples its dataset has. It doesn't
+// change. A loader has another one if SetSampler or the length of the dataset asks for it.
+type ordering struct {
+	sampler  Sampler // nil for a stream
+	own      bool    // sampler is the loader's own, which follows n
+	order    order.Order
+	n        int // samples of the dataset; endless for a stream
+	sorts    int // how many samples at a time the sampler sorts; 0 if it doesn't tell
+	perBatch int // order's
+}
+
+func newSource(ds Dataset, opts []Option) (*source, error) {
+	o, err := newOptions(opts)
+	n, layout, dsErr := checkDataset(ds)
+	var shards []int
+	stream, ok := ds.(*streamDataset)
+	if ok && dsErr == nil {
+		shards, dsErr = stream.shards()
+	}
+	if err := errors.Join(err, dsErr); err != nil {
+		if o.sampler != nil { // what else can be said of it depends on the rest
+			_, samplerErr := epochLen("WithSampler", o.sampler)
+			err = errors.Join(err, samplerErr)
+		}
+		return nil, err
+	}
+	var errs []error
+	if layout.Size > maxBatchBytes/o.batchSize {
+		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
+			o.batchSize, layout.Size, maxBatchBytes))
+	}
+	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
+	if n == endless {
+		s.first = &ordering{order: o.newOrder(), n: endless}
+		for k, n := range shards {
+			counts, err := newCounts(stream.streams[k], n, o)
+			s.counts, errs = append(s.counts, counts), append(errs, err)
+		}
+		errs = append(errs, stream.fits(shards, s.counts, o)...)
+		if stream.mix != nil {
+			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
+		} else if s.counted = s.counts[0] != nil; s.counted {
+			s.first.order.N = cmp.Or(o.epochSamples, s.counts[0].n)
+			errs = append(errs, orderError(s.first.order.HasBatch()))
+		}
+		s.first.perBatch = s.first.order.PerBatch()
+	} else {
+		s.first, err = s.orderingOf("WithSampler", o.sampler, n)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	s.warnOfMixedLengths(s.first)
+	return s, nil
+}
+
+// streams reports whether the dataset is a stream.
+func (s *source) streams() bool { return len(s.shards) > 0 }
+
+// newOrder is an order that follows no sampler yet.
+func (o *options) newOrder() order.Order {
+	return order.Order{N: endless, Batch: o.batchSize, Rank: o.rank, World: o.world, DropLast: o.dropLast}
+}
+
+// orderingOf makes the ordering of a sampler, or of the loader's own if that is nil, for a dataset of
+// n samples. It calls the sampler.
+func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, error) {
+	o := &ordering{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
+	if o.own {
+		o.sampler = s.opts.ownOrder(n)
+	}
+	err := o.follow(option, o.sampler)
+	if err == nil {
+		err = orderError(o.order.HasBatch())
+	}
+	if err = errors.Join(err, checkIndices(option, o.sampler, n)); err != nil {
+		return nil, err
+	}
+	o.perBatch = o.order.PerBatch()
+	return o, nil
+}
+
+// ownOrder is the order of n samples if the program gives no sampler.
+func (o *options) ownOrder(n int) Sampler {
+	if o.shuffle {
+		return Shuffled(n, o.shuffled)
+	}
+	return Sequential(n)
+}
+
+// warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
+func (s *source) warnOfMixedLengths(o *ordering) {
+	if step := o.order.Step(); o.sorts%step != 0 {
+		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
+			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
+	}
+}
+
+// fits tells what is wrong with the options for these streams and their shards.
+func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (errs []error) {
+	if o.sampler != nil {
+		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
+	}
+	if d.mix != nil && o.epochSamples == 0 {
+		errs = append(errs, optionError("WithEpochSamples", o.epochSamples, "must be set with MixedStreams, whose epochs have no other end"))
+	}
+	for k, n := range shards {
+		if n < o.world && counts[k] == nil {
+			which := ""
+			if d.mix != nil {
+				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)
+			}
+			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks%s, or a CountedStream", n, which))
+		}
+	}
+	return errs
+}

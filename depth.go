@@ -1,0 +1,272 @@
+package nwt
+
+import (
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/depth"
+	"github.com/nwt-go/nwt/internal/ring"
+)
+
+// extraBatches are those that a loader has open beyond the fewest that it needs: see package
+// depth for how many. One is opened by the consumer if it is waiting, else by a worker while
+// the loop body has a batch, unless opensInLoop.
+type extraBatches struct {
+	depth.Policy            // the holder of run.turn is the one that it speaks of
+	room         func() int // for them in memory, looked up once
+	timer        *time.Timer
+	run          atomic.Pointer[run] // whose depth follows need; nil between epochs, and always if the depth is fixed
+	looks        atomic.Bool         // a batch was opened to look ahead: there is a slot more
+}
+
+const (
+	// The extra batches take at most this much, and at most this share of the memory that the
+	// machine or the container has left when that is first asked.
+	extraBytes = 256 << 20
+	extraShare = 1.0 / 8
+
+	extraWorth = 100 * time.Microsecond // a loader deepens only if a batch is at least this much work
+	// If LoadBatch works at least this long per batch, each call gets a whole batch, as
+	// long as the ring can become deep enough to give each worker one.
+	wholeCalls = time.Millisecond
+)
+
+// deepens reports whether the depth follows need.
+func (l *engine) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
+
+// depth is how many batches are open or in use at once.
+func (l *engine) depth() int {
+	if l.Workers() == 0 {
+		return 1
+	}
+	return l.leastDepth() + l.deep.Extra()
+}
+
+// leastDepth is depth without the batches that were added because of need.
+func (l *engine) leastDepth() int { return l.depthOf(l.Workers()) }
+
+// depthOf is leastDepth with n workers.
+func (l *engine) depthOf(n int) int {
+	perBatch := l.ordering.Load().perBatch
+	switch {
+	case n == 0:
+		return 1
+	case l.opts.prefetch > 0:
+		return l.opts.prefetch + 1
+	}
+	// Enough places for every worker, and one more batch, which waits for the slowest
+	// of its samples.
+	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
+}
+
+// keep is how many slots stay, not counting the slots of retained batches.
+func (l *engine) keep() int {
+	if l.deep.looks.Load() {
+		return l.depth() + 1
+	}
+	return l.depth()
+}
+
+// idle is called by a worker that finds nothing to claim. If time is lost from now on, idle
+// sees to it that a batch is opened once it is paid for. It and whoever opens a batch each store
+// before they load, so one of them sees the other.
+func (l *engine) idle() {
+	r, d := l.deep.run.Load(), &l.deep
+	if r == nil || l.pace.PerBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.demand.opening.Load()) || d.IsIdle() {
+		return
+	}
+	now := l.now()
+	left, first := d.Idle(now)
+	switch {
+	case !first:
+	case !l.ring.Exhausted(r.demand.opening.Load()): // a batch was opened meanwhile
+		d.NotIdle(now)
+	case left > 0:
+		d.timer.Reset(left)
+	default:
+		l.paid()
+	}
+}
+
+// othersIdle is called by a worker that has claimed something: it may have been all that there was
+// for workers that are parked. One that claims a whole batch at once would otherwise deepen the ring
+// by one batch per call, whatever the number of idle workers. That is enough where training seldom
+// waits, as for an epoch's first batch.
+func (l *engine) othersIdle() {
+	if l.deep.run.Load() != nil && l.deep.Waits() && l.ring.AnyParked() {
+		l.idle()
+	}
+}
+
+// waitsLately reports whether the consumer waits for a batch, or has waited lately.
+func (r *run) waitsLately() bool { return r.demand.awaiting.Load() || r.l.deep.Waits() }
+
+// paid is called by a worker or the timer when a batch seems to be paid for.
+func (l *engine) paid() {
+	r := l.deep.run.Load()
+	if r == nil || !l.deep.IsIdle() {
+		return
+	}
+	if r.demand.awaiting.Load() || !l.deep.Waits() || r.opensInLoop() || !r.turn.TryLock() {
+		l.ring.Interrupt() // the consumer opens it
+		return
+	}
+	defer r.turn.Unlock()
+	if r.current != nil {
+		r.deepen()
+	}
+}
+
+// opensInLoop reports whether opening a batch calls the program: a sampler, Sizes or, without workers,
+// what reads a stream. That is promised to happen in the goroutine of the loop.
+func (r *run) opensInLoop() bool {
+	return r.readByConsumer() || r.l.ownShapes() || r.course.Batches > 0
+}
+
+// deepen opens one batch more if it is wanted and paid for. The caller holds turn.
+func (r *run) deepen() {
+	l, d := r.l, &r.l.deep
+	// More may be open than Extra allows, since it has shrunk.
+	extra := max(d.Extra(), len(r.ahead)-l.leastDepth()) + 1
+	if !r.wantsDepth() || extra > l.mostExtra() {
+		return
+	}
+	now := l.now()
+	if left := d.Reckon(now); left > 0 {
+		d.Idle(now) // as before
+		d.timer.Reset(left)
+		return
+	}
+	d.Pay()
+	l.setExtra(extra)
+	if opened, err := r.openOne(); !opened || err != nil {
+		l.setExtra(extra - 1)
+	}
+}
+
+// wantsDepth reports whether one batch more would let idle workers, and with them training, go
+// on. The caller holds turn.
+func (r *run) wantsDepth() bool {
+	l := r.l
+	switch {
+	case r.halted || !l.deepens():
+		return false
+	case r.allOpened():
+		return false
+	case !l.ring.Exhausted(r.demand.opening.Load()):
+		return false // workers have something to claim
+	case len(r.ahead) > 0 && r.demand.awaiting.Load() && l.ring.Loaded(r.ahead[0]):
+		return false // the consumer waits for a copy, not for workers
+	}
+	return true
+}
+
+// allOpened reports whether there is no further batch to open. The caller holds turn.
+func (r *run) allOpened() bool {
+	return r.opened == r.course.Len() || r.stream != nil && r.stream.ended.Load()
+}
+
+// mostExtra is the bound on extra batches.
+func (l *engine) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.leastDepth()) }
+
+// roomForExtra is how many extra batches memory has room for.
+func (l *engine) roomForExtra() int {
+	bytes := min(extraBytes, l.opts.shareOfMemory())
+	return int(min(bytes/float64(l.slots.bytes), maxPrefetch))
+}
+
+// shareOfMemory is extraShare of the memory that is left to this rank, in bytes; +Inf if that
+// isn't known.
+func (o *options) shareOfMemory() float64 {
+	room := o.machine.Available()
+	if room.Of == "" {
+		return math.Inf(1)
+	}
+	return extraShare * float64(room.Bytes) / float64(o.ranks())
+}
+
+// setExtra sets how many extra batches may be open. The caller holds run.turn.
+func (l *engine) setExtra(n int) {
+	l.deep.SetExtra(n)
+	l.slots.trim(l)
+}
+
+// startDepth readies the depth of a new loader.
+func (l *engine) startDepth() {
+	d := &l.deep
+	d.room = sync.OnceValue(l.roomForExtra)
+	l.mixed.room = sync.OnceValue(l.opts.shareOfMemory)
+	d.timer = time.AfterFunc(time.Hour, l.paid)
+	d.timer.Stop()
+	d.Reset(0, l.slots.bytes)
+}
+
+// watchDepth is called by the consumer when it asks for a batch, after it has opened
+// all that may be open.
+func (r *run) watchDepth() {
+	l, d := r.l, &r.l.deep
+	if !l.deepens() {
+		return
+	}
+	if r.hasBegun() {
+		d.Asked(r.isLate())
+	}
+	if surplus := d.Surplus(!r.isDrained(), max(len(r.ahead), l.depth())); surplus > 0 {
+		l.setExtra(d.Extra() - surplus)
+	}
+}
+
+// hasBegun reports whether batches are loaded ahead by now: until then training waits for loading
+// to begin, which says nothing about the depth.
+func (r *run) hasBegun() bool { return r.taken >= r.l.leastDepth() }
+
+// isLate reports whether the next batch isn't loaded.
+func (r *run) isLate() bool { return !r.l.ring.Loaded(r.ahead[0]) }
+
+// isDrained reports whether half of what may be open isn't ready. When a run begins, nothing
+// is ready yet: until half has been ready once (filled), only waiting counts. At its end, all
+// that is left must be ready. When a stream will end isn't known; once it has, only waiting
+// counts.
+func (r *run) isDrained() bool {
+	waits := r.hasBegun() && r.isLate()
+	switch {
+	case r.stream != nil && r.stream.ended.Load():
+		return waits
+	case r.l.ring.Ready(r.ahead[min(len(r.ahead)-1, r.l.depth()/2)]):
+		r.filled = true
+		return false
+	default:
+		return waits || r.filled
+	}
+}
+
+// claimSize is how many places a worker claims at once.
+func (l *engine) claimSize() int {
+	if l.load.together != nil {
+		// As many as possible while every worker gets something of what may be ahead.
+		depth := l.depth()
+		if l.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls {
+			depth = l.leastDepth() + l.mostExtra()
+		}
+		return max(1, min(l.opts.batchSize, max(1, depth-1)*l.opts.batchSize/max(1, l.Workers())))
+	}
+	return l.pace.Claim()
+}
+
+// lanes is how many parts a batch is divided into.
+func (l *engine) lanes() int {
+	if l.load.together != nil {
+		return 1
+	}
+	return l.pace.Lanes(min(l.Workers(), ring.MaxLanes))
+}
+
+// makesWay reports whether a worker should yield to the consumer that it has woken. If
+// busy workers held every CPU, the consumer would starve until one of them ran out
+// of places. Workers that wait leave their CPU anyway.
+func (l *engine) makesWay() bool {
+	return l.pace.Computes() && l.Workers() >= runtime.GOMAXPROCS(0)
+}

@@ -1,0 +1,316 @@
+package nwt_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What the code in the documents may use without saying where it comes from.
+const (
+	docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io iter log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
+		"github.com/nwt-go/nwt github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/vision"
+	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
+		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
+		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, pixels []float32, words []int32, schema nwt.Schema, decode func(file string) (image.Image, error),
+		normalize func(dst []float32, img image.Image, flip ...bool), augment func(ctx context.Context, src, dst *nwt.Sample) error, save func(nwt.State) error, state nwt.State, rank, world int`
+)
+
+func TestCodeInDocumentsCompiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks the go command for what the code imports")
+	}
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", exportData(t))
+	for _, path := range append(documents, "README.md") {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, b := range append(goBlocks(string(text)), inlineOptions(string(text))...) {
+			t.Run(fmt.Sprintf("%s:%d", path, b.line), func(t *testing.T) {
+				require.NoError(t, check(fset, imports, path, b))
+			})
+		}
+	}
+}
+
+func TestCodeThatDoesNotCompileIsNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks the go command for what the code imports")
+	}
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", exportData(t))
+	inline := inlineOptions("| GPU | `WithDevice(nwt.CUDA(0))` |\n`WithShuffle`\n`nwt.WithPinned(true)`")
+	require.Len(t, inline, 2)
+	require.ErrorContains(t, check(fset, imports, "x.md", inline[0]), "x.md:1:")
+	require.NoError(t, check(fset, imports, "x.md", inline[1]))
+	blocks := goBlocks("text\n```go\nloader.Epochs(ctx, 0)\n```\n```go\nfunc f() { nwt.Nothing() }\n```\n```sh\nno Go\n```\n```go\nx := loader.Len()\n```\n")
+	require.Len(t, blocks, 3)
+	require.ErrorContains(t, check(fset, imports, "x.md", blocks[0]), "x.md:3:")
+	require.ErrorContains(t, check(fset, imports, "x.md", blocks[1]), "Nothing")
+	require.NoError(t, check(fset, imports, "x.md", blocks[2]))
+}
+
+func TestTestsNamedInDocumentsExist(t *testing.T) {
+	there := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, found := range regexp.MustCompile(`(?m)^func ((Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+			there[found[1]] = true
+		}
+		return err
+	}))
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	atTheRoot, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	for _, path := range append(documents, atTheRoot...) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, name := range regexp.MustCompile("`((Test|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(string(text), -1) {
+			require.True(t, there[name[1]], "%s names %s", path, name[1])
+		}
+	}
+}
+
+func TestEachRowOfReliabilityNamesItsTest(t *testing.T) {
+	text, err := os.ReadFile("docs/reliability.md")
+	require.NoError(t, err)
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| input or fault") || strings.HasPrefix(line, "| ---") {
+			continue
+		}
+		rows++
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		require.Len(t, cells, 3, line)
+		require.Regexp(t, "^(`Test\\w+`(, )?)+ \\|$", cells[2], line)
+	}
+	require.GreaterOrEqual(t, rows, 100)
+}
+
+func TestTheProgramInTheReadmeRunsWhereItIsPasted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("tunes for some seconds")
+	}
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	program := goBlocks(string(text))[0].code
+	require.LessOrEqual(t, strings.Count(program, "\n"), 40)
+	shorter := strings.Replace(program, "50_000", "500", 1)
+	require.NotEqual(t, program, shorter)
+
+	root, err := os.Getwd()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(shorter), 0o600))
+	var shown []byte
+	for _, command := range []string{
+		"go mod init try",
+		"go mod edit -require github.com/nwt-go/nwt@v0.0.0 -replace github.com/nwt-go/nwt=" + root,
+		"gofmt -l .", "go vet -mod=mod .", "go run -mod=mod .",
+	} {
+		words := strings.Fields(command)
+		run := exec.CommandContext(t.Context(), words[0], words[1:]...)
+		run.Dir, run.Env = dir, append(os.Environ(), "GOWORK=off")
+		var said strings.Builder
+		run.Stderr = &said
+		shown, err = run.Output()
+		require.NoError(t, err, "%s: %s", command, &said)
+		if words[0] == "gofmt" {
+			require.Empty(t, shown)
+		}
+	}
+	for _, title := range []string{"per batch", "samples", "CPUs busy", "chosen", "32 samples, 524 kB, to host"} {
+		require.Contains(t, string(shown), title)
+		require.Contains(t, string(text), title)
+	}
+}
+
+type goBlock struct {
+	line int // of its first line in the document
+	code string
+}
+
+// goBlocks are the fenced blocks of a document that are marked as Go.
+func goBlocks(text string) (blocks []goBlock) {
+	var open *goBlock
+	for i, line := range strings.Split(text, "\n") {
+		switch {
+		case open == nil && line == "```go":
+			open = &goBlock{line: i + 2}
+		case open != nil && line == "```":
+			blocks = append(blocks, *open)
+			open = nil
+		case open != nil:
+			open.code += line + "\n"
+		}
+	}
+	return blocks
+}
+
+// inlineOptions are the options that a document's text gives with their arguments.
+func inlineOptions(text string) (blocks []goBlock) {
+	for i, line := range strings.Split(text, "\n") {
+		for _, found := range regexp.MustCompile("`(?:nwt\\.)?(With[A-Z]\\w+\\([^`…]*\\))`").FindAllStringSubmatch(line, -1) {
+			blocks = append(blocks, goBlock{i + 1, "opts = append(opts, nwt." + found[1] + ")\n"})
+		}
+	}
+	return blocks
+}
+
+// check checks the types of a block: a file, declarations, or statements, which
+// find what is given in the scope around them and may leave it unused.
+func check(fset *token.FileSet, imports types.Importer, path string, b goBlock) error {
+	var head strings.Builder
+	head.WriteString("package p\n")
+	for pkg := range strings.FieldsSeq(docsImports) {
+		fmt.Fprintf(&head, "import %q\n", pkg)
+	}
+	line := fmt.Sprintf("//line %s:%d\n", path, b.line)
+	parse := func(source string) (*ast.File, error) {
+		return parser.ParseFile(fset, path, source, parser.SkipObjectResolution)
+	}
+	var file *ast.File
+	var err error
+	if strings.HasPrefix(b.code, "package ") {
+		file, err = parse(line + b.code)
+	} else if file, err = parse(head.String() + line + b.code); err != nil {
+		file, err = parse(head.String() + "func _(" + docsGiven + ") error { {\n" + line + b.code + "\n}; return nil }")
+	}
+	if err != nil {
+		return err
+	}
+	var wrong error
+	config := types.Config{Importer: imports, Error: func(err error) {
+		if e := err.(types.Error); !e.Soft && wrong == nil { // soft: unused
+			wrong = err
+		}
+	}}
+	_, _ = config.Check("p", fset, []*ast.File{file}, nil)
+	return wrong
+}
+
+// exportData finds what the go command has compiled of docsImports.
+func exportData(t *testing.T) importer.Lookup {
+	args := append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, strings.Fields(docsImports)...)
+	out, err := exec.CommandContext(t.Context(), "go", args...).Output()
+	require.NoError(t, err)
+	files := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		files[path] = file
+	}
+	return func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
+}
+
+func TestTheMapOfContributingNamesEveryFile(t *testing.T) {
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	require.NoError(t, err)
+	_, plan, found := strings.Cut(string(text), "## Where does my change go?\n")
+	require.True(t, found)
+	plan, _, found = strings.Cut(plan, "Three rules")
+	require.True(t, found)
+	var patterns []string
+	for word := range strings.FieldsSeq(plan) {
+		patterns = append(patterns, strings.TrimSuffix(word, "/"))
+	}
+	named := func(path string) bool {
+		return slices.ContainsFunc(patterns, func(pattern string) bool {
+			ok, err := filepath.Match(pattern, path)
+			return err == nil && ok
+		})
+	}
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	rooms, err := filepath.Glob("internal/*")
+	require.NoError(t, err)
+	for _, path := range append(files, rooms...) {
+		if !strings.HasSuffix(path, "_test.go") && path != "doc.go" {
+			require.True(t, named(path), "%s isn't in CONTRIBUTING's map", path)
+		}
+	}
+	for _, pattern := range patterns {
+		if strings.HasSuffix(pattern, ".go") || strings.HasPrefix(pattern, "internal/") {
+			there, err := filepath.Glob(pattern)
+			require.NoError(t, err)
+			require.NotEmpty(t, there, "%s is in CONTRIBUTING's map and nowhere else", pattern)
+		}
+	}
+}
+
+const module = "github.com/nwt-go/nwt"
+
+// importsOf is what the packages in a folder and beneath it import of this module: the paths
+// beneath the module's, "" for root, and which file does. Tests are left out.
+func importsOf(t *testing.T, folder string) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	require.NoError(t, filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range file.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			require.NoError(t, err)
+			if beneath, ours := strings.CutPrefix(name, module); ours {
+				beneath = strings.TrimPrefix(beneath, "/")
+				all[beneath] = append(all[beneath], path)
+			}
+		}
+		return nil
+	}))
+	return all
+}
+
+// What is beneath root knows nothing of it; and what is beside it, only its public names.
+func TestArrowsBetweenPackagesGoOneWay(t *testing.T) {
+	internals := importsOf(t, "internal")
+	require.NotEmpty(t, internals)
+	for beneath, files := range internals {
+		require.True(t, strings.HasPrefix(beneath, "internal/") || beneath == "device", "%q is imported by %v", beneath, files)
+	}
+	samplers := importsOf(t, "sampler")
+	require.Contains(t, samplers, "")
+	for beneath, files := range samplers {
+		require.True(t, slices.Contains([]string{"", "internal/permute", "internal/mixture"}, beneath), "%q is imported by %v", beneath, files)
+	}
+	root, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, path := range root {
+		if !strings.HasSuffix(path, "_test.go") {
+			require.NotContains(t, importsOf(t, path), "sampler", path)
+		}
+	}
+}
+
+// Who reads the repository for the first time finds the tuner's parts by these names.
+func TestTheTopLevelHasAFileForEachPart(t *testing.T) {
+	for _, name := range []string{"tuner.go", "loader.go", "pinned.go", "transfer.go", "search.go", "memory.go", "options.go", "examples", "internal"} {
+		_, err := os.Stat(name)
+		require.NoError(t, err)
+	}
+}

@@ -1,0 +1,151 @@
+// Package rowpacking packs pieces of different lengths into rows of one length, leaving little empty.
+//
+// Pieces come in windows. In each, the longest come first (first fit and best fit decreasing leave
+// at most 2/9 more rows than needed: D. S. Johnson, 1973), and each goes into the row with the least
+// room that it fits into, whichever window that row was begun in.
+package rowpacking
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// Window is how many pieces are sorted together.
+const Window = 1 << 16
+
+// A Piece is a part of a document: at most a row long.
+type Piece struct {
+	Doc  uint32
+	From uint32 // in the document
+	Len  uint32
+}
+
+// Rows is which pieces each row has.
+type Rows struct {
+	pieces []Piece  // row by row
+	ends   []uint32 // of each row in pieces
+}
+
+// Len is the number of rows.
+func (r *Rows) Len() int { return len(r.ends) }
+
+// At is the pieces of a row.
+func (r *Rows) At(row int) []Piece {
+	from := uint32(0)
+	if row > 0 {
+		from = r.ends[row-1]
+	}
+	return r.pieces[from:r.ends[row]]
+}
+
+// Pack packs pieces of 1 … length each.
+func Pack(pieces []Piece, length int) *Rows {
+	all := int64(0)
+	for _, p := range pieces {
+		all += int64(p.Len)
+	}
+	length = int(min(int64(length), all)) // rooms take memory
+	p := packer{length: length, row: make([]uint32, len(pieces)), rooms: newRooms(length)}
+	for from := 0; from < len(pieces); from += Window {
+		window := pieces[from:min(from+Window, len(pieces))]
+		slices.SortStableFunc(window, func(a, b Piece) int { return cmp.Compare(b.Len, a.Len) })
+		for i := range window {
+			p.row[from+i] = p.place(int(window[i].Len))
+		}
+	}
+	return p.gather(pieces)
+}
+
+type packer struct {
+	length int
+	rows   int
+	row    []uint32 // of each piece
+	rooms  rooms
+}
+
+// place is the row that a piece goes into.
+func (p *packer) place(n int) uint32 {
+	room := p.rooms.atLeast(n)
+	var row uint32
+	if room < 0 {
+		row, room = uint32(p.rows), p.length
+		p.rows++
+	} else {
+		row = p.rooms.take(room)
+	}
+	p.rooms.put(room-n, row)
+	return row
+}
+
+// gather sorts the pieces by row. Within a row they stay in order.
+func (p *packer) gather(pieces []Piece) *Rows {
+	r := &Rows{pieces: make([]Piece, len(pieces)), ends: make([]uint32, p.rows)}
+	for _, row := range p.row {
+		r.ends[row]++
+	}
+	at := uint32(0)
+	for row, n := range r.ends {
+		r.ends[row] = at
+		at += n
+	}
+	for i, row := range p.row {
+		r.pieces[r.ends[row]] = pieces[i]
+		r.ends[row]++
+	}
+	return r
+}
+
+// rooms is the rows that aren't full, by how much room they have.
+type rooms struct {
+	rows  [][]uint32 // by room
+	words []uint64   // of which rooms there are rows
+	some  []uint64   // of which words aren't 0
+}
+
+func newRooms(length int) rooms {
+	words := length/64 + 1
+	return rooms{rows: make([][]uint32, length+1), words: make([]uint64, words), some: make([]uint64, words/64+1)}
+}
+
+// atLeast is the least room ≥ n that a row has; −1 if none has.
+func (r *rooms) atLeast(n int) int {
+	w := n / 64
+	if left := r.words[w] >> (n % 64); left != 0 {
+		return n + bits.TrailingZeros64(left)
+	}
+	w++
+	for s := w / 64; s < len(r.some); s++ {
+		left := r.some[s]
+		if s == w/64 {
+			left &= ^uint64(0) << (w % 64)
+		}
+		if left != 0 {
+			w = 64*s + bits.TrailingZeros64(left)
+			return 64*w + bits.TrailingZeros64(r.words[w])
+		}
+	}
+	return -1
+}
+
+func (r *rooms) take(room int) (row uint32) {
+	last := len(r.rows[room]) - 1
+	row = r.rows[room][last]
+	r.rows[room] = r.rows[room][:last]
+	if w := room / 64; last == 0 {
+		if r.words[w] &^= 1 << (room % 64); r.words[w] == 0 {
+			r.some[w/64] &^= 1 << (w % 64)
+		}
+	}
+	return row
+}
+
+func (r *rooms) put(room int, row uint32) {
+	if room == 0 {
+		return
+	}
+	r.rows[room] = append(r.rows[room], row)
+	w := room / 64
+	r.words[w] |= 1 << (room % 64)
+	r.some[w/64] |= 1 << (w % 64)
+}

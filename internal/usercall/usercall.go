@@ -1,0 +1,87 @@
+// Package usercall makes errors of what code of the program does besides returning one: it
+// panics, or ends its goroutine.
+package usercall
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+// ErrGoexit is the error of code that ends its goroutine.
+var ErrGoexit = errors.New("runtime.Goexit was called")
+
+// Call calls a function of the program. If it returns an error, failed gets that. If it
+// panics or ends its goroutine, failed gets an error that says so, with the stack. A goroutine
+// that ends still does.
+func Call(f func() error, failed func(stack []byte, err error)) (ok bool) {
+	returned := false
+	defer func() {
+		if !returned {
+			failed(Recovered(recover()))
+		}
+	}()
+	err := f()
+	returned = true
+	if err != nil {
+		failed(nil, err)
+	}
+	return err == nil
+}
+
+// Recovered makes an error of what recover returned in a deferred call, if the function
+// didn't return normally. If p is nil, runtime.Goexit has ended the goroutine.
+func Recovered(p any) (stack []byte, err error) {
+	switch p := p.(type) {
+	case nil:
+		return debug.Stack(), fmt.Errorf("%w%s, as by t.FailNow", ErrGoexit, unwoundFrom("runtime.Goexit"))
+	case error:
+		return debug.Stack(), fmt.Errorf("panic: %w%s", Cause(p), unwoundFrom("runtime.gopanic"))
+	default:
+		return debug.Stack(), fmt.Errorf("panic: %s%s", withoutPrefix(p), unwoundFrom("runtime.gopanic"))
+	}
+}
+
+// Cause is an error for a text that already begins with the module's name: it says what err
+// says without that name, and unwraps to err.
+func Cause(err error) error { return cause{err} }
+
+type cause struct{ err error }
+
+func (c cause) Error() string { return withoutPrefix(c.err) }
+func (c cause) Unwrap() error { return c.err }
+
+// withoutPrefix is what an error or a panic says, without the module's name.
+func withoutPrefix(said any) string { return strings.TrimPrefix(fmt.Sprint(said), "nwt: ") }
+
+// unwoundFrom is the file and line of the program's call that made the runtime unwind the
+// goroutine's stack. A panic of Sample.SetLen is reported with the line that called SetLen.
+func unwoundFrom(unwinder string) string {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for unwinding, more := false, true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		switch {
+		case f.Function == unwinder:
+			unwinding = true
+		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, "sync.") && !isOurs(f.File):
+			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
+		}
+	}
+	return ""
+}
+
+// isOurs reports whether a file is of this module's loader. The name of its function doesn't: a
+// loop over an epoch may be inlined with what it iterates, whose function is then the program's.
+func isOurs(file string) bool {
+	_, here, _, _ := runtime.Caller(0)
+	internal := path.Dir(path.Dir(here))
+	root := path.Dir(internal)
+	dir := path.Dir(file)
+	ours := dir == root || dir == root+"/sampler" || strings.HasPrefix(dir, internal+"/")
+	return ours && !strings.HasSuffix(file, "_test.go")
+}

@@ -1,0 +1,163 @@
+package nwt
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/host"
+)
+
+func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
+	bytes := []Field{{Name: "x", Type: Uint8, Shape: []int{100}}}
+	source := NewDataset(10, bytes, func(context.Context, int, *Sample) error { return nil })
+	c := Cached(source, 1<<20)
+	part, err := Subset(c, []int{1, 2})
+	require.NoError(t, err)
+	both, err := Concat(part, c)
+	require.NoError(t, err)
+	ds := Map(both, bytes, func(context.Context, *Sample, *Sample) error { return nil })
+	require.EqualValues(t, 80, cacheBytes(ds))
+	for i := range 5 {
+		_, err := LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 80+3*100, cacheBytes(ds), "samples 1 and 2 of the subset, 0 to 2 of the whole")
+	l, err := NewLoader(ds)
+	require.NoError(t, err)
+	require.Equal(t, 80+3*100, l.Stats().DatasetBytes)
+	require.NoError(t, l.Close())
+	require.NoError(t, c.Close())
+	require.Zero(t, cacheBytes(ds))
+	require.Zero(t, cacheBytes(source))
+}
+
+func TestARankReadsItsShareOfTheStreamThatHasTheMostShards(t *testing.T) {
+	for world := 1; world <= 7; world++ {
+		sum := 0
+		for rank := range world {
+			s := &source{shards: []int{3, 7, 5}, opts: &options{rank: rank, world: world}}
+			require.Contains(t, []int{7 / world, 7/world + 1}, s.shardsOfRank())
+			sum += s.shardsOfRank()
+		}
+		require.Equal(t, 7, sum)
+	}
+}
+
+// lines is a dataset of ragged samples: sample i is i%5 bytes of value i.
+func lines(n int) Dataset {
+	return NewDataset(n, []Field{{Name: "line", Type: Uint8, Shape: []int{4}, Ragged: true}}, func(_ context.Context, i int, dst *Sample) error {
+		dst.SetLen(0, i%5)
+		copy(dst.Bytes(0), bytes.Repeat([]byte{byte(i)}, 4))
+		return nil
+	})
+}
+
+func TestADescriptionThatCannotBeReadIsOfSomethingElse(t *testing.T) {
+	want := &precomputedFor{Version: "v1", Samples: 3, Fields: lines(3).Fields()}
+	for _, description := range []string{"", "{}", `{"Fields":[{"Type":"Complex64"}]}`, `{"Version":7}`, `{"Version":"v1","Samples":3,"Fields":[{}]}`} {
+		require.NotEmpty(t, want.difference([]byte(description)), description)
+	}
+}
+
+func TestTypesAreWrittenByName(t *testing.T) {
+	for d := Bool; d.valid(); d++ {
+		name, err := d.MarshalText()
+		require.NoError(t, err)
+		var back DType
+		require.NoError(t, back.UnmarshalText(name))
+		require.Equal(t, d, back)
+	}
+	_, err := DType(0).MarshalText()
+	require.ErrorContains(t, err, "DType(0)")
+	require.ErrorContains(t, new(DType).UnmarshalText([]byte("Complex64")), `unknown type "Complex64"`)
+}
+
+func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
+	limit := memoryLimit{bytes: 1000e6, from: "set by WithMemoryLimit"}
+	for _, tt := range []struct {
+		name     string
+		measured []memoryPeak
+		workers  int
+		why      string
+	}{
+		{"nothing known", nil, 64, ""},
+		{"only more workers known", []memoryPeak{{8, 2000e6}}, 4, ""},
+		{"one count, within", []memoryPeak{{0, 900e6}}, 64, ""},
+		{"one count, beyond", []memoryPeak{{0, 1100e6}}, 1,
+			"1 worker would take about 1.1 GB (0 took 1.1 GB): over the limit of 1 GB (set by WithMemoryLimit)"},
+		{"grows up to the limit", []memoryPeak{{0, 200e6}, {4, 600e6}}, 8, ""},
+		{"grows past it", []memoryPeak{{0, 200e6}, {4, 600e6}}, 9,
+			"9 workers would take about 1.1 GB (4 took 600 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
+		{"flat at first", []memoryPeak{{0, 400e6}, {1, 400e6}, {2, 400e6}, {4, 400e6}, {8, 800e6}}, 16,
+			"16 workers would take about 1.6 GB (8 took 800 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
+		{"shrinks with workers", []memoryPeak{{0, 950e6}, {4, 900e6}}, 64, ""},
+		{"between two counts", []memoryPeak{{4, 400e6}, {8, 1200e6}}, 7, ""},
+		{"between two counts, beyond", []memoryPeak{{8, 1400e6}, {4, 400e6}}, 7,
+			"7 workers would take about 1.15 GB (4 took 400 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
+		{"measured, within", []memoryPeak{{2, 1100e6}, {4, 900e6}}, 4, ""},
+		{"measured, beyond", []memoryPeak{{2, 100e6}, {4, 1001e6}}, 4,
+			"4 workers took 1 GB: over the limit of 1 GB (set by WithMemoryLimit)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			require.Equal(t, tt.why, limit.allows(tt.workers, tt.measured))
+		})
+	}
+}
+
+func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
+	limit := limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the container"}, 1)
+	require.Equal(t, uint64(8500e6), limit.bytes)
+	require.Equal(t, "8.5 GB (80 % of the 10 GB that the container has left)", limit.String())
+
+	limit = limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the machine"}, 4)
+	require.Equal(t, uint64(2500e6), limit.bytes)
+	require.Equal(t, "2.5 GB (80 % of the 10 GB that the machine has left, for each of 4 processes)", limit.String())
+
+	unknown := limitFrom(0, host.Room{Note: "system memory unknown: no such call"}, 1)
+	require.Equal(t, uint64(math.MaxUint64), unknown.bytes)
+	require.Equal(t, "none: system memory unknown: no such call", unknown.String())
+	require.Empty(t, unknown.allows(1<<20, []memoryPeak{{0, 1e9}, {1, 2e9}}))
+
+	require.Greater(t, (&source{opts: &options{machine: host.Real}}).memoryLimit().bytes, host.Memory().RSS)
+}
+
+// setenv sets variables for a test: "NAME=value NAME=value …".
+func setenv(t *testing.T, assignments string) {
+	for assignment := range strings.FieldsSeq(assignments) {
+		name, value, _ := strings.Cut(assignment, "=")
+		t.Setenv(name, value)
+	}
+}
+
+func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
+	var out strings.Builder
+	opts := []Option{WithRankFromEnv(), WithLogger(slog.New(slog.NewTextHandler(&out, nil)))}
+	lines := func() int {
+		_, err := newOptions(opts)
+		require.NoError(t, err)
+		return strings.Count(out.String(), "launcher: torchrun")
+	}
+	setenv(t, "RANK=5 WORLD_SIZE=7")
+	require.Equal(t, 1, lines())
+	require.Equal(t, 1, lines(), "Tune, NewLoader and each trial read the options anew")
+	setenv(t, "RANK=6")
+	require.Equal(t, 2, lines(), "another rank is news")
+	_, err := newOptions([]Option{WithRankFromEnv(), WithLogger(nil)})
+	require.ErrorContains(t, err, "WithLogger")
+}
+
+func TestRankFromEnvReadsTheEnvironmentOfTheProcess(t *testing.T) {
+	setenv(t, "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4")
+	got, err := RankFromEnv(nil)
+	require.NoError(t, err)
+	require.Equal(t, "rank 5 of 8, 1 of 4 on this host, launcher: torchrun (WORLD_SIZE=8 RANK=5 LOCAL_WORLD_SIZE=4 LOCAL_RANK=1)", got.String())
+	none, err := RankFromEnv(func(string) (string, bool) { return "", false })
+	require.NoError(t, err)
+	require.Equal(t, "rank 0 of 1, 0 of 1 on this host, launcher: none", none.String())
+}

@@ -1,0 +1,111 @@
+package nwt
+
+import (
+	"slices"
+)
+
+// tellGoesOn tells a consumer that looks ahead that the batch will be delivered, or an error
+// in its place. The goroutine of transfer calls it.
+func (r *run) tellGoesOn(b *Batch) {
+	b.goesOn.Store(true)
+	if r.demand.looking.Load() {
+		r.l.ring.Interrupt()
+	}
+}
+
+// lastOf reports whether a batch that is delivered is the last of its epoch, as far as is known
+// without waiting.
+func (r *run) lastOf(b *Batch) int32 {
+	o, left := r.l.opts, b.left
+	if o.unordered {
+		switch left = -1; {
+		case r.course.Head == endless:
+		case !r.isAhead(b.epoch):
+			left = 0
+		case o.maxBad == 0:
+			left = 1
+		}
+	}
+	switch {
+	case left == 0:
+		return isLast
+	case left > o.maxBad || left > 0 && o.world > 1: // a rank's batch without a sample is an error
+		return notLast
+	}
+	return lastUnknown
+}
+
+// isAhead reports whether a batch of an epoch is open, or is yet to be opened. The run's
+// length is known.
+func (r *run) isAhead(epoch int) bool {
+	if r.opened < r.course.Len() {
+		if next, _, _, _ := r.course.At(r.opened); next == epoch {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.ahead, func(seq uint64) bool { return r.l.ring.Item(seq).epoch == epoch })
+}
+
+// findLast finds out whether the batch in the loop body is the last of its epoch.
+func (r *run) findLast(b *Batch) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if b == r.current && b.last.Load() == lastUnknown {
+		r.tellLast(b)
+	}
+}
+
+// tellLast is findLast for a caller that holds turn.
+func (r *run) tellLast(b *Batch) {
+	last := notLast
+	if r.nothingFollows(b.epoch) {
+		last = isLast
+	}
+	b.setLast(last)
+}
+
+// nothingFollows waits until it is known whether another batch of an epoch will be delivered.
+// It drops batches of the epoch of which nothing is left. The caller holds turn.
+func (r *run) nothingFollows(epoch int) bool {
+	for i := 0; !r.halted; {
+		if i == len(r.ahead) {
+			r.l.deep.looks.Store(true)
+			if opened, err := r.openOne(); err != nil || !opened {
+				ended := r.outcome.over && r.outcome.failure == nil || r.course.Head != endless && r.outcome.refused == nil && !r.isAhead(epoch)
+				return err == nil && ended
+			}
+		}
+		b := r.lookAt(i)
+		switch {
+		case b == nil:
+			return false
+		case b.end:
+			return b.failure == nil
+		case b.epoch > epoch:
+			return true
+		case b.epoch < epoch: // with WithUnordered
+			i++
+		case b.goesOn.Load() || b.err != nil || b.size > 0 || r.take(b.seq) == nil:
+			return false
+		default:
+			b.letGo()
+		}
+	}
+	return false
+}
+
+// lookAt waits until a batch ahead is ready or goes on; nil if the run is over.
+func (r *run) lookAt(i int) *Batch {
+	b := r.l.ring.Item(r.ahead[i])
+	r.demand.looking.Store(true)
+	defer r.demand.looking.Store(false)
+	if !b.goesOn.Load() {
+		if _, ok := r.awaitOne(i, false); !ok || r.caller.Err() != nil {
+			return nil
+		}
+	}
+	if r.l.stage == nil {
+		r.admit(b)
+	}
+	return b
+}

@@ -1,0 +1,266 @@
+//go:build !race
+
+package nwt_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// paperResult is Table 2 of the paper, with figures made up where it has none.
+func paperResult() *nwt.Result {
+	r := &nwt.Result{
+		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Confidence: 0.976,
+		Strategy: "greedy", Device: "cuda:0 (GeForce RTX 3090)", BatchSize: 128, BatchBytes: 128 * (3*32*32*4 + 8),
+		Hardware: nwt.Hardware{CPU: "AMD EPYC 7502", Logical: 128, Physical: 64, Affinity: 64, GOMAXPROCS: 64, Memory: 270e9},
+		Reason:   "14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.",
+		Elapsed:  41300 * time.Millisecond,
+		RuledOut: []nwt.RuledOut{
+			{Workers: 96, Reason: "96 workers would take about 3.4 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
+			{Workers: 128, Reason: "128 workers would take about 3.9 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
+		},
+		Warnings: []string{"other processes kept 12 % of the CPUs busy meanwhile: on a quiet machine the choice may be another"},
+		Advice:   []string{"Loading takes 14.9 ms per batch."},
+	}
+	for _, row := range []struct {
+		workers            int
+		total, memory, cpu float64
+	}{
+		{0, 14.25, 2757.84, 0.016}, {1, 14.01, 2101.2, 0.016}, {8, 2.12, 2010.5, 0.125}, {14, 1.49, 2025.32, 0.21}, {16, 1.41, 2055.37, 0.24},
+		{32, 1.55, 2275.36, 0.48}, {63, 2.21, 2773.60, 0.93},
+	} {
+		total := time.Duration(row.total * 1e9)
+		mean := total / 100
+		r.Trials = append(r.Trials, nwt.Trial{
+			Workers: row.workers, Iterations: 100, Mean: mean, Low: mean - mean/50, High: mean + mean/50, Median: mean, P99: 2 * mean,
+			Total: total, Wait: mean - 300*time.Microsecond, Transfer: 300 * time.Microsecond, FirstBatch: 3 * mean,
+			Prefetch: 2, Memory: uint64(row.memory * 5e5), PeakRSS: uint64(row.memory * 1e6), PeakExact: true, SystemUsed: 9e9, CPU: row.cpu, OtherCPU: 0.12,
+		})
+	}
+	r.Trials[1].Low, r.Trials[1].High = r.Trials[1].Mean, r.Trials[1].Mean // measured once
+	return r
+}
+
+func TestTheReportIsReadAtAGlance(t *testing.T) {
+	r := paperResult()
+	require.Equal(t, strings.TrimPrefix(`
+14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.
+
+   workers   per batch       ±   samples   CPUs busy   memory
+                    ms             per s                   GB
+         0       142.5   2.0 %       898       1.6 %     1.38
+         1       140.1               914       1.6 %     1.05
+         8        21.2   2.0 %      6038        12 %     1.01
+        14        14.9   2.0 %      8591        21 %     1.01 ◄ chosen
+        16        14.1   2.0 %      9078        24 %     1.03 ◄ fastest
+        32        15.5   2.0 %      8258        48 %     1.14
+        63        22.1   2.0 %      5792        93 %     1.39
+
+repeatability  98 % of runs would choose the same
+      batches  128 samples, 1.57 MB, to cuda:0 (GeForce RTX 3090)
+      machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
+        tuned  by greedy search in 41.3 s
+    ruled out  96 workers would take about 3.4 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit), 128 too
+      warning  other processes kept 12 % of the CPUs busy meanwhile: on a quiet machine the choice may be another
+       advice  Loading takes 14.9 ms per batch.
+`, "\n"), r.String())
+
+	r.Trials = r.Trials[3:4]
+	r.Trials[0].CollectorCPU, r.Trials[0].Memory = 0.06, 0 // then the peak is shown
+	r.Fastest, r.Step, r.Floor, r.Cached, r.BatchSize, r.Confidence = 14, true, 12*time.Millisecond, true, 1, 0
+	r.RuledOut, r.Warnings, r.Advice = nil, nil, nil
+	require.Equal(t, strings.TrimPrefix(`
+14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.
+
+   workers   per batch       ±   waiting   CPUs busy   collector   memory
+                    ms                ms                               GB
+        14        14.9   2.0 %      14.9        21 %       6.0 %     2.03 ◄ chosen, fastest
+
+        floor  12 ms per batch, if training never waited for data
+      batches  1 sample, 1.57 MB, to cuda:0 (GeForce RTX 3090)
+      machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
+        tuned  earlier, by greedy search in 41.3 s
+`, "\n"), r.String())
+}
+
+func TestNamesInJSONStay(t *testing.T) {
+	r := paperResult()
+	r.Trials, r.RuledOut, r.Warnings, r.Advice = r.Trials[3:4], r.RuledOut[:1], []string{"w"}, []string{"a"}
+	r.RuledOut[0].Reason, r.Hardware.Quota, r.Reason = "much", 1.5, "so"
+	data, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.JSONEq(t, `{
+		"workers": 14, "fastest": 16, "alpha_ns": 141000000, "iterations": 100, "confidence": 0.976, "floor_ns": 0,
+		"trials": [{"workers": 14, "iterations": 100, "mean_ns": 14900000, "low_ns": 14602000, "high_ns": 15198000,
+			"median_ns": 14900000, "p99_ns": 29800000, "total_ns": 1490000000, "wait_ns": 14600000, "transfer_ns": 300000, "step_ns": 0,
+			"first_batch_ns": 44700000, "prefetch": 2, "memory": 1012660000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "collector_cpu": 0, "other_cpu": 0.12}],
+		"ruled_out": [{"workers": 96, "reason": "much"}],
+		"strategy": "greedy", "device": "cuda:0 (GeForce RTX 3090)", "batch_size": 128, "batch_bytes": 1573888, "step": false, "cached": false,
+		"hardware": {"cpu": "AMD EPYC 7502", "logical": 128, "physical": 64, "affinity": 64, "quota": 1.5, "gomaxprocs": 64, "memory": 270000000000},
+		"reason": "so", "warnings": ["w"], "advice": ["a"], "elapsed_ns": 41300000000
+	}`, string(data))
+	again := &nwt.Result{}
+	require.NoError(t, json.Unmarshal(data, again))
+	require.Equal(t, r, again)
+}
+
+func TestTheHeadlineSaysTheChoiceAndWhy(t *testing.T) {
+	for want, c := range map[string]struct {
+		load, step time.Duration // load: of a batch, by one worker
+		most       int
+		opt        nwt.Option
+	}{
+		`^4 workers: training hardly waits for data; .*the fastest; 3 take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, silent},
+		`^8 workers: the fastest; 6 take (3\d) % longer\.$`:                                 {20 * time.Millisecond, 0, 8, silent},
+		`^1 worker: training hardly waits for data; .*0 take .* longer\.$`:                  {4 * time.Millisecond, 5 * time.Millisecond, 4, silent},
+		`^6 workers: 3\d % slower than 8, the fastest; 4 take \d\d % longer\.$`:             {20 * time.Millisecond, 0, 8, nwt.WithRelativeAlpha(0.8)},
+		`^0 workers: nothing else was measured\.$`:                                          {4 * time.Millisecond, 0, 0, silent},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := []nwt.Option{nwt.WithMaxWorkers(c.most), c.opt}
+			if c.step > 0 {
+				opts = append(opts, stepOf(c.step))
+			}
+			r := tune(t, sleeping(1_000_000, c.load/32), opts...)
+			require.Regexp(t, want, r.Reason, "%v", r)
+		})
+	}
+}
+
+func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
+	const again = "the dataset is so small that its samples were loaded more than once"
+	for _, tt := range []struct {
+		name    string
+		samples int
+		load    func(began time.Time, s *nwt.Sample) time.Duration
+		machine func(*nwt.VirtualMachine)
+		opts    []nwt.Option
+		want    string
+		never   string
+	}{
+		{"nothing", 1_000_000, nil, nil, nil, "", again},
+		{"samples are loaded twice", 100, nil, nil, nil, again, ""},
+		{"time is over", 1_000_000, nil, nil, []nwt.Option{nwt.WithTuningTime(50 * time.Millisecond)}, "the time for tuning was over before the search was", ""},
+		{"others are busy", 1_000_000, nil, func(m *nwt.VirtualMachine) { m.Others = 0.5 }, nil, "other processes kept 50 % of the CPUs busy", ""},
+		{"others aren't seen", 1_000_000, nil, func(m *nwt.VirtualMachine) { m.OthersUnknown = true }, nil, "CPU time of other processes unknown: it isn't made up", ""},
+		{"loading becomes slower", 1_000_000, func(began time.Time, _ *nwt.Sample) time.Duration {
+			return time.Duration((1 + 3*time.Since(began).Seconds()) * float64(time.Millisecond))
+		}, nil, nil, "longer at the end than at the beginning: the machine or its storage slowed down", ""},
+		{"not sure", 1_000_000, func(_ time.Time, s *nwt.Sample) time.Duration {
+			return time.Duration(s.Rand().ExpFloat64() * float64(20*time.Millisecond))
+		}, nil, []nwt.Option{nwt.WithBatchSize(1), nwt.WithTuningTime(20 * time.Second)}, "other runs may choose another count: ", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, m, one := time.Now(), nwt.NewVirtualMachine(virtualCPUs), make(chan struct{}, 1)
+				if tt.machine != nil {
+					tt.machine(m)
+				}
+				ds := nwt.NewDataset(tt.samples, scalar, func(ctx context.Context, _ int, s *nwt.Sample) error {
+					if tt.name == "not sure" {
+						one <- struct{}{} // workers don't matter
+						defer func() { <-one }()
+					}
+					if tt.load != nil {
+						return heed(ctx, tt.load(began, s))
+					}
+					return heed(ctx, time.Millisecond)
+				})
+				r := tune(t, ds, append(tt.opts, nwt.WithMaxWorkers(8), m.Option())...)
+				said := strings.Join(r.Warnings, "\n")
+				if tt.want == "" {
+					require.NotContains(t, said, "the choice", "%v", r)
+				}
+				require.Contains(t, said, tt.want, "%v", r)
+				if tt.never != "" {
+					require.NotContains(t, said, tt.never, "%v", r)
+				}
+			})
+		})
+	}
+}
+
+func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		name          string
+		wait, compute time.Duration // of a sample
+		channel       bool
+		step          time.Duration
+		most          int
+		machine       func(*nwt.VirtualMachine)
+		opts          []nwt.Option
+		want          []string
+		never         string
+	}{
+		{name: "the step sets the pace", compute: ms / 10, step: 20 * ms, most: 8, want: []string{"The step sets the pace: training waits for data 0.0 % of the time. Work on the model."}, never: "CPUs"},
+		{name: "training waits", wait: 10 * ms, step: 5 * ms, most: 8, want: []string{"Training waits for data 8", " of the time: 3", " per batch."}},
+		{name: "no step", wait: 10 * ms, most: 8, want: []string{"Loading takes ", " ms per batch. A step that waits for a GPU longer than that hides it"}},
+		{name: "no workers", wait: 10 * ms, most: 0, want: []string{"Without workers, loading adds 320 ms to every training step"}},
+		{name: "CPUs full", compute: ms, most: 8, want: []string{"The CPUs are full ("}},
+		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *nwt.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
+		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"CPUs idle (0.0 % of 4 CPUs in use) and more workers don't help"}},
+		{name: "more workers than CPUs", wait: 10 * ms, most: 32, want: []string{"so more workers than CPUs pay off"}},
+		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
+		{name: "the highest in the time", wait: 100 * ms, most: 16, opts: []nwt.Option{nwt.WithTuningTime(time.Second)}, want: []string{"4 workers is the highest count that there was time for"}},
+		{name: "the collector", wait: ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Collector = 1 }, want: []string{"The garbage collector takes 25 % of the CPUs"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := nwt.NewVirtualMachine(virtualCPUs)
+				if tt.machine != nil {
+					tt.machine(m)
+				}
+				ds := waiting{wait: tt.wait, compute: tt.compute, steady: true}.dataset(m, 1)
+				if tt.channel {
+					ds = channel(1_000_000, tt.wait)
+				}
+				opts := append(tt.opts, nwt.WithMaxWorkers(tt.most), m.Option())
+				if tt.step > 0 {
+					opts = append(opts, stepOf(tt.step))
+				}
+				r := tune(t, ds, opts...)
+				for _, want := range tt.want {
+					require.Contains(t, strings.Join(r.Advice, "\n"), want, "%v", r)
+				}
+				if tt.never != "" {
+					require.NotContains(t, strings.Join(r.Advice, "\n"), tt.never, "%v", r)
+				}
+			})
+		})
+	}
+}
+
+// What advice says is waited for is what is waited for.
+func TestTrainingWaitsForTheShareThatAdviceSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var waited atomic.Int64
+		const load, step = 40 * time.Millisecond, 6 * time.Millisecond
+		r := tune(t, sleeping(1_000_000, load/32), nwt.WithMaxWorkers(4), stepOf(step))
+		l := newLoader(t, sleeping(1_000_000, load/32), nwt.WithWorkers(r.Workers), silent, virtual)
+		took := train(t, l, 2000, func() { waited.Add(int64(step)); time.Sleep(step) })
+		share := 1 - float64(waited.Load())/float64(took)
+		trial := trialOf(t, r, r.Workers)
+		require.InDelta(t, share, float64(trial.Wait+trial.Transfer)/float64(trial.Mean), 0.02, "%v", r)
+		require.InDelta(t, share, float64(l.Stats().Wait)/float64(took), 0.01)
+	})
+}
+
+func TestMarkSaysWhatTheReportSaysOfACount(t *testing.T) {
+	r := &nwt.Result{
+		Workers: 2, Fastest: 4,
+		Trials: []nwt.Trial{{Workers: 1, Mean: 8 * time.Millisecond}, {Workers: 2, Mean: 4200 * time.Microsecond}, {Workers: 4, Mean: 4 * time.Millisecond}},
+	}
+	for workers, mark := range map[int]string{1: "", 2: "chosen", 4: "fastest"} {
+		require.Equal(t, mark, r.Mark(workers))
+	}
+}

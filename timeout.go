@@ -1,0 +1,188 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/callctx"
+	"github.com/nwt-go/nwt/internal/watch"
+)
+
+// With WithTimeout, a call that takes too long is given up, and another goroutine
+// takes over from its worker. If the call is of Load, its sample is bad. If it is of
+// LoadBatch, its samples are loaded one by one, in the batch's refuge. The call goes on in a
+// goroutine that the loader no longer counts on. It keeps all that it may touch: its
+// worker, with the samples and the indices it was given, and the whole slot that
+// they lie in. The batch is moved to another slot before anybody sees it.
+
+// A timing is what others see of a worker's call of Load or LoadBatch or, without WithTimeout, of its
+// claim.
+type timing struct {
+	clock watch.Clock // of calls; without WithTimeout, of claims
+
+	// The worker writes these before the clock begins.
+	upto    int  // the place after the last that the call loads
+	whole   bool // the call is of LoadBatch
+	indexed bool // the indices of a claim that is noted are known
+
+	began    int64 // when the claim began; 0: not known
+	madeLate bool  // Scratch made something after the call was given up
+	keeps    *slot // set when the call is given up
+	together error // of the call of LoadBatch that this worker goes on for, to be logged
+
+	ctxOf  *run // the run that ctx is for
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// calls notes that a call for the places from next on begins. The worker must have called
+// context before.
+func (w *worker) calls(upto int, whole bool) {
+	w.upto, w.whole = upto, whole
+	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
+}
+
+// note publishes the current claim to the watchdog, once. indexed reports that its indices don't
+// change any more.
+func (w *worker) note(indexed bool) {
+	if w.noted && w.clock.Idle() {
+		w.indexed = indexed
+		w.clock.Begin(w.began, 1)
+	}
+}
+
+// ceases notes that a claim that was noted is over.
+func (w *worker) ceases() {
+	if w.noted {
+		w.clock.End()
+	}
+}
+
+// tooLate notes that the call under way has returned, and reports whether it was given up.
+func (w *worker) tooLate() bool { return w.bounded && !w.clock.End() }
+
+// pause notes that a create of Scratch begins, whose time isn't the call's.
+func (w *worker) pause() { w.clock.Pause(w.l.crew.watchdog.Now()) }
+
+// resume notes that the create has ended.
+func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.crew.watchdog.Now()) || w.madeLate }
+
+// inherit takes what another worker's call has left to this one.
+func (w *worker) inherit() { w.l.crew.inherit(w) }
+
+// context is the context that Load gets in a run. With a timeout it also ends when
+// the call is given up.
+func (w *worker) context(r *run) context.Context {
+	if !w.bounded {
+		return r.ctx
+	}
+	if w.ctxOf != r {
+		w.ctxOf = r
+		w.ctx, w.cancel = context.WithCancelCause(callctx.WithTimeout(r.ctx, w.l.opts.timeout))
+	}
+	return w.ctx
+}
+
+// tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
+func (l *engine) tellOfCall(r *run) {
+	w := l.crew.longest()
+	if w == nil {
+		return
+	}
+	if about := w.describe(r); about != nil {
+		l.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends", about...)
+	}
+}
+
+// describe says which call of a run is under way; nil if it has returned.
+func (w *worker) describe(r *run) (about []any) {
+	w.clock.Look(func(call watch.Call) (giveUp bool) {
+		b, from, to := w.claim.Item, w.claim.From, w.claim.To
+		if b.run != r {
+			return false
+		}
+		running := patience.String() + " or more" // no call has begun since
+		switch {
+		case w.bounded:
+			from, to = w.next, w.upto
+			running = call.Took(w.l.crew.watchdog.Now()).Round(time.Millisecond).String()
+		case to-from == 1 && call.Since > 0:
+			running = call.Took(w.l.now()).Round(time.Millisecond).String()
+		}
+		about = []any{"position", b.position(from), "samples", to - from}
+		if to-from == 1 && (w.bounded || w.indexed) {
+			about = []any{"index", w.slot.indices[from], "position", b.position(from)}
+		}
+		about = append(about, "epoch", b.epoch, "worker", w.number, "running", running)
+		return false
+	})
+	return about
+}
+
+// takeOver implements surroundings: the sample of a call of Load that is given up is bad; those of a
+// LoadBatch are loaded one by one, if there is memory for that.
+func (l *engine) takeOver(next, w *worker) {
+	b := w.claim.Item
+	err := callctx.NoAnswer(w.ctx)
+	w.slot.holders.Add(1)
+	w.keeps = w.slot
+	w.cancel(err)
+	next.claim, next.claimed, next.slot, next.next = w.claim, true, w.slot, w.upto
+	if w.whole {
+		if refused := b.openRefuge(w.next, w.claim.To); refused != nil {
+			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
+		} else {
+			next.slot, next.next = b.refuge, w.next
+		}
+		if !l.ring.Stopped() { // else that is no failure
+			next.together = err
+		}
+	}
+	for place := w.next; place < next.next; place++ {
+		cause := err
+		if w.slot.records != nil {
+			cause = w.slot.records[place].Of(err)
+		}
+		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.number, Err: cause})
+	}
+}
+
+// cameBack frees what a call that was given up has kept.
+func (w *worker) cameBack() {
+	if err := w.keeps.release(); err != nil {
+		w.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
+	}
+	w.l.crew.cameBack(w)
+	w.locals.close(w.l.opts.log)
+}
+
+// maxAway bounds the calls that were given up and haven't returned: each keeps a
+// goroutine, and perhaps a slot.
+const maxAway = 1024
+
+// tooManyAway is the error that ends an epoch after maxAway such calls.
+func (l *engine) tooManyAway() error {
+	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.crew.watchdog.Away(), l.opts.timeout, maxAway)
+}
+
+// patience is how long a run that is over waits for calls before it logs one.
+const patience = 5 * time.Second
+
+// A slowCallLog tells once which call a run that is over waits for.
+type slowCallLog struct {
+	armed sync.Once
+	timer *time.Timer // nil: armed by nobody
+}
+
+func (s *slowCallLog) arm(r *run) {
+	s.armed.Do(func() { s.timer = time.AfterFunc(patience, func() { r.l.tellOfCall(r) }) })
+}
+
+func (s *slowCallLog) stop() {
+	s.armed.Do(func() {})
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
