@@ -93,7 +93,7 @@ func TestAFolderWritesEveryElementAndSaysSo(t *testing.T) {
 			// Overwrites has nothing to add to what promises already.
 			require.Same(t, f, nwt.Overwrites(f))
 			require.NotEqual(t, nwt.Dataset(relabelled{f}), nwt.Overwrites(relabelled{f}), "its Load may leave something out")
-			_, shown := reflect.TypeOf(f).MethodByName("Overwrites")
+			_, shown := reflect.TypeFor[*vision.Folder]().MethodByName("Overwrites")
 			require.False(t, shown, "nothing that a program would call")
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,20 +113,16 @@ func TestThreadsThatWaitForACPUAreSeen(t *testing.T) {
 		t.Skip("this kernel doesn't tell how long threads wait")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3 * runtime.NumCPU()))
-	m, over := StartCPU(), make(chan struct{})
+	m := StartCPU()
+	var ended atomic.Bool
 	var spinning sync.WaitGroup
 	for range 2 * runtime.NumCPU() {
 		spinning.Go(func() {
-			for {
-				select {
-				case <-over:
-					return
-				default:
-				}
+			for !ended.Load() {
 			}
 		})
 	}
 	require.Eventually(t, func() bool { return m.Used().Waiting > 0 }, time.Minute, 10*time.Millisecond)
-	close(over)
+	ended.Store(true)
 	spinning.Wait()
 }
