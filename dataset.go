@@ -263,7 +263,7 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 		return s.end()
 	}
 	usercall.Call(load, func(stack []byte, cause error) {
-		bad := s.error(cause, stack)
+		bad := s.failure(cause, stack)
 		bad.origin = origin(ds, s.index)
 		err = bad
 	})

@@ -251,7 +251,7 @@ func (h *Hand) alone(ctx context.Context, b *PlacedBatch, i int) {
 		if stack != nil {
 			h.Close() // a call that panicked may have left it half done
 		}
-		b.errs[i] = h.s.error(err, stack)
+		b.errs[i] = h.s.failure(err, stack)
 	})
 }
 

@@ -415,10 +415,10 @@ func (r *run) await() (b *Batch, ready bool) {
 	return nil, false
 }
 
-// awaitOne waits until batch i of those ahead is ready, or with any one from i on, and returns
+// awaitOne waits until batch i of those ahead is ready, or with orLater one from i on, and returns
 // which. If the consumer looks ahead, goesOn is enough. It returns false if the run was
 // stopped.
-func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
+func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 	if trace.IsEnabled() {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
@@ -435,7 +435,7 @@ func (r *run) awaitOne(i int, any bool) (seq uint64, ok bool) {
 	}
 	for {
 		candidates := r.ahead[i:]
-		if !any {
+		if !orLater {
 			candidates = candidates[:1]
 		}
 		seq, ok := r.l.ring.Await(candidates)
@@ -472,7 +472,7 @@ func (r *run) take(seq uint64) *Batch {
 		return nil
 	}
 	i := slices.Index(r.ahead, seq)
-	r.ahead = append(r.ahead[:i], r.ahead[i+1:]...)
+	r.ahead = slices.Delete(r.ahead, i, i+1)
 	r.taken++
 	return r.l.ring.Item(seq)
 }

@@ -344,8 +344,8 @@ func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, 
 	return s.blocks[i][:n]
 }
 
-// error makes the LoadError of a sample that couldn't be loaded.
-func (s *Sample) error(err error, stack []byte) *LoadError {
+// failure makes the LoadError of a sample that couldn't be loaded.
+func (s *Sample) failure(err error, stack []byte) *LoadError {
 	if s.records != nil {
 		err = s.records[s.place].Of(err)
 	}

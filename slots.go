@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -145,7 +146,7 @@ func (s *slots) trim(l *engine) {
 	s.mu.Lock()
 	tooMany := max(0, s.total-s.loose-l.keep())
 	kept := max(0, len(s.free)-tooMany)
-	surplus := append([]*Batch(nil), s.free[kept:]...)
+	surplus := slices.Clone(s.free[kept:])
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
 	s.mu.Unlock()
 	for _, b := range surplus {

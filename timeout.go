@@ -38,7 +38,7 @@ type timing struct {
 }
 
 // calls notes that a call for the places from next on begins. The worker must have called
-// context before.
+// loadContext before.
 func (w *worker) calls(upto int, whole bool) {
 	w.upto, w.whole = upto, whole
 	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
@@ -72,9 +72,9 @@ func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.crew.watchdog.Now()
 // inherit takes what another worker's call has left to this one.
 func (w *worker) inherit() { w.l.crew.inherit(w) }
 
-// context is the context that Load gets in a run. With a timeout it also ends when
+// loadContext is the context that Load gets in a run. With a timeout it also ends when
 // the call is given up.
-func (w *worker) context(r *run) context.Context {
+func (w *worker) loadContext(r *run) context.Context {
 	if !w.bounded {
 		return r.ctx
 	}

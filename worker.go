@@ -130,7 +130,7 @@ func (w *worker) abandon() {
 		place := min(w.next, w.claim.To-1)
 		w.sample.turnTo(place, w.slot.indices[place])
 		stack, err := usercall.Recovered(nil)
-		w.claim.Item.run.stop(w.sample.error(fmt.Errorf("Load ended its goroutine: %w", err), stack))
+		w.claim.Item.run.stop(w.sample.failure(fmt.Errorf("Load ended its goroutine: %w", err), stack))
 	}
 	w.l.crew.desert(w)
 }
@@ -198,7 +198,7 @@ const clearedAtOnce = 16 << 10
 // loadUntilPanic is the loop of loading: it calls Load for one place after the other, until it
 // panics.
 func (w *worker) loadUntilPanic(b *Batch, end int) {
-	l, s, ctx, indices := w.l, &w.sample, w.context(b.run), w.slot.indices
+	l, s, ctx, indices := w.l, &w.sample, w.loadContext(b.run), w.slot.indices
 	s.locals.ctx = ctx
 	ring, load, n, ragged := l.ring, l.load.sample, uint(b.run.ordering.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
 	if places := end - w.next; l.load.clears && places*l.layout.Size <= clearedAtOnce {
@@ -215,7 +215,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 			return // the call was given up long ago, or the goroutine ends
 		}
 		stack, err := usercall.Recovered(p)
-		b.bad.add(w.next, s.error(err, stack))
+		b.bad.add(w.next, s.failure(err, stack))
 		w.next++
 		w.forget()
 	}()
@@ -232,7 +232,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 		index := indices[w.next]
 		s.turnTo(w.next, index)
 		if uint(index) >= n {
-			b.bad.add(w.next, s.error(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, n-1), nil))
+			b.bad.add(w.next, s.failure(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, n-1), nil))
 			continue
 		}
 		if ragged { // begin, without a call for each sample of other datasets
@@ -254,7 +254,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 			err = s.end()
 		}
 		if err != nil {
-			b.bad.add(w.next, s.error(err, nil))
+			b.bad.add(w.next, s.failure(err, nil))
 		}
 	}
 	finished = true
@@ -302,7 +302,7 @@ func (w *worker) loadTogether(b *Batch, end int) {
 
 // callTogether calls LoadBatch for the places that gather has readied.
 func (w *worker) callTogether(b *Batch, end int) (ok bool) {
-	l, ctx, samples := w.l, w.context(b.run), w.samples[:end-w.next]
+	l, ctx, samples := w.l, w.loadContext(b.run), w.samples[:end-w.next]
 	returned := false
 	failed := func(err error) {
 		if !b.run.isOver() { // else the context has ended, which is no failure
@@ -337,7 +337,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	if l.layout.Ragged > 0 {
 		for _, s := range samples {
 			if err := s.end(); err != nil {
-				b.bad.add(s.place, s.error(err, nil))
+				b.bad.add(s.place, s.failure(err, nil))
 			}
 		}
 	}

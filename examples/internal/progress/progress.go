@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
+	"unicode/utf8"
 
 	"github.com/nwt-go/nwt"
 )
@@ -17,27 +16,30 @@ import (
 // Show returns a function for [nwt.WithProgress] that shows the progress on w, and a
 // function that must be called before w is used for anything else.
 func Show(w io.Writer) (report func(nwt.Progress), done func()) {
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return bar(w)
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return bar(w)
+		}
 	}
 	return lines(w), func() {}
 }
 
+const width = 30 // of the bar
+
 func bar(w io.Writer) (report func(nwt.Progress), done func()) {
-	const ticks = 1000
-	b := progressbar.NewOptions(ticks,
-		progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(30),
-		progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionSetPredictTime(false),
-		progressbar.OptionShowDescriptionAtLineEnd(),
-		progressbar.OptionClearOnFinish(),
-	)
+	var drawn time.Time
+	long := 0 // the longest line so far
 	report = func(p nwt.Progress) {
-		b.Describe(describe(p))
-		_ = b.Set(int(p.Done * ticks)) // its errors are about w, which is for looking only
+		if time.Since(drawn) < 100*time.Millisecond {
+			return
+		}
+		full := int(p.Done * width)
+		line := fmt.Sprintf("%3.0f%% |%s%s| %s", 100*p.Done, strings.Repeat("█", full), strings.Repeat(" ", width-full), describe(p))
+		long = max(long, utf8.RuneCountInString(line))
+		fmt.Fprintf(w, "\r%s%s", line, strings.Repeat(" ", long-utf8.RuneCountInString(line)))
+		drawn = time.Now()
 	}
-	return report, func() { _ = b.Finish() }
+	return report, func() { fmt.Fprintf(w, "\r%s\r", strings.Repeat(" ", long)) }
 }
 
 // interval is the time between two lines.
