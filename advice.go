@@ -72,7 +72,7 @@ func (t *tuneCall) othersShare(u host.Use) float64 {
 	return t.cpus.OthersShare(u.Others, t.opts.ranks(), t.opts.cpus())
 }
 
-// drift is how many times as long iterations took late as early: the median of all worker
+// drift returns how many times as long iterations took late as early: the median of all worker
 // counts that have enough windows to tell.
 func drift(seen []search.Series) float64 {
 	var times []float64

@@ -18,7 +18,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// tuning is a loader that tunes itself.
+// tuning returns a loader that tunes itself.
 func tuning(t *testing.T, ds nwt.Dataset, workers, most int, opts ...nwt.Option) *nwt.Loader {
 	return newLoader(t, ds, append([]nwt.Option{nwt.WithAutoWorkers(), nwt.WithWorkers(workers), nwt.WithMaxWorkers(most), silent, virtual}, opts...)...)
 }
@@ -174,7 +174,7 @@ func TestALoaderThatTunesItselfWaitsUntilItsWorkersAreWarm(t *testing.T) {
 	}
 }
 
-// changeable is a dataset of which loading a batch of 32 takes a worker as long as load says.
+// changeable returns a dataset of which loading a batch of 32 takes a worker as long as load says.
 func changeable(batch time.Duration) (load *atomic.Int64, ds nwt.Dataset) {
 	load = new(atomic.Int64)
 	load.Store(int64(batch))

@@ -37,7 +37,7 @@ func (f *faults) add(place int, err *LoadError) {
 	f.first.Store(min(f.first.Load(), int32(place)))
 }
 
-// sorted is the list in order of the places. The batch is loaded.
+// sorted returns the list in order of the places. The batch is loaded.
 func (f *faults) sorted() []fault {
 	if len(f.list) > 1 {
 		slices.SortFunc(f.list, func(x, y fault) int { return cmp.Compare(x.place, y.place) })

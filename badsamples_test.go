@@ -556,7 +556,7 @@ func TestAWorkerThatCannotStartEndsTheEpochAndTriesAgain(t *testing.T) {
 	}
 }
 
-// budgeted is a loader of 60 samples of which those of bad fail.
+// budgeted returns a loader of 60 samples of which those of bad fail.
 func budgeted(t *testing.T, workers, budget int, bad func(i int) bool, opts ...nwt.Option) *nwt.Loader {
 	fields := []nwt.Field{
 		{Name: "x", Type: nwt.Float32},
@@ -757,7 +757,7 @@ func TestAPanicInASamplerOfNwtIsToldWithTheProgramsLine(t *testing.T) {
 	require.Contains(t, last.Error(), "badsamples_test.go:")
 }
 
-// refusal is the error that is all a sequence yields.
+// refusal returns the error that is all a sequence yields.
 func refusal(t testing.TB, seq iter.Seq2[*nwt.Batch, error]) (only error) {
 	t.Helper()
 	n := 0
@@ -790,7 +790,7 @@ func TestOfManyBadSamplesFewAreLogged(t *testing.T) {
 	require.Equal(t, 3000, l.Stats().Bad)
 }
 
-// rotting is a BatchDataset in which every tenth sample is bad.
+// rotting returns a BatchDataset in which every tenth sample is bad.
 func rotting(n int) *pages {
 	rotten := errors.New("rotten")
 	return &pages{n: n,

@@ -75,15 +75,15 @@ type State struct {
 	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
 	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it; −1: any number may go on
 
-	// Order tells the order of the epoch from others, by its length, seed and sampler, or a stream's
+	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's
 	// shards and options. 0: Resume doesn't check it.
 	Order uint64 `json:"order,omitempty,string"` // a string: JSON's numbers may lose its last digits
 }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (b *Batch) Len() int { return b.size }
 
-// Index is the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
+// Index returns the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
 func (b *Batch) Index() int { return b.index }
 
 // Last reports whether the batch is the last of its epoch on this rank. It is false in
@@ -110,10 +110,10 @@ func (b *Batch) setLast(last int32) {
 	}
 }
 
-// Epoch is the epoch that the batch belongs to.
+// Epoch returns the epoch that the batch belongs to.
 func (b *Batch) Epoch() int { return b.epoch }
 
-// Fields is the layout of one sample, as the dataset told it.
+// Fields returns the layout of one sample, as the dataset told it.
 func (b *Batch) Fields() []Field { return cloneFields(b.l.layout.fields) }
 
 // Indices returns the dataset index of each sample. It must not be changed.
@@ -131,7 +131,7 @@ func (b *Batch) State() State {
 	return s
 }
 
-// position is the position of a place in the epoch, over all ranks.
+// position returns the position of a place in the epoch, over all ranks.
 func (b *Batch) position(place int) int {
 	if b.records != nil {
 		return b.indices[place]
@@ -139,7 +139,7 @@ func (b *Batch) position(place int) int {
 	return b.from + place
 }
 
-// Bytes is the host memory of a field of all samples, row-major.
+// Bytes returns the host memory of a field of all samples, row-major.
 func (b *Batch) Bytes(field int) []byte {
 	mem, _ := b.bytesOf(field)
 	return mem
@@ -151,7 +151,7 @@ func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) {
 	return b.places.Bytes[from : from+n : from+n], c
 }
 
-// column is a field as memory. It panics if there is none.
+// column returns a field as memory. It panics if there is none.
 func (b *Batch) column(field int) *layout.Column {
 	if uint(field) >= uint(len(b.places.Columns)) {
 		b.panicNoColumn(field)
@@ -167,7 +167,7 @@ func (b *Batch) panicNoColumn(field int) {
 	panicOutOfRange(b.l.layout.Layout, field)
 }
 
-// Lens is each sample's length of a ragged field. It panics for other fields.
+// Lens returns each sample's length of a ragged field. It panics for other fields.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.column(field)
 	if c.Free == 0 {
@@ -369,7 +369,7 @@ func (b *Batch) resize(n int) {
 	b.places.Resize(n)
 }
 
-// Shape is the shape of a field of the whole batch: Len, then that of one sample. A ragged
+// Shape returns the shape of a field of the whole batch: Len, then that of one sample. A ragged
 // dimension is as long as the field allows or, with a [SizedDataset], as the batch's longest
 // sample. It must not be changed.
 func (b *Batch) Shape(field int) []int {
@@ -383,7 +383,7 @@ func (b *Batch) badSizes(place int, err error, stack []byte) {
 	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
 }
 
-// DevicePtr is the address of a field on the device, laid out as in Bytes; 0 on the host. Finish
+// DevicePtr returns the address of a field on the device, laid out as in Bytes; 0 on the host. Finish
 // device work on a batch before you let go of it.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.column(field)

@@ -144,7 +144,7 @@ func (l *bareLoop) runLikeAStage(b *testing.B) {
 	}
 }
 
-// realGPU is the GPU of this machine.
+// realGPU returns the GPU of this machine.
 func realGPU(t testing.TB) nwt.Device {
 	t.Helper()
 	dev, err := nwt.CUDA(0)
@@ -157,7 +157,7 @@ func realGPU(t testing.TB) nwt.Device {
 	return dev
 }
 
-// images is a dataset of images of which 128 are a batch of 77 MB. Loading one
+// images returns a dataset of images of which 128 are a batch of 77 MB. Loading one
 // takes a while and no CPU.
 func images(load time.Duration) nwt.Dataset {
 	fields := []nwt.Field{{Name: "image", Type: nwt.Float32, Shape: []int{3, 224, 224}}}

@@ -100,7 +100,7 @@ func (c *Cache) bytes() int64 {
 	return c.kept.Bytes()
 }
 
-// cacheBytes is the memory of the caches that ds is made of, each counted once.
+// cacheBytes returns the memory of the caches that ds is made of, each counted once.
 func cacheBytes(ds Dataset) int64 {
 	var sum int64
 	seen := map[*Cache]bool{}

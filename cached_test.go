@@ -20,7 +20,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// counted is a dataset of ragged samples that says how often each was loaded.
+// counted returns a dataset of ragged samples that says how often each was loaded.
 // Sample i is i%9 elements of value i, then a random number.
 func counted(n int) (nwt.Dataset, []atomic.Int32) {
 	loads := make([]atomic.Int32, n)
@@ -39,7 +39,7 @@ func counted(n int) (nwt.Dataset, []atomic.Int32) {
 	}), loads
 }
 
-// countedBytes is what a cache needs for the first n of counted's samples.
+// countedBytes returns what a cache needs for the first n of counted's samples.
 func countedBytes(n int) (size int64) {
 	for i := range n {
 		size += 8 + 4 + int64(i%9)*12 + 8
@@ -293,7 +293,7 @@ func TestABadSampleOfACacheIsNamedByTheIndexAndEpochOfTheLoader(t *testing.T) {
 	require.NotNil(t, le.Stack)
 }
 
-// held is a dataset of one sample whose first Load waits for release, or fails
+// held returns a dataset of one sample whose first Load waits for release, or fails
 // when its context ends.
 func held() (ds nwt.Dataset, release chan struct{}, loads *atomic.Int32) {
 	release, loads = make(chan struct{}), new(atomic.Int32)

@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset is the samples of ds at a copy of indices, in their order. An index that occurs more
+// Subset returns the samples of ds at a copy of indices, in their order. An index that occurs more
 // than once is augmented differently each time.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
@@ -110,8 +110,9 @@ func origin(ds Dataset, index int) (name string) {
 	}
 }
 
-// Concat is the samples of several datasets, one after the other. Their fields must be the same,
-// names included; the error names the first difference. What a dataset gains later isn't in it.
+// Concat returns the samples of several datasets, one after the other. Their fields must be the
+// same, names included; the error names the first difference. A dataset that grows later keeps
+// its length in it.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", ds, "needs at least one dataset")
@@ -170,7 +171,7 @@ func (d *concat) sizes() func(index int, sizes []int) {
 	}
 }
 
-// find is the dataset that a sample is in, and its index there.
+// find returns the dataset that a sample is in, and its index there.
 func (d *concat) find(index int) (part, there int) {
 	part, last := slices.BinarySearch(d.ends, index)
 	if last {
@@ -243,7 +244,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map is a dataset whose samples f makes from those of ds: ds loads into src, then f writes dst,
+// Map returns a dataset whose samples f makes from those of ds: ds loads into src, then f writes dst,
 // which has the given fields, and may write to src too. Both draw from the same Rand.
 // [NewLoader] returns its errors.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
@@ -313,10 +314,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// Overwrites is ds with the promise that Load writes every element, of a ragged field up to its
-// length, so the loader needn't clear the place before. If the promise is broken, what isn't
-// written holds an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
-// Folder promise that; [Subset], [Split], [Concat], [Zip] and [Sized] if all their datasets do.
+// Overwrites returns ds with the promise that Load writes every element, of a ragged field up to
+// its length, so the loader needn't clear the place before. If the promise is broken, elements
+// that aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and
+// vision's Folder promise that; [Subset], [Split], [Concat], [Zip] and [Sized] if all their
+// datasets do.
 func Overwrites(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -493,7 +495,7 @@ func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return nil
 }
 
-// views is the fields of dataset i in each of dst. Like scratchFor's samples they
+// views returns the fields of dataset i in each of dst. Like scratchFor's samples they
 // live as long as the first of dst.
 func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 	first, part := dst[0], d.parted[i]

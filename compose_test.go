@@ -18,7 +18,7 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// epochOf is the numbers of an epoch, in order.
+// epochOf returns the numbers of an epoch, in order.
 func epochOf(t testing.TB, ds nwt.Dataset, epoch int, opts ...nwt.Option) (all []int64) {
 	t.Helper()
 	for b, err := range newLoader(t, ds, append(opts, nwt.WithBatchSize(3))...).Epoch(t.Context(), epoch) {
@@ -705,7 +705,7 @@ func TestAZipAllocatesNothingPerBatch(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
 }
 
-// sentences is a dataset of one ragged field: sample i is i%7+1 long. It is a BatchDataset if
+// sentences returns a dataset of one ragged field: sample i is i%7+1 long. It is a BatchDataset if
 // batches is set, a SizedDataset if sized is.
 func sentences(n int, batches, sized bool) nwt.Dataset {
 	ds := nwt.NewDataset(n, []nwt.Field{{Name: "text", Type: nwt.Uint8, Shape: []int{7}, Ragged: true}}, func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -813,7 +813,7 @@ func TestTheTrainingPartOfASplitCanBeBucketedByItsSizes(t *testing.T) {
 	require.Less(t, float64(padded), 1.15*float64(used))
 }
 
-// contents is the number that each sample of a dataset of numbers holds.
+// contents returns the number that each sample of a dataset of numbers holds.
 func contents(t *testing.T, ds nwt.Dataset) (all []int64) {
 	t.Helper()
 	for _, batch := range batchesOf[int64](t, newLoader(t, ds)) {

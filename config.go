@@ -83,7 +83,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 // streams reports whether the dataset is a stream.
 func (s *source) streams() bool { return len(s.shards) > 0 }
 
-// newOrder is an order that follows no sampler yet.
+// newOrder returns an order that follows no sampler yet.
 func (o *options) newOrder() order.Order {
 	return order.Order{N: endless, Batch: o.batchSize, Rank: o.rank, World: o.world, DropLast: o.dropLast}
 }
@@ -106,7 +106,7 @@ func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, e
 	return o, nil
 }
 
-// ownOrder is the order of n samples if the program gives no sampler.
+// ownOrder returns the order of n samples if the program gives no sampler.
 func (o *options) ownOrder(n int) Sampler {
 	if o.shuffle {
 		return Shuffled(n, o.shuffled)

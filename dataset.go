@@ -12,11 +12,12 @@ import (
 )
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, also for places in
-// the same batch. Load must not keep dst or slices of it, nor close the loader. What it leaves
-// unwritten is 0; see [Overwrites].
+// the same batch. Load must not keep dst or slices of it, and must not close the loader. Elements
+// that Load doesn't write are zero; see [Overwrites].
 type Dataset interface {
 	// Len is the number of samples, the same on all ranks. A loader asks when an epoch begins.
-	// Until it is over, even if resumed later, Len and what an index stands for mustn't change.
+	// Len, and which sample an index means, mustn't change until the epoch is over, even if it
+	// is resumed later.
 	Len() int
 	Fields() []Field                                        // the layout of one sample, which must not change
 	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does
@@ -89,7 +90,7 @@ func overwrites(ds ...Dataset) whole {
 // what is wrong with the function's arguments.
 type validated interface{ invalid() error }
 
-// lengthNow is the length of a dataset that was checked before, and may have changed.
+// lengthNow returns the length of a dataset that was checked before, and may have changed.
 func lengthNow(ds Dataset) (n int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -102,7 +103,7 @@ func lengthNow(ds Dataset) (n int, err error) {
 	return n, nil
 }
 
-// checkDataset is what NewLoader, Tune and LoadSample require of a dataset.
+// checkDataset returns what NewLoader, Tune and LoadSample require of a dataset.
 func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "must not be nil")
@@ -358,7 +359,7 @@ func (d *sized) loadBatch(ctx context.Context, indices []int, dst []*Sample) err
 	return d.ds.(BatchDataset).LoadBatch(ctx, indices, dst)
 }
 
-// sizesOf is what tells the sizes of a dataset's samples, nil if nothing does.
+// sizesOf returns what tells the sizes of a dataset's samples, nil if nothing does.
 func sizesOf(ds Dataset) func(index int, sizes []int) {
 	switch d := ds.(type) {
 	case SizedDataset:

@@ -491,7 +491,7 @@ func (g *growing) Load(_ context.Context, i int, dst *nwt.Sample) error {
 	return nil
 }
 
-// numbersOfEpoch is the numbers of an epoch, as they come.
+// numbersOfEpoch returns the numbers of an epoch, as they come.
 func numbersOfEpoch(t *testing.T, l *nwt.Loader, epoch int) (all []int64) {
 	t.Helper()
 	for b, err := range l.Epoch(t.Context(), epoch) {
@@ -636,7 +636,7 @@ func markOneHot(i int, dst *nwt.Sample) {
 	dst.Bytes(1)[i%9/2] = 1
 }
 
-// oneHots is a dataset that sets an element and leaves all others as they are.
+// oneHots returns a dataset that sets an element and leaves all others as they are.
 func oneHots(n int) nwt.Dataset {
 	return nwt.NewDataset(n, oneHotFields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		markOneHot(i, dst)

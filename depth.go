@@ -37,7 +37,7 @@ const (
 // deepens reports whether the depth follows need.
 func (l *engine) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
 
-// depth is how many batches are open or in use at once.
+// depth returns how many batches are open or in use at once.
 func (l *engine) depth() int {
 	if l.Workers() == 0 {
 		return 1
@@ -62,7 +62,7 @@ func (l *engine) depthOf(n int) int {
 	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
 }
 
-// keep is how many slots stay, not counting the slots of retained batches.
+// keep returns how many slots stay, not counting the slots of retained batches.
 func (l *engine) keep() int {
 	if l.deep.looks.Load() {
 		return l.depth() + 1
@@ -169,10 +169,10 @@ func (r *run) allOpened() bool {
 	return r.opened == r.course.Len() || r.stream != nil && r.stream.ended.Load()
 }
 
-// mostExtra is the bound on extra batches.
+// mostExtra returns the bound on extra batches.
 func (l *engine) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.leastDepth()) }
 
-// roomForExtra is how many extra batches memory has room for.
+// roomForExtra returns how many extra batches memory has room for.
 func (l *engine) roomForExtra() int {
 	bytes := min(extraBytes, l.opts.shareOfMemory())
 	return int(min(bytes/float64(l.slots.bytes), maxPrefetch))
@@ -243,7 +243,7 @@ func (r *run) isDrained() bool {
 	}
 }
 
-// claimSize is how many places a worker claims at once.
+// claimSize returns how many places a worker claims at once.
 func (l *engine) claimSize() int {
 	if l.load.together != nil {
 		// As many as possible while every worker gets something of what may be ahead.
@@ -256,7 +256,7 @@ func (l *engine) claimSize() int {
 	return l.pace.Claim()
 }
 
-// lanes is how many parts a batch is divided into.
+// lanes returns how many parts a batch is divided into.
 func (l *engine) lanes() int {
 	if l.load.together != nil {
 		return 1

@@ -14,7 +14,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// tailed is a dataset some of whose samples take far longer than the others.
+// tailed returns a dataset some of whose samples take far longer than the others.
 func tailed(n int, usual, slow time.Duration, share float64) (nwt.Dataset, func(index int) time.Duration) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	times := make([]time.Duration, n)

@@ -9,7 +9,7 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// CUDA is the NVIDIA GPU with the given number, from 0; if there is none, the error is
+// CUDA returns the NVIDIA GPU with the given number, from 0; if there is none, the error is
 // [ErrNoDevice]. It needs NVIDIA's driver: without cgo also the build tag nwt_purego, with the
 // tag cuda also the toolkit. If there is a GPU and the program was built without these, that is
 // another error, which says how to build it.
@@ -49,7 +49,7 @@ type Device interface {
 	Open() (device.Session, error) // a loader's session, its queue of copies
 }
 
-// Host is the default device: a batch is used where it was loaded.
+// Host returns the default device: a batch is used where it was loaded.
 func Host() Device { return hostDevice{} }
 
 type hostDevice struct{}

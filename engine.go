@@ -95,7 +95,7 @@ func (s *source) loader(workers int) *engine {
 	return l
 }
 
-// seedKey is what Sample.Rand is seeded by.
+// seedKey returns what Sample.Rand is seeded by.
 func (o *options) seedKey() uint64 {
 	if o.seed != nil {
 		return permute.SeedKey(*o.seed)
@@ -138,7 +138,7 @@ func (s *source) loadFuncs() loadFuncs {
 	return l
 }
 
-// perRank is the batches that a rank has of a stream with WithEpochSamples.
+// perRank returns the batches that a rank has of a stream with WithEpochSamples.
 func (o *options) perRank() order.Order {
 	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
 }
@@ -172,7 +172,7 @@ func (l *engine) setQuota(workers int) {
 // isOver implements surroundings.
 func (l *engine) isOver() bool { return l.ring.Stopped() }
 
-// now is the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
+// now returns the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
 // takes half as long as time.Now.
 func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
 

@@ -25,7 +25,7 @@ func (l *Loader) SlotCount() SlotCount {
 	return SlotCount{l.slots.total, len(l.slots.free), l.slots.loose}
 }
 
-// ResidentMemory is what this process has in memory, counted by pages if the system does
+// ResidentMemory returns what this process has in memory, counted by pages if the system does
 // that: what it says otherwise lags behind by some pages for each CPU.
 func ResidentMemory() uint64 {
 	text, _ := os.ReadFile("/proc/self/smaps_rollup")

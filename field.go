@@ -24,7 +24,7 @@ type Field struct {
 	RaggedDims int   `json:",omitempty"` // how many dimensions differ if Ragged, 0 means 1; from 2 on Load calls [Sample.SetShape]
 }
 
-// raggedDims is how many dimensions differ from sample to sample.
+// raggedDims returns how many dimensions differ from sample to sample.
 func (f *Field) raggedDims() int {
 	if !f.Ragged {
 		return 0
@@ -75,7 +75,7 @@ var dtypes = [...]struct {
 
 func (t DType) valid() bool { return t >= Bool && t <= Float64 }
 
-// Size is the bytes of one element, 0 for an unknown type.
+// Size returns the bytes of one element, 0 for an unknown type.
 func (t DType) Size() int {
 	if !t.valid() {
 		return 0
@@ -90,7 +90,7 @@ func (t DType) String() string {
 	return dtypes[t].name
 }
 
-// MarshalText is the type's name.
+// MarshalText returns the type's name.
 func (t DType) MarshalText() ([]byte, error) {
 	if !t.valid() {
 		return nil, fmt.Errorf("nwt: unknown type %v: must be one of Bool … Float64", t)
@@ -206,7 +206,7 @@ func newFieldSet(fields []Field) (*fieldSet, error) {
 	return l, errors.Join(errs...)
 }
 
-// bytes is the size of the longest sample of a field. If the shape can't be, wrong says why,
+// bytes returns the size of the longest sample of a field. If the shape can't be, wrong says why,
 // and the size is 0.
 func (f *Field) bytes() (size int, wrong string) {
 	product := uint64(f.Type.Size())
@@ -234,7 +234,7 @@ func panicOutOfRange(l *layout.Layout, field int) {
 	panic(fmt.Sprintf("nwt: field %d is out of range: the dataset has %d (%s)", field, len(names), strings.Join(names, ", ")))
 }
 
-// difference is the first difference between what fields should be and what they
+// difference returns the first difference between what fields should be and what they
 // are; "" if there is none.
 func difference(want, got []Field) string {
 	for i := range max(len(want), len(got)) {
@@ -269,7 +269,7 @@ func cloneFields(fields []Field) []Field {
 	return fields
 }
 
-// dtypeOf is the type of the fields whose elements are T.
+// dtypeOf returns the type of the fields whose elements are T.
 func dtypeOf[T Element]() DType {
 	switch any(*new(T)).(type) {
 	case F16:

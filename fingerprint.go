@@ -20,7 +20,7 @@ import (
 // Nothing tells what the function of a Map does.
 type Fingerprinter interface{ Fingerprint() string }
 
-// fingerprint is what a dataset, stream or sampler tells; "" if it tells nothing.
+// fingerprint returns what a dataset, stream or sampler tells; "" if it tells nothing.
 func fingerprint(of any) string {
 	if f, ok := of.(Fingerprinter); ok {
 		return f.Fingerprint()
@@ -28,7 +28,7 @@ func fingerprint(of any) string {
 	return ""
 }
 
-// fingerprintOf is the fingerprint of what is made of others: own says what it depends on
+// fingerprintOf returns the fingerprint of what is made of others: own says what it depends on
 // besides. It is "" if own is, and none of them tells anything.
 func fingerprintOf(own string, parts ...Dataset) string {
 	told := own != ""
@@ -72,7 +72,7 @@ func (s *source) identity(sampler Sampler, n int) identity.Identity {
 	return identity.Identify(shards, seed, kind, fingerprint(d))
 }
 
-// checkOrder is an error if the state's positions stand for other samples than they would now.
+// checkOrder returns an error if the state's positions stand for other samples than they would now.
 // over reports that nothing was left of the state's epoch, whatever has changed since.
 func (l *engine) checkOrder(s State) (over bool, err error) {
 	if s.Order == 0 || s.Samples < 1 {

@@ -15,7 +15,7 @@ type Slice struct {
 	values []byte
 }
 
-// SliceOf is an array that holds sample after sample, row-major, each with the given shape, none
+// SliceOf returns an array that holds sample after sample, row-major, each with the given shape, none
 // a scalar. The array isn't copied: it must not change.
 func SliceOf[T Element](name string, values []T, shape ...int) Slice {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))

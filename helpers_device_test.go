@@ -49,7 +49,7 @@ type fakeCopy struct {
 
 var errFake = errors.New("burnt")
 
-// failing is a script by which the calls first … last of a method fail.
+// failing returns a script by which the calls first … last of a method fail.
 func failing(call string, first, last int) func(string, int) error {
 	return func(c string, n int) error {
 		if c != call || n < first || n > last {
@@ -157,7 +157,7 @@ func (d *fakeDevice) Open() (device.Session, error) {
 	return &fakeSession{d: d}, nil
 }
 
-// find is the memory of an address. The caller holds mu.
+// find returns the memory of an address. The caller holds mu.
 func (d *fakeDevice) find(ptr uintptr, n int) (*fakeMemory, []byte) {
 	for from, m := range d.memory {
 		if from <= ptr && ptr+uintptr(n) <= from+uintptr(len(m.bytes)) {
@@ -167,7 +167,7 @@ func (d *fakeDevice) find(ptr uintptr, n int) (*fakeMemory, []byte) {
 	return nil, nil
 }
 
-// read is what lies on the device.
+// read returns what lies on the device.
 func (d *fakeDevice) read(ptr uintptr, n int) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// numbered is a dataset whose samples are their index, loaded by load before.
+// numbered returns a dataset whose samples are their index, loaded by load before.
 func numbered(n int, load func(ctx context.Context, i int, dst *nwt.Sample) error) nwt.Dataset {
 	return nwt.NewDataset(n, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(ctx context.Context, i int, dst *nwt.Sample) error {
 		if err := load(ctx, i, dst); err != nil {
@@ -65,7 +65,7 @@ func emptyDataset(n int) nwt.Dataset {
 	return nwt.Overwrites(nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error { return nil }))
 }
 
-// numbers is a dataset of the numbers from … from+n−1.
+// numbers returns a dataset of the numbers from … from+n−1.
 func numbers(from, n int) nwt.Dataset {
 	return nwt.NewDataset(n, []nwt.Field{{Name: "number", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
 		nwt.Values[int64](dst, 0)[0] = int64(from + i)
@@ -73,7 +73,7 @@ func numbers(from, n int) nwt.Dataset {
 	})
 }
 
-// made is what datasets of this package make of one, by name.
+// made returns what datasets of this package make of one, by name.
 func made(t *testing.T, ds nwt.Dataset) map[string]nwt.Dataset {
 	t.Helper()
 	subset, err := nwt.Subset(ds, []int{12, 3, 5})
@@ -90,7 +90,7 @@ func made(t *testing.T, ds nwt.Dataset) map[string]nwt.Dataset {
 	}
 }
 
-// augmented is a dataset whose samples hold their index, and noise that
+// augmented returns a dataset whose samples hold their index, and noise that
 // depends on Sample.Rand.
 func augmented(n int) nwt.Dataset {
 	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "noise", Type: nwt.Float32, Shape: []int{3, 2}}}
@@ -111,7 +111,7 @@ func newLoader(t testing.TB, ds nwt.Dataset, opts ...nwt.Option) *nwt.Loader {
 	return l
 }
 
-// collect is what an epoch yields: the bytes of every batch.
+// collect returns what an epoch yields: the bytes of every batch.
 func collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
 	t.Helper()
 	for b, err := range l.Epoch(t.Context(), epoch) {

@@ -31,7 +31,7 @@ const virtualCPUs = 4
 // virtual is for everything that tunes in virtual time.
 var virtual = nwt.NewVirtualMachine(virtualCPUs).Option()
 
-// sleeping is a dataset whose samples wait.
+// sleeping returns a dataset whose samples wait.
 func sleeping(n int, d time.Duration) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error { return heed(ctx, d) })
 }
@@ -80,7 +80,7 @@ func (b batched) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 	return b.Load(ctx, indices[0], dst[0])
 }
 
-// channel is a source that serves one request at a time.
+// channel returns a source that serves one request at a time.
 func channel(n int, d time.Duration) nwt.Dataset {
 	free := make(chan struct{}, 1) // a mutex would stop virtual time
 	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error {
@@ -100,7 +100,7 @@ func (n inFours) Batches() int       { return int(n) / 4 }
 func (inFours) Largest() int         { return 4 }
 func (n inFours) Start(_, b int) int { return 4 * b }
 
-// stepOf is a training step that takes d.
+// stepOf returns a training step that takes d.
 func stepOf(d time.Duration) nwt.Option {
 	return nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(d); return nil })
 }
@@ -118,7 +118,7 @@ func train(t *testing.T, l *nwt.Loader, batches int, step func()) time.Duration 
 	return time.Since(began)
 }
 
-// trialOf is what a result has of a worker count.
+// trialOf returns what a result has of a worker count.
 func trialOf(t *testing.T, r *nwt.Result, workers int) nwt.Trial {
 	t.Helper()
 	i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers })

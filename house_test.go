@@ -260,7 +260,7 @@ func TestTheMapOfContributingNamesEveryFile(t *testing.T) {
 
 const module = "github.com/nwt-go/nwt"
 
-// importsOf is what the packages in a folder and beneath it import of this module: the paths
+// importsOf returns what the packages in a folder and beneath it import of this module: the paths
 // beneath the module's, "" for root, and which file does. Tests are left out.
 func importsOf(t *testing.T, folder string) map[string][]string {
 	t.Helper()

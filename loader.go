@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Its methods may be called from any
-// goroutine and, except for Close and epochs, from whatever the loader calls: a dataset, a sampler,
-// a device, the log's handler and the functions of options.
+// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods.
+// So may whatever the loader calls (a dataset, a sampler, a device, the log's handler, the
+// functions of options), except for Close and epochs.
 type Loader struct {
 	_ [0]sync.Mutex // so that vet finds copies, which wouldn't keep the engine
 	// Neither the engine nor its batches know the Loader: if the program has lost it, it can be
@@ -56,7 +56,7 @@ func (l *engine) closeLost(made string) {
 }
 
 // Close ends the running epoch, waits for its loads, and gives the memory back; that of batches
-// in use once they are released. It may be called again.
+// in use once they are released. Another call waits for the first.
 func (l *Loader) Close() error {
 	l.lost.Stop()
 	l.close()
@@ -114,9 +114,10 @@ func (l *Loader) SetWorkers(n int) error {
 
 // Epoch yields the batches of an epoch, in order. If something fails, all batches before it come
 // first; then the error, with a nil batch, ends the epoch: a *[LoadError], which names the
-// sample, the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. A loop over the batch
-// alone never sees it. The loop may be left early. Once it has ended, no Load is running any
-// more, except calls that [WithTimeout] gave up, and the loader can be used again.
+// sample, the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. A loop that ranges over
+// batches alone never sees that error. The loop may be left early. Once the loop has ended, the
+// loader can be used again, and no Load is running any more, except calls that [WithTimeout] gave
+// up.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -142,11 +143,11 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	})
 }
 
-// Resume yields the rest of an epoch, empty after its last batch. The worker count, the batch size
-// and the world size may have changed since the state was taken; the last not for a stream that
-// isn't a [CountedStream]. Another length, seed or sampler is an error that names it, another
-// fingerprint of the dataset a warning; see [Fingerprinter]. What else the dataset is, must be as
-// it was.
+// Resume yields the rest of an epoch, empty after its last batch. The worker count, the batch
+// size and the world size may have changed since the state was taken; the last not for a stream
+// that isn't a [CountedStream]. Another length, seed or sampler is an error that names it,
+// another fingerprint of the dataset a warning; see [Fingerprinter]. Everything else about the
+// dataset must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
@@ -163,10 +164,10 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 	})
 }
 
-// Fields is the layout of one sample, as the dataset told it.
+// Fields returns the layout of one sample, as the dataset told it.
 func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
-// Len is the number of batches in an epoch, for this rank; −1 for a stream without
+// Len returns the number of batches in an epoch, for this rank; −1 for a stream without
 // [WithEpochSamples] that isn't a [CountedStream].
 func (l *Loader) Len() int {
 	switch {
@@ -179,14 +180,14 @@ func (l *Loader) Len() int {
 	return perRank.Steps(0)
 }
 
-// BadSamples is the first 10 000 samples left out under [WithErrorBudget].
+// BadSamples returns the first 10 000 samples left out under [WithErrorBudget].
 func (l *Loader) BadSamples() []*LoadError {
 	l.counters.faulty.mu.Lock()
 	defer l.counters.faulty.mu.Unlock()
 	return slices.Clone(l.counters.faulty.list)
 }
 
-// Stats is a snapshot of the loader's figures, at any time.
+// Stats returns a snapshot of the loader's figures, at any time.
 func (l *Loader) Stats() Stats {
 	ready := l.counters.ready.Load() // read before batches, so that it isn't more
 	s := Stats{
@@ -218,5 +219,5 @@ func (l *Loader) Result() *Result {
 	return l.found.Load()
 }
 
-// Workers is how many workers the loader has.
+// Workers returns how many workers the loader has.
 func (l *Loader) Workers() int { return l.engine.Workers() }

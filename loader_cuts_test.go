@@ -16,7 +16,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// tallied is a dataset of n samples that take a moment each and of which
+// tallied returns a dataset of n samples that take a moment each and of which
 // running are being loaded.
 func tallied(n int, running *atomic.Int32) nwt.Dataset {
 	return loads(n, func(ctx context.Context, i int, _ *nwt.Sample) error {

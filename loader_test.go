@@ -48,7 +48,7 @@ func leftover() (err error) {
 	return err
 }
 
-// loads is a dataset of n scalars that hold index + 1, once load has agreed.
+// loads returns a dataset of n scalars that hold index + 1, once load has agreed.
 func loads(n int, load func(ctx context.Context, i int, dst *nwt.Sample) error) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(ctx context.Context, i int, dst *nwt.Sample) error {
 		nwt.Values[float32](dst, 0)[0] = float32(i + 1)

@@ -15,7 +15,7 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// numbersBut is a dataset of n numbers, of which some are bad.
+// numbersBut returns a dataset of n numbers, of which some are bad.
 func numbersBut(n int, bad func(i int) bool) nwt.Dataset {
 	return nwt.NewDataset(n, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
 		if bad != nil && bad(i) {

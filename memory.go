@@ -101,7 +101,7 @@ func (l memoryLimit) String() string {
 	return fmt.Sprintf("%s (%s)", human.Bytes(l.bytes), l.from)
 }
 
-// memoryLimit is the peak that no worker count may pass. It must be asked before the first trial.
+// memoryLimit returns the peak that no worker count may pass. It must be asked before the first trial.
 func (s *source) memoryLimit() memoryLimit {
 	if s.opts.maxMemory > 0 {
 		return memoryLimit{bytes: s.opts.maxMemory, from: "set by WithMemoryLimit"}
@@ -109,7 +109,7 @@ func (s *source) memoryLimit() memoryLimit {
 	return limitFrom(host.Memory().RSS, s.opts.machine.Available(), s.opts.ranks())
 }
 
-// needs is the memory that a trial must have. The system can take back pages of files. If it
+// needs returns the memory that a trial must have. The system can take back pages of files. If it
 // isn't known how much of the peak they are, needs is the peak.
 func (t *Trial) needs() uint64 {
 	if t.Memory > 0 {
@@ -127,7 +127,7 @@ func (c counts) peaks() []memoryPeak {
 	return out
 }
 
-// neededNow is what the process must have now, as needs counts it.
+// neededNow returns what the process must have now, as needs counts it.
 func neededNow() uint64 {
 	if memory, known := host.OwnMemory(); known {
 		return memory

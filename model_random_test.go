@@ -176,7 +176,7 @@ func randomMix(rng *rand.Rand, parts int) *nwt.Mix {
 	return m
 }
 
-// loop is what the trial's loader must do.
+// loop returns what the trial's loader must do.
 func (t *trial) loop(budget int) *plainLoop {
 	p := &plainLoop{
 		n: t.n, shuffle: t.shuffle, ends: t.ends, batch: t.batch, rank: t.rank, world: t.world, budget: budget, dropLast: t.dropLast,
@@ -210,7 +210,7 @@ func (t *trial) loop(budget int) *plainLoop {
 	return p
 }
 
-// textOf is the length of a sample's text, which is sample by sample the same byte.
+// textOf returns the length of a sample's text, which is sample by sample the same byte.
 func textOf(id int) int { return id % 6 }
 
 // A judge is a trial under way.
@@ -502,7 +502,7 @@ func (j *judge) open() (err error) {
 
 var errUnfinished, errLoop = errors.New("unfinished"), errors.New("the loop's own panic")
 
-// finish is the trial's WithBatchTransform.
+// finish returns the trial's WithBatchTransform.
 func (j *judge) finish(_ context.Context, b *nwt.Batch) error {
 	noise := nwt.Values[int64](b, 2)
 	for p, id := range nwt.Values[int64](b, 0) {
@@ -581,7 +581,7 @@ func is(what string, got, want error) error {
 	return fmt.Errorf("%s: got error %v, want %v", what, got, want)
 }
 
-// ended is what a loader of which an epoch runs, or that is closed, says.
+// ended returns what a loader of which an epoch runs, or that is closed, says.
 func (j *judge) ended(otherwise error) error {
 	if j.closed {
 		return nwt.ErrClosed
@@ -647,7 +647,7 @@ func (j *judge) iterate(r run) error {
 	return fmt.Errorf("ended after %d of %d batches with error %v; expected end: %d", seen, len(wants), last, end)
 }
 
-// train is a training loop.
+// train returns a training loop.
 func (j *judge) train(ctx context.Context, r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, cancel func()) (last error, seen int, left bool, err error) {
 	defer func() {
 		if p := recover(); p == errLoop {
@@ -694,7 +694,7 @@ func (j *judge) train(ctx context.Context, r run, seq iter.Seq2[*nwt.Batch, erro
 	return last, seen, left, nil
 }
 
-// do is what a loop's body does.
+// do returns what a loop's body does.
 func (j *judge) do(ctx context.Context, then string, got retained, cancel func()) error {
 	switch then {
 	case "cancel":
@@ -741,7 +741,7 @@ func (j *judge) idle() error {
 	return nil
 }
 
-// result is what is wrong with a trial, nil if nothing is.
+// result returns what is wrong with a trial, nil if nothing is.
 func (t *trial) result() error {
 	j := &judge{trial: t}
 	var devices []*fakeDevice

@@ -38,7 +38,7 @@ const (
 	refused = -2 // with an epoch that has no batch or too few samples, which the other ranks would wait for
 )
 
-// batches is what a run from position base of epoch first delivers, and how it ends.
+// batches returns what a run from position base of epoch first delivers, and how it ends.
 func (p *plainLoop) batches(first, count, base int) (out []delivery, end int) {
 	for epoch := first; epoch < first+count; epoch, base = epoch+1, 0 {
 		order, steps, whole := p.order(epoch, base)
@@ -73,7 +73,7 @@ func (p *plainLoop) batches(first, count, base int) (out []delivery, end int) {
 // A step is the places from … to−1 of a rank's batch, and how many samples all ranks have had then.
 type step struct{ from, to, end int }
 
-// order is what lies at each place of an epoch, and the rank's batches from position base on.
+// order returns what lies at each place of an epoch, and the rank's batches from position base on.
 func (p *plainLoop) order(epoch, base int) (at func(place int) (id, index, position int), steps []step, whole bool) {
 	if p.streams != nil {
 		ids, whole := p.streams.epoch(epoch)
@@ -156,7 +156,7 @@ func (p *plainLoop) cut(base int) (steps []step) {
 	return steps
 }
 
-// noiseOf is the first number that a sample's Rand gives.
+// noiseOf returns the first number that a sample's Rand gives.
 func noiseOf(seed uint64, epoch, position int) int64 {
 	const pi = 0x243f6a8885a308d3 // its fraction
 	key := mixed64(mixed64(seed+ratio)+uint64(epoch)*ratio) ^ pi + uint64(position)*ratio
@@ -210,7 +210,7 @@ type leg struct {
 	world, most        int // ranks, and batches after which they are preempted
 }
 
-// part is the positions in each batch of a rank, and the state after it.
+// part returns the positions in each batch of a rank, and the state after it.
 func (r *relay) part(t *testing.T, l leg, rank int) (parts [][]int, states []nwt.State, err error) {
 	opts := []nwt.Option{nwt.WithBatchSize(l.batch), nwt.WithRank(rank, l.world), nwt.WithWorkers(r.rng.IntN(5)), nwt.WithSeed(5)}
 	later := r.one(2)
@@ -353,7 +353,7 @@ type plainStreams struct {
 	seed               uint64 // of shuffle
 }
 
-// epoch is the records of the rank in an epoch. It reports false if they end early,
+// epoch returns the records of the rank in an epoch. It reports false if they end early,
 // since the stream that the next one should be of has none.
 func (p *plainStreams) epoch(epoch int) (records []int, whole bool) {
 	if p.epochSamples == 0 {
@@ -378,7 +378,7 @@ func (p *plainStreams) epoch(epoch int) (records []int, whole bool) {
 	return records, true
 }
 
-// stream is the first n records of an epoch of a stream, pass after pass; or one pass.
+// stream returns the first n records of an epoch of a stream, pass after pass; or one pass.
 func (p *plainStreams) stream(k, epoch, n int) (records []int) {
 	size := 1
 	if p.shuffle {
@@ -408,7 +408,7 @@ func (p *plainStreams) stream(k, epoch, n int) (records []int) {
 	}
 }
 
-// pass is what the rank reads of a stream in an epoch: a record of each of so many
+// pass returns what the rank reads of a stream in an epoch: a record of each of so many
 // shards as are interleaved in turn.
 func (p *plainStreams) pass(k, epoch int) (records []int) {
 	shards := p.streams[k]
@@ -432,7 +432,7 @@ func (p *plainStreams) pass(k, epoch int) (records []int) {
 	return records
 }
 
-// pattern is which stream each of the rank's first n records of training is of.
+// pattern returns which stream each of the rank's first n records of training is of.
 func (p *plainStreams) pattern(n int) (of []int) {
 	block, number, end := cmp.Or(p.mix.Block, 1000), 0, 0
 	for i, phase := range p.mix.Phases {
@@ -454,7 +454,7 @@ func (p *plainStreams) pattern(n int) (of []int) {
 	return of[:n]
 }
 
-// block is the streams of a block's records: so many of each as is its share, shuffled.
+// block returns the streams of a block's records: so many of each as is its share, shuffled.
 func (p *plainStreams) block(weights []float64, n, number int) []int {
 	if n == 0 {
 		return nil
@@ -493,13 +493,13 @@ func sharesOf(weights []float64, n int) []int {
 	return shares
 }
 
-// seedOf is the seed of a stream's shards and window.
+// seedOf returns the seed of a stream's shards and window.
 func (p *plainStreams) seedOf(k int) uint64 { return p.seed + uint64(k)*ratio }
 
 // ratio is 2⁶⁴ divided by the golden ratio.
 const ratio = 0x9e3779b97f4a7c15
 
-// mixed64 is the finalizer of SplitMix64.
+// mixed64 returns the finalizer of SplitMix64.
 func mixed64(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb

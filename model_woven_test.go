@@ -51,7 +51,7 @@ type draws struct {
 
 func (d *draws) next() int64 { d.at++; return d.numbers[d.at-1] }
 
-// randsOf is what each position's Rand gives in an epoch.
+// randsOf returns what each position's Rand gives in an epoch.
 func randsOf(t testing.TB, seed uint64, epoch, n int) (all []*draws) {
 	ds := nwt.NewDataset(n, []nwt.Field{{Name: "x", Type: nwt.Int64, Shape: []int{400}}}, func(_ context.Context, _ int, dst *nwt.Sample) error {
 		for k := range nwt.Values[int64](dst, 0) {
@@ -108,7 +108,7 @@ func (w *weaver) with(c cloth, s *nwt.Sample, f func() error) error {
 	return f()
 }
 
-// sizesOf is the length of a sample's text, and height and width of its image.
+// sizesOf returns the length of a sample's text, and height and width of its image.
 func sizesOf(id int) [3]int { return [3]int{id % 6, id / 2 % 4, id / 3 % 5} }
 
 func threadFields(names []string) (fields []nwt.Field) {
@@ -137,7 +137,7 @@ func cut(dst *nwt.Sample, names []string) {
 	}
 }
 
-// tellsOf is the Sizes of a cloth.
+// tellsOf returns the Sizes of a cloth.
 func tellsOf(c cloth) func(i int, sizes []int) {
 	return func(i int, sizes []int) {
 		for k, id := range c.ids(i) {
@@ -264,7 +264,7 @@ func (c *weave) len() (n int) {
 	return c.parts[0].len()
 }
 
-// at is the part that sample i is of, and its index there.
+// at returns the part that sample i is of, and its index there.
 func (c *weave) at(i int) (cloth, int) {
 	switch n := c.parts[0].len(); {
 	case c.kind == "Subset":
@@ -313,7 +313,7 @@ func (c *weave) of(i int, rand *draws) []thread {
 	return all
 }
 
-// w is the weaver of its yarn.
+// w returns the weaver of its yarn.
 func (c *weave) w() *weaver {
 	for part := c.parts[0]; ; {
 		switch p := part.(type) {
@@ -377,7 +377,7 @@ func (c *weave) dataset(w *weaver) (nwt.Dataset, error) {
 	return ds, nil
 }
 
-// apply is the function of a Map.
+// apply returns the function of a Map.
 func (c *weave) apply(w *weaver, src, dst *nwt.Sample) error {
 	return w.with(c, dst, func() error {
 		first := int(nwt.Values[int64](src, 0)[0])
@@ -622,7 +622,7 @@ func (c *crowd) call(rng *rand.Rand, closing int) error {
 	}
 }
 
-// train is a training loop beside which others call the loader.
+// train returns a training loop beside which others call the loader.
 func (c *crowd) train(rng *rand.Rand) error {
 	ref := &plainLoop{n: 1 + rng.IntN(200), shuffle: rng.IntN(2) == 0, batch: 1 + rng.IntN(9), world: 1}
 	const epochs = 4

@@ -113,7 +113,7 @@ func newOptions(opts []Option) (*options, error) {
 	return o, errors.Join(errs...)
 }
 
-// cpus is how many CPUs this process has for itself.
+// cpus returns how many CPUs this process has for itself.
 func (o *options) cpus() int {
 	all, n := o.machine.Procs(), o.ranks()
 	if n == 1 {
@@ -125,12 +125,12 @@ func (o *options) cpus() int {
 	return max(1, all/n)
 }
 
-// usable is how many CPUs workers may keep busy: cpus is what Go would use.
+// usable returns how many CPUs workers may keep busy: cpus is what Go would use.
 func (o *options) usable() int {
 	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
 }
 
-// ranks is how many processes share this host.
+// ranks returns how many processes share this host.
 func (o *options) ranks() int {
 	if o.launcher == nil {
 		return 1
@@ -141,7 +141,7 @@ func (o *options) ranks() int {
 // mayInline reports whether tuning may go to 0 workers: WithTimeout doesn't hold there.
 func (o *options) mayInline() bool { return o.timeout == 0 || o.most == 0 }
 
-// between is the error of an option whose value must lie in low … high.
+// between returns the error of an option whose value must lie in low … high.
 func between(option string, n, low, high int) error {
 	if n < low || n > high {
 		return optionError(option, n, "must be %d … %d", low, high)
@@ -241,8 +241,8 @@ func WithRankFromEnv() Option {
 	}
 }
 
-// WithUnordered delivers each batch as soon as it is loaded, the same batches in another order,
-// but in order to a GPU. The loader can't be resumed.
+// WithUnordered delivers each batch as soon as it is loaded, so their order may differ from run
+// to run, except on a GPU. The loader can't be resumed.
 func WithUnordered() Option {
 	return func(o *options) error {
 		o.unordered = true
@@ -284,10 +284,10 @@ func WithEpochSamples(n int) Option {
 	}
 }
 
-// shardsAtOnce is how many shards of a stream without counts are read at once.
+// shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// quota is how many samples of a stream WithEpochSamples gives each of world ranks in an
+// quota returns how many samples of a stream WithEpochSamples gives each of world ranks in an
 // epoch; 0 without it.
 func (o *options) quota(world int) int {
 	if o.epochSamples == 0 {
@@ -307,9 +307,9 @@ func (o *options) endsEpoch(samples, world int) bool {
 }
 
 // WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, 0 by default,
-// and logs the first, then every tenth, hundredth and so on: see [Loader.BadSamples]. Their batches are smaller; one with no sample left is
-// skipped, or with several ranks ends the epoch with an error. An unreadable remainder of a stream's
-// shard counts as one bad sample.
+// and logs the first, then every tenth, hundredth and so on: see [Loader.BadSamples]. Their
+// batches are smaller. A batch with no sample left is skipped; with several ranks it ends the
+// epoch with an error. An unreadable remainder of a stream's shard counts as one bad sample.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad

@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// optionErrors is all of them that err joins.
+// optionErrors returns all of them that err joins.
 func optionErrors(err error) (all []*nwt.OptionError) {
 	switch e := err.(type) {
 	case *nwt.OptionError:

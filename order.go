@@ -46,7 +46,7 @@ func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 	}
 }
 
-// orderError is an error of package order as one of this package.
+// orderError returns an error of package order as one of this package.
 func orderError(err error) error {
 	if e, ok := err.(*order.Error); ok {
 		return &OptionError{e.Option, e.Value, e.Bound}

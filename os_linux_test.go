@@ -21,7 +21,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// locked is how many bytes of this process are locked into memory.
+// locked returns how many bytes of this process are locked into memory.
 func locked(t *testing.T) int {
 	status, err := os.ReadFile("/proc/self/status")
 	require.NoError(t, err)

@@ -45,7 +45,7 @@ func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 	return d, nil
 }
 
-// piecesOf is the pieces of all documents, in an order drawn by seed.
+// piecesOf returns the pieces of all documents, in an order drawn by seed.
 func piecesOf(docs Dataset, n int, l *fieldSet, length int, seed uint64) (pieces []rowpacking.Piece, err error) {
 	tell := sizesOf(docs)
 	if tell == nil {

@@ -46,7 +46,7 @@ func newSlotMemory(o *options) slotMemory {
 	return lockedPages(o)
 }
 
-// gpuOfRank is the GPU that this process most likely trains on. Page-locked memory
+// gpuOfRank returns the GPU that this process most likely trains on. Page-locked memory
 // needs a context; if every rank had one on the first GPU, these would take memory of
 // the first GPU.
 func gpuOfRank(o *options) (*cuda.Device, error) {

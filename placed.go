@@ -95,8 +95,8 @@ func (l *Loader) from(s State) (o order.Order, sampler Sampler, base, n int, err
 	return o, sampler, base, n, orderError(err)
 }
 
-// A PlacedBatch is samples of any places, in memory of the program's. Several [Hand]s may load
-// different samples of it side by side.
+// A PlacedBatch is a batch of samples from any places, in the program's own memory. Several
+// [Hand]s may load different samples of it side by side.
 type PlacedBatch struct {
 	places []Place
 	errs   []error
@@ -189,8 +189,8 @@ func (l *Loader) NewHand(number int) *Hand {
 // Close closes what Scratch has kept for the hand.
 func (h *Hand) Close() { h.s.locals.close(h.l.opts.log) }
 
-// Load loads the samples from … to−1 of a batch. What fails is told by [PlacedBatch.Err]; the
-// error is that of WithWorkerInit or of ctx.
+// Load loads the samples from … to−1 of a batch. [PlacedBatch.Err] returns what failed for a
+// sample; Load's own error is that of WithWorkerInit or of ctx.
 func (h *Hand) Load(ctx context.Context, b *PlacedBatch, from, to int) (err error) {
 	if !h.ready {
 		usercall.Call(func() error { return h.l.opts.init(ctx, h.s.worker) }, func(stack []byte, cause error) {

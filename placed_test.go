@@ -177,7 +177,7 @@ func TestASampleTellsWhereItBelongs(t *testing.T) {
 	}
 }
 
-// memories is what the batches hold.
+// memories returns what the batches hold.
 func memories(t *testing.T, batches iter.Seq2[*nwt.Batch, error]) (all [][]byte) {
 	for b, err := range batches {
 		require.NoError(t, err)

@@ -71,13 +71,13 @@ type Precomputed struct {
 	drawn  func(*slog.Logger)
 }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (p *Precomputed) Len() int { return p.n }
 
-// Fields is the layout of a sample.
+// Fields returns the layout of a sample.
 func (p *Precomputed) Fields() []Field { return p.layout.fields }
 
-// Fingerprint is that of what was precomputed.
+// Fingerprint returns that of what was precomputed.
 func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
@@ -194,7 +194,7 @@ func (h *precomputedFor) describe() ([]byte, error) {
 	return description, err
 }
 
-// difference is the first difference between what a file is described to be for and what is
+// difference returns the first difference between what a file is described to be for and what is
 // wanted.
 func (h *precomputedFor) difference(description []byte) string {
 	var there precomputedFor

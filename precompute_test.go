@@ -88,7 +88,7 @@ func TestOrderAndSeedDoNotMatterToWhatIsPrecomputed(t *testing.T) {
 	require.Equal(t, slices.Repeat([]int{2}, 100), counts(loads))
 }
 
-// lengths is a dataset whose samples are one longer each, and tell that.
+// lengths returns a dataset whose samples are one longer each, and tell that.
 func lengths(n, more int) nwt.Dataset {
 	fields := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{100}, Ragged: true}}
 	load := func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -130,7 +130,7 @@ func TestAPrecomputedSampleLargerThanToldIsAnError(t *testing.T) {
 	require.FileExists(t, path, "it isn't taken for damaged")
 }
 
-// lensAndBytes is the lengths and bytes of all samples, in one batch.
+// lensAndBytes returns the lengths and bytes of all samples, in one batch.
 func lensAndBytes(t *testing.T, ds nwt.Dataset) (all []any) {
 	l := newLoader(t, ds, nwt.WithBatchSize(ds.Len()), nwt.WithWorkers(0))
 	for b, err := range l.Epoch(t.Context(), 0) {
@@ -565,7 +565,7 @@ func TestPrecomputeShowsProgress(t *testing.T) {
 	})
 }
 
-// filled is a dataset of samples of 1000 bytes, none of them zero: all of sample i
+// filled returns a dataset of samples of 1000 bytes, none of them zero: all of sample i
 // are i%250+1+of.
 func filled(n int, of byte) nwt.Dataset {
 	return nwt.NewDataset(n, []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{1000}}}, func(_ context.Context, i int, dst *nwt.Sample) error {

@@ -55,7 +55,7 @@ func countWorkers(n int) string {
 	return fmt.Sprintf("%d workers", n)
 }
 
-// String is the report for people.
+// String returns the report for people.
 func (r *Result) String() string {
 	var b strings.Builder
 	b.WriteString(r.Reason)
@@ -162,7 +162,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-// Mark is "chosen", "fastest", "chosen, fastest" or "", as in the report.
+// Mark returns "chosen", "fastest", "chosen, fastest" or "", as in the report.
 func (r *Result) Mark(workers int) string {
 	var marks []string
 	if workers == r.Workers {
@@ -239,7 +239,7 @@ func (r *Result) reason(c search.Choice, untuned int) string {
 // hardly is a share of time below which nobody notices a difference.
 const hardly = 0.01
 
-// slower is the share by which a takes longer than b.
+// slower returns the share by which a takes longer than b.
 func slower(a, b Trial) float64 { return float64(a.Mean)/float64(max(b.Mean, 1)) - 1 }
 
 func takes(workers int) string {
@@ -306,7 +306,7 @@ type RuledOut struct {
 
 func (r RuledOut) forMemory() bool { return r.Reason != notInline && r.Reason != notInlineStream }
 
-// Hardware is what the process had to run on.
+// Hardware describes the machine, and how much of it the process may use.
 type Hardware struct {
 	CPU        string  `json:"cpu"`      // model
 	Logical    int     `json:"logical"`  // CPUs of the machine, hyper-threads included

@@ -79,7 +79,7 @@ func (t *tuneCall) holds(r *Result) time.Duration {
 	return math.MaxInt64
 }
 
-// recall is the result that the file has, and when it was saved; nil if the file has none that
+// recall returns the result that the file has, and when it was saved; nil if the file has none that
 // may hold.
 func (t *tuneCall) recall(file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
@@ -170,7 +170,7 @@ func (s *source) resultKey() resultfile.Key {
 	}
 }
 
-// String is the layout in a line: "image Uint8[3 224 224], label Int64".
+// String returns the layout in a line: "image Uint8[3 224 224], label Int64".
 func (l *fieldSet) String() string {
 	var fields []string
 	for _, f := range l.fields {

@@ -63,13 +63,13 @@ func TestAnEpochResumedOnOtherMachinesIsDeliveredOnce(t *testing.T) {
 	}
 }
 
-// progress is a state without its order.
+// progress returns a state without its order.
 func progress(s nwt.State) nwt.State {
 	s.Order = 0
 	return s
 }
 
-// stateAfter is the state after some batches of epoch 3.
+// stateAfter returns the state after some batches of epoch 3.
 func stateAfter(t *testing.T, batches int, ds nwt.Dataset, opts ...nwt.Option) (s nwt.State) {
 	t.Helper()
 	l := newLoader(t, ds, append(opts, nwt.WithWorkers(1))...)

@@ -180,7 +180,7 @@ func (r *run) stop(err error) {
 	r.slow.arm(r)
 }
 
-// reason is the error that a run was stopped with. That its caller's context has ended counts for
+// reason returns the error that a run was stopped with. That its caller's context has ended counts for
 // more than what Load or WithWorkerInit made of it.
 func (r *run) reason() error {
 	if r.caller.Err() == nil {
@@ -255,7 +255,7 @@ func (r *run) admit(b *Batch) {
 	}
 }
 
-// finish is the error of a run that has no more batches. The caller holds turn.
+// finish returns the error of a run that has no more batches. The caller holds turn.
 func (r *run) finish() error {
 	if r.halted {
 		return ErrClosed
@@ -284,7 +284,7 @@ func (r *run) count(b *Batch, ready bool) {
 	}
 }
 
-// barren is an error if the loader is a tuner's and a whole epoch has gone by without a
+// barren returns an error if the loader is a tuner's and a whole epoch has gone by without a
 // sample that could be loaded: b is an empty batch of the epoch after it. Training goes on,
 // since the program is told of each bad sample. Tuning would go on for ever: it waits for
 // batches, however many epochs they take.

@@ -50,7 +50,7 @@ type common struct {
 	drawn  func(log *slog.Logger) // Rand and Epoch call it; nil unless the samples are to be kept
 }
 
-// Bytes is the memory of a field of the sample.
+// Bytes returns the memory of a field of the sample.
 func (s *Sample) Bytes(field int) []byte {
 	b, _ := s.bytesOf(field)
 	return b
@@ -69,7 +69,7 @@ func (c *common) column(field int) *layout.Column {
 	return &c.mem.Columns[field]
 }
 
-// Shape is the shape of a field's place: of the longest sample allowed or, with a
+// Shape returns the shape of a field's place: of the longest sample allowed or, with a
 // [SizedDataset], of the batch's longest. A smaller sample begins at index 0 of each dimension.
 // It must not be changed.
 func (s *Sample) Shape(field int) []int { return s.column(field).Dims }
@@ -159,7 +159,7 @@ func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) 
 	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.Name, longest))
 }
 
-// Len is the length set for a ragged field, −1 before SetLen.
+// Len returns the length set for a ragged field, −1 before SetLen.
 func (s *Sample) Len(field int) int {
 	c := s.column(field)
 	if c.Free == 0 {
@@ -216,7 +216,7 @@ func warnOfDraws(by string) func(log *slog.Logger) {
 // is the fractional part of π.
 const sampleRand = 0x243f6a8885a308d3
 
-// Index is the sample's index in the dataset that loads it: what Load was given.
+// Index returns the sample's index in the dataset that loads it: what Load was given.
 func (s *Sample) Index() int { return s.index }
 
 // loadAs loads from ds, in which the sample has another index. A LoadError has the loader's.
@@ -241,7 +241,7 @@ func renumber(dst []*Sample, indices []int) (restore func()) {
 	}
 }
 
-// Position is the position in the epoch, over all ranks; of a stream Index.
+// Position returns the position in the epoch, over all ranks; of a stream Index.
 func (s *Sample) Position() int {
 	switch {
 	case s.outer != nil:
@@ -254,7 +254,7 @@ func (s *Sample) Position() int {
 	return s.from + s.place
 }
 
-// Epoch is the epoch that the sample is loaded for.
+// Epoch returns the epoch that the sample is loaded for.
 func (s *Sample) Epoch() int {
 	switch {
 	case s.outer != nil:
@@ -265,7 +265,7 @@ func (s *Sample) Epoch() int {
 	return s.epoch
 }
 
-// Worker is the number of the worker, from 0, for logs; 0 if the caller loads.
+// Worker returns the number of the worker, from 0, for logs; 0 if the caller loads.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin turns s to another sample of its batch.
@@ -389,7 +389,7 @@ type bounded interface {
 	resume()  // it has ended
 }
 
-// find is what is kept for s; nil: nothing.
+// find returns what is kept for s; nil: nothing.
 func find[T any](s *Sample) *T {
 	for i := range s.locals.list {
 		if kept, ok := s.locals.list[i].value.(*T); ok && s.locals.list[i].scope == s.scope {
@@ -432,7 +432,7 @@ func (l *local) end(log *slog.Logger) {
 	usercall.Call(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
 }
 
-// inner is the scope of a part of a dataset that has the scope outer; 0 is the loader's own
+// inner returns the scope of a part of a dataset that has the scope outer; 0 is the loader's own
 // dataset's.
 func inner(scope uint64, part int) uint64 {
 	return permute.Mix64(scope + uint64(part+1)*permute.Golden)
@@ -441,7 +441,8 @@ func inner(scope uint64, part int) uint64 {
 // A record is one of a stream, and what is known of it.
 type record = shards.Item[Record]
 
-// A Record is what Next read. It is used again, with what was left in it.
+// A Record is one record of a shard. The loader reuses it: Next gets it with what an earlier call
+// left in it.
 type Record struct {
 	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
 	Value any    // anything else

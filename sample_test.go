@@ -63,7 +63,7 @@ func (d *decoder) Close() error {
 	return nil
 }
 
-// decoded is a dataset that loads with decoders, and after that with load.
+// decoded returns a dataset that loads with decoders, and after that with load.
 func (d *decoders) decoded(n int, load func(context.Context, int) error) nwt.Dataset {
 	return nwt.NewDataset(n, scalar, func(ctx context.Context, i int, dst *nwt.Sample) error {
 		dec, err := nwt.Scratch(dst, d.create)

@@ -25,7 +25,7 @@ type BatchSampler interface {
 	Largest() int               // samples of the largest batch, 1 if not known; WithBatchSize must be at least that
 }
 
-// nameOfSampler is what a sampler calls itself, or its type. Its content would be
+// nameOfSampler returns what a sampler calls itself, or its type. Its content would be
 // too long for a message.
 func nameOfSampler(s Sampler) string {
 	if named, ok := s.(fmt.Stringer); ok {
@@ -34,7 +34,7 @@ func nameOfSampler(s Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
-// ask is what a method says of a sampler that may be the program's.
+// ask returns what a method says of a sampler that may be the program's.
 func ask(option string, s Sampler, method string, asked func() int) (n int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -44,7 +44,7 @@ func ask(option string, s Sampler, method string, asked func() int) (n int, err 
 	return asked(), nil
 }
 
-// epochLen is the length of a sampler.
+// epochLen returns the length of a sampler.
 func epochLen(option string, s Sampler) (int, error) {
 	n, err := ask(option, s, "Len", s.Len)
 	if err == nil && (n < 1 || n > maxSamples) {

@@ -22,7 +22,7 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// order is the indices of an epoch.
+// order returns the indices of an epoch.
 func order(s nwt.Sampler, epoch int) []int {
 	var indices []int
 	for i := range s.Len() {
@@ -519,7 +519,7 @@ func TestASamplerOfTheUsersMayTellMoreOfItself(t *testing.T) {
 	}
 }
 
-// tokensOf is the length of a sample: some long ones, many short ones, some empty.
+// tokensOf returns the length of a sample: some long ones, many short ones, some empty.
 func tokensOf(i int) int {
 	if i%97 == 0 {
 		return 0
@@ -534,7 +534,7 @@ func tokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
 	return s
 }
 
-// batchOf is the indices of a batch of an epoch.
+// batchOf returns the indices of a batch of an epoch.
 func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
 	from, to := 0, s.Len()
 	if batch > 0 {

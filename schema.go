@@ -14,7 +14,7 @@ type View interface {
 	bytesOf(field int) ([]byte, *layout.Column)
 }
 
-// Values is the elements of a field, row-major and not copied, for generic code: others use a
+// Values returns the elements of a field, row-major and not copied, for generic code: others use a
 // [Column]. It panics if T isn't the element type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
@@ -43,7 +43,7 @@ type Schema struct {
 	fields []Field
 }
 
-// Fields is the fields in the order in which they were added.
+// Fields returns the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
 // AddField adds a field with elements T. The shape is that of one sample, none a scalar. It
@@ -82,7 +82,7 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[i].Full}
 }
 
-// ColumnOf is the column of a field by its name, for datasets that no [Schema] declared. If no
+// ColumnOf returns the column of a field by its name, for datasets that no [Schema] declared. If no
 // field, or more than one, has the name, or T isn't its element type, it returns an
 // *[OptionError].
 func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
@@ -120,10 +120,10 @@ type Column[T Element] struct {
 	full  int // bytes of the longest sample allowed
 }
 
-// Index is the number of the field, for methods that want one.
+// Index returns the number of the field, for methods that want one.
 func (c Column[T]) Index() int { return c.index }
 
-// Of is the column's elements in a *[Sample] or a *[Batch], row-major, without a copy. It panics
+// Of returns the column's elements in a *[Sample] or a *[Batch], row-major, without a copy. It panics
 // if the view has no such field.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
@@ -143,7 +143,7 @@ func (c Column[T]) Shape(b *Batch) []int { return b.Shape(c.in(b)) }
 // DevicePtr is [Batch.DevicePtr] of the column.
 func (c Column[T]) DevicePtr(b *Batch) uintptr { return b.DevicePtr(c.in(b)) }
 
-// in is the column's number in a view, which must be of this schema.
+// in returns the column's number in a view, which must be of this schema.
 func (c *Column[T]) in(v View) int {
 	_, there := v.bytesOf(c.index)
 	c.check(there)

@@ -36,7 +36,7 @@ func WithStrategy(s Strategy) Option {
 	}
 }
 
-// space is what the search may do.
+// space returns what the search may do.
 func (t *tuneCall) space() search.Space {
 	o := t.opts
 	sp := search.Space{
@@ -55,7 +55,7 @@ func (t *tuneCall) space() search.Space {
 	return sp
 }
 
-// next is what Tune's search asks for next.
+// next returns what Tune's search asks for next.
 func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) {
 	if len(seen) > 0 && !m.fits() {
 		last := m.counts[len(m.counts)-1].Workers

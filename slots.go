@@ -237,7 +237,7 @@ func (b *Batch) openRefuge(from, to int) error {
 	return nil
 }
 
-// slotLike is a slot in which the batch has the shape that it has in its own.
+// slotLike returns a slot in which the batch has the shape that it has in its own.
 func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 	s, err := b.l.newSlot(mem)
 	if err == nil && b.l.ownShapes() {

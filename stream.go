@@ -80,7 +80,7 @@ func (d *streamDataset) Fingerprint() (all string) {
 	return all
 }
 
-// check is what checkDataset asks of a stream instead of its length.
+// check returns what checkDataset asks of a stream instead of its length.
 func (d *streamDataset) check() error {
 	if d.streams[0] == nil {
 		return optionError("Streamed", nil, "the stream must not be nil")
@@ -88,7 +88,7 @@ func (d *streamDataset) check() error {
 	return nil
 }
 
-// shards is the number of shards of each stream, which a loader asks for once.
+// shards returns the number of shards of each stream, which a loader asks for once.
 func (d *streamDataset) shards() (all []int, err error) {
 	for _, s := range d.streams {
 		n, err := shardsOf(s)
@@ -112,7 +112,7 @@ func shardsOf(s Stream) (n int, err error) {
 	return n, err
 }
 
-// load is a loader's load.
+// load returns a loader's load.
 func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	r := s.records[s.place]
 	if r.Err != nil {
@@ -144,10 +144,10 @@ type Phase struct {
 
 // MixedStreams makes a dataset of several streams of the same fields, mixed by weights. Each
 // [Mix].Block samples of a rank have exactly the share of every part. It needs
-// [WithEpochSamples]. A [CountedStream] goes on where the epoch before ended, as long as the number
-// of ranks is the same. Any other begins anew in each epoch, and if it ends before that, again:
-// make epochs long, or the end of a stream is never read. A [ShardError] counts the shards of all
-// streams in turn.
+// [WithEpochSamples]. A [CountedStream] goes on where the epoch before ended, as long as the
+// number of ranks is the same. Any other stream begins anew in each epoch, and again if it ends
+// within one. Make epochs long: the end of a longer stream is never read. A [ShardError] counts
+// the shards of all streams in turn.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {

@@ -44,7 +44,7 @@ func (s *wide) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
 	return err
 }
 
-// ahead is how many records were read and not loaded.
+// ahead returns how many records were read and not loaded.
 func (s *wide) ahead() int { return int(s.read.Load() - s.loaded.Load()) }
 
 type wideReader struct {

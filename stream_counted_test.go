@@ -55,7 +55,7 @@ func (s skippingShelf) Skip(_ context.Context, n int) (int, error) {
 	return n, nil
 }
 
-// positions is which record an epoch of one rank has at each position.
+// positions returns which record an epoch of one rank has at each position.
 func positions(t *testing.T, s nwt.Stream, epoch int, opts ...nwt.Option) []int64 {
 	l := newLoader(t, nwt.Streamed(s), opts...)
 	var all []int64

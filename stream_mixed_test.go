@@ -93,7 +93,7 @@ func mixedStreams(t *testing.T, m nwt.Mix, all []source) nwt.Dataset {
 	return ds
 }
 
-// restOf is the numbers of the rest of an epoch, and the states of its batches.
+// restOf returns the numbers of the rest of an epoch, and the states of its batches.
 func restOf(t *testing.T, ds nwt.Dataset, state nwt.State, opts ...nwt.Option) (numbers []int64, states []nwt.State) {
 	t.Helper()
 	numbers = []int64{}
@@ -243,7 +243,7 @@ func TestMixedStreamsAreEachStreamInOrder(t *testing.T) {
 	}
 }
 
-// withSeedOf is the seed of stream k's shards and window.
+// withSeedOf returns the seed of stream k's shards and window.
 func withSeedOf(opts []nwt.Option, seed uint64, k int) []nwt.Option {
 	if len(opts) == 1 {
 		return nil

@@ -32,7 +32,7 @@ func (times readTimes) stream() *breaking {
 	}}
 }
 
-// longest is how long the shard takes that takes longest.
+// longest returns how long the shard takes that takes longest.
 func (times readTimes) longest() (d time.Duration) {
 	for _, shard := range times {
 		all := time.Duration(0)
@@ -122,7 +122,7 @@ func (r *valuedReader) Next(ctx context.Context, rec *nwt.Record) error {
 	return err
 }
 
-// mostAhead is how many records of the stream were read and not loaded at most after a batch.
+// mostAhead returns how many records of the stream were read and not loaded at most after a batch.
 func mostAhead(t *testing.T, s *wide, step time.Duration, opts ...nwt.Option) (most int) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoader(t, nwt.Streamed(s), append([]nwt.Option{nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithPrefetch(1), nwt.NewVirtualMachine(4).Option()}, opts...)...)

@@ -74,7 +74,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	return q
 }
 
-// group is what the parts share.
+// group returns what the parts share.
 func (q *streamFill) group() *shards.Group {
 	return &shards.Group{
 		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.crew.watchdog,
@@ -133,10 +133,10 @@ func (l *engine) mixing(bytes int) {
 	}
 }
 
-// seedOfStream is what the order of stream k of a dataset is computed from.
+// seedOfStream returns what the order of stream k of a dataset is computed from.
 func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*permute.Golden }
 
-// shardOrder is the order of the shards of stream k of a dataset, for all ranks together.
+// shardOrder returns the order of the shards of stream k of a dataset, for all ranks together.
 func (o *options) shardOrder(shards, k int) Sampler {
 	if o.shuffle {
 		return Shuffled(shards, o.seedOfStream(k))
@@ -241,7 +241,7 @@ func (q *streamFill) fill(b *Batch) {
 	q.l.ring.Seal(b.seq, n)
 }
 
-// left is how many places follow in the epoch after a batch of n; −1: not known.
+// left returns how many places follow in the epoch after a batch of n; −1: not known.
 func (q *streamFill) left(n int) int {
 	o := q.l.opts
 	switch {
@@ -305,7 +305,7 @@ func (q *streamFill) fillPlaces(b *Batch) (n int) {
 	return n
 }
 
-// wrong is what is wrong with an epoch whose last batch has n records. An epoch
+// wrong returns what is wrong with an epoch whose last batch has n records. An epoch
 // without any batch is an error: otherwise nobody would notice, and the other ranks
 // would wait for this one.
 func (q *streamFill) wrong(n int) error {
@@ -326,12 +326,12 @@ func (q *streamFill) wrong(n int) error {
 	return fmt.Errorf("nwt: epoch %d has no sample %s are empty", q.epoch, shards)
 }
 
-// shardsOfRank is how many shards this rank reads of the stream that has the most.
+// shardsOfRank returns how many shards this rank reads of the stream that has the most.
 func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
-// planOf is the order of the records of stream k, which are counted, and whose shards are counted
+// planOf returns the order of the records of stream k, which are counted, and whose shards are counted
 // from first.
 func (q *streamFill) planOf(k, first int) *lanes.Plan {
 	o, counts := q.l.opts, q.l.counts[k]
@@ -381,7 +381,7 @@ func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] 
 	}}
 }
 
-// startOf is where in the lanes an epoch begins.
+// startOf returns where in the lanes an epoch begins.
 func (q *streamFill) startOf(epoch int) int64 {
 	c := &q.run.course
 	return q.origin + int64(epoch-c.First)*int64(c.N)

@@ -72,7 +72,7 @@ func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.crew.watchdog.Now()
 // inherit takes what another worker's call has left to this one.
 func (w *worker) inherit() { w.l.crew.inherit(w) }
 
-// loadContext is the context that Load gets in a run. With a timeout it also ends when
+// loadContext returns the context that Load gets in a run. With a timeout it also ends when
 // the call is given up.
 func (w *worker) loadContext(r *run) context.Context {
 	if !w.bounded {
@@ -162,7 +162,7 @@ func (w *worker) cameBack() {
 // goroutine, and perhaps a slot.
 const maxAway = 1024
 
-// tooManyAway is the error that ends an epoch after maxAway such calls.
+// tooManyAway returns the error that ends an epoch after maxAway such calls.
 func (l *engine) tooManyAway() error {
 	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.crew.watchdog.Away(), l.opts.timeout, maxAway)
 }

@@ -504,7 +504,7 @@ func TestTheMemoryOfSamplesLoadedElsewhereIsGivenBack(t *testing.T) {
 	})
 }
 
-// mappedInLargePieces is the bytes of this process's mappings that can be written and
+// mappedInLargePieces returns the bytes of this process's mappings that can be written and
 // have so many bytes at least; 0 where the system doesn't tell. Threads' stacks, and what
 // the C library reserves for each thread, are none of these: how many threads there are
 // is up to the scheduler.
@@ -775,7 +775,7 @@ func TestWhatHangsAfterAPauseIsGivenUpToo(t *testing.T) {
 	})
 }
 
-// late is a dataset of which one sample is loaded for so long, whatever its context says.
+// late returns a dataset of which one sample is loaded for so long, whatever its context says.
 func late(n, bad int, d time.Duration) nwt.Dataset {
 	return numbered(n, func(_ context.Context, i int, _ *nwt.Sample) error {
 		if i == bad {

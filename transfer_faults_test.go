@@ -14,7 +14,7 @@ import (
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
-// twoEpochs is what a program does that goes on after an error: everything from
+// twoEpochs returns what a program does that goes on after an error: everything from
 // opening the device to closing the loader. It returns what the epochs yielded
 // and the errors that came instead.
 func twoEpochs(t *testing.T, log *journal, opts ...nwt.Option) (epochs [2][][]byte, errs []error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
-// gpu0 is the fake GPU of a test, as a loader's device.
+// gpu0 returns the fake GPU of a test, as a loader's device.
 func gpu0(t testing.TB) nwt.Device {
 	t.Helper()
 	dev, err := nwt.CUDA(0)
@@ -31,16 +31,16 @@ func gpu0(t testing.TB) nwt.Device {
 // more than a busy machine needs.
 const hangs = 4 * time.Minute
 
-// samples is the bytes of a batch.
+// samples returns the bytes of a batch.
 func samples(b *nwt.Batch) []byte { return slices.Concat(b.Bytes(0), b.Bytes(1)) }
 
-// arrived is the bytes of a batch in the GPU's memory.
+// arrived returns the bytes of a batch in the GPU's memory.
 func arrived(t testing.TB, gpu cudatest.Driver, b *nwt.Batch) []byte {
 	t.Helper()
 	return slices.Concat(gpu.Read(t, b.DevicePtr(0), len(b.Bytes(0))), gpu.Read(t, b.DevicePtr(1), len(b.Bytes(1))))
 }
 
-// ragged is a dataset whose samples have 0 to 5 elements, and their number.
+// ragged returns a dataset whose samples have 0 to 5 elements, and their number.
 func ragged(n int) nwt.Dataset {
 	fields := []nwt.Field{{Name: "words", Type: nwt.Int32, Shape: []int{5}, Ragged: true}, {Name: "count", Type: nwt.Uint8}}
 	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {

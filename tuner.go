@@ -134,7 +134,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 // one begins elsewhere in the epoch.
 const seldom = 10
 
-// place is where a round begins: rounds are spread over the epoch, so that its front alone doesn't
+// place returns where a round begins: rounds are spread over the epoch, so that its front alone doesn't
 // decide.
 func (t *tuneCall) place(round, epoch int) State {
 	order := &t.first.order

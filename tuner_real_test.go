@@ -88,7 +88,7 @@ func realWorkloads(t *testing.T, cpus int) []realWorkload {
 	}
 }
 
-// photographs is a folder of JPEG files as large as ImageNet's, gone over again and again.
+// photographs returns a folder of JPEG files as large as ImageNet's, gone over again and again.
 func photographs(t *testing.T) nwt.Dataset {
 	dir := t.TempDir()
 	photo, err := os.ReadFile("vision/testdata/photo.jpg")
@@ -114,7 +114,7 @@ func turn(n int) (x float64) {
 	return x
 }
 
-// turnsIn is how many turns take d of CPU time.
+// turnsIn returns how many turns take d of CPU time.
 func turnsIn(d time.Duration) int {
 	const many = 1 << 20
 	quickest := time.Hour
@@ -223,7 +223,7 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// at is the median of a count's ratios, and twice its standard error.
+// at returns the median of a count's ratios, and twice its standard error.
 func (tr *truth) at(workers int) (ratio, spread float64) {
 	ratio = median(tr.ratios[workers])
 	var off []float64

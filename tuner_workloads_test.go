@@ -74,7 +74,7 @@ func (w workload) options(opts ...nwt.Option) []nwt.Option {
 	return append([]nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent, virtual}, opts...)
 }
 
-// steps is the step of the workload, and how often it ran.
+// steps returns the step of the workload, and how often it ran.
 func (w workload) steps(seed uint64) (step func(), ran *int) {
 	rng, n := rand.New(rand.NewPCG(seed, 9)), 0
 	return func() {
@@ -95,7 +95,7 @@ func (w workload) run(t *testing.T, seed uint64, batches int, opts ...nwt.Option
 	return l, took
 }
 
-// fixed is how long so many batches take at each worker count, and the best of them.
+// fixed returns how long so many batches take at each worker count, and the best of them.
 func (w workload) fixed(t *testing.T, seed uint64, batches int) (took map[int]time.Duration, best int) {
 	took = map[int]time.Duration{}
 	for _, n := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32} {

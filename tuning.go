@@ -54,7 +54,7 @@ const (
 	wakeEvery   = 10 * time.Millisecond
 )
 
-// newTuning is the tuning of a loader that is still to be attached.
+// newTuning returns the tuning of a loader that is still to be attached.
 func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
 	t := &tuning{sp: sp, limit: limit, refused: make(map[int]string), inline: s.opts.mayInline()}
 	if s.streams() && sp.Max != 0 { // a stream is read by a goroutine anyway
@@ -220,7 +220,7 @@ func (t *tuning) Settle([]search.Series, bool) (c tune.Choice, goesOn bool) { re
 // Doubt implements tune.Run.
 func (t *tuning) Doubt(string) {}
 
-// quickest is the least time per batch so far.
+// quickest returns the least time per batch so far.
 func (t *tuning) quickest() time.Duration {
 	best := time.Duration(math.MaxInt64 / 1024)
 	for _, c := range t.counts {
@@ -272,7 +272,7 @@ func (c *count) used(u host.Use, took time.Duration, o *options, reading float64
 // counts are the worker counts that were measured, in the order of their first window.
 type counts []*count
 
-// at is what is known of a worker count; nil if it wasn't measured.
+// at returns what is known of a worker count; nil if it wasn't measured.
 func (c counts) at(workers int) *count {
 	i := slices.IndexFunc(c, func(c *count) bool { return c.Workers == workers })
 	if i < 0 {
@@ -281,7 +281,7 @@ func (c counts) at(workers int) *count {
 	return c[i]
 }
 
-// windows is how many there were.
+// windows returns how many there were.
 func (c counts) windows() (n int) {
 	for _, one := range c {
 		n += one.n
@@ -289,7 +289,7 @@ func (c counts) windows() (n int) {
 	return n
 }
 
-// result is the choice with the figures behind it.
+// result returns the choice with the figures behind it.
 func (t *tuning) result(c search.Choice, strategy string) *Result {
 	o := t.l.opts
 	r := &Result{

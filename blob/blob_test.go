@@ -43,7 +43,7 @@ func decode(_ context.Context, _ string, data []byte, dst *nwt.Sample) error {
 	return nil
 }
 
-// epoch is the numbers of an epoch, in order of delivery.
+// epoch returns the numbers of an epoch, in order of delivery.
 func epoch(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) (all []int64) {
 	t.Helper()
 	l, err := nwt.NewLoader(ds, append(opts, nwt.WithLogger(silent))...)
@@ -66,7 +66,7 @@ func upTo(n int) (all []int64) {
 	return all
 }
 
-// faults is how the server answers: differently by the key's last digit, and
+// faults returns how the server answers: differently by the key's last digit, and
 // well at the third attempt at last.
 func faults(key string, attempt int) fault {
 	scripts := [][]fault{{}, {busy}, {mute}, {cut}, {busy, cut}, {}, {cut, mute}}

@@ -16,7 +16,7 @@ import (
 	"github.com/nwt-go/nwt/blob"
 )
 
-// answering is a server whose objects are read by f.
+// answering returns a server whose objects are read by f.
 func answering(t *testing.T, f http.HandlerFunc) *server {
 	t.Helper()
 	s := newServer(t)

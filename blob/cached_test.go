@@ -31,7 +31,7 @@ import (
 	"github.com/nwt-go/nwt/blob"
 )
 
-// cache is a cache of a bucket in dir.
+// cache returns a cache of a bucket in dir.
 func cache(t *testing.T, bucket *gcblob.Bucket, dir string, n int64) *gcblob.Bucket {
 	t.Helper()
 	c, err := blob.Cached(bucket, dir, n)
@@ -42,7 +42,7 @@ func cache(t *testing.T, bucket *gcblob.Bucket, dir string, n int64) *gcblob.Buc
 
 const plenty = 1 << 30
 
-// noise is an object of n bytes.
+// noise returns an object of n bytes.
 func noise(seed, n int) []byte {
 	data := make([]byte, n)
 	_, _ = io.ReadFull(rand.NewChaCha8([32]byte{byte(seed)}), data)

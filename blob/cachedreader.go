@@ -144,7 +144,7 @@ func (r *cachedReader) drop() {
 	}
 }
 
-// reach is how far a request that begins at a place goes: up to the end of the last block
+// reach returns how far a request that begins at a place goes: up to the end of the last block
 // that is wanted, or to the first segment that is kept as far as it is wanted.
 func (r *cachedReader) reach(at int64) int64 {
 	to := min((r.end+blockSize-1)/blockSize*blockSize, r.edition.size)

@@ -45,7 +45,7 @@ var hundred = func() (all []byte) {
 	return all
 }()
 
-// loaded is what sample 0 of a dataset of whole objects, or of parts of them, is made
+// loaded returns what sample 0 of a dataset of whole objects, or of parts of them, is made
 // of.
 func loaded(t *testing.T, ctx context.Context, s *server, part [2]int64, opts ...blob.Option) (data []byte, err error) {
 	t.Helper()
@@ -303,7 +303,7 @@ func TestPartsOfTwoVersionsAreNoMixtureIfTheyAreTheFirstOnes(t *testing.T) {
 	require.Equal(t, 1, strings.Count(err.Error(), "has changed"))
 }
 
-// page is a page of a list, as S3 answers it; next is empty for the last.
+// page returns a page of a list, as S3 answers it; next is empty for the last.
 func page(next string, keys ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "<ListBucketResult><IsTruncated>%v</IsTruncated>", next != "")

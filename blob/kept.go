@@ -75,12 +75,12 @@ func (o *object) path(segment int64) string {
 	return filepath.Join(o.kept.dir, o.name[:2], fmt.Sprintf("%s-%d", o.name, segment))
 }
 
-// blocks is how many blocks a segment has.
+// blocks returns how many blocks a segment has.
 func (o *object) blocks(segment int64) int64 {
 	return (min(o.size-segment*segmentSize, segmentSize) + blockSize - 1) / blockSize
 }
 
-// sum is the checksum of the block that lies at a place of the object. It is of that place
+// sum returns the checksum of the block that lies at a place of the object. It is of that place
 // alone, so that a block in the place of another, or zeros, are no block.
 func (o *object) sum(at int64, block []byte) uint32 {
 	var place [8]byte

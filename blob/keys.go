@@ -29,7 +29,7 @@ func (k *Keys) Add(key string) {
 	k.ends = append(k.ends, k.text.Len())
 }
 
-// Len is the number of keys.
+// Len returns the number of keys.
 func (k *Keys) Len() int { return len(k.ends) }
 
 // At is key i, 0 ≤ i < Len. It allocates nothing.
@@ -41,7 +41,7 @@ func (k *Keys) At(i int) string {
 	return k.text.String()[from:k.ends[i]]
 }
 
-// sorted is a list of the same keys in order.
+// sorted returns a list of the same keys in order.
 func (k *Keys) sorted() *Keys {
 	order := make([]int, k.Len())
 	for i := range order {

@@ -78,7 +78,7 @@ func million(t *testing.T, n int) http.HandlerFunc {
 
 func millionth(i int) string { return fmt.Sprintf("imagenet/train/n%04d/%08d.jpg", i/1000, i) }
 
-// heap is the bytes and objects in use.
+// heap returns the bytes and objects in use.
 func heap() (bytes, objects int) {
 	runtime.GC()
 	runtime.GC()
@@ -87,7 +87,7 @@ func heap() (bytes, objects int) {
 	return int(m.HeapAlloc), int(m.HeapObjects)
 }
 
-// settled is the heap in use once it stays the same.
+// settled returns the heap in use once it stays the same.
 func settled() (bytes int) {
 	for last := -1; bytes != last; {
 		last = bytes

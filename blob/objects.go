@@ -227,7 +227,7 @@ type version struct {
 	modified time.Time
 }
 
-// holds is an error if an object of version v is of another now.
+// holds returns an error if an object of version v is of another now.
 func (v version) holds(now version) error {
 	if v.size == now.size && v.modified.Equal(now.modified) {
 		return nil

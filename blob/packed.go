@@ -47,7 +47,7 @@ func (x *Index) Add(key string, offset, length int64) {
 	x.longest = max(x.longest, uint32(length))
 }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (x *Index) Len() int { return len(x.parts) }
 
 // Packed makes a dataset of samples packed in large objects: sample i is the part

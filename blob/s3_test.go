@@ -135,7 +135,7 @@ func (s *server) fail(fault func(key string, n int) fault) {
 	s.fault = fault
 }
 
-// asked is the ranges of all requests for objects so far.
+// asked returns the ranges of all requests for objects so far.
 func (s *server) asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -95,7 +95,7 @@ func (a *answerer) bucket(t *testing.T) *gcblob.Bucket {
 	return bucket
 }
 
-// of is a dataset of n objects, whole or each in two parts that are read together.
+// of returns a dataset of n objects, whole or each in two parts that are read together.
 func (a *answerer) of(t *testing.T, n int, packed bool, opts ...blob.Option) nwt.Dataset {
 	t.Helper()
 	var keys blob.Keys

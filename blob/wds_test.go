@@ -18,7 +18,7 @@ import (
 	"github.com/nwt-go/nwt/wds"
 )
 
-// shardEpoch is an epoch of a stream of shards, in order.
+// shardEpoch returns an epoch of a stream of shards, in order.
 func shardEpoch(t *testing.T, fsys fs.FS, shards []string, opts ...nwt.Option) []int64 {
 	t.Helper()
 	stream, err := wds.New(fsys, shards, fields, func(ctx context.Context, r *wds.Record, dst *nwt.Sample) error {

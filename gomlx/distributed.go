@@ -85,28 +85,28 @@ var (
 	_ train.HasShortName       = (*DistributedDataset)(nil)
 )
 
-// Infinite is as [Dataset.Infinite]. It returns d.
+// Infinite returns as [Dataset.Infinite]. It returns d.
 func (d *DistributedDataset) Infinite() *DistributedDataset {
 	d.data.Infinite()
 	return d
 }
 
-// Name is the name given to [Adapter.DistributedDataset].
+// Name returns the name given to [Adapter.DistributedDataset].
 func (d *DistributedDataset) Name() string { return d.data.Name() }
 
-// ShortName is the first three letters of the name.
+// ShortName returns the first three letters of the name.
 func (d *DistributedDataset) ShortName() string { return d.data.ShortName() }
 
-// State is as [Dataset.State]. It may be resumed by any number of devices, and by a [Dataset].
+// State returns as [Dataset.State]. It may be resumed by any number of devices, and by a [Dataset].
 func (d *DistributedDataset) State() nwt.State { return d.data.State() }
 
 // Resume makes the next iteration the rest of the epoch that s is in.
 func (d *DistributedDataset) Resume(s nwt.State) { d.data.Resume(s) }
 
-// Strategy is that of the sharding.
+// Strategy returns that of the sharding.
 func (d *DistributedDataset) Strategy() distributed.Strategy { return d.sharding.Strategy }
 
-// DeviceAssignment is the devices of the sharding.
+// DeviceAssignment returns the devices of the sharding.
 func (d *DistributedDataset) DeviceAssignment() []compute.DeviceNum { return d.sharding.Devices }
 
 // Iter yields an error alone: whoever calls it, such as train.Loop.RunEpochs, would

@@ -14,7 +14,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// sharded is a sharding of samples over some axes of a mesh of 2 × 2 places, all on
+// sharded returns a sharding of samples over some axes of a mesh of 2 × 2 places, all on
 // device 0: GoMLX's own backend has no other.
 func sharded(t *testing.T, axes ...string) Sharding {
 	t.Helper()
@@ -25,7 +25,7 @@ func sharded(t *testing.T, axes ...string) Sharding {
 	return Sharding{Spec: spec, Devices: make([]compute.DeviceNum, 4)}
 }
 
-// distribute is a DistributedDataset over ds, whose field y is the label.
+// distribute returns a DistributedDataset over ds, whose field y is the label.
 func distribute(t *testing.T, ds nwt.Dataset, s Sharding, opts ...nwt.Option) *DistributedDataset {
 	t.Helper()
 	a, err := New(Config{Backend: backend(), Labels: []string{"y"}})
@@ -38,7 +38,7 @@ func distribute(t *testing.T, ds nwt.Dataset, s Sharding, opts ...nwt.Option) *D
 	return d
 }
 
-// shards is the labels of an iteration's batches, place by place.
+// shards returns the labels of an iteration's batches, place by place.
 func shards(t *testing.T, d *DistributedDataset, most int) [][][]int64 {
 	t.Helper()
 	var all [][][]int64
@@ -175,7 +175,7 @@ func TestAShardingThatCanNotBeUsedIsNamed(t *testing.T) {
 	}
 }
 
-// onFour is a sharding over 2 × 2 devices of their own.
+// onFour returns a sharding over 2 × 2 devices of their own.
 func onFour(t *testing.T, axes ...string) Sharding {
 	t.Helper()
 	if n := backend().NumDevices(); n < 4 {

@@ -111,7 +111,7 @@ func New(c Config) (*Adapter, error) {
 	return &Adapter{config: c}, nil
 }
 
-// tensorsOf is what becomes of a loader's fields. The error joins an
+// tensorsOf returns what becomes of a loader's fields. The error joins an
 // *[nwt.OptionError] for everything that can't be used.
 func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 	a.mu.Lock()
@@ -252,16 +252,16 @@ func (d *Dataset) Infinite() *Dataset {
 	return d
 }
 
-// Name is the name given to [Adapter.Dataset].
+// Name returns the name given to [Adapter.Dataset].
 func (d *Dataset) Name() string { return d.name }
 
-// ShortName is the first three letters of the name.
+// ShortName returns the first three letters of the name.
 func (d *Dataset) ShortName() string {
 	r := []rune(d.name)
 	return string(r[:min(3, len(r))])
 }
 
-// State is the state after the last batch that was given away; Resume goes on from
+// State returns the state after the last batch that was given away; Resume goes on from
 // it. Save it with the model's checkpoint, in a train.Loop.OnStep. If d is
 // wrapped in one of GoMLX's datasets that read ahead, the state is that of a later
 // batch than the one that is trained on. nwt reads ahead by itself.

@@ -28,7 +28,7 @@ var backend = sync.OnceValue(func() compute.Backend {
 	return gobackend.GetBackend()
 })
 
-// numbers is a dataset whose sample is its own number, as the input x and, minus
+// numbers returns a dataset whose sample is its own number, as the input x and, minus
 // that, the label y.
 func numbers(n int) nwt.Dataset {
 	fields := []nwt.Field{
@@ -43,7 +43,7 @@ func numbers(n int) nwt.Dataset {
 	})
 }
 
-// feed is a Dataset over ds, whose field y is the label.
+// feed returns a Dataset over ds, whose field y is the label.
 func feed(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) (*Dataset, *nwt.Loader) {
 	t.Helper()
 	a, err := New(Config{Backend: backend(), Labels: []string{"y"}})
@@ -54,7 +54,7 @@ func feed(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) (*Dataset, *nwt.Load
 	return a.Dataset(t.Context(), "numbers", l), l
 }
 
-// labels is the labels of an iteration, one slice for each batch, at most most.
+// labels returns the labels of an iteration, one slice for each batch, at most most.
 func labels(t *testing.T, d train.Dataset, most int) [][]int64 {
 	t.Helper()
 	var all [][]int64
@@ -71,7 +71,7 @@ func labels(t *testing.T, d train.Dataset, most int) [][]int64 {
 
 const whole = -1
 
-// end is the error that ends an iteration, and how many batches came before it.
+// end returns the error that ends an iteration, and how many batches came before it.
 func end(t *testing.T, d train.Dataset) (batches int, last error) {
 	t.Helper()
 	for batch, err := range d.Iter() {
@@ -232,7 +232,7 @@ func TestEveryIterationIsTheNextEpoch(t *testing.T) {
 	require.Equal(t, nwt.State{Epoch: 2, Samples: 10}, progress(d.State()))
 }
 
-// progress is a state without its order.
+// progress returns a state without its order.
 func progress(s nwt.State) nwt.State {
 	s.Order = 0
 	return s

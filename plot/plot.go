@@ -190,7 +190,7 @@ func grid() *plotter.Grid {
 	return g
 }
 
-// at is the index of a worker count's trial.
+// at returns the index of a worker count's trial.
 func at(r *nwt.Result, workers int) int {
 	return max(0, slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers }))
 }

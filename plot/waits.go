@@ -69,7 +69,7 @@ func stairs(spans []span, value func(span) float64) (line plotter.XYs) {
 	return line
 }
 
-// clock is the unit of the time axis.
+// clock returns the unit of the time axis.
 func clock(spans []span) (string, float64) {
 	switch all := spans[len(spans)-1].to.At.Sub(spans[0].from.At); {
 	case all >= 10*time.Hour:

@@ -96,7 +96,7 @@ func (s *locallyShuffled) At(epoch, i int) int {
 	return s.index(visits, from+perm.At(key, i-from))
 }
 
-// bounds is the positions of the window whose first visit is given.
+// bounds returns the positions of the window whose first visit is given.
 func (s *locallyShuffled) bounds(visits []visit, first int) (from, to int) {
 	if first > 0 {
 		from = visits[first-1].end
@@ -104,12 +104,12 @@ func (s *locallyShuffled) bounds(visits []visit, first int) (from, to int) {
 	return from, visits[min(first+s.window, len(visits))-1].end
 }
 
-// visitOf is the visit that a position is in before it is mixed.
+// visitOf returns the visit that a position is in before it is mixed.
 func visitOf(visits []visit, position int) int {
 	return sort.Search(len(visits), func(v int) bool { return visits[v].end > position })
 }
 
-// index is the sample at a position before it is mixed.
+// index returns the sample at a position before it is mixed.
 func (s *locallyShuffled) index(visits []visit, position int) int {
 	v := visits[visitOf(visits, position)]
 	return s.starts[v.block+1] - (v.end - position)

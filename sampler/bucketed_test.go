@@ -20,13 +20,13 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// lengthOf is as uneven as the lengths of sentences: 1 … 1000, mostly short.
+// lengthOf returns as uneven as the lengths of sentences: 1 … 1000, mostly short.
 func lengthOf(index int) int {
 	u := float64(permute.Mix64(uint64(index))>>11) / (1 << 53)
 	return 1 + int(999*u*u*u)
 }
 
-// padding is the share of places that hold nothing where each batch is as wide
+// padding returns the share of places that hold nothing where each batch is as wide
 // as its longest sample.
 func padding(indices []int, batch int) float64 {
 	var used, places int

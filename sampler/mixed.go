@@ -74,7 +74,7 @@ type mixPart struct {
 
 func (s *mixed) Len() int { return s.n }
 
-// LastIndex is the last index of the last part that has a weight in any phase.
+// LastIndex returns the last index of the last part that has a weight in any phase.
 func (s *mixed) LastIndex() int {
 	for k := len(s.parts) - 1; k >= 0; k-- {
 		if slices.ContainsFunc(s.mix.Phases, func(p mixture.Phase) bool { return p.Weights[k] > 0 }) {

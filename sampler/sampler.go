@@ -27,7 +27,7 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Select is the order of s over part of a dataset: each k of s becomes indices[k].
+// Select returns the order of s over part of a dataset: each k of s becomes indices[k].
 // Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed
 // twice comes twice. s must be an order of 0 … len(indices)−1; At panics if it
 // isn't.
@@ -73,7 +73,7 @@ type selected struct {
 
 func (s *selected) Len() int { return s.order.Len() }
 
-// LastIndex is the highest of the indices that the order visits, −1 if it doesn't tell.
+// LastIndex returns the highest of the indices that the order visits, −1 if it doesn't tell.
 func (s *selected) LastIndex() int {
 	last := -1
 	if order, ok := s.order.(interface{ LastIndex() int }); ok {
@@ -99,7 +99,7 @@ func (s *selected) Fingerprint() string {
 
 func (s *selected) At(epoch, i int) int { return s.selected(s.order.At(epoch, i), epoch, i) }
 
-// selected is the index that the order's index k stands for.
+// selected returns the index that the order's index k stands for.
 func (s *selected) selected(k, epoch, i int) int {
 	if k < 0 || k >= len(s.indices) {
 		panic(fmt.Sprintf("nwt: position %d of epoch %d selects index %d of %d", i, epoch, k, len(s.indices)))
@@ -121,7 +121,7 @@ func (s *selected) Fill(epoch, from int, indices []int) {
 	}
 }
 
-// nameOf is what a sampler calls itself, or its type. Its content would be too long for a
+// nameOf returns what a sampler calls itself, or its type. Its content would be too long for a
 // message.
 func nameOf(s nwt.Sampler) string {
 	if named, ok := s.(fmt.Stringer); ok {
@@ -130,7 +130,7 @@ func nameOf(s nwt.Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
-// Computed is an order that a function computes for a whole epoch at once, n
+// Computed returns an order that a function computes for a whole epoch at once, n
 // indices: for repeated augmentation, P classes × K samples in each batch, or a
 // curriculum. An index may come more than once, and is augmented differently each
 // time.

@@ -79,7 +79,7 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt
 	return s, nil
 }
 
-// longestFirst is the indices of lengths, the longest first, and of equal lengths in
+// longestFirst returns the indices of lengths, the longest first, and of equal lengths in
 // ascending order. It is a radix sort: with ten million lengths, several times as fast as
 // comparing them.
 func longestFirst(lengths []int, longest int) []int {
@@ -158,7 +158,7 @@ func (s *tokenBatches) cut(lengthAt func(i int) int, window int) {
 	}
 }
 
-// order is the batches of an epoch.
+// order returns the batches of an epoch.
 func (s *tokenBatches) order(epoch, _ int) []tokenBatch {
 	key := permute.EpochKey(s.key, epoch)
 	all := make([]tokenBatch, s.batches)
@@ -197,7 +197,7 @@ func (s *tokenBatches) Fingerprint() string {
 
 func (s *tokenBatches) Start(epoch, batch int) int { return s.orders.Get(epoch, 0)[batch].start }
 
-// Largest is how many samples the largest batch has.
+// Largest returns how many samples the largest batch has.
 func (s *tokenBatches) Largest() (n int) {
 	for i := range s.windows {
 		n = max(n, min(s.windows[i].size, s.windows[i].samples))

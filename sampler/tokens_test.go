@@ -14,7 +14,7 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// tokensOf is the length of a sample: some long ones, many short ones, some empty.
+// tokensOf returns the length of a sample: some long ones, many short ones, some empty.
 func tokensOf(i int) int {
 	if i%97 == 0 {
 		return 0
@@ -29,7 +29,7 @@ func tokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
 	return s
 }
 
-// batchOf is the indices of a batch of an epoch.
+// batchOf returns the indices of a batch of an epoch.
 func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
 	from, to := 0, s.Len()
 	if batch > 0 {

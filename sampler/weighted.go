@@ -56,7 +56,7 @@ func digestOf(weights []float64) uint64 {
 	return permute.Digest(len(weights), func(i int) uint64 { return math.Float64bits(weights[i]) })
 }
 
-// lastWeight is the highest index that can be drawn.
+// lastWeight returns the highest index that can be drawn.
 func lastWeight(weights []float64) int {
 	last := len(weights) - 1
 	for weights[last] == 0 {

@@ -27,7 +27,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// used is the CPU time of this process, client and servers together.
+// used returns the CPU time of this process, client and servers together.
 func used() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // of itself: can't fail

@@ -188,10 +188,10 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 	}
 }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (d *remote) Len() int { return d.about.Samples }
 
-// Fields is the layout of a sample.
+// Fields returns the layout of a sample.
 func (d *remote) Fields() []nwt.Field { return d.about.Fields }
 
 // Fingerprint tells this dataset from others.
@@ -236,7 +236,7 @@ func (d *remote) load(ctx context.Context, indices []int, dst []*nwt.Sample) err
 	return errors.Join(err, bad)
 }
 
-// bad is the error of the first sample that the server could not load.
+// bad returns the error of the first sample that the server could not load.
 func (a *answer) bad() error {
 	for place := range a.Samples {
 		if why, ok := a.Bad[place]; ok {
@@ -283,7 +283,7 @@ func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) (
 	return a, nil
 }
 
-// fits is an error if the answer isn't of this dataset.
+// fits returns an error if the answer isn't of this dataset.
 func (d *remote) fits(a *answer, n int) error {
 	switch {
 	case a.Data != d.about.Data:

@@ -37,7 +37,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// python is a command of Python with what the client needs.
+// python returns a command of Python with what the client needs.
 func python(t *testing.T, args ...string) *exec.Cmd {
 	if testing.Short() {
 		t.Skip("starts processes")
@@ -55,7 +55,7 @@ func python(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// digests is what python/tests/digests.py prints.
+// digests returns what python/tests/digests.py prints.
 func digests(t *testing.T, batches iter.Seq2[*nwt.Batch, error]) (all []string) {
 	for b, err := range batches {
 		require.NoError(t, err)
@@ -87,7 +87,7 @@ func certificate(t *testing.T) (tls.Certificate, string) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
 
-// pictures is a folder of some.
+// pictures returns a folder of some.
 func pictures(t *testing.T) string {
 	dir := t.TempDir()
 	for i := range 10 {

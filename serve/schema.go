@@ -33,7 +33,7 @@ func raggedDims(f nwt.Field) int {
 	return max(1, f.RaggedDims)
 }
 
-// schemaOf is the schema of batches whose samples have the given shapes. The columns of lengths
+// schemaOf returns the schema of batches whose samples have the given shapes. The columns of lengths
 // follow those of fields.
 func schemaOf(fields []nwt.Field, shape func(field int) []int) *arrow.Schema {
 	var columns, lens []arrow.Field
@@ -58,7 +58,7 @@ func schemaOf(fields []nwt.Field, shape func(field int) []int) *arrow.Schema {
 	return arrow.NewSchema(append(columns, lens...), nil)
 }
 
-// recordOf is a batch in place: nothing is copied.
+// recordOf returns a batch in place: nothing is copied.
 func recordOf(schema *arrow.Schema, n int, columns [][]byte) arrow.RecordBatch {
 	var data []arrow.Array
 	for i, f := range schema.Fields() {

@@ -92,7 +92,7 @@ func open(t testing.TB, addresses []string, opts ...serve.Option) serve.Dataset 
 	return ds
 }
 
-// held is what batches hold, lengths and shapes included.
+// held returns what batches hold, lengths and shapes included.
 func held(t testing.TB, batches iter.Seq2[*nwt.Batch, error]) (all [][]byte) {
 	t.Helper()
 	for b, err := range batches {

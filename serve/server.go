@@ -87,10 +87,10 @@ func New(ds nwt.Dataset, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Result is what tuning found; nil without WithTuned.
+// Result returns what tuning found; nil without WithTuned.
 func (s *Server) Result() *nwt.Result { return s.result }
 
-// Workers is how many samples are loaded at a time.
+// Workers returns how many samples are loaded at a time.
 func (s *Server) Workers() int { return s.pool.workers }
 
 // Stats is what a server has done since it was made.
@@ -164,7 +164,7 @@ func (s *Server) knows(token string) bool {
 	return s.opts.token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(s.opts.token)) == 1
 }
 
-// plan is the order of a rank.
+// plan returns the order of a rank.
 func (s *Server) plan(rank, world int) (*nwt.Loader, error) {
 	if rank == 0 && world == 1 {
 		return s.base, nil

@@ -30,7 +30,7 @@ func top(t testing.TB, opts ...vision.Option) *vision.Pipeline {
 	return p
 }
 
-// pixels is what a pipeline makes of a file; nil if it is an error.
+// pixels returns what a pipeline makes of a file; nil if it is an error.
 func pixels(t testing.TB, p *vision.Pipeline, data []byte) ([]uint8, error) {
 	s, err := nwt.LoadSample(t.Context(), one(p, data), 0)
 	if err != nil {

@@ -118,7 +118,7 @@ func (d *baselineDecoder) frame(h *jpegHeader, segment []byte) {
 	}
 }
 
-// unit is the pixels of an MCU of all components.
+// unit returns the pixels of an MCU of all components.
 func (h *jpegHeader) unit() (width, height int) { return 8 * h.unitX, 8 * h.unitY }
 
 func (d *baselineDecoder) readScanHeader(segment []byte) error {
@@ -286,7 +286,7 @@ func (t *huffman) enter(code int32, length int, symbol uint8, ac bool) {
 	}
 }
 
-// extend is the number that size bits stand for (T.81, F.12).
+// extend returns the number that size bits stand for (T.81, F.12).
 func extend(v int32, size int) int32 {
 	if v < 1<<size>>1 {
 		return v - 1<<size + 1
@@ -647,7 +647,7 @@ func inverse(in *[64]int32, dst []byte, stride int) {
 	}
 }
 
-// halves is the even and the odd part of the inverse transform of a line.
+// halves returns the even and the odd part of the inverse transform of a line.
 func halves(c0, c1, c2, c3, c4, c5, c6, c7 int32) (e0, e1, e2, e3, o0, o1, o2, o3 int32) {
 	z := (c2 + c6) * c0_541
 	a, b := z-c6*c1_847, z+c2*c0_765
@@ -664,7 +664,7 @@ func halves(c0, c1, c2, c3, c4, c5, c6, c7 int32) (e0, e1, e2, e3, o0, o1, o2, o
 	return e0, e1, e2, e3, o0, o1, o2, o3
 }
 
-// level is a pixel: v rounded, and shifted to 0 … 255.
+// level returns a pixel: v rounded, and shifted to 0 … 255.
 func level(v, half int32, shift uint) uint8 {
 	v = (v+half)>>shift + 128
 	if uint32(v) > 255 {

@@ -171,7 +171,7 @@ func (o op) change(grey float64, r, g, b []byte) {
 	}
 }
 
-// luma is the grey of a colour (ITU-R BT.601, as Pillow's "L").
+// luma returns the grey of a colour (ITU-R BT.601, as Pillow's "L").
 func luma(r, g, b byte) byte {
 	return byte((uint32(r)*19595 + uint32(g)*38470 + uint32(b)*7471 + 1<<15) >> 16)
 }

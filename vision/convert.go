@@ -32,7 +32,7 @@ func newLevels[T element](of func(level int) T) *levels[T] {
 	return t
 }
 
-// normalized is the levels of a channel as numbers.
+// normalized returns the levels of a channel as numbers.
 func normalized(mean, std float64) *levels[float32] {
 	a := affine{float32(1 / (255 * std)), float32(-mean / std)}
 	if !(a.scale >= 0x1p-126 && a.scale <= math.MaxFloat32/512 && a.shift >= -math.MaxFloat32/2 && a.shift <= math.MaxFloat32/2) { // it isn't exact
@@ -215,7 +215,7 @@ func (o *output[T]) erase(ctx context.Context, e erasure) {
 	}
 }
 
-// float16 is the nearest half-precision number (IEEE 754 binary16), ties to even.
+// float16 returns the nearest half-precision number (IEEE 754 binary16), ties to even.
 func float16(v float64) uint16 {
 	sign := uint16(0)
 	if math.Signbit(v) {
@@ -232,7 +232,7 @@ func float16(v float64) uint16 {
 	return sign | (uint16(exponent+14)<<10 + uint16(math.RoundToEven(fraction*2048)) - 1024)
 }
 
-// bfloat16 is the nearest bfloat16, ties to even.
+// bfloat16 returns the nearest bfloat16, ties to even.
 func bfloat16(v float64) uint16 {
 	b := math.Float32bits(float32(v))
 	return uint16((b + 0x7fff + b>>16&1) >> 16)

@@ -125,7 +125,7 @@ func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float
 	return done
 }
 
-// unwritten is what the last pixels are before they are decoded. A picture may have the
+// unwritten returns what the last pixels are before they are decoded. A picture may have the
 // same there: then it is decoded again in Go.
 func unwritten(i int) byte { return byte(45 + 89*i) }
 
@@ -141,7 +141,7 @@ func (w *worker) isLong(data []byte, h header, rows, scans int) bool {
 	return work+4*int64(len(data)) >= 1<<26 && w.ctx.Done() != nil
 }
 
-// own is a copy of a file; data itself if that is the worker's copy already.
+// own returns a copy of a file; data itself if that is the worker's copy already.
 func (w *worker) own(data []byte) []byte {
 	if len(w.file) == 0 || &w.file[0] != &data[0] {
 		w.file = append(w.file[:0], data...)
@@ -193,7 +193,7 @@ func (w *worker) judge(damaged, err error) error {
 	return nil
 }
 
-// inked is a colour's level under an ink and under black, both inverted.
+// inked returns a colour's level under an ink and under black, both inverted.
 func inked(ink, black byte) byte {
 	t := (255-uint32(ink))*uint32(black) + 128
 	return black - byte((t+t>>8)>>8)

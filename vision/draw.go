@@ -110,7 +110,7 @@ func (p *Pipeline) Beside(transforms []Transform, opts ...Option) (*Pipeline, er
 	return b.complete(transforms, opts)
 }
 
-// drawer is the pipeline that draws for p's pictures.
+// drawer returns the pipeline that draws for p's pictures.
 func (p *Pipeline) drawer() *Pipeline {
 	if p.root != nil {
 		return p.root
@@ -120,7 +120,7 @@ func (p *Pipeline) drawer() *Pipeline {
 
 var errBeside = errors.New("vision: a pipeline that Beside or Masks returned can't draw: load the sample's first picture by the Draw of the pipeline that they were called of, and this one by Draw.Load")
 
-// worker is the worker for pictures of a pipeline, which has what is drawn for it.
+// worker returns the worker for pictures of a pipeline, which has what is drawn for it.
 func (d *Draw) worker(ctx context.Context, p *Pipeline, field, n int) (*worker, error) {
 	switch {
 	case p == nil:

@@ -59,7 +59,7 @@ func noise(n int) []byte {
 	return b
 }
 
-// encoded is what an encoder of the standard library writes.
+// encoded returns what an encoder of the standard library writes.
 func encoded(t testing.TB, encode func(b *bytes.Buffer) error) []byte {
 	var b bytes.Buffer
 	require.NoError(t, encode(&b))
@@ -269,7 +269,7 @@ func TestReadingALargeFileEndsWithItsContext(t *testing.T) {
 	require.LessOrEqual(t, ctx.n, 4, "looks: one for each 16 MB, and one for the cause")
 }
 
-// ending is a dataset of two samples that ends the context of the call, in a way of its
+// ending returns a dataset of two samples that ends the context of the call, in a way of its
 // own, before it loads a picture.
 func ending(p *vision.Pipeline, end func(ctx context.Context), data []byte, ended chan<- error) nwt.Dataset {
 	return nwt.NewDataset(2, []nwt.Field{p.Field("image")}, func(ctx context.Context, _ int, dst *nwt.Sample) error {
@@ -399,7 +399,7 @@ func loadWith(t testing.TB, folder *vision.Folder, ctx context.Context) (*nwt.Sa
 	return nwt.LoadSample(t.Context(), ds, 0)
 }
 
-// white is a JPEG file of one white square, of so many pixels a side, with codes of two bits
+// white returns a JPEG file of one white square, of so many pixels a side, with codes of two bits
 // for each block.
 func white(side int) []byte {
 	segment := func(marker byte, b ...byte) []byte {

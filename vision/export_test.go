@@ -5,12 +5,12 @@ import (
 	"math/rand/v2"
 )
 
-// DrawCrop is what RandomResizedCrop takes of a picture.
+// DrawCrop returns what RandomResizedCrop takes of a picture.
 func DrawCrop(r *rand.Rand, w, h int) (left, top, width, height int) {
 	return (&RandomResizedCrop{Scale: [2]float64{0.08, 1}, Ratio: [2]float64{3.0 / 4, 4.0 / 3}}).draw(r, w, h)
 }
 
-// DrawErasure is what RandomErasing overwrites.
+// DrawErasure returns what RandomErasing overwrites.
 func DrawErasure(r *rand.Rand, w, h int) (left, top, width, height int) {
 	t := &RandomErasing{P: 1, Scale: [2]float64{0.02, 0.33}, Ratio: [2]float64{0.3, 3.3}}
 	return t.draw(r, Size{h, w})
@@ -25,7 +25,7 @@ func ChangeColours(kind string, factor float64, r, g, b []byte) {
 // Halves are the 16-bit forms of a number.
 func Halves(v float64) (half, brain uint16) { return float16(v), bfloat16(v) }
 
-// CutWhileDecoding is how many rows of a grey JPEG file libjpeg-turbo decodes if its
+// CutWhileDecoding returns how many rows of a grey JPEG file libjpeg-turbo decodes if its
 // context ends as soon as it begins: the pixels, not the header, are cut. There must be a
 // library.
 func CutWhileDecoding(data []byte) (rows int, err error) {
@@ -68,7 +68,7 @@ func (t FixedCrop) check(p *plan) error {
 	})
 }
 
-// Scale is how many pixels of the file one of the result has, per row and per column.
+// Scale returns how many pixels of the file one of the result has, per row and per column.
 func (d Draw) Scale() [2]float32 {
 	return [2]float32{float32(d.geometry.x.scale()), float32(d.geometry.y.scale())}
 }

@@ -18,7 +18,7 @@ type fileReader struct {
 
 func newFileReader() (*fileReader, error) { return new(fileReader), nil }
 
-// read is the content of a file, valid until the next call.
+// read returns the content of a file, valid until the next call.
 func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte, error) {
 	r.path = append(append(append(append(r.path[:0], dir...), '/'), name...), 0)
 	failed := func(call string, err error) ([]byte, error) {

@@ -31,7 +31,7 @@ func (r *untilEnd) Read(p []byte) (int, error) {
 
 func newFileReader() (*fileReader, error) { return new(fileReader), nil }
 
-// read is the content of a file, valid until the next call.
+// read returns the content of a file, valid until the next call.
 func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte, error) {
 	path := filepath.Join(dir, string(name))
 	info, err := os.Stat(path) // before it is opened: a pipe would block

@@ -128,7 +128,7 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 	return f, nil
 }
 
-// some is the first few of the names.
+// some returns the first few of the names.
 func some(names []string) string {
 	const most = 10
 	if len(names) > most {
@@ -269,13 +269,13 @@ func isPicture(name string) bool {
 	})
 }
 
-// Classes is the names of the classes, sorted. It must not be changed.
+// Classes returns the names of the classes, sorted. It must not be changed.
 func (f *Folder) Classes() []string { return f.classes }
 
-// Class is the class of a file, a place in Classes.
+// Class returns the class of a file, a place in Classes.
 func (f *Folder) Class(index int) int { return int(f.class[index]) }
 
-// Path is the path of a file.
+// Path returns the path of a file.
 func (f *Folder) Path(index int) string { return filepath.Join(f.dir, string(f.name(index))) }
 
 func (f *Folder) name(index int) []byte {
@@ -286,10 +286,10 @@ func (f *Folder) name(index int) []byte {
 	return f.names[from:f.ends[index]]
 }
 
-// Len is the number of files.
+// Len returns the number of files.
 func (f *Folder) Len() int { return len(f.ends) }
 
-// Fields is "image", of the pipeline's type, and "class", of int64, or as [WithFieldNames] has named
+// Fields returns "image", of the pipeline's type, and "class", of int64, or as [WithFieldNames] has named
 // them: see [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
@@ -298,7 +298,7 @@ func (f *Folder) Fields() []nwt.Field { return f.fields }
 // side, in about the time that listing them took. Later calls return what it found.
 func (f *Folder) Fingerprint() string { return f.tell() + " " + f.pipeline.Fingerprint() }
 
-// tellFiles is the number of the files and a hash of what they are.
+// tellFiles returns the number of the files and a hash of what they are.
 func (f *Folder) tellFiles() string {
 	type file struct{ size, time int64 }
 	files := make([]file, f.Len())

@@ -59,7 +59,7 @@ func TestBMPAndTIFFFilesAreDecoded(t *testing.T) {
 	}
 }
 
-// tagged is a TIFF file in which the value of a tag, or another in its place, is changed.
+// tagged returns a TIFF file in which the value of a tag, or another in its place, is changed.
 func tagged(t *testing.T, file []byte, tag, to, value uint16) []byte {
 	file = bytes.Clone(file)
 	at := int(binary.LittleEndian.Uint32(file[4:])) + 2

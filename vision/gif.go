@@ -135,7 +135,7 @@ func mendedGIF(ctx context.Context, data []byte, damaged bool) []byte {
 	return append(file, 0, 0x3b)
 }
 
-// grown is the size of the screen, or of what also holds the picture, as for Pillow.
+// grown returns the size of the screen, or of what also holds the picture, as for Pillow.
 func (f *gifFrame) grown() image.Point {
 	return image.Pt(min(max(f.screen.X, f.bounds.Max.X), 1<<16-1), min(max(f.screen.Y, f.bounds.Max.Y), 1<<16-1))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// loadOf is what a dataset of one sample gives whose Load is f.
+// loadOf returns what a dataset of one sample gives whose Load is f.
 func loadOf(t testing.TB, field nwt.Field, f func(dst *nwt.Sample) error) (*nwt.Sample, error) {
 	ds := nwt.NewDataset(1, []nwt.Field{field}, func(_ context.Context, _ int, dst *nwt.Sample) error { return f(dst) })
 	return nwt.LoadSample(t.Context(), ds, 0)
@@ -124,7 +124,7 @@ func TestAFieldOfAnotherSizeIsRefused(t *testing.T) {
 	}
 }
 
-// intervals is where the restart markers of a JPEG file stand.
+// intervals returns where the restart markers of a JPEG file stand.
 func intervals(data []byte) (all []int) {
 	for i := bytes.Index(data, []byte{0xff, 0xda}) + 2; i+1 < len(data); i++ {
 		if data[i] == 0xff && data[i+1]&^7 == 0xd0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// inBothWays is what f returns with the assembly, and without.
+// inBothWays returns what f returns with the assembly, and without.
 func inBothWays[T any](t *testing.T, f func() T) (assembly, plain T) {
 	t.Helper()
 	if !vision.HasAssembly() {

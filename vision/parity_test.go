@@ -19,7 +19,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// load is what a pipeline makes of one file.
+// load returns what a pipeline makes of one file.
 func load(t testing.TB, p *vision.Pipeline, data []byte) *nwt.Sample {
 	t.Helper()
 	s, err := nwt.LoadSample(t.Context(), one(p, data), 0)
@@ -27,7 +27,7 @@ func load(t testing.TB, p *vision.Pipeline, data []byte) *nwt.Sample {
 	return s
 }
 
-// one is a dataset of one picture.
+// one returns a dataset of one picture.
 func one(p *vision.Pipeline, data []byte) nwt.Dataset {
 	return nwt.NewDataset(1, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
 		return p.Load(dst, 0, data)

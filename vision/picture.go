@@ -31,7 +31,7 @@ type picture struct {
 	smooth     bool // chroma planes are smoothed as they grow, as libjpeg does
 }
 
-// count is the number of planes.
+// count returns the number of planes.
 func (p *picture) count() int {
 	switch p.model {
 	case grey:

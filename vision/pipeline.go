@@ -204,7 +204,7 @@ func (p *Pipeline) Fingerprint() string {
 	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v", p.made, p.dtype, p.layout, p.orient, p.damaged)
 }
 
-// Field is the layout of the result. A schema wants its shape:
+// Field returns the layout of the result. A schema wants its shape:
 // nwt.AddField[float32](&schema, name, p.Field(name).Shape...).
 func (p *Pipeline) Field(name string) nwt.Field {
 	channels := 3

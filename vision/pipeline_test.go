@@ -22,7 +22,7 @@ var recipe = []vision.Transform{
 	vision.ImageNet,
 }
 
-// repeated is a dataset of n times one picture.
+// repeated returns a dataset of n times one picture.
 func repeated(p *vision.Pipeline, n int, data []byte) nwt.Dataset {
 	return nwt.NewDataset(n, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
 		return p.Load(dst, 0, data)
@@ -74,7 +74,7 @@ func TestElementTypesAndLayoutsHoldTheSameValues(t *testing.T) {
 	}
 }
 
-// half is the value of a positive half-precision number.
+// half returns the value of a positive half-precision number.
 func half(b uint16) float64 {
 	if b>>10 == 0 {
 		return math.Ldexp(float64(b), -24)
@@ -135,7 +135,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 	}
 }
 
-// photographs is the pictures of the folder that NWT_PHOTOS names, for figures, or
+// photographs returns the pictures of the folder that NWT_PHOTOS names, for figures, or
 // the one in testdata.
 func photographs(b *testing.B) (all [][]byte) {
 	names, _ := filepath.Glob(filepath.Join(os.Getenv("NWT_PHOTOS"), "*.jpg"))

@@ -39,7 +39,7 @@ type band struct {
 	first      bool // high is 0
 }
 
-// bytes is the memory that the decoder keeps.
+// bytes returns the memory that the decoder keeps.
 func (d *progressiveDecoder) bytes() (n int) {
 	if d != nil {
 		for i := range d.parts {

@@ -42,7 +42,7 @@ type axis struct {
 	flip      bool
 }
 
-// whole is the axis that changes nothing.
+// whole returns the axis that changes nothing.
 func whole(size int) axis { return axis{to: float64(size), full: size, n: size, end: size} }
 
 func (a *axis) scale() float64 { return (a.to - a.from) / float64(a.full) }
@@ -67,7 +67,7 @@ func (a *axis) resize(n int) {
 // padded reports whether pixels outside of the source are wanted.
 func (a *axis) padded() bool { return a.first < a.left || a.first+a.n > a.end }
 
-// mirrored is the same axis over a source of size pixels that is mirrored.
+// mirrored returns the same axis over a source of size pixels that is mirrored.
 func (a axis) mirrored(size int) axis {
 	a.from, a.to = float64(size)-a.to, float64(size)-a.from
 	a.first, a.flip = a.full-a.first-a.n, !a.flip
@@ -120,7 +120,7 @@ func (a *axis) nearest(pixels []int, size int, mirrored bool) []int {
 	return pixels
 }
 
-// shrunk is the same axis over a smaller source: one pixel stands for k of the
+// shrunk returns the same axis over a smaller source: one pixel stands for k of the
 // former source.
 func (a axis) shrunk(k int) axis {
 	a.from, a.to = a.from/float64(k), a.to/float64(k)
@@ -138,7 +138,7 @@ func (a axis) inside() (rest axis, at int) {
 	return a, at
 }
 
-// span is the part of size pixels that is needed. It has at least one pixel, even
+// span returns the part of size pixels that is needed. It has at least one pixel, even
 // if a crop lies in the padding alone.
 func (a *axis) span(size int) (from, to int) {
 	scale := a.scale()
@@ -276,7 +276,7 @@ const (
 	rounding  = 0x0080008000800080 // one half, in 1/256ths, in each of four lanes
 )
 
-// joined is the eight bytes whose even and odd ones are e and o, in 1/256ths.
+// joined returns the eight bytes whose even and odd ones are e and o, in 1/256ths.
 func joined(e, o uint64) uint64 { return e>>8&evenBytes | o&^uint64(evenBytes) }
 
 // mixRowsPlain writes the weighted mean of rows to dst: row k begins at

@@ -49,7 +49,7 @@ func optionError(option string, value any, format string, args ...any) error {
 // A Size is a picture's height and width in pixels.
 type Size struct{ Height, Width int }
 
-// Square is a size of n × n pixels.
+// Square returns a size of n × n pixels.
 func Square(n int) Size { return Size{n, n} }
 
 const maxSide = 1 << 14
@@ -103,7 +103,7 @@ func (t RandomResizedCrop) check(p *plan) error {
 	})
 }
 
-// orDefault is a range of numbers; from … to if none is given.
+// orDefault returns a range of numbers; from … to if none is given.
 func orDefault(given [2]float64, from, to float64) [2]float64 {
 	if given == [2]float64{} {
 		return [2]float64{from, to}

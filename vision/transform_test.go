@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// through is what a pipeline makes of random grey pixels, and these.
+// through returns what a pipeline makes of random grey pixels, and these.
 func through(t *testing.T, width, height, n int, steps ...vision.Transform) (results [][]uint8, pixels []byte) {
 	t.Helper()
 	p, err := vision.New(steps, vision.WithType(nwt.Uint8))

@@ -270,7 +270,7 @@ func TestProgressiveFilesAreDecodedInGoAsTheirScansAre(t *testing.T) {
 	}
 }
 
-// frameOf is the frame header of a progressive JPEG file.
+// frameOf returns the frame header of a progressive JPEG file.
 func frameOf(t *testing.T, data []byte) []byte {
 	at := bytes.Index(data, []byte{0xff, 0xc2, 0, 17, 8})
 	require.Positive(t, at)

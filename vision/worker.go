@@ -62,7 +62,7 @@ func (b *bench) Close() error {
 	return nil
 }
 
-// worker is the worker for a sample that a call with the context ctx loads.
+// worker returns the worker for a sample that a call with the context ctx loads.
 func (p *Pipeline) worker(ctx context.Context, s *nwt.Sample) (*worker, error) {
 	b, err := nwt.Scratch(s, newBench)
 	if err != nil {
@@ -131,7 +131,7 @@ type reader struct {
 	rest bytes.Reader
 }
 
-// from is the worker's reader of data.
+// from returns the worker's reader of data.
 func (w *worker) from(data []byte) io.Reader {
 	w.reader.ctx = w.ctx
 	w.reader.rest.Reset(data)
@@ -220,7 +220,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 	return h, w.p.checkSize(h.width, h.height)
 }
 
-// failed is the error of what couldn't be decoded: it wasn't the file's fault if the
+// failed returns the error of what couldn't be decoded: it wasn't the file's fault if the
 // context has ended.
 func (w *worker) failed(format string, err error) error {
 	if over := ended(w.ctx); over != nil {

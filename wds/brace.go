@@ -11,7 +11,7 @@ const maxShards = 10_000_000
 
 var errMany = fmt.Errorf("more than %d shards", maxShards)
 
-// expandAll is the names, at most most, that brace lists stand for.
+// expandAll returns the names, at most most, that brace lists stand for.
 func expandAll(lists []string, most int) (names []string, err error) {
 	for _, list := range lists {
 		more, err := expand(list, most-len(names))
@@ -23,7 +23,7 @@ func expandAll(lists []string, most int) (names []string, err error) {
 	return names, nil
 }
 
-// expand is the names that a brace list stands for, as in a shell. Braces that are no list
+// expand returns the names that a brace list stands for, as in a shell. Braces that are no list
 // stand for themselves.
 func expand(list string, most int) (names []string, err error) {
 	if most < 1 {
@@ -58,7 +58,7 @@ func expand(list string, most int) (names []string, err error) {
 	return []string{list}, nil
 }
 
-// alternatives is what lies between the commas of the braces that s begins with, and where
+// alternatives returns what lies between the commas of the braces that s begins with, and where
 // they end: none if it doesn't, or they don't.
 func alternatives(s string) (items []string, end int) {
 	depth, from := 0, 1
@@ -81,7 +81,7 @@ func alternatives(s string) (items []string, end int) {
 	return nil, 0
 }
 
-// sequence is the numbers or letters of "000..127", or with a step of "0..9..3": nil if item
+// sequence returns the numbers or letters of "000..127", or with a step of "0..9..3": nil if item
 // is no sequence.
 func sequence(item string, most int) (all []string, err error) {
 	parts := strings.Split(item, "..")

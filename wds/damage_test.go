@@ -208,7 +208,7 @@ func TestOpeningAndReadingEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// typed is a tar file of entries of these types.
+// typed returns a tar file of entries of these types.
 func typed(t *testing.T, headers ...*tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -287,7 +287,7 @@ func TestWhatHasTheNameOfASamplesFileAndIsNoneIsABadSample(t *testing.T) {
 	}
 }
 
-// sparse is a tar file with a file that says of itself that it is of size bytes,
+// sparse returns a tar file with a file that says of itself that it is of size bytes,
 // of which none are there.
 func sparse(t *testing.T, name string, size int64) []byte {
 	t.Helper()

@@ -229,7 +229,7 @@ func noEnd(err error) error {
 	return err
 }
 
-// short is a name for a message: cut if it is very long.
+// short returns a name for a message: cut if it is very long.
 func short(name string) string {
 	const most = 200
 	if len(name) > most {

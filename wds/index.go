@@ -98,7 +98,7 @@ func (s *stream) readIndex() error {
 	return nil
 }
 
-// checkEmpty is an error if a shard has samples: the loader would never open it, since its index
+// checkEmpty returns an error if a shard has samples: the loader would never open it, since its index
 // says that it has none.
 func (s *stream) checkEmpty(shard int) error {
 	ctx := context.Background()
@@ -115,7 +115,7 @@ func (s *stream) checkEmpty(shard int) error {
 	return errors.Join(err, r.Close())
 }
 
-// Records is what the index says; −1 without one.
+// Records returns what the index says; −1 without one.
 func (s *stream) Records(shard int) int {
 	if s.counts == nil {
 		return -1
@@ -128,7 +128,7 @@ func (s *stream) Fingerprint() string {
 	return fmt.Sprintf("wds: %x", sha256.Sum256(fmt.Appendf(nil, "%q %v", s.shards, s.counts)))
 }
 
-// fresh is an error if the shard isn't the one that the index is of.
+// fresh returns an error if the shard isn't the one that the index is of.
 func (s *stream) fresh(shard int, file fs.File) error {
 	if s.counts == nil || s.counts[shard].Bytes == 0 { // not every index tells
 		return nil
@@ -172,7 +172,7 @@ func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (al
 	return all, nil
 }
 
-// Shard is what an index must say of the shard, once the Writer is closed. If what the Writer
+// Shard returns what an index must say of the shard, once the Writer is closed. If what the Writer
 // writes to compresses, set Bytes to the size of the file, or to 0: then it isn't checked.
 func (w *Writer) Shard(name string) Shard { return Shard{name, w.samples, w.out.n} }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/wds"
 )
 
-// packed is a tar file of files with these names, whose content is a number.
+// packed returns a tar file of files with these names, whose content is a number.
 func packed(t *testing.T, content string, names ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -14,7 +14,7 @@ import (
 	"github.com/nwt-go/nwt/wds"
 )
 
-// keysAfter is the keys of a shard after the first n records, and the error that ends
+// keysAfter returns the keys of a shard after the first n records, and the error that ends
 // it. The first are skipped or read.
 func keysAfter(t *testing.T, data []byte, n int, skip bool) (keys []string, err error) {
 	t.Helper()

@@ -17,7 +17,7 @@ import (
 	"github.com/nwt-go/nwt/wds"
 )
 
-// member is a tar member of any type, with content whether or not the type has some.
+// member returns a tar member of any type, with content whether or not the type has some.
 func member(t *testing.T, typeflag byte, name string, content []byte, changes ...func(head []byte)) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -40,7 +40,7 @@ func member(t *testing.T, typeflag byte, name string, content []byte, changes ..
 	return b.Bytes()
 }
 
-// records is the content of a PAX header.
+// records returns the content of a PAX header.
 func records(all ...string) (content []byte) {
 	for _, r := range all {
 		n := len(r) + 3
@@ -80,7 +80,7 @@ func (s plainFS) Open(name string) (fs.File, error) {
 	return &plain{f, s.piece, s.withEnd}, err
 }
 
-// ending is how a shard ends that is read or skipped through.
+// ending returns how a shard ends that is read or skipped through.
 func ending(t *testing.T, fsys fs.FS, skip bool) error {
 	t.Helper()
 	s, err := wds.New(fsys, []string{"a.tar"}, fields, load)

@@ -135,7 +135,7 @@ func (s *stream) newEnded(shard string, r *source) (*ended, error) {
 	return e, nil
 }
 
-// decompressor is the option for a shard; nil: none.
+// decompressor returns the option for a shard; nil: none.
 func (s *stream) decompressor(shard string) (open func(io.Reader) (io.ReadCloser, error)) {
 	longest := 0
 	for _, d := range s.unpack {

@@ -25,7 +25,7 @@ import (
 	"github.com/nwt-go/nwt/wds"
 )
 
-// shard is a tar file of the samples from … to−1, each its number twice.
+// shard returns a tar file of the samples from … to−1, each its number twice.
 func shard(t *testing.T, from, to int) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -62,7 +62,7 @@ func dataset(t *testing.T, fsys fs.FS) nwt.Dataset {
 	return nwt.Streamed(s)
 }
 
-// epoch is the samples of an epoch as they come, and the error that ended it.
+// epoch returns the samples of an epoch as they come, and the error that ended it.
 func epoch(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) (all []int64, bad []*nwt.LoadError, err error) {
 	t.Helper()
 	l, err := nwt.NewLoader(ds, append(opts, nwt.WithLogger(slog.New(slog.DiscardHandler)))...)
@@ -182,7 +182,7 @@ func TestAShardMayBeCompressed(t *testing.T) {
 	require.Equal(t, upTo(30), got)
 }
 
-// entries is a tar file of empty or given files.
+// entries returns a tar file of empty or given files.
 func entries(t *testing.T, files ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// made is a measurement by hand.
+// made returns a measurement by hand.
 func made(peer, workload, variant string, workers int, rate float64) measurement {
 	return measurement{
 		combination: combination{peer, workload, variant, workers},

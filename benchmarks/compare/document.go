@@ -60,7 +60,7 @@ var workloads = []struct {
 	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after each 32 batches"},
 }
 
-// placeOf is a workload's place in workloads; −1 if it isn't among them.
+// placeOf returns a workload's place in workloads; −1 if it isn't among them.
 func placeOf(workload string) int {
 	for i, w := range workloads {
 		if w.name == workload {
@@ -141,7 +141,7 @@ func (r *run) report(g *group) string {
 	return b.String()
 }
 
-// ratios is a table of what was wanted of nwt beside its peers, and what it reaches.
+// ratios returns a table of what was wanted of nwt beside its peers, and what it reaches.
 func (r *run) ratios(g *group) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| workload | nwt against | wanted | measured | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", g.unit)
@@ -158,7 +158,7 @@ func (r *run) ratios(g *group) string {
 	return b.String()
 }
 
-// tailTable is the rows of loaders that all have 16 workers.
+// tailTable returns the rows of loaders that all have 16 workers.
 func tailTable(here []figure) string {
 	limit, _ := fastest(where(here, peers("bound")))
 	var b strings.Builder
@@ -184,7 +184,7 @@ func tailTable(here []figure) string {
 // tailBatch is the samples of a batch of the tails.
 const tailBatch = 64
 
-// bestOfEach is the fastest figure of each variant of each peer, the fastest first.
+// bestOfEach returns the fastest figure of each variant of each peer, the fastest first.
 func bestOfEach(here []figure) []figure {
 	best := map[[2]string]figure{}
 	for _, f := range here {
@@ -195,7 +195,7 @@ func bestOfEach(here []figure) []figure {
 	return slices.SortedFunc(maps.Values(best), func(a, b figure) int { return cmp.Compare(b.rate, a.rate) })
 }
 
-// photoTable is the photographs' rows: images a second, and what they cost, each at
+// photoTable returns the photographs' rows: images a second, and what they cost, each at
 // its best count.
 func photoTable(here []figure) string {
 	var b strings.Builder
@@ -281,7 +281,7 @@ func (r *run) rounds() int {
 	return most
 }
 
-// lost is a line for each combination without a figure, and why.
+// lost returns a line for each combination without a figure, and why.
 func (r *run) lost() string {
 	var b strings.Builder
 	for _, m := range r.Measurements {

@@ -177,7 +177,7 @@ func (o *options) measure(ctx context.Context) (*run, error) {
 	return r, nil
 }
 
-// plan is what to measure, the peers of a workload side by side.
+// plan returns what to measure, the peers of a workload side by side.
 func (o *options) plan(ctx context.Context) ([]combination, error) {
 	plan, err := lines[combination](ctx, o.binary, "-list")
 	if err != nil {

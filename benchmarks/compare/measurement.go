@@ -72,7 +72,7 @@ func figures(all []measurement) (figs []figure) {
 	return figs
 }
 
-// rateOf is the fastest or the median, as the workload's group has it.
+// rateOf returns the fastest or the median, as the workload's group has it.
 func rateOf(group []measurement) float64 {
 	rate := func(m measurement) float64 { return m.BatchesPerS }
 	if shards.has(group[0].Workload) {
@@ -91,7 +91,7 @@ func median(group []measurement, value func(measurement) float64) float64 {
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
-// where is the figures that satisfy all conditions.
+// where returns the figures that satisfy all conditions.
 func where(figs []figure, conditions ...func(figure) bool) (some []figure) {
 	for _, f := range figs {
 		if !slices.ContainsFunc(conditions, func(ok func(figure) bool) bool { return !ok(f) }) {
@@ -117,7 +117,7 @@ func workers(counts ...int) func(figure) bool {
 	return func(f figure) bool { return slices.Contains(counts, f.Workers) }
 }
 
-// fastest is the figure with the highest rate; ok: there is one.
+// fastest returns the figure with the highest rate; ok: there is one.
 func fastest(figs []figure) (best figure, ok bool) {
 	if len(figs) == 0 {
 		return best, false

@@ -188,7 +188,7 @@ var (
 	allocsOf = property{func(f figure) float64 { return math.Round(10*f.allocs) / 10 }, func(n float64) string { return fmt.Sprintf("%.3g allocations", n) }}
 )
 
-// less is the goal that ours be at most a share of theirs.
+// less returns the goal that ours be at most a share of theirs.
 func less(workload, what string, ours, theirs figure, share float64, p property) goal {
 	a, b := p.of(ours), p.of(theirs)
 	want := "≤ 1"
@@ -215,7 +215,7 @@ func (f figure) name() string {
 
 func (f figure) rated() string { return fmt.Sprintf("%s (%s)", rate(f.rate), f.name()) }
 
-// images is a rate of photographs.
+// images returns a rate of photographs.
 func (f figure) images() string { return fmt.Sprintf("%s (%s)", rate(f.rate*photoBatch), f.name()) }
 
 func title(peer string) string {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// bound is the batches a second of goroutines that load and do nothing else:
+// bound returns the batches a second of goroutines that load and do nothing else:
 // each fills a buffer of its own, again and again, and nobody waits for it.
 func bound[T float32 | uint8](w *workload[T], workers int, seconds time.Duration) float64 {
 	if photos, ok := any(w).(*workload[float32]); ok && w.name == "photos" {
@@ -44,7 +44,7 @@ func bound[T float32 | uint8](w *workload[T], workers int, seconds time.Duration
 	return float64(batches.Load()) / time.Since(began).Seconds()
 }
 
-// slept is how many seconds a sleep really takes here.
+// slept returns how many seconds a sleep really takes here.
 func slept(sleep func(time.Duration), d time.Duration) float64 {
 	n := max(5, 300*time.Millisecond/d)
 	began := time.Now()

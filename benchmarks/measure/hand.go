@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// handWritten is the loop that a careful Go programmer writes without a
+// handWritten returns the loop that a careful Go programmer writes without a
 // library: a worker fills a batch, batches come in order, and everything is
 // used again: buffers, channels, generators.
 func handWritten[T float32 | uint8](w *workload[T], workers int) iter.Seq[[]T] {

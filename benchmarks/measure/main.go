@@ -62,7 +62,7 @@ var (
 	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
 )
 
-// variants is what peer offers for a workload: a whole batch at a time, a sample
+// variants returns what peer offers for a workload: a whole batch at a time, a sample
 // at a time, or both. nil: not measured.
 func variants(peer, workload string) []string {
 	switch {
@@ -266,7 +266,7 @@ func allocations() uint64 {
 	return s.Mallocs
 }
 
-// cpuTime is that of the process.
+// cpuTime returns that of the process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

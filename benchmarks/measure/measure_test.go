@@ -113,7 +113,7 @@ func TestAugmentedImagesAreCropsOfTheirSource(t *testing.T) {
 	})
 }
 
-// pixel is the byte that an augmented image's middle was.
+// pixel returns the byte that an augmented image's middle was.
 func pixel(image []float32, c int) int {
 	return int(math.Round((float64(image[c*plane+16*side+16])*deviation[c] + mean[c]) * 255))
 }
@@ -123,7 +123,7 @@ type placement struct {
 	flip   bool
 }
 
-// place is the crop and flip that makes sample of image, computed plainly.
+// place returns the crop and flip that makes sample of image, computed plainly.
 func place(sample []float32, image *[pixels]byte) (placement, bool) {
 	for dy := range 2*pad + 1 {
 		for dx := range 2*pad + 1 {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// pss is the bytes of this process as peers/memory.py counts them: a page that n
+// pss returns the bytes of this process as peers/memory.py counts them: a page that n
 // processes share counts as 1/n. 0 where the kernel doesn't tell.
 func pss() int64 {
 	rollup, err := os.ReadFile("/proc/self/smaps_rollup")

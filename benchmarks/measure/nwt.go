@@ -10,7 +10,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// nwtDataset is a workload as a dataset, vectorised or by sample, and the options
+// nwtDataset returns a workload as a dataset, vectorised or by sample, and the options
 // to load it with.
 func nwtDataset[T float32 | uint8](w *workload[T], variant string) (nwt.Dataset, []nwt.Option) {
 	opts := []nwt.Option{nwt.WithBatchSize(w.batch), nwt.WithShuffle(1)}
@@ -53,7 +53,7 @@ func (f filled[T]) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample
 	return nil
 }
 
-// nwtLoader is the subject.
+// nwtLoader returns the subject.
 func nwtLoader[T float32 | uint8](w *workload[T], variant string, workers int) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
 		ds, opts := nwtDataset(w, variant)
@@ -73,7 +73,7 @@ func nwtLoader[T float32 | uint8](w *workload[T], variant string, workers int) i
 	}
 }
 
-// tune is the count that nwt finds for a workload, and for a step that takes so long.
+// tune returns the count that nwt finds for a workload, and for a step that takes so long.
 func tune[T float32 | uint8](w *workload[T], variant string, step time.Duration) *nwt.Result {
 	ds, opts := nwtDataset(w, variant)
 	if step > 0 {

@@ -31,7 +31,7 @@ var (
 
 const photoSide = 224
 
-// photographs is the workload of JPEG files. Its variants are ways of nwt's.
+// photographs returns the workload of JPEG files. Its variants are ways of nwt's.
 func photographs() *workload[float32] {
 	return &workload[float32]{name: "photos", samples: 384, batch: 64, size: 3 * photoSide * photoSide}
 }
@@ -56,7 +56,7 @@ func photoRecipe(variant string) (*vision.Pipeline, error) {
 	}, opts...)
 }
 
-// shardDataset is the recipe over shards: an image and a label.
+// shardDataset returns the recipe over shards: an image and a label.
 func shardDataset(variant string) (nwt.Dataset, error) {
 	recipe, err := photoRecipe(variant)
 	if err != nil {
@@ -88,7 +88,7 @@ func shardDataset(variant string) (nwt.Dataset, error) {
 	return nwt.Streamed(stream), nil
 }
 
-// photoDataset is the recipe over files, or over pictures that were decoded once, at
+// photoDataset returns the recipe over files, or over pictures that were decoded once, at
 // 256 × 256.
 func photoDataset(variant string) (nwt.Dataset, error) {
 	recipe, err := photoRecipe(variant)
@@ -119,7 +119,7 @@ func photoDataset(variant string) (nwt.Dataset, error) {
 	}), nil
 }
 
-// decodingAlone is the batches a second of goroutines in which libjpeg-turbo
+// decodingAlone returns the batches a second of goroutines in which libjpeg-turbo
 // decodes the files, which are in memory, to planes, and nothing else.
 func decodingAlone(w *workload[float32], workers int, seconds time.Duration) float64 {
 	names, err := filepath.Glob(filepath.Join(photoFolder, "*", "*.jpg"))
@@ -180,7 +180,7 @@ func decodingAlone(w *workload[float32], workers int, seconds time.Duration) flo
 	return float64(n.Load()) / float64(w.batch) / time.Since(began).Seconds()
 }
 
-// size420 is the size of a baseline picture with half the chroma each way.
+// size420 returns the size of a baseline picture with half the chroma each way.
 func size420(data []byte) (width, height int, err error) {
 	at := bytes.Index(data, []byte{0xff, 0xc0, 0, 17, 8})
 	if at < 0 || data[at+11] != 0x22 {

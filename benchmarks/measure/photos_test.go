@@ -19,7 +19,7 @@ import (
 	"github.com/nwt-go/nwt/wds"
 )
 
-// grey is a JPEG file of one level.
+// grey returns a JPEG file of one level.
 func grey(t *testing.T, level uint8) []byte {
 	img := image.NewGray(image.Rect(0, 0, 8, 8))
 	for k := range img.Pix {

@@ -34,7 +34,7 @@ type random interface{ Rand() *rand.Rand }
 
 func (w *workload[T]) epochBatches() int { return (w.samples + w.batch - 1) / w.batch }
 
-// orders is the indices of one batch after the other, shuffled anew for each
+// orders returns the indices of one batch after the other, shuffled anew for each
 // epoch, whose last batch is short. What it yields stays as it is.
 func (w *workload[T]) orders() iter.Seq[[]int] {
 	return func(yield func([]int) bool) {
@@ -74,7 +74,7 @@ func waiting() *workload[float32] {
 	return sleeping("wait", 1000, time.Sleep, func(int) time.Duration { return time.Millisecond })
 }
 
-// sleeping is a workload whose samples wait, in batches of 64.
+// sleeping returns a workload whose samples wait, in batches of 64.
 func sleeping(name string, samples int, sleep func(time.Duration), took func(i int) time.Duration) *workload[float32] {
 	return &workload[float32]{name: name, samples: samples, batch: 64, size: 1, load: func(dst []float32, i int, _ random) {
 		sleep(took(i))
@@ -90,7 +90,7 @@ func block(d time.Duration) {
 	}
 }
 
-// tailed is a workload one of whose samples in a hundred takes a hundred times as
+// tailed returns a workload one of whose samples in a hundred takes a hundred times as
 // long. An epoch is longer than a measurement.
 func tailed(samples int) *workload[float32] {
 	return sleeping("tail", samples, block, func(i int) time.Duration {
@@ -101,7 +101,7 @@ func tailed(samples int) *workload[float32] {
 	})
 }
 
-// pausing is a workload whose training step pauses now and then for about as long as
+// pausing returns a workload whose training step pauses now and then for about as long as
 // 16 workers take to load what it uses between two pauses.
 func pausing(samples int) *workload[float32] {
 	w := sleeping("pauses", samples, block, func(int) time.Duration { return 2 * time.Millisecond })

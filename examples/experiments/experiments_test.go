@@ -34,7 +34,7 @@ func try(t *testing.T, args ...string) string {
 	return stdout.String()
 }
 
-// row is the cells of the last row that begins with first.
+// row returns the cells of the last row that begins with first.
 func row(t *testing.T, table, first string) []string {
 	t.Helper()
 	var found []string
@@ -47,7 +47,7 @@ func row(t *testing.T, table, first string) []string {
 	return found
 }
 
-// images is a folder of n images in the format of CIFAR-10.
+// images returns a folder of n images in the format of CIFAR-10.
 func images(t *testing.T, n int) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -103,7 +103,7 @@ const (
 	fewestBatches = 10
 )
 
-// epochs is the time that n epochs take, from the start of the first on. Some
+// epochs returns the time that n epochs take, from the start of the first on. Some
 // batches are loaded before, so that their memory is there.
 func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), opts ...nwt.Option) (time.Duration, error) {
 	loader, err := nwt.NewLoader(ds, append(opts, nwt.WithShuffle(1))...)
@@ -130,7 +130,7 @@ func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), o
 	return time.Since(start), nil
 }
 
-// oneWorker is the time of the slowest batch size with one worker, or with the
+// oneWorker returns the time of the slowest batch size with one worker, or with the
 // fewest workers in the table.
 func (t *table) oneWorker() float64 { return slices.Max(t.ms[max(0, slices.Index(t.workers, 1))]) }
 
@@ -138,7 +138,7 @@ func (t *table) oneWorker() float64 { return slices.Max(t.ms[max(0, slices.Index
 // count as good.
 const near = 1.05
 
-// best is the row of the quickest count of a column, and of the fewest workers
+// best returns the row of the quickest count of a column, and of the fewest workers
 // that are as good.
 func (t *table) best(column int) (quickest, fewest int) {
 	for w := range t.workers {
@@ -155,7 +155,7 @@ func (t *table) best(column int) (quickest, fewest int) {
 	return quickest, fewest
 }
 
-// String is a column for each batch size, its best cell marked ◄ and the fewest
+// String returns a column for each batch size, its best cell marked ◄ and the fewest
 // workers that are as good ✓.
 func (t *table) String() string {
 	var s strings.Builder

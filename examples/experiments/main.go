@@ -58,7 +58,7 @@ func newOptions(name string) options {
 	return options{f, f.String("plot", "", "`file.png` to draw the figure to")}
 }
 
-// counts is a flag of whole numbers, each at least 0.
+// counts returns a flag of whole numbers, each at least 0.
 func (o options) counts(name, value, usage string) *[]int {
 	all := &[]int{}
 	parse := func(s string) error {

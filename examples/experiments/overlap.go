@@ -122,7 +122,7 @@ func computation(d time.Duration) func() {
 	}
 }
 
-// beside is how long it takes to load all batches and compute with each.
+// beside returns how long it takes to load all batches and compute with each.
 func beside(ctx context.Context, ds nwt.Dataset, workers int, compute func()) (time.Duration, error) {
 	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(workers))
 	if err != nil {

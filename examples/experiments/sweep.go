@@ -43,7 +43,7 @@ func sweep(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return drawTo(*o.plot, sweepFigures(result)...)
 }
 
-// sweepFigures is the paper's two: time, and memory.
+// sweepFigures returns the paper's two: time, and memory.
 func sweepFigures(r *nwt.Result) []figure {
 	seconds := figure{
 		title: fmt.Sprintf("Time of %d batches of %d", r.Iterations, r.BatchSize),
@@ -66,7 +66,7 @@ func sweepFigures(r *nwt.Result) []figure {
 	return []figure{seconds, memory}
 }
 
-// fewest is the fewest workers that are slower than the fastest by at most a
+// fewest returns the fewest workers that are slower than the fastest by at most a
 // share of its time.
 func fewest(r *nwt.Result, share float64) int {
 	best := r.Trials[0].Total

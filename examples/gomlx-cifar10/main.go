@@ -119,7 +119,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// newBackend is the backend that GOMLX_BACKEND names; by default XLA or, if that
+// newBackend returns the backend that GOMLX_BACKEND names; by default XLA or, if that
 // can't be had, GoMLX's own.
 func newBackend() (b compute.Backend, err error) {
 	defer func() {

@@ -33,7 +33,7 @@ func writeReviews(name, topic string, n int, seed uint64) error {
 	return os.WriteFile(name, text.Bytes(), 0o644)
 }
 
-// review is a verdict, which may be negated, among up to eight asides.
+// review returns a verdict, which may be negated, among up to eight asides.
 func review(rng *rand.Rand, topic [3][]string) (text string, label int) {
 	pick := func(from []string) string { return from[rng.IntN(len(from))] }
 	label = rng.IntN(2)

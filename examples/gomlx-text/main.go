@@ -172,7 +172,7 @@ func evaluate(ctx context.Context, trainer *train.Trainer, adapter *gomlx.Adapte
 	return nil
 }
 
-// classifier is the mean of a review's tokens, each a vector that is learned, and a dense
+// classifier returns the mean of a review's tokens, each a vector that is learned, and a dense
 // layer. It gets the fields that aren't labels: the tokens, padded, and how many are real.
 func classifier(scope *model.Scope, tokens, lengths *graph.Node) *graph.Node {
 	vectors := layers.Embedding(scope.In("tokens"), tokens, dtypes.Float32, vocabulary, 16)

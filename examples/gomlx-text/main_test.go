@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 
 var small = []string{"-reviews", "1000", "-every", "5"}
 
-// after is the lines that tell what came out of training: how often each review was trained
+// after returns the lines that tell what came out of training: how often each review was trained
 // on, and the accuracy.
 func after(out string) []string {
 	return regexp.MustCompile(`(?m)^.*(?: times|after training: .*)$`).FindAllString(out, -1)

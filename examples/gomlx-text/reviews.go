@@ -23,7 +23,7 @@ var (
 	label  = nwt.AddField[int32](schema, "label")
 )
 
-// openReviews is a dataset of a file of JSON lines, and about how many tokens each has.
+// openReviews returns a dataset of a file of JSON lines, and about how many tokens each has.
 func openReviews(name string) (nwt.Dataset, func(int) int, error) {
 	file, err := os.ReadFile(name)
 	if err != nil {

@@ -67,7 +67,7 @@ func (n *network) step(b *nwt.Batch) (loss float32, err error) {
 	return loss, n.solver.Step(n.weights)
 }
 
-// over is a tensor over the memory of a batch's field, a row for each sample,
+// over returns a tensor over the memory of a batch's field, a row for each sample,
 // without a copy. It is valid as long as the batch is: until the next iteration,
 // or until Release if the batch is retained.
 func over(b *nwt.Batch, field nwt.Column[float32]) *tensor.Dense {

@@ -18,7 +18,7 @@ type images struct {
 	repeat int   // how often an epoch goes over the files
 }
 
-// recipe is the usual training pipeline for ImageNet: a random part of the picture,
+// recipe returns the usual training pipeline for ImageNet: a random part of the picture,
 // scaled, mirrored half the time, normalized, in CHW order.
 func recipe(size int) []vision.Transform {
 	return []vision.Transform{

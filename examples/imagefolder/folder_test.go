@@ -16,7 +16,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// opened is a folder all of whose files can be decoded.
+// opened returns a folder all of whose files can be decoded.
 func opened(t *testing.T, dir string, size int) *images {
 	t.Helper()
 	found, err := open(t.Context(), dir, size)

@@ -74,7 +74,7 @@ func startHosts(t *testing.T) hosts {
 	return h
 }
 
-// on is a command line of a host's shell, which is replaced by the command.
+// on returns a command line of a host's shell, which is replaced by the command.
 func (h hosts) on(node, line string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(h.dir, "ssh"), node, line)
 	cmd.Env = append(os.Environ(), "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")

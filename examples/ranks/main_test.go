@@ -68,7 +68,7 @@ func freePort(t *testing.T) int {
 	}
 }
 
-// program is the command line of a rank.
+// program returns the command line of a rank.
 func (tr trial) program(compute time.Duration) []string {
 	return []string{
 		os.Args[0], "-samples", strconv.Itoa(samples), "-batch", "16", "-epochs", "1", "-compute", compute.String(),
@@ -112,7 +112,7 @@ func (tr trial) attempts(t *testing.T, rank int) (all []attempt) {
 	return all
 }
 
-// saved is what the state file says.
+// saved returns what the state file says.
 func (tr trial) saved(t *testing.T) nwt.State {
 	t.Helper()
 	at, err := read(filepath.Join(tr.dir, "state.json"))

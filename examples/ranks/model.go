@@ -18,7 +18,7 @@ var (
 	target = nwt.AddField[float64](&schema, "y")
 )
 
-// regression is a dataset of points x with their y. A point depends on its index
+// regression returns a dataset of points x with their y. A point depends on its index
 // alone.
 func regression(n int) nwt.Dataset {
 	return nwt.NewDataset(n, schema.Fields(), func(_ context.Context, index int, dst *nwt.Sample) error {
@@ -33,7 +33,7 @@ func regression(n int) nwt.Dataset {
 	})
 }
 
-// gradient is the gradient of the squared error, summed over the samples of a batch.
+// gradient returns the gradient of the squared error, summed over the samples of a batch.
 func gradient(weights []float64, b *nwt.Batch) []float64 {
 	sum := make([]float64, len(weights))
 	x, y := inputs.Of(b), target.Of(b)

@@ -144,7 +144,7 @@ func (c cluster) daemon(t *testing.T, name string, args ...string) {
 	})
 }
 
-// run is the output of one of Slurm's commands, which must succeed.
+// run returns the output of one of Slurm's commands, which must succeed.
 func (c cluster) run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := c.command(name, args...)
@@ -154,7 +154,7 @@ func (c cluster) run(t *testing.T, dir, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// state is that of a job: RUNNING, PENDING, COMPLETED …
+// state returns that of a job: RUNNING, PENDING, COMPLETED …
 func (c cluster) state(t *testing.T, job string) string {
 	t.Helper()
 	for field := range strings.FieldsSeq(c.run(t, "", "scontrol", "show", "job", job)) {
@@ -171,7 +171,7 @@ func (c cluster) becomes(t *testing.T, job, state string) {
 	require.Eventually(t, func() bool { return c.state(t, job) == state }, 3*time.Minute, 100*time.Millisecond, state)
 }
 
-// page is the first block of docs/across-machines.md that holds the text.
+// page returns the first block of docs/across-machines.md that holds the text.
 func page(t *testing.T, text string) string {
 	t.Helper()
 	data, err := os.ReadFile("../../docs/across-machines.md")

@@ -60,7 +60,7 @@ func (p *plan) magnitudes(dst []float32, signal func(i int) float64) {
 	}
 }
 
-// framesOf is the length of a recording, known without opening it.
+// framesOf returns the length of a recording, known without opening it.
 func framesOf(i int) int { return 1 + i*7%20 }
 
 // recordings is n tones, a pitch for each.

@@ -38,7 +38,7 @@ type annotated struct {
 	kinds []int64
 }
 
-// detected is a dataset of annotated photographs.
+// detected returns a dataset of annotated photographs.
 func detected(all []annotated, transforms ...vision.Transform) (nwt.Dataset, error) {
 	pictures, err := vision.New(transforms)
 	if err != nil {

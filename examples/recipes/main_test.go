@@ -14,7 +14,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// rest is the samples from a state on, by their position in the epoch, as all ranks
+// rest returns the samples from a state on, by their position in the epoch, as all ranks
 // together load them.
 func rest(t *testing.T, ds nwt.Dataset, opts []nwt.Option, state nwt.State, world, batch, workers, steps int) (samples map[int]string, reached nwt.State) {
 	t.Helper()
@@ -44,7 +44,7 @@ func rest(t *testing.T, ds nwt.Dataset, opts []nwt.Option, state nwt.State, worl
 	return samples, reached
 }
 
-// content is what a field of a sample holds, without the padding, which depends on
+// content returns what a field of a sample holds, without the padding, which depends on
 // the batch.
 func content(b *nwt.Batch, f, place int) (content []byte) {
 	field, shape := b.Fields()[f], b.Shape(f)

@@ -40,7 +40,7 @@ func faces(identities int) (nwt.Dataset, error) {
 	return nwt.FromSlices(nwt.SliceOf("vector", vectors, 2), nwt.SliceOf("class", labels))
 }
 
-// balanced is the order for P × K batches. Each class comes once in turn, and once
+// balanced returns the order for P × K batches. Each class comes once in turn, and once
 // more if it is hard. The order is a function of the epoch and of hard: so save hard
 // in the checkpoint.
 func balanced(identities int, hard []int) (nwt.Sampler, error) {

@@ -26,7 +26,7 @@ var (
 	share         = nwt.AddField[float32](&pictureSchema, "share", classes) // of each class in the picture
 )
 
-// photographs is a dataset of JPEG files as a pipeline makes them.
+// photographs returns a dataset of JPEG files as a pipeline makes them.
 func photographs(files [][]byte, transforms ...vision.Transform) (nwt.Dataset, error) {
 	pipeline, err := vision.New(transforms)
 	if err != nil {
@@ -52,7 +52,7 @@ func mixup(_ context.Context, b *nwt.Batch) error {
 	return nil
 }
 
-// twice is the order of repeated augmentation: a picture comes twice in a row, and is
+// twice returns the order of repeated augmentation: a picture comes twice in a row, and is
 // cropped and flipped differently each time.
 func twice(n int) (nwt.Sampler, error) {
 	shuffled := nwt.Shuffled(n, 42)
@@ -65,7 +65,7 @@ func twice(n int) (nwt.Sampler, error) {
 	})
 }
 
-// picturesForTraining is the augmented dataset, without mixup.
+// picturesForTraining returns the augmented dataset, without mixup.
 func picturesForTraining(files [][]byte) (nwt.Dataset, []nwt.Option, error) {
 	ds, err := photographs(files, vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNet)
 	if err != nil {

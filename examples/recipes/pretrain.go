@@ -24,7 +24,7 @@ var (
 	tokens     = nwt.AddField[uint16](&textSchema, "tokens", window+1) // inputs, and one more for the targets
 )
 
-// corpus is a file of tokens, 2 bytes each. A sample begins somewhere in its window,
+// corpus returns a file of tokens, 2 bytes each. A sample begins somewhere in its window,
 // at another place each time.
 func corpus(path string) (nwt.Dataset, error) {
 	info, err := os.Stat(path)
@@ -48,7 +48,7 @@ func corpus(path string) (nwt.Dataset, error) {
 	}), nil
 }
 
-// pretraining is the mixture and how it is loaded.
+// pretraining returns the mixture and how it is loaded.
 func pretraining(dir string) (nwt.Dataset, []nwt.Option, error) {
 	var parts []nwt.Dataset
 	mix := nwt.Mix{Block: 100, Phases: []nwt.Phase{

@@ -40,7 +40,7 @@ type table struct {
 	oldest []int                            // guarded by mu
 }
 
-// group is the rows of a group.
+// group returns the rows of a group.
 func (t *table) group(g int) ([]uint32, error) {
 	t.mu.Lock()
 	decode, ok := t.groups[g]

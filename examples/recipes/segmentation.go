@@ -40,7 +40,7 @@ func pairs(dir string) (photos, masks []string, err error) {
 	return photos, masks, err
 }
 
-// segmented is a dataset of photographs, "photo", and the class of each pixel, "classes".
+// segmented returns a dataset of photographs, "photo", and the class of each pixel, "classes".
 func segmented(photos, masks []string, transforms ...vision.Transform) (nwt.Dataset, error) {
 	pictures, err := vision.New(transforms)
 	if err != nil {

@@ -24,7 +24,7 @@ var (
 	things      = nwt.AddRagged[int64](&sceneSchema, "things", mostBoxes)     // what is in each box
 )
 
-// sceneSize is what a file's header or an index of the annotations tells: the picture
+// sceneSize returns what a file's header or an index of the annotations tells: the picture
 // isn't decoded for it.
 func sceneSize(i int) (height, width, n int) { return 40 + i*7%25, 60 + i*11%37, 1 + i%mostBoxes }
 

@@ -92,7 +92,7 @@ type feature struct {
 	ints   []int64
 }
 
-// example is the features of a tf.train.Example.
+// example returns the features of a tf.train.Example.
 func example(data []byte) (map[string]feature, error) {
 	all := map[string]feature{}
 	err := message(data, func(_ int, features []byte, _ uint64) error { // Example.features

@@ -24,7 +24,7 @@ var (
 	corpusBegins = nwt.AddField[bool](&corpusSchema, "begins", corpusWindow+1)   // whether a document begins at the token
 )
 
-// tokenIndex is the first token of each document, and after the last one.
+// tokenIndex returns the first token of each document, and after the last one.
 func tokenIndex(idx []byte) (starts []int, err error) {
 	const head = 9 + 8 + 1 + 8 + 8
 	if len(idx) < head || string(idx[:9]) != "MMIDIDX\x00\x00" || binary.LittleEndian.Uint64(idx[9:]) != 1 {
@@ -44,7 +44,7 @@ func tokenIndex(idx []byte) (starts []int, err error) {
 	return starts, nil
 }
 
-// corpusWindows is a dataset of windows over name.bin and name.idx.
+// corpusWindows returns a dataset of windows over name.bin and name.idx.
 func corpusWindows(fsys fs.FS, name string) (nwt.Dataset, error) {
 	idx, err := fs.ReadFile(fsys, name+".idx")
 	if err != nil {

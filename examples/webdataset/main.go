@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return epoch(ctx, ds, append(opts, nwt.WithWorkers(result.Workers)), stdout)
 }
 
-// records is what shards hold: the image of each record, as a pipeline makes it, and its class.
+// records returns what shards hold: the image of each record, as a pipeline makes it, and its class.
 func records(dir string, shards []string, pipeline *vision.Pipeline) (nwt.Dataset, error) {
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)

@@ -105,7 +105,7 @@ func removePartial(folder string) error {
 
 const maxShards = 999_999 // names have digits for no more
 
-// shardName is the name of shard i, or a pattern for all of them.
+// shardName returns the name of shard i, or a pattern for all of them.
 func shardName(i int) string {
 	if i < 0 {
 		return "train-[0-9][0-9][0-9][0-9][0-9][0-9].tar"

@@ -58,7 +58,7 @@ func (b *blocks) reserve(size int, left int64) (place uint64, err error) {
 	return place, nil
 }
 
-// at is the memory from a place on.
+// at returns the memory from a place on.
 func (b *blocks) at(place uint64) []byte {
 	b.count.Load() // for the race detector, which doesn't see states: they aren't on the Go heap
 	return b.list[place>>offsetBits][place&(1<<offsetBits-1):]

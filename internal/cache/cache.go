@@ -186,7 +186,7 @@ func (c *Cache) Close() error {
 	return err
 }
 
-// Bytes is what is kept, including bookkeeping.
+// Bytes returns what is kept, including bookkeeping.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,7 +31,7 @@ func WithTimeout(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, boundedKey{}, &bounded{timeout: d})
 }
 
-// Timeout is that d; 0: none is known.
+// Timeout returns that d; 0: none is known.
 func Timeout(ctx context.Context) time.Duration {
 	if b := of(ctx); b != nil {
 		return b.timeout
@@ -46,7 +46,7 @@ func Failed(ctx context.Context, err error) {
 	}
 }
 
-// NoAnswer is the error of a call that is given up, with what it failed with before.
+// NoAnswer returns the error of a call that is given up, with what it failed with before.
 func NoAnswer(ctx context.Context) error {
 	b := of(ctx)
 	err := fmt.Errorf("no answer within WithTimeout(%v): %w", b.timeout, context.DeadlineExceeded)

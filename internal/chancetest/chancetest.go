@@ -15,7 +15,7 @@ func Uniform(t *testing.T, counts []int, cells, free int, what string) {
 	Plausible(t, ChiSquared(counts, cells), free, what)
 }
 
-// ChiSquared is the statistic of counts in equally likely cells.
+// ChiSquared returns the statistic of counts in equally likely cells.
 func ChiSquared(counts []int, cells int) float64 {
 	var total, x float64
 	for _, c := range counts {

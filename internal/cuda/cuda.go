@@ -67,7 +67,7 @@ type Device struct {
 	name string
 }
 
-// Count is the number of GPUs, at least 1. Without any, the error says why and is
+// Count returns the number of GPUs, at least 1. Without any, the error says why and is
 // ErrNoDevice.
 func Count() (int, error) {
 	drv, err := start()
@@ -111,7 +111,7 @@ func Open(ordinal int) (*Device, error) {
 	return &Device{drv: drv, gpu: gpu, name: name}, nil
 }
 
-// Name is the GPU's name, such as "NVIDIA H100 80GB HBM3".
+// Name returns the GPU's name, such as "NVIDIA H100 80GB HBM3".
 func (d *Device) Name() string { return d.name }
 
 // AllocHost returns page-locked memory, from which every context copies at full

@@ -44,7 +44,7 @@ const (
 	NoDevice     Result = 100
 )
 
-// Error is the result's name in cuda.h, with its number.
+// Error returns the result's name in cuda.h, with its number.
 func (r Result) Error() string {
 	name, ok := names[r]
 	if !ok {

@@ -53,7 +53,7 @@ func (p *Policy) Reset(extra, bytes int) {
 	p.late, p.calm = 0, 0
 }
 
-// Extra is how many extra batches may be open.
+// Extra returns how many extra batches may be open.
 func (p *Policy) Extra() int { return int(p.extra.Load()) }
 
 // SetExtra makes Extra another number.
@@ -112,7 +112,7 @@ func (p *Policy) Forget() {
 	p.waits.Store(false)
 }
 
-// Surplus is how many extra batches aren't needed, once training has asked for a batch. ready
+// Surplus returns how many extra batches aren't needed, once training has asked for a batch. ready
 // reports whether half of the batches that are open were ready then.
 func (p *Policy) Surplus(ready bool, open int) int {
 	extra := p.Extra()

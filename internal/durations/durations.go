@@ -48,7 +48,7 @@ func (h *Histogram) Add(d time.Duration, n int) {
 	h[binOf(uint64(max(d, 0)))].Add(int64(n))
 }
 
-// binOf is the bin of a duration: its highest bit, and the three below.
+// binOf returns the bin of a duration: its highest bit, and the three below.
 func binOf(ns uint64) int {
 	if ns < 16 {
 		return int(ns)
@@ -57,7 +57,7 @@ func binOf(ns uint64) int {
 	return top<<3 | int(ns>>(top-3))&7
 }
 
-// middleOf is the middle of a bin.
+// middleOf returns the middle of a bin.
 func middleOf(bin int) time.Duration {
 	if bin < 16 {
 		return time.Duration(bin)

@@ -21,7 +21,7 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Resolve is the absolute path of the file that path leads to, or would lead to if
+// Resolve returns the absolute path of the file that path leads to, or would lead to if
 // the file were made. Links at its end are followed, so that writing there doesn't
 // replace the links.
 func Resolve(path string) (string, error) {

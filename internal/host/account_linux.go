@@ -17,7 +17,7 @@ func accountNow() {
 	}
 }
 
-// threadClock is the clock of a thread's CPU time, as pthread_getcpuclockid makes it.
+// threadClock returns the clock of a thread's CPU time, as pthread_getcpuclockid makes it.
 func threadClock(tid int) int32 { return int32(^tid<<3 | 6) }
 
 // threads are those of this process.

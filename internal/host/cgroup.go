@@ -20,7 +20,7 @@ type MemoryLimit struct {
 	Note  string // why the limit isn't known, or not exactly
 }
 
-// Left is the memory that the group may still take; 0 if there is no limit.
+// Left returns the memory that the group may still take; 0 if there is no limit.
 func (l MemoryLimit) Left() uint64 { return l.Bytes - min(l.Used, l.Bytes) }
 
 // Limit reads the control groups, version 1 or 2, that this process is in.
@@ -119,7 +119,7 @@ func (m machine) levelLimit(dir string, files memoryFiles) MemoryLimit {
 	return l
 }
 
-// quota is the CPU time that control groups allow, in CPUs: the smallest of
+// quota returns the CPU time that control groups allow, in CPUs: the smallest of
 // nested groups; 0 without a quota.
 func (m machine) quota() (cpus float64, note string) {
 	groups, err := m.groups("cpu")

@@ -15,7 +15,7 @@ var ClockStep = sync.OnceValue(func() time.Duration {
 	return stepOf(time.Now)
 })
 
-// stepOf is the smallest of several steps of a clock: a thread that the system
+// stepOf returns the smallest of several steps of a clock: a thread that the system
 // suspends for a moment sees some of them as one.
 func stepOf(now func() time.Time) time.Duration {
 	var least time.Duration

@@ -21,7 +21,7 @@ type CPUFacts struct {
 	Note       string // what couldn't be had and why
 }
 
-// Usable is how many CPUs this process may keep busy: its affinity, or its
+// Usable returns how many CPUs this process may keep busy: its affinity, or its
 // quota rounded up, whichever is less.
 func (f CPUFacts) Usable() int {
 	if f.Quota <= 0 {
@@ -30,12 +30,12 @@ func (f CPUFacts) Usable() int {
 	return min(f.Affinity, int(math.Ceil(f.Quota)))
 }
 
-// Share is the CPUs in use as a share, 0 … 1, of those that are Mine.
+// Share returns the CPUs in use as a share, 0 … 1, of those that are Mine.
 func (f CPUFacts) Share(used float64, processes, cpus int) float64 {
 	return clamp(used / f.Mine(processes, cpus))
 }
 
-// OthersShare is the share of the same CPUs that others took, who took a share of those
+// OthersShare returns the share of the same CPUs that others took, who took a share of those
 // that are Usable (see Use.Others). As long as the rest of these is enough for them, they
 // took none.
 func (f CPUFacts) OthersShare(others float64, processes, cpus int) float64 {
@@ -43,7 +43,7 @@ func (f CPUFacts) OthersShare(others float64, processes, cpus int) float64 {
 	return clamp((others*usable - max(0, usable-mine)) / mine)
 }
 
-// Mine is the CPUs that are this process's part: the least of cpus, its part of a quota that several
+// Mine returns the CPUs that are this process's part: the least of cpus, its part of a quota that several
 // processes share, and the number that it is bound to.
 func (f CPUFacts) Mine(processes, cpus int) float64 {
 	mine := min(float64(max(cpus, 1)), float64(max(f.Affinity, 1)))

@@ -47,7 +47,7 @@ type Room struct {
 	Note  string
 }
 
-// Available is the memory that the machine has available, or the memory that the
+// Available returns the memory that the machine has available, or the memory that the
 // control groups of the container leave, whichever is less.
 func Available() Room { return available(Memory(), Limit()) }
 
@@ -108,7 +108,7 @@ func (m machine) resident() (bytes uint64, err error) {
 	return pages * uint64(os.Getpagesize()), nil
 }
 
-// OwnMemory is the part of this process's memory that is its own and in use:
+// OwnMemory returns the part of this process's memory that is its own and in use:
 // anonymous pages, without those that the Go runtime holds for later. It returns
 // false if the system doesn't tell.
 func OwnMemory() (bytes uint64, ok bool) { return here.ownMemory() }

@@ -65,7 +65,7 @@ func (m *CPUMeter) Used() (u Use) {
 	return u
 }
 
-// waited is how long the threads waited that are there at the end. One that isn't at the start began
+// waited returns how long the threads waited that are there at the end. One that isn't at the start began
 // in between; one that has waited less than then is another with the same number.
 func waited(start, end map[int]time.Duration) (sum time.Duration) {
 	for thread, total := range end {
@@ -142,7 +142,7 @@ func readClocks() reading {
 	return r
 }
 
-// collectorTime is the CPU time that the garbage collector has used up to its last
+// collectorTime returns the CPU time that the garbage collector has used up to its last
 // cycle, in seconds.
 func collectorTime() float64 {
 	s := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/gc/mark/idle:cpu-seconds"}}
@@ -153,7 +153,7 @@ func collectorTime() float64 {
 	return s[0].Value.Float64() - s[1].Value.Float64() // its work on idle CPUs cost nobody anything
 }
 
-// busyTime is what everything has used of the given CPUs so far.
+// busyTime returns what everything has used of the given CPUs so far.
 func busyTime(ids []int) (time.Duration, error) {
 	times, err := cpu.Times(true)
 	if err != nil {

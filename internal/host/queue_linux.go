@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// queued is how long each thread of this process has waited for a CPU since it began: the second
+// queued returns how long each thread of this process has waited for a CPU since it began: the second
 // figure of schedstat. Kernels without it have no such file.
 func queued() map[int]time.Duration {
 	waits := make(map[int]time.Duration)

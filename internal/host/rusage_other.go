@@ -4,7 +4,7 @@ package host
 
 import "time"
 
-// cpuTime is what this process has used of all CPUs so far.
+// cpuTime returns what this process has used of all CPUs so far.
 func cpuTime() (time.Duration, error) {
 	p, err := self()
 	if err != nil {
@@ -17,6 +17,6 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration((t.User + t.System) * float64(time.Second)), nil
 }
 
-// lifePeak is the largest resident set of this process in its whole life; 0 if the
+// lifePeak returns the largest resident set of this process in its whole life; 0 if the
 // system doesn't keep it.
 func lifePeak() uint64 { return 0 }

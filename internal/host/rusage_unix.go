@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is what this process has used of all CPUs so far.
+// cpuTime returns what this process has used of all CPUs so far.
 func cpuTime() (time.Duration, error) {
 	accountNow()
 	var u unix.Rusage
@@ -20,7 +20,7 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// lifePeak is the largest resident set of this process in its whole life; 0 if the
+// lifePeak returns the largest resident set of this process in its whole life; 0 if the
 // system doesn't keep it.
 func lifePeak() uint64 {
 	var u unix.Rusage

@@ -47,12 +47,12 @@ func (s Scale) full(x float64) string {
 	return number + " " + s.Unit
 }
 
-// ScaleOf is the scale in which a duration has three digits.
+// ScaleOf returns the scale in which a duration has three digits.
 func ScaleOf(d time.Duration) Scale {
 	return scaleFor(float64(d), []Scale{{Unit: "ns", Size: 1}, {Unit: "µs", Size: 1e3}, {Unit: "ms", Size: 1e6}, {Unit: "s", Size: 1e9}})
 }
 
-// ScaleOfBytes is the scale in which a size has three digits.
+// ScaleOfBytes returns the scale in which a size has three digits.
 func ScaleOfBytes(n uint64) Scale {
 	return scaleFor(float64(n), []Scale{{Unit: "B", Size: 1}, {Unit: "kB", Size: 1e3}, {Unit: "MB", Size: 1e6},
 		{Unit: "GB", Size: 1e9}, {Unit: "TB", Size: 1e12}, {Unit: "PB", Size: 1e15}, {Unit: "EB", Size: 1e18}})

@@ -66,18 +66,18 @@ func (p *Plan) Begin(epoch, n, base int) (origin int64) {
 	return p.from - int64(base)
 }
 
-// below is how many of the positions before p are in the lanes before a lane.
+// below returns how many of the positions before p are in the lanes before a lane.
 func below(p int64, lane, lanes int) int64 {
 	return p/int64(lanes)*int64(lane) + min(p%int64(lanes), int64(lane))
 }
 
-// offset is how many of the positions before p are in a lane.
+// offset returns how many of the positions before p are in a lane.
 func offset(p int64, lane, lanes int) int64 { return below(p, lane+1, lanes) - below(p, lane, lanes) }
 
-// FirstOffset is the first offset of a lane that the run may take.
+// FirstOffset returns the first offset of a lane that the run may take.
 func (p *Plan) FirstOffset(lane int) int64 { return offset(p.from, lane, p.Lanes) }
 
-// PositionOf is the position at an offset of a lane.
+// PositionOf returns the position at an offset of a lane.
 func (p *Plan) PositionOf(lane int, offset int64) int64 { return offset*int64(p.Lanes) + int64(lane) }
 
 // A piece is the records of a lane in a pass.
@@ -87,7 +87,7 @@ type piece struct {
 	first     int64 // the first of them, of all records in the order of the pass's shards
 }
 
-// pieceOf is the piece with a record or offset of a lane.
+// pieceOf returns the piece with a record or offset of a lane.
 func (p *Plan) pieceOf(lane int, number int64) piece {
 	n := int64(p.N)
 	k := (p.PositionOf(lane, number) - p.begins) / n
@@ -104,7 +104,7 @@ type block struct {
 	from, end int64
 }
 
-// blockOf is the block with a record or offset of a lane.
+// blockOf returns the block with a record or offset of a lane.
 func (p *Plan) blockOf(lane int, number int64) block {
 	b := block{piece: p.pieceOf(lane, number)}
 	size := int64(p.Block)
@@ -116,7 +116,7 @@ func (p *Plan) blockOf(lane int, number int64) block {
 // A pick is a record of a lane that the rank takes, and its offset.
 type pick struct{ record, offset int64 }
 
-// picks is what the rank takes of a block, in the order of the records.
+// picks returns what the rank takes of a block, in the order of the records.
 func (p *Plan) picks(lane int, b block) (all []pick) {
 	mixed := permute.New(int(b.end - b.from))
 	key := permute.Mix64(permute.EpochKey(p.Key, p.passNumber(b.pass)) + uint64(b.first+b.from-b.piece.from)*permute.Golden)
@@ -133,10 +133,10 @@ func (p *Plan) picks(lane int, b block) (all []pick) {
 	return all
 }
 
-// passNumber is the number of pass k of the run, among all.
+// passNumber returns the number of pass k of the run, among all.
 func (p *Plan) passNumber(k int64) int { return int((uint64(p.pass) + uint64(k)) & math.MaxInt) }
 
-// before is where the shards of pass k of the run begin.
+// before returns where the shards of pass k of the run begin.
 func (p *Plan) before(k int64) []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,7 +198,7 @@ func (p *Plan) Picks(lane int) func(from int64) (Pick, bool) {
 	}
 }
 
-// Order is the block with an offset of a lane: the offsets that it fills and, for each of these that
+// Order returns the block with an offset of a lane: the offsets that it fills and, for each of these that
 // the rank takes, how many of its records are read before.
 func (p *Plan) Order(lane int, offset int64, order []int) (from, end int64, _ []int) {
 	b := p.blockOf(lane, offset)

@@ -19,7 +19,7 @@ type world struct {
 func (w *world) steps(base int) int { return (w.n - base + w.step() - 1) / w.step() }
 func (w *world) step() int          { return w.ranks * w.batch }
 
-// at is the epoch of a step, and where in that it begins.
+// at returns the epoch of a step, and where in that it begins.
 func (w *world) at(k int) (epoch, position int) {
 	head := w.steps(w.base)
 	if k < head {

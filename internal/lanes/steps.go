@@ -20,7 +20,7 @@ type Steps struct {
 	Span func(k int) (first, after int64, low, high int)
 }
 
-// Share is the offsets of a lane that the rank takes in step k.
+// Share returns the offsets of a lane that the rank takes in step k.
 func (s *Steps) Share(lane, k int) (from, end int64) {
 	first, after, low, high := s.Span(k)
 	in := below(after, lane, s.Lanes) - below(first, lane, s.Lanes) // of the step's positions, in the lanes before
@@ -29,7 +29,7 @@ func (s *Steps) Share(lane, k int) (from, end int64) {
 	return from + min(max(0, int64(low)-in), n), from + min(max(0, int64(high)-in), n)
 }
 
-// at is the step that has the position at an offset of a lane, or the step before.
+// at returns the step that has the position at an offset of a lane, or the step before.
 func (s *Steps) at(lane int, offset int64) int {
 	p := offset*int64(s.Lanes) + int64(lane) - s.Origin
 	if p < s.Epoch {
@@ -76,7 +76,7 @@ func (s *Steps) Next(lane int, from int64) int64 {
 	return -1
 }
 
-// Each is how many positions each of some ranks takes of the shortest steps that have each lane
+// Each returns how many positions each of some ranks takes of the shortest steps that have each lane
 // equally often.
 func Each(lanes, ranks int) int { return lanes / gcd(lanes, ranks) }
 

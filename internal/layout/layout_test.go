@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// random is the columns of samples, and for each of n samples the sizes of its ragged dimensions.
+// random returns the columns of samples, and for each of n samples the sizes of its ragged dimensions.
 func random(rng *rand.Rand, n int) (l *Layout, sizes [][]int) {
 	l = &Layout{}
 	for i := range 1 + rng.IntN(3) {
@@ -64,7 +64,7 @@ func element(c *Column, size []int, f func(index []int)) {
 	walk(0)
 }
 
-// at is where an element begins in the sample's place.
+// at returns where an element begins in the sample's place.
 func at(c *Column, index []int) (at int) {
 	stride := c.Size
 	for d, n := range c.Dims {
@@ -74,7 +74,7 @@ func at(c *Column, index []int) (at int) {
 	return at
 }
 
-// value is what an element of a sample holds, the same in whatever shape it lies.
+// value returns what an element of a sample holds, the same in whatever shape it lies.
 func value(sample, column int, index []int) byte {
 	v := 7*sample + 31*column + 1
 	for _, i := range index {

@@ -106,7 +106,7 @@ type planPhase struct {
 	tail     permute.Permutation
 }
 
-// Plan is the plan of a rank, if world ranks take the positions of training in turn: the
+// Plan returns the plan of a rank, if world ranks take the positions of training in turn: the
 // rank's positions count its own only. Check must have found nothing wrong with m.
 func (m *Mix) Plan(seed uint64, rank, world int) *Plan {
 	s := &Plan{key: permute.SeedKey(seed), block: m.Block, whole: permute.New(m.Block)}
@@ -138,7 +138,7 @@ func (m *Mix) Plan(seed uint64, rank, world int) *Plan {
 	return s
 }
 
-// sums is the sum of numbers up to each, itself included.
+// sums returns the sum of numbers up to each, itself included.
 func sums(numbers []int) []int {
 	all, sum := make([]int, len(numbers)), 0
 	for i, n := range numbers {
@@ -148,7 +148,7 @@ func sums(numbers []int) []int {
 	return all
 }
 
-// blockAt is the block that a position is in, and its place there.
+// blockAt returns the block that a position is in, and its place there.
 func (s *Plan) blockAt(position uint64) (b planBlock, place int) {
 	p := &s.phases[sort.Search(len(s.phases)-1, func(k int) bool { return s.phases[k+1].start > position })]
 	number, at := (position-p.start)/uint64(s.block), (position-p.start)%uint64(s.block)
@@ -167,12 +167,12 @@ type planBlock struct {
 	ends   []int
 }
 
-// before is how often a part was drawn before the block.
+// before returns how often a part was drawn before the block.
 func (b *planBlock) before(part int) uint64 {
 	return b.phase.drawn[part] + b.number*uint64(b.phase.share[part])
 }
 
-// at is the part that a place of the block draws from, and the number of this draw among the
+// at returns the part that a place of the block draws from, and the number of this draw among the
 // block's draws from that part. It counts in the order that the places have before they are
 // mixed: part after part.
 func (b *planBlock) at(place int) (part, number int) {
@@ -184,14 +184,14 @@ func (b *planBlock) at(place int) (part, number int) {
 	return part, place
 }
 
-// At is the part that a position draws from, and the number of its draw from that part.
+// At returns the part that a position draws from, and the number of its draw from that part.
 func (s *Plan) At(position uint64) (part int, draw uint64) {
 	b, place := s.blockAt(position)
 	part, number := b.at(place)
 	return part, b.before(part) + uint64(number)
 }
 
-// Draws is how often a part is drawn in all of the blocks that positions from … to−1 are
+// Draws returns how often a part is drawn in all of the blocks that positions from … to−1 are
 // in; at most math.MaxInt.
 func (s *Plan) Draws(part int, from, to uint64) int {
 	first, _ := s.blockAt(from)
@@ -203,7 +203,7 @@ func (s *Plan) Draws(part int, from, to uint64) int {
 	return int(min(last.before(part)-first.before(part)+uint64(share), math.MaxInt))
 }
 
-// Before is how often each part is drawn before a position. If ctx ends, counts may be too low.
+// Before returns how often each part is drawn before a position. If ctx ends, counts may be too low.
 func (s *Plan) Before(ctx context.Context, position uint64) []uint64 {
 	b, places := s.blockAt(position)
 	counts := make([]uint64, len(b.ends))

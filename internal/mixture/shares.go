@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Divide is where the parts of n end that have these shares, in any unit: at the nearest whole
+// Divide returns where the parts of n end that have these shares, in any unit: at the nearest whole
 // numbers, a half rounded up.
 func Divide(n int, shares []float64) []int {
 	weights := exactly(shares)

@@ -18,7 +18,7 @@ const (
 	Data
 )
 
-// Identify is the identity of an order that depends on these; "" isn't known.
+// Identify returns the identity of an order that depends on these; "" isn't known.
 func Identify(length, seed, sampler, data string) (id Identity) {
 	for i, of := range []string{Length: length, Seed: seed, Sampler: sampler, Data: data} {
 		if of != "" {

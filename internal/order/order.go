@@ -100,7 +100,7 @@ func (o *Order) PartOf(epoch, base, k int) (from, to, after int, err error) {
 	return from, to, after, nil
 }
 
-// sharers is the first rank that has part number of n: the lowest for which
+// sharers returns the first rank that has part number of n: the lowest for which
 // portion(n, rank, world) is number.
 func sharers(n, number, world int) int {
 	return int((uint64(number)*uint64(world) + uint64(n) - 1) / uint64(n))

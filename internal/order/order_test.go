@@ -11,7 +11,7 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// ranks is the orders of all ranks.
+// ranks returns the orders of all ranks.
 func ranks(n, batch, world int, dropLast bool) (all []Order) {
 	for rank := range world {
 		all = append(all, Order{N: n, Batch: batch, Rank: rank, World: world, DropLast: dropLast})

@@ -65,7 +65,7 @@ func Map(size int) (mem []byte, err error) {
 	return mapNew(size)
 }
 
-// SealedAs is what the memory at an address was; "" if it isn't sealed.
+// SealedAs returns what the memory at an address was; "" if it isn't sealed.
 func SealedAs(addr uintptr) string {
 	sealed.Lock()
 	defer sealed.Unlock()

@@ -29,7 +29,7 @@ func NewOrders[T any](keep, parts int, compute func(epoch, part int) []T) *Order
 	return &Orders[T]{slots: make([]atomic.Pointer[partOrder[T]], keep), parts: parts, compute: compute}
 }
 
-// Get is the order of a part of an epoch. It may be called from many goroutines at once. If
+// Get returns the order of a part of an epoch. It may be called from many goroutines at once. If
 // compute panics, so does Get, for as long as the order would be kept.
 func (o *Orders[T]) Get(epoch, part int) []T {
 	slot := &o.slots[uint(epoch*o.parts+part)%uint(len(o.slots))]

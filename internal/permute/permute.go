@@ -32,7 +32,7 @@ type Permutation struct {
 	rounds int // even
 }
 
-// New is the permutations of 0 … n−1.
+// New returns the permutations of 0 … n−1.
 func New(n int) Permutation {
 	width := max(1, bits.Len64(uint64(n-1)))
 	p := Permutation{n: uint64(n), bits: uint(width / 2)}
@@ -49,7 +49,7 @@ func New(n int) Permutation {
 // Len is n.
 func (p *Permutation) Len() int { return int(p.n) }
 
-// At is where i goes, 0 ≤ i < n.
+// At returns where i goes, 0 ≤ i < n.
 func (p *Permutation) At(key uint64, i int) int {
 	mask := uint64(1)<<p.bits - 1
 	x := uint64(i)
@@ -74,7 +74,7 @@ const maxTabulated = 14
 // Tabulates reports whether n is small enough for Tabulate.
 func (p *Permutation) Tabulates() bool { return p.bits <= maxTabulated }
 
-// Tabulate is the round functions for a key as two tables per pair of rounds: by
+// Tabulate returns the round functions for a key as two tables per pair of rounds: by
 // how much each column turns the row, and by how much each row turns the column.
 // Each table has about √n entries.
 func (p *Permutation) Tabulate(key uint64) []uint16 {
@@ -159,7 +159,7 @@ func wrap(x, n uint64) uint64 {
 // as evenly as can be, as Mix64 wants its inputs.
 const Golden = 0x9e3779b97f4a7c15
 
-// Mix64 is a bijection that hashes: the finalizer of SplitMix64 (Steele, Lea and Flood,
+// Mix64 returns a bijection that hashes: the finalizer of SplitMix64 (Steele, Lea and Flood,
 // 2014; the constants are Stafford's Mix13).
 func Mix64(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -180,7 +180,7 @@ func Digest(n int, at func(i int) uint64) uint64 {
 // seed would be epoch 0 of another.
 func SeedKey(seed uint64) uint64 { return Mix64(seed + Golden) }
 
-// EpochKey is the key of an epoch, from that of the seed.
+// EpochKey returns the key of an epoch, from that of the seed.
 func EpochKey(seedKey uint64, epoch int) uint64 {
 	return Mix64(seedKey + uint64(epoch)*Golden)
 }

@@ -43,7 +43,7 @@ type Hardware struct {
 	MemoryGiB  uint64  `json:"memory_gib"` // of machine or container, rounded up: it varies a little between kernels
 }
 
-// legible is the key as it comes back from the file: JSON holds no bytes that aren't UTF-8.
+// legible returns the key as it comes back from the file: JSON holds no bytes that aren't UTF-8.
 func (k Key) legible() Key {
 	for _, s := range []*string{&k.Hardware.CPU, &k.Device, &k.Fields, &k.Options} {
 		*s = strings.ToValidUTF8(*s, "\ufffd")
@@ -148,7 +148,7 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	return replaceFile(ctx, path, data)
 }
 
-// place is the path at which the file lies or is to lie. It makes the directory if
+// place returns the path at which the file lies or is to lie. It makes the directory if
 // there is none. A link at the path stays a link.
 func (f File) place() (string, error) {
 	path, err := files.Resolve(f.Path)
@@ -303,7 +303,7 @@ func replaceFile(ctx context.Context, path string, data []byte) (err error) {
 	return files.Replace(ctx, temporary, path)
 }
 
-// ThisHardware is the part of a Key that belongs to the machine.
+// ThisHardware returns the part of a Key that belongs to the machine.
 func ThisHardware() Hardware {
 	cpus, memory, limit := host.CPUs(), host.Memory().Total, host.Limit().Bytes
 	if limit != 0 {

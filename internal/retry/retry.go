@@ -77,7 +77,7 @@ func With(ctx context.Context, p Policy) context.Context {
 	return context.WithValue(ctx, policyKey{}, p)
 }
 
-// Of is the Policy of a context; of another one, to repeat nothing. What repeats by it returns the
+// Of returns the Policy of a context; of another one, to repeat nothing. What repeats by it returns the
 // error that is left as one that stays, or its callers would repeat it again.
 func Of(ctx context.Context) Policy {
 	p, _ := ctx.Value(policyKey{}).(Policy)

@@ -221,7 +221,7 @@ func (x *explorer) goOn(t *thread) {
 	}
 }
 
-// state is a number for the present state, and the threads in an order that is
+// state returns a number for the present state, and the threads in an order that is
 // the same in states between which there is no difference.
 func (x *explorer) state() (uint64, []int) {
 	order := x.order[:0]
@@ -237,7 +237,7 @@ func (x *explorer) state() (uint64, []int) {
 	return h, order
 }
 
-// inOrder is a set of threads as one of places in an order, back the reverse.
+// inOrder returns a set of threads as one of places in an order, back the reverse.
 func inOrder(set uint16, order []int) (places uint16) {
 	for place, i := range order {
 		places |= set >> i & 1 << place
@@ -422,7 +422,7 @@ func (x *explorer) spins(state uint64) bool {
 	return false
 }
 
-// story is the steps of the path.
+// story returns the steps of the path.
 func (x *explorer) story() string {
 	var s strings.Builder
 	x.begin()

@@ -92,7 +92,7 @@ type entry[T any] struct {
 	lanes [MaxLanes]atomicUint64
 }
 
-// lane is the places from … to−1 of lane i in a batch with used lanes and size
+// lane returns the places from … to−1 of lane i in a batch with used lanes and size
 // places.
 func lane(i, used, size int) (from, to int) { return size * i / used, size * (i + 1) / used }
 
@@ -182,7 +182,7 @@ func (r *Ring[T]) tellOfMore() {
 	}
 }
 
-// ownersGate is what Await sleeps at.
+// ownersGate returns what Await sleeps at.
 func (r *Ring[T]) ownersGate() *gate {
 	if r.stage != 0 {
 		return &r.staged
@@ -349,7 +349,7 @@ func (r *Ring[T]) SetQuota(n int) {
 // Ready tells, without waiting, whether batch seq is ready.
 func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 }
 
-// Item is what batch seq was opened with.
+// Item returns what batch seq was opened with.
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
 // Await sleeps until one of the batches seqs is ready, and returns the first of seqs

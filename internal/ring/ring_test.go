@@ -67,7 +67,7 @@ func (m *model) open(places, lanes int) {
 	m.batches = append(m.batches, b)
 }
 
-// next is the batch of which a worker's next claim is, and the lane; false where
+// next returns the batch of which a worker's next claim is, and the lane; false where
 // nothing is left.
 func (m *model) next(worker int) (batch int, lane *[]int, ok bool) {
 	for i, b := range m.batches {
@@ -312,7 +312,7 @@ func (c *crew) run(rng *rand.Rand, seq uint64, n, ahead int) uint64 {
 	return opened
 }
 
-// transfer is the stage, where there is one: it takes the batches it is told
+// transfer returns the stage, where there is one: it takes the batches it is told
 // of until the function it returns is called.
 func (c *crew) transfer() (opened chan<- uint64, stop func()) {
 	if !c.stage {
@@ -453,7 +453,7 @@ func TestABatchThatStopCutShortIsNeverReady(t *testing.T) {
 	require.Zero(t, passed, "of %d", tries)
 }
 
-// unclaimed is how many batches before end have places that nobody has claimed.
+// unclaimed returns how many batches before end have places that nobody has claimed.
 func unclaimed[T any](r *Ring[T], end uint64) int {
 	return int(end - min(end, r.cursor.Load()>>posBits))
 }

@@ -136,7 +136,7 @@ func (w *world) own() {
 	}
 }
 
-// epoch is the owner's part of an epoch whose batches begin at first.
+// epoch returns the owner's part of an epoch whose batches begin at first.
 func (w *world) epoch(e int, first uint64) (end uint64) {
 	w.era.Store(uint64(2*e + 1))
 	w.r.Reset(first)

@@ -27,10 +27,10 @@ type Rows struct {
 	ends   []uint32 // of each row in pieces
 }
 
-// Len is the number of rows.
+// Len returns the number of rows.
 func (r *Rows) Len() int { return len(r.ends) }
 
-// At is the pieces of a row.
+// At returns the pieces of a row.
 func (r *Rows) At(row int) []Piece {
 	from := uint32(0)
 	if row > 0 {
@@ -64,7 +64,7 @@ type packer struct {
 	rooms  rooms
 }
 
-// place is the row that a piece goes into.
+// place returns the row that a piece goes into.
 func (p *packer) place(n int) uint32 {
 	room := p.rooms.atLeast(n)
 	var row uint32
@@ -108,7 +108,7 @@ func newRooms(length int) rooms {
 	return rooms{rows: make([][]uint32, length+1), words: make([]uint64, words), some: make([]uint64, words/64+1)}
 }
 
-// atLeast is the least room ≥ n that a row has; −1 if none has.
+// atLeast returns the least room ≥ n that a row has; −1 if none has.
 func (r *rooms) atLeast(n int) int {
 	w := n / 64
 	if left := r.words[w] >> (n % 64); left != 0 {

@@ -47,11 +47,11 @@ type Spec struct {
 	Shortest    int // no sample has fewer
 }
 
-// index is where the file's index begins, and data is where it ends.
+// index returns where the file's index begins, and data is where it ends.
 func (s *Spec) index() int64 { return indexOffset(len(s.Description)) }
 func (s *Spec) data() int64  { return s.index() + entryBytes*int64(s.Samples) }
 
-// indexOffset is where the index begins after a description of n bytes.
+// indexOffset returns where the index begins after a description of n bytes.
 func indexOffset(n int) int64 { return int64(headerBytes+n+7) &^ 7 }
 
 // Why a file can't be used. Writing the file anew mends all of these.
@@ -66,19 +66,19 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Sum adds b to a CRC-32C, which is 0 at first.
 func Sum(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
 
-// key is the part of the checksums that depends on the description.
+// key returns the part of the checksums that depends on the description.
 func (s *Spec) key() uint64 {
 	sum := sha256.Sum256(s.Description)
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// checksum is the checksum of a sample whose bytes have the CRC-32C sum. It differs if the
+// checksum returns the checksum of a sample whose bytes have the CRC-32C sum. It differs if the
 // same bytes are in another sample's place or another file.
 func checksum(key uint64, index int, sum uint32) uint32 {
 	return sum ^ uint32(permute.Mix64(key+uint64(index)*permute.Golden))
 }
 
-// encodeHeader is what a file of size bytes begins with.
+// encodeHeader returns what a file of size bytes begins with.
 func encodeHeader(description []byte, size int64) []byte {
 	b := make([]byte, indexOffset(len(description)))
 	copy(b, magic)

@@ -27,7 +27,7 @@ import (
 
 const longest = 100
 
-// sample is what sample i consists of: up to longest bytes, none of them zero.
+// sample returns what sample i consists of: up to longest bytes, none of them zero.
 func sample(i int) []byte { return bytes.Repeat([]byte{byte(i%250) + 1}, longest-i%7) }
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -71,7 +71,7 @@ func opened(t testing.TB, path string, n int, log *slog.Logger) *File {
 	return f
 }
 
-// written is a new file of n samples, and what is in it.
+// written returns a new file of n samples, and what is in it.
 func written(t testing.TB, n int) (path string, content []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "samples")
@@ -81,7 +81,7 @@ func written(t testing.TB, n int) (path string, content []byte) {
 	return path, content
 }
 
-// copied is the sample as Read gives it, copied.
+// copied returns the sample as Read gives it, copied.
 func (f *File) copied(index int) (got []byte, ok bool, err error) {
 	ok, err = f.Read(index, index, func(b []byte) (uint32, error) {
 		got = bytes.Clone(b)

@@ -38,10 +38,10 @@ type Writer struct {
 	first       int
 }
 
-// Len is how many samples weren't there.
+// Len returns how many samples weren't there.
 func (w *Writer) Len() int { return len(w.missing) + w.spec.Samples - w.next }
 
-// At is the i-th of them. (A Writer is the sampler of those who load them.)
+// At returns the i-th of them. (A Writer is the sampler of those who load them.)
 func (w *Writer) At(_, i int) int {
 	if i < len(w.missing) {
 		return w.missing[i]
@@ -119,7 +119,7 @@ func (w *Writer) flush() error {
 	return err
 }
 
-// lost is an error once another process may be writing the file.
+// lost returns an error once another process may be writing the file.
 func (w *Writer) lost() error {
 	if w.held.Still() && files.IsAt(w.f, w.partial) {
 		return nil

@@ -149,7 +149,7 @@ func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
 	return may, mean[i] <= best+alpha-surely*min(se, mostDoubt*alpha) || may && e.df == 0
 }
 
-// roundness is how often a count can be halved. What training would have without tuning is the
+// roundness returns how often a count can be halved. What training would have without tuning is the
 // roundest; 0 workers are the least round, since a worker too many costs nothing.
 func (sp Space) roundness(workers int) int {
 	switch workers {

@@ -20,7 +20,7 @@ func windows(workers int, means ...time.Duration) Series {
 	return s
 }
 
-// waiting is a window in which training does nothing but wait.
+// waiting returns a window in which training does nothing but wait.
 func waiting(round, iterations int, mean time.Duration) Block {
 	return Block{Round: round, Iterations: iterations, Bodies: iterations, Mean: mean, Wait: mean}
 }

@@ -54,7 +54,7 @@ func weigh(sp Space, seen []Series) evidence {
 	return e
 }
 
-// sharedDrift is the drift of each round, as a logarithm, and how many windows a round has.
+// sharedDrift returns the drift of each round, as a logarithm, and how many windows a round has.
 func sharedDrift(sp Space, rows []Series) (drift []float64, company map[int]int) {
 	var obs []stat.Obs
 	rounds, company := 0, map[int]int{}

@@ -22,7 +22,7 @@ func (e evidence) between() (w int, found bool) {
 	return 0, false
 }
 
-// gap is the middle between the i-th count and the next.
+// gap returns the middle between the i-th count and the next.
 func (e evidence) gap(i int) (w int, found bool) {
 	if i < 0 || i+1 >= e.able {
 		return 0, false
@@ -61,7 +61,7 @@ func (e evidence) promises(i, w, fastest int) bool {
 	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
 }
 
-// of is the time of w workers; +Inf if it isn't known.
+// of returns the time of w workers; +Inf if it isn't known.
 func (e evidence) of(w int) float64 {
 	if i := slices.Index(e.counts, w); i >= 0 {
 		return e.mean[i]

@@ -47,7 +47,7 @@ func (e evidence) undecided() []int {
 	return race
 }
 
-// quickestBut is the quickest of the other counts.
+// quickestBut returns the quickest of the other counts.
 func (e evidence) quickestBut(w int) (other int) {
 	other = -1
 	for i := range e.counts {

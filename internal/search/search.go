@@ -143,10 +143,10 @@ func bodies(seen []Series) (common float64, own []float64) {
 	return common, own
 }
 
-// body is how long the body of the loop took, if one has ended.
+// body returns how long the body of the loop took, if one has ended.
 func (b Block) body() float64 { return float64(b.Mean - b.Wait) }
 
-// body is the mean body, once even has given one to each block.
+// body returns the mean body, once even has given one to each block.
 func (s Series) body() time.Duration {
 	sum, n := 0.0, 0
 	for _, b := range s.Blocks {
@@ -209,7 +209,7 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	return r, sp.Fixed || r.Round < lastRound
 }
 
-// turn is the next window of a race. Each of its rounds measures all counts of the race.
+// turn returns the next window of a race. Each of its rounds measures all counts of the race.
 func (s search) turn(race []int) Request {
 	round := s.round
 	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.measured(w, round) })
@@ -326,7 +326,7 @@ func newSearch(sp Space, seen []Series) search {
 	return s
 }
 
-// lowest is a first figure for a count: its quickest window, since disturbances can
+// lowest returns a first figure for a count: its quickest window, since disturbances can
 // only slow a window down. It decides where to look, not what to choose.
 func lowest(blocks []Block) float64 {
 	best := math.Inf(1)
@@ -367,7 +367,7 @@ func (s search) window(workers, parts, round, sharers int) Request {
 	return r
 }
 
-// enough is how many iterations a count needs if one takes mean.
+// enough returns how many iterations a count needs if one takes mean.
 func (sp Space) enough(mean float64) int {
 	if sp.Fixed || math.IsInf(mean, 1) {
 		return sp.Iterations
@@ -380,7 +380,7 @@ func (sp Space) enough(mean float64) int {
 	return max(1, int(min(max(float64(sp.Iterations), fewest), most)))
 }
 
-// ceiling is the highest count of the space. If it may grow, it starts at first. It
+// ceiling returns the highest count of the space. If it may grow, it starts at first. It
 // doubles while the highest count beats every count up to half of it by more than alpha and
 // leaves CPUs idle: then workers wait for something other than a CPU.
 func (s search) ceiling(first int) int {
@@ -394,7 +394,7 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
-// demand is the share of the CPUs that a count uses or waits for, and how much of it is waiting.
+// demand returns the share of the CPUs that a count uses or waits for, and how much of it is waiting.
 func demand(blocks []Block) (wants, queued float64) {
 	weights := 0.0
 	for _, b := range blocks {
@@ -513,7 +513,7 @@ func (s search) full(w int) bool {
 	return false
 }
 
-// fastestAbove is the time of the fastest of more workers than w. If fewer workers than w are
+// fastestAbove returns the time of the fastest of more workers than w. If fewer workers than w are
 // far faster, that is no reason to go no lower.
 func (s search) fastestAbove(w int) float64 {
 	best := math.Inf(1)
@@ -525,7 +525,7 @@ func (s search) fastestAbove(w int) float64 {
 	return best
 }
 
-// powerBelow is the highest power of two below w, or 0.
+// powerBelow returns the highest power of two below w, or 0.
 func powerBelow(w int) int {
 	if w <= 1 {
 		return 0
@@ -533,13 +533,13 @@ func powerBelow(w int) int {
 	return 1 << (bits.Len(uint(w-1)) - 1)
 }
 
-// stepAt is how far apart two counts near w must be for the search to tell them apart. The
+// stepAt returns how far apart two counts near w must be for the search to tell them apart. The
 // counts 1, 2, 3, 4, 6, 8, 12, 16, 24 … are left. From 2 on, each is a third to a half more than
 // the one before. Finer counts differ by less than measuring can tell, and each run would choose
 // another of them.
 func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-2) }
 
-// middle is the count halfway between two that are more than a step apart.
+// middle returns the count halfway between two that are more than a step apart.
 func middle(low, high int) (w int, found bool) {
 	w = (low + high) / 2
 	by := stepAt(w)

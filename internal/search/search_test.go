@@ -12,7 +12,7 @@ import (
 
 const ms = time.Millisecond
 
-// steady is a machine without noise, on which training always waits and all CPUs are busy. A
+// steady returns a machine without noise, on which training always waits and all CPUs are busy. A
 // window stops at its limit.
 func steady(mean func(workers int) time.Duration) func(Request) Block {
 	return func(q Request) Block {

@@ -45,7 +45,7 @@ func (c curve) space() Space {
 	return sp
 }
 
-// highest is the highest count that may be the answer.
+// highest returns the highest count that may be the answer.
 func (c curve) highest() int {
 	if c.grows {
 		return 1023
@@ -53,10 +53,10 @@ func (c curve) highest() int {
 	return c.cpus - 1
 }
 
-// truth is what a search without noise over every count would choose.
+// truth returns what a search without noise over every count would choose.
 func (c curve) truth() int { return c.within(0) }
 
-// within is the truth if alpha were larger by a share of the fastest.
+// within returns the truth if alpha were larger by a share of the fastest.
 func (c curve) within(more float64) int {
 	sp, top := c.space(), c.highest()
 	best := math.Inf(1)
@@ -78,7 +78,7 @@ func (c curve) clear() bool {
 	return high-low < stepAt(high)
 }
 
-// margin is how near to alpha's limit a count lies that the search tells apart, as a
+// margin returns how near to alpha's limit a count lies that the search tells apart, as a
 // share of the fastest's time.
 func (c curve) margin() float64 {
 	sp, top := c.space(), c.highest()
@@ -247,7 +247,7 @@ type window struct {
 
 func (v *window) add(t float64) { v.took, v.sum = append(v.took, t), v.sum+t }
 
-// block is what package tune makes of a window.
+// block returns what package tune makes of a window.
 func (v *window) block(q Request) Block {
 	b := Block{Iterations: len(v.took), Bodies: len(v.took), Mean: time.Duration(v.sum / float64(len(v.took)))}
 	sum, n := 0.0, 0
@@ -576,7 +576,7 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 	require.GreaterOrEqual(t, meanOf(every, func(o outcome) float64 { return o.ranges }), 0.90, "intervals at 95 %")
 }
 
-// quantile is the value below which the share p of xs lies, interpolated linearly.
+// quantile returns the value below which the share p of xs lies, interpolated linearly.
 func quantile(xs []float64, p float64) float64 {
 	sorted := slices.Sorted(slices.Values(xs))
 	if len(sorted) == 0 {

@@ -142,7 +142,7 @@ func (e *Epochs[R]) Next(r **Item[R]) bool {
 	return true
 }
 
-// choose is the part that the next record is of. If *r is a record of another part, choose
+// choose returns the part that the next record is of. If *r is a record of another part, choose
 // gives it back to that part, which will read into it again, and takes one of this part.
 func (e *Epochs[R]) choose(r **Item[R]) int {
 	k, _ := e.Mix.At(e.position(e.delivered))
@@ -153,7 +153,7 @@ func (e *Epochs[R]) choose(r **Item[R]) int {
 	return k
 }
 
-// position is the number of record i of the epoch, counted over all epochs.
+// position returns the number of record i of the epoch, counted over all epochs.
 func (e *Epochs[R]) position(i int) uint64 { return uint64(e.epoch)*uint64(e.Quota) + uint64(i) }
 
 // Delivered returns how many records of the epoch were handed out or skipped.

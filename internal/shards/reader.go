@@ -170,7 +170,7 @@ func (c *shardReader[R]) blank() *Item[R] {
 	}
 }
 
-// most is how many records may be ready now.
+// most returns how many records may be ready now.
 func (c *shardReader[R]) most() int {
 	if c.last == 0 || c.sent >= c.due {
 		return leastAhead
@@ -343,7 +343,7 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 	return false
 }
 
-// peek is the record that is picked next; false if there is none.
+// peek returns the record that is picked next; false if there is none.
 func (c *shardReader[R]) peek() (next lanes.Pick, ok bool) {
 	if !c.known {
 		c.picked, c.known = c.pick(c.from)

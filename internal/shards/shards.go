@@ -211,7 +211,7 @@ func (s *Set[R]) Unended() bool {
 	return s.passes == 1
 }
 
-// Blank is a record for Next to replace.
+// Blank returns a record for Next to replace.
 func (s *Set[R]) Blank() *Item[R] {
 	if n := len(s.spare) - 1; n >= 0 {
 		r := s.spare[n]

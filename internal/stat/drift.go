@@ -22,7 +22,7 @@ const (
 	surely     = 4      // two standard errors, squared: smaller drift may be noise
 )
 
-// Drift is what all values of one time share, for each of the times 0 … times−1. Rows and times
+// Drift returns what all values of one time share, for each of the times 0 … times−1. Rows and times
 // are fitted in turn, by weighted means whose weights are Huber's ("Robust regression: asymptotics,
 // conjectures and Monte Carlo", 1973). So a row that was there only at late times is told from them
 // by the rows that were there before, and a value that is far out moves neither its row nor its time.

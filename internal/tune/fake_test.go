@@ -62,7 +62,7 @@ type worker struct {
 	beginning, began bool // preparing itself or loading its first sample; it has loaded one
 }
 
-// made is a loader that trains for 5 ms and loads a batch in 40 ms with one worker.
+// made returns a loader that trains for 5 ms and loads a batch in 40 ms with one worker.
 func made() *loader {
 	l := &loader{per: 8, stop: 1e6, left: map[int]int{}, ready: map[int]bool{}, load: steady(5 * ms), body: steady(5 * ms)}
 	l.cond, l.rng, l.after = sync.NewCond(&l.mu), rand.New(rand.NewPCG(1, 1)), func(int) {}
@@ -73,7 +73,7 @@ func made() *loader {
 
 func steady(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
-// depth is how many batches are open beside the one in use.
+// depth returns how many batches are open beside the one in use.
 func (l *loader) depth() int {
 	if l.workers == 0 {
 		return 0
@@ -81,7 +81,7 @@ func (l *loader) depth() int {
 	return l.extra + max(2, (l.workers+l.per-1)/l.per+1)
 }
 
-// truth is what a batch takes in the long run.
+// truth returns what a batch takes in the long run.
 func (l *loader) truth(workers int) time.Duration {
 	body := l.body(1 << 30)
 	if workers == 0 {

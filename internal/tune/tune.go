@@ -123,10 +123,10 @@ func (s span) plus(t span, times float64) span {
 	}}
 }
 
-// body is how long the body of the loop took, per batch.
+// body returns how long the body of the loop took, per batch.
 func (s span) body() time.Duration { return max(0, s.took-s.Wait) / time.Duration(max(s.Asked, 1)) }
 
-// perBatch is what a batch takes in the long run, and of how many batches the span tells that.
+// perBatch returns what a batch takes in the long run, and of how many batches the span tells that.
 // A batch takes as long as loading it, copying it, or the body of the loop, whichever is longest:
 // what was loaded before only hides slow loading for a while.
 func (s span) perBatch() (mean time.Duration, tells float64) {
@@ -148,7 +148,7 @@ func (s span) perBatch() (mean time.Duration, tells float64) {
 	return mean, tells
 }
 
-// perBatch is what a batch takes at the tuner's count. Without workers, nothing overlaps.
+// perBatch returns what a batch takes at the tuner's count. Without workers, nothing overlaps.
 func (t *Tuner) perBatch(s span) (mean time.Duration, tells float64) {
 	switch {
 	case t.workers != 0:
@@ -188,7 +188,7 @@ func (t *Tuner) Start(limit time.Duration) {
 	}
 }
 
-// Left is how much time is left. Run and Next may call it.
+// Left returns how much time is left. Run and Next may call it.
 func (t *Tuner) Left(now time.Time) time.Duration {
 	if t.ends.IsZero() {
 		return math.MaxInt64
@@ -208,10 +208,10 @@ func (t *Tuner) LeaveOut(took time.Duration) {
 	}
 }
 
-// Seen is all that was measured.
+// Seen returns all that was measured.
 func (t *Tuner) Seen() []search.Series { return t.seen }
 
-// Round is that of the window under way.
+// Round returns that of the window under way.
 func (t *Tuner) Round() int { return t.req.Round }
 
 // Settled reports whether nothing is being measured.
@@ -285,7 +285,7 @@ func (t *Tuner) look(now time.Time, delivered bool) {
 	t.latest = look{now, f}
 }
 
-// done is what was done in the phase.
+// done returns what was done in the phase.
 func (t *Tuner) done(now time.Time, f Figures) span {
 	s := t.sum.plus(span{now.Sub(t.since), f}, 1).plus(span{0, t.base}, -1)
 	s.Missing = f.Missing
@@ -441,7 +441,7 @@ func (t *Tuner) add(b search.Block) {
 	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
 }
 
-// block is the window as the search sees it.
+// block returns the window as the search sees it.
 func (w Window) block(round int) search.Block {
 	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies}
 	if len(w.Parts) > 1 {

@@ -45,7 +45,7 @@ func Recovered(p any) (stack []byte, err error) {
 	}
 }
 
-// Cause is an error for a text that already begins with the module's name: it says what err
+// Cause returns an error for a text that already begins with the module's name: it says what err
 // says without that name, and unwraps to err.
 func Cause(err error) error { return cause{err} }
 
@@ -54,10 +54,10 @@ type cause struct{ err error }
 func (c cause) Error() string { return withoutPrefix(c.err) }
 func (c cause) Unwrap() error { return c.err }
 
-// withoutPrefix is what an error or a panic says, without the module's name.
+// withoutPrefix returns what an error or a panic says, without the module's name.
 func withoutPrefix(said any) string { return strings.TrimPrefix(fmt.Sprint(said), "nwt: ") }
 
-// unwoundFrom is the file and line of the program's call that made the runtime unwind the
+// unwoundFrom returns the file and line of the program's call that made the runtime unwind the
 // goroutine's stack. A panic of Sample.SetLen is reported with the line that called SetLen.
 func unwoundFrom(unwinder string) string {
 	pcs := make([]uintptr, 64)

@@ -25,7 +25,7 @@ func called(f func() error) (ok, ended bool, stack []byte, err error) {
 	return ok, ended, stack, err
 }
 
-// line is the place n lines below its caller, as an error names it.
+// line returns the place n lines below its caller, as an error names it.
 func line(n int) string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf(" (%s:%d)", file, line+n)

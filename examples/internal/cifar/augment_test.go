@@ -16,7 +16,7 @@ func noise() *record {
 	return r
 }
 
-// value is what augment should write to a pixel, computed by itself.
+// value returns what augment should write to a pixel, computed by itself.
 func value(r *record, c, y, x, dx, dy int, flip bool) float32 {
 	mean := [...]float64{0.4914, 0.4822, 0.4465}[c]
 	deviation := [...]float64{0.2470, 0.2435, 0.2616}[c]

@@ -19,7 +19,7 @@ func put(t *testing.T, dir, name string, data []byte) string {
 	return path
 }
 
-// labelled is a file of black images.
+// labelled returns a file of black images.
 func labelled(labels ...byte) []byte {
 	data := make([]byte, len(labels)*recordSize)
 	for i, label := range labels {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Bundled is the folder of the images that come with Go, for its own tests.
+// Bundled returns the folder of the images that come with Go, for its own tests.
 // Some of them are corrupt on purpose.
 func Bundled(ctx context.Context) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()

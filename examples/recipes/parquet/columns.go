@@ -19,7 +19,7 @@ var types = map[arrow.Type]nwt.DType{
 	arrow.TIMESTAMP: nwt.Int64, arrow.DURATION: nwt.Int64,
 }
 
-// fieldOf is what a column of a type is loaded as. If it is ragged, its first dimension isn't
+// fieldOf returns what a column of a type is loaded as. If it is ragged, its first dimension isn't
 // known yet.
 func fieldOf(t arrow.DataType) (f nwt.Field, err error) {
 	switch t := t.(type) {
@@ -83,7 +83,7 @@ func (r *rows) add(data []byte) {
 	r.ends = append(r.ends, len(r.data))
 }
 
-// rowsOf is the values of an array. A null is a bad one, as is a list that has one.
+// rowsOf returns the values of an array. A null is a bad one, as is a list that has one.
 func rowsOf(a arrow.Array) (r rows) {
 	switch a := a.(type) {
 	case array.ExtensionArray:
@@ -147,7 +147,7 @@ func rowsOf(a arrow.Array) (r rows) {
 	return r
 }
 
-// fixed is the values of an array that lie in it as nwt wants them.
+// fixed returns the values of an array that lie in it as nwt wants them.
 func fixed(a arrow.Array) (r rows) {
 	d := a.Data()
 	r.size = a.DataType().(arrow.FixedWidthDataType).Bytes()

@@ -165,7 +165,7 @@ func (t *table) findColumns(names []string) error {
 	return nil
 }
 
-// rows is the number of rows in a row group of a file of size bytes, if that and where its
+// rows returns the number of rows in a row group of a file of size bytes, if that and where its
 // columns lie is possible: arrow-go allocates whatever is said to be there.
 func (t *table) rows(f *file.Reader, g int, size int64) (int, error) {
 	group := f.MetaData().RowGroup(g)
@@ -221,7 +221,7 @@ func (t *table) measure() error {
 	return nil
 }
 
-// unit is the bytes of what a ragged column's length counts.
+// unit returns the bytes of what a ragged column's length counts.
 func (t *table) unit(c int) int {
 	n := t.fields[c].Type.Size()
 	for _, dim := range t.fields[c].Shape[1:] {
@@ -285,7 +285,7 @@ func (t *table) loadRow(g *group, row int, dst *nwt.Sample) error {
 	return nil
 }
 
-// group is a row group that is kept; another one takes the place of the oldest. Twice
+// group returns a row group that is kept; another one takes the place of the oldest. Twice
 // as many are kept as are mixed: while some workers load the last rows of a mixture,
 // others load the first of the next. The first who asks for a group decodes it.
 func (t *table) group(number int) (g *group, first bool) {

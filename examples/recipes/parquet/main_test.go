@@ -27,7 +27,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// written is where a new table lies, and what is in it.
+// written returns where a new table lies, and what is in it.
 func written(t *testing.T, groups, rows, columns int) (path string, whole []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "table.parquet")
@@ -46,7 +46,7 @@ func made(t *testing.T, groups, rows int) *table {
 	return tab
 }
 
-// labels is the labels from a state on, by their position in the epoch, as all ranks
+// labels returns the labels from a state on, by their position in the epoch, as all ranks
 // together load them, in up to so many steps.
 func labels(t *testing.T, tab *table, state nwt.State, world, batch, workers, steps int) (all map[int]int64, reached nwt.State) {
 	t.Helper()
@@ -154,13 +154,13 @@ func TestATableThatCannotBeReadIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "not a regular file")
 }
 
-// footer is where a file's footer begins.
+// footer returns where a file's footer begins.
 func footer(file []byte) int {
 	n := len(file) - 8
 	return n - int(binary.LittleEndian.Uint32(file[n:]))
 }
 
-// loads is the number of rows that an epoch of the file at path delivers; each must be one
+// loads returns the number of rows that an epoch of the file at path delivers; each must be one
 // that was written.
 func loads(t *testing.T, path string) (rows int, err error) {
 	tab, err := openTable(path)

@@ -202,13 +202,13 @@ func (Driver) Break(context uintptr, code cuda.Result, copies int) {
 // library in the process may have left it.
 func (Driver) Outer(context uintptr) { fake.outer(context) }
 
-// Calls is how many calls the driver has had.
+// Calls returns how many calls the driver has had.
 func (Driver) Calls() int { return int(fake.calls()) }
 
-// Failed is the call that Fail made fail; "" if none has failed yet.
+// Failed returns the call that Fail made fail; "" if none has failed yet.
 func (Driver) Failed() string { return fake.failed() }
 
-// Misuses is how many calls were the caller's mistake since Misuses was last called:
+// Misuses returns how many calls were the caller's mistake since Misuses was last called:
 // a wrong context, a handle or an address of nothing, a second free.
 func (Driver) Misuses() int { return int(fake.misuses()) }
 
@@ -234,13 +234,13 @@ func (Driver) Read(t testing.TB, address uintptr, n int) []byte {
 	return b
 }
 
-// Primary is the primary context of a GPU. Something else must retain it.
+// Primary returns the primary context of a GPU. Something else must retain it.
 func (Driver) Primary(gpu int) uintptr { return fake.primary(int32(gpu)) }
 
-// Retained is how often the primary context of a GPU is retained.
+// Retained returns how often the primary context of a GPU is retained.
 func (Driver) Retained(gpu int) int { return int(fake.retained(int32(gpu))) }
 
-// Context is a context of the program's own on a GPU, a CUcontext.
+// Context returns a context of the program's own on a GPU, a CUcontext.
 func (Driver) Context(gpu int) uintptr { return fake.context(int32(gpu)) }
 
 // ReadBack copies device memory back through the driver that package cuda finds, the

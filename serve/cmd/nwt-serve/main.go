@@ -144,7 +144,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return s.Serve(ctx, l)
 }
 
-// exported is what Prometheus is told, on any path.
+// exported returns what Prometheus is told, on any path.
 func exported(s *serve.Server) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
