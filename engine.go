@@ -274,7 +274,7 @@ func (l *engine) close() {
 // tellIfBegun logs, once, that an epoch begins anew: the program may not count its epochs.
 func (l *engine) tellIfBegun(epoch, n int) {
 	type begun struct{ epoch, n int }
-	if !l.once.isNews(begun{epoch, n}) && l.once.isNews("begins anew") {
+	if l.once.during == whileLoading && !l.once.isNews(begun{epoch, n}) && l.once.isNews("begins anew") {
 		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
 	}
 }

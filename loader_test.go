@@ -11,6 +11,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -415,6 +416,13 @@ func TestAnEpochThatBeginsAnewIsToldTheSecondTime(t *testing.T) {
 	pass(t, l.Epochs(t.Context(), 0, 3), -1)
 	require.NoError(t, l.Close())
 	require.NotContains(t, log.String(), "begins anew", "tuning has begun it more than once")
+	file := filepath.Join(t.TempDir(), "results")
+	for _, d := range []time.Duration{0, time.Millisecond} { // that kept result doesn't hold
+		_, err := nwt.Tune(t.Context(), sleeping(100, d), nwt.WithShuffle(1), nwt.WithBatchSize(10), nwt.WithIterations(5), nwt.WithMaxWorkers(1), nwt.WithResultCache(file, "other data"), log.option())
+		require.NoError(t, err)
+	}
+	require.Contains(t, log.String(), "tuning anew")
+	require.NotContains(t, log.String(), "begins anew", "confirming a result has begun it")
 }
 
 func TestWithoutOrderASlowBatchHoldsUpNothing(t *testing.T) {
