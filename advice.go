@@ -149,22 +149,27 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 	switch {
 	case t.CPU >= cpuFull:
 		return []string{fmt.Sprintf("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)}
-	case t.CPU+min(others, 1-t.CPU) >= cpuFull:
+	case t.CPU+min(others, 1-t.CPU) >= cpuFull && (t.queued == 0 || t.CPU+t.queued >= cpuFull): // samples that wait for storage don't want the CPUs
 		return []string{fmt.Sprintf("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(others, 1-t.CPU)))}
 	case t.Reading >= readingSets:
 		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %s of %d shards at once (WithInterleave).", human.Share(t.Reading), strconv.Itoa(min(o.shardsAtOnce(), s.shardsOfRank())), s.shardsOfRank())}
 	case r.Workers == 0:
 		return nil // one goroutine can't use more than a CPU
-	case t.CPU < cpuIdle && float64(r.Workers) > cpus:
-		return []string{fmt.Sprintf("Loading waits more than it computes (%s), so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.", used)}
-	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers }):
-		return []string{fmt.Sprintf("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(countWorkers(r.Workers)), used)}
-	case highest && r.Workers < most && late:
-		return []string{fmt.Sprintf("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(countWorkers(r.Workers)), used)}
-	case highest && r.Workers == most && most < maxWorkers:
-		return []string{fmt.Sprintf("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(countWorkers(r.Workers)), used)}
-	case !highest && t.CPU+others < cpuIdle && slower(t, r.trial(r.Fastest)) <= littleWait:
-		return []string{fmt.Sprintf("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)}
 	}
-	return nil
+	var out []string
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if t.CPU < cpuIdle && float64(r.Workers) > cpus {
+		say("Loading waits more than it computes (%s), so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.", used)
+	}
+	switch {
+	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers }):
+		say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(countWorkers(r.Workers)), used)
+	case highest && r.Workers < most && late:
+		say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(countWorkers(r.Workers)), used)
+	case highest && r.Workers == most && most < maxWorkers:
+		say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(countWorkers(r.Workers)), used)
+	case len(out) == 0 && !highest && t.CPU+others < cpuIdle && slower(t, r.trial(r.Fastest)) <= littleWait:
+		say("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)
+	}
+	return out
 }

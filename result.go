@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -24,6 +25,7 @@ const (
 	slowFirst   = 20   // times the median that the first batch takes …
 	firstNotice = 1e9  // … and nanoseconds
 	nearLimit   = 0.80 // of memory
+	fewSamples  = 0.95 // of BatchSize
 	muchGC      = 0.05 // share of the CPUs that collecting garbage may take
 
 	busyOthers  = 0.10 // share of the CPUs that others use
@@ -89,7 +91,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	}
 	if !r.Step {
 		columns[3] = column{"samples", "per s", func(t Trial) string {
-			return strconv.FormatFloat(float64(r.BatchSize)/max(t.Mean, 1).Seconds(), 'f', 0, 64)
+			return strconv.FormatFloat(cmp.Or(r.BatchSamples, float64(r.BatchSize))/max(t.Mean, 1).Seconds(), 'f', 0, 64)
 		}}
 	}
 	if collected {
@@ -132,6 +134,9 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	samples := "1 sample"
 	if r.BatchSize != 1 {
 		samples = fmt.Sprintf("%d samples", r.BatchSize)
+	}
+	if r.BatchSamples < fewSamples*float64(r.BatchSize) && r.BatchSamples > 0 {
+		samples = fmt.Sprintf("at most %s, %.3g on average", samples, r.BatchSamples)
 	}
 	note("batches", "%s, %s, to %s", samples, human.Bytes(uint64(r.BatchBytes)), r.Device)
 	note("machine", "%s", r.Hardware)
@@ -286,8 +291,10 @@ type Result struct {
 	Device     string `json:"device"`
 	BatchSize  int    `json:"batch_size"`
 	BatchBytes int    `json:"batch_bytes"`
-	Step       bool   `json:"step"`   // iterations include a training step: WithStep was given
-	Cached     bool   `json:"cached"` // taken from the file of WithResultCache
+
+	BatchSamples float64 `json:"batch_samples"` // of a batch, on average: a sampler may set shorter ones than BatchSize
+	Step         bool    `json:"step"`          // iterations include a training step: WithStep was given
+	Cached       bool    `json:"cached"`        // taken from the file of WithResultCache
 
 	Hardware Hardware      `json:"hardware"`
 	Reason   string        `json:"reason"`             // why the choice was made, a sentence
@@ -347,6 +354,8 @@ type Trial struct {
 	CPU          float64 `json:"cpu"`           // that this process used, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // that its garbage collector used
 	OtherCPU     float64 `json:"other_cpu"`     // that everything else used; −1: not known
+
+	queued float64 // that its threads waited for; 0 if it isn't known
 }
 
 // Progress is where tuning or precomputing stands.

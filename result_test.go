@@ -5,6 +5,7 @@ package nwt_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 // paperResult is Table 2 of the paper, with figures made up where it has none.
@@ -212,6 +214,8 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{name: "more workers than CPUs", wait: 10 * ms, most: 32, want: []string{"so more workers than CPUs pay off"}},
 		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
 		{name: "the highest in the time", wait: 100 * ms, most: 16, opts: []nwt.Option{nwt.WithTuningTime(time.Second)}, want: []string{"4 workers is the highest count that there was time for"}},
+		{name: "samples that wait beside others", wait: 10 * ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.96, 0.2 }, want: []string{"so more workers than CPUs pay off", "8 workers is the highest count that was tried"}, never: "other programs"},
+		{name: "samples that compute beside others", compute: ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.75, 3 }, want: []string{"The CPUs are full"}},
 		{name: "the collector", wait: ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Collector = 1 }, want: []string{"The garbage collector takes 25 % of the CPUs"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -235,6 +239,29 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 				if tt.never != "" {
 					require.NotContains(t, strings.Join(r.Advice, "\n"), tt.never, "%v", r)
 				}
+			})
+		})
+	}
+}
+
+func TestSamplesPerSecondAreThoseThatBatchesHave(t *testing.T) {
+	tokens, err := sampler.TokenBatches(1_000_000, func(i int) int { return 1 + i%64 }, sampler.Tokens{Max: 256}, 1)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		n    int
+		opts []nwt.Option
+		mean float64
+	}{
+		"a sampler's batches": {1_000_000, []nwt.Option{nwt.WithSampler(tokens), nwt.WithBatchSize(256)}, 7},
+		"fewer than a batch":  {3, []nwt.Option{nwt.WithBatchSize(16)}, 3},
+		"whole batches":       {1_000_000, nil, 32},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := tune(t, sleeping(c.n, time.Millisecond), append(c.opts, nwt.WithMaxWorkers(4))...)
+				require.InEpsilon(t, c.mean, r.BatchSamples, 0.5)
+				require.Contains(t, r.String(), fmt.Sprintf(" %.0f ", r.BatchSamples/trialOf(t, r, r.Workers).Mean.Seconds()))
+				require.Equal(t, len(c.opts) > 0, strings.Contains(r.String(), "at most"), "%v", r)
 			})
 		})
 	}

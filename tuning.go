@@ -235,7 +235,7 @@ type count struct {
 	n     int     // windows
 	tells float64 // batches that they tell of
 	mean, wait, transfer, step,
-	cpu, gc, reading float64 // weighted sums
+	cpu, gc, queue, reading float64 // weighted sums
 	other, otherTime, measured float64
 	took                       durations.Histogram // of the iterations
 }
@@ -258,15 +258,15 @@ func (c *count) add(w tune.Window) {
 func (c *count) used(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
 	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
 	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
-	own = share(u.Own)
+	own, queued = share(u.Own), share(u.Waiting)
 	c.measured += weight
-	c.cpu, c.gc, c.reading = c.cpu+own*weight, c.gc+share(u.Collector)*weight, c.reading+min(1, reading)*weight
-	c.CPU, c.CollectorCPU, c.Reading = c.cpu/c.measured, c.gc/c.measured, c.reading/c.measured
+	c.cpu, c.gc, c.queue, c.reading = c.cpu+own*weight, c.gc+share(u.Collector)*weight, c.queue+queued*weight, c.reading+min(1, reading)*weight
+	c.CPU, c.CollectorCPU, c.queued, c.Reading = c.cpu/c.measured, c.gc/c.measured, c.queue/c.measured, c.reading/c.measured
 	if u.OthersKnown {
 		c.other, c.otherTime = c.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, c.otherTime+weight
 		c.OtherCPU = min(c.other/c.otherTime, 1-c.CPU)
 	}
-	return own, share(u.Waiting)
+	return own, queued
 }
 
 // counts are the worker counts that were measured, in the order of their first window.
@@ -295,7 +295,7 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Confidence: c.Confidence,
 		Strategy: strategy, Step: o.step != nil || strategy == live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.l.layout.Size * o.batchSize,
-		Hardware: hardware(o.machine.CPUs()),
+		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
 		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
