@@ -149,7 +149,7 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 	switch {
 	case t.CPU >= cpuFull:
 		return []string{fmt.Sprintf("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)}
-	case t.CPU+min(others, 1-t.CPU) >= cpuFull && (t.queued == 0 || t.CPU+t.queued >= cpuFull): // samples that wait for storage don't want the CPUs
+	case t.CPU+min(others, 1-t.CPU) >= cpuFull && (t.queued == 0 || t.CPU+t.queued >= cpuFull*min(1, float64(max(1, r.Workers))/cpus)): // workers that wait for storage don't want a CPU each
 		return []string{fmt.Sprintf("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(others, 1-t.CPU)))}
 	case t.Reading >= readingSets:
 		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %s of %d shards at once (WithInterleave).", human.Share(t.Reading), strconv.Itoa(min(o.shardsAtOnce(), s.shardsOfRank())), s.shardsOfRank())}

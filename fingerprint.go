@@ -90,7 +90,7 @@ func (l *engine) checkOrder(s State) (over bool, err error) {
 	is := "the sampler is " + nameOfSampler(sampler)
 	if l.streams() {
 		names = []string{identity.Length: "other shards", identity.Seed: "another seed", identity.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow, WithEpochSamples or mixture"}
-		is = fmt.Sprintf("the stream has %v shards", l.shards)
+		is = "the stream has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.shards), "[]"), " ", " + ") + " shards"
 	}
 	var differ []string
 	for kind, name := range names {

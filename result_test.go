@@ -215,6 +215,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
 		{name: "the highest in the time", wait: 100 * ms, most: 16, opts: []nwt.Option{nwt.WithTuningTime(time.Second)}, want: []string{"4 workers is the highest count that there was time for"}},
 		{name: "samples that wait beside others", wait: 10 * ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.96, 0.2 }, want: []string{"so more workers than CPUs pay off", "8 workers is the highest count that was tried"}, never: "other programs"},
+		{name: "a worker that computes beside others", compute: ms, most: 1, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.75, 0.2 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
 		{name: "samples that compute beside others", compute: ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.75, 3 }, want: []string{"The CPUs are full"}},
 		{name: "the collector", wait: ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Collector = 1 }, want: []string{"The garbage collector takes 25 % of the CPUs"}},
 	} {
