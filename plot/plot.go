@@ -26,35 +26,75 @@ import (
 )
 
 const (
-	width  = 18 * vg.Centimeter
-	height = 16 * vg.Centimeter
+	width  = 22 * vg.Centimeter // the legend's column included
+	height = 8 * vg.Centimeter  // of a panel
+	gap    = 4 * vg.Millimeter
+
+	tallest = 4 // times the fastest: the line leaves the picture there
 )
 
+// Okabe and Ito's colors, which the color-blind tell apart.
 var (
-	ink    = color.RGBA{R: 0x1f, G: 0x4e, B: 0x79, A: 0xff}
-	choice = color.RGBA{R: 0xc0, G: 0x39, B: 0x2b, A: 0xff}
-	best   = color.RGBA{R: 0x2e, G: 0x7d, B: 0x32, A: 0xff}
-	band   = color.RGBA{R: 0xd0, G: 0xea, B: 0xd5, A: 0xff}
+	ink    = color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff}
+	choice = color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff}
+	best   = color.RGBA{R: 0x00, G: 0x9e, B: 0x73, A: 0xff}
+	band   = color.RGBA{R: 0xc8, G: 0xe8, B: 0xdc, A: 0xff}
 )
 
 // Save writes a picture of r to path. The extension names the format: png, svg, pdf,
 // jpg, tif, eps or tex. The upper panel shows the time of Result.Iterations batches
-// against workers with 95 % intervals, and the band that alpha ignores. The lower
+// against workers, from 0 to at most four times that of the fastest, with 95 %
+// intervals, the band that alpha ignores and, if tuning had a step, the floor. The lower
 // one shows the peak memory if it was measured. The choice and the fastest are
 // marked, as [nwt.Result.Mark] calls them.
 func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
 		return errors.New("plot: the result has no trials")
 	}
-	panels := [][]*plot.Plot{{timePanel(r)}}
+	panels := []panel{timePanel(r)}
 	if slices.ContainsFunc(r.Trials, func(t nwt.Trial) bool { return t.PeakRSS > 0 }) {
-		panels = append(panels, []*plot.Plot{memoryPanel(r)})
+		panels = append(panels, memoryPanel(r))
 	}
 	return write(path, panels)
 }
 
-// write draws panels one below the other.
-func write(path string, panels [][]*plot.Plot) error {
+// A panel is a plot whose legend stands beside it.
+type panel struct {
+	*plot.Plot
+	legend *plot.Legend
+}
+
+func newPanel() panel {
+	legend := plot.NewLegend()
+	p := panel{plot.New(), &legend}
+	p.legend.Top, p.legend.Left, p.legend.Padding = true, true, 2*vg.Millimeter
+	p.legend.TextStyle.Font.Size = 10
+	p.Title.Padding, p.Y.Min, p.Y.Padding = 3*vg.Millimeter, 0, 0
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(ticks), plot.TickerFunc(ticks)
+	grid := plotter.NewGrid()
+	grid.Vertical.Width = 0
+	grid.Horizontal.Color = color.Gray{0xe0}
+	p.Add(grid)
+	return p
+}
+
+// ticks returns those of an axis from 0: five or so, as people write numbers.
+func ticks(_, high float64) (all []plot.Tick) {
+	step := math.Pow(10, math.Floor(math.Log10(high/4)))
+	for _, times := range []float64{5, 2} {
+		if times*step <= high/4 {
+			step *= times
+			break
+		}
+	}
+	for i := 0.0; i*step <= high; i++ {
+		all = append(all, plot.Tick{Value: i * step, Label: human.Number(i * step)})
+	}
+	return all
+}
+
+// write draws panels one below the other, and each legend at the right of its panel.
+func write(path string, panels []panel) error {
 	format := strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
 	if format == "" {
 		return fmt.Errorf("plot: %q has no extension that names a format", path)
@@ -62,14 +102,24 @@ func write(path string, panels [][]*plot.Plot) error {
 	if !slices.Contains([]string{"eps", "jpeg", "jpg", "pdf", "png", "svg", "tex", "tif", "tiff"}, format) {
 		return fmt.Errorf("plot: %q: the format %q is none of png, svg, pdf, jpg, tif, eps, tex", path, format)
 	}
-	c, err := draw.NewFormattedCanvas(width, height*vg.Length(len(panels))/2, format)
+	c, err := newCanvas(height*vg.Length(len(panels)), format)
 	if err != nil {
 		return fmt.Errorf("plot: %w", err)
 	}
-	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadX: vg.Millimeter, PadY: 4 * vg.Millimeter,
-		PadTop: 3 * vg.Millimeter, PadBottom: 3 * vg.Millimeter, PadLeft: 3 * vg.Millimeter, PadRight: 5 * vg.Millimeter}
-	for i, row := range plot.Align(panels, tiles, draw.New(c)) {
-		panels[i][0].Draw(row[0])
+	all, side, rows := draw.New(c), vg.Length(0), [][]*plot.Plot{}
+	for _, p := range panels {
+		words := p.legend.Rectangle(all)
+		side = max(side, words.Max.X-words.Min.X)
+		rows = append(rows, []*plot.Plot{p.Plot})
+	}
+	all.SetColor(color.White)
+	all.Fill(all.Rectangle.Path())
+	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: gap, PadTop: gap, PadBottom: gap, PadLeft: gap, PadRight: gap}
+	for i, row := range plot.Align(rows, tiles, draw.Crop(all, 0, -side-gap, 0, 0)) {
+		panels[i].Draw(row[0])
+		data := panels[i].DataCanvas(row[0])
+		data.Min.X, data.Max.X = row[0].Max.X+gap, all.Max.X
+		panels[i].legend.Draw(data)
 	}
 	f, err := os.Create(path)
 	if err != nil {
@@ -82,20 +132,33 @@ func write(path string, panels [][]*plot.Plot) error {
 	return nil
 }
 
+// newCanvas returns a canvas whose text needs no font where it is looked at.
+func newCanvas(height vg.Length, format string) (vg.CanvasWriterTo, error) {
+	if format == "svg" {
+		return NewSVG(width, height), nil
+	}
+	c, err := draw.NewFormattedCanvas(width, height, format)
+	if format == "eps" {
+		c = &outlined{CanvasWriterTo: c}
+	}
+	return c, err
+}
+
 // points are the trials as a line with intervals.
 type points struct {
 	plotter.XYs
 	plotter.YErrors
 }
 
-func timePanel(r *nwt.Result) *plot.Plot {
+func timePanel(r *nwt.Result) panel {
 	line := points{}
-	fastest := math.Inf(1)
+	quickest, slowest := math.Inf(1), 0.0
 	for _, t := range r.Trials {
-		fastest = min(fastest, float64(max(t.Total, 1)))
+		quickest, slowest = min(quickest, float64(max(t.Total, 1))), max(slowest, float64(t.Total))
 	}
-	scale := human.ScaleOf(time.Duration(fastest))
-	size := scale.Size
+	scale := human.ScaleOf(time.Duration(quickest))
+	size, top := scale.Size, min(1.1*slowest, tallest*quickest)
+	var above []string
 	for _, t := range r.Trials {
 		n := float64(r.Iterations) / size
 		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(max(t.Total, 1)) / size})
@@ -104,90 +167,91 @@ func timePanel(r *nwt.Result) *plot.Plot {
 			interval.Low, interval.High = float64(t.Mean-t.Low)*n, float64(t.High-t.Mean)*n
 		}
 		line.YErrors = append(line.YErrors, interval)
+		if float64(t.Total) > top {
+			above = append(above, strconv.Itoa(t.Workers))
+		}
 	}
-	p := panel(r, line)
+	p := overWorkers(r)
 	p.Title.Text = title(r)
 	p.Y.Label.Text = fmt.Sprintf("time of %d batches (%s)", r.Iterations, scale.Unit)
-	// Logarithmic, since what matters is close to the fastest.
-	p.Y.Min, p.Y.Scale, p.Y.Tick.Marker = 0.8*fastest/size, plot.LogScale{}, plot.TickerFunc(oneTwoFive)
 	from := line.XYs[at(r, r.Fastest)].Y
 	ignored := alphaBand{from, from + float64(r.Alpha)/size}
 	p.Add(ignored)
 	decorate(p, r, line)
-	p.Legend.Add("ignored (alpha)", ignored)
-	p.Legend.Top, p.Legend.Padding = true, vg.Millimeter
+	p.legend.Add("ignored (alpha)", ignored)
+	if r.Step {
+		y := float64(r.Floor) * float64(r.Iterations) / size
+		floor := must(plotter.NewLine(plotter.XYs{{X: p.X.Min, Y: y}, {X: p.X.Max, Y: y}}))
+		floor.Color, floor.Dashes = color.Gray{0x40}, []vg.Length{vg.Points(4), vg.Points(3)}
+		p.Add(floor)
+		p.legend.Add("floor: no waiting", floor)
+	}
+	if len(above) > 0 {
+		p.legend.Add("off the top: " + strings.Join(above, ", "))
+	}
+	p.Y.Max = max(top, 1) / size
 	return p
 }
 
-func memoryPanel(r *nwt.Result) *plot.Plot {
+func memoryPanel(r *nwt.Result) panel {
 	line := points{}
-	least := uint64(math.MaxUint64)
+	least, most := uint64(math.MaxUint64), uint64(0)
 	for _, t := range r.Trials {
-		least = min(least, t.PeakRSS)
+		least, most = min(least, t.PeakRSS), max(most, t.PeakRSS)
 	}
 	scale := human.ScaleOfBytes(least)
 	for _, t := range r.Trials {
 		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(t.PeakRSS) / scale.Size})
 	}
-	p := panel(r, line)
+	p := overWorkers(r)
 	p.Y.Label.Text = fmt.Sprintf("peak memory (%s)", scale.Unit)
 	decorate(p, r, line)
+	p.Y.Max = 1.1 * float64(most) / scale.Size
 	return p
 }
 
-func panel(r *nwt.Result, line points) *plot.Plot {
-	p := plot.New()
+func overWorkers(r *nwt.Result) panel {
+	p := newPanel()
 	p.X.Label.Text = "workers"
 	p.X.Tick.Marker = counts(r)
-	p.X.Min, p.X.Max, p.X.Scale = 0, float64(max(1, r.Trials[len(r.Trials)-1].Workers)), doublings{}
-	p.Y.Min = 0
-	for _, xy := range line.XYs {
-		p.Y.Max = max(p.Y.Max, 1.1*xy.Y)
-	}
-	p.Title.Padding = 2 * vg.Millimeter
+	first, last := r.Trials[0].Workers, r.Trials[len(r.Trials)-1].Workers
+	p.X.Min, p.X.Max, p.X.Scale = float64(first), float64(max(first+1, last)), doublings{}
 	return p
 }
 
 // decorate draws the line, its intervals, and what is marked.
-func decorate(p *plot.Plot, r *nwt.Result, line points) {
-	l, dots, err := plotter.NewLinePoints(line.XYs)
-	if err != nil {
-		panic(err) // the figures of a Result are finite
-	}
+func decorate(p panel, r *nwt.Result, line points) {
+	l := must(plotter.NewLine(line.XYs))
+	dots := must(plotter.NewScatter(line.XYs))
 	l.Color, dots.Color = ink, ink
 	dots.Shape, dots.Radius = draw.CircleGlyph{}, vg.Points(2.5)
-	p.Add(grid(), l)
+	p.Add(l)
 	if len(line.YErrors) > 0 {
-		bars, err := plotter.NewYErrorBars(line)
-		if err != nil {
-			panic(err)
-		}
+		bars := must(plotter.NewYErrorBars(line))
 		bars.Color = ink
 		p.Add(bars)
 	}
 	p.Add(dots)
-	mark := func(workers int, c color.Color) {
-		dot, err := plotter.NewScatter(line.XYs[at(r, workers):][:1])
-		if err != nil {
-			panic(err)
-		}
-		dot.Color, dot.Shape, dot.Radius = c, draw.CircleGlyph{}, vg.Points(4)
+	mark := func(workers int, c color.Color, shape draw.GlyphDrawer) {
+		dot := must(plotter.NewScatter(line.XYs[at(r, workers):][:1]))
+		dot.Color, dot.Shape, dot.Radius = c, shape, vg.Points(4.5)
 		p.Add(dot)
-		if len(line.YErrors) > 0 { // the legend of both panels
-			p.Legend.Add(fmt.Sprintf("%s (%d)", r.Mark(workers), workers), dot)
-		}
+		p.legend.Add(fmt.Sprintf("%s (%d)", r.Mark(workers), workers), dot)
 	}
+	mark(r.Workers, choice, draw.CircleGlyph{})
 	if r.Fastest != r.Workers {
-		mark(r.Fastest, best)
+		mark(r.Fastest, best, draw.BoxGlyph{})
 	}
-	mark(r.Workers, choice)
+	p.legend.Add("measured", l, dots)
 }
 
-func grid() *plotter.Grid {
-	g := plotter.NewGrid()
-	g.Vertical.Width = 0
-	g.Horizontal.Color = color.Gray{0xe0}
-	return g
+// must returns what a plotter is made to: it refuses infinite figures alone, and a
+// Result and Stats have none.
+func must[T any](p T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 // at returns the index of a worker count's trial.
@@ -195,8 +259,22 @@ func at(r *nwt.Result, workers int) int {
 	return max(0, slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers }))
 }
 
+// title is the choice and why, in lines of a panel's width, and what was measured.
 func title(r *nwt.Result) string {
-	return fmt.Sprintf("%s search, batches of %d to %s\n%s", r.Strategy, r.BatchSize, r.Device, r.Hardware)
+	const line = 80 // letters
+	var b strings.Builder
+	length := 0
+	for _, word := range strings.Fields(r.Reason) {
+		if length += 1 + len(word); length > line {
+			b.WriteByte('\n')
+			length = len(word)
+		} else if b.Len() > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(word)
+	}
+	fmt.Fprintf(&b, "\n%s search, batches of %d to %s\n%s", r.Strategy, r.BatchSize, r.Device, r.Hardware)
+	return strings.TrimPrefix(b.String(), "\n")
 }
 
 // counts makes ticks at the worker counts measured. It labels them as far as there
@@ -237,26 +315,13 @@ func (doublings) Normalize(low, high, x float64) float64 {
 	return math.Log((1+x)/(1+low)) / math.Log((1+high)/(1+low))
 }
 
-// oneTwoFive are the ticks 1, 2, 5, 10, 20 … of a logarithmic axis.
-func oneTwoFive(low, high float64) (ticks []plot.Tick) {
-	for exponent := math.Floor(math.Log10(low)); exponent <= math.Log10(high); exponent++ {
-		power := math.Pow(10, exponent)
-		for _, digit := range []float64{1, 2, 5} {
-			if x := digit * power; x >= low && x <= high {
-				ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 3, 64)})
-			}
-		}
-	}
-	return ticks
-}
-
 // alphaBand is what the choice ignores: from the fastest up.
 type alphaBand struct{ low, high float64 }
 
 // Plot implements plot.Plotter.
 func (b alphaBand) Plot(c draw.Canvas, p *plot.Plot) {
 	_, y := p.Transforms(&c)
-	fill(c, y(b.low), y(b.high))
+	fill(c, y(b.low), min(y(b.high), c.Max.Y))
 }
 
 // Thumbnail implements plot.Thumbnailer, for the legend.

@@ -1,6 +1,8 @@
 package plot_test
 
 import (
+	"bytes"
+	"encoding/xml"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -16,7 +18,7 @@ import (
 // The paper's Table 2, with counts in between.
 func paper() *nwt.Result {
 	r := &nwt.Result{
-		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Strategy: "exhaustive",
+		Workers: 14, Fastest: 16, Reason: "14 workers: the fewest within 141 ms, over 100 batches, of the fastest (16).", Alpha: 141 * time.Millisecond, Iterations: 100, Strategy: "exhaustive",
 		Device: "cuda:0 (GeForce RTX 3090)", BatchSize: 128, Hardware: nwt.Hardware{CPU: "AMD EPYC 7502", Logical: 64, GOMAXPROCS: 64, Memory: 270e9},
 	}
 	for _, row := range []struct {
@@ -36,7 +38,10 @@ func TestAPictureIsWrittenInTheFormatOfItsName(t *testing.T) {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	for name, head := range map[string]string{"paper.png": "\x89PNG", "paper.svg": "<?xml", "paper.PDF": "%PDF"} {
+	withStep := paper()
+	withStep.Step, withStep.Floor = true, 9*time.Millisecond
+	require.NoError(t, plot.Save(withStep, filepath.Join(dir, "step.svg")))
+	for name, head := range map[string]string{"paper.png": "\x89PNG", "paper.svg": "<?xml", "paper.PDF": "%PDF", "paper.eps": "%%!PS"} {
 		path := filepath.Join(dir, name)
 		require.NoError(t, plot.Save(paper(), path))
 		data, err := os.ReadFile(path)
@@ -54,16 +59,52 @@ func TestThePictureMarksCountsAsTheTableDoes(t *testing.T) {
 		return string(data)
 	}
 	r := paper()
-	require.Contains(t, words(r), ">fastest (16)<")
-	require.Contains(t, words(r), ">chosen (14)<")
+	require.Contains(t, words(r), "\nfastest (16)\n")
+	require.Contains(t, words(r), "\nchosen (14)\n")
 	r.Fastest = 24 // 16 seems faster, by less than measuring tells
 	require.Contains(t, r.String(), " ◄ fastest\n")
-	require.Contains(t, words(r), ">fastest (24)<")
+	require.Contains(t, words(r), "\nfastest (24)\n")
 	r.Workers = 24
 	require.Contains(t, r.String(), " ◄ chosen, fastest\n")
-	require.Contains(t, words(r), ">chosen, fastest (24)<")
+	require.Contains(t, words(r), "\nchosen, fastest (24)\n")
 	r.Workers, r.Fastest = 16, 16
-	require.Contains(t, words(r), ">chosen, fastest (16)<")
+	require.Contains(t, words(r), "\nchosen, fastest (16)\n")
+}
+
+func TestAnSVGNeedsNoFont(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.svg")
+	require.NoError(t, plot.Save(paper(), path))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NotContains(t, string(data), "<text")
+	require.NotContains(t, string(data), "font-family")
+	require.Regexp(t, `<desc>[^<]*time of 100 batches \(s\)[^<]*</desc>`, string(data))
+	require.NoError(t, xml.Unmarshal(data, new(struct{})))
+}
+
+func TestTicksAreWrittenAsPeopleDo(t *testing.T) {
+	path, r := filepath.Join(t.TempDir(), "x.svg"), paper()
+	for i := range r.Trials {
+		r.Trials[i].PeakRSS += 200e9
+	}
+	require.NoError(t, plot.Save(r, path))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(data), "\n200\n", "GB")
+	require.Contains(t, string(data), "\n0\n1\n2\n3\n4\n5\n", "s, from 0")
+	require.NotRegexp(t, `e\+0\d`, string(data))
+	require.Contains(t, string(data), "\noff the top: 0, 1, 2\n", "above four times the fastest")
+}
+
+func TestTheFloorIsDrawnOnceThereIsAStep(t *testing.T) {
+	path, r := filepath.Join(t.TempDir(), "x.svg"), paper()
+	for range 2 {
+		require.NoError(t, plot.Save(r, path))
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, r.Step, bytes.Contains(data, []byte("\nfloor: no waiting")))
+		r.Step, r.Floor = true, 9*time.Millisecond
+	}
 }
 
 func TestWhatWasNotMeasuredIsNotDrawn(t *testing.T) {

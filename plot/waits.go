@@ -6,7 +6,6 @@ import (
 	"image/color"
 	"time"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
@@ -49,7 +48,7 @@ func SaveWaits(moments []Moment, path string) error {
 	if len(spans) == 0 {
 		return errors.New("plot: no batch was delivered between the first moment and the last")
 	}
-	return write(path, [][]*plot.Plot{{batchPanel(spans, longest)}, {aheadPanel(spans)}})
+	return write(path, []panel{batchPanel(spans, longest), aheadPanel(spans)})
 }
 
 // A span is the time between two moments.
@@ -80,50 +79,47 @@ func clock(spans []span) (string, float64) {
 	return "s", float64(time.Second)
 }
 
-func batchPanel(spans []span, longest time.Duration) *plot.Plot {
+func batchPanel(spans []span, longest time.Duration) panel {
 	scale := human.ScaleOf(longest)
-	p := overTime("time per batch (" + scale.Unit + ")")
+	p := overTime(spans, "time per batch ("+scale.Unit+")")
+	var all, waited time.Duration
+	for _, s := range spans {
+		n := time.Duration(s.to.Batches - s.from.Batches)
+		all, waited = all+n*s.batch, waited+n*s.wait
+	}
+	p.Title.Text = fmt.Sprintf("training waited for data %s of the time", human.Share(waited.Seconds()/all.Seconds()))
 	area := func(name string, c color.Color, value func(span) time.Duration) {
 		line := stairs(spans, func(s span) float64 { return float64(value(s)) / scale.Size })
 		line = append(line, plotter.XY{X: line[len(line)-1].X}, plotter.XY{X: line[0].X})
-		polygon, err := plotter.NewPolygon(line)
-		if err != nil {
-			panic(err) // the figures of Stats are finite
-		}
+		polygon := must(plotter.NewPolygon(line))
 		polygon.Color, polygon.LineStyle.Width = c, 0
 		p.Add(polygon)
-		p.Legend.Add(name, polygon)
+		p.legend.Add(name, polygon)
 	}
-	area("waiting", choice, func(s span) time.Duration { return s.batch })
-	area("step", ink, func(s span) time.Duration { return s.batch - s.wait })
-	p.Y.Max *= 1.2 // room for the legend
+	area("waiting for data", choice, func(s span) time.Duration { return s.batch })
+	area("step, and all else", ink, func(s span) time.Duration { return s.batch - s.wait })
+	p.Y.Max *= 1.05
 	return p
 }
 
-func aheadPanel(spans []span) *plot.Plot {
-	unit, _ := clock(spans)
-	p := overTime("batches, workers")
-	p.X.Label.Text = "time (" + unit + ")"
-	line := func(name string, c color.Color, value func(span) float64) {
-		l, err := plotter.NewLine(stairs(spans, value))
-		if err != nil {
-			panic(err)
-		}
-		l.Color, l.Width = c, vg.Points(1.5)
+func aheadPanel(spans []span) panel {
+	p := overTime(spans, "batches, workers")
+	line := func(name string, c color.Color, dashes []vg.Length, value func(span) float64) {
+		l := must(plotter.NewLine(stairs(spans, value)))
+		l.Color, l.Width, l.Dashes = c, vg.Points(2), dashes
 		p.Add(l)
-		p.Legend.Add(name, l)
+		p.legend.Add(name, l)
 	}
-	line("may be ahead", best, func(s span) float64 { return float64(s.to.Prefetch) })
-	line("workers", ink, func(s span) float64 { return float64(s.to.Workers) })
-	p.Y.Max *= 1.2
+	line("batches ahead, at most", choice, []vg.Length{vg.Points(5), vg.Points(3)}, func(s span) float64 { return float64(s.to.Prefetch) })
+	line("workers", ink, nil, func(s span) float64 { return float64(s.to.Workers) })
+	p.Y.Max = max(1, 1.1*p.Y.Max)
 	return p
 }
 
-func overTime(label string) *plot.Plot {
-	p := plot.New()
-	p.Y.Label.Text = label
-	p.Y.Min = 0
-	p.Legend.Top, p.Legend.Left, p.Legend.Padding = true, true, vg.Millimeter
-	p.Add(grid())
+func overTime(spans []span, label string) panel {
+	unit, _ := clock(spans)
+	p := newPanel()
+	p.X.Label.Text, p.Y.Label.Text = "time since the first moment ("+unit+")", label
+	p.X.Padding = 0 // time and the axes begin at 0
 	return p
 }

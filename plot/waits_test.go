@@ -43,9 +43,9 @@ func dots(t *testing.T, moments []plot.Moment) (red, blue float64) {
 	for y := range img.Bounds().Dy() {
 		for x := range img.Bounds().Dx() {
 			switch color.RGBAModel.Convert(img.At(x, y)) {
-			case color.RGBA{R: 0xc0, G: 0x39, B: 0x2b, A: 0xff}:
+			case color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff}:
 				red++
-			case color.RGBA{R: 0x1f, G: 0x4e, B: 0x79, A: 0xff}:
+			case color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff}:
 				blue++
 			}
 		}
@@ -64,13 +64,14 @@ func TestTheAreaOfWaitingIsItsShareOfTheTime(t *testing.T) {
 
 func TestThePictureOfWaitsSaysWhatIsWhat(t *testing.T) {
 	text := string(drawn(t, training(0, time.Millisecond), "x.svg"))
-	for _, word := range []string{"waiting", "step", "may be ahead", "workers", "time per batch (ms)", "time (s)"} {
-		require.Contains(t, text, ">"+word+"<")
+	for _, word := range []string{"training waited for data 5.0 % of the time", "waiting for data", "step, and all else",
+		"batches ahead, at most", "workers", "time per batch (ms)", "time since the first moment (s)"} {
+		require.Contains(t, "\n"+text+"\n", word+"\n")
 	}
 	long := training(make([]time.Duration, 700)...)
-	require.Contains(t, string(drawn(t, long, "x.svg")), ">time (min)<")
+	require.Contains(t, string(drawn(t, long, "x.svg")), "moment (min)\n")
 	long[700].At = long[700].At.Add(10 * time.Hour)
-	require.Contains(t, string(drawn(t, long, "x.svg")), ">time (h)<")
+	require.Contains(t, string(drawn(t, long, "x.svg")), "moment (h)\n")
 }
 
 func TestMomentsWithoutABatchBetweenThemAreDrawnAsOne(t *testing.T) {

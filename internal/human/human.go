@@ -3,6 +3,7 @@
 package human
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,23 @@ func Share(x float64) string {
 		decimals = 1
 	}
 	return strconv.FormatFloat(100*x, 'f', decimals, 64) + " %"
+}
+
+// Number is x in up to six digits, thousands apart: "1 000", "0.25". The spaces are ones
+// at which no line breaks.
+func Number(x float64) string {
+	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 6, 64), 64)
+	whole, decimals, _ := strings.Cut(strconv.FormatFloat(math.Abs(x), 'f', -1, 64), ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "\u00a0" + whole[i:]
+	}
+	if decimals != "" {
+		whole += "." + decimals
+	}
+	if x < 0 {
+		return "-" + whole
+	}
+	return whole
 }
 
 // A Scale is how the figures of a column, or of an axis, are written.

@@ -32,3 +32,9 @@ func TestSmallSharesHaveADecimal(t *testing.T) {
 		require.Equal(t, want, Share(x))
 	}
 }
+
+func TestThousandsStandApart(t *testing.T) {
+	for x, want := range map[float64]string{0: "0", 0.1 + 0.2: "0.3", 999: "999", 1000: "1\u00a0000", -1234.5: "-1\u00a0234.5", 2e6: "2\u00a0000\u00a0000"} {
+		require.Equal(t, want, Number(x))
+	}
+}
