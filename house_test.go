@@ -108,11 +108,19 @@ func TestEachRowOfReliabilityNamesItsTest(t *testing.T) {
 	require.GreaterOrEqual(t, rows, 100)
 }
 
-func TestTheProgramInTheReadmeRunsWhereItIsPasted(t *testing.T) {
+// Commands of the pages that aren't run below, and why.
+var notRun = map[string]string{
+	"go test ./...": "would run this test again",
+	"go run .":      "is for the examples that are modules of their own, which have tests",
+}
+
+func TestTheCommandsOfTheReadmeRunForANewUser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("tunes for some seconds")
 	}
 	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	onePage, err := os.ReadFile("docs/one-page.md")
 	require.NoError(t, err)
 	program := goBlocks(string(text))[0].code
 	require.LessOrEqual(t, strings.Count(program, "\n"), 40)
@@ -121,29 +129,60 @@ func TestTheProgramInTheReadmeRunsWhereItIsPasted(t *testing.T) {
 
 	root, err := os.Getwd()
 	require.NoError(t, err)
-	dir := t.TempDir()
+	modules, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOPROXY").Output()
+	require.NoError(t, err)
+	cache, proxy, _ := strings.Cut(strings.TrimSpace(string(modules)), "\n")
+	home := t.TempDir() // with an empty folder and an empty module cache; -trimpath, else nothing is found in the build cache
+	env := append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOSUMDB=off",
+		"GOMODCACHE="+filepath.Join(home, "cache"), "GOPROXY=file://"+filepath.ToSlash(filepath.Join(cache, "cache", "download"))+","+proxy)
+	dir := filepath.Join(home, "new")
+	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(shorter), 0o600))
-	var shown []byte
-	for _, command := range []string{
-		"go mod init try",
-		"go mod edit -require github.com/nwt-go/nwt@v0.0.0 -replace github.com/nwt-go/nwt=" + root,
-		"gofmt -l .", "go vet -mod=mod .", "go run -mod=mod .",
-	} {
-		words := strings.Fields(command)
-		run := exec.CommandContext(t.Context(), words[0], words[1:]...)
-		run.Dir, run.Env = dir, append(os.Environ(), "GOWORK=off")
+	shown := map[string]string{}
+	sh := func(dir, command string) {
+		run := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(command, "=PATH", "="+root))
+		run.Dir, run.Env = dir, env
 		var said strings.Builder
 		run.Stderr = &said
-		shown, err = run.Output()
+		out, err := run.Output()
 		require.NoError(t, err, "%s: %s", command, &said)
-		if words[0] == "gofmt" {
-			require.Empty(t, shown)
+		shown[command] = string(out)
+	}
+	clone, rest, found := strings.Cut(string(text), "\n## Use it\n")
+	require.True(t, found)
+	user, rest, found := strings.Cut(rest, "\n## Your own data\n")
+	require.True(t, found)
+	run := 0
+	for _, part := range []struct{ dir, text string }{{root, clone}, {dir, user}, {root, rest}, {dir, string(onePage)}} {
+		for _, command := range commands(part.text) {
+			if why := notRun[command]; why != "" {
+				t.Logf("skipped: %s %s", command, why)
+				continue
+			}
+			sh(part.dir, command)
+			run++
 		}
 	}
+	require.GreaterOrEqual(t, run, 6)
+	sh(dir, "go vet . && gofmt -l .")
+	require.Empty(t, shown["go vet . && gofmt -l ."])
 	for _, title := range []string{"per batch", "samples", "CPUs busy", "chosen", "32 samples, 524 kB, to host"} {
-		require.Contains(t, string(shown), title)
+		require.Contains(t, shown["go mod tidy && go run ."], title)
 		require.Contains(t, string(text), title)
 	}
+}
+
+// commands returns the go commands of a document, in its text and in blocks that aren't Go.
+func commands(text string) (all []string) {
+	for _, found := range regexp.MustCompile("(?m)`(go [a-z][^`\n]*)`|^(go (?:doc|get|install|mod|run|test|vet) .*?)(?: +#.*)?$").FindAllStringSubmatch(text, -1) {
+		all = append(all, found[1]+found[2])
+	}
+	return all
+}
+
+func TestCommandsAreFoundInTextAndInBlocks(t *testing.T) {
+	require.Equal(t, []string{"go doc -all .", "go run ./x -n 1", "go mod tidy && go run ."},
+		commands("see `go doc -all .` and `go.mod`\n```go\ngo func() {}()\n```\n```\ngo run ./x -n 1    # prints\ngo mod tidy && go run .\n```\n"))
 }
 
 type goBlock struct {
