@@ -38,7 +38,7 @@
 // Order, augmentation and resume points depend on (seed, epoch, position in the epoch) alone,
 // never on the worker count or on timing. Memory depends on how many batches are loaded ahead.
 // A batch costs no allocation, except a few small slices with [Subset], [Split], [Zip] and
-// [Concat] of BatchDatasets.
+// [Concat] of BatchDatasets, and what a stream's reader allocates, such as archive/tar's.
 //
 // A bad sample, a panic in Load or a hung call becomes an error that names the sample and comes
 // after every batch before it. Once an epoch's loop has ended, no Load is running any more, except

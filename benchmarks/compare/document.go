@@ -207,7 +207,7 @@ func photoTable(here []figure) string {
 		case f.Peer == "bound":
 			fmt.Fprintf(&b, "| *decoding alone* | | %d | %s | | | | |\n", f.Workers, images)
 		case f.Peer == "nwt":
-			fmt.Fprintf(&b, "| **nwt** | %s | %d | %s | %s | %s | %s | %.3g |\n", f.Variant, f.Workers, images, short(f.cpu), short(f.first), megabytes(f.memory), allocsOf.of(f))
+			fmt.Fprintf(&b, "| **nwt** | %s | %d | %s | %s | %s | %s | %s |\n", f.Variant, f.Workers, images, short(f.cpu), short(f.first), megabytes(f.memory), rate(allocsOf.of(f)))
 		default:
 			fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s | |\n", title(f.Peer), f.Variant, f.Workers, images, short(f.cpu), short(f.first), megabytes(f.memory))
 		}
@@ -233,7 +233,7 @@ func rows(here []figure) (rows []string) {
 			continue
 		}
 		if !slices.Contains(pythonPeers, f.Peer) {
-			allocs = fmt.Sprintf("%.3g", allocsOf.of(f))
+			allocs = rate(allocsOf.of(f))
 		}
 		at16 := "| | | |"
 		if i := slices.IndexFunc(here, func(g figure) bool {
