@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -25,7 +24,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/ml/layers"
 	"github.com/gomlx/gomlx/ml/model"
-	"github.com/gomlx/gomlx/ml/model/checkpoint"
 	"github.com/gomlx/gomlx/ml/train"
 	"github.com/gomlx/gomlx/ml/train/loss"
 	"github.com/gomlx/gomlx/ml/train/metric"
@@ -104,9 +102,9 @@ func fit(ctx context.Context, dir, pretrained string, every int, stdout io.Write
 	store := model.NewStore()
 	store.SetParam(model.ParamInitialSeed, int64(1))
 	at := progress{Seen: make([]int, reviews.Len())}
-	found, err := load(store, dir, &at)
+	found, err := gomlx.LoadCheckpoint(store, dir, &at)
 	if err == nil && !found && pretrained != "" {
-		_, err = load(store, pretrained, new(progress))
+		_, err = gomlx.LoadCheckpoint(store, pretrained, new(progress))
 	}
 	if err != nil {
 		return err
@@ -143,7 +141,7 @@ func fit(ctx context.Context, dir, pretrained string, every int, stdout io.Write
 		if steps++; steps%every == 0 || batch.Last() {
 			fmt.Fprintf(stdout, "%s: epoch %d, %d reviews, loss %.3f\n",
 				filepath.Base(dir), at.State.Epoch, at.State.Samples, tensors.ToScalar[float32](metrics[0]))
-			if err := save(store, dir, at); err != nil {
+			if err := gomlx.SaveCheckpoint(store, dir, at); err != nil {
 				return err
 			}
 		}
@@ -180,56 +178,4 @@ func classifier(scope *model.Scope, tokens, lengths *graph.Node) *graph.Node {
 	isToken := graph.LessThan(places, graph.BroadcastToDims(graph.ExpandAxes(lengths, -1), tokens.Shape().Dimensions...))
 	isToken = graph.BroadcastToDims(graph.ExpandAxes(isToken, -1), vectors.Shape().Dimensions...)
 	return layers.DenseWithBias(scope.In("verdict"), graph.MaskedReduceMean(vectors, isToken, 1), 2)
-}
-
-// save writes the model and the progress to a folder that gets its name only when both are
-// complete: wherever the program is killed, they belong together. Older ones are removed.
-func save(store *model.Store, dir string, at progress) error {
-	older, err := filepath.Glob(filepath.Join(dir, "checkpoint-*"))
-	if err != nil {
-		return err
-	}
-	unfinished := filepath.Join(dir, "unfinished")
-	if err := os.RemoveAll(unfinished); err != nil {
-		return err
-	}
-	handler, err := checkpoint.Build(store).Dir(unfinished).Done()
-	if err != nil {
-		return err
-	}
-	if err := handler.Save(); err != nil {
-		return err
-	}
-	text, err := json.Marshal(at)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(unfinished, "nwt.json"), text, 0o644); err != nil {
-		return err
-	}
-	if err := os.Rename(unfinished, filepath.Join(dir, fmt.Sprintf("checkpoint-%03d-%09d", at.State.Epoch, at.State.Samples))); err != nil {
-		return err
-	}
-	for _, o := range older {
-		err = errors.Join(err, os.RemoveAll(o))
-	}
-	return err
-}
-
-// load reads what save wrote last, if anything.
-func load(store *model.Store, dir string, at *progress) (found bool, err error) {
-	all, err := filepath.Glob(filepath.Join(dir, "checkpoint-*"))
-	if err != nil || len(all) == 0 {
-		return false, err
-	}
-	last := slices.Max(all)
-	text, err := os.ReadFile(filepath.Join(last, "nwt.json"))
-	if err != nil {
-		return false, err
-	}
-	if err := json.Unmarshal(text, at); err != nil {
-		return false, fmt.Errorf("%s: %w", last, err)
-	}
-	_, err = checkpoint.Load(store).Dir(last).Immediate().Done()
-	return true, err
 }

@@ -1,0 +1,93 @@
+package gomlx
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gomlx/gomlx/ml/model"
+	"github.com/gomlx/gomlx/ml/model/checkpoint"
+)
+
+const (
+	checkpointName = "checkpoint-%09d"
+	unfinishedName = "unfinished"
+	progressName   = "nwt.json"
+)
+
+// SaveCheckpoint writes the model and the progress of its training to a new folder in dir,
+// and then removes the checkpoint before it. The progress is an [nwt.State], or a struct that
+// holds one: whatever encoding/json writes. The folder gets its name only when both are
+// complete, so they belong together wherever the program is killed. One process may write to
+// dir at a time.
+func SaveCheckpoint(store *model.Store, dir string, progress any) error {
+	text, err := json.Marshal(progress)
+	if err != nil {
+		return fmt.Errorf("gomlx: the progress of a checkpoint: %w", err)
+	}
+	older, last, err := checkpoints(dir)
+	if err != nil {
+		return err
+	}
+	unfinished := filepath.Join(dir, unfinishedName)
+	if err := os.RemoveAll(unfinished); err != nil {
+		return fmt.Errorf("gomlx: a checkpoint that was left unfinished: %w", err)
+	}
+	handler, err := checkpoint.Build(store).Dir(unfinished).Done()
+	if err == nil {
+		err = handler.Save()
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(unfinished, progressName), text, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(unfinished, filepath.Join(dir, fmt.Sprintf(checkpointName, last+1)))
+	}
+	for i := 0; i < len(older) && err == nil; i++ {
+		err = os.RemoveAll(older[i])
+	}
+	if err != nil {
+		return fmt.Errorf("gomlx: a checkpoint in %s: %w", dir, err)
+	}
+	return nil
+}
+
+// LoadCheckpoint reads what [SaveCheckpoint] last wrote to dir: the model into store, the
+// progress into what progress points to. It reports whether there was a checkpoint; if there
+// was none, both stay as they are.
+func LoadCheckpoint(store *model.Store, dir string, progress any) (found bool, err error) {
+	all, _, err := checkpoints(dir)
+	if err != nil || len(all) == 0 {
+		return false, err
+	}
+	last := all[len(all)-1]
+	text, err := os.ReadFile(filepath.Join(last, progressName))
+	if err == nil {
+		err = json.Unmarshal(text, progress)
+	}
+	if err == nil {
+		_, err = checkpoint.Load(store).Dir(last).Immediate().Done()
+	}
+	if err != nil {
+		return false, fmt.Errorf("gomlx: %s: %w", last, err)
+	}
+	return true, nil
+}
+
+// checkpoints returns the complete ones in dir, in the order in which they were written, and the
+// number of the last.
+func checkpoints(dir string) (paths []string, last int, err error) {
+	entries, err := os.ReadDir(dir) // sorted by name
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, 0, nil
+	}
+	for _, e := range entries {
+		n := 0
+		if _, scanned := fmt.Sscanf(e.Name(), checkpointName, &n); scanned == nil && e.IsDir() {
+			paths, last = append(paths, filepath.Join(dir, e.Name())), n
+		}
+	}
+	return paths, last, err
+}
