@@ -23,7 +23,7 @@ import (
 
 // What the code in the documents may use without saying where it comes from.
 const (
-	docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io iter log log/slog math os os/signal path/filepath runtime/trace strconv sync syscall time " +
+	docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io iter log log/slog math os os/signal path/filepath runtime runtime/trace strconv sync syscall time " +
 		"github.com/nwt-go/nwt github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/vision"
 	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
