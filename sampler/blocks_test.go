@@ -60,6 +60,21 @@ func TestALocalShuffleMixesTheBlocksOfAWindow(t *testing.T) {
 	require.InDelta(t, 25, fromFirst, 12)
 }
 
+func TestManyPositionsOfALocalShuffleAreThoseOfEach(t *testing.T) {
+	for _, window := range []int{1, 3, 99} {
+		s, err := sampler.LocallyShuffled(rowGroups, window, 1)
+		require.NoError(t, err)
+		want := orderOf(s, 2)
+		for from := 0; from < len(want); from += 37 {
+			for _, n := range []int{1, 64, len(want) - from} {
+				got := make([]int, min(n, len(want)-from))
+				s.(nwt.SamplerFiller).Fill(2, from, got)
+				require.Equal(t, want[from:][:len(got)], got)
+			}
+		}
+	}
+}
+
 func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		sizes  []int
@@ -95,11 +110,12 @@ func TestBlocksMayHoldAsManySamplesAsAnEpochMay(t *testing.T) {
 func BenchmarkLocallyShuffled(b *testing.B) {
 	s, err := sampler.LocallyShuffled(slices.Repeat([]int{1000}, 1000), 4, 1)
 	require.NoError(b, err)
-	i := 0
+	i, indices := 0, make([]int, 256)
 	for b.Loop() {
-		s.At(0, i%1_000_000)
-		i++
+		s.(nwt.SamplerFiller).Fill(0, i%999_000, indices)
+		i += len(indices)
 	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(i), "ns/position")
 }
 
 func TestLocallyShuffledOrdersStayWhatTheyWere(t *testing.T) {
