@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"unsafe"
@@ -53,13 +54,12 @@ func listOf(elem arrow.DataType, n int, ragged bool) (nwt.Field, error) {
 
 // rows are the values of a column, in the bytes of nwt's types, one row after the other.
 type rows struct {
-	data []byte
-	size int            // bytes of a row
-	ends []int          // if they differ: where the first row begins, and where each ends
-	bad  map[int]string // why there is no value
+	data  []byte
+	size  int            // bytes of a row
+	ends  []int          // if they differ: where the first row begins, and where each ends
+	valid []byte         // 0 for a row that is null, which is 0 or empty; nil: none is
+	bad   map[int]string // why there is no value
 }
-
-const isNull = "is null"
 
 func (r *rows) end(i int) int {
 	if r.ends == nil {
@@ -83,14 +83,51 @@ func (r *rows) add(data []byte) {
 	r.ends = append(r.ends, len(r.data))
 }
 
-// rowsOf returns the values of an array. A null is a bad one, as is a list that has one.
+// mask returns whether each of n rows has a value.
+func (r *rows) mask(n int) rows {
+	if r.valid == nil {
+		return rows{data: bytes.Repeat([]byte{1}, n), size: 1}
+	}
+	return rows{data: r.valid, size: 1}
+}
+
+// spoilNulls makes the rows that are null bad ones.
+func (r *rows) spoilNulls() {
+	for i, valid := range r.valid {
+		if valid == 0 {
+			r.spoil(i, "is null")
+		}
+	}
+}
+
+// gather copies rows of a column whose rows are equally long to places of a batch.
+func gather[T nwt.Element](from *rows, at, places []int, f int, dst []*nwt.Sample) {
+	to := nwt.ValuesOf[T](dst, f)
+	values, n := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(from.data))), len(from.data)/int(unsafe.Sizeof(*new(T)))), len(to)/len(dst)
+	if n == 1 {
+		for k, row := range at {
+			to[places[k]] = values[row]
+		}
+		return
+	}
+	for k, row := range at {
+		copy(to[places[k]*n:][:n], values[row*n:])
+	}
+}
+
+var gathers = map[nwt.DType]func(from *rows, at, places []int, f int, dst []*nwt.Sample){
+	nwt.Bool: gather[bool], nwt.Uint8: gather[uint8], nwt.Int8: gather[int8], nwt.Int16: gather[int16], nwt.Int32: gather[int32],
+	nwt.Int64: gather[int64], nwt.Float16: gather[nwt.F16], nwt.Float32: gather[float32], nwt.Float64: gather[float64],
+}
+
+// rowsOf returns the values of an array. A list that has a null is a bad one.
 func rowsOf(a arrow.Array) (r rows) {
 	switch a := a.(type) {
 	case array.ExtensionArray:
 		return rowsOf(a.Storage())
 	case *array.Dictionary:
 		values := rowsOf(a.Dictionary())
-		r.gather(&values, a.Len(), func(i int) (from, to int) {
+		r.join(&values, a.Len(), func(i int) (from, to int) {
 			if a.IsNull(i) {
 				return 0, 0
 			}
@@ -99,7 +136,10 @@ func rowsOf(a arrow.Array) (r rows) {
 		})
 	case array.ListLike:
 		values := rowsOf(a.ListValues())
-		r.gather(&values, a.Len(), func(i int) (from, to int) {
+		r.join(&values, a.Len(), func(i int) (from, to int) {
+			if a.IsNull(i) {
+				return 0, 0
+			}
 			first, end := a.ValueOffsets(i)
 			return int(first), int(end)
 		})
@@ -139,9 +179,14 @@ func rowsOf(a arrow.Array) (r rows) {
 	default:
 		r = fixed(a)
 	}
-	for i := 0; a.NullN() > 0 && i < a.Len(); i++ {
-		if a.IsNull(i) {
-			r.spoil(i, isNull)
+	if a.NullN() > 0 {
+		r.valid = make([]byte, a.Len())
+		for i := range r.valid {
+			if a.IsValid(i) {
+				r.valid[i] = 1
+			} else {
+				clear(r.row(i))
+			}
 		}
 	}
 	return r
@@ -157,8 +202,9 @@ func fixed(a arrow.Array) (r rows) {
 	return r
 }
 
-// gather makes n rows, each of several values.
-func (r *rows) gather(values *rows, n int, of func(i int) (from, to int)) {
+// join makes n rows, each of several values, none of which may be null.
+func (r *rows) join(values *rows, n int, of func(i int) (from, to int)) {
+	values.spoilNulls()
 	r.ends = []int{0}
 	for i := range n {
 		from, to := of(i)

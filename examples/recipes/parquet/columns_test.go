@@ -3,14 +3,17 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +21,7 @@ import (
 )
 
 // nullable writes a table as pyarrow does by default: all columns may have nulls, and Arrow's
-// schema is kept. Each row is a JSON object.
+// schema is kept. Each row is a JSON object, and 60 are a row group.
 func nullable(t *testing.T, fields []arrow.Field, rows ...string) (path string) {
 	t.Helper()
 	for i := range fields {
@@ -30,7 +33,7 @@ func nullable(t *testing.T, fields []arrow.Field, rows ...string) (path string) 
 	path = filepath.Join(t.TempDir(), "table.parquet")
 	out, err := os.Create(path)
 	require.NoError(t, err)
-	w, err := pqarrow.NewFileWriter(schema, out, nil, pqarrow.NewArrowWriterProperties(pqarrow.WithStoreSchema()))
+	w, err := pqarrow.NewFileWriter(schema, out, parquet.NewWriterProperties(parquet.WithMaxRowGroupLength(60)), pqarrow.NewArrowWriterProperties(pqarrow.WithStoreSchema()))
 	require.NoError(t, err)
 	require.NoError(t, w.Write(record))
 	require.NoError(t, w.Close())
@@ -193,5 +196,69 @@ func TestAColumnThatCannotBeLoadedIsNamedAndCanBeLeftOut(t *testing.T) {
 		require.NoError(t, tab.Close())
 		_, err = openTable(path, "label", "lable")
 		require.ErrorContains(t, err, `no column "lable"`)
+	}
+}
+
+func TestABatchHoldsWhatItsRowsHoldAlone(t *testing.T) {
+	fields := []arrow.Field{
+		{Name: "b", Type: arrow.FixedWidthTypes.Boolean}, {Name: "i8", Type: arrow.PrimitiveTypes.Int8}, {Name: "u16", Type: arrow.PrimitiveTypes.Uint16},
+		{Name: "f16", Type: arrow.FixedWidthTypes.Float16}, {Name: "f", Type: arrow.PrimitiveTypes.Float32}, {Name: "i", Type: arrow.PrimitiveTypes.Int64},
+		{Name: "two", Type: &arrow.FixedSizeBinaryType{ByteWidth: 2}}, {Name: "pair", Type: arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Int16)},
+		{Name: "c", Type: &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.PrimitiveTypes.Int32}},
+		{Name: "l", Type: arrow.ListOf(arrow.PrimitiveTypes.Int32)}, {Name: "s", Type: arrow.BinaryTypes.String},
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	var rows []string
+	for i := range 200 {
+		values := []string{
+			fmt.Sprint(i%2 == 0), fmt.Sprint(i - 100), fmt.Sprint(300 * i), fmt.Sprint(i), fmt.Sprint(float32(i) / 4), fmt.Sprint(i), `"AQI="`,
+			fmt.Sprintf("[%d,%d]", i, -i), fmt.Sprint(i % 5), strings.ReplaceAll(fmt.Sprint(slices.Repeat([]int{i}, i%4)), " ", ","), fmt.Sprintf("%q", strings.Repeat("é", i%3)),
+		}
+		for f := range values {
+			if rng.IntN(4) == 0 && fields[f].Name != "pair" { // which Arrow can't write
+				values[f] = "null"
+			}
+			values[f] = fmt.Sprintf("%q:%s", fields[f].Name, values[f])
+		}
+		rows = append(rows, "{"+strings.Join(values, ",")+"}")
+	}
+	path := nullable(t, fields, rows...)
+	for name, nulls := range map[string]string{"nulls are told": "?", "nulls are bad": ""} {
+		t.Run(name, func(t *testing.T) {
+			var names []string
+			for _, f := range fields {
+				names = append(names, f.Name+nulls)
+			}
+			if nulls == "" {
+				names = names[:3] // else no row is good
+			}
+			tab, err := openTable(path, names...)
+			require.NoError(t, err)
+			defer tab.Close()
+			require.Greater(t, len(tab.starts), 3)
+			order, err := tab.order(7)
+			require.NoError(t, err)
+			l, err := nwt.NewLoader(tab, nwt.WithSampler(order), nwt.WithBatchSize(23), nwt.WithWorkers(2), nwt.WithErrorBudget(200))
+			require.NoError(t, err)
+			defer l.Close()
+			good := 0
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				good += b.Len()
+				for k, i := range b.Indices() {
+					alone, err := nwt.LoadSample(t.Context(), tab, i)
+					require.NoError(t, err)
+					for f := range tab.fields {
+						size := len(b.Bytes(f)) / b.Len()
+						require.Equal(t, alone.Bytes(f), b.Bytes(f)[k*size:][:size], "row %d, field %d", i, f)
+						if tab.fields[f].Ragged {
+							require.EqualValues(t, alone.Len(f), b.Lens(f)[k])
+						}
+					}
+				}
+			}
+			require.Equal(t, 200, good+len(l.BadSamples()))
+			require.Greater(t, good, 50)
+		})
 	}
 }

@@ -21,7 +21,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -65,14 +64,22 @@ type column struct {
 	valid  int // the field that tells which rows aren't null; 0: none, and nulls are bad
 }
 
-// A group is a decoded row group.
+// A group is a row group. Whoever needs it decodes the next column that nobody has begun.
 type group struct {
 	number  int
-	decoded chan struct{} // closed by the first who needed the group; the others wait
+	begun   atomic.Int64 // columns
+	left    atomic.Int64 // columns to be decoded
+	decoded chan struct{}
 
-	// Of who decodes until decoded is closed.
-	err     error
-	columns []rows
+	// Of those who decode until decoded is closed, column by column.
+	errs    []error
+	columns []rows // of the fields
+}
+
+func (t *table) newGroup(number int) *group {
+	g := &group{number: number, decoded: make(chan struct{}), errs: make([]error, len(t.columns)), columns: make([]rows, len(t.fields))}
+	g.left.Store(int64(len(t.columns)))
+	return g
 }
 
 func openTable(path string, names ...string) (t *table, err error) {
@@ -246,60 +253,112 @@ func (t *table) order(seed uint64) (nwt.Sampler, error) {
 }
 
 func (t *table) Load(ctx context.Context, i int, dst *nwt.Sample) error {
-	number := sort.SearchInts(t.starts, i+1) - 1 // the last that begins there: an empty one begins there too
-	g, first := t.group(number)
-	if first {
-		t.decode(g) // for all who wait, so it doesn't end with the context of one
+	g, err := t.group(ctx, t.numberOf(i))
+	if err != nil {
+		return err
 	}
-	select {
-	case <-g.decoded:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if g.err != nil {
-		return fmt.Errorf("row group %d: %w", number, g.err)
-	}
-	return t.loadRow(g, i-t.starts[number], dst)
+	return t.loadRow(g, i-t.starts[g.number], dst)
 }
+
+// numberOf returns the row group of a row: the last that begins there, since an empty one begins
+// there too.
+func (t *table) numberOf(i int) int { return sort.SearchInts(t.starts, i+1) - 1 }
 
 // loadRow makes a sample of a row of a decoded group.
 func (t *table) loadRow(g *group, row int, dst *nwt.Sample) error {
 	for f := range g.columns {
-		column, valid := &g.columns[f], t.columns[f].valid
-		why := column.bad[row]
-		if why != "" && (why != isNull || valid == 0) {
-			return fmt.Errorf("row %d: column %q %s", t.starts[g.number]+row, t.fields[f].Name, why)
+		if err := t.loadValue(g, f, row, dst); err != nil {
+			return err
 		}
-		if valid > 0 {
-			nwt.Values[bool](dst, valid)[0] = why == ""
-		}
-		data := column.row(row)
-		if why == isNull {
-			data = nil // the loader has cleared its place
-		}
-		if t.fields[f].Ragged {
-			dst.SetLen(f, len(data)/t.unit(f))
-		}
-		copy(dst.Bytes(f), data)
 	}
 	return nil
 }
 
-// group returns a row group that is kept; another one takes the place of the oldest. Twice
+func (t *table) loadValue(g *group, f, row int, dst *nwt.Sample) error {
+	column := &g.columns[f]
+	if why := column.bad[row]; why != "" {
+		return fmt.Errorf("row %d: column %q %s", t.starts[g.number]+row, t.fields[f].Name, why)
+	}
+	data := column.row(row)
+	if t.fields[f].Ragged {
+		dst.SetLen(f, len(data)/t.unit(f))
+	}
+	copy(dst.Bytes(f), data) // the loader has cleared the rest of its place
+	return nil
+}
+
+// A selection is rows of a batch that lie in one row group.
+type selection struct {
+	left         []int // places of the batch whose rows aren't loaded yet
+	rows, places []int
+}
+
+// LoadBatch loads the rows of one row group after the other, column by column.
+func (t *table) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	s, err := nwt.Scratch(dst[0], func() (*selection, error) { return &selection{}, nil })
+	if err != nil {
+		return err
+	}
+	s.left = s.left[:0]
+	for place := range indices {
+		s.left = append(s.left, place)
+	}
+	for len(s.left) > 0 {
+		g, err := t.group(ctx, t.numberOf(indices[s.left[0]]))
+		if err != nil {
+			return err
+		}
+		s.choose(indices, t.starts[g.number], t.starts[g.number+1])
+		for f := range g.columns {
+			if column := &g.columns[f]; column.ends == nil && len(column.bad) == 0 {
+				gathers[t.fields[f].Type](column, s.rows, s.places, f, dst)
+				continue
+			}
+			for k, row := range s.rows {
+				if err := t.loadValue(g, f, row, dst[s.places[k]]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// choose takes the places whose rows are from … to−1 of the table out of left.
+func (s *selection) choose(indices []int, from, to int) {
+	s.rows, s.places = s.rows[:0], s.places[:0]
+	left := s.left[:0]
+	for _, place := range s.left {
+		if i := indices[place]; from <= i && i < to {
+			s.rows, s.places = append(s.rows, i-from), append(s.places, place)
+		} else {
+			left = append(left, place)
+		}
+	}
+	s.left = left
+}
+
+// group returns a row group, decoded.
+func (t *table) group(ctx context.Context, number int) (*group, error) {
+	g := t.find(number)
+	return g, t.decode(ctx, g)
+}
+
+// find returns a row group that is kept; another one takes the place of the oldest. Twice
 // as many are kept as are mixed: while some workers load the last rows of a mixture,
-// others load the first of the next. The first who asks for a group decodes it.
-func (t *table) group(number int) (g *group, first bool) {
+// others load the first of the next.
+func (t *table) find(number int) *group {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if k := slices.IndexFunc(t.kept, func(g *group) bool { return g.number == number }); k >= 0 {
-		return t.kept[k], false
+		return t.kept[k]
 	}
 	if len(t.kept) == 2*mixed {
 		t.kept = slices.Delete(t.kept, 0, 1)
 	}
-	g = &group{number: number, decoded: make(chan struct{}), err: errors.New("not decoded")}
+	g := t.newGroup(number)
 	t.kept = append(t.kept, g)
-	return g, true
+	return g
 }
 
 // forget makes the next who needs the row group decode it anew: a disk may fail once.
@@ -309,29 +368,51 @@ func (t *table) forget(g *group) {
 	t.kept = slices.DeleteFunc(t.kept, func(k *group) bool { return k == g })
 }
 
-// decode decodes a row group, or says in it why not.
-func (t *table) decode(g *group) {
-	defer close(g.decoded)
-	defer func() {
-		if p := recover(); p != nil {
-			g.err = fmt.Errorf("damaged: %v", p)
+// decode decodes the columns of a row group that nobody has begun, for all who need it: so it
+// doesn't end with the context of one. Then it waits for the other columns.
+func (t *table) decode(ctx context.Context, g *group) error {
+	for all := int64(len(t.columns)); g.begun.Load() < all; {
+		c := g.begun.Add(1) - 1
+		if c >= all {
+			break
 		}
-		if g.err != nil {
+		if g.errs[c] = t.readColumn(g, int(c)); g.errs[c] != nil {
 			t.forget(g)
 		}
-	}()
-	t.decoded.Add(1)
-	g.err = t.readColumns(g)
+		if g.left.Add(-1) == 0 {
+			t.decoded.Add(1)
+			close(g.decoded)
+		}
+	}
+	select {
+	case <-g.decoded:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, err := range g.errs {
+		if err != nil {
+			return fmt.Errorf("row group %d: %w", g.number, err)
+		}
+	}
+	return nil
 }
 
-func (t *table) readColumns(g *group) error {
-	for c := range t.columns {
-		column, err := t.read(g.number, c)
-		if err != nil {
-			return err
+func (t *table) readColumn(g *group, c int) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("damaged: %v", p)
 		}
-		g.columns = append(g.columns, column)
+	}()
+	column, err := t.read(g.number, c)
+	if err != nil {
+		return err
 	}
+	if f := t.columns[c].valid; f > 0 {
+		g.columns[f] = column.mask(t.starts[g.number+1] - t.starts[g.number])
+	} else {
+		column.spoilNulls()
+	}
+	g.columns[c] = column
 	return nil
 }
 
@@ -354,9 +435,11 @@ func (t *table) read(g, c int) (rows, error) {
 	if n == 0 {
 		return rows{}, nil
 	}
-	whole, err := array.Concatenate(chunks.Chunks(), memory.DefaultAllocator)
-	if err != nil {
-		return rows{}, fmt.Errorf("column %q: %w", name, err)
+	whole := chunks.Chunk(0)
+	if len(chunks.Chunks()) > 1 {
+		if whole, err = array.Concatenate(chunks.Chunks(), memory.DefaultAllocator); err != nil {
+			return rows{}, fmt.Errorf("column %q: %w", name, err)
+		}
 	}
 	return rowsOf(whole), nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"iter"
 
 	"github.com/nwt-go/nwt"
@@ -24,12 +23,11 @@ type rowOf struct {
 }
 
 func (t *table) stream() nwt.Stream {
-	read := func(_ context.Context, number int) iter.Seq2[rowOf, error] {
+	read := func(ctx context.Context, number int) iter.Seq2[rowOf, error] {
 		return func(yield func(rowOf, error) bool) {
-			g := &group{number: number}
-			t.decoded.Add(1)
-			if err := t.readColumns(g); err != nil {
-				yield(rowOf{}, fmt.Errorf("row group %d: %w", number, err))
+			g := t.newGroup(number)
+			if err := t.decode(ctx, g); err != nil {
+				yield(rowOf{}, err)
 				return
 			}
 			for row := range t.starts[number+1] - t.starts[number] {
