@@ -356,7 +356,7 @@ func (d *overwriting) Fingerprint() string { return fingerprint(d.Dataset) }
 
 // Split cuts a dataset into parts at random, the same for the same seed. The shares, one per
 // part, must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset], and
-// a [BatchDataset] or a [SizedDataset] if ds is.
+// a [BatchDataset] or a [SizedDataset] if ds is. Package split divides by classes, and into folds.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
