@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 
 	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/order"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // A source is a dataset and options that fit together.
@@ -78,6 +81,40 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	}
 	s.warnOfMixedLengths(s.first)
 	return s, nil
+}
+
+// logIgnored logs, in one line, which options have no effect in what was called.
+func (s *source) logIgnored(called string) {
+	o, names := s.opts, []string(nil)
+	note := func(ignored bool, name string) {
+		if ignored {
+			names = append(names, name)
+		}
+	}
+	if called == "NewLoader" {
+		note(o.step != nil, "WithStep")
+		note(o.progress != nil, "WithProgress")
+		note(o.results != "", "WithResultCache")
+		note(o.tuningTime != 0, "WithTuningTime")
+		note(o.strategy != Greedy(), "WithStrategy")
+		if !o.auto {
+			note(o.alpha != search.DefaultAlpha && o.alpha.Total < math.MaxInt64, "WithAlpha")
+			note(o.alpha.Total == math.MaxInt64, "WithRelativeAlpha")
+			note(o.iterations != 0, "WithIterations")
+			note(o.most >= 0, "WithMaxWorkers")
+			note(o.maxMemory != 0, "WithMemoryLimit")
+		}
+	} else {
+		note(o.fixed, "WithWorkers")
+	}
+	if !s.streams() {
+		note(o.interleave != 0, "WithInterleave")
+		note(o.window != defaultWindow, "WithShuffleWindow")
+		note(o.epochSamples != 0, "WithEpochSamples")
+	}
+	if len(names) > 0 {
+		o.log.Info("nwt: options without effect", "in", called, "options", strings.Join(names, ", "))
+	}
 }
 
 // streams reports whether the dataset is a stream.

@@ -152,6 +152,24 @@ func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
 	require.ErrorContains(t, err, "WithLogger")
 }
 
+func TestThatWithRankDividesNoCPUsIsLoggedOnceAProcess(t *testing.T) {
+	var out strings.Builder
+	lines := func(opts ...Option) int {
+		_, err := newOptions(append(opts, WithLogger(slog.New(slog.NewTextHandler(&out, nil)))))
+		require.NoError(t, err)
+		return strings.Count(out.String(), "CPUs aren't divided")
+	}
+	defer saidUndivided.Store(saidUndivided.Swap(false))
+	require.Zero(t, lines())
+	require.Zero(t, lines(WithRank(0, 1)))
+	require.Zero(t, lines(WithRank(1, 2), WithWorkers(3)), "the program says how many")
+	require.Equal(t, 1, lines(WithRank(1, 2)))
+	require.Equal(t, 1, lines(WithRank(0, 2)))
+	setenv(t, "RANK=5 WORLD_SIZE=7")
+	saidUndivided.Store(false)
+	require.Equal(t, 1, lines(WithRankFromEnv()))
+}
+
 func TestRankFromEnvReadsTheEnvironmentOfTheProcess(t *testing.T) {
 	setenv(t, "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4")
 	got, err := RankFromEnv(nil)

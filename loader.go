@@ -31,6 +31,7 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.logIgnored("NewLoader")
 	return newHandle(s.trainingLoader(s.opts.workers)), nil
 }
 

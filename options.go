@@ -17,15 +17,16 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// An Option configures [NewLoader] and [Tune], which ignore those that concern only the other. If
-// an option is repeated, the last one wins.
+// An Option configures [NewLoader] and [Tune]. One log line names those that have no effect there:
+// they concern only the other, or only a stream. If an option is repeated, the last one wins.
 type Option func(*options) error
 
 // options is what the options have set.
 type options struct {
 	batchSize int
 	workers   int
-	prefetch  int // 0: from workers and batch size
+	fixed     bool // workers is WithWorkers'
+	prefetch  int  // 0: from workers and batch size
 	sampler   Sampler
 	shuffle   bool
 	seed      *uint64 // of Sample.Rand; nil without WithSeed
@@ -80,11 +81,10 @@ const (
 func newOptions(opts []Option) (*options, error) {
 	o := &options{
 		batchSize:  32,
-		workers:    -1,
 		world:      1,
 		log:        slog.Default(),
 		device:     Host(),
-		window:     1024,
+		window:     defaultWindow,
 		aheadBytes: maxAheadBytes,
 		retry:      retry.Policy{Times: 3, Wait: 10 * time.Millisecond},
 		strategy:   Greedy(),
@@ -104,7 +104,8 @@ func newOptions(opts []Option) (*options, error) {
 	if o.log != nil && o.launcher != nil {
 		o.launcher.logOnce(o.log)
 	}
-	if o.workers < 0 {
+	o.logUndivided()
+	if !o.fixed {
 		o.workers = min(o.cpus(), maxWorkers)
 	}
 	if o.shuffle && o.sampler != nil {
@@ -162,7 +163,7 @@ func WithBatchSize(n int) Option {
 // loop's own goroutine loads. [Tune] ignores this option.
 func WithWorkers(n int) Option {
 	return func(o *options) error {
-		o.workers = n
+		o.workers, o.fixed = n, true
 		return between("WithWorkers", n, 0, maxWorkers)
 	}
 }
@@ -216,7 +217,8 @@ func WithDropLast() Option {
 
 // WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load
 // disjoint parts of the epoch, in equally many batches; a rank repeats another's samples only if
-// fewer are left than ranks. For exceptions see [BatchSampler] and [Streamed].
+// fewer are left than ranks. For exceptions see [BatchSampler] and [Streamed]. It doesn't tell how
+// many ranks share this host, so CPUs aren't divided, as one log line says: see [WithRankFromEnv].
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -261,6 +263,8 @@ func WithInterleave(shards int) Option {
 		return between("WithInterleave", shards, 1, maxInterleave)
 	}
 }
+
+const defaultWindow = 1024
 
 // WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, 1 … 2²⁴, 1024 by
 // default, all kept in memory: of 4 MB each, that is 4 GB. If they take more than an eighth of the

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -226,5 +230,50 @@ func TestASamplerForAnotherDatasetIsToldBeforeTheFirstEpoch(t *testing.T) {
 		require.EqualError(t, err, fmt.Sprintf("nwt: WithSampler: %v: visits index 8, but the dataset has only 8 samples", s))
 		err = newLoader(t, emptyDataset(8)).SetSampler(s)
 		require.EqualError(t, err, fmt.Sprintf("nwt: SetSampler: %v: visits index 8, but the dataset has only 8 samples", s))
+	}
+}
+
+// One line, which names those that the program gave and no others.
+func TestOptionsWithoutEffectAreNamedInOneLine(t *testing.T) {
+	step := func(context.Context, *nwt.Batch) error { return nil }
+	forTune := []nwt.Option{nwt.WithStep(step), nwt.WithTuningTime(time.Second), nwt.WithIterations(5), nwt.WithMaxWorkers(1),
+		nwt.WithRelativeAlpha(.5), nwt.WithMemoryLimit(1 << 40), nwt.WithProgress(func(nwt.Progress) {}), nwt.WithStrategy(nwt.Exhaustive())}
+	forStreams := []nwt.Option{nwt.WithInterleave(3), nwt.WithShuffleWindow(7), nwt.WithEpochSamples(3)}
+	load := func(opts ...nwt.Option) { newLoader(t, emptyDataset(8), opts...) }
+	stream := nwt.Streamed(nwt.NewStream(emptyDataset(1).Fields(), 3, func(context.Context, int) iter.Seq2[int, error] { return nil }, func(context.Context, int, *nwt.Sample) error { return nil }))
+	for _, c := range []struct {
+		of   string
+		call func(opts ...nwt.Option)
+		opts []nwt.Option
+		want string
+	}{
+		{"NewLoader", load, []nwt.Option{nwt.WithStep(step), nwt.WithWorkers(1)}, "WithStep"},
+		{"NewLoader", load, forTune, "WithStep, WithProgress, WithTuningTime, WithStrategy, WithRelativeAlpha, WithIterations, WithMaxWorkers, WithMemoryLimit"},
+		{"NewLoader", load, []nwt.Option{nwt.WithAlpha(time.Second), nwt.WithResultCache("file", "name")}, "WithResultCache, WithAlpha"},
+		{"NewLoader", load, append(forTune, nwt.WithAutoWorkers()), "WithStep, WithProgress, WithTuningTime, WithStrategy"},
+		{"NewLoader", load, forStreams, "WithInterleave, WithShuffleWindow, WithEpochSamples"},
+		{"NewLoader", load, nil, ""},
+		{"NewLoader", func(opts ...nwt.Option) { newLoader(t, stream, opts...) }, forStreams, ""},
+		{"NewTunedLoader", func(opts ...nwt.Option) {
+			l, err := nwt.NewTunedLoader(t.Context(), emptyDataset(8), append(opts, nwt.WithMaxWorkers(0))...)
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+		}, []nwt.Option{nwt.WithWorkers(1), nwt.WithInterleave(3), nwt.WithStep(step), nwt.WithIterations(1)}, "WithWorkers, WithInterleave"},
+		{"Tune", func(opts ...nwt.Option) {
+			_, err := nwt.Tune(t.Context(), emptyDataset(8), append(opts, nwt.WithMaxWorkers(0))...)
+			require.NoError(t, err)
+		}, []nwt.Option{nwt.WithWorkers(1), nwt.WithIterations(1)}, "WithWorkers"},
+	} {
+		var log journal
+		c.call(append([]nwt.Option{log.option()}, c.opts...)...)
+		if c.want == "" {
+			require.NotContains(t, log.String(), "without effect")
+			continue
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "without effect"), log.String())
+		if strings.Contains(c.want, ",") {
+			c.want = strconv.Quote(c.want)
+		}
+		require.Contains(t, log.String(), "in="+c.of+" options="+c.want+"\n")
 	}
 }

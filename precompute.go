@@ -158,7 +158,7 @@ func onlyHowToLoad(o *options) error {
 	if err != nil {
 		return err
 	}
-	plain.batchSize, plain.workers, plain.prefetch = o.batchSize, o.workers, o.prefetch
+	plain.batchSize, plain.workers, plain.fixed, plain.prefetch = o.batchSize, o.workers, o.fixed, o.prefetch
 	plain.init, plain.log, plain.maxBad = o.init, o.log, o.maxBad
 	plain.timeout, plain.retry = o.timeout, o.retry
 	*o = *plain

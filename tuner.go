@@ -25,6 +25,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	src.logIgnored("Tune")
 	return src.tune(ctx)
 }
 
@@ -259,6 +260,7 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 	if err != nil {
 		return nil, err
 	}
+	s.logIgnored("NewTunedLoader")
 	r, err := s.tune(ctx)
 	if err != nil {
 		return nil, err
