@@ -1,0 +1,119 @@
+// Package folder makes a dataset of a folder of files, sounds for example, in which each folder
+// is a class. For pictures there is package vision.
+package folder
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/classfolder"
+	"github.com/nwt-go/nwt/internal/usercall"
+)
+
+// A Folder is the names of files and their classes: what lies in dir/cat, or in folders below it, is
+// of class "cat".
+type Folder struct{ files *classfolder.Files }
+
+// An Option changes what [Open] takes.
+type Option func(*options)
+
+type options struct{ emptyClasses bool }
+
+// WithEmptyClasses keeps a class whose folder has no file. Without it, such a folder is an error: if
+// it were left out, all later classes would get other numbers.
+func WithEmptyClasses() Option { return func(o *options) { o.emptyClasses = true } }
+
+// Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or
+// upper case; without extensions, all files. It reads none. Order, classes, links, and which names
+// are passed over, are as in vision.OpenFolder. ctx ends a listing that takes too long.
+func Open(ctx context.Context, dir string, extensions []string, opts ...Option) (*Folder, error) {
+	var o options
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, &nwt.OptionError{Option: fmt.Sprintf("folder.Open: options[%d]", i), Reason: "must not be nil"}
+		}
+		opt(&o)
+	}
+	if i := slices.Index(extensions, ""); i >= 0 {
+		return nil, &nwt.OptionError{Option: fmt.Sprintf("folder.Open: extensions[%d]", i), Value: "", Reason: "must not be empty; no extensions at all take every file"}
+	}
+	files, err := classfolder.List(ctx, dir, extensions, o.emptyClasses)
+	if err != nil {
+		return nil, fmt.Errorf("folder: %w", err)
+	}
+	return &Folder{files}, nil
+}
+
+// Len is the number of files.
+func (f *Folder) Len() int { return f.files.Len() }
+
+// Classes is the names of the classes, sorted. It must not be changed.
+func (f *Folder) Classes() []string { return f.files.Classes }
+
+// Class is the class of a file, a place in Classes.
+func (f *Folder) Class(index int) int { return f.files.Class(index) }
+
+// Path is the path of a file.
+func (f *Folder) Path(index int) string { return f.files.Path(index) }
+
+// Lengths calls length for each file, 32 at a time, and returns what it told: for [nwt.Sized], and
+// for samplers that go by length. The first error ends it, and names the file.
+func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
+	if length == nil {
+		return nil, &nwt.OptionError{Option: "Folder.Lengths", Reason: "length must not be nil"}
+	}
+	lengths := make([]int, f.Len())
+	var mu sync.Mutex
+	var first error // guarded by mu
+	f.files.Each(func(i int) (goesOn bool) {
+		return usercall.Call(func() (err error) {
+			if err = context.Cause(ctx); err == nil {
+				lengths[i], err = length(ctx, f.Path(i))
+			}
+			return err
+		}, func(_ []byte, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if first == nil {
+				first = fmt.Errorf("folder: %s: %w", f.Path(i), err)
+			}
+		})
+	})
+	if first != nil {
+		return nil, first
+	}
+	return lengths, nil
+}
+
+// Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules
+// of [nwt.Dataset]; its errors needn't name the file. A field "class" of type Int64 follows yours. The
+// dataset's fingerprint tells names, sizes, times and classes of the files.
+func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
+	if load == nil {
+		load = func(context.Context, string, *nwt.Sample) error {
+			return &nwt.OptionError{Option: "Folder.Dataset", Reason: "load must not be nil"}
+		}
+	}
+	all := append(slices.Clone(fields), nwt.Field{Name: "class", Type: nwt.Int64})
+	return &dataset{f, all, load}
+}
+
+type dataset struct {
+	*Folder
+	fields []nwt.Field
+	load   func(ctx context.Context, path string, dst *nwt.Sample) error
+}
+
+func (d *dataset) Fields() []nwt.Field { return d.fields }
+func (d *dataset) Fingerprint() string { return "folder.Folder: " + d.files.Tell() }
+
+func (d *dataset) Load(ctx context.Context, index int, dst *nwt.Sample) error {
+	if err := d.load(ctx, d.Path(index), dst); err != nil {
+		return fmt.Errorf("%s: %w", d.Path(index), err)
+	}
+	nwt.Values[int64](dst, len(d.fields)-1)[0] = int64(d.Class(index))
+	return nil
+}

@@ -1,0 +1,152 @@
+package folder_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/folder"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tree makes a folder of files that hold their own names.
+func tree(t testing.TB, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range names {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(name), 0o644))
+	}
+	return dir
+}
+
+// sounds has files of ragged bytes as its samples.
+func sounds(f *folder.Folder) nwt.Dataset {
+	fields := []nwt.Field{{Name: "sound", Type: nwt.Uint8, Shape: []int{100}, Ragged: true}}
+	return f.Dataset(fields, func(_ context.Context, path string, dst *nwt.Sample) error {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		dst.SetLen(0, len(data))
+		copy(dst.Bytes(0), data)
+		return nil
+	})
+}
+
+func TestAFolderOfAnyFilesIsADatasetWithClasses(t *testing.T) {
+	dir := tree(t, "dog/2.wav", "cat/b/1.WAV", "cat/a.wav", "dog/notes.txt", "readme.md", "dog/1.flac", "dog/.x.wav", "__MACOSX/cat/1.wav")
+	f, err := folder.Open(t.Context(), dir, []string{".wav", ".flac"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"cat", "dog"}, f.Classes())
+	want := []string{"cat/a.wav", "cat/b/1.WAV", "dog/1.flac", "dog/2.wav"}
+	require.Equal(t, len(want), f.Len())
+
+	lengths, err := f.Lengths(t.Context(), func(_ context.Context, path string) (int, error) {
+		info, err := os.Stat(path)
+		return int(info.Size()), err
+	})
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(nwt.Sized(sounds(f), func(i int, sizes []int) { sizes[0] = lengths[i] }), nwt.WithBatchSize(3), nwt.WithWorkers(2))
+	require.NoError(t, err)
+	defer l.Close()
+	at := 0
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		longest := b.Shape(0)[1]
+		require.LessOrEqual(t, longest, 11, "as long as the longest of the batch")
+		for i := range b.Len() {
+			n := b.Lens(0)[i]
+			require.Equal(t, want[at], string(b.Bytes(0)[i*longest:][:n]))
+			require.Equal(t, filepath.Join(dir, filepath.FromSlash(want[at])), f.Path(at))
+			require.EqualValues(t, f.Class(at), nwt.Values[int64](b, 1)[i])
+			require.EqualValues(t, want[at][:3], f.Classes()[f.Class(at)])
+			at++
+		}
+	}
+	require.Equal(t, len(want), at)
+}
+
+func TestWithoutExtensionsEveryFileIsTaken(t *testing.T) {
+	dir := tree(t, "a/1", "a/2.bin", "b/x.tar.gz", "b/Thumbs.db", "b/desktop.ini", "b/.DS_Store")
+	elsewhere := tree(t, "deep/3")
+	want := 3
+	if os.Symlink(elsewhere, filepath.Join(dir, "b", "link")) == nil {
+		want++
+	}
+	f, err := folder.Open(t.Context(), dir, nil)
+	require.NoError(t, err)
+	require.Equal(t, want, f.Len())
+}
+
+func TestAFolderOfFilesThatCannotBeUsedSaysWhy(t *testing.T) {
+	dir := tree(t, "a/1.wav", "b/readme", "c/2.wav")
+	_, err := folder.Open(t.Context(), dir, []string{".wav"})
+	require.ErrorContains(t, err, "folder: "+dir+": classes without a .wav file (WithEmptyClasses keeps them): b")
+	f, err := folder.Open(t.Context(), dir, []string{".wav"}, folder.WithEmptyClasses())
+	require.NoError(t, err)
+	require.Equal(t, 2, f.Class(1))
+	_, err = folder.Open(t.Context(), tree(t, "a/1", "top"), nil)
+	require.ErrorContains(t, err, "has files that are in no class's folder: top")
+	_, err = folder.Open(t.Context(), tree(t, "a/1"), []string{".wav"})
+	require.ErrorContains(t, err, "no .wav file in a folder in it")
+	_, err = folder.Open(t.Context(), filepath.Join(dir, "none"), nil)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = folder.Open(t.Context(), dir, []string{".wav", ""})
+	require.ErrorContains(t, err, "extensions[1]")
+	_, err = folder.Open(t.Context(), dir, nil, nil)
+	require.ErrorContains(t, err, "options[0]")
+	require.NoError(t, os.Remove(f.Path(1)))
+	_, err = nwt.LoadSample(t.Context(), sounds(f), 1)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, f.Path(1))
+	_, err = nwt.LoadSample(t.Context(), f.Dataset(nil, nil), 0)
+	require.ErrorContains(t, err, "load must not be nil")
+}
+
+func TestAFileWhoseLengthCannotBeToldEndsLengthsAndIsNamed(t *testing.T) {
+	f, err := folder.Open(t.Context(), tree(t, "a/1", "a/2", "b/3"), nil)
+	require.NoError(t, err)
+	cause := errors.New("no header")
+	_, err = f.Lengths(t.Context(), func(_ context.Context, path string) (int, error) {
+		if path == f.Path(1) {
+			return 0, cause
+		}
+		return 1, nil
+	})
+	require.ErrorIs(t, err, cause)
+	require.ErrorContains(t, err, f.Path(1))
+	_, err = f.Lengths(t.Context(), func(context.Context, string) (int, error) { panic("cut") })
+	require.ErrorContains(t, err, "cut")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	var calls atomic.Int32
+	_, err = f.Lengths(ctx, func(context.Context, string) (int, error) { calls.Add(1); return 1, nil })
+	require.ErrorIs(t, err, cause)
+	require.Zero(t, calls.Load())
+	_, err = f.Lengths(t.Context(), nil)
+	require.ErrorContains(t, err, "nil")
+}
+
+func TestAFoldersFingerprintTellsItsFiles(t *testing.T) {
+	tells := func(dir string) string {
+		f, err := folder.Open(t.Context(), dir, nil)
+		require.NoError(t, err)
+		return sounds(f).(nwt.Fingerprinter).Fingerprint()
+	}
+	dir := tree(t, "a/1", "b/2")
+	before := tells(dir)
+	require.Equal(t, before, tells(dir))
+	require.NoError(t, os.Chtimes(filepath.Join(dir, "a", "1"), time.Time{}, time.Unix(1e9, 0)))
+	require.NotEqual(t, before, tells(dir))
+}

@@ -1,0 +1,256 @@
+// Package classfolder lists the files of a folder in which each folder is a class.
+package classfolder
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Files are the files of all classes: by class, in each class by folder, in each folder by name.
+type Files struct {
+	dir     string
+	Classes []string // sorted
+
+	// The names of all files, relative to dir and with slashes, one after the other:
+	// name i is names[ends[i-1]:ends[i]].
+	names []byte
+	ends  []int
+	class []int32
+
+	tell func() string // what the files are
+}
+
+// List lists the files that have one of the extensions, or all if there is none. An error doesn't
+// name the package that has called.
+func List(ctx context.Context, dir string, extensions []string, keepEmpty bool) (*Files, error) {
+	f := &Files{dir: dir}
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	kind := "file"
+	if len(extensions) > 0 {
+		kind = strings.Join(extensions, ", ") + " file"
+	}
+	l := listing{ctx: ctx, dir: dir, extensions: extensions}
+	if err := l.list("", 0, false); err != nil {
+		return nil, err
+	}
+	if len(l.files) > 0 {
+		slices.Sort(l.files)
+		return nil, fmt.Errorf("%s has files that are in no class's folder: %s", dir, some(l.files))
+	}
+	f.Classes = l.folders
+	slices.Sort(f.Classes)
+	var empty []string
+	for i, class := range f.Classes {
+		l.files, l.seen = l.files[:0], map[string]bool{root: true}
+		if err := l.enter(class, 0); err != nil {
+			return nil, err
+		}
+		if len(l.files) == 0 {
+			empty = append(empty, class)
+		}
+		f.add(i, l.files)
+	}
+	if len(f.ends) == 0 {
+		return nil, fmt.Errorf("%s: no %s in a folder in it", dir, kind)
+	}
+	if len(empty) > 0 && !keepEmpty {
+		return nil, fmt.Errorf("%s: classes without a %s (WithEmptyClasses keeps them): %s", dir, kind, some(empty))
+	}
+	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
+	f.tell = sync.OnceValue(f.tellFiles)
+	return f, nil
+}
+
+// some returns the first few of the names.
+func some(names []string) string {
+	const most = 10
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// add notes the files of a class.
+func (f *Files) add(class int, files []string) {
+	slices.SortFunc(files, func(a, b string) int {
+		i, k := strings.LastIndexByte(a, '/'), strings.LastIndexByte(b, '/')
+		return cmp.Or(strings.Compare(a[:i], b[:k]), strings.Compare(a[i:], b[k:]))
+	})
+	for _, name := range files {
+		f.names = append(f.names, name...)
+		f.ends = append(f.ends, len(f.names))
+		f.class = append(f.class, int32(class))
+	}
+}
+
+// A listing collects names.
+type listing struct {
+	ctx            context.Context
+	dir            string
+	extensions     []string        // none: all files are taken
+	files, folders []string        // relative to dir
+	seen           map[string]bool // the folders of the class, as they are called without links
+}
+
+// maxDepth bounds how deep folders lie in each other.
+const maxDepth = 64
+
+// enter lists a folder and all below it, unless they were listed for this class
+// already.
+func (l *listing) enter(name string, depth int) error {
+	real, err := filepath.EvalSymlinks(filepath.Join(l.dir, name))
+	if err != nil {
+		return err
+	}
+	if l.seen[real] {
+		return nil
+	}
+	l.seen[real] = true
+	if depth > maxDepth {
+		return fmt.Errorf("%s: folders lie more than %d deep", filepath.Join(l.dir, name), maxDepth)
+	}
+	return l.list(name, depth, true)
+}
+
+// list collects the files of a folder. If down is set it then lists the folders in
+// it; else it collects their names.
+func (l *listing) list(folder string, depth int, down bool) error {
+	d, err := os.Open(filepath.Join(l.dir, folder))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	var below []string
+	for {
+		entries, err := d.ReadDir(1024)
+		for _, e := range entries {
+			if isLeftover(e.Name()) {
+				continue
+			}
+			name := path.Join(folder, e.Name()) // sorts alike on all systems
+			switch kind := e.Type(); {
+			case kind.IsDir():
+				below = append(below, name)
+			case kind&fs.ModeSymlink != 0 && (!down || len(l.extensions) == 0 || !l.takes(e.Name())) && isFolder(filepath.Join(l.dir, name)):
+				below = append(below, name)
+			case l.takes(e.Name()) && (kind.IsRegular() || kind&fs.ModeSymlink != 0):
+				l.files = append(l.files, name)
+			}
+		}
+		if stopped := context.Cause(l.ctx); stopped != nil {
+			return fmt.Errorf("listing %s ended after %d files: %w", l.dir, len(l.files), stopped)
+		}
+		if err != nil {
+			if len(entries) == 0 && errors.Is(err, io.EOF) {
+				break
+			}
+			return err
+		}
+	}
+	if !down {
+		l.folders = below
+		return nil
+	}
+	slices.Sort(below) // of several ways to a folder, the same is taken everywhere
+	for _, name := range below {
+		if err := l.enter(name, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leftovers are the names, in lower case, of what macOS, file servers, Windows and file systems
+// leave among a user's folders and files.
+var leftovers = []string{"__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found", "thumbs.db", "desktop.ini"}
+
+// isLeftover reports whether nobody made a file or folder of this name on purpose.
+func isLeftover(name string) bool {
+	return name[0] == '.' || slices.Contains(leftovers, strings.ToLower(name))
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+func (l *listing) takes(name string) bool {
+	return len(l.extensions) == 0 || slices.ContainsFunc(l.extensions, func(e string) bool {
+		return len(name) >= len(e) && strings.EqualFold(name[len(name)-len(e):], e)
+	})
+}
+
+// Class is the class of a file.
+func (f *Files) Class(index int) int { return int(f.class[index]) }
+
+// Path is the path of a file.
+func (f *Files) Path(index int) string { return filepath.Join(f.dir, string(f.Name(index))) }
+
+// Dir is the folder of the classes.
+func (f *Files) Dir() string { return f.dir }
+
+// Name is a file's name with its folders, relative to Dir. It must not be changed.
+func (f *Files) Name(index int) []byte {
+	from := 0
+	if index > 0 {
+		from = f.ends[index-1]
+	}
+	return f.names[from:f.ends[index]]
+}
+
+// Len is the number of files.
+func (f *Files) Len() int { return len(f.ends) }
+
+// Tell is the number of the files and a hash of their names, sizes, times and classes. Only the
+// first call looks at them.
+func (f *Files) Tell() string { return f.tell() }
+
+// tellFiles is what Tell returns.
+func (f *Files) tellFiles() string {
+	type file struct{ size, time int64 }
+	files := make([]file, f.Len())
+	f.Each(func(i int) bool {
+		if info, err := os.Stat(f.Path(i)); err == nil { // else Load tells what is wrong
+			files[i] = file{info.Size(), info.ModTime().UnixNano()}
+		}
+		return true
+	})
+	h, line := sha256.New(), []byte(nil)
+	fmt.Fprintf(h, "%q", f.Classes)
+	for i, file := range files {
+		line = fmt.Appendf(line[:0], "%d %d %d %q ", f.class[i], file.size, file.time, f.Name(i))
+		h.Write(line)
+	}
+	return fmt.Sprintf("%d files %x;", len(files), h.Sum(nil)[:16])
+}
+
+// Each calls f for each file, 32 side by side, until one of the calls returns false.
+func (f *Files) Each(look func(index int) bool) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(32, f.Len()) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < f.Len(); i = int(next.Add(1)) - 1 {
+				if !look(i) {
+					next.Store(int64(f.Len()))
+				}
+			}
+		})
+	}
+	all.Wait()
+}
