@@ -140,7 +140,7 @@ func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
 // is an error.
 func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) {
 	if n, l, err = checkDataset(ds); err == nil && n == endless {
-		err = optionError("Dataset", fmt.Sprintf("%T", ds), "must not be a stream, which has no sample by index")
+		err = optionError("Dataset", nil, "must not be a stream, which has no sample by index")
 	}
 	return n, l, err
 }

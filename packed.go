@@ -16,33 +16,94 @@ import (
 // has the same fields, and two of type Int32: "segment_ids" numbers its documents from 1, and is
 // 0 where the row is empty; "positions" counts from 0 in each document. A longer document is
 // cut: its pieces count as documents, and each loads it anew. Which pieces share a row depends
-// on sizes, length and seed alone: [WithShuffle] shuffles the rows.
+// on sizes, length and seed alone: [WithShuffle] shuffles the rows. For streams see [PackedStream].
 func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
+	if _, ok := docs.(*streamDataset); ok {
+		return nil, optionError("Packed", nil, "a stream has no sample by index: pack it by PackedStream")
+	}
 	n, l, err := checkIndexed(docs)
 	if err != nil {
 		return nil, within("Packed", err)
 	}
-	if length < 1 || length > math.MaxInt32 {
-		return nil, optionError("Packed", length, "the length of a row must be 1 … %d", math.MaxInt32)
+	shared, err := newPacking("Packed", l, length, "Sizes")
+	if err != nil {
+		return nil, err
 	}
-	d := &rows{docs: docs, src: l, length: length, seed: seed, clears: !bool(overwrites(docs)), tell: sizesOf(docs)}
-	for _, f := range l.fields {
-		if f.raggedDims() != 1 {
-			return nil, optionError("Packed", f.Name, "each field of the documents must be ragged in one dimension")
-		}
-		f.Ragged, f.Shape = false, append([]int{length}, f.Shape[1:]...)
-		d.fields = append(d.fields, f)
-	}
-	d.fields = append(d.fields, Field{Name: "segment_ids", Type: Int32, Shape: []int{length}}, Field{Name: "positions", Type: Int32, Shape: []int{length}})
-	if _, err := newFieldSet(d.fields); err != nil {
-		return nil, within("Packed", err)
-	}
+	d := &rows{packing: shared, docs: docs, seed: seed, clears: !bool(overwrites(docs)), tell: sizesOf(docs)}
 	pieces, err := piecesOf(docs, n, l, length, seed)
 	if err != nil {
 		return nil, err
 	}
 	d.rows = rowpacking.Pack(pieces, length)
 	return d, nil
+}
+
+// A packing is what the rows of Packed and of PackedStream have in common.
+type packing struct {
+	src    *fieldSet // of the documents
+	fields []Field   // of a row
+	length int
+	sizes  string // names what tells how long a document is
+}
+
+func newPacking(of string, src *fieldSet, length int, sizes string) (packing, error) {
+	p := packing{src: src, length: length, sizes: sizes}
+	if length < 1 || length > math.MaxInt32 {
+		return p, optionError(of, length, "the length of a row must be 1 … %d", math.MaxInt32)
+	}
+	for _, f := range src.fields {
+		if f.raggedDims() != 1 {
+			return p, optionError(of, f.Name, "each field of the documents must be ragged in one dimension")
+		}
+		f.Ragged, f.Shape = false, append([]int{length}, f.Shape[1:]...)
+		p.fields = append(p.fields, f)
+	}
+	p.fields = append(p.fields, Field{Name: "segment_ids", Type: Int32, Shape: []int{length}}, Field{Name: "positions", Type: Int32, Shape: []int{length}})
+	if _, err := newFieldSet(p.fields); err != nil {
+		return p, within(of, err)
+	}
+	return p, nil
+}
+
+func (p *packing) Fields() []Field { return cloneFields(p.fields) }
+
+// put copies a piece of a loaded document into a row, as its piece number k, from place at on. It
+// returns how long the piece is: Load may set a smaller size than was told.
+func (p *packing) put(dst, doc *Sample, piece rowpacking.Piece, told, k, at int) (n int, err error) {
+	if err := doc.end(); err != nil {
+		return 0, err
+	}
+	from, all := int(piece.From), doc.Len(0)
+	if all > told {
+		return 0, fmt.Errorf("its length %d is more than the %d that %s told", all, told, p.sizes)
+	}
+	n = max(0, min(int(piece.Len), all-from))
+	for f, c := range p.src.Columns {
+		if doc.Len(f) != all {
+			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", c.Name, doc.Len(f), p.src.Columns[0].Name, all)
+		}
+		copy(dst.Bytes(f)[at*c.Step:(at+n)*c.Step], doc.Bytes(f)[from*c.Step:])
+	}
+	segments, positions := p.numbers(dst)
+	for i := range n {
+		segments[at+i], positions[at+i] = int32(k+1), int32(i)
+	}
+	return n, nil
+}
+
+// end clears a row from place at on.
+func (p *packing) end(dst *Sample, at int) {
+	segments, positions := p.numbers(dst)
+	clear(segments[at:])
+	clear(positions[at:])
+	for f, c := range p.src.Columns {
+		clear(dst.Bytes(f)[at*c.Step:])
+	}
+}
+
+func (p *packing) numbers(dst *Sample) (segments, positions []int32) {
+	own := len(p.src.Columns)
+	return Values[int32](dst, own), Values[int32](dst, own+1)
 }
 
 // piecesOf returns the pieces of all documents, in an order drawn by seed.
@@ -81,10 +142,8 @@ func piecesOf(docs Dataset, n int, l *fieldSet, length int, seed uint64) (pieces
 
 // rows is the dataset that Packed makes.
 type rows struct {
+	packing
 	docs   Dataset
-	src    *fieldSet
-	fields []Field
-	length int
 	seed   uint64
 	clears bool
 	tell   func(doc int, sizes []int)
@@ -92,7 +151,6 @@ type rows struct {
 }
 
 func (d *rows) Len() int         { return d.rows.Len() }
-func (d *rows) Fields() []Field  { return cloneFields(d.fields) }
 func (d *rows) parts() []Dataset { return []Dataset{d.docs} }
 func (d *rows) Fingerprint() string {
 	return fingerprintOf(fmt.Sprintf("Packed(%d, seed %d)", d.length, d.seed), d.docs)
@@ -100,38 +158,26 @@ func (d *rows) Fingerprint() string {
 func (d *rows) overwrites() bool { return true }
 
 func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {
-	at, own := 0, len(d.src.Columns)
-	segments, positions := Values[int32](dst, own), Values[int32](dst, own+1)
+	at := 0
 	for k, p := range d.rows.At(index) {
-		n, err := d.loadPiece(ctx, p, dst, at)
+		n, err := d.loadPiece(ctx, p, dst, k, at)
 		if err != nil {
 			return fmt.Errorf("document %d: %w", p.Doc, err)
 		}
-		for i := range n {
-			segments[at+i], positions[at+i] = int32(k+1), int32(i)
-		}
 		at += n
 	}
-	clear(segments[at:])
-	clear(positions[at:])
-	for f, c := range d.src.Columns {
-		clear(dst.Bytes(f)[at*c.Step:])
-	}
+	d.end(dst, at)
 	return nil
 }
 
 // told is what Sizes tells of a document.
 type told []int
 
-// loadPiece loads a piece into a row from place at on, and returns how long it is: Load may set a
-// smaller size than was told.
-func (d *rows) loadPiece(ctx context.Context, p rowpacking.Piece, dst *Sample, at int) (n int, err error) {
+// loadPiece loads a piece into a row, see put.
+func (d *rows) loadPiece(ctx context.Context, p rowpacking.Piece, dst *Sample, k, at int) (n int, err error) {
 	doc := scratchFor(d.src.Layout, d.clears, dst)[0]
 	doc.index = int(p.Doc)
 	if err := d.docs.Load(ctx, int(p.Doc), doc); err != nil {
-		return 0, err
-	}
-	if err := doc.end(); err != nil {
 		return 0, err
 	}
 	told, err := Scratch(dst, func() (told, error) { return make(told, d.src.Ragged), nil })
@@ -139,16 +185,5 @@ func (d *rows) loadPiece(ctx context.Context, p rowpacking.Piece, dst *Sample, a
 		return 0, err
 	}
 	d.tell(int(p.Doc), told)
-	from, all := int(p.From), doc.Len(0)
-	if all > told[0] {
-		return 0, fmt.Errorf("its length %d is more than the %d that Sizes told", all, told[0])
-	}
-	n = max(0, min(int(p.Len), all-from))
-	for f, c := range d.src.Columns {
-		if doc.Len(f) != all {
-			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", c.Name, doc.Len(f), d.src.Columns[0].Name, all)
-		}
-		copy(dst.Bytes(f)[at*c.Step:(at+n)*c.Step], doc.Bytes(f)[from*c.Step:])
-	}
-	return n, nil
+	return d.put(dst, doc, p, told[0], k, at)
 }

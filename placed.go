@@ -75,7 +75,7 @@ func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State
 func (l *Loader) from(s State) (o order.Order, sampler Sampler, base, n int, err error) {
 	switch {
 	case l.streams():
-		err = optionError("Places", fmt.Sprintf("%T", l.ds), "must not be a stream, which has no sample by index")
+		err = optionError("Places", nil, "must not be a stream, which has no sample by index")
 	case s.Epoch < 0:
 		err = optionError("State.Epoch", s.Epoch, "must be at least 0")
 	default:

@@ -47,16 +47,16 @@ func Open(ctx context.Context, dir string, extensions []string, opts ...Option) 
 	return &Folder{files}, nil
 }
 
-// Len is the number of files.
+// Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Classes is the names of the classes, sorted. It must not be changed.
+// Classes returns the names of the classes, sorted. It must not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
-// Class is the class of a file, a place in Classes.
+// Class returns the class of a file, a place in Classes.
 func (f *Folder) Class(index int) int { return f.files.Class(index) }
 
-// Path is the path of a file.
+// Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
 // Lengths calls length for each file, 32 at a time, and returns what it told: for [nwt.Sized], and

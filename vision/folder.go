@@ -100,16 +100,16 @@ func checkAlone(name string, p *Pipeline) error {
 	return nil
 }
 
-// Classes is the names of the classes, sorted. It must not be changed.
+// Classes returns the names of the classes, sorted. It must not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
-// Class is the class of a file, a place in Classes.
+// Class returns the class of a file, a place in Classes.
 func (f *Folder) Class(index int) int { return f.files.Class(index) }
 
-// Path is the path of a file.
+// Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
-// Len is the number of files.
+// Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
 // Fields returns "image", of the pipeline's type, and "class", of int64, or as [WithFieldNames] has named

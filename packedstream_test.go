@@ -1,0 +1,211 @@
+package nwt_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A written document has n tokens: token k of it is first + k.
+type written struct{ first, n int }
+
+// writtenShards are documents of random lengths, up to 120, and how long those of each shard are.
+func writtenShards(seed uint64) (shards [][]written, totals []int, all int) {
+	draws := rand.New(rand.NewPCG(seed, 1))
+	totals = make([]int, 5)
+	shards = make([][]written, 5)
+	for s := range shards {
+		for range draws.IntN(40) {
+			n := draws.IntN(20)
+			if draws.IntN(5) == 0 {
+				n = draws.IntN(121)
+			}
+			shards[s] = append(shards[s], written{1 + all, n})
+			all, totals[s] = all+n, totals[s]+n
+		}
+	}
+	return shards, totals, all
+}
+
+// writtenStream is a stream of documents: as bytes, or as values.
+func writtenStream(shards [][]written, asBytes bool) nwt.Stream {
+	var schema nwt.Schema
+	tokens := nwt.AddRagged[int32](&schema, "tokens", 120)
+	load := func(dst *nwt.Sample, d written) {
+		tokens.SetLen(dst, d.n)
+		for k := range d.n {
+			tokens.Of(dst)[k] = int32(d.first + k)
+		}
+	}
+	if !asBytes {
+		return nwt.NewStream(schema.Fields(), len(shards), func(_ context.Context, shard int) iter.Seq2[written, error] {
+			return func(yield func(written, error) bool) {
+				for _, d := range shards[shard] {
+					if !yield(d, nil) {
+						return
+					}
+				}
+			}
+		}, func(_ context.Context, d written, dst *nwt.Sample) error { load(dst, d); return nil })
+	}
+	return nwt.NewStream(schema.Fields(), len(shards), func(_ context.Context, shard int) iter.Seq2[[]byte, error] {
+		return func(yield func([]byte, error) bool) {
+			var reused []byte
+			for _, d := range shards[shard] {
+				if reused = fmt.Appendf(reused[:0], "%d %d", d.first, d.n); !yield(reused, nil) {
+					return
+				}
+			}
+		}
+	}, func(_ context.Context, text []byte, dst *nwt.Sample) error {
+		var d written
+		if _, err := fmt.Sscan(string(text), &d.first, &d.n); err != nil {
+			return err
+		}
+		load(dst, d)
+		return nil
+	})
+}
+
+func sizeOfWritten(r *nwt.Record) (n int) {
+	if d, ok := r.Value.(*written); ok {
+		return d.n
+	}
+	var first int
+	if _, err := fmt.Sscan(string(r.Data), &first, &n); err != nil {
+		return -1
+	}
+	return n
+}
+
+// rowsOf checks the rows of a batch, notes their tokens in seen, and returns how many there are.
+func rowsOf(t *testing.T, b *nwt.Batch, length int, seen map[int32]int) (n int) {
+	t.Helper()
+	for row := range b.Len() {
+		at := row * length
+		tokens, segments, positions := nwt.Values[int32](b, 0)[at:at+length], nwt.Values[int32](b, 1)[at:at+length], nwt.Values[int32](b, 2)[at:at+length]
+		for k := range length {
+			if segments[k] == 0 {
+				require.Zero(t, tokens[k])
+				require.Zero(t, positions[k])
+				continue
+			}
+			seen[tokens[k]]++
+			n++
+			switch {
+			case k == 0:
+				require.EqualValues(t, 1, segments[k])
+				require.Zero(t, positions[k])
+			case segments[k] == segments[k-1]:
+				require.Equal(t, tokens[k-1]+1, tokens[k])
+				require.Equal(t, positions[k-1]+1, positions[k])
+			default:
+				require.Equal(t, segments[k-1]+1, segments[k], "nothing is left empty before a document")
+				require.Zero(t, positions[k])
+			}
+		}
+	}
+	return n
+}
+
+func TestPackedStreamsHoldEachTokenOnceAndGoOnWhereTheyStood(t *testing.T) {
+	for seed := range uint64(12) {
+		shards, totals, all := writtenShards(seed)
+		length := []int{7, 64, 300}[seed%3]
+		var total func(int) int
+		if seed%2 == 0 {
+			total = func(shard int) int { return totals[shard] }
+		}
+		s, err := nwt.PackedStream(writtenStream(shards, seed%4 < 2), length, sizeOfWritten, total)
+		require.NoError(t, err)
+		ranks := 1 + int(seed%2) // of a stream without counts; the other changes its ranks
+		seen := map[int32]int{}
+		state, over := nwt.State{}, false
+		for part := 0; !over; part++ {
+			if total != nil {
+				ranks = 1 + part%3
+			}
+			var last nwt.State
+			stops := 1 + part%4
+			for rank := range ranks {
+				l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(int(seed)%4), nwt.WithShuffle(seed), nwt.WithShuffleWindow(9), nwt.WithRank(rank, ranks))
+				taken := 0
+				over = true
+				for b, err := range l.Resume(t.Context(), state) {
+					require.NoError(t, err)
+					rowsOf(t, b, length, seen)
+					last = b.State()
+					if taken++; taken == stops && total != nil {
+						over = b.Last()
+						break
+					}
+				}
+			}
+			state = last
+		}
+		require.Len(t, seen, all, "seed %d", seed)
+		for token, times := range seen {
+			require.Equal(t, 1, times, "token %d, seed %d", token, seed)
+		}
+	}
+}
+
+// One rank, no counts: what follows a State is what followed it without a pause.
+func TestARestOfAPackedStreamIsTheOneThatWouldHaveCome(t *testing.T) {
+	shards, _, _ := writtenShards(3)
+	s, err := nwt.PackedStream(writtenStream(shards, true), 10, sizeOfWritten, nil)
+	require.NoError(t, err)
+	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithWorkers(2), nwt.WithInterleave(1))
+	var states []nwt.State
+	whole := [][]byte{}
+	for b, err := range l.Epoch(t.Context(), 1) {
+		require.NoError(t, err)
+		whole, states = append(whole, append([]byte(nil), b.Bytes(0)...)), append(states, b.State())
+	}
+	for i, state := range states {
+		var rest [][]byte
+		for b, err := range l.Resume(t.Context(), state) {
+			require.NoError(t, err)
+			rest = append(rest, append([]byte(nil), b.Bytes(0)...))
+		}
+		require.Equal(t, len(whole)-i-1, len(rest))
+		for k := range rest {
+			require.Equal(t, whole[i+1+k], rest[k])
+		}
+	}
+}
+
+func TestWhatCannotBePackedInAStreamIsTold(t *testing.T) {
+	shards := [][]written{{{1, 5}, {6, 120}, {126, 3}}}
+	docs := writtenStream(shards, false)
+	of := func(_ nwt.Stream, err error) error { return err }
+	packed := func(size func(*nwt.Record) int, total func(int) int) error {
+		s, err := nwt.PackedStream(docs, 50, size, total)
+		require.NoError(t, err)
+		for _, err = range newLoader(t, nwt.Streamed(s)).Epoch(t.Context(), 0) {
+		}
+		return err
+	}
+	_, byIndex := nwt.Packed(nwt.Streamed(docs), 8, 1)
+	require.NotContains(t, byIndex.Error(), "streamDataset")
+	for want, err := range map[string]error{
+		"Packed: a stream has no sample by index: pack it by PackedStream":           byIndex,
+		"PackedStream: Streamed: the stream must not be nil":                         of(nwt.PackedStream(nil, 8, sizeOfWritten, nil)),
+		"the length of a row must be 1":                                              of(nwt.PackedStream(docs, 0, sizeOfWritten, nil)),
+		"PackedStream: size must not be nil":                                         of(nwt.PackedStream(docs, 8, nil, nil)),
+		"each field of the documents must be ragged":                                 of(nwt.PackedStream(nwt.NewStream[int](emptyDataset(1).Fields(), 1, nil, nil), 8, sizeOfWritten, nil)),
+		"document 0: its size is 121: must be 0 … 120":                               packed(func(*nwt.Record) int { return 121 }, nil),
+		"document 1 of the shard: its length 120 is more than the 60 that size told": packed(func(r *nwt.Record) int { return min(sizeOfWritten(r), 60) }, nil),
+		"panic: no idea":                                packed(func(*nwt.Record) int { panic("no idea") }, nil),
+		"it has 3 records: its stream said 4":           packed(sizeOfWritten, func(int) int { return 151 }),
+		"it has more than 2 records: its stream said 2": packed(sizeOfWritten, func(int) int { return 100 }),
+	} {
+		require.ErrorContains(t, err, want)
+	}
+}
