@@ -2,6 +2,8 @@ package nwt_test
 
 import (
 	"context"
+	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -113,4 +115,43 @@ func TestRowsMayBeMuchLongerThanTheDocuments(t *testing.T) {
 	ds, err := nwt.Packed(documents([]int{3, 40}), 1<<24, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, ds.Len())
+}
+
+// BenchmarkPacked packs 20 000 documents of lognormal lengths into rows of 2048 tokens and loads all of
+// them, anew each time. benchmarks/peers/packing.py does the same with Grain.
+func BenchmarkPacked(b *testing.B) {
+	const n, length = 20_000, 2048
+	lengths := make([]int, n)
+	for i, k := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
+		lengths[i] = int(min(max(245*math.Exp(math.Sqrt2*math.Erfinv(2*(float64(k)+0.5)/n-1)), 8), length))
+	}
+	var schema nwt.Schema
+	tokens := nwt.AddRagged[int32](&schema, "tokens", length)
+	text := make([]int32, length)
+	docs := nwt.NewDataset(n, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		tokens.SetLen(dst, lengths[i])
+		copy(tokens.Of(dst), text[:lengths[i]])
+		return nil
+	})
+	rows, empty := 0, 0
+	for b.Loop() {
+		ds, err := nwt.Packed(nwt.Sized(docs, func(i int, sizes []int) { sizes[0] = lengths[i] }), length, 7)
+		require.NoError(b, err)
+		segments, err := nwt.ColumnOf[int32](ds, "segment_ids")
+		require.NoError(b, err)
+		l, err := nwt.NewLoader(ds, nwt.WithBatchSize(8), nwt.WithShuffle(1), nwt.WithWorkers(2))
+		require.NoError(b, err)
+		for batch, err := range l.Epoch(b.Context(), 0) {
+			require.NoError(b, err)
+			rows += batch.Len()
+			for _, segment := range segments.Of(batch) {
+				if segment == 0 {
+					empty++
+				}
+			}
+		}
+		require.NoError(b, l.Close())
+	}
+	b.ReportMetric(float64(n*b.N)/b.Elapsed().Seconds(), "documents/s")
+	b.ReportMetric(100*float64(empty)/float64(length*rows), "%padding")
 }
