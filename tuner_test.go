@@ -183,7 +183,7 @@ func TestASlowSampleIsPaidForOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := tune(t, ds, nwt.WithShuffle(1), nwt.WithMaxWorkers(workers), opt, stepOf(time.Millisecond))
 				require.GreaterOrEqual(t, r.Workers, 7, "%v", r)
-				require.InEpsilon(t, all/20_000/workers, trialOf(t, r, workers).Mean, 0.25, "%v", r)
+				require.InEpsilon(t, all/20_000/workers, trialOf(t, r, workers).Mean, 0.5, "%v", r) // paid for twice, it would be twice as long
 			})
 		})
 	}
