@@ -106,7 +106,7 @@ func TestNamesInJSONStay(t *testing.T) {
 			"median_ns": 14900000, "p99_ns": 29800000, "total_ns": 1490000000, "wait_ns": 14600000, "transfer_ns": 300000, "step_ns": 0,
 			"first_batch_ns": 44700000, "prefetch": 2, "memory": 1012660000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "collector_cpu": 0, "other_cpu": 0.12}],
 		"ruled_out": [{"workers": 96, "reason": "much"}],
-		"strategy": "greedy", "device": "cuda:0 (GeForce RTX 3090)", "batch_size": 128, "batch_bytes": 1573888, "step": false, "cached": false,
+		"strategy": "greedy", "device": "cuda:0 (GeForce RTX 3090)", "batch_size": 128, "batch_bytes": 1573888, "batch_samples": 0, "step": false, "cached": false,
 		"hardware": {"cpu": "AMD EPYC 7502", "logical": 128, "physical": 64, "affinity": 64, "quota": 1.5, "gomaxprocs": 64, "memory": 270000000000},
 		"reason": "so", "warnings": ["w"], "advice": ["a"], "elapsed_ns": 41300000000
 	}`, string(data))
