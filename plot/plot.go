@@ -264,7 +264,7 @@ func title(r *nwt.Result) string {
 	const line = 80 // letters
 	var b strings.Builder
 	length := 0
-	for _, word := range strings.Fields(r.Reason) {
+	for word := range strings.FieldsSeq(r.Reason) {
 		if length += 1 + len(word); length > line {
 			b.WriteByte('\n')
 			length = len(word)
