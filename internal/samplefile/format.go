@@ -92,48 +92,47 @@ func encodeHeader(description []byte, size int64) []byte {
 
 func headerSum(header []byte) uint32 { return Sum(Sum(0, header[:24]), header[headerBytes:]) }
 
-// readHeader reads the description from a file of size bytes.
-func readHeader(r io.ReaderAt, size int64) (description []byte, err error) {
+// readHeader reads from a file of size bytes what it is for, and how many bytes it must have.
+func readHeader(r io.ReaderAt, size int64) (description []byte, whole uint64, err error) {
 	b := make([]byte, headerBytes)
 	n, err := r.ReadAt(b, 0)
 	if err != nil && err != io.EOF {
-		return nil, err
+		return nil, 0, err
 	}
 	if !bytes.HasPrefix(b[:n], []byte(magic)) {
-		return nil, fmt.Errorf("%w: it begins with %q", errForeign, b[:min(n, len(magic))])
+		return nil, 0, fmt.Errorf("%w: it begins with %q", errForeign, b[:min(n, len(magic))])
 	}
 	if n < headerBytes {
-		return nil, fmt.Errorf("%w: it has %d bytes", errDamaged, n)
+		return nil, 0, fmt.Errorf("%w: it has %d bytes", errDamaged, n)
 	}
 	if there := binary.LittleEndian.Uint32(b[8:]); there != format {
-		return nil, fmt.Errorf("%w: format %d, not %d", errOther, there, format)
+		return nil, 0, fmt.Errorf("%w: format %d, not %d", errOther, there, format)
 	}
 	length := binary.LittleEndian.Uint32(b[12:])
 	end := indexOffset(int(min(length, MaxDescription)))
 	if length > MaxDescription || end > size {
-		return nil, fmt.Errorf("%w: a description of %d bytes in %d", errDamaged, length, size)
+		return nil, 0, fmt.Errorf("%w: a description of %d bytes in %d", errDamaged, length, size)
 	}
 	b = append(b, make([]byte, end-headerBytes)...)
 	if n, err := r.ReadAt(b[headerBytes:], headerBytes); n < len(b)-headerBytes {
-		return nil, err
+		return nil, 0, err
 	}
 	if want, got := binary.LittleEndian.Uint32(b[24:]), headerSum(b); got != want {
-		return nil, fmt.Errorf("%w: the checksum of its header is %08x, not %08x", errDamaged, got, want)
+		return nil, 0, fmt.Errorf("%w: the checksum of its header is %08x, not %08x", errDamaged, got, want)
 	}
-	if want := binary.LittleEndian.Uint64(b[16:]); uint64(size) != want {
-		return nil, fmt.Errorf("%w: it has %d bytes, not %d", errDamaged, size, want)
-	}
-	return b[headerBytes : headerBytes+length], nil
+	return b[headerBytes : headerBytes+length], binary.LittleEndian.Uint64(b[16:]), nil
 }
 
 // check tells why the samples of a file of size bytes can't be used.
 func (s *Spec) check(r io.ReaderAt, size int64) error {
-	there, err := readHeader(r, size)
+	there, whole, err := readHeader(r, size)
 	switch {
 	case err != nil:
 		return err
 	case !bytes.Equal(there, s.Description):
 		return fmt.Errorf("%w: %s", errOther, s.Difference(there))
+	case uint64(size) != whole:
+		return fmt.Errorf("%w: it has %d bytes, not %d", errDamaged, size, whole)
 	case s.data() > size:
 		return fmt.Errorf("%w: its index ends at byte %d of %d", errDamaged, s.data(), size)
 	}

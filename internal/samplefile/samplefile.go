@@ -247,7 +247,7 @@ func (f *File) removeDamaged() {
 	if err != nil {
 		return
 	}
-	if _, err := readHeader(f.file, ours.Size()); errors.Is(err, errForeign) {
+	if _, _, err := readHeader(f.file, ours.Size()); errors.Is(err, errForeign) {
 		return
 	}
 	unlock, locked := files.TryLock(f.path + ".lock")

@@ -587,15 +587,15 @@ func FuzzAHeaderIsReadAsWrittenOrRefused(f *testing.F) {
 	f.Add(other, int64(1000))
 	f.Add(encodeHeader(nil, 1000), int64(1000))
 	f.Fuzz(func(t *testing.T, file []byte, size int64) {
-		description, err := readHeader(bytes.NewReader(file), size)
+		description, whole, err := readHeader(bytes.NewReader(file), size)
 		if err == nil {
-			again := encodeHeader(description, size)
+			again := encodeHeader(description, int64(whole))
 			require.Equal(t, again[:headerBytes+len(description)], file[:headerBytes+len(description)])
 		}
 		if err := want.check(bytes.NewReader(file), size); err == nil {
 			require.Equal(t, want.Description, description)
 		}
-		again, err := readHeader(bytes.NewReader(encodeHeader(file, 1<<20)), 1<<20)
+		again, _, err := readHeader(bytes.NewReader(encodeHeader(file, 1<<20)), 1<<20)
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(file, again))
 	})
@@ -721,9 +721,11 @@ func TestAPartialFileOfOtherSamplesIsMadeAnew(t *testing.T) {
 	})
 	require.Error(t, err)
 	var wrote []int
-	f, err := Open(t.Context(), path, spec("v2", 20), quiet, rest(&wrote))
+	var log bytes.Buffer
+	f, err := Open(t.Context(), path, spec("the second version", 20), slog.New(slog.NewTextHandler(&log, nil)), rest(&wrote))
 	require.NoError(t, err)
 	require.Len(t, wrote, 20)
+	require.Contains(t, log.String(), `version \"v1\", not \"the second version\"`)
 	require.Zero(t, requireRight(t, f))
 	require.NoError(t, f.Close())
 }

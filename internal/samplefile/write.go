@@ -258,7 +258,7 @@ func makeWay(path string, log *slog.Logger) error {
 	if err == nil && info.Mode().IsRegular() {
 		var f *os.File
 		if f, err = files.Open(path); err == nil {
-			_, err = readHeader(f, info.Size())
+			_, _, err = readHeader(f, info.Size())
 			if err := f.Close(); err != nil {
 				return err
 			}
