@@ -149,7 +149,7 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 	switch {
 	case t.CPU >= cpuFull:
 		return []string{fmt.Sprintf("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)}
-	case t.CPU+min(others, 1-t.CPU) >= cpuFull && (t.queued == 0 || t.CPU+t.queued >= cpuFull*min(1, float64(max(1, r.Workers))/cpus)): // workers that wait for storage don't want a CPU each
+	case t.CPU+min(others, 1-t.CPU) >= cpuFull && t.wants(cpus):
 		return []string{fmt.Sprintf("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(others, 1-t.CPU)))}
 	case t.Reading >= readingSets:
 		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %s of %d shards at once (WithInterleave).", human.Share(t.Reading), strconv.Itoa(min(o.shardsAtOnce(), s.shardsOfRank())), s.shardsOfRank())}
@@ -172,4 +172,11 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 		say("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)
 	}
 	return out
+}
+
+// wants reports whether the workers keep busy, or wait for, as many of the CPUs as they can: workers
+// that wait for storage don't.
+func (t *Trial) wants(cpus float64) bool {
+	most := min(1, float64(max(1, t.Workers))/cpus) // of the CPUs
+	return t.queued == 0 || t.CPU+t.queued >= cpuFull*most
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/nwt-go/nwt/internal/mixture"
-	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/search"
 )
 
@@ -24,17 +23,6 @@ type source struct {
 	first   *ordering // of a new loader
 	slotMem slotMemory
 	once    *onceLog
-}
-
-// An ordering is the order of a loader's epochs, and how many samples its dataset has. It doesn't
-// change. A loader has another one if SetSampler or the length of the dataset asks for it.
-type ordering struct {
-	sampler  Sampler // nil for a stream
-	own      bool    // sampler is the loader's own, which follows n
-	order    order.Order
-	n        int // samples of the dataset; endless for a stream
-	sorts    int // how many samples at a time the sampler sorts; 0 if it doesn't tell
-	perBatch int // order's
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -119,45 +107,6 @@ func (s *source) logIgnored(called string) {
 
 // streams reports whether the dataset is a stream.
 func (s *source) streams() bool { return len(s.shards) > 0 }
-
-// newOrder returns an order that follows no sampler yet.
-func (o *options) newOrder() order.Order {
-	return order.Order{N: endless, Batch: o.batchSize, Rank: o.rank, World: o.world, DropLast: o.dropLast}
-}
-
-// orderingOf makes the ordering of a sampler, or of the loader's own if that is nil, for a dataset of
-// n samples. It calls the sampler.
-func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, error) {
-	o := &ordering{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
-	if o.own {
-		o.sampler = s.opts.ownOrder(n)
-	}
-	err := o.follow(option, o.sampler)
-	if err == nil {
-		err = orderError(o.order.HasBatch())
-	}
-	if err = errors.Join(err, checkIndices(option, o.sampler, n)); err != nil {
-		return nil, err
-	}
-	o.perBatch = o.order.PerBatch()
-	return o, nil
-}
-
-// ownOrder returns the order of n samples if the program gives no sampler.
-func (o *options) ownOrder(n int) Sampler {
-	if o.shuffle {
-		return Shuffled(n, o.shuffled)
-	}
-	return Sequential(n)
-}
-
-// warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
-func (s *source) warnOfMixedLengths(o *ordering) {
-	if step := o.order.Step(); o.sorts%step != 0 {
-		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
-			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
-	}
-}
 
 // fits tells what is wrong with the options for these streams and their shards.
 func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (errs []error) {

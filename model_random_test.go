@@ -502,7 +502,7 @@ func (j *judge) open() (err error) {
 
 var errUnfinished, errLoop = errors.New("unfinished"), errors.New("the loop's own panic")
 
-// finish returns the trial's WithBatchTransform.
+// finish is the trial's WithBatchTransform.
 func (j *judge) finish(_ context.Context, b *nwt.Batch) error {
 	noise := nwt.Values[int64](b, 2)
 	for p, id := range nwt.Values[int64](b, 0) {
@@ -647,7 +647,7 @@ func (j *judge) iterate(r run) error {
 	return fmt.Errorf("ended after %d of %d batches with error %v; expected end: %d", seen, len(wants), last, end)
 }
 
-// train returns a training loop.
+// train is a training loop.
 func (j *judge) train(ctx context.Context, r run, seq iter.Seq2[*nwt.Batch, error], wants []delivery, cancel func()) (last error, seen int, left bool, err error) {
 	defer func() {
 		if p := recover(); p == errLoop {
@@ -694,7 +694,7 @@ func (j *judge) train(ctx context.Context, r run, seq iter.Seq2[*nwt.Batch, erro
 	return last, seen, left, nil
 }
 
-// do returns what a loop's body does.
+// do is what a loop's body does.
 func (j *judge) do(ctx context.Context, then string, got retained, cancel func()) error {
 	switch then {
 	case "cancel":

@@ -377,7 +377,7 @@ func (c *weave) dataset(w *weaver) (nwt.Dataset, error) {
 	return ds, nil
 }
 
-// apply returns the function of a Map.
+// apply is the function of a Map.
 func (c *weave) apply(w *weaver, src, dst *nwt.Sample) error {
 	return w.with(c, dst, func() error {
 		first := int(nwt.Values[int64](src, 0)[0])
@@ -622,7 +622,7 @@ func (c *crowd) call(rng *rand.Rand, closing int) error {
 	}
 }
 
-// train returns a training loop beside which others call the loader.
+// train is a training loop beside which others call the loader.
 func (c *crowd) train(rng *rand.Rand) error {
 	ref := &plainLoop{n: 1 + rng.IntN(200), shuffle: rng.IntN(2) == 0, batch: 1 + rng.IntN(9), world: 1}
 	const epochs = 4

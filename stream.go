@@ -80,7 +80,7 @@ func (d *streamDataset) Fingerprint() (all string) {
 	return all
 }
 
-// check returns what checkDataset asks of a stream instead of its length.
+// check does for a stream what checkDataset does, but for the length.
 func (d *streamDataset) check() error {
 	if d.streams[0] == nil {
 		return optionError("Streamed", nil, "the stream must not be nil")
@@ -112,7 +112,7 @@ func shardsOf(s Stream) (n int, err error) {
 	return n, err
 }
 
-// load returns a loader's load.
+// load is a loader's load.
 func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	r := s.records[s.place]
 	if r.Err != nil {

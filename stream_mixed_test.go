@@ -243,7 +243,7 @@ func TestMixedStreamsAreEachStreamInOrder(t *testing.T) {
 	}
 }
 
-// withSeedOf returns the seed of stream k's shards and window.
+// withSeedOf sets the seed of stream k's shards and window.
 func withSeedOf(opts []nwt.Option, seed uint64, k int) []nwt.Option {
 	if len(opts) == 1 {
 		return nil

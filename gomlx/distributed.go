@@ -85,7 +85,7 @@ var (
 	_ train.HasShortName       = (*DistributedDataset)(nil)
 )
 
-// Infinite returns as [Dataset.Infinite]. It returns d.
+// Infinite is as [Dataset.Infinite]. It returns d.
 func (d *DistributedDataset) Infinite() *DistributedDataset {
 	d.data.Infinite()
 	return d
@@ -97,7 +97,7 @@ func (d *DistributedDataset) Name() string { return d.data.Name() }
 // ShortName returns the first three letters of the name.
 func (d *DistributedDataset) ShortName() string { return d.data.ShortName() }
 
-// State returns as [Dataset.State]. It may be resumed by any number of devices, and by a [Dataset].
+// State is as [Dataset.State]. It may be resumed by any number of devices, and by a [Dataset].
 func (d *DistributedDataset) State() nwt.State { return d.data.State() }
 
 // Resume makes the next iteration the rest of the epoch that s is in.

@@ -39,7 +39,7 @@ func WithLoader(opts ...nwt.Option) Option {
 // WithTuned has New tune the server's worker count with nwt.Tune. Only a server takes it.
 func WithTuned(ctx context.Context) Option { return func(o *options) { o.tuned = ctx } }
 
-// WithToken returns what clients must know. Without TLS it is sent as it is.
+// WithToken sets what clients must know. Without TLS it is sent as it is.
 func WithToken(token string) Option { return func(o *options) { o.token = token } }
 
 // WithTLS encrypts: with the server's certificates, or the client's roots. By default nothing is
