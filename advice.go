@@ -16,18 +16,20 @@ import (
 
 // explain adds to a result what makes it less trustworthy, and what to change. others is what
 // other processes used meanwhile, unseen why that isn't known.
-func (t *tuneCall) explain(m *tuning, r *Result, others host.Use, unseen string) {
+func (t *tuning) explain(r *Result, others host.Use, unseen string) {
+	o := t.l.opts
+	cpus := o.machine.CPUs()
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
-	busy := t.othersShare(others)
-	switch c := t.cpus; {
+	busy := cpus.OthersShare(others.Others, o.ranks(), o.cpus())
+	switch c := cpus; {
 	case c.Usable() >= c.GOMAXPROCS:
 	case c.Affinity < c.GOMAXPROCS:
 		add("GOMAXPROCS is %d, but the process may run on %s only", c.GOMAXPROCS, countCPUs(float64(c.Affinity)))
 	default:
 		add("GOMAXPROCS is %d, but the container may use %s only, and is stopped for a while whenever it uses more", c.GOMAXPROCS, countCPUs(c.Quota))
 	}
-	if t.cpus.Note != "" {
-		add("%s", t.cpus.Note)
+	if cpus.Note != "" {
+		add("%s", cpus.Note)
 	}
 	switch {
 	case !others.OthersKnown && unseen != "":
@@ -38,15 +40,15 @@ func (t *tuneCall) explain(m *tuning, r *Result, others host.Use, unseen string)
 	if t.limit.bytes == math.MaxUint64 {
 		add("memory bounds no worker count: %s", t.limit.from)
 	}
-	if r.Workers == 0 && t.opts.timeout > 0 {
+	if r.Workers == 0 && o.timeout > 0 {
 		add("WithTimeout doesn't hold without workers: a call that hangs is waited for")
 	}
 	chosen := r.trial(r.Workers)
-	late := m.sp.Time > 0 && m.Left(time.Now()) == 0 && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean)
+	late := t.sp.Time > 0 && t.Left(time.Now()) == 0 && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean)
 	if late {
 		add("the time for tuning was over before the search was: what it had not measured by then, or hardly, may be better (WithTuningTime)")
 	}
-	if m.again {
+	if t.again {
 		add("the dataset is so small that its samples were loaded more than once: where the first reading of a sample takes longer than later ones, this result is about later ones")
 	}
 	switch {
@@ -56,20 +58,16 @@ func (t *tuneCall) explain(m *tuning, r *Result, others host.Use, unseen string)
 	case r.Confidence < unsure:
 		add("other runs may choose another count: %s of them would choose this one", human.Share(r.Confidence))
 	}
-	switch d := drift(m.Seen()); {
+	switch d := drift(t.Seen()); {
 	case d > muchDrift:
 		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", human.Share(d-1))
 	case d < 1/muchDrift:
 		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", human.Share(1-d))
 	}
-	if m.noted != "" {
-		add("%s; it may have been higher", m.noted)
+	if t.noted != "" {
+		add("%s; it may have been higher", t.noted)
 	}
-	r.Advice = t.advice(r, t.limit, busy, late)
-}
-
-func (t *tuneCall) othersShare(u host.Use) float64 {
-	return t.cpus.OthersShare(u.Others, t.opts.ranks(), t.opts.cpus())
+	r.Advice = t.l.advice(r, t.limit, busy, late)
 }
 
 // drift returns how many times as long iterations took late as early: the median of all worker

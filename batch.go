@@ -1,9 +1,8 @@
 package nwt
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -11,8 +10,6 @@ import (
 	"github.com/nwt-go/nwt/internal/devicecopy"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
-	"github.com/nwt-go/nwt/internal/ring"
-	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Batch is the samples of one training step, in a slot of its loader. It is
@@ -23,8 +20,21 @@ type Batch struct {
 	refuge *slot // the watchdog's until the batch is loaded; nil: no LoadBatch was given up
 	bad    faults
 
-	// What follows describes the batch that the slot holds now. The run writes it
-	// before it opens the slot to workers.
+	portion
+	delivery
+	finishing
+	copying
+	draws
+
+	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts
+	// from the opening of the slot until the loop body has let go of the batch. Each Retain
+	// counts as 1. Whoever brings refs to 0 gives the slot back.
+	refs atomic.Int32
+}
+
+// A portion is the part of an epoch that a batch is. The run writes it before it opens the slot to
+// workers; whoever reads a stream writes the rest before the end of the batch is known.
+type portion struct {
 	run     *run
 	epoch   int
 	index   int
@@ -37,48 +47,42 @@ type Batch struct {
 	seq     uint64 // in the ring
 	end     bool   // the stream is over: nothing in the batch is delivered
 	left    int    // places that follow in the epoch on this rank; −1: not known
+	failure error  // why the stream ended too soon; nil if it ended as it should
+}
 
+// A delivery is what is known of whether a loaded batch, and another one after it, is delivered.
+type delivery struct {
 	last     atomic.Int32 // notLast until the batch is delivered: see Last
 	admitted bool         // the consumer has left out bad samples; of no meaning with a stage
 	goesOn   atomic.Bool  // the stage has left them out, and there are others
+}
 
-	failure error // why the stream ended too soon; nil if it ended as it should
-
-	seeded bool       // pcg is seeded for this batch
-	rand   *rand.Rand // over pcg
-	pcg    rand.PCG
-
-	// With WithBatchTransform. A worker takes a place off unfinished before it reports the
-	// place to the ring. The worker that takes off the last place writes leftOut and
-	// finishErr before it reports that place.
+// A finishing belongs, with WithBatchTransform, to the workers. One takes a place off unfinished before
+// it reports the place to the ring. The one that takes off the last place writes the rest before it
+// reports that place. Otherwise it belongs to whoever admits the batch.
+type finishing struct {
 	unfinished atomic.Int32 // places that aren't loaded
 	leftOut    bool         // bad samples are left out
 	finishErr  error        // ends the epoch in place of this batch
+}
 
-	// If there is a stage, it writes these before it announces the batch.
+// A copying is what becomes of a batch on its way to the device. The stage writes it before it announces
+// the batch; without one, the consumer writes err.
+type copying struct {
 	device               *devicecopy.Buffer
 	copyBegan, copyEnded time.Time
 	err                  error // ends the epoch in place of this batch
+}
 
-	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts
-	// from the opening of the slot until the loop body has let go of the batch. Each Retain
-	// counts as 1. Whoever brings refs to 0 gives the slot back.
-	refs atomic.Int32
+// draws are what Batch.Rand draws from. They belong to whoever has the batch.
+type draws struct {
+	seeded bool       // pcg is seeded for this batch
+	rand   *rand.Rand // over pcg
+	pcg    rand.PCG
 }
 
 // held is what the loader's own hold on a batch adds to refs.
 const held = 1 << 28
-
-// A State is how far an epoch has come: all that [Loader.Resume] needs.
-type State struct {
-	Epoch   int `json:"epoch"`
-	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it; −1: any number may go on
-
-	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's
-	// shards and options. 0: Resume doesn't check it.
-	Order uint64 `json:"order,omitempty,string"` // a string: JSON's numbers may lose its last digits
-}
 
 // Len returns the number of samples.
 func (b *Batch) Len() int { return b.size }
@@ -131,6 +135,20 @@ func (b *Batch) State() State {
 	return s
 }
 
+// A State is how far an epoch has come: all that [Loader.Resume] needs.
+type State struct {
+	Epoch   int `json:"epoch"`
+	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
+	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it; −1: any number may go on
+
+	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's
+	// shards and options. 0: Resume doesn't check it.
+	Order uint64 `json:"order,omitempty,string"` // a string: JSON's numbers may lose its last digits
+}
+
+// anyWorld is State.World of a CountedStream: any number of ranks may go on.
+const anyWorld = -1
+
 // position returns the position of a place in the epoch, over all ranks.
 func (b *Batch) position(place int) int {
 	if b.records != nil {
@@ -138,6 +156,9 @@ func (b *Batch) position(place int) int {
 	}
 	return b.from + place
 }
+
+// context returns the context that Load gets in the batch's run.
+func (b *Batch) context() context.Context { return b.run.ctx }
 
 // Bytes returns the host memory of a field of all samples, row-major.
 func (b *Batch) Bytes(field int) []byte {
@@ -216,135 +237,6 @@ func (b *Batch) letGo() {
 	}
 }
 
-// A tally counts bad samples against the error budget. It belongs to a run, and sees
-// batches in the order of their delivery. With WithUnordered, batches of several
-// epochs may alternate.
-type tally struct {
-	bad map[int]int // by epoch; those that are long over are deleted
-}
-
-// count adds a bad sample of an epoch and returns how many that makes.
-func (t *tally) count(epoch int) int {
-	if t.bad == nil {
-		t.bad = make(map[int]int)
-	}
-	t.bad[epoch]++
-	if len(t.bad) > 2*ring.Capacity { // no more batches, so no more epochs, are open at once
-		maps.DeleteFunc(t.bad, func(e, _ int) bool { return e < epoch-ring.Capacity })
-	}
-	return t.bad[epoch]
-}
-
-// admit leaves the bad samples out of a loaded batch. If they exceed the error budget, it
-// returns the error of the first sample beyond it.
-func (t *tally) admit(b *Batch) error {
-	if b.failure != nil {
-		return b.failure
-	}
-	list := b.bad.sorted()
-	budget := b.l.opts.maxBad
-	for _, f := range list {
-		bad := t.count(b.epoch)
-		f.err.origin = origin(b.l.ds, f.err.Index)
-		if bad <= budget {
-			b.l.leftOut(f.err, bad)
-			b.l.counters.faulty.add(f.err)
-			continue
-		}
-		if budget == 0 {
-			return f.err
-		}
-		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, usercall.Cause(f.err))
-	}
-	if b.finishErr != nil {
-		return b.finishErr
-	}
-	if err := b.leaveOutBad(); err != nil {
-		return err
-	}
-	if len(list) > 0 && b.size == 0 && b.l.opts.world > 1 {
-		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, usercall.Cause(list[len(list)-1].err))
-	}
-	return nil
-}
-
-// leaveOutBad leaves the bad samples out, and moves the batch to memory that calls which
-// were given up can't write to. The batch must be loaded.
-func (b *Batch) leaveOutBad() error {
-	if b.leftOut {
-		return nil
-	}
-	b.leftOut = true
-	list := b.bad.sorted()
-	if b.shared() || b.refuge != nil {
-		if err := b.moveOut(); err != nil {
-			return err
-		}
-	}
-	if len(list) > 0 {
-		b.leaveOut(list)
-	}
-	return nil
-}
-
-// leaveOut closes the gaps that bad samples leave, given in order.
-func (b *Batch) leaveOut(list []fault) {
-	kept := list[0].place
-	for i, f := range list {
-		end := b.size
-		if i+1 < len(list) {
-			end = list[i+1].place
-		}
-		from := f.place + 1
-		b.slot.copyPlaces(kept, b.slot, from, end)
-		kept += end - from
-	}
-	b.resize(kept)
-}
-
-// expect says how many places loadedPlaces is to count.
-func (b *Batch) expect(n int) {
-	if b.l.opts.finish != nil {
-		b.unfinished.Store(int32(n))
-	}
-}
-
-// loadedPlaces counts n more places of the batch as loaded. Whoever counts the last
-// of them finishes the batch, before it is reported to the ring.
-func (b *Batch) loadedPlaces(n, worker int) {
-	if b.l.opts.finish != nil && b.unfinished.Add(-int32(n)) == 0 {
-		b.finish(worker)
-	}
-}
-
-// finish calls the function of WithBatchTransform. Before that, it leaves out bad samples as
-// far as the budget may allow; admit counts them later.
-func (b *Batch) finish(worker int) {
-	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
-		return // nobody will see it
-	}
-	if b.finishErr = b.leaveOutBad(); b.finishErr != nil || b.size == 0 {
-		return
-	}
-	fail := func(stack []byte, err error) {
-		b.finishErr = &LoadError{
-			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
-			Err: finishError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
-		}
-	}
-	usercall.Call(func() error {
-		if err := b.l.opts.finish(b.run.ctx, b); err != nil || b.places.Ragged == 0 {
-			return err
-		}
-		return b.places.ClearRests(b.size)
-	}, fail)
-}
-
-// A finishError is what the function of WithBatchTransform failed with.
-type finishError struct{ error }
-
-func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
-
 // batchRand keeps Batch.Rand apart from Sample.Rand. It too is taken from the
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
@@ -377,12 +269,6 @@ func (b *Batch) Shape(field int) []int {
 	return b.places.Shapes[field]
 }
 
-// badSizes notes that a sample is bad because its sizes can't be used.
-func (b *Batch) badSizes(place int, err error, stack []byte) {
-	b.places.Told[place] = layout.Untold
-	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
-}
-
 // DevicePtr returns the address of a field on the device, laid out as in Bytes; 0 on the host. Finish
 // device work on a batch before you let go of it.
 func (b *Batch) DevicePtr(field int) uintptr {
@@ -391,83 +277,4 @@ func (b *Batch) DevicePtr(field int) uintptr {
 		return 0
 	}
 	return b.device.Ptr + uintptr(b.places.Offsets[field])
-}
-
-// anyWorld is State.World of a CountedStream: any number of ranks may go on.
-const anyWorld = -1
-
-// layOut finds out which samples a batch of a SizedDataset has and how large they are,
-// and makes the batch as long as the longest of them.
-func (r *run) layOut(b *Batch) {
-	l := r.l
-	if b.known = r.ordering.indicesOf(b); b.known {
-		for place := 0; place < b.size; {
-			place = r.askSizes(b, place)
-		}
-	} else {
-		l.layout.Longest(r.sizes)
-		for place := range b.size {
-			b.places.Tell(place, r.sizes)
-		}
-	}
-	b.places.Arrange(b.size)
-}
-
-// indicesOf sets which samples a batch has. It reports false if the sampler panics: then the worker
-// that comes to the sample asks it again, and reports the panic.
-func (o *ordering) indicesOf(b *Batch) (known bool) {
-	defer func() {
-		if !known {
-			_ = recover()
-		}
-	}()
-	indices := b.indices[:b.size]
-	if s, ok := o.sampler.(SamplerFiller); ok {
-		s.Fill(b.epoch, b.from, indices)
-		return true
-	}
-	for place := range indices {
-		indices[place] = o.sampler.At(b.epoch, b.from+place)
-	}
-	return true
-}
-
-// askSizes asks for the sizes of a batch's samples, from a place on. It ends after a
-// sample for which Sizes panics, and returns the place after the last one asked for. A
-// sample whose sizes can't be used is bad.
-func (r *run) askSizes(b *Batch, from int) (next int) {
-	l := r.l
-	next = from
-	finished := false
-	defer func() {
-		if !finished {
-			stack, err := usercall.Recovered(recover())
-			b.badSizes(next, err, stack)
-			next++
-		}
-	}()
-	for ; next < b.size; next++ {
-		clear(r.sizes)
-		b.places.Tell(next, r.sizes)
-		index := b.indices[next]
-		if uint(index) >= uint(r.ordering.n) {
-			continue // a bad sample in any case
-		}
-		if err := l.askSize(index, r.sizes); err != nil {
-			b.badSizes(next, err, nil)
-			continue
-		}
-		b.places.Tell(next, r.sizes)
-	}
-	finished = true
-	return next
-}
-
-// askSize asks the dataset for the sizes of a sample.
-func (l *engine) askSize(index int, sizes []int) error {
-	for dim := range sizes {
-		sizes[dim] = layout.Untold
-	}
-	l.load.sizes(index, sizes)
-	return l.layout.checkSizes(index, sizes)
 }

@@ -64,6 +64,10 @@ func (d *subset) Load(ctx context.Context, index int, dst *Sample) error {
 	return dst.loadAs(ctx, d.ds, d.at(index))
 }
 
+func (d *subset) locate(index int) (ds Dataset, there int, in string) {
+	return d.ds, d.at(index), "the whole"
+}
+
 func (d *subset) index(i int) int {
 	if i < 0 || i >= d.n {
 		panic(fmt.Sprintf("nwt: Index(%d) is out of range: the dataset has %d samples", i, d.n))
@@ -78,36 +82,6 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	}
 	defer renumber(dst, there)()
 	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
-}
-
-// origin names a sample as the datasets do that its dataset was made of; "" if it was made of none.
-func origin(ds Dataset, index int) (name string) {
-	defer func() { _ = recover() }() // the index may be one that there isn't
-	for {
-		if b, ok := ds.(interface{ made() composed }); ok {
-			ds = b.made()
-		}
-		at := "of the whole"
-		switch d := ds.(type) {
-		case *subset:
-			ds, index = d.ds, d.at(index)
-		case *concat:
-			part, there := d.find(index)
-			ds, index, at = d.ds[part], there, fmt.Sprintf("of part %d", part)
-		case composed:
-			if _, other := d.(*rows); other || len(d.parts()) > 1 {
-				return name
-			}
-			ds = d.parts()[0]
-			continue
-		default:
-			return name
-		}
-		if name != "" {
-			name += ", "
-		}
-		name += fmt.Sprintf("sample %d %s", index, at)
-	}
 }
 
 // Concat returns the samples of several datasets, one after the other. Their fields must be the
@@ -158,6 +132,11 @@ func (d *concat) Load(ctx context.Context, index int, dst *Sample) error {
 	err := dst.loadAs(ctx, d.ds[part], index)
 	dst.scope = outer
 	return err
+}
+
+func (d *concat) locate(index int) (ds Dataset, there int, in string) {
+	part, there := d.find(index)
+	return d.ds[part], there, fmt.Sprintf("part %d", part)
 }
 
 func (d *concat) sizes() func(index int, sizes []int) {
@@ -511,4 +490,26 @@ func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 		v.scope = inner(dst[k].scope, i+1)
 	}
 	return views
+}
+
+// loadAs loads from ds, in which the sample has another index. A LoadError has the loader's.
+func (s *Sample) loadAs(ctx context.Context, ds Dataset, index int) error {
+	was := s.index
+	defer func() { s.index = was }()
+	s.index = index
+	return ds.Load(ctx, index, s)
+}
+
+// renumber is loadAs for a LoadBatch, which may sort both slices.
+func renumber(dst []*Sample, indices []int) (restore func()) {
+	dst = slices.Clone(dst)
+	was := make([]int, len(dst))
+	for i, s := range dst {
+		was[i], s.index = s.index, indices[i]
+	}
+	return func() {
+		for i, s := range dst {
+			s.index = was[i]
+		}
+	}
 }

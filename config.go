@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/nwt-go/nwt/internal/mixture"
+	identity "github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/search"
 )
 
@@ -71,6 +73,61 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	return s, nil
 }
 
+// orderingOf makes the ordering of a sampler, or of the loader's own if that is nil, for a dataset of
+// n samples. It calls the sampler.
+func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, error) {
+	o := &ordering{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
+	if o.own {
+		o.sampler = s.opts.ownOrder(n)
+	}
+	err := o.follow(option, o.sampler)
+	if err == nil {
+		err = orderError(o.order.HasBatch())
+	}
+	if err = errors.Join(err, checkIndices(option, o.sampler, n)); err != nil {
+		return nil, err
+	}
+	o.perBatch = o.order.PerBatch()
+	return o, nil
+}
+
+// warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
+func (s *source) warnOfMixedLengths(o *ordering) {
+	if step := o.order.Step(); o.sorts%step != 0 {
+		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
+			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
+	}
+}
+
+// identity tells the order that a sampler gives to an epoch of n samples, or that of a stream,
+// from others. It isn't about ranks, batches and workers.
+func (s *source) identity(sampler Sampler, n int) identity.Identity {
+	o := s.opts
+	if !s.streams() {
+		kind, seed := fingerprint(sampler), ""
+		if own, ok := sampler.(*shuffled); ok {
+			kind, seed = "Shuffled", fmt.Sprint(own.seed)
+		} else if kind == "" {
+			kind = "the program's"
+		}
+		return identity.Identify(fmt.Sprint(n), seed, kind, fingerprint(s.ds))
+	}
+	d := s.ds.(*streamDataset)
+	shards, seed, kind := fmt.Sprint(s.shards), "", fmt.Sprint(o.shardsAtOnce())
+	for _, c := range s.counts {
+		if c != nil {
+			shards, kind = fmt.Sprint(shards, c.all), fmt.Sprint(kind, " counted ", c.lanes, " ", o.epochSamples)
+		}
+	}
+	if o.shuffle {
+		seed, kind = fmt.Sprint(o.shuffled), fmt.Sprint(kind, " shuffled ", o.window)
+	}
+	if d.mix != nil {
+		seed, kind = fmt.Sprint(seed, " ", d.seed), fmt.Sprint(kind, " mixed ", d.mix.Phases, d.mix.Block, o.epochSamples)
+	}
+	return identity.Identify(shards, seed, kind, fingerprint(d))
+}
+
 // logIgnored logs, in one line, which options have no effect in what was called.
 func (s *source) logIgnored(called string) {
 	o, names := s.opts, []string(nil)
@@ -84,7 +141,7 @@ func (s *source) logIgnored(called string) {
 		note(o.progress != nil, "WithProgress")
 		note(o.results != "", "WithResultCache")
 		note(o.tuningTime != 0, "WithTuningTime")
-		note(o.strategy != Greedy(), "WithStrategy")
+		note(o.strategy != search.Strategy(search.Greedy{}), "WithStrategy")
 		if !o.auto {
 			note(o.alpha != search.DefaultAlpha && o.alpha.Total < math.MaxInt64, "WithAlpha")
 			note(o.alpha.Total == math.MaxInt64, "WithRelativeAlpha")
@@ -126,4 +183,9 @@ func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (
 		}
 	}
 	return errs
+}
+
+// shardsOfRank returns how many shards this rank reads of the stream that has the most.
+func (s *source) shardsOfRank() int {
+	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }

@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -150,6 +151,36 @@ type composed interface {
 	Dataset
 	Fingerprinter
 	parts() []Dataset
+}
+
+// origin names a sample as the datasets do that its dataset was made of; "" if it was made of none.
+func origin(ds Dataset, index int) (name string) {
+	defer func() { _ = recover() }() // the index may be one that there isn't
+	for {
+		if b, ok := ds.(interface{ made() composed }); ok {
+			ds = b.made()
+		}
+		switch d := ds.(type) {
+		case interface {
+			locate(index int) (ds Dataset, there int, in string) // nil: nowhere
+		}:
+			in := ""
+			if ds, index, in = d.locate(index); ds == nil {
+				return name
+			}
+			if name != "" {
+				name += ", "
+			}
+			name += fmt.Sprintf("sample %d of %s", index, in)
+		case composed:
+			if len(d.parts()) > 1 {
+				return name
+			}
+			ds = d.parts()[0]
+		default:
+			return name
+		}
+	}
 }
 
 // An offer is the optional methods of a dataset made of others. It hasn't those that are
@@ -389,4 +420,39 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 		return nil
 	}
 	return tell
+}
+
+// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that tells what its samples or its order
+// depend on, such as the names, sizes and times of its files; "" tells nothing. Equal
+// fingerprints mean the same samples, in this run and in later ones. It must be quick, or be
+// remembered.
+//
+// If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume]
+// logs a warning; it refuses another sampler. [Subset], [Split], [Concat], [Zip], [Map], [Sized],
+// [Overwrites], [Packed], [Cached] and [Precompute] pass on what their datasets tell. Subset,
+// Split, Concat and Packed tell their own arguments too, even if their datasets tell nothing.
+// Nothing tells what the function of a Map does.
+type Fingerprinter interface{ Fingerprint() string }
+
+// fingerprint returns what a dataset, stream or sampler tells; "" if it tells nothing.
+func fingerprint(of any) string {
+	if f, ok := of.(Fingerprinter); ok {
+		return f.Fingerprint()
+	}
+	return ""
+}
+
+// fingerprintOf returns the fingerprint of what is made of others: own says what it depends on
+// besides. It is "" if own is, and none of them tells anything.
+func fingerprintOf(own string, parts ...Dataset) string {
+	told := own != ""
+	for _, ds := range parts {
+		part := fingerprint(ds)
+		told = told || part != ""
+		own += fmt.Sprintf(" %q", part)
+	}
+	if !told {
+		return ""
+	}
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(own)))
 }

@@ -1,9 +1,7 @@
 package nwt
 
 import (
-	"math"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,10 +21,8 @@ type extraBatches struct {
 }
 
 const (
-	// The extra batches take at most this much, and at most this share of the memory that the
-	// machine or the container has left when that is first asked.
+	// The extra batches take at most this much, and at most extraShare of the memory left.
 	extraBytes = 256 << 20
-	extraShare = 1.0 / 8
 
 	extraWorth = 100 * time.Microsecond // a loader deepens only if a batch is at least this much work
 	// If LoadBatch works at least this long per batch, each call gets a whole batch, as
@@ -166,42 +162,16 @@ func (r *run) wantsDepth() bool {
 
 // allOpened reports whether there is no further batch to open. The caller holds turn.
 func (r *run) allOpened() bool {
-	return r.opened == r.course.Len() || r.stream != nil && r.stream.ended.Load()
+	return r.opened == r.course.Len() || r.streamEnded()
 }
 
 // mostExtra returns the bound on extra batches.
 func (l *engine) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.leastDepth()) }
 
-// roomForExtra returns how many extra batches memory has room for.
-func (l *engine) roomForExtra() int {
-	bytes := min(extraBytes, l.opts.shareOfMemory())
-	return int(min(bytes/float64(l.slots.bytes), maxPrefetch))
-}
-
-// shareOfMemory is extraShare of the memory that is left to this rank, in bytes; +Inf if that
-// isn't known.
-func (o *options) shareOfMemory() float64 {
-	room := o.machine.Available()
-	if room.Of == "" {
-		return math.Inf(1)
-	}
-	return extraShare * float64(room.Bytes) / float64(o.ranks())
-}
-
 // setExtra sets how many extra batches may be open. The caller holds run.turn.
 func (l *engine) setExtra(n int) {
 	l.deep.SetExtra(n)
-	l.slots.trim(l)
-}
-
-// startDepth readies the depth of a new loader.
-func (l *engine) startDepth() {
-	d := &l.deep
-	d.room = sync.OnceValue(l.roomForExtra)
-	l.mixed.room = sync.OnceValue(l.opts.shareOfMemory)
-	d.timer = time.AfterFunc(time.Hour, l.paid)
-	d.timer.Stop()
-	d.Reset(0, l.slots.bytes)
+	l.trim()
 }
 
 // watchDepth is called by the consumer when it asks for a batch, after it has opened
@@ -233,7 +203,7 @@ func (r *run) isLate() bool { return !r.l.ring.Loaded(r.ahead[0]) }
 func (r *run) isDrained() bool {
 	waits := r.hasBegun() && r.isLate()
 	switch {
-	case r.stream != nil && r.stream.ended.Load():
+	case r.streamEnded():
 		return waits
 	case r.l.ring.Ready(r.ahead[min(len(r.ahead)-1, r.l.depth()/2)]):
 		r.filled = true

@@ -9,6 +9,11 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/devicecopy"
+	"github.com/nwt-go/nwt/internal/layout"
+	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods.
@@ -33,6 +38,62 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	}
 	s.logIgnored("NewLoader")
 	return newHandle(s.trainingLoader(s.opts.workers)), nil
+}
+
+// trainingLoader makes a loader, which tunes itself with WithAutoWorkers.
+func (s *source) trainingLoader(workers int) *engine {
+	if s.opts.auto {
+		if most := s.opts.most; most >= 0 {
+			workers = min(workers, most)
+		}
+		if !s.opts.mayInline() {
+			workers = max(workers, 1)
+		}
+	}
+	l := s.loader(workers)
+	if s.opts.auto {
+		newAuto(l)
+	}
+	if s.opts.checks {
+		s.opts.tellOfChecks()
+	}
+	return l
+}
+
+// loader makes an engine with the given number of workers.
+func (s *source) loader(workers int) *engine {
+	l := &engine{source: s, load: s.loadFuncs(), born: time.Now()}
+	l.ordering.Store(s.first)
+	l.slots.offsets = make([]int, len(s.layout.Columns))
+	l.slots.bytes = layout.Place(s.layout.Columns, s.opts.batchSize, l.slots.offsets)
+	if !onHost(s.opts.device) {
+		l.stage = devicecopy.New(s.opts.device, l.slots.bytes, s.opts.log)
+	}
+	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
+	l.pace.Batch = s.opts.batchSize
+	var watchdog *watch.Watchdog
+	if s.opts.timeout > 0 {
+		watchdog = watch.New(s.opts.timeout)
+	}
+	l.crew = newCrew(l, watchdog, workers)
+	l.startDepth()
+	return l
+}
+
+// startDepth readies the depth of a new loader.
+func (l *engine) startDepth() {
+	d := &l.deep
+	d.room = sync.OnceValue(l.roomForExtra)
+	l.mixed.room = sync.OnceValue(l.opts.shareOfMemory)
+	d.timer = time.AfterFunc(time.Hour, l.paid)
+	d.timer.Stop()
+	d.Reset(0, l.slots.bytes)
+}
+
+// roomForExtra returns how many extra batches memory has room for.
+func (l *engine) roomForExtra() int {
+	bytes := min(extraBytes, l.opts.shareOfMemory())
+	return int(min(bytes/float64(l.slots.bytes), maxPrefetch))
 }
 
 // newHandle makes the Loader of an engine, for the program that has called this package.
@@ -63,6 +124,22 @@ func (l *Loader) Close() error {
 	l.close()
 	runtime.KeepAlive(l)
 	return nil
+}
+
+// close is [Loader.Close].
+func (l *engine) close() {
+	if r := l.crew.close(); r != nil {
+		r.stop(ErrClosed)
+		r.haltInTurn()
+	}
+	l.crew.dismiss()
+	l.closing.Do(func() {
+		if l.stage != nil {
+			l.stage.Close()
+		}
+		l.crew.inline.locals.close(l.opts.log)
+		l.slots.close()
+	})
 }
 
 // sequence keeps the loader while an epoch is in use.
@@ -96,7 +173,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err := l.crew.whileFree(func() { l.ordering.Store(o) }); err != nil {
 		return err
 	}
-	l.slots.trim(l.engine)
+	l.trim()
 	l.warnOfMixedLengths(o)
 	return nil
 }

@@ -46,15 +46,6 @@ func (r *run) isAhead(epoch int) bool {
 	return slices.ContainsFunc(r.ahead, func(seq uint64) bool { return r.l.ring.Item(seq).epoch == epoch })
 }
 
-// findLast finds out whether the batch in the loop body is the last of its epoch.
-func (r *run) findLast(b *Batch) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	if b == r.current && b.last.Load() == lastUnknown {
-		r.tellLast(b)
-	}
-}
-
 // tellLast is findLast for a caller that holds turn.
 func (r *run) tellLast(b *Batch) {
 	last := notLast

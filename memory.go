@@ -109,24 +109,6 @@ func (s *source) memoryLimit() memoryLimit {
 	return limitFrom(host.Memory().RSS, s.opts.machine.Available(), s.opts.ranks())
 }
 
-// needs returns the memory that a trial must have. The system can take back pages of files. If it
-// isn't known how much of the peak they are, needs is the peak.
-func (t *Trial) needs() uint64 {
-	if t.Memory > 0 {
-		return t.Memory
-	}
-	return t.PeakRSS
-}
-
-// peaks are how much memory the counts need.
-func (c counts) peaks() []memoryPeak {
-	out := make([]memoryPeak, len(c))
-	for i, one := range c {
-		out[i] = memoryPeak{one.Workers, one.needs()}
-	}
-	return out
-}
-
 // neededNow returns what the process must have now, as needs counts it.
 func neededNow() uint64 {
 	if memory, known := host.OwnMemory(); known {
@@ -135,39 +117,16 @@ func neededNow() uint64 {
 	return host.Memory().RSS
 }
 
-// allowed reports whether a worker count may be tried and chosen, as far as is known.
-func (t *tuning) allowed(workers int) bool {
-	l := t.l
-	why := t.limit.allows(workers, t.counts.peaks())
-	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
-		if needs := t.last.needs() + uint64(more)*uint64(l.slots.bytes); needs > t.limit.bytes {
-			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), t.limit)
-		}
-	}
-	if workers == 0 && !t.inline {
-		if why = notInline; l.streams() && l.opts.mayInline() {
-			why = notInlineStream
-		}
-	}
-	delete(t.refused, workers)
-	if why != "" {
-		t.refused[workers] = why
-	}
-	return why == ""
-}
+// extraShare is the share of the memory that the machine or the container has left for what a loader
+// could do without.
+const extraShare = 1.0 / 8
 
-// fits reports whether a count was measured that may be chosen.
-func (t *tuning) fits() bool {
-	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
-}
-
-// outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
-// does. Since then the program may have grown, and the machine may have less left.
-func (t *tuneCall) outgrown(r keptResult) (why string) {
-	chosen := r.trial(r.Workers)
-	grows := chosen.needs() - min(r.Before, chosen.needs())
-	if now := neededNow(); grows > t.limit.bytes-min(now, t.limit.bytes) {
-		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), human.Bytes(now+min(grows, math.MaxUint64-now)), t.limit)
+// shareOfMemory is extraShare of the memory that is left to this rank, in bytes; +Inf if that
+// isn't known.
+func (o *options) shareOfMemory() float64 {
+	room := o.machine.Available()
+	if room.Of == "" {
+		return math.Inf(1)
 	}
-	return ""
+	return extraShare * float64(room.Bytes) / float64(o.ranks())
 }

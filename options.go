@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
@@ -54,7 +55,7 @@ type options struct {
 	pinned   *bool // nil: true if the device is not the host
 
 	// For Tune only.
-	strategy   Strategy
+	strategy   search.Strategy
 	alpha      search.Alpha
 	iterations int           // 0: the default, adapted to how long a batch takes
 	most       int           // −1: not bounded by WithMaxWorkers
@@ -87,7 +88,7 @@ func newOptions(opts []Option) (*options, error) {
 		window:     defaultWindow,
 		aheadBytes: maxAheadBytes,
 		retry:      retry.Policy{Times: 3, Wait: 10 * time.Millisecond},
-		strategy:   Greedy(),
+		strategy:   search.Greedy{},
 		alpha:      search.DefaultAlpha,
 		most:       -1,
 		machine:    host.Real,
@@ -502,3 +503,15 @@ func WithAutoWorkers() Option {
 
 // maxAheadBytes bounds the memory of the records that a stream reads ahead.
 const maxAheadBytes = 256 << 20
+
+// logUndivided logs once per process that WithRank divides no CPUs, if the count of workers depends
+// on them.
+func (o *options) logUndivided() {
+	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && !saidUndivided.Swap(true) {
+		o.log.Info("nwt: WithRank doesn't tell how many ranks share this host, so CPUs aren't divided among them: WithRankFromEnv divides them, or set WithWorkers or GOMAXPROCS",
+			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
+	}
+}
+
+// saidUndivided reports whether this process has logged that CPUs aren't divided.
+var saidUndivided atomic.Bool

@@ -1,7 +1,6 @@
 package nwt
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/nwt-go/nwt/internal/order"
@@ -24,38 +23,12 @@ func (o *options) newOrder() order.Order {
 	return order.Order{N: endless, Batch: o.batchSize, Rank: o.rank, World: o.world, DropLast: o.dropLast}
 }
 
-// orderingOf makes the ordering of a sampler, or of the loader's own if that is nil, for a dataset of
-// n samples. It calls the sampler.
-func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, error) {
-	o := &ordering{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
-	if o.own {
-		o.sampler = s.opts.ownOrder(n)
-	}
-	err := o.follow(option, o.sampler)
-	if err == nil {
-		err = orderError(o.order.HasBatch())
-	}
-	if err = errors.Join(err, checkIndices(option, o.sampler, n)); err != nil {
-		return nil, err
-	}
-	o.perBatch = o.order.PerBatch()
-	return o, nil
-}
-
 // ownOrder returns the order of n samples if the program gives no sampler.
 func (o *options) ownOrder(n int) Sampler {
 	if o.shuffle {
 		return Shuffled(n, o.shuffled)
 	}
 	return Sequential(n)
-}
-
-// warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
-func (s *source) warnOfMixedLengths(o *ordering) {
-	if step := o.order.Step(); o.sorts%step != 0 {
-		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
-			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
-	}
 }
 
 // follow sets what depends on the sampler: how many positions and batches an epoch has.

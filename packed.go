@@ -157,6 +157,9 @@ func (d *rows) Fingerprint() string {
 }
 func (d *rows) overwrites() bool { return true }
 
+// locate finds nothing: a row is of many documents.
+func (d *rows) locate(int) (ds Dataset, there int, in string) { return nil, 0, "" }
+
 func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {
 	at := 0
 	for k, p := range d.rows.At(index) {

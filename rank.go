@@ -37,18 +37,6 @@ func (r Rank) logOnce(log *slog.Logger) {
 	}
 }
 
-// saidUndivided reports whether this process has logged that CPUs aren't divided.
-var saidUndivided atomic.Bool
-
-// logUndivided logs once per process that WithRank divides no CPUs, if the count of workers depends
-// on them.
-func (o *options) logUndivided() {
-	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && !saidUndivided.Swap(true) {
-		o.log.Info("nwt: WithRank doesn't tell how many ranks share this host, so CPUs aren't divided among them: WithRankFromEnv divides them, or set WithWorkers or GOMAXPROCS",
-			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
-	}
-}
-
 // RankFromEnv reads rank and world from the environment variables of the first launcher that set
 // any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, a Kubernetes indexed Job with
 // WORLD_SIZE. Without one it is rank 0 of 1. Variables that are malformed, out of range, missing

@@ -367,3 +367,15 @@ type Progress struct {
 	Left    time.Duration // of tuning, at most; 0: there is no bound. Of precomputing, about
 	Trial   *Trial        // what is known so far of the count that was just measured, else nil
 }
+
+// needs returns the memory that a trial must have. The system can take back pages of files. If it
+// isn't known how much of the peak they are, needs is the peak.
+func (t *Trial) needs() uint64 {
+	if t.Memory > 0 {
+		return t.Memory
+	}
+	return t.PeakRSS
+}
+
+// live is the Strategy of what a loader found while training.
+const live = "live"

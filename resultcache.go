@@ -1,10 +1,8 @@
 package nwt
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -12,44 +10,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/resultfile"
-	"github.com/nwt-go/nwt/internal/search"
 )
-
-// remembered is tune, unless the file of results has one that still holds.
-func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
-	file, key := resultfile.File{Path: t.opts.results, Log: t.opts.log}, t.resultKey()
-	r, saved := t.recall(file, key)
-	if r != nil {
-		holds, err := t.confirm(ctx, file, r)
-		if holds || err != nil {
-			return r, err
-		}
-	}
-	if ctx.Err() != nil {
-		return nil, contextError(ctx)
-	}
-	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file was said
-	err := file.WhileTuning(ctx, func() (err error) {
-		var since time.Time
-		if r, since = t.recall(again, key); r != nil && !since.Equal(saved) {
-			return nil // the process that this one has waited for has found it just now
-		}
-		if r, err = t.tune(ctx); err != nil {
-			return err
-		}
-		value, err := json.Marshal(keptResult{r, t.before})
-		if err != nil {
-			file.Log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
-			return nil
-		}
-		file.Store(ctx, key, value)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
-}
 
 // keptResult is a result as the file has it.
 type keptResult struct {
@@ -69,11 +30,11 @@ const (
 )
 
 // holds returns how long a result holds.
-func (t *tuneCall) holds(r *Result) time.Duration {
+func (s *source) holds(r *Result) time.Duration {
 	switch {
 	case r.Confidence < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > busyOthers }):
 		return forgetAtOnce
-	case r.Confidence < unsure, t.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory):
+	case r.Confidence < unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory):
 		return forgetDoubtful
 	}
 	return math.MaxInt64
@@ -81,7 +42,7 @@ func (t *tuneCall) holds(r *Result) time.Duration {
 
 // recall returns the result that the file has, and when it was saved; nil if the file has none that
 // may hold.
-func (t *tuneCall) recall(file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
+func (s *source) recall(limit memoryLimit, file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
 		return nil, saved
@@ -96,46 +57,16 @@ func (t *tuneCall) recall(file resultfile.File, key resultfile.Key) (found *Resu
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", what)
 		return nil, saved
 	}
-	if time.Since(saved).Abs() > t.holds(r.Result) { // a clock may have been wrong
+	if time.Since(saved).Abs() > s.holds(r.Result) { // a clock may have been wrong
 		return nil, saved
 	}
-	if why := t.outgrown(r); why != "" {
+	if why := limit.outgrown(r); why != "" {
 		file.Log.Info("nwt: tuning anew", "path", file.Path, "reason", why)
 		return nil, saved
 	}
 	r.Cached = true
 	return r.Result, saved
 }
-
-// confirmed is the factor by which a batch may take more or less time than a kept result says.
-const confirmed = 2
-
-// confirm reports whether a batch takes about as long as the kept result says: the name that it is
-// kept under may be another dataset's by now, or the storage may have changed.
-func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result) (holds bool, err error) {
-	sp := t.space()
-	sp.Start = r.Workers
-	m := t.measured(sp)
-	m.inline = true
-	m.Next = func(seen []search.Series) (search.Request, bool) {
-		return search.Request{Workers: r.Workers, Iterations: confirmOver}, len(seen) == 0
-	}
-	if err := t.measure(ctx, m); err != nil {
-		return false, err
-	}
-	then, now := r.trial(r.Workers).Mean, m.counts[0].Mean
-	if now > confirmed*then || then > confirmed*now {
-		file.Log.Info("nwt: tuning anew", "path", file.Path, "name", t.opts.resultName, "reason",
-			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", countWorkers(r.Workers), human.Duration(now), human.Duration(then)))
-		return false, nil
-	}
-	if t.opts.progress != nil {
-		t.opts.progress(Progress{Phase: "done", Workers: r.Workers, Done: 1, Elapsed: time.Since(t.began)})
-	}
-	return true, nil
-}
-
-const confirmOver = 20 // batches
 
 // impossible says what is in the result that no tuning can have found; empty if nothing.
 func (r *Result) impossible() string {
@@ -182,4 +113,15 @@ func (l *fieldSet) String() string {
 		fields = append(fields, s)
 	}
 	return strings.Join(fields, ", ")
+}
+
+// outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
+// does. Since then the program may have grown, and the machine may have less left.
+func (l memoryLimit) outgrown(r keptResult) (why string) {
+	chosen := r.trial(r.Workers)
+	grows := chosen.needs() - min(r.Before, chosen.needs())
+	if now := neededNow(); grows > l.bytes-min(now, l.bytes) {
+		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), human.Bytes(now+min(grows, math.MaxUint64-now)), l)
+	}
+	return ""
 }

@@ -70,100 +70,6 @@ type demand struct {
 	looking  atomic.Bool   // it looks ahead: it waits for goesOn too
 }
 
-// begin starts a run.
-func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error) {
-	// A dataset, a sampler and a context are the program's: no lock is held while they are asked.
-	if err := l.crew.whileFree(func() {}); err != nil {
-		return nil, err
-	}
-	known := l.ordering.Load()
-	o, err := l.followDataset(known)
-	if err != nil {
-		return nil, err
-	}
-	if n := l.samplesOfEpoch(o); base > n {
-		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", n)
-	}
-	if o.order.Batches > 0 {
-		if base, err = o.order.BatchAt(first, base); err != nil {
-			return nil, orderError(err)
-		}
-	}
-	r := &run{l: l, caller: ctx, ordering: o, course: order.NewCourse(&o.order, first, last, base)}
-	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.N)) })
-	r.yielded.Store(int64(first))
-	if l.ownShapes() {
-		r.sizes = make([]int, l.layout.Ragged)
-	}
-	r.ctx, r.cancel = context.WithCancelCause(ctx)
-	r.turn.Lock() // Close waits until the run has begun
-	defer r.turn.Unlock()
-	err = l.crew.begin(r, func() {
-		r.first = l.seq
-		l.ring.Reset(l.seq)
-	})
-	if err != nil {
-		r.cancel(err)
-		return nil, err
-	}
-	l.ordering.CompareAndSwap(known, o)
-	r.start()
-	return r, nil
-}
-
-// start starts what serves a run.
-func (r *run) start() {
-	l := r.l
-	r.watchCaller()
-	r.demand.opening.Store(r.first)
-	if l.streams() {
-		r.stream = newStreamFill(r, l.Workers() > 0)
-		if r.stream.ahead {
-			r.beside.Go(r.stream.feed)
-		}
-	}
-	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
-		l.deep.Busy() // nobody waited between the epochs
-		l.deep.run.Store(r)
-	}
-	l.crew.start()
-	if l.stage != nil {
-		r.beside.Go(r.transfer)
-	}
-}
-
-// followDataset asks the dataset for its length. If that is another than what is known, the
-// loader's own order follows it.
-func (s *source) followDataset(known *ordering) (*ordering, error) {
-	if s.streams() {
-		return known, nil
-	}
-	n, err := lengthNow(s.ds)
-	switch {
-	case err != nil:
-		return nil, err
-	case n == known.n:
-		return known, nil
-	case known.own:
-		return s.orderingOf("Dataset.Len", nil, n)
-	}
-	return s.orderingOf("Dataset.Len", known.sampler, n)
-}
-
-// watchCaller stops the run when the caller's context ends.
-func (r *run) watchCaller() {
-	stopped := make(chan struct{})
-	unwatch := context.AfterFunc(r.caller, func() {
-		defer close(stopped)
-		r.stop(contextError(r.caller))
-	})
-	r.unwatch = func() {
-		if !unwatch() {
-			<-stopped
-		}
-	}
-}
-
 // contextError is ctx's error, with its cause if that says more.
 func contextError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
@@ -396,7 +302,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 	b.resize(to - from)
 	b.opened = b.size
 	if r.l.ownShapes() {
-		r.layOut(b)
+		b.layOut(r.ordering, r.sizes)
 	}
 	return nil
 }
@@ -458,11 +364,17 @@ func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 		default: // a worker is idle, who looks ahead is told of a batch, or tuning is to look
 			r.deepen()
 			if tuning != nil {
-				tuning.sees(r)
+				r.show()
 				tuning.look()
 			}
 		}
 	}
+}
+
+// show shows the tuner what is ahead. The caller holds turn.
+func (r *run) show() {
+	t := r.l.tuning
+	t.open, t.dry = len(r.ahead), r.allOpened() && r.l.ring.Exhausted(r.demand.opening.Load())
 }
 
 // take takes a batch that is ready from the ring; nil if the caller's context has ended,
@@ -492,6 +404,9 @@ func (r *run) help(seq uint64) {
 	w.loadClaim()
 	w.loaded()
 }
+
+// streamEnded reports whether the run's stream has no further batch, as far as is known.
+func (r *run) streamEnded() bool { return r.stream != nil && r.stream.ended.Load() }
 
 // readByConsumer reports whether the consumer reads the run's stream by itself.
 func (r *run) readByConsumer() bool { return r.stream != nil && !r.stream.ahead }
@@ -557,4 +472,13 @@ func (r *run) end() {
 	r.letGo()
 	r.halt()
 	r.slow.stop()
+}
+
+// findLast finds out whether the batch in the loop body is the last of its epoch.
+func (r *run) findLast(b *Batch) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if b == r.current && b.last.Load() == lastUnknown {
+		r.tellLast(b)
+	}
 }

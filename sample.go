@@ -219,28 +219,6 @@ const sampleRand = 0x243f6a8885a308d3
 // Index returns the sample's index in the dataset that loads it: what Load was given.
 func (s *Sample) Index() int { return s.index }
 
-// loadAs loads from ds, in which the sample has another index. A LoadError has the loader's.
-func (s *Sample) loadAs(ctx context.Context, ds Dataset, index int) error {
-	was := s.index
-	defer func() { s.index = was }()
-	s.index = index
-	return ds.Load(ctx, index, s)
-}
-
-// renumber is loadAs for a LoadBatch, which may sort both slices.
-func renumber(dst []*Sample, indices []int) (restore func()) {
-	dst = slices.Clone(dst)
-	was := make([]int, len(dst))
-	for i, s := range dst {
-		was[i], s.index = s.index, indices[i]
-	}
-	return func() {
-		for i, s := range dst {
-			s.index = was[i]
-		}
-	}
-}
-
 // Position returns the position in the epoch, over all ranks; of a stream Index.
 func (s *Sample) Position() int {
 	switch {

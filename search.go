@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -28,17 +27,16 @@ func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }
 // WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
 func WithStrategy(s Strategy) Option {
 	return func(o *options) error {
-		o.strategy = s
 		if s == nil {
 			return optionError("WithStrategy", nil, "must not be nil")
 		}
+		o.strategy = s.search()
 		return nil
 	}
 }
 
 // space returns what the search may do.
-func (t *tuneCall) space() search.Space {
-	o := t.opts
+func (o *options) space() search.Space {
 	sp := search.Space{
 		CPUs: o.usable(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
 		Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
@@ -49,27 +47,8 @@ func (t *tuneCall) space() search.Space {
 	if o.iterations > 0 {
 		sp.Iterations, sp.Fixed = o.iterations, true
 	}
-	if sp.Time == 0 && !sp.Fixed && o.strategy == Greedy() {
+	if sp.Time == 0 && !sp.Fixed && o.strategy == (search.Greedy{}) {
 		sp.Time = search.DefaultTime
 	}
 	return sp
-}
-
-// next returns what Tune's search asks for next.
-func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) {
-	if len(seen) > 0 && !m.fits() {
-		last := m.counts[len(m.counts)-1].Workers
-		if last == 0 {
-			return search.Request{}, false
-		}
-		m.sp.Start = last / 2
-		m.inline = m.inline || m.sp.Start == 0 // nothing else is left
-	}
-	m.sp.Left = m.Left(time.Now())
-	req, more := t.opts.strategy.search().Next(m.sp, seen)
-	if more {
-		t.bound(m)
-		t.show(m, "measuring", req.Workers)
-	}
-	return req, more
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/files"
@@ -114,12 +113,6 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 		c.Window = o.window
 	}
 	return c
-}
-
-// A mixedMemory is what the records take that a loader's shuffle windows hold.
-type mixedMemory struct {
-	bytes atomic.Int64
-	room  func() float64 // before there is a warning; looked up once
 }
 
 // mixing counts bytes that come into a shuffle window or, if negative, go. It warns when they take
@@ -324,11 +317,6 @@ func (q *streamFill) wrong(n int) error {
 		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)
 	}
 	return fmt.Errorf("nwt: epoch %d has no sample %s are empty", q.epoch, shards)
-}
-
-// shardsOfRank returns how many shards this rank reads of the stream that has the most.
-func (s *source) shardsOfRank() int {
-	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
 // planOf returns the order of the records of stream k, which are counted, and whose shards are counted

@@ -17,26 +17,6 @@ import (
 // worker, with the samples and the indices it was given, and the whole slot that
 // they lie in. The batch is moved to another slot before anybody sees it.
 
-// A timing is what others see of a worker's call of Load or LoadBatch or, without WithTimeout, of its
-// claim.
-type timing struct {
-	clock watch.Clock // of calls; without WithTimeout, of claims
-
-	// The worker writes these before the clock begins.
-	upto    int  // the place after the last that the call loads
-	whole   bool // the call is of LoadBatch
-	indexed bool // the indices of a claim that is noted are known
-
-	began    int64 // when the claim began; 0: not known
-	madeLate bool  // Scratch made something after the call was given up
-	keeps    *slot // set when the call is given up
-	together error // of the call of LoadBatch that this worker goes on for, to be logged
-
-	ctxOf  *run // the run that ctx is for
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-}
-
 // calls notes that a call for the places from next on begins. The worker must have called
 // loadContext before.
 func (w *worker) calls(upto int, whole bool) {

@@ -2,15 +2,17 @@ package nwt
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"runtime/debug"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/resultfile"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
@@ -29,10 +31,27 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	return src.tune(ctx)
 }
 
+// NewTunedLoader is [Tune] and then [NewLoader] with the worker count that Tune chose;
+// [Loader.Result] is Tune's result. The loader outlives ctx.
+func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
+	s, err := newSource(ds, opts)
+	if err != nil {
+		return nil, err
+	}
+	s.logIgnored("NewTunedLoader")
+	r, err := s.tune(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := s.trainingLoader(r.Workers)
+	l.found.Store(r)
+	return newHandle(l), nil
+}
+
 func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.once = &onceLog{during: whileTuning}
-	t := &tuneCall{source: &tuned, began: time.Now(), cpus: s.opts.machine.CPUs(), limit: s.memoryLimit()}
+	t := &tuneCall{source: &tuned, began: time.Now(), limit: s.memoryLimit()}
 	if s.opts.results == "" {
 		return t.tune(ctx)
 	}
@@ -43,7 +62,6 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 type tuneCall struct {
 	*source
 	began  time.Time
-	cpus   host.CPUFacts
 	limit  memoryLimit
 	before uint64 // bytes that the process had to have when it began to tune
 
@@ -56,7 +74,7 @@ type tuneCall struct {
 func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	debug.FreeOSMemory() // so that memory from before doesn't count as the trials'
 	t.before = neededNow()
-	sp := t.space()
+	sp := t.opts.space()
 	busy := t.opts.machine.StartCPU()
 	m := t.measured(sp)
 	m.Next = func(seen []search.Series) (search.Request, bool) { return t.next(m, seen) }
@@ -69,8 +87,44 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	others := busy.Used()
 	r := m.result(search.Choose(m.sp, m.Seen()), t.opts.strategy.String())
 	r.Elapsed = time.Since(t.began)
-	t.explain(m, r, others, busy.Note())
+	m.explain(r, others, busy.Note())
 	t.show(m, "done", r.Workers)
+	return r, nil
+}
+
+// remembered is tune, unless the file of results has one that still holds.
+func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
+	file, key := resultfile.File{Path: t.opts.results, Log: t.opts.log}, t.resultKey()
+	r, saved := t.recall(t.limit, file, key)
+	if r != nil {
+		holds, err := t.confirm(ctx, file, r)
+		if holds || err != nil {
+			return r, err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, contextError(ctx)
+	}
+	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file was said
+	err := file.WhileTuning(ctx, func() (err error) {
+		var since time.Time
+		if r, since = t.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
+			return nil // the process that this one has waited for has found it just now
+		}
+		if r, err = t.tune(ctx); err != nil {
+			return err
+		}
+		value, err := json.Marshal(keptResult{r, t.before})
+		if err != nil {
+			file.Log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
+			return nil
+		}
+		file.Store(ctx, key, value)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -81,6 +135,25 @@ func (t *tuneCall) measured(sp search.Space) *tuning {
 	m.attach(t.loader(m.sp.Start))
 	m.Run = m
 	return m
+}
+
+// next returns what Tune's search asks for next.
+func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) {
+	if len(seen) > 0 && !m.fits() {
+		last := m.counts[len(m.counts)-1].Workers
+		if last == 0 {
+			return search.Request{}, false
+		}
+		m.sp.Start = last / 2
+		m.inline = m.inline || m.sp.Start == 0 // nothing else is left
+	}
+	m.sp.Left = m.Left(time.Now())
+	req, more := t.opts.strategy.Next(m.sp, seen)
+	if more {
+		t.bound(m)
+		t.show(m, "measuring", req.Workers)
+	}
+	return req, more
 }
 
 // errOver ends loading when tuning is over.
@@ -253,19 +326,32 @@ const (
 	ordinary  = 40               // windows of a search
 )
 
-// NewTunedLoader is [Tune] and then [NewLoader] with the worker count that Tune chose;
-// [Loader.Result] is Tune's result. The loader outlives ctx.
-func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
-	s, err := newSource(ds, opts)
-	if err != nil {
-		return nil, err
+// confirm reports whether a batch takes about as long as the kept result says: the name that it is
+// kept under may be another dataset's by now, or the storage may have changed.
+func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result) (holds bool, err error) {
+	sp := t.opts.space()
+	sp.Start = r.Workers
+	m := t.measured(sp)
+	m.inline = true
+	m.Next = func(seen []search.Series) (search.Request, bool) {
+		return search.Request{Workers: r.Workers, Iterations: confirmOver}, len(seen) == 0
 	}
-	s.logIgnored("NewTunedLoader")
-	r, err := s.tune(ctx)
-	if err != nil {
-		return nil, err
+	if err := t.measure(ctx, m); err != nil {
+		return false, err
 	}
-	l := s.trainingLoader(r.Workers)
-	l.found.Store(r)
-	return newHandle(l), nil
+	then, now := r.trial(r.Workers).Mean, m.counts[0].Mean
+	if now > confirmed*then || then > confirmed*now {
+		file.Log.Info("nwt: tuning anew", "path", file.Path, "name", t.opts.resultName, "reason",
+			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", countWorkers(r.Workers), human.Duration(now), human.Duration(then)))
+		return false, nil
+	}
+	if t.opts.progress != nil {
+		t.opts.progress(Progress{Phase: "done", Workers: r.Workers, Done: 1, Elapsed: time.Since(t.began)})
+	}
+	return true, nil
 }
+
+// confirmed is the factor by which a batch may take more or less time than a kept result says.
+const confirmed = 2
+
+const confirmOver = 20 // batches

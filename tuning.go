@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/durations"
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/tune"
 )
@@ -26,26 +28,35 @@ type tuning struct {
 	over    func()         // called once tuning is over
 	exact   bool           // peaks of memory are measured, not only looked at
 
-	// What a run tells, beside the loader's counters.
-	asked, delivered int
-	before           int   // delivered before this run
-	open             int   // batches, beyond the one in use
-	waits            int64 // Loader.now when the wait under way began; 0: none is
-	dry              bool
+	shown
+	view
 
 	wake *time.Timer // interrupts waiting for a batch, so that the loop looks meanwhile
 
 	counts counts
 	last   *count        // that was measured
-	window *count        // that is being measured; nil between windows
 	at     int64         // Loader.now of the last delivery
 	start  time.Time     // of the run
 	first  time.Duration // until the first batch of all
+	noted  string        // why peaks aren't exact
+}
+
+// shown is what a run shows its tuner, beside the loader's counters.
+type shown struct {
+	asked, delivered int
+	before           int   // delivered before this run
+	open             int   // batches, beyond the one in use
+	waits            int64 // Loader.now when the wait under way began; 0: none is
+	dry              bool  // no batch is left to open, and none to load
+}
+
+// A view is the window that is being measured.
+type view struct {
+	window *count // nil between windows
 	cpu    host.Meter
 	began  time.Time
 	read   time.Duration // how long the stream had been read then
 	peak   *host.Peak
-	noted  string // why peaks aren't exact
 }
 
 const (
@@ -83,9 +94,9 @@ func (t *tuning) resume() {
 	t.Resume()
 }
 
-// took is called when a batch is delivered.
-func (t *tuning) took(r *run) {
-	t.delivered = t.before + r.taken
+// took is called when a run delivers a batch, the taken-th of it. look takes in what is ahead.
+func (t *tuning) took(taken int, look func()) {
+	t.delivered = t.before + taken
 	t.asked = t.delivered
 	if t.delivered-t.before == 1 {
 		t.first = time.Since(t.start)
@@ -98,17 +109,36 @@ func (t *tuning) took(r *run) {
 		t.window.took.Add(time.Duration(now-t.at), 1)
 	}
 	t.at = now
-	r.turn.Lock()
-	t.sees(r)
-	r.turn.Unlock()
+	look()
 	if t.Observe() && t.over != nil {
 		t.over()
 	}
 }
 
-// sees takes in what is ahead. The caller holds turn.
-func (t *tuning) sees(r *run) {
-	t.open, t.dry = len(r.ahead), r.allOpened() && r.l.ring.Exhausted(r.demand.opening.Load())
+// allowed reports whether a worker count may be tried and chosen, as far as is known.
+func (t *tuning) allowed(workers int) bool {
+	l := t.l
+	why := t.limit.allows(workers, t.counts.peaks())
+	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
+		if needs := t.last.needs() + uint64(more)*uint64(l.slots.bytes); needs > t.limit.bytes {
+			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), t.limit)
+		}
+	}
+	if workers == 0 && !t.inline {
+		if why = notInline; l.streams() && l.opts.mayInline() {
+			why = notInlineStream
+		}
+	}
+	delete(t.refused, workers)
+	if why != "" {
+		t.refused[workers] = why
+	}
+	return why == ""
+}
+
+// fits reports whether a count was measured that may be chosen.
+func (t *tuning) fits() bool {
+	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
 }
 
 // awaits is called when training begins to wait for a batch.
@@ -289,6 +319,15 @@ func (c counts) windows() (n int) {
 	return n
 }
 
+// peaks are how much memory the counts need.
+func (c counts) peaks() []memoryPeak {
+	out := make([]memoryPeak, len(c))
+	for i, one := range c {
+		out[i] = memoryPeak{one.Workers, one.needs()}
+	}
+	return out
+}
+
 // result returns the choice with the figures behind it.
 func (t *tuning) result(c search.Choice, strategy string) *Result {
 	o := t.l.opts
@@ -313,9 +352,6 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 	r.Reason = r.reason(c, t.sp.Start)
 	return r
 }
-
-// live is the Strategy of what a loader found while training.
-const live = "live"
 
 func hardware(c host.CPUFacts) Hardware {
 	return Hardware{

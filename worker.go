@@ -15,6 +15,7 @@ import (
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/usercall"
+	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A worker loads places of batches, in a goroutine of its own or, without
@@ -39,6 +40,26 @@ type worker struct {
 
 	samples []*Sample // what LoadBatch gets; grown on demand
 	indices []int     // what LoadBatch gets: its own, whatever it does with them
+}
+
+// A timing is what others see of a worker's call of Load or LoadBatch or, without WithTimeout, of its
+// claim.
+type timing struct {
+	clock watch.Clock // of calls; without WithTimeout, of claims
+
+	// The worker writes these before the clock begins.
+	upto    int  // the place after the last that the call loads
+	whole   bool // the call is of LoadBatch
+	indexed bool // the indices of a claim that is noted are known
+
+	began    int64 // when the claim began; 0: not known
+	madeLate bool  // Scratch made something after the call was given up
+	keeps    *slot // set when the call is given up
+	together error // of the call of LoadBatch that this worker goes on for, to be logged
+
+	ctxOf  *run // the run that ctx is for
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 }
 
 // newWorker implements surroundings; number is for Sample.Worker.

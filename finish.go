@@ -1,0 +1,139 @@
+package nwt
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/usercall"
+)
+
+// A tally counts bad samples against the error budget. It belongs to a run, and sees
+// batches in the order of their delivery. With WithUnordered, batches of several
+// epochs may alternate.
+type tally struct {
+	bad map[int]int // by epoch; those that are long over are deleted
+}
+
+// count adds a bad sample of an epoch and returns how many that makes.
+func (t *tally) count(epoch int) int {
+	if t.bad == nil {
+		t.bad = make(map[int]int)
+	}
+	t.bad[epoch]++
+	if len(t.bad) > 2*ring.Capacity { // no more batches, so no more epochs, are open at once
+		maps.DeleteFunc(t.bad, func(e, _ int) bool { return e < epoch-ring.Capacity })
+	}
+	return t.bad[epoch]
+}
+
+// admit leaves the bad samples out of a loaded batch. If they exceed the error budget, it
+// returns the error of the first sample beyond it.
+func (t *tally) admit(b *Batch) error {
+	if b.failure != nil {
+		return b.failure
+	}
+	list := b.bad.sorted()
+	budget := b.l.opts.maxBad
+	for _, f := range list {
+		bad := t.count(b.epoch)
+		f.err.origin = origin(b.l.ds, f.err.Index)
+		if bad <= budget {
+			b.l.leftOut(f.err, bad)
+			b.l.counters.faulty.add(f.err)
+			continue
+		}
+		if budget == 0 {
+			return f.err
+		}
+		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, usercall.Cause(f.err))
+	}
+	if b.finishErr != nil {
+		return b.finishErr
+	}
+	if err := b.leaveOutBad(); err != nil {
+		return err
+	}
+	if len(list) > 0 && b.size == 0 && b.l.opts.world > 1 {
+		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, usercall.Cause(list[len(list)-1].err))
+	}
+	return nil
+}
+
+// leaveOutBad leaves the bad samples out, and moves the batch to memory that calls which
+// were given up can't write to. The batch must be loaded.
+func (b *Batch) leaveOutBad() error {
+	if b.leftOut {
+		return nil
+	}
+	b.leftOut = true
+	list := b.bad.sorted()
+	if b.shared() || b.refuge != nil {
+		if err := b.moveOut(); err != nil {
+			return err
+		}
+	}
+	if len(list) > 0 {
+		b.leaveOut(list)
+	}
+	return nil
+}
+
+// leaveOut closes the gaps that bad samples leave, given in order.
+func (b *Batch) leaveOut(list []fault) {
+	kept := list[0].place
+	for i, f := range list {
+		end := b.size
+		if i+1 < len(list) {
+			end = list[i+1].place
+		}
+		from := f.place + 1
+		b.slot.copyPlaces(kept, b.slot, from, end)
+		kept += end - from
+	}
+	b.resize(kept)
+}
+
+// expect says how many places loadedPlaces is to count.
+func (b *Batch) expect(n int) {
+	if b.l.opts.finish != nil {
+		b.unfinished.Store(int32(n))
+	}
+}
+
+// loadedPlaces counts n more places of the batch as loaded. Whoever counts the last
+// of them finishes the batch, before it is reported to the ring.
+func (b *Batch) loadedPlaces(n, worker int) {
+	if b.l.opts.finish != nil && b.unfinished.Add(-int32(n)) == 0 {
+		b.finish(worker)
+	}
+}
+
+// finish calls the function of WithBatchTransform. Before that, it leaves out bad samples as
+// far as the budget may allow; admit counts them later.
+func (b *Batch) finish(worker int) {
+	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
+		return // nobody will see it
+	}
+	if b.finishErr = b.leaveOutBad(); b.finishErr != nil || b.size == 0 {
+		return
+	}
+	fail := func(stack []byte, err error) {
+		b.finishErr = &LoadError{
+			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
+			Err: finishError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
+		}
+	}
+	usercall.Call(func() error {
+		if err := b.l.opts.finish(b.context(), b); err != nil || b.places.Ragged == 0 {
+			return err
+		}
+		return b.places.ClearRests(b.size)
+	}, fail)
+}
+
+// A finishError is what the function of WithBatchTransform failed with.
+type finishError struct{ error }
+
+func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
