@@ -126,11 +126,17 @@ func benchHandWritten(b *testing.B, ds nwt.Dataset, workers, batch int) {
 	handWritten(b.Context(), ds, workers, batch, func([]float32) bool { return b.Loop() })
 }
 
+// notOverwriting is a dataset without the promise that its Load writes every element.
+type notOverwriting struct{ nwt.Dataset }
+
 func BenchmarkEmptySamples(b *testing.B) {
 	ds := emptyDataset(1 << 30)
 	for _, workers := range []int{0, 1, 2, 4, 16} {
 		b.Run(fmt.Sprintf("workers=%d/loader=nwt", workers), func(b *testing.B) {
 			benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(workers))
+		})
+		b.Run(fmt.Sprintf("workers=%d/loader=nwt/places=cleared", workers), func(b *testing.B) {
+			benchBatches(b, notOverwriting{ds}, nwt.WithBatchSize(128), nwt.WithWorkers(workers))
 		})
 		if workers > 0 {
 			b.Run(fmt.Sprintf("workers=%d/loader=hand", workers), func(b *testing.B) {
