@@ -45,35 +45,6 @@ func (f *faults) sorted() []fault {
 	return f.list
 }
 
-// What a loader is doing, in the words of a warning.
-const (
-	whileLoading = "loading"
-	whileTuning  = "tuning"
-)
-
-// An onceLog knows what was logged, for all loaders of a source: the loaders that tuning makes
-// visit the same samples again and again.
-type onceLog struct {
-	during string // whileLoading or whileTuning
-
-	mu   sync.Mutex
-	told map[any]bool // guarded by mu
-}
-
-// isNews notes a thing, and reports whether it is the first time.
-func (o *onceLog) isNews(thing any) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.told == nil {
-		o.told = make(map[any]bool)
-	}
-	if o.told[thing] || len(o.told) == maxRemembered {
-		return false
-	}
-	o.told[thing] = true
-	return true
-}
-
 // faulty remembers bad samples that were left out.
 type faulty struct {
 	mu    sync.Mutex

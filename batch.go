@@ -22,7 +22,7 @@ type Batch struct {
 
 	portion
 	delivery
-	finishing
+	transforming
 	copying
 	draws
 
@@ -55,23 +55,23 @@ type delivery struct {
 	last     atomic.Int32 // notLast until the batch is delivered: see Last
 	admitted bool         // the consumer has left out bad samples; of no meaning with a stage
 	goesOn   atomic.Bool  // the stage has left them out, and there are others
+	err      error        // ends the epoch in place of this batch; the stage writes it, or the consumer
 }
 
-// A finishing belongs, with WithBatchTransform, to the workers. One takes a place off unfinished before
+// A transforming belongs, with WithBatchTransform, to the workers. One takes a place off unfinished before
 // it reports the place to the ring. The one that takes off the last place writes the rest before it
 // reports that place. Otherwise it belongs to whoever admits the batch.
-type finishing struct {
-	unfinished atomic.Int32 // places that aren't loaded
-	leftOut    bool         // bad samples are left out
-	finishErr  error        // ends the epoch in place of this batch
+type transforming struct {
+	unfinished   atomic.Int32 // places that aren't loaded
+	leftOut      bool         // bad samples are left out
+	transformErr error        // ends the epoch in place of this batch
 }
 
 // A copying is what becomes of a batch on its way to the device. The stage writes it before it announces
-// the batch; without one, the consumer writes err.
+// the batch.
 type copying struct {
 	device               *devicecopy.Buffer
 	copyBegan, copyEnded time.Time
-	err                  error // ends the epoch in place of this batch
 }
 
 // draws are what Batch.Rand draws from. They belong to whoever has the batch.

@@ -39,7 +39,7 @@ type SubsetDataset interface {
 }
 
 type subset struct {
-	whole
+	overwriting
 	ds    Dataset
 	n     int
 	at    func(i int) int // index in ds of sample i
@@ -110,12 +110,12 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		end += n
 		c.ends = append(c.ends, end)
 	}
-	c.whole = overwrites(ds...)
+	c.overwriting = overwrites(ds...)
 	return offer{load: ifBatched(c.loadBatch, ds...), tell: c.sizes()}.by(c), nil
 }
 
 type concat struct {
-	whole
+	overwriting
 	ds     []Dataset
 	layout *fieldSet
 	ends   []int // the number of samples up to each dataset, itself included
@@ -305,11 +305,11 @@ func Overwrites(ds Dataset) Dataset {
 	switch d := ds.(type) {
 	case *funcDataset:
 		c := *d
-		c.whole = true
+		c.overwriting = true
 		return &c
 	case *streamDataset:
 		c := *d
-		c.whole = true
+		c.overwriting = true
 		return &c
 	case validated:
 		if d.invalid() != nil {
@@ -323,15 +323,15 @@ func Overwrites(ds Dataset) Dataset {
 	if s, ok := ds.(SubsetDataset); ok {
 		o.index = s.Index
 	}
-	return o.by(&overwriting{ds})
+	return o.by(&promised{ds})
 }
 
-// overwriting is a dataset that Overwrites was called for.
-type overwriting struct{ Dataset }
+// promised is a dataset that Overwrites was called for.
+type promised struct{ Dataset }
 
-func (d *overwriting) parts() []Dataset    { return []Dataset{d.Dataset} }
-func (d *overwriting) overwrites() bool    { return true }
-func (d *overwriting) Fingerprint() string { return fingerprint(d.Dataset) }
+func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
+func (d *promised) overwrites() bool    { return true }
+func (d *promised) Fingerprint() string { return fingerprint(d.Dataset) }
 
 // Split cuts a dataset into parts at random, the same for the same seed. The shares, one per
 // part, must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset], and
@@ -411,12 +411,12 @@ func Zip(ds ...Dataset) (Dataset, error) {
 	if _, err := newFieldSet(z.fields); err != nil {
 		return nil, within("Zip", err)
 	}
-	z.whole = overwrites(ds...)
+	z.overwriting = overwrites(ds...)
 	return offer{load: ifBatched(z.loadBatch, ds...), tell: z.sizes()}.by(z), nil
 }
 
 type zipped struct {
-	whole
+	overwriting
 	ds     []Dataset
 	n      int
 	fields []Field

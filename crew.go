@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/watch"
@@ -20,7 +21,7 @@ import (
 // Locks are taken in this order: that of a call that is looked at (see watch.Clock), mu, the
 // watchdog's.
 type crew struct {
-	around   surroundings
+	hooks    crewHooks
 	watchdog *watch.Watchdog // of calls of Load and of streams; nil without WithTimeout
 	inline   *worker         // loads if there are no workers; the consumer's
 
@@ -40,9 +41,9 @@ type crew struct {
 	watching  sync.WaitGroup // the goroutine of the watchdog
 }
 
-// Surroundings are what a crew needs. Those that mu is held for are quick, and call nothing of the
+// crewHooks are what a crew needs. Those that mu is held for are quick, and call nothing of the
 // program's.
-type surroundings interface {
+type crewHooks interface {
 	newWorker(seat, number int) *worker // mu is held
 	work(w *worker)                     // is the goroutine of a worker, until it leaves or a call of it was given up
 	takeOver(next, w *worker)           // makes next go on after w's call, which is given up and stands still
@@ -50,9 +51,12 @@ type surroundings interface {
 	isOver() bool                       // reports whether the run ends, so that nobody need prepare for it; mu is held
 }
 
-func newCrew(around surroundings, watchdog *watch.Watchdog, size int) *crew {
-	c := &crew{around: around, watchdog: watchdog}
-	c.inline = around.newWorker(0, 0)
+func newCrew(hooks crewHooks, timeout time.Duration, size int) *crew {
+	c := &crew{hooks: hooks}
+	if timeout > 0 {
+		c.watchdog = watch.New(timeout)
+	}
+	c.inline = hooks.newWorker(0, 0)
 	c.setSize(size)
 	return c
 }
@@ -60,7 +64,7 @@ func newCrew(around surroundings, watchdog *watch.Watchdog, size int) *crew {
 // setSize sets how many workers there should be. The caller holds mu, or is the only one to know c.
 func (c *crew) setSize(n int) {
 	c.size.Store(int32(n))
-	c.around.setQuota(n)
+	c.hooks.setQuota(n)
 }
 
 // resize changes how many workers there should be, at once if a run is on. It reports false if the
@@ -164,7 +168,7 @@ func (c *crew) hire() {
 			c.seats = append(c.seats, nil)
 		}
 		if c.seats[seat] == nil {
-			c.seat(c.around.newWorker(seat, c.numbers.take()))
+			c.seat(c.hooks.newWorker(seat, c.numbers.take()))
 		}
 	}
 }
@@ -183,19 +187,19 @@ func (c *crew) seat(w *worker) {
 				c.pool.Done()
 			}
 		}()
-		c.around.work(w)
+		c.hooks.work(w)
 	}()
 }
 
 // replace gives up the call of a worker, which stands still, and lets another one take the seat.
 func (c *crew) replace(w *worker) (givenUp bool) {
 	c.mu.Lock()
-	next := c.around.newWorker(w.seat, c.numbers.take())
+	next := c.hooks.newWorker(w.seat, c.numbers.take())
 	c.mu.Unlock()
-	c.around.takeOver(next, w)
+	c.hooks.takeOver(next, w)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next.locals.late, w.locals.late = w.locals.late, nil
+	w.locals.handOn(next.locals)
 	c.seat(next)
 	c.pool.Done() // for w, so that whoever waits for the pool doesn't wait for the call
 	return true
@@ -208,8 +212,8 @@ func (c *crew) cameBack(w *worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.numbers.giveBack(w.number)
-	if heir := c.seats[w.seat]; w.madeLate && heir != nil && heir.locals.late == nil {
-		heir.locals.late, w.locals.list = w.locals.list, nil
+	if heir := c.seats[w.seat]; w.madeLate && heir != nil {
+		w.locals.leaveTo(heir.locals)
 	}
 }
 
@@ -217,8 +221,7 @@ func (c *crew) cameBack(w *worker) {
 func (c *crew) inherit(w *worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own := w.locals
-	own.list, own.late = append(own.list, own.late...), nil
+	w.locals.takeIn()
 }
 
 // leave lets a surplus worker go. It reports false if the worker isn't surplus any more.
@@ -237,7 +240,7 @@ func (c *crew) leave(w *worker) bool {
 func (c *crew) enter(w *worker) *run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.run != nil && !c.prepared && !c.around.isOver() && w.seat < int(c.size.Load()) {
+	if c.run != nil && !c.prepared && !c.hooks.isOver() && w.seat < int(c.size.Load()) {
 		c.preparing.Add(1)
 		return c.run
 	}

@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// stubs are surroundings without a loader: a worker does what it is told.
+// stubs are crewHooks without a loader: a worker does what it is told.
 type stubs struct {
 	t    *testing.T
 	crew *crew
@@ -75,17 +73,11 @@ func (s *stubs) isOver() bool         { return s.over }
 func staffed(t *testing.T, timeout time.Duration, size int, f func(t *testing.T, s *stubs, c *crew)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stubs{t: t, told: map[*worker]chan func(*worker) bool{}, using: map[int]*worker{}}
-		var watchdog *watch.Watchdog
-		if timeout > 0 {
-			watchdog = watch.New(timeout)
-		}
-		s.crew = newCrew(s, watchdog, size)
+		s.crew = newCrew(s, timeout, size)
 		f(t, s, s.crew)
 		synctest.Wait()
 		require.Empty(t, s.using, "a goroutine is left")
-		if watchdog != nil {
-			require.Zero(t, watchdog.Away())
-		}
+		require.Zero(t, s.crew.watchdog.Away())
 	})
 }
 

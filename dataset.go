@@ -40,7 +40,7 @@ func NewDataset(n int, fields []Field, load func(ctx context.Context, index int,
 }
 
 type funcDataset struct {
-	whole
+	overwriting
 	n      int
 	fields []Field
 	load   func(ctx context.Context, index int, dst *Sample) error
@@ -61,13 +61,13 @@ func (d *funcDataset) invalid() error {
 	return nil
 }
 
-// whole is embedded in datasets. It reports whether Load writes every element.
-type whole bool
+// overwriting is embedded in datasets. It reports whether Load writes every element.
+type overwriting bool
 
-func (w whole) overwrites() bool { return bool(w) }
+func (w overwriting) overwrites() bool { return bool(w) }
 
 // overwrites reports whether the Load of each dataset is known to write every element.
-func overwrites(ds ...Dataset) whole {
+func overwrites(ds ...Dataset) overwriting {
 	for _, d := range ds {
 		switch o := d.(type) {
 		case interface{ overwrites() bool }:
@@ -350,14 +350,14 @@ func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	case sizes == nil:
 		d.err = optionError("Sized", nil, "its function must not be nil")
 	default:
-		d.whole = overwrites(ds)
+		d.overwriting = overwrites(ds)
 		return offer{load: ifBatched(d.loadBatch, ds), tell: sizes}.by(d)
 	}
 	return d
 }
 
 type sized struct {
-	whole
+	overwriting
 	ds  Dataset
 	err error // what is wrong with the arguments
 }

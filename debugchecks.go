@@ -29,7 +29,7 @@ func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, er
 		var failure error
 		defer func() {
 			if p := recover(); p != nil {
-				panic(explain(p, failure))
+				panic(explainPanic(p, failure))
 			}
 		}()
 		epoch(func(b *Batch, err error) bool {
@@ -41,9 +41,9 @@ func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, er
 	}
 }
 
-// explain tells what a panic of a loop body comes from, if it is a mistake that is known.
+// explainPanic tells what a panic of a loop body comes from, if it is a mistake that is known.
 // failure is the error that was yielded last.
-func explain(p any, failure error) any {
+func explainPanic(p any, failure error) any {
 	err, ok := p.(runtime.Error)
 	if fault, ok := p.(interface{ Addr() uintptr }); ok {
 		if was := osmemory.SealedAs(fault.Addr()); was != "" {

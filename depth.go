@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +18,23 @@ type extraBatches struct {
 	room         func() int // for them in memory, looked up once
 	timer        *time.Timer
 	run          atomic.Pointer[run] // whose depth follows need; nil between epochs, and always if the depth is fixed
+	filled       bool                // half of what may be open was ready at some time of the run; guarded by run.turn
 	looks        atomic.Bool         // a batch was opened to look ahead: there is a slot more
+}
+
+// startDepth readies the depth of a new loader.
+func (l *engine) startDepth() {
+	d := &l.extra
+	d.room = sync.OnceValue(l.roomForExtra)
+	d.timer = time.AfterFunc(time.Hour, l.paid)
+	d.timer.Stop()
+	d.Reset(0, l.slotBytes)
+}
+
+// roomForExtra returns how many extra batches memory has room for.
+func (l *engine) roomForExtra() int {
+	bytes := min(extraBytes, l.opts.shareOfMemory())
+	return int(min(bytes/float64(l.slotBytes), maxPrefetch))
 }
 
 const (
@@ -38,7 +55,7 @@ func (l *engine) depth() int {
 	if l.Workers() == 0 {
 		return 1
 	}
-	return l.leastDepth() + l.deep.Extra()
+	return l.leastDepth() + l.extra.Extra()
 }
 
 // leastDepth is depth without the batches that were added because of need.
@@ -60,7 +77,7 @@ func (l *engine) depthOf(n int) int {
 
 // keep returns how many slots stay, not counting the slots of retained batches.
 func (l *engine) keep() int {
-	if l.deep.looks.Load() {
+	if l.extra.looks.Load() {
 		return l.depth() + 1
 	}
 	return l.depth()
@@ -70,7 +87,7 @@ func (l *engine) keep() int {
 // sees to it that a batch is opened once it is paid for. It and whoever opens a batch each store
 // before they load, so one of them sees the other.
 func (l *engine) idle() {
-	r, d := l.deep.run.Load(), &l.deep
+	r, d := l.extra.run.Load(), &l.extra
 	if r == nil || l.pace.PerBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.demand.opening.Load()) || d.IsIdle() {
 		return
 	}
@@ -92,21 +109,21 @@ func (l *engine) idle() {
 // by one batch per call, whatever the number of idle workers. That is enough where training seldom
 // waits, as for an epoch's first batch.
 func (l *engine) othersIdle() {
-	if l.deep.run.Load() != nil && l.deep.Waits() && l.ring.AnyParked() {
+	if l.extra.run.Load() != nil && l.extra.Waits() && l.ring.AnyParked() {
 		l.idle()
 	}
 }
 
 // waitsLately reports whether the consumer waits for a batch, or has waited lately.
-func (r *run) waitsLately() bool { return r.demand.awaiting.Load() || r.l.deep.Waits() }
+func (r *run) waitsLately() bool { return r.demand.awaiting.Load() || r.l.extra.Waits() }
 
 // paid is called by a worker or the timer when a batch seems to be paid for.
 func (l *engine) paid() {
-	r := l.deep.run.Load()
-	if r == nil || !l.deep.IsIdle() {
+	r := l.extra.run.Load()
+	if r == nil || !l.extra.IsIdle() {
 		return
 	}
-	if r.demand.awaiting.Load() || !l.deep.Waits() || r.opensInLoop() || !r.turn.TryLock() {
+	if r.demand.awaiting.Load() || !l.extra.Waits() || r.opensInLoop() || !r.turn.TryLock() {
 		l.ring.Interrupt() // the consumer opens it
 		return
 	}
@@ -124,7 +141,7 @@ func (r *run) opensInLoop() bool {
 
 // deepen opens one batch more if it is wanted and paid for. The caller holds turn.
 func (r *run) deepen() {
-	l, d := r.l, &r.l.deep
+	l, d := r.l, &r.l.extra
 	// More may be open than Extra allows, since it has shrunk.
 	extra := max(d.Extra(), len(r.ahead)-l.leastDepth()) + 1
 	if !r.wantsDepth() || extra > l.mostExtra() {
@@ -166,18 +183,18 @@ func (r *run) allOpened() bool {
 }
 
 // mostExtra returns the bound on extra batches.
-func (l *engine) mostExtra() int { return min(l.deep.room(), maxPrefetch+1-l.leastDepth()) }
+func (l *engine) mostExtra() int { return min(l.extra.room(), maxPrefetch+1-l.leastDepth()) }
 
 // setExtra sets how many extra batches may be open. The caller holds run.turn.
 func (l *engine) setExtra(n int) {
-	l.deep.SetExtra(n)
+	l.extra.SetExtra(n)
 	l.trim()
 }
 
 // watchDepth is called by the consumer when it asks for a batch, after it has opened
 // all that may be open.
 func (r *run) watchDepth() {
-	l, d := r.l, &r.l.deep
+	l, d := r.l, &r.l.extra
 	if !l.deepens() {
 		return
 	}
@@ -206,10 +223,10 @@ func (r *run) isDrained() bool {
 	case r.streamEnded():
 		return waits
 	case r.l.ring.Ready(r.ahead[min(len(r.ahead)-1, r.l.depth()/2)]):
-		r.filled = true
+		r.l.extra.filled = true
 		return false
 	default:
-		return waits || r.filled
+		return waits || r.l.extra.filled
 	}
 }
 

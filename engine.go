@@ -8,15 +8,14 @@ import (
 
 	"github.com/nwt-go/nwt/internal/depth"
 	"github.com/nwt-go/nwt/internal/devicecopy"
-	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
 // An engine is what a [Loader] is, except that nobody need hold it: its workers do.
 type engine struct {
-	*source
-	load loadFuncs
+	*source // dataset, options, layout, the first ordering
+	load    loadFuncs
 
 	ordering atomic.Pointer[ordering] // of the next run; a run keeps its own
 
@@ -33,7 +32,7 @@ type engine struct {
 	counters counters
 
 	mixed mixedMemory
-	deep  extraBatches
+	extra extraBatches
 
 	// It belongs to the running epoch, which hands it to the next one.
 	seq uint64 // sequence number of the next batch that is opened
@@ -43,11 +42,26 @@ type engine struct {
 
 // loadFuncs are how samples of a dataset are loaded.
 type loadFuncs struct {
-	sample   func(ctx context.Context, index int, dst *Sample) error
-	clear    func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is clear
-	together func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has no LoadBatch
-	clears   bool                                                          // places are cleared before they are loaded
-	sizes    func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
+	sample      func(ctx context.Context, index int, dst *Sample) error
+	intoCleared func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is clear
+	together    func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has no LoadBatch
+	mustClear   bool                                                          // places are cleared before they are loaded
+	sizes       func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
+}
+
+// newEngine makes an engine with the given number of workers.
+func newEngine(s *source, workers int) *engine {
+	l := &engine{source: s, load: s.loadFuncs(), born: time.Now()}
+	l.ordering.Store(s.first)
+	if !onHost(s.opts.device) {
+		l.stage = devicecopy.New(s.opts.device, l.slotBytes, s.opts.log)
+	}
+	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
+	l.pace.Batch = s.opts.batchSize
+	l.crew = newCrew(l, s.opts.timeout, workers)
+	l.mixed.room = sync.OnceValue(s.opts.shareOfMemory)
+	l.startDepth()
+	return l
 }
 
 // ownShapes reports whether each batch has a shape of its own.
@@ -77,11 +91,11 @@ func (s *source) loadFuncs() loadFuncs {
 	if s.layout.Ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)
 	}
-	l.clear = l.sample
+	l.intoCleared = l.sample
 	if overwrites(s.ds) {
 		return l
 	}
-	l.clears = true
+	l.mustClear = true
 	load, together := l.sample, l.together
 	l.sample = func(ctx context.Context, index int, dst *Sample) error {
 		dst.mem.Clear(dst.place, 1)
@@ -94,11 +108,6 @@ func (s *source) loadFuncs() loadFuncs {
 		}
 	}
 	return l
-}
-
-// perRank returns the batches that a rank has of a stream with WithEpochSamples.
-func (o *options) perRank() order.Order {
-	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
 }
 
 // samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks; endless for a
@@ -124,51 +133,15 @@ func (l *engine) resize(workers int, byHand bool) (ok bool) {
 // trim gives back batches that are more than the loader keeps.
 func (l *engine) trim() { l.slots.trim(l) }
 
-// setQuota implements surroundings.
+// setQuota implements crewHooks.
 func (l *engine) setQuota(workers int) {
 	l.ring.SetQuota(workers)
 	l.pace.Share(workers)
 }
 
-// isOver implements surroundings.
+// isOver implements crewHooks.
 func (l *engine) isOver() bool { return l.ring.Stopped() }
 
 // now returns the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
 // takes half as long as time.Now.
 func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
-
-// leftOut logs that a sample is left out: while tuning, once for each sample; of an epoch's, ever
-// fewer, numbers 1 … 10, 20 … 100, 200 and so on.
-func (l *engine) leftOut(err *LoadError, bad int) {
-	if l.once.during == whileTuning && !l.once.isNews(err.Index) {
-		return
-	}
-	digits := bad
-	for digits%10 == 0 {
-		digits /= 10
-	}
-	if digits > 9 {
-		return
-	}
-	log := l.opts.log
-	if err.origin != "" {
-		log = log.With("origin", err.origin)
-	}
-	log.Warn("nwt: a bad sample is left out", "during", l.once.during, "index", err.Index, "position", err.Position,
-		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
-}
-
-// failedTogether logs that a LoadBatch has failed, the first time. A bad sample is reported
-// again when Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
-// slow, and without this log nobody would know why.
-func (l *engine) failedTogether(err error) {
-	if l.once.isNews("LoadBatch") {
-		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.once.during, "error", err)
-	}
-}
-
-// A mixedMemory is what the records take that a loader's shuffle windows hold.
-type mixedMemory struct {
-	bytes atomic.Int64
-	room  func() float64 // before there is a warning; looked up once
-}

@@ -17,11 +17,11 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 	defer r.end()
 	t := l.tuning
-	var look func() // one closure for all batches
+	var show func() // one closure for all batches
 	if t != nil {
 		t.resume()
 		defer t.wake.Stop()
-		look = func() {
+		show = func() {
 			r.turn.Lock()
 			defer r.turn.Unlock()
 			r.show()
@@ -37,7 +37,7 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 			break
 		}
 		if t != nil {
-			t.took(r.taken, look)
+			t.took(r.taken, show)
 		}
 		if batches == 2 && base == 0 && (r.ordering.own || l.streams()) && l.opts.shuffle { // one alone may have been a look at the data
 			l.tellIfBegun(first, r.ordering.n)
@@ -49,14 +49,6 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 	if t != nil {
 		t.Pause(t.delivered - t.before)
-	}
-}
-
-// tellIfBegun logs, once, that an epoch begins anew: the program may not count its epochs.
-func (l *engine) tellIfBegun(epoch, n int) {
-	type begun struct{ epoch, n int }
-	if l.once.during == whileLoading && !l.once.isNews(begun{epoch, n}) && l.once.isNews("begins anew") {
-		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
 	}
 }
 
@@ -79,7 +71,7 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 			return nil, orderError(err)
 		}
 	}
-	r := &run{l: l, caller: ctx, ordering: o, course: order.NewCourse(&o.order, first, last, base)}
+	r := &run{l: l, ending: ending{caller: ctx}, ordering: o, course: order.NewCourse(&o.order, first, last, base)}
 	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.N)) })
 	r.yielded.Store(int64(first))
 	if l.ownShapes() {
@@ -91,6 +83,7 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 	err = l.crew.begin(r, func() {
 		r.first = l.seq
 		l.ring.Reset(l.seq)
+		l.extra.filled = false
 	})
 	if err != nil {
 		r.cancel(err)
@@ -113,8 +106,8 @@ func (r *run) start() {
 		}
 	}
 	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
-		l.deep.Busy() // nobody waited between the epochs
-		l.deep.run.Store(r)
+		l.extra.Busy() // nobody waited between the epochs
+		l.extra.run.Store(r)
 	}
 	l.crew.start()
 	if l.stage != nil {
@@ -138,18 +131,4 @@ func (s *source) followDataset(known *ordering) (*ordering, error) {
 		return s.orderingOf("Dataset.Len", nil, n)
 	}
 	return s.orderingOf("Dataset.Len", known.sampler, n)
-}
-
-// watchCaller stops the run when the caller's context ends.
-func (r *run) watchCaller() {
-	stopped := make(chan struct{})
-	unwatch := context.AfterFunc(r.caller, func() {
-		defer close(stopped)
-		r.stop(contextError(r.caller))
-	})
-	r.unwatch = func() {
-		if !unwatch() {
-			<-stopped
-		}
-	}
 }

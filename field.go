@@ -283,3 +283,17 @@ func dtypeOf[T Element]() DType {
 	}
 	return d
 }
+
+// String returns the layout in a line: "image Uint8[3 224 224], label Int64".
+func (l *fieldSet) String() string {
+	var fields []string
+	for _, f := range l.fields {
+		s := fmt.Sprintf("%s %v", f.Name, f.Type)
+		if len(f.Shape) > 0 {
+			s += fmt.Sprint(f.Shape)
+		}
+		s += strings.Repeat("…", f.raggedDims())
+		fields = append(fields, s)
+	}
+	return strings.Join(fields, ", ")
+}

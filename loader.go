@@ -9,11 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/nwt-go/nwt/internal/devicecopy"
-	"github.com/nwt-go/nwt/internal/layout"
-	"github.com/nwt-go/nwt/internal/ring"
-	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods.
@@ -50,7 +45,7 @@ func (s *source) trainingLoader(workers int) *engine {
 			workers = max(workers, 1)
 		}
 	}
-	l := s.loader(workers)
+	l := newEngine(s, workers)
 	if s.opts.auto {
 		newAuto(l)
 	}
@@ -58,42 +53,6 @@ func (s *source) trainingLoader(workers int) *engine {
 		s.opts.tellOfChecks()
 	}
 	return l
-}
-
-// loader makes an engine with the given number of workers.
-func (s *source) loader(workers int) *engine {
-	l := &engine{source: s, load: s.loadFuncs(), born: time.Now()}
-	l.ordering.Store(s.first)
-	l.slots.offsets = make([]int, len(s.layout.Columns))
-	l.slots.bytes = layout.Place(s.layout.Columns, s.opts.batchSize, l.slots.offsets)
-	if !onHost(s.opts.device) {
-		l.stage = devicecopy.New(s.opts.device, l.slots.bytes, s.opts.log)
-	}
-	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
-	l.pace.Batch = s.opts.batchSize
-	var watchdog *watch.Watchdog
-	if s.opts.timeout > 0 {
-		watchdog = watch.New(s.opts.timeout)
-	}
-	l.crew = newCrew(l, watchdog, workers)
-	l.startDepth()
-	return l
-}
-
-// startDepth readies the depth of a new loader.
-func (l *engine) startDepth() {
-	d := &l.deep
-	d.room = sync.OnceValue(l.roomForExtra)
-	l.mixed.room = sync.OnceValue(l.opts.shareOfMemory)
-	d.timer = time.AfterFunc(time.Hour, l.paid)
-	d.timer.Stop()
-	d.Reset(0, l.slots.bytes)
-}
-
-// roomForExtra returns how many extra batches memory has room for.
-func (l *engine) roomForExtra() int {
-	bytes := min(extraBytes, l.opts.shareOfMemory())
-	return int(min(bytes/float64(l.slots.bytes), maxPrefetch))
 }
 
 // newHandle makes the Loader of an engine, for the program that has called this package.
@@ -283,7 +242,7 @@ func (l *Loader) Stats() Stats {
 	l.counters.faulty.mu.Unlock()
 	l.slots.mu.Lock()
 	s.Slots, s.Retained = l.slots.total, l.slots.loose
-	s.SlotBytes = s.Slots * l.slots.bytes
+	s.SlotBytes = s.Slots * l.slotBytes
 	l.slots.mu.Unlock()
 	f := l.stage.Figures()
 	s.WindowBytes = int(l.mixed.bytes.Load())

@@ -60,7 +60,7 @@ func (r *run) tellLast(b *Batch) {
 func (r *run) nothingFollows(epoch int) bool {
 	for i := 0; !r.halted; {
 		if i == len(r.ahead) {
-			r.l.deep.looks.Store(true)
+			r.l.extra.looks.Store(true)
 			if opened, err := r.openOne(); err != nil || !opened {
 				ended := r.outcome.over && r.outcome.failure == nil || r.course.Head != endless && r.outcome.refused == nil && !r.isAhead(epoch)
 				return err == nil && ended

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
@@ -129,4 +130,10 @@ func (o *options) shareOfMemory() float64 {
 		return math.Inf(1)
 	}
 	return extraShare * float64(room.Bytes) / float64(o.ranks())
+}
+
+// A mixedMemory is what the records take that a loader's shuffle windows hold.
+type mixedMemory struct {
+	bytes atomic.Int64
+	room  func() float64 // before there is a warning; looked up once
 }

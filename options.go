@@ -39,22 +39,32 @@ type options struct {
 	timeout   time.Duration // of a sample; 0: none
 	retry     retry.Policy
 	init      func(ctx context.Context, worker int) error
-	finish    func(ctx context.Context, b *Batch) error
+	transform func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
 	unordered bool
 	drawn     func(log *slog.Logger) // of Precompute; nil for other loaders
 
-	// For streams only.
-	interleave   int // 0: not set
-	window       int
-	epochSamples int
-	aheadBytes   int64
+	streamOptions
+	tuneOptions
 
 	launcher *Rank // with WithRankFromEnv
 	device   Device
 	pinned   *bool // nil: true if the device is not the host
 
-	// For Tune only.
+	auto   bool // for NewLoader only
+	checks bool
+
+	machine host.Readings // real, except in virtual time
+}
+
+type streamOptions struct {
+	interleave   int // 0: not set
+	window       int
+	epochSamples int
+	aheadBytes   int64
+}
+
+type tuneOptions struct {
 	strategy   search.Strategy
 	alpha      search.Alpha
 	iterations int           // 0: the default, adapted to how long a batch takes
@@ -65,11 +75,6 @@ type options struct {
 	maxMemory  uint64 // bytes; 0: the default
 	results    string // path; empty: none
 	resultName string // of the dataset
-
-	auto   bool // for NewLoader only
-	checks bool
-
-	machine host.Readings // real, except in virtual time
 }
 
 const (
@@ -81,18 +86,17 @@ const (
 // wrong.
 func newOptions(opts []Option) (*options, error) {
 	o := &options{
-		batchSize:  32,
-		world:      1,
-		log:        slog.Default(),
-		device:     Host(),
-		window:     defaultWindow,
-		aheadBytes: maxAheadBytes,
-		retry:      retry.Policy{Times: 3, Wait: 10 * time.Millisecond},
-		strategy:   search.Greedy{},
-		alpha:      search.DefaultAlpha,
-		most:       -1,
-		machine:    host.Real,
-		checks:     os.Getenv("NWT_DEBUG") == "1",
+		batchSize: 32,
+		world:     1,
+		log:       slog.Default(),
+		device:    Host(),
+		retry:     retry.Policy{Times: 3, Wait: 10 * time.Millisecond},
+
+		streamOptions: streamOptions{window: defaultWindow, aheadBytes: maxAheadBytes},
+		tuneOptions:   tuneOptions{strategy: search.Greedy{}, alpha: search.DefaultAlpha, most: -1},
+
+		machine: host.Real,
+		checks:  os.Getenv("NWT_DEBUG") == "1",
 	}
 	var errs []error
 	for i, opt := range opts {
@@ -292,25 +296,6 @@ func WithEpochSamples(n int) Option {
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// quota returns how many samples of a stream WithEpochSamples gives each of world ranks in an
-// epoch; 0 without it.
-func (o *options) quota(world int) int {
-	if o.epochSamples == 0 {
-		return 0
-	}
-	return max(1, o.epochSamples/world)
-}
-
-// endsEpoch reports whether a stream's epoch has no further batch, because of
-// WithEpochSamples, once world ranks have had that many samples of it, more than 0.
-func (o *options) endsEpoch(samples, world int) bool {
-	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
-		return false
-	}
-	left := o.quota(world) - samples/world
-	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
-}
-
 // WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, 0 by default,
 // and logs the first, then every tenth, hundredth and so on: see [Loader.BadSamples]. Their
 // batches are smaller. A batch with no sample left is skipped; with several ranks it ends the
@@ -360,7 +345,7 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 // for what f adds. What lies behind the lengths is then cleared. [WithTimeout] doesn't bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
-		o.finish = f
+		o.transform = f
 		if f == nil {
 			return optionError("WithBatchTransform", nil, "must not be nil")
 		}

@@ -109,7 +109,7 @@ type PlacedBatch struct {
 func (l *Loader) NewPlacedBatch() *PlacedBatch {
 	n := l.opts.batchSize
 	b := &PlacedBatch{l: l, errs: make([]error, n), sizes: make([]int, l.layout.Ragged)}
-	b.geo = layout.NewGeometry(l.layout.Layout, n, l.slots.offsets, l.slots.bytes, true)
+	b.geo = layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, true)
 	return b
 }
 

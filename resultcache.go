@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/human"
@@ -97,22 +96,8 @@ func (s *source) resultKey() resultfile.Key {
 		BatchBytes: int64(s.layout.Size) * int64(s.first.perBatch),
 		Options: fmt.Sprintf("name=%q prefetch=%d unordered=%t pinned=%s timeout=%t ranks=%d cpus=%d alpha=%v/%v iterations=%d max=%d memory=%d step=%t init=%t finish=%t interleave=%d",
 			o.resultName, o.prefetch, o.unordered, pinned, o.timeout > 0, o.ranks(), o.cpus(), o.alpha.Total, o.alpha.Share, o.iterations, o.most, o.maxMemory,
-			o.step != nil, o.init != nil, o.finish != nil, o.interleave),
+			o.step != nil, o.init != nil, o.transform != nil, o.interleave),
 	}
-}
-
-// String returns the layout in a line: "image Uint8[3 224 224], label Int64".
-func (l *fieldSet) String() string {
-	var fields []string
-	for _, f := range l.fields {
-		s := fmt.Sprintf("%s %v", f.Name, f.Type)
-		if len(f.Shape) > 0 {
-			s += fmt.Sprint(f.Shape)
-		}
-		s += strings.Repeat("…", f.raggedDims())
-		fields = append(fields, s)
-	}
-	return strings.Join(fields, ", ")
 }
 
 // outgrown says why the choice of a kept result doesn't fit into memory today; empty if it

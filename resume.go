@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	identity "github.com/nwt-go/nwt/internal/order"
+	"github.com/nwt-go/nwt/internal/order"
 )
 
 // resume is iterate from a state on.
@@ -61,11 +61,11 @@ func (l *engine) checkOrder(s State) (over bool, err error) {
 			n = now
 		}
 	}
-	then, now := identity.Identity(s.Order), l.identity(sampler, n)
-	names := []string{identity.Length: "another length", identity.Seed: "another seed", identity.Sampler: "another sampler, or other arguments of it"}
+	then, now := order.Identity(s.Order), l.identity(sampler, n)
+	names := []string{order.Length: "another length", order.Seed: "another seed", order.Sampler: "another sampler, or other arguments of it"}
 	is := "the sampler is " + nameOfSampler(sampler)
 	if l.streams() {
-		names = []string{identity.Length: "other shards", identity.Seed: "another seed", identity.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow, WithEpochSamples or mixture"}
+		names = []string{order.Length: "other shards", order.Seed: "another seed", order.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow, WithEpochSamples or mixture"}
 		is = "the stream has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.shards), "[]"), " ", " + ") + " shards"
 	}
 	var differ []string
@@ -75,9 +75,9 @@ func (l *engine) checkOrder(s State) (over bool, err error) {
 		}
 	}
 	switch {
-	case len(differ) == 0 && now.Differs(then, identity.Data):
+	case len(differ) == 0 && now.Differs(then, order.Data):
 		l.opts.log.Warn("nwt: the dataset's fingerprint isn't the one of the state: if an index stands for another sample now, samples come twice or never", "epoch", s.Epoch)
-	case len(differ) > 0 && !identity.Identify(fmt.Sprint(s.Samples), "", "", "").Differs(then, identity.Length):
+	case len(differ) > 0 && !order.Identify(fmt.Sprint(s.Samples), "", "", "").Differs(then, order.Length):
 		return true, nil
 	case len(differ) > 0:
 		return false, optionError("State.Order", s.Order, "the state was taken with %s; now %s, so the rest of the epoch would be other samples. "+

@@ -17,12 +17,9 @@ import (
 // A run is one iteration over batches: an epoch, the rest of one, or several.
 // It belongs to the goroutine that iterates, the consumer.
 type run struct {
-	l        *engine
-	caller   context.Context
-	ctx      context.Context         // the context that Load gets; it ends with the run
-	cancel   context.CancelCauseFunc // the first call says why
-	unwatch  func()                  // ends the watch on the caller's context, and joins it
-	ordering *ordering
+	l *engine
+	ending
+	ordering *ordering // fixed for the run: the sampler, and how many samples
 	course   order.Course
 	order    func() uint64  // of State
 	first    uint64         // sequence number of the course's first batch
@@ -41,11 +38,18 @@ type run struct {
 	halted  bool
 	outcome outcome
 	sizes   []int // of a sample of a SizedDataset, while a batch is opened
-	filled  bool  // half of what may be open was ready at some time
 
 	demand  demand
-	slow    slowCallLog
 	yielded atomic.Int64 // epoch of the last batch that was delivered; at first, of the course's first
+}
+
+// An ending is how a run comes to its end.
+type ending struct {
+	caller  context.Context
+	ctx     context.Context         // the context that Load gets; it ends with the run
+	cancel  context.CancelCauseFunc // the first call says why
+	unwatch func()                  // ends the watch on the caller's context, and joins it
+	slow    slowCallLog
 }
 
 // An outcome is why a run opens no more batches before its course is over.
@@ -68,6 +72,20 @@ type demand struct {
 	opening  atomic.Uint64 // sequence number of the batch that will be opened next
 	awaiting atomic.Bool   // the consumer is blocked for a batch that isn't loaded
 	looking  atomic.Bool   // it looks ahead: it waits for goesOn too
+}
+
+// watchCaller stops the run when the caller's context ends.
+func (r *run) watchCaller() {
+	stopped := make(chan struct{})
+	unwatch := context.AfterFunc(r.caller, func() {
+		defer close(stopped)
+		r.stop(contextError(r.caller))
+	})
+	r.unwatch = func() {
+		if !unwatch() {
+			<-stopped
+		}
+	}
 }
 
 // contextError is ctx's error, with its cause if that says more.
@@ -150,7 +168,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		r.letGo()
 	}
-	return nil, r.finish()
+	return nil, r.conclude()
 }
 
 // admit leaves out the bad samples of a loaded batch, unless that is done.
@@ -161,8 +179,8 @@ func (r *run) admit(b *Batch) {
 	}
 }
 
-// finish returns the error of a run that has no more batches. The caller holds turn.
-func (r *run) finish() error {
+// conclude returns the error of a run that has no more batches. The caller holds turn.
+func (r *run) conclude() error {
 	if r.halted {
 		return ErrClosed
 	}
@@ -195,7 +213,7 @@ func (r *run) count(b *Batch, ready bool) {
 // since the program is told of each bad sample. Tuning would go on for ever: it waits for
 // batches, however many epochs they take.
 func (r *run) barren(b *Batch) error {
-	if r.l.once.during != whileTuning || b.epoch <= int(r.yielded.Load())+1 {
+	if !r.l.tunes || b.epoch <= int(r.yielded.Load())+1 {
 		return nil
 	}
 	list := b.bad.sorted()
@@ -240,7 +258,7 @@ func (r *run) openOne() (opened bool, err error) {
 	b, err := r.l.slots.take(r.l)
 	switch {
 	case err != nil && len(r.ahead) > 0:
-		if r.l.once.isNews("fewer batches") {
+		if r.l.told.isNews("fewer batches") {
 			r.l.opts.log.Warn("nwt: loading less far ahead than there is room for", "error", err)
 		}
 		return false, nil
@@ -261,7 +279,7 @@ func (r *run) openOne() (opened bool, err error) {
 	}
 	b.setLast(notLast)
 	b.refs.Store(held)
-	b.seeded, b.leftOut, b.finishErr = false, false, nil
+	b.seeded, b.leftOut, b.transformErr = false, false, nil
 	b.expect(b.opened)
 	r.opened++
 	r.demand.opening.Store(b.seq + 1)
@@ -272,8 +290,8 @@ func (r *run) openOne() (opened bool, err error) {
 		r.l.ring.Announce(b.seq, b, b.opened)
 		r.stream.take(b)
 	}
-	if r.l.deep.IsIdle() {
-		r.l.deep.Reckon(r.l.now())
+	if r.l.extra.IsIdle() {
+		r.l.extra.Reckon(r.l.now())
 	}
 	return true, nil
 }
@@ -426,8 +444,8 @@ func (r *run) halt() {
 		return
 	}
 	r.halted = true
-	r.l.deep.run.Store(nil)
-	r.l.deep.timer.Stop()
+	r.l.extra.run.Store(nil)
+	r.l.extra.timer.Stop()
 	r.l.ring.Stop()
 	r.cancel(nil)
 	if len(r.ahead) > 0 {

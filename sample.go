@@ -1,20 +1,16 @@
 package nwt
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
 
-	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/shards"
-	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Sample is a place in a batch, valid only during the Load that gets it.
@@ -328,92 +324,6 @@ func (s *Sample) failure(err error, stack []byte) *LoadError {
 		err = s.records[s.place].Of(err)
 	}
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
-}
-
-// Scratch returns a value that Load needs and can't share with other goroutines, such as a
-// decoder. The first call in a worker makes it with create; later calls return the same value,
-// one per type T and dataset. If create fails, nothing is kept; it may take ten times
-// [WithTimeout]. An [io.Closer] is closed when the worker ends, and after a panic in Load.
-func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
-	if v := find[T](s); v != nil {
-		return *v, nil
-	}
-	if w := s.locals.bounded; w != nil {
-		w.inherit()
-		if v := find[T](s); v != nil {
-			return *v, nil
-		}
-		w.pause()
-		defer w.resume()
-	}
-	v, err := create()
-	if err != nil {
-		return v, err
-	}
-	kept := &v
-	s.locals.list = append(s.locals.list, local{s.scope, kept, func() error {
-		if c, ok := any(*kept).(io.Closer); ok {
-			return c.Close()
-		}
-		return nil
-	}})
-	return v, nil
-}
-
-// bounded is a worker whose calls WithTimeout bounds.
-type bounded interface {
-	inherit() // takes over what a call that was given up has left
-	pause()   // a create begins, whose time isn't the call's
-	resume()  // it has ended
-}
-
-// find returns what is kept for s; nil: nothing.
-func find[T any](s *Sample) *T {
-	for i := range s.locals.list {
-		if kept, ok := s.locals.list[i].value.(*T); ok && s.locals.list[i].scope == s.scope {
-			return kept
-		}
-	}
-	return nil
-}
-
-// locals is what Scratch keeps for a worker, and the context of its call. Only the
-// worker's goroutine changes it, except for late.
-type locals struct {
-	ctx     context.Context // of the call of Load or LoadBatch under way
-	list    []local
-	bounded bounded // nil unless WithTimeout bounds the worker's calls
-	late    []local // guarded by crew.mu; what a call has left that was given up while it made that
-}
-
-func init() {
-	callctx.Of = func(sample any) context.Context { return sample.(*Sample).locals.ctx }
-}
-
-type local struct {
-	scope uint64
-	value any // a pointer to it
-	close func() error
-}
-
-// close closes all, the latest first.
-func (l *locals) close(log *slog.Logger) {
-	for n := len(l.list) - 1; n >= 0; n-- {
-		last := l.list[n]
-		l.list[n] = local{}
-		l.list = l.list[:n]
-		last.end(log)
-	}
-}
-
-func (l *local) end(log *slog.Logger) {
-	usercall.Call(l.close, func(_ []byte, err error) { log.Warn("nwt: what Scratch kept could not be closed", "error", err) })
-}
-
-// inner returns the scope of a part of a dataset that has the scope outer; 0 is the loader's own
-// dataset's.
-func inner(scope uint64, part int) uint64 {
-	return permute.Mix64(scope + uint64(part+1)*permute.Golden)
 }
 
 // A record is one of a stream, and what is known of it.

@@ -16,7 +16,7 @@ import (
 type slot struct {
 	places  layout.Geometry
 	indices []int     // dataset index of each place
-	records []*record // of each place, for a stream
+	records []*record // of each place, for a stream: blank until its reader puts one in
 
 	// holders counts the batch, the calls in the slot that were given up and haven't
 	// returned, and a copy of which nobody can know whether it is over. The last holder
@@ -29,10 +29,10 @@ type slot struct {
 // newSlot makes a slot in the given memory, held by the batch that it is for.
 func (l *engine) newSlot(mem slotMemory) (*slot, error) {
 	n := l.opts.batchSize
-	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.slots.offsets, l.slots.bytes, l.ownShapes())}
+	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, l.ownShapes())}
 	var err error
-	if s.places.Bytes, err = mem.alloc(l.slots.bytes); err != nil {
-		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slots.bytes, err)
+	if s.places.Bytes, err = mem.alloc(l.slotBytes); err != nil {
+		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
 	}
 	if l.streams() {
 		s.records = make([]*record, n)
@@ -65,9 +65,6 @@ type slots struct {
 	total  int // batches with memory, wherever they are
 	loose  int // how many of total are retained past their iteration
 	closed bool
-
-	offsets []int // of the fields in a slot
-	bytes   int   // of a slot, for the longest batch allowed
 }
 
 // maxRetained bounds the batches that are retained past their iteration.

@@ -57,7 +57,7 @@ type Skipper interface {
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
-	whole
+	overwriting
 	streams []Stream
 	mix     *mixture.Mix // nil without MixedStreams
 	seed    uint64

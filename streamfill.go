@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/files"
-	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/retry"
@@ -115,17 +114,6 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 	return c
 }
 
-// mixing counts bytes that come into a shuffle window or, if negative, go. It warns when they take
-// much of the memory that was left before.
-func (l *engine) mixing(bytes int) {
-	most := l.mixed.room()
-	now := l.mixed.bytes.Add(int64(bytes))
-	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.isNews("WithShuffleWindow") {
-		l.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
-			"during", l.once.during, "WithShuffleWindow", l.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
-	}
-}
-
 // seedOfStream returns what the order of stream k of a dataset is computed from.
 func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*permute.Golden }
 
@@ -166,17 +154,6 @@ func (q *streamFill) feed() {
 			return
 		}
 	}
-}
-
-// lostAgain returns the error of a record that was delivered before and can't be read now: what
-// follows isn't the rest of the epoch. With an error budget it only warns, since the record may
-// have been bad then too.
-func (l *engine) lostAgain(epoch int, err error) error {
-	if l.opts.maxBad == 0 {
-		return err
-	}
-	l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", epoch, "error", err)
-	return nil
 }
 
 // fill reads the records of a batch and offers them to the workers: each as it
@@ -265,12 +242,12 @@ func (q *streamFill) begin() error {
 // of any shard, and warns if not: then no epoch does.
 func (q *streamFill) tellOfUnread() {
 	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.First || q.run.course.Base == 0)
-	if !whole || q.run.ctx.Err() != nil || !q.l.once.isNews("WithEpochSamples") {
+	if !whole || q.run.ctx.Err() != nil || !q.l.told.isNews("WithEpochSamples") {
 		return
 	}
 	if k := q.epochs.Unended(); k >= 0 {
 		q.l.opts.log.Warn("nwt: an epoch has ended before any of its shards did. The next one begins its shards anew, so their ends are never read: "+
-			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.once.during, "WithEpochSamples", q.l.opts.epochSamples, "stream", k, "shards", q.l.shards[k])
+			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.during(), "WithEpochSamples", q.l.opts.epochSamples, "stream", k, "shards", q.l.shards[k])
 	}
 }
 

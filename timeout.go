@@ -1,7 +1,6 @@
 package nwt
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -17,32 +16,6 @@ import (
 // worker, with the samples and the indices it was given, and the whole slot that
 // they lie in. The batch is moved to another slot before anybody sees it.
 
-// calls notes that a call for the places from next on begins. The worker must have called
-// loadContext before.
-func (w *worker) calls(upto int, whole bool) {
-	w.upto, w.whole = upto, whole
-	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
-}
-
-// note publishes the current claim to the watchdog, once. indexed reports that its indices don't
-// change any more.
-func (w *worker) note(indexed bool) {
-	if w.noted && w.clock.Idle() {
-		w.indexed = indexed
-		w.clock.Begin(w.began, 1)
-	}
-}
-
-// ceases notes that a claim that was noted is over.
-func (w *worker) ceases() {
-	if w.noted {
-		w.clock.End()
-	}
-}
-
-// tooLate notes that the call under way has returned, and reports whether it was given up.
-func (w *worker) tooLate() bool { return w.bounded && !w.clock.End() }
-
 // pause notes that a create of Scratch begins, whose time isn't the call's.
 func (w *worker) pause() { w.clock.Pause(w.l.crew.watchdog.Now()) }
 
@@ -51,19 +24,6 @@ func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.crew.watchdog.Now()
 
 // inherit takes what another worker's call has left to this one.
 func (w *worker) inherit() { w.l.crew.inherit(w) }
-
-// loadContext returns the context that Load gets in a run. With a timeout it also ends when
-// the call is given up.
-func (w *worker) loadContext(r *run) context.Context {
-	if !w.bounded {
-		return r.ctx
-	}
-	if w.ctxOf != r {
-		w.ctxOf = r
-		w.ctx, w.cancel = context.WithCancelCause(callctx.WithTimeout(r.ctx, w.l.opts.timeout))
-	}
-	return w.ctx
-}
 
 // tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
 func (l *engine) tellOfCall(r *run) {
@@ -101,7 +61,7 @@ func (w *worker) describe(r *run) (about []any) {
 	return about
 }
 
-// takeOver implements surroundings: the sample of a call of Load that is given up is bad; those of a
+// takeOver implements crewHooks: the sample of a call of Load that is given up is bad; those of a
 // LoadBatch are loaded one by one, if there is memory for that.
 func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
@@ -110,14 +70,14 @@ func (l *engine) takeOver(next, w *worker) {
 	w.keeps = w.slot
 	w.cancel(err)
 	next.claim, next.claimed, next.slot, next.next = w.claim, true, w.slot, w.upto
-	if w.whole {
+	if w.ofBatch {
 		if refused := b.openRefuge(w.next, w.claim.To); refused != nil {
 			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
 		} else {
 			next.slot, next.next = b.refuge, w.next
 		}
 		if !l.ring.Stopped() { // else that is no failure
-			next.together = err
+			next.failed = err
 		}
 	}
 	for place := w.next; place < next.next; place++ {

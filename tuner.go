@@ -50,7 +50,7 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 
 func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
-	tuned.once = &onceLog{during: whileTuning}
+	tuned.told, tuned.tunes = &onceLog{}, true
 	t := &tuneCall{source: &tuned, began: time.Now(), limit: s.memoryLimit()}
 	if s.opts.results == "" {
 		return t.tune(ctx)
@@ -132,7 +132,7 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 func (t *tuneCall) measured(sp search.Space) *tuning {
 	m := t.newTuning(sp, t.limit)
 	m.exact = true
-	m.attach(t.loader(m.sp.Start))
+	m.attach(newEngine(t.source, m.sp.Start))
 	m.Run = m
 	return m
 }

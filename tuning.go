@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/durations"
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/search"
@@ -19,26 +18,21 @@ import (
 // goroutine that iterates.
 type tuning struct {
 	tune.Tuner
-	l       *engine
-	sp      search.Space
-	limit   memoryLimit
-	inline  bool           // 0 workers may be tried
-	refused map[int]string // worker counts that may not be chosen, and why
-	again   bool           // samples were loaded a second time
-	over    func()         // called once tuning is over
-	exact   bool           // peaks of memory are measured, not only looked at
+	l      *engine
+	sp     search.Space
+	limit  memoryLimit
+	inline bool   // 0 workers may be tried
+	over   func() // called once tuning is over
+	exact  bool   // peaks of memory are measured, not only looked at
 
+	ledger
 	shown
 	view
 
 	wake *time.Timer // interrupts waiting for a batch, so that the loop looks meanwhile
 
-	counts counts
-	last   *count        // that was measured
-	at     int64         // Loader.now of the last delivery
-	start  time.Time     // of the run
-	first  time.Duration // until the first batch of all
-	noted  string        // why peaks aren't exact
+	at    int64     // Loader.now of the last delivery
+	start time.Time // of the run
 }
 
 // shown is what a run shows its tuner, beside the loader's counters.
@@ -67,7 +61,7 @@ const (
 
 // newTuning returns the tuning of a loader that is still to be attached.
 func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
-	t := &tuning{sp: sp, limit: limit, refused: make(map[int]string), inline: s.opts.mayInline()}
+	t := &tuning{sp: sp, limit: limit, ledger: ledger{refused: make(map[int]string)}, inline: s.opts.mayInline()}
 	if s.streams() && sp.Max != 0 { // a stream is read by a goroutine anyway
 		t.inline = false
 	}
@@ -94,8 +88,8 @@ func (t *tuning) resume() {
 	t.Resume()
 }
 
-// took is called when a run delivers a batch, the taken-th of it. look takes in what is ahead.
-func (t *tuning) took(taken int, look func()) {
+// took is called when a run delivers a batch, the taken-th of it. show shows what is ahead.
+func (t *tuning) took(taken int, show func()) {
 	t.delivered = t.before + taken
 	t.asked = t.delivered
 	if t.delivered-t.before == 1 {
@@ -109,7 +103,7 @@ func (t *tuning) took(taken int, look func()) {
 		t.window.took.Add(time.Duration(now-t.at), 1)
 	}
 	t.at = now
-	look()
+	show()
 	if t.Observe() && t.over != nil {
 		t.over()
 	}
@@ -120,7 +114,7 @@ func (t *tuning) allowed(workers int) bool {
 	l := t.l
 	why := t.limit.allows(workers, t.counts.peaks())
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
-		if needs := t.last.needs() + uint64(more)*uint64(l.slots.bytes); needs > t.limit.bytes {
+		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.bytes {
 			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), t.limit)
 		}
 	}
@@ -162,6 +156,7 @@ func (t *tuning) look() {
 func (t *tuning) Figures() tune.Figures {
 	c := &t.l.counters
 	f := tune.Figures{
+		// loaded counts in parts of wholeBatch, so that half a batch shows.
 		Loaded: float64(c.loaded.Load()) / wholeBatch, Delivered: t.delivered, Asked: t.asked,
 		Wait: time.Duration(c.wait.Load()), Transfer: time.Duration(c.transfer.Load()), Dry: t.dry,
 	}
@@ -176,7 +171,7 @@ func (t *tuning) Figures() tune.Figures {
 
 // SetWorkers implements tune.Run.
 func (t *tuning) SetWorkers(n int) bool {
-	t.l.deep.Forget()
+	t.l.extra.Forget()
 	return t.l.resize(n, false)
 }
 
@@ -257,75 +252,6 @@ func (t *tuning) quickest() time.Duration {
 		best = min(best, c.Mean)
 	}
 	return best
-}
-
-// A count is what was measured at a worker count.
-type count struct {
-	Trial
-	n     int     // windows
-	tells float64 // batches that they tell of
-	mean, wait, transfer, step,
-	cpu, gc, queue, reading float64 // weighted sums
-	other, otherTime, measured float64
-	took                       durations.Histogram // of the iterations
-}
-
-// add takes a window in.
-func (c *count) add(w tune.Window) {
-	c.n++
-	c.tells += w.Tells
-	c.mean += w.Tells * float64(w.Mean)
-	c.wait += w.Tells * float64(w.Wait)
-	c.transfer += w.Tells * float64(w.Transfer)
-	c.step += w.Tells * float64(w.Body)
-	per := func(sum float64) time.Duration { return time.Duration(math.Round(sum / c.tells)) }
-	c.Iterations, c.Mean, c.Wait, c.Transfer, c.Step = max(1, int(math.Round(c.tells))), per(c.mean), per(c.wait), per(c.transfer), per(c.step)
-	c.Median, c.P99 = c.took.Quantile(0.5), c.took.Quantile(0.99)
-}
-
-// used adds what a window used of the machine, and returns the shares of the CPUs that it used and
-// waited for.
-func (c *count) used(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
-	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
-	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
-	own, queued = share(u.Own), share(u.Waiting)
-	c.measured += weight
-	c.cpu, c.gc, c.queue, c.reading = c.cpu+own*weight, c.gc+share(u.Collector)*weight, c.queue+queued*weight, c.reading+min(1, reading)*weight
-	c.CPU, c.CollectorCPU, c.queued, c.Reading = c.cpu/c.measured, c.gc/c.measured, c.queue/c.measured, c.reading/c.measured
-	if u.OthersKnown {
-		c.other, c.otherTime = c.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, c.otherTime+weight
-		c.OtherCPU = min(c.other/c.otherTime, 1-c.CPU)
-	}
-	return own, queued
-}
-
-// counts are the worker counts that were measured, in the order of their first window.
-type counts []*count
-
-// at returns what is known of a worker count; nil if it wasn't measured.
-func (c counts) at(workers int) *count {
-	i := slices.IndexFunc(c, func(c *count) bool { return c.Workers == workers })
-	if i < 0 {
-		return nil
-	}
-	return c[i]
-}
-
-// windows returns how many there were.
-func (c counts) windows() (n int) {
-	for _, one := range c {
-		n += one.n
-	}
-	return n
-}
-
-// peaks are how much memory the counts need.
-func (c counts) peaks() []memoryPeak {
-	out := make([]memoryPeak, len(c))
-	for i, one := range c {
-		out[i] = memoryPeak{one.Workers, one.needs()}
-	}
-	return out
 }
 
 // result returns the choice with the figures behind it.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
@@ -34,9 +35,9 @@ type worker struct {
 	untimed int          // claims since the last one that was timed
 	cold    atomic.Int32 // samples to load before the worker counts as warm; 0 or less: it does
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
-	bounded bool         // WithTimeout bounds its calls: not those of the caller
-	noted   bool         // of a worker that isn't bounded: see notes
 	timing
+	givenUp
+	callContext
 
 	samples []*Sample // what LoadBatch gets; grown on demand
 	indices []int     // what LoadBatch gets: its own, whatever it does with them
@@ -49,20 +50,29 @@ type timing struct {
 
 	// The worker writes these before the clock begins.
 	upto    int  // the place after the last that the call loads
-	whole   bool // the call is of LoadBatch
+	ofBatch bool // the call is of LoadBatch
 	indexed bool // the indices of a claim that is noted are known
 
-	began    int64 // when the claim began; 0: not known
-	madeLate bool  // Scratch made something after the call was given up
-	keeps    *slot // set when the call is given up
-	together error // of the call of LoadBatch that this worker goes on for, to be logged
-
-	ctxOf  *run // the run that ctx is for
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	began int64 // when the claim began; 0: not known
+	noted bool  // the worker isn't bounded, and its claim is to be seen: see note
 }
 
-// newWorker implements surroundings; number is for Sample.Worker.
+// A givenUp is what a call leaves that is given up.
+type givenUp struct {
+	keeps    *slot // of the batch, until the call returns
+	madeLate bool  // Scratch made something after the call was given up
+	failed   error // of the call of LoadBatch that this worker goes on for, to be logged
+}
+
+// A callContext is the context of a worker's calls in a run.
+type callContext struct {
+	bounded bool // WithTimeout bounds the worker's calls: not those of the caller
+	ctxOf   *run // the run that ctx is for
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+}
+
+// newWorker implements crewHooks; number is for Sample.Worker.
 func (l *engine) newWorker(seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
@@ -96,7 +106,46 @@ func (w *worker) loaded() {
 // done reports the claim to the ring. It returns whether this has woken somebody.
 func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) }
 
-// work implements surroundings: it is the worker's goroutine.
+// calls notes that a call for the places from next on begins. The worker must have called
+// loadContext before.
+func (w *worker) calls(upto int, ofBatch bool) {
+	w.upto, w.ofBatch = upto, ofBatch
+	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
+}
+
+// note publishes the current claim to the watchdog, once. indexed reports that its indices don't
+// change any more.
+func (w *worker) note(indexed bool) {
+	if w.noted && w.clock.Idle() {
+		w.indexed = indexed
+		w.clock.Begin(w.began, 1)
+	}
+}
+
+// ceases notes that a claim that was noted is over.
+func (w *worker) ceases() {
+	if w.noted {
+		w.clock.End()
+	}
+}
+
+// tooLate notes that the call under way has returned, and reports whether it was given up.
+func (w *worker) tooLate() bool { return w.bounded && !w.clock.End() }
+
+// loadContext returns the context that Load gets in a run. With a timeout it also ends when
+// the call is given up.
+func (w *worker) loadContext(r *run) context.Context {
+	if !w.bounded {
+		return r.ctx
+	}
+	if w.ctxOf != r {
+		w.ctxOf = r
+		w.ctx, w.cancel = context.WithCancelCause(callctx.WithTimeout(r.ctx, w.l.opts.timeout))
+	}
+	return w.ctx
+}
+
+// work implements crewHooks: it is the worker's goroutine.
 func (l *engine) work(w *worker) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.sample.worker))))
 	left := false
@@ -111,8 +160,8 @@ func (l *engine) work(w *worker) {
 		w.inherit()
 		w.locals.close(w.l.opts.log)
 	}()
-	if w.together != nil {
-		w.l.failedTogether(w.together)
+	if w.failed != nil {
+		w.l.failedTogether(w.failed)
 	}
 	for !left {
 		if w.claimed {
@@ -222,9 +271,9 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.loadContext(b.run), w.slot.indices
 	s.locals.ctx = ctx
 	ring, load, n, ragged := l.ring, l.load.sample, uint(b.run.ordering.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
-	if places := end - w.next; l.load.clears && places*l.layout.Size <= clearedAtOnce {
+	if places := end - w.next; l.load.mustClear && places*l.layout.Size <= clearedAtOnce {
 		s.mem.Clear(w.next, places)
-		load = l.load.clear
+		load = l.load.intoCleared
 	}
 	finished := false
 	defer func() {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/stat"
 )
@@ -118,3 +119,82 @@ func overall(parts []stat.Part) float64 {
 }
 
 func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
+
+// even takes out of the blocks by how much the bodies of the loop vary by chance. A block in which
+// training hardly waited then takes as long as the body, whatever steps it has met. If loading set
+// the pace, it takes as long as loading, but waits no longer than was seen.
+func even(seen []Series) []Series {
+	common, own := bodies(seen)
+	out := make([]Series, len(seen))
+	for i, s := range seen {
+		out[i] = Series{s.Workers, slices.Clone(s.Blocks)}
+		for k := range s.Blocks {
+			b := &out[i].Blocks[k]
+			body := common
+			if b.Bodies > 0 {
+				body += own[i] * (b.body() - common)
+			}
+			mean, wait := body+float64(b.Wait), b.Wait
+			if s.Workers > 0 { // loading goes on meanwhile
+				mean = min(mean, max(float64(b.Mean), body))
+			}
+			b.Mean, b.Wait = time.Duration(mean), time.Duration(mean-body)
+			if wait == 0 {
+				b.Parts = nil
+				continue
+			}
+			b.Parts = slices.Clone(b.Parts)
+			for p := range b.Parts {
+				b.Parts[p].Mean = max(1, body+b.Parts[p].Mean)
+			}
+		}
+	}
+	return out
+}
+
+// bodies are the mean body of the loop, and how much of its difference from that each count keeps.
+// Steps vary by chance, but a step that computes takes longer beside more workers: a count keeps what
+// two standard errors don't explain (James & Stein, "Estimation with quadratic loss", 1961).
+func bodies(seen []Series) (common float64, own []float64) {
+	var rows [][]stat.Part
+	sum, all, twice := 0.0, 0.0, false
+	own = make([]float64, len(seen))
+	for i, s := range seen {
+		var row []stat.Part
+		for _, b := range s.Blocks {
+			if n := float64(b.Bodies); n > 0 {
+				row = append(row, stat.Part{Mean: max(1, b.body()), Weight: n})
+				sum, all = sum+n*b.body(), all+n
+			}
+		}
+		if row != nil {
+			rows, own[i] = append(rows, row), 1
+		}
+		twice = twice || len(row) > 1
+	}
+	common = sum / max(all, 1)
+	mean, se := stat.Totals(rows)
+	for i := range own {
+		if own[i] == 0 {
+			continue
+		}
+		chance := doubtful * se[0] * mean[0] / max(1, math.Abs(mean[0]-common))
+		if own[i] = max(0, 1-chance*chance); !twice {
+			own[i] = 0
+		}
+		mean, se = mean[1:], se[1:]
+	}
+	return common, own
+}
+
+// body returns how long the body of the loop took, if one has ended.
+func (b Block) body() float64 { return float64(b.Mean - b.Wait) }
+
+// body returns the mean body, once even has given one to each block.
+func (s Series) body() time.Duration {
+	sum, n := 0.0, 0
+	for _, b := range s.Blocks {
+		sum, n = sum+b.body()*float64(max(b.Bodies, 1)), n+max(b.Bodies, 1)
+	}
+	return time.Duration(math.Round(sum / float64(n)))
+}

@@ -2,7 +2,11 @@ package search
 
 import (
 	"math"
+	"math/bits"
 	"slices"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/stat"
 )
 
 const certain = 0.12 // a standard error below this share of alpha is small
@@ -67,4 +71,339 @@ func (e evidence) of(w int) float64 {
 		return e.mean[i]
 	}
 	return math.Inf(1)
+}
+
+// Greedy measures training's own count first. Then it goes up through the powers of two while
+// training waits, and down through them until fewer workers are hopeless. It bisects to the
+// fewest workers within alpha of the fastest. Then it measures the counts still in the race,
+// round by round, until the choice is sure or each of them has its iterations. It doesn't tell
+// counts apart that are closer together than a step, see stepAt.
+type Greedy struct{}
+
+func (Greedy) String() string { return "greedy" }
+
+// Next implements Strategy.
+func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
+	seen = even(seen)
+	s := newSearch(sp, seen)
+	if s.left <= 0 {
+		return Request{}, false
+	}
+	for look := range firstLooks {
+		if w, left := s.missing(look); left > 0 {
+			return s.window(w, glances, max(look, s.round), left), true
+		}
+	}
+	e := weigh(sp, seen)
+	if len(e.counts) == 0 {
+		return Request{}, false
+	}
+	if w, found := s.above(e); found {
+		return s.window(w, turns, s.round, 1), true
+	}
+	if w, found := e.between(); found {
+		return s.window(w, turns, s.round, 1), true
+	}
+	race := e.undecided()
+	if len(race) == 0 {
+		if w, found := e.finer(); found {
+			return s.window(w, turns, s.round, 1), true
+		}
+		return Request{}, false
+	}
+	r := s.turn(race)
+	return r, sp.Fixed || r.Round < lastRound
+}
+
+// turn returns the next window of a race. Each of its rounds measures all counts of the race.
+func (s search) turn(race []int) Request {
+	round := s.round
+	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.measured(w, round) })
+	if len(left) == 0 {
+		left, round = race, round+1
+	}
+	if round%2 == 1 { // up and down in turn: a steady drift cancels
+		slices.Reverse(left)
+	}
+	return s.window(left[0], turns, round, 1)
+}
+
+// Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
+// does, in a few interleaved rounds. With a bound on time it measures training's
+// own count before all others.
+type Exhaustive struct{}
+
+func (Exhaustive) String() string { return "exhaustive" }
+
+// Next implements Strategy.
+func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
+	s := newSearch(sp, seen)
+	rounds := min(sweepRounds, sp.Iterations)
+	top := s.ceiling(max(s.sp.CPUs-1, 0))
+	for round := range rounds {
+		iterations := sp.Iterations*(round+1)/rounds - sp.Iterations*round/rounds
+		if w := min(sp.Start, top); round == 0 && sp.Time > 0 && sp.allows(w) && len(s.seen[w]) == 0 {
+			return Request{Workers: w, Iterations: iterations, Limit: max(1, s.left)}, s.left > 0
+		}
+		for w := range top + 1 {
+			if sp.allows(w) && len(s.seen[w]) <= round {
+				return Request{Workers: w, Iterations: iterations, Round: round, Limit: max(1, s.left)}, s.left > 0
+			}
+		}
+	}
+	return Request{}, false
+}
+
+// A search is the state that strategies share, rebuilt from what was seen.
+type search struct {
+	sp    Space
+	seen  map[int][]Block
+	round int
+	best  float64       // nanoseconds per iteration of the fastest count, by its quickest window …
+	pace  float64       // … and by its median one: data in a cache may have made a single window quick
+	left  time.Duration // of the time for the search
+}
+
+func newSearch(sp Space, seen []Series) search {
+	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
+	if sp.Time > 0 {
+		s.left = sp.Left
+		if len(seen) == 0 {
+			s.left = max(1, s.left) // one count is measured, whatever the time
+		}
+	}
+	for _, one := range seen {
+		s.seen[one.Workers] = one.Blocks
+		var means []float64
+		for _, b := range one.Blocks {
+			s.round = max(s.round, b.Round)
+			means = append(means, float64(max(b.Mean, 1)))
+		}
+		if s.best = min(s.best, lowest(one.Blocks)); len(means) > 0 {
+			s.pace = min(s.pace, stat.Median(means))
+		}
+	}
+	s.best = max(s.best, s.pace/burst)
+	return s
+}
+
+// lowest returns a first figure for a count: its quickest window, since disturbances can
+// only slow a window down. It decides where to look, not what to choose.
+func lowest(blocks []Block) float64 {
+	best := math.Inf(1)
+	for _, b := range blocks {
+		best = min(best, float64(max(b.Mean, 1)))
+	}
+	return best
+}
+
+func (s search) measured(workers, round int) bool {
+	return slices.ContainsFunc(s.seen[workers], func(b Block) bool { return b.Round == round })
+}
+
+func (s search) done(workers int) int {
+	sum := 0
+	for _, b := range s.seen[workers] {
+		sum += b.Iterations
+	}
+	return sum
+}
+
+// window asks for a part of a count's iterations, within a share of the time that is
+// left.
+func (s search) window(workers, parts, round, sharers int) Request {
+	want := s.sp.enough(s.best)
+	r := Request{Workers: workers, Round: round, Iterations: (want + parts - 1) / parts, Limit: max(1, s.left/time.Duration(sharers))}
+	if parts == turns {
+		r.Iterations = max(r.Iterations, min((want+3)/4, fewestOf))
+	}
+	if s.sp.Fixed {
+		r.Iterations = max(1, min(r.Iterations, want-s.done(workers)))
+	} else if fewest := float64(max(minWindow, s.sp.MinWindow)) / s.best; fewest > float64(r.Iterations) {
+		r.Iterations = int(min(fewest, float64(want)))
+	}
+	if !math.IsInf(s.pace, 1) {
+		r.Limit = min(r.Limit, time.Duration(min(float64(r.Iterations)*(s.pace+s.sp.Alpha.Of(s.pace, s.sp.Iterations))*hopeless, math.MaxInt64/2)))
+	}
+	return r
+}
+
+// enough returns how many iterations a count needs if one takes mean.
+func (sp Space) enough(mean float64) int {
+	if sp.Fixed || math.IsInf(mean, 1) {
+		return sp.Iterations
+	}
+	fewest := min(float64(max(minMeasure, 4*sp.MinWindow))/mean, 100*float64(sp.Iterations))
+	most := max(float64(maxMeasure)/mean, float64(sp.Iterations)/5)
+	if sp.Time > 0 {
+		most = max(min(most, float64(sp.Time)/partOfTime/mean), leastParts)
+	}
+	return max(1, int(min(max(float64(sp.Iterations), fewest), most)))
+}
+
+// ceiling returns the highest count of the space. If it may grow, it starts at first. It
+// doubles while the highest count beats every count up to half of it by more than alpha and
+// leaves CPUs idle: then workers wait for something other than a CPU.
+func (s search) ceiling(first int) int {
+	if s.sp.Max >= 0 {
+		return s.sp.Max
+	}
+	top := first
+	for top < MaxWorkers && s.wins(top, s.quickest) {
+		top = min(max(2*top, s.sp.CPUs), MaxWorkers)
+	}
+	return top
+}
+
+// demand returns the share of the CPUs that a count uses or waits for, and how much of it is waiting.
+func demand(blocks []Block) (wants, queued float64) {
+	weights := 0.0
+	for _, b := range blocks {
+		if b.CPU > 0 {
+			weight := float64(max(b.Mean, 1)) * float64(max(b.Iterations, 1))
+			wants, queued, weights = wants+(b.CPU+b.Queued)*weight, queued+b.Queued*weight, weights+weight
+		}
+	}
+	return wants / max(weights, 1), queued / max(weights, 1)
+}
+
+// busy reports whether a count wants all CPUs. Then more workers gain next to nothing.
+func busy(blocks []Block) bool {
+	wants, _ := demand(blocks)
+	return wants >= busyCPU
+}
+
+// takes reports whether more workers would be faster only by what they take from other processes.
+func takes(blocks []Block) bool {
+	wants, queued := demand(blocks)
+	return wants >= fullCPU && queued >= queuedCPU
+}
+
+func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
+
+// above is twice the highest count measured, if the space may grow and all that was measured
+// says that it should. The first looks may have had bad luck.
+func (s search) above(e evidence) (w int, found bool) {
+	top := e.counts[len(e.counts)-1]
+	if s.sp.Max >= 0 || top < s.sp.CPUs || top == MaxWorkers || !s.wins(top, e.of) {
+		return 0, false
+	}
+	w = min(2*top, MaxWorkers)
+	return w, s.sp.allows(w)
+}
+
+// wins reports whether the highest count beats all up to half of it by more than alpha, and
+// leaves CPUs idle.
+func (s search) wins(top int, time func(workers int) float64) bool {
+	blocks := s.seen[top]
+	if len(blocks) == 0 || busy(blocks) {
+		return false
+	}
+	mean := time(top)
+	for w := range s.seen {
+		// One worker can't beat none by working side by side; two can.
+		if top > 1 && 2*w <= top+1 && time(w) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {
+			return false
+		}
+	}
+	return true
+}
+
+// missing returns the next rung of the ladder that has had at most this many looks,
+// and how many rungs are left to look at, as far as is known. The ladder is training's own
+// count; then the powers of two above it and the ceiling, while training waits; then the powers of
+// two below it, down to 0, until fewer workers are hopeless.
+func (s search) missing(looks int) (workers, left int) {
+	top := s.ceiling(2 * s.sp.CPUs) // whatever a short look says about how busy the CPUs are
+	rung := func(w int) {
+		full := s.sp.Fixed && s.done(w) >= s.sp.Iterations
+		if looks > 0 && s.quickest(w) > hopeless*hopeless*s.best {
+			return
+		}
+		if s.sp.allows(w) && len(s.seen[w]) <= looks && !full {
+			if left == 0 {
+				workers = w
+			}
+			left++
+		}
+	}
+	start := min(s.sp.Start, top)
+	rung(start)
+	for w := start; w < top && !s.enoughAt(w); {
+		if w = min(2*powerBelow(w+1), top); w == 0 {
+			w = 1
+		}
+		if s.full(w) {
+			break
+		}
+		rung(w)
+	}
+	for w := start; w > 0; {
+		if s.sp.allows(w) && s.quickest(w) > tooFew*s.fastestAbove(w) {
+			break // fewer workers are no good either, or that isn't known yet
+		}
+		w = powerBelow(w)
+		rung(w)
+	}
+	return workers, left
+}
+
+// enoughAt reports whether training waits so little at w workers, or at fewer, that more can't gain
+// more than alpha. It doesn't know that before it has looked there.
+func (s search) enoughAt(w int) bool {
+	for fewer, blocks := range s.seen {
+		wait, mean := 0.0, 0.0
+		for _, b := range blocks {
+			wait, mean = wait+float64(b.Wait), mean+float64(b.Mean)
+		}
+		if n := float64(len(blocks)); fewer <= w && n > 0 && wait/n < s.sp.Alpha.Of(mean/n, s.sp.Iterations)/2 {
+			return true
+		}
+	}
+	return len(s.seen[w]) == 0
+}
+
+// full reports whether fewer workers than w, but at least twice as many as CPUs, want all CPUs. Then
+// more workers gain next to nothing, and their first samples take long.
+func (s search) full(w int) bool {
+	for fewer, blocks := range s.seen {
+		if fewer >= 2*s.sp.CPUs && fewer < w && busy(blocks) {
+			return true
+		}
+	}
+	return false
+}
+
+// fastestAbove returns the time of the fastest of more workers than w. If fewer workers than w are
+// far faster, that is no reason to go no lower.
+func (s search) fastestAbove(w int) float64 {
+	best := math.Inf(1)
+	for more, blocks := range s.seen {
+		if more > w {
+			best = min(best, lowest(blocks))
+		}
+	}
+	return best
+}
+
+// powerBelow returns the highest power of two below w, or 0.
+func powerBelow(w int) int {
+	if w <= 1 {
+		return 0
+	}
+	return 1 << (bits.Len(uint(w-1)) - 1)
+}
+
+// stepAt returns how far apart two counts near w must be for the search to tell them apart. The
+// counts 1, 2, 3, 4, 6, 8, 12, 16, 24 … are left. From 2 on, each is a third to a half more than
+// the one before. Finer counts differ by less than measuring can tell, and each run would choose
+// another of them.
+func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-2) }
+
+// middle returns the count halfway between two that are more than a step apart.
+func middle(low, high int) (w int, found bool) {
+	w = (low + high) / 2
+	by := stepAt(w)
+	w = (w + by/2) / by * by
+	return w, w-low >= (by+1)/2 && high-w >= (by+1)/2
 }

@@ -103,12 +103,12 @@ func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 			ln.Return(r)
 			return nil
 		}
-		ln.hold(r)
+		ln.mixIn(r)
 		ln.held = append(ln.held, r)
 	}
 	r := ln.held[i]
 	ln.held[i] = nil
-	ln.release(r)
+	ln.mixOut(r)
 	return r
 }
 
@@ -116,7 +116,7 @@ func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 func (ln *lane[R]) drop() {
 	for _, r := range ln.held {
 		if r != nil {
-			ln.release(r)
+			ln.mixOut(r)
 			ln.Return(r)
 		}
 	}

@@ -234,52 +234,6 @@ func (c *shardReader[R]) wake() {
 	}
 }
 
-// take replaces *r by the next record of shardReader number i. It reports false after the
-// last.
-func (s *Set[R]) take(i int, r **Item[R]) bool {
-	c := s.readers[i]
-	if c.full == nil {
-		return s.takeNow(i, r)
-	}
-	got, ok, answered := awaitRecord(c)
-	for !answered {
-		c = c.replace()
-		c.start()
-		s.readers[i] = c
-		got, ok, answered = awaitRecord(c)
-	}
-	if !ok {
-		c.empty = nil // with what is in there
-		return false
-	}
-	c.taken++
-	size, back := int64(s.Size(&got.Record)), *r
-	c.size = size
-	if n := int64(s.Size(&back.Record)); c.held.Add(n-size) > c.share && n > 0 {
-		c.held.Add(-n)
-		back = s.newItem()
-	}
-	*r = got
-	c.empty <- back // has room: it is one of the shardReader's
-	return true
-}
-
-// wantSoon has the shardReaders whose turn is next read a record each, even above their share, as many
-// as there is room for in the bound's other half. The turn of shardReader number i is over.
-func (s *Set[R]) wantSoon(i int) {
-	if c := s.readers[i]; s.soon > 0 {
-		s.soon, s.soonBytes, c.counted = s.soon-1, s.soonBytes-c.counted, 0
-	}
-	for s.soon < len(s.readers) {
-		c := s.readers[(s.turn+s.soon)%len(s.readers)]
-		if s.soonBytes+c.size > s.bound/2 {
-			return
-		}
-		s.soon, s.soonBytes, c.counted = s.soon+1, s.soonBytes+c.size, c.size
-		c.want()
-	}
-}
-
 // awaitRecord waits for a shardReader's next record, see await.
 func awaitRecord[R any](c *shardReader[R]) (got *Item[R], ok, answered bool) {
 	select {

@@ -172,15 +172,15 @@ func (s *Set[R]) Stop() {
 	}
 	s.readers = nil
 	for _, r := range s.window {
-		s.release(r)
+		s.mixOut(r)
 		s.Return(r)
 	}
 	s.window = s.window[:0]
 }
 
 // hold counts a record that comes into a window, and release one that goes.
-func (s *Set[R]) hold(r *Item[R])    { s.group.Mixing(s.Size(&r.Record)) }
-func (s *Set[R]) release(r *Item[R]) { s.group.Mixing(-s.Size(&r.Record)) }
+func (s *Set[R]) mixIn(r *Item[R])  { s.group.Mixing(s.Size(&r.Record)) }
+func (s *Set[R]) mixOut(r *Item[R]) { s.group.Mixing(-s.Size(&r.Record)) }
 
 // Next replaces *r by the next record. It reports false after the last one, and if the context
 // ends.
@@ -195,6 +195,52 @@ func (s *Set[R]) Next(r **Item[R]) bool {
 	}
 	s.delivered++
 	return true
+}
+
+// take replaces *r by the next record of shardReader number i. It reports false after the
+// last.
+func (s *Set[R]) take(i int, r **Item[R]) bool {
+	c := s.readers[i]
+	if c.full == nil {
+		return s.takeNow(i, r)
+	}
+	got, ok, answered := awaitRecord(c)
+	for !answered {
+		c = c.replace()
+		c.start()
+		s.readers[i] = c
+		got, ok, answered = awaitRecord(c)
+	}
+	if !ok {
+		c.empty = nil // with what is in there
+		return false
+	}
+	c.taken++
+	size, back := int64(s.Size(&got.Record)), *r
+	c.size = size
+	if n := int64(s.Size(&back.Record)); c.held.Add(n-size) > c.share && n > 0 {
+		c.held.Add(-n)
+		back = s.newItem()
+	}
+	*r = got
+	c.empty <- back // has room: it is one of the shardReader's
+	return true
+}
+
+// wantSoon has the shardReaders whose turn is next read a record each, even above their share, as many
+// as there is room for in the bound's other half. The turn of shardReader number i is over.
+func (s *Set[R]) wantSoon(i int) {
+	if c := s.readers[i]; s.soon > 0 {
+		s.soon, s.soonBytes, c.counted = s.soon-1, s.soonBytes-c.counted, 0
+	}
+	for s.soon < len(s.readers) {
+		c := s.readers[(s.turn+s.soon)%len(s.readers)]
+		if s.soonBytes+c.size > s.bound/2 {
+			return
+		}
+		s.soon, s.soonBytes, c.counted = s.soon+1, s.soonBytes+c.size, c.size
+		c.want()
+	}
 }
 
 // Unended reports whether the epoch has come to no shard's end: each shard that is open was the
@@ -240,7 +286,7 @@ func (s *Set[R]) readOfPass(r **Item[R]) bool {
 			s.Return(next)
 			break
 		}
-		s.hold(next)
+		s.mixIn(next)
 		s.window = append(s.window, next)
 	}
 	n := len(s.window)
@@ -249,7 +295,7 @@ func (s *Set[R]) readOfPass(r **Item[R]) bool {
 	}
 	pick := s.Draw(s.epoch, s.delivered, n)
 	*r, s.window[pick] = s.window[pick], *r
-	s.release(*r)
+	s.mixOut(*r)
 	s.Return(s.window[pick])
 	s.window[pick], s.window = s.window[n-1], s.window[:n-1]
 	return true

@@ -76,7 +76,7 @@ func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there
 	}
 	if there, err = s.passTo(&at, next, unread); there {
 		for _, r := range kept {
-			s.hold(r)
+			s.mixIn(r)
 		}
 		s.window = append(s.window, kept...)
 		s.GoAhead()

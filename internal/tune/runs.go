@@ -1,3 +1,6 @@
+// What follows a search: a loader that has settled, and runs that begin, pause, or are too short to
+// be measured.
+
 package tune
 
 import (

@@ -49,8 +49,8 @@ func (t *tally) admit(b *Batch) error {
 		}
 		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, usercall.Cause(f.err))
 	}
-	if b.finishErr != nil {
-		return b.finishErr
+	if b.transformErr != nil {
+		return b.transformErr
 	}
 	if err := b.leaveOutBad(); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (b *Batch) leaveOut(list []fault) {
 
 // expect says how many places loadedPlaces is to count.
 func (b *Batch) expect(n int) {
-	if b.l.opts.finish != nil {
+	if b.l.opts.transform != nil {
 		b.unfinished.Store(int32(n))
 	}
 }
@@ -105,35 +105,35 @@ func (b *Batch) expect(n int) {
 // loadedPlaces counts n more places of the batch as loaded. Whoever counts the last
 // of them finishes the batch, before it is reported to the ring.
 func (b *Batch) loadedPlaces(n, worker int) {
-	if b.l.opts.finish != nil && b.unfinished.Add(-int32(n)) == 0 {
-		b.finish(worker)
+	if b.l.opts.transform != nil && b.unfinished.Add(-int32(n)) == 0 {
+		b.transform(worker)
 	}
 }
 
-// finish calls the function of WithBatchTransform. Before that, it leaves out bad samples as
+// transform calls the function of WithBatchTransform. Before that, it leaves out bad samples as
 // far as the budget may allow; admit counts them later.
-func (b *Batch) finish(worker int) {
+func (b *Batch) transform(worker int) {
 	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
 		return // nobody will see it
 	}
-	if b.finishErr = b.leaveOutBad(); b.finishErr != nil || b.size == 0 {
+	if b.transformErr = b.leaveOutBad(); b.transformErr != nil || b.size == 0 {
 		return
 	}
 	fail := func(stack []byte, err error) {
-		b.finishErr = &LoadError{
+		b.transformErr = &LoadError{
 			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
-			Err: finishError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
+			Err: transformError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
 		}
 	}
 	usercall.Call(func() error {
-		if err := b.l.opts.finish(b.context(), b); err != nil || b.places.Ragged == 0 {
+		if err := b.l.opts.transform(b.context(), b); err != nil || b.places.Ragged == 0 {
 			return err
 		}
 		return b.places.ClearRests(b.size)
 	}, fail)
 }
 
-// A finishError is what the function of WithBatchTransform failed with.
-type finishError struct{ error }
+// A transformError is what the function of WithBatchTransform failed with.
+type transformError struct{ error }
 
-func (e finishError) Unwrap() error { return errors.Unwrap(e.error) }
+func (e transformError) Unwrap() error { return errors.Unwrap(e.error) }

@@ -7,9 +7,11 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 
+	geometry "github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/mixture"
-	identity "github.com/nwt-go/nwt/internal/order"
+	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/search"
 )
 
@@ -23,8 +25,12 @@ type source struct {
 	layout  *fieldSet
 	opts    *options
 	first   *ordering // of a new loader
-	slotMem slotMemory
-	once    *onceLog
+	tunes   bool      // for Tune: see during
+	told    *onceLog
+
+	slotMem   slotMemory
+	slotBytes int   // of a slot, for the longest batch allowed
+	offsets   []int // of the fields in a slot
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -47,7 +53,9 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.Size, maxBatchBytes))
 	}
-	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &onceLog{during: whileLoading}}
+	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), told: &onceLog{}}
+	s.offsets = make([]int, len(layout.Columns))
+	s.slotBytes = geometry.Place(layout.Columns, o.batchSize, s.offsets)
 	if n == endless {
 		s.first = &ordering{order: o.newOrder(), n: endless}
 		for k, n := range shards {
@@ -101,7 +109,7 @@ func (s *source) warnOfMixedLengths(o *ordering) {
 
 // identity tells the order that a sampler gives to an epoch of n samples, or that of a stream,
 // from others. It isn't about ranks, batches and workers.
-func (s *source) identity(sampler Sampler, n int) identity.Identity {
+func (s *source) identity(sampler Sampler, n int) order.Identity {
 	o := s.opts
 	if !s.streams() {
 		kind, seed := fingerprint(sampler), ""
@@ -110,7 +118,7 @@ func (s *source) identity(sampler Sampler, n int) identity.Identity {
 		} else if kind == "" {
 			kind = "the program's"
 		}
-		return identity.Identify(fmt.Sprint(n), seed, kind, fingerprint(s.ds))
+		return order.Identify(fmt.Sprint(n), seed, kind, fingerprint(s.ds))
 	}
 	d := s.ds.(*streamDataset)
 	shards, seed, kind := fmt.Sprint(s.shards), "", fmt.Sprint(o.shardsAtOnce())
@@ -125,7 +133,7 @@ func (s *source) identity(sampler Sampler, n int) identity.Identity {
 	if d.mix != nil {
 		seed, kind = fmt.Sprint(seed, " ", d.seed), fmt.Sprint(kind, " mixed ", d.mix.Phases, d.mix.Block, o.epochSamples)
 	}
-	return identity.Identify(shards, seed, kind, fingerprint(d))
+	return order.Identify(shards, seed, kind, fingerprint(d))
 }
 
 // logIgnored logs, in one line, which options have no effect in what was called.
@@ -188,4 +196,33 @@ func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (
 // shardsOfRank returns how many shards this rank reads of the stream that has the most.
 func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
+}
+
+// An onceLog knows what was logged, for all loaders of a source: the loaders that tuning makes
+// visit the same samples again and again.
+type onceLog struct {
+	mu   sync.Mutex
+	told map[any]bool // guarded by mu
+}
+
+// isNews notes a thing, and reports whether it is the first time.
+func (o *onceLog) isNews(thing any) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == nil {
+		o.told = make(map[any]bool)
+	}
+	if o.told[thing] || len(o.told) == maxRemembered {
+		return false
+	}
+	o.told[thing] = true
+	return true
+}
+
+// during says what a loader of the source does, in the words of a warning.
+func (s *source) during() string {
+	if s.tunes {
+		return "tuning"
+	}
+	return "loading"
 }

@@ -1,0 +1,52 @@
+package nwt
+
+import (
+	"context"
+	"io"
+
+	"github.com/nwt-go/nwt/internal/callctx"
+)
+
+// Scratch returns a value that Load needs and can't share with other goroutines, such as a
+// decoder. The first call in a worker makes it with create; later calls return the same value,
+// one per type T and dataset. If create fails, nothing is kept; it may take ten times
+// [WithTimeout]. An [io.Closer] is closed when the worker ends, and after a panic in Load.
+func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
+	if v := find[T](s); v != nil {
+		return *v, nil
+	}
+	if w := s.locals.bounded; w != nil {
+		w.inherit()
+		if v := find[T](s); v != nil {
+			return *v, nil
+		}
+		w.pause()
+		defer w.resume()
+	}
+	v, err := create()
+	if err != nil {
+		return v, err
+	}
+	kept := &v
+	s.locals.list = append(s.locals.list, local{s.scope, kept, func() error {
+		if c, ok := any(*kept).(io.Closer); ok {
+			return c.Close()
+		}
+		return nil
+	}})
+	return v, nil
+}
+
+// find returns what is kept for s; nil: nothing.
+func find[T any](s *Sample) *T {
+	for i := range s.locals.list {
+		if kept, ok := s.locals.list[i].value.(*T); ok && s.locals.list[i].scope == s.scope {
+			return kept
+		}
+	}
+	return nil
+}
+
+func init() {
+	callctx.Of = func(sample any) context.Context { return sample.(*Sample).locals.ctx }
+}
