@@ -14,6 +14,11 @@ import (
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
+const (
+	othersBusy = "other processes kept %s of the CPUs busy meanwhile: on a quiet machine the choice may be another"
+	seldomSame = "other runs may choose another count: %s of them would choose this one"
+)
+
 // explain adds to a result what makes it less trustworthy, and what to change. others is what
 // other processes used meanwhile, unseen why that isn't known.
 func (t *tuning) explain(r *Result, others host.Use, unseen string) {
@@ -35,7 +40,7 @@ func (t *tuning) explain(r *Result, others host.Use, unseen string) {
 	case !others.OthersKnown && unseen != "":
 		add("%s", unseen)
 	case busy > busyOthers:
-		add("other processes kept %s of the CPUs busy meanwhile: on a quiet machine the choice may be another", human.Share(busy))
+		add(othersBusy, human.Share(busy))
 	}
 	if t.limit.bytes == math.MaxUint64 {
 		add("memory bounds no worker count: %s", t.limit.from)
@@ -56,7 +61,7 @@ func (t *tuning) explain(r *Result, others host.Use, unseen string) {
 	case r.Confidence == 0:
 		add("nothing was measured twice, so how sure the choice is can't be told")
 	case r.Confidence < unsure:
-		add("other runs may choose another count: %s of them would choose this one", human.Share(r.Confidence))
+		add(seldomSame, human.Share(r.Confidence))
 	}
 	switch d := drift(t.Seen()); {
 	case d > muchDrift:

@@ -77,7 +77,10 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	}
 	r.Elapsed = a.settled
 	if r.Confidence < unsure {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("other runs may choose another count: %s of them would choose this one", human.Share(r.Confidence)))
+		r.Warnings = append(r.Warnings, fmt.Sprintf(seldomSame, human.Share(r.Confidence)))
+	}
+	if chosen.OtherCPU > busyOthers {
+		r.Warnings = append(r.Warnings, fmt.Sprintf(othersBusy, human.Share(chosen.OtherCPU)))
 	}
 	r.Advice = a.l.advice(r, a.limit, 0, false)
 	a.l.found.Store(r)

@@ -307,6 +307,20 @@ func TestALiveResultTellsWhatABatchCostAndNoMoreThanItKnows(t *testing.T) {
 	})
 }
 
+func TestALiveResultSaysThatOtherProgramsKeptCPUsBusy(t *testing.T) {
+	for _, others := range []float64{0, 0.5} {
+		synctest.Test(t, func(t *testing.T) {
+			m := nwt.NewVirtualMachine(virtualCPUs)
+			m.Others = others
+			l := tuning(t, waiting{wait: time.Millisecond, steady: true}.dataset(m, 1), 1, 2, nwt.WithBatchSize(4), m.Option())
+			train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
+			require.NotNil(t, l.Result())
+			said := slices.ContainsFunc(l.Result().Warnings, func(w string) bool { return strings.Contains(w, "other processes kept 50 %") })
+			require.Equal(t, others > 0, said, "%v", l.Result())
+		})
+	}
+}
+
 func TestALoaderThatTunesItselfSaysThatMemoryAllowsNoMoreWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := tuning(t, sleeping(1_000_000, time.Millisecond), 4, 16, nwt.WithMemoryLimit(1))
