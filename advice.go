@@ -19,8 +19,8 @@ const (
 	seldomSame = "other runs may choose another count: %s of them would choose this one"
 )
 
-// explain adds to a result what makes it less trustworthy, and what to change. others is what
-// other processes used meanwhile, unseen why that isn't known.
+// explain adds to a result the reasons to trust it less, and what to change. others is what other
+// processes used meanwhile; unseen says why that isn't known.
 func (t *tuning) explain(r *Result, others host.Use, unseen string) {
 	o := t.l.opts
 	cpus := o.machine.CPUs()
@@ -75,8 +75,8 @@ func (t *tuning) explain(r *Result, others host.Use, unseen string) {
 	r.Advice = t.l.advice(r, t.limit, busy, late)
 }
 
-// drift returns how many times as long iterations took late as early: the median of all worker
-// counts that have enough windows to tell.
+// drift returns the ratio of the times that iterations took late and early: the median over all worker
+// counts that have enough windows.
 func drift(seen []search.Series) float64 {
 	var times []float64
 	for _, s := range seen {
@@ -95,8 +95,8 @@ func drift(seen []search.Series) float64 {
 	return stat.Median(times)
 }
 
-// advice says what to work on and what to change, the most important first. others is the share
-// of the CPUs that other processes used; late, that time ended the search.
+// advice returns what to work on and what to change, the most important first. others is the share of the
+// CPUs that other processes used; late reports whether the time limit ended the search.
 func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool) (out []string) {
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	t := r.trial(r.Workers)
@@ -139,10 +139,10 @@ func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool)
 	return out
 }
 
-// aboutLoading says what loading waits for, as far as the figures tell.
+// aboutLoading says what loading waits for, as far as the figures show it.
 func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []string {
 	o := s.opts
-	cpus := o.machine.CPUs().Mine(o.ranks(), o.cpus()) // of which Trial.CPU is a share
+	cpus := o.machine.CPUs().Mine(o.ranks(), o.cpus()) // Trial.CPU is a share of these
 	used := fmt.Sprintf("%s of %s in use", human.Share(t.CPU), countCPUs(cpus))
 	highest := r.Workers == r.Trials[len(r.Trials)-1].Workers
 	most := maxWorkers
@@ -177,8 +177,8 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 	return out
 }
 
-// wants reports whether the workers keep busy, or wait for, as many of the CPUs as they can: workers
-// that wait for storage don't.
+// wants reports whether the workers use, or wait for, as many of the CPUs as they can; workers that wait
+// for storage don't.
 func (t *Trial) wants(cpus float64) bool {
 	most := min(1, float64(max(1, t.Workers))/cpus) // of the CPUs
 	return t.queued == 0 || t.CPU+t.queued >= cpuFull*most

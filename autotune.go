@@ -11,20 +11,19 @@ import (
 	"github.com/nwt-go/nwt/internal/tune"
 )
 
-// auto tunes a loader while it feeds training: the loop that takes its batches is what a tuner
-// measures.
+// auto tunes a loader while it feeds training: it measures the training loop that takes the batches.
 type auto struct {
 	*tuning
-	since   time.Time     // it has measured
-	settled time.Duration // how long that took
-	earlier int           // windows, of searches before this one
+	since   time.Time     // since when it has measured
+	settled time.Duration // how long it took to settle
+	earlier int           // windows of earlier searches
 }
 
-// autoAlpha is the default alpha of tuning while training. It is small because
-// workers that exist cost little, while time that training waits is lost.
+// autoAlpha is the default alpha of tuning while training. It is small because surplus workers cost
+// little, while time that training waits is lost.
 var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02, Each: search.Unnoticed}
 
-// mostLooks is after how many windows a loader settles on the choice, sure or not.
+// mostLooks is the number of windows after which a loader settles on the choice, sure or not.
 const mostLooks = 48
 
 func newAuto(l *engine) {
@@ -35,7 +34,7 @@ func newAuto(l *engine) {
 	}
 	t := l.newTuning(sp, l.memoryLimit())
 	start := t.sp.Start
-	// What the program set may be kept: the memory that it needs is in use already.
+	// The count that the program set may always be kept: the memory that it needs is in use already.
 	t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }
 	t.attach(l)
 	a := &auto{tuning: t}
@@ -58,7 +57,7 @@ func (a *auto) next(seen []search.Series) (search.Request, bool) {
 // Settle implements tune.Run.
 func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn bool) {
 	if len(seen) == 0 {
-		return c, false // memory allows nothing else than what there is
+		return c, false // memory allows no other count
 	}
 	choice := search.Choose(a.sp, seen)
 	chosen := a.counts.at(choice.Workers)
@@ -68,7 +67,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		Waits: float64(chosen.Wait+chosen.Transfer) / float64(max(chosen.Mean, 1)), Ignored: a.sp.Alpha.Of(best, a.sp.Iterations) / best,
 	}
 	if again && c.Workers != a.l.Workers() {
-		return c, true // it will be looked at again
+		return c, true // it will be looked at again later
 	}
 	r := a.result(choice, live)
 	if !again {

@@ -48,8 +48,8 @@ func (f *faults) sorted() []fault {
 // faulty remembers bad samples that were left out.
 type faulty struct {
 	mu    sync.Mutex
-	count int          // all of them
-	list  []*LoadError // the first maxRemembered
+	count int          // how many there were in all
+	list  []*LoadError // the first of them, up to maxRemembered
 }
 
 const maxRemembered = 10_000

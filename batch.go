@@ -12,12 +12,12 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Batch is the samples of one training step, in a slot of its loader. It is
-// valid until the next iteration; after Retain, until Release.
+// A Batch is the samples of one training step, in a slot of its loader. It is valid until the next
+// iteration or, if it is retained, until Release.
 type Batch struct {
 	l      *engine
-	*slot        // the batch's own slot; another one once the batch has been moved out
-	refuge *slot // the watchdog's until the batch is loaded; nil: no LoadBatch was given up
+	*slot        // its own slot; another slot once the batch has been moved there
+	refuge *slot // the watchdog's until the batch is loaded; nil if no LoadBatch was given up
 	bad    faults
 
 	portion
@@ -26,14 +26,14 @@ type Batch struct {
 	copying
 	draws
 
-	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts
-	// from the opening of the slot until the loop body has let go of the batch. Each Retain
-	// counts as 1. Whoever brings refs to 0 gives the slot back.
+	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts from the
+	// opening of the slot until the end of the loop body that got the batch. Each Retain counts as 1.
+	// Whoever brings refs to 0 gives the slot back.
 	refs atomic.Int32
 }
 
-// A portion is the part of an epoch that a batch is. The run writes it before it opens the slot to
-// workers; whoever reads a stream writes the rest before the end of the batch is known.
+// A portion says which part of an epoch a batch is. The run writes it before it opens the slot to
+// workers. For a stream, its reader writes the rest before the end of the batch is known.
 type portion struct {
 	run     *run
 	epoch   int
@@ -41,47 +41,48 @@ type portion struct {
 	from    int  // position of place 0 in its epoch, over all ranks, even if its sample was left out
 	size    int  // places; once bad samples are left out, the samples that remain
 	opened  int  // places when the batch was opened
-	reached int  // position after the batches of all ranks
+	reached int  // position after the batches that all ranks get in this step
 	known   bool // indices were set when the batch was opened
 	state   State
 	seq     uint64 // in the ring
-	end     bool   // the stream is over: nothing in the batch is delivered
-	left    int    // places that follow in the epoch on this rank; −1: not known
-	failure error  // why the stream ended too soon; nil if it ended as it should
+	end     bool   // the stream has ended: nothing in the batch is delivered
+	left    int    // places of this rank that follow in the epoch; −1: not known
+	failure error  // why the stream ended too soon; nil if it ended properly
 }
 
-// A delivery is what is known of whether a loaded batch, and another one after it, is delivered.
+// A delivery says whether a loaded batch will be delivered, and whether another one follows it.
 type delivery struct {
 	last     atomic.Int32 // notLast until the batch is delivered: see Last
-	admitted bool         // the consumer has left out bad samples; of no meaning with a stage
-	goesOn   atomic.Bool  // the stage has left them out, and there are others
-	err      error        // ends the epoch in place of this batch; the stage writes it, or the consumer
+	admitted bool         // the consumer has left out bad samples; unused if there is a stage
+	goesOn   atomic.Bool  // the stage has left out bad samples, and other samples remain
+	err      error        // ends the epoch in place of this batch; written by the stage or, without one, by the consumer
 }
 
-// A transforming belongs, with WithBatchTransform, to the workers. One takes a place off unfinished before
-// it reports the place to the ring. The one that takes off the last place writes the rest before it
-// reports that place. Otherwise it belongs to whoever admits the batch.
+// A transforming belongs, with WithBatchTransform, to the workers. A worker subtracts a place from
+// unfinished before it reports the place to the ring. The worker that subtracts the last place writes the
+// other fields before it reports that place. Without WithBatchTransform, a transforming belongs to the
+// goroutine that admits the batch.
 type transforming struct {
 	unfinished   atomic.Int32 // places that aren't loaded
-	leftOut      bool         // bad samples are left out
+	leftOut      bool         // bad samples have been left out
 	transformErr error        // ends the epoch in place of this batch
 }
 
-// A copying is what becomes of a batch on its way to the device. The stage writes it before it announces
-// the batch.
+// A copying describes the copy of a batch to the device. The stage writes it before it announces the
+// batch.
 type copying struct {
 	device               *devicecopy.Buffer
 	copyBegan, copyEnded time.Time
 }
 
-// draws are what Batch.Rand draws from. They belong to whoever has the batch.
+// draws is the generator behind Batch.Rand. It belongs to the goroutine that has the batch.
 type draws struct {
-	seeded bool       // pcg is seeded for this batch
-	rand   *rand.Rand // over pcg
+	seeded bool       // pcg has been seeded for this batch
+	rand   *rand.Rand // draws from pcg
 	pcg    rand.PCG
 }
 
-// held is what the loader's own hold on a batch adds to refs.
+// held is the number that the loader's own hold on a batch adds to refs.
 const held = 1 << 28
 
 // Len returns the number of samples.
@@ -90,9 +91,9 @@ func (b *Batch) Len() int { return b.size }
 // Index returns the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
 func (b *Batch) Index() int { return b.index }
 
-// Last reports whether the batch is the last of its epoch on this rank. It is false in
-// [WithBatchTransform], and if the epoch then ends with an error. For a stream, with [WithUnordered] or
-// [WithErrorBudget], it may block until the next batch is loaded.
+// Last reports whether the batch is the last of its epoch on this rank. It returns false in
+// [WithBatchTransform], and if an error ends the epoch after this batch. With [WithUnordered] or
+// [WithErrorBudget], or for a stream, Last may block until the next batch is loaded.
 func (b *Batch) Last() bool {
 	if b.last.Load() == lastUnknown {
 		b.run.findLast(b)
@@ -100,11 +101,11 @@ func (b *Batch) Last() bool {
 	return b.last.Load() == isLast
 }
 
-// Whether a batch is the last of its epoch.
+// These say whether a batch is the last of its epoch.
 const (
 	notLast int32 = iota
 	isLast
-	lastUnknown // only the batches that follow can tell
+	lastUnknown // only the batches that follow can decide it
 )
 
 // setLast sets last.
@@ -117,10 +118,10 @@ func (b *Batch) setLast(last int32) {
 // Epoch returns the epoch that the batch belongs to.
 func (b *Batch) Epoch() int { return b.epoch }
 
-// Fields returns the layout of one sample, as the dataset told it.
+// Fields returns the layout of one sample, as the dataset declares it.
 func (b *Batch) Fields() []Field { return cloneFields(b.l.layout.fields) }
 
-// Indices returns the dataset index of each sample. It must not be changed.
+// Indices returns the dataset index of each sample. The slice must not be changed.
 func (b *Batch) Indices() []int {
 	if len(b.indices) < b.size {
 		b.panicNoColumn(0)
@@ -128,25 +129,26 @@ func (b *Batch) Indices() []int {
 	return b.indices[:b.size]
 }
 
-// State lets [Loader.Resume] go on after this batch; not with [WithUnordered].
+// State returns the state from which [Loader.Resume] continues after this batch, except with
+// [WithUnordered].
 func (b *Batch) State() State {
 	s := b.state
 	s.Order = b.run.order()
 	return s
 }
 
-// A State is how far an epoch has come: all that [Loader.Resume] needs.
+// A State says how far an epoch has come. [Loader.Resume] needs nothing else.
 type State struct {
 	Epoch   int `json:"epoch"`
-	Samples int `json:"samples"`         // how many of the epoch were delivered, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks read a stream; 0: Resume doesn't check it; −1: any number may go on
+	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
+	World   int `json:"world,omitempty"` // number of ranks that read a stream; 0: Resume doesn't check it; −1: any number may resume
 
-	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's
-	// shards and options. 0: Resume doesn't check it.
-	Order uint64 `json:"order,omitempty,string"` // a string: JSON's numbers may lose its last digits
+	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's shards and
+	// options. If it is 0, Resume doesn't check it.
+	Order uint64 `json:"order,omitempty,string"` // a string, because JSON numbers may lose the last digits
 }
 
-// anyWorld is State.World of a CountedStream: any number of ranks may go on.
+// anyWorld is State.World for a CountedStream: any number of ranks may resume.
 const anyWorld = -1
 
 // position returns the position of a place in the epoch, over all ranks.
@@ -160,7 +162,7 @@ func (b *Batch) position(place int) int {
 // context returns the context that Load gets in the batch's run.
 func (b *Batch) context() context.Context { return b.run.ctx }
 
-// Bytes returns the host memory of a field of all samples, row-major.
+// Bytes returns the host memory of one field of all samples, in row-major order.
 func (b *Batch) Bytes(field int) []byte {
 	mem, _ := b.bytesOf(field)
 	return mem
@@ -172,7 +174,7 @@ func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) {
 	return b.places.Bytes[from : from+n : from+n], c
 }
 
-// column returns a field as memory. It panics if there is none.
+// column returns the memory of a field. It panics if there is no such field.
 func (b *Batch) column(field int) *layout.Column {
 	if uint(field) >= uint(len(b.places.Columns)) {
 		b.panicNoColumn(field)
@@ -188,7 +190,7 @@ func (b *Batch) panicNoColumn(field int) {
 	panicOutOfRange(b.l.layout.Layout, field)
 }
 
-// Lens returns each sample's length of a ragged field. It panics for other fields.
+// Lens returns the length of each sample in a ragged field. It panics for other fields.
 func (b *Batch) Lens(field int) []int32 {
 	c := b.column(field)
 	if c.Free == 0 {
@@ -197,16 +199,17 @@ func (b *Batch) Lens(field int) []int32 {
 	return b.places.LensOf(c.Ragged)[:b.size]
 }
 
-// LensOf is Lens of ragged dimension dim, the first of which is 0.
+// LensOf returns the length of each sample in ragged dimension dim of a field; the first ragged dimension
+// has number 0.
 func (b *Batch) LensOf(field, dim int) []int32 {
 	c := b.column(field)
 	checkRagged(c, "LensOf", field, dim)
 	return b.places.LensOf(c.Ragged + dim)[:b.size]
 }
 
-// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If
-// more than 64 are retained, the epoch may end with [ErrRetained]. It panics if the batch has
-// gone back to the loader.
+// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
+// than 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has
+// already gone back to the loader.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
@@ -214,7 +217,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release takes back one Retain, from any goroutine; it panics without one.
+// Release undoes one Retain. Any goroutine may call it. It panics without a matching Retain.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:
@@ -225,7 +228,7 @@ func (b *Batch) Release() {
 	}
 }
 
-// letGo takes back the loader's own hold.
+// letGo ends the loader's own hold.
 func (b *Batch) letGo() {
 	if b.refs.Add(-held) == 0 {
 		b.l.slots.put(b, false)
@@ -237,12 +240,12 @@ func (b *Batch) letGo() {
 	}
 }
 
-// batchRand keeps Batch.Rand apart from Sample.Rand. It too is taken from the
+// batchRand makes Batch.Rand differ from Sample.Rand. Like that one's constant, it comes from the
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand is for what is drawn once per batch, such as mixup's share. Its seed is (seed, epoch,
-// position of the batch's first sample) alone.
+// Rand returns a generator for what is drawn once per batch, such as mixup's share. Its seed depends on
+// (seed, epoch, position of the batch's first sample) alone.
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)
@@ -255,22 +258,23 @@ func (b *Batch) Rand() *rand.Rand {
 	return b.rand
 }
 
-// resize notes how many samples the batch has.
+// resize sets how many samples the batch has.
 func (b *Batch) resize(n int) {
 	b.size = n
 	b.places.Resize(n)
 }
 
-// Shape returns the shape of a field of the whole batch: Len, then that of one sample. A ragged
-// dimension is as long as the field allows or, with a [SizedDataset], as the batch's longest
-// sample. It must not be changed.
+// Shape returns the shape of a field of the whole batch: Len, followed by the shape of one sample. A
+// ragged dimension is as long as the field allows or, with a [SizedDataset], as the batch's longest
+// sample. The slice must not be changed.
 func (b *Batch) Shape(field int) []int {
 	b.column(field)
 	return b.places.Shapes[field]
 }
 
-// DevicePtr returns the address of a field on the device, laid out as in Bytes; 0 on the host. Finish
-// device work on a batch before you let go of it.
+// DevicePtr returns the address of a field on the device, laid out as in Bytes; it is 0 on the host.
+// Finish the device's work on a batch before the next iteration or, if the batch is retained, before
+// Release.
 func (b *Batch) DevicePtr(field int) uintptr {
 	b.column(field)
 	if b.device == nil {

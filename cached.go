@@ -7,10 +7,10 @@ import (
 	"github.com/nwt-go/nwt/internal/cache"
 )
 
-// Cached keeps the samples of ds in memory, outside the Go heap: in at most maxBytes, and 8
-// bytes per sample. A sample that doesn't fit is loaded anew each time. A kept sample is that of
-// [LoadSample] in every epoch: augmentation belongs in a [Map] over the cache. ds loads one
-// sample at a time. [NewLoader] returns its errors.
+// Cached keeps the samples of ds in memory, outside the Go heap: at most maxBytes, plus 8 bytes per
+// sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns,
+// the same in every epoch: augment in a [Map] over the cache. ds loads one sample at a time. [NewLoader]
+// returns the errors of Cached.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	c := &Cache{ds: ds, drawn: warnOfDraws("Cached")}
 	n, l, err := checkIndexed(ds)
@@ -30,7 +30,7 @@ func Cached(ds Dataset, maxBytes int64) *Cache {
 type Cache struct {
 	ds   Dataset
 	err  error        // what is wrong with the arguments
-	kept *cache.Cache // of packed samples; nil if err isn't
+	kept *cache.Cache // holds packed samples; nil if err isn't
 
 	drawn func(*slog.Logger)
 }
@@ -44,7 +44,7 @@ func (c *Cache) overwritesAll(ds Dataset) bool { return ds == Dataset(c) }
 
 func (c *Cache) tells() func(index int, sizes []int) { return sizesOf(c.ds) }
 
-// Fingerprint returns that of the dataset whose samples are kept.
+// Fingerprint returns the fingerprint of the dataset whose samples are kept.
 func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }
 
 // Len returns the number of samples.
@@ -63,13 +63,13 @@ func (c *Cache) Fields() []Field {
 	return c.ds.Fields()
 }
 
-// Load copies a sample that is kept, or loads it and keeps it if there is room.
+// Load copies a kept sample, or loads the sample and keeps it if there is room.
 func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {
 	if c.err != nil {
 		return c.err
 	}
 	take := func(packed []byte) error {
-		_, err := dst.unpack(packed) // fails if the sample is larger than the dataset tells
+		_, err := dst.unpack(packed) // fails if the sample is larger than the dataset says
 		return err
 	}
 	load := func() (size int, err error) {
@@ -85,7 +85,7 @@ func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {
 	return err
 }
 
-// Close gives the memory back. After Close samples are loaded anew.
+// Close frees the memory. After Close, samples are loaded anew.
 func (c *Cache) Close() error {
 	if c.err != nil {
 		return nil

@@ -35,7 +35,7 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 // A SubsetDataset is part of another dataset, as [Subset] and [Split] return it.
 type SubsetDataset interface {
 	Dataset
-	Index(i int) int // where sample i is in the other dataset; it panics if i isn't 0 … Len−1
+	Index(i int) int // index of sample i in the other dataset; it panics if i isn't 0 … Len−1
 }
 
 type subset struct {
@@ -43,7 +43,7 @@ type subset struct {
 	ds    Dataset
 	n     int
 	at    func(i int) int // index in ds of sample i
-	which string          // tells at from others, for the fingerprint
+	which string          // distinguishes at from others, for the fingerprint
 }
 
 // newSubset makes a subset of n samples.
@@ -84,9 +84,9 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
 }
 
-// Concat returns the samples of several datasets, one after the other. Their fields must be the
-// same, names included; the error names the first difference. A dataset that grows later keeps
-// its length in it.
+// Concat returns the samples of several datasets, one after the other. Their fields, names included, must
+// be the same; otherwise the error names the first difference. If a dataset grows later, Concat still
+// uses the length that it had.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", ds, "needs at least one dataset")
@@ -118,7 +118,7 @@ type concat struct {
 	overwriting
 	ds     []Dataset
 	layout *fieldSet
-	ends   []int // the number of samples up to each dataset, itself included
+	ends   []int // the end of each dataset: the number of samples up to it, its own included
 }
 
 func (d *concat) Len() int            { return d.ends[len(d.ends)-1] }
@@ -210,7 +210,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	}
 	src := scratchFor(d.layout.Layout, !bool(overwrites(ds)), dst...)
 	for _, s := range src {
-		s.scope = s.outer.scope // the dataset's, wherever its samples lie
+		s.scope = s.outer.scope // the Scratch values of the dataset, wherever its samples lie
 	}
 	if err := b.LoadBatch(ctx, indices, src); err != nil {
 		return err
@@ -223,9 +223,9 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map returns a dataset whose samples f makes from those of ds: ds loads into src, then f writes dst,
-// which has the given fields, and may write to src too. Both draw from the same Rand.
-// [NewLoader] returns its errors.
+// Map returns a dataset whose samples f makes from the samples of ds. ds loads into src; then f writes
+// dst, which has the given fields. f may also write to src. Both draw from the same Rand. [NewLoader]
+// returns the errors of Map.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
 	_, m.src, m.err = checkIndexed(ds)
@@ -242,7 +242,7 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 
 type mapped struct {
 	ds     Dataset
-	src    *fieldSet // of ds
+	src    *fieldSet // fields of ds
 	clears bool      // ds may leave elements unwritten
 	fields []Field
 	f      func(ctx context.Context, src, dst *Sample) error
@@ -289,15 +289,14 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	if err := src.end(); err != nil {
 		return err
 	}
-	src.scope = src.outer.scope // f's Scratch is apart from the dataset's
+	src.scope = src.outer.scope // the Scratch values of f are separate from the dataset's
 	return d.f(ctx, src, src.outer)
 }
 
-// Overwrites returns ds with the promise that Load writes every element, of a ragged field up to
-// its length, so the loader needn't clear the place before. If the promise is broken, elements
-// that aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and
-// vision's Folder promise that; [Subset], [Split], [Concat], [Zip] and [Sized] if all their
-// datasets do.
+// Overwrites returns ds with the promise that Load writes every element, of a ragged field up to its
+// length. The loader then needn't clear the place first. If the promise is broken, elements that aren't
+// written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
+// this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do.
 func Overwrites(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -326,16 +325,16 @@ func Overwrites(ds Dataset) Dataset {
 	return o.by(&promised{ds})
 }
 
-// promised is a dataset that Overwrites was called for.
+// promised is a dataset on which Overwrites was called.
 type promised struct{ Dataset }
 
 func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
 func (d *promised) overwrites() bool    { return true }
 func (d *promised) Fingerprint() string { return fingerprint(d.Dataset) }
 
-// Split cuts a dataset into parts at random, the same for the same seed. The shares, one per
-// part, must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset], and
-// a [BatchDataset] or a [SizedDataset] if ds is. Package split divides by classes, and into folds.
+// Split cuts a dataset into random parts. The same seed gives the same parts. The shares, one per part,
+// must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset], and a
+// [BatchDataset] or a [SizedDataset] if ds is. Package split divides by classes, and into folds.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -344,7 +343,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	var errs []error
 	sum := 0.0
 	for i, share := range shares {
-		if !(share > 0 && share <= 1) { // in this form NaN fails too
+		if !(share > 0 && share <= 1) { // written so that NaN fails too
 			errs = append(errs, optionError(part("Split: shares", i), share, "shares are fractions that add up to 1"))
 		}
 		sum += share
@@ -372,9 +371,9 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	return parts, nil
 }
 
-// Zip puts datasets of the same length side by side: sample i has the fields of sample i of
-// each. No two fields may have the same name. All draw from one [Sample.Rand]. A [Schema] of all
-// fields, in order, reads the whole.
+// Zip puts datasets of the same length side by side: sample i has the fields of sample i of each. No two
+// fields may have the same name. All datasets draw from one [Sample.Rand]. A [Schema] of all fields, in
+// order, reads the result.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", ds, "needs at least one dataset")
@@ -423,10 +422,10 @@ type zipped struct {
 	parted []zipPart
 }
 
-// zipPart is where the fields of a dataset lie among those of all.
+// zipPart says where the fields of a dataset lie among all fields.
 type zipPart struct {
 	layout        *fieldSet
-	field, ragged int // the first of them, and the first ragged dimension
+	field, ragged int // index of its first field, and of its first ragged dimension
 }
 
 func (d *zipped) Len() int            { return d.n }
@@ -474,8 +473,8 @@ func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return nil
 }
 
-// views returns the fields of dataset i in each of dst. Like scratchFor's samples they
-// live as long as the first of dst.
+// views returns the fields of dataset i in each of dst. Like scratchFor's samples, they live as long as
+// the first sample of dst.
 func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 	first, part := dst[0], d.parted[i]
 	views := first.blockOf(part.layout.Layout, len(dst), func(l *layout.Layout, n int) []*Sample {
@@ -492,7 +491,7 @@ func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 	return views
 }
 
-// loadAs loads from ds, in which the sample has another index. A LoadError has the loader's.
+// loadAs loads a sample from ds, where it has another index. A LoadError gets the loader's index.
 func (s *Sample) loadAs(ctx context.Context, ds Dataset, index int) error {
 	was := s.index
 	defer func() { s.index = was }()
@@ -500,7 +499,7 @@ func (s *Sample) loadAs(ctx context.Context, ds Dataset, index int) error {
 	return ds.Load(ctx, index, s)
 }
 
-// renumber is loadAs for a LoadBatch, which may sort both slices.
+// renumber does what loadAs does, for a LoadBatch, which may sort both slices.
 func renumber(dst []*Sample, indices []int) (restore func()) {
 	dst = slices.Clone(dst)
 	was := make([]int, len(dst))

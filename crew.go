@@ -12,43 +12,42 @@ import (
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// A crew is a loader's workers: who has which seat and which number, for which run, and which of
-// their calls were given up. It knows nothing of loading.
+// A crew is the workers of a loader. It knows which worker has which seat and number, for which run, and
+// which calls were given up. It knows nothing of loading.
 //
 // A worker has a seat, 0 … size−1, as long as it has a goroutine. If a call of it is given up, the
 // call goes on without a seat, and another worker takes the seat.
 //
-// Locks are taken in this order: that of a call that is looked at (see watch.Clock), mu, the
-// watchdog's.
+// Locks are taken in this order: the lock of a watched call (see watch.Clock), mu, the watchdog's lock.
 type crew struct {
 	hooks    crewHooks
-	watchdog *watch.Watchdog // of calls of Load and of streams; nil without WithTimeout
-	inline   *worker         // loads if there are no workers; the consumer's
+	watchdog *watch.Watchdog // watches calls of Load and of streams; nil without WithTimeout
+	inline   *worker         // the consumer's own worker, which loads if there are no others
 
 	size atomic.Int32 // how many workers there should be; written under mu
 
 	mu       sync.Mutex
-	byHand   bool      // guarded by mu; the program has said how many, so that the loader doesn't any more
+	byHand   bool      // guarded by mu; the program has set the number, so the loader no longer changes it
 	closed   bool      // guarded by mu
 	run      *run      // guarded by mu; nil between runs
-	seats    []*worker // guarded by mu; nil if it has no goroutine
-	numbers  numbers   // guarded by mu; of workers, and of calls that were given up
-	prepared bool      // guarded by mu; no worker begins with WithWorkerInit any more in this run
+	seats    []*worker // guarded by mu; nil for a seat without a goroutine
+	numbers  numbers   // guarded by mu; in use by workers, and by calls that were given up
+	prepared bool      // guarded by mu; in this run no further worker calls WithWorkerInit's function
 
-	preparing sync.WaitGroup // workers that WithWorkerInit runs for, before they have claimed anything
+	preparing sync.WaitGroup // workers that are in WithWorkerInit's function and have claimed nothing yet
 	pool      sync.WaitGroup // goroutines of workers that have seats
-	quiet     chan struct{}  // the run's: closed once none of its calls is under way
+	quiet     chan struct{}  // belongs to the run: closed once none of its calls is under way
 	watching  sync.WaitGroup // the goroutine of the watchdog
 }
 
-// crewHooks are what a crew needs. Those that mu is held for are quick, and call nothing of the
-// program's.
+// crewHooks is what a crew needs from its engine. The methods that run while mu is held are quick and
+// call nothing of the program.
 type crewHooks interface {
-	newWorker(seat, number int) *worker // mu is held
-	work(w *worker)                     // is the goroutine of a worker, until it leaves or a call of it was given up
-	takeOver(next, w *worker)           // makes next go on after w's call, which is given up and stands still
-	setQuota(workers int)               // says for how many seats there is work; mu is held
-	isOver() bool                       // reports whether the run ends, so that nobody need prepare for it; mu is held
+	newWorker(seat, number int) *worker // called with mu held
+	work(w *worker)                     // runs in a worker's goroutine until the worker leaves or its call was given up
+	takeOver(next, w *worker)           // makes next continue after w's call, which was given up and can't go on
+	setQuota(workers int)               // sets for how many seats there is work; called with mu held
+	isOver() bool                       // reports whether the run is ending, so that no worker need prepare for it; called with mu held
 }
 
 func newCrew(hooks crewHooks, timeout time.Duration, size int) *crew {
@@ -61,14 +60,14 @@ func newCrew(hooks crewHooks, timeout time.Duration, size int) *crew {
 	return c
 }
 
-// setSize sets how many workers there should be. The caller holds mu, or is the only one to know c.
+// setSize sets how many workers there should be. The caller holds mu, or nobody else knows c yet.
 func (c *crew) setSize(n int) {
 	c.size.Store(int32(n))
 	c.hooks.setQuota(n)
 }
 
-// resize changes how many workers there should be, at once if a run is on. It reports false if the
-// crew is closed or, unless the change is byHand, if there was one that was.
+// resize changes how many workers there should be; during a run it takes effect at once. It returns false
+// if the crew is closed, or if byHand is false and an earlier change was by hand.
 func (c *crew) resize(n int, byHand bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +82,8 @@ func (c *crew) resize(n int, byHand bool) bool {
 	return true
 }
 
-// whileFree calls f, unless the crew is closed or a run is on: the error says which. No run begins
-// meanwhile, so f must be quick, and call nothing of the program's.
+// whileFree calls f, unless the crew is closed or a run is on; the error says which. No run begins
+// meanwhile, so f must be quick, and must call nothing of the program.
 func (c *crew) whileFree(f func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +97,8 @@ func (c *crew) whileFree(f func()) error {
 	return nil
 }
 
-// begin makes r the run, once f has made everything ready for it. The error is that of whileFree.
+// begin makes r the current run, after f has prepared everything for it. It returns the error of
+// whileFree.
 func (c *crew) begin(r *run, f func()) error {
 	return c.whileFree(func() {
 		f()
@@ -120,8 +120,8 @@ func (c *crew) start() {
 	}
 }
 
-// awaitPrepared lets no further worker begin with WithWorkerInit, and waits for those that have
-// begun.
+// awaitPrepared keeps further workers from calling WithWorkerInit's function, and waits for those that
+// have begun it.
 func (c *crew) awaitPrepared() {
 	c.mu.Lock()
 	c.prepared = true
@@ -129,7 +129,7 @@ func (c *crew) awaitPrepared() {
 	c.preparing.Wait()
 }
 
-// rest ends the watchdog of a run of which no call is under way any more.
+// rest stops the watchdog of a run that has no call under way.
 func (c *crew) rest() {
 	if c.watchdog != nil {
 		close(c.quiet)
@@ -137,7 +137,7 @@ func (c *crew) rest() {
 	}
 }
 
-// end ends the run, once f is called.
+// end calls f, then ends the run.
 func (c *crew) end(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *crew) end(f func()) {
 	c.run = nil
 }
 
-// close lets no other run begin, and returns the one that is on; nil if none is.
+// close keeps other runs from beginning, and returns the current run, or nil if there is none.
 func (c *crew) close() *run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +153,7 @@ func (c *crew) close() *run {
 	return c.run
 }
 
-// dismiss lets all workers go, and waits for them.
+// dismiss makes all workers leave, and waits for them.
 func (c *crew) dismiss() {
 	c.mu.Lock()
 	c.setSize(0)
@@ -191,7 +191,7 @@ func (c *crew) seat(w *worker) {
 	}()
 }
 
-// replace gives up the call of a worker, which stands still, and lets another one take the seat.
+// replace gives up the call of a worker that can't go on, and lets another worker take its seat.
 func (c *crew) replace(w *worker) (givenUp bool) {
 	c.mu.Lock()
 	next := c.hooks.newWorker(w.seat, c.numbers.take())
@@ -201,12 +201,12 @@ func (c *crew) replace(w *worker) (givenUp bool) {
 	defer c.mu.Unlock()
 	w.locals.handOn(next.locals)
 	c.seat(next)
-	c.pool.Done() // for w, so that whoever waits for the pool doesn't wait for the call
+	c.pool.Done() // for w: whoever waits for the pool needn't wait for this call
 	return true
 }
 
-// cameBack notes that a call of w that was given up has returned. If Scratch has made something too
-// late, the worker that has the seat gets it.
+// cameBack records that a call of w that was given up has returned. If Scratch made a value too late, the
+// worker that has the seat gets it.
 func (c *crew) cameBack(w *worker) {
 	c.watchdog.Back()
 	c.mu.Lock()
@@ -217,14 +217,14 @@ func (c *crew) cameBack(w *worker) {
 	}
 }
 
-// inherit takes what another worker's call has left to this one.
+// inherit takes what another worker's call has left for this worker.
 func (c *crew) inherit(w *worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.locals.takeIn()
 }
 
-// leave lets a surplus worker go. It reports false if the worker isn't surplus any more.
+// leave lets a surplus worker end. It returns false if the worker is no longer surplus.
 func (c *crew) leave(w *worker) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -235,7 +235,7 @@ func (c *crew) leave(w *worker) bool {
 	return true
 }
 
-// enter returns the run that the worker is to call WithWorkerInit's function for. awaitPrepared then
+// enter returns the run for which the worker must call WithWorkerInit's function. awaitPrepared then
 // waits for entered. If there is no such run, enter takes the worker's seat away and returns nil.
 func (c *crew) enter(w *worker) *run {
 	c.mu.Lock()
@@ -250,14 +250,14 @@ func (c *crew) enter(w *worker) *run {
 
 func (c *crew) entered() { c.preparing.Done() }
 
-// desert takes away the seat of a worker whose goroutine the program's code has ended.
+// desert takes away the seat of a worker whose goroutine was ended by the program's code.
 func (c *crew) desert(w *worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.vacate(w)
 }
 
-// vacate makes a worker's seat free, if it has one. The caller holds mu.
+// vacate frees a worker's seat, if it has one. The caller holds mu.
 func (c *crew) vacate(w *worker) {
 	if c.seats[w.seat] != w {
 		return
@@ -269,7 +269,7 @@ func (c *crew) vacate(w *worker) {
 	}
 }
 
-// longest returns the worker whose call, or claim, has been under way longest; nil if none is.
+// longest returns the worker whose call, or claim, has been under way longest, or nil if there is none.
 func (c *crew) longest() (w *worker) {
 	c.mu.Lock()
 	all := append(slices.Clone(c.seats), c.inline)
@@ -286,8 +286,8 @@ func (c *crew) longest() (w *worker) {
 	return w
 }
 
-// cold returns how many samples the workers that have begun must load until they are warm, and
-// whether one is about to begin.
+// cold returns how many samples the workers that have begun must still load until they are warm, and
+// whether a worker is about to begin.
 func (c *crew) cold() (samples int, beginning bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -303,8 +303,8 @@ func (c *crew) cold() (samples int, beginning bool) {
 	return samples, beginning
 }
 
-// numbers are the numbers of Sample.Worker: which of them a goroutine has. No two workers have
-// the same number at the same time; this includes calls that were given up.
+// numbers says which values of Sample.Worker are in use by a goroutine. No two workers have the same
+// number at the same time; this includes calls that were given up.
 type numbers []bool
 
 // take takes the lowest number that is free.

@@ -12,13 +12,13 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Dataset loads samples by their index. Many goroutines call Load at once, also for places in
-// the same batch. Load must not keep dst or slices of it, and must not close the loader. Elements
-// that Load doesn't write are zero; see [Overwrites].
+// A Dataset loads samples by their index. Many goroutines call Load at once, even for places in the same
+// batch. Load must not keep dst or slices of it, and must not close the loader. Elements that Load
+// doesn't write are zero; see [Overwrites].
 type Dataset interface {
-	// Len is the number of samples, the same on all ranks. A loader asks when an epoch begins.
-	// Len, and which sample an index means, mustn't change until the epoch is over, even if it
-	// is resumed later.
+	// Len returns the number of samples, the same on all ranks. The loader calls it at the beginning of
+	// each epoch. Neither Len nor the sample that an index means may change until the epoch is over, even
+	// if it is resumed later.
 	Len() int
 	Fields() []Field                                        // the layout of one sample, which must not change
 	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does
@@ -27,14 +27,14 @@ type Dataset interface {
 // A BatchDataset loads many samples per call, as databases do.
 type BatchDataset interface {
 	Dataset
-	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of Load. It gets
-	// at most a batch of samples, one after the other in memory: see [ValuesOf]. It may sort both
-	// slices. If it fails, the loader logs that once, and finds the bad samples by Load.
+	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of Load. It gets at most
+	// a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. If it fails, the
+	// loader logs that once, and finds the bad samples by calling Load.
 	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
 }
 
-// NewDataset makes a dataset of n samples from a function that is its Load, under the rules of
-// [Dataset]. [NewLoader] returns its errors.
+// NewDataset makes a dataset of n samples. load is its Load, under the rules of [Dataset]. [NewLoader]
+// returns the errors of NewDataset.
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n: n, fields: fields, load: load}
 }
@@ -87,11 +87,11 @@ func overwrites(ds ...Dataset) overwriting {
 	return true
 }
 
-// validated is a dataset made by a function that returns no error. invalid tells
-// what is wrong with the function's arguments.
+// validated is a dataset made by a function that returns no error. invalid returns what is wrong with the
+// function's arguments.
 type validated interface{ invalid() error }
 
-// lengthNow returns the length of a dataset that was checked before, and may have changed.
+// lengthNow returns the current length of a dataset that was checked before.
 func lengthNow(ds Dataset) (n int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -104,7 +104,8 @@ func lengthNow(ds Dataset) (n int, err error) {
 	return n, nil
 }
 
-// checkDataset returns what NewLoader, Tune and LoadSample require of a dataset.
+// checkDataset checks what NewLoader, Tune and LoadSample require of a dataset, and returns its length
+// and fields.
 func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "must not be nil")
@@ -117,7 +118,7 @@ func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
 	var errs []error
 	if v, ok := ds.(validated); ok {
 		if err := v.invalid(); err != nil {
-			if _, plain := ds.(*funcDataset); !plain { // Len and Fields may need what is wrong
+			if _, plain := ds.(*funcDataset); !plain { // its Len and Fields may use the argument that is wrong
 				return 0, nil, err
 			}
 			errs = append(errs, err)
@@ -137,8 +138,7 @@ func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
 	return n, l, errors.Join(append(errs, err)...)
 }
 
-// checkIndexed is checkDataset for callers that ask for samples by index: a stream
-// is an error.
+// checkIndexed is checkDataset for callers that load samples by index: a stream is an error.
 func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) {
 	if n, l, err = checkDataset(ds); err == nil && n == endless {
 		err = optionError("Dataset", nil, "must not be a stream, which has no sample by index")
@@ -153,16 +153,16 @@ type composed interface {
 	parts() []Dataset
 }
 
-// origin names a sample as the datasets do that its dataset was made of; "" if it was made of none.
+// origin returns the name of a sample in the datasets that ds was made of, or "" if ds was made of none.
 func origin(ds Dataset, index int) (name string) {
-	defer func() { _ = recover() }() // the index may be one that there isn't
+	defer func() { _ = recover() }() // index may be out of range
 	for {
 		if b, ok := ds.(interface{ made() composed }); ok {
 			ds = b.made()
 		}
 		switch d := ds.(type) {
 		case interface {
-			locate(index int) (ds Dataset, there int, in string) // nil: nowhere
+			locate(index int) (ds Dataset, there int, in string) // nil: there is none
 		}:
 			in := ""
 			if ds, index, in = d.locate(index); ds == nil {
@@ -183,15 +183,14 @@ func origin(ds Dataset, index int) (name string) {
 	}
 }
 
-// An offer is the optional methods of a dataset made of others. It hasn't those that are
-// nil.
+// An offer holds the optional methods of a dataset made of others. The dataset lacks those that are nil.
 type offer struct {
 	load  func(ctx context.Context, indices []int, dst []*Sample) error
 	tell  func(index int, sizes []int)
 	index func(i int) int
 }
 
-// ifBatched is load if one of the datasets is a [BatchDataset], else nil.
+// ifBatched returns load if one of the datasets is a [BatchDataset], else nil.
 func ifBatched(load func(ctx context.Context, indices []int, dst []*Sample) error, ds ...Dataset) func(ctx context.Context, indices []int, dst []*Sample) error {
 	for _, d := range ds {
 		if _, ok := d.(BatchDataset); ok {
@@ -201,7 +200,7 @@ func ifBatched(load func(ctx context.Context, indices []int, dst []*Sample) erro
 	return nil
 }
 
-// by is d with the methods of the offer.
+// by returns d with the methods of the offer.
 func (o offer) by(d composed) Dataset {
 	b, l, s, i := base{d}, batcher{o.load}, sizer{o.tell}, indexer{o.index}
 	switch [3]bool{o.load != nil, o.tell != nil, o.index != nil} {
@@ -266,8 +265,8 @@ func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return b.load(ctx, indices, dst)
 }
 
-// LoadSample loads one sample, as position index of epoch 0 with seed 0. It stays valid. The
-// errors are *[LoadError], *[OptionError], and [NewLoader]'s.
+// LoadSample loads one sample, as at position index of epoch 0 with seed 0. The sample stays valid. The
+// errors are *[LoadError], *[OptionError], and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {
@@ -286,7 +285,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	return s, nil
 }
 
-// loadFrom loads the sample whose index was given to begin.
+// loadFrom loads the sample whose index was passed to begin.
 func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 	load := func() error {
 		if err := ds.Load(ctx, s.index, s); err != nil {
@@ -302,13 +301,13 @@ func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
 	return err
 }
 
-// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0,
-// whatever s holds. It then restores what s was before. drawn is called if it draws.
+// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0, whatever s holds. It then
+// restores the state of s. drawn is called if the sample draws from Rand.
 func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int, drawn func(*slog.Logger)) error {
 	if s.alone == nil {
 		s.alone = &common{}
 	}
-	was, alone := *s, *s.alone // s may be loaded alone already, by a cache around this one
+	was, alone := *s, *s.alone // s may already be loaded alone, by a cache around this one
 	defer func() {
 		s.common, s.index, s.outer = was.common, was.index, was.outer
 		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
@@ -329,18 +328,17 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int, drawn fun
 	return s.end()
 }
 
-// A SizedDataset tells sizes before it loads, so that a batch is only as long as its longest
-// sample: see [Batch.Shape]. A [Map] needs [Sized] for that.
+// A SizedDataset knows the size of a sample before it is loaded, so that a batch is only as long as its
+// longest sample: see [Batch.Shape]. The result of [Map] has no sizes unless it is wrapped in [Sized].
 type SizedDataset interface {
 	Dataset
-	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field by
-	// field, always the same. Load may set a smaller size, but not a larger one. Sizes must be
-	// quick. Many goroutines call it at once. If it panics or a size is out of range, the sample
-	// is bad.
+	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field by field, the
+	// same at every call. Load may set a smaller size, but not a larger one. Sizes must be quick. Many
+	// goroutines call it at once. If it panics or a size is out of range, the sample is bad.
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a [SizedDataset] of ds by sizes. [NewLoader] returns its errors.
+// Sized makes a [SizedDataset] of ds, whose Sizes is sizes. [NewLoader] returns the errors of Sized.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	d := &sized{ds: ds}
 	_, _, d.err = checkIndexed(ds)
@@ -390,7 +388,7 @@ func (d *sized) loadBatch(ctx context.Context, indices []int, dst []*Sample) err
 	return d.ds.(BatchDataset).LoadBatch(ctx, indices, dst)
 }
 
-// sizesOf returns what tells the sizes of a dataset's samples, nil if nothing does.
+// sizesOf returns the Sizes function of a dataset, or nil if it has none.
 func sizesOf(ds Dataset) func(index int, sizes []int) {
 	switch d := ds.(type) {
 	case SizedDataset:
@@ -403,8 +401,8 @@ func sizesOf(ds Dataset) func(index int, sizes []int) {
 	return nil
 }
 
-// sizesOfParts is sizesOf for each of several datasets. A dataset that doesn't know
-// its sizes tells the longest allowed. The result is nil if none of them knows.
+// sizesOfParts returns sizesOf for each of several datasets. For a dataset without sizes, the function
+// sets the longest size allowed. The result is nil if no dataset has sizes.
 func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index int, sizes []int) {
 	known := false
 	tell := make([]func(index int, sizes []int), len(ds))
@@ -422,19 +420,19 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 	return tell
 }
 
-// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that tells what its samples or its order
-// depend on, such as the names, sizes and times of its files; "" tells nothing. Equal
-// fingerprints mean the same samples, in this run and in later ones. It must be quick, or be
-// remembered.
+// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order depend
+// on, such as the names, sizes and times of its files. The fingerprint "" says nothing. Equal
+// fingerprints mean the same samples, in this run and in later ones. Fingerprint must be quick, or
+// remember its result.
 //
-// If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume]
-// logs a warning; it refuses another sampler. [Subset], [Split], [Concat], [Zip], [Map], [Sized],
-// [Overwrites], [Packed], [Cached] and [Precompute] pass on what their datasets tell. Subset,
-// Split, Concat and Packed tell their own arguments too, even if their datasets tell nothing.
-// Nothing tells what the function of a Map does.
+// If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] logs a
+// warning. If a sampler's has changed, Resume returns an error. [Subset], [Split], [Concat], [Zip],
+// [Map], [Sized], [Overwrites], [Packed], [Cached] and [Precompute] pass on the fingerprints of their
+// datasets. Subset, Split, Concat and Packed add their own arguments, even if their datasets have no
+// fingerprint. No fingerprint says what the function of a Map does.
 type Fingerprinter interface{ Fingerprint() string }
 
-// fingerprint returns what a dataset, stream or sampler tells; "" if it tells nothing.
+// fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.
 func fingerprint(of any) string {
 	if f, ok := of.(Fingerprinter); ok {
 		return f.Fingerprint()
@@ -442,8 +440,8 @@ func fingerprint(of any) string {
 	return ""
 }
 
-// fingerprintOf returns the fingerprint of what is made of others: own says what it depends on
-// besides. It is "" if own is, and none of them tells anything.
+// fingerprintOf returns the fingerprint of a dataset made of others. own describes what else it depends
+// on. The result is "" if own is "" and no part has a fingerprint.
 func fingerprintOf(own string, parts ...Dataset) string {
 	told := own != ""
 	for _, ds := range parts {

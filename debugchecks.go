@@ -10,11 +10,11 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// WithChecks finds mistakes of the program, at the cost of new memory for each batch; so does
-// NWT_DEBUG=1 in the environment. What a batch held is unreadable once it has gone back: a loop
-// body that touches it panics and names the batch; elsewhere the program ends with "unexpected
-// fault address", after log lines of level Debug that tell which batch was there. It also logs
-// the error that ends an epoch.
+// WithChecks finds mistakes of the program, at the cost of new memory for each batch. Setting NWT_DEBUG=1
+// in the environment does the same. Once a batch has gone back to the loader, its memory is unreadable. A
+// loop body that touches it panics, and the panic names the batch. Elsewhere the program ends with
+// "unexpected fault address", after log lines of level Debug that say which batch had that memory. It
+// also logs the error that ends an epoch.
 func WithChecks() Option {
 	return func(o *options) error {
 		o.checks = true
@@ -22,7 +22,7 @@ func WithChecks() Option {
 	}
 }
 
-// withChecks returns an epoch in whose loop body mistakes are found.
+// withChecks returns the epoch with these checks around its loop body.
 func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -41,7 +41,7 @@ func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, er
 	}
 }
 
-// explainPanic tells what a panic of a loop body comes from, if it is a mistake that is known.
+// explainPanic replaces the panic of a loop body by an explanation if the cause is a known mistake.
 // failure is the error that was yielded last.
 func explainPanic(p any, failure error) any {
 	err, ok := p.(runtime.Error)
@@ -56,9 +56,9 @@ func explainPanic(p any, failure error) any {
 	return p
 }
 
-var toldOfChecks atomic.Bool // no Once: whoever came second would wait for the log's handler
+var toldOfChecks atomic.Bool // no sync.Once: a second caller would wait for the log's handler
 
-// tellOfChecks logs, once in the process, what an end of the program may mean.
+// tellOfChecks logs, once per process, what a crash of the program may mean.
 func (o *options) tellOfChecks() {
 	if !toldOfChecks.Swap(true) {
 		o.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)

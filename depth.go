@@ -10,19 +10,19 @@ import (
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
-// extraBatches are those that a loader has open beyond the fewest that it needs: see package
-// depth for how many. One is opened by the consumer if it is waiting, else by a worker while
-// the loop body has a batch, unless opensInLoop.
+// extraBatches are the batches that a loader has open beyond the fewest that it needs: package depth
+// decides how many. If the consumer is waiting, it opens an extra batch; otherwise a worker opens it
+// while the loop body has a batch, unless opensInLoop.
 type extraBatches struct {
-	depth.Policy            // the holder of run.turn is the one that it speaks of
-	room         func() int // for them in memory, looked up once
+	depth.Policy            // for the run whose turn the caller holds
+	room         func() int // how many extra batches memory has room for, looked up once
 	timer        *time.Timer
-	run          atomic.Pointer[run] // whose depth follows need; nil between epochs, and always if the depth is fixed
-	filled       bool                // half of what may be open was ready at some time of the run; guarded by run.turn
-	looks        atomic.Bool         // a batch was opened to look ahead: there is a slot more
+	run          atomic.Pointer[run] // the run whose depth follows need; nil between epochs, and always nil if the depth is fixed
+	filled       bool                // at some time in the run, half of the batches that may be open were ready; guarded by run.turn
+	looks        atomic.Bool         // a batch was opened to look ahead, so there is one more slot
 }
 
-// startDepth readies the depth of a new loader.
+// startDepth initializes the depth of a new loader.
 func (l *engine) startDepth() {
 	d := &l.extra
 	d.room = sync.OnceValue(l.roomForExtra)
@@ -38,12 +38,12 @@ func (l *engine) roomForExtra() int {
 }
 
 const (
-	// The extra batches take at most this much, and at most extraShare of the memory left.
+	// The extra batches take at most extraBytes, and at most extraShare of the memory left.
 	extraBytes = 256 << 20
 
-	extraWorth = 100 * time.Microsecond // a loader deepens only if a batch is at least this much work
-	// If LoadBatch works at least this long per batch, each call gets a whole batch, as
-	// long as the ring can become deep enough to give each worker one.
+	extraWorth = 100 * time.Microsecond // a loader deepens only if a batch takes at least this much work
+	// If LoadBatch works at least this long per batch, each call gets a whole batch, provided the ring
+	// can become deep enough to give each worker one.
 	wholeCalls = time.Millisecond
 )
 
@@ -58,7 +58,7 @@ func (l *engine) depth() int {
 	return l.leastDepth() + l.extra.Extra()
 }
 
-// leastDepth is depth without the batches that were added because of need.
+// leastDepth is depth without the extra batches.
 func (l *engine) leastDepth() int { return l.depthOf(l.Workers()) }
 
 // depthOf is leastDepth with n workers.
@@ -70,12 +70,11 @@ func (l *engine) depthOf(n int) int {
 	case l.opts.prefetch > 0:
 		return l.opts.prefetch + 1
 	}
-	// Enough places for every worker, and one more batch, which waits for the slowest
-	// of its samples.
+	// This gives every worker a place, and adds one batch, which waits for its slowest sample.
 	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
 }
 
-// keep returns how many slots stay, not counting the slots of retained batches.
+// keep returns how many slots are kept, apart from the slots of retained batches.
 func (l *engine) keep() int {
 	if l.extra.looks.Load() {
 		return l.depth() + 1
@@ -83,9 +82,9 @@ func (l *engine) keep() int {
 	return l.depth()
 }
 
-// idle is called by a worker that finds nothing to claim. If time is lost from now on, idle
-// sees to it that a batch is opened once it is paid for. It and whoever opens a batch each store
-// before they load, so one of them sees the other.
+// A worker calls idle when it finds nothing to claim. If time is being lost from now on, idle arranges
+// that a batch is opened once that time has paid for it. idle and the goroutine that opens a batch each
+// store before they load, so one of them sees the other.
 func (l *engine) idle() {
 	r, d := l.extra.run.Load(), &l.extra
 	if r == nil || l.pace.PerBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.demand.opening.Load()) || d.IsIdle() {
@@ -104,10 +103,10 @@ func (l *engine) idle() {
 	}
 }
 
-// othersIdle is called by a worker that has claimed something: it may have been all that there was
-// for workers that are parked. One that claims a whole batch at once would otherwise deepen the ring
-// by one batch per call, whatever the number of idle workers. That is enough where training seldom
-// waits, as for an epoch's first batch.
+// A worker calls othersIdle when it has claimed something: it may have taken the last places that parked
+// workers could claim. Otherwise a worker that claims a whole batch at once would deepen the ring by one
+// batch per call, whatever the number of idle workers. That is enough if training seldom waits, such as
+// only for an epoch's first batch.
 func (l *engine) othersIdle() {
 	if l.extra.run.Load() != nil && l.extra.Waits() && l.ring.AnyParked() {
 		l.idle()
@@ -117,7 +116,7 @@ func (l *engine) othersIdle() {
 // waitsLately reports whether the consumer waits for a batch, or has waited lately.
 func (r *run) waitsLately() bool { return r.demand.awaiting.Load() || r.l.extra.Waits() }
 
-// paid is called by a worker or the timer when a batch seems to be paid for.
+// A worker or the timer calls paid when the lost time seems to have paid for a batch.
 func (l *engine) paid() {
 	r := l.extra.run.Load()
 	if r == nil || !l.extra.IsIdle() {
@@ -134,22 +133,22 @@ func (l *engine) paid() {
 }
 
 // opensInLoop reports whether opening a batch calls the program: a sampler, Sizes or, without workers,
-// what reads a stream. That is promised to happen in the goroutine of the loop.
+// what reads a stream. The documentation promises that such calls happen in the goroutine of the loop.
 func (r *run) opensInLoop() bool {
 	return r.readByConsumer() || r.l.ownShapes() || r.course.Batches > 0
 }
 
-// deepen opens one batch more if it is wanted and paid for. The caller holds turn.
+// deepen opens one more batch if it is wanted and paid for. The caller holds turn.
 func (r *run) deepen() {
 	l, d := r.l, &r.l.extra
-	// More may be open than Extra allows, since it has shrunk.
+	// More batches than Extra allows may be open, since Extra may have shrunk.
 	extra := max(d.Extra(), len(r.ahead)-l.leastDepth()) + 1
 	if !r.wantsDepth() || extra > l.mostExtra() {
 		return
 	}
 	now := l.now()
 	if left := d.Reckon(now); left > 0 {
-		d.Idle(now) // as before
+		d.Idle(now) // nothing has changed
 		d.timer.Reset(left)
 		return
 	}
@@ -160,8 +159,8 @@ func (r *run) deepen() {
 	}
 }
 
-// wantsDepth reports whether one batch more would let idle workers, and with them training, go
-// on. The caller holds turn.
+// wantsDepth reports whether one more batch would let idle workers, and with them training, go on. The
+// caller holds turn.
 func (r *run) wantsDepth() bool {
 	l := r.l
 	switch {
@@ -191,8 +190,8 @@ func (l *engine) setExtra(n int) {
 	l.trim()
 }
 
-// watchDepth is called by the consumer when it asks for a batch, after it has opened
-// all that may be open.
+// The consumer calls watchDepth when it asks for a batch, after it has opened all the batches that may be
+// open.
 func (r *run) watchDepth() {
 	l, d := r.l, &r.l.extra
 	if !l.deepens() {
@@ -206,17 +205,17 @@ func (r *run) watchDepth() {
 	}
 }
 
-// hasBegun reports whether batches are loaded ahead by now: until then training waits for loading
-// to begin, which says nothing about the depth.
+// hasBegun reports whether batches are loaded ahead by now. Before that, training waits for loading to
+// begin, which says nothing about the depth.
 func (r *run) hasBegun() bool { return r.taken >= r.l.leastDepth() }
 
 // isLate reports whether the next batch isn't loaded.
 func (r *run) isLate() bool { return !r.l.ring.Loaded(r.ahead[0]) }
 
-// isDrained reports whether half of what may be open isn't ready. When a run begins, nothing
-// is ready yet: until half has been ready once (filled), only waiting counts. At its end, all
-// that is left must be ready. When a stream will end isn't known; once it has, only waiting
-// counts.
+// isDrained reports whether at most half of the batches that may be open are ready. When a run begins,
+// nothing is ready yet: until half has been ready once (filled), only waiting counts. At the end of a
+// run, all batches that are left must be ready. For a stream the end isn't known in advance; once it has
+// ended, only waiting counts.
 func (r *run) isDrained() bool {
 	waits := r.hasBegun() && r.isLate()
 	switch {
@@ -233,7 +232,7 @@ func (r *run) isDrained() bool {
 // claimSize returns how many places a worker claims at once.
 func (l *engine) claimSize() int {
 	if l.load.together != nil {
-		// As many as possible while every worker gets something of what may be ahead.
+		// It is as many as possible while every worker gets a part of what may be loaded ahead.
 		depth := l.depth()
 		if l.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls {
 			depth = l.leastDepth() + l.mostExtra()
@@ -251,9 +250,9 @@ func (l *engine) lanes() int {
 	return l.pace.Lanes(min(l.Workers(), ring.MaxLanes))
 }
 
-// makesWay reports whether a worker should yield to the consumer that it has woken. If
-// busy workers held every CPU, the consumer would starve until one of them ran out
-// of places. Workers that wait leave their CPU anyway.
+// makesWay reports whether a worker should yield to the consumer that it has woken. If busy workers held
+// every CPU, the consumer would starve until one of them ran out of places. Workers that wait for
+// something leave their CPU anyway.
 func (l *engine) makesWay() bool {
 	return l.pace.Computes() && l.Workers() >= runtime.GOMAXPROCS(0)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// CUDA returns the NVIDIA GPU with the given number, from 0; if there is none, the error is
-// [ErrNoDevice]. It needs NVIDIA's driver: without cgo also the build tag nwt_purego, with the
-// tag cuda also the toolkit. If there is a GPU and the program was built without these, that is
-// another error, which says how to build it.
+// CUDA returns the NVIDIA GPU with the given number, from 0. If there is none, the error is
+// [ErrNoDevice]. CUDA needs NVIDIA's driver. A program built without cgo also needs the build tag
+// nwt_purego; one built with the tag cuda also needs the toolkit. If there is a GPU but the program was
+// built without these, the error is another one, which says how to build the program.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {
@@ -36,20 +36,20 @@ func (d cudaDevice) Open() (device.Session, error) {
 	return s, nil
 }
 
-// A Device is where batches must end up: [Host], [CUDA], or one of the program, see package
+// A Device says where batches must end up: [Host], [CUDA], or the program's own, for which see package
 // device. Any goroutine may call it.
 type Device interface {
-	String() string                     // for reports; devices of different speed must have different names
-	AllocHost(size int) ([]byte, error) // memory that the device copies from at full speed, aligned for every type
+	String() string                     // for reports; devices of different speeds must have different names
+	AllocHost(size int) ([]byte, error) // returns memory from which the device copies at full speed, aligned for every type
 	FreeHost(mem []byte) error
-	Alloc(size int) (uintptr, error) // memory on the device
+	Alloc(size int) (uintptr, error) // returns memory on the device
 	Free(ptr uintptr) error
-	NewEvent() (uintptr, error) // a handle for a point in a session's queue
+	NewEvent() (uintptr, error) // returns a handle for a point in a session's queue
 	FreeEvent(event uintptr) error
-	Open() (device.Session, error) // a loader's session, its queue of copies
+	Open() (device.Session, error) // opens a loader's session, its queue of copies
 }
 
-// Host returns the default device: a batch is used where it was loaded.
+// Host returns the default device. There, a batch is used where it was loaded.
 func Host() Device { return hostDevice{} }
 
 type hostDevice struct{}

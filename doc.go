@@ -1,6 +1,6 @@
 // Package nwt feeds a training loop with as few loading workers as it needs.
 //
-// A dataset declares its fields, and loads a sample straight into its batch:
+// A dataset declares its fields, and loads each sample straight into its batch:
 //
 //	var schema nwt.Schema
 //	image := nwt.AddField[float32](&schema, "image", 3, 224, 224)
@@ -10,9 +10,9 @@
 //		return decode(files[i], image.Of(dst))
 //	})
 //
-// [Tune] times the loader with this dataset, the device and, if given, the training step at
-// several worker counts, and picks the fewest that are as good as the fastest. A [Loader]
-// yields the batches. [NewTunedLoader] does both:
+// [Tune] measures how long the loader takes per batch at several worker counts, with this dataset, the
+// device and, if given, the training step. It picks the fewest workers that are as good as the fastest. A
+// [Loader] yields the batches. [NewTunedLoader] does both:
 //
 //	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…
@@ -23,10 +23,10 @@
 //		train(image.Of(batch), label.Of(batch))
 //	}
 //
-// The options, of one type for tuning and training:
+// Tuning and training take options of the same type:
 //
 //   - What a batch is: [WithBatchSize], [WithDropLast], [WithShuffle], [WithSampler], [WithSeed];
-//     of streams [WithInterleave], [WithShuffleWindow], [WithEpochSamples].
+//     for streams also [WithInterleave], [WithShuffleWindow], [WithEpochSamples].
 //   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch], [WithUnordered],
 //     [WithWorkerInit], [WithBatchTransform], [WithDevice], [WithPinned], [WithRank], [WithRankFromEnv].
 //   - If something fails: [WithErrorBudget], [WithRetry], [WithTimeout], [WithLogger],
@@ -35,12 +35,12 @@
 //     [WithMaxWorkers], [WithMemoryLimit], [WithTuningTime], [WithIterations], [WithProgress],
 //     [WithResultCache].
 //
-// Order, augmentation and resume points depend on (seed, epoch, position in the epoch) alone,
-// never on the worker count or on timing. Memory depends on how many batches are loaded ahead.
-// A batch costs no allocation, except a few small slices with [Subset], [Split], [Zip] and
-// [Concat] of BatchDatasets, and what a stream's reader allocates, such as archive/tar's.
+// Order, augmentation and resume points depend on (seed, epoch, position in the epoch) alone, never on
+// the worker count or on timing. Memory depends on how many batches are loaded ahead. A batch costs no
+// allocation. The exceptions are a few small slices with [Subset], [Split], [Zip] and [Concat] of
+// BatchDatasets, and the allocations of a stream's reader, such as archive/tar's.
 //
-// A bad sample, a panic in Load or a hung call becomes an error that names the sample and comes
-// after every batch before it. Once an epoch's loop has ended, no Load is running any more, except
+// A bad sample, a panic in Load or a call that hangs becomes an error that names the sample. The error
+// comes after every batch before it. Once an epoch's loop has ended, no Load is running any more, except
 // calls that [WithTimeout] gave up.
 package nwt

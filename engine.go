@@ -12,40 +12,40 @@ import (
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
-// An engine is what a [Loader] is, except that nobody need hold it: its workers do.
+// An engine does the work of a [Loader]. Its workers keep it alive, even if the program loses the Loader.
 type engine struct {
-	*source // dataset, options, layout, the first ordering
+	*source // its dataset, options, layout and first ordering
 	load    loadFuncs
 
-	ordering atomic.Pointer[ordering] // of the next run; a run keeps its own
+	ordering atomic.Pointer[ordering] // used by the next run; a run keeps its own
 
 	stage  *devicecopy.Stage // nil if the device is the host
 	ring   *ring.Ring[Batch]
 	born   time.Time              // when the loader was made: see now
-	found  atomic.Pointer[Result] // nil if no tuner has found anything yet
+	found  atomic.Pointer[Result] // nil until a tuner has found something
 	tuning *tuning                // nil if nothing tunes the loader
 	crew   *crew
 	pace   depth.Pace
 
-	// The consumer writes these with each batch. They lie apart from what workers read.
+	// The consumer writes these fields with each batch. They lie apart from the fields that workers read.
 	slots    slots
 	counters counters
 
 	mixed mixedMemory
 	extra extraBatches
 
-	// It belongs to the running epoch, which hands it to the next one.
+	// It belongs to the running epoch, which passes it to the next one.
 	seq uint64 // sequence number of the next batch that is opened
 
 	closing sync.Once // a second Close waits for the first
 }
 
-// loadFuncs are how samples of a dataset are loaded.
+// loadFuncs are the functions that load samples of a dataset.
 type loadFuncs struct {
 	sample      func(ctx context.Context, index int, dst *Sample) error
-	intoCleared func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is clear
-	together    func(ctx context.Context, indices []int, dst []*Sample) error // nil: the dataset has no LoadBatch
-	mustClear   bool                                                          // places are cleared before they are loaded
+	intoCleared func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is already clear
+	together    func(ctx context.Context, indices []int, dst []*Sample) error // nil if the dataset has no LoadBatch
+	mustClear   bool                                                          // places are cleared before loading
 	sizes       func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
 }
 
@@ -67,7 +67,7 @@ func newEngine(s *source, workers int) *engine {
 // ownShapes reports whether each batch has a shape of its own.
 func (l *engine) ownShapes() bool { return l.load.sizes != nil }
 
-// seedKey returns what Sample.Rand is seeded by.
+// seedKey returns the key that seeds Sample.Rand.
 func (o *options) seedKey() uint64 {
 	if o.seed != nil {
 		return permute.SeedKey(*o.seed)
@@ -75,13 +75,13 @@ func (o *options) seedKey() uint64 {
 	return permute.SeedKey(o.shuffled)
 }
 
-// loadFuncs finds out how samples are loaded. To ask in the loop of loading whether places are to be
-// cleared would cost all datasets more.
+// loadFuncs finds out how samples are loaded. The check whether places must be cleared isn't in the
+// loading loop, because there it would cost every dataset time.
 func (s *source) loadFuncs() loadFuncs {
 	l := loadFuncs{sample: s.ds.Load}
 	switch ds := s.ds.(type) {
 	case *funcDataset:
-		l.sample = ds.load // one call less for each sample
+		l.sample = ds.load // saves one call per sample
 	case *streamDataset:
 		l.sample = ds.load
 	}
@@ -103,14 +103,14 @@ func (s *source) loadFuncs() loadFuncs {
 	}
 	if together != nil {
 		l.together = func(ctx context.Context, indices []int, dst []*Sample) error {
-			dst[0].mem.Clear(dst[0].place, len(dst)) // they adjoin
+			dst[0].mem.Clear(dst[0].place, len(dst)) // they are contiguous
 			return together(ctx, indices, dst)
 		}
 	}
 	return l
 }
 
-// samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks; endless for a
+// samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks, or endless for a
 // stream without WithEpochSamples.
 func (s *source) samplesOfEpoch(o *ordering) int {
 	if o.order.N == endless && s.opts.epochSamples > 0 {
@@ -119,10 +119,10 @@ func (s *source) samplesOfEpoch(o *ordering) int {
 	return o.order.N
 }
 
-// Workers is [Loader.Workers].
+// Workers implements [Loader.Workers].
 func (l *engine) Workers() int { return int(l.crew.size.Load()) }
 
-// resize is [crew.resize].
+// resize calls [crew.resize].
 func (l *engine) resize(workers int, byHand bool) (ok bool) {
 	if ok = l.crew.resize(workers, byHand); ok {
 		l.trim()
@@ -130,7 +130,7 @@ func (l *engine) resize(workers int, byHand bool) (ok bool) {
 	return ok
 }
 
-// trim gives back batches that are more than the loader keeps.
+// trim gives back the slots that are more than the loader keeps.
 func (l *engine) trim() { l.slots.trim(l) }
 
 // setQuota implements crewHooks.

@@ -39,7 +39,7 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 		if t != nil {
 			t.took(r.taken, show)
 		}
-		if batches == 2 && base == 0 && (r.ordering.own || l.streams()) && l.opts.shuffle { // one alone may have been a look at the data
+		if batches == 2 && base == 0 && (r.ordering.own || l.streams()) && l.opts.shuffle { // a single batch may have been a first look at the data
 			l.tellIfBegun(first, r.ordering.n)
 		}
 		more = yield(b, nil)
@@ -54,7 +54,8 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 
 // begin starts a run.
 func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error) {
-	// A dataset, a sampler and a context are the program's: no lock is held while they are asked.
+	// The dataset, the sampler and the context belong to the program: no lock is held while they are
+	// called.
 	if err := l.crew.whileFree(func() {}); err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 	return r, nil
 }
 
-// start starts what serves a run.
+// start starts everything that serves a run.
 func (r *run) start() {
 	l := r.l
 	r.watchCaller()
@@ -105,8 +106,8 @@ func (r *run) start() {
 			r.beside.Go(r.stream.feed)
 		}
 	}
-	if l.opts.prefetch == 0 { // once the fields above are set: from now on idle workers see the run
-		l.extra.Busy() // nobody waited between the epochs
+	if l.opts.prefetch == 0 { // after the fields above are set: from now on idle workers see the run
+		l.extra.Busy() // no worker waited between the epochs
 		l.extra.run.Store(r)
 	}
 	l.crew.start()
@@ -115,8 +116,8 @@ func (r *run) start() {
 	}
 }
 
-// followDataset asks the dataset for its length. If that is another than what is known, the
-// loader's own order follows it.
+// followDataset asks the dataset for its length. If the length has changed, the loader's own order
+// follows it.
 func (s *source) followDataset(known *ordering) (*ordering, error) {
 	if s.streams() {
 		return known, nil

@@ -10,22 +10,22 @@ import (
 )
 
 var (
-	ErrClosed   = errors.New("nwt: the loader is closed")               // the loader's error after Close
-	ErrBusy     = errors.New("nwt: an epoch of this loader is running") // for a second epoch, while one is running
-	ErrRetained = errors.New("nwt: too many batches are retained")      // ends an epoch that has no batch left to load into
-	ErrNoDevice = cuda.ErrNoDevice                                      // there is no GPU to use; the error that wraps it says why
+	ErrClosed   = errors.New("nwt: the loader is closed")               // returned after Close
+	ErrBusy     = errors.New("nwt: an epoch of this loader is running") // returned for a second epoch while one is running
+	ErrRetained = errors.New("nwt: too many batches are retained")      // ends an epoch when no slot is left to load a batch into
+	ErrNoDevice = cuda.ErrNoDevice                                      // there is no usable GPU; the error that wraps this one says why
 )
 
-// A LoadError says which sample couldn't be loaded, and why; of a stream, Err tells the record.
+// A LoadError says which sample couldn't be loaded, and why. For a stream, Err names the record.
 type LoadError struct {
 	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithBatchTransform failed
 	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithBatchTransform or BatchSampler.Start failed
 	Epoch    int
 	Worker   int
-	Err      error  // of a panic, its value, file and line
+	Err      error  // for a panic: its value, file and line
 	Stack    []byte // of the panic; nil if there was none
 
-	origin string // what the sample is in the datasets that its dataset was made of
+	origin string // names the sample in the datasets that its dataset was made of
 }
 
 func (e *LoadError) Error() string {
@@ -44,11 +44,11 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// A ShardError says from which record on a shard can't be read. The rest of it is lost and
-// counts as one bad sample; of a [CountedStream] each record counts.
+// A ShardError says from which record on a shard couldn't be read. The rest of the shard is lost and
+// counts as one bad sample; in a [CountedStream] each lost record counts.
 type ShardError struct {
 	Shard  int
-	Record int // in the shard, 0-based
+	Record int // in the shard, from 0
 	Err    error
 }
 
@@ -60,13 +60,13 @@ func (e *ShardError) Unwrap() error { return e.Err }
 
 // An OptionError says which argument can't be used, and why.
 type OptionError struct {
-	Option string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of what was given can't be used
-	Value  any    // what was given, or the part; nil if the reason says it
-	Reason string // what is wrong, with the bound
+	Option string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of the value can't be used
+	Value  any    // the value given, or the part; nil if Reason contains it
+	Reason string // what is wrong, and the bounds
 }
 
 func (e *OptionError) Error() string {
-	const most = 200 // bytes of a value, which may be a slice of a million
+	const most = 200 // bytes of a value to print; it may be a slice of a million
 	value := fmt.Sprint(e.Value)
 	if len(value) > most {
 		value = strings.ToValidUTF8(value[:most], "") + "…"
@@ -87,10 +87,10 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &OptionError{option, value, fmt.Sprintf(format, args...)}
 }
 
-// part names the i-th of several values, as an OptionError's Option.
+// part returns the name of the i-th of several values, for OptionError.Option.
 func part(of string, i int) string { return fmt.Sprintf("%s[%d]", of, i) }
 
-// within adds to an error what it was found in: "Map", "Concat: dataset 2".
+// within adds to an error the place where it was found: "Map", "Concat: dataset 2".
 func within(what string, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error

@@ -17,11 +17,11 @@ import (
 
 // A Field is one named tensor of a sample.
 type Field struct {
-	Name       string // [AddField], [FromSlices] and [Zip] want different names
+	Name       string // must be unique for [AddField], [FromSlices] and [Zip]
 	Type       DType
-	Shape      []int // of one sample, row-major; nil means a scalar
-	Ragged     bool  // the first dimension differs from sample to sample, up to that of Shape: Load calls [Sample.SetLen], the loader sets the rest to 0
-	RaggedDims int   `json:",omitempty"` // how many dimensions differ if Ragged, 0 means 1; from 2 on Load calls [Sample.SetShape]
+	Shape      []int // of one sample, in row-major order; nil means a scalar
+	Ragged     bool  // the first dimension differs from sample to sample, up to that of Shape: Load calls [Sample.SetLen], and the loader sets the rest to 0
+	RaggedDims int   `json:",omitempty"` // how many dimensions differ if Ragged; 0 means 1. If it is 2 or more, Load calls [Sample.SetShape]
 }
 
 // raggedDims returns how many dimensions differ from sample to sample.
@@ -35,7 +35,7 @@ func (f *Field) raggedDims() int {
 // A DType is the type of a field's elements.
 type DType uint8
 
-// The element types. F16 and BF16 are the bits of a Float16 and a BFloat16.
+// These are the element types. F16 and BF16 hold the bits of a Float16 and a BFloat16.
 const (
 	Bool DType = iota + 1
 	Uint8
@@ -51,8 +51,8 @@ const (
 	Float64
 )
 
-// dtypes tells the name of each type, its size in bytes, its Go kind, and a
-// pointer to the Go type of that kind.
+// dtypes holds the name of each type, its size in bytes, its Go kind, and a pointer to the Go type of
+// that kind.
 var dtypes = [...]struct {
 	name    string
 	size    int
@@ -75,7 +75,7 @@ var dtypes = [...]struct {
 
 func (t DType) valid() bool { return t >= Bool && t <= Float64 }
 
-// Size returns the bytes of one element, 0 for an unknown type.
+// Size returns the size of one element in bytes, or 0 for an unknown type.
 func (t DType) Size() int {
 	if !t.valid() {
 		return 0
@@ -109,19 +109,19 @@ func (t *DType) UnmarshalText(name []byte) error {
 	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
 }
 
-// Element constrains the Go types of field elements: the basic ones, and types defined as one of
-// them; [F16] and [BF16], or uint16, for Float16 and BFloat16.
+// Element constrains the Go types of field elements: the basic types and types defined from them. For
+// Float16 and BFloat16 they are [F16] and [BF16], or uint16.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }
 
-// F16 is the bits of a Float16 element: IEEE 754 half precision.
+// F16 holds the bits of a Float16 element: IEEE 754 half precision.
 type F16 uint16
 
-// BF16 is the bits of a BFloat16 element: the upper half of a float32.
+// BF16 holds the bits of a BFloat16 element: the upper half of a float32.
 type BF16 uint16
 
-// sees reports whether elements of type d can be seen as T.
+// sees reports whether elements of type d can be read as T.
 func sees[T Element](d DType) bool {
 	if _, ok := dtypes[d].pointer.(*T); ok {
 		return true
@@ -135,7 +135,7 @@ func sees[T Element](d DType) bool {
 	return reflect.TypeFor[T]().Kind() == dtypes[d].kind
 }
 
-// elements is memory as elements of type T.
+// elements returns memory as elements of type T.
 func elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
@@ -146,7 +146,7 @@ type fieldSet struct {
 	*layout.Layout
 }
 
-// checkSizes returns what is wrong with the sizes that were told for a sample.
+// checkSizes returns what is wrong with the sizes that the dataset gave for a sample.
 func (f *fieldSet) checkSizes(index int, sizes []int) error {
 	if err := f.Check(sizes); err != nil {
 		return fmt.Errorf("nwt: Sizes(%d) tells %w", index, err)
@@ -162,7 +162,7 @@ const (
 	wide          = ^uint(0) >> 63 // 1 if an int has 64 bits, else 0
 )
 
-// newFieldSet checks fields; the error joins everything that is wrong with them.
+// newFieldSet checks fields. The error joins everything that is wrong with them.
 func newFieldSet(fields []Field) (*fieldSet, error) {
 	l := &fieldSet{Layout: &layout.Layout{}}
 	var errs []error
@@ -206,7 +206,7 @@ func newFieldSet(fields []Field) (*fieldSet, error) {
 	return l, errors.Join(errs...)
 }
 
-// bytes returns the size of the longest sample of a field. If the shape can't be, wrong says why,
+// bytes returns the size of the longest sample of a field. If the shape is impossible, wrong says why,
 // and the size is 0.
 func (f *Field) bytes() (size int, wrong string) {
 	product := uint64(f.Type.Size())
@@ -234,8 +234,8 @@ func panicOutOfRange(l *layout.Layout, field int) {
 	panic(fmt.Sprintf("nwt: field %d is out of range: the dataset has %d (%s)", field, len(names), strings.Join(names, ", ")))
 }
 
-// difference returns the first difference between what fields should be and what they
-// are; "" if there is none.
+// difference returns the first difference between the fields wanted and those found, or "" if there is
+// none.
 func difference(want, got []Field) string {
 	for i := range max(len(want), len(got)) {
 		switch {
@@ -277,7 +277,7 @@ func dtypeOf[T Element]() DType {
 	case BF16:
 		return BFloat16
 	}
-	d := Bool // the first of its kind: Uint16 for uint16
+	d := Bool // the first type of its kind: Uint16 for uint16
 	for dtypes[d].kind != reflect.TypeFor[T]().Kind() {
 		d++
 	}

@@ -15,8 +15,9 @@ type Slice struct {
 	values []byte
 }
 
-// SliceOf returns an array that holds sample after sample, row-major, each with the given shape, none
-// a scalar. The array isn't copied: it must not change.
+// SliceOf returns an array for [FromSlices] that holds the samples one after the other, each row-major
+// with the given shape; without a shape each sample is a scalar. The array isn't copied: it must not
+// change.
 func SliceOf[T Element](name string, values []T, shape ...int) Slice {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
 	return Slice{Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)}, bytes}
@@ -36,7 +37,7 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 	if err != nil {
 		errs = append(errs, within("FromSlices", err))
 	}
-	first := -1 // of the columns whose fields can be used
+	first := -1 // index among the columns whose fields are valid
 	for i, c := range l.Columns {
 		if k := slices.IndexFunc(l.Columns[:i], func(other layout.Column) bool { return other.Name == c.Name }); k >= 0 {
 			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "column %d has this name too", k))

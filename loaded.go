@@ -13,16 +13,16 @@ import (
 // batches in the order of their delivery. With WithUnordered, batches of several
 // epochs may alternate.
 type tally struct {
-	bad map[int]int // by epoch; those that are long over are deleted
+	bad map[int]int // by epoch; epochs that ended long ago are deleted
 }
 
-// count adds a bad sample of an epoch and returns how many that makes.
+// count adds a bad sample of an epoch and returns how many the epoch now has.
 func (t *tally) count(epoch int) int {
 	if t.bad == nil {
 		t.bad = make(map[int]int)
 	}
 	t.bad[epoch]++
-	if len(t.bad) > 2*ring.Capacity { // no more batches, so no more epochs, are open at once
+	if len(t.bad) > 2*ring.Capacity { // at most so many batches, and so epochs, are open at once
 		maps.DeleteFunc(t.bad, func(e, _ int) bool { return e < epoch-ring.Capacity })
 	}
 	return t.bad[epoch]
@@ -61,8 +61,8 @@ func (t *tally) admit(b *Batch) error {
 	return nil
 }
 
-// leaveOutBad leaves the bad samples out, and moves the batch to memory that calls which
-// were given up can't write to. The batch must be loaded.
+// leaveOutBad leaves the bad samples out, and moves the batch to memory that no abandoned call can write
+// to. The batch must be loaded.
 func (b *Batch) leaveOutBad() error {
 	if b.leftOut {
 		return nil
@@ -80,7 +80,7 @@ func (b *Batch) leaveOutBad() error {
 	return nil
 }
 
-// leaveOut closes the gaps that bad samples leave, given in order.
+// leaveOut closes the gaps of the bad samples, which are listed in order.
 func (b *Batch) leaveOut(list []fault) {
 	kept := list[0].place
 	for i, f := range list {
@@ -95,15 +95,15 @@ func (b *Batch) leaveOut(list []fault) {
 	b.resize(kept)
 }
 
-// expect says how many places loadedPlaces is to count.
+// expect sets how many places loadedPlaces has to count.
 func (b *Batch) expect(n int) {
 	if b.l.opts.transform != nil {
 		b.unfinished.Store(int32(n))
 	}
 }
 
-// loadedPlaces counts n more places of the batch as loaded. Whoever counts the last
-// of them finishes the batch, before it is reported to the ring.
+// loadedPlaces counts n more places of the batch as loaded. The worker that counts the last of them
+// finishes the batch before it reports the batch to the ring.
 func (b *Batch) loadedPlaces(n, worker int) {
 	if b.l.opts.transform != nil && b.unfinished.Add(-int32(n)) == 0 {
 		b.transform(worker)
@@ -114,7 +114,7 @@ func (b *Batch) loadedPlaces(n, worker int) {
 // far as the budget may allow; admit counts them later.
 func (b *Batch) transform(worker int) {
 	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
-		return // nobody will see it
+		return // the batch will not be delivered
 	}
 	if b.transformErr = b.leaveOutBad(); b.transformErr != nil || b.size == 0 {
 		return
@@ -133,7 +133,7 @@ func (b *Batch) transform(worker int) {
 	}, fail)
 }
 
-// A transformError is what the function of WithBatchTransform failed with.
+// A transformError is the error of WithBatchTransform's function.
 type transformError struct{ error }
 
 func (e transformError) Unwrap() error { return errors.Unwrap(e.error) }

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods.
-// So may whatever the loader calls (a dataset, a sampler, a device, the log's handler, the
-// functions of options), except for Close and epochs.
+// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods. So may
+// everything that the loader calls (a dataset, a sampler, a device, the log's handler, the functions of
+// options), except that it must not call Close or start an epoch.
 type Loader struct {
-	_ [0]sync.Mutex // so that vet finds copies, which wouldn't keep the engine
-	// Neither the engine nor its batches know the Loader: if the program has lost it, it can be
-	// collected. Iterators know it.
+	_ [0]sync.Mutex // lets vet find copies, which wouldn't keep the engine alive
+	// Neither the engine nor its batches refer to the Loader, so a Loader that the program has lost can
+	// be collected. Iterators do refer to it.
 	*engine
 	lost runtime.Cleanup
 }
 
-// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. One
-// that the program loses without Close is closed, with a warning, when the garbage collector finds
-// it. The error joins an *[OptionError] for each bad argument, also of the functions that return no
-// error, such as [NewDataset].
+// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. If the
+// program loses a loader without Close, it is closed, with a warning, when the garbage collector finds
+// it. The error joins an *[OptionError] for each bad argument, including those of functions that return
+// no error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
@@ -35,7 +35,7 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	return newHandle(s.trainingLoader(s.opts.workers)), nil
 }
 
-// trainingLoader makes a loader, which tunes itself with WithAutoWorkers.
+// trainingLoader makes a loader for training. With WithAutoWorkers it tunes itself.
 func (s *source) trainingLoader(workers int) *engine {
 	if s.opts.auto {
 		if most := s.opts.most; most >= 0 {
@@ -55,7 +55,7 @@ func (s *source) trainingLoader(workers int) *engine {
 	return l
 }
 
-// newHandle makes the Loader of an engine, for the program that has called this package.
+// newHandle makes the Loader for an engine, when the program asks for one.
 func newHandle(e *engine) *Loader {
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
@@ -65,19 +65,19 @@ func newHandle(e *engine) *Loader {
 	}
 	made := fmt.Sprintf("%s:%d", f.File, f.Line)
 	l := &Loader{engine: e}
-	l.lost = runtime.AddCleanup(l, func(e *engine) { go e.closeLost(made) }, e) // no other cleanup waits for the program's code
+	l.lost = runtime.AddCleanup(l, func(e *engine) { go e.closeLost(made) }, e) // in a goroutine, so that no other cleanup waits for the program's code
 	return l
 }
 
 func (l *engine) closeLost(made string) {
-	if l.seq > 0 { // else it has never held anything
+	if l.seq > 0 { // else it has never held memory
 		l.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", made)
 	}
 	l.close()
 }
 
-// Close ends the running epoch, waits for its loads, and gives the memory back; that of batches
-// in use once they are released. Another call waits for the first.
+// Close ends the running epoch, waits for its loads, and frees the memory. The memory of batches in use
+// is freed once they are released. If Close is called again, the second call waits for the first.
 func (l *Loader) Close() error {
 	l.lost.Stop()
 	l.close()
@@ -85,7 +85,7 @@ func (l *Loader) Close() error {
 	return nil
 }
 
-// close is [Loader.Close].
+// close implements [Loader.Close].
 func (l *engine) close() {
 	if r := l.crew.close(); r != nil {
 		r.stop(ErrClosed)
@@ -101,7 +101,7 @@ func (l *engine) close() {
 	})
 }
 
-// sequence keeps the loader while an epoch is in use.
+// sequence keeps the loader alive while an epoch is in use.
 func (l *Loader) sequence(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
 	if l.opts.checks {
 		epoch = l.withChecks(epoch)
@@ -112,8 +112,8 @@ func (l *Loader) sequence(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, erro
 	}
 }
 
-// SetSampler changes the order and the length of later epochs; set it again before Resume. It
-// fails during an epoch, with [ErrBusy], and for a stream.
+// SetSampler changes the order and the length of later epochs. Call it again before you resume one of
+// them. It fails with [ErrBusy] during an epoch, and it fails for a stream.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -137,24 +137,23 @@ func (l *Loader) SetSampler(s Sampler) error {
 	return nil
 }
 
-// SetWorkers changes the number of workers, 0 … 1024, at once.
+// SetWorkers changes the number of workers, 0 … 1024, at once, even during an epoch.
 func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
 	}
-	defer runtime.KeepAlive(l) // or it might be closed first
+	defer runtime.KeepAlive(l) // else the loader might be closed first
 	if !l.resize(n, true) {
 		return ErrClosed
 	}
 	return nil
 }
 
-// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come
-// first; then the error, with a nil batch, ends the epoch: a *[LoadError], which names the
-// sample, the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. A loop that ranges over
-// batches alone never sees that error. The loop may be left early. Once the loop has ended, the
-// loader can be used again, and no Load is running any more, except calls that [WithTimeout] gave
-// up.
+// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come first;
+// then the error, with a nil batch, ends the epoch. The error is a *[LoadError], which names the sample,
+// the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. A loop that has no variable for the error
+// never sees it. The program may leave the loop early. Once the loop has ended, the loader can be used
+// again, and no Load is running any more, except calls that [WithTimeout] gave up.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -165,8 +164,8 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	})
 }
 
-// Epochs yields the epochs first … end−1 as one sequence, see [Loader.Epoch]: the next one is
-// loaded while the last batches of an epoch are in use. If first is end, there are none.
+// Epochs yields the epochs first … end−1 as one sequence, see [Loader.Epoch]. The next epoch is loaded
+// while the last batches of the current one are in use. If first equals end, the sequence is empty.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
@@ -180,16 +179,17 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	})
 }
 
-// Resume yields the rest of an epoch, empty after its last batch. The worker count, the batch
-// size and the world size may have changed since the state was taken; the last not for a stream
-// that isn't a [CountedStream]. Another length, seed or sampler is an error that names it,
-// another fingerprint of the dataset a warning; see [Fingerprinter]. Everything else about the
-// dataset must be unchanged.
+// Resume yields the rest of an epoch; after the last batch nothing is left. The worker count, the batch
+// size and the world size may differ from those with which the state was taken; the world size may not
+// for a stream that isn't a [CountedStream]. If the length, seed or sampler differs, Resume returns an
+// error that names it; if the fingerprint of the dataset differs, it logs a warning: see [Fingerprinter].
+// Everything else about the dataset must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
 
-// ResumeEpochs is [Loader.Resume] and then [Loader.Epochs], as one sequence.
+// ResumeEpochs yields the rest of an epoch, as [Loader.Resume] does, and then the epochs up to end−1, as
+// one sequence.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
@@ -201,11 +201,11 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 	})
 }
 
-// Fields returns the layout of one sample, as the dataset told it.
+// Fields returns the layout of one sample, as the dataset declares it.
 func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
-// Len returns the number of batches in an epoch, for this rank; −1 for a stream without
-// [WithEpochSamples] that isn't a [CountedStream].
+// Len returns the number of batches per epoch on this rank, or −1 for a stream without [WithEpochSamples]
+// that isn't a [CountedStream].
 func (l *Loader) Len() int {
 	switch {
 	case l.ordering.Load().order.N != endless:
@@ -217,16 +217,16 @@ func (l *Loader) Len() int {
 	return perRank.Steps(0)
 }
 
-// BadSamples returns the first 10 000 samples left out under [WithErrorBudget].
+// BadSamples returns the samples that were left out under [WithErrorBudget], at most the first 10 000.
 func (l *Loader) BadSamples() []*LoadError {
 	l.counters.faulty.mu.Lock()
 	defer l.counters.faulty.mu.Unlock()
 	return slices.Clone(l.counters.faulty.list)
 }
 
-// Stats returns a snapshot of the loader's figures, at any time.
+// Stats returns a snapshot of the loader's figures. It may be called at any time.
 func (l *Loader) Stats() Stats {
-	ready := l.counters.ready.Load() // read before batches, so that it isn't more
+	ready := l.counters.ready.Load() // read before batches, so that it can't be larger
 	s := Stats{
 		Batches: int(l.counters.batches.Load()),
 		Samples: int(l.counters.samples.Load()),
@@ -251,7 +251,7 @@ func (l *Loader) Stats() Stats {
 	return s
 }
 
-// Result says how the worker count was found; nil if nothing was found yet.
+// Result returns how the worker count was found, or nil if no count has been found yet.
 func (l *Loader) Result() *Result {
 	return l.found.Load()
 }

@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// tellGoesOn tells a consumer that looks ahead that the batch will be delivered, or an error
-// in its place. The goroutine of transfer calls it.
+// tellGoesOn tells a consumer that looks ahead that the batch, or an error in its place, will be
+// delivered. The transfer goroutine calls it.
 func (r *run) tellGoesOn(b *Batch) {
 	b.goesOn.Store(true)
 	if r.demand.looking.Load() {
@@ -13,7 +13,7 @@ func (r *run) tellGoesOn(b *Batch) {
 	}
 }
 
-// lastOf reports whether a batch that is delivered is the last of its epoch, as far as is known
+// lastOf returns whether a batch that is delivered is the last of its epoch, as far as this is known
 // without waiting.
 func (r *run) lastOf(b *Batch) int32 {
 	o, left := r.l.opts, b.left
@@ -29,14 +29,14 @@ func (r *run) lastOf(b *Batch) int32 {
 	switch {
 	case left == 0:
 		return isLast
-	case left > o.maxBad || left > 0 && o.world > 1: // a rank's batch without a sample is an error
+	case left > o.maxBad || left > 0 && o.world > 1: // on one of several ranks, a batch without a sample is an error
 		return notLast
 	}
 	return lastUnknown
 }
 
-// isAhead reports whether a batch of an epoch is open, or is yet to be opened. The run's
-// length is known.
+// isAhead reports whether a batch of an epoch is open, or is yet to be opened. The run's length must be
+// known.
 func (r *run) isAhead(epoch int) bool {
 	if r.opened < r.course.Len() {
 		if next, _, _, _ := r.course.At(r.opened); next == epoch {
@@ -55,8 +55,8 @@ func (r *run) tellLast(b *Batch) {
 	b.setLast(last)
 }
 
-// nothingFollows waits until it is known whether another batch of an epoch will be delivered.
-// It drops batches of the epoch of which nothing is left. The caller holds turn.
+// nothingFollows waits until it is known whether another batch of an epoch will be delivered. It drops
+// the batches of the epoch that have no sample left. The caller holds turn.
 func (r *run) nothingFollows(epoch int) bool {
 	for i := 0; !r.halted; {
 		if i == len(r.ahead) {
@@ -74,7 +74,7 @@ func (r *run) nothingFollows(epoch int) bool {
 			return b.failure == nil
 		case b.epoch > epoch:
 			return true
-		case b.epoch < epoch: // with WithUnordered
+		case b.epoch < epoch: // possible with WithUnordered
 			i++
 		case b.goesOn.Load() || b.err != nil || b.size > 0 || r.take(b.seq) == nil:
 			return false
@@ -85,7 +85,8 @@ func (r *run) nothingFollows(epoch int) bool {
 	return false
 }
 
-// lookAt waits until a batch ahead is ready or goes on; nil if the run is over.
+// lookAt waits until a batch ahead is ready or is known to be delivered. It returns nil if the run is
+// over.
 func (r *run) lookAt(i int) *Batch {
 	b := r.l.ring.Item(r.ahead[i])
 	r.demand.looking.Store(true)

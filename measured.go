@@ -10,28 +10,28 @@ import (
 	"github.com/nwt-go/nwt/internal/tune"
 )
 
-// A ledger is what was found out while tuning.
+// A ledger holds what was found out while tuning.
 type ledger struct {
 	counts  counts
-	last    *count         // that was measured
+	last    *count         // the count that was measured last
 	refused map[int]string // worker counts that may not be chosen, and why
-	first   time.Duration  // until the first batch of all
-	again   bool           // samples were loaded a second time
+	first   time.Duration  // until the very first batch
+	again   bool           // samples have been loaded a second time
 	noted   string         // why peaks aren't exact
 }
 
-// A count is what was measured at a worker count.
+// A count holds what was measured at one worker count.
 type count struct {
 	Trial
-	n     int     // windows
-	tells float64 // batches that they tell of
+	n     int     // number of windows
+	tells float64 // number of batches that they cover
 	mean, wait, transfer, step,
 	cpu, gc, queue, reading float64 // weighted sums
 	other, otherTime, measured float64
 	took                       durations.Histogram // of the iterations
 }
 
-// add takes a window in.
+// add adds a window to the count.
 func (c *count) add(w tune.Window) {
 	c.n++
 	c.tells += w.Tells
@@ -60,10 +60,10 @@ func (c *count) used(u host.Use, took time.Duration, o *options, reading float64
 	return own, queued
 }
 
-// counts are the worker counts that were measured, in the order of their first window.
+// counts holds the worker counts that were measured, in the order of their first windows.
 type counts []*count
 
-// at returns what is known of a worker count; nil if it wasn't measured.
+// at returns what is known of a worker count, or nil if it wasn't measured.
 func (c counts) at(workers int) *count {
 	i := slices.IndexFunc(c, func(c *count) bool { return c.Workers == workers })
 	if i < 0 {
@@ -72,7 +72,7 @@ func (c counts) at(workers int) *count {
 	return c[i]
 }
 
-// windows returns how many there were.
+// windows returns how many windows there were.
 func (c counts) windows() (n int) {
 	for _, one := range c {
 		n += one.n
@@ -80,7 +80,7 @@ func (c counts) windows() (n int) {
 	return n
 }
 
-// peaks are how much memory the counts need.
+// peaks returns how much memory the counts need.
 func (c counts) peaks() []memoryPeak {
 	out := make([]memoryPeak, len(c))
 	for i, one := range c {

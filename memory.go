@@ -10,9 +10,9 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// WithMemoryLimit sets how many bytes the process may need at the count that [Tune] chooses, see
-// Trial.Memory. By default it may grow by 80 % of what the container or the machine has left,
-// divided by the ranks on the host.
+// WithMemoryLimit sets how many bytes the process may need at the count that [Tune] chooses: see
+// Trial.Memory. By default the process may grow by 80 % of the memory that the container or the machine
+// has left, divided by the number of ranks on the host.
 func WithMemoryLimit(bytes uint64) Option {
 	return func(o *options) error {
 		o.maxMemory = bytes
@@ -23,18 +23,17 @@ func WithMemoryLimit(bytes uint64) Option {
 	}
 }
 
-// memoryShare is the share of the memory left to this process that tuning may take if
-// no limit is set.
+// memoryShare is the share of the remaining memory that tuning may take if no limit is set.
 const memoryShare = 0.8
 
-// memoryLimit is the peak RSS that a trial must not pass.
+// memoryLimit is the peak RSS that a trial must not exceed.
 type memoryLimit struct {
-	bytes uint64 // math.MaxUint64: not known, so there is no limit
+	bytes uint64 // math.MaxUint64 if it isn't known, so that there is no limit
 	from  string // where the limit comes from, for messages
 }
 
-// limitFrom lets the processes that share the host grow by 80 % of what the container or the
-// machine has left, each by an equal part.
+// limitFrom lets the processes that share the host grow, together, by 80 % of the memory that the
+// container or the machine has left. Each gets an equal part.
 func limitFrom(rss uint64, left host.Room, processes int) memoryLimit {
 	if left.Of == "" {
 		return memoryLimit{bytes: math.MaxUint64, from: "none: " + left.Note}
@@ -55,13 +54,13 @@ type memoryPeak struct {
 	bytes   uint64
 }
 
-// allows predicts the peak RSS at a worker count and says why that count must
-// not be tried; empty if it may.
+// allows predicts the peak RSS at a worker count, and returns why that count must not be tried, or "" if
+// it may be tried.
 //
-// The prediction follows the line through the two nearest counts measured below, or
-// below and above. Memory is flat as long as the number of slots is, and then grows
-// with the workers; one line through all counts would underestimate that. The
-// prediction is never less than what fewer workers took.
+// The prediction follows the line through the two nearest measured counts: both below, or one below and
+// one above. Memory is constant as long as the number of slots is, and then grows with the workers; one
+// line through all counts would underestimate that. The prediction is never less than the memory that
+// fewer workers took.
 func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 	peaks := slices.SortedFunc(slices.Values(measured), func(a, b memoryPeak) int { return a.workers - b.workers })
 	at, found := slices.BinarySearchFunc(peaks, workers, func(p memoryPeak, w int) int { return p.workers - w })
@@ -73,7 +72,7 @@ func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 		return ""
 	}
 	if at == 0 {
-		return "" // nothing was measured with fewer workers
+		return "" // nothing was measured at a lower count
 	}
 	below := peaks[at-1]
 	predicted := float64(below.bytes)
@@ -89,7 +88,7 @@ func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 	return ""
 }
 
-// extrapolate follows the line through two peaks to a worker count.
+// extrapolate returns the value at a worker count on the line through two peaks.
 func extrapolate(a, b memoryPeak, workers int) float64 {
 	growth := (float64(b.bytes) - float64(a.bytes)) / float64(b.workers-a.workers)
 	return float64(a.bytes) + growth*float64(workers-a.workers)
@@ -102,7 +101,7 @@ func (l memoryLimit) String() string {
 	return fmt.Sprintf("%s (%s)", human.Bytes(l.bytes), l.from)
 }
 
-// memoryLimit returns the peak that no worker count may pass. It must be asked before the first trial.
+// memoryLimit returns the peak that no worker count may exceed. It must be called before the first trial.
 func (s *source) memoryLimit() memoryLimit {
 	if s.opts.maxMemory > 0 {
 		return memoryLimit{bytes: s.opts.maxMemory, from: "set by WithMemoryLimit"}
@@ -110,7 +109,7 @@ func (s *source) memoryLimit() memoryLimit {
 	return limitFrom(host.Memory().RSS, s.opts.machine.Available(), s.opts.ranks())
 }
 
-// neededNow returns what the process must have now, as needs counts it.
+// neededNow returns how much memory the process needs now, as needs counts it.
 func neededNow() uint64 {
 	if memory, known := host.OwnMemory(); known {
 		return memory
@@ -118,11 +117,10 @@ func neededNow() uint64 {
 	return host.Memory().RSS
 }
 
-// extraShare is the share of the memory that the machine or the container has left for what a loader
-// could do without.
+// extraShare is the share of the remaining memory that may be used for what a loader could do without.
 const extraShare = 1.0 / 8
 
-// shareOfMemory is extraShare of the memory that is left to this rank, in bytes; +Inf if that
+// shareOfMemory returns extraShare of the memory that is left for this rank, in bytes, or +Inf if that
 // isn't known.
 func (o *options) shareOfMemory() float64 {
 	room := o.machine.Available()
@@ -132,8 +130,8 @@ func (o *options) shareOfMemory() float64 {
 	return extraShare * float64(room.Bytes) / float64(o.ranks())
 }
 
-// A mixedMemory is what the records take that a loader's shuffle windows hold.
+// A mixedMemory tracks the memory that records take in a loader's shuffle windows.
 type mixedMemory struct {
 	bytes atomic.Int64
-	room  func() float64 // before there is a warning; looked up once
+	room  func() float64 // how much they may take before a warning, looked up once
 }

@@ -18,31 +18,32 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// An Option configures [NewLoader] and [Tune]. One log line names those that have no effect there:
-// they concern only the other, or only a stream. If an option is repeated, the last one wins.
+// An Option configures [NewLoader] and [Tune]. One log line names the options that have no effect in the
+// function that was called: they concern only the other function, or only streams. If an option is
+// repeated, the last one wins.
 type Option func(*options) error
 
-// options is what the options have set.
+// options holds what the options have set.
 type options struct {
 	batchSize int
 	workers   int
-	fixed     bool // workers is WithWorkers'
-	prefetch  int  // 0: from workers and batch size
+	fixed     bool // workers was set by WithWorkers
+	prefetch  int  // 0: derived from workers and batch size
 	sampler   Sampler
 	shuffle   bool
-	seed      *uint64 // of Sample.Rand; nil without WithSeed
+	seed      *uint64 // seed of Sample.Rand; nil without WithSeed
 	shuffled  uint64  // the seed of WithShuffle
 	dropLast  bool
 	rank      int
 	world     int
 	maxBad    int
-	timeout   time.Duration // of a sample; 0: none
+	timeout   time.Duration // per sample; 0: none
 	retry     retry.Policy
 	init      func(ctx context.Context, worker int) error
 	transform func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
 	unordered bool
-	drawn     func(log *slog.Logger) // of Precompute; nil for other loaders
+	drawn     func(log *slog.Logger) // set by Precompute; nil for other loaders
 
 	streamOptions
 	tuneOptions
@@ -54,7 +55,7 @@ type options struct {
 	auto   bool // for NewLoader only
 	checks bool
 
-	machine host.Readings // real, except in virtual time
+	machine host.Readings // the real machine, except in virtual time
 }
 
 type streamOptions struct {
@@ -73,8 +74,8 @@ type tuneOptions struct {
 	step       func(ctx context.Context, b *Batch) error
 	progress   func(Progress)
 	maxMemory  uint64 // bytes; 0: the default
-	results    string // path; empty: none
-	resultName string // of the dataset
+	results    string // path; "": no file
+	resultName string // the dataset's name
 }
 
 const (
@@ -119,7 +120,7 @@ func newOptions(opts []Option) (*options, error) {
 	return o, errors.Join(errs...)
 }
 
-// cpus returns how many CPUs this process has for itself.
+// cpus returns how many CPUs this process has to itself.
 func (o *options) cpus() int {
 	all, n := o.machine.Procs(), o.ranks()
 	if n == 1 {
@@ -131,7 +132,7 @@ func (o *options) cpus() int {
 	return max(1, all/n)
 }
 
-// usable returns how many CPUs workers may keep busy: cpus is what Go would use.
+// usable returns how many CPUs workers may keep busy; cpus is how many Go would use.
 func (o *options) usable() int {
 	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
 }
@@ -144,7 +145,7 @@ func (o *options) ranks() int {
 	return o.launcher.LocalWorld
 }
 
-// mayInline reports whether tuning may go to 0 workers: WithTimeout doesn't hold there.
+// mayInline reports whether tuning may try 0 workers: WithTimeout has no effect there.
 func (o *options) mayInline() bool { return o.timeout == 0 || o.most == 0 }
 
 // between returns the error of an option whose value must lie in low … high.
@@ -155,8 +156,8 @@ func between(option string, n, low, high int) error {
 	return nil
 }
 
-// WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1, 32 by default; with a
-// [BatchSampler], at most. The last batch of an epoch may be smaller.
+// WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. With a [BatchSampler] it
+// is the most that a batch may have. The last batch of an epoch may be smaller.
 func WithBatchSize(n int) Option {
 	return func(o *options) error {
 		o.batchSize = n
@@ -164,8 +165,8 @@ func WithBatchSize(n int) Option {
 	}
 }
 
-// WithWorkers sets how many goroutines load samples, 0 … 1024, GOMAXPROCS by default. With 0 the
-// loop's own goroutine loads. [Tune] ignores this option.
+// WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, samples
+// are loaded in the goroutine of the loop. [Tune] ignores this option.
 func WithWorkers(n int) Option {
 	return func(o *options) error {
 		o.workers, o.fixed = n, true
@@ -173,9 +174,9 @@ func WithWorkers(n int) Option {
 	}
 }
 
-// WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022; none with 0
-// workers. The default is 2, and more if workers would idle while training waits: at most 256
-// MiB, and an eighth of the memory left.
+// WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers none
+// are. The default is 2, and more if workers would idle while training waits; the additional batches take
+// at most 256 MiB, and at most an eighth of the memory left.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error {
 		o.prefetch = batches
@@ -183,8 +184,8 @@ func WithPrefetch(batches int) Option {
 	}
 }
 
-// WithShuffle gives every epoch another order, computed from seed and epoch, and seeds
-// [Sample.Rand]. By default samples come in the dataset's order.
+// WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand].
+// By default samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
 	return func(o *options) error {
 		o.shuffle, o.shuffled = true, seed
@@ -192,7 +193,7 @@ func WithShuffle(seed uint64) Option {
 	}
 }
 
-// WithSeed sets the seed of [Sample.Rand] alone, by default [WithShuffle]'s, or 0.
+// WithSeed sets the seed of [Sample.Rand] alone. The default is [WithShuffle]'s seed, or 0.
 func WithSeed(seed uint64) Option {
 	return func(o *options) error {
 		o.seed = &seed
@@ -200,7 +201,7 @@ func WithSeed(seed uint64) Option {
 	}
 }
 
-// WithSampler sets the order of the epochs; not with [WithShuffle] or a stream.
+// WithSampler sets the order of the epochs. It can't be combined with [WithShuffle] or a stream.
 func WithSampler(s Sampler) Option {
 	return func(o *options) error {
 		o.sampler = s
@@ -211,8 +212,8 @@ func WithSampler(s Sampler) Option {
 	}
 }
 
-// WithDropLast leaves out a last batch that would be smaller than the others; with a
-// [BatchSampler], last batches that are fewer than the ranks.
+// WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler],
+// it leaves out the last batches if they are fewer than the ranks.
 func WithDropLast() Option {
 	return func(o *options) error {
 		o.dropLast = true
@@ -220,10 +221,11 @@ func WithDropLast() Option {
 	}
 }
 
-// WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load
-// disjoint parts of the epoch, in equally many batches; a rank repeats another's samples only if
-// fewer are left than ranks. For exceptions see [BatchSampler] and [Streamed]. It doesn't tell how
-// many ranks share this host, so CPUs aren't divided, as one log line says: see [WithRankFromEnv].
+// WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load disjoint
+// parts of the epoch, in the same number of batches; a rank repeats samples of another rank only if fewer
+// samples are left than there are ranks. [BatchSampler] and [Streamed] describe exceptions. WithRank
+// doesn't say how many ranks share this host, so CPUs aren't divided, and one log line says so: see
+// [WithRankFromEnv].
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -234,8 +236,8 @@ func WithRank(rank, world int) Option {
 	}
 }
 
-// WithRankFromEnv is [WithRank] with what [RankFromEnv] reads. Ranks of one host share its CPUs:
-// [WithWorkers]' default and Tune's counts are divided.
+// WithRankFromEnv does what [WithRank] does, with the rank that [RankFromEnv] reads. Ranks on one host
+// share its CPUs: the default of [WithWorkers] and Tune's counts are divided among them.
 func WithRankFromEnv() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
@@ -248,8 +250,8 @@ func WithRankFromEnv() Option {
 	}
 }
 
-// WithUnordered delivers each batch as soon as it is loaded, so their order may differ from run
-// to run, except on a GPU. The loader can't be resumed.
+// WithUnordered delivers each batch as soon as it is loaded, so their order may differ from run to run,
+// except on a GPU. Such an epoch can't be resumed.
 func WithUnordered() Option {
 	return func(o *options) error {
 		o.unordered = true
@@ -257,11 +259,11 @@ func WithUnordered() Option {
 	}
 }
 
-// maxInterleave is the most shards that are read at once.
+// maxInterleave bounds how many shards are read at once.
 const maxInterleave = 1024
 
-// WithInterleave sets how many shards are read at once, 1 … 1024, by default 4 per rank, of a
-// [CountedStream] 32 in all. The order depends on it.
+// WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank; for a
+// [CountedStream] it is 32 over all ranks. The order of samples depends on it.
 func WithInterleave(shards int) Option {
 	return func(o *options) error {
 		o.interleave = shards
@@ -271,9 +273,9 @@ func WithInterleave(shards int) Option {
 
 const defaultWindow = 1024
 
-// WithShuffleWindow sets within how many records [WithShuffle] mixes a stream, 1 … 2²⁴, 1024 by
-// default, all kept in memory: of 4 MB each, that is 4 GB. If they take more than an eighth of the
-// memory left, a warning says so; see Stats.WindowBytes. The order depends on it.
+// WithShuffleWindow sets among how many records [WithShuffle] mixes a stream, 1 … 2²⁴. The default is
+// 1024. All of them are kept in memory: 1024 records of 4 MB take 4 GB. If they take more than an eighth
+// of the memory left, a warning is logged; see Stats.WindowBytes. The order of samples depends on it.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples
@@ -281,11 +283,11 @@ func WithShuffleWindow(samples int) Option {
 	}
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, over all ranks, each
-// with the same number of batches. By default an epoch is all that the shards hold. An epoch of a
-// [CountedStream] begins where the one before ended. Any other begins its shards anew: if that
-// ends before they do, their ends are never read, which is logged. A rank whose shards hold fewer
-// reads them again.
+// WithEpochSamples ends an epoch of a stream after n samples over all ranks, 1 … 2³¹−1. Each rank has the
+// same number of batches. By default an epoch is all that the shards hold. An epoch of a [CountedStream]
+// begins where the one before ended. Any other stream starts its shards from the beginning. If every
+// epoch stops before the shards end, their ends are never read, which is logged. A rank whose shards hold
+// fewer samples reads them again.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -296,10 +298,10 @@ func WithEpochSamples(n int) Option {
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, 0 by default,
-// and logs the first, then every tenth, hundredth and so on: see [Loader.BadSamples]. Their
-// batches are smaller. A batch with no sample left is skipped; with several ranks it ends the
-// epoch with an error. An unreadable remainder of a stream's shard counts as one bad sample.
+// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch. The default is 0. It
+// logs the first ten, then every tenth, then every hundredth, and so on: see [Loader.BadSamples]. Their
+// batches are smaller. A batch with no sample left is skipped; with several ranks it ends the epoch with
+// an error. An unreadable remainder of a stream's shard counts as one bad sample.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -307,14 +309,14 @@ func WithErrorBudget(maxBad int) Option {
 	}
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms,
-// [WithRetry]'s repetitions included; LoadBatch gets it for each sample, and each Open, Next,
-// Skip and Close of a shard anew. The sample is then bad, with [context.DeadlineExceeded]. There
-// is no default bound.
+// WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms. The time includes
+// the repetitions of [WithRetry]. LoadBatch gets perSample for each of its samples; each Open, Next, Skip
+// and Close of a shard gets perSample for its own call. The sample is then bad, with
+// [context.DeadlineExceeded]. By default there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
-// outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning leaves 0
-// out.
+// outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning
+// doesn't try 0.
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
@@ -325,9 +327,9 @@ func WithTimeout(perSample time.Duration) Option {
 	}
 }
 
-// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample; with
-// 0 workers the caller does, as worker 0. If f fails, the epoch ends with a *[LoadError] whose
-// Index is −1; the next one tries again.
+// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0 workers
+// the caller does so, as worker 0. If f fails, the epoch ends with a *[LoadError] whose Index is −1; the
+// next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
@@ -338,11 +340,12 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	}
 }
 
-// WithBatchTransform makes a worker run f on each loaded batch before it is copied to the device: for
-// mixup or masking. f may change elements and lengths, and draws from [Batch.Rand]. It is called
-// for several batches at once. If it fails or panics, or sets a length beyond the batch's
-// [Batch.Shape], the epoch ends with a *[LoadError]: a [SizedDataset] should tell sizes with room
-// for what f adds. What lies behind the lengths is then cleared. [WithTimeout] doesn't bound f.
+// WithBatchTransform makes a worker run f on each loaded batch before it is copied to the device, for
+// mixup or masking, for example. f may change elements and lengths, and draws from [Batch.Rand]. Several
+// workers may run f at once, for different batches. If f fails or panics, or sets a length beyond the
+// batch's [Batch.Shape], the epoch ends with a *[LoadError]: the sizes of a [SizedDataset] should leave
+// room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't bound
+// f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.transform = f
@@ -353,8 +356,8 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithLogger sets where log lines go, by default [slog.Default]. Its handler must not call [Tune]
-// or [Precompute] on the file that a line is about.
+// WithLogger sets where log lines go. The default is [slog.Default]. Its handler must not call [Tune] or
+// [Precompute] on the file that a line is about.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -376,9 +379,9 @@ func WithDevice(d Device) Option {
 	}
 }
 
-// WithAlpha sets the difference that [Tune] ignores, at least 0, in time over [WithIterations]
-// iterations. The default is 0.5 s, but at most 5 % of the fastest count's time, and at least 1 %
-// of it and 5 µs per batch.
+// WithAlpha sets the difference that [Tune] ignores, at least 0: a time over as many iterations as
+// [WithIterations] says. The default is 0.5 s, but at most 5 % of the fastest count's time, and at least
+// 1 % of it and 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -389,7 +392,7 @@ func WithAlpha(d time.Duration) Option {
 	}
 }
 
-// WithRelativeAlpha is [WithAlpha] as a share of the fastest's time, 0 … 1.
+// WithRelativeAlpha sets alpha as a share of the fastest count's time, 0 … 1: see [WithAlpha].
 func WithRelativeAlpha(share float64) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
@@ -400,8 +403,8 @@ func WithRelativeAlpha(share float64) Option {
 	}
 }
 
-// WithIterations sets over how many batches [Tune] measures each worker count that it may
-// choose, 1 … 1 000 000: more if batches vary. The default is 100, fewer if batches are slow,
+// WithIterations sets for how many batches [Tune] measures each worker count that it may choose, 1 … 1
+// 000 000. It measures more if their times vary. The default is 100, but fewer if batches are slow, and
 // more if they are fast.
 func WithIterations(n int) Option {
 	return func(o *options) error {
@@ -410,9 +413,9 @@ func WithIterations(n int) Option {
 	}
 }
 
-// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice
-// the CPUs that the process may use, for [Exhaustive] one less than these, and more as long as
-// more workers win while CPUs are idle.
+// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice the
+// number of CPUs that the process may use; for [Exhaustive] it is one less than that number. By default
+// Tune also tries more, as long as more workers win while CPUs are idle.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n
@@ -420,9 +423,9 @@ func WithMaxWorkers(n int) Option {
 	}
 }
 
-// WithTuningTime bounds how long [Tune] measures, above 0. Then Tune ends the context of Load,
-// waits for the calls under way, and returns the best answer so far. The default is 1 minute,
-// none with [WithIterations] or [Exhaustive].
+// WithTuningTime sets how long [Tune] may measure, above 0. After that time, Tune ends the context of
+// Load, waits for the calls under way, and returns the best answer so far. The default is 1 minute; with
+// [WithIterations] or [Exhaustive] there is no limit.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
@@ -433,9 +436,9 @@ func WithTuningTime(d time.Duration) Option {
 	}
 }
 
-// WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest
-// workers at which training doesn't wait. The first call with each shape isn't measured. If f
-// changes anything, restore it afterwards.
+// WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest workers at
+// which training doesn't wait. The first call with each batch shape isn't measured. If f changes
+// anything, restore it afterwards.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
@@ -446,8 +449,8 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithProgress makes [Tune] and [Precompute] call f whenever there is something to show, instead of
-// logging a line every 10 s; Tune also logs one when it begins and at the end.
+// WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Otherwise
+// they log a line every 10 s; Tune also logs one at its beginning and its end.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f
@@ -458,13 +461,13 @@ func WithProgress(f func(Progress)) Option {
 	}
 }
 
-// WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune
-// takes it from there if hardware, device, fields and options are the same, and a few batches
-// are as large and as slow as it says, within a factor of two. A result that isn't sure counts
-// for a day. If other programs kept CPUs busy meanwhile, or if fewer than 80 % of runs would
-// choose the same, it counts for ten minutes, for the processes of the same job. Of several
-// processes one tunes, the others wait. If the file can't be used, Tune logs that and tunes. What
-// Tune calls must not tune with the same file.
+// WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune uses it
+// if hardware, device, fields and options are the same, and if a few batches are as large and as slow as
+// the file says, within a factor of two. If Tune wasn't sure of a result, it is used for one day only. If
+// other programs kept CPUs busy while it tuned, or if fewer than 80 % of runs would choose the same, the
+// result is used for ten minutes only, by the processes of the same job. If several processes call Tune
+// at once, one tunes and the others wait. If the file can't be used, Tune logs that and tunes. Functions
+// that Tune calls must not call Tune with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -475,10 +478,10 @@ func WithResultCache(path, name string) Option {
 	}
 }
 
-// WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest
-// workers at which training hardly waits, and measures again if waiting changes. It starts at
-// [WithWorkers], tries at most [WithMaxWorkers], and ignores differences of [WithAlpha] or
-// [WithRelativeAlpha], by default 2 %. [Loader.SetWorkers] ends it.
+// WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest workers at
+// which training hardly waits, and measures again if waiting changes. It starts at [WithWorkers], and
+// tries at most [WithMaxWorkers]. It ignores differences up to [WithAlpha] or [WithRelativeAlpha], by
+// default 2 %. [Loader.SetWorkers] stops it.
 func WithAutoWorkers() Option {
 	return func(o *options) error {
 		o.auto = true
@@ -489,7 +492,7 @@ func WithAutoWorkers() Option {
 // maxAheadBytes bounds the memory of the records that a stream reads ahead.
 const maxAheadBytes = 256 << 20
 
-// logUndivided logs once per process that WithRank divides no CPUs, if the count of workers depends
+// logUndivided logs, once per process, that WithRank doesn't divide the CPUs, if the worker count depends
 // on them.
 func (o *options) logUndivided() {
 	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && !saidUndivided.Swap(true) {

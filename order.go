@@ -7,15 +7,16 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// An ordering is the order of a loader's epochs, and how many samples its dataset has. It doesn't
-// change. A loader has another one if SetSampler or the length of the dataset asks for it.
+// An ordering is the order of a loader's epochs, and the number of samples of its dataset. It doesn't
+// change. If SetSampler or the length of the dataset requires another order, the loader gets a new
+// ordering.
 type ordering struct {
 	sampler  Sampler // nil for a stream
 	own      bool    // sampler is the loader's own, which follows n
 	order    order.Order
-	n        int // samples of the dataset; endless for a stream
-	sorts    int // how many samples at a time the sampler sorts; 0 if it doesn't tell
-	perBatch int // order's
+	n        int // number of samples of the dataset; endless for a stream
+	sorts    int // how many samples at a time the sampler sorts; 0 if not known
+	perBatch int // copied from order
 }
 
 // newOrder returns an order that follows no sampler yet.
@@ -31,7 +32,7 @@ func (o *options) ownOrder(n int) Sampler {
 	return Sequential(n)
 }
 
-// follow sets what depends on the sampler: how many positions and batches an epoch has.
+// follow sets the fields that depend on the sampler: how many positions and batches an epoch has.
 func (o *ordering) follow(option string, s Sampler) (err error) {
 	if o.order.N, err = epochLen(option, s); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (o *ordering) follow(option string, s Sampler) (err error) {
 	return err
 }
 
-// startsOf asks a BatchSampler where batches begin.
+// startsOf returns a function that asks a BatchSampler where batches begin.
 func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 	return func(epoch, batch int) (position int, err error) {
 		usercall.Call(func() error { position = b.Start(epoch, batch); return nil }, func(stack []byte, cause error) {
@@ -70,7 +71,7 @@ func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 	}
 }
 
-// orderError returns an error of package order as one of this package.
+// orderError turns an error of package order into one of this package.
 func orderError(err error) error {
 	if e, ok := err.(*order.Error); ok {
 		return &OptionError{e.Option, e.Value, e.Bound}
@@ -80,13 +81,13 @@ func orderError(err error) error {
 
 const endless = order.Endless
 
-// perRank returns the batches that a rank has of a stream with WithEpochSamples.
+// perRank returns the order of the batches that a rank takes from a stream with WithEpochSamples.
 func (o *options) perRank() order.Order {
 	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
 }
 
-// quota returns how many samples of a stream WithEpochSamples gives each of world ranks in an
-// epoch; 0 without it.
+// quota returns how many samples of a stream WithEpochSamples gives to each of world ranks in an epoch; 0
+// without it.
 func (o *options) quota(world int) int {
 	if o.epochSamples == 0 {
 		return 0
@@ -94,8 +95,8 @@ func (o *options) quota(world int) int {
 	return max(1, o.epochSamples/world)
 }
 
-// endsEpoch reports whether a stream's epoch has no further batch, because of
-// WithEpochSamples, once world ranks have had that many samples of it, more than 0.
+// endsEpoch reports whether WithEpochSamples ends a stream's epoch once world ranks have had samples of
+// its samples, more than 0.
 func (o *options) endsEpoch(samples, world int) bool {
 	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
 		return false

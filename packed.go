@@ -11,12 +11,13 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Packed packs documents into rows of length elements, for language models. docs must be a
-// [SizedDataset] whose fields are ragged in one dimension, equally long in each document. A row
-// has the same fields, and two of type Int32: "segment_ids" numbers its documents from 1, and is
-// 0 where the row is empty; "positions" counts from 0 in each document. A longer document is
-// cut: its pieces count as documents, and each loads it anew. Which pieces share a row depends
-// on sizes, length and seed alone: [WithShuffle] shuffles the rows. For streams see [PackedStream].
+// Packed packs documents into rows of length elements, for language models. docs must be a [SizedDataset]
+// whose fields are ragged in one dimension and, within a document, equally long. A row has the same
+// fields, and two fields of type Int32: "segment_ids" numbers the documents of the row from 1, and is 0
+// where the row is empty; "positions" counts the elements of each document from 0. A document longer than
+// a row is cut: its pieces count as documents, and each piece loads the whole document again. Which
+// pieces share a row depends only on sizes, length and seed: [WithShuffle] shuffles the rows. For streams
+// see [PackedStream].
 func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 	if _, ok := docs.(*streamDataset); ok {
 		return nil, optionError("Packed", nil, "a stream has no sample by index: pack it by PackedStream")
@@ -38,12 +39,12 @@ func Packed(docs Dataset, length int, seed uint64) (Dataset, error) {
 	return d, nil
 }
 
-// A packing is what the rows of Packed and of PackedStream have in common.
+// A packing holds what the rows of Packed and of PackedStream have in common.
 type packing struct {
 	src    *fieldSet // of the documents
-	fields []Field   // of a row
+	fields []Field   // fields of a row
 	length int
-	sizes  string // names what tells how long a document is
+	sizes  string // names the function that returns how long a document is
 }
 
 func newPacking(of string, src *fieldSet, length int, sizes string) (packing, error) {
@@ -67,8 +68,8 @@ func newPacking(of string, src *fieldSet, length int, sizes string) (packing, er
 
 func (p *packing) Fields() []Field { return cloneFields(p.fields) }
 
-// put copies a piece of a loaded document into a row, as its piece number k, from place at on. It
-// returns how long the piece is: Load may set a smaller size than was told.
+// put copies a piece of a loaded document into a row, as the row's piece number k, beginning at place at.
+// It returns how long the piece is: Load may set a smaller size than the dataset gave before.
 func (p *packing) put(dst, doc *Sample, piece rowpacking.Piece, told, k, at int) (n int, err error) {
 	if err := doc.end(); err != nil {
 		return 0, err
@@ -91,7 +92,7 @@ func (p *packing) put(dst, doc *Sample, piece rowpacking.Piece, told, k, at int)
 	return n, nil
 }
 
-// end clears a row from place at on.
+// end clears a row, beginning at place at.
 func (p *packing) end(dst *Sample, at int) {
 	segments, positions := p.numbers(dst)
 	clear(segments[at:])
@@ -106,7 +107,7 @@ func (p *packing) numbers(dst *Sample) (segments, positions []int32) {
 	return Values[int32](dst, own), Values[int32](dst, own+1)
 }
 
-// piecesOf returns the pieces of all documents, in an order drawn by seed.
+// piecesOf returns the pieces of all documents, in a random order that depends on seed.
 func piecesOf(docs Dataset, n int, l *fieldSet, length int, seed uint64) (pieces []rowpacking.Piece, err error) {
 	tell := sizesOf(docs)
 	if tell == nil {
@@ -140,7 +141,7 @@ func piecesOf(docs Dataset, n int, l *fieldSet, length int, seed uint64) (pieces
 	return pieces, nil
 }
 
-// rows is the dataset that Packed makes.
+// rows is the dataset that Packed returns.
 type rows struct {
 	packing
 	docs   Dataset
@@ -157,7 +158,7 @@ func (d *rows) Fingerprint() string {
 }
 func (d *rows) overwrites() bool { return true }
 
-// locate finds nothing: a row is of many documents.
+// locate finds nothing: a row has parts of many documents.
 func (d *rows) locate(int) (ds Dataset, there int, in string) { return nil, 0, "" }
 
 func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {
@@ -173,10 +174,10 @@ func (d *rows) Load(ctx context.Context, index int, dst *Sample) error {
 	return nil
 }
 
-// told is what Sizes tells of a document.
+// told is the size that Sizes sets for a document.
 type told []int
 
-// loadPiece loads a piece into a row, see put.
+// loadPiece loads a piece into a row: see put.
 func (d *rows) loadPiece(ctx context.Context, p rowpacking.Piece, dst *Sample, k, at int) (n int, err error) {
 	doc := scratchFor(d.src.Layout, d.clears, dst)[0]
 	doc.index = int(p.Doc)

@@ -9,15 +9,15 @@ import (
 	"github.com/nwt-go/nwt/internal/rowpacking"
 )
 
-// PackedStream packs the documents of a stream into rows of length elements, with the fields of
-// [Packed]'s. Documents come one after the other, so rows are full but for the last of each shard.
-// A document that doesn't fit goes on in the next row, as a document of its own; each of its rows
-// loads it anew.
+// PackedStream packs the documents of a stream into rows of length elements, with the same fields as the
+// rows of [Packed]. Documents come one after the other, so all rows are full except the last of each
+// shard. A document that doesn't fit continues in the next row, where it counts as another document; each
+// of its rows loads it again.
 //
-// size returns how long a document is, from its record; Load may set a smaller length, which leaves
-// room. total returns how long the documents of a shard are together, or −1. If it isn't nil, the
-// rows are a [CountedStream]; the counts of docs themselves don't tell how many rows there are.
-// Resume reads the records that it passes over, without loading them.
+// size returns how long a document is, from its record. Load may set a smaller length, which leaves room
+// in the row. total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If
+// total isn't nil, the rows are a [CountedStream]; the counts of docs can't be used, since they don't say
+// how many rows there are. Resume reads the records that it passes over, but doesn't load them.
 func PackedStream(docs Stream, length int, size func(r *Record) int, total func(shard int) int) (Stream, error) {
 	_, l, err := checkDataset(Streamed(docs))
 	if err != nil {
@@ -44,7 +44,7 @@ type rowStream struct {
 	packing
 	docs    Stream
 	size    func(r *Record) int
-	longest int // document that its fields allow
+	longest int // length of the longest document that its fields allow
 }
 
 type countedRows struct {
@@ -74,14 +74,14 @@ func (s *rowStream) Open(ctx context.Context, shard int) (ShardReader, error) {
 	return &rowReader{ShardReader: r, rowStream: s, number: -1}, nil
 }
 
-// A packedRow is the Value of a row's record; its Data is that of all pieces.
+// A packedRow is the Value of a row's record; the row's Data is the Data of all its pieces.
 type packedRow struct{ pieces []packedPiece }
 
 type packedPiece struct {
-	Record // of the document; Data is set by Load
+	Record // the document's record; Load sets its Data
 	rowpacking.Piece
-	size int // of the document
-	end  int // in the row's Data
+	size int // how long the document is
+	end  int // where it ends in the row's Data
 }
 
 func (s *rowStream) Load(ctx context.Context, r *Record, dst *Sample) error {
@@ -106,15 +106,15 @@ func (s *rowStream) Load(ctx context.Context, r *Record, dst *Sample) error {
 
 // A rowReader reads the rows of a shard.
 type rowReader struct {
-	ShardReader // of the documents
+	ShardReader // reads the documents
 	*rowStream
-	doc        Record // that the rows have come to
-	number     int    // of it in the shard
-	from, size int    // what the rows have had of it, and all of it
+	doc        Record // the document that the rows have reached
+	number     int    // its number in the shard
+	from, size int    // how much of it is in rows already, and its size
 	ended      bool   // no document is left
 }
 
-// take passes over up to n elements, and calls each for every piece. It returns io.EOF if none is
+// take passes over up to n elements, and calls each for every piece of them. It returns io.EOF if none is
 // left.
 func (r *rowReader) take(ctx context.Context, n int, each func(from, n int)) (taken int, err error) {
 	for taken < n && !r.ended {
@@ -124,7 +124,7 @@ func (r *rowReader) take(ctx context.Context, n int, each func(from, n int)) (ta
 			r.from, taken = r.from+k, taken+k
 			continue
 		}
-		r.doc.Value = nil // the one before may be a row's
+		r.doc.Value = nil // the old one may belong to a row
 		if err := r.ShardReader.Next(ctx, &r.doc); err == io.EOF {
 			r.ended = true
 			break

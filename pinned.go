@@ -8,9 +8,9 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// WithPinned decides whether batches are loaded into page-locked memory: by default if the
-// device is a GPU. On the [Host] it is for programs that copy to a GPU themselves; if it is
-// refused there, a log line names the limit.
+// WithPinned sets whether batches are loaded into page-locked memory. By default they are if the device
+// is a GPU. On the [Host] it is for programs that copy to a GPU themselves; if the system refuses to lock
+// memory there, a log line names the limit.
 func WithPinned(on bool) Option {
 	return func(o *options) error {
 		o.pinned = &on
@@ -18,18 +18,17 @@ func WithPinned(on bool) Option {
 	}
 }
 
-// slotMemory is where slots come from, always outside the Go heap. On the heap, a
-// gigabyte of slots would let the collector pile up a gigabyte of garbage, and its
-// memory wouldn't go back to the system when a loader closes.
+// slotMemory allocates the memory of slots, always outside the Go heap. On the heap, a gigabyte of slots
+// would let a gigabyte of garbage accumulate between collections, and the memory wouldn't go back to the
+// system when a loader closes.
 type slotMemory struct {
 	alloc func(size int) ([]byte, error)
 	free  func(mem []byte) error
 }
 
-// newSlotMemory chooses the memory by device and WithPinned. For a GPU it is the
-// driver's page-locked memory, unless WithPinned(false) declines it. For the host it
-// is ordinary pages or, with WithPinned(true), the driver's or locked ones. With checks it is
-// ordinary pages.
+// newSlotMemory chooses the memory by device and WithPinned. For a GPU it is the driver's page-locked
+// memory, unless WithPinned(false) declines it. For the host it is ordinary pages or, with
+// WithPinned(true), the driver's memory or locked pages. With checks it is ordinary pages.
 func newSlotMemory(o *options) slotMemory {
 	host := onHost(o.device)
 	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {
@@ -46,9 +45,8 @@ func newSlotMemory(o *options) slotMemory {
 	return lockedPages(o)
 }
 
-// gpuOfRank returns the GPU that this process most likely trains on. Page-locked memory
-// needs a context; if every rank had one on the first GPU, these would take memory of
-// the first GPU.
+// gpuOfRank returns the GPU that this process most likely trains on. Page-locked memory needs a context.
+// If every rank made a context on the first GPU, these would take memory of that GPU.
 func gpuOfRank(o *options) (*cuda.Device, error) {
 	n, err := cuda.Count()
 	if err != nil {
@@ -61,10 +59,9 @@ func gpuOfRank(o *options) (*cuda.Device, error) {
 	return cuda.Open(local % n)
 }
 
-// lockedPages locks pages as long as the system's limit allows. It logs once when the
-// limit doesn't.
+// lockedPages locks pages as long as the system's limit allows. It logs once if the limit is reached.
 func lockedPages(o *options) slotMemory {
-	var warned atomic.Bool // no Once: whoever came second would wait for the log's handler
+	var warned atomic.Bool // no sync.Once: a second caller would wait for the log's handler
 	alloc := func(size int) ([]byte, error) {
 		mem, err := osmemory.Map(size)
 		if err != nil {

@@ -9,16 +9,17 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Place is all that Load may depend on beside the dataset: which sample it loads, and for which
-// position of which epoch. So a sample may be loaded elsewhere, by another process, and is the same.
+// A Place is all that Load may depend on, apart from the dataset: which sample it loads, and for which
+// position of which epoch. A sample may therefore be loaded elsewhere, by another process, and is the
+// same.
 type Place struct {
 	Index    int // of the sample in its dataset
 	Position int // in the epoch, over all ranks
 	Epoch    int
-	Key      uint64 // of Sample.Rand: it stands for the seed
+	Key      uint64 // seeds Sample.Rand; it stands for the seed
 }
 
-// Place returns where the sample belongs.
+// Place returns the place of the sample.
 func (s *Sample) Place() Place {
 	outer := s
 	for outer.outer != nil {
@@ -27,8 +28,8 @@ func (s *Sample) Place() Place {
 	return Place{Index: s.index, Position: s.Position(), Epoch: s.epoch, Key: outer.seedKey}
 }
 
-// BatchesFrom returns how many batches this rank has from a state to the end of its epoch: the
-// same number on every rank.
+// BatchesFrom returns how many batches this rank has from a state to the end of its epoch. The number is
+// the same on every rank.
 func (l *Loader) BatchesFrom(s State) (int, error) {
 	o, _, base, _, err := l.from(s)
 	if err != nil {
@@ -37,9 +38,9 @@ func (l *Loader) BatchesFrom(s State) (int, error) {
 	return o.Steps(base), nil
 }
 
-// Places appends to dst the places of a batch of this rank, the batch-th that [Loader.Resume] would
-// yield, without loading them, and returns the state after it. It fails for a stream, for a state
-// that Resume refuses, and if batch is out of range.
+// Places appends to dst the places of one of the batches that [Loader.Resume] would yield on this rank;
+// batch is its number, from 0. It loads nothing. It also returns the state after that batch. It fails for
+// a stream, for a state that Resume refuses, and if batch is out of range.
 func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State, err error) {
 	o, sampler, base, n, err := l.from(s)
 	switch {
@@ -71,7 +72,7 @@ func (l *Loader) Places(dst []Place, s State, batch int) (_ []Place, after State
 	return dst, after, err
 }
 
-// from returns the order that a state is of, where in it the state is, and the dataset's length.
+// from returns the order of a state's epoch, where in it the state is, and the dataset's length.
 func (l *Loader) from(s State) (o order.Order, sampler Sampler, base, n int, err error) {
 	switch {
 	case l.streams():
@@ -95,8 +96,8 @@ func (l *Loader) from(s State) (o order.Order, sampler Sampler, base, n int, err
 	return o, sampler, base, n, orderError(err)
 }
 
-// A PlacedBatch is a batch of samples from any places, in the program's own memory. Several
-// [Hand]s may load different samples of it side by side.
+// A PlacedBatch is a batch of samples from any places, in memory of the program. Several [Hand]s may load
+// different samples of it at once.
 type PlacedBatch struct {
 	places []Place
 	errs   []error
@@ -105,7 +106,7 @@ type PlacedBatch struct {
 	l      *Loader
 }
 
-// NewPlacedBatch makes a batch of at most WithBatchSize samples, to be used again and again.
+// NewPlacedBatch makes a batch of at most WithBatchSize samples, which can be used again and again.
 func (l *Loader) NewPlacedBatch() *PlacedBatch {
 	n := l.opts.batchSize
 	b := &PlacedBatch{l: l, errs: make([]error, n), sizes: make([]int, l.layout.Ragged)}
@@ -116,8 +117,8 @@ func (l *Loader) NewPlacedBatch() *PlacedBatch {
 // Cap returns how many samples the batch may have.
 func (b *PlacedBatch) Cap() int { return len(b.errs) }
 
-// Set says which samples the batch has, and returns how many bytes they take: of a
-// [SizedDataset], each place is as long as the longest of them. b keeps places.
+// Set sets which samples the batch has, and returns how many bytes they take. For a [SizedDataset], every
+// sample takes as much memory as the longest. b keeps the slice places.
 func (b *PlacedBatch) Set(places []Place) (size int, err error) {
 	l := b.l
 	if len(places) > len(b.errs) {
@@ -147,7 +148,7 @@ func (b *PlacedBatch) Set(places []Place) (size int, err error) {
 	return b.geo.Used, nil
 }
 
-// In gives the batch its memory: at least as many bytes as Set returned, aligned to 8.
+// In sets the memory of the batch: at least as many bytes as Set returned, aligned to 8.
 func (b *PlacedBatch) In(mem []byte) { b.geo.Bytes = mem[:b.geo.Used] }
 
 func (b *PlacedBatch) fail(i int, stack []byte, err error) {
@@ -155,22 +156,23 @@ func (b *PlacedBatch) fail(i int, stack []byte, err error) {
 	b.errs[i] = &LoadError{Index: p.Index, Position: p.Position, Epoch: p.Epoch, Err: err, Stack: stack}
 }
 
-// Err returns why a sample could not be loaded, a *[LoadError], or nil.
+// Err returns why a sample could not be loaded, as a *[LoadError], or nil if it was loaded.
 func (b *PlacedBatch) Err(place int) error { return b.errs[place] }
 
-// Field returns where a field lies in the batch's memory, and its shape, samples first.
+// Field returns where a field lies in the batch's memory, and its shape, whose first dimension is the
+// number of samples.
 func (b *PlacedBatch) Field(field int) (from, to int, shape []int) {
 	from = b.geo.Offsets[field]
 	return from, from + len(b.places)*b.geo.Columns[field].Size, b.geo.Shapes[field]
 }
 
-// LensOf returns each sample's length in a ragged dimension of a field.
+// LensOf returns the length of each sample in a ragged dimension of a field.
 func (b *PlacedBatch) LensOf(field, dim int) []int32 {
 	return b.geo.LensOf(b.geo.Columns[field].Ragged + dim)[:len(b.places)]
 }
 
-// A Hand loads samples of placed batches, as a worker of a loader does: with values of [Scratch]
-// of its own, and with WithRetry. It bounds no call. One goroutine uses it at a time.
+// A Hand loads samples of placed batches, as a loader's worker does: with its own values of [Scratch],
+// and with WithRetry. It ignores WithTimeout. Only one goroutine may use it at a time.
 type Hand struct {
 	l       *Loader
 	s       Sample
@@ -186,11 +188,11 @@ func (l *Loader) NewHand(number int) *Hand {
 	return h
 }
 
-// Close closes what Scratch has kept for the hand.
+// Close closes the values that Scratch has kept for the hand.
 func (h *Hand) Close() { h.s.locals.close(h.l.opts.log) }
 
-// Load loads the samples from … to−1 of a batch. [PlacedBatch.Err] returns what failed for a
-// sample; Load's own error is that of WithWorkerInit or of ctx.
+// Load loads the samples from … to−1 of a batch. [PlacedBatch.Err] returns the error of each sample. Load
+// itself returns only an error of WithWorkerInit or of ctx.
 func (h *Hand) Load(ctx context.Context, b *PlacedBatch, from, to int) (err error) {
 	if !h.ready {
 		usercall.Call(func() error { return h.l.opts.init(ctx, h.s.worker) }, func(stack []byte, cause error) {
@@ -222,7 +224,7 @@ func follows(p, q Place) bool {
 	return q.Position == p.Position+1 && q.Epoch == p.Epoch && q.Key == p.Key
 }
 
-// turnTo readies the hand's sample for a place of a batch.
+// turnTo prepares the hand's sample for a place of a batch.
 func (h *Hand) turnTo(b *PlacedBatch, i int) {
 	p := b.places[i]
 	h.s.epoch, h.s.seedKey, h.s.from = p.Epoch, p.Key, p.Position-i
@@ -255,7 +257,7 @@ func (h *Hand) alone(ctx context.Context, b *PlacedBatch, i int) {
 	})
 }
 
-// together loads samples by LoadBatch. It reports false if that fails: then each is loaded alone.
+// together loads samples by LoadBatch. It returns false if that fails; then each sample is loaded alone.
 func (h *Hand) together(ctx context.Context, b *PlacedBatch, from, to int) bool {
 	h.turnTo(b, from)
 	n := to - from

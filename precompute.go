@@ -18,18 +18,20 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Precompute keeps the samples of ds in a file at path. The first run loads and writes them;
-// later runs map the file into memory. If the number of samples, the fields, version or the
-// dataset's [Fingerprinter] have changed, or the file is damaged, it is written anew: put into
-// version what else the samples depend on. A file that isn't Precompute's is first moved to
-// path.foreign. A sample that is damaged, or was bad within [WithErrorBudget], is loaded from ds.
+// Precompute keeps the samples of ds in a file at path. The first run loads and writes them; later runs
+// map the file into memory. It is written anew if the number of samples, the fields, version or the
+// dataset's [Fingerprinter] has changed, or if the file is damaged. Put into version whatever else the
+// samples depend on. If path has a file that Precompute didn't write, that file is first moved to
+// path.foreign. A sample that is damaged in the file, or that was left out under [WithErrorBudget], is
+// loaded from ds.
 //
-// All samples are tried, even if some are bad. If more are bad than WithErrorBudget allows, or the
-// run is interrupted, what was loaded stays in path.partial, and the next call loads the rest.
+// All samples are tried, even if some are bad. If more samples are bad than WithErrorBudget allows, or if
+// the run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the
+// rest.
 //
-// The samples are those of [LoadSample]: augmentation belongs in a [Map] over the result. Only
-// loading options and [WithProgress] take effect. If several processes call it, one writes and the
-// others wait. ds must not call it for the same path.
+// The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options and
+// [WithProgress] take effect. If several processes call it, one writes and the others wait. ds must not
+// call it for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -77,7 +79,7 @@ func (p *Precomputed) Len() int { return p.n }
 // Fields returns the layout of a sample.
 func (p *Precomputed) Fields() []Field { return p.layout.fields }
 
-// Fingerprint returns that of what was precomputed.
+// Fingerprint returns the fingerprint of the samples in the file.
 func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
@@ -152,7 +154,7 @@ func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options
 	return nil
 }
 
-// onlyHowToLoad undoes what the options say about order, delivery and tuning.
+// onlyHowToLoad undoes the options about order, delivery and tuning.
 func onlyHowToLoad(o *options) error {
 	plain, err := newOptions(nil)
 	if err != nil {
@@ -165,14 +167,14 @@ func onlyHowToLoad(o *options) error {
 	return nil
 }
 
-// precomputedFor is what the samples of a file depend on. Its JSON describes the file.
+// precomputedFor holds what the samples of a file depend on. Its JSON describes the file.
 type precomputedFor struct {
 	Version   string
 	ByteOrder string // nativeOrder
 	Samples   int
 	Fields    []Field
 
-	Fingerprint string `json:",omitempty"` // a hash of the dataset's
+	Fingerprint string `json:",omitempty"` // a hash of the dataset's fingerprint
 }
 
 // nativeOrder names this machine's byte order.
@@ -194,8 +196,7 @@ func (h *precomputedFor) describe() ([]byte, error) {
 	return description, err
 }
 
-// difference returns the first difference between what a file is described to be for and what is
-// wanted.
+// difference returns the first difference between what a file's description says and what is wanted.
 func (h *precomputedFor) difference(description []byte) string {
 	var there precomputedFor
 	switch err := json.Unmarshal(description, &there); {

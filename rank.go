@@ -11,13 +11,13 @@ import (
 
 // Rank is the place of this process among those that train together.
 type Rank struct {
-	Rank, World           int    // number of this process, 0-based, and how many there are
-	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't tell
+	Rank, World           int    // number of this process, from 0, and how many processes there are
+	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't set it
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
-	Vars                  string // what it was read from, of each value up to 200 characters: "WORLD_SIZE=8 RANK=3 …"
+	Vars                  string // the variables that were read, with up to 200 characters of each value: "WORLD_SIZE=8 RANK=3 …"
 }
 
-// String says what was found, and where.
+// String returns the rank, and where it was found.
 func (r Rank) String() string {
 	found := fmt.Sprintf("rank %d of %d, %d of %d on this host, launcher: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, r.Source)
 	if r.Vars != "" {
@@ -37,10 +37,10 @@ func (r Rank) logOnce(log *slog.Logger) {
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables of the first launcher that set
-// any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, a Kubernetes indexed Job with
-// WORLD_SIZE. Without one it is rank 0 of 1. Variables that are malformed, out of range, missing
-// or in contradiction are an error. An empty one counts as missing. A nil lookup is
+// RankFromEnv reads rank and world from the environment variables of the first launcher that has set any:
+// torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
+// Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range, missing or
+// contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv uses
 // [os.LookupEnv].
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {

@@ -15,23 +15,23 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// From these values on, a figure is worth a sentence.
+// The report mentions a figure from these values on.
 const (
-	littleWait  = 0.05 // share of an iteration that training waits; below it nobody notices
+	littleWait  = 0.05 // share of an iteration that training waits; a smaller share is not noticed
 	cpuFull     = 0.90 // share of the CPUs
 	cpuIdle     = 0.50
 	readingSets = 0.80 // share of the time in which a stream is read
 	muchCopy    = 0.20 // share of an iteration spent copying to the device
-	slowFirst   = 20   // times the median that the first batch takes …
-	firstNotice = 1e9  // … and nanoseconds
-	nearLimit   = 0.80 // of memory
-	fewSamples  = 0.95 // of BatchSize
-	muchGC      = 0.05 // share of the CPUs that collecting garbage may take
+	slowFirst   = 20   // the first batch takes this many times the median …
+	firstNotice = 1e9  // … and at least this many nanoseconds
+	nearLimit   = 0.80 // share of the memory limit
+	fewSamples  = 0.95 // share of BatchSize
+	muchGC      = 0.05 // share of the CPUs that garbage collection uses
 
-	busyOthers  = 0.10 // share of the CPUs that others use
+	busyOthers  = 0.10 // share of the CPUs that other processes use
 	unsure      = 0.90 // confidence
 	manyWorkers = 64
-	muchDrift   = 1.25 // times as slow, or as fast, at the end as at the beginning
+	muchDrift   = 1.25 // ratio of the times at the end and at the beginning, or its inverse
 )
 
 func countCPUs(n float64) string {
@@ -44,7 +44,7 @@ func countCPUs(n float64) string {
 	return fmt.Sprintf("%.3g CPUs", n)
 }
 
-// Why 0 workers aren't tried.
+// These are the reasons why 0 workers aren't tried.
 const (
 	notInline       = "0 workers weren't tried: WithTimeout holds only with workers"
 	notInlineStream = "0 workers weren't tried: a stream is read by a goroutine anyway"
@@ -57,7 +57,7 @@ func countWorkers(n int) string {
 	return fmt.Sprintf("%d workers", n)
 }
 
-// String returns the report for people.
+// String returns the report that a person reads.
 func (r *Result) String() string {
 	var b strings.Builder
 	b.WriteString(r.Reason)
@@ -86,7 +86,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
 		{"per batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
 		{"±", "", margin},
-		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait + t.Transfer)) }}, // with a step; else it is all of the time
+		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait + t.Transfer)) }}, // only with a step; without one, training waits all the time
 		{"CPUs busy", "", func(t Trial) string { return human.Share(t.CPU) }},
 	}
 	if !r.Step {
@@ -120,7 +120,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	w.Flush()
 }
 
-// writeNotes writes the notes below the table, each behind a word.
+// writeNotes writes the notes below the table, each with its label.
 func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%13s  %s\n", word, fmt.Sprintf(format, args...))
@@ -194,7 +194,7 @@ func (h Hardware) String() string {
 	return s
 }
 
-// reason says in a sentence why the choice c was made. untuned is the count without tuning.
+// reason returns a sentence that says why the choice c was made. untuned is the count without tuning.
 func (r *Result) reason(c search.Choice, untuned int) string {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
 	overlap := chosen.Total-fastest.Total > r.Alpha
@@ -203,7 +203,7 @@ func (r *Result) reason(c search.Choice, untuned int) string {
 	if r.fallback && r.Workers == untuned {
 		workers += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == live]
 	}
-	var beside []string // what the choice is compared with
+	var beside []string // the counts that the choice is compared with
 	if c.Kept {
 		beside = append(beside, "time was over before another count was surely better")
 	}
@@ -241,7 +241,7 @@ func (r *Result) reason(c search.Choice, untuned int) string {
 	return fmt.Sprintf("%s: %s.", workers, strings.Join(beside, "; "))
 }
 
-// hardly is a share of time below which nobody notices a difference.
+// hardly is the share of time below which a difference isn't noticed.
 const hardly = 0.01
 
 // slower returns the share by which a takes longer than b.
@@ -267,42 +267,42 @@ func capital(s string) string {
 	return strings.ToUpper(string(r)) + s[size:]
 }
 
-// margin is half the 95 % interval, as a share of the mean.
+// margin returns half the 95 % interval, as a share of the mean.
 func margin(t Trial) string {
 	if t.High <= t.Low || t.Mean == 0 || t.High-t.Low > 2*t.Mean {
-		return "" // it was measured once, or hardly
+		return "" // it was measured only once, or too briefly
 	}
 	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
 }
 
 // A Result is what [Tune] found. In JSON durations are whole nanoseconds.
 type Result struct {
-	Workers    int           `json:"workers"`    // the choice: fewest workers within Alpha of the fastest, as far as measuring tells
-	Fastest    int           `json:"fastest"`    // the time-best count
-	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, without those that RuledOut has
+	Workers    int           `json:"workers"`    // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
+	Fastest    int           `json:"fastest"`    // the count with the shortest time
+	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, except the counts in RuledOut
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
-	Iterations int           `json:"iterations"` // over how many iterations Alpha and Trial.Total accumulate
-	Confidence float64       `json:"confidence"` // repeatability: how often another run would choose the same, 0 … 1; 0: not known. It doesn't report whether the choice is right
+	Iterations int           `json:"iterations"` // the number of iterations over which Alpha and Trial.Total accumulate
+	Confidence float64       `json:"confidence"` // repeatability: the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
-	Floor    time.Duration `json:"floor_ns"`            // an iteration's time without waiting and copying
-	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts, ascending, that take too much memory; 0 with WithTimeout and for a stream
+	Floor    time.Duration `json:"floor_ns"`            // time of an iteration without waiting and copying
+	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts that take too much memory, ascending; count 0 also with WithTimeout and for a stream
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
 	BatchSize  int    `json:"batch_size"`
 	BatchBytes int    `json:"batch_bytes"`
 
-	BatchSamples float64 `json:"batch_samples"` // of a batch, on average: a sampler may set shorter ones than BatchSize
-	Step         bool    `json:"step"`          // iterations include a training step: WithStep was given
-	Cached       bool    `json:"cached"`        // taken from the file of WithResultCache
+	BatchSamples float64 `json:"batch_samples"` // mean size of a batch: a sampler may make batches smaller than BatchSize
+	Step         bool    `json:"step"`          // WithStep was given: iterations include a training step
+	Cached       bool    `json:"cached"`        // the result was taken from the file of WithResultCache
 
 	Hardware Hardware      `json:"hardware"`
-	Reason   string        `json:"reason"`             // why the choice was made, a sentence
-	Warnings []string      `json:"warnings,omitempty"` // what makes the answer less trustworthy
-	Advice   []string      `json:"advice,omitempty"`   // what to change, from what was measured
+	Reason   string        `json:"reason"`             // why the choice was made, in one sentence
+	Warnings []string      `json:"warnings,omitempty"` // reasons to trust the answer less
+	Advice   []string      `json:"advice,omitempty"`   // what to change, judging by the measurements
 	Elapsed  time.Duration `json:"elapsed_ns"`         // how long tuning took
 
-	fallback bool // measuring didn't tell this count from others
+	fallback bool // the measurements don't show that this count is better than others
 }
 
 // RuledOut is a worker count that may not be chosen.
@@ -319,57 +319,57 @@ type Hardware struct {
 	Logical    int     `json:"logical"`  // CPUs of the machine, hyper-threads included
 	Physical   int     `json:"physical"` // cores of the machine
 	Affinity   int     `json:"affinity"` // logical CPUs that the process may run on
-	Quota      float64 `json:"quota"`    // CPUs' worth of time that the container may use; 0: no quota
+	Quota      float64 `json:"quota"`    // how many CPUs' time the container may use; 0: no quota
 	GOMAXPROCS int     `json:"gomaxprocs"`
-	Memory     uint64  `json:"memory"` // bytes, of the machine
+	Memory     uint64  `json:"memory"` // of the machine, in bytes
 }
 
-// A Trial is what was measured at one worker count.
+// A Trial holds what was measured at one worker count.
 type Trial struct {
 	Workers    int           `json:"workers"`
-	Iterations int           `json:"iterations"` // measured; warm-up is left out, unless the time was over before there was more
-	Mean       time.Duration `json:"mean_ns"`    // per iteration: wait + transfer (+ step, if one is given)
-	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, without drift that all counts share
+	Iterations int           `json:"iterations"` // how many were measured, without warm-up, unless there was no time for more
+	Mean       time.Duration `json:"mean_ns"`    // mean time of an iteration: wait + transfer (+ step, if there is one)
+	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, after removing drift that all counts share
 	High       time.Duration `json:"high_ns"`
-	Median     time.Duration `json:"median_ns"` // per iteration
-	P99        time.Duration `json:"p99_ns"`    // per iteration
-	Total      time.Duration `json:"total_ns"`  // for Result.Iterations iterations
+	Median     time.Duration `json:"median_ns"` // time of an iteration
+	P99        time.Duration `json:"p99_ns"`    // time of an iteration
+	Total      time.Duration `json:"total_ns"`  // time of Result.Iterations iterations
 
 	Wait     time.Duration `json:"wait_ns"`           // mean time blocked for a batch
-	Transfer time.Duration `json:"transfer_ns"`       // mean time of the copy to the device, as far as other work didn't hide it
+	Transfer time.Duration `json:"transfer_ns"`       // mean time of the copy to the device, except the part that other work hid
 	Step     time.Duration `json:"step_ns"`           // mean time of the training step
-	Reading  float64       `json:"reading,omitempty"` // share of the time, 0 … 1, in which a batch waited for a stream's records; near 1, reading sets the pace
+	Reading  float64       `json:"reading,omitempty"` // share of the time, 0 … 1, in which a batch waited for a stream's records; near 1, reading is the bottleneck
 
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
-	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, bytes per second
+	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, in bytes per second
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, WithWorkerInit included; only of the count that was measured first
+	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, WithWorkerInit included; set only for the count that was measured first
 	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
-	Memory     uint64        `json:"memory"`         // bytes that the process must have, without pages of files and idle heap; 0: not known
-	PeakRSS    uint64        `json:"peak_rss"`       // bytes, of the process, pages of files included
-	PeakExact  bool          `json:"peak_exact"`     // told by the kernel
+	Memory     uint64        `json:"memory"`         // bytes that the process needs, without file pages and idle heap; 0: not known
+	PeakRSS    uint64        `json:"peak_rss"`       // of the process, in bytes, file pages included
+	PeakExact  bool          `json:"peak_exact"`     // the kernel reported PeakRSS
 	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
 
-	// Shares, 0 … 1, of the CPUs: with several ranks on the host, of this rank's CPUs.
-	CPU          float64 `json:"cpu"`           // that this process used, its garbage collector included
-	CollectorCPU float64 `json:"collector_cpu"` // that its garbage collector used
-	OtherCPU     float64 `json:"other_cpu"`     // that everything else used; −1: not known
+	// Shares of the CPUs, 0 … 1. If the host has several ranks, they are shares of this rank's CPUs.
+	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
+	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
+	OtherCPU     float64 `json:"other_cpu"`     // used by everything else; −1: not known
 
-	queued float64 // that its threads waited for; 0 if it isn't known
+	queued float64 // that its threads waited for; 0 if not known
 }
 
-// Progress is where tuning or precomputing stands.
+// Progress says how far tuning or precomputing has come.
 type Progress struct {
 	Phase   string        // "measuring", "precomputing" or "done"
-	Workers int           // the count that is being measured, or that precomputes
-	Done    float64       // share, 0 … 1; it never falls
-	Elapsed time.Duration // since Tune was called, or Precompute began to load
-	Left    time.Duration // of tuning, at most; 0: there is no bound. Of precomputing, about
-	Trial   *Trial        // what is known so far of the count that was just measured, else nil
+	Workers int           // the count that is being measured, or that precomputing uses
+	Done    float64       // share that is done, 0 … 1; it never falls
+	Elapsed time.Duration // since Tune was called, or since Precompute began to load
+	Left    time.Duration // for tuning, the most time that is left, 0 if there is no bound; for precomputing, an estimate
+	Trial   *Trial        // what is known so far of the count that was just measured; nil if none was
 }
 
-// needs returns the memory that a trial must have. The system can take back pages of files. If it
-// isn't known how much of the peak they are, needs is the peak.
+// needs returns the memory that a trial needs. File pages don't count, because the system can take them
+// back. If it isn't known how much of the peak they are, needs returns the peak.
 func (t *Trial) needs() uint64 {
 	if t.Memory > 0 {
 		return t.Memory
@@ -377,5 +377,5 @@ func (t *Trial) needs() uint64 {
 	return t.PeakRSS
 }
 
-// live is the Strategy of what a loader found while training.
+// live is the Strategy in the result of a loader that tuned itself while training.
 const live = "live"

@@ -11,19 +11,20 @@ import (
 	"github.com/nwt-go/nwt/internal/resultfile"
 )
 
-// keptResult is a result as the file has it.
+// keptResult is a result as it stands in the file.
 type keptResult struct {
 	*Result
-	Before uint64 `json:"memory_before"` // bytes that the process had to have before it tuned
+	Before uint64 `json:"memory_before"` // bytes that the process needed before it tuned
 }
 
 const (
-	// forgetDoubtful is how long a result holds if it isn't sure, or if counts were ruled out by the
-	// memory that was left then.
+	// forgetDoubtful is how long a result holds if it isn't sure, or if counts were ruled out because
+	// memory was short.
 	forgetDoubtful = 24 * time.Hour
 
-	// forgetAtOnce is how long one holds that other programs may have had a part in, or that is a
-	// matter of chance: for the processes that wait for it, and not for the next day's training.
+	// forgetAtOnce is how long a result holds if other programs may have influenced it, or if it is
+	// largely chance: long enough for the processes that wait for it, but not for the next day's
+	// training.
 	forgetAtOnce = 10 * time.Minute
 	byChance     = 0.80 // confidence
 )
@@ -39,8 +40,8 @@ func (s *source) holds(r *Result) time.Duration {
 	return math.MaxInt64
 }
 
-// recall returns the result that the file has, and when it was saved; nil if the file has none that
-// may hold.
+// recall returns the result in the file, and when it was saved; nil if the file has no result that may
+// still hold.
 func (s *source) recall(limit memoryLimit, file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
@@ -67,7 +68,7 @@ func (s *source) recall(limit memoryLimit, file resultfile.File, key resultfile.
 	return r.Result, saved
 }
 
-// impossible says what is in the result that no tuning can have found; empty if nothing.
+// impossible returns what no tuning can have found in the result, or "" if there is nothing of the kind.
 func (r *Result) impossible() string {
 	for _, workers := range []int{r.Workers, r.Fastest} {
 		if t := r.trial(workers); t.Iterations < 1 || t.Mean < 1 || workers < 0 || workers > maxWorkers {
@@ -77,8 +78,8 @@ func (r *Result) impossible() string {
 	return ""
 }
 
-// resultKey names all that the answer depends on. It leaves out what only changes which samples
-// are loaded, or how the answer is looked for.
+// resultKey returns everything that the answer depends on. It leaves out what only changes which samples
+// are loaded, or how the search proceeds.
 func (s *source) resultKey() resultfile.Key {
 	o := s.opts
 	pinned := "default"
@@ -87,7 +88,7 @@ func (s *source) resultKey() resultfile.Key {
 	}
 	device := o.device.String()
 	if gpu, ok := o.device.(cudaDevice); ok {
-		device = "cuda (" + gpu.Name() + ")" // whichever of the host's GPUs it is
+		device = "cuda (" + gpu.Name() + ")" // any GPU of this kind on the host
 	}
 	return resultfile.Key{
 		Hardware:   resultfile.ThisHardware(),
@@ -100,8 +101,8 @@ func (s *source) resultKey() resultfile.Key {
 	}
 }
 
-// outgrown says why the choice of a kept result doesn't fit into memory today; empty if it
-// does. Since then the program may have grown, and the machine may have less left.
+// outgrown says why the choice of a kept result doesn't fit into memory today, or returns "" if it does.
+// Since it was saved, the program may have grown, and the machine may have less memory left.
 func (l memoryLimit) outgrown(r keptResult) (why string) {
 	chosen := r.trial(r.Workers)
 	grows := chosen.needs() - min(r.Before, chosen.needs())

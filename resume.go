@@ -8,7 +8,7 @@ import (
 	"github.com/nwt-go/nwt/internal/order"
 )
 
-// resume is iterate from a state on.
+// resume is like iterate, but begins at a state.
 func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
 	over, err := l.checkOrder(s)
 	switch {
@@ -40,7 +40,7 @@ func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batc
 				"It could go on with any number if the stream told the counts of its records (CountedStream, without MixedStreams)", l.opts.world, s.World, s.Epoch+1))
 			return
 		}
-		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(l.first), yield) // its end
+		l.iterate(ctx, s.Epoch, last, l.samplesOfEpoch(l.first), yield) // yields the end of that epoch
 	case l.streams() && s.Samples%l.opts.world != 0:
 		yield(nil, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world))
 	default:
@@ -48,8 +48,8 @@ func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batc
 	}
 }
 
-// checkOrder returns an error if the state's positions stand for other samples than they would now.
-// over reports that nothing was left of the state's epoch, whatever has changed since.
+// checkOrder returns an error if the state's positions now stand for other samples than before. over
+// reports that nothing was left of the state's epoch, whatever has changed since.
 func (l *engine) checkOrder(s State) (over bool, err error) {
 	if s.Order == 0 || s.Samples < 1 {
 		return false, nil
@@ -57,7 +57,7 @@ func (l *engine) checkOrder(s State) (over bool, err error) {
 	known := l.ordering.Load()
 	sampler, n := known.sampler, known.order.N
 	if known.own {
-		if now, err := lengthNow(l.ds); err == nil { // else the run will tell
+		if now, err := lengthNow(l.ds); err == nil { // else the run will report the error
 			n = now
 		}
 	}

@@ -7,18 +7,18 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// WithRetry sets how often a sample is loaded again, 0 … 100, if its error may pass. The default
-// is 3 times, first after 10 ms; the wait doubles each time. [WithTimeout] counts loads and waits
-// together. After such an error of Open, Next or Skip a shard is opened again, and read on where
-// it failed; there WithTimeout counts each call by itself, and no wait. The last error says how
-// many attempts there were.
+// WithRetry sets how many times a sample is loaded again, 0 … 100, if its error is temporary. The default
+// is 3 times. wait is the time before the first repetition, 10 ms by default; it doubles each time.
+// [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next or
+// Skip the shard is opened again, and read on from where it failed; here WithTimeout bounds each call by
+// itself, and no wait. The last error says how many attempts there were.
 //
-// An error may pass if it says so by a method Temporary() bool, as those of [Retryable] do, and
-// timeouts. Otherwise these may pass: connections that were reset, refused or broken off,
-// networks and hosts that can't be reached, [io.ErrUnexpectedEOF], ESTALE and EIO of a network
-// file system, and an HTTP status of 408, 429 or 5xx that a method HTTPStatusCode() int tells.
-// Other errors aren't repeated, except by package blob, which knows that it reads a store. To
-// stop repetitions, return an error whose Temporary() is false.
+// An error is temporary if it has a method Temporary() bool that returns true, as the errors of
+// [Retryable] do, or if it is a timeout. If an error has no such method, these errors are temporary:
+// connections that were reset, refused or broken off, networks and hosts that can't be reached,
+// [io.ErrUnexpectedEOF], ESTALE and EIO of a network file system, and an HTTP status of 408, 429 or 5xx
+// that a method HTTPStatusCode() int returns. Other errors aren't retried, except by package blob, which
+// knows that it reads a store. To prevent retries, return an error whose Temporary() is false.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
@@ -30,5 +30,5 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
-// Retryable marks an error as one that may pass: see [WithRetry]. It returns nil for nil.
+// Retryable marks an error as temporary: see [WithRetry]. It returns nil for nil.
 func Retryable(err error) error { return retry.As(err, true) }

@@ -14,64 +14,63 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A run is one iteration over batches: an epoch, the rest of one, or several.
-// It belongs to the goroutine that iterates, the consumer.
+// A run is one iteration over batches: an epoch, the rest of an epoch, or several epochs. It belongs to
+// the goroutine that iterates, the consumer.
 type run struct {
 	l *engine
 	ending
-	ordering *ordering // fixed for the run: the sampler, and how many samples
+	ordering *ordering // fixed for the run: the sampler and the number of samples
 	course   order.Course
-	order    func() uint64  // of State
+	order    func() uint64  // returns State.Order
 	first    uint64         // sequence number of the course's first batch
-	tally    tally          // the stage's if there is one, else the consumer's
+	tally    tally          // belongs to the stage if there is one, else to the consumer
 	stream   *streamFill    // nil unless the dataset is a stream
 	beside   sync.WaitGroup // the goroutines that serve the run: the stream's reader, the stage
 
-	// turn is held by the consumer, but not while the loop body has a batch,
-	// so that Close can finish a run in the middle of a long step. It guards
-	// what follows, and its holder is the owner of the ring.
+	// The consumer holds turn, except while the loop body has a batch, so that Close can finish a run in
+	// the middle of a long step. turn guards the fields below, and its holder owns the ring.
 	turn    sync.Mutex
 	taken   int      // batches taken from the ring so far
 	opened  int      // batches opened so far
-	ahead   []uint64 // sequence numbers of those opened and not taken, ascending
-	current *Batch   // in the loop body, or nil
+	ahead   []uint64 // sequence numbers of the batches opened and not taken, ascending
+	current *Batch   // the batch in the loop body, or nil
 	halted  bool
 	outcome outcome
-	sizes   []int // of a sample of a SizedDataset, while a batch is opened
+	sizes   []int // sizes of a sample of a SizedDataset, while a batch is opened
 
 	demand  demand
-	yielded atomic.Int64 // epoch of the last batch that was delivered; at first, of the course's first
+	yielded atomic.Int64 // epoch of the last batch that was delivered; before that, the course's first epoch
 }
 
-// An ending is how a run comes to its end.
+// An ending says how a run comes to its end.
 type ending struct {
 	caller  context.Context
 	ctx     context.Context         // the context that Load gets; it ends with the run
-	cancel  context.CancelCauseFunc // the first call says why
-	unwatch func()                  // ends the watch on the caller's context, and joins it
+	cancel  context.CancelCauseFunc // the first call sets the cause
+	unwatch func()                  // stops watching the caller's context, and joins the goroutine that did
 	slow    slowCallLog
 }
 
-// An outcome is why a run opens no more batches before its course is over.
+// An outcome says why a run opens no more batches before its course is over.
 type outcome struct {
 	refused error  // the error of a BatchSampler: the batches before it are delivered first
-	over    bool   // a stream's end was taken
-	last    uint64 // that end's sequence number
+	over    bool   // the end of a stream was taken
+	last    uint64 // sequence number of that end
 	failure error  // the error that the stream ended with
 }
 
 func (o *outcome) isKnown() bool { return o.over || o.refused != nil }
 
-// ends notes that a batch that was taken is the end of its stream.
+// ends records that a batch that was taken is the end of its stream.
 func (o *outcome) ends(b *Batch) {
 	o.over, o.last, o.failure = true, b.seq, cmp.Or(o.failure, b.err)
 }
 
-// A demand is what workers, the stage and the timer of the depth see of the consumer.
+// A demand is what workers, the stage and the depth's timer can see of the consumer.
 type demand struct {
 	opening  atomic.Uint64 // sequence number of the batch that will be opened next
-	awaiting atomic.Bool   // the consumer is blocked for a batch that isn't loaded
-	looking  atomic.Bool   // it looks ahead: it waits for goesOn too
+	awaiting atomic.Bool   // the consumer is blocked until a batch is loaded
+	looking  atomic.Bool   // the consumer looks ahead: it also waits for goesOn
 }
 
 // watchCaller stops the run when the caller's context ends.
@@ -88,7 +87,7 @@ func (r *run) watchCaller() {
 	}
 }
 
-// contextError is ctx's error, with its cause if that says more.
+// contextError returns the error of ctx, with its cause if that says more.
 func contextError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {
@@ -99,16 +98,16 @@ func contextError(ctx context.Context) error {
 
 // stop makes the run end soon with err. Any goroutine may call it until end returns.
 func (r *run) stop(err error) {
-	r.l.ring.Stop() // first, so that nobody sees what Load makes of the end of ctx
+	r.l.ring.Stop() // comes first, so that errors that Load returns because ctx has ended aren't seen
 	r.cancel(err)
 	r.slow.arm(r)
 }
 
-// reason returns the error that a run was stopped with. That its caller's context has ended counts for
-// more than what Load or WithWorkerInit made of it.
+// reason returns the error that stopped a run. If the caller's context has ended, its error comes before
+// the errors that Load or WithWorkerInit returned because of that.
 func (r *run) reason() error {
 	if r.caller.Err() == nil {
-		<-r.ctx.Done() // it follows the stop of the ring
+		<-r.ctx.Done() // it ends after the ring was stopped
 	}
 	if r.caller.Err() != nil {
 		return contextError(r.caller)
@@ -116,17 +115,16 @@ func (r *run) reason() error {
 	return context.Cause(r.ctx)
 }
 
-// isOver reports whether the run is stopping, so that errors of Load can be ignored.
-// The context of Load may end before stop is called.
+// isOver reports whether the run is stopping, so that errors of Load can be ignored. The context that
+// Load gets may end before stop is called.
 func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
 
-// advance ends the loop body's use of a batch and waits for the next: nil
-// after the last.
+// advance ends the loop body's use of a batch and waits for the next one. It returns nil after the last.
 func (r *run) advance() (*Batch, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if b := r.current; b != nil && b.last.Load() == lastUnknown && b.refs.Load()%held != 0 {
-		r.tellLast(b) // the program may ask as long as it retains the batch
+		r.tellLast(b) // the program may call Last as long as it retains the batch
 	}
 	r.letGo()
 	for !r.halted && r.taken < r.course.Len() {
@@ -137,7 +135,7 @@ func (r *run) advance() (*Batch, error) {
 			return nil, err
 		}
 		if len(r.ahead) == 0 || r.outcome.over && r.ahead[0] > r.outcome.last {
-			break // the stream is over, or refused; a stage that failed at its end stages nothing after it
+			break // the stream has ended, or a BatchSampler has failed; a stage that failed at the end stages nothing after it
 		}
 		b, ready := r.await()
 		if b == nil {
@@ -151,7 +149,7 @@ func (r *run) advance() (*Batch, error) {
 			r.outcome.ends(b)
 			r.letGo()
 			if r.l.opts.unordered {
-				continue // batches before the end may come after it
+				continue // batches from before the end may still come
 			}
 			break
 		}
@@ -171,7 +169,7 @@ func (r *run) advance() (*Batch, error) {
 	return nil, r.conclude()
 }
 
-// admit leaves out the bad samples of a loaded batch, unless that is done.
+// admit leaves out the bad samples of a loaded batch, unless that has been done.
 func (r *run) admit(b *Batch) {
 	if !b.admitted {
 		b.admitted = true
@@ -186,7 +184,7 @@ func (r *run) conclude() error {
 	}
 	failed := cmp.Or(r.outcome.failure, r.outcome.refused)
 	if failed == nil {
-		r.l.crew.awaitPrepared() // or workers would begin anew in each short epoch
+		r.l.crew.awaitPrepared() // otherwise workers would begin again in each short epoch
 		if r.l.ring.Stopped() && r.caller.Err() == nil {
 			return r.reason()
 		}
@@ -195,10 +193,10 @@ func (r *run) conclude() error {
 	return failed
 }
 
-// count counts a batch that is delivered. ready reports whether it was ready when asked for.
+// count counts a batch that is delivered. ready reports whether it was ready when it was asked for.
 func (r *run) count(b *Batch, ready bool) {
 	c := &r.l.counters
-	c.batches.Add(1) // before ready, which must not be more
+	c.batches.Add(1) // before ready, which must not be larger
 	if ready {
 		c.ready.Add(1)
 	}
@@ -208,10 +206,9 @@ func (r *run) count(b *Batch, ready bool) {
 	}
 }
 
-// barren returns an error if the loader is a tuner's and a whole epoch has gone by without a
-// sample that could be loaded: b is an empty batch of the epoch after it. Training goes on,
-// since the program is told of each bad sample. Tuning would go on for ever: it waits for
-// batches, however many epochs they take.
+// barren returns an error if a tuner's loader has gone through a whole epoch without a sample that could
+// be loaded: b is an empty batch of the next epoch. Training goes on in that case, since the program
+// learns of each bad sample. Tuning would never end: it waits for batches, however many epochs they take.
 func (r *run) barren(b *Batch) error {
 	if !r.l.tunes || b.epoch <= int(r.yielded.Load())+1 {
 		return nil
@@ -220,7 +217,7 @@ func (r *run) barren(b *Batch) error {
 	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.epoch-1, usercall.Cause(list[len(list)-1].err))
 }
 
-// open lets workers have as many batches as may be ahead of the next one.
+// open opens batches for the workers, as many as may be ahead of the next one.
 func (r *run) open() error {
 	for {
 		if opened, err := r.openOne(); !opened {
@@ -229,7 +226,7 @@ func (r *run) open() error {
 	}
 }
 
-// mayOpen reports whether there is another batch, and room for it.
+// mayOpen reports whether there is another batch to open, and room for it.
 func (r *run) mayOpen() bool {
 	switch {
 	case r.outcome.isKnown() || r.opened == r.course.Len():
@@ -239,19 +236,19 @@ func (r *run) mayOpen() bool {
 	case len(r.ahead) >= r.l.depth():
 		return false
 	}
-	// The ring holds Capacity batches in a row. With WithUnordered the oldest may be late
-	// after many that follow it were taken.
+	// The ring holds Capacity consecutive batches. With WithUnordered the oldest batch may still be
+	// loading after many later ones were taken.
 	return r.first+uint64(r.opened) < r.ahead[0]+ring.Capacity
 }
 
-// openOne opens the next batch, if mayOpen.
+// openOne opens the next batch if mayOpen allows it.
 func (r *run) openOne() (opened bool, err error) {
 	if !r.mayOpen() {
 		return false, nil
 	}
 	if r.l.crew.watchdog.Away() >= maxAway {
 		if len(r.ahead) > 0 {
-			return false, nil // they are delivered first
+			return false, nil // the batches before it are delivered first
 		}
 		return false, r.l.tooManyAway()
 	}
@@ -296,8 +293,7 @@ func (r *run) openOne() (opened bool, err error) {
 	return true, nil
 }
 
-// place writes into a batch what batch i of the course is. The error comes from a
-// BatchSampler.
+// place writes into a batch which part of the course batch i is. The error comes from a BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
 	epoch, base, k, index := r.course.At(i)
 	var from, to int
@@ -325,9 +321,9 @@ func (r *run) place(b *Batch, i int) (err error) {
 	return nil
 }
 
-// await waits until a batch is ready, or loads it if there are no workers, and takes it
-// from the ring; b is nil if the run was stopped or the caller's context has ended. ready
-// reports whether it didn't have to wait.
+// await waits until a batch is ready, or loads it if there are no workers, and takes it from the ring. b
+// is nil if the run was stopped or the caller's context has ended. ready reports whether await didn't
+// have to wait.
 func (r *run) await() (b *Batch, ready bool) {
 	r.watchDepth()
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
@@ -339,16 +335,16 @@ func (r *run) await() (b *Batch, ready bool) {
 	return nil, false
 }
 
-// awaitOne waits until batch i of those ahead is ready, or with orLater one from i on, and returns
-// which. If the consumer looks ahead, goesOn is enough. It returns false if the run was
-// stopped.
+// awaitOne waits until batch i of those ahead is ready or, if orLater is set, any batch from i on. It
+// returns which one is ready. If the consumer looks ahead, it is enough that goesOn is set. It returns
+// false if the run was stopped.
 func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 	if trace.IsEnabled() {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
 	began, tuning := r.l.now(), r.l.tuning
 	if r.demand.looking.Load() {
-		tuning = nil // perhaps another goroutine than the loop's
+		tuning = nil // this may not be the loop's goroutine
 	}
 	if tuning != nil {
 		tuning.awaits(began)
@@ -368,7 +364,7 @@ func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 			now := r.l.now()
 			r.l.counters.wait.Add(now - began)
 			if tuning != nil {
-				tuning.waits = 0 // it is counted
+				tuning.waits = 0 // the wait has been counted
 			}
 			if b := r.l.ring.Item(seq); r.l.stage != nil && ok && !b.copyEnded.IsZero() {
 				copying := min(now, int64(b.copyEnded.Sub(r.l.born))) - max(began, int64(b.copyBegan.Sub(r.l.born)))
@@ -379,7 +375,7 @@ func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 			return 0, false
 		case r.l.ring.Forsaken(seq):
 			r.help(seq)
-		default: // a worker is idle, who looks ahead is told of a batch, or tuning is to look
+		default: // a worker is idle, a batch's goesOn has been set, or tuning wants to look
 			r.deepen()
 			if tuning != nil {
 				r.show()
@@ -389,14 +385,14 @@ func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 	}
 }
 
-// show shows the tuner what is ahead. The caller holds turn.
+// show shows the tuner which batches are ahead. The caller holds turn.
 func (r *run) show() {
 	t := r.l.tuning
 	t.open, t.dry = len(r.ahead), r.allOpened() && r.l.ring.Exhausted(r.demand.opening.Load())
 }
 
-// take takes a batch that is ready from the ring; nil if the caller's context has ended,
-// since the batch may have what Load made of that.
+// take takes a ready batch from the ring. It returns nil if the caller's context has ended, because Load
+// may then have failed for that reason.
 func (r *run) take(seq uint64) *Batch {
 	if r.caller.Err() != nil {
 		return nil
@@ -414,7 +410,7 @@ func (r *run) help(seq uint64) {
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.claimSize()); !ok {
 		return
 	}
-	defer func() { // Load may end the goroutine
+	defer func() { // Load may have ended the goroutine
 		w.ceases()
 		w.done()
 	}()
@@ -423,10 +419,10 @@ func (r *run) help(seq uint64) {
 	w.loaded()
 }
 
-// streamEnded reports whether the run's stream has no further batch, as far as is known.
+// streamEnded reports whether the run's stream is known to have no further batch.
 func (r *run) streamEnded() bool { return r.stream != nil && r.stream.ended.Load() }
 
-// readByConsumer reports whether the consumer reads the run's stream by itself.
+// readByConsumer reports whether the consumer itself reads the run's stream.
 func (r *run) readByConsumer() bool { return r.stream != nil && !r.stream.ahead }
 
 // letGo ends the loop body's use of a batch. The caller holds turn.
@@ -474,17 +470,17 @@ func (r *run) takeBack() {
 	r.ahead = nil
 }
 
-// haltInTurn is halt for another goroutine than the consumer's.
+// haltInTurn is halt for goroutines other than the consumer's.
 func (r *run) haltInTurn() {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	r.halt()
 }
 
-// end ends the run: the loader is ready for the next one.
+// end ends the run, so that the loader is ready for the next one.
 func (r *run) end() {
 	r.unwatch()
-	defer r.l.crew.end(func() { r.l.seq = r.first + uint64(r.opened) }) // even if a reader's Close ends the goroutine
+	defer r.l.crew.end(func() { r.l.seq = r.first + uint64(r.opened) }) // also if a reader's Close ends the goroutine
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	r.letGo()

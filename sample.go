@@ -13,37 +13,37 @@ import (
 	"github.com/nwt-go/nwt/internal/shards"
 )
 
-// A Sample is a place in a batch, valid only during the Load that gets it.
+// A Sample is a place in a batch. It is valid only during the Load that gets it.
 type Sample struct {
 	*common
 	place, index int
-	scope        uint64 // tells parts of a dataset apart, for Scratch: see inner
+	scope        uint64 // distinguishes parts of a dataset, for Scratch: see inner
 
 	seeded bool
-	rand   *rand.Rand // over pcg, which is seeded when a sample first uses it
+	rand   *rand.Rand // draws from pcg, which is seeded when a sample first uses it
 	pcg    rand.PCG
 
 	outer  *Sample     // for a scratch sample: the sample that it is loaded for, and whose Rand it shares
-	blocks [][]*Sample // one block for each layout that scratchFor or a Zip asked for
-	alone  *common     // for loadAlone
+	blocks [][]*Sample // one block for each layout that scratchFor or a Zip has asked for
+	alone  *common     // used by loadAlone
 }
 
-// common is what the samples share that one worker loads into one slot. Only place
-// and index are left to set for each sample. common doesn't change while any of
-// them is being loaded, since a LoadBatch may load them in several goroutines.
+// common holds what is the same for all samples that one worker loads into one slot. Only place and index
+// must then be set for each sample. common doesn't change while any of them is being loaded, since a
+// LoadBatch may load them in several goroutines.
 type common struct {
-	mem     layout.Memory // the slot's
-	records []*record     // of the batch, for a stream
+	mem     layout.Memory // the slot's memory
+	records []*record     // the batch's records, for a stream
 
 	seedKey uint64
 	epoch   int
-	from    int   // position of place 0 in the epoch; of no meaning for a stream
-	loose   []int // the position of each place, for Precompute; else nil
+	from    int   // position of place 0 in the epoch; unused for a stream
+	loose   []int // the position of each place, for Precompute; otherwise nil
 	worker  int
 
-	locals *locals // what Scratch keeps, and the call's context
+	locals *locals // the values that Scratch keeps, and the call's context
 	log    *slog.Logger
-	drawn  func(log *slog.Logger) // Rand and Epoch call it; nil unless the samples are to be kept
+	drawn  func(log *slog.Logger) // called by Rand and Epoch; nil unless the samples are to be kept
 }
 
 // Bytes returns the memory of a field of the sample.
@@ -65,12 +65,12 @@ func (c *common) column(field int) *layout.Column {
 	return &c.mem.Columns[field]
 }
 
-// Shape returns the shape of a field's place: of the longest sample allowed or, with a
-// [SizedDataset], of the batch's longest. A smaller sample begins at index 0 of each dimension.
-// It must not be changed.
+// Shape returns the shape of a field's place: that of the longest sample allowed or, with a
+// [SizedDataset], of the batch's longest. A smaller sample begins at index 0 of each dimension. The slice
+// must not be changed.
 func (s *Sample) Shape(field int) []int { return s.column(field).Dims }
 
-// adjoin reports whether samples lie one after the other.
+// adjoin reports whether samples are contiguous in memory.
 func adjoin(samples []*Sample) bool {
 	first := samples[0]
 	for i, s := range samples {
@@ -81,7 +81,7 @@ func adjoin(samples []*Sample) bool {
 	return true
 }
 
-// copyTo copies what was loaded into s to a sample of the same fields.
+// copyTo copies the loaded content of s to a sample with the same fields.
 func (s *Sample) copyTo(dst *Sample) error {
 	if err := s.end(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *Sample) copyTo(dst *Sample) error {
 	return tooLong(s.mem.CopySample(s.place, &dst.mem, dst.place), dst.index)
 }
 
-// tooLong names the sample that is longer than its sizes.
+// tooLong returns an error that names a sample longer than its sizes.
 func tooLong(err error, index int) error {
 	if _, ok := err.(layout.TooLongError); ok {
 		return fmt.Errorf("nwt: %w for sample %d", err, index)
@@ -97,7 +97,7 @@ func tooLong(err error, index int) error {
 	return err
 }
 
-// unpack is [layout.Memory.Unpack] for s.
+// unpack calls [layout.Memory.Unpack] for s.
 func (s *Sample) unpack(src []byte) (rest []byte, err error) {
 	rest, err = s.mem.Unpack(s.place, src)
 	return rest, tooLong(err, s.index)
@@ -113,7 +113,7 @@ func (s *Sample) SetLen(field, n int) {
 	s.setLen(field, c, 0, n)
 }
 
-// SetShape is SetLen for all ragged dimensions of a field.
+// SetShape does what SetLen does, for all ragged dimensions of a field.
 func (s *Sample) SetShape(field int, dims ...int) {
 	c := s.column(field)
 	if c.Free == 0 || c.Free != len(dims) {
@@ -131,8 +131,8 @@ func (s *Sample) setLen(field int, c *layout.Column, dim, n int) {
 	*s.mem.Len(c, dim, s.place) = int32(n)
 }
 
-// panicNotRagged and panicTooLong are functions of their own, so that nothing that
-// they print escapes to the heap.
+// panicNotRagged and panicTooLong are separate functions, so that the arguments of their messages don't
+// escape to the heap.
 //
 //go:noinline
 func (s *Sample) panicNotRagged(method string, c *layout.Column, field int, dims ...int) {
@@ -155,7 +155,7 @@ func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) 
 	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.Name, longest))
 }
 
-// Len returns the length set for a ragged field, −1 before SetLen.
+// Len returns the length that was set for a ragged field, or −1 before SetLen.
 func (s *Sample) Len(field int) int {
 	c := s.column(field)
 	if c.Free == 0 {
@@ -164,7 +164,8 @@ func (s *Sample) Len(field int) int {
 	return int(*s.mem.Len(c, 0, s.place))
 }
 
-// LenOf is Len of ragged dimension dim, the first of which is 0.
+// LenOf returns the length in ragged dimension dim of a field, as Len does; the first ragged dimension
+// has number 0.
 func (s *Sample) LenOf(field, dim int) int {
 	c := s.column(field)
 	checkRagged(c, "LenOf", field, dim)
@@ -178,8 +179,8 @@ func checkRagged(c *layout.Column, method string, field, dim int) {
 	}
 }
 
-// Rand is for augmentation. Its seed is (seed, epoch, [Sample.Position]) alone, so it doesn't
-// depend on workers, timing, batch size or ranks.
+// Rand returns a generator for augmentation. Its seed depends on (seed, epoch, [Sample.Position]) alone,
+// not on workers, timing, batch size or ranks.
 func (s *Sample) Rand() *rand.Rand {
 	if s.outer != nil {
 		return s.outer.Rand()
@@ -197,9 +198,9 @@ func (s *Sample) Rand() *rand.Rand {
 	return s.rand
 }
 
-// warnOfDraws returns what warns, once, of a sample that is kept and depends on its epoch.
+// warnOfDraws returns a function that warns, once, that a sample that is kept depends on its epoch.
 func warnOfDraws(by string) func(log *slog.Logger) {
-	var told atomic.Bool // no Once: the log's handler may take long
+	var told atomic.Bool // no sync.Once: the log's handler may take long
 	return func(log *slog.Logger) {
 		if !told.Swap(true) {
 			log.Warn("nwt: a sample that is kept asks for Rand or Epoch, so it stays that of epoch 0: augment in a Map over what keeps it", "by", by)
@@ -207,15 +208,15 @@ func warnOfDraws(by string) func(log *slog.Logger) {
 	}
 }
 
-// sampleRand keeps Rand apart from samplers that hash the same seed, epoch and
-// position. Without it a Weighted draw would foretell the sample's augmentation. It
-// is the fractional part of π.
+// sampleRand makes Rand differ from the generators of samplers that hash the same seed, epoch and
+// position. Without it, the draw of a Weighted sampler would determine the sample's augmentation. It is
+// the fractional part of π.
 const sampleRand = 0x243f6a8885a308d3
 
-// Index returns the sample's index in the dataset that loads it: what Load was given.
+// Index returns the sample's index in the dataset that loads it: the index that Load got.
 func (s *Sample) Index() int { return s.index }
 
-// Position returns the position in the epoch, over all ranks; of a stream Index.
+// Position returns the sample's position in the epoch, over all ranks; for a stream it returns Index.
 func (s *Sample) Position() int {
 	switch {
 	case s.outer != nil:
@@ -239,10 +240,10 @@ func (s *Sample) Epoch() int {
 	return s.epoch
 }
 
-// Worker returns the number of the worker, from 0, for logs; 0 if the caller loads.
+// Worker returns the number of the worker, from 0, for logs. It returns 0 if the caller loads.
 func (s *Sample) Worker() int { return s.worker }
 
-// begin turns s to another sample of its batch.
+// begin makes s another sample of its batch.
 func (s *Sample) begin(place, index int) {
 	s.turnTo(place, index)
 	if s.mem.Ragged > 0 {
@@ -250,14 +251,14 @@ func (s *Sample) begin(place, index int) {
 	}
 }
 
-// turnTo is begin without resetting the lengths of ragged fields. Each store is felt where Load is
-// quick: scope isn't set, since only a panic leaves it changed.
+// turnTo does what begin does, but doesn't reset the lengths of ragged fields. If Load is quick, each
+// store costs noticeable time: scope isn't set, since only a panic leaves it changed.
 func (s *Sample) turnTo(place, index int) {
 	s.place, s.index, s.seeded = place, index, false
 }
 
-// end completes a loaded sample: it checks that Load set the lengths of ragged
-// fields, and clears their rest.
+// end completes a loaded sample: it checks that Load has set the lengths of ragged fields, and clears
+// what lies behind them.
 func (s *Sample) end() error {
 	f := s.mem.ClearRest(s.place)
 	if f < 0 {
@@ -270,7 +271,7 @@ func (s *Sample) end() error {
 	return fmt.Errorf("nwt: Load did not call "+call+" for the ragged field %q", f, c.Name)
 }
 
-// newSamples makes n samples, to be turned to places.
+// newSamples makes n samples whose places are set later.
 func newSamples(c *common, n int) []*Sample {
 	memory, samples := make([]Sample, n), make([]*Sample, n)
 	for i := range memory {
@@ -280,15 +281,14 @@ func newSamples(c *common, n int) []*Sample {
 	return samples
 }
 
-// newBlock makes n samples with memory of their own.
+// newBlock makes n samples with their own memory.
 func newBlock(l *layout.Layout, n int) []*Sample {
 	return newSamples(&common{mem: layout.New(l, n), seedKey: permute.SeedKey(0), locals: &locals{}, log: slog.Default()}, n)
 }
 
-// scratchFor is samples of another layout, one for each of dst, to load into on
-// the way to dst. They have the epoch, indices and worker of dst. They live as
-// long as the first sample of dst, which belongs to a worker, so nothing is
-// allocated or locked per sample. If clears is set, they are zero.
+// scratchFor returns samples of another layout, one for each of dst, which are loaded on the way to dst.
+// They have the epoch, indices and worker of dst. They live as long as the first sample of dst, which
+// belongs to a worker, so nothing is allocated or locked per sample. If clears is set, they are zero.
 func scratchFor(l *layout.Layout, clears bool, dst ...*Sample) []*Sample {
 	first := dst[0]
 	block := first.blockOf(l, len(dst), newBlock)
@@ -304,8 +304,8 @@ func scratchFor(l *layout.Layout, clears bool, dst ...*Sample) []*Sample {
 	return block
 }
 
-// blockOf is n samples of another layout, which are kept with s. If s has fewer of
-// them so far, create makes n.
+// blockOf returns n samples of another layout, which are kept with s. If s has fewer so far, create makes
+// n.
 func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, n int) []*Sample) []*Sample {
 	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].mem.Layout == l })
 	switch {
@@ -326,12 +326,12 @@ func (s *Sample) failure(err error, stack []byte) *LoadError {
 	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
 }
 
-// A record is one of a stream, and what is known of it.
+// A record is a record of a stream, with what is known of it.
 type record = shards.Item[Record]
 
-// A Record is one record of a shard. The loader reuses it: Next gets it with what an earlier call
-// left in it.
+// A Record is one record of a shard. The loader reuses it: Next gets it with the contents that an earlier
+// call left in it.
 type Record struct {
-	Data  []byte // append to Data[:0] to reuse its memory; it alone counts as read ahead
+	Data  []byte // append to Data[:0] to reuse its memory; only Data counts as memory read ahead
 	Value any    // anything else
 }

@@ -6,13 +6,13 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Sampler is the order of an epoch; package sampler has more. It may be a [SamplerFiller] or a
-// [BatchSampler]. If it has a method LastIndex() int, the highest index that it visits or −1,
-// that is checked. If it has Step() int, the samples of a step of all ranks, the loader warns if
-// WithBatchSize × world doesn't divide it.
+// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [SamplerFiller]
+// or a [BatchSampler]. If it has a method LastIndex() int, which returns the highest index that it visits
+// or −1, the loader checks that index. If it has a method Step() int, which returns the number of samples
+// in a step of all ranks, the loader warns if WithBatchSize × world doesn't divide that number.
 type Sampler interface {
-	Len() int            // positions in an epoch; it must not change
-	At(epoch, i int) int // the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
+	Len() int            // the number of positions in an epoch; it must not change
+	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
 }
 
 // A BatchSampler also defines where batches end; its methods must be pure. Batch k of rank r is batch k ×
@@ -20,13 +20,13 @@ type Sampler interface {
 // one; [WithDropLast] leaves that step out.
 type BatchSampler interface {
 	Sampler
-	Batches() int               // in an epoch, 1 … Len(); it must not change
-	Start(epoch, batch int) int // where a batch begins, 0 < batch < Batches(), in positions; many goroutines call it at once
-	Largest() int               // samples of the largest batch, 1 if not known; WithBatchSize must be at least that
+	Batches() int               // the number of batches in an epoch, 1 … Len(); it must not change
+	Start(epoch, batch int) int // returns the position at which a batch begins, 0 < batch < Batches(); many goroutines call it at once
+	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must be at least that
 }
 
-// nameOfSampler returns what a sampler calls itself, or its type. Its content would be
-// too long for a message.
+// nameOfSampler returns the name that a sampler gives itself, or its type. Its content would be too long
+// for a message.
 func nameOfSampler(s Sampler) string {
 	if named, ok := s.(fmt.Stringer); ok {
 		return fmt.Sprint(named) // Sprint recovers if String panics
@@ -34,7 +34,7 @@ func nameOfSampler(s Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
-// ask returns what a method says of a sampler that may be the program's.
+// ask returns the result of a sampler's method; the sampler may be the program's.
 func ask(option string, s Sampler, method string, asked func() int) (n int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -53,8 +53,8 @@ func epochLen(option string, s Sampler) (int, error) {
 	return n, err
 }
 
-// checkIndices reports whether a dataset of n samples has all indices that a sampler visits.
-// If the sampler has no LastIndex, loading finds the bad ones.
+// checkIndices returns an error if a sampler visits an index that a dataset of n samples doesn't have. If
+// the sampler has no LastIndex, bad indices are found while loading.
 func checkIndices(option string, s Sampler, n int) error {
 	knows, ok := s.(interface{ LastIndex() int })
 	if !ok {
@@ -76,7 +76,7 @@ func (s sequential) Len() int       { return int(s) }
 func (s sequential) LastIndex() int { return int(s) - 1 }
 func (s sequential) String() string { return fmt.Sprintf("Sequential(%d)", int(s)) }
 
-// Fingerprint says nothing of the length, so that a longer dataset differs in its length alone.
+// Fingerprint leaves out the length: if the dataset has grown, only its length has changed.
 func (s sequential) Fingerprint() string { return "Sequential" }
 
 func (s sequential) At(_, i int) int {
@@ -84,7 +84,7 @@ func (s sequential) At(_, i int) int {
 	return i
 }
 
-// Shuffled visits 0 … n−1 once per epoch, in an order computed from seed and epoch, not stored.
+// Shuffled visits 0 … n−1 once per epoch, in an order that is computed from seed and epoch, not stored.
 // It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, seed: seed, key: permute.SeedKey(seed), perm: permute.New(n)}
@@ -95,10 +95,10 @@ func Shuffled(n int, seed uint64) Sampler {
 type shuffled struct {
 	n    int
 	seed uint64
-	key  uint64 // of the seed
+	key  uint64 // derived from the seed
 	perm permute.Permutation
 
-	rounds *permute.Orders[uint16] // tables of the latest epochs' round functions
+	rounds *permute.Orders[uint16] // tables of the round functions of the latest epochs
 }
 
 func (s *shuffled) Len() int       { return s.n }
@@ -115,7 +115,7 @@ func (s *shuffled) At(epoch, i int) int {
 // A SamplerFiller is a [Sampler] that computes many positions at once, which is faster.
 type SamplerFiller interface {
 	Sampler
-	Fill(epoch, from int, indices []int) // sets indices[k] to At(epoch, from+k); many goroutines call it at once
+	Fill(epoch, from int, indices []int) // sets indices[k] to At(epoch, from+k) for each k; many goroutines call it at once
 }
 
 func (s sequential) Fill(_, from int, indices []int) {

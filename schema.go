@@ -8,14 +8,14 @@ import (
 	"github.com/nwt-go/nwt/internal/layout"
 )
 
-// A View is what [Values] can look into: a *[Sample] or a *[Batch].
+// A View is what [Values] reads: a *[Sample] or a *[Batch].
 type View interface {
-	Bytes(field int) []byte // the memory of a field
+	Bytes(field int) []byte // returns the memory of a field
 	bytesOf(field int) ([]byte, *layout.Column)
 }
 
-// Values returns the elements of a field, row-major and not copied, for generic code: others use a
-// [Column]. It panics if T isn't the element type.
+// Values returns the elements of a field, row-major and not copied. It is for generic code; other code
+// uses a [Column]. It panics if T isn't the element type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if dtype := DType(c.Type); !sees[T](dtype) {
@@ -25,8 +25,8 @@ func Values[T Element](v View, field int) []T {
 	return elements[T](b)
 }
 
-// ValuesOf is [Values] for several samples that [BatchDataset].LoadBatch got, in the order in
-// which it got them: sample after sample in one slice.
+// ValuesOf returns what [Values] does for several samples that [BatchDataset].LoadBatch got, in the order
+// in which it got them: sample after sample in one slice.
 func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if len(samples) == 0 {
 		return nil
@@ -34,11 +34,11 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if !adjoin(samples) {
 		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
 	}
-	Values[T](samples[0], field) // panics on another type
+	Values[T](samples[0], field) // panics for another type
 	return elements[T](samples[0].mem.Places(field, samples[0].place, len(samples)))
 }
 
-// A Schema declares fields by [AddField]; its columns read and write them.
+// A Schema declares fields by [AddField]; the columns it returns read and write them.
 type Schema struct {
 	fields []Field
 }
@@ -46,18 +46,19 @@ type Schema struct {
 // Fields returns the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
-// AddField adds a field with elements T. The shape is that of one sample, none a scalar. It
-// panics if the name is empty or taken, or the shape is bad.
+// AddField adds a field with elements T. shape is the shape of one sample; without it the field is a
+// scalar. AddField panics if the name is empty or taken, or if the shape is bad.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged is [AddField] for a field whose first dimension differs: see [Field].
+// AddRagged does what [AddField] does, for a field whose first dimension differs from sample to sample:
+// see [Field].
 func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true})
 }
 
-// AddRaggedDims is [AddRagged] for a field whose first dims dimensions differ.
+// AddRaggedDims does what [AddRagged] does, for a field whose first dims dimensions differ.
 func AddRaggedDims[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: field %d (%q) of a schema has %d ragged dimensions: must be 1 … %d, those of shape %v", len(s.fields), name, dims, len(shape), slices.Clone(shape)))
@@ -82,9 +83,8 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[i].Full}
 }
 
-// ColumnOf returns the column of a field by its name, for datasets that no [Schema] declared. If no
-// field, or more than one, has the name, or T isn't its element type, it returns an
-// *[OptionError].
+// ColumnOf returns the column of a field by its name, for datasets that no [Schema] declared. It returns
+// an *[OptionError] if not exactly one field has the name, or if T isn't its element type.
 func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
 	var c Column[T]
 	var names []string
@@ -112,15 +112,15 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	return c, nil
 }
 
-// A Column is a field of a [Schema], with elements T.
+// A Column is a field of a [Schema], with elements of type T.
 type Column[T Element] struct {
 	index int
 	name  string
 	dtype DType
-	full  int // bytes of the longest sample allowed
+	full  int // size of the longest sample allowed, in bytes
 }
 
-// Index returns the number of the field, for methods that want one.
+// Index returns the number of the field, for methods that take one.
 func (c Column[T]) Index() int { return c.index }
 
 // Of returns the column's elements in a *[Sample] or a *[Batch], row-major, without a copy. It panics
@@ -131,16 +131,16 @@ func (c Column[T]) Of(v View) []T {
 	return elements[T](b)
 }
 
-// SetLen is [Sample.SetLen] for the column.
+// SetLen calls [Sample.SetLen] for the column.
 func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
 
-// Lens is [Batch.Lens] of the column.
+// Lens calls [Batch.Lens] for the column.
 func (c Column[T]) Lens(b *Batch) []int32 { return b.Lens(c.in(b)) }
 
-// Shape is [Batch.Shape] of the column.
+// Shape calls [Batch.Shape] for the column.
 func (c Column[T]) Shape(b *Batch) []int { return b.Shape(c.in(b)) }
 
-// DevicePtr is [Batch.DevicePtr] of the column.
+// DevicePtr calls [Batch.DevicePtr] for the column.
 func (c Column[T]) DevicePtr(b *Batch) uintptr { return b.DevicePtr(c.in(b)) }
 
 // in returns the column's number in a view, which must be of this schema.
@@ -156,7 +156,7 @@ func (c *Column[T]) check(there *layout.Column) {
 	}
 }
 
-// panicElsewhere is a function of its own so that check can be inlined.
+// panicElsewhere is a separate function, so that check can be inlined.
 //
 //go:noinline
 func (c *Column[T]) panicElsewhere(there *layout.Column) {

@@ -7,10 +7,10 @@ import (
 	"github.com/nwt-go/nwt/internal/callctx"
 )
 
-// Scratch returns a value that Load needs and can't share with other goroutines, such as a
-// decoder. The first call in a worker makes it with create; later calls return the same value,
-// one per type T and dataset. If create fails, nothing is kept; it may take ten times
-// [WithTimeout]. An [io.Closer] is closed when the worker ends, and after a panic in Load.
+// Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first
+// call in a worker makes the value by create; later calls return the same value. There is one per type T
+// and dataset. If create fails, no value is kept; create may take ten times [WithTimeout]. A value that
+// is an [io.Closer] is closed when the worker ends, and after a panic in Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil
@@ -37,7 +37,7 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	return v, nil
 }
 
-// find returns what is kept for s; nil: nothing.
+// find returns the value that is kept for s, or nil if there is none.
 func find[T any](s *Sample) *T {
 	for i := range s.locals.list {
 		if kept, ok := s.locals.list[i].value.(*T); ok && s.locals.list[i].scope == s.scope {

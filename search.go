@@ -16,12 +16,12 @@ type strategy struct{ search.Strategy }
 
 func (s strategy) search() search.Strategy { return s.Strategy }
 
-// Greedy tries more workers while training waits, and fewer until they are hopeless. It ends
-// when another run would choose the same in 95 % of cases.
+// Greedy tries more workers while training waits, and then fewer, until they are clearly too few. It ends
+// when 95 % of runs would choose the same.
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
-// Exhaustive measures every count, 0 … CPUs−1, in four rounds, and goes on as long as more
-// workers win while CPUs are idle.
+// Exhaustive measures every count, 0 … CPUs−1, in four rounds, and higher counts as long as more workers
+// win while CPUs are idle.
 func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }
 
 // WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
@@ -35,7 +35,7 @@ func WithStrategy(s Strategy) Option {
 	}
 }
 
-// space returns what the search may do.
+// space returns the counts and limits of the search.
 func (o *options) space() search.Space {
 	sp := search.Space{
 		CPUs: o.usable(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,

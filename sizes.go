@@ -5,8 +5,8 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// layOut finds out which samples a batch of a SizedDataset has and how large they are,
-// and makes the batch as long as the longest of them. sizes is for those of one sample.
+// layOut finds out which samples a batch of a SizedDataset has and how large they are, and makes the
+// batch as long as the longest of them. sizes is a buffer for the sizes of one sample.
 func (b *Batch) layOut(o *ordering, sizes []int) {
 	if b.known = o.indicesOf(b); b.known {
 		for place := 0; place < b.size; {
@@ -21,8 +21,8 @@ func (b *Batch) layOut(o *ordering, sizes []int) {
 	b.places.Arrange(b.size)
 }
 
-// indicesOf sets which samples a batch has. It reports false if the sampler panics: then the worker
-// that comes to the sample asks it again, and reports the panic.
+// indicesOf sets which samples a batch has. It returns false if the sampler panics: then the worker that
+// comes to the sample asks the sampler again, and reports the panic.
 func (o *ordering) indicesOf(b *Batch) (known bool) {
 	defer func() {
 		if !known {
@@ -40,9 +40,9 @@ func (o *ordering) indicesOf(b *Batch) (known bool) {
 	return true
 }
 
-// askSizes asks a dataset of n samples for the sizes of the batch's samples, from a place on. It ends after a
-// sample for which Sizes panics, and returns the place after the last one asked for. A
-// sample whose sizes can't be used is bad.
+// askSizes asks a dataset of n samples for the sizes of the batch's samples, beginning at a place. It
+// ends after a sample for which Sizes panics, and returns the place after the last one asked for. A
+// sample with invalid sizes is bad.
 func (b *Batch) askSizes(n int, sizes []int, from int) (next int) {
 	next = from
 	finished := false
@@ -58,7 +58,7 @@ func (b *Batch) askSizes(n int, sizes []int, from int) (next int) {
 		b.places.Tell(next, sizes)
 		index := b.indices[next]
 		if uint(index) >= uint(n) {
-			continue // a bad sample in any case
+			continue // it is a bad sample in any case
 		}
 		if err := b.l.askSize(index, sizes); err != nil {
 			b.badSizes(next, err, nil)
@@ -79,7 +79,7 @@ func (l *engine) askSize(index int, sizes []int) error {
 	return l.layout.checkSizes(index, sizes)
 }
 
-// badSizes notes that a sample is bad because its sizes can't be used.
+// badSizes records that a sample is bad because its sizes are invalid.
 func (b *Batch) badSizes(place int, err error, stack []byte) {
 	b.places.Told[place] = layout.Untold
 	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})

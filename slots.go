@@ -10,23 +10,22 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// A slot is a reusable batch buffer: everything that a call of Load may touch.
-// It belongs to one batch. A call that is given up keeps the whole slot, and the
-// batch moves to another slot: nothing that the call does later can reach the batch.
+// A slot is a reusable batch buffer: everything that a call of Load may touch. It belongs to one batch. A
+// call that is given up keeps the whole slot, and the batch moves to another slot: nothing that the call
+// still does can reach the batch.
 type slot struct {
 	places  layout.Geometry
 	indices []int     // dataset index of each place
-	records []*record // of each place, for a stream: blank until its reader puts one in
+	records []*record // of each place, for a stream: blank until its reader sets it
 
-	// holders counts the batch, the calls in the slot that were given up and haven't
-	// returned, and a copy of which nobody can know whether it is over. The last holder
-	// frees mem.
+	// holders counts the batch, the calls in the slot that were given up and haven't returned, and a copy
+	// if nobody can know whether it has ended. The last holder frees mem.
 	holders atomic.Int32
 	free    func(mem []byte) error
-	was     string // with checks: the batch that the slot was of
+	was     string // with checks: names the batch that the slot belonged to
 }
 
-// newSlot makes a slot in the given memory, held by the batch that it is for.
+// newSlot makes a slot in the given memory. The batch that it is made for holds it.
 func (l *engine) newSlot(mem slotMemory) (*slot, error) {
 	n := l.opts.batchSize
 	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, l.ownShapes())}
@@ -44,7 +43,7 @@ func (l *engine) newSlot(mem slotMemory) (*slot, error) {
 	return s, nil
 }
 
-// shared reports whether anyone but the batch may still use the slot.
+// shared reports whether others than the batch may still use the slot.
 func (s *slot) shared() bool { return s.holders.Load() > 1 }
 
 // release ends one holder's use of the slot.
@@ -58,16 +57,16 @@ func (s *slot) release() error {
 	return s.free(s.places.Bytes)
 }
 
-// slots is the batches that no run has open, and how many there are in all.
+// slots holds the batches that no run has open, and counts all batches.
 type slots struct {
 	mu     sync.Mutex
 	free   []*Batch
-	total  int // batches with memory, wherever they are
+	total  int // all batches that have memory
 	loose  int // how many of total are retained past their iteration
 	closed bool
 }
 
-// maxRetained bounds the batches that are retained past their iteration.
+// maxRetained bounds how many batches are retained past their iteration.
 const maxRetained = 64
 
 // take finds or makes a batch with a slot.
@@ -86,7 +85,7 @@ func (s *slots) take(l *engine) (*Batch, error) {
 	return &Batch{l: l, slot: slot}, nil
 }
 
-// pop takes a free batch; if there is none, it counts one that the caller makes.
+// pop takes a free batch. If there is none, it counts a batch that the caller must make.
 func (s *slots) pop() (*Batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +101,7 @@ func (s *slots) pop() (*Batch, error) {
 	return nil, nil
 }
 
-// put takes back a batch that nobody uses.
+// put takes back a batch that is no longer used.
 func (s *slots) put(b *Batch, loose bool) {
 	b.leaveRefuge()
 	if d := b.device; d != nil {
@@ -114,8 +113,8 @@ func (s *slots) put(b *Batch, loose bool) {
 	}
 }
 
-// kept makes the batch free for another use. It reports false if the batch is surplus or
-// others may still use its slot: then the caller drops the batch.
+// kept makes the batch available for another use. It returns false if the batch is surplus or if others
+// may still use its slot; then the caller drops the batch.
 func (s *slots) kept(b *Batch, loose bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +136,8 @@ func (s *slots) detach() {
 	s.loose++
 }
 
-// trim drops surplus batches. It is called after keep has become less. Workers and depth, from which
-// that follows, change without a common lock.
+// trim drops surplus batches. It is called after keep has become smaller. Workers and depth, on which
+// keep depends, change without a common lock.
 func (s *slots) trim(l *engine) {
 	s.mu.Lock()
 	tooMany := max(0, s.total-s.loose-l.keep())
@@ -151,8 +150,7 @@ func (s *slots) trim(l *engine) {
 	}
 }
 
-// close gives the memory back. The memory of batches in use is given back when they
-// come back.
+// close frees the memory. The memory of batches in use is freed when they come back.
 func (s *slots) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -171,7 +169,7 @@ func (b *Batch) drop() {
 	b.slot = gone
 }
 
-// leaveRefuge gives up the batch's refuge, whatever is in it.
+// leaveRefuge gives up the batch's refuge and its content.
 func (b *Batch) leaveRefuge() {
 	if b.refuge != nil {
 		b.giveUp(b.refuge)
@@ -190,8 +188,8 @@ func (b *Batch) giveUp(s *slot) {
 	}
 }
 
-// copyPlaces copies places from … end−1 of a slot of the same geometry, which may be s
-// itself, to the places of s from to on.
+// copyPlaces copies places from … end−1 of src, a slot of the same geometry that may be s itself, to the
+// places of s that begin at to.
 func (s *slot) copyPlaces(to int, src *slot, from, end int) {
 	s.places.CopyPlaces(to, &src.places.Memory, from, end)
 	copy(s.indices[to:], src.indices[from:end])
@@ -199,10 +197,10 @@ func (s *slot) copyPlaces(to int, src *slot, from, end int) {
 
 const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
 
-// gone is the slot of batches whose memory the loader has given up.
+// gone is the slot of batches whose memory the loader has freed.
 var gone = new(slot)
 
-// seal makes what the slot held useless, and its memory unreadable.
+// seal makes the contents of the slot useless, and its memory unreadable.
 func (s *slot) seal() error {
 	for i := range s.indices {
 		s.indices[i] = -1
@@ -213,10 +211,10 @@ func (s *slot) seal() error {
 	return osmemory.Seal(s.places.Bytes, s.was)
 }
 
-// openRefuge readies the batch's refuge for the places from … to−1, which are then loaded one by
-// one: a call of LoadBatch that was given up may still write to them in the batch's own slot. The
-// index of a place that isn't loaded in the refuge is −1 there. Its memory is ordinary, since the
-// places are moved to another slot afterwards.
+// openRefuge prepares the batch's refuge for the places from … to−1, which are then loaded one by one: a
+// call of LoadBatch that was given up may still write to these places in the batch's own slot. In the
+// refuge, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
+// to another slot afterwards.
 func (b *Batch) openRefuge(from, to int) error {
 	if b.refuge == nil {
 		s, err := b.slotLike(slotMemory{osmemory.Map, osmemory.Unmap})
@@ -234,7 +232,7 @@ func (b *Batch) openRefuge(from, to int) error {
 	return nil
 }
 
-// slotLike returns a slot in which the batch has the shape that it has in its own.
+// slotLike returns a slot in which the batch has the same shape as in its own slot.
 func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 	s, err := b.l.newSlot(mem)
 	if err == nil && b.l.ownShapes() {
@@ -243,8 +241,7 @@ func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 	return s, err
 }
 
-// moveOut moves a loaded batch, except its bad places, to a slot that no call can
-// write to.
+// moveOut moves a loaded batch, except its bad places, to a slot that no abandoned call can write to.
 func (b *Batch) moveOut() error {
 	to, err := b.slotLike(b.l.slotMem)
 	if err != nil {

@@ -18,19 +18,19 @@ import (
 // A source is a dataset and options that fit together.
 type source struct {
 	ds      Dataset
-	shards  []int           // of each stream
-	plan    *mixture.Plan   // of MixedStreams; nil for other datasets
-	counts  []*recordCounts // of each stream; nil if its records aren't counted
+	shards  []int           // number of shards of each stream
+	plan    *mixture.Plan   // the plan of MixedStreams; nil for other datasets
+	counts  []*recordCounts // one for each stream; nil if its records aren't counted
 	counted bool            // the dataset is one CountedStream
 	layout  *fieldSet
 	opts    *options
-	first   *ordering // of a new loader
+	first   *ordering // the ordering of a new loader
 	tunes   bool      // for Tune: see during
 	told    *onceLog
 
 	slotMem   slotMemory
-	slotBytes int   // of a slot, for the longest batch allowed
-	offsets   []int // of the fields in a slot
+	slotBytes int   // size of a slot, for the longest batch allowed
+	offsets   []int // where each field begins in a slot
 }
 
 func newSource(ds Dataset, opts []Option) (*source, error) {
@@ -42,7 +42,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		shards, dsErr = stream.shards()
 	}
 	if err := errors.Join(err, dsErr); err != nil {
-		if o.sampler != nil { // what else can be said of it depends on the rest
+		if o.sampler != nil { // its other checks need everything else to be valid
 			_, samplerErr := epochLen("WithSampler", o.sampler)
 			err = errors.Join(err, samplerErr)
 		}
@@ -81,8 +81,8 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	return s, nil
 }
 
-// orderingOf makes the ordering of a sampler, or of the loader's own if that is nil, for a dataset of
-// n samples. It calls the sampler.
+// orderingOf makes an ordering for a dataset of n samples: that of sampler or, if sampler is nil, the
+// loader's own. It calls the sampler.
 func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, error) {
 	o := &ordering{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
 	if o.own {
@@ -99,7 +99,7 @@ func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, e
 	return o, nil
 }
 
-// warnOfMixedLengths logs a warning if the sampler sorts for other steps than the loader's.
+// warnOfMixedLengths logs a warning if the sampler sorts for steps of another size than the loader's.
 func (s *source) warnOfMixedLengths(o *ordering) {
 	if step := o.order.Step(); o.sorts%step != 0 {
 		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
@@ -107,8 +107,8 @@ func (s *source) warnOfMixedLengths(o *ordering) {
 	}
 }
 
-// identity tells the order that a sampler gives to an epoch of n samples, or that of a stream,
-// from others. It isn't about ranks, batches and workers.
+// identity returns a fingerprint of the order: the order that a sampler gives to an epoch of n samples,
+// or the order of a stream. It doesn't depend on ranks, batches and workers.
 func (s *source) identity(sampler Sampler, n int) order.Identity {
 	o := s.opts
 	if !s.streams() {
@@ -136,7 +136,7 @@ func (s *source) identity(sampler Sampler, n int) order.Identity {
 	return order.Identify(shards, seed, kind, fingerprint(d))
 }
 
-// logIgnored logs, in one line, which options have no effect in what was called.
+// logIgnored logs, in one line, which options have no effect in the function that was called.
 func (s *source) logIgnored(called string) {
 	o, names := s.opts, []string(nil)
 	note := func(ignored bool, name string) {
@@ -173,7 +173,7 @@ func (s *source) logIgnored(called string) {
 // streams reports whether the dataset is a stream.
 func (s *source) streams() bool { return len(s.shards) > 0 }
 
-// fits tells what is wrong with the options for these streams and their shards.
+// fits returns what is wrong with the options for these streams and their shards.
 func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (errs []error) {
 	if o.sampler != nil {
 		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
@@ -198,14 +198,14 @@ func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
-// An onceLog knows what was logged, for all loaders of a source: the loaders that tuning makes
-// visit the same samples again and again.
+// An onceLog remembers what was logged, for all loaders of a source: the loaders that tuning makes load
+// the same samples again and again.
 type onceLog struct {
 	mu   sync.Mutex
 	told map[any]bool // guarded by mu
 }
 
-// isNews notes a thing, and reports whether it is the first time.
+// isNews records a thing, and reports whether it is new.
 func (o *onceLog) isNews(thing any) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -219,7 +219,7 @@ func (o *onceLog) isNews(thing any) bool {
 	return true
 }
 
-// during says what a loader of the source does, in the words of a warning.
+// during returns the activity of the source's loaders, as a warning names it.
 func (s *source) during() string {
 	if s.tunes {
 		return "tuning"

@@ -16,22 +16,22 @@ type Stats struct {
 	Bad                 int           // samples left out under WithErrorBudget
 	Wait                time.Duration // how long the consumer was blocked for batches
 	Occupancy           float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved), as without workers
-	LoadMedian, LoadP99 time.Duration // of the time that a sample's Load took, within 10 %
+	LoadMedian, LoadP99 time.Duration // of the time that a sample's Load takes, within 10 %
 	Copied              int           // batches that were copied to the device
-	CopiedBytes         int           // bytes that were copied
-	Transfer            time.Duration // how long their copies took, including what they waited for on the device
-	DeviceBytes         int           // device memory that the loader has, in bytes
+	CopiedBytes         int           // bytes that were copied to the device
+	Transfer            time.Duration // how long the copies took, including the time that they waited on the device
+	DeviceBytes         int           // bytes of device memory that the loader has
 	Workers             int
-	Prefetch            int // batches that may be ahead of the one in use; without WithPrefetch it follows need
+	Prefetch            int // how many batches may be ahead of the one in use; without WithPrefetch it follows need
 	Slots               int // batch buffers that have memory now, including those of retained batches
 	SlotBytes           int // bytes of that memory
 	Retained            int // batches retained past their iteration
-	DatasetBytes        int // bytes that cached samples take (see [Cached])
-	WindowBytes         int // bytes of Data that a stream's shuffle window holds now
+	DatasetBytes        int // bytes of memory of cached samples (see [Cached])
+	WindowBytes         int // bytes of Data in a stream's shuffle window now
 }
 
-// Since returns what the loader has done since an earlier snapshot. Memory, depth and workers, and
-// the times of Load, are those of s.
+// Since returns what the loader has done since an earlier snapshot. The figures for memory, depth and
+// workers, and the times of Load, are those of s.
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad
@@ -41,7 +41,7 @@ func (s Stats) Since(earlier Stats) Stats {
 	return s
 }
 
-// String returns what a person wants to read of it, in a line.
+// String returns the most useful figures in one line.
 func (s Stats) String() string {
 	line := fmt.Sprintf("%d batches of %d samples, %s of them waited for, %s in all, %s",
 		s.Batches, s.Samples, human.Share(1-s.Occupancy), human.Duration(s.Wait), countWorkers(s.Workers))
@@ -51,18 +51,18 @@ func (s Stats) String() string {
 	return line + fmt.Sprintf("; a sample takes %s, %s at the 99th percentile", human.Duration(s.LoadMedian), human.Duration(s.LoadP99))
 }
 
-// counters are the figures of Stats that nobody else counts.
+// counters holds the figures of Stats that are counted nowhere else.
 type counters struct {
-	// Only the consumer writes these.
+	// Only the consumer writes these fields.
 	batches, samples, ready atomic.Int64
 	wait, transfer          atomic.Int64 // nanoseconds
 
 	loaded atomic.Int64 // written by workers while something tunes, in parts of wholeBatch
 
-	reading durations.Stopwatch // of a stream: runs while the records of a batch are read
+	reading durations.Stopwatch // for a stream: runs while the records of a batch are read
 	loads   durations.Histogram // written by workers
 	faulty  faulty
 }
 
-// wholeBatch is a batch in counters.loaded.
+// wholeBatch is what one batch adds to counters.loaded.
 const wholeBatch = 1 << 30

@@ -14,18 +14,19 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Stream is shards that are read in sequence, such as tar files or the parts of a query;
-// [Streamed] makes it a dataset. Reading a shard should be cheap: workers make samples by Load,
-// side by side.
+// A Stream is a set of shards that are read in sequence, such as tar files or the parts of a query.
+// [Streamed] makes a dataset of it. Reading a shard should be cheap: Load, which workers call side by
+// side, makes the samples.
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
-	Shards() int     // at least one for each rank, except of a [CountedStream]; a loader asks once
-	// Open begins to read a shard, 0 ≤ shard < Shards. It is called again as [WithRetry] says, and
-	// for a minute if too many files are open. With any other error the shard is one bad sample.
-	// It is also called again after such an error of the reader: the records that the shard has
-	// given are then passed over, so they must be the same each time.
+	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; a loader asks once
+	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error it is called again as
+	// [WithRetry] says, and for up to a minute if too many files are open. After any other error the
+	// shard counts as one bad sample. Open is also called again after a temporary error of the reader.
+	// The loader then passes over the records that the shard has already given, so they must be the same
+	// each time.
 	Open(ctx context.Context, shard int) (ShardReader, error)
-	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules of [Dataset]'s Load
+	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules for Load of a [Dataset]
 }
 
 // A ShardReader reads one shard, in one goroutine at a time.
@@ -33,33 +34,33 @@ type ShardReader interface {
 	// Next reads the next record into r. After the last one it returns [io.EOF] itself. Any other
 	// error, including one that wraps io.EOF, ends the shard with a *[ShardError].
 	Next(ctx context.Context, r *Record) error
-	Close() error // at the end of the shard or before
+	Close() error // called at the end of the shard or earlier
 }
 
-// A Skipper passes over records fast. If all readers do, Resume starts almost at once.
+// A Skipper passes over records fast. If all readers are Skippers, Resume starts almost at once.
 type Skipper interface {
 	ShardReader
-	// Skip passes over at most the next n records, n ≥ 1, and returns how many; after 0 the loader
-	// reads one by Next. The errors are those of Next: [io.EOF] itself if no record is left; any
-	// other ends the shard, and must come wherever Next would fail.
+	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has passed over. If
+	// that is 0, the loader reads one record by Next. The errors are those of Next: [io.EOF] itself if no
+	// record is left; any other error ends the shard, and must occur at the record where Next would fail.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
-// Streamed makes a dataset of a stream. Each rank reads its shards in turn, [WithInterleave] of
-// them at once, a sample of each. [WithShuffle] changes the order of the shards in each epoch,
-// and mixes samples within [WithShuffleWindow]. [Sample.Index] is the place in this order, over
-// all ranks, the same at every worker count.
+// Streamed makes a dataset of a stream. Each rank reads its shards in turn, [WithInterleave] of them at
+// once, one sample from each. [WithShuffle] changes the order of the shards in each epoch, and mixes
+// samples within [WithShuffleWindow]. [Sample.Index] is the position in this order, over all ranks. It is
+// the same at every worker count.
 //
-// Each rank needs a shard; without [WithEpochSamples] ranks may have different numbers of
-// batches: a [CountedStream] has neither limit. [Loader.Resume] reads and drops what came
-// before, unless its readers are Skippers. Up to 256 records per shard are read ahead, at most
-// about 256 MiB of Data in all.
+// Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches.
+// Neither is true of a [CountedStream]. [Loader.Resume] reads and drops the records before the state,
+// unless the readers are Skippers. Up to 256 records per shard are read ahead, at most about 256 MiB of
+// Data in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
 	overwriting
 	streams []Stream
-	mix     *mixture.Mix // nil without MixedStreams
+	mix     *mixture.Mix // nil for a single stream
 	seed    uint64
 }
 
@@ -80,7 +81,7 @@ func (d *streamDataset) Fingerprint() (all string) {
 	return all
 }
 
-// check does for a stream what checkDataset does, but for the length.
+// check does for a stream what checkDataset does, except for the length.
 func (d *streamDataset) check() error {
 	if d.streams[0] == nil {
 		return optionError("Streamed", nil, "the stream must not be nil")
@@ -88,7 +89,7 @@ func (d *streamDataset) check() error {
 	return nil
 }
 
-// shards returns the number of shards of each stream, which a loader asks for once.
+// shards returns the number of shards of each stream. A loader calls it once.
 func (d *streamDataset) shards() (all []int, err error) {
 	for _, s := range d.streams {
 		n, err := shardsOf(s)
@@ -112,7 +113,7 @@ func shardsOf(s Stream) (n int, err error) {
 	return n, err
 }
 
-// load is a loader's load.
+// load loads a sample for a loader.
 func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	r := s.records[s.place]
 	if r.Err != nil {
@@ -125,29 +126,28 @@ func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	return d.streams[part].Load(ctx, &r.Record, s)
 }
 
-// unread reports whether the sample's record couldn't be read. It won't be read
-// again.
+// unread reports whether the sample's record couldn't be read. The loader won't try to read it again.
 func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].Err != nil }
 
 // A Mix says how sampler.Mixed and [MixedStreams] mix their parts.
 type Mix struct {
-	Parts  []int   // samples of each part, in the order of Concat; nil for MixedStreams
-	Phases []Phase // phases of training, one after the other; the last one never ends
-	Block  int     // positions per block, within which the shares are exact; 0 = 1000
+	Parts  []int   // number of samples of each part, in the order of Concat; nil for MixedStreams
+	Phases []Phase // the phases of training, in order; the last one never ends
+	Block  int     // positions per block, within which the shares are exact; 0 means 1000
 }
 
 // A Phase is a stretch of training in which the shares of a [Mix] stay the same.
 type Phase struct {
-	Samples int       // how many positions it lasts, over all epochs and ranks; of no meaning for the last phase
-	Weights []float64 // one per part, in any unit; 0 leaves a part out
+	Samples int       // how many positions it lasts, over all epochs and ranks; ignored in the last phase
+	Weights []float64 // one per part, in any unit; with 0 a part is left out
 }
 
-// MixedStreams makes a dataset of several streams of the same fields, mixed by weights. Each
-// [Mix].Block samples of a rank have exactly the share of every part. It needs
-// [WithEpochSamples]. A [CountedStream] goes on where the epoch before ended, as long as the
-// number of ranks is the same. Any other stream begins anew in each epoch, and again if it ends
-// within one. Make epochs long: the end of a longer stream is never read. A [ShardError] counts
-// the shards of all streams in turn.
+// MixedStreams makes a dataset of several streams of the same fields, mixed by weights. Each block of
+// [Mix].Block samples of a rank contains exactly the share of every part. MixedStreams needs
+// [WithEpochSamples]. A [CountedStream] continues where the epoch before ended, as long as the number of
+// ranks is the same. Any other stream starts from its beginning in each epoch, and again if it ends
+// within an epoch. Make epochs long: otherwise the end of a longer stream is never read. A [ShardError]
+// numbers the shards of all streams one after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -181,14 +181,13 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	return &streamDataset{streams: slices.Clone(streams), mix: &checked, seed: seed}, nil
 }
 
-// NewStream makes a stream of two functions. read yields the records of a shard, in a goroutine
-// of its own; an error ends the shard. load makes a sample of a record, by the rules of
-// [Dataset]. ctx ends when reading does.
+// NewStream makes a stream of two functions. read yields the records of a shard, in its own goroutine; an
+// error ends the shard. load makes a sample of a record, under the rules of [Dataset]. ctx ends when
+// reading ends.
 //
-// A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen
-// it. Resume reads the records that it passes over: where that is slow, yield their places and
-// let load read them. A type that embeds the stream and has a method Records is a
-// [CountedStream].
+// A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen it. Resume
+// reads the records that it passes over. If that is slow, let read yield only where the records are, and
+// let load read them. A type that embeds the stream and has a method Records is a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
@@ -209,7 +208,7 @@ func (s *funcStream[R]) Shards() int {
 	return s.shards
 }
 
-// Open reads the first record, so that what is wrong with opening is Open's error.
+// Open reads the first record, so that an error in opening the shard is an error of Open.
 func (s *funcStream[R]) Open(ctx context.Context, shard int) (ShardReader, error) {
 	r := &funcReader[R]{}
 	r.next, r.stop = iter.Pull2(s.read(ctx, shard))
@@ -231,10 +230,10 @@ func (s *funcStream[R]) Load(ctx context.Context, r *Record, dst *Sample) error 
 type funcReader[R any] struct {
 	next   func() (R, error, bool)
 	stop   func()
-	first  R // what Open has read
+	first  R // the record that Open has read
 	err    error
 	more   bool
-	opened bool // first is still to be handed out
+	opened bool // first has not been delivered yet
 }
 
 func (f *funcReader[R]) Next(_ context.Context, r *Record) error {
@@ -246,7 +245,7 @@ func (f *funcReader[R]) Next(_ context.Context, r *Record) error {
 	case !f.more:
 		return io.EOF
 	case f.err != nil:
-		return fmt.Errorf("%w", f.err) // an io.EOF that is yielded isn't the end
+		return fmt.Errorf("%w", f.err) // wrapped, because an io.EOF that is yielded isn't the end
 	}
 	if data, ok := any(f.first).([]byte); ok {
 		r.Data = append(r.Data[:0], data...)
@@ -266,29 +265,29 @@ func (f *funcReader[R]) Close() error {
 	return nil
 }
 
-// A CountedStream knows how many records its shards have. So the order of an epoch doesn't
-// depend on the ranks: all have the same number of batches, [Loader.Resume] goes on with any
-// number of them, and there may be more than shards. With [WithEpochSamples] an epoch begins
-// where the one before ended, so each record comes once before any comes again. Records too few
-// or too many make bad samples, with a *[ShardError]. [WithInterleave] counts over all ranks;
-// those that share a shard pass over each other's records, faster if readers are Skippers.
-// [MixedStreams] goes on with another number of ranks between epochs only.
+// A CountedStream knows how many records its shards have. The order of an epoch therefore doesn't depend
+// on the ranks: all ranks have the same number of batches, [Loader.Resume] works with any number of
+// ranks, and there may be more ranks than shards. With [WithEpochSamples] an epoch begins where the one
+// before ended, so no record comes again before every record has come once. If a shard has too few or too
+// many records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts shards
+// over all ranks. Ranks that share a shard pass over each other's records, which is faster if the readers
+// are Skippers. [MixedStreams] can change the number of ranks only between epochs.
 type CountedStream interface {
 	Stream
-	Records(shard int) int // of a shard, 0 ≤ shard < Shards, or −1: not known, as if the stream had no counts; with 0 it isn't opened; a loader asks once
+	Records(shard int) int // records of a shard, 0 ≤ shard < Shards. −1: not known; the loader then ignores all counts of the stream. A shard with 0 records isn't opened. A loader asks once
 }
 
 // defaultLanes is how many lanes a CountedStream has.
 const defaultLanes = 32
 
-// A recordCounts is how many records the shards of a CountedStream have.
+// A recordCounts says how many records the shards of a CountedStream have.
 type recordCounts struct {
-	all   []int // of each shard
-	n     int   // of all together
+	all   []int // for each shard
+	n     int   // the sum
 	lanes int
 }
 
-// newCounts is nil if the records of the stream aren't all counted, or the counts aren't used.
+// newCounts returns nil if not all records of the stream are counted, or if the counts aren't used.
 func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 	told, ok := s.(CountedStream)
 	if !ok {
@@ -312,7 +311,7 @@ func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 		c.all, c.n = append(c.all, k), c.n+k
 	}
 	if c.n == 0 {
-		return nil, nil // an epoch without a sample is an error in any case
+		return nil, nil // an epoch without a sample is an error anyway
 	}
 	c.lanes = min(cmp.Or(o.interleave, defaultLanes), n, c.n)
 	return c, nil

@@ -19,30 +19,30 @@ import (
 type streamFill struct {
 	run   *run
 	l     *engine
-	ahead bool                  // shards are read ahead, each in a goroutine of its own, and batches filled in feed's
-	queue chan *Batch           // the batches to fill; nil unless ahead
-	lanes *shards.Lanes[Record] // of a CountedStream; else nil
+	ahead bool                  // shards are read ahead, each in its own goroutine, and feed's goroutine fills the batches
+	queue chan *Batch           // the batches that feed has to fill; nil unless ahead
+	lanes *shards.Lanes[Record] // for a CountedStream; otherwise nil
 
-	// Of a CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
+	// For a CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
 	origin int64
 	begun  bool
 
-	// Of other streams.
+	// For other streams.
 	epochs      *shards.Epochs[Record]
-	most        int // records that an epoch may have, so that all ranks' places fit into an int
+	most        int // the most records of an epoch, so that all ranks' places fit into an int
 	epoch, last int
-	index       int         // of the next batch in its epoch
-	skip        int         // records to leave out before the first
-	started     bool        // the epoch is begun
-	over        bool        // nothing comes after it
-	ended       atomic.Bool // a batch was the end: those opened after it hold nothing
+	index       int         // index of the next batch in its epoch
+	skip        int         // records to leave out before the first one
+	started     bool        // the epoch has begun
+	over        bool        // no epoch comes after this one
+	ended       atomic.Bool // a batch was the end: the batches opened after it are empty
 }
 
 func newStreamFill(r *run, ahead bool) *streamFill {
 	c, o := r.course, r.l.opts
 	var queue chan *Batch
 	if ahead {
-		queue = make(chan *Batch, ring.Capacity) // has room for all that can be open
+		queue = make(chan *Batch, ring.Capacity) // has room for every batch that can be open
 	}
 	q := &streamFill{
 		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
@@ -72,7 +72,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	return q
 }
 
-// group returns what the parts share.
+// group returns what the parts of a mixture share.
 func (q *streamFill) group() *shards.Group {
 	return &shards.Group{
 		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.crew.watchdog,
@@ -82,7 +82,7 @@ func (q *streamFill) group() *shards.Group {
 	}
 }
 
-// config says how to read stream k of the dataset, whose shards are counted from first.
+// config returns how to read stream k of the dataset, whose shards are numbered from first.
 func (q *streamFill) config(k, first int) shards.Config[Record] {
 	s, n, o := q.l.ds.(*streamDataset).streams[k], q.l.shards[k], q.l.opts
 	order, key := o.shardOrder(n, k), permute.SeedKey(o.seedOfStream(k))
@@ -105,7 +105,7 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 		AtOnce: o.shardsAtOnce(),
 		Draw: func(epoch, i, n int) int {
 			key := permute.EpochKey(key, epoch) + uint64(i*o.world+o.rank)*permute.Golden
-			return int(permute.Mix64(key) % uint64(n)) // a window is too small for the bias to show
+			return int(permute.Mix64(key) % uint64(n)) // a window is so small that the bias doesn't matter
 		},
 	}
 	if o.shuffle {
@@ -114,7 +114,7 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 	return c
 }
 
-// seedOfStream returns what the order of stream k of a dataset is computed from.
+// seedOfStream returns the seed from which the order of stream k of a dataset is computed.
 func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*permute.Golden }
 
 // shardOrder returns the order of the shards of stream k of a dataset, for all ranks together.
@@ -134,7 +134,7 @@ func (q *streamFill) stop() {
 	}
 }
 
-// take fills a batch that the run has opened, or has feed do so.
+// take fills a batch that the run has opened, or makes feed fill it.
 func (q *streamFill) take(b *Batch) {
 	if q.ahead {
 		q.queue <- b
@@ -143,7 +143,7 @@ func (q *streamFill) take(b *Batch) {
 	}
 }
 
-// feed fills the batches that it is to, until the run ends.
+// feed fills the batches in queue until the run ends.
 func (q *streamFill) feed() {
 	defer q.stop()
 	for {
@@ -156,10 +156,9 @@ func (q *streamFill) feed() {
 	}
 }
 
-// fill reads the records of a batch and offers them to the workers: each as it
-// comes, or with WithDropLast all at once, since a short batch must not be loaded.
-// If nothing is left to read, b is marked as the end, with a failure if there was
-// one.
+// fill reads the records of a batch and offers them to the workers, each as soon as it is read. With
+// WithDropLast it offers them all at once, since a short batch must not be loaded. If nothing is left to
+// read, b is marked as the end, with the failure if there was one.
 func (q *streamFill) fill(b *Batch) {
 	q.l.counters.reading.Start()
 	defer q.l.counters.reading.Stop()
@@ -184,7 +183,7 @@ func (q *streamFill) fill(b *Batch) {
 			break
 		}
 		if q.run.ctx.Err() != nil {
-			b.failure = nil // reading has ended with the run, which proves nothing
+			b.failure = nil // reading ended because the run did, so this isn't a failure
 		} else if b.failure == nil {
 			b.failure = q.wrong(n)
 		}
@@ -211,7 +210,7 @@ func (q *streamFill) fill(b *Batch) {
 	q.l.ring.Seal(b.seq, n)
 }
 
-// left returns how many places follow in the epoch after a batch of n; −1: not known.
+// left returns how many places follow in the epoch after a batch of n samples, or −1 if that isn't known.
 func (q *streamFill) left(n int) int {
 	o := q.l.opts
 	switch {
@@ -238,8 +237,8 @@ func (q *streamFill) begin() error {
 	return nil
 }
 
-// tellOfUnread looks whether the loader's first whole epoch of WithEpochSamples has come to the end
-// of any shard, and warns if not: then no epoch does.
+// tellOfUnread warns if the loader's first whole epoch of WithEpochSamples has not reached the end of any
+// shard: then no epoch will.
 func (q *streamFill) tellOfUnread() {
 	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.First || q.run.course.Base == 0)
 	if !whole || q.run.ctx.Err() != nil || !q.l.told.isNews("WithEpochSamples") {
@@ -251,7 +250,7 @@ func (q *streamFill) tellOfUnread() {
 	}
 }
 
-// endEpoch goes on to the next epoch, if there is one.
+// endEpoch moves on to the next epoch, if there is one.
 func (q *streamFill) endEpoch() {
 	q.epochs.End()
 	q.started, q.index = false, 0
@@ -262,7 +261,7 @@ func (q *streamFill) endEpoch() {
 	}
 }
 
-// fillPlaces reads records until the batch is full or the epoch over. It returns how many.
+// fillPlaces reads records until the batch is full or the epoch ends. It returns how many it has read.
 func (q *streamFill) fillPlaces(b *Batch) (n int) {
 	o := q.l.opts
 	for n < o.batchSize && q.epochs.Delivered() < q.most && !q.l.ring.Stopped() && q.epochs.Next(&b.records[n]) {
@@ -275,9 +274,8 @@ func (q *streamFill) fillPlaces(b *Batch) (n int) {
 	return n
 }
 
-// wrong returns what is wrong with an epoch whose last batch has n records. An epoch
-// without any batch is an error: otherwise nobody would notice, and the other ranks
-// would wait for this one.
+// wrong returns what is wrong with an epoch whose last batch has n records. An epoch without a batch is
+// an error: otherwise nobody would notice, and the other ranks would wait for this one.
 func (q *streamFill) wrong(n int) error {
 	o, delivered, dry := q.l.opts, q.epochs.Delivered(), max(0, q.epochs.Dry())
 	shards := fmt.Sprintf("for rank %d of %d: its shards, of the stream's %d,", o.rank, o.world, q.l.shards[dry])
@@ -296,8 +294,8 @@ func (q *streamFill) wrong(n int) error {
 	return fmt.Errorf("nwt: epoch %d has no sample %s are empty", q.epoch, shards)
 }
 
-// planOf returns the order of the records of stream k, which are counted, and whose shards are counted
-// from first.
+// planOf returns the order of the records of stream k, whose records are counted and whose shards are
+// numbered from first.
 func (q *streamFill) planOf(k, first int) *lanes.Plan {
 	o, counts := q.l.opts, q.l.counts[k]
 	p := &lanes.Plan{
@@ -310,7 +308,7 @@ func (q *streamFill) planOf(k, first int) *lanes.Plan {
 	return p
 }
 
-// readLanes readies q for a CountedStream, whose records are in lanes.
+// readLanes prepares q for a CountedStream, whose records are in lanes.
 func (q *streamFill) readLanes() {
 	c, p := q.run.course, q.planOf(0, 0)
 	q.origin = p.Begin(c.First, c.N, c.Base)
@@ -327,8 +325,9 @@ func (q *streamFill) readLanes() {
 	q.lanes = shards.NewLanes(q.group(), 0, p, steps, q.config(0, 0))
 }
 
-// draws readies a CountedStream that is part k of a mixture. A step has each lane equally often, and
-// each rank draws equally many of it, so that ranks seldom share a lane.
+// draws prepares a CountedStream that is part k of a mixture. Each step contains the same number of
+// records of each lane, and each rank draws the same number of records from a step, so that ranks seldom
+// share a lane.
 func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] {
 	rank, world, n := q.l.opts.rank, q.l.opts.world, q.l.counts[k].lanes
 	each := lanes.Each(n, world)
@@ -352,7 +351,8 @@ func (q *streamFill) startOf(epoch int) int64 {
 	return q.origin + int64(epoch-c.First)*int64(c.N)
 }
 
-// fillStep reads the records of a batch of a CountedStream, and offers each to the workers.
+// fillStep reads the records of a batch of a CountedStream, and offers each to the workers as soon as it
+// is read.
 func (q *streamFill) fillStep(b *Batch) {
 	start := q.startOf(b.epoch)
 	horizon := start + 2*int64(q.run.course.N) // the end of the next epoch
@@ -373,6 +373,6 @@ func (q *streamFill) fillStep(b *Batch) {
 			q.l.ring.Offer(b.seq, n)
 		}
 	}
-	b.resize(n) // less if the run ends: nobody will see it
+	b.resize(n) // fewer if the run ends: the batch will not be delivered
 	q.l.ring.Seal(b.seq, n)
 }

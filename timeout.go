@@ -9,20 +9,19 @@ import (
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// With WithTimeout, a call that takes too long is given up, and another goroutine
-// takes over from its worker. If the call is of Load, its sample is bad. If it is of
-// LoadBatch, its samples are loaded one by one, in the batch's refuge. The call goes on in a
-// goroutine that the loader no longer counts on. It keeps all that it may touch: its
-// worker, with the samples and the indices it was given, and the whole slot that
-// they lie in. The batch is moved to another slot before anybody sees it.
+// With WithTimeout, a call that takes too long is given up, and another goroutine takes over from its
+// worker. If the call is of Load, its sample is bad. If it is of LoadBatch, its samples are loaded one by
+// one, in the batch's refuge. The call goes on in its goroutine, which the loader no longer counts on. It
+// keeps everything that it may touch: its worker, with the samples and the indices it was given, and the
+// whole slot that they lie in. The batch is moved to another slot before it is delivered.
 
-// pause notes that a create of Scratch begins, whose time isn't the call's.
+// pause records that a create of Scratch begins, whose time doesn't count for the call.
 func (w *worker) pause() { w.clock.Pause(w.l.crew.watchdog.Now()) }
 
-// resume notes that the create has ended.
+// resume records that the create has ended.
 func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.crew.watchdog.Now()) || w.madeLate }
 
-// inherit takes what another worker's call has left to this one.
+// inherit takes what another worker's call has left for this worker.
 func (w *worker) inherit() { w.l.crew.inherit(w) }
 
 // tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
@@ -36,14 +35,14 @@ func (l *engine) tellOfCall(r *run) {
 	}
 }
 
-// describe says which call of a run is under way; nil if it has returned.
+// describe returns which call of a run is under way, or nil if it has returned.
 func (w *worker) describe(r *run) (about []any) {
 	w.clock.Look(func(call watch.Call) (giveUp bool) {
 		b, from, to := w.claim.Item, w.claim.From, w.claim.To
 		if b.run != r {
 			return false
 		}
-		running := patience.String() + " or more" // no call has begun since
+		running := patience.String() + " or more" // no call has begun since then
 		switch {
 		case w.bounded:
 			from, to = w.next, w.upto
@@ -61,7 +60,7 @@ func (w *worker) describe(r *run) (about []any) {
 	return about
 }
 
-// takeOver implements crewHooks: the sample of a call of Load that is given up is bad; those of a
+// takeOver implements crewHooks. If a call of Load is given up, its sample is bad. The samples of a
 // LoadBatch are loaded one by one, if there is memory for that.
 func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
@@ -76,7 +75,7 @@ func (l *engine) takeOver(next, w *worker) {
 		} else {
 			next.slot, next.next = b.refuge, w.next
 		}
-		if !l.ring.Stopped() { // else that is no failure
+		if !l.ring.Stopped() { // else it is not a failure
 			next.failed = err
 		}
 	}
@@ -89,7 +88,7 @@ func (l *engine) takeOver(next, w *worker) {
 	}
 }
 
-// cameBack frees what a call that was given up has kept.
+// cameBack frees what a call that was given up has held.
 func (w *worker) cameBack() {
 	if err := w.keeps.release(); err != nil {
 		w.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
@@ -107,13 +106,13 @@ func (l *engine) tooManyAway() error {
 	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.crew.watchdog.Away(), l.opts.timeout, maxAway)
 }
 
-// patience is how long a run that is over waits for calls before it logs one.
+// patience is how long a run that is ending waits for calls before it logs one.
 const patience = 5 * time.Second
 
-// A slowCallLog tells once which call a run that is over waits for.
+// A slowCallLog logs, once, which call a run that is ending waits for.
 type slowCallLog struct {
 	armed sync.Once
-	timer *time.Timer // nil: armed by nobody
+	timer *time.Timer // nil: not armed
 }
 
 func (s *slowCallLog) arm(r *run) {

@@ -16,8 +16,8 @@ func (r *run) transfer() {
 			if wait {
 				r.l.ring.AwaitLoaded(next)
 			}
-			// The order matters: workers that see the ring stopped skip places, and what Load
-			// makes of the end of the context is no bad sample.
+			// The order matters: workers that see the ring stopped skip places, and an error of Load
+			// because the context has ended is not a bad sample.
 			if !r.l.ring.Loaded(next) || r.isOver() {
 				return nil
 			}
@@ -36,7 +36,7 @@ func (r *run) transfer() {
 	}
 }
 
-// A staged is a batch as the stage sees it.
+// A staged is a batch in the form that the stage uses.
 type staged struct{ *Batch }
 
 func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.index, b.epoch) }
@@ -47,7 +47,7 @@ func (b staged) Parts(parts []device.Copy, buffer uintptr) (all []device.Copy, s
 		parts = append(parts, device.Copy{Dst: buffer + uintptr(offset), Src: mem})
 		size += len(mem)
 	}
-	if b.size == b.places.Laid { // then it can be one copy
+	if b.size == b.places.Laid { // then one copy is enough
 		parts = append(parts[:0], device.Copy{Dst: buffer, Src: b.places.Bytes[:b.places.Used]})
 	}
 	return parts, size
@@ -58,7 +58,7 @@ func (b staged) Copied(buffer *devicecopy.Buffer, began, ended time.Time) {
 	b.l.ring.Staged(b.seq)
 }
 
-func (b staged) Lost() { b.holders.Add(1) } // the copy
+func (b staged) Lost() { b.holders.Add(1) } // the copy becomes a holder
 
 func (b staged) Failed(err error) {
 	b.err = err

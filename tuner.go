@@ -17,11 +17,11 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Tune measures, on this machine and with this dataset, how long a batch takes to reach the
-// device at several worker counts, and picks the fewest workers that are as good as the fastest.
-// Give it the options that training will use. What it loads is thrown away. The errors are those
-// of [NewLoader], of loading, of the step and of ctx, and one if no count fits into memory. If
-// ctx ends when the result is complete, Tune returns it.
+// Tune measures, on this machine and with this dataset, how long a batch takes to reach the device at
+// several worker counts, and picks the fewest workers that are as good as the fastest. Give it the
+// options that training will use. The batches that it loads are dropped. It returns the errors of
+// [NewLoader], of loading, of the step and of ctx, and an error if no count fits into memory. If ctx ends
+// after the result is complete, Tune still returns the result.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {
@@ -31,8 +31,8 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	return src.tune(ctx)
 }
 
-// NewTunedLoader is [Tune] and then [NewLoader] with the worker count that Tune chose;
-// [Loader.Result] is Tune's result. The loader outlives ctx.
+// NewTunedLoader calls [Tune], then [NewLoader] with the worker count that Tune chose; [Loader.Result]
+// returns Tune's result. The end of ctx doesn't end the loader.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
@@ -58,21 +58,21 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 	return t.remembered(ctx)
 }
 
-// A tuneCall is a call of Tune.
+// A tuneCall is one call of Tune.
 type tuneCall struct {
 	*source
 	began  time.Time
 	limit  memoryLimit
-	before uint64 // bytes that the process had to have when it began to tune
+	before uint64 // bytes that the process needed when tuning began
 
-	deadline *time.Timer // ends loading
+	deadline *time.Timer // fires when loading must end
 	told     time.Time   // when progress was last logged
 	done     float64     // share done, as last shown
-	shapes   shapes      // that the step has been called with
+	shapes   shapes      // shapes that the step has been called with
 }
 
 func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
-	debug.FreeOSMemory() // so that memory from before doesn't count as the trials'
+	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
 	t.before = neededNow()
 	sp := t.opts.space()
 	busy := t.opts.machine.StartCPU()
@@ -92,7 +92,7 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// remembered is tune, unless the file of results has one that still holds.
+// remembered returns the result in the file if it still holds, else it tunes.
 func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	file, key := resultfile.File{Path: t.opts.results, Log: t.opts.log}, t.resultKey()
 	r, saved := t.recall(t.limit, file, key)
@@ -105,11 +105,11 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file was said
+	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file has been logged already
 	err := file.WhileTuning(ctx, func() (err error) {
 		var since time.Time
 		if r, since = t.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
-			return nil // the process that this one has waited for has found it just now
+			return nil // the process that this one waited for has just found it
 		}
 		if r, err = t.tune(ctx); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// measured makes a loader that is measured.
+// measured makes a loader for measuring.
 func (t *tuneCall) measured(sp search.Space) *tuning {
 	m := t.newTuning(sp, t.limit)
 	m.exact = true
@@ -145,7 +145,7 @@ func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) 
 			return search.Request{}, false
 		}
 		m.sp.Start = last / 2
-		m.inline = m.inline || m.sp.Start == 0 // nothing else is left
+		m.inline = m.inline || m.sp.Start == 0 // no other count is left
 	}
 	m.sp.Left = m.Left(time.Now())
 	req, more := t.opts.strategy.Next(m.sp, seen)
@@ -177,7 +177,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 		m.l.iterate(loading, at.Epoch, math.MaxInt32, at.Samples, func(b *Batch, failed error) bool {
 			switch over := context.Cause(loading) == errOver; {
 			case over && failed != nil:
-				m.look() // for what was loaded by the deadline
+				m.look() // counts what was loaded by the deadline
 				return false
 			case over:
 				return false
@@ -187,7 +187,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 			}
 			delivers = true
 			if b.epoch > at.Epoch {
-				m.again = true // samples come a second time
+				m.again = true // samples are loaded a second time
 			}
 			if err = t.train(ctx, m, b); err != nil {
 				return false
@@ -204,19 +204,19 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 	return err
 }
 
-// seldom is how many times as long as filling the loader a round must have taken so that the next
-// one begins elsewhere in the epoch.
+// seldom is the factor by which a round must have taken longer than filling the loader, for the next
+// round to begin elsewhere in the epoch.
 const seldom = 10
 
-// place returns where a round begins: rounds are spread over the epoch, so that its front alone doesn't
-// decide.
+// place returns where a round begins. Rounds are spread over the epoch, so that the beginning of the
+// epoch isn't measured alone.
 func (t *tuneCall) place(round, epoch int) State {
 	order := &t.first.order
 	steps := order.Steps(0)
 	if t.streams() || steps < 2 {
 		return State{Epoch: epoch}
 	}
-	const golden = 0.6180339887498949 // however many rounds there are, their places lie evenly
+	const golden = 0.6180339887498949 // spreads the places evenly, however many rounds there are
 	_, share := math.Modf(float64(round) * golden)
 	step := int(share * float64(steps))
 	if order.Batches == 0 {
@@ -224,13 +224,13 @@ func (t *tuneCall) place(round, epoch int) State {
 	}
 	at, err := order.Start(epoch, step*t.opts.world)
 	if err != nil {
-		at = 0 // the loader meets it too, and tells
+		at = 0 // the loader meets the error too, and reports it
 	}
 	return State{Epoch: epoch, Samples: at}
 }
 
-// train runs the training step, if there is one. The first with a batch of each shape isn't
-// measured: a framework with a compiler compiles in it, for seconds, and never again.
+// train runs the training step, if there is one. The first step with a batch of each shape isn't
+// measured: a framework with a compiler compiles during it, for seconds, and never again.
 func (t *tuneCall) train(ctx context.Context, m *tuning, b *Batch) error {
 	if t.opts.step == nil {
 		return nil
@@ -238,7 +238,7 @@ func (t *tuneCall) train(ctx context.Context, m *tuning, b *Batch) error {
 	began := time.Now()
 	err := runStep(ctx, t.opts.step, b)
 	if err != nil && ctx.Err() != nil {
-		return contextError(ctx) // rather than what the step made of it
+		return contextError(ctx) // rather than the error that the step returned because of it
 	}
 	if t.shapes.isNew(b) {
 		m.LeaveOut(time.Since(began))
@@ -247,11 +247,11 @@ func (t *tuneCall) train(ctx context.Context, m *tuning, b *Batch) error {
 	return err
 }
 
-// shapes are those of batches, by their hash.
+// shapes is a set of batch shapes, by their hash.
 type shapes map[uint64]bool
 
-// maxShapes bounds the steps that aren't measured. If nearly every batch has another shape,
-// all further steps are measured, compiling included.
+// maxShapes bounds how many first steps aren't measured. If nearly every batch has another shape, all
+// further steps are measured, compiling included.
 const maxShapes = 32
 
 func (s *shapes) isNew(b *Batch) bool {
@@ -271,7 +271,7 @@ func (s *shapes) isNew(b *Batch) bool {
 	return true
 }
 
-// runStep runs the user's step; its panic becomes an error.
+// runStep runs the user's step, and turns its panic into an error.
 func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
 	usercall.Call(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
 		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), cause)
@@ -282,18 +282,19 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 	return err
 }
 
-// bound has the time for tuning end loading, also one that hangs, once a count was measured.
+// bound ends loading, even a call that hangs, when the time for tuning is over and a count has been
+// measured.
 func (t *tuneCall) bound(m *tuning) {
 	if m.sp.Time > 0 && len(m.counts) > 0 {
 		t.deadline.Reset(m.Left(time.Now()))
 	}
 }
 
-// show reports progress: to the program, or to the log now and then.
+// show reports progress: to the program, or to the log from time to time.
 func (t *tuneCall) show(m *tuning, phase string, workers int) {
 	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Done: 1}
 	if phase != "done" {
-		// How much will be measured isn't known: half of it is done after an ordinary search.
+		// It isn't known how much will be measured: after an ordinary search, half of it counts as done.
 		usual := float64(m.counts.windows()) / ordinary
 		t.done = max(t.done, usual/(1+usual))
 		if m.sp.Time > 0 {
@@ -303,7 +304,7 @@ func (t *tuneCall) show(m *tuning, phase string, workers int) {
 		p.Done = t.done
 	}
 	if m.last != nil && phase != "done" {
-		known := m.last.Trial // a copy: the program may keep it
+		known := m.last.Trial // a copy, because the program may keep it
 		known.Total = known.Mean * time.Duration(m.sp.Iterations)
 		p.Trial = &known
 	}
@@ -322,12 +323,12 @@ func (t *tuneCall) show(m *tuning, phase string, workers int) {
 }
 
 const (
-	tellEvery = 10 * time.Second // of the log
-	ordinary  = 40               // windows of a search
+	tellEvery = 10 * time.Second // between lines of the log
+	ordinary  = 40               // windows in an ordinary search
 )
 
-// confirm reports whether a batch takes about as long as the kept result says: the name that it is
-// kept under may be another dataset's by now, or the storage may have changed.
+// confirm reports whether a batch takes about as long as the kept result says. The name may stand for
+// another dataset by now, or the storage may have changed.
 func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result) (holds bool, err error) {
 	sp := t.opts.space()
 	sp.Start = r.Workers
@@ -351,7 +352,7 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 	return true, nil
 }
 
-// confirmed is the factor by which a batch may take more or less time than a kept result says.
+// confirmed is the largest factor by which the time of a batch may differ from the kept result.
 const confirmed = 2
 
-const confirmOver = 20 // batches
+const confirmOver = 20 // in batches

@@ -14,34 +14,34 @@ import (
 	"github.com/nwt-go/nwt/internal/tune"
 )
 
-// A tuning is a loader as its tuner sees it, and what was measured of it. It belongs to the
-// goroutine that iterates.
+// A tuning is a tuner's view of a loader, and what was measured of it. It belongs to the goroutine that
+// iterates.
 type tuning struct {
 	tune.Tuner
 	l      *engine
 	sp     search.Space
 	limit  memoryLimit
 	inline bool   // 0 workers may be tried
-	over   func() // called once tuning is over
-	exact  bool   // peaks of memory are measured, not only looked at
+	over   func() // called when tuning is over
+	exact  bool   // peaks of memory are measured, not just sampled
 
 	ledger
 	shown
 	view
 
-	wake *time.Timer // interrupts waiting for a batch, so that the loop looks meanwhile
+	wake *time.Timer // interrupts waiting for a batch, so that the loop looks in between
 
 	at    int64     // Loader.now of the last delivery
 	start time.Time // of the run
 }
 
-// shown is what a run shows its tuner, beside the loader's counters.
+// shown is what a run shows to its tuner, in addition to the loader's counters.
 type shown struct {
 	asked, delivered int
-	before           int   // delivered before this run
-	open             int   // batches, beyond the one in use
-	waits            int64 // Loader.now when the wait under way began; 0: none is
-	dry              bool  // no batch is left to open, and none to load
+	before           int   // batches delivered before this run
+	open             int   // open batches beyond the one in use
+	waits            int64 // Loader.now when the current wait began; 0: there is none
+	dry              bool  // no batch is left to open or to load
 }
 
 // A view is the window that is being measured.
@@ -49,20 +49,20 @@ type view struct {
 	window *count // nil between windows
 	cpu    host.Meter
 	began  time.Time
-	read   time.Duration // how long the stream had been read then
+	read   time.Duration // how long the stream had been read at its beginning
 	peak   *host.Peak
 }
 
 const (
-	leastWindow = 5 * time.Millisecond // a thread may wait some milliseconds for a CPU
-	probeSteps  = 20                   // of a coarse clock, that a window takes at least
+	leastWindow = 5 * time.Millisecond // because a thread may wait some milliseconds for a CPU
+	probeSteps  = 20                   // a window takes at least this many steps of a coarse clock
 	wakeEvery   = 10 * time.Millisecond
 )
 
-// newTuning returns the tuning of a loader that is still to be attached.
+// newTuning returns the tuning of a loader, which is attached later.
 func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
 	t := &tuning{sp: sp, limit: limit, ledger: ledger{refused: make(map[int]string)}, inline: s.opts.mayInline()}
-	if s.streams() && sp.Max != 0 { // a stream is read by a goroutine anyway
+	if s.streams() && sp.Max != 0 { // a goroutine reads a stream in any case
 		t.inline = false
 	}
 	if !t.inline {
@@ -83,12 +83,12 @@ func (t *tuning) attach(l *engine) {
 func (t *tuning) resume() {
 	t.before, t.asked = t.delivered, t.delivered+1
 	t.open, t.waits, t.dry = 0, 0, false
-	t.l.counters.loaded.Store(int64(t.before) * wholeBatch) // what the last run left is gone
+	t.l.counters.loaded.Store(int64(t.before) * wholeBatch) // what was left of the last run is gone
 	t.at, t.start = 0, time.Now()
 	t.Resume()
 }
 
-// took is called when a run delivers a batch, the taken-th of it. show shows what is ahead.
+// took is called when a run delivers a batch, which is its taken-th. show shows which batches are ahead.
 func (t *tuning) took(taken int, show func()) {
 	t.delivered = t.before + taken
 	t.asked = t.delivered
@@ -130,7 +130,7 @@ func (t *tuning) allowed(workers int) bool {
 	return why == ""
 }
 
-// fits reports whether a count was measured that may be chosen.
+// fits reports whether a count that may be chosen has been measured.
 func (t *tuning) fits() bool {
 	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
 }
@@ -156,7 +156,7 @@ func (t *tuning) look() {
 func (t *tuning) Figures() tune.Figures {
 	c := &t.l.counters
 	f := tune.Figures{
-		// loaded counts in parts of wholeBatch, so that half a batch shows.
+		// loaded counts in parts of wholeBatch, so that it can show half a batch.
 		Loaded: float64(c.loaded.Load()) / wholeBatch, Delivered: t.delivered, Asked: t.asked,
 		Wait: time.Duration(c.wait.Load()), Transfer: time.Duration(c.transfer.Load()), Dry: t.dry,
 	}
@@ -199,7 +199,7 @@ func (t *tuning) Begin() {
 	t.cpu, t.began, t.read = t.l.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
 }
 
-// release ends what a window that never ended has begun.
+// release ends the measurements of a window that was never ended.
 func (t *tuning) release() {
 	if t.peak != nil {
 		t.peak.Stop()
@@ -239,13 +239,13 @@ func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 	return cpu, queued
 }
 
-// Settle implements tune.Run: Tune is over.
+// Settle implements tune.Run: Tune ends here.
 func (t *tuning) Settle([]search.Series, bool) (c tune.Choice, goesOn bool) { return c, false }
 
 // Doubt implements tune.Run.
 func (t *tuning) Doubt(string) {}
 
-// quickest returns the least time per batch so far.
+// quickest returns the shortest time per batch so far.
 func (t *tuning) quickest() time.Duration {
 	best := time.Duration(math.MaxInt64 / 1024)
 	for _, c := range t.counts {

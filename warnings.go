@@ -4,8 +4,8 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// leftOut logs that a sample is left out: while tuning, once for each sample; of an epoch's, ever
-// fewer, numbers 1 … 10, 20 … 100, 200 and so on.
+// leftOut logs that a sample is left out. While tuning it logs each sample once; in an epoch it logs less
+// and less often: numbers 1 … 10, 20 … 100, 200 and so on.
 func (l *engine) leftOut(err *LoadError, bad int) {
 	if l.tunes && !l.told.isNews(err.Index) {
 		return
@@ -25,16 +25,16 @@ func (l *engine) leftOut(err *LoadError, bad int) {
 		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
 }
 
-// failedTogether logs that a LoadBatch has failed, the first time. A bad sample is reported
-// again when Load fails for it. But if only LoadBatch fails and Load doesn't, loading would be
-// slow, and without this log nobody would know why.
+// failedTogether logs that a LoadBatch has failed, but only the first time. A bad sample is reported
+// again when Load fails for it. But if LoadBatch fails and Load doesn't, loading is slow, and this log is
+// the only hint.
 func (l *engine) failedTogether(err error) {
 	if l.told.isNews("LoadBatch") {
 		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.during(), "error", err)
 	}
 }
 
-// tellIfBegun logs, once, that an epoch begins anew: the program may not count its epochs.
+// tellIfBegun logs, once, that an epoch begins again: the program may have forgotten to count its epochs.
 func (l *engine) tellIfBegun(epoch, n int) {
 	type begun struct{ epoch, n int }
 	if !l.tunes && !l.told.isNews(begun{epoch, n}) && l.told.isNews("begins anew") {
@@ -42,9 +42,9 @@ func (l *engine) tellIfBegun(epoch, n int) {
 	}
 }
 
-// lostAgain returns the error of a record that was delivered before and can't be read now: what
-// follows isn't the rest of the epoch. With an error budget it only warns, since the record may
-// have been bad then too.
+// lostAgain returns the error for a record that was delivered before and now can't be read: what follows
+// isn't the rest of the epoch. With an error budget it only warns, since the record may have been bad
+// then too.
 func (l *engine) lostAgain(epoch int, err error) error {
 	if l.opts.maxBad == 0 {
 		return err
@@ -53,8 +53,8 @@ func (l *engine) lostAgain(epoch int, err error) error {
 	return nil
 }
 
-// mixing counts bytes that come into a shuffle window or, if negative, go. It warns when they take
-// much of the memory that was left before.
+// mixing counts bytes that enter a shuffle window or, if negative, leave it. It warns when they take much
+// of the memory that was left before.
 func (l *engine) mixing(bytes int) {
 	most := l.mixed.room()
 	now := l.mixed.bytes.Add(int64(bytes))

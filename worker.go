@@ -19,60 +19,59 @@ import (
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// A worker loads places of batches, in a goroutine of its own or, without
-// workers, in the caller's.
+// A worker loads places of batches, in its own goroutine or, without workers, in the caller's.
 type worker struct {
 	l       *engine
-	seat    int // among the loader's workers; the caller's is 0
-	number  int // what Sample.Worker tells, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
+	seat    int // its number among the loader's seats; the caller's is 0
+	number  int // what Sample.Worker returns, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
 	sample  Sample
-	locals  *locals // the sample's. The watchdog uses it here, as it does number
+	locals  *locals // the sample's locals; the watchdog reads them here for the same reason
 	claim   ring.Claim[Batch]
-	claimed bool         // claim has yet to be reported done
-	slot    *slot        // the slot that the claim is loaded into: the batch's, or its refuge
-	next    int          // place that is being loaded, or is to be loaded next
+	claimed bool         // claim has not been reported as done
+	slot    *slot        // the slot that the claim is loaded into: the batch's slot, or its refuge
+	next    int          // the place that is being loaded, or is loaded next
 	ready   bool         // WithWorkerInit has succeeded
 	untimed int          // claims since the last one that was timed
-	cold    atomic.Int32 // samples to load before the worker counts as warm; 0 or less: it does
+	cold    atomic.Int32 // samples to load before the worker counts as warm; it is warm at 0 or less
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
 	timing
 	givenUp
 	callContext
 
-	samples []*Sample // what LoadBatch gets; grown on demand
-	indices []int     // what LoadBatch gets: its own, whatever it does with them
+	samples []*Sample // passed to LoadBatch; grows on demand
+	indices []int     // passed to LoadBatch, which may change them
 }
 
-// A timing is what others see of a worker's call of Load or LoadBatch or, without WithTimeout, of its
+// A timing is what others can see of a worker's call of Load or LoadBatch or, without WithTimeout, of its
 // claim.
 type timing struct {
-	clock watch.Clock // of calls; without WithTimeout, of claims
+	clock watch.Clock // measures calls or, without WithTimeout, claims
 
 	// The worker writes these before the clock begins.
-	upto    int  // the place after the last that the call loads
-	ofBatch bool // the call is of LoadBatch
-	indexed bool // the indices of a claim that is noted are known
+	upto    int  // the place after the last one that the call loads
+	ofBatch bool // the call is one of LoadBatch
+	indexed bool // the claim is published and its indices are known
 
 	began int64 // when the claim began; 0: not known
-	noted bool  // the worker isn't bounded, and its claim is to be seen: see note
+	noted bool  // the worker isn't bounded, and its claim must be published: see note
 }
 
-// A givenUp is what a call leaves that is given up.
+// A givenUp holds what a call that is given up leaves.
 type givenUp struct {
-	keeps    *slot // of the batch, until the call returns
-	madeLate bool  // Scratch made something after the call was given up
-	failed   error // of the call of LoadBatch that this worker goes on for, to be logged
+	keeps    *slot // the batch's slot, until the call returns
+	madeLate bool  // Scratch made a value after the call had been given up
+	failed   error // the error of the LoadBatch that this worker continues for, to be logged
 }
 
-// A callContext is the context of a worker's calls in a run.
+// A callContext holds the context of a worker's calls in a run.
 type callContext struct {
-	bounded bool // WithTimeout bounds the worker's calls: not those of the caller
-	ctxOf   *run // the run that ctx is for
+	bounded bool // WithTimeout bounds the worker's calls; never set for the caller
+	ctxOf   *run // the run that ctx belongs to
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 }
 
-// newWorker implements crewHooks; number is for Sample.Worker.
+// newWorker implements crewHooks; number is what Sample.Worker returns.
 func (l *engine) newWorker(seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, locals: &locals{}}
 	w.cold.Store(search.WarmSamples)
@@ -80,7 +79,7 @@ func (l *engine) newWorker(seat, number int) *worker {
 	return w
 }
 
-// begin readies the worker to load a claim.
+// begin prepares the worker to load a claim.
 func (w *worker) begin() {
 	if w.cold.Load() == search.WarmSamples {
 		w.begins.Store(true)
@@ -88,7 +87,7 @@ func (w *worker) begin() {
 	w.slot, w.next = w.claim.Item.slot, w.claim.From
 }
 
-// loaded has the batch count the claim as loaded.
+// loaded tells the batch that the claim has been loaded.
 func (w *worker) loaded() {
 	w.ceases()
 	n := w.claim.To - w.claim.From
@@ -103,18 +102,18 @@ func (w *worker) loaded() {
 	b.loadedPlaces(n, w.sample.worker)
 }
 
-// done reports the claim to the ring. It returns whether this has woken somebody.
+// done reports the claim to the ring. It returns whether this has woken a goroutine.
 func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) }
 
-// calls notes that a call for the places from next on begins. The worker must have called
-// loadContext before.
+// calls records that a call begins, for the places from next up to upto. ofBatch reports whether it is a
+// call of LoadBatch. The worker must have called loadContext before.
 func (w *worker) calls(upto int, ofBatch bool) {
 	w.upto, w.ofBatch = upto, ofBatch
 	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
 }
 
-// note publishes the current claim to the watchdog, once. indexed reports that its indices don't
-// change any more.
+// note publishes the current claim to the watchdog, once. indexed says that the indices of the claim no
+// longer change.
 func (w *worker) note(indexed bool) {
 	if w.noted && w.clock.Idle() {
 		w.indexed = indexed
@@ -122,14 +121,14 @@ func (w *worker) note(indexed bool) {
 	}
 }
 
-// ceases notes that a claim that was noted is over.
+// ceases records that a published claim is over.
 func (w *worker) ceases() {
 	if w.noted {
 		w.clock.End()
 	}
 }
 
-// tooLate notes that the call under way has returned, and reports whether it was given up.
+// tooLate records that the call under way has returned, and reports whether it was given up.
 func (w *worker) tooLate() bool { return w.bounded && !w.clock.End() }
 
 // loadContext returns the context that Load gets in a run. With a timeout it also ends when
@@ -152,7 +151,7 @@ func (l *engine) work(w *worker) {
 	defer func() {
 		switch {
 		case w.clock.Lost():
-			w.cameBack() // another worker has taken this one's seat long ago
+			w.cameBack() // another worker took this one's seat long ago
 			return
 		case !left:
 			w.abandon()
@@ -193,7 +192,7 @@ func (l *engine) work(w *worker) {
 }
 
 // abandon ends the run, and vacates the seat, if a function of the program has ended the worker's
-// goroutine. The run waits for that, or the next one would count on the worker.
+// goroutine. The run waits for that; otherwise the next run would count on the worker.
 func (w *worker) abandon() {
 	if w.claimed {
 		defer w.done()
@@ -205,17 +204,16 @@ func (w *worker) abandon() {
 	w.l.crew.desert(w)
 }
 
-// loadClaim loads the claimed places from next on, until that is done or a call is
-// given up.
+// loadClaim loads the claimed places, beginning at next, until all are loaded or a call is given up.
 func (w *worker) loadClaim() {
 	b := w.claim.Item
 	s := &w.sample
 	s.mem, s.records, s.epoch, s.from = w.slot.places.Memory, w.slot.records, b.epoch, b.from
-	if s.drawn != nil { // as by itself, whatever was loaded before
+	if s.drawn != nil { // as if it were loaded alone, whatever was loaded before
 		s.loose = w.slot.indices
 	}
 	if w.ready = w.ready || w.initialize(b.run); !w.ready || w.isBeyondError(b) {
-		w.next = w.claim.To // nobody will see these samples
+		w.next = w.claim.To // these samples will not be delivered
 		return
 	}
 	if trace.IsEnabled() {
@@ -242,13 +240,13 @@ func (w *worker) loadClaim() {
 	}
 }
 
-// isBeyondError reports whether a bad sample before place next ends the epoch.
+// isBeyondError reports whether a bad sample before place next will end the epoch.
 func (w *worker) isBeyondError(b *Batch) bool {
 	return w.l.opts.maxBad == 0 && w.next > int(b.bad.first.Load())
 }
 
-// cutShort reports whether the run is over, or ends with the claim's batch. Then calls may
-// have ended early and places were left out, so the time says nothing about loading.
+// cutShort reports whether the run is over, or ends with the claim's batch. Then calls may have ended
+// early and places may have been left out, so the time says nothing about loading.
 func (w *worker) cutShort() bool {
 	b := w.claim.Item
 	return b.run.isOver() || w.l.opts.maxBad == 0 && b.bad.any()
@@ -261,16 +259,15 @@ func (w *worker) loadSingly(b *Batch, end int) {
 	}
 }
 
-// clearedAtOnce is how many bytes of small samples are cleared in one go: they stay in the cache
-// until they are loaded.
+// clearedAtOnce is how many bytes of small samples are cleared together, so that they are still in the
+// cache when they are loaded.
 const clearedAtOnce = 16 << 10
 
-// loadUntilPanic is the loop of loading: it calls Load for one place after the other, until it
-// panics.
+// loadUntilPanic is the loading loop: it calls Load for one place after the other, until Load panics.
 func (w *worker) loadUntilPanic(b *Batch, end int) {
 	l, s, ctx, indices := w.l, &w.sample, w.loadContext(b.run), w.slot.indices
 	s.locals.ctx = ctx
-	ring, load, n, ragged := l.ring, l.load.sample, uint(b.run.ordering.n), l.layout.Ragged > 0 // looked up once; more would not fit into registers
+	ring, load, n, ragged := l.ring, l.load.sample, uint(b.run.ordering.n), l.layout.Ragged > 0 // read once; more wouldn't fit into registers
 	if places := end - w.next; l.load.mustClear && places*l.layout.Size <= clearedAtOnce {
 		s.mem.Clear(w.next, places)
 		load = l.load.intoCleared
@@ -292,7 +289,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 	known := w.fillIndices(b, end)
 	for ; w.next < end; w.next++ {
 		if ring.Stopped() {
-			w.next = w.claim.To // nobody will see the batch
+			w.next = w.claim.To // the batch will not be delivered
 			break
 		}
 		if !known {
@@ -305,7 +302,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 			b.bad.add(w.next, s.failure(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, b.from+w.next, n-1), nil))
 			continue
 		}
-		if ragged { // begin, without a call for each sample of other datasets
+		if ragged { // this is begin, without a call per sample for other datasets
 			if s.mem.UnsetLens(w.next, w.next+1); s.mem.Told != nil && s.mem.Told[w.next] == layout.Untold {
 				continue
 			}
@@ -330,7 +327,7 @@ func (w *worker) loadUntilPanic(b *Batch, end int) {
 	finished = true
 }
 
-// forget drops what a call that panicked may have left half done.
+// forget drops the values that a call that panicked may have left half done.
 func (w *worker) forget() {
 	w.locals.close(w.l.opts.log)
 	w.sample.scope = 0
@@ -339,7 +336,7 @@ func (w *worker) forget() {
 	}
 }
 
-// again repeats the load of the current sample as WithRetry says.
+// again loads the current sample again, as WithRetry says.
 func (w *worker) again(ctx context.Context, err error) error {
 	if w.sample.unread() {
 		return err
@@ -350,14 +347,14 @@ func (w *worker) again(ctx context.Context, err error) error {
 	})
 }
 
-// loadTogether loads the places before end in one call of LoadBatch. If the call fails, it
-// tries each half, and the halves of these. Only the bad samples are then left to Load, whose
-// errors name them.
+// loadTogether loads the places before end in one call of LoadBatch. If the call fails, it tries each
+// half, then the halves of these, and so on. Load is then called only for the bad samples, and its errors
+// name them.
 func (w *worker) loadTogether(b *Batch, end int) {
 	switch {
 	case w.next >= end || w.clock.Lost():
 	case w.l.ring.Stopped() || w.isBeyondError(b):
-		w.next = w.claim.To // nobody will see these samples
+		w.next = w.claim.To // these samples will not be delivered
 	case !w.gather(b, end):
 		w.loadSingly(b, end)
 	case w.callTogether(b, end):
@@ -375,7 +372,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	l, ctx, samples := w.l, w.loadContext(b.run), w.samples[:end-w.next]
 	returned := false
 	failed := func(err error) {
-		if !b.run.isOver() { // else the context has ended, which is no failure
+		if !b.run.isOver() { // else the context has ended, which is not a failure
 			l.failedTogether(err)
 		}
 	}
@@ -414,7 +411,7 @@ func (w *worker) callTogether(b *Batch, end int) (ok bool) {
 	return true
 }
 
-// gather readies samples and indices for a LoadBatch of the places from next on. It returns
+// gather prepares the samples and indices for a LoadBatch of the places that begin at next. It returns
 // false if a sample is known to be bad, or the sampler panics: Load is then called for the others.
 func (w *worker) gather(b *Batch, end int) (ok bool) {
 	defer func() { _ = recover() }() // loadSingly finds it again
@@ -444,9 +441,9 @@ func (w *worker) gather(b *Batch, end int) (ok bool) {
 }
 
 // fillIndices writes which samples the places next … end−1 are, if that is known without asking the
-// sampler for each. It then notes the claim.
+// sampler for each one. It then publishes the claim.
 func (w *worker) fillIndices(b *Batch, end int) (known bool) {
-	known = b.known || w.slot.records != nil || w.noted && w.indexed // the reader of a stream has set them, or an earlier call
+	known = b.known || w.slot.records != nil || w.noted && w.indexed // set by the reader of a stream, or by an earlier call
 	if s, ok := b.run.ordering.sampler.(SamplerFiller); ok && !known {
 		w.sample.turnTo(w.next, -1) // a panic of Fill is reported with index −1
 		s.Fill(b.epoch, b.from+w.next, w.slot.indices[w.next:end])
@@ -456,9 +453,9 @@ func (w *worker) fillIndices(b *Batch, end int) (known bool) {
 	return known
 }
 
-// prepare runs WithWorkerInit before the worker claims anything, so that no batch waits for
-// that. If there is no run, or it ends, prepare gives up the worker's seat and returns
-// false: the next run hires another.
+// prepare runs WithWorkerInit's function before the worker claims anything, so that no batch waits for
+// it. If there is no run, or the run ends, prepare gives up the worker's seat and returns false; the next
+// run starts another worker.
 func (w *worker) prepare() bool {
 	for !w.ready {
 		r := w.l.crew.enter(w)
@@ -483,8 +480,8 @@ func (w *worker) prepareFor(r *run) {
 	returned = true
 }
 
-// initialize runs WithWorkerInit. A worker that has a claim runs it too: without workers, or if the
-// worker that had the claim is gone.
+// initialize runs WithWorkerInit's function. A worker that has a claim also runs it: without workers, or
+// if the worker that had the claim is gone.
 func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
